@@ -34,24 +34,22 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::{
-    api::{
-        Api,
-        peer::PeerListener,
-        server::{ServeOptions, ShareOf, Transport},
-    },
-    model::limits::{CONNECTIONS_MAX, OPEN_FILES_RESERVE},
-    peer::{
-        Member,
-        client::{Peers, Secrets},
-        identity::Identity,
-        tls::{callers::CallerTls, nodes::NodeTls},
-    },
-    raft::end_process_later,
-    service::{Access, Options, Service, access::upkeep::ask_for_root, audit::DIRECTORY},
-    settings::{RootKeys, Secret, Settings, digest_of},
-    store::{self, at_rest::AtRest},
+use crate::settings::{RootKeys, Secret, Settings, digest_of};
+use concord_consensus::end_process_later;
+use concord_http::{
+    Api,
+    peer::PeerListener,
+    server::{ServeOptions, ShareOf, Transport},
 };
+use concord_model::limits::{CONNECTIONS_MAX, OPEN_FILES_RESERVE};
+use concord_net::{
+    Member,
+    client::{Peers, Secrets},
+    identity::Identity,
+    tls::{callers::CallerTls, nodes::NodeTls},
+};
+use concord_service::{Access, Options, Service, access::upkeep::ask_for_root, audit::DIRECTORY};
+use concord_storage::{self as store, at_rest::AtRest};
 use listener::{Listener, MetricsServer, Servers};
 
 /// The file that is locked while a process uses the directory.

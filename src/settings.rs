@@ -25,16 +25,14 @@ use std::{path::PathBuf, time::Duration};
 use clap::Args;
 use zeroize::Zeroizing;
 
-use crate::{
-    model::{
-        access_key::Quota,
-        feature::{LEVEL_MAX, LEVEL_MIN},
-        limits::Limits,
-    },
-    peer::{Member, NodeId},
-    raft::Timers,
-    service::{self, Retention, membership::check_address},
+use concord_consensus::Timers;
+use concord_model::{
+    access_key::Quota,
+    feature::{LEVEL_MAX, LEVEL_MIN},
+    limits::Limits,
 };
+use concord_net::{Member, NodeId};
+use concord_service::{self as service, Retention, membership::check_address};
 
 pub use at_rest::{AtRestArgs, AtRestSettings};
 pub use audit::{AuditArgs, AuditMode};

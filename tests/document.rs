@@ -5,7 +5,8 @@
 
 use std::collections::BTreeSet;
 
-use concord::{api::openapi::document, model::limits::Limits};
+use concord_http::openapi::document;
+use concord_model::limits::Limits;
 use serde_json::Value;
 
 /// The schema of `OpenAPI` 3.1 documents, of 2022-10-07, from spec.openapis.org.

@@ -6,26 +6,24 @@
 
 use std::{fmt::Debug, sync::Arc};
 
-use concord::{
-    model::{
-        access_key::{AccessKey, Grant, Grants, KeyId, KeySecret, KeyUse, Pattern, Quota, Verb},
-        command::{
-            AccessCommand, Applied, BatchStep, Command, DecodeError, Expect, IdempotencyKey, KeyTerms,
-            Proposal, THIS_ENTRY, Verdict,
-        },
-        entry,
-        error::{Invalid, LocSegment, Rejection, StoredQuota, Violation},
-        feature::LEVEL_MAX,
-        index::{Build, Indexing},
-        key::Key,
-        record::{Config, Definition, Entry},
-        schema::{Formats, StoredSchema},
-        time::Timestamp,
+use concord_model::{
+    access_key::{AccessKey, Grant, Grants, KeyId, KeySecret, KeyUse, Pattern, Quota, Verb},
+    command::{
+        AccessCommand, Applied, BatchStep, Command, DecodeError, Expect, IdempotencyKey, KeyTerms, Proposal,
+        THIS_ENTRY, Verdict,
     },
-    peer::{Member, identity::Identity},
-    state::RememberedOutcome,
-    store::{Position, StoredChange, StoredEdit},
+    entry,
+    error::{Invalid, LocSegment, Rejection, StoredQuota, Violation},
+    feature::LEVEL_MAX,
+    index::{Build, Indexing},
+    key::Key,
+    record::{Config, Definition, Entry},
+    schema::{Formats, StoredSchema},
+    time::Timestamp,
 };
+use concord_net::{Member, identity::Identity};
+use concord_state::RememberedOutcome;
+use concord_storage::{Position, StoredChange, StoredEdit};
 use serde::{Serialize, de::DeserializeOwned};
 
 fn key(text: &str) -> Key {

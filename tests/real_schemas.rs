@@ -1,7 +1,7 @@
 //! Schemas as Pydantic, zod and public tools write them (tests/fixtures/schemas): each compiles as it is, its documents
 //! are told apart, and paths through its unions are indexed.
 
-use concord::model::{
+use concord_model::{
     index::{IndexPath, Kind, Types, check_paths},
     schema::{Formats, Schema, SchemaRules},
 };

@@ -1,19 +1,17 @@
 //! The same proposals give the same verdicts and the same state, however they are cut into runs and however often the
 //! state is rebuilt from its records in between. Equal replicas and restarts depend on it.
 
-use concord::{
-    model::{
-        access_key::{Grant, Grants, KeyId, KeyUse, Pattern, Quota, Verb},
-        command::{AccessCommand, BatchStep, Command, Expect, IdempotencyKey, KeyTerms, Proposal, Verdict},
-        feature::LEVEL_MAX,
-        index,
-        key::Key,
-        record::Entries,
-        schema::{Formats, StoredSchema},
-        time::Timestamp,
-    },
-    state::{Change, Edit, State, builder::Builder},
+use concord_model::{
+    access_key::{Grant, Grants, KeyId, KeyUse, Pattern, Quota, Verb},
+    command::{AccessCommand, BatchStep, Command, Expect, IdempotencyKey, KeyTerms, Proposal, Verdict},
+    feature::LEVEL_MAX,
+    index,
+    key::Key,
+    record::Entries,
+    schema::{Formats, StoredSchema},
+    time::Timestamp,
 };
+use concord_state::{Change, Edit, State, builder::Builder};
 use fastrand::Rng;
 use serde_json::{Value, json};
 

@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use concord::model::schema::{Formats, Schema, SchemaRules};
+use concord_model::schema::{Formats, Schema, SchemaRules};
 use serde_json::Value;
 
 const DRAFTS: [(&str, &str); 5] = [

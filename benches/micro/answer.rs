@@ -6,17 +6,15 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::body::{Body, Bytes};
-use concord::{
-    api::Api,
-    model::limits::Limits,
-    peer::{
-        Member,
-        client::{Peers, Secrets},
-    },
-    raft::Timers,
-    service::{Access, Options, Principal, Retention, Service},
-    store,
+use concord_consensus::Timers;
+use concord_http::Api;
+use concord_model::limits::Limits;
+use concord_net::{
+    Member,
+    client::{Peers, Secrets},
 };
+use concord_service::{Access, Options, Principal, Retention, Service};
+use concord_storage::{self as store};
 use divan::{Bencher, counter::BytesCount};
 use http::{Method, Request, StatusCode};
 use http_body_util::BodyExt as _;
@@ -57,10 +55,10 @@ impl Node {
             data_key_file: None,
             backup_envelope: None,
             retention: Retention::default(),
-            feature_level_max: concord::model::feature::LEVEL_MAX,
+            feature_level_max: concord_model::feature::LEVEL_MAX,
             caller_tls: None,
-            audit: concord::service::audit::Options::off(),
-            quotas: concord::model::access_key::Quota::default(),
+            audit: concord_service::audit::Options::off(),
+            quotas: concord_model::access_key::Quota::default(),
             failed_credentials: 0,
             spans: None,
         };

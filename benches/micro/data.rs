@@ -2,16 +2,14 @@
 
 use std::sync::Arc;
 
-use concord::{
-    model::{
-        command::{Command, Expect, Proposal},
-        index::{self, StoredPath},
-        key::Key,
-        record::Revision,
-        time::Timestamp,
-    },
-    state::{Change, State},
+use concord_model::{
+    command::{Command, Expect, Proposal},
+    index::{self, StoredPath},
+    key::Key,
+    record::Revision,
+    time::Timestamp,
 };
+use concord_state::{Change, State};
 use serde_json::{Value, json};
 
 /// The indexed paths.

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use concord::store::{Batch, LogRange, Options, Position, Store};
+use concord_storage::{Batch, LogRange, Options, Position, Store};
 use divan::{Bencher, counter::ItemsCount};
 
 use crate::data::World;

@@ -1,6 +1,6 @@
 //! What is done to the data of one write before it goes into the log.
 
-use concord::model::{
+use concord_model::{
     document, index,
     schema::{Formats, Schema, SchemaRules},
 };
@@ -47,5 +47,5 @@ fn schema_check(bencher: Bencher<'_, '_>) {
 fn proposal_there_and_back(bencher: Bencher<'_, '_>) {
     let world = World::new(1);
     let proposal = world.proposal(world.write(0, 7));
-    bencher.bench_local(|| concord::model::command::Proposal::from_bytes(&black_box(&proposal).to_bytes()));
+    bencher.bench_local(|| concord_model::command::Proposal::from_bytes(&black_box(&proposal).to_bytes()));
 }

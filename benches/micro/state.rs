@@ -1,12 +1,10 @@
 //! Applying one write, and listing one page, among 10,000 configs.
 
-use concord::{
-    model::{
-        index,
-        query::{ConfigQuery, ConfigSort, Field, Filter, Page, Test},
-    },
-    state::State,
+use concord_model::{
+    index,
+    query::{ConfigQuery, ConfigSort, Field, Filter, Page, Test},
 };
+use concord_state::State;
 use divan::{Bencher, black_box};
 use serde_json::json;
 

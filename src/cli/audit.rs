@@ -14,7 +14,7 @@ use super::{
     output::{Columns, Format, OutputArgs, line, print_columns, print_done, text},
     yaml_writer,
 };
-use crate::service::audit::verify::{Report, verify};
+use concord_service::audit::verify::{Report, verify};
 
 /// How often `tail --follow` asks for new lines.
 const FOLLOW_PAUSE: Duration = Duration::from_secs(1);

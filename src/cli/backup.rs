@@ -20,15 +20,14 @@ use super::{
     output::{Columns, OutputArgs, print_columns},
     progress::Progress,
 };
-use crate::{
-    peer::Member,
-    raft, service,
-    settings::parse_member,
-    state::digest,
-    store::snapshot::{
-        backup::{Input, Summary, inspect},
-        envelope::{Envelope, MAGIC, Opening, is_sealed},
-    },
+use crate::settings::parse_member;
+use concord_consensus::{self as raft};
+use concord_net::Member;
+use concord_service::{self as service};
+use concord_state::digest;
+use concord_storage::snapshot::{
+    backup::{Input, Summary, inspect},
+    envelope::{Envelope, MAGIC, Opening, is_sealed},
 };
 
 const COLUMNS: Columns = Columns {

@@ -22,17 +22,15 @@ use serde_json::{Value, json};
 use time::{Duration, OffsetDateTime};
 
 use super::output::{Columns, OutputArgs};
-use crate::{
-    peer::{
-        NodeId,
-        tls::{
-            certificate::Certificate,
-            files,
-            name::{NodeName, check_cluster},
-        },
+use concord_net::{
+    NodeId,
+    tls::{
+        certificate::Certificate,
+        files,
+        name::{NodeName, check_cluster},
     },
-    service,
 };
+use concord_service::{self as service};
 
 /// The files of an authority in its directory.
 const AUTHORITY: &str = "ca";
@@ -273,7 +271,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
-    use crate::peer::tls::nodes::{Mode, NodeFiles, NodeTls};
+    use concord_net::tls::nodes::{Mode, NodeFiles, NodeTls};
 
     fn made(directory: &Path, cluster: &str) -> Result<Value, String> {
         authority(&AuthorityArgs {

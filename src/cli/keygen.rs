@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use serde_json::{Value, json};
 
 use super::output::Columns;
-use crate::store::{at_rest, snapshot::envelope};
+use concord_storage::{at_rest, snapshot::envelope};
 
 /// What others may know of a key, of which only one has a value.
 pub(super) const COLUMNS: Columns = Columns {

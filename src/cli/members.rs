@@ -8,10 +8,8 @@ use super::{
     connection::{Failure, NodeArgs, ask, run_with_client},
     output::{Columns, confirm, print_columns, print_value},
 };
-use crate::{
-    peer::{Member, NodeId},
-    settings::parse_member,
-};
+use crate::settings::parse_member;
+use concord_net::{Member, NodeId};
 
 const CLUSTER: &str = "/api/v1/cluster";
 const COLUMNS: Columns = Columns {

@@ -14,7 +14,7 @@ use super::{
     connection::{Failure, NodeArgs, TryArgs, run_async, tries_of_operator, with_cluster},
     output::{Columns, OutputArgs, print_columns, print_done},
 };
-use crate::model::feature::{LEVEL_MAX, LEVEL_MIN};
+use concord_model::feature::{LEVEL_MAX, LEVEL_MIN};
 
 const COLUMNS: Columns =
     Columns { name: "url", narrow: &[("URL", "/url"), ("ANSWER", "/is"), ("WHY", "/why")], wide: &[] };

@@ -6,32 +6,31 @@
 //! asserts what the format promises: what is decoded is encoded to bytes that decode to the same.
 //!
 //! Checksums would stop nearly every mutation at once. So a target whose format has some takes, beside the bytes as
-//! they are, inputs of [`parts`], which it puts into frames with right checksums.
+//! they are, inputs of `concord_state::testing::parts`, which it puts into frames with right checksums.
 //!
 //! | file | targets |
 //! |---|---|
 //! | this one | the list of targets, and those of `model`; the others are in files `fuzz` of their layers |
-//! | `samples` | the values whose encodings are the first inputs |
+//! | `concord_state::testing` | the values whose encodings are the first inputs; inputs of parts |
 //!
 //! **Invariant:** each target is a function of its input alone.
 
 use serde_json::Value;
 
-use crate::{
-    model::{
-        command::Proposal,
-        document::{self, Document},
-        entry, index,
-        limits::{Limits, PATCH_COST_MAX},
-        patch::{Patch, PatchFormat},
-        query,
-        record::Definition,
-        schema::{Formats, Schema, SchemaRules},
-    },
-    raft, service, store,
+use concord_consensus::{self as raft};
+use concord_model::{
+    command::Proposal,
+    document::{self, Document},
+    entry, index,
+    limits::{Limits, PATCH_COST_MAX},
+    patch::{Patch, PatchFormat},
+    query,
+    record::Definition,
+    schema::{Formats, Schema, SchemaRules},
 };
-
-pub(crate) mod samples;
+use concord_service::{self as service};
+use concord_state::testing::{JSON_DEPTH, samples};
+use concord_storage::{self as store};
 
 /// A function that takes any bytes.
 #[derive(Debug)]
@@ -65,30 +64,6 @@ pub const TARGETS: [Target; 12] = [
 pub fn named(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)
 }
-
-/// Joins parts to an input: each with its length before it.
-pub(crate) fn join(parts: &[&[u8]]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for part in parts {
-        bytes.extend_from_slice(&u16::try_from(part.len()).unwrap_or(u16::MAX).to_le_bytes());
-        bytes.extend_from_slice(part);
-    }
-    bytes
-}
-
-/// The parts of an input; the last one may be shorter than its length says.
-pub(crate) fn parts(mut bytes: &[u8]) -> Vec<&[u8]> {
-    let mut parts = Vec::new();
-    while let Some((length, rest)) = bytes.split_first_chunk::<2>() {
-        let (part, rest) = rest.split_at(rest.len().min(u16::from_le_bytes(*length).into()));
-        parts.push(part);
-        bytes = rest;
-    }
-    parts
-}
-
-/// The depth of JSON that a node accepts by default.
-pub(crate) const JSON_DEPTH: usize = 64;
 
 fn json(bytes: &[u8]) -> Option<Value> {
     document::parse(bytes, JSON_DEPTH).ok()

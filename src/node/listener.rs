@@ -8,8 +8,8 @@ use tokio::{net::TcpListener, runtime::Handle, task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::FAILED_SHUTDOWN_TIMEOUT;
-use crate::api::{
-    self,
+use concord_http::{
+    self as api,
     metrics::MetricsListener,
     server::{Answerer, ServeOptions, Transport},
 };

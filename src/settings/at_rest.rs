@@ -11,7 +11,7 @@ use super::{
     ServeArgs,
     private_file::{self, Strictness},
 };
-use crate::store::snapshot::envelope::Envelope;
+use concord_storage::snapshot::envelope::Envelope;
 
 /// The encryption of the data directory, and of backups.
 #[derive(Debug, Clone, Default, Args)]

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
-use crate::{model::access_key::Pattern, service::audit};
+use concord_model::access_key::Pattern;
+use concord_service::audit;
 
 /// What becomes of a request whose line can't be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -5,7 +5,7 @@
 
 use clap::Args;
 
-use crate::model::limits::{BATCH_STEPS_MAX, Limits};
+use concord_model::limits::{BATCH_STEPS_MAX, Limits};
 
 /// Largest value of `--body-bytes`: a write of such a body must fit into a call between nodes.
 pub const BODY_BYTES_MAX: usize = 16 << 20;

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use tracing::level_filters::LevelFilter;
 
 use super::traces::TraceArgs;
-use crate::service::membership::check_address;
+use concord_service::membership::check_address;
 
 /// Levels of libraries that log too much, unless the filter names them: openraft warns of an unreachable member with
 /// every heartbeat, and `raft_log` logs each operation on its files.

@@ -1,6 +1,7 @@
 //! A member of the cluster, as the command line names it: with its id and both addresses.
 
-use crate::{peer::Member, service::membership::check_address};
+use concord_net::Member;
+use concord_service::membership::check_address;
 
 /// Parses a member of the command line.
 ///

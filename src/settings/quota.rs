@@ -5,7 +5,7 @@
 
 use clap::Args;
 
-use crate::model::access_key::Quota;
+use concord_model::access_key::Quota;
 
 /// The quotas of keys that have none of their own, and the limit on failed credentials.
 #[derive(Debug, Clone, Args)]

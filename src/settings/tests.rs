@@ -51,7 +51,7 @@ fn a_node_without_a_key_or_a_secret_does_not_start() {
 
 #[test]
 fn backups_are_encrypted_and_signed_or_neither() {
-    use crate::store::snapshot::envelope::{new_identity, new_signing_key};
+    use concord_storage::snapshot::envelope::{new_identity, new_signing_key};
     let (_, recipient) = new_identity();
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(new_signing_key().unwrap().0.as_bytes()).unwrap();

@@ -6,7 +6,7 @@ use std::{net::IpAddr, path::PathBuf};
 
 use clap::{Args, ValueEnum};
 
-use crate::peer::tls::{
+use concord_net::tls::{
     callers::CallerFiles,
     nodes::{Mode, NodeFiles},
 };

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::Args;
 use http::{Uri, uri::Scheme};
 
-use crate::service::spans;
+use concord_service::spans;
 
 /// The collector of spans.
 #[derive(Debug, Clone, Default, Args)]

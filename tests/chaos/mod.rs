@@ -49,7 +49,7 @@ use std::{
 use futures::FutureExt;
 use serde_json::{Value, json};
 
-use concord::model::feature::LEVEL_MAX;
+use concord_model::feature::LEVEL_MAX;
 
 use crate::harness::{
     Client, Cluster, Node, Options, check as check_that, eventually, is_encrypted,

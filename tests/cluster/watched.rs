@@ -148,7 +148,7 @@ async fn an_election_is_in_the_log_and_in_the_audit_log() {
 async fn a_trace_is_in_the_logs_of_all_nodes_that_serve_its_request() {
     let options = Options::default()
         .with("CONCORD_LOG_FORMAT", "json")
-        .with("CONCORD_LOG", "info,concord::api=debug,concord::service=debug");
+        .with("CONCORD_LOG", "info,concord_http=debug,concord_service=debug");
     let mut cluster = Cluster::start_with("watched-trace", &options).await;
     let leader = cluster.leader().await;
     let follower = cluster.client(leader % 3 + 1);

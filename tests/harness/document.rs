@@ -7,7 +7,8 @@ use std::{
     sync::{Arc, LazyLock, Mutex, PoisonError},
 };
 
-use concord::{api::openapi, model::limits::Limits};
+use concord_http::openapi;
+use concord_model::limits::Limits;
 use http::{HeaderMap, Method};
 use jsonschema::Validator;
 use serde_json::{Value, json};

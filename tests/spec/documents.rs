@@ -8,8 +8,8 @@ use super::{Run, on_leader_and_follower};
 async fn the_document_is_the_one_that_answers_are_validated_against() {
     on_leader_and_follower(async |run: Run| {
         let answer = run.node.bare(Method::GET, "/openapi.json").await.expect(200);
-        let limits = concord::model::limits::Limits::default();
-        let ours = serde_json::to_value(concord::api::openapi::document(&limits)).expect("plain data");
+        let limits = concord_model::limits::Limits::default();
+        let ours = serde_json::to_value(concord_http::openapi::document(&limits)).expect("plain data");
         assert_eq!(answer.body, ours);
         let head = run.node.bare(Method::HEAD, "/openapi.json").await.expect(200);
         assert_eq!(head.header("content-type"), "application/json");

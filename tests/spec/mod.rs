@@ -47,7 +47,7 @@ use futures::FutureExt;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-use concord::model::feature::LEVEL_MAX;
+use concord_model::feature::LEVEL_MAX;
 
 use crate::harness::{
     Answer, Call, Client, Cluster, Options, check,

@@ -1,0 +1,380 @@
+//! What [`Consensus`] offers to the service: writes, read indexes, the applied state, status and shutdown.
+//!
+//! **Invariants**
+//! 1. `NotLeader` means that openraft has certainly not appended the write here: its error `ForwardToLeader`.
+//!    `LogEntryDiscarded` is different: the entry was appended, and its outcome is unknown.
+//! 2. No borrow of openraft's metrics is held across an await: it would block openraft's core.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use openraft::{
+    Instant, LinearizerOption, ReadPolicy,
+    async_runtime::WatchReceiver,
+    errors::{ClientWriteError, ForwardReason, ForwardToLeader, LinearizableReadError, RaftError},
+};
+use tokio::{sync::watch, time::timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Confirmation, Consensus, Leadership, MemberStatus, ReadError, ReadIndex, Status, Timers, WriteError,
+    contact::Contacts,
+    group::{self, Proposer, WriteGroups},
+    log::Log,
+    machine::AppliedPublisher,
+    membership::lag,
+    network::NetworkContext,
+    types::{EncodedProposal, Metrics, Raft, TypeConfig},
+};
+use concord_model::{
+    command::{Proposal, Verdict},
+    entry::GROUP_LEVEL,
+    limits::ENTRY_BYTES_MAX,
+    record::Revision,
+};
+use concord_net::{Member, NodeId};
+use concord_state::{State, feed::Feed};
+use concord_storage::{Figures, Store};
+
+/// How long forming a cluster may take: the members elect a leader and commit the membership.
+const FORM_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long openraft may take to stop before log and store are closed all the same.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What the clones of [`Consensus`] share.
+pub(super) struct Inner {
+    pub(super) id: NodeId,
+    pub(super) raft: Raft,
+    pub(super) publisher: Arc<AppliedPublisher>,
+    pub(super) machine_dropped: CancellationToken,
+    pub(super) store: Store,
+    pub(super) log: Log,
+    pub(super) timers: Timers,
+    /// The leader that openraft knows. It is copied here because reading openraft's metrics clones all of them.
+    pub(super) leader: watch::Receiver<Option<Member>>,
+    pub(super) stopping: Arc<AtomicBool>,
+    pub(super) groups: Arc<WriteGroups>,
+    pub(super) context: Arc<NetworkContext>,
+    pub(super) contacts: Contacts,
+    pub(super) leadership: watch::Receiver<Leadership>,
+    /// The member that has handed leadership over to this node last; 0 before one did.
+    pub(super) handed_over: Arc<AtomicU64>,
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inner").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.publisher.supervisor.stop();
+    }
+}
+
+fn not_leader(id: NodeId, forward: &ForwardToLeader<TypeConfig>) -> Option<NodeId> {
+    match forward.reason {
+        ForwardReason::NotLeader => forward.leader_id.filter(|leader| *leader != id),
+        ForwardReason::LeadershipTransfer | ForwardReason::LeaseExpired => None,
+    }
+}
+
+/// Hands entries to this node's openraft.
+#[derive(Debug, Clone)]
+struct RaftProposer {
+    id: NodeId,
+    raft: Raft,
+}
+
+impl Proposer for RaftProposer {
+    async fn propose(&self, entry: Bytes) -> Result<Vec<Verdict>, WriteError> {
+        let error = match self.raft.client_write(EncodedProposal(entry)).await {
+            Ok(response) => return Ok(response.data.verdicts),
+            Err(error) => error,
+        };
+        Err(match error {
+            RaftError::APIError(ClientWriteError::ForwardToLeader(forward)) => {
+                WriteError::NotLeader(not_leader(self.id, &forward))
+            }
+            RaftError::APIError(
+                unknown @ (ClientWriteError::LogEntryDiscarded(_)
+                | ClientWriteError::ChangeMembershipError(_)
+                | ClientWriteError::PreconditionFailed(_)),
+            ) => WriteError::Undecided(unknown.to_string()),
+            RaftError::Fatal(fatal) => WriteError::Undecided(fatal.to_string()),
+        })
+    }
+}
+
+impl Consensus {
+    /// Whether the cluster was formed: the log has an entry or a vote.
+    pub async fn is_initialized(&self) -> bool {
+        self.inner.raft.is_initialized().await.unwrap_or(false)
+    }
+
+    /// Forms the cluster, once, on one node without a log, and waits until it has a leader and has committed its
+    /// membership.
+    ///
+    /// # Errors
+    /// When it was formed before, when this node is not among the members, or when no leader is elected in time.
+    pub async fn initialize(&self, members: Vec<Member>) -> Result<(), String> {
+        let members: BTreeMap<NodeId, Member> =
+            members.into_iter().map(|member| (member.id, member)).collect();
+        self.inner.raft.initialize(members).await.map_err(|error| error.to_string())?;
+        let is_formed = |metrics: &Metrics| {
+            let committed = metrics.membership_config.log_id().is_some()
+                && metrics.membership_config == metrics.committed_membership_config;
+            committed && metrics.current_leader.is_some()
+        };
+        let waited =
+            self.inner.raft.wait(Some(FORM_TIMEOUT)).metrics(is_formed, "the cluster is formed").await;
+        waited.map(drop).map_err(|error| format!("the cluster is not formed yet: {error}"))
+    }
+
+    /// Proposes on the leader and waits for the verdict, without a time limit of its own. Takes the proposal by
+    /// value: it is freed once it is encoded, before the wait.
+    ///
+    /// # Errors
+    /// See [`WriteError`].
+    pub async fn write(&self, proposal: Proposal) -> Result<Verdict, WriteError> {
+        let bytes = proposal.to_bytes();
+        let shares_entry = proposal.command.may_share_entry() && group::fits(bytes.len());
+        #[cfg(feature = "sabotage")]
+        if concord_model::sabotage::is("ack-before-commit")
+            && self.metrics().current_leader == Some(self.inner.id)
+        {
+            return Ok(self.answer_early(&proposal, bytes));
+        }
+        drop(proposal);
+        if bytes.len() > ENTRY_BYTES_MAX {
+            return Err(WriteError::TooLarge);
+        }
+        let proposer = RaftProposer { id: self.inner.id, raft: self.inner.raft.clone() };
+        let level = self.inner.publisher.applied.load().state.feature_level();
+        if shares_entry && level >= GROUP_LEVEL {
+            self.inner.groups.write(&proposer, bytes).await
+        } else {
+            Box::pin(group::propose_alone(&proposer, bytes)).await
+        }
+    }
+
+    /// On the leader: the read index. A state that has applied it ([`Self::wait_read`]) holds every write that was
+    /// acknowledged before the call. Bounded by the election time-out. Concurrent calls share one round of heartbeats.
+    ///
+    /// openraft judges a lease in its core, which also begins a transfer of leadership: from then on it refuses.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub async fn read_index(&self, by: Confirmation) -> Result<ReadIndex, ReadError> {
+        if by == Confirmation::Lease
+            && concord_model::sabotage::is("lease-age-ignored")
+            && self.leader_id() == Some(self.inner.id)
+        {
+            return Ok(ReadIndex(self.metrics().last_log_index.unwrap_or(0)));
+        }
+        let option = match by {
+            Confirmation::Quorum => LinearizerOption::from(ReadPolicy::ReadIndex),
+            Confirmation::Lease => LinearizerOption::new(Some(self.inner.timers.lease_read_age()), true),
+        };
+        match self.inner.raft.get_read_linearizer(option).await {
+            Ok(linearizer) => Ok(ReadIndex(linearizer.read_log_id().index())),
+            Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(forward))) => {
+                Err(ReadError::NotLeader(not_leader(self.inner.id, &forward)))
+            }
+            Err(RaftError::APIError(LinearizableReadError::QuorumNotEnough(error))) => {
+                Err(ReadError::NoQuorum(no_majority(&error.got)))
+            }
+            Err(RaftError::Fatal(fatal)) => Err(ReadError::NoQuorum(fatal.to_string())),
+        }
+    }
+
+    /// The newest applied state: one atomic pointer read.
+    #[must_use]
+    pub fn state(&self) -> Arc<State> {
+        Arc::clone(&self.inner.publisher.applied.load().state)
+    }
+
+    /// Waits until this node has applied a revision. Never returns once the node stops: the caller bounds the wait.
+    pub async fn wait_applied(&self, revision: Revision) {
+        self.inner.publisher.revision_waiters.wait(revision).await;
+    }
+
+    /// Waits until this node's state has applied a read index. Never returns once the node stops, as above.
+    pub async fn wait_read(&self, index: ReadIndex) {
+        self.inner.publisher.index_waiters.wait(index.0).await;
+    }
+
+    /// The recent changes. Older ones are in the history.
+    #[must_use]
+    pub fn feed(&self) -> Arc<Feed> {
+        Arc::clone(&self.inner.publisher.feed)
+    }
+
+    /// The applied revision as it advances. The feed holds a revision's changes before it is announced here.
+    #[must_use]
+    pub fn revisions(&self) -> watch::Receiver<Revision> {
+        self.inner.publisher.revision.subscribe()
+    }
+
+    /// The leader, if this node knows one.
+    #[must_use]
+    pub fn leader(&self) -> Option<Member> {
+        self.inner.leader.borrow().clone()
+    }
+
+    /// The id of [`Self::leader`].
+    #[must_use]
+    pub fn leader_id(&self) -> Option<NodeId> {
+        self.inner.leader.borrow().as_ref().map(|leader| leader.id)
+    }
+
+    /// Waits until the known leader changes.
+    pub async fn leader_changed(&self) {
+        let mut leader = self.inner.leader.clone();
+        leader.mark_unchanged();
+        if leader.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Who leads, as it changes. Of several changes in a moment the last one is seen.
+    #[must_use]
+    pub fn leadership(&self) -> watch::Receiver<Leadership> {
+        self.inner.leadership.clone()
+    }
+
+    /// What this node knows of the cluster.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let metrics = self.metrics();
+        let voters: BTreeSet<NodeId> = metrics.membership_config.voter_ids().collect();
+        let members = metrics.membership_config.nodes().map(|(id, member)| MemberStatus {
+            member: member.clone(),
+            voter: voters.contains(id),
+            lag: lag(&metrics, *id),
+            contact: self.inner.contacts.of(&metrics, *id),
+        });
+        Status {
+            leader_id: metrics.current_leader,
+            term: metrics.current_term,
+            applied: self.state().revision(),
+            members: members.collect(),
+            quorum_age: metrics.last_quorum_acked.map(|acked| acked.elapsed()),
+            running: metrics.running_state.is_ok() && !self.inner.stopping.load(Ordering::Relaxed),
+        }
+    }
+
+    /// For how long this node's log has not moved, if that is worth a report.
+    #[must_use]
+    pub fn log_stalled(&self) -> Option<Duration> {
+        self.inner.log.stalled()
+    }
+
+    /// Serves a connection that a node has opened, until that ends, the node is removed from the cluster, or this one
+    /// stops.
+    pub async fn serve_member(&self, node: NodeId, served: impl Future<Output = ()>) {
+        let mut membership = self.inner.publisher.membership.subscribe();
+        tokio::select! {
+            biased;
+            _ = membership.wait_for(|membership| membership.has_left(node)) => {}
+            () = self.inner.machine_dropped.cancelled() => {}
+            () = served => {}
+        }
+    }
+
+    /// The store, for reads of the history.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.inner.store
+    }
+
+    /// The store's figures.
+    #[must_use]
+    pub fn figures(&self) -> Figures {
+        self.inner.store.figures()
+    }
+
+    /// Stops openraft, then closes log and store.
+    pub async fn shutdown(&self) {
+        self.inner.stopping.store(true, Ordering::Relaxed);
+        self.inner.groups.reset();
+        match timeout(STOP_TIMEOUT, self.inner.raft.shutdown()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(%error, "openraft has not stopped cleanly"),
+            Err(_) => tracing::error!("openraft has not stopped within {STOP_TIMEOUT:?}"),
+        }
+        self.inner.publisher.supervisor.stop();
+        // A batch of entries may still be applied; the store must have it before it is closed.
+        if timeout(STOP_TIMEOUT, self.inner.machine_dropped.cancelled()).await.is_err() {
+            tracing::error!("entries are still being applied after {STOP_TIMEOUT:?}");
+        }
+        let (log, store) = (self.inner.log.clone(), self.inner.store.clone());
+        // The log first: its last flush allows the store to write everything up to the end.
+        let closed = tokio::task::spawn_blocking(move || {
+            log.close();
+            store.close();
+        });
+        if let Err(error) = closed.await {
+            tracing::error!(%error, "log and store were not closed cleanly");
+        }
+    }
+
+    /// Runs a task that lives as long as this node; its panic or error is the node's end.
+    pub fn supervise(
+        &self,
+        name: &'static str,
+        task: impl Future<Output = Result<(), String>> + Send + 'static,
+    ) {
+        self.inner.publisher.supervisor.spawn(name, task);
+    }
+
+    /// Waits until this node can't go on, because its storage, the applying of entries or one of its tasks has failed.
+    /// The process must end then.
+    pub async fn failed(&self) -> String {
+        tokio::select! {
+            why = self.inner.publisher.supervisor.failed() => why,
+            why = self.inner.store.failed() => why,
+        }
+    }
+
+    /// Responds before any other member has the entry: a seeded bug.
+    #[cfg(feature = "sabotage")]
+    fn answer_early(&self, proposal: &Proposal, bytes: Vec<u8>) -> Verdict {
+        let applied = self.inner.publisher.applied.load_full();
+        let ahead = self.metrics().last_log_index.map_or(0, |last| last.saturating_sub(applied.index()));
+        let (verdict, _) = (*applied.state).clone().apply(applied.state.revision() + ahead + 1, proposal);
+        let raft = self.inner.raft.clone();
+        drop(tokio::spawn(async move { raft.client_write(EncodedProposal(bytes.into())).await }));
+        verdict
+    }
+
+    pub(super) fn metrics(&self) -> Metrics {
+        self.inner.raft.metrics().borrow_watched().clone()
+    }
+}
+
+/// What is said when a leader heard of these voters only, itself among them.
+fn no_majority(answered: &BTreeSet<NodeId>) -> String {
+    let ids: Vec<String> = answered.iter().map(ToString::to_string).collect();
+    format!("no majority of the voters has answered the leader; those that have: {}", ids.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_answered_is_said_without_addresses() {
+        let text = no_majority(&BTreeSet::from([1, 3]));
+        assert_eq!(text, "no majority of the voters has answered the leader; those that have: 1, 3");
+    }
+}

@@ -1,0 +1,157 @@
+//! Which members answer the leader, and since when one does not.
+//!
+//! openraft knows when each member last acknowledged a heartbeat; it tells nobody when that is long ago. The task here
+//! compares it with [`LIVENESS_TIMEOUT`] and logs each change once.
+//!
+//! **Invariant:** only the leader knows anything of members. On every other node the list is empty.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use openraft::async_runtime::WatchReceiver as _;
+use tokio::time::{Instant, sleep};
+
+use super::{
+    membership::{LIVENESS_TIMEOUT, since_heartbeat},
+    types::{Metrics, Raft},
+};
+use concord_net::NodeId;
+
+/// How often it is looked at.
+const INTERVAL: Duration = Duration::from_millis(500);
+
+/// What the leader knows of a member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Contact {
+    /// Time since it last answered, or since this node began to lead.
+    pub silent_for: Duration,
+    /// Whether that is short enough.
+    pub is_reachable: bool,
+}
+
+/// A member as the task has seen it.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    /// When it answered last, as far as is known; when it was first looked at, if it never did.
+    answered_at: Instant,
+    is_silent: bool,
+}
+
+/// What the leader knows of all members. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Contacts(Arc<Mutex<BTreeMap<NodeId, Seen>>>);
+
+/// A member that has begun or ceased to answer.
+#[derive(Debug, PartialEq, Eq)]
+enum News {
+    Silent(NodeId, Duration),
+    Back(NodeId, Duration),
+}
+
+impl Contacts {
+    fn seen(&self) -> MutexGuard<'_, BTreeMap<NodeId, Seen>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known of a member; `None` on a node that does not lead.
+    pub(super) fn of(&self, metrics: &Metrics, id: NodeId) -> Option<Contact> {
+        if metrics.current_leader != Some(metrics.id) {
+            return None;
+        }
+        if id == metrics.id {
+            return Some(Contact { silent_for: Duration::ZERO, is_reachable: true });
+        }
+        let since_seen = || self.seen().get(&id).map_or(Duration::ZERO, |seen| seen.answered_at.elapsed());
+        let silent_for = since_heartbeat(metrics, id).unwrap_or_else(since_seen);
+        Some(Contact { silent_for, is_reachable: silent_for <= LIVENESS_TIMEOUT })
+    }
+
+    /// Takes over what is known now: for each other member, when it answered last, if ever. Returns what has changed.
+    fn update(&self, now: Instant, members: &BTreeMap<NodeId, Option<Instant>>) -> Vec<News> {
+        let (mut seen, mut news) = (self.seen(), Vec::new());
+        seen.retain(|id, _| members.contains_key(id));
+        for (id, answered_at) in members {
+            let one = seen.entry(*id).or_insert(Seen { answered_at: now, is_silent: false });
+            let before = one.answered_at;
+            one.answered_at = answered_at.map_or(before, |at| at.max(before));
+            let silent_for = now.saturating_duration_since(one.answered_at);
+            let is_silent = silent_for > LIVENESS_TIMEOUT;
+            if is_silent != one.is_silent {
+                one.is_silent = is_silent;
+                let lasted = one.answered_at.saturating_duration_since(before);
+                news.push(if is_silent { News::Silent(*id, silent_for) } else { News::Back(*id, lasted) });
+            }
+        }
+        news
+    }
+
+    fn clear(&self) {
+        self.seen().clear();
+    }
+
+    /// Looks until openraft ends, whose reason another task reports.
+    pub(super) async fn follow(self, raft: Raft) -> Result<(), String> {
+        let receiver = raft.metrics();
+        drop(raft);
+        loop {
+            let metrics = receiver.borrow_watched().clone();
+            if metrics.running_state.is_err() {
+                return Ok(());
+            }
+            if metrics.current_leader == Some(metrics.id) {
+                self.look(&metrics);
+            } else {
+                self.clear();
+            }
+            drop(metrics);
+            sleep(INTERVAL).await;
+        }
+    }
+
+    fn look(&self, metrics: &Metrics) {
+        let now = Instant::now();
+        let others = metrics.membership_config.nodes().filter(|(id, _)| **id != metrics.id);
+        let answered = others
+            .map(|(id, _)| (*id, since_heartbeat(metrics, *id).and_then(|since| now.checked_sub(since))));
+        for one in self.update(now, &answered.collect()) {
+            let (News::Silent(node, lasted) | News::Back(node, lasted)) = one;
+            let address =
+                metrics.membership_config.membership().get_node(&node).map(|member| member.peer_addr.clone());
+            let address = address.unwrap_or_default();
+            let ms = u64::try_from(lasted.as_millis()).unwrap_or(u64::MAX);
+            match one {
+                News::Silent(..) => {
+                    tracing::warn!(node, address, silent_ms = ms, "node {node} does not answer this leader");
+                }
+                News::Back(..) => {
+                    tracing::info!(node, address, silent_ms = ms, "node {node} answers this leader again");
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_is_reported_once_when_it_falls_silent_and_once_when_it_is_back() {
+        let (contacts, begin) = (Contacts::default(), Instant::now());
+        let at = |seconds: u64| begin + Duration::from_secs(seconds);
+        let update = |now: u64, two: Option<u64>| {
+            let members = BTreeMap::from([(2, two.map(at)), (3, Some(at(now)))]);
+            contacts.update(at(now), &members)
+        };
+        assert_eq!(update(10, None), []);
+        assert_eq!(update(13, None), [], "it has as long as all from the first look on");
+        assert_eq!(update(14, None), [News::Silent(2, Duration::from_secs(4))]);
+        assert_eq!(update(20, None), []);
+        assert_eq!(update(21, Some(21)), [News::Back(2, Duration::from_secs(11))]);
+        assert_eq!(update(22, Some(22)), []);
+        assert_eq!(contacts.update(at(99), &BTreeMap::from([(3, Some(at(99)))])), [], "removed, not silent");
+    }
+}

@@ -1,0 +1,95 @@
+//! The format of the data directory, raised before the first byte that an older version does not know.
+//!
+//! `identity.json` names the feature level that a version must know to use the directory, and every version reads it
+//! before anything else. A version that does not know the level refuses the directory there and changes nothing in it.
+//! Without that, a version of level 1 would take a newer snapshot for a damaged one.
+//!
+//! Two things bring a higher level into a directory: an entry of the log, and a snapshot of another member. Both pass
+//! here first.
+//!
+//! **Invariant:** the format in `identity.json` is durable before anything of that level is adopted, and never falls.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use concord_model::feature::LEVEL_MAX;
+use concord_net::identity::Identity;
+
+/// The format that a directory has. Clones share it.
+#[derive(Debug, Clone)]
+pub(super) struct DirectoryFormat {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    directory: PathBuf,
+    /// The format that `identity.json` names durably.
+    format: AtomicU32,
+    /// Held while the file is written.
+    raising: Mutex<()>,
+}
+
+impl DirectoryFormat {
+    pub(super) fn new(directory: &Path, format: u32) -> Self {
+        let (format, raising) = (AtomicU32::new(format), Mutex::default());
+        Self { inner: Arc::new(Inner { directory: directory.into(), format, raising }) }
+    }
+
+    /// Whether the directory is one of at least this level already.
+    pub(super) fn has(&self, level: u32) -> bool {
+        level <= self.inner.format.load(Ordering::Acquire)
+    }
+
+    /// Makes the directory one of at least this level. Blocking when it is not, which happens once for each level.
+    pub(super) fn require(&self, level: u32) -> io::Result<()> {
+        if self.has(level) || concord_model::sabotage::is("directory-not-marked") {
+            return Ok(());
+        }
+        if level > LEVEL_MAX {
+            return Err(unknown_level(level));
+        }
+        let _raising = self.inner.raising.lock().unwrap_or_else(PoisonError::into_inner);
+        Identity::raise_format(&self.inner.directory, level)?;
+        self.inner.format.fetch_max(level, Ordering::Release);
+        Ok(())
+    }
+}
+
+/// What was written at a level that this version does not know.
+pub(super) fn unknown_level(level: u32) -> io::Error {
+    let text = format!(
+        "this log needs feature level {level}, and this version knows {LEVEL_MAX}; start a newer version. Nothing was \
+         changed"
+    );
+    io::Error::new(io::ErrorKind::Unsupported, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_raised_once_and_not_to_an_unknown_level() {
+        let directory = tempfile::tempdir().unwrap();
+        let identity = Identity { cluster_id: uuid::Uuid::from_u128(7), node_id: 1, format: 1 };
+        identity.write(directory.path()).unwrap();
+        let stored = || Identity::read(directory.path()).unwrap().unwrap();
+        let format = DirectoryFormat::new(directory.path(), 1);
+        format.require(1).unwrap();
+        assert_eq!(stored(), identity);
+        format.clone().require(2).unwrap();
+        assert_eq!(stored(), Identity { format: 2, ..identity.clone() });
+        format.require(1).unwrap();
+        assert_eq!(format.require(LEVEL_MAX + 1).unwrap_err().kind(), io::ErrorKind::Unsupported);
+        assert_eq!(stored(), Identity { format: 2, ..identity.clone() });
+        // Joining again finds the identity that it gave.
+        identity.write(directory.path()).unwrap();
+    }
+}

@@ -1,0 +1,112 @@
+//! What a node counts and knows of consensus, for metrics.
+//!
+//! **Invariant:** reading it changes nothing, and waits for no other node.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use super::{Consensus, log::figures::LogFigures};
+use concord_net::NodeId;
+
+/// What is counted since the process began.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) leaders_seen: AtomicU64,
+    pub(super) elections_won: AtomicU64,
+    pub(super) snapshots_built: AtomicU64,
+    pub(super) snapshots_sent: AtomicU64,
+    pub(super) snapshots_received: AtomicU64,
+    pub(super) snapshots_failed: AtomicU64,
+}
+
+/// Counts one more.
+pub(super) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A member, as this node knows it.
+#[derive(Debug, Clone)]
+pub struct MemberFigures {
+    /// Its id.
+    pub id: NodeId,
+    /// Whether it votes.
+    pub voter: bool,
+    /// On the leader: the entries that it lacks.
+    pub lag: Option<u64>,
+    /// On the leader: time since it last answered.
+    pub silent_for: Option<Duration>,
+    /// On the leader: whether it answers.
+    pub is_reachable: Option<bool>,
+}
+
+/// The figures of a node's consensus.
+#[derive(Debug, Clone)]
+pub struct RaftFigures {
+    /// The term.
+    pub term: u64,
+    /// The leader that this node knows.
+    pub leader_id: Option<NodeId>,
+    /// On the leader: time since a quorum last answered it.
+    pub quorum_age: Option<Duration>,
+    /// The last entry of the log.
+    pub last_log_index: u64,
+    /// The last entry that is known to be committed.
+    pub committed_index: u64,
+    /// The last entry that was applied.
+    pub applied_index: u64,
+    /// The last entry of the newest snapshot.
+    pub snapshot_index: u64,
+    /// The last entry that was purged.
+    pub purged_index: u64,
+    /// All members.
+    pub members: Vec<MemberFigures>,
+    /// Snapshots that are being sent.
+    pub snapshots_in_flight: usize,
+    /// How often a leader became known that was not the leader before.
+    pub leaders_seen: u64,
+    /// How often this node began to lead.
+    pub elections_won: u64,
+    /// What became of snapshots.
+    pub snapshots: [(&'static str, u64); 4],
+    /// The log.
+    pub log: LogFigures,
+}
+
+impl Consensus {
+    /// The figures.
+    pub fn raft_figures(&self) -> RaftFigures {
+        let (metrics, status) = (self.metrics(), self.status());
+        let counts = &self.inner.context.counts;
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let members = status.members.into_iter().map(|member| MemberFigures {
+            id: member.member.id,
+            voter: member.voter,
+            lag: member.lag,
+            silent_for: member.contact.map(|contact| contact.silent_for),
+            is_reachable: member.contact.map(|contact| contact.is_reachable),
+        });
+        RaftFigures {
+            term: status.term,
+            leader_id: status.leader_id,
+            quorum_age: status.quorum_age,
+            last_log_index: metrics.last_log_index.unwrap_or(0),
+            committed_index: metrics.local_committed.map_or(0, |id| id.index),
+            applied_index: self.inner.publisher.applied.load().index(),
+            snapshot_index: self.store().current_snapshot().map_or(0, |file| file.position.index),
+            purged_index: metrics.purged.map_or(0, |id| id.index),
+            members: members.collect(),
+            snapshots_in_flight: self.inner.context.snapshots_in_flight.load(Ordering::Relaxed),
+            leaders_seen: read(&counts.leaders_seen),
+            elections_won: read(&counts.elections_won),
+            snapshots: [
+                ("built", read(&counts.snapshots_built)),
+                ("sent", read(&counts.snapshots_sent)),
+                ("received", read(&counts.snapshots_received)),
+                ("failed", read(&counts.snapshots_failed)),
+            ],
+            log: self.inner.log.figures(),
+        }
+    }
+}

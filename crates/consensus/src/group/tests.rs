@@ -1,0 +1,412 @@
+//! Groups, with an openraft that the test plays.
+
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use tokio::{sync::Semaphore, task::JoinHandle, time::timeout};
+
+use super::*;
+use concord_model::{
+    command::{Applied, Command, Expect, Proposal},
+    error::Rejection,
+    key::Key,
+    time::Timestamp,
+};
+
+/// How long a test waits for what must happen.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Decides each entry once it is permitted.
+#[derive(Debug, Clone)]
+struct Leader(Arc<Decisions>);
+
+#[derive(Debug)]
+struct Decisions {
+    entries: Mutex<Vec<Bytes>>,
+    permitted: Semaphore,
+    /// What comes of entries instead of verdicts; `None` in it is a panic.
+    failure: Mutex<Option<Option<WriteError>>>,
+}
+
+impl Proposer for Leader {
+    async fn propose(&self, entry: Bytes) -> Result<Vec<Verdict>, WriteError> {
+        let proposals = entry::decode(&entry).unwrap();
+        self.0.entries.lock().unwrap().push(entry);
+        self.0.permitted.acquire().await.unwrap().forget();
+        let failure = self.0.failure.lock().unwrap().clone();
+        match failure {
+            None => Ok(proposals.iter().map(verdict).collect()),
+            Some(Some(error)) => Err(error),
+            Some(None) => panic!("openraft panicked"),
+        }
+    }
+}
+
+/// Each kind of verdict, and none like that on another proposal.
+fn verdict(proposal: &Proposal) -> Verdict {
+    match proposal.at.0 % 3 {
+        0 => Verdict::Stale,
+        1 => Verdict::Decided(Err(Rejection::Precondition { current: proposal.at.0 })),
+        _ => Verdict::Decided(Ok(Applied { revision: proposal.at.0, at: proposal.at, created: false })),
+    }
+}
+
+fn proposal(number: u64, bytes: usize) -> Proposal {
+    let (definition, key) = (Key::parse("d").unwrap(), Key::parse("k").unwrap());
+    let command = Command::DeleteConfig { definition, key, expect: Expect::Any };
+    let reason = (bytes > 0).then(|| "x".repeat(bytes));
+    Proposal {
+        at: Timestamp(number),
+        by: "root".into(),
+        reason,
+        request: None,
+        definition_read: None,
+        command,
+        key: None,
+    }
+}
+
+struct Test {
+    groups: Arc<WriteGroups>,
+    leader: Leader,
+}
+
+impl Test {
+    fn new() -> Self {
+        let (entries, failure) = (Mutex::default(), Mutex::default());
+        let decisions = Decisions { entries, permitted: Semaphore::new(0), failure };
+        let groups = WriteGroups { alone_max: 1, ..WriteGroups::default() };
+        Self { groups: Arc::new(groups), leader: Leader(Arc::new(decisions)) }
+    }
+
+    /// A write in a task of its own.
+    fn write(&self, number: u64) -> JoinHandle<Written> {
+        let (groups, leader) = (Arc::clone(&self.groups), self.leader.clone());
+        tokio::spawn(async move { groups.write(&leader, proposal(number, 0).to_bytes()).await })
+    }
+
+    /// A write under way, and others that wait.
+    async fn begun(&self, waiting: std::ops::Range<u64>) -> (JoinHandle<Written>, Vec<JoinHandle<Written>>) {
+        let first = self.write(1000);
+        self.has_entries(1).await;
+        let mut others = Vec::new();
+        for number in waiting {
+            others.push(self.write(number));
+            // In this order.
+            self.until(|| self.waiting() == others.len()).await;
+        }
+        (first, others)
+    }
+
+    fn waiting(&self) -> usize {
+        self.groups.queue().waiting.len()
+    }
+
+    async fn until(&self, holds: impl Fn() -> bool) {
+        let wait = async {
+            while !holds() {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(DEADLINE, wait).await.expect("it happens");
+    }
+
+    async fn has_entries(&self, count: usize) {
+        self.until(|| self.leader.0.entries.lock().unwrap().len() == count).await;
+    }
+
+    fn permit(&self, entries: usize) {
+        self.leader.0.permitted.add_permits(entries);
+    }
+
+    fn fail(&self, failure: Option<WriteError>) {
+        *self.leader.0.failure.lock().unwrap() = Some(failure);
+    }
+
+    /// The numbers of the writes of each entry.
+    fn entries(&self) -> Vec<Vec<u64>> {
+        let entries = self.leader.0.entries.lock().unwrap();
+        let numbers = |entry: &Bytes| entry::decode(entry).unwrap().iter().map(|one| one.at.0).collect();
+        entries.iter().map(numbers).collect()
+    }
+
+    fn is_idle(&self) -> bool {
+        let queue = self.groups.queue();
+        queue.turn.is_none() && queue.alone == 0 && queue.waiting.is_empty()
+    }
+}
+
+async fn answer(write: JoinHandle<Written>) -> Written {
+    timeout(DEADLINE, write).await.expect("each write is answered").unwrap()
+}
+
+#[tokio::test]
+async fn one_alone_leaves_at_once_and_in_the_form_of_one() {
+    let test = Test::new();
+    test.permit(10);
+    for number in 0..5 {
+        let written = test.groups.write(&test.leader, proposal(number, 0).to_bytes()).await;
+        assert_eq!(written, Ok(verdict(&proposal(number, 0))));
+        assert!(test.is_idle());
+    }
+    let entries = test.leader.0.entries.lock().unwrap().clone();
+    assert!((0..5).zip(&entries).all(|(number, entry)| **entry == proposal(number, 0).to_bytes()));
+    assert_eq!(entries.len(), 5);
+}
+
+#[tokio::test]
+async fn what_arrives_meanwhile_leaves_together_and_each_has_its_own_verdict() {
+    let test = Test::new();
+    let (first, others) = test.begun(0..10).await;
+    assert_eq!(test.entries(), [[1000]], "one is under way at a time");
+    test.permit(1);
+    assert_eq!(answer(first).await, Ok(verdict(&proposal(1000, 0))));
+    test.has_entries(2).await;
+    let later = test.write(77);
+    test.until(|| test.waiting() == 1).await;
+    test.permit(2);
+    for (number, other) in (0..).zip(others) {
+        assert_eq!(answer(other).await, Ok(verdict(&proposal(number, 0))), "{number}");
+    }
+    assert_eq!(answer(later).await, Ok(verdict(&proposal(77, 0))));
+    assert_eq!(test.entries(), [vec![1000], (0..10).collect(), vec![77]]);
+    test.until(|| test.is_idle()).await;
+}
+
+#[tokio::test]
+async fn writes_that_are_ready_join_the_group_that_leaves() {
+    let test = Test::new();
+    let (first, others) = test.begun(0..1).await;
+    test.permit(1);
+    answer(first).await.unwrap();
+    // The task of the group is ready before theirs.
+    let ready: Vec<_> = (1..5).map(|number| test.write(number)).collect();
+    test.permit(1);
+    for write in others.into_iter().chain(ready) {
+        answer(write).await.unwrap();
+    }
+    assert_eq!(test.entries(), [vec![1000], (0..5).collect()]);
+}
+
+#[tokio::test]
+async fn callers_who_write_again_and_again_are_each_answered() {
+    const CALLERS: u64 = 20;
+    let test = Test::new();
+    test.permit(10_000);
+    let callers: Vec<_> = (0..CALLERS)
+        .map(|caller| {
+            let (groups, leader) = (Arc::clone(&test.groups), test.leader.clone());
+            tokio::spawn(async move {
+                for number in 0..50 {
+                    // The way of an answer to its caller, and of the next request.
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    let number = number * CALLERS + caller;
+                    let written = groups.write(&leader, proposal(number, 0).to_bytes()).await;
+                    assert_eq!(written, Ok(verdict(&proposal(number, 0))));
+                }
+            })
+        })
+        .collect();
+    for caller in callers {
+        timeout(DEADLINE, caller).await.expect("each write is answered").unwrap();
+    }
+    let writes: usize = test.entries().iter().map(Vec::len).sum();
+    assert_eq!(writes as u64, CALLERS * 50);
+    test.until(|| test.is_idle()).await;
+}
+
+/// The sizes of the entries of ten callers who were in a group, and write again one after the other.
+async fn entries_of_callers_who_come_back() -> Vec<usize> {
+    let test = Test::new();
+    let (first, others) = test.begun(0..10).await;
+    test.permit(1);
+    answer(first).await.unwrap();
+    test.has_entries(2).await;
+    // The wait is at most twice as long as this group is under way, so it takes a while.
+    tokio::time::sleep(Duration::from_millis(3)).await;
+    test.permit(1);
+    for write in others {
+        answer(write).await.unwrap();
+    }
+    let mut again = Vec::new();
+    for number in 10..20 {
+        again.push(test.write(number));
+        // More passes over the ready tasks than any departure yields for.
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+    }
+    test.permit(100);
+    for write in again {
+        answer(write).await.unwrap();
+    }
+    test.entries().iter().map(Vec::len).collect()
+}
+
+#[tokio::test]
+async fn the_next_group_waits_for_the_callers_of_the_one_before() {
+    let mut sizes = Vec::new();
+    let wait = async {
+        // The wait is bounded by time, which may be up on a busy machine.
+        while sizes != [1, 10, 10] {
+            sizes = entries_of_callers_who_come_back().await;
+        }
+    };
+    assert!(timeout(DEADLINE, wait).await.is_ok(), "{sizes:?}");
+}
+
+#[tokio::test]
+async fn few_callers_never_wait_and_more_share_entries() {
+    let test = Test { groups: Arc::default(), ..Test::new() };
+    let few: Vec<_> = (0..ALONE_MAX as u64).map(|number| test.write(number)).collect();
+    test.has_entries(ALONE_MAX).await;
+    let more: Vec<_> = (100..103).map(|number| test.write(number)).collect();
+    test.until(|| test.waiting() == more.len()).await;
+    // The end of any of them lets the others leave, together.
+    test.permit(1);
+    test.has_entries(ALONE_MAX + 1).await;
+    assert_eq!(test.entries()[ALONE_MAX].len(), more.len());
+    // While a group is under way all wait for the next, although fewer are under way now.
+    test.permit(ALONE_MAX - 1);
+    for write in few {
+        answer(write).await.unwrap();
+    }
+    let later = test.write(200);
+    test.until(|| test.waiting() == 1).await;
+    test.permit(2);
+    for write in more.into_iter().chain([later]) {
+        answer(write).await.unwrap();
+    }
+    test.until(|| test.is_idle()).await;
+    let sizes: Vec<usize> = test.entries().iter().map(Vec::len).collect();
+    assert_eq!(sizes, [1, 1, 1, 1, 3, 1]);
+}
+
+#[tokio::test]
+async fn a_group_has_a_greatest_number_and_a_greatest_size() {
+    let test = Test::new();
+    let most = GROUP_PROPOSALS_MAX as u64;
+    let (_, others) = test.begun(0..2 * most + 3).await;
+    test.permit(4);
+    for other in others {
+        answer(other).await.unwrap();
+    }
+    let sizes: Vec<usize> = test.entries().iter().map(Vec::len).collect();
+    assert_eq!(sizes, [1, GROUP_PROPOSALS_MAX, GROUP_PROPOSALS_MAX, 3]);
+
+    let test = Test::new();
+    let (_first, _) = test.begun(0..0).await;
+    let large: Vec<_> = (0..5)
+        .map(|number| {
+            let (groups, leader) = (Arc::clone(&test.groups), test.leader.clone());
+            let bytes = proposal(number, 100 << 10).to_bytes();
+            assert!(fits(bytes.len()) && !fits(proposal(number, 129 << 10).to_bytes().len()));
+            tokio::spawn(async move { groups.write(&leader, bytes).await })
+        })
+        .collect();
+    test.until(|| test.waiting() == 5).await;
+    test.permit(4);
+    for write in large {
+        answer(write).await.unwrap();
+    }
+    assert_eq!(test.entries().iter().map(Vec::len).collect::<Vec<_>>(), [1, 2, 2, 1]);
+}
+
+#[tokio::test]
+async fn what_openraft_says_of_an_entry_is_said_to_each_of_its_writes() {
+    for error in [WriteError::NotLeader(Some(2)), WriteError::Undecided("discarded".into())] {
+        let test = Test::new();
+        let (first, others) = test.begun(0..3).await;
+        test.fail(Some(error.clone()));
+        test.permit(2);
+        assert_eq!(answer(first).await, Err(error.clone()));
+        for other in others {
+            assert_eq!(answer(other).await, Err(error.clone()));
+        }
+        test.until(|| test.is_idle()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_caller_who_leaves_takes_only_their_own_write_along() {
+    let test = Test::new();
+    let (first, mut others) = test.begun(0..4).await;
+    // One that waits is not proposed.
+    others.remove(1).abort();
+    test.until(|| test.waiting() == 3).await;
+    // The one under way was handed over; the others need not wait for its verdict.
+    first.abort();
+    test.has_entries(2).await;
+    assert_eq!(test.entries(), [vec![1000], vec![0, 2, 3]]);
+    // One whose group has left is decided; nobody asks for its verdict.
+    others.remove(0).abort();
+    test.permit(2);
+    for (number, other) in [2, 3].into_iter().zip(others) {
+        assert_eq!(answer(other).await, Ok(verdict(&proposal(number, 0))));
+    }
+    test.until(|| test.is_idle()).await;
+}
+
+#[tokio::test]
+async fn a_panic_leaves_each_write_with_the_answer_that_is_true_of_it() {
+    let test = Test::new();
+    let (first, others) = test.begun(0..3).await;
+    test.permit(1);
+    answer(first).await.unwrap();
+    test.has_entries(2).await;
+    let waits = test.write(9);
+    test.until(|| test.waiting() == 1).await;
+    test.fail(None);
+    test.permit(1);
+    for other in others {
+        assert!(matches!(answer(other).await, Err(WriteError::Undecided(_))));
+    }
+    assert_eq!(answer(waits).await, Err(WriteError::NotLeader(None)), "it was not handed over");
+    *test.leader.0.failure.lock().unwrap() = None;
+    test.permit(1);
+    assert_eq!(answer(test.write(11)).await, Ok(verdict(&proposal(11, 0))));
+}
+
+#[tokio::test]
+async fn a_change_of_the_leader_sends_back_what_waits_and_waits_for_no_entry() {
+    let test = Test::new();
+    let (first, others) = test.begun(0..3).await;
+    test.groups.reset();
+    for other in others {
+        assert_eq!(answer(other).await, Err(WriteError::NotLeader(None)));
+    }
+    // The entry under way may never end, and holds up nobody.
+    let next = test.write(5);
+    test.has_entries(2).await;
+    let waits = test.write(8);
+    test.until(|| test.waiting() == 1).await;
+    first.abort();
+    let _aborted = first.await;
+    assert_eq!(test.waiting(), 1, "the end of an earlier turn starts nothing");
+    test.permit(2);
+    assert_eq!(answer(next).await, Ok(verdict(&proposal(5, 0))));
+    assert_eq!(answer(waits).await, Ok(verdict(&proposal(8, 0))));
+    assert_eq!(test.entries(), [[1000], [5], [8]]);
+}
+
+#[test]
+fn the_end_of_the_process_leaves_no_write_without_an_answer() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let test = Test::new();
+    let write = |number| test.groups.write(&test.leader, proposal(number, 0).to_bytes()).boxed();
+    let (mut first, mut second, mut third) = (write(1), write(2), write(3));
+    runtime.block_on(async {
+        assert!(first.as_mut().now_or_never().is_none() && second.as_mut().now_or_never().is_none());
+        drop(first);
+        test.has_entries(2).await;
+        assert!(third.as_mut().now_or_never().is_none());
+    });
+    drop(runtime);
+    assert!(matches!(second.now_or_never(), Some(Err(WriteError::Undecided(_)))));
+    assert_eq!(third.now_or_never(), Some(Err(WriteError::NotLeader(None))));
+    // Without a runtime nobody can carry what waits.
+    let (mut first, mut second) = (write(1), write(2));
+    assert!(first.as_mut().now_or_never().is_none() && second.as_mut().now_or_never().is_none());
+    drop(first);
+    assert_eq!(second.now_or_never(), Some(Err(WriteError::NotLeader(None))));
+}

@@ -1,0 +1,244 @@
+//! Consensus: the Raft protocol (openraft), its log, the state machine and the calls between members.
+//!
+//! ```text
+//! write ──▶ consensus ──▶ openraft ──▶ log (fsync) ──▶ network ──▶ the other members
+//!                             │
+//!                             └──▶ machine: apply, publish, wake waiters, respond ──▶ store
+//! ```
+//!
+//! | where is … | file |
+//! |---|---|
+//! | what the service calls: write, read index, status, shutdown | `consensus` |
+//! | many small writes as one entry | `group` |
+//! | who still joins what is about to leave | `joining` |
+//! | how a node opens log and store and starts openraft | `start` |
+//! | openraft's log storage: append, vote, truncate, purge | `log`; its records' bytes in `codec` |
+//! | openraft's state machine: applying entries, publishing the state | `machine` |
+//! | the mark that keeps older versions out of a data directory | `directory_format` |
+//! | the wait until this node has applied a revision, or a read index | `applied_waiters` |
+//! | openraft's calls to other members: heartbeat, vote, append, snapshot | `network`, `stream` (append) |
+//! | the answers to those calls | `receive`, `stream` (append) |
+//! | when a snapshot is built and the log purged; how a snapshot is received | `snapshot` |
+//! | changes of the membership, transfer of leadership | `membership` |
+//! | the tasks that live as long as the node, and what their end means | `supervisor` |
+//! | who leads, since when and why | `leadership` |
+//! | which members answer the leader | `contact` |
+//! | what is counted and known for metrics | `figures` |
+//! | the comparison of this node's state with the other members' | `divergence` |
+//! | the start of a new cluster from a backup | `restore` |
+//! | openraft's types as this layer uses them, and the types that are encoded in their place | `types`, `wire` |
+//! | targets of the fuzzer | `fuzz` |
+//! | openraft's storage suite, run on log, machine and store | `suite` |
+//!
+//! The calls themselves are in `peer`, the recent changes for watchers in `feed`.
+//!
+//! **Invariants**
+//! 1. openraft's types do not leave this layer and are never serialised: [`Consensus`] is the only way in.
+//! 2. A write is acknowledged only when it is durable on a majority.
+//! 3. A write whose outcome is not certain is [`WriteError::Undecided`], never a refusal.
+//! 4. The index of an entry stays in this layer, and in the places in the log that the store records. Everybody else
+//!    knows the revision, which the state counts; a [`ReadIndex`] is passed on unread.
+
+mod applied_waiters;
+mod codec;
+mod consensus;
+mod contact;
+mod directory_format;
+mod divergence;
+mod figures;
+#[cfg(any(test, feature = "testing"))]
+pub mod fuzz;
+mod group;
+mod joining;
+mod leadership;
+mod log;
+mod machine;
+mod membership;
+mod network;
+mod receive;
+pub mod restore;
+mod snapshot;
+mod start;
+mod stream;
+#[cfg(test)]
+mod suite;
+mod supervisor;
+mod types;
+mod wire;
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use tokio::runtime::Handle;
+
+pub use contact::Contact;
+pub use figures::{MemberFigures, RaftFigures};
+pub use joining::{Arrivals, Departure, Joining, let_others_join};
+pub use leadership::Leadership;
+pub use log::figures::LogFigures;
+pub use supervisor::end_process_later;
+
+use concord_model::record::Revision;
+use concord_net::{Member, NodeId, client::Peers, identity::Identity};
+use concord_storage::{self as store, LogIndex};
+
+/// The directory of the log, in the data directory.
+const LOG_DIRECTORY: &str = "log";
+/// The directory of the store, in the data directory.
+const STORE_DIRECTORY: &str = "store";
+
+/// A member in the [`Status`].
+#[derive(Debug, Clone)]
+pub struct MemberStatus {
+    /// Its id and addresses.
+    pub member: Member,
+    /// Whether it votes.
+    pub voter: bool,
+    /// How many entries of the leader's log it lacks; known on the leader only.
+    pub lag: Option<u64>,
+    /// Whether it answers; known on the leader only.
+    pub contact: Option<Contact>,
+}
+
+/// What this node knows of the cluster.
+#[derive(Debug, Clone)]
+pub struct Status {
+    /// The leader, if one is known.
+    pub leader_id: Option<NodeId>,
+    /// Raft's term.
+    pub term: u64,
+    /// The last revision that this node has applied.
+    pub applied: Revision,
+    /// All members.
+    pub members: Vec<MemberStatus>,
+    /// On the leader: time since a quorum last acknowledged it.
+    pub quorum_age: Option<Duration>,
+    /// Whether openraft runs.
+    pub running: bool,
+}
+
+/// Raft's timers. Tests shorten them.
+#[derive(Debug, Clone)]
+pub struct Timers {
+    /// Interval between two heartbeats of the leader.
+    pub heartbeat_ms: u64,
+    /// Shortest election time-out of a follower.
+    pub election_min_ms: u64,
+    /// Longest election time-out; also the leader's lease.
+    pub election_max_ms: u64,
+    /// Whether reads may rest on the lease: then a member that has started votes only after one more lease.
+    pub lease_reads: bool,
+}
+
+impl Timers {
+    /// How old the acknowledgement of a quorum may be for a read by lease: two thirds of the lease, so that the clock of
+    /// one of its members may be half as fast again as the leader's.
+    #[must_use]
+    pub fn lease_read_age(&self) -> Duration {
+        Duration::from_millis(self.election_max_ms / 3 * 2)
+    }
+}
+
+impl Default for Timers {
+    fn default() -> Self {
+        Self { heartbeat_ms: 200, election_min_ms: 600, election_max_ms: 900, lease_reads: false }
+    }
+}
+
+/// What [`Consensus::start`] needs.
+#[derive(Debug)]
+pub struct Start {
+    /// This node's identity, as read from the directory.
+    pub me: Identity,
+    /// The data directory: the log is in `log`, the store in `store` below it.
+    pub directory: PathBuf,
+    /// Settings of the store. Its keys are opened here.
+    pub store: store::Options,
+    /// The operator's file of data keys.
+    pub data_key_file: Option<PathBuf>,
+    /// Calls to the other members.
+    pub peers: Arc<Peers>,
+    /// Raft's timers.
+    pub timers: Timers,
+    /// Least bytes of log between two snapshots.
+    pub snapshot_log_bytes: u64,
+    /// The process ends once its log has not moved for so long.
+    pub log_stall_timeout: Duration,
+    /// Members to fetch a snapshot from when this node has no whole state: the settings' list, with or without this
+    /// node. May be empty: the members that the log names are asked too.
+    pub rescue: Vec<Member>,
+    /// Where consensus runs: openraft with its tasks, and the connections to the other members that they open.
+    pub runtime: Handle,
+}
+
+/// Why [`Consensus::start`] failed.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// It must not start: the files on disk do not belong together, or are damaged.
+    #[error("{0}")]
+    Refused(String),
+    /// The store could not be opened.
+    #[error(transparent)]
+    Store(#[from] store::StoreError),
+    /// A failure that may not recur.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Why a write has no verdict.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WriteError {
+    /// Certainly not appended here. Holds the leader, if another one is known; there is none when the lease has
+    /// expired or leadership is being transferred: the caller retries.
+    NotLeader(Option<NodeId>),
+    /// It may or may not be decided: openraft discarded the entry or stopped.
+    Undecided(String),
+    /// Longer than `ENTRY_BYTES_MAX`. Not appended.
+    TooLarge,
+}
+
+/// Why a change of the membership was not confirmed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ChangeError {
+    /// Certainly not done: this node does not lead, or may not change the membership yet.
+    NotYet(String),
+    /// Certainly not done: the change is not allowed.
+    Refused(String),
+    /// It may or may not be done.
+    Undecided(String),
+    /// The first of its two entries is in the log, the second is not: a leader completes it.
+    Begun(String),
+}
+
+/// By what a leader knows that it still leads, before it names a read index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Confirmation {
+    /// A quorum confirms it now. Holds whatever clocks do.
+    Quorum,
+    /// A quorum has acknowledged it within [`Timers::lease_read_age`]: no other member can lead before the lease has
+    /// ended by the clocks of that quorum. A quorum confirms it now where that is longer ago.
+    Lease,
+}
+
+/// A place in the log that the leader named after a quorum had confirmed that it leads. A state that has applied it
+/// holds every write that was acknowledged before. It is no revision: only [`Consensus::wait_read`] takes it, on any
+/// member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ReadIndex(pub(crate) LogIndex);
+
+/// Why a linearizable read can't be confirmed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// This node does not lead. Holds the leader, if another one is known.
+    #[error("no leader is known")]
+    NotLeader(Option<NodeId>),
+    /// No majority has answered in time.
+    #[error("{0}")]
+    NoQuorum(String),
+}
+
+/// This node's consensus module: the only access to openraft. Clones share one instance.
+#[derive(Debug, Clone)]
+pub struct Consensus {
+    inner: Arc<consensus::Inner>,
+}

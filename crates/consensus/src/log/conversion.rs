@@ -1,0 +1,247 @@
+//! The log written anew, because encryption was turned on or off since the last start.
+//!
+//! A log that is only appended to from now on would keep what it holds until it is purged, and its newest file longer.
+//! So the whole log is written beside the old one, compared with it, and takes its place. Nothing else runs yet.
+//!
+//! ```text
+//! log        the log
+//! log.new    the one that is being written; removed at the next start
+//! log.old    the one that was replaced; removed once the other has its name
+//! ```
+//!
+//! **Invariants**
+//! 1. A log of the name `log`, or both of the others, are there and whole at any time.
+//! 2. The new log has the votes, the entries, the committed and purged places and the header of the old one.
+
+use std::{
+    fs::{self, File},
+    io,
+    path::Path,
+    sync::Arc,
+};
+
+use raft_log::{RaftLog, api::raft_log_writer::RaftLogWriter as _};
+use tokio::sync::oneshot;
+
+use super::{AfterFlush, FlushCallback, Wal, WalTypes, progress::Progress, shared::LogKeys};
+use concord_storage::at_rest::AtRest;
+
+/// Bytes of entries that are written at once.
+const PORTION_BYTES: usize = 4 << 20;
+
+/// Ends a conversion that was interrupted, and converts the log of a directory if that is due. Blocking.
+pub(crate) fn convert(log: &Path, at_rest: &AtRest) -> io::Result<()> {
+    let [new, old] = ["new", "old"].map(|ending| log.with_extension(ending));
+    recover(log, &new, &old)?;
+    if at_rest.is_converted() || !log.exists() {
+        return Ok(());
+    }
+    let keys = LogKeys::new(at_rest);
+    {
+        let from = Wal::open(log)?.log;
+        let mut to = Wal::open(&new)?.log;
+        copy(&from, &mut to, &keys)?;
+        drop(to);
+        compare(&from, &Wal::open(&new)?.log, &keys)?;
+    }
+    sync(&new)?;
+    rename(log, &old)?;
+    rename(&new, log)?;
+    remove(&old)?;
+    tracing::info!("the log was written anew, because encryption was turned on or off");
+    Ok(())
+}
+
+/// Ends an exchange of two logs that a crash has interrupted.
+fn recover(log: &Path, new: &Path, old: &Path) -> io::Result<()> {
+    if log.exists() {
+        remove(new)?;
+        return remove(old);
+    }
+    if old.exists() {
+        // The new one was whole before the old one lost its name.
+        rename(if new.exists() { new } else { old }, log)?;
+        return remove(old);
+    }
+    Ok(())
+}
+
+fn copy(from: &RaftLog<WalTypes>, to: &mut RaftLog<WalTypes>, keys: &LogKeys) -> io::Result<()> {
+    let state = from.log_state();
+    if let Some(vote) = state.vote() {
+        to.save_vote(*vote)?;
+    }
+    if let Some(header) = state.user_data.clone() {
+        to.save_user_data(Some(header))?;
+    }
+    if let Some(purged) = state.purged() {
+        to.purge(*purged)?;
+    }
+    let (mut portion, mut bytes) = (Vec::new(), 0);
+    for entry in from.read(0, u64::MAX) {
+        let (id, payload) = entry?;
+        let payload = keys.seal(&id, keys.open(&id, payload)?);
+        bytes += payload.bytes.len();
+        portion.push((id, payload));
+        if bytes >= PORTION_BYTES {
+            to.append(std::mem::take(&mut portion))?;
+            flush(to)?;
+            bytes = 0;
+        }
+    }
+    to.append(portion)?;
+    if let Some(committed) = state.committed() {
+        to.commit(*committed)?;
+    }
+    flush(to)
+}
+
+/// Writes everything durably.
+fn flush(log: &mut RaftLog<WalTypes>) -> io::Result<()> {
+    let (sender, flushed) = oneshot::channel();
+    let operation = Arc::<Progress>::default().begin(0);
+    log.flush(true, Some(FlushCallback { then: AfterFlush::Tell(sender), operation }))?;
+    flushed.blocking_recv().unwrap_or_else(|_| Err(io::Error::other("the log's writer has stopped")))
+}
+
+/// Refuses a copy that is not the same log.
+fn compare(from: &RaftLog<WalTypes>, to: &RaftLog<WalTypes>, keys: &LogKeys) -> io::Result<()> {
+    let states = [from.log_state(), to.log_state()];
+    let [one, other] = states.map(|state| {
+        (state.vote(), state.last(), state.committed(), state.purged(), state.user_data.as_ref())
+    });
+    let mut same = one == other;
+    let mut entries = to.read(0, u64::MAX);
+    for entry in from.read(0, u64::MAX) {
+        let ((id, payload), copied) = (entry?, entries.next().transpose()?);
+        let payload = keys.open(&id, payload)?;
+        let copied = copied.filter(|(copied, _)| *copied == id);
+        same &=
+            copied.is_some_and(|(id, copied)| keys.open(&id, copied).is_ok_and(|copied| copied == payload));
+    }
+    if same && entries.next().is_none() {
+        Ok(())
+    } else {
+        Err(io::Error::other("the log could not be written anew: the copy is not the same"))
+    }
+}
+
+/// Makes the files of a directory and their names durable.
+fn sync(directory: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        File::open(entry?.path())?.sync_all()?;
+    }
+    File::open(directory)?.sync_all()
+}
+
+fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    fs::rename(from, to)?;
+    to.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
+}
+
+fn remove(directory: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        codec::{LogHeader, LogPayload},
+        types::{EncodedProposal, Payload},
+        wire::{WireLogId, WireVote},
+    };
+    use concord_storage::at_rest::KEYS;
+
+    fn id(index: u64) -> WireLogId {
+        WireLogId { index, term: 2, node: 1 }
+    }
+
+    fn content(index: u64) -> Vec<u8> {
+        // The first byte of a proposal is its feature level.
+        [vec![1], format!("a telling value {index}").repeat(1000).into_bytes()].concat()
+    }
+
+    /// A log of 300 entries in several files, purged up to the tenth.
+    fn written(directory: &Path) {
+        let mut log = Wal::open(directory).unwrap().log;
+        log.save_vote(WireVote { term: 2, node: 3, committed: true }).unwrap();
+        log.save_user_data(Some(LogHeader { cluster: [7; 16], node: 1, installing: Some(id(9)) })).unwrap();
+        for index in 1..=300 {
+            let payload = Payload::Normal(EncodedProposal(content(index).into()));
+            log.append([(id(index), LogPayload::from(&payload))]).unwrap();
+        }
+        log.purge(id(10)).unwrap();
+        log.commit(id(290)).unwrap();
+        flush(&mut log).unwrap();
+    }
+
+    /// What a log says of itself, and its entries as they were appended.
+    fn read(directory: &Path, at_rest: &AtRest) -> (String, Vec<LogPayload>) {
+        let (log, keys) = (Wal::open(directory).unwrap().log, LogKeys::new(at_rest));
+        let entries = log.read(0, u64::MAX).map(|entry| {
+            let (id, payload) = entry.unwrap();
+            keys.open(&id, payload).unwrap()
+        });
+        let entries = entries.collect();
+        (format!("{:?}", log.log_state()), entries)
+    }
+
+    fn holds(directory: &Path, text: &str) -> bool {
+        fs::read_dir(directory).unwrap().any(|entry| {
+            let bytes = fs::read(entry.unwrap().path()).unwrap();
+            bytes.windows(text.len()).any(|part| part == text.as_bytes())
+        })
+    }
+
+    #[test]
+    fn a_log_stays_the_same_when_encryption_is_turned_on_and_off() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = directory.path().join("log");
+        written(&log);
+        let before = read(&log, &AtRest::default());
+        assert!(before.1.len() == 290 && holds(&log, "telling value 200"));
+        let on = AtRest::for_tests(directory.path(), KEYS[0]);
+        for _ in 0..2 {
+            convert(&log, &on).unwrap();
+            assert_eq!(read(&log, &on), before);
+            assert!(!holds(&log, "telling"));
+        }
+        on.converted().unwrap();
+        let off = AtRest::for_tests(directory.path(), &format!("none\n{}", KEYS[0]));
+        convert(&log, &off).unwrap();
+        assert_eq!(read(&log, &AtRest::default()), before);
+        assert!(holds(&log, "telling value 200"));
+    }
+
+    #[test]
+    fn an_interrupted_exchange_is_ended_at_the_next_start() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        let plain = AtRest::default();
+        written(&at("log"));
+        let before = read(&at("log"), &plain);
+        // Begun, and not whole.
+        fs::create_dir(at("log.new")).unwrap();
+        fs::write(at("log.new/part"), b"part").unwrap();
+        convert(&at("log"), &plain).unwrap();
+        assert_eq!(read(&at("log"), &plain), before);
+        // Whole, and the old log has lost its name.
+        fs::rename(at("log"), at("log.new")).unwrap();
+        fs::create_dir(at("log.old")).unwrap();
+        convert(&at("log"), &plain).unwrap();
+        assert_eq!(read(&at("log"), &plain), before);
+        // The new log has its name, and the old one is not removed.
+        fs::create_dir(at("log.old")).unwrap();
+        convert(&at("log"), &plain).unwrap();
+        assert_eq!(read(&at("log"), &plain), before);
+        assert!(!at("log.new").exists() && !at("log.old").exists());
+        // A log that was lost is not made up.
+        fs::remove_dir_all(at("log")).unwrap();
+        convert(&at("log"), &plain).unwrap();
+        assert!(!at("log").exists());
+    }
+}

@@ -1,0 +1,172 @@
+//! What the log has begun and not ended, and the watchdog that ends a process whose log does not move.
+//!
+//! A disk that hangs gives no error. The node's other threads go on, and so would everybody who waits for the node:
+//! its callers, and a leader that counts on it. So a node whose log has not moved for the stated time fails, like one
+//! whose log had an error: it closes its connections and ends; the other members elect, and whoever supervises the
+//! process starts it again. The end waits for nothing for long, and if it hangs all the same, the watchdog ends the
+//! process.
+//!
+//! **Invariant:** the time is counted in ticks that this process has lived through. A process that was stopped, or
+//! whose machine slept, finds a log that hung for one tick.
+
+use std::{
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+/// A log that has not moved for so long is reported: the node is not ready.
+const REPORTED_AFTER: Duration = Duration::from_secs(5);
+/// Longest pause between two looks at the log.
+const TICK_MAX: Duration = Duration::from_millis(500);
+
+/// Counts what is begun and ended. Shared by the log, its callbacks and the watchdog.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    begun: AtomicU64,
+    ended: AtomicU64,
+    /// Bytes of what is begun and not ended.
+    bytes: AtomicUsize,
+    /// For how long nothing has ended although something was begun; 0 until that is worth a report.
+    stalled_ms: AtomicU64,
+}
+
+/// One operation on the disk. It ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Operation {
+    progress: Arc<Progress>,
+    bytes: usize,
+}
+
+impl Progress {
+    /// Begins an operation that writes so many bytes.
+    pub(super) fn begin(self: &Arc<Self>, bytes: usize) -> Operation {
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        Operation { progress: Arc::clone(self), bytes }
+    }
+
+    /// Operations that have not ended, and their bytes.
+    pub(super) fn in_flight(&self) -> (u64, usize) {
+        let ended = self.ended.load(Ordering::Relaxed);
+        (self.begun.load(Ordering::Relaxed).saturating_sub(ended), self.bytes.load(Ordering::Relaxed))
+    }
+
+    /// For how long the log has not moved, if that is worth a report.
+    pub(super) fn stalled(&self) -> Option<Duration> {
+        match self.stalled_ms.load(Ordering::Relaxed) {
+            0 => None,
+            ms => Some(Duration::from_millis(ms)),
+        }
+    }
+}
+
+impl Drop for Operation {
+    fn drop(&mut self) {
+        self.progress.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.progress.ended.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// One kind of operation as the watchdog has seen it.
+#[derive(Debug, Default)]
+struct Seen {
+    ended: u64,
+    ticks: u32,
+}
+
+impl Seen {
+    /// For how many ticks nothing has ended although something was begun.
+    fn look(&mut self, progress: &Progress) -> u32 {
+        let ended = progress.ended.load(Ordering::Relaxed);
+        if ended != self.ended || progress.begun.load(Ordering::Relaxed) == ended {
+            *self = Self { ended, ticks: 0 };
+        } else {
+            self.ticks += 1;
+        }
+        self.ticks
+    }
+}
+
+/// Watches the operations of a log while there is one, and calls `stalled` once none has ended for `timeout`.
+pub(super) fn watch(
+    kinds: [(&'static str, Weak<Progress>); 2],
+    timeout: Duration,
+    stalled: impl FnOnce(String) + Send + 'static,
+) -> std::io::Result<()> {
+    let tick = (timeout / 20).clamp(Duration::from_millis(5), TICK_MAX);
+    let reported_after = REPORTED_AFTER.min(timeout / 2);
+    std::thread::Builder::new().name("log-watchdog".into()).spawn(move || {
+        let mut seen: [Seen; 2] = Default::default();
+        loop {
+            std::thread::sleep(tick);
+            for ((kind, progress), seen) in kinds.iter().zip(&mut seen) {
+                let Some(progress) = progress.upgrade() else { return };
+                let lasts = tick * seen.look(&progress);
+                let reported = if lasts >= reported_after { lasts } else { Duration::ZERO };
+                let ms = u64::try_from(reported.as_millis()).unwrap_or(u64::MAX);
+                progress.stalled_ms.store(ms, Ordering::Relaxed);
+                if lasts >= timeout && !concord_model::sabotage::is("stall-ignored") {
+                    let secs = timeout.as_secs_f64();
+                    return stalled(format!("the log has not moved for {secs} s: a {kind} does not end"));
+                }
+            }
+        }
+    })?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_millis(100);
+    const FAR: Duration = Duration::from_secs(60);
+
+    fn watched() -> (Arc<Progress>, Arc<Progress>, mpsc::Receiver<String>) {
+        let (writes, reads) = (Arc::new(Progress::default()), Arc::new(Progress::default()));
+        let (sender, stalled) = mpsc::channel();
+        let kinds = [("write", Arc::downgrade(&writes)), ("read", Arc::downgrade(&reads))];
+        watch(kinds, TIMEOUT, move |why| drop(sender.send(why))).unwrap();
+        (writes, reads, stalled)
+    }
+
+    #[test]
+    fn an_operation_that_does_not_end_is_a_stall() {
+        let (writes, reads, stalled) = watched();
+        drop(writes.begin(10));
+        let hung = reads.begin(0);
+        let why = stalled.recv_timeout(FAR).unwrap();
+        assert_eq!(why, "the log has not moved for 0.1 s: a read does not end");
+        assert!(reads.stalled() >= Some(TIMEOUT / 2), "{reads:?}");
+        assert_eq!(writes.stalled(), None);
+        drop(hung);
+    }
+
+    #[test]
+    fn operations_that_end_are_none_and_neither_is_an_idle_log() {
+        let progress = Arc::new(Progress::default());
+        let mut seen = Seen::default();
+        assert_eq!([seen.look(&progress), seen.look(&progress)], [0, 0], "idle");
+        let hung = progress.begin(3);
+        assert_eq!([seen.look(&progress), seen.look(&progress)], [1, 2], "in flight");
+        drop(progress.begin(5));
+        assert_eq!(seen.look(&progress), 0, "another one ended");
+        assert_eq!(seen.look(&progress), 1);
+        assert_eq!(progress.in_flight(), (1, 3));
+        drop(hung);
+        assert_eq!(progress.in_flight(), (0, 0));
+        assert_eq!([seen.look(&progress), seen.look(&progress)], [0, 0]);
+    }
+
+    #[test]
+    fn the_watchdog_ends_with_the_log() {
+        let (writes, reads, stalled) = watched();
+        drop((writes, reads));
+        assert_eq!(stalled.recv_timeout(FAR), Err(mpsc::RecvTimeoutError::Disconnected));
+    }
+}

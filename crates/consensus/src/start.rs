@@ -1,0 +1,419 @@
+//! The start of consensus on a node, in five steps.
+//!
+//! 1. Open the keys of an encrypted directory. Refuse a directory that a newer version has written to. Open the log. A damaged log is refused, and so is a missing one where a log has existed: this member no
+//!    longer knows its vote.
+//! 2. Check that the log's header and the directory's identity name the same member.
+//! 3. Open the store with the range of the log. It returns the newest whole state.
+//! 4. If it has none, fetch and install another member's newest snapshot.
+//! 5. Reconcile the log with the state and start openraft, which applies the log after the state.
+//!
+//! **Invariant:** openraft is started last, with a log and a state that belong together. Before that this node
+//! answers no vote request.
+
+use std::{
+    io,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize},
+    },
+    time::Duration,
+};
+
+use openraft::{Config, SnapshotPolicy};
+use tokio::{
+    sync::{Notify, mpsc, watch},
+    time::sleep,
+};
+
+use super::{
+    Consensus, LOG_DIRECTORY, Leadership, STORE_DIRECTORY, Start, StartError, Timers,
+    codec::LogHeader,
+    consensus::Inner,
+    contact::Contacts,
+    directory_format::DirectoryFormat,
+    divergence::DivergenceDetector,
+    figures::Counts,
+    group::WriteGroups,
+    leadership::LeaderFollower,
+    log::{self, Log, Wal},
+    machine::Machine,
+    network::{Network, NetworkContext},
+    snapshot::{self, SnapshotScheduler},
+    types::Raft,
+    wire::{self, SnapshotHeader, StateMetadata},
+};
+use concord_model::feature::AT_REST_LEVEL;
+use concord_net::{Member, NodeId, admission::AgreedMember, client::Peers, identity::Identity};
+use concord_state::State;
+use concord_storage::{Loaded, LogRange, Options, Position, Store, StoreError, at_rest::AtRest};
+
+/// Most entries of one append; the log's reader bounds the bytes.
+const APPEND_ENTRIES_MAX: u64 = 1024;
+/// Most calls that wait for openraft's core; further writes wait in their callers.
+const API_QUEUE_CALLS_MAX: u64 = 8192;
+/// How long sending a snapshot may take: 1 GB on a link of 10 MB/s.
+const SNAPSHOT_TIMEOUT_MS: u64 = 120_000;
+/// openraft's pauses before it calls an unreachable member again.
+const BACKOFF: &str = "50ms 100ms 200ms ...500ms";
+/// A count of entries that is never reached: openraft neither purges nor sends snapshots by a count of its own.
+const COUNT_POLICY_OFF: u64 = u64::MAX / 4;
+/// Most recovered members whose back-off openraft has not yet ended.
+const RECOVERED_QUEUE_MAX: usize = 64;
+/// Rounds over all members in which a node without a state asks for a snapshot before it gives up.
+const RECOVERY_ROUNDS_MAX: u32 = 30;
+/// Pause between two rounds.
+const RECOVERY_PAUSE: Duration = Duration::from_secs(1);
+/// How long a member may take until its snapshot begins.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Consensus {
+    /// Opens log and store, checks that they belong together, and starts openraft. Fetches a snapshot from another
+    /// member first if the store has no whole state.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub async fn start(start: Start) -> Result<Self, StartError> {
+        let Start { me, directory, mut store, data_key_file, peers, timers, .. } = start;
+        let Start { snapshot_log_bytes, log_stall_timeout, rescue, runtime, .. } = start;
+        if peers.me.get_or_init(|| me.clone()) != &me {
+            return Err(StartError::Refused("the client for peer calls has another identity".into()));
+        }
+        let opening = (me.clone(), directory.clone(), data_key_file);
+        let opened = blocking(move || {
+            let (me, directory, key_file) = opening;
+            let at_rest = open_keys(&me, &directory, key_file.as_deref())?;
+            Ok::<_, StartError>((open_log(&me, &directory, &at_rest)?, at_rest))
+        });
+        let (wal, at_rest) = opened.await??;
+        store.at_rest = at_rest.clone();
+        let (range, has_voted) = (wal.range(), !wal.is_pristine());
+        let (store, loaded) = open_store(&directory, store, range).await?;
+        blocking(move || at_rest.converted()).await?.map_err(failed)?;
+        let log = wal.with_listener(Arc::new(store.clone()), DirectoryFormat::new(&directory, me.format));
+        let (state, position) = match loaded {
+            Loaded::State(state, position) => (state, position),
+            Loaded::Nothing => {
+                let log_of_members = log.clone();
+                let members = blocking(move || log_of_members.members()).await?.map_err(failed)?;
+                // As agreed as a node without a state knows. A learner is not sent the secret, here neither.
+                let agreed = |(member, votes): &(Member, bool)| {
+                    (member.id, AgreedMember { peer_addr: member.peer_addr.clone(), votes: *votes })
+                };
+                peers.set_members(members.iter().map(agreed).collect());
+                let mut sources: Vec<Member> = members.into_iter().map(|(member, _)| member).collect();
+                sources.extend(rescue);
+                let noted =
+                    store.invalidation_note().and_then(|note| wire::from_bytes::<Vec<Member>>(&note).ok());
+                sources.extend(noted.unwrap_or_default());
+                sources.retain(|member| member.id != me.node_id);
+                let recovery =
+                    StateRecovery { peers: &peers, store: &store, log: &log, purged: range.purged };
+                recovery.run(&sources).await?
+            }
+        };
+        let metadata = StateMetadata::decode(&position.raft_meta).map_err(StartError::Refused)?;
+        if let Some(applied) = metadata.last_log_id {
+            log.reconcile(applied).await.map_err(failed)?;
+        }
+        let machine = Machine::new(state, &position, store.clone(), log.clone(), Arc::clone(&peers));
+        let machine = machine.map_err(failed)?;
+        let watched = machine.publisher().supervisor.clone();
+        log.watch(log_stall_timeout, move |why| watched.fail(why)).map_err(failed)?;
+        if timers.lease_reads && has_voted {
+            // This member may have acknowledged a leader just before its process ended, and openraft forgets when: with
+            // its vote another one could lead while the first still answers by its lease.
+            sleep(Duration::from_millis(timers.election_max_ms)).await;
+        }
+        let parts = Parts { id: me.node_id, store, log, machine, timers, snapshot_log_bytes };
+        runtime.spawn(parts.start(peers)).await.map_err(failed)?
+    }
+}
+
+fn failed(error: impl std::fmt::Display) -> StartError {
+    StartError::Failed(error.to_string())
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, StartError> {
+    tokio::task::spawn_blocking(work).await.map_err(failed)
+}
+
+/// Opens the keys of the directory, and writes them if encryption is turned on. Refuses first, and changes nothing then.
+/// Blocking.
+fn open_keys(me: &Identity, directory: &Path, key_file: Option<&Path>) -> Result<AtRest, StartError> {
+    let at_rest = AtRest::open(directory, key_file).map_err(StartError::Refused)?;
+    Store::refuse_newer(&directory.join(STORE_DIRECTORY), &at_rest)?;
+    if at_rest.seals() {
+        // An older version takes what is encrypted for damaged.
+        DirectoryFormat::new(directory, me.format).require(AT_REST_LEVEL).map_err(failed)?;
+    }
+    at_rest.prepare().map_err(StartError::Failed)?;
+    Ok(at_rest)
+}
+
+/// Opens the log and checks that it is this member's. Blocking.
+fn open_log(me: &Identity, directory: &Path, at_rest: &AtRest) -> Result<Wal, StartError> {
+    let path = directory.join(LOG_DIRECTORY);
+    let opened = log::convert(&path, at_rest).and_then(|()| Wal::open(&path));
+    let mut wal = opened.map(|wal| wal.with_keys(at_rest)).map_err(|error| {
+        let text = format!("the log in {} can't be opened: {error}", path.display());
+        if error.kind() == io::ErrorKind::Unsupported {
+            StartError::Refused(text)
+        } else if error.kind() == io::ErrorKind::InvalidData {
+            StartError::Refused(format!(
+                "{text}. It is damaged and may lack votes and entries that were acknowledged: \
+                 remove this member and let it rejoin under a new id"
+            ))
+        } else {
+            StartError::Failed(text)
+        }
+    })?;
+    let own = LogHeader { cluster: *me.cluster_id.as_bytes(), node: me.node_id, installing: None };
+    let existed = Identity::log_existed(directory).map_err(failed)?;
+    match wal.header() {
+        Some(header) if (header.cluster, header.node) != (own.cluster, own.node) => {
+            return Err(StartError::Refused(format!(
+                "the log in {} belongs to node {} of cluster {}, identity.json names node {} of cluster {}",
+                path.display(),
+                header.node,
+                uuid::Uuid::from_bytes(header.cluster),
+                me.node_id,
+                me.cluster_id
+            )));
+        }
+        Some(_) => {}
+        None if existed || !wal.is_pristine() => {
+            return Err(StartError::Refused(format!(
+                "the log in {} is missing: node {} has taken part in the cluster and no longer knows its vote. \
+                 Remove this member and let it rejoin under a new id",
+                path.display(),
+                me.node_id
+            )));
+        }
+        None => wal.set_header(own).map_err(failed)?,
+    }
+    if !existed {
+        me.record_log(directory).map_err(failed)?;
+    }
+    Ok(wal)
+}
+
+async fn open_store(
+    directory: &Path,
+    options: Options,
+    log: LogRange,
+) -> Result<(Store, Loaded), StartError> {
+    let path = directory.join(STORE_DIRECTORY);
+    Ok(blocking(move || Store::open(&path, options, log)).await??)
+}
+
+/// Fetches a state for a node that has lost its own.
+struct StateRecovery<'a> {
+    peers: &'a Peers,
+    store: &'a Store,
+    log: &'a Log,
+    /// The last purged entry: the state must hold it.
+    purged: u64,
+}
+
+impl StateRecovery<'_> {
+    async fn run(&self, sources: &[Member]) -> Result<(State, Position), StartError> {
+        let mut last_error = "no other member is known".to_owned();
+        for round in 0..RECOVERY_ROUNDS_MAX {
+            if round > 0 {
+                sleep(RECOVERY_PAUSE).await;
+            }
+            for source in sources {
+                match self.fetch_from(source).await {
+                    Ok(recovered) => return Ok(recovered),
+                    Err(why) => {
+                        tracing::warn!(member = source.id, %why, "this member has sent no snapshot");
+                        last_error = format!("member {}: {why}", source.id);
+                    }
+                }
+            }
+            if sources.is_empty() {
+                break;
+            }
+        }
+        Err(StartError::Failed(format!(
+            "this node has no whole state, and no member has sent a snapshot: {last_error}"
+        )))
+    }
+
+    async fn fetch_from(&self, source: &Member) -> Result<(State, Position), String> {
+        let fetched = self.peers.fetch_snapshot(source.id, &source.peer_addr, FETCH_TIMEOUT).await;
+        let (header, body) = fetched.map_err(|error| error.to_string())?;
+        let header = SnapshotHeader::from_header(&header).map_err(|error| error.to_string())?;
+        if header.index < self.purged {
+            return Err(format!(
+                "its snapshot ends at entry {}, this log begins after {}",
+                header.index, self.purged
+            ));
+        }
+        let metadata = StateMetadata::decode(&header.metadata)?;
+        let file = snapshot::receive(self.store, &header, body).await.map_err(|error| error.to_string())?;
+        self.log.set_installing(metadata.last_log_id).await.map_err(|error| error.to_string())?;
+        let (store, format) = (self.store.clone(), self.log.format().clone());
+        let installed = tokio::task::spawn_blocking(move || {
+            let level = store.feature_level_of(&file.path)?;
+            format.require(level).map_err(|error| StoreError::Newer(error.to_string()))?;
+            store.install(&file.path)
+        });
+        let installed = installed.await;
+        let (state, file) =
+            installed.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+        tracing::info!(member = source.id, revision = file.revision, "installed a snapshot");
+        Ok((state, file.position))
+    }
+}
+
+/// What openraft and its tasks are started with.
+struct Parts {
+    id: NodeId,
+    store: Store,
+    log: Log,
+    machine: Machine,
+    timers: Timers,
+    snapshot_log_bytes: u64,
+}
+
+impl Parts {
+    async fn start(self, peers: Arc<Peers>) -> Result<Consensus, StartError> {
+        let Self { id, store, log, machine, timers, snapshot_log_bytes } = self;
+        let (publisher, machine_dropped) = (machine.publisher(), machine.dropped());
+        let (recovered, mut recovered_members) = mpsc::channel(RECOVERED_QUEUE_MAX);
+        let context = Arc::new(NetworkContext {
+            peers: Arc::clone(&peers),
+            store: store.clone(),
+            snapshots_in_flight: AtomicUsize::new(0),
+            rebuild: Notify::new(),
+            recovered,
+            counts: Counts::default(),
+        });
+        let config = Arc::new(config(&timers)?);
+        let raft = Raft::new(id, config, Network(Arc::clone(&context)), log.clone(), machine);
+        let raft = raft.await.map_err(failed)?;
+
+        let stopping = Arc::new(AtomicBool::new(false));
+        let (leader_sender, leader) = watch::channel(None);
+        let (leadership_sender, leadership) = watch::channel(Leadership::default());
+        let (groups, handed_over) = (Arc::new(WriteGroups::default()), Arc::new(AtomicU64::new(0)));
+        let follower = LeaderFollower {
+            leader: leader_sender,
+            leadership: leadership_sender,
+            groups: Arc::clone(&groups),
+            stopping: Arc::clone(&stopping),
+            handed_over: Arc::clone(&handed_over),
+            context: Arc::clone(&context),
+        };
+        let follow_metrics = follower.follow(raft.clone());
+        let contacts = Contacts::default();
+        let follow_contacts = contacts.clone().follow(raft.clone());
+        let snapshots = SnapshotScheduler {
+            raft: raft.clone(),
+            publisher: Arc::clone(&publisher),
+            store: store.clone(),
+            context: Arc::clone(&context),
+            log: log.clone(),
+            log_bytes_min: snapshot_log_bytes,
+        };
+        let divergence =
+            DivergenceDetector { id, peers, publisher: Arc::clone(&publisher), store: store.clone() };
+        let trigger = raft.clone();
+        let end_back_off = async move {
+            while let Some(member) = recovered_members.recv().await {
+                // An error means that openraft has ended, which `follow-metrics` reports with the reason.
+                if trigger.trigger().reset_backoff([member]).await.is_err() {
+                    break;
+                }
+            }
+            Ok(())
+        };
+        let supervisor = &publisher.supervisor;
+        supervisor.spawn("follow-metrics", follow_metrics);
+        supervisor.spawn("follow-contacts", follow_contacts);
+        supervisor.spawn("snapshots", snapshots.run());
+        supervisor.spawn("end-back-off", end_back_off);
+        supervisor.spawn("compare-states", divergence.run());
+        let inner = Inner {
+            id,
+            raft,
+            publisher,
+            machine_dropped,
+            store,
+            log,
+            timers,
+            leader,
+            stopping,
+            groups,
+            context,
+            contacts,
+            leadership,
+            handed_over,
+        };
+        Ok(Consensus { inner: Arc::new(inner) })
+    }
+}
+
+/// openraft's configuration; its defaults do not suit real disks.
+fn config(timers: &Timers) -> Result<Config, StartError> {
+    let config = Config {
+        cluster_name: "concord".into(),
+        heartbeat_interval: timers.heartbeat_ms,
+        election_timeout_min: timers.election_min_ms,
+        election_timeout_max: timers.election_max_ms,
+        enable_pre_vote: Some(true),
+        // A leader that restarts within its lease would otherwise resume its term and confirm reads on a state that
+        // lags.
+        enable_leader_restore: Some(concord_model::sabotage::is("leader-restore")),
+        // Lets a majority elect a leader while the old one still reaches some of its members.
+        quorum_loss_probe_interval: Some(timers.election_max_ms.saturating_mul(4)),
+        max_payload_entries: APPEND_ENTRIES_MAX,
+        api_channel_size: Some(API_QUEUE_CALLS_MAX),
+        snapshot_policy: SnapshotPolicy::Never,
+        max_in_snapshot_log_to_keep: COUNT_POLICY_OFF,
+        replication_lag_threshold: COUNT_POLICY_OFF,
+        install_snapshot_timeout: SNAPSHOT_TIMEOUT_MS,
+        backoff: BACKOFF.into(),
+        ..Config::default()
+    };
+    config.validate().map_err(|error| StartError::Refused(format!("the timers are not valid: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(node_id: u64) -> Identity {
+        Identity { cluster_id: uuid::Uuid::from_u128(5), node_id, format: 1 }
+    }
+
+    #[test]
+    fn openraft_accepts_the_configuration() {
+        let config = config(&Timers::default()).unwrap();
+        assert_eq!(config.enable_pre_vote, Some(true));
+        assert_eq!(config.enable_leader_restore, Some(false));
+    }
+
+    #[test]
+    fn a_log_of_another_member_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        drop(open_log(&identity(1), directory.path(), &AtRest::default()).unwrap());
+        drop(open_log(&identity(1), directory.path(), &AtRest::default()).unwrap());
+        let refusal = open_log(&identity(2), directory.path(), &AtRest::default()).err().unwrap();
+        assert!(
+            matches!(&refusal, StartError::Refused(text) if text.contains("belongs to node 1")),
+            "{refusal}"
+        );
+    }
+
+    #[test]
+    fn a_member_whose_log_was_emptied_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        drop(open_log(&identity(1), directory.path(), &AtRest::default()).unwrap());
+        std::fs::remove_dir_all(directory.path().join("log")).unwrap();
+        let refusal = open_log(&identity(1), directory.path(), &AtRest::default()).err().unwrap();
+        assert!(matches!(&refusal, StartError::Refused(text) if text.contains("new id")), "{refusal}");
+    }
+}

@@ -1,0 +1,174 @@
+//! Authentication of every request, those for unknown paths included.
+//!
+//! **Invariant:** no answer reveals anything about a request, not even whether its path exists, before the credential is
+//! checked. Only GET and HEAD of the probes, of `docs` and of `console` need none; no other header, address or spelling is
+//! exempt.
+
+use axum::response::{IntoResponse as _, Response};
+use http::{Extensions, HeaderMap, Method, header};
+use tokio::time::Instant;
+
+use super::{
+    console, docs, probes, quota,
+    reply::{NOT_VALID, Problem},
+    server::CallerConnection,
+};
+use concord_service::{NotAuthenticated, Principal, Refusal, Service};
+
+/// How a request was let in.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// Its credential is good, and this is the credential's owner.
+    Granted(Principal),
+    /// It needs none, and none was looked at.
+    Public,
+}
+
+/// Lets a request in, or answers why not. It takes the parts of the request's head, because a body is used by one thread.
+pub(super) async fn authenticate(
+    service: &Service,
+    (method, path): (&Method, &str),
+    headers: &HeaderMap,
+    extensions: &Extensions,
+) -> Result<Access, Response> {
+    if is_public(method, path) {
+        return Ok(Access::Public);
+    }
+    let refused = |why| Problem::Unauthenticated(why).into_response();
+    let credential = credential(headers).map_err(refused)?;
+    // Before it is looked at: whoever guesses learns nothing from an answer that comes later.
+    let attempt = match service.admit_credential(credential) {
+        Ok(attempt) => attempt,
+        Err(exceeded) => {
+            // Whose key is good is not locked out by others of the same address.
+            let known =
+                service.known_key(credential).filter(|_| !concord_model::sabotage::is("good-key-throttled"));
+            let known = known.ok_or_else(|| quota::refused(&exceeded))?;
+            CallerConnection::mark_known(extensions);
+            return Ok(Access::Granted(known));
+        }
+    };
+    match service.authenticate(credential).await {
+        Ok(principal) => {
+            attempt.was_good();
+            CallerConnection::mark_known(extensions);
+            Ok(Access::Granted(principal))
+        }
+        Err(NotAuthenticated::NotValid) => {
+            attempt.has_failed();
+            Err(refused(NOT_VALID))
+        }
+        Err(NotAuthenticated::Unconfirmed(why)) => {
+            Err(Problem::from(Refusal::Unavailable(why)).into_response())
+        }
+    }
+}
+
+/// Who waits for the answer to a read, and since when. A read may wait seconds for a revision or for its turn, and is
+/// answered only to who still has the right then; a write is judged again where it is decided.
+#[derive(Debug)]
+pub(super) struct Reader {
+    principal: Principal,
+    begin: Instant,
+}
+
+impl Reader {
+    /// The reader of a request; `None` for a write, and for what needs no credential.
+    pub(super) fn of(access: &Access, is_read: bool) -> Option<Self> {
+        match access {
+            Access::Granted(principal) if is_read => {
+                Some(Self { principal: principal.clone(), begin: Instant::now() })
+            }
+            Access::Granted(_) | Access::Public => None,
+        }
+    }
+
+    /// The answer, or why there is none.
+    pub(super) fn answered(self, service: &Service, response: Response) -> Response {
+        if !response.status().is_success() {
+            return response;
+        }
+        match service.check_still(&self.principal, self.begin) {
+            Ok(()) => response,
+            Err(refusal) => Problem::from(refusal).into_response(),
+        }
+    }
+}
+
+fn is_public(method: &Method, path: &str) -> bool {
+    (method == Method::GET || method == Method::HEAD)
+        && (path == "/"
+            || probes::LIVE.contains(&path)
+            || probes::READY.contains(&path)
+            || docs::is_public(path)
+            || console::is_public(path))
+}
+
+/// The credential of `Authorization: <key>` or `Authorization: Bearer <key>`.
+fn credential(headers: &HeaderMap) -> Result<&[u8], &'static str> {
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let value = values.next().ok_or("the header `Authorization` is missing")?;
+    if values.next().is_some() {
+        // Servers differ in which of two headers counts: a proxy may have checked the other one.
+        return Err("the header `Authorization` is given twice");
+    }
+    let value = value.as_bytes().trim_ascii();
+    let credential = match value.split_at_checked(6) {
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case(b"bearer") => match rest.first() {
+            None => rest,
+            Some(b' ' | b'\t') => rest.trim_ascii_start(),
+            Some(_) => value,
+        },
+        _ => value,
+    };
+    if credential.is_empty() { Err("the header `Authorization` is empty") } else { Ok(credential) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    fn of(values: &[&str]) -> Option<String> {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append(header::AUTHORIZATION, HeaderValue::from_str(value).unwrap());
+        }
+        credential(&headers).ok().map(|bytes| String::from_utf8(bytes.to_vec()).unwrap())
+    }
+
+    #[test]
+    fn a_key_is_given_alone_or_after_its_scheme() {
+        for value in ["secret", "Bearer secret", "bearer secret", "BEARER   secret", " secret "] {
+            assert_eq!(of(&[value]).as_deref(), Some("secret"), "{value:?}");
+        }
+        assert_eq!(
+            of(&["bearersecret"]).as_deref(),
+            Some("bearersecret"),
+            "a key may begin with the name of the scheme"
+        );
+        assert_eq!(
+            of(&["Basic secret"]).as_deref(),
+            Some("Basic secret"),
+            "another scheme is part of the credential, which then is no key"
+        );
+    }
+
+    #[test]
+    fn no_header_an_empty_one_and_two_are_no_credential() {
+        for values in [&[][..], &[""], &["Bearer"], &["bearer "], &["secret", "secret"]] {
+            assert_eq!(of(values), None, "{values:?}");
+        }
+    }
+
+    #[test]
+    fn only_reads_of_the_probes_are_public() {
+        for path in ["/", "/livez", "/readyz", "/health", "/readiness-probe"] {
+            assert!(is_public(&Method::GET, path) && is_public(&Method::HEAD, path), "{path}");
+            assert!(!is_public(&Method::POST, path) && !is_public(&Method::OPTIONS, path), "{path}");
+        }
+        for path in ["", "//", "/livez/", "//livez", "/%6civez", "/livez/../api/v1/cluster", "/metrics"] {
+            assert!(!is_public(&Method::GET, path), "{path}");
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! Access keys: create, list, get, change, revoke, rotate; the root key disabled; who the caller is.
+//!
+//! **Invariants:** the text of a key is in the answer to the request that made it and in no other, and no cache may store
+//! an answer of this file. A caller is told of keys that it may not manage as if they did not exist.
+
+mod body;
+
+use std::sync::Arc;
+
+use axum::{Extension, extract::State};
+use http::header;
+use serde_json::{Value, json};
+
+use self::body::{changed_key, grace, new_key};
+use super::{
+    extract::{Name, ReadRequest, WriteRequest},
+    json::Object,
+    reply::{Problem, Reply},
+};
+use concord_model::{
+    access_key::{
+        AccessKey, Grant, Grants, KeyId, Pattern, Quota, Verb, Verbs, list::KeyQuery, start_of_day,
+    },
+    error::Rejection,
+};
+use concord_service::{MadeKey, Principal, Service, Share, quota::QuotaLeft};
+
+/// The path of all access keys.
+pub(super) const KEYS: &str = "/api/v1/api_key";
+/// The paths below it, and that of the caller's own key.
+pub(super) const KEY: &str = "/api/v1/api_key/{key_id}";
+pub(super) const ROTATE: &str = "/api/v1/api_key/{key_id}/rotate";
+pub(super) const DISABLE_ROOT: &str = "/api/v1/api_key/root/disable";
+pub(super) const WHOAMI: &str = "/api/v1/whoami";
+/// What is said where the text of a key is no longer known.
+const NO_TEXT: &str =
+    "an earlier copy of this request made the key; its text is shown once: rotate the key for another";
+
+/// Creates a key.
+pub(super) async fn create(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
+    let request = request.refuse_dry_run()?;
+    request.condition.for_create()?;
+    let terms = request.read(&service, new_key).await?;
+    let made = service.create_key(request.caller, terms).await?;
+    let location = format!("{KEYS}/{}", made.key.id);
+    Ok(made_reply(Reply::created("access key created", &made_json(&made), &location), &made))
+}
+
+/// Lists the keys that the caller may manage.
+pub(super) async fn list(
+    State(service): State<Service>,
+    Extension(principal): Extension<Principal>,
+    request: ReadRequest,
+) -> Result<Reply, Problem> {
+    let query = KeyQuery::parse(&request.params.0, service.limits());
+    let (consistency, query) = request.params.with_consistency(query)?;
+    let page = query.page.clone();
+    let (found, revision) = service.access_keys(&principal, query, consistency).await?;
+    let size = |_: &Arc<AccessKey>| 0;
+    let render = |object: Object, key: &Arc<AccessKey>| shown(object, key);
+    let reservation = service.reservation(Share::Callers);
+    let reply = Reply::page("access keys found", (found, reservation), &page, size, render);
+    Ok(reply.state_revision(revision).no_store())
+}
+
+/// Gets a key.
+pub(super) async fn get(
+    State(service): State<Service>,
+    Extension(principal): Extension<Principal>,
+    Name(id): Name,
+    request: ReadRequest,
+) -> Result<Reply, Problem> {
+    let (consistency, ()) = request.params.with_consistency(Ok(()))?;
+    let (key, revision) = service.access_key(&principal, &key_id(&id)?, consistency).await?;
+    let reply = if request.has(key.revision) {
+        Reply::not_modified()
+    } else {
+        Reply::ok("access key found", &record(&key).finish())
+    };
+    Ok(reply.record_version(key.revision, key.modified_at).state_revision(revision).no_store())
+}
+
+/// Changes a key.
+pub(super) async fn change(
+    State(service): State<Service>,
+    Name(id): Name,
+    request: WriteRequest,
+) -> Result<Reply, Problem> {
+    let request = request.refuse_dry_run()?;
+    let expect = request.condition.for_change()?;
+    let patch = request.read(&service, changed_key).await?;
+    let (key, written) = service.change_key(request.caller, key_id(&id)?, patch, expect).await?;
+    Ok(Reply::ok("access key changed", &record(&key).finish()).for_write(&written).no_store())
+}
+
+/// Revokes a key.
+pub(super) async fn revoke(
+    State(service): State<Service>,
+    Name(id): Name,
+    request: WriteRequest,
+) -> Result<Reply, Problem> {
+    let request = request.refuse_dry_run()?;
+    let expect = request.condition.for_change()?;
+    let id = key_id(&id)?;
+    let data = Object::new().unescaped("key_id", id.as_str()).finish();
+    let written = service.revoke_key(request.caller, id, expect).await?;
+    Ok(Reply::ok("access key revoked", &data).for_write_without_record(&written).no_store())
+}
+
+/// Gives a key another text.
+pub(super) async fn rotate(
+    State(service): State<Service>,
+    Name(id): Name,
+    request: WriteRequest,
+) -> Result<Reply, Problem> {
+    let request = request.refuse_dry_run()?;
+    let expect = request.condition.for_change()?;
+    let grace_us = request.read(&service, grace).await?;
+    let made = service.rotate_key(request.caller, key_id(&id)?, grace_us, expect).await?;
+    Ok(made_reply(Reply::ok("access key rotated", &made_json(&made)), &made))
+}
+
+/// Disables the root key. The body is ignored.
+pub(super) async fn disable_root(
+    State(service): State<Service>,
+    request: WriteRequest,
+) -> Result<Reply, Problem> {
+    let request = request.refuse_dry_run()?;
+    let written = service.disable_root(request.caller).await?;
+    let data = json!({ "root": "disabled" }).to_string();
+    Ok(Reply::ok("root key disabled", &data).for_write_without_record(&written).no_store())
+}
+
+/// Says who the caller is.
+pub(super) async fn whoami(
+    State(service): State<Service>,
+    Extension(principal): Extension<Principal>,
+) -> Reply {
+    let data = match &principal.key {
+        Some(key) => {
+            let left = left_json(&service.quota_left(&principal));
+            record(key).raw("root", "false").value("quota_left", &left).finish()
+        }
+        None => Object::new()
+            .unescaped("key_id", &principal.id)
+            .value("name", &"root key")
+            .value("grants", &grants_json(&everything()))
+            .raw("expires_at", "null")
+            .value("quota", &quota_json(&Quota::default()))
+            .raw("root", "true")
+            .finish(),
+    };
+    Reply::ok("caller found", &data).no_store()
+}
+
+/// The grants of the root key.
+fn everything() -> Grants {
+    Grants(vec![Grant { verbs: Verbs::ALL, definitions: vec![Pattern::all()] }])
+}
+
+/// The id in a path. What is none names no key.
+fn key_id(text: &str) -> Result<KeyId, Problem> {
+    KeyId::parse(text).ok_or_else(|| concord_service::Refusal::from(Rejection::KeyNotFound).into())
+}
+
+fn made_json(made: &MadeKey) -> String {
+    let record = record(&made.key);
+    match &made.text {
+        Some(text) => record.unescaped("api_key", text.expose()),
+        None => record,
+    }
+    .finish()
+}
+
+fn made_reply(reply: Reply, made: &MadeKey) -> Reply {
+    let reply = reply.for_write(&made.written).no_store();
+    if made.text.is_some() { reply } else { reply.warning(NO_TEXT) }
+}
+
+/// A key as it is shown: without its text and without any digest of it.
+fn record(key: &AccessKey) -> Object {
+    shown(Object::new(), key)
+}
+
+/// The members of a key as it is shown.
+fn shown(object: Object, key: &AccessKey) -> Object {
+    let time = |object: Object, name, at| match at {
+        Some(at) => object.time(name, at),
+        None => object.raw(name, "null"),
+    };
+    let rotating = key.secrets.iter().filter_map(|secret| secret.until).max();
+    let object = object
+        .unescaped("key_id", key.id.as_str())
+        .value("name", &key.name)
+        .value("grants", &grants_json(&key.grants));
+    let object = time(object, "expires_at", key.expires_at)
+        .time("created_at", key.created_at)
+        .value("created_by", &key.created_by)
+        .time("modified_at", key.modified_at);
+    let object = time(object, "last_used_at", key.last_used_day.map(start_of_day));
+    time(object, "previous_until", rotating).value("quota", &quota_json(&key.quota))
+}
+
+fn grants_json(grants: &Grants) -> Value {
+    let grant = |grant: &Grant| {
+        let verbs: Vec<_> = grant.verbs.iter().map(Verb::name).collect();
+        let definitions: Vec<_> = grant.definitions.iter().map(Pattern::as_str).collect();
+        json!({ "verbs": verbs, "definitions": definitions })
+    };
+    grants.0.iter().map(grant).collect()
+}
+
+/// What is left of a key's quota.
+fn left_json(left: &QuotaLeft) -> Value {
+    let QuotaLeft { requests, writes, bytes, records, watches, cursors, lists } = left;
+    json!({
+        "requests_per_second": requests,
+        "writes_per_second": writes,
+        "bytes": bytes,
+        "records": records,
+        "watches": watches,
+        "cursors": cursors,
+        "lists": lists,
+    })
+}
+
+fn quota_json(quota: &Quota) -> Value {
+    let Quota { requests_per_second, writes_per_second, bytes, records, watches, cursors, lists } = quota;
+    json!({
+        "requests_per_second": requests_per_second,
+        "writes_per_second": writes_per_second,
+        "bytes": bytes,
+        "records": records,
+        "watches": watches,
+        "cursors": cursors,
+        "lists": lists,
+    })
+}
+
+impl Reply {
+    /// Nobody between may store the answer.
+    fn no_store(self) -> Self {
+        self.header(header::CACHE_CONTROL, "no-store")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use concord_model::{testing::key, time::Timestamp};
+
+    #[test]
+    fn a_key_is_shown_without_its_secret() {
+        let mut key = key(1);
+        key.last_used_day = Some(1);
+        key.secrets[0].until = Some(Timestamp(2_000_000));
+        let expected = r#"{"key_id":"000000000001","name":"key-99","grants":[{"verbs":["read"],"definitions":["*"]}],"expires_at":null,"created_at":"1970-01-01T00:00:00.000001Z","created_by":"root","modified_at":"1970-01-01T00:00:00.000001Z","last_used_at":"1970-01-02T00:00:00.000000Z","previous_until":"1970-01-01T00:00:02.000000Z","quota":{"requests_per_second":null,"writes_per_second":null,"bytes":null,"records":null,"watches":null,"cursors":null,"lists":null}}"#;
+        assert_eq!(record(&key).finish(), expected);
+    }
+
+    #[test]
+    fn a_text_that_is_no_id_names_no_key() {
+        for text in ["", "root", "a b", "0123456789abc"] {
+            assert!(key_id(text).is_err(), "{text}");
+        }
+        assert!(key_id("0123456789ab").is_ok());
+    }
+}

@@ -1,0 +1,80 @@
+//! Pages of the audit log of the node that is asked.
+//!
+//! **Invariant:** lines are sent as they stand in the log, so that whoever receives them can check their chain.
+
+use axum::extract::State;
+use form_urlencoded::Serializer;
+
+use super::{
+    extract::{Params, QueryErrors, ReadRequest, query_violation},
+    json::Object,
+    reply::{Problem, Reply},
+};
+use concord_model::{access_key::Verb, query::QueryError, time::Timestamp};
+use concord_service::{
+    Service,
+    audit::{AuditPage, AuditQuery},
+};
+
+pub(super) const PATH: &str = "/api/v1/audit";
+
+/// Lines of a page where the caller sets no `limit`.
+const LIMIT_DEFAULT: u64 = 100;
+
+/// Shows a page.
+pub(super) async fn show(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
+    // Before anything is said about the request.
+    request.principal.authorize(Verb::Audit, None)?;
+    let query = query(&request.params, service.limits().page_limit)?;
+    let (ascends, limit) = (query.after.is_some(), query.limit);
+    let page = service.audit_page(&request.principal, query).await?;
+    let next = page.next.map(|next| link(&request.params, if ascends { "after" } else { "before" }, next));
+    Ok(Reply::ok("audit lines found", &render(&page, limit)).next_link(next.as_deref()))
+}
+
+fn query(params: &Params, limit_max: usize) -> Result<AuditQuery, QueryError> {
+    let mut errors = QueryErrors::default();
+    let [after, before, limit] = ["after", "before", "limit"].map(|name| errors.number(params, name));
+    let limit = limit.unwrap_or(LIMIT_DEFAULT.min(limit_max as u64));
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    if limit == 0 || limit > limit_max {
+        errors.violations.push(query_violation("limit", format!("`limit` must be 1 to {limit_max}")));
+    }
+    if after.is_some() && before.is_some() {
+        errors
+            .violations
+            .push(query_violation("before", "`after` ascends and `before` descends: give one of them"));
+    }
+    let [since, until] = ["since", "until"].map(|name| {
+        let text = params.get(name)?;
+        let time = Timestamp::parse(text);
+        if time.is_none() {
+            errors
+                .violations
+                .push(query_violation(name, format!("`{name}` must be a time as RFC 3339 has it")));
+        }
+        time
+    });
+    let text = |name: &str| params.get(name).filter(|text| !text.is_empty()).map(str::to_owned);
+    let (key, definition, outcome) = (text("key"), text("definition"), text("outcome"));
+    errors.finish(Some(AuditQuery { after, before, limit, since, until, key, definition, outcome }))
+}
+
+fn render(page: &AuditPage, limit: usize) -> String {
+    let meta = Object::new().value("limit", &limit).value("next", &page.next);
+    let meta = match &page.head {
+        Some((seq, hash)) => meta.raw("head", &Object::new().value("seq", seq).value("hash", hash).finish()),
+        None => meta,
+    };
+    // A line is an object of its own already.
+    let lines = format!("[{}]", page.lines.join(","));
+    Object::with_capacity(lines.len()).raw("results", &lines).raw("meta", &meta.finish()).finish()
+}
+
+/// The path and query of the next page.
+fn link(params: &Params, name: &str, next: u64) -> String {
+    let others = params.0.iter().filter(|(other, _)| other != "after" && other != "before");
+    let mut query = Serializer::new(String::new());
+    query.extend_pairs(others).append_pair(name, &next.to_string());
+    format!("{PATH}?{}", query.finish())
+}

@@ -1,0 +1,195 @@
+//! The cluster: its status as this node knows it, its formation, changes of its members, and its backup.
+//!
+//! **Invariant:** the status is answered from this node alone, so that it is available whatever state the cluster is in.
+
+use std::future::{Ready, ready};
+
+use axum::{
+    extract::State,
+    response::{IntoResponse as _, Response},
+};
+use http::{HeaderValue, Method, header};
+use serde_json::{Value, json};
+
+use super::{
+    body,
+    extract::{Name, ReadRequest, WriteRequest},
+    reply::{Problem, Reply},
+};
+use concord_model::error::Violation;
+use concord_net::NodeId;
+use concord_service::{Alarm, Change, Changed, ClusterView, MemberView, Service};
+
+/// Shows the cluster as this node knows it; asks no other node.
+pub(super) fn show(State(service): State<Service>, request: ReadRequest) -> Ready<Result<Reply, Problem>> {
+    let shown = service.cluster(&request.principal);
+    ready(
+        shown
+            .map_err(Problem::from)
+            .map(|view| Reply::ok("cluster found", &view_json(&view)).state_revision(view.revision)),
+    )
+}
+
+/// Forms the cluster.
+pub(super) async fn init(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
+    let request = request.refuse_dry_run()?;
+    let members = request.read(&service, body::members).await?;
+    let view = service.init(&request.caller.principal, members).await?;
+    Ok(Reply::ok("cluster formed", &view_json(&view)).state_revision(view.revision))
+}
+
+/// Adds a learner.
+pub(super) async fn add(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
+    let request = request.refuse_dry_run()?;
+    let change = Change::Add(request.read(&service, body::member).await?);
+    Ok(change_reply("member added", &service.change(&request.caller.principal, change).await?))
+}
+
+/// Makes a learner a voter. The body is ignored.
+pub(super) async fn promote(
+    State(service): State<Service>,
+    Name(id): Name,
+    request: WriteRequest,
+) -> Result<Reply, Problem> {
+    let principal = request.refuse_dry_run()?.caller.principal;
+    let change = Change::Promote(node_id(&id)?);
+    Ok(change_reply("member promoted", &service.change(&principal, change).await?))
+}
+
+/// Removes a member.
+pub(super) async fn remove(
+    State(service): State<Service>,
+    Name(id): Name,
+    request: WriteRequest,
+) -> Result<Reply, Problem> {
+    let principal = request.refuse_dry_run()?.caller.principal;
+    let change = Change::Remove(node_id(&id)?);
+    Ok(change_reply("member removed", &service.change(&principal, change).await?))
+}
+
+/// Replaces a member with a new one.
+pub(super) async fn replace(
+    State(service): State<Service>,
+    Name(id): Name,
+    request: WriteRequest,
+) -> Result<Reply, Problem> {
+    let request = request.refuse_dry_run()?;
+    let new = request.read(&service, body::member).await?;
+    let change = Change::Replace { old: node_id(&id)?, new };
+    Ok(change_reply("member replaced", &service.change(&request.caller.principal, change).await?))
+}
+
+/// Transfers leadership.
+pub(super) async fn transfer_leadership(
+    State(service): State<Service>,
+    request: WriteRequest,
+) -> Result<Reply, Problem> {
+    let request = request.refuse_dry_run()?;
+    let change = Change::Lead(request.read(&service, body::member_id).await?);
+    Ok(change_reply("leadership moved", &service.change(&request.caller.principal, change).await?))
+}
+
+/// Streams a backup of the whole cluster. `HEAD` is refused: its answer would cost a whole backup.
+pub(super) async fn backup(
+    State(service): State<Service>,
+    method: Method,
+    request: ReadRequest,
+) -> Result<Response, Problem> {
+    if method == Method::HEAD {
+        let allow = [(header::ALLOW, HeaderValue::from_static("GET"))];
+        return Ok((allow, Problem::MethodNotAllowed.into_response()).into_response());
+    }
+    let (consistency, ()) = request.params.with_consistency(Ok(()))?;
+    Ok(Reply::backup(service.backup(&request.principal, consistency).await?).into_response())
+}
+
+/// The id of a member in a path.
+fn node_id(text: &str) -> Result<NodeId, Problem> {
+    let refused = || Problem::violation(Violation::at(vec!["id".into()], "a node id is a number from 1"));
+    text.parse().map_err(|_| refused())
+}
+
+fn change_reply(message: &'static str, changed: &Changed) -> Reply {
+    let (view, data) = (&changed.view, view_json(&changed.view));
+    let reply = if changed.created {
+        Reply::created(message, &data, "/api/v1/cluster")
+    } else {
+        Reply::ok(message, &data)
+    };
+    reply.state_revision(view.revision)
+}
+
+fn view_json(view: &ClusterView) -> String {
+    let mut shown = json!({
+        "cluster_id": view.cluster_id,
+        "node_id": view.node_id,
+        "leader_id": view.leader_id,
+        "term": view.term,
+        "revision": view.revision,
+        "digest": format!("{:032x}", view.digest),
+        "feature_level": view.feature_level,
+        "members": view.members.iter().map(member_json).collect::<Vec<_>>(),
+        "alarms": view.alarms.iter().map(alarm_json).collect::<Vec<_>>(),
+    });
+    if let Some(data_key) = &view.data_key {
+        shown["data_key"] = json!(data_key);
+    }
+    shown.to_string()
+}
+
+fn member_json(member: &MemberView) -> Value {
+    let resources = member.resources.as_ref();
+    json!({
+        "id": member.id,
+        "role": member.role,
+        "api_addr": member.api_addr,
+        "peer_addr": member.peer_addr,
+        "lag": member.lag,
+        "reachable": member.contact.map(|(is_reachable, _)| is_reachable),
+        "last_contact_ms": member.contact.map(|(_, ms)| ms),
+        "version": member.version,
+        "feature_level_max": member.feature_level_max,
+        "memory_bytes": resources.and_then(|resources| resources.memory_bytes),
+        "disk_free_bytes": resources.and_then(|resources| resources.disk_free_bytes),
+        "disk_reserve_bytes": resources.map(|resources| resources.disk_reserve_bytes),
+    })
+}
+
+fn alarm_json(alarm: &Alarm) -> Value {
+    json!({ "type": alarm.kind, "node_id": alarm.node_id, "message": alarm.message })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_value_is_null() {
+        let view = ClusterView {
+            cluster_id: None,
+            node_id: 1,
+            leader_id: None,
+            term: 2,
+            revision: 3,
+            digest: 255,
+            feature_level: 2,
+            data_key: None,
+            members: vec![MemberView {
+                id: 1,
+                role: "follower",
+                api_addr: "a:1".into(),
+                peer_addr: "a:2".into(),
+                lag: None,
+                contact: None,
+                version: None,
+                feature_level_max: Some(2),
+                resources: None,
+            }],
+            alarms: vec![Alarm { kind: "log_time", node_id: None, message: "m".into() }],
+        };
+        let expected = r#"{"cluster_id":null,"node_id":1,"leader_id":null,"term":2,"revision":3,"digest":"000000000000000000000000000000ff","feature_level":2,"members":[{"id":1,"role":"follower","api_addr":"a:1","peer_addr":"a:2","lag":null,"reachable":null,"last_contact_ms":null,"version":null,"feature_level_max":2,"memory_bytes":null,"disk_free_bytes":null,"disk_reserve_bytes":null}],"alarms":[{"type":"log_time","node_id":null,"message":"m"}]}"#;
+        assert_eq!(view_json(&view), expected);
+        let encrypted = ClusterView { data_key: Some("00ff".into()), ..view };
+        assert!(view_json(&encrypted).ends_with(r#","data_key":"00ff"}"#));
+    }
+}

@@ -1,0 +1,252 @@
+//! Configs: create, list, get (also as of an earlier revision), replace, delete.
+//!
+//! **Invariants:** an answer is made of the request, of the outcome of its write, or of the one state that the read
+//! saw, and of nothing else. Stored data are sent as they were written; they are not parsed again.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+
+use super::{
+    body::{self, NewConfig},
+    condition::Condition,
+    cursor::{self, PastRevision},
+    definitions::{self, find},
+    extract::{ReadRequest, WriteRequest, both, check_key},
+    json::Object,
+    reply::{Problem, Reply},
+    shape::{Shape, TAKEN, without_shape},
+};
+use concord_model::{
+    access_key::Verb,
+    command::Expect,
+    error::Rejection,
+    patch::{Patch, PatchFormat},
+    query::{self, Page},
+    record::{Config, Revision},
+    redaction::{RedactedPlaces, may_keep},
+};
+use concord_service::{
+    Consistency, Service, Write, Written, memory_budget::Reservation, read::list::ListScope,
+};
+use concord_state::query::QueryResult;
+
+/// The name of the path's second parameter, and of the field of a record.
+pub(super) const KEY: &str = "config_key";
+
+/// Creates a config.
+pub(super) async fn create(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
+    request.condition.for_create()?;
+    let NewConfig { key, data } = request.read(&service, NewConfig::from_json).await?;
+    let definition = request.keys.definition;
+    let (location, stored) = (location(&definition, &key), data.text.clone());
+    let to = Service::shown_to(&request.caller.principal, &definition);
+    let write = Write::WriteConfig { definition, key, data, expect: Expect::Absent };
+    let written = service.write(request.caller, write).await?;
+    let (shown, redacted) = service.echo(to, stored).await;
+    Ok(Reply::created("config created", &shown, &location).redacted(Some(&redacted)).for_write(&written))
+}
+
+/// How often a list is made whose parameters mean something else by the time that it is there.
+const LIST_TRIES: usize = 4;
+
+/// Lists the configs of a definition.
+pub(super) async fn list(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
+    // What this node has applied before may lack the newest indexes. The list does not, nor does what is applied then.
+    let mut filters = filters_named(&service, &request);
+    for _ in 1..LIST_TRIES {
+        let answer = list_by(&service, &request, &filters).await;
+        let now = filters_named(&service, &request);
+        if now == filters {
+            return answer;
+        }
+        filters = now;
+    }
+    list_by(&service, &request, &filters).await
+}
+
+/// The parameters that are filters, since the definition has indexes of their names. Looked at only where one is given.
+fn filters_named(service: &Service, request: &ReadRequest) -> Vec<&'static str> {
+    let is_filter = |name: &&str| {
+        request.params.get(name).is_some()
+            && service.has_index_named(&request.principal, &request.definition(), name)
+    };
+    TAKEN.into_iter().filter(is_filter).collect()
+}
+
+async fn list_by(service: &Service, request: &ReadRequest, filters: &[&str]) -> Result<Reply, Problem> {
+    let definition = request.definition();
+    let is_filter = |name: &str| filters.contains(&name);
+    let past = PastRevision::of(&request.params, is_filter(cursor::REVISION));
+    let page = query::configs_shape(&request.params.0, service.limits());
+    let (consistency, (past, (shape, page))) =
+        request.params.with_consistency(both(past, both(Shape::of(&request.params, is_filter), page)))?;
+    let source = cursor::source(&request.params, consistency)?;
+    check_key(&definition, definitions::KEY)?;
+    let params = without_shape(&request.params, is_filter);
+    let scope = ListScope::Configs(definition.clone().into_owned());
+    cursor::list(service, request, (scope, params), (past, shape, page), source).await
+}
+
+pub(super) fn page(
+    found: QueryResult<Arc<Config>>,
+    page: &Page,
+    reservation: Reservation,
+    has_revision: bool,
+) -> Reply {
+    let size = |config: &Arc<Config>| config.data.len();
+    let render = move |object: Object, config: &Arc<Config>| shown(object, config, has_revision);
+    Reply::page("configs found", (found, reservation), page, size, render)
+}
+
+/// Gets a config, as it is or as of a revision.
+pub(super) async fn get(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
+    get_one(&service, &request).await
+}
+
+pub(super) async fn get_one(service: &Service, request: &ReadRequest) -> Result<Reply, Problem> {
+    let asked = both(request.params.numbers(["revision"]), Shape::of(&request.params, |_| false));
+    let (consistency, ([revision], shape)) = request.params.with_consistency(asked)?;
+    let definition = request.definition();
+    check_key(&definition, definitions::KEY)?;
+    if let Some(revision) = revision {
+        return Box::pin(get_at(service, request, (consistency, shape), revision)).await;
+    }
+    let view = service.read(&request.principal, Verb::Read, &definition, consistency).await?;
+    let collection = find(&view)?;
+    let key = request.config();
+    check_key(&key, KEY)?;
+    let not_found = || Problem::rejected(Rejection::ConfigNotFound, view.revision());
+    let config = collection.config(&key).ok_or_else(not_found)?;
+    let shown = view.shown(service, &request.principal, config).await?;
+    let (config, redacted) = shown.as_ref().map_or((config, None), |(config, places)| (config, Some(places)));
+    let is_open = || !collection.may_have_secrets();
+    if shape != Shape::default() {
+        let part = Box::pin(parts(service, request, shape, (config, redacted.cloned()))).await?;
+        return Ok(part.state_revision(view.revision()).compressed_for(request.headers(), is_open));
+    }
+    let reply = found(request, config, false).redacted(redacted).state_revision(view.revision());
+    Ok(reply.compressed_for(request.headers(), is_open))
+}
+
+/// The parts of a config that the caller asks for.
+async fn parts(
+    service: &Service,
+    request: &ReadRequest,
+    shape: Shape,
+    (config, redacted): (&Arc<Config>, Option<RedactedPlaces>),
+) -> Result<Reply, Problem> {
+    let Some(fields) = shape.fields else {
+        return Ok(found(request, config, shape.has_revision).redacted(redacted.as_ref()));
+    };
+    let redacted = redacted.map(|places| fields.places(&places));
+    let part = service.project(fields, vec![Arc::clone(config)]).await?;
+    let config = part.first().unwrap_or(config);
+    Ok(found(request, config, shape.has_revision).redacted(redacted.as_ref()))
+}
+
+/// Gets a config as of a revision, from the history.
+async fn get_at(
+    service: &Service,
+    request: &ReadRequest,
+    (consistency, shape): (Consistency, Shape),
+    at: Revision,
+) -> Result<Reply, Problem> {
+    let (definition, key) = (request.definition(), request.config());
+    let (principal, keys) = (&request.principal, (&*definition, &*key));
+    let (config, revision, redacted) = service.config_at(principal, consistency, keys, at).await?;
+    let reply = parts(service, request, shape, (&config, Some(redacted))).await?;
+    Ok(reply.state_revision(revision))
+}
+
+fn found(request: &ReadRequest, config: &Config, has_revision: bool) -> Reply {
+    let reply = if request.has(config.revision) {
+        Reply::not_modified()
+    } else {
+        Reply::ok_with("config found", config.data.len(), |data| shown(data, config, has_revision))
+    };
+    reply.record_version(config.revision, config.modified_at)
+}
+
+/// Replaces the data of a config; with `If-None-Match: *` creates it, and with `upsert=true` does one or the other.
+pub(super) async fn put(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
+    let data = request.read(&service, body::new_data).await?;
+    let (definition, key) = (request.keys.definition, request.keys.config);
+    let may_create = request.params.flag("upsert")? && request.condition == Condition::Unconditional;
+    let expect = if may_create { Expect::Any } else { request.condition.for_put() };
+    if expect != Expect::None && may_keep(&data.text) && service.knows_secrets() {
+        // What it keeps is not in the request, so the leader makes the data, as it does for a patch.
+        let patch = Patch { format: PatchFormat::Replace, document: data };
+        let write = Write::PatchConfig { definition, key, patch, expect };
+        return Ok(computed_reply(&service.write(request.caller, write).await?));
+    }
+    let to = Service::shown_to(&request.caller.principal, &definition);
+    let stored = data.text.clone();
+    // Only these let a PUT create.
+    let location = matches!(expect, Expect::None | Expect::Any).then(|| location(&definition, &key));
+    let write = Write::WriteConfig { definition, key, data, expect };
+    let written = service.write(request.caller, write).await?;
+    let (shown, redacted) = service.echo(to, stored).await;
+    let reply = match location.filter(|_| written.applied.created) {
+        Some(location) => Reply::created("config created", &shown, &location),
+        None => Reply::ok("config updated", &shown),
+    };
+    Ok(reply.redacted(Some(&redacted)).for_write(&written))
+}
+
+/// The answer to a write whose data the leader has made.
+pub(super) fn computed_reply(written: &Written) -> Reply {
+    let reply = match &written.content {
+        Some(content) => Reply::ok("config updated", content),
+        None => Reply::without_data("config updated"),
+    };
+    reply.redacted(Some(&written.redacted)).for_write(written)
+}
+
+/// Deletes a config.
+pub(super) async fn delete(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
+    let expect = request.condition.for_change()?;
+    let (definition, key) = (request.keys.definition, request.keys.config);
+    let data = Object::new().value(definitions::KEY, &definition).value(KEY, &key).finish();
+    let written = service.write(request.caller, Write::DeleteConfig { definition, key, expect }).await?;
+    Ok(Reply::ok("config deleted", &data).for_write_without_record(&written))
+}
+
+/// The path of a config.
+pub(super) fn location(definition: &str, key: &str) -> String {
+    format!("{}/{definition}/config/{key}", super::DEFINITIONS)
+}
+
+/// The members of a config as it is shown.
+pub(super) fn shown(object: Object, config: &Config, has_revision: bool) -> Object {
+    let object = members(object, config);
+    if has_revision { object.value("revision", &config.revision) } else { object }
+}
+
+/// The members of a config's JSON.
+pub(super) fn members(object: Object, config: &Config) -> Object {
+    let object = object.unescaped(KEY, config.key.as_str()).raw("data", &config.data);
+    object.time("created_at", config.created_at).time("modified_at", config.modified_at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use concord_model::{key::Key, time::Timestamp};
+
+    #[test]
+    fn a_record_has_four_members_and_its_data_as_written() {
+        let config = Config {
+            key: Key::parse("k").unwrap(),
+            data: r#"{"b":7.0,"a":-0.0}"#.into(),
+            entries: Box::default(),
+            created_at: Timestamp(0),
+            modified_at: Timestamp(1),
+            revision: 1,
+        };
+        let expected = r#"{"config_key":"k","data":{"b":7.0,"a":-0.0},"created_at":"1970-01-01T00:00:00.000000Z","modified_at":"1970-01-01T00:00:00.000001Z"}"#;
+        assert_eq!(shown(Object::new(), &config, false).finish(), expected);
+        let with_revision = format!("{},\"revision\":1}}", expected.strip_suffix('}').unwrap());
+        assert_eq!(shown(Object::new(), &config, true).finish(), with_revision);
+    }
+}

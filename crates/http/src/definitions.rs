@@ -1,0 +1,194 @@
+//! Definitions: create, list, get, replace the indexed paths, delete. Their schemas and unique paths are in `schema`.
+//!
+//! **Invariant:** an answer is made of the request, of the outcome of its write, or of the one state that the read
+//! saw, so that a request that is sent again gets the same answer.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+
+use super::{
+    body::{NewDefinition, NewIndexes},
+    cursor::{self, PastRevision},
+    extract::{Params, ReadRequest, WriteRequest, both, check_key, query_violation},
+    json::Object,
+    reply::{Problem, Reply},
+    shape::{Shape, TAKES_PARAMETER, takes_parameter, without_shape},
+};
+use concord_model::{
+    access_key::Verb,
+    index::Build,
+    query::{self, Page, QueryError},
+    record::Definition,
+};
+use concord_service::{DefinitionView, Service, Write, memory_budget::Reservation, read::list::ListScope};
+use concord_state::{Collection, query::QueryResult};
+
+/// The name of the path's first parameter, and of the field of a record.
+pub(super) const KEY: &str = "config_definition_key";
+
+/// Creates a definition.
+pub(super) async fn create(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
+    request.condition.for_create()?;
+    let NewDefinition { key, indexes, schema, format_assertion } =
+        request.read(&service, NewDefinition::from_json).await?;
+    let data = identity(&key).value("indexes", &indexes);
+    let data = schema.iter().fold(data, |data, schema| data.raw("json_schema", &schema.text)).finish();
+    let (location, takes_parameter) = (location(&key), takes_parameter(&indexes));
+    let written = service
+        .write(request.caller, Write::CreateDefinition { key, indexes, schema, format_assertion })
+        .await?;
+    let reply = Reply::created("config definition created", &data, &location).for_write(&written);
+    Ok(if takes_parameter { reply.warning(TAKES_PARAMETER) } else { reply })
+}
+
+/// Lists definitions.
+pub(super) async fn list(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
+    let query = query::definitions(&request.params.0, service.limits());
+    let past = PastRevision::of(&request.params, false);
+    let (consistency, (past, (query, shape))) =
+        request.params.with_consistency(both(past, both(query, shape(&request.params))))?;
+    let source = cursor::source(&request.params, consistency)?;
+    let params = without_shape(&request.params, |_| false);
+    let page = (past, shape, query.page);
+    cursor::list(&service, &request, (ListScope::Definitions, params), page, source).await
+}
+
+/// How definitions are shown: they have no data, so `fields` has no meaning.
+fn shape(params: &Params) -> Result<Shape, QueryError> {
+    let shape = Shape::of(params, |_| false)?;
+    if shape.fields.is_some() {
+        let msg = "`fields` are parts of the data of configs";
+        return Err(QueryError::Violations(vec![query_violation("fields", msg)]));
+    }
+    Ok(shape)
+}
+
+pub(super) fn page(
+    found: QueryResult<Arc<Definition>>,
+    page: &Page,
+    reservation: Reservation,
+    has_revision: bool,
+) -> Reply {
+    let size = |definition: &Arc<Definition>| definition.schema.as_ref().map_or(0, |text| text.len());
+    let render = move |object: Object, definition: &Arc<Definition>| shown(object, definition, has_revision);
+    Reply::page("config definitions found", (found, reservation), page, size, render)
+}
+
+/// Gets a definition.
+pub(super) async fn get(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
+    let (consistency, shape) = request.params.with_consistency(shape(&request.params))?;
+    check_key(&request.definition(), KEY)?;
+    let key = request.definition();
+    let view = service.read(&request.principal, Verb::Read, &key, consistency).await?;
+    let collection = find(&view)?;
+    let definition = &collection.definition;
+    let reply = if request.has(definition.revision) {
+        Reply::not_modified()
+    } else {
+        Reply::ok("config definition found", &record(definition, shape.has_revision))
+    };
+    let reply = reply.record_version(definition.revision, definition.modified_at);
+    let reply = reply.compressed_for(request.headers(), || true);
+    Ok(reply.index_building(build_progress(collection)).state_revision(view.revision()))
+}
+
+/// Replaces the indexed paths of a definition.
+pub(super) async fn set_indexes(
+    State(service): State<Service>,
+    request: WriteRequest,
+) -> Result<Reply, Problem> {
+    let expect = request.condition.for_change()?;
+    let NewIndexes { indexes, has_schema } = request.read(&service, NewIndexes::from_json).await?;
+    let data = Object::new().value("indexes", &indexes).finish();
+    let (key, principal) = (request.keys.definition.clone(), request.caller.principal.clone());
+    let takes_parameter = takes_parameter(&indexes);
+    let write = Write::SetIndexes { key: request.keys.definition, indexes, expect };
+    let written = service.write(request.caller, write).await?;
+    let mut reply = Reply::ok("config definition updated", &data);
+    if has_schema {
+        reply = reply.warning(
+            "json_schema is ignored here; PUT /api/v1/config_definition/{key}/schema changes the schema",
+        );
+    }
+    if takes_parameter {
+        reply = reply.warning(TAKES_PARAMETER);
+    }
+    // The progress is that of the newest state: a request that is sent again may find the build finished. It tells how
+    // many configs there are, so a caller who may not read them is not told.
+    let view = service.read_applied(&principal, Verb::Read, &key).ok();
+    let progress = view.and_then(|view| build_progress(view.collection().ok()?));
+    Ok(reply.index_building(progress).for_write(&written))
+}
+
+/// Deletes a definition.
+pub(super) async fn delete(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
+    let expect = request.condition.for_change()?;
+    let restrict = request.params.restrict()?;
+    let data = identity(&request.keys.definition).finish();
+    let write = Write::DeleteDefinition { key: request.keys.definition, expect, restrict };
+    let written = service.write(request.caller, write).await?;
+    Ok(Reply::ok("config definition deleted", &data).for_write_without_record(&written))
+}
+
+/// The definition that a read names, with its configs.
+pub(super) fn find<'a>(view: &'a DefinitionView<'_>) -> Result<&'a Collection, Problem> {
+    view.collection().map_err(|rejection| Problem::rejected(rejection, view.revision()))
+}
+
+/// The path of a definition.
+pub(super) fn location(key: &str) -> String {
+    format!("{}/{key}", super::DEFINITIONS)
+}
+
+/// An object that begins with the definition's key.
+pub(super) fn identity(key: &str) -> Object {
+    Object::new().value(KEY, &key)
+}
+
+/// How far an index build is while it keeps a path from being used: `done/of`.
+pub(super) fn build_progress(collection: &Collection) -> Option<String> {
+    let build = collection.definition.indexing.build.as_ref();
+    build.filter(|build: &&Build| !build.slots.is_empty())?;
+    collection.progress().map(|progress| format!("{}/{}", progress.done, progress.total))
+}
+
+/// A definition as JSON.
+fn record(definition: &Definition, has_revision: bool) -> String {
+    let schema_bytes = definition.schema.as_ref().map_or(0, |text| text.len());
+    shown(Object::with_capacity(schema_bytes), definition, has_revision).finish()
+}
+
+/// The members of a definition as it is shown.
+fn shown(object: Object, definition: &Definition, has_revision: bool) -> Object {
+    let object = object.unescaped(KEY, definition.key.as_str());
+    let object = object.value("indexes", &definition.indexes);
+    let object = definition.schema.iter().fold(object, |object, schema| object.raw("json_schema", schema));
+    let object = object.time("created_at", definition.created_at).time("modified_at", definition.modified_at);
+    if has_revision { object.value("revision", &definition.revision) } else { object }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use concord_model::{index::Indexing, key::Key, time::Timestamp};
+
+    #[test]
+    fn a_record_has_its_schema_as_written_or_no_such_member() {
+        let mut definition = Definition {
+            id: 1,
+            key: Key::parse("d").unwrap(),
+            indexes: vec![r"a\.b".into()],
+            schema: Some(r#"{"minimum":1e400}"#.into()),
+            indexing: Indexing::fresh(1),
+            created_at: Timestamp(0),
+            modified_at: Timestamp(1),
+            revision: 1,
+            unique: Vec::new(),
+        };
+        let expected = r#"{"config_definition_key":"d","indexes":["a\\.b"],"json_schema":{"minimum":1e400},"created_at":"1970-01-01T00:00:00.000000Z","modified_at":"1970-01-01T00:00:00.000001Z"}"#;
+        assert_eq!(record(&definition, false), expected);
+        definition.schema = None;
+        assert!(!record(&definition, false).contains("json_schema"));
+    }
+}

@@ -1,0 +1,272 @@
+//! The `code` of each item of `errors`: what a program may depend on, finer than the `type`.
+//!
+//! It follows from the refusal and from the place that an item names, so every node gives the same one, also for what
+//! another node has refused.
+//!
+//! **Invariant:** a code that was released keeps its name and its meaning. docs/reference/errors.md lists them all.
+
+use concord_model::error::{Invalid, LocSegment, Rejection};
+use concord_service::Refusal;
+
+/// A code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Code {
+    AccessKeyExists,
+    AccessKeyNotFound,
+    BodyInvalid,
+    CodingUnsupported,
+    ConfigBreaksSchema,
+    ConfigExists,
+    ConfigNotFound,
+    Conflict,
+    CursorExpired,
+    DataInvalid,
+    DefinitionExists,
+    DefinitionNotEmpty,
+    DefinitionNotFound,
+    Forbidden,
+    HeaderInvalid,
+    IdempotencyKeyReused,
+    IndexBuilding,
+    IndexInvalid,
+    InternalError,
+    KeyInvalid,
+    LimitReached,
+    MemberInvalid,
+    MemberNotFound,
+    MethodNotAllowed,
+    NoKeyForKeys,
+    NotThere,
+    OutcomeUnknown,
+    Overloaded,
+    PatchInvalid,
+    PatchTestFailed,
+    PathNotFound,
+    PreconditionFailed,
+    QueryInvalid,
+    QuotaExceeded,
+    RequestInvalid,
+    RevisionCompacted,
+    SchemaInvalid,
+    StorageFull,
+    TooLarge,
+    TooManyAccessKeys,
+    Unauthorized,
+    Unavailable,
+    UniqueTaken,
+}
+
+impl Code {
+    /// All codes, with the type of the errors that have them.
+    pub(super) const ALL: [(Self, &'static str); 43] = [
+        (Self::AccessKeyExists, "conflict_error"),
+        (Self::AccessKeyNotFound, "not_found_error"),
+        (Self::BodyInvalid, "validation_error"),
+        (Self::CodingUnsupported, "unsupported_coding"),
+        (Self::ConfigBreaksSchema, "validation_error"),
+        (Self::ConfigExists, "conflict_error"),
+        (Self::ConfigNotFound, "not_found_error"),
+        (Self::Conflict, "conflict_error"),
+        (Self::CursorExpired, "expired_error"),
+        (Self::DataInvalid, "validation_error"),
+        (Self::DefinitionExists, "conflict_error"),
+        (Self::DefinitionNotEmpty, "conflict_error"),
+        (Self::DefinitionNotFound, "not_found_error"),
+        (Self::Forbidden, "forbidden_error"),
+        (Self::HeaderInvalid, "validation_error"),
+        (Self::IdempotencyKeyReused, "validation_error"),
+        (Self::IndexBuilding, "conflict_error"),
+        (Self::IndexInvalid, "validation_error"),
+        (Self::InternalError, "server_error"),
+        (Self::KeyInvalid, "validation_error"),
+        (Self::LimitReached, "rate_limited"),
+        (Self::MemberInvalid, "validation_error"),
+        (Self::MemberNotFound, "not_found_error"),
+        (Self::MethodNotAllowed, "method_not_allowed"),
+        (Self::NoKeyForKeys, "conflict_error"),
+        (Self::NotThere, "not_found_error"),
+        (Self::OutcomeUnknown, "timeout_error"),
+        (Self::Overloaded, "rate_limited"),
+        (Self::PatchInvalid, "validation_error"),
+        (Self::PatchTestFailed, "conflict_error"),
+        (Self::PathNotFound, "not_found_error"),
+        (Self::PreconditionFailed, "precondition_failed"),
+        (Self::QueryInvalid, "validation_error"),
+        (Self::QuotaExceeded, "storage_full"),
+        (Self::RequestInvalid, "validation_error"),
+        (Self::RevisionCompacted, "expired_error"),
+        (Self::SchemaInvalid, "validation_error"),
+        (Self::StorageFull, "storage_full"),
+        (Self::TooLarge, "payload_too_large"),
+        (Self::TooManyAccessKeys, "conflict_error"),
+        (Self::Unauthorized, "unauthorized_error"),
+        (Self::Unavailable, "unavailable_error"),
+        (Self::UniqueTaken, "conflict_error"),
+    ];
+
+    /// As it is sent.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::AccessKeyExists => "access_key_exists",
+            Self::AccessKeyNotFound => "access_key_not_found",
+            Self::BodyInvalid => "body_invalid",
+            Self::CodingUnsupported => "coding_unsupported",
+            Self::ConfigBreaksSchema => "config_breaks_schema",
+            Self::ConfigExists => "config_exists",
+            Self::ConfigNotFound => "config_not_found",
+            Self::Conflict => "conflict",
+            Self::CursorExpired => "cursor_expired",
+            Self::DataInvalid => "data_invalid",
+            Self::DefinitionExists => "definition_exists",
+            Self::DefinitionNotEmpty => "definition_not_empty",
+            Self::DefinitionNotFound => "definition_not_found",
+            Self::Forbidden => "forbidden",
+            Self::HeaderInvalid => "header_invalid",
+            Self::IdempotencyKeyReused => "idempotency_key_reused",
+            Self::IndexBuilding => "index_building",
+            Self::IndexInvalid => "index_invalid",
+            Self::InternalError => "internal_error",
+            Self::KeyInvalid => "key_invalid",
+            Self::LimitReached => "limit_reached",
+            Self::MemberInvalid => "member_invalid",
+            Self::MemberNotFound => "member_not_found",
+            Self::MethodNotAllowed => "method_not_allowed",
+            Self::NoKeyForKeys => "no_key_for_keys",
+            Self::NotThere => "not_there",
+            Self::OutcomeUnknown => "outcome_unknown",
+            Self::Overloaded => "overloaded",
+            Self::PatchInvalid => "patch_invalid",
+            Self::PatchTestFailed => "patch_test_failed",
+            Self::PathNotFound => "path_not_found",
+            Self::PreconditionFailed => "precondition_failed",
+            Self::QueryInvalid => "query_invalid",
+            Self::QuotaExceeded => "quota_exceeded",
+            Self::RequestInvalid => "request_invalid",
+            Self::RevisionCompacted => "revision_compacted",
+            Self::SchemaInvalid => "schema_invalid",
+            Self::StorageFull => "storage_full",
+            Self::TooLarge => "too_large",
+            Self::TooManyAccessKeys => "too_many_access_keys",
+            Self::Unauthorized => "unauthorized",
+            Self::Unavailable => "unavailable",
+            Self::UniqueTaken => "unique_taken",
+        }
+    }
+
+    /// That of a refusal; of broken rules the one of an item without a place.
+    pub(super) fn of(refusal: &Refusal) -> Self {
+        match refusal {
+            Refusal::Rejected(rejection) => Self::of_rejection(rejection),
+            Refusal::Invalid(Invalid::Violations(_)) => Self::RequestInvalid,
+            Refusal::Invalid(Invalid::TooLarge(_) | Invalid::TooLargeAt(_)) => Self::TooLarge,
+            Refusal::Unavailable(_) => Self::Unavailable,
+            Refusal::Undecided(_) => Self::OutcomeUnknown,
+            Refusal::Overloaded => Self::Overloaded,
+            Refusal::StorageFull(_) => Self::StorageFull,
+            Refusal::Internal(_) => Self::InternalError,
+            Refusal::Conflict(_) | Refusal::ConflictAt(_) => Self::Conflict,
+            Refusal::Forbidden { .. } => Self::Forbidden,
+            Refusal::KeyEnded => Self::Unauthorized,
+            Refusal::NoMember(_) => Self::MemberNotFound,
+            Refusal::Expired(_) => Self::RevisionCompacted,
+            Refusal::NotThere(_) => Self::NotThere,
+            Refusal::Breaks(..) => Self::ConfigBreaksSchema,
+            Refusal::TestFailed(_) => Self::PatchTestFailed,
+            Refusal::LimitReached(_) => Self::LimitReached,
+            Refusal::Building(_) => Self::IndexBuilding,
+            Refusal::CursorExpired(_) => Self::CursorExpired,
+            Refusal::OfOperation(_, refusal) => Self::of(refusal),
+        }
+    }
+
+    fn of_rejection(rejection: &Rejection) -> Self {
+        match rejection {
+            Rejection::DefinitionExists => Self::DefinitionExists,
+            Rejection::DefinitionNotFound => Self::DefinitionNotFound,
+            Rejection::DefinitionNotEmpty(_) => Self::DefinitionNotEmpty,
+            Rejection::ConfigExists => Self::ConfigExists,
+            Rejection::ConfigNotFound => Self::ConfigNotFound,
+            Rejection::Precondition { .. } | Rejection::CheckFailed { .. } => Self::PreconditionFailed,
+            Rejection::RequestReused => Self::IdempotencyKeyReused,
+            Rejection::NotUnique { .. } => Self::UniqueTaken,
+            Rejection::TestFailed { .. } => Self::PatchTestFailed,
+            // Nothing tells a credential that was good from one that never was.
+            Rejection::KeyEnded | Rejection::RootDisabled => Self::Unauthorized,
+            Rejection::KeyNotFound => Self::AccessKeyNotFound,
+            Rejection::KeyExists => Self::AccessKeyExists,
+            Rejection::TooManyKeys => Self::TooManyAccessKeys,
+            Rejection::NoKeyForKeys => Self::NoKeyForKeys,
+            Rejection::QuotaExceeded { .. } => Self::QuotaExceeded,
+            Rejection::InBatch { rejection, .. } => Self::of_rejection(rejection),
+        }
+    }
+
+    /// That of an item of its refusal at a place.
+    pub(super) fn at(self, loc: &[LocSegment]) -> Self {
+        if self != Self::RequestInvalid {
+            return self;
+        }
+        let name = |segment: Option<&LocSegment>| match segment {
+            Some(LocSegment::Name(name)) => Some(name.clone()),
+            Some(LocSegment::Index(_)) | None => None,
+        };
+        let first = name(loc.first());
+        // The place of an operation comes before the place in it.
+        let first = if matches!(first.as_deref(), Some("operations" | "then" | "else")) && loc.len() > 2 {
+            name(loc.get(2))
+        } else {
+            first
+        };
+        match first.as_deref() {
+            Some("data") => Self::DataInvalid,
+            Some("json_schema") => Self::SchemaInvalid,
+            Some("indexes" | "paths") => Self::IndexInvalid,
+            Some("config_definition_key" | "config_key") => Self::KeyInvalid,
+            Some("query") => Self::QueryInvalid,
+            Some("header") => Self::HeaderInvalid,
+            Some("body" | "operations") => Self::BodyInvalid,
+            Some("patch") => Self::PatchInvalid,
+            Some("members" | "id" | "api_addr" | "peer_addr") => Self::MemberInvalid,
+            Some(_) | None => self,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    const PAGE: &str = include_str!("../../../docs/reference/errors.md");
+
+    #[test]
+    fn the_codes_and_their_types_are_those_of_the_page_of_errors() {
+        let (_, section) = PAGE.split_once("## Codes").expect("the page has the section");
+        let section = section.split("\n## ").next().unwrap();
+        let rows = section.lines().filter_map(|line| {
+            let mut cells = line.strip_prefix("| `")?.split('|').map(|cell| cell.trim().trim_matches('`'));
+            Some((cells.next()?.to_owned(), cells.next()?.to_owned()))
+        });
+        let on_page: BTreeSet<_> = rows.collect();
+        let known: BTreeSet<_> =
+            Code::ALL.iter().map(|(code, kind)| (code.name().to_owned(), (*kind).to_owned())).collect();
+        assert_eq!(known.len(), Code::ALL.len());
+        assert_eq!(on_page, known);
+    }
+
+    #[test]
+    fn an_item_has_the_code_of_its_place() {
+        let at = |loc: &[&str]| {
+            let loc: Vec<LocSegment> = loc.iter().map(|name| LocSegment::from(*name)).collect();
+            Code::RequestInvalid.at(&loc).name()
+        };
+        assert_eq!(at(&["data", "a"]), "data_invalid");
+        assert_eq!(at(&["query", "tier"]), "query_invalid");
+        assert_eq!(at(&[]), "request_invalid");
+        let in_batch = ["operations".into(), LocSegment::Index(3), "json_schema".into()];
+        assert_eq!(Code::RequestInvalid.at(&in_batch), Code::SchemaInvalid);
+        assert_eq!(Code::RequestInvalid.at(&in_batch[..2]), Code::BodyInvalid);
+        assert_eq!(Code::TooLarge.at(&in_batch), Code::TooLarge);
+    }
+}

@@ -1,0 +1,496 @@
+//! Requests as typed values: keys, query, conditions, headers, body.
+//!
+//! A read is a [`ReadRequest`], a write is a [`WriteRequest`]. Keys stay unvalidated strings here, because the order of
+//! errors is fixed: the shape of query and body comes before the keys.
+//!
+//! **Invariant:** a parameter or header of this interface that is malformed refuses the request; it is never ignored.
+
+use std::{borrow::Cow, convert::Infallible, time::Duration};
+
+use axum::{
+    body::{Body, Bytes},
+    extract::{FromRequest, FromRequestParts, Path, Request},
+};
+use http::{HeaderMap, HeaderName, Method, Uri, header, request::Parts};
+use percent_encoding::percent_decode_str;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use tokio::time::Instant;
+
+use super::{
+    body::{self, Received},
+    coding,
+    condition::{Condition, Elements, Stated, header_problem, single},
+    reply::Problem,
+};
+use concord_model::{
+    command::IdempotencyKey,
+    error::Violation,
+    key::Key,
+    limits::{IDEMPOTENCY_KEY_BYTES_MAX, REASON_BYTES_MAX},
+    patch::PatchFormat,
+    query::QueryError,
+    record::Revision,
+};
+use concord_service::{Caller, Consistency, Level, Principal, Refusal, Service, Share};
+
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+const CHANGE_REASON: HeaderName = HeaderName::from_static("x-change-reason");
+
+/// Where a path has its keys: `/api/v1/config_definition/{definition}/config/{config}`.
+const DEFINITION_SEGMENT: usize = 4;
+const CONFIG_SEGMENT: usize = 6;
+/// Below this path a `PATCH` is plain JSON, which names what is changed.
+const PLAIN_PATCHES: &str = "/api/v1/api_key/";
+
+/// A segment of a path, decoded; empty where the path has none. Bytes that are not UTF-8 become a replacement character,
+/// which no key contains, so that the check of the key refuses them.
+fn segment(uri: &Uri, position: usize) -> Cow<'_, str> {
+    let text = uri.path().split('/').nth(position).unwrap_or_default();
+    // Most are not encoded, and this is a search for one byte.
+    if text.contains('%') { percent_decode_str(text).decode_utf8_lossy() } else { Cow::Borrowed(text) }
+}
+
+/// The key of the definition in a path, not validated.
+pub(super) fn definition_of(uri: &Uri) -> Cow<'_, str> {
+    segment(uri, DEFINITION_SEGMENT)
+}
+
+/// The keys in the path of a write, not validated; empty where the path has none.
+#[derive(Debug)]
+pub(super) struct Keys {
+    pub(super) definition: String,
+    pub(super) config: String,
+}
+
+impl Keys {
+    fn from_uri(uri: &Uri) -> Self {
+        let owned = |position| segment(uri, position).into_owned();
+        Self { definition: owned(DEFINITION_SEGMENT), config: owned(CONFIG_SEGMENT) }
+    }
+}
+
+/// The parameter of a path that is no key. Bytes that are not UTF-8 become a replacement character, which no name has, so
+/// that it is answered as any other unknown name.
+#[derive(Debug)]
+pub(super) struct Name(pub(super) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Name {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Infallible> {
+        let named = Path::<String>::from_request_parts(parts, state).await;
+        Ok(Self(named.map_or_else(|_| char::REPLACEMENT_CHARACTER.into(), |Path(name)| name)))
+    }
+}
+
+/// Refuses a malformed key; `name` is the path's parameter.
+pub(super) fn check_key(text: &str, name: &'static str) -> Result<(), Problem> {
+    match Key::parse(text) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Problem::violation(Violation::at(vec![name.into()], error.to_string()))),
+    }
+}
+
+/// The pairs of a query, decoded, in order.
+#[derive(Debug)]
+pub(super) struct Params(pub(super) Vec<(String, String)>);
+
+impl Params {
+    pub(super) fn from_uri(uri: &Uri) -> Self {
+        Self(form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()).into_owned().collect())
+    }
+
+    /// The value of a parameter; the last one where it is repeated.
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().rev().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Optional parameters that are non-negative integers.
+    pub(super) fn numbers<const N: usize>(&self, names: [&str; N]) -> Result<[Option<u64>; N], QueryError> {
+        let mut errors = QueryErrors::default();
+        let numbers = names.map(|name| errors.number(self, name));
+        errors.finish(Some(numbers))
+    }
+
+    /// Whether the write is a dry run: validated and answered, not stored.
+    pub(super) fn dry_run(&self) -> Result<bool, Problem> {
+        self.flag("dry_run")
+    }
+
+    /// A parameter that is `true`, `false` or absent.
+    pub(super) fn flag(&self, name: &str) -> Result<bool, Problem> {
+        match self.get(name) {
+            None | Some("false") => Ok(false),
+            Some("true") => Ok(true),
+            Some(_) => {
+                let msg = format!("`{name}` must be `true` or `false`");
+                Err(Problem::violation(query_violation(name, msg)))
+            }
+        }
+    }
+
+    /// Whether the caller sets `mode=restrict`.
+    pub(super) fn restrict(&self) -> Result<bool, Problem> {
+        match self.get("mode") {
+            None => Ok(false),
+            Some("restrict") => Ok(true),
+            Some(_) => {
+                Err(Problem::violation(query_violation("mode", "`mode` must be `restrict` or absent")))
+            }
+        }
+    }
+
+    /// The consistency of a read, together with the rest of its query (`rest`). The refusal lists the errors of
+    /// both; where integers do not parse, it lists these alone.
+    pub(super) fn with_consistency<T>(
+        &self,
+        rest: Result<T, QueryError>,
+    ) -> Result<(Consistency, T), Problem> {
+        let mut errors = QueryErrors::default();
+        let staleness_ms = errors.number(self, "max_staleness_ms");
+        let min_revision = errors.number(self, "min_revision");
+        let level = match self.get("consistency") {
+            Some("local") => Level::Local { max_staleness: staleness_ms.map(Duration::from_millis) },
+            level @ (None | Some("linearizable" | "lease")) => {
+                if self.get("max_staleness_ms").is_some() {
+                    errors.violations.push(query_violation(
+                        "max_staleness_ms",
+                        "`max_staleness_ms` needs `consistency=local`",
+                    ));
+                }
+                if level == Some("lease") { Level::Lease } else { Level::Linearizable }
+            }
+            Some(_) => {
+                errors.violations.push(query_violation(
+                    "consistency",
+                    "`consistency` must be `local`, `linearizable` or `lease`",
+                ));
+                Level::Linearizable
+            }
+        };
+        let rest = match rest {
+            Ok(rest) => Some(rest),
+            Err(QueryError::NotIntegers(names)) => {
+                errors.integers.splice(0..0, names);
+                None
+            }
+            Err(QueryError::Violations(more)) => {
+                errors.violations.splice(0..0, more);
+                None
+            }
+            Err(building @ QueryError::Building(_)) => return Err(building.into()),
+        };
+        Ok(errors.finish(rest.map(|rest| (Consistency { level, min_revision }, rest)))?)
+    }
+}
+
+/// Two parts of a query, or the errors of both; integers that do not parse come before violations.
+pub(super) fn both<A, B>(
+    one: Result<A, QueryError>,
+    other: Result<B, QueryError>,
+) -> Result<(A, B), QueryError> {
+    match (one, other) {
+        (Ok(one), Ok(other)) => Ok((one, other)),
+        (Err(QueryError::NotIntegers(mut names)), Err(QueryError::NotIntegers(more))) => {
+            names.extend(more);
+            Err(QueryError::NotIntegers(names))
+        }
+        (Err(QueryError::Violations(mut violations)), Err(QueryError::Violations(more))) => {
+            violations.extend(more);
+            Err(QueryError::Violations(violations))
+        }
+        (Err(error @ QueryError::NotIntegers(_)), _) | (_, Err(error)) | (Err(error), Ok(_)) => Err(error),
+    }
+}
+
+/// A violation in a parameter of the query.
+pub(super) fn query_violation(name: &str, msg: impl Into<String>) -> Violation {
+    Violation::at(vec!["query".into(), name.into()], msg)
+}
+
+/// The errors in a query, collected.
+#[derive(Default)]
+pub(super) struct QueryErrors {
+    integers: Vec<String>,
+    pub(super) violations: Vec<Violation>,
+}
+
+impl QueryErrors {
+    /// An optional parameter that is a non-negative integer.
+    pub(super) fn number(&mut self, params: &Params, name: &str) -> Option<u64> {
+        match params.get(name).map(parse_integer)? {
+            None => self.integers.push(name.to_owned()),
+            Some(Integer::Negative) => {
+                self.violations.push(query_violation(name, format!("`{name}` must not be negative")));
+            }
+            Some(Integer::NonNegative(number)) => return Some(number),
+        }
+        None
+    }
+
+    /// The value, unless there are errors; integers that do not parse are refused before violations.
+    pub(super) fn finish<T>(self, value: Option<T>) -> Result<T, QueryError> {
+        match value {
+            _ if !self.integers.is_empty() => Err(QueryError::NotIntegers(self.integers)),
+            Some(value) if self.violations.is_empty() => Ok(value),
+            Some(_) | None => Err(QueryError::Violations(self.violations)),
+        }
+    }
+}
+
+/// An integer of any number of digits.
+enum Integer {
+    Negative,
+    /// A number that is too large saturates: no revision and no time reaches it.
+    NonNegative(u64),
+}
+
+fn parse_integer(text: &str) -> Option<Integer> {
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let number = digits.parse().unwrap_or(u64::MAX);
+    Some(if text.starts_with('-') && number > 0 { Integer::Negative } else { Integer::NonNegative(number) })
+}
+
+/// A read.
+#[derive(Debug)]
+pub(super) struct ReadRequest {
+    /// The owner of the credential.
+    pub(super) principal: Principal,
+    pub(super) params: Params,
+    uri: Uri,
+    headers: HeaderMap,
+}
+
+impl ReadRequest {
+    pub(super) fn new(principal: Principal, parts: Parts) -> Self {
+        Self { principal, params: Params::from_uri(&parts.uri), uri: parts.uri, headers: parts.headers }
+    }
+
+    pub(super) fn path(&self) -> &str {
+        self.uri.path()
+    }
+
+    /// The key of the definition, not validated.
+    pub(super) fn definition(&self) -> Cow<'_, str> {
+        definition_of(&self.uri)
+    }
+
+    /// The key of the config, not validated; empty where the path has none.
+    pub(super) fn config(&self) -> Cow<'_, str> {
+        segment(&self.uri, CONFIG_SEGMENT)
+    }
+
+    /// Whether the caller already has this version (`If-None-Match`).
+    pub(super) fn has(&self, revision: Revision) -> bool {
+        let tags = self.headers.get_all(header::IF_NONE_MATCH);
+        if tags.iter().next().is_none() {
+            return false;
+        }
+        tags.iter().any(|value| names(value.as_bytes(), revision))
+    }
+
+    pub(super) fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+}
+
+/// Whether the value of `If-None-Match` names a version. A malformed tag cannot be the current one: the read is answered
+/// in full.
+pub(super) fn names(value: &[u8], revision: Revision) -> bool {
+    value.trim_ascii() == b"*" || Elements(value).flatten().any(|(named, _)| named == revision)
+}
+
+impl<S: Sync> FromRequestParts<S> for ReadRequest {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let principal = take_principal(parts)?;
+        let (params, headers) = (Params::from_uri(&parts.uri), std::mem::take(&mut parts.headers));
+        Ok(Self { principal, params, uri: std::mem::take(&mut parts.uri), headers })
+    }
+}
+
+/// The owner of the credential, as `access` found it.
+fn take_principal(parts: &mut Parts) -> Result<Principal, Problem> {
+    let missing = || Refusal::Internal("a request passed the access layer without a principal".into());
+    Ok(parts.extensions.remove::<Principal>().ok_or_else(missing)?)
+}
+
+/// A write: who sends it, on what condition, with which body.
+#[derive(Debug)]
+pub(super) struct WriteRequest {
+    pub(super) keys: Keys,
+    pub(super) params: Params,
+    pub(super) condition: Condition,
+    pub(super) caller: Caller,
+    /// The format of the patch in the body of a `PATCH`.
+    pub(super) patch_format: Option<PatchFormat>,
+    pub(super) headers: HeaderMap,
+    body: Received,
+}
+
+impl WriteRequest {
+    /// Receives the body of a write, and reads its head.
+    pub(super) async fn receive(
+        parts: Parts,
+        body: Body,
+        principal: Principal,
+        service: &Service,
+    ) -> Result<Self, Problem> {
+        let limit = service.limits().body_bytes;
+        let (begin, mut held) = (Instant::now(), service.reservation(Share::Callers));
+        let body = body::receive(&parts.headers, body, limit, &mut held).await?;
+        let principal = service.still(principal, begin)?;
+        let (body, held) = match coding::of_body(&parts.headers)? {
+            None => (body, held),
+            // Boxed: few bodies are encoded.
+            Some(coding) => Box::pin(coding::decoded(service, coding, (body, limit), held)).await?,
+        };
+        let body = if parts.method == Method::DELETE { Bytes::new() } else { body };
+        let is_patch = parts.method == Method::PATCH && !parts.uri.path().starts_with(PLAIN_PATCHES);
+        let patch_format = if is_patch { body::patch_format(&parts.headers) } else { None };
+        if is_patch && patch_format.is_none() {
+            return Err(Problem::UnsupportedPatch);
+        }
+        if parts.method != Method::DELETE {
+            body::check_type(&parts.headers)?;
+        }
+        let params = Params::from_uri(&parts.uri);
+        let dry_run = params.flag("dry_run")?;
+        // The answer to a dry run is not remembered, and a remembered answer never answers a dry run.
+        let request = match begin_idempotency_key(&principal, &parts)?.filter(|_| !dry_run) {
+            Some(begun) if body::is_long(&body) => {
+                let body = body.clone();
+                Some(Box::pin(service.run_long(move || begun.end(&body))).await?)
+            }
+            begun => begun.map(|begun| begun.end(&body)),
+        };
+        let reason = reason(&parts.headers)?;
+        let (keys, stated) = (Keys::from_uri(&parts.uri), Stated::from_headers(&parts.headers)?);
+        let condition = match stated.simple() {
+            Some(simple) => simple,
+            // Boxed: few conditions need it.
+            None => Box::pin(stated.settled(service, &principal, (parts.uri.path(), &keys))).await?,
+        };
+        Ok(Self {
+            keys,
+            params,
+            condition,
+            caller: Caller { principal, reason, idempotency_key: request, dry_run },
+            patch_format,
+            headers: parts.headers,
+            body: Received::new(body, held)?,
+        })
+    }
+
+    /// What the body says, as `read` reads it.
+    pub(super) async fn read<T: Send + 'static>(
+        &self,
+        service: &Service,
+        read: impl FnOnce(Value) -> Result<T, Problem> + Send + 'static,
+    ) -> Result<T, Problem> {
+        self.body.read(service, read).await
+    }
+
+    /// Refuses a dry run; for requests that have none.
+    pub(super) fn refuse_dry_run(self) -> Result<Self, Problem> {
+        if self.caller.dry_run {
+            return Err(Problem::violation(query_violation("dry_run", "this request has no dry run")));
+        }
+        Ok(self)
+    }
+}
+
+impl FromRequest<Service> for WriteRequest {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, service: &Service) -> Result<Self, Problem> {
+        let (mut parts, body) = request.into_parts();
+        let principal = take_principal(&mut parts)?;
+        Self::receive(parts, body, principal, service).await
+    }
+}
+
+/// The reason of the change, as the caller states it.
+fn reason(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+    let Some(value) = single(headers, &CHANGE_REASON)? else { return Ok(None) };
+    if value.len() > REASON_BYTES_MAX {
+        return Err(header_problem(&CHANGE_REASON, &format!("longer than {REASON_BYTES_MAX} bytes")));
+    }
+    let text =
+        std::str::from_utf8(value.as_bytes()).map_err(|_| header_problem(&CHANGE_REASON, "not UTF-8"))?;
+    Ok(Some(text.to_owned()).filter(|text| !text.is_empty()))
+}
+
+/// The idempotency key of a request, without its body.
+#[derive(Debug)]
+struct BegunKey {
+    id: Sha256,
+    fingerprint: Sha256,
+}
+
+impl BegunKey {
+    fn end(mut self, body: &[u8]) -> IdempotencyKey {
+        add_part(&mut self.fingerprint, body);
+        IdempotencyKey { id: first_half(self.id), fingerprint: first_half(self.fingerprint) }
+    }
+}
+
+/// The idempotency key of a request, with a fingerprint of everything that its meaning depends on but the body.
+fn begin_idempotency_key(principal: &Principal, parts: &Parts) -> Result<Option<BegunKey>, Problem> {
+    let Some(key) = single(&parts.headers, &IDEMPOTENCY_KEY)? else { return Ok(None) };
+    let key = key.as_bytes();
+    if !(1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&key.len()) || !key.iter().all(u8::is_ascii_graphic) {
+        let msg = format!("expected 1 to {IDEMPOTENCY_KEY_BYTES_MAX} visible ASCII characters");
+        return Err(header_problem(&IDEMPOTENCY_KEY, &msg));
+    }
+    // A header that is given several times is one list.
+    let header = |name| {
+        let mut values = parts.headers.get_all(name).iter().map(http::HeaderValue::as_bytes);
+        let first = values.next().unwrap_or_default();
+        values.fold(Cow::Borrowed(first), |all: Cow<'_, [u8]>, value| {
+            Cow::Owned([&all, &b","[..], value].concat())
+        })
+    };
+    let path = parts.uri.path();
+    // The media type decides how a patch is read; the meaning of other bodies does not depend on it.
+    let format = match body::patch_format(&parts.headers).filter(|_| parts.method == Method::PATCH) {
+        Some(PatchFormat::Merge) => "merge",
+        Some(PatchFormat::Json) => "json",
+        // No media type says it.
+        Some(PatchFormat::Replace) | None => "",
+    };
+    let fingerprint = [
+        format.as_bytes(),
+        parts.method.as_str().as_bytes(),
+        path.strip_suffix('/').unwrap_or(path).as_bytes(),
+        parts.uri.query().unwrap_or_default().as_bytes(),
+        &*header(header::IF_MATCH),
+        &*header(header::IF_NONE_MATCH),
+    ];
+    let mut hash = Sha256::new();
+    for part in fingerprint {
+        add_part(&mut hash, part);
+    }
+    let id = Sha256::new().chain_update(principal.id.as_str()).chain_update([0]).chain_update(key);
+    Ok(Some(BegunKey { id, fingerprint: hash }))
+}
+
+/// Each part is preceded by its length, so that different requests never give the same bytes.
+fn add_part(hash: &mut Sha256, part: &[u8]) {
+    hash.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
+    hash.update(part);
+}
+
+fn first_half(hash: Sha256) -> [u8; 16] {
+    let whole: [u8; 32] = hash.finalize().into();
+    let (half, _) = whole.split_first_chunk().expect("32 bytes have a first 16");
+    *half
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,145 @@
+//! The history of configs and definitions, and rollback.
+//!
+//! Each page lists the changes before a revision, the last one of the previous page: its cost does not depend on how old
+//! it is, and changes that are made meanwhile do not shift it.
+//!
+//! **Invariant:** the data of an old revision are sent byte for byte as they were stored then.
+
+use axum::extract::State;
+
+use super::{
+    body, configs, definitions,
+    extract::{Params, ReadRequest, WriteRequest, check_key, query_violation},
+    json::Object,
+    reply::{Problem, Reply},
+};
+use concord_model::{limits::Limits, query::QueryError, record::Revision};
+use concord_service::Service;
+use concord_storage::{AfterImage, HistoryEntry, HistoryPage, Operation};
+
+/// Changes of a page where the caller sets no `limit`.
+const LIMIT_DEFAULT: u64 = 10;
+
+/// Lists the changes of a config.
+pub(super) async fn of_config(
+    State(service): State<Service>,
+    request: ReadRequest,
+) -> Result<Reply, Problem> {
+    let range = page_range(&request.params, service.limits());
+    let (consistency, (before, limit)) = request.params.with_consistency(range)?;
+    let (definition, config) = (&request.definition(), &request.config());
+    check_key(definition, definitions::KEY)?;
+    let (page, revision, redacted) = service
+        .config_history(&request.principal, consistency, (definition, config), (before, limit))
+        .await?;
+    let path = format!("{}/history", configs::location(definition, config));
+    let reply = page_reply(&page, limit, &path).redacted(Some(&redacted)).state_revision(revision);
+    Ok(reply.compressed_for(request.headers(), || service.may_compress(&request.principal, definition)))
+}
+
+/// Lists the changes of a definition.
+pub(super) async fn of_definition(
+    State(service): State<Service>,
+    request: ReadRequest,
+) -> Result<Reply, Problem> {
+    let range = page_range(&request.params, service.limits());
+    let (consistency, (before, limit)) = request.params.with_consistency(range)?;
+    let definition = &request.definition();
+    check_key(definition, definitions::KEY)?;
+    let (page, revision) =
+        service.definition_history(&request.principal, consistency, definition, (before, limit)).await?;
+    let path = format!("{}/history", definitions::location(definition));
+    Ok(page_reply(&page, limit, &path).state_revision(revision).compressed_for(request.headers(), || true))
+}
+
+/// Writes the data that a config had at a revision, as a new change.
+pub(super) async fn rollback(
+    State(service): State<Service>,
+    request: WriteRequest,
+) -> Result<Reply, Problem> {
+    let to = request.read(&service, body::revision).await?;
+    let (definition, config) = (&request.keys.definition, &request.keys.config);
+    check_key(definition, definitions::KEY)?;
+    let keys = (definition.as_str(), config.as_str());
+    let expect = request.condition.for_rollback();
+    let written = service.rollback(request.caller, keys, to, expect).await?;
+    let restored = written.content.as_deref().unwrap_or("null");
+    let reply = if written.applied.created {
+        Reply::created("config restored", restored, &configs::location(definition, config))
+    } else {
+        Reply::ok("config rolled back", restored)
+    };
+    Ok(reply.redacted(Some(&written.redacted)).for_write(&written))
+}
+
+/// The revision that a page ends before, and its length.
+fn page_range(params: &Params, limits: &Limits) -> Result<(Option<Revision>, usize), QueryError> {
+    let [before, limit] = params.numbers(["before", "limit"])?;
+    let limit_max = limits.page_limit;
+    let limit = limit.unwrap_or(LIMIT_DEFAULT.min(limit_max as u64));
+    match usize::try_from(limit).ok().filter(|limit| (1..=limit_max).contains(limit)) {
+        Some(limit) => Ok((before, limit)),
+        None => {
+            let text = if limit == 0 {
+                "`limit` must be greater than 0".to_owned()
+            } else {
+                format!("`limit` must be at most {limit_max}")
+            };
+            Err(QueryError::Violations(vec![query_violation("limit", text)]))
+        }
+    }
+}
+
+fn page_reply(page: &HistoryPage, limit: usize, path: &str) -> Reply {
+    let items: Vec<String> = page.items.iter().map(item).collect();
+    let meta = Object::new().value("limit", &limit).value("next_before", &page.next_before);
+    let meta = meta.value("floor", &page.compaction_revision).finish();
+    let data = Object::new().raw("results", &format!("[{}]", items.join(","))).raw("meta", &meta).finish();
+    let next = page.next_before.map(|before| format!("{path}?limit={limit}&before={before}"));
+    Reply::ok("history found", &data).next_link(next.as_deref())
+}
+
+/// A change as JSON.
+fn item(change: &HistoryEntry) -> String {
+    let operation = match change.operation {
+        Operation::Create => "create",
+        Operation::Update => "update",
+        Operation::Delete => "delete",
+    };
+    let data = match &change.after {
+        AfterImage::Deleted => "null".to_owned(),
+        AfterImage::Config(config) => config.data.to_string(),
+        AfterImage::Definition(definition) => {
+            let text = Object::new().value("indexes", &definition.indexes);
+            definition.schema.iter().fold(text, |text, schema| text.raw("json_schema", schema)).finish()
+        }
+    };
+    Object::with_capacity(data.len())
+        .value("revision", &change.revision)
+        .unescaped("operation", operation)
+        .time("at", change.at)
+        .value("by", &change.by)
+        .value("reason", &change.reason)
+        .raw("data", &data)
+        .finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use concord_model::time::Timestamp;
+
+    #[test]
+    fn a_deletion_has_null_data_and_texts_are_escaped() {
+        let deletion = HistoryEntry {
+            revision: 7,
+            at: Timestamp(1),
+            by: "root".into(),
+            reason: Some("\"why\"".into()),
+            operation: Operation::Delete,
+            after: AfterImage::Deleted,
+        };
+        let expected = r#"{"revision":7,"operation":"delete","at":"1970-01-01T00:00:00.000001Z","by":"root","reason":"\"why\"","data":null}"#;
+        assert_eq!(item(&deletion), expected);
+    }
+}

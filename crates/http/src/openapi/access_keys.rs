@@ -1,0 +1,211 @@
+//! The operations on access keys and on the caller's own.
+
+use serde_json::{Value, json};
+use utoipa::openapi::{
+    ArrayBuilder,
+    HttpMethod::{Delete, Get, Patch, Post},
+    ObjectBuilder, RefOr, Schema, Type,
+    schema::OneOfBuilder,
+};
+
+use super::{
+    builder::{
+        Entry, READ_PARAMETERS, READ_REFUSALS, RECORD_HEADERS, WRITE_PARAMETERS, WRITE_REFUSALS, describe,
+    },
+    schemas::{Field, Named, closed, integer, nullable, open, page, pattern_of_keys, reference, text, time},
+};
+use concord_model::{
+    access_key::{ID_CHARS, Verb},
+    limits::{GRANT_PATTERNS_MAX, GRANTS_MAX, KEY_NAME_BYTES_MAX, ROTATION_GRACE_MAX},
+};
+
+const TAG: &str = "access keys";
+const KEYS: &str = "/api/v1/api_key/";
+const KEY: &str = "/api/v1/api_key/{key_id}";
+const NO_STORE: &[&str] = &["Cache-Control"];
+
+fn grants() -> Value {
+    json!([{ "verbs": ["read"], "definitions": ["billing.*", "limits"] }])
+}
+
+fn quota() -> Value {
+    json!({
+        "requests_per_second": 100, "writes_per_second": null, "bytes": null, "records": null, "watches": null,
+        "cursors": null, "lists": null,
+    })
+}
+
+fn key() -> Value {
+    json!({
+        "key_id": "4kPq0sWc7RtZ", "name": "billing reader", "grants": grants(), "expires_at": null,
+        "created_at": "2026-03-01T12:00:00.000001Z", "created_by": "root",
+        "modified_at": "2026-03-01T12:00:00.000001Z", "last_used_at": "2026-03-02T00:00:00.000000Z",
+        "previous_until": null, "quota": quota(),
+    })
+}
+
+fn made() -> Value {
+    let mut made = key();
+    made["api_key"] = json!("concord_4kPq0sWc7RtZ_…");
+    made
+}
+
+/// The operations of this file.
+pub(super) fn operations() -> Vec<Entry> {
+    let record = [RECORD_HEADERS, NO_STORE].concat();
+    let list = json!({ "results": [key()], "meta": { "page": 1, "limit": 10, "total": 1 } });
+    let mut whoami = key();
+    whoami["root"] = json!(false);
+    whoami["quota_left"] = quota();
+    vec![
+        describe(Post, KEYS, TAG, "create_api_key", "Create an access key")
+            .description(
+                "`api_key` is the key's text: it is in this answer and in no other. A key can give only what it has. \
+                 When the request is sent again with its `Idempotency-Key`, the answer is without `api_key`.",
+            )
+            .parameters(WRITE_PARAMETERS)
+            .body("NewApiKey", json!({ "name": "billing reader", "grants": grants() }))
+            .success(201, "access key created", ("MadeApiKey", made()), &[&record[..], &["Location", "Warning"]].concat())
+            .refusals(WRITE_REFUSALS)
+            .refusals(&[409, 507]),
+        describe(Get, KEYS, TAG, "list_api_keys", "List access keys")
+            .description("A key is told only of the keys whose grants it has.")
+            .parameters(&["page", "limit", "sort_api_keys", "sort_order", "search"])
+            .parameters(READ_PARAMETERS)
+            .success(200, "access keys found", ("ApiKeyPage", list), NO_STORE)
+            .refusals(READ_REFUSALS),
+        describe(Get, KEY, TAG, "get_api_key", "Get an access key")
+            .parameters(&["If-None-Match"])
+            .parameters(READ_PARAMETERS)
+            .success(200, "access key found", ("ApiKey", key()), &record)
+            .response(304, "The caller has the current version.", None, &record)
+            .refusals(READ_REFUSALS)
+            .refusals(&[404]),
+        describe(Patch, KEY, TAG, "change_api_key", "Change an access key")
+            .description("What the body does not name stays as it is.")
+            .parameters(WRITE_PARAMETERS)
+            .parameters(&["If-Match"])
+            .body("ApiKeyPatch", json!({ "expires_at": "2027-01-01T00:00:00Z" }))
+            .success(200, "access key changed", ("ApiKey", key()), &record)
+            .refusals(WRITE_REFUSALS)
+            .refusals(&[404, 409, 412, 507]),
+        describe(Delete, KEY, TAG, "revoke_api_key", "Revoke an access key")
+            .description("From the answer on, no write is made in the key's name, on any node.")
+            .parameters(WRITE_PARAMETERS)
+            .parameters(&["If-Match"])
+            .success(200, "access key revoked", ("ApiKeyId", json!({ "key_id": "4kPq0sWc7RtZ" })), NO_STORE)
+            .refusals(WRITE_REFUSALS)
+            .refusals(&[404, 409, 412]),
+        describe(Post, "/api/v1/api_key/{key_id}/rotate", TAG, "rotate_api_key", "Give an access key another text")
+            .description("The text before stays good for `grace_s` seconds; with 0 it ends at once.")
+            .parameters(WRITE_PARAMETERS)
+            .parameters(&["If-Match"])
+            .body("Rotation", json!({ "grace_s": 3600 }))
+            .success(200, "access key rotated", ("MadeApiKey", made()), &[&record[..], &["Warning"]].concat())
+            .refusals(WRITE_REFUSALS)
+            .refusals(&[404, 409, 412, 507]),
+        describe(Post, "/api/v1/api_key/root/disable", TAG, "disable_root_key", "Disable the root key")
+            .description(
+                "409 until there is an access key with the verb `keys`. `concord recover-root` on a stopped node \
+                 enables the root key again.",
+            )
+            .parameters(WRITE_PARAMETERS)
+            .success(200, "root key disabled", ("RootKey", json!({ "root": "disabled" })), NO_STORE)
+            .refusals(WRITE_REFUSALS)
+            .refusals(&[409]),
+        describe(Get, "/api/v1/whoami", TAG, "whoami", "Show who the credential is")
+            .success(200, "caller found", ("Caller", whoami), NO_STORE)
+            .refusals(&[503]),
+    ]
+}
+
+fn id() -> ObjectBuilder {
+    text().pattern(Some(format!("^[0-9A-Za-z]{{{ID_CHARS}}}$")))
+}
+
+fn name() -> ObjectBuilder {
+    text().min_length(Some(1)).max_length(Some(KEY_NAME_BYTES_MAX))
+}
+
+fn grants_schema() -> ArrayBuilder {
+    ArrayBuilder::new().items(reference("Grant")).max_items(Some(GRANTS_MAX))
+}
+
+fn time_or_null(about: &str) -> ObjectBuilder {
+    nullable(Type::String).description(Some(about))
+}
+
+fn quota_schema() -> ObjectBuilder {
+    let names =
+        ["requests_per_second", "writes_per_second", "bytes", "records", "watches", "cursors", "lists"];
+    let limit = || nullable(Type::Integer).minimum(Some(0));
+    open(Vec::new(), names.map(|name| (name, limit().into())).into())
+        .description(Some("null or absent is no limit of the key's own"))
+}
+
+/// A quota of a request: null is as if it were absent.
+fn quota_or_null() -> RefOr<Schema> {
+    let null = ObjectBuilder::new().schema_type(Type::Null);
+    OneOfBuilder::new().item(reference("Quota")).item(null).description(Some("null for no limits")).into()
+}
+
+/// The bodies of its requests.
+pub(super) fn requests() -> Vec<Named> {
+    let verb = text().enum_values(Some(Verb::ALL.map(Verb::name)));
+    let pattern = pattern_of_keys();
+    let grant = open(
+        vec![("verbs", ArrayBuilder::new().items(verb).into())],
+        vec![("definitions", ArrayBuilder::new().items(pattern).max_items(Some(GRANT_PATTERNS_MAX)).into())],
+    );
+    let expiry = || time_or_null("RFC 3339; null for never");
+    let optional = || vec![("expires_at", expiry().into()), ("quota", quota_or_null())];
+    let rest: Vec<Field> = vec![("name", name().into()), ("grants", grants_schema().into())];
+    let grace = integer(0).maximum(Some(usize::try_from(ROTATION_GRACE_MAX.as_secs()).unwrap_or(usize::MAX)));
+    vec![
+        ("Grant", grant.into()),
+        ("Quota", quota_schema().into()),
+        ("NewApiKey", open(rest.clone(), optional()).into()),
+        ("ApiKeyPatch", open(Vec::new(), [rest, optional()].concat()).into()),
+        ("Rotation", open(vec![("grace_s", grace.into())], Vec::new()).into()),
+    ]
+}
+
+/// The payloads of its answers.
+pub(super) fn payloads() -> Vec<Named> {
+    let own = || -> Vec<Field> {
+        vec![
+            ("key_id", id().into()),
+            ("name", name().into()),
+            ("grants", grants_schema().into()),
+            ("expires_at", time_or_null("when the key ends").into()),
+            ("created_at", time().into()),
+            ("created_by", text().into()),
+            ("modified_at", time().into()),
+            ("last_used_at", time_or_null("by the day, in UTC").into()),
+            ("previous_until", time_or_null("when the text before the last rotation ends").into()),
+            ("quota", reference("Quota")),
+        ]
+    };
+    let caller = |name: &'static str| -> Field { (name, text().into()) };
+    let whoami = open(
+        vec![
+            caller("key_id"),
+            caller("name"),
+            ("grants", grants_schema().into()),
+            ("expires_at", time_or_null("when the key ends").into()),
+            ("quota", reference("Quota")),
+            ("root", ObjectBuilder::new().schema_type(Type::Boolean).into()),
+        ],
+        // The root key has no quota.
+        vec![("quota_left", reference("Quota"))],
+    );
+    let root = text().enum_values(Some(["disabled"]));
+    vec![
+        ("ApiKey", open(own(), Vec::new()).into()),
+        ("MadeApiKey", open(own(), vec![("api_key", text().into())]).into()),
+        ("ApiKeyPage", page("ApiKey").into()),
+        ("ApiKeyId", closed(vec![("key_id", id().into())], Vec::new()).into()),
+        ("RootKey", closed(vec![("root", root.into())], Vec::new()).into()),
+        ("Caller", whoami.into()),
+    ]
+}

@@ -1,0 +1,112 @@
+//! The operations on definitions, but for their schemas and unique paths.
+
+use serde_json::{Value, json};
+use utoipa::openapi::HttpMethod::{Delete, Get, Post, Put};
+
+use super::{
+    builder::{
+        CODED, DRY_RUN_WRITE_PARAMETERS, Entry, READ_PARAMETERS, READ_REFUSALS, RECORD_HEADERS,
+        WRITE_REFUSALS, describe,
+    },
+    schemas::{
+        Field, Named, closed, example_schema, format_assertion, included_revision, json_object, open, page,
+        paths, reference, schema_or_null, times,
+    },
+};
+use concord_model::limits::Limits;
+
+const ALL: &str = "/api/v1/config_definition/";
+const ONE: &str = "/api/v1/config_definition/{config_definition_key}";
+
+fn definition() -> Value {
+    json!({
+        "config_definition_key": "app",
+        "indexes": ["port"],
+        "json_schema": example_schema(),
+    })
+}
+
+fn record() -> Value {
+    let mut record = definition();
+    record["created_at"] = json!("2026-03-01T12:00:00.000001Z");
+    record["modified_at"] = json!("2026-03-01T12:00:00.000001Z");
+    record
+}
+
+/// The operations of this file.
+pub(super) fn operations() -> Vec<Entry> {
+    let page = json!({ "results": [record()], "meta": { "page": 1, "limit": 10, "total": 1 } });
+    let name = json!({ "config_definition_key": "app" });
+    let (dry_run, building) = (["X-Concord-Dry-Run"], ["X-Concord-Index-Building"]);
+    let created = [&["Location", "Warning"], RECORD_HEADERS, &dry_run].concat();
+    let updated = [RECORD_HEADERS, &["Warning"], &dry_run, &building].concat();
+    let unchanged = [RECORD_HEADERS, &building].concat();
+    let found = [&unchanged, CODED].concat();
+    vec![
+        describe(Post, ALL, "definitions", "create_definition", "Create a definition")
+            .parameters(DRY_RUN_WRITE_PARAMETERS)
+            .parameters(&["create_only"])
+            .body("NewDefinition", definition())
+            .success(201, "config definition created", ("Definition", definition()), &created)
+            .refusals(WRITE_REFUSALS)
+            .refusals(&[409, 507]),
+        describe(Get, ALL, "definitions", "list_definitions", "List definitions")
+            .description("With `revision`, the list as it was at that revision.")
+            .parameters(&["page", "limit", "sort_definitions", "sort_order", "search", "cursor", "include"])
+            .parameters(&["list_revision"])
+            .parameters(READ_PARAMETERS)
+            .success(200, "config definitions found", ("DefinitionPage", page), &[&["Link"], CODED].concat())
+            .refusals(READ_REFUSALS)
+            .refusals(&[410]),
+        describe(Get, ONE, "definitions", "get_definition", "Get a definition")
+            .parameters(&["If-None-Match", "include"])
+            .parameters(READ_PARAMETERS)
+            .success(200, "config definition found", ("DefinitionRecord", record()), &found)
+            .response(304, "The caller has the current version.", None, &unchanged)
+            .refusals(READ_REFUSALS)
+            .refusals(&[404]),
+        describe(Put, ONE, "definitions", "update_definition", "Replace the indexed paths")
+            .description("A `json_schema` in the body is ignored, with a `Warning`. 409 when a unique path would no longer be indexed.")
+            .parameters(DRY_RUN_WRITE_PARAMETERS)
+            .parameters(&["If-Match", "unless_tag"])
+            .body("NewIndexes", json!({ "indexes": ["port"] }))
+            .success(200, "config definition updated", ("Indexes", json!({ "indexes": ["port"] })), &updated)
+            .refusals(WRITE_REFUSALS)
+            .refusals(&[404, 409, 412, 507]),
+        describe(Delete, ONE, "definitions", "delete_definition", "Delete a definition and all its configs")
+            .parameters(DRY_RUN_WRITE_PARAMETERS)
+            .parameters(&["If-Match", "unless_tag", "mode"])
+            .success(200, "config definition deleted", ("DefinitionIdentity", name), &dry_run)
+            .refusals(WRITE_REFUSALS)
+            .refusals(&[404, 409, 412]),
+    ]
+}
+
+/// The bodies of its requests.
+pub(super) fn requests(limits: &Limits) -> Vec<Named> {
+    let definition = open(
+        vec![("config_definition_key", reference("Key"))],
+        vec![("indexes", paths(limits).into()), ("json_schema", schema_or_null().into()), format_assertion()],
+    );
+    vec![
+        ("NewDefinition", definition.into()),
+        ("NewIndexes", open(vec![("indexes", paths(limits).into())], Vec::new()).into()),
+    ]
+}
+
+/// The payloads of its answers.
+pub(super) fn payloads(limits: &Limits) -> Vec<Named> {
+    let definition = |times: &[Field], more: &[Field]| {
+        let fields: [Field; 2] =
+            [("config_definition_key", reference("Key")), ("indexes", paths(limits).into())];
+        let schema = json_object().description(Some("absent when the definition has none"));
+        closed([&fields[..], times].concat(), [&[("json_schema", schema.into())], more].concat())
+    };
+    vec![
+        ("Definition", definition(&[], &[]).into()),
+        ("DefinitionRecord", definition(&times(), &[included_revision()]).into()),
+        ("DefinitionPage", page("DefinitionRecord").into()),
+        ("Indexes", closed(vec![("indexes", paths(limits).into())], Vec::new()).into()),
+        ("DefinitionIdentity", closed(vec![("config_definition_key", reference("Key"))], Vec::new()).into()),
+    ]
+}

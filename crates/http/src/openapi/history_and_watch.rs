@@ -1,0 +1,246 @@
+//! The operations on history: its lists, rollback; and watches.
+
+use serde_json::{Value, json};
+use utoipa::openapi::{
+    ArrayBuilder,
+    HttpMethod::{Get, Post},
+    ObjectBuilder, Type,
+    content::ContentBuilder,
+    schema::SchemaType,
+};
+
+use super::{
+    builder::{
+        CODED, DRY_RUN_WRITE_PARAMETERS, Entry, READ_PARAMETERS, READ_REFUSALS, REDACTED, WRITE_REFUSALS,
+        describe,
+    },
+    configs,
+    schemas::{
+        Named, any_value, closed, example_schema, integer, json_object, key, nullable, open, paths, text,
+        time,
+    },
+};
+use concord_model::limits::Limits;
+
+const TAG: &str = "history";
+const OF_DEFINITION: &str = "/api/v1/config_definition/{config_definition_key}/history";
+const OF_CONFIG: &str = "/api/v1/config_definition/{config_definition_key}/config/{config_key}/history";
+const ROLLBACK: &str = "/api/v1/config_definition/{config_definition_key}/config/{config_key}/rollback";
+
+/// The headers of answers to polls.
+const POLL_HEADERS: &[&str] = &["X-Concord-Next-From", "X-Concord-Cluster"];
+
+const WATCH_DESCRIPTION: &str = "Server-sent events, in the order of revisions, each once. `change` has all changes of one \
+revision: `revision`, `at`, `by`, `reason` and `changes`, whose items have a `type` (`config_created`, \
+`config_updated`, `config_deleted`, `config_unmatched`, `definition_created`, `definition_updated`, \
+`definition_deleted`), their keys, and the record after the change; a deleted definition has the `count` of the \
+configs that went with it, unless the cluster was of feature level 1 then. With `prev=true` each config has `prev`, its \
+data before the change, null for a new one (and `prev_redacted`, as `redacted`). `state` is a part of the initial state: \
+`revision`, `definitions`, `configs`, and `complete`, which is true in the last part. `heartbeat` has the `revision` \
+up to which all changes were sent. A config with secret values that the key may not see has \
+`redacted`, their places as in the header `X-Concord-Redacted`. `error` has the body of a refusal, and ends the stream.\n\n\
+Any other parameter filters configs as in a list of configs; this needs exactly one `definition`, which exists and is \
+no pattern. HEAD is refused, because a stream has no length.";
+
+const POLL_DESCRIPTION: &str = "A long poll: answers with the first changes from `from` on, and those that are there already \
+behind them, as soon as there are any; 304 when none came in time. Both have the `from` to go on with, on this node or \
+another. Without `from` it waits for the next change. The changes are those of `/api/v1/watch`, with the same \
+parameters; a poll counts as a watch while it waits. HEAD is refused, because it would wait as well.";
+
+const EXAMPLE_EVENTS: &str = "retry: 1000\nevent: heartbeat\nid: 41\ndata: {\"revision\":41}\n\nevent: change\nid: 42\n\
+data: {\"revision\":42,\"at\":\"2026-03-01T12:00:00.000001Z\",\"by\":\"root\",\"reason\":null,\"changes\":[{\"type\":\
+\"config_deleted\",\"config_definition_key\":\"app\",\"config_key\":\"prod\"}]}\n\n";
+
+fn example_changes() -> Value {
+    let change = json!({ "type": "config_deleted", "config_definition_key": "app", "config_key": "prod" });
+    let at = "2026-03-01T12:00:00.000001Z";
+    json!({
+        "events": [{ "revision": 42, "at": at, "by": "root", "reason": null, "changes": [change] }],
+        "from": 43,
+    })
+}
+
+fn example_page(operation: &str, data: &Value) -> Value {
+    let change = json!({
+        "revision": 41,
+        "operation": operation,
+        "at": "2026-03-01T12:00:00.000001Z",
+        "by": "root",
+        "reason": "first try",
+        "data": data,
+    });
+    json!({ "results": [change], "meta": { "limit": 10, "next_before": 41, "floor": 1 } })
+}
+
+fn history(path: &'static str, id: &str, summary: &str, payload: (&str, Value)) -> Entry {
+    describe(Get, path, TAG, id, summary)
+        .description(
+            "Newest first. The next page is the one `before` the revision that `meta.next_before` and `Link` name; on \
+             the last page, `next_before` is null and `Link` is absent. `meta.floor` is the compaction revision: the \
+             oldest one whose state is retained.",
+        )
+        .parameters(&["before", "limit"])
+        .parameters(READ_PARAMETERS)
+        .success(200, "history found", payload, &[&["Link", REDACTED], CODED].concat())
+        .refusals(READ_REFUSALS)
+        .refusals(&[404, 410, 429])
+}
+
+/// The operations of this file.
+pub(super) fn operations() -> Vec<Entry> {
+    let config = example_page("update", &configs::example_data());
+    let definition = example_page("create", &json!({ "indexes": ["port"], "json_schema": example_schema() }));
+    let restored = ["Location", "ETag", "Last-Modified", "X-Concord-Dry-Run", REDACTED];
+    let events = text().description(Some("a stream of events"));
+    let events = ContentBuilder::new().schema(Some(events)).example(Some(json!(EXAMPLE_EVENTS))).build();
+    vec![
+        history(
+            OF_DEFINITION,
+            "get_definition_history",
+            "List the changes of a definition",
+            ("DefinitionHistory", definition),
+        ),
+        history(OF_CONFIG, "get_config_history", "List the changes of a config", ("ConfigHistory", config)),
+        describe(
+            Post,
+            ROLLBACK,
+            TAG,
+            "roll_back_config",
+            "Write the data of an earlier revision, as a new change",
+        )
+        .description("The data must fit the current schema. A deleted config is created again.")
+        .parameters(DRY_RUN_WRITE_PARAMETERS)
+        .parameters(&["If-Match", "unless"])
+        .body("Rollback", json!({ "revision": 41 }))
+        .success(200, "config rolled back", ("Data", configs::example_data()), &restored[1..])
+        .success(201, "config restored", ("Data", configs::example_data()), &restored)
+        .refusals(WRITE_REFUSALS)
+        .refusals(&[404, 409, 410, 412, 507]),
+        describe(Get, "/api/v1/watch", "watch", "watch", "Watch changes")
+            .description(WATCH_DESCRIPTION)
+            .parameters(&[
+                "definition",
+                "watched_config",
+                "from",
+                "initial",
+                "prev",
+                "search",
+                "filters",
+                "Last-Event-ID",
+            ])
+            .parameters(READ_PARAMETERS)
+            .response(
+                200,
+                "The stream. It ends with an `error` event, or with the connection.",
+                Some(("text/event-stream", events)),
+                &["X-Concord-Cluster"],
+            )
+            .refusals(READ_REFUSALS)
+            .refusals(&[404, 405, 409, 410, 429]),
+        describe(Get, "/api/v1/changes", "watch", "poll_changes", "Wait for changes")
+            .description(POLL_DESCRIPTION)
+            .parameters(&["definition", "watched_config", "from", "wait", "prev", "search", "filters"])
+            .parameters(READ_PARAMETERS)
+            .success(200, "changes found", ("Changes", example_changes()), POLL_HEADERS)
+            .response(304, "No change came in time.", None, POLL_HEADERS)
+            .refusals(READ_REFUSALS)
+            .refusals(&[404, 405, 409, 410, 429]),
+    ]
+}
+
+/// The bodies of its requests.
+pub(super) fn requests() -> Vec<Named> {
+    let revision = integer(0).description(Some("the revision whose data are written"));
+    vec![("Rollback", open(vec![("revision", revision.into())], Vec::new()).into())]
+}
+
+/// The payloads of its answers.
+pub(super) fn payloads(limits: &Limits) -> Vec<Named> {
+    let kinds = || SchemaType::from_iter([Type::Object, Type::Null]);
+    let config =
+        json_object().schema_type(kinds()).description(Some("what was written; null for a deletion"));
+    let definition = closed(
+        vec![("indexes", paths(limits).into())],
+        vec![("json_schema", json_object().description(Some("absent when the definition had none")).into())],
+    );
+    let definition = definition.schema_type(kinds()).description(Some("null for a deletion"));
+    vec![
+        ("ConfigHistory", changes(config).into()),
+        ("DefinitionHistory", changes(definition).into()),
+        ("Changes", polled(limits).into()),
+    ]
+}
+
+/// The changes that a poll returns.
+fn polled(limits: &Limits) -> ObjectBuilder {
+    let kinds = [
+        "config_created",
+        "config_updated",
+        "config_deleted",
+        "config_unmatched",
+        "definition_created",
+        "definition_updated",
+        "definition_deleted",
+    ];
+    let places = |about| ArrayBuilder::new().items(text()).description(Some(about));
+    let data = |about| any_value().description(Some(about));
+    let change = closed(
+        vec![("type", text().enum_values(Some(kinds)).into()), ("config_definition_key", key().into())],
+        vec![
+            ("config_key", key().into()),
+            ("data", data("the config after the change").into()),
+            ("prev", data("the config before the change").into()),
+            ("redacted", places("the secret places of `data`").into()),
+            ("prev_redacted", places("the secret places of `prev`").into()),
+            ("indexes", paths(limits).into()),
+            ("json_schema", any_value().into()),
+            ("created_at", time().into()),
+            ("modified_at", time().into()),
+            ("count", integer(0).description(Some("the configs that went with a definition")).into()),
+        ],
+    );
+    let event = closed(
+        vec![
+            ("revision", integer(1).into()),
+            ("at", time().into()),
+            ("by", text().into()),
+            ("reason", nullable(Type::String).into()),
+            ("changes", ArrayBuilder::new().items(change).into()),
+        ],
+        Vec::new(),
+    );
+    let from = integer(0).description(Some("the `from` to go on with"));
+    closed(vec![("events", ArrayBuilder::new().items(event).into()), ("from", from.into())], Vec::new())
+}
+
+/// A page of changes whose records have such data.
+fn changes(data: ObjectBuilder) -> ObjectBuilder {
+    let operation = text().enum_values(Some(["create", "update", "delete"]));
+    let change = closed(
+        vec![
+            ("revision", integer(1).into()),
+            ("operation", operation.into()),
+            ("at", time().into()),
+            ("by", text().description(Some("the principal whose key was used")).into()),
+            ("reason", nullable(Type::String).description(Some("the `X-Change-Reason`")).into()),
+            ("data", data.into()),
+        ],
+        Vec::new(),
+    );
+    let before =
+        nullable(Type::Integer).description(Some("`before` of the next page; null when there is none"));
+    let meta = closed(
+        vec![
+            ("limit", integer(1).into()),
+            ("next_before", before.into()),
+            (
+                "floor",
+                integer(0)
+                    .description(Some("the compaction revision: the oldest one whose state is retained"))
+                    .into(),
+            ),
+        ],
+        Vec::new(),
+    );
+    closed(vec![("results", ArrayBuilder::new().items(change).into()), ("meta", meta.into())], Vec::new())
+}

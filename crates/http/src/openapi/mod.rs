@@ -1,0 +1,159 @@
+//! The interface as an `OpenAPI` 3.1 document: what client generators, fuzzers and the page at `/docs` read.
+//!
+//! | where is | file |
+//! |---|---|
+//! | the operations on definitions, configs, the cluster; probes and this document; with their bodies | `definitions`, `configs`, `cluster`, `probes` |
+//! | the same for schemas, unique paths and the states of indexes | `schema_and_unique` |
+//! | the same for patches and batches | `batch_and_patch` |
+//! | the same for history, rollback and watches | `history_and_watch` |
+//! | the same for the audit log | `audit` |
+//! | the same for access keys | `access_keys` |
+//! | how an operation is described | `builder` |
+//! | parameters that operations share | `parameters` |
+//! | refusals, with their statuses and error types | `refusals` |
+//! | response headers | `headers` |
+//! | building blocks of schemas: keys, times, objects, envelopes | `schemas` |
+//!
+//! A new path takes one entry in `operations` of one of the upper files, with its bodies there; parameters, headers and
+//! refusals that are new go into their own files. The handlers read their requests with extractors of their own, from
+//! which no derive can make a document. It is therefore written by hand and checked by tests: the routes of the router
+//! and of the document are the same (`tests`), and every answer to a black-box test is validated against it
+//! (`tests/harness`).
+//!
+//! **Invariants:** every `$ref` resolves. The limits in the schemas are those of the node's settings. `reply` decides
+//! the statuses; the document only describes them.
+
+mod access_keys;
+mod audit;
+mod batch_and_patch;
+mod builder;
+mod cluster;
+mod configs;
+mod definitions;
+mod headers;
+mod history_and_watch;
+mod parameters;
+mod probes;
+mod refusals;
+mod schema_and_unique;
+mod schemas;
+#[cfg(test)]
+mod tests;
+
+use utoipa::openapi::{
+    Components, ComponentsBuilder, InfoBuilder, License, OpenApi, OpenApiBuilder, PathItem, Paths,
+    security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme},
+    tag::TagBuilder,
+};
+
+use concord_model::limits::Limits;
+
+/// The tags of operations, in the order in which a reader meets them.
+const TAGS: [(&str, &str); 9] = [
+    ("definitions", "The definitions of configs: a key, a JSON schema, indexed paths, unique paths."),
+    ("configs", "The configs of a definition."),
+    ("batch", "Several writes as one: all of them or none."),
+    ("history", "Earlier revisions, who made each change and why, and rollback."),
+    ("watch", "Changes as a stream of events."),
+    ("audit", "Who asked a node for what, and what was decided."),
+    ("access keys", "Who may do what."),
+    ("cluster", "The nodes: members, leadership, backup."),
+    ("open", "Paths that need no key: probes and this document."),
+];
+
+const DESCRIPTION: &str = "A replicated service for typed configuration. Every node answers every request: a write \
+is durable on a majority before it is acknowledged, and a read sees every acknowledged write. 503 means that a write \
+was certainly not applied, 504 that its outcome is unknown; with an `Idempotency-Key` it is safe to send again. With \
+`dry_run=true` a write of definitions or configs is validated and answered but not stored: its answer has the header \
+`X-Concord-Dry-Run`, and neither `ETag` nor `Last-Modified`.\n\n\
+The paths of collections end with a slash and those of items do not; both forms of each are served.";
+
+/// The document of a node with these limits.
+#[must_use]
+pub fn document(limits: &Limits) -> OpenApi {
+    let mut paths = Paths::new();
+    let entries = [
+        definitions::operations(),
+        schema_and_unique::operations(),
+        configs::operations(),
+        batch_and_patch::operations(),
+        history_and_watch::operations(),
+        audit::operations(),
+        access_keys::operations(),
+        cluster::operations(),
+        probes::operations(),
+    ];
+    for entry in entries.into_iter().flatten() {
+        let (path, method, operation) = entry.build();
+        let item = PathItem::new(method, operation);
+        match paths.paths.get_mut(path) {
+            Some(known) => known.merge_operations(item),
+            None => drop(paths.paths.insert(path.into(), item)),
+        }
+    }
+    let mut info = InfoBuilder::new()
+        .title("Concord")
+        .version(env!("CARGO_PKG_VERSION"))
+        .description(Some(DESCRIPTION))
+        .build();
+    let mut license = License::new("Apache-2.0");
+    license.identifier = Some("Apache-2.0".into());
+    info.license = Some(license);
+    let tags = TAGS.map(|(name, about)| TagBuilder::new().name(name).description(Some(about)).build());
+    OpenApiBuilder::new()
+        .info(info)
+        .paths(paths)
+        .components(Some(components(limits)))
+        .security(Some(credentials()))
+        .tags(Some(tags))
+        .build()
+}
+
+/// Everything that the operations refer to.
+fn components(limits: &Limits) -> Components {
+    let mut components =
+        ComponentsBuilder::new().schema("Key", schemas::key()).schema("ShapeError", refusals::shape_error());
+    let requests = [
+        definitions::requests(limits),
+        schema_and_unique::requests(limits),
+        configs::requests(),
+        batch_and_patch::requests(limits),
+        history_and_watch::requests(),
+        access_keys::requests(),
+        cluster::requests(),
+    ];
+    for (name, body) in requests.into_iter().flatten() {
+        components = components.schema(name, body);
+    }
+    let payloads = [
+        definitions::payloads(limits),
+        schema_and_unique::payloads(limits),
+        configs::payloads(),
+        batch_and_patch::payloads(),
+        history_and_watch::payloads(limits),
+        audit::payloads(),
+        access_keys::payloads(),
+        cluster::payloads(),
+        probes::payloads(),
+    ];
+    for (name, payload) in payloads.into_iter().flatten() {
+        let envelope = schemas::envelope(schemas::reference(name));
+        components = components.schema(name, payload).schema(format!("{name}Answer"), envelope);
+    }
+    components = components.schema("ChangedAnswer", batch_and_patch::changed_answer());
+    components = refusals::add_to(components);
+    components = headers::add_to(components);
+    components = parameters::add_to(components, limits);
+    let key = ApiKeyValue::with_description("Authorization", "The key alone.");
+    let bearer =
+        HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some("`Bearer <key>`.")).build();
+    components
+        .security_scheme("Bearer", SecurityScheme::ApiKey(ApiKey::Header(key)))
+        .security_scheme("BearerToken", SecurityScheme::Http(bearer))
+        .build()
+}
+
+/// Both forms of the credential; either is enough.
+fn credentials() -> [SecurityRequirement; 2] {
+    ["Bearer", "BearerToken"].map(|name| SecurityRequirement::new::<_, [&str; 0], &str>(name, []))
+}

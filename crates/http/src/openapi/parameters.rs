@@ -1,0 +1,316 @@
+//! The parameters that operations share, by path, query and header.
+//!
+//! **Invariant:** where two parameters have the same name and different meanings, as `sort_by` has, each is a component
+//! of its own; the first name in its entry is that of the component.
+
+use serde_json::json;
+use utoipa::openapi::{
+    ArrayBuilder, ComponentsBuilder, ObjectBuilder, RefOr, Required, Schema, Type,
+    path::{Parameter, ParameterBuilder, ParameterIn, ParameterStyle},
+};
+
+use super::schemas::{integer, key, pattern_of_keys, text, time};
+use concord_model::limits::{
+    IDEMPOTENCY_KEY_BYTES_MAX, LIST_PATTERNS_MAX, Limits, POLL_WAIT_DEFAULT_S, POLL_WAIT_MAX_S,
+    REASON_BYTES_MAX, WATCH_KEYS_MAX,
+};
+
+/// Adds all parameters to the components.
+pub(super) fn add_to(mut components: ComponentsBuilder, limits: &Limits) -> ComponentsBuilder {
+    let parameters = [
+        path_parameters(),
+        list_parameters(limits),
+        other_parameters(),
+        naming_parameters(),
+        header_parameters(),
+    ];
+    for (name, parameter) in parameters.into_iter().flatten().chain([("filters", filters())]) {
+        components = components.parameter(name, parameter);
+    }
+    components
+}
+
+fn parameter(name: &str, location: ParameterIn, about: &str, schema: impl Into<RefOr<Schema>>) -> Parameter {
+    let required = if matches!(location, ParameterIn::Path) { Required::True } else { Required::False };
+    ParameterBuilder::new()
+        .name(name)
+        .parameter_in(location)
+        .description(Some(about))
+        .required(required)
+        .schema(Some(schema))
+        .build()
+}
+
+fn path_parameters() -> Vec<(&'static str, Parameter)> {
+    let path = |name, about, schema: ObjectBuilder| (name, parameter(name, ParameterIn::Path, about, schema));
+    vec![
+        path("config_definition_key", "The definition's key.", key().examples([json!("app")])),
+        path("config_key", "The config's key within its definition.", key().examples([json!("prod")])),
+        path("id", "The node's id.", integer(1)),
+        path("key_id", "The access key's id.", text().examples([json!("4kPq0sWc7RtZ")])),
+        path("file", "A file of the page.", text().pattern(Some("^[A-Za-z0-9._-]+$"))),
+        path("folder", "A folder of the page.", text().pattern(Some("^[a-z]+$"))),
+    ]
+}
+
+/// The query parameters of dry runs, history, changes of schemas, and watches.
+fn other_parameters() -> Vec<(&'static str, Parameter)> {
+    let query =
+        |id, name, about, schema: RefOr<Schema>| (id, parameter(name, ParameterIn::Query, about, schema));
+    let plain = |name, about, schema: ObjectBuilder| query(name, name, about, schema.into());
+    let flag = || ObjectBuilder::new().schema_type(Type::Boolean).default(Some(json!(false)));
+    vec![
+        plain("pretty", "`true` indents the JSON of the answer.", flag()),
+        plain("upsert", "`true` creates the config where there is none; without a condition only.", flag()),
+        plain(
+            "include",
+            "`revision` adds its revision to each record. In a list of configs that has an index of this name, that is \
+             a filter, and `$include` is this parameter.",
+            text().enum_values(Some(["revision"])),
+        ),
+        plain(
+            "fields",
+            "Paths of members with commas between, such as `db.port,name`: `data` has these only. A backslash stands \
+             before a dot, comma or backslash of a name. In a list of configs that has an index of this name, that is a \
+             filter, and `$fields` is this parameter.",
+            text().min_length(Some(1)),
+        ),
+        plain("dry_run", "`true` answers as the write would be answered, and stores nothing.", flag()),
+        plain(
+            "revision",
+            "The config as of this revision; 422 when the revision does not exist yet.",
+            integer(0),
+        ),
+        query(
+            "list_revision",
+            "revision",
+            "The list as it was at this revision; 422 when the revision does not exist yet. `$revision` where an indexed \
+             path has the name `revision`, which is a filter then.",
+            integer(0).into(),
+        ),
+        plain("before", "Only changes before this revision.", integer(0)),
+        query(
+            "audit_after",
+            "after",
+            "Oldest first, after the line with this number; not together with `before`.",
+            integer(0).into(),
+        ),
+        query("audit_before", "before", "Newest first, before the line with this number.", integer(0).into()),
+        query("audit_key", "key", "Only lines of this key.", text().into()),
+        query(
+            "audit_definition",
+            "definition",
+            "Only lines that name this definition; empty for all.",
+            text().into(),
+        ),
+        plain("since", "Only lines from this time on, as RFC 3339 has it.", time()),
+        plain("until", "Only lines before this time, as RFC 3339 has it.", time()),
+        plain("outcome", "Only lines with this outcome: `ok`, or the type of an error.", text()),
+        plain(
+            "policy",
+            "`force` stores a schema that configs do not fit.",
+            text().enum_values(Some(["force"])),
+        ),
+        plain("from", "Begins with the changes of this revision.", integer(0)),
+        plain("initial", "`true` begins with the current state; not together with `from`.", flag()),
+        plain("prev", "`true` returns the data of configs before each change, too.", flag()),
+        plain(
+            "wait",
+            "Seconds to wait for a change.",
+            integer(0).maximum(Some(f64::from(POLL_WAIT_MAX_S))).default(Some(json!(POLL_WAIT_DEFAULT_S))),
+        ),
+    ]
+}
+
+/// The query parameters that name definitions and configs.
+fn naming_parameters() -> Vec<(&'static str, Parameter)> {
+    let query =
+        |id, name, about, schema: RefOr<Schema>| (id, parameter(name, ParameterIn::Query, about, schema));
+    let keys = || ArrayBuilder::new().items(key()).max_items(Some(WATCH_KEYS_MAX)).into();
+    let patterns = || ArrayBuilder::new().items(pattern_of_keys()).max_items(Some(LIST_PATTERNS_MAX)).into();
+    vec![
+        query(
+            "definition",
+            "definition",
+            "Only this definition and its configs, or, with `*` at the end, those whose keys begin so; may be repeated. \
+             It need not exist yet.",
+            ArrayBuilder::new().items(pattern_of_keys()).max_items(Some(WATCH_KEYS_MAX)).into(),
+        ),
+        query(
+            "definition_patterns",
+            "definition",
+            "A definition's key, or the beginning of keys with `*` at its end; may be repeated.",
+            patterns(),
+        ),
+        query(
+            "watched_config",
+            "config_key",
+            "Only this config of the one `definition`; may be repeated.",
+            keys(),
+        ),
+    ]
+}
+
+/// The query parameters of lists and reads, and `mode` of a delete.
+fn list_parameters(limits: &Limits) -> Vec<(&'static str, Parameter)> {
+    let query =
+        |id, name, about, schema: ObjectBuilder| (id, parameter(name, ParameterIn::Query, about, schema));
+    let plain = |name, about, schema: ObjectBuilder| query(name, name, about, schema);
+    let by = |names: [&'static str; 3]| text().enum_values(Some(names)).default(Some(json!("modified_at")));
+    let limit = integer(1).maximum(Some(limits.page_limit)).default(Some(json!(10)));
+    let order = text().enum_values(Some(["asc", "desc"])).default(Some(json!("desc")));
+    let level =
+        text().enum_values(Some(["linearizable", "lease", "local"])).default(Some(json!("linearizable")));
+    vec![
+        plain(
+            "page",
+            "The number of the page, from 1. A page past the end is empty.",
+            integer(1).default(Some(json!(1))),
+        ),
+        plain("limit", "Records per page.", limit),
+        query(
+            "sort_definitions",
+            "sort_by",
+            "Ties are broken by key, ascending.",
+            by(["config_definition_key", "created_at", "modified_at"]),
+        ),
+        query(
+            "sort_across",
+            "sort_by",
+            "Ties are broken by the config's key, then by the definition's, ascending.",
+            text()
+                .enum_values(Some(["config_definition_key", "config_key", "created_at", "modified_at"]))
+                .default(Some(json!("modified_at"))),
+        ),
+        query(
+            "sort_api_keys",
+            "sort_by",
+            "Ties are broken by id, ascending.",
+            text()
+                .enum_values(Some(["key_id", "name", "created_at", "modified_at"]))
+                .default(Some(json!("modified_at"))),
+        ),
+        query(
+            "sort_configs",
+            "sort_by",
+            "`config_key`, `created_at`, `modified_at` or an indexed path of scalars; configs without a value come \
+             last in both directions, ties are broken by key, ascending.",
+            text().default(Some(json!("modified_at"))),
+        ),
+        plain("sort_order", "The direction.", order),
+        plain(
+            "search",
+            "Only records whose key contains this text, case-insensitively; empty for all.",
+            text(),
+        ),
+        plain(
+            "cursor",
+            "Taken from the `Link` of a page: the page after it, of the same state. The other parameters must be those \
+             of the first page, and `page` must be absent.",
+            text().pattern(Some("^[A-Za-z0-9_-]*$")),
+        ),
+        plain(
+            "consistency",
+            "`local` reads this node's state without asking the leader. `lease` rests on the leader's lease, where the \
+             settings allow it.",
+            level,
+        ),
+        plain(
+            "max_staleness_ms",
+            "The greatest age of the state of a `local` read; an older state is confirmed with the leader first.",
+            integer(0),
+        ),
+        plain(
+            "min_revision",
+            "Waits until this node has applied this revision; 504 when that takes too long.",
+            integer(0),
+        ),
+        plain(
+            "mode",
+            "`restrict` refuses to delete a definition that has configs.",
+            text().enum_values(Some(["restrict"])),
+        ),
+    ]
+}
+
+/// The filters of a list of configs: all parameters that have no other meaning.
+fn filters() -> Parameter {
+    let about = "Any further parameter is a filter on an indexed path: `db.port=5432` (repeated: any of the values), \
+        `n[gte]=`, `n[gt]=`, `n[lte]=`, `n[lt]=`, `n[ne]=`, `name[prefix]=`, `name[in]=a,b`, `n[exists]=true`; also on \
+        `created_at`, `modified_at` and `config_key`. Filters on several paths must all hold. A path that is not \
+        indexed is refused; of the pattern `labels.*` a filter names a member (`labels.team=search`), of `items[].name` it is \
+        the path itself. `data.<path>` names a path that has the name of a parameter.";
+    let any = ObjectBuilder::new()
+        .schema_type(Type::Object)
+        .additional_properties(Some(RefOr::T(Schema::from(text().build()))));
+    let mut filters = parameter("filters", ParameterIn::Query, about, any);
+    filters.style = Some(ParameterStyle::Form);
+    filters.explode = Some(true);
+    filters
+}
+
+fn header_parameters() -> Vec<(&'static str, Parameter)> {
+    let header =
+        |id, name, about, schema: ObjectBuilder| (id, parameter(name, ParameterIn::Header, about, schema));
+    let visible = |length_max| text().pattern(Some("^[!-~]+$")).max_length(Some(length_max));
+    vec![
+        header(
+            "X-Request-ID",
+            "X-Request-ID",
+            "An id for logs, 1 to 128 visible ASCII characters; any other is replaced by a new one.",
+            text(),
+        ),
+        header(
+            "If-Match",
+            "If-Match",
+            "Entity tags with commas between, one of which must be the `ETag` of the record, or `*` for any existing \
+             record. A weak tag matches no write.",
+            text().pattern(Some("^(\\*|(W/)?\"[!#-~]*\"(, ?(W/)?\"[!#-~]*\")*)$")),
+        ),
+        header(
+            "If-None-Match",
+            "If-None-Match",
+            "Entity tags that the caller has: 304 when one of them is current.",
+            text(),
+        ),
+        header(
+            "unless",
+            "If-None-Match",
+            "`*` creates, and fails when the record exists; entity tags with commas between: fails when the record has \
+             one of them.",
+            text().pattern(Some("^(\\*|(W/)?\"[!#-~]*\"(, ?(W/)?\"[!#-~]*\")*)$")),
+        ),
+        header(
+            "unless_tag",
+            "If-None-Match",
+            "Entity tags with commas between: fails when the record has one of them.",
+            text().pattern(Some("^(W/)?\"[!#-~]*\"(, ?(W/)?\"[!#-~]*\")*$")),
+        ),
+        header(
+            "create_only",
+            "If-None-Match",
+            "`*` creates, and fails when the record exists.",
+            text().enum_values(Some(["*"])),
+        ),
+        header(
+            "Idempotency-Key",
+            "Idempotency-Key",
+            "Makes the request safe to send again: the first answer is remembered and repeated. 422 when another request \
+             had the same key.",
+            visible(IDEMPOTENCY_KEY_BYTES_MAX),
+        ),
+        header(
+            "Last-Event-ID",
+            "Last-Event-ID",
+            "The `id` of the last event that the caller received: the stream continues after it, whatever `from` and \
+             `initial` say.",
+            text().pattern(Some("^[0-9]*$")),
+        ),
+        header(
+            "X-Change-Reason",
+            "X-Change-Reason",
+            "The reason of the change, stored in the history. UTF-8.",
+            text().max_length(Some(REASON_BYTES_MAX)),
+        ),
+    ]
+}

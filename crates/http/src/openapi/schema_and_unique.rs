@@ -1,0 +1,150 @@
+//! The operations on the schema, the unique paths and the index states of a definition.
+
+use serde_json::{Value, json};
+use utoipa::openapi::{
+    ArrayBuilder,
+    HttpMethod::{Get, Put},
+    Type,
+    schema::OneOfBuilder,
+};
+
+use super::{
+    builder::{
+        CODED, DRY_RUN_WRITE_PARAMETERS, Entry, READ_PARAMETERS, READ_REFUSALS, RECORD_HEADERS,
+        WRITE_REFUSALS, describe,
+    },
+    schemas::{
+        Field, Named, closed, example_schema, format_assertion, integer, key, location, nullable, open,
+        paths, schema_or_null, text,
+    },
+};
+use concord_model::limits::Limits;
+
+const TAG: &str = "definitions";
+const SCHEMA: &str = "/api/v1/config_definition/{config_definition_key}/schema";
+const UNIQUE: &str = "/api/v1/config_definition/{config_definition_key}/unique";
+const INDEXES: &str = "/api/v1/config_definition/{config_definition_key}/indexes";
+
+/// The entry of a part of a definition, which has the definition's entity tag.
+fn part(path: &'static str, id: &str, summary: &str, message: &str, payload: (&str, Value)) -> Entry {
+    describe(Get, path, TAG, id, summary)
+        .parameters(&["If-None-Match"])
+        .parameters(READ_PARAMETERS)
+        .success(200, message, payload, &[RECORD_HEADERS, CODED].concat())
+        .response(304, "The caller has the current version.", None, RECORD_HEADERS)
+        .refusals(READ_REFUSALS)
+        .refusals(&[404])
+}
+
+/// The operations of this file.
+pub(super) fn operations() -> Vec<Entry> {
+    let schema = || json!({ "json_schema": example_schema() });
+    let shown = json!({ "json_schema": example_schema(), "format_assertion": true });
+    let example_paths = || json!({ "paths": ["name"] });
+    let unique = || ("UniquePaths", example_paths());
+    let mut stored = schema();
+    stored["config_definition_key"] = json!("app");
+    let states =
+        json!({ "indexes": [{ "path": "port", "state": "building", "done": 51250, "of": 200_000 }] });
+    let schema_headers = [RECORD_HEADERS, &["X-Concord-Dry-Run", "X-Concord-Breaking-Configs"]].concat();
+    let unique_headers = [RECORD_HEADERS, &["X-Concord-Dry-Run"]].concat();
+    vec![
+        part(SCHEMA, "get_schema", "Show a definition's schema", "schema found", ("Rules", shown)),
+        describe(Put, SCHEMA, TAG, "update_schema", "Change a definition's schema")
+            .description(
+                "All configs of the definition must fit it; else 422, whose items name the first hundred that do not. \
+                 A dry run answers with a report of them instead. `policy=force` stores the schema nevertheless, and \
+                 adds the report: a config that does not fit stays unchanged, and must fit when it is next written.",
+            )
+            .parameters(DRY_RUN_WRITE_PARAMETERS)
+            .parameters(&["If-Match", "unless_tag", "policy"])
+            .body("NewRules", schema())
+            .success(200, "schema stored", ("RulesChange", stored), &schema_headers)
+            .refusals(WRITE_REFUSALS)
+            .refusals(&[404, 412, 507])
+            .refusal_with(422, &["X-Concord-Breaking-Configs"]),
+        part(UNIQUE, "get_unique", "Show a definition's unique paths", "unique paths found", unique()),
+        describe(Put, UNIQUE, TAG, "update_unique", "Replace a definition's unique paths")
+            .description(
+                "Indexed paths at which no two configs may have the same value. 409 when two configs already have the \
+                 same value; from then on every write that would repeat a value is answered with 409. An empty list \
+                 removes the constraint.",
+            )
+            .parameters(DRY_RUN_WRITE_PARAMETERS)
+            .parameters(&["If-Match", "unless_tag"])
+            .body("NewUniquePaths", example_paths())
+            .success(200, "unique paths stored", unique(), &unique_headers)
+            .refusals(WRITE_REFUSALS)
+            .refusals(&[404, 409, 412, 507]),
+        describe(Get, INDEXES, TAG, "get_index_states", "Show the states of a definition's indexes")
+            .description("The indexes of a large definition are built in the background, after the request that names them.")
+            .parameters(READ_PARAMETERS)
+            .success(
+                200,
+                "indexes found",
+                ("IndexStates", states),
+                &[RECORD_HEADERS, &["X-Concord-Index-Building"]].concat(),
+            )
+            .refusals(READ_REFUSALS)
+            .refusals(&[404]),
+    ]
+}
+
+/// The bodies of its requests.
+pub(super) fn requests(limits: &Limits) -> Vec<Named> {
+    vec![
+        ("NewRules", open(vec![("json_schema", schema_or_null().into())], vec![format_assertion()]).into()),
+        ("NewUniquePaths", open(vec![("paths", paths(limits).into())], Vec::new()).into()),
+    ]
+}
+
+/// The report of the configs that do not fit a schema.
+fn report() -> Vec<Field> {
+    let error = closed(vec![("loc", location().into()), ("msg", text().into())], Vec::new());
+    let config = closed(
+        vec![("config_key", key().into()), ("errors", ArrayBuilder::new().items(error).into())],
+        Vec::new(),
+    );
+    let scan = text()
+        .enum_values(Some(["full", "skipped"]))
+        .description(Some("`skipped`: every object fits the schema"));
+    vec![
+        ("breaking_count", integer(0).into()),
+        ("breaking", ArrayBuilder::new().items(config).max_items(Some(100)).into()),
+        ("checked", integer(0).description(Some("configs that were validated")).into()),
+        ("scan", scan.into()),
+    ]
+}
+
+/// The payloads of its answers.
+pub(super) fn payloads(limits: &Limits) -> Vec<Named> {
+    let schema = || -> Field { ("json_schema", nullable(Type::Object).into()) };
+    let stored = || vec![("config_definition_key", key().into()), schema()];
+    let change = OneOfBuilder::new()
+        .item(closed(stored(), Vec::new()).description(Some("stored")))
+        .item(
+            closed([stored(), report()].concat(), Vec::new()).description(Some("stored with `policy=force`")),
+        )
+        .item(closed(report(), Vec::new()).description(Some("a dry run")));
+    let asserted = nullable(Type::Boolean).description(Some(
+        "whether `format` is asserted; null where that depends on the draft, or without a schema",
+    ));
+    let state = closed(
+        vec![
+            ("path", text().into()),
+            ("state", text().enum_values(Some(["building", "ready"])).into()),
+            ("done", integer(0).description(Some("configs that are indexed")).into()),
+            ("of", integer(0).description(Some("all configs of the definition")).into()),
+        ],
+        Vec::new(),
+    );
+    vec![
+        ("Rules", closed(vec![schema(), ("format_assertion", asserted.into())], Vec::new()).into()),
+        ("RulesChange", change.into()),
+        ("UniquePaths", closed(vec![("paths", paths(limits).into())], Vec::new()).into()),
+        (
+            "IndexStates",
+            closed(vec![("indexes", ArrayBuilder::new().items(state).into())], Vec::new()).into(),
+        ),
+    ]
+}

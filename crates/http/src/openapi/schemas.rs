@@ -1,0 +1,137 @@
+//! Building blocks of schemas: texts, numbers, keys, times, objects, the envelope of a success, pages.
+//!
+//! **Invariant:** bodies of answers are closed, because clients compare them for equality; bodies of requests are open,
+//! because unknown members are ignored.
+
+use serde_json::{Value, json};
+use utoipa::openapi::{
+    ArrayBuilder, KnownFormat, ObjectBuilder, Ref, RefOr, Schema, SchemaFormat, Type,
+    schema::{AdditionalProperties, OneOfBuilder, SchemaType},
+};
+
+use concord_model::limits::{KEY_BYTES_MAX, Limits};
+
+/// A member of an object, with its name.
+pub(super) type Field = (&'static str, RefOr<Schema>);
+/// A component of the document, with its name.
+pub(super) type Named = (&'static str, RefOr<Schema>);
+
+/// A reference to a component by its name.
+pub(super) fn reference(name: &str) -> RefOr<Schema> {
+    Ref::from_schema_name(name).into()
+}
+
+pub(super) fn text() -> ObjectBuilder {
+    ObjectBuilder::new().schema_type(Type::String)
+}
+
+pub(super) fn integer(minimum: usize) -> ObjectBuilder {
+    ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(minimum))
+}
+
+pub(super) fn nullable(kind: Type) -> ObjectBuilder {
+    ObjectBuilder::new().schema_type(SchemaType::from_iter([kind, Type::Null]))
+}
+
+/// Any JSON value.
+pub(super) fn any_value() -> ObjectBuilder {
+    ObjectBuilder::new().schema_type(SchemaType::AnyValue)
+}
+
+pub(super) fn json_object() -> ObjectBuilder {
+    ObjectBuilder::new().schema_type(Type::Object)
+}
+
+pub(super) fn time() -> ObjectBuilder {
+    text()
+        .format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime)))
+        .description(Some("UTC with microseconds"))
+        .examples([json!("2026-03-01T12:00:00.000001Z")])
+}
+
+/// A key of a definition or config.
+pub(super) fn key() -> ObjectBuilder {
+    // The rule of `model::key`, as a pattern.
+    text().pattern(Some("^[A-Za-z0-9][A-Za-z0-9_.~-]*$")).max_length(Some(KEY_BYTES_MAX))
+}
+
+/// A key of a definition, or the beginning of such keys.
+pub(super) fn pattern_of_keys() -> ObjectBuilder {
+    text()
+        .pattern(Some(r"^(\*|[A-Za-z0-9][A-Za-z0-9_.~-]*\*?)$"))
+        .description(Some("the key of a definition, or a beginning with `*` at its end"))
+}
+
+/// A list of indexed paths.
+pub(super) fn paths(limits: &Limits) -> ArrayBuilder {
+    let path = text().description(Some(
+        "a path such as `db.port`, or a pattern such as `labels.*` or `items[].name`; `\\.` is a literal dot",
+    ));
+    ArrayBuilder::new().items(path).max_items(Some(limits.indexes)).unique_items(true)
+}
+
+/// A location in a request or document, outermost step first.
+pub(super) fn location() -> ArrayBuilder {
+    ArrayBuilder::new().items(OneOfBuilder::new().item(text()).item(integer(0)))
+}
+
+/// An object with these members; further members are allowed.
+pub(super) fn open(required: Vec<Field>, optional: Vec<Field>) -> ObjectBuilder {
+    let mut object = json_object();
+    for (name, schema) in required {
+        object = object.property(name, schema).required(name);
+    }
+    optional.into_iter().fold(object, |object, (name, schema)| object.property(name, schema))
+}
+
+/// An object with these members and no others.
+pub(super) fn closed(required: Vec<Field>, optional: Vec<Field>) -> ObjectBuilder {
+    open(required, optional).additional_properties(Some(AdditionalProperties::FreeForm(false)))
+}
+
+/// The envelope of a success around a payload.
+pub(super) fn envelope(payload: RefOr<Schema>) -> ObjectBuilder {
+    let status = text().enum_values(Some(["SUCCESS"]));
+    closed(vec![("status", status.into()), ("message", text().into()), ("data", payload)], Vec::new())
+}
+
+/// A page of a list of records.
+pub(super) fn page(record: &str) -> ObjectBuilder {
+    let meta = closed(
+        vec![("page", integer(1).into()), ("limit", integer(1).into()), ("total", integer(0).into())],
+        Vec::new(),
+    );
+    let results = ArrayBuilder::new().items(reference(record));
+    closed(vec![("results", results.into()), ("meta", meta.into())], Vec::new())
+}
+
+/// The two times of a record.
+pub(super) fn times() -> [Field; 2] {
+    [("created_at", time().into()), ("modified_at", time().into())]
+}
+
+/// The revision of a record, which it has where the caller asks for it.
+pub(super) fn included_revision() -> Field {
+    ("revision", integer(1).description(Some("with `include=revision`")).into())
+}
+
+/// A JSON schema, or null for none.
+pub(super) fn schema_or_null() -> ObjectBuilder {
+    nullable(Type::Object)
+        .description(Some(
+            "a JSON schema, draft 2020-12 unless `$schema` names another; without one, any object is valid",
+        ))
+        .examples([example_schema()])
+}
+
+/// Whether `format` is asserted, in a request.
+pub(super) fn format_assertion() -> Field {
+    let about = "whether `format` is asserted, in every draft; by default it is, and a definition whose schema is replaced \
+                 keeps what it had";
+    ("format_assertion", nullable(Type::Boolean).description(Some(about)).into())
+}
+
+/// The JSON schema of the examples.
+pub(super) fn example_schema() -> Value {
+    json!({ "type": "object", "properties": { "port": { "type": "integer" } }, "required": ["port"] })
+}

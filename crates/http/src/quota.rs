@@ -1,0 +1,143 @@
+//! Quotas of access keys at a request: what is refused with 429, and the headers that say what is left.
+//!
+//! `RateLimit-Policy` and `RateLimit` are those of draft-ietf-httpapi-ratelimit-headers-10. They are on the answers to
+//! keys that have a rate, and name the rate of which the least is left.
+//!
+//! **Invariant:** a request of the root key is not looked at.
+
+use axum::{
+    body::Body,
+    extract::Request,
+    response::{IntoResponse as _, Response},
+};
+use futures::StreamExt as _;
+use http::{HeaderName, HeaderValue, Method, header};
+
+use super::{CONFIGS, DEFINITIONS, across, decision, digits::number, extract::Params, reply::Problem};
+use concord_service::{
+    Principal, Refusal, Service,
+    quota::{Exceeded, Gauge, Held, RateLeft},
+};
+
+const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const LEFT: HeaderName = HeaderName::from_static("ratelimit");
+
+/// What a request uses of its key's quota.
+#[derive(Debug)]
+pub(super) struct Admitted {
+    rate: Option<RateLeft>,
+    /// A place for as long as the list is computed.
+    list: Option<Held>,
+    /// A place for as long as the watch is open.
+    watch: Option<Held>,
+    cursor: Option<Cursor>,
+}
+
+/// A page of a list, by a principal whose cursors may count.
+#[derive(Debug)]
+struct Cursor {
+    service: Service,
+    principal: Principal,
+    is_first: bool,
+}
+
+/// Admits a request whose credential is good. `None` when it has nothing to count.
+///
+/// # Errors
+/// When the quota is used up.
+pub(super) fn admit(
+    service: &Service,
+    principal: &Principal,
+    request: &Request,
+) -> Result<Option<Admitted>, Exceeded> {
+    if principal.key.is_none() { Ok(None) } else { admit_key(service, principal, request).map(Some) }
+}
+
+fn admit_key(service: &Service, principal: &Principal, request: &Request) -> Result<Admitted, Exceeded> {
+    let is_read = request.method() == Method::GET || request.method() == Method::HEAD;
+    let rate = service.admit_request(principal, decision::is_write(request))?;
+    let mut admitted = Admitted { rate, list: None, watch: None, cursor: None };
+    if !is_read {
+        return Ok(admitted);
+    }
+    match decision::route_of(request.uri().path()) {
+        Some(decision::WATCH | decision::CHANGES) => {
+            admitted.watch = service.admit_open(principal, Gauge::Watches)?;
+        }
+        Some(DEFINITIONS | CONFIGS | across::PATH) => {
+            admitted.list = service.admit_open(principal, Gauge::Lists)?;
+            let is_first = Params::from_uri(request.uri()).get("cursor").is_none_or(str::is_empty);
+            if is_first {
+                service.admit_cursor(principal)?;
+            }
+            admitted.cursor =
+                Some(Cursor { service: service.clone(), principal: principal.clone(), is_first });
+        }
+        Some(_) | None => {}
+    }
+    Ok(admitted)
+}
+
+impl Admitted {
+    /// Says in the answer what is left. A watch holds its place until it ends.
+    pub(super) fn end(self, mut response: Response) -> Response {
+        drop(self.list);
+        if let Some(rate) = self.rate {
+            say(&mut response, rate);
+        }
+        if !response.status().is_success() {
+            return response;
+        }
+        if let Some(Cursor { service, principal, is_first }) = self.cursor {
+            // The first page begins a cursor when there is a second one, the last page ends it.
+            if response.headers().contains_key(header::LINK) == is_first {
+                service.note_cursor(&principal, is_first);
+            }
+        }
+        match self.watch {
+            None => response,
+            Some(held) => response.map(|body| {
+                let body = body.into_data_stream().map(move |part| {
+                    let _until_the_stream_ends = &held;
+                    part
+                });
+                Body::from_stream(body)
+            }),
+        }
+    }
+}
+
+/// The answer to a request that has met a limit.
+pub(super) fn refused(exceeded: &Exceeded) -> Response {
+    let mut response = Problem::from(Refusal::LimitReached(exceeded.text.clone())).into_response();
+    response.headers_mut().insert(header::RETRY_AFTER, number(exceeded.retry_after_s));
+    if let Some(rate) = exceeded.rate {
+        say(&mut response, rate);
+    }
+    response
+}
+
+fn say(response: &mut Response, rate: RateLeft) {
+    let RateLeft { name, per_second, left, reset_s } = rate;
+    let value = |text: String| HeaderValue::from_str(&text).expect("a literal and numbers");
+    response.headers_mut().insert(POLICY, value(format!("\"{name}\";q={per_second};w=1")));
+    response.headers_mut().insert(LEFT, value(format!("\"{name}\";r={left};t={reset_s}")));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::StatusCode;
+
+    #[test]
+    fn a_refusal_says_which_rate_and_when_to_come_back() {
+        let rate = RateLeft { name: "writes", per_second: 5, left: 0, reset_s: 1 };
+        let exceeded = Exceeded { text: "too many".into(), retry_after_s: 7, rate: Some(rate) };
+        let response = refused(&exceeded);
+        assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+        let header = |name: &str| response.headers()[name].to_str().unwrap();
+        assert_eq!(header("retry-after"), "7");
+        assert_eq!(header("ratelimit-policy"), "\"writes\";q=5;w=1");
+        assert_eq!(header("ratelimit"), "\"writes\";r=0;t=1");
+    }
+}

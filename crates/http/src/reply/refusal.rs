@@ -1,0 +1,122 @@
+//! The status, the error type and the texts of each refusal.
+//!
+//! **Invariant:** each refusal has one status and one type, here and nowhere else. A text names nothing that the caller
+//! may not know of.
+
+use http::StatusCode;
+
+use super::{LogOnly, NOT_VALID};
+use concord_model::error::{Invalid, LocSegment, Rejection, Violation};
+use concord_service::Refusal;
+
+/// The errors that a refusal sends, and the text that is only logged.
+pub(super) fn violations(refusal: Refusal) -> (Vec<Violation>, Option<LogOnly>) {
+    let mut log_only = None;
+    let violations = match refusal {
+        Refusal::Rejected(Rejection::InBatch { index, rejection }) => {
+            let mut loc = vec!["operations".into(), LocSegment::Index(index.into())];
+            loc.extend(place_in_operation(&rejection));
+            vec![Violation::at(loc, rejection.to_string())]
+        }
+        Refusal::Rejected(rejection) => {
+            vec![Violation::at(place_in_operation(&rejection), rejection.to_string())]
+        }
+        Refusal::Invalid(Invalid::Violations(violations)) => violations,
+        Refusal::Invalid(Invalid::TooLarge(text))
+        | Refusal::Unavailable(text)
+        | Refusal::Undecided(text)
+        | Refusal::StorageFull(text)
+        | Refusal::Conflict(text)
+        | Refusal::Expired(text)
+        | Refusal::NotThere(text)
+        | Refusal::Building(text)
+        | Refusal::CursorExpired(text)
+        | Refusal::LimitReached(text) => vec![Violation::new(text)],
+        Refusal::TestFailed(violation)
+        | Refusal::ConflictAt(violation)
+        | Refusal::Invalid(Invalid::TooLargeAt(violation)) => vec![violation],
+        Refusal::NoMember(id) => vec![Violation::new(format!("node {id} is not a member of the cluster"))],
+        Refusal::Breaks(_, violations) => violations,
+        // The text names nothing that was asked for: it tells nothing about what exists.
+        Refusal::Forbidden { verb, operation } => {
+            let loc = operation.map(|index| vec!["operations".into(), LocSegment::Index(index.into())]);
+            let msg = format!("the access key has no right to `{verb}` here");
+            vec![Violation::at(loc.unwrap_or_default(), msg)]
+        }
+        Refusal::OfOperation(index, refusal) => {
+            let (mut all, logged) = violations(*refusal);
+            for violation in &mut all {
+                violation.loc.splice(0..0, ["operations".into(), LocSegment::Index(index.into())]);
+            }
+            log_only = logged;
+            all
+        }
+        Refusal::KeyEnded => vec![Violation::new(NOT_VALID)],
+        Refusal::Overloaded => vec![Violation::new("this node is at its limit of concurrent requests")],
+        Refusal::Internal(text) => {
+            log_only = Some(LogOnly(text));
+            vec![Violation::new("unexpected server error")]
+        }
+    };
+    (violations, log_only)
+}
+
+/// What of a write is rejected, where it is a part of it.
+fn place_in_operation(rejection: &Rejection) -> Vec<LocSegment> {
+    if let Rejection::TestFailed { operation } = rejection {
+        vec!["patch".into(), LocSegment::Index(*operation)]
+    } else {
+        Vec::new()
+    }
+}
+
+/// The status and error type of each refusal.
+pub(super) fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
+    const INVALID: (StatusCode, &str) = (StatusCode::UNPROCESSABLE_ENTITY, "validation_error");
+    const UNAUTHORIZED: (StatusCode, &str) = (StatusCode::UNAUTHORIZED, "unauthorized_error");
+    match refusal {
+        Refusal::Rejected(rejection) => match rejection {
+            Rejection::DefinitionExists | Rejection::ConfigExists | Rejection::DefinitionNotEmpty(_) => {
+                (StatusCode::CONFLICT, "conflict_error")
+            }
+            Rejection::DefinitionNotFound | Rejection::ConfigNotFound => {
+                (StatusCode::NOT_FOUND, "not_found_error")
+            }
+            Rejection::Precondition { .. } | Rejection::CheckFailed { .. } => {
+                (StatusCode::PRECONDITION_FAILED, "precondition_failed")
+            }
+            Rejection::RequestReused => INVALID,
+            Rejection::KeyEnded | Rejection::RootDisabled => UNAUTHORIZED,
+            Rejection::KeyNotFound => (StatusCode::NOT_FOUND, "not_found_error"),
+            Rejection::QuotaExceeded { .. } => (StatusCode::INSUFFICIENT_STORAGE, "storage_full"),
+            Rejection::KeyExists | Rejection::TooManyKeys | Rejection::NoKeyForKeys => {
+                (StatusCode::CONFLICT, "conflict_error")
+            }
+            Rejection::NotUnique { .. } | Rejection::TestFailed { .. } => {
+                (StatusCode::CONFLICT, "conflict_error")
+            }
+            // That of the operation, as if it had been requested alone.
+            Rejection::InBatch { rejection, .. } => {
+                status_and_type(&Refusal::Rejected((**rejection).clone()))
+            }
+        },
+        Refusal::Invalid(Invalid::Violations(_)) => INVALID,
+        Refusal::Invalid(Invalid::TooLarge(_) | Invalid::TooLargeAt(_)) => {
+            (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large")
+        }
+        Refusal::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable_error"),
+        Refusal::Undecided(_) => (StatusCode::GATEWAY_TIMEOUT, "timeout_error"),
+        Refusal::Overloaded | Refusal::LimitReached(_) => (StatusCode::TOO_MANY_REQUESTS, "rate_limited"),
+        Refusal::StorageFull(_) => (StatusCode::INSUFFICIENT_STORAGE, "storage_full"),
+        Refusal::Internal(_) => (StatusCode::INTERNAL_SERVER_ERROR, "server_error"),
+        Refusal::Conflict(_) | Refusal::TestFailed(_) | Refusal::ConflictAt(_) | Refusal::Building(_) => {
+            (StatusCode::CONFLICT, "conflict_error")
+        }
+        Refusal::NoMember(_) | Refusal::NotThere(_) => (StatusCode::NOT_FOUND, "not_found_error"),
+        Refusal::Expired(_) | Refusal::CursorExpired(_) => (StatusCode::GONE, "expired_error"),
+        Refusal::Breaks(..) => INVALID,
+        Refusal::OfOperation(_, refusal) => status_and_type(refusal),
+        Refusal::Forbidden { .. } => (StatusCode::FORBIDDEN, "forbidden_error"),
+        Refusal::KeyEnded => UNAUTHORIZED,
+    }
+}

@@ -1,0 +1,182 @@
+//! The schema and the unique paths of a definition, each a resource with a path of its own.
+//!
+//! Both are parts of the definition, so its revision is their entity tag.
+//!
+//! **Invariants:** a dry run reports the same configs that a refusal names. Only `policy=force` stores a schema that
+//! configs do not fit.
+
+use axum::extract::State;
+use serde_json::{Value, json};
+
+use super::{
+    body,
+    definitions::{KEY, find, identity},
+    extract::{Params, ReadRequest, WriteRequest, check_key, query_violation},
+    json::{Object, loc_json},
+    reply::{Problem, Reply},
+};
+use concord_model::{
+    access_key::Verb,
+    record::{Definition, Revision},
+};
+use concord_service::{Breaking, Compiled, NewSchema, NewUnique, Refusal, Report, Service, Tried, Write};
+
+/// Gets the schema of a definition.
+pub(super) async fn get(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
+    let part = |definition: &Definition| {
+        let schema = definition.schema.as_ref();
+        let asserted = schema.and_then(|schema| schema.formats.is_asserted());
+        Object::new()
+            .raw("json_schema", schema_or_null(definition.schema.as_deref()))
+            .value("format_assertion", &asserted)
+    };
+    get_part(&service, &request, "schema found", part).await
+}
+
+/// Replaces or removes the schema of a definition.
+pub(super) async fn put(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
+    let expect = request.condition.for_change()?;
+    let force = force(&request.params)?;
+    let (schema, format_assertion) = request.read(&service, body::new_schema).await?;
+    let (key, compiled) = (request.keys.definition, Compiled::default());
+    let new = NewSchema { key, schema, format_assertion, expect, force, compiled };
+    if request.caller.dry_run {
+        let tried = service.try_schema(request.caller, new).await?;
+        let data = with_report(Object::new(), &tried.report).finish();
+        let reply = Reply::ok("schema checked, nothing was stored", &data);
+        return Ok(reply.breaking_configs(tried.report.count).state_revision(tried.revision).dry_run());
+    }
+    let stored = new.schema.as_ref().map(|schema| schema.text.clone());
+    let data = identity(&new.key).raw("json_schema", schema_or_null(stored.as_deref()));
+    let principal = request.caller.principal.clone();
+    let written = service.write(request.caller, Write::SetSchema(new.clone())).await?;
+    let tried = if force { service.breaking(&principal, new).await } else { Ok(None) };
+    let reply = stored_reply(data, tried, written.revision);
+    Ok(reply.record_version(written.applied.revision, written.applied.at))
+}
+
+/// The answer when a schema is stored: with the report on its configs, where there is one. The write is done, so what
+/// keeps the report from being made refuses nothing.
+fn stored_reply(data: Object, tried: Result<Option<Tried>, Refusal>, revision: Revision) -> Reply {
+    match tried {
+        Ok(Some(tried)) => {
+            let reply = Reply::ok("schema stored", &with_report(data, &tried.report).finish());
+            reply.breaking_configs(tried.report.count).state_revision(tried.revision)
+        }
+        Ok(None) => Reply::ok("schema stored", &data.finish()).state_revision(revision),
+        Err(refusal) => {
+            tracing::warn!(?refusal, "a schema is stored by force, without a report on its configs");
+            let reply = Reply::ok("schema stored", &data.finish()).state_revision(revision);
+            reply.warning(
+                "the schema is stored, but its configs could not be checked; a dry run reports on them",
+            )
+        }
+    }
+}
+
+/// Gets the unique paths of a definition.
+pub(super) async fn get_unique(
+    State(service): State<Service>,
+    request: ReadRequest,
+) -> Result<Reply, Problem> {
+    let part = |definition: &Definition| Object::new().value("paths", &definition.unique);
+    get_part(&service, &request, "unique paths found", part).await
+}
+
+/// Replaces the unique paths of a definition.
+pub(super) async fn put_unique(
+    State(service): State<Service>,
+    request: WriteRequest,
+) -> Result<Reply, Problem> {
+    let expect = request.condition.for_change()?;
+    let paths = request.read(&service, body::new_paths).await?;
+    let data = Object::new().value("paths", &paths).finish();
+    let new = NewUnique { key: request.keys.definition, paths, expect };
+    if request.caller.dry_run {
+        let revision = service.try_unique(request.caller, new).await?;
+        return Ok(Reply::ok("unique paths checked, nothing was stored", &data)
+            .state_revision(revision)
+            .dry_run());
+    }
+    let written = service.write(request.caller, Write::SetUnique(new)).await?;
+    let reply = Reply::ok("unique paths stored", &data);
+    Ok(reply.record_version(written.applied.revision, written.applied.at).state_revision(written.revision))
+}
+
+/// Gets a part of a definition.
+async fn get_part(
+    service: &Service,
+    request: &ReadRequest,
+    message: &'static str,
+    part: impl Fn(&Definition) -> Object,
+) -> Result<Reply, Problem> {
+    let (consistency, ()) = request.params.with_consistency(Ok(()))?;
+    check_key(&request.definition(), KEY)?;
+    let key = request.definition();
+    let view = service.read(&request.principal, Verb::Read, &key, consistency).await?;
+    let definition = &find(&view)?.definition;
+    let reply = if request.has(definition.revision) {
+        Reply::not_modified()
+    } else {
+        Reply::ok(message, &part(definition).finish())
+    };
+    let reply =
+        reply.record_version(definition.revision, definition.modified_at).state_revision(view.revision());
+    Ok(reply.compressed_for(request.headers(), || true))
+}
+
+/// The text of a schema; `null` where there is none.
+fn schema_or_null(schema: Option<&str>) -> &str {
+    schema.unwrap_or("null")
+}
+
+fn with_report(data: Object, report: &Report) -> Object {
+    let breaking: Vec<Value> = report.breaking.iter().map(breaking_json).collect();
+    data.value("breaking_count", &report.count)
+        .value("breaking", &breaking)
+        .value("checked", &report.checked)
+        .value("scan", if report.scanned { &"full" } else { &"skipped" })
+}
+
+fn breaking_json(breaking: &Breaking) -> Value {
+    let errors: Vec<Value> = breaking
+        .violations
+        .iter()
+        .map(|violation| json!({"loc": loc_json(&violation.loc), "msg": violation.msg}))
+        .collect();
+    json!({"config_key": breaking.key.as_str(), "errors": errors})
+}
+
+/// Whether the caller sets `policy=force`.
+fn force(params: &Params) -> Result<bool, Problem> {
+    match params.get("policy") {
+        None => Ok(false),
+        Some("force") => Ok(true),
+        Some(_) => Err(Problem::violation(query_violation("policy", "`policy` must be `force` or absent"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::{body::to_bytes, response::IntoResponse as _};
+    use http::{StatusCode, header};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_schema_that_is_stored_is_200_whatever_keeps_the_report_from_being_made() {
+        for refusal in [
+            Refusal::Unavailable("the configs could not be checked in time".into()),
+            Refusal::Internal("a text for the log".into()),
+            Refusal::Overloaded,
+        ] {
+            let answer =
+                stored_reply(Object::new().raw("json_schema", "{}"), Err(refusal), 7).into_response();
+            assert_eq!(answer.status(), StatusCode::OK);
+            assert!(answer.headers()[header::WARNING].to_str().unwrap().contains("could not be checked"));
+            let body = to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+            let body: Value = serde_json::from_slice(&body).unwrap();
+            assert_eq!(body["data"], json!({"json_schema": {}}), "nothing of the refusal");
+        }
+    }
+}

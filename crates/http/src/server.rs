@@ -1,0 +1,404 @@
+//! The accept loop of a listener: a bounded number of connections, timeouts for idle and stalled ones, and a graceful
+//! shutdown.
+//!
+//! `axum::serve` has no timeout for request headers and none for the shutdown, so this drives hyper's server itself.
+//!
+//! | question | file |
+//! |---|---|
+//! | What is known of a connection, and when does it end? | `connection` |
+//! | What happens to a caller that does not read? | `socket`, over HTTP/2 `answer` |
+//! | Does a caller read fast enough while memory is scarce? | `pace` |
+//! | Who gets a place when all are taken? | `places` |
+//! | How many calls does an answer over HTTP/2 take? | `gather` |
+//! | Is it plain or encrypted, and which node has shown its certificate? | `wire` |
+//!
+//! What a connection may hold in memory is known: until a credential was good on it `FREE_HEAD_BYTES`, and of the
+//! rest all such connections together [`STRANGER_HEADS_BYTES`]; afterwards the head of a request ([`HEAD_BYTES_MAX`]),
+//! what HTTP/2's windows allow, and its answers.
+//!
+//! **Invariant:** neither the error of one connection nor a lack of file descriptors ends the loop or makes it spin.
+
+mod answer;
+mod connection;
+mod gather;
+mod pace;
+mod places;
+mod socket;
+mod wire;
+
+use std::{convert::Infallible, future::Future, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+
+use axum::{
+    Router,
+    response::{IntoResponse as _, Response},
+};
+use futures::{StreamExt as _, stream::FuturesUnordered};
+use http::{
+    HeaderMap, HeaderValue, Request, StatusCode, Version,
+    header::{CONNECTION, TRANSFER_ENCODING},
+};
+use hyper::{body::Incoming, service::service_fn};
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    server::conn::auto::Builder,
+};
+use rustix::net::sockopt;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+use tracing::{debug, error, warn};
+
+use super::boxed::boxed;
+use answer::{AnswerBody, StreamTasks};
+use concord_model::limits::{
+    HANDSHAKE_TIMEOUT, HEAD_BYTES_MAX, HTTP2_CONNECTION_WINDOW_BYTES, HTTP2_STREAMS_MAX,
+    SHUTDOWN_DRAIN_TIMEOUT, STRANGER_HEADS_BYTES,
+};
+use concord_net::NodeId;
+use concord_service::{CallerAddress, metrics::Connections};
+pub(crate) use connection::CallerConnection;
+use connection::{Connection, Ending, HeadBudget, Times};
+use gather::Gather;
+pub use places::ShareOf;
+use places::{Place, Places, ShareTaken};
+use socket::Socket;
+pub(crate) use wire::ShownNode;
+pub use wire::Transport;
+use wire::Wire;
+
+/// The pause after a failed `accept`, which as a rule is for lack of file descriptors.
+const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(50);
+/// How long a connection is silent before the kernel sends keep-alive probes.
+const TCP_KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+/// The interval of HTTP/2 pings on a silent connection, and how long the answer to one may take.
+const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(20);
+/// Connections that wait for a place in the share of their address. They have files beyond those of the places.
+const PARKED_MAX: usize = 64;
+/// How long an idle connection may take to be closed in order: over HTTP/2 it is told so.
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Bytes of a body over HTTP/2 that may be under way before it is read, on one stream.
+const HTTP2_STREAM_WINDOW_BYTES: u32 = 512 << 10;
+/// Longest frame of HTTP/2 that is accepted: the least that the protocol allows.
+const HTTP2_FRAME_BYTES: u32 = 16 << 10;
+/// Bytes of an answer over HTTP/2 that wait for the socket, per stream.
+const HTTP2_SEND_BYTES: usize = 64 << 10;
+/// Streams that the caller has reset before they were served (CVE-2023-44487), and that the node had to reset for the
+/// caller's errors, after which a connection ends.
+const HTTP2_RESET_STREAMS_MAX: usize = 20;
+const HTTP2_FAULTY_STREAMS_MAX: usize = 128;
+
+/// How a listener serves.
+#[derive(Debug, Clone, Copy)]
+pub struct ServeOptions {
+    /// Connections that are open at once.
+    pub connections_max: usize,
+    /// Those of one address.
+    pub per_address_max: usize,
+    /// Which of an address's connections count.
+    pub share_of: ShareOf,
+    /// Bounds the wait for a whole request, until a credential was good on the connection.
+    pub header_timeout: Duration,
+    /// Bounds it afterwards.
+    pub idle_timeout: Duration,
+    /// Bounds the time in which a caller takes the next part of its answer.
+    pub send_timeout: Duration,
+}
+
+/// What answers the requests of a listener. It is cloned for each connection.
+pub trait Answerer: Clone + Send + Sync + 'static {
+    /// Answers a request. Each connection has a counter of its own for those in flight: one that all connections
+    /// change moves between the processors with each request.
+    fn answer(self: Arc<Self>, request: Request<Incoming>)
+    -> impl Future<Output = Response> + Send + 'static;
+
+    /// Whether answers that are taken slowly are in the way of others.
+    fn is_memory_scarce(&self) -> bool {
+        false
+    }
+
+    /// Where its open connections are counted, if they are.
+    fn connections(&self) -> Option<Connections> {
+        None
+    }
+
+    /// Notes why a connection was not taken. Whoever reaches the listener may make it happen at any rate.
+    fn note_failed_handshake(&self, why: &str) {
+        debug!("a handshake has failed: {why}");
+    }
+}
+
+impl Answerer for Router {
+    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response {
+        let Ok(answer) = Self::clone(&self).oneshot(request).await;
+        answer
+    }
+}
+
+/// What all connections of a listener share.
+struct Server<A> {
+    builder: Builder<StreamTasks>,
+    answerer: A,
+    transport: Transport,
+    times: Times,
+    stopping: CancellationToken,
+    places: Arc<Places>,
+    /// Permits of connections that wait for a place in the share of their address.
+    parked: Semaphore,
+}
+
+/// Serves until `stop` resolves, then accepts no more connections and waits for the requests in flight.
+pub async fn serve(
+    listener: TcpListener,
+    answerer: impl Answerer,
+    (transport, options): (Transport, ServeOptions),
+    stop: impl Future<Output = ()> + Send + 'static,
+) {
+    let ServeOptions { header_timeout: header, idle_timeout: idle, send_timeout: send, .. } = options;
+    let times = Times { header, idle, send };
+    let stopping = CancellationToken::new();
+    let server = Arc::new(Server {
+        builder: builder(),
+        answerer,
+        transport,
+        times,
+        stopping: stopping.clone(),
+        places: Arc::new(Places::new(options.connections_max, options.per_address_max, options.share_of)),
+        parked: Semaphore::new(PARKED_MAX),
+    });
+    let budget = Arc::new(HeadBudget::new(STRANGER_HEADS_BYTES));
+    let mut connections = JoinSet::new();
+    let mut stop = pin!(stop);
+    loop {
+        let (stream, address) = tokio::select! {
+            biased;
+            () = &mut stop => break,
+            Some(ended) = connections.join_next() => {
+                log_panic(ended);
+                continue;
+            }
+            accepted = accept(&listener) => accepted,
+        };
+        let connection = Arc::new(Connection::new(budget.clone()));
+        let place = tokio::select! {
+            biased;
+            () = &mut stop => break,
+            place = server.places.take(address.ip(), &connection) => place,
+        };
+        match place {
+            Ok(place) => drop(connections.spawn(server.clone().run(stream, connection, place))),
+            // Its address's affair: the others do not wait for it.
+            Err(ShareTaken) => drop(connections.spawn(server.clone().run_later(stream, connection, address))),
+        }
+    }
+    drop(listener);
+    stopping.cancel();
+    drain(connections).await;
+}
+
+/// Waits for the requests in flight, and aborts what is left.
+async fn drain(mut connections: JoinSet<()>) {
+    let drained = async { while connections.join_next().await.is_some() {} };
+    if timeout(SHUTDOWN_DRAIN_TIMEOUT, drained).await.is_err() {
+        warn!(
+            connections = connections.len(),
+            "requests were still in flight after the shutdown timeout and are aborted"
+        );
+    }
+    connections.shutdown().await;
+}
+
+impl<A: Answerer> Server<A> {
+    /// Serves a connection once its address has a place for it.
+    async fn run_later(self: Arc<Self>, stream: TcpStream, connection: Arc<Connection>, address: SocketAddr) {
+        let Ok(parked) = self.parked.try_acquire() else {
+            debug!(%address, "an address opens more connections than one may");
+            return;
+        };
+        let place = self.places.take_later(address.ip(), &connection).await;
+        drop(parked);
+        match place {
+            Some(place) => self.run(stream, connection, place).await,
+            None => debug!(%address, "an address has as many connections as one may have"),
+        }
+    }
+
+    /// Takes a connection. `None` when it ends before it is taken: the handshake fails or takes too long, or the place is
+    /// needed.
+    async fn take(&self, stream: TcpStream, connection: &Arc<Connection>) -> Option<(Wire, Option<NodeId>)> {
+        let socket = |stream| Socket::new(stream, Arc::clone(connection), self.times);
+        if !self.transport.is_tls() {
+            return Some((Wire::Plain(socket(stream)), None));
+        }
+        // Boxed: it is needed for a moment, and the task of the connection would keep the space.
+        let taken = Box::pin(timeout(HANDSHAKE_TIMEOUT, self.transport.take(stream, socket)));
+        tokio::select! {
+            biased;
+            () = self.stopping.cancelled() => None,
+            taken = taken => match taken {
+                Ok(Ok(taken)) => Some(taken),
+                // Whoever only looks whether the port is open.
+                Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => None,
+                Ok(Err(error)) => {
+                    self.answerer.note_failed_handshake(&error.to_string());
+                    None
+                }
+                Err(_) => {
+                    debug!("a handshake takes too long");
+                    None
+                }
+            },
+            ending = connection.ending(self.times, || false) => {
+                debug!(?ending, "a connection is ended in its handshake");
+                None
+            }
+        }
+    }
+
+    /// Serves a connection to its end.
+    async fn run(self: Arc<Self>, stream: TcpStream, connection: Arc<Connection>, place: Place) {
+        // A socket without a peer is closed already.
+        let address = stream.peer_addr().map_or(place.address(), |address| address.ip().to_canonical());
+        let caller = CallerAddress::new(address, place.address());
+        let (_place, _counted) = (place, self.answerer.connections().map(|all| all.open()));
+        let Some((wire, node)) = self.take(stream, &connection).await else { return };
+        let socket = TokioIo::new(Gather::new(wire));
+        let (answerer, owner) = (Arc::new(self.answerer.clone()), connection.clone());
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            let in_flight = owner.begin(request.extensions_mut());
+            if let Some(node) = node {
+                request.extensions_mut().insert(ShownNode(node));
+            }
+            let is_http2 = request.version() == Version::HTTP_2;
+            let (answerer, caller) = (answerer.clone(), caller.clone());
+            let answered = async move || {
+                let answer = if has_plain_framing(request.headers()) {
+                    answerer.answer(request).await
+                } else {
+                    (StatusCode::BAD_REQUEST, [(CONNECTION, "close")]).into_response()
+                };
+                Ok::<_, Infallible>(answer.map(|body| AnswerBody::new(body, in_flight, is_http2)))
+            };
+            boxed(|| caller.serve(answered()))
+        });
+        // Boxed: as part of the task it would take its space twice, once to be moved in and once to be awaited.
+        let mut served = Box::pin(self.builder.serve_connection_with_upgrades(socket, service));
+        let must_end = async {
+            tokio::select! {
+                biased;
+                () = self.stopping.cancelled() => None,
+                ending = connection.ending(self.times, || self.answerer.is_memory_scarce()) => Some(ending),
+            }
+        };
+        // The only element of a set, which polls it when it was woken itself. The task is woken several times for each
+        // request, and each poll would take three locks, one of them common to all connections.
+        let mut must_end: FuturesUnordered<_> = [must_end].into_iter().collect();
+        let ending = tokio::select! {
+            biased;
+            ended = served.as_mut() => {
+                if let Err(error) = ended {
+                    // A client may disconnect at any time: this is no failure of the node.
+                    debug!("a connection ended: {error}");
+                }
+                return;
+            }
+            Some(ending) = must_end.next() => ending,
+        };
+        let Some(ending) = ending else {
+            served.as_mut().graceful_shutdown();
+            // Bounded by the caller.
+            drop(served.await);
+            return;
+        };
+        debug!(?ending, "a connection is ended");
+        if ending == Ending::Idle {
+            served.as_mut().graceful_shutdown();
+            // A request that came at the last moment is answered all the same.
+            while timeout(GOODBYE_TIMEOUT, served.as_mut()).await.is_err() && connection.in_flight() > 0 {
+                if connection.must_end_now(self.times) {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Whether a request has no encoding of its transfer but `chunked`, once. hyper also takes `chunked, chunked`, which
+/// another server in front may read in another way. It refuses by itself all else that leaves the length in doubt.
+fn has_plain_framing(headers: &HeaderMap) -> bool {
+    let mut encodings = headers.get_all(TRANSFER_ENCODING).iter();
+    let is_plain = |encoding: &HeaderValue| encoding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
+    encodings.next().is_none_or(is_plain) && encodings.next().is_none()
+}
+
+fn builder() -> Builder<StreamTasks> {
+    let mut builder = Builder::new(StreamTasks);
+    // No header timeout: hyper would set and remove a timer for each request. `Connection::ending` bounds that wait
+    // with one timer for each connection.
+    builder.http1().header_read_timeout(None::<Duration>).max_buf_size(HEAD_BYTES_MAX);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(HTTP2_STREAMS_MAX)
+        .max_header_list_size(u32::try_from(HEAD_BYTES_MAX).unwrap_or(u32::MAX))
+        .initial_stream_window_size(HTTP2_STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(HTTP2_CONNECTION_WINDOW_BYTES)
+        .max_frame_size(HTTP2_FRAME_BYTES)
+        .max_send_buf_size(HTTP2_SEND_BYTES)
+        .max_pending_accept_reset_streams(HTTP2_RESET_STREAMS_MAX)
+        .max_local_error_reset_streams(HTTP2_FAULTY_STREAMS_MAX)
+        .keep_alive_interval(HTTP2_PING_INTERVAL)
+        .keep_alive_timeout(HTTP2_PING_INTERVAL);
+    builder
+}
+
+/// The next connection.
+async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
+    let mut is_first_failure = true;
+    loop {
+        match listener.accept().await {
+            Ok((stream, address)) => {
+                if let Err(error) = set_options(&stream) {
+                    debug!("the options of a connection can't be set: {error}");
+                }
+                return (stream, address);
+            }
+            Err(error) if is_client_error(&error) => {
+                debug!("a connection was closed before it was accepted: {error}");
+            }
+            Err(error) => {
+                if is_first_failure {
+                    warn!("connections can't be accepted, trying again: {error}");
+                    is_first_failure = false;
+                }
+                sleep(ACCEPT_RETRY_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Disables Nagle's algorithm, and enables keep-alive so that a vanished client is detected: a watch or a stream of log
+/// entries may be silent without limit.
+fn set_options(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    Ok(sockopt::set_tcp_keepidle(stream, TCP_KEEPALIVE_IDLE)?)
+}
+
+fn is_client_error(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    [ConnectionAborted, ConnectionRefused, ConnectionReset].contains(&error.kind())
+}
+
+fn log_panic(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended {
+        error!("a connection's task failed: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,449 @@
+//! What the node knows of one connection, and when it ends it.
+//!
+//! A connection is *known* once a credential was good on it. Until then it has the short time-out, its place may be
+//! taken by a new one, and what it sends without a whole request is counted.
+//!
+//! | ends it | until it is known | afterwards |
+//! |---|---|---|
+//! | no whole request since the last answer | header timeout | idle timeout |
+//! | a part of an answer that is not taken | the shorter of send and header timeout | send timeout; over HTTP/2 it ends the stream only |
+//! | answers that are taken slowly while memory is scarce | | [`SCARCE_TIMEOUT`], over HTTP/2 the stream only |
+//! | bytes without a whole request | [`STRANGER_BYTES_MAX`], those above [`FREE_HEAD_BYTES`] of a common budget | the head of one request |
+//! | its place is needed | at once | never |
+//!
+//! hyper itself has no idle timeout for HTTP/2, one timer for the idle time and the head of HTTP/1, which it sets anew
+//! for each request, and none for writing. HTTP/1 waits in the socket (`socket.rs`), HTTP/2 in its flow control, which
+//! only the parts of an answer see (`answer.rs`). All of it is watched here by one timer for each connection, which is
+//! set anew when it fires.
+//!
+//! **Invariant:** an answer in flight whose parts are taken in time ends no connection, however long it takes: a watch
+//! may be silent without limit. Nor does one that is not taken end the other streams of its connection.
+
+use std::{
+    sync::{
+        Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use http::Extensions;
+use tokio::{sync::Notify, time::timeout};
+
+use super::{answer::Untaken, pace::Pace};
+use concord_model::limits::{FREE_HEAD_BYTES, SCARCE_TIMEOUT, STRANGER_BYTES_MAX};
+
+/// How many send timeouts a stream may stand still while other streams of its connection are taken: a slow link gives
+/// each of 256 streams its turn in that time.
+const SHARED_LINK_TIMES: u32 = 8;
+
+/// Answers that have ended and are still listed, beside as many as twice those in flight.
+const ENDED_ANSWERS_MAX: usize = 16;
+
+/// The zero of the clock of all connections.
+static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// Milliseconds since [`BEGIN`], from 1: zero is *never*.
+pub(super) fn now() -> u64 {
+    u64::try_from(BEGIN.elapsed().as_millis()).unwrap_or(u64::MAX).saturating_add(1)
+}
+
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// How long a connection may take.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Times {
+    /// Without a whole request, until it is known.
+    pub(super) header: Duration,
+    /// Without a whole request, afterwards.
+    pub(super) idle: Duration,
+    /// To take the next part of an answer.
+    pub(super) send: Duration,
+}
+
+/// Why a connection is ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// No whole request came in time.
+    Idle,
+    /// The caller does not take its answer.
+    Stalled,
+    /// The caller takes its answers slowly while others need the memory.
+    Slow,
+    /// A new connection needs the place.
+    Evicted,
+}
+
+/// The bytes that unknown connections may hold in common.
+#[derive(Debug)]
+pub(super) struct HeadBudget(AtomicUsize);
+
+impl HeadBudget {
+    pub(super) fn new(bytes: usize) -> Self {
+        Self(AtomicUsize::new(bytes))
+    }
+
+    fn take(&self, bytes: usize) -> bool {
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| free.checked_sub(bytes)).is_ok()
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// What is known of a connection.
+#[derive(Debug)]
+pub(super) struct Connection {
+    is_known: AtomicBool,
+    begun: Instant,
+    /// Requests whose answer is not wholly handed over, over HTTP/2 not wholly taken.
+    in_flight: AtomicUsize,
+    /// Since when there is none.
+    idle_since: AtomicU64,
+    /// The socket takes no more.
+    is_blocked: AtomicBool,
+    is_evicted: AtomicBool,
+    /// Wakes [`Self::ending`], which looks again at this time by itself.
+    woken: Notify,
+    looks_at: AtomicU64,
+    /// Bytes read since the last whole request, while it is unknown; and those of them that the budget has given.
+    unasked: AtomicUsize,
+    charged: AtomicUsize,
+    budget: Arc<HeadBudget>,
+    /// Answers over HTTP/2 that may wait for the caller.
+    answers: Mutex<Vec<Weak<Untaken>>>,
+    is_http2: AtomicBool,
+    pace: Mutex<Pace>,
+}
+
+impl Connection {
+    pub(super) fn new(budget: Arc<HeadBudget>) -> Self {
+        Self {
+            is_known: AtomicBool::new(false),
+            begun: Instant::now(),
+            in_flight: AtomicUsize::new(0),
+            idle_since: AtomicU64::new(now()),
+            is_blocked: AtomicBool::new(false),
+            is_evicted: AtomicBool::new(false),
+            woken: Notify::new(),
+            looks_at: AtomicU64::new(0),
+            unasked: AtomicUsize::new(0),
+            charged: AtomicUsize::new(0),
+            budget,
+            answers: Mutex::default(),
+            is_http2: AtomicBool::new(false),
+            pace: Mutex::default(),
+        }
+    }
+
+    fn pace(&self) -> MutexGuard<'_, Pace> {
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something waits for the caller: an answer over HTTP/2, or the socket.
+    pub(super) fn begins_to_owe(&self) {
+        let now = now();
+        self.pace().begin(now);
+        // Once for each look and not for each answer.
+        if self.looks_at.load(Ordering::Relaxed) > now + millis(SCARCE_TIMEOUT) {
+            self.woken.notify_one();
+        }
+    }
+
+    /// It waits no more.
+    pub(super) fn ceases_to_owe(&self) {
+        self.pace().end(now());
+    }
+
+    /// The caller has taken bytes of an answer over HTTP/2.
+    pub(super) fn note_taken(&self, bytes: usize) {
+        self.pace().note_taken(bytes, now());
+    }
+
+    /// The socket has taken a part of what it was offered.
+    pub(super) fn note_written(&self, bytes: usize) {
+        // Over HTTP/2 the answers count them.
+        if !self.is_http2.load(Ordering::Relaxed) {
+            self.note_taken(bytes);
+        }
+    }
+
+    /// Watches whether an answer over HTTP/2 is taken.
+    pub(super) fn list(&self, answer: &Arc<Untaken>) {
+        self.is_http2.store(true, Ordering::Relaxed);
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        // Not for each answer: with hundreds of them in flight that would be a walk over as many for each.
+        if answers.len() > 2 * self.in_flight() + ENDED_ANSWERS_MAX {
+            answers.retain(|answer| answer.strong_count() > 0);
+        }
+        answers.push(Arc::downgrade(answer));
+    }
+
+    /// Requests whose answer is not wholly taken.
+    pub(super) fn in_flight(&self) -> usize {
+        // With the time since when there is none, which is stored before.
+        self.in_flight.load(Ordering::Acquire)
+    }
+
+    pub(super) fn is_known(&self) -> bool {
+        self.is_known.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn age(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    /// Asks the connection to end, because its place is needed.
+    pub(super) fn evict(&self) {
+        self.is_evicted.store(true, Ordering::Relaxed);
+        self.woken.notify_one();
+    }
+
+    /// A request has arrived: counts it until the guard is dropped, and lets its handler say that it is known.
+    pub(super) fn begin(self: &Arc<Self>, extensions: &mut Extensions) -> InFlight {
+        if !self.is_known() {
+            self.unasked.store(0, Ordering::Relaxed);
+            self.budget.give_back(self.charged.swap(0, Ordering::Relaxed));
+            extensions.insert(CallerConnection(Arc::clone(self)));
+        }
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        InFlight(Arc::clone(self))
+    }
+
+    /// Counts bytes that were read. False when an unknown connection may hold no more.
+    pub(super) fn note_read(&self, bytes: usize) -> bool {
+        if self.is_known() {
+            return true;
+        }
+        let before = self.unasked.fetch_add(bytes, Ordering::Relaxed);
+        let after = before + bytes;
+        let charge = after.saturating_sub(before.max(FREE_HEAD_BYTES));
+        if after > STRANGER_BYTES_MAX || !self.budget.take(charge) {
+            return false;
+        }
+        self.charged.fetch_add(charge, Ordering::Relaxed);
+        true
+    }
+
+    /// Whether the socket has stopped or begun again to take what is written.
+    pub(super) fn note_blocked(&self, is_blocked: bool) {
+        self.idle_since.store(now(), Ordering::Relaxed);
+        self.is_blocked.store(is_blocked, Ordering::Relaxed);
+        if is_blocked {
+            self.begins_to_owe();
+        } else {
+            self.ceases_to_owe();
+        }
+    }
+
+    /// Resolves when the connection must end. Others need the memory that answers hold when `is_scarce` says so.
+    pub(super) async fn ending(&self, times: Times, is_scarce: impl Fn() -> bool) -> Ending {
+        loop {
+            let pause = match self.check(times, now(), &is_scarce) {
+                Ok(pause) => pause,
+                Err(ending) => return ending,
+            };
+            self.looks_at.store(now().saturating_add(millis(pause)), Ordering::Relaxed);
+            // Whether it is time or it was woken, it looks again.
+            drop(timeout(pause, self.woken.notified()).await);
+            if self.is_evicted.load(Ordering::Relaxed) && !self.is_known() {
+                return Ending::Evicted;
+            }
+        }
+    }
+
+    /// Whether the connection must end, although requests are in flight.
+    pub(super) fn must_end_now(&self, times: Times) -> bool {
+        matches!(self.check(times, now(), || false), Err(Ending::Stalled | Ending::Slow))
+    }
+
+    /// After which time to look again, unless it must end now. Resets the streams that must end.
+    fn check(&self, times: Times, now: u64, is_scarce: impl Fn() -> bool) -> Result<Duration, Ending> {
+        let (idle, send) = if self.is_known() {
+            (times.idle, times.send)
+        } else {
+            (times.header, times.send.min(times.header))
+        };
+        let is_blocked = self.is_blocked.load(Ordering::Relaxed);
+        if self.in_flight() == 0 && !is_blocked {
+            let left = (self.idle_since.load(Ordering::Relaxed) + millis(idle)).saturating_sub(now);
+            return if left == 0 { Err(Ending::Idle) } else { Ok(Duration::from_millis(left)) };
+        }
+        let (owes, is_slow, moves) = {
+            let mut pace = self.pace();
+            (pace.owes(), pace.is_slow(now), pace.has_moved_within(send, now))
+        };
+        let pause = idle.min(send).max(Duration::from_millis(1));
+        if !owes {
+            // What begins to wait from now on wakes it.
+            return Ok(pause);
+        }
+        let pause = pause.min(SCARCE_TIMEOUT);
+        let is_scarce = is_scarce();
+        if is_scarce && is_slow && is_blocked {
+            return Err(Ending::Slow);
+        }
+        let limit = if moves && !is_scarce { send * SHARED_LINK_TIMES } else { send };
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.retain(|answer| answer.strong_count() > 0);
+        for answer in answers.iter().filter_map(Weak::upgrade) {
+            let must_end =
+                answer.has_stood_still(limit, now) || (is_scarce && is_slow && answer.is_slow(now));
+            if must_end && !(self.is_known() && answer.reset()) {
+                return Err(Ending::Stalled);
+            }
+        }
+        Ok(pause)
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.budget.give_back(*self.charged.get_mut());
+    }
+}
+
+/// In a request's extensions: the connection that it arrived on, while that is unknown.
+#[derive(Debug, Clone)]
+pub(crate) struct CallerConnection(Arc<Connection>);
+
+impl CallerConnection {
+    /// Notes that the credential of a request was good.
+    pub(crate) fn mark_known(extensions: &Extensions) {
+        if let Some(Self(connection)) = extensions.get() {
+            connection.is_known.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A request in flight.
+#[derive(Debug)]
+pub(super) struct InFlight(pub(super) Arc<Connection>);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.idle_since.store(now(), Ordering::Relaxed);
+        // Whoever sees that there is none sees since when.
+        self.0.in_flight.fetch_sub(1, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::answer::AnswerBody;
+    use axum::body::Body;
+    use futures::FutureExt as _;
+
+    const TIMES: Times = Times {
+        header: Duration::from_millis(10),
+        idle: Duration::from_millis(75),
+        send: Duration::from_millis(30),
+    };
+
+    fn never() -> bool {
+        false
+    }
+
+    fn connection(budget: usize) -> Arc<Connection> {
+        let connection = Connection::new(Arc::new(HeadBudget::new(budget)));
+        connection.idle_since.store(1000, Ordering::Relaxed);
+        Arc::new(connection)
+    }
+
+    fn make_known(connection: &Arc<Connection>) {
+        let mut extensions = Extensions::new();
+        drop(connection.begin(&mut extensions));
+        CallerConnection::mark_known(&extensions);
+        connection.idle_since.store(1000, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn an_idle_connection_ends_sooner_until_it_is_known() {
+        let stranger = connection(0);
+        assert_eq!(stranger.check(TIMES, 1009, never), Ok(Duration::from_millis(1)));
+        assert_eq!(stranger.check(TIMES, 1010, never), Err(Ending::Idle));
+        let known = connection(0);
+        make_known(&known);
+        assert_eq!(known.check(TIMES, 1074, never), Ok(Duration::from_millis(1)));
+        assert_eq!(known.check(TIMES, 1075, never), Err(Ending::Idle));
+    }
+
+    #[test]
+    fn a_request_in_flight_and_a_blocked_socket_are_not_idle() {
+        let one = connection(0);
+        let in_flight = one.begin(&mut Extensions::new());
+        assert!(one.check(TIMES, u64::MAX / 2, never).is_ok());
+        drop(in_flight);
+        one.note_blocked(true);
+        assert!(one.check(TIMES, u64::MAX / 2, never).is_ok());
+        one.note_blocked(false);
+        assert_eq!(one.check(TIMES, u64::MAX / 2, never), Err(Ending::Idle));
+    }
+
+    #[test]
+    fn what_strangers_send_without_a_request_has_a_budget() {
+        let budget = Arc::new(HeadBudget::new(10));
+        let one = Arc::new(Connection::new(Arc::clone(&budget)));
+        assert!(one.note_read(FREE_HEAD_BYTES) && one.note_read(10));
+        let two = Connection::new(Arc::clone(&budget));
+        assert!(two.note_read(FREE_HEAD_BYTES) && !two.note_read(1), "the first one has all of the rest");
+        drop(one.begin(&mut Extensions::new()));
+        assert!(two.note_read(10), "the first one's head is read");
+        drop(two);
+        make_known(&one);
+        assert!(one.note_read(10 * STRANGER_BYTES_MAX), "a known one is bounded by hyper");
+        let three = Connection::new(budget);
+        assert!(three.note_read(FREE_HEAD_BYTES + 10) && !three.note_read(1));
+        let alone = Connection::new(Arc::new(HeadBudget::new(usize::MAX)));
+        assert!(alone.note_read(STRANGER_BYTES_MAX) && !alone.note_read(1));
+    }
+
+    #[test]
+    fn what_begins_to_wait_is_looked_at_soon_and_once() {
+        let one = connection(0);
+        one.looks_at.store(u64::MAX, Ordering::Relaxed);
+        one.begins_to_owe();
+        assert!(one.woken.notified().now_or_never().is_some());
+        one.ceases_to_owe();
+        one.looks_at.store(now() + millis(SCARCE_TIMEOUT), Ordering::Relaxed);
+        one.begins_to_owe();
+        assert!(one.woken.notified().now_or_never().is_none());
+    }
+
+    #[test]
+    fn a_reader_that_is_slow_while_memory_is_scarce_makes_way() {
+        let (one, long) = (connection(0), Duration::from_secs(600));
+        let times = Times { header: long, idle: long, send: long };
+        make_known(&one);
+        let _in_flight = one.begin(&mut Extensions::new());
+        one.note_blocked(true);
+        let later = now() + 60_000;
+        assert!(one.check(times, later, never).is_ok());
+        one.note_written(100 << 20);
+        assert!(one.check(times, later, || true).is_ok(), "it takes more than a MiB a second");
+        assert_eq!(one.check(times, later + 600_000, || true), Err(Ending::Slow));
+        one.note_blocked(false);
+        assert!(one.check(times, later + 600_000, || true).is_ok(), "nothing waits");
+    }
+
+    #[test]
+    fn answers_that_have_ended_are_not_listed_for_ever() {
+        let one = connection(0);
+        make_known(&one);
+        let answer = || AnswerBody::new(Body::from("x"), one.begin(&mut Extensions::new()), true);
+        let listed = || one.answers.lock().unwrap().len();
+        let open: Vec<_> = (0..100).map(|_| answer()).collect();
+        assert_eq!(listed(), 100);
+        for _ in 0..10_000 {
+            drop(answer());
+            assert!(listed() <= 2 * 101 + ENDED_ANSWERS_MAX + 1);
+        }
+        drop(open);
+        drop((answer(), answer()));
+        assert!(listed() <= 3, "{}", listed());
+    }
+}

@@ -1,0 +1,160 @@
+//! How a listener takes a connection: plain, over TLS, or over mutual TLS between nodes.
+//!
+//! TLS lies above the socket (`socket.rs`): what is counted and timed there are the bytes on the network. So the
+//! handshake is a part of the connection's time and bytes like the head of a request.
+//!
+//! **Invariant:** a request that came over mutual TLS has in its extensions the node that its connection's certificate
+//! names ([`ShownNode`]); nobody else puts it there.
+
+use std::{
+    io::{self, IoSlice},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+    runtime::Handle,
+};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::socket::Socket;
+use concord_net::{
+    NodeId,
+    tls::{
+        callers::CallerTls,
+        nodes::{Mode, NodeTls},
+        shown::{Shown, Trusted},
+    },
+};
+
+/// The first byte of a handshake. No request begins with it.
+const HANDSHAKE: u8 = 0x16;
+
+/// How a listener takes connections.
+#[derive(Debug, Clone)]
+pub enum Transport {
+    /// As they come.
+    Plain,
+    /// Over TLS.
+    Callers(Arc<CallerTls>),
+    /// Over mutual TLS between nodes. Handshakes, which strangers may begin in any number, are made where callers are
+    /// served: the connections themselves are where consensus runs.
+    Nodes(Arc<NodeTls>, Handle),
+}
+
+/// In a request's extensions: the node that the certificate of its connection names.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ShownNode(pub(crate) NodeId);
+
+impl Transport {
+    /// Whether connections begin with a handshake.
+    pub(super) fn is_tls(&self) -> bool {
+        !matches!(self, Self::Plain)
+    }
+
+    /// Takes a connection: makes the handshake, if there is one. Returns the node that has shown its certificate.
+    pub(super) async fn take(
+        &self,
+        stream: TcpStream,
+        socket: impl FnOnce(TcpStream) -> Socket,
+    ) -> io::Result<(Wire, Option<NodeId>)> {
+        match self {
+            Self::Plain => Ok((Wire::Plain(socket(stream)), None)),
+            Self::Callers(tls) => {
+                let stream = TlsAcceptor::from(tls.config()).accept(socket(stream)).await?;
+                Ok((Wire::Tls(Box::new(stream)), None))
+            }
+            Self::Nodes(tls, callers) => {
+                if tls.mode() == Mode::Migrate && !begins_with_handshake(&stream).await? {
+                    return Ok((Wire::Plain(socket(stream)), None));
+                }
+                let handshake = TlsAcceptor::from(tls.server()).accept(socket(stream));
+                let stream =
+                    AbortOnDropHandle::new(callers.spawn(handshake)).await.map_err(io::Error::other)??;
+                let shown = Shown::calling(Arc::clone(tls), stream.get_ref().1.peer_certificates());
+                let shown = shown.map_err(io::Error::other)?;
+                let node = shown.caller();
+                Ok((Wire::Node(Box::new(Trusted::new(stream, shown))), node))
+            }
+        }
+    }
+}
+
+/// Waits for the first byte, which stays unread.
+async fn begins_with_handshake(stream: &TcpStream) -> io::Result<bool> {
+    let mut first = [0];
+    let count = stream.peek(&mut first).await?;
+    Ok(count == 1 && first[0] == HANDSHAKE)
+}
+
+/// A connection that was taken.
+#[derive(Debug)]
+pub(super) enum Wire {
+    Plain(Socket),
+    Tls(Box<TlsStream<Socket>>),
+    Node(Box<Trusted<TlsStream<Socket>>>),
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Node(stream) => Pin::new(stream).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+            Self::Node(stream) => Pin::new(stream).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(context, parts),
+            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(context, parts),
+            Self::Node(stream) => Pin::new(stream).poll_write_vectored(context, parts),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Plain(stream) => stream.is_write_vectored(),
+            Self::Tls(stream) => stream.is_write_vectored(),
+            Self::Node(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
+            Self::Node(stream) => Pin::new(stream).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Node(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Callers behind an address where somebody guesses credentials.
+
+use std::net::IpAddr;
+
+use serde_json::{Value, json};
+
+use super::*;
+use concord_service::{CallerAddress, testing::throttling_service};
+
+/// The status of a request with a credential, on a new connection from one address.
+async fn ask(api: &Api, credential: &str) -> StatusCode {
+    let address = IpAddr::from([10, 0, 0, 1]);
+    let request = Request::get(format!("{CONFIG_D}k")).header(header::AUTHORIZATION, credential);
+    let answered = api.handle(request.body(Body::empty()).unwrap());
+    CallerAddress::new(address, address).serve(answered).await.status()
+}
+
+/// Creates a stored key that may read everything; its id and its text.
+async fn new_key(api: &Api) -> (String, String) {
+    let key = json!({"name": "k", "grants": [{"verbs": ["read"], "definitions": ["*"]}]});
+    let request = Request::post("/api/v1/api_key/").header(header::AUTHORIZATION, KEY);
+    let response = api.handle(request.body(Body::from(key.to_string())).unwrap()).await;
+    assert_eq!(response.status(), StatusCode::CREATED);
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    let data = serde_json::from_slice::<Value>(&body).unwrap()["data"].take();
+    let text = |name: &str| data[name].as_str().unwrap().to_owned();
+    (text("key_id"), text("api_key"))
+}
+
+#[tokio::test]
+async fn a_good_key_is_not_locked_out_by_who_guesses_behind_its_address() {
+    let directory = tempfile::tempdir().unwrap();
+    let api = node_of(throttling_service(directory.path(), 2)).await;
+    let ((id, good), (_, other)) = (new_key(&api).await, new_key(&api).await);
+    for _ in 0..2 {
+        assert_eq!(ask(&api, "guessed").await, StatusCode::UNAUTHORIZED);
+    }
+    // From now on a credential is looked at only if nobody can have guessed it.
+    assert_eq!(ask(&api, "guessed").await, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(ask(&api, KEY).await, StatusCode::TOO_MANY_REQUESTS, "an operator chose the root key");
+    assert_eq!(ask(&api, &good).await, StatusCode::OK);
+    assert_eq!(ask(&api, &other).await, StatusCode::OK);
+    let path = format!("/api/v1/api_key/{id}");
+    let revoke = Request::delete(path).header(header::AUTHORIZATION, KEY).body(Body::empty()).unwrap();
+    assert_eq!(api.handle(revoke).await.status(), StatusCode::OK);
+    assert_eq!(ask(&api, &good).await, StatusCode::TOO_MANY_REQUESTS, "it was revoked");
+    assert_eq!(ask(&api, &other).await, StatusCode::OK);
+}

@@ -1,0 +1,439 @@
+//! Watches: the changes as server-sent events, or as the answer to a long poll.
+//!
+//! ```text
+//! event: state       data: {"revision","definitions":[…],"configs":[…],"complete"}   the initial state, in parts
+//! event: change      data: {"revision","at","by","reason","changes":[…]}             one for each revision, complete
+//! event: heartbeat   data: {"revision"}                                              all changes up to it were sent
+//! event: error       data: the body of a refusal                                     the end of the stream
+//! ```
+//!
+//! A long poll answers with the `data` of such changes, and with the revision to go on from, in the body and in a header:
+//! 304, for nothing new, has no body.
+//!
+//! **Invariant:** an event has an `id` only when everything up to its revision has been sent, so that a caller who
+//! continues after the last id they received misses nothing and gets nothing twice.
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use axum::{
+    body::{Body, Bytes},
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use bytes::BytesMut;
+use futures::{StreamExt as _, stream};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use uuid::Uuid;
+
+use super::{
+    condition::{header_problem, single},
+    extract::{Params, QueryErrors, ReadRequest, query_violation},
+    json::Object,
+    redaction::with_redacted,
+    reply::{Problem, Reply, refusal_body},
+};
+use concord_model::{
+    key::Key,
+    limits::{POLL_WAIT_DEFAULT_S, POLL_WAIT_MAX_S},
+    query::QueryError,
+    record::{Config, Definition},
+    redaction::RedactedPlaces,
+};
+use concord_service::{
+    RedactedEvent, Service,
+    watch::{InitialChunk, Notice, Selected, Watch, WatchRequest, WatchStart},
+};
+use concord_state::feed::{Before, Event, RecordChange};
+
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+/// The header with the revision from which a poller goes on.
+const NEXT_FROM: HeaderName = HeaderName::from_static("x-concord-next-from");
+/// The header with the id of the cluster. A caller who goes on from a revision learns by it that the nodes are now those
+/// of another cluster, as one that was made from a backup, in which that revision is another one.
+const CLUSTER: HeaderName = HeaderName::from_static("x-concord-cluster");
+/// Parameters that are not filters.
+const RESERVED: [&str; 13] = [
+    "definition",
+    "config_key",
+    "from",
+    "initial",
+    "prev",
+    "page",
+    "limit",
+    "sort_by",
+    "sort_order",
+    "cursor",
+    "consistency",
+    "max_staleness_ms",
+    "min_revision",
+];
+/// Bytes of events after which no further event joins a chunk of the response.
+const CHUNK_BYTES: usize = 16 << 10;
+/// Tells an `EventSource` to reconnect a second after its connection ends.
+const RETRY_LINE: &str = "retry: 1000\n";
+
+/// Opens a watch.
+pub(super) async fn open(
+    State(service): State<Service>,
+    method: Method,
+    headers: HeaderMap,
+    request: ReadRequest,
+) -> Result<Response, Problem> {
+    if method == Method::HEAD {
+        return Ok(only_get());
+    }
+    let last = last_event_id(&headers)?;
+    let wanted = wanted(&request.params, begin(&request.params, last), |name| !RESERVED.contains(&name))?;
+    let has_prev = wanted.has_prev;
+    let watch = service.watch(request.principal, wanted).await?;
+    let (position, cluster) = (watch.position(), watch.cluster());
+    let first = stream::once(async { Ok(Bytes::from_static(RETRY_LINE.as_bytes())) });
+    let rest = stream::unfold(watch, move |mut watch: Watch| async move {
+        let first = render(watch.next().await?, has_prev);
+        Some((Ok::<_, Infallible>(with_ready_events(first, &mut watch, has_prev)), watch))
+    });
+    let body = Body::from_stream(first.chain(rest));
+    Ok(of_cluster(Reply::event_stream(body), cluster).state_revision(position).into_response())
+}
+
+/// Names the cluster.
+fn of_cluster(reply: Reply, cluster: Option<Uuid>) -> Reply {
+    match cluster {
+        Some(id) => reply.header(CLUSTER, &id.to_string()),
+        None => reply,
+    }
+}
+
+/// Answers a long poll.
+pub(super) async fn poll(
+    State(service): State<Service>,
+    method: Method,
+    request: ReadRequest,
+) -> Result<Response, Problem> {
+    if method == Method::HEAD {
+        // It would wait as a GET does, and tell nothing.
+        return Ok(only_get());
+    }
+    let is_filter = |name: &str| !RESERVED.contains(&name) && name != "wait";
+    let wanted = wanted(&request.params, begin(&request.params, None), is_filter)?;
+    let wait = wait(&request.params)?;
+    if wanted.start == WatchStart::InitialState {
+        let msg = "a poll begins with changes; a list, or a watch, has the current state";
+        return Err(Problem::violation(query_violation("initial", msg)));
+    }
+    let has_prev = wanted.has_prev;
+    let changes = service.poll(request.principal, wanted, wait).await?;
+    let next = changes.upto.saturating_add(1);
+    let reply = if changes.events.is_empty() {
+        Reply::not_modified()
+    } else {
+        let events = changes.events.iter();
+        let events: Vec<String> = events
+            .map(|(event, selected, redacted)| selected_json(event, selected, redacted, has_prev))
+            .collect();
+        let data = Object::new().raw("events", &format!("[{}]", events.join(",")));
+        Reply::ok("changes found", &data.value("from", &next).finish())
+    };
+    let reply = of_cluster(reply.header(NEXT_FROM, &next.to_string()), changes.cluster);
+    Ok(reply.state_revision(changes.upto).into_response())
+}
+
+/// The refusal of HEAD: an answer that waits, or has no end, has no headers of its own.
+fn only_get() -> Response {
+    let allow = [(header::ALLOW, HeaderValue::from_static("GET"))];
+    (allow, Problem::MethodNotAllowed.into_response()).into_response()
+}
+
+/// What the parameters ask for.
+fn wanted(
+    params: &Params,
+    start: Result<WatchStart, QueryError>,
+    is_filter: impl Fn(&str) -> bool,
+) -> Result<WatchRequest, Problem> {
+    let (consistency, start) = params.with_consistency(start)?;
+    let has_prev = flag(params, "prev")?;
+    let all = |name: &str| {
+        let named = params.0.iter().filter(|(other, _)| other == name);
+        named.map(|(_, value)| value.clone()).collect::<Vec<_>>()
+    };
+    let is_filter =
+        |(name, value): &&(String, String)| is_filter(name) && (name != "search" || !value.is_empty());
+    Ok(WatchRequest {
+        definitions: all("definition"),
+        configs: all("config_key"),
+        filters: params.0.iter().filter(is_filter).cloned().collect(),
+        has_prev,
+        start,
+        consistency,
+    })
+}
+
+/// The id of the last event that the caller received; an `EventSource` that reconnects sends it.
+fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
+    let Some(value) = single(headers, &LAST_EVENT_ID)? else { return Ok(None) };
+    let text = value.to_str().unwrap_or("?").trim();
+    if text.is_empty() {
+        return Ok(None);
+    }
+    text.parse().map(Some).map_err(|_| header_problem(&LAST_EVENT_ID, "not the id of an event"))
+}
+
+/// Where the watch begins. `Last-Event-ID` wins over the parameters, which an `EventSource` repeats.
+fn begin(params: &Params, last: Option<u64>) -> Result<WatchStart, QueryError> {
+    let mut errors = QueryErrors::default();
+    let is_initial = match params.get("initial") {
+        None | Some("false") => false,
+        Some("true") => true,
+        Some(_) => {
+            errors.violations.push(query_violation("initial", "`initial` must be `true` or `false`"));
+            false
+        }
+    };
+    let from = errors.number(params, "from");
+    if is_initial && from.is_some() {
+        let msg = "`initial=true` begins with the current state, so `from` must be absent";
+        errors.violations.push(query_violation("initial", msg));
+    }
+    errors.finish(Some(match (last, from, is_initial) {
+        (Some(seen), _, _) => WatchStart::After(seen),
+        (None, Some(from), _) => WatchStart::After(from.saturating_sub(1)),
+        (None, None, true) => WatchStart::InitialState,
+        (None, None, false) => WatchStart::Now,
+    }))
+}
+
+/// A parameter that is `true` or `false`.
+fn flag(params: &Params, name: &str) -> Result<bool, Problem> {
+    match params.get(name) {
+        None | Some("false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(_) => {
+            let msg = format!("`{name}` must be `true` or `false`");
+            Err(Problem::violation(query_violation(name, msg)))
+        }
+    }
+}
+
+/// How long a poll waits.
+fn wait(params: &Params) -> Result<Duration, Problem> {
+    let [seconds] = params.numbers(["wait"])?;
+    let seconds = seconds.unwrap_or(POLL_WAIT_DEFAULT_S);
+    if seconds > u64::from(POLL_WAIT_MAX_S) {
+        let msg = format!("a poll waits at most {POLL_WAIT_MAX_S} seconds");
+        return Err(Problem::violation(query_violation("wait", msg)));
+    }
+    Ok(Duration::from_secs(seconds))
+}
+
+/// Joins the first event with those that are ready, in one chunk: a watcher that lags behind then costs little more
+/// than one that does not.
+fn with_ready_events(first: Bytes, watch: &mut Watch, has_prev: bool) -> Bytes {
+    let may_grow = first.len() < CHUNK_BYTES;
+    let Some(second) = may_grow.then(|| watch.try_next()).flatten() else { return first };
+    let mut all = BytesMut::from(first);
+    all.extend_from_slice(&render(second, has_prev));
+    while all.len() < CHUNK_BYTES
+        && let Some(notice) = watch.try_next()
+    {
+        all.extend_from_slice(&render(notice, has_prev));
+    }
+    all.freeze()
+}
+
+fn render(notice: Notice, has_prev: bool) -> Bytes {
+    match notice {
+        Notice::State(part) => {
+            let id = part.is_last.then_some(part.revision);
+            sse_event("state", id, &state_json(&part)).into()
+        }
+        // Most watches ask for this, so it is rendered once for all of them.
+        Notice::Changes(event, Selected::All, redacted) if !has_prev => event
+            .rendered
+            .get_or_init(|| {
+                let data = selected_json(&event, &Selected::All, &redacted, false);
+                sse_event("change", Some(event.revision), &data).into()
+            })
+            .clone(),
+        Notice::Changes(event, selected, redacted) => {
+            let data = selected_json(&event, &selected, &redacted, has_prev);
+            sse_event("change", Some(event.revision), &data).into()
+        }
+        Notice::Progress(revision) => {
+            let data = Object::new().value("revision", &revision).finish();
+            sse_event("heartbeat", Some(revision), &data).into()
+        }
+        Notice::End(refusal) => sse_event("error", None, &refusal_body(refusal)).into(),
+    }
+}
+
+/// One server-sent event. The data are one line, because JSON strings escape line ends.
+fn sse_event(name: &str, id: Option<u64>, data: &str) -> String {
+    let id = id.map(|id| format!("id: {id}\n")).unwrap_or_default();
+    format!("event: {name}\n{id}data: {data}\n\n")
+}
+
+/// An event, or the part of it that was selected.
+fn selected_json(event: &Event, selected: &Selected, redacted: &RedactedEvent, has_prev: bool) -> String {
+    let item = |place: usize, has_left: bool| {
+        let item = event.items.get(place)?;
+        let object = change_json(item, has_left, redacted.after.get(&place));
+        Some(match item {
+            RecordChange::Config { before, .. } if has_prev => {
+                with_prev(object, before, redacted.before.get(&place)).finish()
+            }
+            RecordChange::Config { .. } | RecordChange::Definition { .. } => object.finish(),
+        })
+    };
+    let items: Vec<String> = match selected {
+        Selected::All => (0..event.items.len()).filter_map(|place| item(place, false)).collect(),
+        Selected::Items(places) => {
+            places.iter().filter_map(|(place, has_left)| item(*place, *has_left)).collect()
+        }
+    };
+    Object::new()
+        .value("revision", &event.revision)
+        .time("at", event.at)
+        .value("by", &event.by)
+        .value("reason", &event.reason)
+        .raw("changes", &format!("[{}]", items.join(",")))
+        .finish()
+}
+
+/// Adds the data of a config before its change; null for a new one.
+fn with_prev(object: Object, before: &Before, redacted: Option<&RedactedPlaces>) -> Object {
+    let object = match before {
+        Before::Known(config) => object.raw("prev", &config.data),
+        Before::Nothing => object.raw("prev", "null"),
+        // A watch that asks for it has it read.
+        Before::Unknown => object,
+    };
+    match redacted {
+        Some(places) => object.value("prev_redacted", &places.texts().collect::<Vec<_>>()),
+        None => object,
+    }
+}
+
+fn change_json(item: &RecordChange, has_left: bool, redacted: Option<&RedactedPlaces>) -> Object {
+    match item {
+        RecordChange::Definition { key, is_new, after, deleted_configs } => match after {
+            Some(definition) => {
+                let kind = if *is_new { "definition_created" } else { "definition_updated" };
+                with_definition(Object::new().unescaped("type", kind), definition)
+            }
+            None => {
+                let object = Object::new().unescaped("type", "definition_deleted");
+                let object = object.unescaped("config_definition_key", key.as_str());
+                match deleted_configs {
+                    Some(count) => object.value("count", count),
+                    None => object,
+                }
+            }
+        },
+        RecordChange::Config { definition, key, before, after } => match after.as_ref().filter(|_| !has_left)
+        {
+            Some(config) => {
+                let is_new = matches!(before, Before::Nothing);
+                let kind = if is_new { "config_created" } else { "config_updated" };
+                let object = Object::with_capacity(config.data.len()).unescaped("type", kind);
+                with_redacted(with_config(object, definition, config), redacted)
+            }
+            None => {
+                let kind = if has_left { "config_unmatched" } else { "config_deleted" };
+                let object = Object::new()
+                    .unescaped("type", kind)
+                    .unescaped("config_definition_key", definition.as_str());
+                object.unescaped("config_key", key.as_str())
+            }
+        },
+    }
+}
+
+fn state_json(part: &InitialChunk) -> String {
+    let definitions: Vec<String> = part
+        .definitions
+        .iter()
+        .map(|found| with_definition(Object::new(), found).value("revision", &found.revision).finish())
+        .collect();
+    let config = |(number, (definition, config)): (usize, &(Key, Arc<Config>))| {
+        let object = Object::with_capacity(config.data.len());
+        let object = with_config(object, definition, config).value("revision", &config.revision);
+        with_redacted(object, part.redacted.get(&number)).finish()
+    };
+    let configs: Vec<String> = part.configs.iter().enumerate().map(config).collect();
+    Object::new()
+        .value("revision", &part.revision)
+        .raw("definitions", &format!("[{}]", definitions.join(",")))
+        .raw("configs", &format!("[{}]", configs.join(",")))
+        .value("complete", &part.is_last)
+        .finish()
+}
+
+fn with_definition(object: Object, definition: &Definition) -> Object {
+    let object = object
+        .unescaped("config_definition_key", definition.key.as_str())
+        .value("indexes", &definition.indexes);
+    let object = match &definition.schema {
+        Some(schema) => object.raw("json_schema", schema),
+        None => object,
+    };
+    object.time("created_at", definition.created_at).time("modified_at", definition.modified_at)
+}
+
+fn with_config(object: Object, definition: &Key, config: &Config) -> Object {
+    object
+        .unescaped("config_definition_key", definition.as_str())
+        .unescaped("config_key", config.key.as_str())
+        .raw("data", &config.data)
+        .time("created_at", config.created_at)
+        .time("modified_at", config.modified_at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use concord_state::testing::events::event;
+
+    fn begin_of(query: &str, last: Option<u64>) -> Result<WatchStart, QueryError> {
+        begin(&Params::from_uri(&format!("/?{query}").parse().unwrap()), last)
+    }
+
+    #[test]
+    fn the_last_event_id_wins_over_the_parameters() {
+        assert_eq!(begin_of("", None), Ok(WatchStart::Now));
+        assert_eq!(begin_of("initial=true", None), Ok(WatchStart::InitialState));
+        assert_eq!(begin_of("initial=true", Some(9)), Ok(WatchStart::After(9)));
+        assert_eq!(begin_of("from=5", None), Ok(WatchStart::After(4)));
+        assert_eq!(begin_of("from=5", Some(9)), Ok(WatchStart::After(9)));
+        assert_eq!(begin_of("from=0&initial=false", None), Ok(WatchStart::After(0)));
+        for bad in ["initial=1", "from=-1", "initial=true&from=3"] {
+            assert!(
+                matches!(begin_of(bad, None), Err(QueryError::Violations(violations)) if violations.len() == 1),
+                "{bad}"
+            );
+        }
+        assert_eq!(begin_of("from=x", None), Err(QueryError::NotIntegers(vec!["from".into()])));
+    }
+
+    #[test]
+    fn an_unfiltered_event_is_rendered_once_and_shared() {
+        let event = event(7, "d", "k", r#"{"n":1e400}"#);
+        let all = |event| render(Notice::Changes(event, Selected::All, RedactedEvent::default()), false);
+        let (one, two) = (all(event.clone()), all(event.clone()));
+        assert_eq!(one.as_ptr(), two.as_ptr());
+        let expected = concat!(
+            "event: change\nid: 7\ndata: {\"revision\":7,\"at\":\"1970-01-01T00:00:00.000007Z\",\"by\":\"root\",",
+            "\"reason\":null,\"changes\":[{\"type\":\"config_created\",\"config_definition_key\":\"d\",",
+            "\"config_key\":\"k\",\"data\":{\"n\":1e400},\"created_at\":\"1970-01-01T00:00:00.000001Z\",",
+            "\"modified_at\":\"1970-01-01T00:00:00.000007Z\"}]}\n\n"
+        );
+        assert_eq!(one, expected);
+        let with_prev =
+            render(Notice::Changes(Arc::clone(&event), Selected::All, RedactedEvent::default()), true);
+        assert!(String::from_utf8_lossy(&with_prev).contains(r#","prev":null}]}"#));
+        let unmatched = Notice::Changes(event, Selected::Items(vec![(0, true)]), RedactedEvent::default());
+        let left = render(unmatched, false);
+        let left = String::from_utf8(left.to_vec()).unwrap();
+        assert!(left.contains(r#"{"type":"config_unmatched","config_definition_key":"d","config_key":"k"}"#));
+        assert_eq!(render(Notice::Progress(3), false), "event: heartbeat\nid: 3\ndata: {\"revision\":3}\n\n");
+    }
+}

@@ -1,0 +1,238 @@
+//! Access keys: who may do what, until when, and how such a key is written down.
+//!
+//! | to find | look in |
+//! |---|---|
+//! | verbs, patterns, what a key is granted and what it may grant | [`grants`] |
+//! | the text of a key that its owner holds | [`clear_text`] |
+//! | lists of keys | [`list`] |
+//!
+//! This file has the key as it is stored. Only its id and the SHA-256 of its texts are stored, sent or logged; the text
+//! itself exists where it is made, and with its owner.
+//!
+//! **Invariants:** an id is never used for another key. A key's `revision` changes with everything that decides
+//! whether a request in its name is allowed: its grants, its expiry, its secrets. So whoever has judged a request by a
+//! key can name the revision, and a different one means that the judgement must be made again.
+
+pub mod clear_text;
+pub mod grants;
+pub mod list;
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use smol_str::SmolStr;
+
+use super::{record::Revision, time::Timestamp};
+use clear_text::is_base62;
+pub use grants::{Grant, Grants, Pattern, Verb, Verbs};
+
+/// Characters of a key's id: 71 random bits, so that no two keys of a cluster ever have the same.
+pub const ID_CHARS: usize = 12;
+/// Microseconds of a day.
+const DAY_US: u64 = 24 * 60 * 60 * 1_000_000;
+
+/// The id of an access key: [`ID_CHARS`] letters and digits. It is no secret.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KeyId(SmolStr);
+
+impl KeyId {
+    /// Parses an id; `None` when the text is none.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        (text.len() == ID_CHARS && is_base62(text)).then(|| Self(text.into()))
+    }
+
+    /// The id's text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}`", self.0)
+    }
+}
+
+impl Serialize for KeyId {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for KeyId {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(from)?;
+        Self::parse(&text).ok_or_else(|| de::Error::custom("no id of an access key"))
+    }
+}
+
+/// What a key's owner may use of the cluster; `None` is no limit of the key's own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quota {
+    /// Requests a second.
+    pub requests_per_second: Option<u64>,
+    /// Writes a second.
+    pub writes_per_second: Option<u64>,
+    /// Bytes of the keys and data of configs, in all definitions that the key may change.
+    pub bytes: Option<u64>,
+    /// Definitions and configs, of those definitions.
+    pub records: Option<u64>,
+    /// Open watches.
+    pub watches: Option<u64>,
+    /// Cursors of lists.
+    pub cursors: Option<u64>,
+    /// Lists that are computed at once.
+    pub lists: Option<u64>,
+}
+
+impl Quota {
+    /// Whether another one allows nothing that this one does not.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        let members = |quota: &Self| {
+            [
+                quota.requests_per_second,
+                quota.writes_per_second,
+                quota.bytes,
+                quota.records,
+                quota.watches,
+                quota.cursors,
+                quota.lists,
+            ]
+        };
+        let is_within = |(own, other): (Option<u64>, Option<u64>)| {
+            own.is_none_or(|own| other.is_some_and(|other| other <= own))
+        };
+        members(self).into_iter().zip(members(other)).all(is_within)
+    }
+}
+
+/// A text by which the key's owner is known.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeySecret {
+    /// The SHA-256 of the text.
+    pub sha256: [u8; 32],
+    /// The revision that made it: tells the secrets of a key apart.
+    pub made: Revision,
+    /// The time from which on it is not accepted; `None` for the newest one.
+    pub until: Option<Timestamp>,
+}
+
+/// An access key as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AccessKey {
+    /// Its id.
+    pub id: KeyId,
+    /// What its owner calls it; several keys may have one name.
+    pub name: String,
+    /// What it may do.
+    pub grants: Grants,
+    /// How much of it.
+    pub quota: Quota,
+    /// The time from which on it is not accepted.
+    pub expires_at: Option<Timestamp>,
+    /// When it was created.
+    pub created_at: Timestamp,
+    /// The id of the key that created it.
+    pub created_by: String,
+    /// When it was last changed or rotated.
+    pub modified_at: Timestamp,
+    /// The revision of its last change or rotation: its `ETag`.
+    pub revision: Revision,
+    /// The texts that are accepted, newest last; at most [`SECRETS_MAX`].
+    pub secrets: Vec<KeySecret>,
+    /// The last day on which it was used, counted from 1970-01-01.
+    pub last_used_day: Option<u64>,
+}
+
+/// Secrets of a key that are good at once: the newest, and the one before while its grace lasts.
+pub const SECRETS_MAX: usize = 2;
+
+impl AccessKey {
+    /// Whether the key is accepted at this time.
+    #[must_use]
+    pub fn is_valid_at(&self, now: Timestamp) -> bool {
+        self.expires_at.is_none_or(|end| now < end)
+    }
+
+    /// The secret that this revision made, if it is accepted at this time.
+    #[must_use]
+    pub fn secret_at(&self, made: Revision, now: Timestamp) -> Option<&KeySecret> {
+        let secret = self.secrets.iter().find(|secret| secret.made == made)?;
+        secret.until.is_none_or(|end| now < end).then_some(secret)
+    }
+
+    /// Whether it depends on the time what the key is accepted for.
+    #[must_use]
+    pub fn has_end(&self) -> bool {
+        self.expires_at.is_some() || self.secrets.iter().any(|secret| secret.until.is_some())
+    }
+}
+
+/// The day of a time, counted from 1970-01-01.
+#[must_use]
+pub fn day_of(at: Timestamp) -> u64 {
+    at.0 / DAY_US
+}
+
+/// The first moment of a day.
+#[must_use]
+pub fn start_of_day(day: u64) -> Timestamp {
+    Timestamp(day.saturating_mul(DAY_US))
+}
+
+/// In whose name a proposal is made: a key as it was when the request was judged.
+///
+/// A proposal without one is made in the name of the root key, or by the cluster itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyUse {
+    /// The key.
+    pub id: KeyId,
+    /// [`AccessKey::revision`] of the key that allowed the request.
+    pub revision: Revision,
+    /// [`KeySecret::made`] of the secret that the request brought.
+    pub secret: Revision,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::key;
+
+    #[test]
+    fn an_id_has_its_length_and_alphabet() {
+        assert_eq!(KeyId::parse("0123456789aZ").unwrap().as_str(), "0123456789aZ");
+        for wrong in ["", "root", "0123456789a", "0123456789aZZ", "0123456789a.", "0123456789ä"] {
+            assert_eq!(KeyId::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_key_and_its_secrets_end_at_their_times() {
+        let mut key = key(3);
+        assert!(!key.has_end() && key.is_valid_at(Timestamp(u64::MAX)));
+        assert!(key.secret_at(3, Timestamp(u64::MAX)).is_some() && key.secret_at(4, Timestamp(0)).is_none());
+        key.secrets[0].until = Some(Timestamp(10));
+        assert!(key.has_end());
+        assert_eq!(
+            (9..=10).map(|at| key.secret_at(3, Timestamp(at)).is_some()).collect::<Vec<_>>(),
+            [true, false]
+        );
+        key.expires_at = Some(Timestamp(5));
+        assert_eq!((4..=5).map(|at| key.is_valid_at(Timestamp(at))).collect::<Vec<_>>(), [true, false]);
+    }
+
+    #[test]
+    fn days_begin_at_midnight() {
+        let (first, last) = (start_of_day(3), Timestamp(start_of_day(4).0 - 1));
+        assert_eq!((day_of(first), day_of(last), day_of(Timestamp(0))), (3, 3, 0));
+    }
+}

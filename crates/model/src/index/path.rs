@@ -1,0 +1,280 @@
+//! Indexed paths: their syntax.
+//!
+//! A path names members from the root of the data: `a.b`; `\.` is a literal dot, `\\` a backslash. From feature level 2 on
+//! a path may be a *pattern*: `*` stands for every member of a map (`labels.*`), `[]` behind a member for every element
+//! of an array (`items[].name`). There `\*` and `\[` are literal.
+//!
+//! A definition of level 1 may have a member called `*` among its paths. Its slot says that the path is none of the
+//! patterns ([`is_pattern_slot`]).
+//!
+//! **Invariant:** the meaning of a stored path follows from its text and its slot alone.
+
+use super::is_pattern_slot;
+use crate::{
+    error::Violation,
+    limits::{INDEX_PATH_WILDCARDS_MAX, INDEX_PATTERN_NAME_BYTES_MAX},
+};
+
+/// The feature level from which on paths may be patterns.
+pub const PATTERNS_LEVEL: u32 = 2;
+
+/// A parsed index path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IndexPath {
+    /// As it was written.
+    pub text: String,
+    /// The way from the root of the data; never empty.
+    pub steps: Vec<Step>,
+}
+
+/// A step from a value to one or several below it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// The member of this name.
+    Member(String),
+    /// Every member.
+    AnyMember,
+    /// Every element.
+    Elements,
+}
+
+/// A character of a path, and whether it was escaped.
+type Char = (char, bool);
+
+impl IndexPath {
+    /// The names of its members; `None` of a pattern.
+    #[must_use]
+    pub fn into_members(self) -> Option<Vec<String>> {
+        let name = |step| if let Step::Member(name) = step { Some(name) } else { None };
+        self.steps.into_iter().map(name).collect()
+    }
+
+    /// Parses a path that may be a pattern.
+    ///
+    /// # Errors
+    /// When a member is empty, a backslash stands before another character than those that it escapes, or the pattern
+    /// has too many steps or ends in `[]`.
+    pub fn parse(text: &str) -> Result<Self, Violation> {
+        let mut steps = Vec::new();
+        for (place, segment) in split(text, ".\\*[")?.into_iter().enumerate() {
+            let mut rest = &segment[..];
+            let mut arrays = 0;
+            while let Some(before) = rest.strip_suffix(&[('[', false), (']', false)]) {
+                (rest, arrays) = (before, arrays + 1);
+            }
+            match rest {
+                // The root may be an array.
+                [] if arrays > 0 && place == 0 => {}
+                [] => return Err(empty_member(text)),
+                [('*', false)] => steps.push(Step::AnyMember),
+                name => steps.push(Step::Member(name.iter().map(|(c, _)| *c).collect())),
+            }
+            steps.extend(std::iter::repeat_n(Step::Elements, arrays));
+        }
+        if steps.last() == Some(&Step::Elements) {
+            let msg = format!(
+                "index path `{text}` ends in `[]`: an array at the end is indexed by its elements without it"
+            );
+            return Err(Violation::new(msg));
+        }
+        let wildcards = steps.iter().filter(|step| !matches!(step, Step::Member(_))).count();
+        if wildcards > INDEX_PATH_WILDCARDS_MAX {
+            let msg = format!(
+                "index path `{text}` has {wildcards} steps that are `*` or `[]`; at most {INDEX_PATH_WILDCARDS_MAX}"
+            );
+            return Err(Violation::new(msg));
+        }
+        Ok(Self { text: text.into(), steps })
+    }
+
+    /// Parses a path of members alone, as a cluster of level 1 reads it.
+    ///
+    /// # Errors
+    /// When a member is empty or a backslash stands before anything but a dot or a backslash.
+    pub fn parse_members(text: &str) -> Result<Self, Violation> {
+        Self::members(text, ".\\")
+    }
+
+    fn members(text: &str, escaped: &str) -> Result<Self, Violation> {
+        let segments = split(text, escaped)?;
+        if segments.iter().any(Vec::is_empty) {
+            return Err(empty_member(text));
+        }
+        let member = |segment: Vec<Char>| Step::Member(segment.into_iter().map(|(c, _)| c).collect());
+        Ok(Self { text: text.into(), steps: segments.into_iter().map(member).collect() })
+    }
+
+    /// Parses a path as a cluster of a feature level reads it.
+    ///
+    /// # Errors
+    /// As the other two.
+    pub fn parse_at(text: &str, level: u32) -> Result<Self, Violation> {
+        if level < PATTERNS_LEVEL { Self::parse_members(text) } else { Self::parse(text) }
+    }
+
+    /// A path of a definition, which was valid when it was stored. One that does not parse selects nothing.
+    #[must_use]
+    pub fn stored(text: &str, slot: u16) -> Self {
+        let parsed = if is_pattern_slot(slot) { Self::parse(text) } else { Self::members(text, ".\\*[") };
+        parsed.unwrap_or_else(|_| Self { text: text.into(), steps: vec![Step::Member(String::new())] })
+    }
+
+    /// Whether it may select several values.
+    #[must_use]
+    pub fn is_pattern(&self) -> bool {
+        self.steps.iter().any(|step| !matches!(step, Step::Member(_)))
+    }
+
+    /// Where another path names the members that this one leaves open: the names, in their order.
+    #[must_use]
+    pub fn matched<'p>(&self, other: &'p Self) -> Option<Vec<&'p str>> {
+        let mut names = Vec::new();
+        for (own, given) in self.steps.iter().zip(&other.steps) {
+            match (own, given) {
+                (Step::AnyMember, Step::Member(name)) => names.push(name.as_str()),
+                (own, given) if own == given && *own != Step::AnyMember => {}
+                _ => return None,
+            }
+        }
+        (self.steps.len() == other.steps.len()).then_some(names)
+    }
+}
+
+/// Whether the text of a path is a pattern.
+#[must_use]
+pub fn is_pattern(text: &str) -> bool {
+    IndexPath::parse(text).is_ok_and(|path| path.is_pattern())
+}
+
+/// The beginning of the entries of a member of a map: its name, or the digest of a long one. No name's is the beginning of
+/// another's, because no UTF-8 text contains the bytes that end it or begin a digest.
+pub(super) fn push_name(name: &str, to: &mut Vec<u8>) {
+    if name.len() <= INDEX_PATTERN_NAME_BYTES_MAX {
+        to.extend_from_slice(name.as_bytes());
+        to.push(0xFF);
+    } else {
+        use sha2::{Digest as _, Sha256};
+        to.push(0xFE);
+        to.extend_from_slice(&Sha256::digest(name.as_bytes()));
+    }
+}
+
+fn empty_member(text: &str) -> Violation {
+    Violation::new(format!("index path `{text}` has an empty member name"))
+}
+
+/// The segments of a path between its dots.
+fn split(text: &str, escaped: &str) -> Result<Vec<Vec<Char>>, Violation> {
+    let mut segments = vec![Vec::new()];
+    let mut rest = text.chars();
+    while let Some(c) = rest.next() {
+        let next = match c {
+            '.' => {
+                segments.push(Vec::new());
+                continue;
+            }
+            '\\' => match rest.next() {
+                Some(next) if escaped.contains(next) => (next, true),
+                Some(_) | None => {
+                    let all: Vec<String> = escaped.chars().map(|c| format!("`{c}`")).collect();
+                    let (last, first) = all.split_last().map_or(("", &[][..]), |(last, first)| (last, first));
+                    let msg = format!(
+                        "in index path `{text}` a backslash stands before {} or {last} only",
+                        first.join(", ")
+                    );
+                    return Err(Violation::new(msg));
+                }
+            },
+            other => (other, false),
+        };
+        if let Some(last) = segments.last_mut() {
+            last.push(next);
+        }
+    }
+    Ok(segments)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(name: &str) -> Step {
+        Step::Member(name.into())
+    }
+
+    #[test]
+    fn paths_are_split_at_dots_and_escapes_are_read() {
+        assert_eq!(IndexPath::parse("a.b c").unwrap().steps, [member("a"), member("b c")]);
+        assert_eq!(IndexPath::parse(r"a\.b.c\\").unwrap().steps, [member("a.b"), member(r"c\")]);
+        for bad in ["", ".", "a.", ".a", "a..b", r"a\b", r"a\"] {
+            assert!(IndexPath::parse(bad).is_err() && IndexPath::parse_members(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn stars_and_brackets_are_patterns_from_level_2_on() {
+        let all = IndexPath::parse("labels.*").unwrap();
+        assert_eq!(all.steps, [member("labels"), Step::AnyMember]);
+        assert_eq!(
+            IndexPath::parse("groups.*[].items[][].name").unwrap().steps[1..],
+            [
+                Step::AnyMember,
+                Step::Elements,
+                member("items"),
+                Step::Elements,
+                Step::Elements,
+                member("name")
+            ]
+        );
+        assert_eq!(IndexPath::parse("[].name").unwrap().steps, [Step::Elements, member("name")]);
+        for literal in [r"a.\*", "a.b*", "a[0].b", r"a\[].b"] {
+            assert!(!IndexPath::parse(literal).unwrap().is_pattern(), "{literal}");
+        }
+        assert_eq!(IndexPath::parse(r"a\[]").unwrap().steps, [member("a[]")]);
+        for bad in ["tags[]", "a.[].b", "*.*.*.*.*", "a[][][][][].b"] {
+            assert!(IndexPath::parse(bad).is_err(), "{bad}");
+        }
+        assert_eq!(IndexPath::parse_at("a.*", 1).unwrap().steps, [member("a"), member("*")]);
+        assert!(IndexPath::parse_at(r"a.\*", 1).is_err());
+        assert_eq!(IndexPath::stored(r"a.\*", 3).steps, [member("a"), member("*")]);
+        assert_eq!(IndexPath::stored("a.*", 3).steps, [member("a"), member("*")]);
+    }
+
+    #[test]
+    fn a_path_names_the_members_of_a_pattern() {
+        let names = |pattern: &str, path: &str| {
+            let (pattern, path) = (IndexPath::parse(pattern).unwrap(), IndexPath::parse(path).unwrap());
+            pattern.matched(&path).map(|names| names.into_iter().map(str::to_owned).collect::<Vec<_>>())
+        };
+        assert_eq!(names("labels.*", r"labels.a\.b"), Some(vec!["a.b".to_owned()]));
+        assert_eq!(names("*.x.*", "a.x.b"), Some(vec!["a".to_owned(), "b".to_owned()]));
+        assert_eq!(names("items[].name", "items[].name"), Some(vec![]));
+        for (pattern, path) in [
+            ("labels.*", "labels.*"),
+            ("labels.*", "labels"),
+            ("labels.*", "labels.a.b"),
+            ("items[].name", "items.name"),
+            ("labels.*", "items[].a"),
+        ] {
+            assert_eq!(names(pattern, path), None, "{pattern} {path}");
+        }
+    }
+
+    #[test]
+    fn no_name_begins_with_another() {
+        let long = "n".repeat(INDEX_PATTERN_NAME_BYTES_MAX + 1);
+        let names = ["", "a", "ab", "é", "\u{0}", &long[1..], &long, &format!("{long}n")];
+        let bytes: Vec<Vec<u8>> = names
+            .iter()
+            .map(|name| {
+                let mut bytes = Vec::new();
+                push_name(name, &mut bytes);
+                bytes
+            })
+            .collect();
+        for (place, one) in bytes.iter().enumerate() {
+            let others = bytes.iter().enumerate().filter(|(other, _)| *other != place);
+            assert!(others.into_iter().all(|(_, other)| !other.starts_with(one)), "{place}");
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The test that a filter's operator and text stand for.
+//!
+//! A text is matched as each kind that the path may have: where a schema allows strings and numbers, `7` is the number
+//! and the string. There a text in JSON's quotes is that string alone. Where only strings are possible, a text is a
+//! string as it stands, quotes and all. Where a schema says nothing of the kind, a text is read as JSON, and is a string
+//! when it is none.
+
+use std::ops::Bound;
+
+use serde_json::Value;
+
+use super::{Bytes, Field, Test, quoted};
+use crate::{
+    document,
+    index::{self, Declared, Kind, Kinds},
+    limits::FILTER_VALUES_MAX,
+    time::Timestamp,
+};
+
+/// Levels of nesting of an object in a filter's text: those of the data by default.
+const TEXT_DEPTH_MAX: usize = 64;
+/// The kinds whose values have an order.
+const ORDERED: [Kind; 4] = [Kind::Null, Kind::Boolean, Kind::Number, Kind::String];
+
+/// The test of a field.
+///
+/// # Errors
+/// The message, when the text has no meaning for the field.
+pub(super) fn parse(field: Field, declared: Declared, operator: &str, text: &str) -> Result<Test, String> {
+    let kinds = if let Field::Slot(_) = field { declared.indexed() } else { Kinds::ALL };
+    let one = || values(field, kinds, kinds, text);
+    Ok(match operator {
+        "" => Test::AnyOf(one()?),
+        "in" => {
+            let parts = parts(text, kinds == Kinds::of([Kind::String]) || !matches!(field, Field::Slot(_)));
+            let values: Result<Vec<_>, _> =
+                parts.into_iter().map(|part| values(field, kinds, kinds, part)).collect();
+            Test::AnyOf(values?.concat())
+        }
+        "ne" => Test::NoneOf(one()?),
+        "gte" => ranges(field, kinds, text, |value, (_, end)| (Bound::Included(value), end))?,
+        "gt" => ranges(field, kinds, text, |value, (_, end)| (Bound::Excluded(value), end))?,
+        "lte" => ranges(field, kinds, text, |value, (begin, _)| (begin, Bound::Included(value)))?,
+        "lt" => ranges(field, kinds, text, |value, (begin, _)| (begin, Bound::Excluded(value)))?,
+        "prefix" => match field {
+            Field::Slot(_) if !kinds.has(Kind::String) => {
+                return Err(format!("only a string has a prefix, and the declared type is {}", names(kinds)));
+            }
+            Field::Slot(_) | Field::Key => Test::Prefix(text.into()),
+            Field::Created | Field::Modified => return Err("a time has no prefix".into()),
+        },
+        "exists" => match text {
+            "true" => Test::Exists(true),
+            "false" => Test::Exists(false),
+            _ => return Err(format!("`exists` is `true` or `false`, not `{}`", quoted(text))),
+        },
+        other => {
+            return Err(format!(
+                "`{}` is no operator; they are gte, gt, lte, lt, ne, prefix, in, exists, and none for equality",
+                quoted(other)
+            ));
+        }
+    })
+}
+
+type Bounds = (Bound<Bytes>, Bound<Bytes>);
+
+/// The ranges that begin or end at the text's values. Each ends where the values of its kind end: users do not mean that
+/// a number is less than a string.
+fn ranges(
+    field: Field,
+    kinds: Kinds,
+    text: &str,
+    range: impl Fn(Bytes, Bounds) -> Bounds,
+) -> Result<Test, String> {
+    let ordered = if let Field::Slot(_) = field { kinds & Kinds::of(ORDERED) } else { kinds };
+    if ordered == Kinds::NONE && kinds != Kinds::NONE {
+        return Err("arrays and objects have no order".into());
+    }
+    let of_kind = |value: &Bytes| match field {
+        Field::Slot(_) => {
+            let (begin, end) = index::kind_bounds(value);
+            (Bound::Included(begin), Bound::Excluded(end))
+        }
+        Field::Created | Field::Modified | Field::Key => (Bound::Unbounded, Bound::Unbounded),
+    };
+    let values = values(field, kinds, ordered, text)?.into_iter();
+    Ok(Test::Ranges(
+        values
+            .map(|value| {
+                let bounds = of_kind(&value);
+                range(value, bounds)
+            })
+            .collect(),
+    ))
+}
+
+/// The values that a text may stand for at a path of these kinds, `among` those that the operator takes; at least one.
+fn values(field: Field, kinds: Kinds, among: Kinds, text: &str) -> Result<Vec<Bytes>, String> {
+    match field {
+        Field::Key => return Ok(vec![text.as_bytes().into()]),
+        Field::Created | Field::Modified => {
+            let time = Timestamp::parse(text);
+            let time = time.ok_or_else(|| format!("`{}` is no time of RFC 3339", quoted(text)))?;
+            return Ok(vec![time.0.to_be_bytes().into()]);
+        }
+        Field::Slot(_) => {}
+    }
+    let string = || index::encode(&text.into());
+    if kinds == Kinds::of([Kind::String]) {
+        return Ok(vec![string()]);
+    }
+    let json = document::parse(text.as_bytes(), TEXT_DEPTH_MAX).ok();
+    let parsed = json.as_ref().filter(|value| among.has(Kind::of(value))).map(index::encode);
+    if kinds == Kinds::ALL && json.is_some() && parsed.is_none() {
+        return Err("arrays and objects have no order".into());
+    }
+    // In a union, a text in quotes is that string alone.
+    let is_exact = kinds == Kinds::ALL || json.as_ref().is_some_and(Value::is_string);
+    let as_string = among.has(Kind::String) && !(is_exact && parsed.is_some());
+    let values: Vec<_> = parsed.into_iter().chain(as_string.then(string)).collect();
+    if values.is_empty() {
+        return Err(format!("`{}` is not of the declared type ({})", quoted(text), names(kinds)));
+    }
+    Ok(values)
+}
+
+/// The parts of a list of values: between commas, but a JSON string, array or object is one part unless all are texts.
+fn parts(text: &str, are_texts: bool) -> Vec<&str> {
+    if are_texts {
+        return text.split(',').collect();
+    }
+    let (mut parts, mut rest) = (Vec::new(), text);
+    loop {
+        let end = json_end(rest).unwrap_or_else(|| rest.find(',').unwrap_or(rest.len()));
+        let (part, after) = rest.split_at(end);
+        parts.push(part);
+        // More values than a filter may have are refused, whatever they are.
+        let Some(next) = after.strip_prefix(',').filter(|_| parts.len() <= FILTER_VALUES_MAX) else {
+            return parts;
+        };
+        rest = next;
+    }
+}
+
+/// Where the JSON string, array or object ends that a text begins with, when a comma or nothing is after it.
+fn json_end(text: &str) -> Option<usize> {
+    if !text.starts_with(['"', '[', '{']) {
+        return None;
+    }
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<serde::de::IgnoredAny>();
+    values.next()?.ok()?;
+    let end = values.byte_offset();
+    (end == text.len() || text[end..].starts_with(',')).then_some(end)
+}
+
+fn names(kinds: Kinds) -> String {
+    let names: Vec<_> = kinds.iter().map(Kind::name).collect();
+    if names.is_empty() { "none: no value can be there".into() } else { names.join(", ") }
+}

@@ -1,0 +1,95 @@
+//! Seeded bugs, which show that the tests find them.
+//!
+//! Only a build with the feature `sabotage` has them. It reads their names, separated by commas, from
+//! `CONCORD_SABOTAGE`. In every other build [`is`] is false at compile time, and nothing of a bug is in the binary.
+//! `scripts/sabotage.sh` runs a test for each bug and fails when the test does not.
+//!
+//! | name | the bug |
+//! |---|---|
+//! | `ack-before-commit` | the leader responds to a write before any other member has it |
+//! | `skip-fsync` | entries count as durable before the fdatasync |
+//! | `local-read` | a linearizable read does not ask the leader |
+//! | `lease-age-ignored` | a leader answers by its lease however long ago a quorum has acknowledged it |
+//! | `leader-restore` | a leader that restarts within its lease resumes its term; the commit index is not stored |
+//! | `retry-twice` | a request that was decided already is decided again |
+//! | `requests-not-in-snapshot` | a snapshot omits the requests that were decided |
+//! | `index-left-on-delete` | a deleted config stays in the indexes |
+//! | `vote-not-persisted` | a vote is granted and not stored |
+//! | `clock-in-apply` | each node takes a change's time from its own clock |
+//! | `sled-beyond-log` | sled is written beyond what the log holds durably |
+//! | `state-ahead-of-log` | a state newer than the log is accepted |
+//! | `damaged-log-accepted` | the checksums of log blocks are not checked |
+//! | `purge-beyond-snapshot` | the log is purged beyond the snapshots |
+//! | `unknown-as-503` | an unknown outcome is reported as certainly not applied |
+//! | `digest-ignored` | the digest of what sled holds is not checked |
+//! | `stale-check-skipped` | data that was validated against an older definition is stored |
+//! | `blind-retry` | a write of unknown outcome is repeated without an idempotency key |
+//! | `precondition-ignored` | a conditional write overwrites any revision |
+//! | `memory-damaged` | at times a node applies a value other than the committed one |
+//! | `digests-not-compared` | a node never compares its state with the other members' |
+//! | `batch-torn` | only the first operation of some batches is applied |
+//! | `transaction-reads-unchecked` | a transaction is applied although what it has read has changed |
+//! | `config-check-trusted` | a definition changes although a config was written after all were checked |
+//! | `watch-skips` | at times a watch omits a change |
+//! | `history-returns-current` | a read of the history returns the current state |
+//! | `task-end-ignored` | a node goes on although one of its tasks has panicked |
+//! | `unique-ignored` | a value of a unique path is accepted twice |
+//! | `wall-clock-trusted` | the leader's wall clock alone is the time of the log |
+//! | `level-raised-alone` | a leader raises the feature level without asking the members |
+//! | `directory-not-marked` | a directory keeps its format although it is written at a higher feature level |
+//! | `tail-not-flushed` | what a start reads at the log's end counts as durable unflushed |
+//! | `stall-ignored` | a node goes on although its log does not move |
+//! | `full-voters-ignored` | the leader accepts writes although a majority of the voters has no room for them |
+//! | `budget-ignored` | requests hold as much memory as they ask for |
+//! | `work-without-turns` | long work runs on more threads than there are processors |
+//! | `later-request-confirmed` | the response to an append confirms a later one with the same last entry |
+//! | `verdicts-shifted` | the writes that share an entry get one another's verdicts |
+//! | `young-outcome-forgotten` | the outcome of a request is forgotten while it may be sent again |
+//! | `author-not-decided-again` | a write in the name of a revoked key is decided |
+//! | `batch-grant-skipped` | only the first operation of a batch is judged |
+//! | `past-not-redacted` | secret values of the past are shown to everybody |
+//! | `good-key-throttled` | whoever guesses locks out the keys of others at the same address |
+//! | `audit-line-lost` | a write that is refused has no line in the audit log |
+//! | `nonce-reused` | all pieces of a file are encrypted with one nonce |
+//! | `plain-file-accepted` | an encrypted directory takes files in clear |
+//!
+//! **Invariant:** without the feature this file is one constant.
+
+/// Whether this bug is enabled.
+#[cfg(feature = "sabotage")]
+pub fn is(name: &str) -> bool {
+    static ENABLED: std::sync::LazyLock<Vec<String>> = std::sync::LazyLock::new(|| {
+        let names = std::env::var("CONCORD_SABOTAGE").unwrap_or_default();
+        names.split(',').map(str::to_owned).collect()
+    });
+    ENABLED.iter().any(|enabled| enabled == name)
+}
+
+/// Whether this bug is enabled: never in this build.
+#[cfg(not(feature = "sabotage"))]
+pub const fn is(_name: &str) -> bool {
+    false
+}
+
+/// A proposal with another value, for the bug `memory-damaged`; rarely, so that the node goes on for a while.
+#[cfg(feature = "sabotage")]
+pub fn damaged(
+    revision: crate::record::Revision,
+    mut proposal: crate::command::Proposal,
+) -> crate::command::Proposal {
+    if is("memory-damaged")
+        && revision % 128 == 100
+        && let crate::command::Command::WriteConfig { data, .. } = &mut proposal.command
+    {
+        *data = "{\"damaged\":true}".into();
+    }
+    proposal
+}
+
+/// This node's clock, for the bug `clock-in-apply`.
+#[cfg(feature = "sabotage")]
+#[expect(clippy::disallowed_methods, reason = "reading it is the bug")]
+pub fn clock() -> crate::time::Timestamp {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    crate::time::Timestamp(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+}

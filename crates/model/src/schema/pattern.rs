@@ -1,0 +1,305 @@
+//! Patterns that match in bounded time and memory.
+//!
+//! The engine is `regex`, which matches in linear time: it has no look-around and no back-references, because both can
+//! make a match take exponential time. From feature level 2 on, a schema that has one of them is matched by
+//! `fancy-regex`, which backtracks: at most [`PATTERN_STEPS_MAX`] times for a text, and each of its patterns is charged
+//! as if it did. A text that takes more does not match. A pattern without them can still be large (`a{1000}{1000}`, `\p{L}{500}`), so the compiled size of
+//! each pattern is limited, and that of all patterns of a schema. The translation into the engine's syntax is limited
+//! too, before it begins: it parses the pattern once for each character class.
+//!
+//! **Invariant:** a pattern that is accepted here compiles in the validator, which uses the same options.
+
+use std::collections::BTreeMap;
+
+use jsonschema::{
+    Draft, FancyRegex, PatternOptions, Regex, ValidationOptions, Validator, error::ValidationErrorKind,
+};
+use regex_syntax::ast::{ErrorKind, parse::Parser};
+use serde_json::{Map, Value};
+
+use super::{graph::Graph, positions};
+use crate::{
+    error::{LocSegment, Violation},
+    limits::{
+        BACKTRACKING_PATTERN_BYTES_MAX, LEVEL_1_PATTERN_BYTES_MAX, LEVEL_1_PATTERNS_BYTES_MAX,
+        PATTERN_BYTES_MAX, PATTERN_STEPS_MAX, PATTERN_TRANSLATION_BYTES_MAX, PATTERNS_BYTES_MAX,
+        SECRET_PATTERN_STEPS_MAX,
+    },
+};
+
+/// Size limits in bytes that are tried in ascending order to estimate the size of a compiled pattern.
+const SIZE_TIERS_BYTES: [usize; 6] =
+    [4 << 10, 16 << 10, 64 << 10, LEVEL_1_PATTERN_BYTES_MAX, 1 << 20, PATTERN_BYTES_MAX];
+/// Steps of a match that backtracks, for one evaluation.
+const STEPS_PER_EVALUATION: u64 = 16;
+/// How often the validator checks data again, with other outcomes assumed, when a match takes more steps than it may.
+const ASSUMED_RUNS: u64 = 64;
+/// Bytes that the translation writes for `\s`, a class of ten ranges, and for the other character classes.
+const TRANSLATED_SPACE_BYTES: usize = 160;
+const TRANSLATED_CLASS_BYTES: usize = 16;
+/// Bytes of the automaton states that a match caches; when they are used up, the match continues more slowly.
+const MATCH_CACHE_BYTES_MAX: usize = 1 << 20;
+/// The same for each of very many patterns: it grows with the texts, so a schema of thousands would take gigabytes.
+const MATCH_CACHE_BYTES_MIN: usize = 16 << 10;
+
+/// The engine with a size limit.
+fn options(size: usize) -> PatternOptions<Regex> {
+    PatternOptions::regex().size_limit(size).dfa_size_limit(MATCH_CACHE_BYTES_MAX)
+}
+
+/// The engine that backtracks; each part of a pattern that does not is compiled by the other one, within the limit.
+fn backtracking(size: usize, steps: u64) -> PatternOptions<FancyRegex> {
+    let steps = usize::try_from(steps).unwrap_or(usize::MAX);
+    PatternOptions::fancy_regex()
+        .backtrack_limit(steps)
+        .size_limit(size)
+        .dfa_size_limit(MATCH_CACHE_BYTES_MIN)
+}
+
+/// What the patterns of a schema take.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Compiled {
+    bytes: usize,
+    count: usize,
+    /// Whether one of them looks around or refers back.
+    backtracks: bool,
+}
+
+impl Compiled {
+    /// The options of the validator. The patterns share what matches may cache.
+    pub(super) fn configure(self, options: ValidationOptions<'static>) -> ValidationOptions<'static> {
+        if self.backtracks {
+            return options.with_pattern_options(backtracking(PATTERN_BYTES_MAX, PATTERN_STEPS_MAX));
+        }
+        let engine = self::options(PATTERN_BYTES_MAX).dfa_size_limit(self.match_cache_bytes());
+        options.with_pattern_options(engine)
+    }
+
+    /// Approximate bytes of all patterns with what their matches cache.
+    pub(super) fn weight_bytes(self) -> usize {
+        self.bytes + self.count * self.match_cache_bytes()
+    }
+
+    fn match_cache_bytes(self) -> usize {
+        let share = PATTERNS_BYTES_MAX / self.count.max(1);
+        share.clamp(MATCH_CACHE_BYTES_MIN, MATCH_CACHE_BYTES_MAX)
+    }
+}
+
+/// Checks the patterns of all subschemas. Plain data (a `default`, for example) has none, unless a reference points into
+/// it. Enters the positions of each into the graph, and returns what all of them take when they are compiled.
+pub(super) fn check(graph: &mut Graph<'_>, draft: Draft, is_wide: bool) -> Result<Compiled, Vec<Violation>> {
+    let mut patterns = Patterns {
+        draft,
+        is_wide,
+        sizes: BTreeMap::new(),
+        bytes: 0,
+        translation_bytes: 0,
+        violations: Vec::new(),
+    };
+    for (map, loc) in graph.subschemas() {
+        if let Some(Value::String(pattern)) = map.get("pattern") {
+            patterns.check(pattern, || [loc(), vec!["pattern".into()]].concat());
+        }
+        if let Some(Value::Object(members)) = map.get("patternProperties") {
+            for pattern in members.keys() {
+                let segments: [LocSegment; 2] = ["patternProperties".into(), pattern.as_str().into()];
+                patterns.check(pattern, || [loc(), segments.to_vec()].concat());
+            }
+        }
+    }
+    if !patterns.violations.is_empty() {
+        return Err(patterns.violations);
+    }
+    // Only now: a pattern that is accepted has a bounded translation.
+    let of = |(pattern, size): (&&'_ str, &Option<Size>)| {
+        let backtracks = size.is_some_and(|size| size.backtracks);
+        // What backtracks is charged by its steps.
+        if backtracks { 0 } else { positions::costly(pattern) }
+    };
+    let all: BTreeMap<&str, u64> = patterns.sizes.iter().map(|pattern| (*pattern.0, of(pattern))).collect();
+    let backtracks = patterns.sizes.values().flatten().any(|size| size.backtracks);
+    // Then the same engine matches all patterns of the schema.
+    let steps = if backtracks { PATTERN_STEPS_MAX / STEPS_PER_EVALUATION * ASSUMED_RUNS } else { 0 };
+    graph.set_patterns(|pattern| all.get(pattern).copied().unwrap_or(u64::MAX), steps);
+    Ok(Compiled { bytes: patterns.bytes, count: patterns.sizes.len(), backtracks })
+}
+
+/// The patterns that were checked.
+struct Patterns<'s> {
+    draft: Draft,
+    is_wide: bool,
+    sizes: BTreeMap<&'s str, Option<Size>>,
+    bytes: usize,
+    /// What the translation of all of them parses.
+    translation_bytes: usize,
+    violations: Vec<Violation>,
+}
+
+impl<'s> Patterns<'s> {
+    fn check(&mut self, pattern: &'s str, loc: impl Fn() -> Vec<LocSegment>) {
+        let most = if self.is_wide { PATTERNS_BYTES_MAX } else { LEVEL_1_PATTERNS_BYTES_MAX };
+        if self.bytes > most || self.translation_bytes > PATTERN_TRANSLATION_BYTES_MAX {
+            return;
+        }
+        let is_new = !self.sizes.contains_key(pattern);
+        if is_new {
+            self.translation_bytes = self.translation_bytes.saturating_add(translation_bytes(pattern));
+            if self.translation_bytes > PATTERN_TRANSLATION_BYTES_MAX {
+                let msg = "the patterns of the schema have too many character classes (`\\s`, `\\d`, `\\w`, `\\cX`) up \
+                           to this one; write `[0-9]` for `\\d`, or `{n}` for a repetition";
+                self.violations.push(Violation::at(loc(), msg));
+                return;
+            }
+        }
+        let (draft, is_wide) = (self.draft, self.is_wide);
+        let size = *self.sizes.entry(pattern).or_insert_with(|| size_of(pattern, draft, is_wide));
+        match size.map(|size| size.bytes) {
+            None => self.violations.push(Violation::at(loc(), refusal(pattern, is_wide))),
+            Some(size) if is_new => {
+                self.bytes += size;
+                if self.bytes > most {
+                    let msg = format!(
+                        "the patterns of the schema take more than {} MiB up to this one",
+                        most >> 20
+                    );
+                    self.violations.push(Violation::at(loc(), msg));
+                }
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+/// The bytes that the translation of a pattern parses: all of it, once more for each character class, and it grows.
+fn translation_bytes(pattern: &str) -> usize {
+    let (mut classes, mut grown, mut is_escaped) = (0_usize, pattern.len(), false);
+    for byte in pattern.bytes() {
+        let translated = match byte {
+            b's' | b'S' if is_escaped => TRANSLATED_SPACE_BYTES,
+            b'd' | b'D' | b'w' | b'W' | b'c' if is_escaped => TRANSLATED_CLASS_BYTES,
+            _ => 0,
+        };
+        classes += usize::from(translated > 0);
+        grown += translated;
+        is_escaped = !is_escaped && byte == b'\\';
+    }
+    grown.saturating_mul(classes + 1)
+}
+
+/// The approximate size of a compiled pattern.
+#[derive(Debug, Clone, Copy)]
+struct Size {
+    bytes: usize,
+    backtracks: bool,
+}
+
+/// The approximate size of the compiled pattern; `None` when it does not compile within the limit.
+fn size_of(pattern: &str, draft: Draft, is_wide: bool) -> Option<Size> {
+    let schema = Value::Object(Map::from_iter([("pattern".to_owned(), Value::String(pattern.to_owned()))]));
+    let plain = || jsonschema::options().with_draft(draft).offline();
+    let most = if is_wide { PATTERN_BYTES_MAX } else { LEVEL_1_PATTERN_BYTES_MAX };
+    let mut tiers = SIZE_TIERS_BYTES.into_iter().filter(|size| *size <= most);
+    if !backtracks(pattern) {
+        let fits = |size: &usize| plain().with_pattern_options(options(*size)).build(&schema).is_ok();
+        return tiers.find(fits).map(|bytes| Size { bytes, backtracks: false });
+    }
+    if !is_wide || pattern.len() > BACKTRACKING_PATTERN_BYTES_MAX {
+        return None;
+    }
+    // Each group may be a part that is compiled by itself.
+    let parts = 1 + pattern.bytes().filter(|byte| *byte == b'(').count();
+    let fits = |size: &usize| {
+        plain().with_pattern_options(backtracking(*size, PATTERN_STEPS_MAX)).build(&schema).is_ok()
+    };
+    tiers.find(fits).map(|size| Size { bytes: size.saturating_mul(parts), backtracks: true })
+}
+
+/// Whether a pattern looks around or refers back.
+fn backtracks(pattern: &str) -> bool {
+    let error = Parser::new().parse(pattern).err();
+    let kinds = [ErrorKind::UnsupportedLookAround, ErrorKind::UnsupportedBackreference];
+    error.is_some_and(|error| kinds.contains(error.kind()))
+}
+
+/// A pattern of `patternProperties` for other readers of a schema; it matches as the validator's.
+#[derive(Debug)]
+pub(super) struct NamePattern {
+    /// The schema of a text that it matches; `None` where it is known only with the whole schema.
+    schema: Option<Validator>,
+    backtracks: bool,
+}
+
+impl NamePattern {
+    /// One of the patterns of a schema that were checked.
+    pub(super) fn of(pattern: &str, draft: Draft) -> Self {
+        let schema =
+            Value::Object(Map::from_iter([("pattern".to_owned(), Value::String(pattern.to_owned()))]));
+        let backtracks = backtracks(pattern);
+        let plain = jsonschema::options().with_draft(draft).offline();
+        let options = if backtracks {
+            plain.with_pattern_options(backtracking(PATTERN_BYTES_MAX, SECRET_PATTERN_STEPS_MAX))
+        } else {
+            let engine = options(PATTERN_BYTES_MAX).dfa_size_limit(MATCH_CACHE_BYTES_MIN);
+            plain.with_pattern_options(engine)
+        };
+        Self { schema: options.build(&schema).ok(), backtracks }
+    }
+
+    /// Whether it matches a name; `None` when that takes too many steps to find out.
+    pub(super) fn matches(&self, name: &str) -> Option<bool> {
+        let (schema, name) = (self.schema.as_ref()?, Value::String(name.to_owned()));
+        if !self.backtracks {
+            return Some(schema.is_valid(&name));
+        }
+        let Err(error) = schema.validate(&name) else { return Some(true) };
+        // Any other error is none of the name.
+        matches!(error.kind(), ValidationErrorKind::Pattern { .. }).then_some(false)
+    }
+
+    /// The cost of matching a name, in evaluations.
+    pub(super) fn steps(&self) -> u64 {
+        if self.backtracks { SECRET_PATTERN_STEPS_MAX / STEPS_PER_EVALUATION } else { 1 }
+    }
+}
+
+/// Why a pattern that does not compile is refused.
+fn refusal(pattern: &str, is_wide: bool) -> String {
+    let shown: String = pattern.chars().take(100).collect();
+    if is_wide && backtracks(pattern) {
+        return if pattern.len() > BACKTRACKING_PATTERN_BYTES_MAX {
+            format!(
+                "the pattern `{shown}` looks around or refers back and has more than {BACKTRACKING_PATTERN_BYTES_MAX} bytes"
+            )
+        } else {
+            format!(
+                "the pattern `{shown}` is no regular expression, or takes more than {} KiB",
+                PATTERN_BYTES_MAX >> 10
+            )
+        };
+    }
+    let most = if is_wide { PATTERN_BYTES_MAX } else { LEVEL_1_PATTERN_BYTES_MAX };
+    match Parser::new().parse(pattern).err().map(|error| error.kind().clone()) {
+        Some(ErrorKind::UnsupportedLookAround) => format!(
+            "the pattern `{shown}` looks around ((?=, (?!, (?<), which can't be matched in linear time"
+        ),
+        Some(ErrorKind::UnsupportedBackreference) => {
+            format!("the pattern `{shown}` refers back to a group, which can't be matched in linear time")
+        }
+        Some(kind) => format!("the pattern `{shown}` is no regular expression: {kind}"),
+        None => format!("the pattern `{shown}` takes more than {} KiB", most >> 10),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_patterns_of_a_schema_share_what_matches_may_cache() {
+        let cached = |count: usize| Compiled { bytes: 0, count, backtracks: false }.weight_bytes();
+        assert_eq!((cached(0), cached(1), cached(32)), (0, MATCH_CACHE_BYTES_MAX, PATTERNS_BYTES_MAX));
+        assert_eq!(cached(1000), PATTERNS_BYTES_MAX / 1000 * 1000);
+        assert_eq!(cached(4000), 4000 * MATCH_CACHE_BYTES_MIN);
+    }
+}

@@ -1,0 +1,324 @@
+//! Whether a received call is let in: it proves of whom it is, and names this cluster and this node.
+//!
+//! | what proves it | when it is accepted |
+//! |---|---|
+//! | the certificate that the sender has shown (see `tls/nodes.rs`), which names the node that the call is of | always |
+//! | a credential (see `credential.rs`) of a plain call | unless TLS is required |
+//! | the secret itself, as the versions before feature level 2 send it | the same, while the cluster's feature level is 1 |
+//!
+//! Over TLS nothing else is asked for: the sender has verified the certificate of this node before it sent anything, and
+//! a certificate that was read on the way is worth nothing without its key.
+//!
+//! The address that a credential names must be one by which this node is known: that of the agreed membership, that of
+//! its own entry in `CONCORD_PEERS`, or the one it listens on. A node without any of them is new; there is no other use
+//! of a credential that names its id than to let it join.
+//!
+//! **Invariant:** everything here is decided by the headers, before a byte of a body is read.
+
+use std::collections::BTreeMap;
+
+use http::HeaderMap;
+use sha2::{Digest, Sha256};
+use subtle::{Choice, ConstantTimeEq};
+
+use super::{
+    NodeId,
+    client::{AT, CLUSTER, CREDENTIAL, DIGEST, FROM, Peers, SECRET, TO},
+    credential::{BodyDigest, Purpose, Scope, digest_of},
+};
+use concord_model::feature::LEVEL_MIN;
+
+/// Status and text of a refusal.
+pub type NotAdmitted = (u16, String);
+
+/// The members that the cluster has agreed on, as far as this node has applied them.
+pub(crate) type Members = BTreeMap<NodeId, AgreedMember>;
+
+/// A member that the cluster has agreed on.
+#[derive(Debug, Clone)]
+pub struct AgreedMember {
+    pub peer_addr: String,
+    pub votes: bool,
+}
+
+fn misdirected(text: impl Into<String>) -> NotAdmitted {
+    (421, text.into())
+}
+
+fn unproven(text: impl Into<String>) -> NotAdmitted {
+    (401, text.into())
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}
+
+impl Peers {
+    /// Admits a received call within the cluster, of a node that has shown the certificate of `shown` if it came over
+    /// TLS. Returns the sender.
+    ///
+    /// # Errors
+    /// 401 when it proves nothing, 421 when it is for another cluster or node.
+    pub fn admit(&self, headers: &HeaderMap, shown: Option<NodeId>) -> Result<NodeId, NotAdmitted> {
+        let cluster = text(headers, CLUSTER).and_then(|text| text.parse::<uuid::Uuid>().ok());
+        self.admit_proof(headers, shown, cluster.map(Purpose::Call))?;
+        let me = self.me.get().ok_or_else(|| misdirected("this node belongs to no cluster"))?;
+        if cluster != Some(me.cluster_id) {
+            return Err(misdirected("this node belongs to another cluster"));
+        }
+        if addressee(headers) != Some(me.node_id) {
+            return Err(misdirected(format!("this is node {}", me.node_id)));
+        }
+        let from = text(headers, FROM).and_then(|text| text.parse().ok());
+        let from = from.ok_or_else(|| misdirected(format!("the header {FROM} names no node")))?;
+        if from == me.node_id {
+            return Err(misdirected(format!("node {from} has called itself")));
+        }
+        if let Some(shown) = shown.filter(|shown| *shown != from) {
+            return Err(unproven(format!(
+                "the call is of node {from}, and the certificate is that of node {shown}"
+            )));
+        }
+        Ok(from)
+    }
+
+    /// Admits the question for the feature levels: as any other call, but a node that is to join has no identity yet and
+    /// answers every node that proves itself.
+    ///
+    /// # Errors
+    /// As [`Self::admit`].
+    pub fn admit_levels(&self, headers: &HeaderMap, shown: Option<NodeId>) -> Result<(), NotAdmitted> {
+        if self.me.get().is_some() {
+            return self.admit(headers, shown).map(drop);
+        }
+        let cluster = text(headers, CLUSTER).and_then(|text| text.parse::<uuid::Uuid>().ok());
+        self.admit_proof(headers, shown, cluster.map(Purpose::Call))
+    }
+
+    /// Admits a received `join`, which names no cluster: the called node may have none. Returns the digest that the
+    /// body must have, unless it came over TLS or the sender is of a version that names none.
+    ///
+    /// # Errors
+    /// 401 when it proves nothing, 421 when it is for another node.
+    pub fn admit_join(
+        &self,
+        headers: &HeaderMap,
+        shown: Option<NodeId>,
+    ) -> Result<Option<BodyDigest>, NotAdmitted> {
+        let digest = text(headers, DIGEST).and_then(digest_of);
+        self.admit_proof(headers, shown, digest.map(Purpose::Join))?;
+        let digest = digest.filter(|_| shown.is_none() && headers.contains_key(CREDENTIAL));
+        if shown.is_none() && digest.is_none() {
+            return Ok(None);
+        }
+        // A node without an identity answers all, with its id: the caller learns whom it has called instead.
+        match self.me.get() {
+            Some(me) if addressee(headers) != Some(me.node_id) => {
+                Err(misdirected(format!("this is node {}", me.node_id)))
+            }
+            Some(_) | None => Ok(digest),
+        }
+    }
+
+    fn admit_proof(
+        &self,
+        headers: &HeaderMap,
+        shown: Option<NodeId>,
+        purpose: Option<Purpose>,
+    ) -> Result<(), NotAdmitted> {
+        match shown {
+            Some(_) => return Ok(()),
+            None if self.is_tls_required() => return Err(unproven("the call came without TLS")),
+            None => {}
+        }
+        let Some(given) = headers.get(CREDENTIAL) else { return self.admit_secret(headers) };
+        let scope = (text(headers, AT), addressee(headers), purpose);
+        let (Some(at), Some(to), Some(purpose)) = scope else {
+            return Err(unproven(format!("the headers beside {CREDENTIAL} are incomplete")));
+        };
+        if !(Scope { at, to, purpose }).is_proven(given.as_bytes(), self.secrets()) {
+            return Err(unproven("the cluster's secret is another one"));
+        }
+        let known = self.own_addresses();
+        if known.is_empty() || known.iter().any(|own| own == at) {
+            return Ok(());
+        }
+        Err(misdirected(format!("the call is for {at}, and this node is known as {}", known.join(", "))))
+    }
+
+    /// Admits a call of a version that sends the secret itself.
+    fn admit_secret(&self, headers: &HeaderMap) -> Result<(), NotAdmitted> {
+        let Some(given) = headers.get(SECRET) else {
+            return Err(unproven(format!("the header {CREDENTIAL} is missing")));
+        };
+        let given = Sha256::digest(given.as_bytes());
+        let matches = self.secrets().iter().fold(Choice::from(0), |matches, secret| {
+            matches | Sha256::digest(secret.as_bytes()).as_slice().ct_eq(given.as_slice())
+        });
+        if !bool::from(matches) {
+            return Err(unproven("the cluster's secret is another one"));
+        }
+        if self.knows_only_level_1() {
+            return Ok(());
+        }
+        Err(unproven("a node of this cluster proves the secret and does not send it: start a newer version"))
+    }
+
+    /// Whether members of the first version may be in the cluster, which send the secret and expect it.
+    pub(super) fn knows_only_level_1(&self) -> bool {
+        self.feature_level() == LEVEL_MIN && self.me.get().is_none_or(|me| me.format == LEVEL_MIN)
+    }
+
+    /// The addresses by which this node is known. None until it has applied the membership that it is part of, unless
+    /// its settings name it.
+    fn own_addresses(&self) -> Vec<String> {
+        let members = self.members();
+        let agreed = self.me.get().and_then(|me| members.get(&me.node_id)).map(|member| &member.peer_addr);
+        // The address that it listens on may be another one than that by which it is called.
+        let bound = agreed.and(self.bound.as_ref());
+        agreed.into_iter().chain(bound).chain(&self.configured).cloned().collect()
+    }
+}
+
+fn addressee(headers: &HeaderMap) -> Option<NodeId> {
+    text(headers, TO)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{client::Secrets, credential::body_digest, identity::Identity};
+    use concord_model::feature::LEVEL_MAX;
+    use http::HeaderValue;
+
+    fn node(id: NodeId, secrets: &[&str]) -> Peers {
+        let peers = Peers::new(Secrets(secrets.iter().map(|secret| (*secret).to_owned()).collect()));
+        peers.me.set(Identity { cluster_id: uuid::Uuid::from_u128(1), node_id: id, format: 1 }).unwrap();
+        peers
+    }
+
+    fn set_members(peers: &Peers) {
+        let member = |id| (id, AgreedMember { peer_addr: format!("a:{id}"), votes: id < 3 });
+        peers.set_members((1..=3).map(member).collect());
+    }
+
+    fn one() -> Peers {
+        let one = node(1, &["new", "old"]);
+        set_members(&one);
+        one
+    }
+
+    fn status<T>(admitted: Result<T, NotAdmitted>) -> u16 {
+        admitted.err().map_or(200, |refusal| refusal.0)
+    }
+
+    #[test]
+    fn a_call_of_this_cluster_to_this_node_is_admitted() {
+        for secret in ["new", "old"] {
+            assert_eq!(one().admit(&node(2, &[secret]).headers(1, "a:1").unwrap(), None), Ok(2));
+        }
+        let wrong = node(2, &["ne"]).headers(1, "a:1").unwrap();
+        assert_eq!(status(one().admit(&wrong, None)), 401);
+        assert_eq!(status(node(1, &[]).admit(&node(2, &["new"]).headers(1, "a:1").unwrap(), None)), 401);
+        assert_eq!(status(one().admit(&HeaderMap::new(), None)), 401);
+    }
+
+    #[test]
+    fn a_call_to_another_address_node_or_cluster_is_refused() {
+        let two = node(2, &["new"]);
+        assert_eq!(status(one().admit(&two.headers(1, "a:9").unwrap(), None)), 421, "another address");
+        assert_eq!(status(one().admit(&two.headers(3, "a:1").unwrap(), None)), 421, "another node");
+        let elsewhere = Peers::new(Secrets(vec!["new".into()]));
+        let cluster_id = uuid::Uuid::from_u128(2);
+        elsewhere.me.set(Identity { cluster_id, node_id: 2, format: 1 }).unwrap();
+        assert_eq!(status(one().admit(&elsewhere.headers(1, "a:1").unwrap(), None)), 421, "another cluster");
+        let fresh = Peers::new(Secrets(vec!["new".into()]));
+        assert_eq!(status(fresh.admit(&two.headers(1, "a:1").unwrap(), None)), 421, "no cluster yet");
+        let itself = node(1, &["new"]);
+        let mut headers = two.headers(1, "a:1").unwrap();
+        headers.insert(FROM, HeaderValue::from_static("1"));
+        assert_eq!(status(itself.admit(&headers, None)), 421, "its own id");
+    }
+
+    #[test]
+    fn over_tls_the_certificate_names_the_sender() {
+        let mut headers = node(2, &["another"]).headers(1, "b:1").unwrap();
+        assert_eq!(one().admit(&headers, Some(2)), Ok(2), "whatever the secret and the address");
+        assert_eq!(status(one().admit(&headers, Some(3))), 401, "the certificate of another node");
+        assert_eq!(status(node(3, &[]).admit(&headers, Some(2))), 421, "for another node");
+        headers.insert(CLUSTER, HeaderValue::from_static("00000000-0000-0000-0000-000000000009"));
+        assert_eq!(status(one().admit(&headers, Some(2))), 421, "of another cluster");
+        let join = node(2, &["another"]).join_headers(1, "b:1", b"body").unwrap();
+        assert_eq!(one().admit_join(&join, Some(2)), Ok(None));
+        assert_eq!(status(node(3, &[]).admit_join(&join, Some(2))), 421);
+        let fresh = Peers::new(Secrets(Vec::new()));
+        assert_eq!(fresh.admit_join(&join, Some(2)), Ok(None));
+    }
+
+    #[test]
+    fn a_header_that_is_changed_proves_nothing() {
+        let sent = node(2, &["new"]).headers(1, "a:9").unwrap();
+        for (name, value) in [(AT, "a:1"), (TO, "2"), (TO, ""), (CLUSTER, "x"), (CREDENTIAL, "00")] {
+            let mut headers = sent.clone();
+            headers.insert(name, HeaderValue::from_static(value));
+            assert_eq!(status(one().admit(&headers, None)), 401, "{name}: {value}");
+        }
+        // A credential of a call is none of a join, and the other way round.
+        assert_eq!(status(one().admit_join(&sent, None)), 401);
+    }
+
+    #[test]
+    fn a_join_is_for_one_node_and_body() {
+        let sender = node(2, &["new"]);
+        let fresh = Peers::new(Secrets(vec!["new".into()]));
+        let headers = sender.join_headers(4, "a:4", b"body").unwrap();
+        assert_eq!(fresh.admit_join(&headers, None), Ok(Some(body_digest(b"body"))));
+        assert_eq!(status(one().admit_join(&headers, None)), 421, "a member is known by its own address");
+        assert_eq!(status(node(3, &["new"]).admit_join(&headers, None)), 421, "an identity names its node");
+        let mut other = headers.clone();
+        other.insert(DIGEST, HeaderValue::from_str(&"0".repeat(64)).unwrap());
+        assert_eq!(status(fresh.admit_join(&other, None)), 401);
+        let named = Peers::new(Secrets(vec!["new".into()])).known_as(None, vec!["b:4".into()]);
+        assert_eq!(status(named.admit_join(&headers, None)), 421, "its settings say how it is called");
+    }
+
+    #[test]
+    fn the_secret_itself_is_sent_to_voters_only_and_while_the_first_version_may_be_one() {
+        let sender = node(2, &["new"]);
+        assert!(!sender.headers(1, "a:1").unwrap().contains_key(SECRET), "no member is known");
+        set_members(&sender);
+        assert!(sender.headers(1, "a:1").unwrap().contains_key(SECRET));
+        assert!(!sender.headers(3, "a:3").unwrap().contains_key(SECRET), "a learner");
+        assert!(!sender.headers(4, "a:4").unwrap().contains_key(SECRET), "no member");
+        assert!(!sender.headers(1, "a:4").unwrap().contains_key(SECRET), "not at this address");
+        assert!(!sender.join_headers(1, "a:1", b"").unwrap().contains_key(SECRET));
+        sender.set_feature_level(LEVEL_MAX);
+        assert!(!sender.headers(1, "a:1").unwrap().contains_key(SECRET));
+    }
+
+    #[test]
+    fn the_secret_itself_is_accepted_while_the_first_version_may_be_a_member() {
+        let mut headers = node(2, &["old"]).headers(1, "a:1").unwrap();
+        headers.remove(CREDENTIAL);
+        headers.insert(SECRET, HeaderValue::from_static("old"));
+        let one = one();
+        assert_eq!(one.admit(&headers, None), Ok(2));
+        assert_eq!(one.admit_join(&headers, None), Ok(None));
+        for wrong in ["", "ol", "old "] {
+            headers.insert(SECRET, HeaderValue::from_static(wrong));
+            assert_eq!(status(one.admit(&headers, None)), 401, "{wrong}");
+        }
+        headers.insert(SECRET, HeaderValue::from_static("old"));
+        one.set_feature_level(LEVEL_MAX);
+        assert_eq!(status(one.admit(&headers, None)), 401);
+        assert_eq!(status(one.admit_join(&headers, None)), 401);
+        let restarted = Peers::new(Secrets(vec!["old".into()]));
+        let cluster_id = uuid::Uuid::from_u128(1);
+        restarted.me.set(Identity { cluster_id, node_id: 1, format: LEVEL_MAX }).unwrap();
+        assert_eq!(
+            status(restarted.admit(&headers, None)),
+            401,
+            "its directory says that the level has risen"
+        );
+    }
+}

@@ -1,0 +1,463 @@
+//! The client for calls to other nodes. `admission.rs` lets received ones in.
+//!
+//! A call is `POST /peer/{name}` with a binary body. Its headers (`proof.rs`) name the cluster, the sender and the
+//! receiver: a node that has taken over another one's address must not vote in the wrong cluster. The certificates of TLS
+//! (`tls/nodes.rs`) prove the sender and the receiver; a plain call proves the cluster's secret. Heartbeats, appends, forwarded calls and snapshots use separate connections ([`Lane`]), so that a
+//! large one never delays a small one.
+//!
+//! **Invariant:** [`CallError::NotSent`] means that the other node has certainly not received the call. In doubt the error is
+//! [`CallError::Unknown`].
+
+mod lone;
+mod transport;
+
+use std::{
+    future::Future,
+    io,
+    net::IpAddr,
+    sync::{
+        Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::{Bytes, BytesMut};
+use futures::{StreamExt, TryStreamExt, stream::BoxStream};
+use http::{
+    HeaderMap, HeaderValue, Request, Response, StatusCode,
+    header::{CONNECTION, UPGRADE},
+    request,
+};
+use http_body_util::BodyExt as _;
+use hyper::{body::Incoming, upgrade::Upgraded};
+use hyper_util::rt::TokioIo;
+use tokio_util::sync::CancellationToken;
+use zeroize::Zeroize as _;
+
+use super::{
+    NodeId, admission::Members, call::Call, fallback::KnownNodes, identity::Identity, tls::nodes::NodeTls,
+    trace,
+};
+use concord_model::feature::LEVEL_MIN;
+use lone::LoneCalls;
+use transport::{Body, Transport, error_chain, from_content, whole};
+
+/// The header with the cluster's id.
+pub const CLUSTER: &str = "x-concord-cluster";
+/// The header with the sender's id.
+pub const FROM: &str = "x-concord-from";
+/// The header with the receiver's id.
+pub const TO: &str = "x-concord-to";
+/// The header with the address that is called, as the sender spells it.
+pub const AT: &str = "x-concord-at";
+/// The header that proves the cluster's secret: see `credential.rs`.
+pub const CREDENTIAL: &str = "x-concord-credential";
+/// The header with the digest of the body of a `join`.
+pub const DIGEST: &str = "x-concord-digest";
+/// The header with the cluster's secret itself, as the first version sends it.
+pub const SECRET: &str = "x-concord-secret";
+/// The header with a snapshot's position, length and digest: in the request of [`Call::Snapshot`], in the response
+/// of [`Call::FetchSnapshot`].
+pub const SNAPSHOT_HEADER: &str = "x-concord-head";
+/// The status by which a node refuses a sender that was removed from the cluster.
+pub const REMOVED_STATUS: u16 = 410;
+
+/// Longest response: responses are small, but a faulty node must not fill the memory.
+const RESPONSE_BYTES_MAX: usize = 64 << 20;
+/// How long the text of a refusal may take.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
+/// Longest text of a refusal that is read.
+const REFUSAL_BYTES_MAX: usize = 1024;
+
+/// The cluster's secrets. The first is sent, all are accepted, so that secrets can be rotated.
+#[derive(Clone)]
+pub struct Secrets(pub Vec<String>);
+
+impl Drop for Secrets {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl std::fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secrets")
+    }
+}
+
+/// Why a call failed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum CallError {
+    /// Certainly not received: the connection was refused, or the address not resolved.
+    #[error("not sent: {0}")]
+    NotSent(String),
+    /// It may have been received: time-out, lost connection.
+    #[error("outcome unknown: {0}")]
+    Unknown(String),
+    /// Received and refused before anything was done: wrong identity or secret, malformed, unknown call.
+    #[error("refused with {status}: {text}")]
+    Refused {
+        /// The HTTP status, 4xx.
+        status: u16,
+        /// The reason that the other node gives.
+        text: String,
+    },
+}
+
+/// The group of connections that a call uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lane {
+    /// Heartbeats, votes and other small calls of consensus.
+    Heartbeat,
+    /// The stream of entries.
+    Append,
+    /// Calls of the service: forwarded writes, read indexes, pages and others.
+    Forward,
+    /// Snapshots and pieces of the history.
+    Bulk,
+}
+
+/// A fetched snapshot: the value of [`SNAPSHOT_HEADER`] and the bytes of the file.
+pub(crate) type FetchedSnapshot = (Bytes, BoxStream<'static, io::Result<Bytes>>);
+
+/// Makes calls to other nodes and admits calls from them.
+#[derive(Debug)]
+pub struct Peers {
+    /// This node; unset until it belongs to a cluster.
+    pub me: OnceLock<Identity>,
+    /// Cancelled once a member has refused a call because this node was removed from the cluster.
+    pub left: CancellationToken,
+    /// The feature level of the cluster, as this node has applied it.
+    feature_level: AtomicU32,
+    /// The members that were agreed on.
+    members: RwLock<Members>,
+    /// The address that this node listens on for calls, if it is a single one.
+    pub(super) bound: Option<String>,
+    /// The addresses of this node that its settings name.
+    pub(super) configured: Vec<String>,
+    /// What is known of the versions of other nodes.
+    pub(super) known: KnownNodes,
+    secrets: Secrets,
+    /// The certificates; without them calls are plain.
+    pub(super) tls: Option<Arc<NodeTls>>,
+    heartbeat: Transport,
+    append: Transport,
+    forward: Transport,
+    bulk: Transport,
+    lone: LoneCalls,
+}
+
+impl Peers {
+    /// A client with these secrets, whose local address the system chooses.
+    #[must_use]
+    pub fn new(secrets: Secrets) -> Self {
+        Self::from_address(secrets, None, None)
+    }
+
+    /// A client with the local address `source`: a node that listens on a single address also calls from it, so
+    /// that a firewall can distinguish the nodes. With certificates its calls are encrypted.
+    #[must_use]
+    pub fn from_address(secrets: Secrets, source: Option<IpAddr>, tls: Option<Arc<NodeTls>>) -> Self {
+        let plain = Arc::default();
+        let transport = || Transport::new(source, tls.clone(), Arc::clone(&plain));
+        Self {
+            me: OnceLock::new(),
+            left: CancellationToken::new(),
+            feature_level: AtomicU32::new(LEVEL_MIN),
+            members: RwLock::default(),
+            bound: None,
+            configured: Vec::new(),
+            known: KnownNodes::default(),
+            secrets,
+            heartbeat: transport(),
+            append: transport(),
+            forward: transport(),
+            bulk: transport(),
+            tls,
+            lone: LoneCalls::default(),
+        }
+    }
+
+    /// The same of a node that listens on the address `bound`, and whose settings say that it is called at `configured`.
+    #[must_use]
+    pub fn known_as(self, bound: Option<String>, configured: Vec<String>) -> Self {
+        Self { bound, configured, ..self }
+    }
+
+    /// The members that were agreed on, with their peer addresses, as far as this node has applied them.
+    pub(super) fn members(&self) -> RwLockReadGuard<'_, Members> {
+        self.members.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Called by consensus when it has applied a membership.
+    pub fn set_members(&self, members: Members) {
+        *self.members.write().unwrap_or_else(PoisonError::into_inner) = members;
+    }
+
+    /// The feature level of the cluster: 1 until this node has a state. Only this decides what other members are sent
+    /// that a version before it does not know.
+    #[must_use]
+    pub fn feature_level(&self) -> u32 {
+        self.feature_level.load(Ordering::Relaxed)
+    }
+
+    /// Called by consensus when it publishes a state.
+    pub fn set_feature_level(&self, level: u32) {
+        self.feature_level.store(level, Ordering::Relaxed);
+    }
+
+    /// Calls a node and waits for its response at most `timeout`.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "a call needs all of these, and callers have them as separate values"
+    )]
+    pub async fn call(
+        &self,
+        lane: Lane,
+        to: NodeId,
+        addr: &str,
+        call: Call,
+        body: Bytes,
+        timeout: Duration,
+    ) -> Result<Bytes, CallError> {
+        let request = with_body(self.request(to, addr, call)?, whole(body))?;
+        self.respond((lane, to), request, timeout, |response| body_of(response, RESPONSE_BYTES_MAX)).await
+    }
+
+    /// Calls a node whose response comes in parts. The timeout bounds the time until it begins.
+    ///
+    /// # Errors
+    /// See [`CallError`]; those of the stream are [`CallError::Unknown`].
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "a call needs all of these, and callers have them as separate values"
+    )]
+    pub async fn call_in_parts(
+        &self,
+        lane: Lane,
+        to: NodeId,
+        addr: &str,
+        call: Call,
+        body: Bytes,
+        timeout: Duration,
+    ) -> Result<BoxStream<'static, Result<Bytes, CallError>>, CallError> {
+        let request = with_body(self.request(to, addr, call)?, whole(body))?;
+        let parts = |response: Response<Incoming>| {
+            let unknown = |error: hyper::Error| CallError::Unknown(error_chain(&error));
+            std::future::ready(Ok(response.into_body().into_data_stream().map_err(unknown).boxed()))
+        };
+        self.respond((lane, to), request, timeout, parts).await
+    }
+
+    fn request(&self, to: NodeId, addr: &str, call: Call) -> Result<request::Builder, CallError> {
+        let mut headers = self.headers(to, addr)?;
+        headers.extend(trace::header());
+        Ok(post(to, addr, call, headers))
+    }
+
+    /// Sends a request within the cluster, and takes from its response what is asked for. The timeout bounds both.
+    async fn respond<T, F>(
+        &self,
+        (lane, to): (Lane, NodeId),
+        request: Request<Body>,
+        timeout: Duration,
+        take: impl FnOnce(Response<Incoming>) -> F,
+    ) -> Result<T, CallError>
+    where
+        F: Future<Output = Result<T, CallError>>,
+    {
+        let response = async {
+            let response = send(self.transport(lane), request).await?;
+            self.known.answered(to, response.headers());
+            take(response).await
+        };
+        self.note_removal(within(timeout, response).await)
+    }
+
+    /// Cancels [`Self::left`] if a member has refused a call because this node was removed.
+    fn note_removal<T>(&self, response: Result<T, CallError>) -> Result<T, CallError> {
+        if let Err(CallError::Refused { status: REMOVED_STATUS, .. }) = response {
+            self.left.cancel();
+        }
+        response
+    }
+
+    /// Calls `join` on a node that may have no identity yet.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn call_join(
+        &self,
+        to: NodeId,
+        addr: &str,
+        body: Bytes,
+        timeout: Duration,
+    ) -> Result<Bytes, CallError> {
+        let headers = self.join_headers(to, addr, &body)?;
+        let request = with_body(post(to, addr, Call::Join, headers), whole(body))?;
+        match within(timeout, response_body(self.transport(Lane::Forward), request)).await {
+            Err(CallError::Refused { status: 401, text }) => {
+                let text = format!(
+                    "{text}; either the secrets differ, or its version is 0.1: start a newer one there"
+                );
+                Err(CallError::Refused { status: 401, text })
+            }
+            response => response,
+        }
+    }
+
+    /// Opens a connection for frames: a call whose connection is upgraded.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn open(
+        &self,
+        lane: Lane,
+        (to, addr): (NodeId, &str),
+        call: Call,
+        timeout: Duration,
+    ) -> Result<TokioIo<Upgraded>, CallError> {
+        let request = self.request(to, addr, call)?;
+        let request = request.header(CONNECTION, "upgrade").header(UPGRADE, protocol(call));
+        let request = with_body(request, whole(Bytes::new()))?;
+        let upgrade = |response: Response<Incoming>| async {
+            let upgraded = hyper::upgrade::on(response).await;
+            upgraded.map(TokioIo::new).map_err(|error| CallError::Unknown(error_chain(&error)))
+        };
+        self.respond((lane, to), request, timeout, upgrade).await
+    }
+
+    /// Sends a snapshot: its header, then the file. Has no timeout: the caller bounds the time.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn send_snapshot(
+        &self,
+        to: NodeId,
+        addr: &str,
+        header: &str,
+        content: impl tokio::io::AsyncRead + Send + 'static,
+    ) -> Result<Bytes, CallError> {
+        let request = self.request(to, addr, Call::Snapshot)?.header(SNAPSHOT_HEADER, value(header)?);
+        response_body(self.transport(Lane::Bulk), with_body(request, from_content(content))?).await
+    }
+
+    /// Fetches a node's newest snapshot. The timeout bounds the time until the response begins.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn fetch_snapshot(
+        &self,
+        to: NodeId,
+        addr: &str,
+        timeout: Duration,
+    ) -> Result<FetchedSnapshot, CallError> {
+        let request = with_body(self.request(to, addr, Call::FetchSnapshot)?, whole(Bytes::new()))?;
+        let response = within(timeout, send(self.transport(Lane::Bulk), request)).await?;
+        let header =
+            response.headers().get(SNAPSHOT_HEADER).map(|value| Bytes::copy_from_slice(value.as_bytes()));
+        let header =
+            header.ok_or_else(|| CallError::Unknown("the response has no snapshot header".into()))?;
+        Ok((header, response.into_body().into_data_stream().map_err(io::Error::other).boxed()))
+    }
+
+    fn transport(&self, lane: Lane) -> &Transport {
+        match lane {
+            Lane::Heartbeat => &self.heartbeat,
+            Lane::Append => &self.append,
+            Lane::Forward => &self.forward,
+            Lane::Bulk => &self.bulk,
+        }
+    }
+
+    /// The certificates for calls between nodes.
+    #[must_use]
+    pub fn tls(&self) -> Option<&Arc<NodeTls>> {
+        self.tls.as_ref()
+    }
+
+    pub(super) fn secrets(&self) -> &[String] {
+        &self.secrets.0
+    }
+}
+
+/// The protocol that the connection of a call is upgraded to: the value of the header `Upgrade`.
+#[must_use]
+pub fn protocol(call: Call) -> &'static str {
+    if call == Call::Stream { "concord-append" } else { "concord-frames" }
+}
+
+/// A request for a call. Its address names the node, too: see `transport.rs`.
+fn post(to: NodeId, addr: &str, call: Call, headers: HeaderMap) -> request::Builder {
+    let mut request = Request::post(format!("http://{}/peer/{call}", transport::authority(to, addr)));
+    if let Some(own) = request.headers_mut() {
+        own.extend(headers);
+    }
+    request
+}
+
+fn with_body(request: request::Builder, body: Body) -> Result<Request<Body>, CallError> {
+    request.body(body).map_err(|error| CallError::NotSent(error.to_string()))
+}
+
+pub(super) fn value(text: &str) -> Result<HeaderValue, CallError> {
+    HeaderValue::from_str(text)
+        .map_err(|_| CallError::NotSent("a header has characters that HTTP forbids".into()))
+}
+
+/// Bounds the time of a call.
+async fn within<T>(
+    timeout: Duration,
+    call: impl Future<Output = Result<T, CallError>>,
+) -> Result<T, CallError> {
+    tokio::time::timeout(timeout, call)
+        .await
+        .unwrap_or_else(|_| Err(CallError::Unknown(format!("no answer within {timeout:?}"))))
+}
+
+/// Sends and waits for the whole response.
+async fn response_body(transport: &Transport, request: Request<Body>) -> Result<Bytes, CallError> {
+    body_of(send(transport, request).await?, RESPONSE_BYTES_MAX).await
+}
+
+/// Sends and waits for the response's head.
+async fn send(transport: &Transport, request: Request<Body>) -> Result<Response<Incoming>, CallError> {
+    let response = match transport.send(request).await {
+        Ok(response) => response,
+        Err(error) if error.is_unsent => return Err(CallError::NotSent(error.text)),
+        Err(error) => return Err(CallError::Unknown(error.text)),
+    };
+    let status = response.status();
+    if status.is_success() || status == StatusCode::SWITCHING_PROTOCOLS {
+        return Ok(response);
+    }
+    let text = match tokio::time::timeout(REFUSAL_TIMEOUT, body_of(response, REFUSAL_BYTES_MAX)).await {
+        Ok(Ok(text)) => String::from_utf8_lossy(&text).into_owned(),
+        Ok(Err(_)) | Err(_) => "no text".into(),
+    };
+    if status.is_client_error() {
+        Err(CallError::Refused { status: status.as_u16(), text })
+    } else {
+        Err(CallError::Unknown(format!("answered with {status}: {text}")))
+    }
+}
+
+async fn body_of(response: Response<Incoming>, bytes_max: usize) -> Result<Bytes, CallError> {
+    let mut chunks = response.into_body().into_data_stream();
+    let mut body = BytesMut::new();
+    while let Some(chunk) = chunks.next().await {
+        let chunk = chunk.map_err(|error| CallError::Unknown(error_chain(&error)))?;
+        if body.len() + chunk.len() > bytes_max {
+            return Err(CallError::Unknown(format!("the response is longer than {bytes_max} bytes")));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body.freeze())
+}
+
+#[cfg(test)]
+mod tests;

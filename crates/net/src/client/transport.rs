@@ -1,0 +1,311 @@
+//! The connections of the client: HTTP/1.1, plain or over TLS.
+//!
+//! A connection belongs to one node at one address: the pool knows both (`<node>@<host>:<port>`), so that a call to a
+//! node never takes a connection on which another one has shown its certificate.
+//!
+//! **Invariant:** where TLS is required nothing is sent before the other end has shown the certificate of the node that is
+//! called.
+
+use std::{
+    collections::BTreeMap,
+    error::Error,
+    fmt, io,
+    net::IpAddr,
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures::{TryStreamExt as _, future::BoxFuture};
+use http::{Request, Response, Uri};
+use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
+use hyper::body::{Frame, Incoming};
+use hyper_util::{
+    client::legacy::{
+        self,
+        connect::{Connected, Connection, HttpConnector},
+    },
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+    time::{Instant, timeout},
+};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+
+use crate::{
+    NodeId,
+    tls::{
+        nodes::{Mode, NodeTls},
+        shown::{Shown, Trusted},
+    },
+};
+
+/// How long connecting may take: a live node in the same network takes milliseconds.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the handshake of TLS may take in addition: some round trips and signatures on a node that is busy.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long an unused connection stays open.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// When the kernel asks a silent node for a sign of life, and how often until the connection has failed.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+const KEEPALIVE_RETRIES: u32 = 3;
+/// How long what was sent may be without an acknowledgement.
+const UNACKNOWLEDGED_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a node counts as one that does not speak TLS, while a cluster migrates to it: it may be restarted with
+/// certificates at any time, and then refuse plain calls.
+const PLAIN_FOR: Duration = Duration::from_secs(2);
+/// Nodes that are remembered so; beyond, all are asked again.
+const PLAIN_NODES_MAX: usize = 256;
+
+/// The body of a request.
+pub(super) type Body = UnsyncBoxBody<Bytes, io::Error>;
+
+/// A body of some bytes.
+pub(super) fn whole(bytes: Bytes) -> Body {
+    Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
+}
+
+/// A body that is read from a file, decrypted where it is encrypted.
+pub(super) fn from_content(content: impl AsyncRead + Send + 'static) -> Body {
+    let chunks = tokio_util::io::ReaderStream::with_capacity(content, 64 << 10);
+    StreamBody::new(chunks.map_ok(Frame::data)).boxed_unsync()
+}
+
+/// A pool of connections to nodes.
+#[derive(Debug, Clone)]
+pub(super) struct Transport(legacy::Client<Connector, Body>);
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) struct NoAnswer {
+    /// The request was certainly not sent.
+    pub(super) is_unsent: bool,
+    /// The reasons, without the address: callers must not see it.
+    pub(super) text: String,
+}
+
+impl Transport {
+    /// A pool whose connections have the local address `source`.
+    pub(super) fn new(source: Option<IpAddr>, tls: Option<Arc<NodeTls>>, plain: Arc<PlainNodes>) -> Self {
+        let mut http = HttpConnector::new();
+        http.set_local_address(source);
+        http.set_nodelay(true);
+        http.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        http.set_keepalive(Some(KEEPALIVE));
+        http.set_keepalive_interval(Some(KEEPALIVE));
+        http.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
+        http.set_tcp_user_timeout(Some(UNACKNOWLEDGED_TIMEOUT));
+        let client = legacy::Client::builder(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE_TIMEOUT)
+            .build(Connector { http, tls, plain });
+        Self(client)
+    }
+
+    /// Sends a request and waits for the head of the response.
+    pub(super) async fn send(&self, request: Request<Body>) -> Result<Response<Incoming>, NoAnswer> {
+        self.0
+            .request(request)
+            .await
+            .map_err(|error| NoAnswer { is_unsent: error.is_connect(), text: error_chain(&error) })
+    }
+}
+
+/// An error with its causes.
+pub(super) fn error_chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+/// The address of a call for the pool and the connector.
+pub(super) fn authority(to: NodeId, addr: &str) -> String {
+    format!("{to}@{addr}")
+}
+
+/// The node of such an address.
+fn node_of(uri: &Uri) -> Option<NodeId> {
+    uri.authority()?.as_str().split_once('@')?.0.parse().ok()
+}
+
+/// Nodes that did not speak TLS when they were called last, at these addresses.
+#[derive(Debug, Default)]
+pub(super) struct PlainNodes(Mutex<BTreeMap<String, Instant>>);
+
+impl PlainNodes {
+    fn has(&self, authority: &str) -> bool {
+        let nodes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        nodes.get(authority).is_some_and(|since| since.elapsed() < PLAIN_FOR)
+    }
+
+    fn note(&self, authority: &str) {
+        let mut nodes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if nodes.len() >= PLAIN_NODES_MAX {
+            nodes.clear();
+        }
+        nodes.insert(authority.to_owned(), Instant::now());
+    }
+}
+
+/// Opens connections.
+#[derive(Debug, Clone)]
+struct Connector {
+    http: HttpConnector,
+    tls: Option<Arc<NodeTls>>,
+    plain: Arc<PlainNodes>,
+}
+
+type ConnectError = Box<dyn Error + Send + Sync>;
+
+impl tower::Service<Uri> for Connector {
+    type Response = TokioIo<Wire>;
+    type Error = ConnectError;
+    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        tower::Service::<Uri>::poll_ready(&mut self.http, context).map_err(Into::into)
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let mut connector = self.clone();
+        Box::pin(async move { connector.connect(uri).await.map(TokioIo::new) })
+    }
+}
+
+impl Connector {
+    async fn connect(&mut self, uri: Uri) -> Result<Wire, ConnectError> {
+        let Some(tls) = self.tls.clone() else { return self.connect_plain(uri).await.map(Wire::Plain) };
+        let node = node_of(&uri).ok_or("the address names no node")?;
+        let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
+        if tls.mode() == Mode::Migrate && self.plain.has(&authority) {
+            return self.connect_plain(uri).await.map(Wire::Plain);
+        }
+        let stream = self.connect_plain(uri.clone()).await?;
+        match timeout(HANDSHAKE_TIMEOUT, shake_hands(&tls, node, stream)).await {
+            Ok(Ok(stream)) => Ok(Wire::Tls(stream)),
+            Ok(Err(error)) if tls.mode() == Mode::Migrate && speaks_no_tls(&error) => {
+                tracing::info!("node {node} does not speak TLS yet, and is called plainly");
+                self.plain.note(&authority);
+                self.connect_plain(uri).await.map(Wire::Plain)
+            }
+            Ok(Err(error)) => Err(format!("TLS: {error}").into()),
+            Err(_) => Err("the handshake of TLS took too long".into()),
+        }
+    }
+
+    async fn connect_plain(&mut self, uri: Uri) -> Result<TcpStream, ConnectError> {
+        Ok(tower::Service::call(&mut self.http, uri).await?.into_inner())
+    }
+}
+
+async fn shake_hands(
+    tls: &Arc<NodeTls>,
+    node: NodeId,
+    stream: TcpStream,
+) -> io::Result<Box<Trusted<TlsStream<TcpStream>>>> {
+    let name = tls.name_of(node).map_err(io::Error::other)?;
+    let stream = TlsConnector::from(tls.client()).connect(name.clone(), stream).await?;
+    let shown = Shown::called(Arc::clone(tls), name, stream.get_ref().1.peer_certificates());
+    Ok(Box::new(Trusted::new(stream, shown.map_err(io::Error::other)?)))
+}
+
+/// Whether a handshake has failed because the other end answers in plain text, as a node without certificates does.
+fn speaks_no_tls(error: &io::Error) -> bool {
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
+    matches!(cause, Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)))
+}
+
+/// A connection to a node.
+enum Wire {
+    Plain(TcpStream),
+    Tls(Box<Trusted<TlsStream<TcpStream>>>),
+}
+
+impl fmt::Debug for Wire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Wire")
+    }
+}
+
+impl Connection for Wire {
+    fn connected(&self) -> Connected {
+        Connected::new()
+    }
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(context, parts),
+            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(context, parts),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Plain(stream) => stream.is_write_vectored(),
+            Self::Tls(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_names_its_node() {
+        let uri: Uri = format!("http://{}/peer/vote", authority(12, "[::1]:8201")).parse().unwrap();
+        assert_eq!((node_of(&uri), uri.host(), uri.port_u16()), (Some(12), Some("[::1]"), Some(8201)));
+        let host: Uri = format!("http://{}/", authority(3, "node3.example:80")).parse().unwrap();
+        assert_eq!((node_of(&host), host.host()), (Some(3), Some("node3.example")));
+        assert_eq!(node_of(&Uri::from_static("http://a:1/")), None);
+    }
+}

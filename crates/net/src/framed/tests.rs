@@ -1,0 +1,265 @@
+//! When a connection is used again, when it is not, and what a node is sent that does not know it.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex,
+        atomic::{AtomicU32, AtomicUsize, Ordering},
+    },
+};
+
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+    task::JoinSet,
+};
+
+use super::*;
+use crate::{
+    client::Secrets,
+    fallback::{LEVEL, UNKNOWN_CALL},
+    identity::Identity,
+};
+
+const LONG: Duration = Duration::from_secs(60);
+const SHORT: Duration = Duration::from_millis(50);
+
+/// A node with this listener, which answers a frame with its own bytes, except those that are named below.
+struct Node {
+    addr: String,
+    /// 1: it does not know connections for frames.
+    level: AtomicU32,
+    /// How often each call was made.
+    calls: Mutex<BTreeMap<String, usize>>,
+    /// Connections for frames that it may open.
+    may_open: Semaphore,
+    /// Answers to the frame `late` that it may give, and how many it has begun to wait for.
+    may_answer: Semaphore,
+    late: AtomicUsize,
+    connections: Mutex<JoinSet<()>>,
+}
+
+impl Node {
+    async fn start() -> Arc<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let node = Arc::new(Self {
+            addr: listener.local_addr().unwrap().to_string(),
+            level: AtomicU32::new(2),
+            calls: Mutex::default(),
+            may_open: Semaphore::new(Semaphore::MAX_PERMITS),
+            may_answer: Semaphore::new(0),
+            late: AtomicUsize::new(0),
+            connections: Mutex::default(),
+        });
+        let listening = Arc::clone(&node);
+        tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                listening.connections.lock().unwrap().spawn(Arc::clone(&listening).run(socket));
+            }
+        });
+        node
+    }
+
+    async fn run(self: Arc<Self>, mut socket: TcpStream) {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(socket.read_u8().await.unwrap());
+        }
+        let head = String::from_utf8(head).unwrap();
+        let call = head.strip_prefix("POST /peer/").and_then(|rest| rest.split(' ').next()).unwrap();
+        *self.calls.lock().unwrap().entry(call.to_owned()).or_default() += 1;
+        let level = self.level.load(Ordering::SeqCst);
+        let level_header = if level == 1 { String::new() } else { format!("{LEVEL}: {level}\r\n") };
+        if call == "read-indexes" && level > 1 {
+            self.may_open.acquire().await.unwrap().forget();
+            let head = format!(
+                "HTTP/1.1 101 Switching Protocols\r\n{level_header}connection: upgrade\r\nupgrade: concord-frames\r\n\r\n"
+            );
+            socket.write_all(head.as_bytes()).await.unwrap();
+            return serve(socket, |body| self.answer(body)).await;
+        }
+        let (status, text) = match call {
+            "read-index" => ("200 OK", "alone".to_owned()),
+            _ => ("404 Not Found", format!("{UNKNOWN_CALL} `{call}`")),
+        };
+        let length = text.len();
+        let answer = format!(
+            "HTTP/1.1 {status}\r\n{level_header}content-length: {length}\r\nconnection: close\r\n\r\n{text}"
+        );
+        socket.write_all(answer.as_bytes()).await.unwrap();
+    }
+
+    async fn answer(&self, body: Bytes) -> Result<Bytes, ReceiveError> {
+        match &body[..] {
+            b"fail" => Err(ReceiveError::Failed("as asked".into())),
+            b"late" => {
+                self.late.fetch_add(1, Ordering::SeqCst);
+                self.may_answer.acquire().await.unwrap().forget();
+                Ok(body)
+            }
+            b"long" => Ok(vec![0; FRAME_BYTES_MAX].into()),
+            _ => Ok(body),
+        }
+    }
+
+    /// How often this call was made.
+    fn calls(&self, call: &str) -> usize {
+        self.calls.lock().unwrap().get(call).copied().unwrap_or_default()
+    }
+
+    /// Closes all connections, as a restart does.
+    async fn restart(&self) {
+        let mut connections = std::mem::take(&mut *self.connections.lock().unwrap());
+        connections.shutdown().await;
+    }
+}
+
+/// Another node, which calls this one.
+struct Caller {
+    peers: Arc<Peers>,
+    calls: FramedCalls,
+    node: Arc<Node>,
+}
+
+impl Caller {
+    async fn start() -> Self {
+        let peers = Peers::new(Secrets(vec!["a-secret".into()]));
+        peers.me.set(Identity { cluster_id: uuid::Uuid::from_u128(1), node_id: 1, format: 1 }).unwrap();
+        let calls = FramedCalls::new(Lane::Forward, [Call::ReadIndexes, Call::ReadIndex]);
+        Self { peers: Arc::new(peers), calls, node: Node::start().await }
+    }
+
+    async fn call(&self, body: &'static str, timeout: Duration) -> Result<Bytes, CallError> {
+        self.calls.call(&self.peers, (2, &self.node.addr), Bytes::from_static(body.as_bytes()), timeout).await
+    }
+
+    /// Asserts that a request is answered, and how many connections for frames were opened until then.
+    async fn is_answered(&self, body: &'static str, opened: usize) {
+        assert_eq!(self.call(body, LONG).await.unwrap(), body);
+        assert_eq!(self.node.calls("read-indexes"), opened, "connections");
+        assert_eq!(self.node.calls("read-index"), 0);
+    }
+
+    async fn is_lost(&self, body: &'static str, timeout: Duration) {
+        let lost = self.call(body, timeout).await;
+        assert!(matches!(lost, Err(CallError::Unknown(_))), "{lost:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_is_used_again_after_a_good_answer() {
+    let caller = Caller::start().await;
+    for body in ["one", "", "three"] {
+        caller.is_answered(body, 1).await;
+    }
+}
+
+#[tokio::test]
+async fn a_connection_is_not_used_again_after_a_failure() {
+    let caller = Caller::start().await;
+    caller.is_lost("fail", LONG).await;
+    caller.is_answered("one", 2).await;
+    // On a connection that was used before, the request is sent again on another.
+    caller.is_lost("fail", LONG).await;
+    assert_eq!(caller.node.calls("read-indexes"), 3);
+    caller.is_answered("two", 4).await;
+}
+
+#[tokio::test]
+async fn a_late_answer_counts_for_no_later_request() {
+    let caller = Caller::start().await;
+    caller.is_answered("one", 1).await;
+    caller.is_lost("late", SHORT).await;
+    assert_eq!(caller.node.late.load(Ordering::SeqCst), 1, "it was received once");
+    caller.node.may_answer.add_permits(1);
+    caller.is_answered("two", 2).await;
+    caller.is_answered("three", 2).await;
+}
+
+#[tokio::test]
+async fn a_request_that_is_given_up_takes_its_connection_with_it() {
+    let caller = Caller::start().await;
+    caller.is_answered("one", 1).await;
+    let given_up = tokio::time::timeout(SHORT, caller.call("late", LONG)).await;
+    assert!(given_up.is_err());
+    caller.is_answered("two", 2).await;
+}
+
+#[tokio::test]
+async fn a_restart_of_the_node_fails_no_request() {
+    let caller = Caller::start().await;
+    for opened in 1..5 {
+        caller.is_answered("one", opened).await;
+        caller.node.restart().await;
+    }
+}
+
+#[tokio::test]
+async fn the_next_request_goes_on_with_opening_a_connection() {
+    let caller = Caller::start().await;
+    caller.node.may_open.forget_permits(Semaphore::MAX_PERMITS);
+    caller.is_lost("one", Duration::from_secs(1)).await;
+    caller.node.may_open.add_permits(1);
+    caller.is_answered("two", 1).await;
+}
+
+#[tokio::test]
+async fn another_address_has_another_connection() {
+    let caller = Caller::start().await;
+    caller.is_answered("one", 1).await;
+    let elsewhere = Node::start().await;
+    let body = Bytes::from_static(b"two");
+    let to = (2, elsewhere.addr.as_str());
+    assert_eq!(caller.calls.call(&caller.peers, to, body, LONG).await.unwrap(), "two");
+    assert_eq!((caller.node.calls("read-indexes"), elsewhere.calls("read-indexes")), (1, 1));
+}
+
+#[tokio::test]
+async fn a_node_of_level_1_is_called_the_older_way_until_it_has_another_version() {
+    let caller = Caller::start().await;
+    let alone = async || assert_eq!(caller.call("one", LONG).await.unwrap(), "alone");
+    let calls = || (caller.node.calls("read-indexes"), caller.node.calls("read-index"));
+    caller.node.level.store(1, Ordering::SeqCst);
+    for asked in 1..4 {
+        alone().await;
+        assert_eq!(calls(), (1, asked), "it is asked once whether it knows frames");
+    }
+    // It is restarted with this version: its next answer shows it.
+    caller.node.level.store(2, Ordering::SeqCst);
+    alone().await;
+    assert_eq!(caller.call("one", LONG).await.unwrap(), "one");
+    assert_eq!(calls(), (2, 4));
+    // And with the older one again.
+    caller.node.level.store(1, Ordering::SeqCst);
+    caller.node.restart().await;
+    for asked in 5..8 {
+        alone().await;
+        assert_eq!(calls(), (3, asked));
+    }
+}
+
+#[tokio::test]
+async fn a_frame_that_is_too_long_ends_the_connection() {
+    let caller = Caller::start().await;
+    let long = Bytes::from(vec![0; FRAME_BYTES_MAX + 1]);
+    let sent = caller.calls.call(&caller.peers, (2, &caller.node.addr), long, LONG).await;
+    assert!(matches!(sent, Err(CallError::Unknown(_))), "{sent:?}");
+    caller.is_answered("one", 2).await;
+    let (mut from, to) = tokio::io::duplex(1 << 10);
+    let served = tokio::spawn(serve(to, |_| async { Err(ReceiveError::Failed("no frame is whole".into())) }));
+    from.write_u32(u32::try_from(FRAME_BYTES_MAX + 1).unwrap()).await.unwrap();
+    assert_eq!(from.read(&mut [0; 8]).await.unwrap(), 0, "it is closed before the frame has come");
+    served.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_that_is_not_used_is_closed() {
+    let (from, to) = tokio::io::duplex(1 << 10);
+    let mut from = frames(Box::new(from), FRAME_BYTES_MAX);
+    let served = tokio::spawn(serve_for(to, SHORT, async |body| Ok(body)));
+    from.send(Bytes::from_static(b"one")).await.unwrap();
+    assert_eq!(from.next().await.unwrap().unwrap(), "one");
+    assert!(from.next().await.is_none());
+    served.await.unwrap();
+}

@@ -1,0 +1,157 @@
+//! The identity of a data directory: the cluster and the member that it belongs to.
+//!
+//! `identity.json` is written by `init` or by joining, before there is a log; later only its format is raised
+//! (`raft/directory_format.rs`). The file `log.seen` is added
+//! once the log's header names the same identity. A log that is missing afterwards was lost, and with it this
+//! member's vote: it could vote twice in one term. Such a member must not rejoin under its old id.
+//!
+//! **Invariant:** both files are durable (file and directory fsynced) before anything relies on them.
+
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    path::Path,
+};
+
+use serde::{Deserialize, Serialize};
+
+use concord_model::feature::{LEVEL_MAX, LEVEL_MIN};
+
+/// The format of a new data directory.
+pub const FORMAT: u32 = LEVEL_MIN;
+
+const IDENTITY_FILE: &str = "identity.json";
+const LOG_SEEN_FILE: &str = "log.seen";
+
+/// The contents of `identity.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// The cluster's id, chosen when it was formed.
+    pub cluster_id: uuid::Uuid,
+    /// This member's id. Ids are never reused.
+    pub node_id: u64,
+    /// The format of the directory: the feature level that a version must know to use it. A directory of a higher one is
+    /// refused.
+    pub format: u32,
+}
+
+/// What every format has.
+#[derive(Deserialize)]
+struct Format {
+    format: u32,
+}
+
+impl Identity {
+    /// Reads a directory's identity; `None` when it has none yet.
+    ///
+    /// # Errors
+    /// When the file can't be read, is damaged or of a newer format.
+    pub fn read(directory: &Path) -> Result<Option<Self>, String> {
+        let path = directory.join(IDENTITY_FILE);
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(format!("{}: {error}", path.display())),
+        };
+        let damaged = |error: serde_json::Error| format!("{}: {error}", path.display());
+        // The format first: a later one may have other members.
+        let Format { format } = serde_json::from_slice(&bytes).map_err(damaged)?;
+        if format > LEVEL_MAX {
+            return Err(format!(
+                "{}: the directory has format {}, this version knows {LEVEL_MAX}; start a newer version",
+                path.display(),
+                format
+            ));
+        }
+        serde_json::from_slice(&bytes).map(Some).map_err(damaged)
+    }
+
+    /// Writes this identity into a directory. Writing the same one again does nothing.
+    ///
+    /// # Errors
+    /// When the directory has another identity or can't be written.
+    pub fn write(&self, directory: &Path) -> Result<(), String> {
+        if let Some(present) = Self::read(directory)? {
+            return if (present.cluster_id, present.node_id) == (self.cluster_id, self.node_id) {
+                Ok(())
+            } else {
+                Err(format!(
+                    "{} belongs to node {} of cluster {}",
+                    directory.display(),
+                    present.node_id,
+                    present.cluster_id
+                ))
+            };
+        }
+        self.to_bytes()
+            .and_then(|bytes| write_durably(directory, IDENTITY_FILE, &bytes))
+            .map_err(|error| format!("{}: {error}", directory.display()))
+    }
+
+    /// Raises the format that a directory's identity names, durably. A higher one stays.
+    pub fn raise_format(directory: &Path, format: u32) -> io::Result<()> {
+        let present = Self::read(directory).map_err(io::Error::other)?;
+        let present = present
+            .ok_or_else(|| io::Error::other(format!("{} has no {IDENTITY_FILE}", directory.display())))?;
+        if present.format >= format {
+            return Ok(());
+        }
+        tracing::info!(format, "the data directory has format {format} from now on");
+        write_durably(directory, IDENTITY_FILE, &Self { format, ..present }.to_bytes()?)
+    }
+
+    fn to_bytes(&self) -> io::Result<Vec<u8>> {
+        let mut bytes = serde_json::to_vec_pretty(self)?;
+        bytes.push(b'\n');
+        Ok(bytes)
+    }
+
+    /// Whether a log of this identity has existed in a directory.
+    pub fn log_existed(directory: &Path) -> io::Result<bool> {
+        directory.join(LOG_SEEN_FILE).try_exists()
+    }
+
+    /// Records that a log of this identity exists.
+    pub fn record_log(&self, directory: &Path) -> io::Result<()> {
+        write_durably(directory, LOG_SEEN_FILE, format!("{}\n", self.node_id).as_bytes())
+    }
+}
+
+fn write_durably(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    fs::create_dir_all(directory)?;
+    let new = directory.join(format!("{name}.new"));
+    let mut file = File::create(&new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&new, directory.join(name))?;
+    File::open(directory)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(node_id: u64) -> Identity {
+        Identity { cluster_id: uuid::Uuid::from_u128(7), node_id, format: FORMAT }
+    }
+
+    #[test]
+    fn an_identity_is_written_once() {
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(Identity::read(directory.path()), Ok(None));
+        identity(1).write(directory.path()).unwrap();
+        identity(1).write(directory.path()).unwrap();
+        assert_eq!(Identity::read(directory.path()), Ok(Some(identity(1))));
+        assert!(identity(2).write(directory.path()).unwrap_err().contains("belongs to node 1"));
+    }
+
+    #[test]
+    fn a_damaged_or_newer_identity_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join(IDENTITY_FILE), b"{").unwrap();
+        assert!(Identity::read(directory.path()).is_err());
+        let newer = Identity { format: LEVEL_MAX + 1, ..identity(1) };
+        fs::write(directory.path().join(IDENTITY_FILE), serde_json::to_vec(&newer).unwrap()).unwrap();
+        assert!(Identity::read(directory.path()).unwrap_err().contains("newer version"));
+    }
+}

@@ -1,0 +1,175 @@
+//! What a certificate says of itself. Whether it is true is for `verify` to find out.
+
+use rustls::pki_types::CertificateDer;
+use sha2::{Digest, Sha256};
+use x509_parser::{extensions::GeneralName, prelude::FromDer as _};
+
+use concord_model::time::Timestamp;
+
+/// Microseconds of a second.
+const SECOND_US: u64 = 1_000_000;
+
+/// The contents of a certificate, as far as operators need them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Certificate {
+    /// Whose it is.
+    pub subject: String,
+    /// Who has signed it.
+    pub issuer: String,
+    /// The number that the authority has given it, in hexadecimal digits.
+    pub serial: String,
+    /// The SHA-256 of its bytes, in hexadecimal digits.
+    pub fingerprint: String,
+    /// From when on it is good.
+    pub begins: Timestamp,
+    /// Until when it is good.
+    pub ends: Timestamp,
+    /// The names that it is for: of hosts and of nodes.
+    pub names: Vec<String>,
+    /// Whether it may sign other certificates.
+    pub is_authority: bool,
+}
+
+impl Certificate {
+    /// Reads a certificate.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn parse(der: &CertificateDer<'_>) -> Result<Self, String> {
+        let (_, parsed) = x509_parser::certificate::X509Certificate::from_der(der)
+            .map_err(|error| format!("it is no certificate: {error}"))?;
+        let names = parsed.subject_alternative_name().map_err(|error| format!("its names: {error}"))?;
+        let names = names.iter().flat_map(|names| &names.value.general_names).filter_map(name).collect();
+        let at = |seconds: i64| Timestamp(u64::try_from(seconds).unwrap_or(0).saturating_mul(SECOND_US));
+        Ok(Self {
+            subject: parsed.subject().to_string(),
+            issuer: parsed.issuer().to_string(),
+            serial: serial(parsed.raw_serial()),
+            fingerprint: fingerprint(der),
+            begins: at(parsed.validity().not_before.timestamp()),
+            ends: at(parsed.validity().not_after.timestamp()),
+            names,
+            is_authority: parsed.is_ca(),
+        })
+    }
+}
+
+fn name(name: &GeneralName<'_>) -> Option<String> {
+    match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        GeneralName::IPAddress(bytes) => match <[u8; 4]>::try_from(*bytes) {
+            Ok(four) => Some(std::net::IpAddr::from(four).to_string()),
+            Err(_) => <[u8; 16]>::try_from(*bytes).ok().map(|all| std::net::IpAddr::from(all).to_string()),
+        },
+        GeneralName::OtherName(..)
+        | GeneralName::RFC822Name(_)
+        | GeneralName::X400Address(_)
+        | GeneralName::DirectoryName(_)
+        | GeneralName::EDIPartyName(_)
+        | GeneralName::URI(_)
+        | GeneralName::RegisteredID(_)
+        | GeneralName::Invalid(..) => None,
+    }
+}
+
+/// A serial as text. A leading zero byte, which only says that the number is positive, is left out.
+fn serial(bytes: &[u8]) -> String {
+    let digits = hex(bytes);
+    let trimmed = digits.trim_start_matches('0');
+    if trimmed.len() % 2 == 1 { format!("0{trimmed}") } else { trimmed.to_owned() }
+}
+
+fn fingerprint(der: &[u8]) -> String {
+    hex(&Sha256::digest(der))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Certificates that are not accepted any more, by their fingerprint or their serial.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Revoked(Vec<String>);
+
+impl Revoked {
+    /// Reads a list: one fingerprint or serial a line, in hexadecimal digits, with or without colons. What follows a `#`
+    /// is a comment.
+    ///
+    /// # Errors
+    /// The first line that is neither.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut revoked = Vec::new();
+        for (line, number) in text.lines().zip(1..) {
+            let entry = line.split('#').next().unwrap_or_default().trim();
+            if entry.is_empty() {
+                continue;
+            }
+            let digits: String = entry.chars().filter(|char| *char != ':').collect::<String>().to_lowercase();
+            if !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+                return Err(format!("line {number}: `{entry}` is no fingerprint and no serial"));
+            }
+            let trimmed = digits.trim_start_matches('0');
+            let whole = if digits.len() == 64 {
+                digits
+            } else if trimmed.is_empty() {
+                return Err(format!("line {number}: `{entry}` is no fingerprint and no serial"));
+            } else if trimmed.len() % 2 == 1 {
+                format!("0{trimmed}")
+            } else {
+                trimmed.to_owned()
+            };
+            revoked.push(whole);
+        }
+        Ok(Self(revoked))
+    }
+
+    /// Whether a certificate is in the list. One that can't be read is.
+    pub(super) fn has(&self, der: &CertificateDer<'_>) -> bool {
+        if self.0.is_empty() {
+            return false;
+        }
+        let Ok((_, parsed)) = x509_parser::certificate::X509Certificate::from_der(der) else { return true };
+        let (serial, fingerprint) = (serial(parsed.raw_serial()), fingerprint(der));
+        self.0.iter().any(|entry| *entry == serial || *entry == fingerprint)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::{CertificateParams, KeyPair, SerialNumber};
+
+    fn made(serial: &[u8]) -> CertificateDer<'static> {
+        let mut params = CertificateParams::new(["a.b".to_owned(), "127.0.0.1".to_owned()]).unwrap();
+        params.serial_number = Some(SerialNumber::from_slice(serial));
+        params.not_before = time::OffsetDateTime::from_unix_timestamp(1_700_000_000).unwrap();
+        params.not_after = time::OffsetDateTime::from_unix_timestamp(1_800_000_000).unwrap();
+        params.self_signed(&KeyPair::generate().unwrap()).unwrap().der().clone()
+    }
+
+    #[test]
+    fn a_certificate_says_what_it_was_made_with() {
+        let read = Certificate::parse(&made(&[0x0a, 0xbc])).unwrap();
+        assert_eq!(read.serial, "0abc");
+        assert_eq!(read.names, ["a.b", "127.0.0.1"]);
+        assert_eq!((read.begins.0, read.ends.0), (1_700_000_000 * SECOND_US, 1_800_000_000 * SECOND_US));
+        assert!(!read.is_authority && read.fingerprint.len() == 64);
+        assert!(Certificate::parse(&CertificateDer::from(vec![1, 2, 3])).is_err());
+    }
+
+    #[test]
+    fn a_certificate_is_revoked_by_serial_or_fingerprint() {
+        let (one, other) = (made(&[0x8a, 0xbc]), made(&[7]));
+        let fingerprint = Certificate::parse(&one).unwrap().fingerprint;
+        for list in ["00:8A:BC # lost", "8abc", "008abc", &fingerprint, &fingerprint.to_uppercase()] {
+            let revoked = Revoked::parse(&format!("# a comment\n\n{list}\n")).unwrap();
+            assert!(revoked.has(&one) && !revoked.has(&other), "{list}");
+        }
+        assert!(Revoked::parse("07").unwrap().has(&other) && Revoked::parse("7").unwrap().has(&other));
+        assert!(!Revoked::parse("").unwrap().has(&one));
+        for wrong in ["x", "12 34", "0", "ab\nnode-3"] {
+            assert!(Revoked::parse(wrong).is_err(), "{wrong}");
+        }
+        assert!(Revoked::parse("07").unwrap().has(&CertificateDer::from(vec![1])), "what can't be read");
+    }
+}

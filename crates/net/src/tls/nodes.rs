@@ -1,0 +1,205 @@
+//! Mutual TLS between nodes: each end shows a certificate of the cluster's authority that names its node.
+//!
+//! | | takes | makes |
+//! |---|---|---|
+//! | required | TLS with a node's certificate only | TLS only |
+//! | migrate | that, and plain calls that prove the cluster's secret | TLS, and plain calls to a node that does not speak it |
+//!
+//! *Migrate* is for the time in which some nodes of a cluster that spoke plainly have certificates and others do not.
+//!
+//! **Invariants**
+//! 1. A call is plain only where the setting allows it, and the other end has shown that it does not speak TLS. One that
+//!    shows a wrong certificate is not called plainly.
+//! 2. No session is resumed: every connection shows its certificates anew.
+
+use std::{path::PathBuf, sync::Arc};
+
+use rustls::{
+    ClientConfig, ServerConfig,
+    client::{Resumption, danger::ServerCertVerifier as _},
+    pki_types::{CertificateDer, ServerName, UnixTime},
+    server::{NoServerSessionStorage, danger::ClientCertVerifier as _},
+    sign::SingleCertAndKey,
+};
+
+use super::{
+    VERSIONS,
+    certificate::{Certificate, Revoked},
+    files::{Reloaded, read, read_authorities, read_certified_key},
+    name::NodeName,
+    provider,
+    verify::NodeVerifier,
+};
+use crate::NodeId;
+
+/// The files of a node for calls between nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeFiles {
+    /// The certificate that it shows, with those between it and its authority.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// The authorities of the cluster: two while one takes over from the other.
+    pub authorities: PathBuf,
+    /// The certificates that are not accepted any more.
+    pub revoked: Option<PathBuf>,
+}
+
+/// Whether plain calls are possible beside TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// TLS and nothing else.
+    Required,
+    /// Plain calls to and from nodes that have no certificate yet.
+    Migrate,
+}
+
+/// What was made of the files.
+#[derive(Debug)]
+struct Material {
+    server: Arc<ServerConfig>,
+    client: Arc<ClientConfig>,
+    verifier: Arc<NodeVerifier>,
+    certificates: Vec<Certificate>,
+}
+
+/// Both sides of TLS between nodes.
+#[derive(Debug)]
+pub struct NodeTls {
+    own: NodeName,
+    mode: Mode,
+    material: Reloaded<Material>,
+}
+
+impl NodeTls {
+    /// Reads the files of a node.
+    ///
+    /// # Errors
+    /// When they can't be used, or when the certificate names another node.
+    pub fn open(files: NodeFiles, node: NodeId, mode: Mode) -> Result<Self, String> {
+        let NodeFiles { certificate, key, authorities, revoked } = &files;
+        let all = [certificate, key, authorities].into_iter().chain(revoked).cloned().collect();
+        let shown = read_certified_key(certificate, key)?;
+        let own =
+            NodeName::of(shown.end_entity_cert().map_err(|error| error.to_string())?).map_err(|error| {
+                format!("{}: {error}; it takes `node-{node}.<cluster>`", certificate.display())
+            })?;
+        if own.node != node {
+            return Err(format!(
+                "{} is the certificate of {own}, and this is node {node}",
+                certificate.display()
+            ));
+        }
+        let expected = own.clone();
+        let material = Reloaded::new(all, move || load(&files, &expected))?;
+        Ok(Self { own, mode, material })
+    }
+
+    /// Whether plain calls are possible.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// How calls are taken from now on.
+    #[must_use]
+    pub fn server(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.material.current().server)
+    }
+
+    /// How calls are made from now on.
+    pub(crate) fn client(&self) -> Arc<ClientConfig> {
+        Arc::clone(&self.material.current().client)
+    }
+
+    /// The name that a called node must show.
+    pub(crate) fn name_of(&self, node: NodeId) -> Result<ServerName<'static>, String> {
+        NodeName { node, cluster: self.own.cluster.clone() }.to_server_name()
+    }
+
+    /// How often the files have changed.
+    pub(super) fn generation(&self) -> u64 {
+        self.material.generation()
+    }
+
+    /// Whether what a node has shown when it was called is still good.
+    pub(super) fn verify_called(
+        &self,
+        name: &ServerName<'static>,
+        shown: &[CertificateDer<'static>],
+    ) -> Result<(), String> {
+        let (first, others) = shown.split_first().ok_or("it has shown no certificate")?;
+        let verifier = &self.material.current().verifier;
+        let verified = verifier.verify_server_cert(first, others, name, &[], UnixTime::now());
+        verified.map(drop).map_err(|error| error.to_string())
+    }
+
+    /// Whether what a node has shown when it called is still good. Returns the node.
+    pub(super) fn verify_calling(&self, shown: &[CertificateDer<'static>]) -> Result<NodeId, String> {
+        let (first, others) = shown.split_first().ok_or("it has shown no certificate")?;
+        let verified = self.material.current().verifier.verify_client_cert(first, others, UnixTime::now());
+        verified.map_err(|error| error.to_string())?;
+        NodeName::of(first).map(|name| name.node)
+    }
+
+    /// The certificates in use: this node's own first.
+    #[must_use]
+    pub fn certificates(&self) -> Vec<Certificate> {
+        self.material.current().certificates.clone()
+    }
+
+    /// Reads the files again if they have changed: see `Reloaded::look`. Connections whose other end is not trusted
+    /// any more end.
+    pub fn look(&self) -> Option<Result<(), String>> {
+        self.material.look()
+    }
+}
+
+fn load(files: &NodeFiles, expected: &NodeName) -> Result<Material, String> {
+    let own = read_certified_key(&files.certificate, &files.key)?;
+    let shown = own.end_entity_cert().map_err(|error| error.to_string())?;
+    let name = NodeName::of(shown)?;
+    if name != *expected {
+        return Err(format!(
+            "{} is the certificate of {name}, not of {expected}",
+            files.certificate.display()
+        ));
+    }
+    let mut certificates = vec![Certificate::parse(shown)?];
+    let (roots, authorities) = read_authorities(&files.authorities)?;
+    certificates.extend(authorities);
+    let revoked = match &files.revoked {
+        None => Revoked::default(),
+        Some(path) => {
+            let text = String::from_utf8_lossy(&read(path)?).into_owned();
+            Revoked::parse(&text).map_err(|error| format!("{}: {error}", path.display()))?
+        }
+    };
+    let verifier = Arc::new(NodeVerifier::new(&roots, name.cluster.clone(), revoked)?);
+    // A certificate of another authority would be refused by every other node.
+    let (first, others) = own.cert.split_first().ok_or("there is no certificate")?;
+    let as_called = verifier.verify_server_cert(first, others, &name.to_server_name()?, &[], UnixTime::now());
+    let as_calling = verifier.verify_client_cert(first, others, UnixTime::now());
+    if let Some(error) = as_called.err().or(as_calling.err()) {
+        tracing::warn!(
+            "the other nodes will not accept {}, by {}: {error}",
+            files.certificate.display(),
+            files.authorities.display()
+        );
+    }
+    let mut server = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&VERSIONS)
+        .map_err(|error| error.to_string())?
+        .with_client_cert_verifier(Arc::clone(&verifier) as _)
+        .with_cert_resolver(Arc::new(SingleCertAndKey::from(Arc::clone(&own))));
+    server.session_storage = Arc::new(NoServerSessionStorage {});
+    server.send_tls13_tickets = 0;
+    let mut client = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&VERSIONS)
+        .map_err(|error| error.to_string())?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::clone(&verifier) as _)
+        .with_client_cert_resolver(Arc::new(SingleCertAndKey::from(own)));
+    client.resumption = Resumption::disabled();
+    Ok(Material { server: Arc::new(server), client: Arc::new(client), verifier, certificates })
+}

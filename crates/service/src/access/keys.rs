@@ -1,0 +1,202 @@
+//! Access keys for a caller: made, shown, changed, rotated, revoked.
+//!
+//! The text of a key is made here, on the node that was asked, and is part of its answer alone. What is written and
+//! sent to the leader is its SHA-256. A request that was sent again with its idempotency key is answered without the
+//! text, because nothing remembers it; the caller rotates the key to get another one.
+//!
+//! A caller sees the keys whose grants it has; for it the others do not exist.
+//!
+//! **Invariant:** the text of a key is in one answer, to the request that made it, after the log has decided it.
+
+use std::sync::Arc;
+
+use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
+
+use crate::{
+    Service,
+    request::{AccessWrite, Caller, Consistency, KeyPatch, Level, Principal, Refusal, Write, Written},
+    write::access::too_low,
+};
+use concord_model::{
+    access_key::{AccessKey, KeyId, Verb, clear_text::ClearText, list::KeyQuery},
+    command::{ACCESS_KEYS_LEVEL, Expect, KeyTerms},
+    error::Rejection,
+    record::Revision,
+};
+use concord_state::{State, query::QueryResult};
+
+/// A key that a request made or rotated.
+#[derive(Debug)]
+pub struct MadeKey {
+    /// The key.
+    pub key: Arc<AccessKey>,
+    /// Its text; `None` when an earlier copy of the request has made it.
+    pub text: Option<ClearText>,
+    /// The write.
+    pub written: Written,
+}
+
+impl Service {
+    /// Creates an access key.
+    ///
+    /// # Errors
+    /// Why it was refused.
+    pub async fn create_key(&self, caller: Caller, terms: KeyTerms) -> Result<MadeKey, Refusal> {
+        self.check_may_manage(&caller.principal).await?;
+        let text = ClearText::from_random(&random()?);
+        let (id, sha256) = (text.id().clone(), sha256_of(&text));
+        self.make_key(caller, text, AccessWrite::Create { id, terms, sha256 }).await
+    }
+
+    /// Gives a key another text; the one before stays good for the grace.
+    ///
+    /// # Errors
+    /// Why it was refused.
+    pub async fn rotate_key(
+        &self,
+        caller: Caller,
+        id: KeyId,
+        grace_us: u64,
+        expect: Expect,
+    ) -> Result<MadeKey, Refusal> {
+        self.check_may_manage(&caller.principal).await?;
+        let text = ClearText::with_id(id.clone(), &random::<32>()?);
+        let sha256 = sha256_of(&text);
+        self.make_key(caller, text, AccessWrite::Rotate { id, sha256, grace_us, expect }).await
+    }
+
+    async fn make_key(
+        &self,
+        caller: Caller,
+        text: ClearText,
+        write: AccessWrite,
+    ) -> Result<MadeKey, Refusal> {
+        let (sha256, principal) = (sha256_of(&text), caller.principal.clone());
+        let mut written = self.write(caller, Write::Access(write)).await?;
+        let made = written.applied.revision;
+        let state = self.state_at_least(made).await?;
+        written.revision = state.revision();
+        let has_made = |key: &&Arc<AccessKey>| key.secrets.iter().any(|secret| secret.made == made);
+        let own = state.access_key(text.id()).filter(has_made);
+        // The id of another copy of the request is only known by what it made.
+        let gone = || Refusal::Conflict("the key was made, and was revoked or changed since".into());
+        let key = own.or_else(|| state.access_keys().find(has_made)).ok_or_else(gone)?;
+        let is_own =
+            key.secrets.iter().any(|secret| secret.made == made && sha256.ct_eq(&secret.sha256).into());
+        // A request that is sent again may find that the key was given more since.
+        if !is_own && !principal.may_see_key(key) {
+            return Err(gone());
+        }
+        Ok(MadeKey { key: Arc::clone(key), text: is_own.then_some(text), written })
+    }
+
+    /// Changes an access key.
+    ///
+    /// # Errors
+    /// Why it was refused.
+    pub async fn change_key(
+        &self,
+        caller: Caller,
+        id: KeyId,
+        patch: KeyPatch,
+        expect: Expect,
+    ) -> Result<(Arc<AccessKey>, Written), Refusal> {
+        self.check_may_manage(&caller.principal).await?;
+        let principal = caller.principal.clone();
+        let write = AccessWrite::Change { id: id.clone(), patch, expect };
+        let mut written = self.write(caller, Write::Access(write)).await?;
+        let state = self.state_at_least(written.applied.revision).await?;
+        written.revision = state.revision();
+        // A request that is sent again may find that the key was given more since.
+        let key = state.access_key(&id).filter(|key| principal.may_see_key(key));
+        let key = key.ok_or(Rejection::KeyNotFound)?;
+        Ok((Arc::clone(key), written))
+    }
+
+    /// Revokes an access key. Once this has succeeded, nothing is decided in its name.
+    ///
+    /// # Errors
+    /// Why it was refused.
+    pub async fn revoke_key(&self, caller: Caller, id: KeyId, expect: Expect) -> Result<Written, Refusal> {
+        self.check_may_manage(&caller.principal).await?;
+        self.write(caller, Write::Access(AccessWrite::Revoke { id, expect })).await
+    }
+
+    /// Disables the root key.
+    ///
+    /// # Errors
+    /// Why it was refused.
+    pub async fn disable_root(&self, caller: Caller) -> Result<Written, Refusal> {
+        self.check_may_manage(&caller.principal).await?;
+        self.write(caller, Write::Access(AccessWrite::DisableRoot)).await
+    }
+
+    /// The access key with an id, and the revision of the state that it was read from.
+    ///
+    /// # Errors
+    /// When there is none that the caller may see, or no state is fresh enough.
+    pub async fn access_key(
+        &self,
+        principal: &Principal,
+        id: &KeyId,
+        consistency: Consistency,
+    ) -> Result<(Arc<AccessKey>, Revision), Refusal> {
+        principal.authorize(Verb::Keys, None)?;
+        let state = self.view(consistency).await?;
+        let key = state.access_key(id).filter(|key| principal.may_see_key(key));
+        let key = key.ok_or(Rejection::KeyNotFound)?;
+        Ok((Arc::clone(key), state.revision()))
+    }
+
+    /// A page of the access keys that the caller may see, and the revision of the state that it was read from.
+    ///
+    /// # Errors
+    /// When no state is fresh enough.
+    pub async fn access_keys(
+        &self,
+        principal: &Principal,
+        query: KeyQuery,
+        consistency: Consistency,
+    ) -> Result<(QueryResult<Arc<AccessKey>>, Revision), Refusal> {
+        principal.authorize(Verb::Keys, None)?;
+        let state = self.view(consistency).await?;
+        let (revision, principal) = (state.revision(), principal.clone());
+        // All keys are compared and sorted: up to some milliseconds.
+        let found = self.run_long(move || {
+            let seen = state.access_keys().filter(|key| principal.may_see_key(key)).cloned();
+            let (results, total) = query.page_of(seen);
+            QueryResult { results, total }
+        });
+        Ok((found.await?, revision))
+    }
+
+    /// Refuses a caller who may not manage keys, and everybody while the cluster has none yet: an older leader would
+    /// not understand the request.
+    async fn check_may_manage(&self, principal: &Principal) -> Result<(), Refusal> {
+        principal.authorize(Verb::Keys, None)?;
+        if self.applied().feature_level() >= ACCESS_KEYS_LEVEL {
+            return Ok(());
+        }
+        let level = self.view(Consistency::LINEARIZABLE).await?.feature_level();
+        if level >= ACCESS_KEYS_LEVEL { Ok(()) } else { Err(too_low(level)) }
+    }
+
+    /// This node's state once it has applied a revision.
+    async fn state_at_least(&self, revision: Revision) -> Result<Arc<State>, Refusal> {
+        self.view(Consistency { level: Level::Local { max_staleness: None }, min_revision: Some(revision) })
+            .await
+    }
+}
+
+fn sha256_of(text: &ClearText) -> [u8; 32] {
+    Sha256::digest(text.expose().as_bytes()).into()
+}
+
+/// Bytes that nobody can guess.
+fn random<const N: usize>() -> Result<[u8; N], Refusal> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Refusal::Internal(format!("the system gives no random bytes: {error}")))?;
+    Ok(bytes)
+}

@@ -1,0 +1,158 @@
+//! What a node does about access keys without being asked: it notes on which day a key was last used, and enables the
+//! root key again when its operator has asked for that on its data directory.
+//!
+//! The day of the last use is for people who look for keys that nobody needs. It is noted once a day for each key,
+//! in the background, some keys with one entry; a use may be missed when a node ends before it has said so.
+//!
+//! `concord recover-root` leaves a file in the data directory of a stopped node. The node finds it at its next start
+//! and asks the cluster to enable the root key; the log decides that like any other change. Whoever can write into the
+//! data directory of a node can act as that node anyway, so this gives nobody a right that he does not have.
+//!
+//! **Invariant:** no request waits for any of this, and what fails is tried again.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    sync::atomic::Ordering,
+    time::Duration,
+};
+
+use tokio::time::sleep;
+
+use crate::{
+    Service,
+    request::{AccessWrite, Caller, Consistency, Principal, Refusal, Write},
+    run_blocking,
+};
+use concord_consensus::Consensus;
+use concord_model::{
+    access_key::{AccessKey, KeyId, day_of},
+    command::ACCESS_KEYS_LEVEL,
+    limits::KEYS_MARKED_MAX,
+};
+
+/// The keys that were used today and are not marked yet.
+pub(super) type Used = BTreeSet<KeyId>;
+
+/// How often there is something to mark.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// The file that asks for the root key.
+const RECOVER_ROOT_FILE: &str = "recover-root";
+
+impl Service {
+    /// Notes that a key was used, if that is news. Once it is marked, this costs no lock until the next day.
+    pub(super) fn note_use(&self, key: &AccessKey) {
+        let access = &self.inner.access;
+        let today = access.today.load(Ordering::Relaxed);
+        // Just after a start the day is not known: whether it is news is judged when the keys are marked.
+        if today != 0 && key.last_used_day >= Some(today) {
+            return;
+        }
+        let mut used = access.used();
+        if used.len() < 4 * KEYS_MARKED_MAX {
+            used.insert(key.id.clone());
+        }
+    }
+
+    /// Marks keys as used, and enables the root key where that is asked for, until this node stops.
+    ///
+    /// # Errors
+    /// Never: what fails is tried again.
+    pub(crate) async fn keep_access(self) -> Result<(), String> {
+        let Some(consensus) = self.consensus() else { return Ok(()) };
+        let mut asks_for_root = true;
+        while !self.inner.stopping.is_cancelled() && !self.has_left() {
+            if asks_for_root {
+                asks_for_root = self.recover_root().await.unwrap_or_else(|error| {
+                    tracing::warn!(?error, "the root key is not enabled yet");
+                    true
+                });
+            }
+            let state = consensus.state();
+            self.inner.access.today.store(day_of(self.log_time(&state)), Ordering::Relaxed);
+            if state.feature_level() >= ACCESS_KEYS_LEVEL {
+                self.mark_used(consensus).await;
+            }
+            tokio::select! {
+                () = self.inner.stopping.cancelled() => {}
+                () = sleep(INTERVAL) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks some of the keys that were used; those that could not be marked are marked later.
+    async fn mark_used(&self, consensus: &Consensus) {
+        let (access, state) = (&self.inner.access, consensus.state());
+        let today = access.today.load(Ordering::Relaxed);
+        if today == 0 {
+            return;
+        }
+        let is_due = |id: &KeyId| state.access_key(id).is_some_and(|key| key.last_used_day < Some(today));
+        let mut due: Vec<KeyId> = {
+            let mut used = access.used();
+            used.retain(is_due);
+            used.iter().take(KEYS_MARKED_MAX).cloned().collect()
+        };
+        if due.is_empty() {
+            return;
+        }
+        match self.write(as_cluster(None), Write::Access(AccessWrite::MarkUsed(due.clone()))).await {
+            Ok(_) => {
+                let mut used = access.used();
+                due.drain(..).for_each(|id| {
+                    used.remove(&id);
+                });
+            }
+            Err(error) => tracing::debug!(?error, "the use of access keys was not noted"),
+        }
+    }
+
+    /// Enables the root key if the operator has asked for it; returns whether it must be tried again.
+    async fn recover_root(&self) -> Result<bool, Refusal> {
+        let path = self.inner.options.directory.join(RECOVER_ROOT_FILE);
+        if !exists(path.clone()).await? {
+            return Ok(false);
+        }
+        if self.view(Consistency::LINEARIZABLE).await?.is_root_disabled() {
+            let reason = format!("concord recover-root on node {}", self.node_id());
+            self.write(as_cluster(Some(reason)), Write::Access(AccessWrite::EnableRoot)).await?;
+            tracing::warn!(
+                "the root key was disabled, and is enabled again: an operator asked for it on this node"
+            );
+        } else {
+            tracing::info!("an operator asked for the root key on this node; it is enabled already");
+        }
+        run_blocking(move || remove(&path)).await?.map_err(|error| Refusal::Internal(error.to_string()))?;
+        Ok(false)
+    }
+}
+
+async fn exists(path: PathBuf) -> Result<bool, Refusal> {
+    let found = run_blocking(move || path.try_exists()).await?;
+    found.map_err(|error| Refusal::Internal(error.to_string()))
+}
+
+fn remove(path: &Path) -> std::io::Result<()> {
+    std::fs::remove_file(path)?;
+    match path.parent() {
+        Some(parent) => std::fs::File::open(parent)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+/// Asks the node of this data directory, which does not run, to enable the root key at its next start. The caller holds
+/// the lock of the directory.
+///
+/// # Errors
+/// When the file can't be written.
+pub fn ask_for_root(directory: &Path) -> std::io::Result<()> {
+    let file = std::fs::File::create(directory.join(RECOVER_ROOT_FILE))?;
+    file.sync_all()?;
+    std::fs::File::open(directory)?.sync_all()
+}
+
+/// A node as the caller of a write.
+fn as_cluster(reason: Option<String>) -> Caller {
+    Caller { principal: Principal::cluster(), reason, idempotency_key: None, dry_run: false }
+}

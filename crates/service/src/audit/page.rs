@@ -1,0 +1,202 @@
+//! Pages of an audit log, and their filters.
+//!
+//! A page reads a bounded part of the files and says where the next one begins, so it may hold fewer lines than asked
+//! for, even none, although there are more.
+//!
+//! **Invariant:** a page holds lines as they stand in the files, so that their hashes can be checked.
+
+use std::{fs::File, io, os::unix::fs::FileExt as _, path::Path};
+
+use super::{
+    files::{LINE_BYTES_MAX, LogFile, list, read_head},
+    line::{Stored, hex},
+};
+use concord_model::time::Timestamp;
+
+/// Bytes of files that one page reads: some 10 ms.
+const SCAN_BYTES_MAX: u64 = 4 << 20;
+/// Bytes of lines after which a page ends.
+const PAGE_BYTES_MAX: usize = 1 << 20;
+/// Bytes that are read at once.
+const BLOCK_BYTES: usize = 256 << 10;
+
+/// What a page is to hold.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AuditQuery {
+    /// Ascending, after the line with this number; without it descending, the newest first.
+    pub after: Option<u64>,
+    /// Descending, before the line with this number.
+    pub before: Option<u64>,
+    /// Lines of the page.
+    pub limit: usize,
+    /// Not before this time.
+    pub since: Option<Timestamp>,
+    /// Before this time.
+    pub until: Option<Timestamp>,
+    /// The id of the key.
+    pub key: Option<String>,
+    /// The definition.
+    pub definition: Option<String>,
+    /// The outcome: `ok`, or the type of an error.
+    pub outcome: Option<String>,
+}
+
+/// A page of lines.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AuditPage {
+    /// The lines.
+    pub lines: Vec<String>,
+    /// The number with which the next page begins, as `after` or `before`; `None` at the end.
+    pub next: Option<u64>,
+    /// Number and hash of the last line of the log.
+    pub head: Option<(u64, String)>,
+}
+
+impl AuditQuery {
+    fn matches(&self, line: &Stored) -> bool {
+        let is = |wanted: &Option<String>, has: Option<&String>| {
+            wanted.as_ref().is_none_or(|wanted| Some(wanted) == has)
+        };
+        let at = || Timestamp::parse(&line.time);
+        let is_in_time = (self.since.is_none() && self.until.is_none())
+            || at().is_some_and(|at| {
+                self.since.is_none_or(|since| at >= since) && self.until.is_none_or(|until| at < until)
+            });
+        let names =
+            |wanted: &String| line.definition.as_ref() == Some(wanted) || line.definitions.contains(wanted);
+        is(&self.key, line.key.as_ref())
+            && is(&self.outcome, line.outcome.as_ref())
+            && self.definition.as_ref().is_none_or(names)
+            && is_in_time
+    }
+}
+
+/// Reads a page from the files of a directory.
+///
+/// # Errors
+/// When they can't be read.
+pub(super) fn read(directory: &Path, query: &AuditQuery) -> Result<AuditPage, String> {
+    let failed = |error: io::Error| format!("the audit log can't be read: {}: {error}", directory.display());
+    let files = list(directory).map_err(failed)?;
+    let head = read_head(directory).map_err(failed)?;
+    let mut page = Page { query, page: AuditPage::default(), bytes: 0, scanned: 0 };
+    let read = match query.after {
+        Some(after) => page.ascend(&files, after),
+        None => page.descend(&files, query.before.unwrap_or(u64::MAX)),
+    };
+    read.map_err(failed)?;
+    Ok(AuditPage { head: head.map(|head| (head.seq, hex(&head.hash))), ..page.page })
+}
+
+struct Page<'a> {
+    query: &'a AuditQuery,
+    page: AuditPage,
+    bytes: usize,
+    scanned: u64,
+}
+
+impl Page<'_> {
+    /// Takes a line. False when the page ends with it.
+    fn take(&mut self, line: &[u8]) -> bool {
+        self.scanned += line.len() as u64 + 1;
+        // A line that can't be read belongs to no page; the check of the log names it.
+        let Some(stored) = Stored::parse(line) else { return true };
+        if self.query.matches(&stored)
+            && let Ok(text) = std::str::from_utf8(line)
+        {
+            self.bytes += text.len();
+            self.page.lines.push(text.to_owned());
+        }
+        let is_over = self.page.lines.len() >= self.query.limit
+            || self.bytes >= PAGE_BYTES_MAX
+            || self.scanned >= SCAN_BYTES_MAX;
+        self.page.next = is_over.then_some(stored.seq);
+        !is_over
+    }
+
+    fn ascend(&mut self, files: &[LogFile], after: u64) -> io::Result<()> {
+        let begin = files.partition_point(|file| file.first <= after.saturating_add(1)).saturating_sub(1);
+        for file in &files[begin.min(files.len())..] {
+            let open = File::open(&file.path)?;
+            let bytes = open.metadata()?.len();
+            let mut at = begin_of(&open, bytes, after)?;
+            while at < bytes {
+                let block = read_block(&open, at, bytes)?;
+                let Some(whole) = block.iter().rposition(|byte| *byte == b'\n') else { break };
+                for line in block[..whole].split(|byte| *byte == b'\n') {
+                    if seq_of(line).is_none_or(|seq| seq > after) && !self.take(line) {
+                        return Ok(());
+                    }
+                }
+                at += whole as u64 + 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn descend(&mut self, files: &[LogFile], before: u64) -> io::Result<()> {
+        for file in files.iter().rev().filter(|file| file.first < before) {
+            let open = File::open(&file.path)?;
+            let bytes = open.metadata()?.len();
+            let mut end = begin_of(&open, bytes, before.saturating_sub(1))?;
+            while end > 0 {
+                let begin = end.saturating_sub(BLOCK_BYTES as u64);
+                let mut block = vec![0; usize::try_from(end - begin).unwrap_or(BLOCK_BYTES)];
+                open.read_exact_at(&mut block, begin)?;
+                // The first one may begin before the block.
+                let cut = match block.iter().position(|byte| *byte == b'\n') {
+                    _ if begin == 0 => 0,
+                    Some(cut) if cut + 1 < block.len() => cut + 1,
+                    Some(_) | None => break,
+                };
+                let lines = block[cut..].strip_suffix(b"\n").unwrap_or(&block[cut..]);
+                for line in lines.rsplit(|byte| *byte == b'\n') {
+                    if !self.take(line) {
+                        return Ok(());
+                    }
+                }
+                end = begin + cut as u64;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read_block(file: &File, at: u64, bytes: u64) -> io::Result<Vec<u8>> {
+    let length = usize::try_from(bytes - at).unwrap_or(BLOCK_BYTES).min(BLOCK_BYTES);
+    let mut block = vec![0; length];
+    file.read_exact_at(&mut block, at)?;
+    Ok(block)
+}
+
+/// Where the first line with a number above this one begins: the end of the whole lines when there is none.
+fn begin_of(file: &File, bytes: u64, after: u64) -> io::Result<u64> {
+    // All lines that begin before `low` have a number up to it; the one that begins at or after `high` has a greater one.
+    let (mut low, mut high) = (0, bytes);
+    while high - low > LINE_BYTES_MAX as u64 {
+        let middle = low + (high - low) / 2;
+        let block = read_block(file, middle, bytes)?;
+        let line = block.iter().position(|byte| *byte == b'\n').map(|end| end + 1);
+        let seq = line.and_then(|line| seq_of(&block[line..]));
+        match (line, seq) {
+            (Some(line), Some(seq)) if seq <= after => low = middle + line as u64,
+            _ => high = middle,
+        }
+    }
+    let mut at = low;
+    let rest = read_block(file, low, bytes)?;
+    for line in rest.split_inclusive(|byte| *byte == b'\n') {
+        if !line.ends_with(b"\n") || seq_of(line).is_some_and(|seq| seq > after) {
+            break;
+        }
+        at += line.len() as u64;
+    }
+    Ok(at)
+}
+
+/// The number of a line, which stands at its begin.
+fn seq_of(line: &[u8]) -> Option<u64> {
+    let digits = line.strip_prefix(b"{\"seq\":")?;
+    let end = digits.iter().position(|byte| !byte.is_ascii_digit())?;
+    std::str::from_utf8(&digits[..end]).ok()?.parse().ok()
+}

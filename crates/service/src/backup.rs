@@ -1,0 +1,151 @@
+//! A backup: the snapshot file of a state that contains every write acknowledged before the request, at the consistency
+//! that the caller asks for.
+//!
+//! A backup writes the whole state, and its file takes that space until it is sent, even when a newer snapshot has
+//! replaced it. So a node makes one at a time, and a caller that reads it too slowly loses it.
+//!
+//! With recipients in the settings the node encrypts and signs what it hands out, piece by piece as it is read: a backup
+//! in clear then leaves the node on no way.
+//!
+//! **Invariant:** a backup never delays writes: the snapshot is taken of an immutable state, and the cipher runs on the
+//! threads for long work.
+
+use std::{io, sync::Arc, time::Duration};
+
+use bytes::{Bytes, BytesMut};
+use tokio::{
+    io::AsyncReadExt as _,
+    sync::{OwnedSemaphorePermit, mpsc},
+    time::{Instant, timeout_at},
+};
+
+use super::{
+    Service,
+    cpu_pool::Weight,
+    request::{Consistency, Principal, Refusal},
+};
+use concord_model::{access_key::Verb, limits::BACKUP_RATE_MIN, record::Revision};
+use concord_storage::{SnapshotContent, snapshot::envelope::SealedStream};
+
+/// Bytes of one chunk of the file.
+const CHUNK_BYTES: usize = 256 << 10;
+/// How long a backup may take to be sent beside its bytes.
+const SEND_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A snapshot file, open for reading. It stays readable when a newer one replaces it.
+#[derive(Debug)]
+pub struct Backup {
+    /// The state's revision.
+    pub revision: Revision,
+    /// The length of what is sent, where it is known before: when it is not encrypted.
+    pub length: Option<u64>,
+    content_bytes: u64,
+    file: SnapshotContent,
+    sealing: Option<SealedStream>,
+    service: Service,
+    permit: OwnedSemaphorePermit,
+}
+
+impl Service {
+    /// The snapshot file of a state that satisfies the consistency.
+    ///
+    /// # Errors
+    /// When the principal may not; when another backup is being made, no such state can be confirmed in time, or the file can't be written.
+    pub async fn backup(&self, principal: &Principal, consistency: Consistency) -> Result<Backup, Refusal> {
+        principal.authorize(Verb::Backup, None)?;
+        let busy = |_| Refusal::LimitReached("this node is making a backup, and makes one at a time".into());
+        let permit = Arc::clone(&self.inner.backups).try_acquire_owned().map_err(busy)?;
+        self.view(consistency).await?;
+        let consensus = self.consensus_or_refusal()?.clone();
+        // In a task of its own: a caller that leaves must not make room for the next while this one is being written.
+        let made = tokio::spawn(async move { (consensus.fresh_snapshot().await, permit) }).await;
+        let (made, permit) = made.map_err(|error| Refusal::Internal(error.to_string()))?;
+        let (snapshot, file) = made.map_err(Refusal::Internal)?;
+        let sealing = self.inner.options.backup_envelope.as_ref().map(|envelope| envelope.begin_stream());
+        let sealing = sealing.transpose().map_err(|error| Refusal::Internal(error.to_string()))?;
+        let content_bytes = snapshot.bytes;
+        let length = sealing.is_none().then_some(content_bytes);
+        Ok(Backup {
+            revision: snapshot.revision,
+            length,
+            content_bytes,
+            file,
+            sealing,
+            service: self.clone(),
+            permit,
+        })
+    }
+}
+
+impl Backup {
+    /// The chunks of what is sent, as fast as they are taken. They end early when that is too slow.
+    #[must_use]
+    pub fn send(self) -> mpsc::Receiver<io::Result<Bytes>> {
+        let (chunks, taken) = mpsc::channel(1);
+        let deadline =
+            Instant::now() + SEND_TIMEOUT + Duration::from_secs(self.content_bytes / BACKUP_RATE_MIN);
+        tokio::spawn(async move {
+            let Self { content_bytes, mut file, mut sealing, service, permit, .. } = self;
+            let (mut left, mut held) = (content_bytes, Some(permit));
+            while left > 0 {
+                let mut chunk = BytesMut::with_capacity(CHUNK_BYTES);
+                let read = match file.read_buf(&mut chunk).await {
+                    Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+                    Ok(read) => Ok(read as u64),
+                    Err(error) => Err(error),
+                };
+                left = read.as_ref().map_or(0, |read| left.saturating_sub(*read));
+                let made = match (read, sealing.take()) {
+                    (Err(error), _) => Err(error),
+                    (Ok(_), None) => Ok(chunk.freeze()),
+                    (Ok(_), Some(stream)) => {
+                        let sealed = service.seal((stream, chunk.freeze()), left == 0, deadline).await;
+                        sealed.map(|(stream, bytes)| {
+                            sealing = stream;
+                            bytes
+                        })
+                    }
+                };
+                if left > 0 && made.as_ref().is_ok_and(Bytes::is_empty) {
+                    // The cipher waits for more.
+                    continue;
+                }
+                if made.is_err() {
+                    left = 0;
+                }
+                if left == 0 {
+                    // A caller that has all of it may ask for the next one.
+                    held.take();
+                }
+                let sent = timeout_at(deadline, chunks.send(made)).await;
+                if !matches!(sent, Ok(Ok(()))) {
+                    tracing::info!("a backup was not read to its end in time");
+                    return;
+                }
+            }
+        });
+        taken
+    }
+}
+
+impl Service {
+    /// Encrypts the next piece of a backup, on a thread for long work; returns what goes on with it, unless this was the
+    /// last one.
+    async fn seal(
+        &self,
+        (mut stream, content): (SealedStream, Bytes),
+        is_last: bool,
+        deadline: Instant,
+    ) -> io::Result<(Option<SealedStream>, Bytes)> {
+        let work = move |_: &_| {
+            let mut bytes = stream.push(&content)?;
+            if !is_last {
+                return Ok((Some(stream), bytes.into()));
+            }
+            bytes.extend(stream.finish()?);
+            Ok((None, bytes.into()))
+        };
+        let sealed = self.inner.cpu_pool.run(Weight::Short, deadline, work).await;
+        sealed.map_err(|refusal| io::Error::other(format!("{refusal:?}")))?
+    }
+}

@@ -1,0 +1,245 @@
+//! The time of the log: what each proposal is stamped with, and by which the age of what is stored is judged.
+//!
+//! | question | file |
+//! |---|---|
+//! | Which time follows from the clocks of the members? | `log_clock` |
+//! | How are they asked, and who is told when one is wrong? | this one |
+//!
+//! Every node asks the other voters for their clocks once a second, so that whichever leads next knows them. A member
+//! of a version that does not know the call counts as a voter whose clock is not known.
+//!
+//! **Invariant:** nothing is deleted or forgotten because of one reading of one clock: what decides by age asks
+//! [`Service::confirmed_time`], every entry is stamped with [`Service::stamp`].
+
+mod log_clock;
+
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures::future::join_all;
+use serde::{Deserialize, Serialize};
+use tokio::{
+    sync::SetOnce,
+    time::{Instant, sleep, timeout_at},
+};
+
+use super::{Service, now, request::Alarm};
+use concord_consensus::Consensus;
+use concord_model::time::Timestamp;
+use concord_net::{
+    Member,
+    call::Call,
+    client::Lane,
+    codec::{decode, encode},
+};
+use concord_state::State;
+use log_clock::{Deviation, LogClock, Reading, TOLERANCE};
+
+/// How often the other voters are asked.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// How often before a first time is known.
+const FIRST_INTERVAL: Duration = Duration::from_millis(50);
+/// How long a member may take to answer: half of it is how wrong its reading may be.
+const CALL_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the first writes after a start wait until the clocks of the others are known.
+const FIRST_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A member's wall clock. Sent between nodes.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct ClockResponse {
+    wall: Timestamp,
+}
+
+/// The clock of the log, with this node's monotonic clock.
+#[derive(Debug)]
+pub(super) struct Clock {
+    began: Instant,
+    log: Mutex<LogClock>,
+    /// Set once a time is followed.
+    is_set: SetOnce<()>,
+}
+
+impl Clock {
+    pub(super) fn new() -> Self {
+        Self { began: Instant::now(), log: Mutex::default(), is_set: SetOnce::new() }
+    }
+
+    fn read(&self) -> Reading {
+        Reading { wall: now(), elapsed: self.elapsed() }
+    }
+
+    fn elapsed(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, LogClock> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Service {
+    /// The time of an entry that is proposed on this state. Just after a start it waits as [`Self::clock_set`] does:
+    /// whatever the first entry is, the clock of one node must not decide its time.
+    pub(super) async fn stamp(&self, state: &State) -> Timestamp {
+        if concord_model::sabotage::is("wall-clock-trusted") {
+            return now();
+        }
+        let clock = &self.inner.clock;
+        if clock.is_set.get().is_none() {
+            self.clock_set(Instant::now() + FIRST_TIMEOUT).await;
+        }
+        clock.lock().stamp(clock.read(), state.last_at())
+    }
+
+    /// The time of the log as far as this node knows it, for what the log decides again.
+    pub(super) fn log_time(&self, state: &State) -> Timestamp {
+        let clock = &self.inner.clock;
+        clock.lock().time(clock.read(), state.last_at())
+    }
+
+    /// The time by which age is judged, if a majority of the voters has agreed on it for at least so long.
+    pub(super) fn confirmed_time(&self, at_least: Duration) -> Option<Timestamp> {
+        if concord_model::sabotage::is("wall-clock-trusted") {
+            return Some(now());
+        }
+        let clock = &self.inner.clock;
+        clock.lock().confirmed(clock.read(), at_least)
+    }
+
+    /// Waits until the clocks of a majority are known, at most for a moment after consensus has started.
+    pub(super) async fn clock_set(&self, deadline: Instant) {
+        let clock = &self.inner.clock;
+        if clock.is_set.get().is_none() {
+            let deadline = deadline.min(Instant::now() + FIRST_TIMEOUT);
+            let _timed_out = timeout_at(deadline, clock.is_set.wait()).await.is_err();
+            // From here on whatever is known decides.
+            drop(clock.is_set.set(()));
+        }
+    }
+
+    /// Every clock that is wrong, as far as this node knows.
+    pub(super) fn clock_alarms(&self) -> Vec<Alarm> {
+        let clock = &self.inner.clock;
+        let deviations = clock.lock().deviations(clock.read());
+        deviations.into_iter().map(|deviation| self.alarm(deviation)).collect()
+    }
+
+    fn alarm(&self, deviation: Deviation) -> Alarm {
+        let seconds = deviation.micros().unsigned_abs() / 1_000_000;
+        let side = if deviation.micros() > 0 { "ahead of" } else { "behind" };
+        match deviation {
+            Deviation::Own(_) => Alarm {
+                kind: "clock",
+                node_id: Some(self.node_id()),
+                message: format!("this node's clock is {seconds} s {side} the log's time"),
+            },
+            Deviation::Other(id, _) => Alarm {
+                kind: "clock",
+                node_id: Some(id),
+                message: format!("the clock of node {id} is {seconds} s {side} the log's time"),
+            },
+            Deviation::Log(_) => Alarm {
+                kind: "log_time",
+                node_id: None,
+                message: format!(
+                    "the log's time is {seconds} s ahead of the members' clocks; it goes at half speed until they agree"
+                ),
+            },
+        }
+    }
+
+    /// Asks the other voters for their clocks until this node stops, and logs when its own is wrong or right again.
+    pub(super) async fn keep_clock(self) -> Result<(), String> {
+        let Some(consensus) = self.consensus() else { return Ok(()) };
+        let mut was_wrong = false;
+        while !self.inner.stopping.is_cancelled() && !self.has_left() {
+            let is_set = self.ask_clocks(consensus).await;
+            let wrong = self.clock_alarms().into_iter().find(|alarm| alarm.node_id == Some(self.node_id()));
+            if wrong.is_some() != was_wrong {
+                was_wrong = !was_wrong;
+                match wrong {
+                    Some(alarm) => tracing::warn!("this node's clock is wrong: {}", alarm.message),
+                    None => tracing::info!(
+                        "this node's clock is right again: within {} s of the log's time",
+                        TOLERANCE.as_secs()
+                    ),
+                }
+            }
+            tokio::select! {
+                () = self.inner.stopping.cancelled() => {}
+                () = sleep(if is_set { INTERVAL } else { FIRST_INTERVAL }) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// One round over the other voters. Returns whether a time is followed.
+    async fn ask_clocks(&self, consensus: &Consensus) -> bool {
+        let clock = &self.inner.clock;
+        let members = consensus.status().members;
+        if members.is_empty() {
+            // Not formed yet: who votes is not known.
+            return false;
+        }
+        let voters = members.into_iter().filter(|one| one.voter && one.member.id != self.node_id());
+        let others: Vec<Member> = voters.map(|one| one.member).collect();
+        clock.lock().set_others(others.iter().map(|member| member.id));
+        join_all(others.iter().map(async |member| {
+            let asked = clock.elapsed();
+            let called = self
+                .peers()
+                .call(Lane::Forward, member.id, &member.peer_addr, Call::Clock, Bytes::new(), CALL_TIMEOUT)
+                .await;
+            let response = called.ok().and_then(|body| decode::<ClockResponse>(&body).ok());
+            if let Some(ClockResponse { wall }) = response {
+                clock.lock().hear(member.id, wall, (asked, clock.elapsed()));
+            }
+        }))
+        .await;
+        let last_at = consensus.state().last_at();
+        let is_set = {
+            let mut log = clock.lock();
+            log.update(clock.read(), last_at, false);
+            log.is_set()
+        };
+        if is_set {
+            drop(clock.is_set.set(()));
+        }
+        is_set
+    }
+
+    /// Answers another node's question for this node's clock.
+    pub fn answer_clock() -> Bytes {
+        encode(&ClockResponse { wall: now() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use futures::poll;
+
+    use super::*;
+    use crate::testing::service;
+    use concord_model::limits::Limits;
+
+    #[tokio::test]
+    async fn no_entry_has_a_time_before_the_clocks_of_the_others_are_known() {
+        let directory = tempfile::tempdir().unwrap();
+        let (service, state) = (service(directory.path(), Limits::default()), State::new());
+        let mut stamp = pin!(service.stamp(&state));
+        assert!(poll!(stamp.as_mut()).is_pending());
+        service.inner.clock.is_set.set(()).unwrap();
+        assert!(stamp.await > Timestamp(0));
+    }
+
+    #[test]
+    fn a_clock_decodes_to_what_was_encoded() {
+        let response = ClockResponse { wall: Timestamp(1_763_000_000_000_100) };
+        assert_eq!(decode::<ClockResponse>(&encode(&response)).unwrap(), response);
+    }
+}

@@ -1,0 +1,362 @@
+//! Whose turn it is on the threads for long work.
+//!
+//! The turn goes to the origin that has used the threads least. One that was absent has no credit from that: it begins
+//! where the others are. Pieces of work of one origin have their turns in the order in which they came.
+//!
+//! What may take seconds is *long*: a list, a batch, a scan. Long pieces never take all threads, so a body is parsed
+//! and a single write is checked as soon as one that is not long has ended. A scan of all configs, which may take most
+//! of a minute, makes way after each slice, and one origin has one scan at a time.
+//!
+//! **Invariants:** at most as many turns are given as there are threads. A turn is given back when it is dropped, and
+//! who waits no longer is never given one.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::{
+    sync::oneshot,
+    time::{Duration, Instant},
+};
+
+use crate::{Refusal, origin::Origin};
+use concord_model::limits::{CONFIG_SCANS_MAX, LONG_LISTS_MAX};
+
+/// How long a scan works before it makes way.
+const SLICE: Duration = Duration::from_millis(100);
+
+/// What a piece of work is expected to take, by its kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Weight {
+    /// The parse of a body, or the check of one write.
+    Short,
+    /// Several writes as one.
+    Long,
+    /// A list; of one origin only so many wait.
+    List,
+    /// The beginning of a scan of all configs of a definition: it takes a place among the scans.
+    Scan,
+    /// A scan that goes on.
+    Resumed,
+    /// The end of a scan, for which writes wait.
+    Urgent,
+}
+
+impl Weight {
+    fn is_long(self) -> bool {
+        match self {
+            Self::Long | Self::List | Self::Scan | Self::Resumed => true,
+            Self::Short | Self::Urgent => false,
+        }
+    }
+}
+
+/// The turns of all origins.
+#[derive(Debug)]
+pub(super) struct PoolQueue {
+    threads: usize,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    running: usize,
+    running_long: usize,
+    scans: usize,
+    /// What the origin had used that had the last turn.
+    now: u64,
+    /// The number of the next that waits.
+    number: u64,
+    shares: BTreeMap<Origin, Share>,
+}
+
+/// What one origin has and wants.
+#[derive(Debug, Default)]
+struct Share {
+    short: VecDeque<Waiting>,
+    long: VecDeque<Waiting>,
+    running: usize,
+    scans: usize,
+    /// Microseconds on the threads.
+    used: u64,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    number: u64,
+    weight: Weight,
+    turn: oneshot::Sender<PoolPermit>,
+}
+
+/// A place among those that wait. Dropping it gives it up.
+#[derive(Debug)]
+pub(super) struct Ticket {
+    turns: Arc<PoolQueue>,
+    origin: Origin,
+    number: u64,
+    pub(super) turn: oneshot::Receiver<PoolPermit>,
+}
+
+/// The right to run on one of the threads.
+#[derive(Debug)]
+pub(crate) struct PoolPermit {
+    turns: Arc<PoolQueue>,
+    origin: Origin,
+    weight: Weight,
+    begun: Instant,
+    /// When it makes way next.
+    slice_ends: Instant,
+    is_over: bool,
+}
+
+/// A place among the scans, which a scan keeps while it makes way.
+#[derive(Debug)]
+pub(crate) struct ScanPlace {
+    turns: Arc<PoolQueue>,
+    origin: Origin,
+}
+
+impl PoolQueue {
+    pub(super) fn new(threads: usize) -> Arc<Self> {
+        Arc::new(Self { threads, queue: Mutex::default() })
+    }
+
+    /// Threads, pieces of work that run, pieces that wait.
+    pub(super) fn figures(&self) -> [usize; 3] {
+        let queue = self.lock();
+        let waiting = queue.shares.values().map(|share| share.short.len() + share.long.len()).sum();
+        [self.threads, queue.running, waiting]
+    }
+
+    /// Waits in the queue.
+    ///
+    /// # Errors
+    /// When as many lists of the origin wait as may.
+    pub(super) fn enter(self: &Arc<Self>, origin: Origin, weight: Weight) -> Result<Ticket, Refusal> {
+        let mut queue = self.lock();
+        if weight == Weight::List && queue.waiting_lists(origin) >= LONG_LISTS_MAX {
+            let text =
+                format!("{LONG_LISTS_MAX} long lists of this caller wait on this node, as many as may");
+            return Err(Refusal::LimitReached(text));
+        }
+        let ticket = self.push(&mut queue, origin, weight);
+        self.give(&mut queue);
+        Ok(ticket)
+    }
+
+    fn push(self: &Arc<Self>, queue: &mut Queue, origin: Origin, weight: Weight) -> Ticket {
+        let (send, turn) = oneshot::channel();
+        let (number, now) = (queue.number, queue.now);
+        queue.number += 1;
+        let share = queue.shares.entry(origin).or_insert_with(|| Share { used: now, ..Share::default() });
+        let waiting = Waiting { number, weight, turn: send };
+        match weight {
+            Weight::Short => share.short.push_back(waiting),
+            Weight::Long | Weight::List | Weight::Scan => share.long.push_back(waiting),
+            // One other piece of its origin comes first.
+            Weight::Resumed => share.long.insert(share.long.len().min(1), waiting),
+            Weight::Urgent => share.short.push_front(waiting),
+        }
+        Ticket { turns: Arc::clone(self), origin, number, turn }
+    }
+
+    /// Gives the free threads away.
+    fn give(self: &Arc<Self>, queue: &mut Queue) {
+        while let Some((origin, waiting)) = queue.take_next(self.threads) {
+            let (turns, weight, begun) = (Arc::clone(self), waiting.weight, Instant::now());
+            queue.begin(origin, weight);
+            let turn = PoolPermit { turns, origin, weight, begun, slice_ends: begun + SLICE, is_over: false };
+            if let Err(mut turn) = waiting.turn.send(turn) {
+                // It waits no longer. Its turn is taken back here, because the queue is locked.
+                turn.is_over = true;
+                queue.end(origin, weight, Duration::ZERO);
+            }
+        }
+        queue.forget_idle();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        // Nothing in between panics, and counters that are off by one would only give a turn late.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cfg(test)]
+    pub(super) fn free(&self) -> usize {
+        self.threads - self.lock().running
+    }
+}
+
+impl Queue {
+    /// The lists of an origin that wait; of a stored key those from all its addresses.
+    fn waiting_lists(&self, origin: Origin) -> usize {
+        let lists = |share: &Share| share.long.iter().filter(|one| one.weight == Weight::List).count();
+        match origin.key() {
+            None => self.shares.get(&origin).map_or(0, lists),
+            key => self
+                .shares
+                .iter()
+                .filter(|(other, _)| other.key() == key)
+                .map(|(_, share)| lists(share))
+                .sum(),
+        }
+    }
+
+    /// Takes the next piece of work that may begin.
+    fn take_next(&mut self, threads: usize) -> Option<(Origin, Waiting)> {
+        if self.running >= threads {
+            return None;
+        }
+        let may_be_long = self.running_long < threads.saturating_sub(1).max(1);
+        let may_scan = self.scans < CONFIG_SCANS_MAX;
+        let eligible = self.shares.iter().filter_map(|(origin, share)| {
+            let next = share.next(may_be_long, may_scan)?;
+            Some(((!next.is_urgent, share.used), *origin, next))
+        });
+        let (_, origin, next) = eligible.min_by_key(|(order, ..)| *order)?;
+        let share = self.shares.get_mut(&origin)?;
+        let waiting = if next.is_long { share.long.remove(next.place) } else { share.short.pop_front() };
+        Some((origin, waiting?))
+    }
+
+    fn begin(&mut self, origin: Origin, weight: Weight) {
+        self.running += 1;
+        self.running_long += usize::from(weight.is_long());
+        let is_scan = weight == Weight::Scan;
+        self.scans += usize::from(is_scan);
+        if let Some(share) = self.shares.get_mut(&origin) {
+            share.running += 1;
+            share.scans += usize::from(is_scan);
+            self.now = self.now.max(share.used);
+        }
+    }
+
+    fn end(&mut self, origin: Origin, weight: Weight, took: Duration) {
+        self.running -= 1;
+        self.running_long -= usize::from(weight.is_long());
+        if let Some(share) = self.shares.get_mut(&origin) {
+            share.running -= 1;
+            let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+            share.used = share.used.saturating_add(took);
+        }
+        if weight == Weight::Scan {
+            self.end_scan(origin);
+        }
+    }
+
+    fn end_scan(&mut self, origin: Origin) {
+        self.scans -= 1;
+        if let Some(share) = self.shares.get_mut(&origin) {
+            share.scans -= 1;
+        }
+    }
+
+    /// Forgets the origins that want nothing and have used no more than the others.
+    fn forget_idle(&mut self) {
+        let now = self.now;
+        self.shares.retain(|_, share| {
+            let wants = share.running + share.scans + share.short.len() + share.long.len() > 0;
+            wants || share.used > now
+        });
+        if self.running + self.scans == 0 {
+            // Nobody competes.
+            self.shares.clear();
+        }
+    }
+}
+
+/// The piece of work of an origin that is next.
+#[derive(Debug, Clone, Copy)]
+struct Next {
+    is_urgent: bool,
+    is_long: bool,
+    place: usize,
+}
+
+impl Share {
+    fn next(&self, may_be_long: bool, may_scan: bool) -> Option<Next> {
+        let may_scan = may_scan && self.scans == 0;
+        let may_begin = |one: &Waiting| one.weight != Weight::Scan || may_scan;
+        let long = self.long.iter().position(may_begin).filter(|_| may_be_long);
+        let short = self.short.front();
+        let short_is_first = match (short, long.and_then(|place| self.long.get(place))) {
+            (None, None) => return None,
+            (Some(short), Some(long)) => short.weight == Weight::Urgent || short.number < long.number,
+            (short, None) => short.is_some(),
+            (None, Some(_)) => false,
+        };
+        let is_urgent = short.is_some_and(|one| one.weight == Weight::Urgent);
+        Some(match long {
+            Some(place) if !short_is_first => Next { is_urgent: false, is_long: true, place },
+            _ => Next { is_urgent, is_long: false, place: 0 },
+        })
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let mut queue = self.turns.lock();
+        if let Some(share) = queue.shares.get_mut(&self.origin) {
+            share.short.retain(|one| one.number != self.number);
+            share.long.retain(|one| one.number != self.number);
+        }
+        queue.forget_idle();
+    }
+}
+
+impl PoolPermit {
+    /// The place among the scans that was taken with the turn. It outlasts it.
+    pub(crate) fn take_place(&mut self) -> ScanPlace {
+        self.weight = Weight::Resumed;
+        ScanPlace { turns: Arc::clone(&self.turns), origin: self.origin }
+    }
+
+    /// When its slice is over and others wait: ends the turn, and waits for the next one.
+    pub(super) fn make_way(&mut self) -> Option<Ticket> {
+        let now = Instant::now();
+        if now < self.slice_ends {
+            return None;
+        }
+        let mut queue = self.turns.lock();
+        let is_alone = queue.shares.values().all(|share| share.short.is_empty() && share.long.is_empty());
+        if is_alone || self.is_over {
+            drop(queue);
+            self.slice_ends = now + SLICE;
+            return None;
+        }
+        self.is_over = true;
+        queue.end(self.origin, self.weight, self.begun.elapsed());
+        let ticket = self.turns.push(&mut queue, self.origin, Weight::Resumed);
+        self.turns.give(&mut queue);
+        Some(ticket)
+    }
+
+    /// Makes its slice at least so long: a scan that waited long for its turn works as long, or it would never end.
+    pub(super) fn with_slice(mut self, slice: Duration) -> Self {
+        self.slice_ends = self.begun + slice.max(SLICE);
+        self
+    }
+}
+
+impl Drop for PoolPermit {
+    fn drop(&mut self) {
+        if !self.is_over {
+            let turns = Arc::clone(&self.turns);
+            let mut queue = turns.lock();
+            queue.end(self.origin, self.weight, self.begun.elapsed());
+            turns.give(&mut queue);
+        }
+    }
+}
+
+impl Drop for ScanPlace {
+    fn drop(&mut self) {
+        let turns = Arc::clone(&self.turns);
+        let mut queue = turns.lock();
+        queue.end_scan(self.origin);
+        turns.give(&mut queue);
+    }
+}
+
+#[cfg(test)]
+mod tests;

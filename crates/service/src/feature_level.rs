@@ -1,0 +1,212 @@
+//! The feature level of the cluster rises when every member can (`model/feature.rs`).
+//!
+//! The leader asks every member, with and without a vote, which levels it knows and offers. When all are reached and all
+//! offer the next level, it proposes the entry that raises it. A node of level 1 does not know the question, which is its
+//! answer. An operator holds the cluster back by a setting on any member: it offers no more than that.
+//!
+//! Each node asks from time to time, so that it can show the version of each member, and what the member tells of its
+//! memory and its volume.
+//!
+//! **Invariant:** the level rises only after every member has offered it, while no change of the members is under way.
+//! A member that is restarted with an older version in between stops at the entry and changes nothing.
+
+use std::{collections::BTreeMap, sync::PoisonError, time::Duration};
+
+use bytes::Bytes;
+use futures::future::join_all;
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{Service, metrics::process, request::Resources};
+use concord_consensus::Consensus;
+use concord_model::{
+    command::{Command, Proposal},
+    feature::{LEVEL_MAX, LEVEL_MIN},
+};
+use concord_net::{
+    Member, NodeId,
+    call::Call,
+    client::{CallError, Lane},
+    codec::{decode, encode},
+};
+
+/// The author of the entry in the log: no access key has this id.
+const AUTHOR: &str = "concord";
+/// How often a leader asks the members while the level may rise.
+const RAISE_INTERVAL: Duration = Duration::from_secs(1);
+/// How often any node asks them otherwise, to show their versions.
+const SHOW_INTERVAL: Duration = Duration::from_secs(10);
+/// How long a member may take to answer.
+const LEVELS_TIMEOUT: Duration = Duration::from_secs(2);
+/// How often forming a cluster looks whether the level has risen.
+const FORMED_POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Which feature levels a node can work at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Levels {
+    /// The lowest level that it knows.
+    pub min: u32,
+    /// The highest level that it knows.
+    pub max: u32,
+    /// The highest level that it agrees to: lower than `max` where the operator holds the cluster back.
+    pub offered: u32,
+    /// Its version; `None` for a node that does not say.
+    pub version: Option<String>,
+}
+
+impl Levels {
+    /// Those of a node that does not know the question.
+    fn first() -> Self {
+        Self { min: LEVEL_MIN, max: LEVEL_MIN, offered: LEVEL_MIN, version: None }
+    }
+
+    /// Whether a node can be a member of a cluster at this level.
+    pub(super) fn include(&self, level: u32) -> bool {
+        (self.min..=self.max).contains(&level)
+    }
+}
+
+/// What a node tells another one that asks. Sent between nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Answer {
+    /// Which feature levels it can work at.
+    pub(super) levels: Levels,
+    /// What it holds and has left; `None` for a node that does not say, and for one that no longer answers.
+    pub(super) resources: Option<Resources>,
+}
+
+/// What the members answered last.
+pub(super) type Answers = BTreeMap<NodeId, Answer>;
+
+impl Service {
+    /// The levels of this node.
+    #[must_use]
+    pub fn levels(&self) -> Levels {
+        let held_at = if concord_model::sabotage::is("level-raised-alone") {
+            LEVEL_MAX
+        } else {
+            self.inner.options.feature_level_max
+        };
+        let offered = held_at.clamp(LEVEL_MIN, LEVEL_MAX);
+        let version = Some(env!("CARGO_PKG_VERSION").into());
+        Levels { min: LEVEL_MIN, max: LEVEL_MAX, offered, version }
+    }
+
+    fn answer(&self) -> Answer {
+        let reserve = &self.inner.disk_reserve;
+        let resources = Resources {
+            memory_bytes: process::resident_bytes(),
+            disk_free_bytes: reserve.free_bytes(),
+            disk_reserve_bytes: reserve.reserve_bytes(),
+        };
+        Answer { levels: self.levels(), resources: Some(resources) }
+    }
+
+    /// Answers another node that asks for the levels.
+    #[must_use]
+    pub fn answer_levels(&self) -> Bytes {
+        encode(&self.answer())
+    }
+
+    /// What the other members answered last, and what this node answers.
+    pub(super) fn member_answers(&self) -> Answers {
+        let mut told = self.inner.member_answers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        told.insert(self.node_id(), self.answer());
+        told
+    }
+
+    /// Asks the members and raises the level, until the node stops.
+    ///
+    /// # Errors
+    /// Never: what fails is tried again.
+    pub(super) async fn keep_raising_feature_level(self) -> Result<(), String> {
+        let Some(consensus) = self.consensus() else { return Ok(()) };
+        let held_at = self.levels().offered;
+        if held_at < LEVEL_MAX {
+            tracing::info!(held_at, "this node holds the cluster's feature level at {held_at} or below");
+        }
+        while !self.inner.stopping.is_cancelled() && !self.has_left() {
+            let may_rise = self.leads(consensus) && consensus.state().feature_level() < self.levels().offered;
+            if may_rise {
+                self.raise_feature_level(consensus).await;
+            } else {
+                self.ask_members(consensus).await;
+            }
+            tokio::select! {
+                () = self.inner.stopping.cancelled() => {}
+                () = consensus.leader_changed() => {}
+                () = sleep(if may_rise { RAISE_INTERVAL } else { SHOW_INTERVAL }) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Raises the level step by step as far as all members offer. The caller leads.
+    async fn raise_feature_level(&self, consensus: &Consensus) {
+        // A member that joins meanwhile might know less.
+        let Ok(_no_change) = self.inner.changing.try_lock() else { return };
+        let Some(offered) = self.ask_members(consensus).await else { return };
+        for to in consensus.state().feature_level() + 1..=offered.min(self.levels().offered) {
+            let (at, by) = (self.stamp(&consensus.state()).await, AUTHOR.into());
+            let command = Command::RaiseFeatureLevel { to };
+            let proposal =
+                Proposal { at, by, reason: None, request: None, definition_read: None, command, key: None };
+            match timeout(self.inner.options.write_timeout, consensus.write(proposal)).await {
+                Ok(Ok(_)) => tracing::info!(level = to, "the cluster has feature level {to} from now on"),
+                // The state shows whether it was applied.
+                Ok(Err(error)) => return tracing::debug!(?error, to, "the feature level was not raised"),
+                Err(_) => return tracing::debug!(to, "the feature level was not raised in time"),
+            }
+        }
+    }
+
+    /// Asks all other members for their levels and notes the answers. Returns the highest level that all of them offer;
+    /// `None` while one does not answer.
+    async fn ask_members(&self, consensus: &Consensus) -> Option<u32> {
+        if concord_model::sabotage::is("level-raised-alone") {
+            return Some(LEVEL_MAX);
+        }
+        let members: Vec<Member> =
+            consensus.status().members.into_iter().map(|status| status.member).collect();
+        let others = members.iter().filter(|member| member.id != self.node_id());
+        let answers = join_all(others.map(async |member| (member.id, self.ask_levels(member).await))).await;
+        let mut told = self.inner.member_answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lowest = Some(u32::MAX);
+        told.retain(|id, _| members.iter().any(|member| member.id == *id));
+        for (id, answer) in answers {
+            match answer {
+                Ok(answer) => {
+                    lowest = lowest.map(|lowest| lowest.min(answer.levels.offered));
+                    told.insert(id, answer);
+                }
+                Err(error) => {
+                    tracing::debug!(member = id, %error, "a member does not tell its feature levels");
+                    // Its version is what it was, its memory and its volume are not.
+                    told.entry(id).and_modify(|answer| answer.resources = None);
+                    lowest = None;
+                }
+            }
+        }
+        lowest
+    }
+
+    /// Asks one node for its levels.
+    pub(super) async fn ask_levels(&self, member: &Member) -> Result<Answer, CallError> {
+        let (id, addr) = (member.id, &member.peer_addr);
+        match self.peers().call(Lane::Forward, id, addr, Call::Levels, Bytes::new(), LEVELS_TIMEOUT).await {
+            Ok(body) => decode(&body).map_err(|error| CallError::Unknown(error.to_string())),
+            Err(error) if error.is_unknown_call() => Ok(Answer { levels: Levels::first(), resources: None }),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Waits until a cluster that was just formed has the level that all its members offer, so that whoever formed it
+    /// finds it settled.
+    pub(super) async fn await_first_feature_level(&self, consensus: &Consensus, deadline: Instant) {
+        let Some(offered) = self.ask_members(consensus).await else { return };
+        let level = offered.min(self.levels().offered);
+        while consensus.state().feature_level() < level && Instant::now() < deadline {
+            sleep(FORMED_POLL_INTERVAL).await;
+        }
+    }
+}

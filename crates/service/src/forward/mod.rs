@@ -1,0 +1,106 @@
+//! Sends a write to the leader's peer listener and returns what became of it there.
+//!
+//! | to find | look in |
+//! |---|---|
+//! | the bytes of a forwarded write and of its answer | `wire` |
+//! | how small writes share a call | `batching` |
+//! | how the leader takes a forwarded write in | `write/forwarded` |
+//!
+//! **Invariant:** one hop: a forwarded write is never forwarded again. Each failure of a call is told apart exactly:
+//! not sent or refused before anything was done, or unknown.
+
+pub(super) mod batching;
+pub(super) mod wire;
+
+use std::{pin::pin, sync::Arc, time::Duration};
+
+use tokio::time::{Instant, timeout_at};
+
+use super::{
+    Service,
+    request::{Decision, Target, WriteRequest},
+    retry::{Attempt, AttemptError},
+};
+use batching::may_batch;
+use concord_consensus::Consensus;
+use concord_net::{
+    Member,
+    call::Call,
+    client::{Lane, Peers},
+    codec::{decode, encode},
+    trace,
+};
+use wire::{WireAnswer, WireRequest};
+
+/// Bytes of documents up to which the leader parses a call on the threads that serve requests.
+pub(super) const INLINE_PARSE_BYTES_MAX: usize = 64 << 10;
+/// The part of a write's time that is left for the way of the leader's answer, and its bounds: also in a busy moment the
+/// answer that a write was not decided must arrive before its sender gives up, or nobody knows.
+const ANSWER_TIME_PART: u32 = 5;
+const ANSWER_TIME_MIN: Duration = Duration::from_millis(100);
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
+
+impl Service {
+    /// Makes an attempt at a write on the leader, which is another node.
+    pub(super) async fn forward(
+        &self,
+        consensus: &Consensus,
+        request: &Arc<WriteRequest>,
+        leader: &Member,
+        deadline: Instant,
+    ) -> Attempt<Decision> {
+        let (peers, batcher) = (&self.inner.peers, &self.inner.forwarding);
+        // Sent later, the leader would have no time to decide it, and its answer might come too late to be known.
+        let for_answer = answer_time(self.inner.options.write_timeout);
+        if remaining(deadline) <= for_answer {
+            return Err(AttemptError::Retry("the time is too short to ask the leader again".into()));
+        }
+        let sent = async {
+            if may_batch(request) {
+                batcher.send(peers, leader, request, deadline).await
+            } else {
+                Box::pin(send_alone(peers, leader, request, (deadline - for_answer, deadline))).await
+            }
+        };
+        let answered = pin!(async {
+            tokio::select! {
+                attempt = sent => attempt,
+                // A lost leader never answers. A write that may be repeated need not wait for that.
+                () = consensus.leader_changed(), if request.is_repeatable() => Err(AttemptError::Unknown(
+                    "the leader changed while the write was in progress".into(),
+                )),
+            }
+        });
+        self.in_forward_span(trace::at(0), leader, answered).await
+    }
+}
+
+/// Sends a write in a call of its own, until `latest`.
+async fn send_alone(
+    peers: &Peers,
+    leader: &Member,
+    request: &WriteRequest,
+    (latest, deadline): (Instant, Instant),
+) -> Attempt<Decision> {
+    let is_ordinary = matches!(request.write.target(), Target::Config { .. }) && !request.caller.dry_run;
+    let Ok(_place) = timeout_at(latest, peers.lone_call(!is_ordinary)).await else {
+        return Err(AttemptError::Retry("the time was up before the write was sent to the leader".into()));
+    };
+    let remaining = remaining(deadline);
+    let body = encode(&WireRequest::of(request, remaining));
+    let answer =
+        peers.call(Lane::Forward, leader.id, &leader.peer_addr, Call::Write, body, remaining).await?;
+    match decode::<WireAnswer>(&answer) {
+        Ok(answer) => answer.into(),
+        Err(error) => Err(AttemptError::Unknown(format!("the leader's answer is {error}"))),
+    }
+}
+
+/// The part of a time that is left for the way of an answer.
+pub(super) fn answer_time(time: Duration) -> Duration {
+    (time / ANSWER_TIME_PART).clamp(ANSWER_TIME_MIN, ANSWER_TIME_MAX).min(time / 2)
+}
+
+fn remaining(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now())
+}

@@ -1,0 +1,162 @@
+//! The bytes of forwarded writes and of their answers: other versions in the same cluster send and read them.
+
+use super::*;
+use concord_model::{
+    error::{Invalid, LocSegment, Rejection, Violation},
+    time::Timestamp,
+};
+use concord_net::codec::{decode, encode};
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
+}
+
+fn request(write: Write) -> WriteRequest {
+    let principal = Principal::root();
+    let idempotency_key = Some(IdempotencyKey { id: [1; 16], fingerprint: [2; 16] });
+    let caller = Caller { principal, reason: Some("because".into()), idempotency_key, dry_run: false };
+    WriteRequest { caller, write }
+}
+
+/// One write of each kind.
+fn writes() -> Vec<Write> {
+    let document = |text: &str| Document { text: text.into(), value: serde_json::Value::Null };
+    let (key, indexes) = (String::from("app"), vec![String::from("a.b")]);
+    vec![
+        Write::CreateDefinition {
+            key: key.clone(),
+            indexes: indexes.clone(),
+            schema: Some(document("{}")),
+            format_assertion: None,
+        },
+        Write::CreateDefinition {
+            key: key.clone(),
+            indexes: Vec::new(),
+            schema: None,
+            format_assertion: None,
+        },
+        Write::SetIndexes { key: key.clone(), indexes, expect: Expect::Present },
+        Write::DeleteDefinition { key: key.clone(), expect: Expect::At(9), restrict: true },
+        Write::WriteConfig {
+            definition: key.clone(),
+            key: "ä/?".into(),
+            data: document("[1.0]"),
+            expect: Expect::None,
+        },
+        Write::DeleteConfig { definition: key.clone(), key: "db".into(), expect: Expect::Present },
+        Write::Rollback(Rollback {
+            definition: key.clone(),
+            id: 4,
+            key: "db".into(),
+            data: document("[1.0]"),
+            expect: Expect::Any,
+        }),
+        Write::SetSchema(NewSchema {
+            key: key.clone(),
+            schema: Some(document("{}")),
+            format_assertion: None,
+            expect: Expect::At(9),
+            force: true,
+            compiled: Compiled::default(),
+        }),
+        Write::SetUnique(NewUnique { key: key.clone(), paths: vec!["a".into()], expect: Expect::Present }),
+        Write::PatchConfig {
+            definition: key.clone(),
+            key: "db".into(),
+            patch: Patch { format: PatchFormat::Json, document: document("[]") },
+            expect: Expect::At(3),
+        },
+        Write::CreateDefinition {
+            key: key.clone(),
+            indexes: Vec::new(),
+            schema: Some(document("{}")),
+            format_assertion: Some(true),
+        },
+        Write::SetSchema(NewSchema {
+            key,
+            schema: Some(document("{}")),
+            format_assertion: Some(false),
+            expect: Expect::Present,
+            force: false,
+            compiled: Compiled::default(),
+        }),
+    ]
+}
+
+/// The bytes of [`writes`], each as recorded when its kind was first sent.
+const WRITES: [&str; 12] = [
+    "00036170700103612e6201027b7d",
+    "00036170700000",
+    "01036170700103612e6202",
+    "0203617070030901",
+    "030361707004c3a42f3f055b312e305d04",
+    "040361707002646202",
+    "050361707004026462055b312e305d00",
+    "060361707001027b7d030901",
+    "070361707001016102",
+    "080361707002646201025b5d0303",
+    "0b036170700001027b7d01",
+    "0c0361707001027b7d020000",
+];
+
+/// What precedes each of them: the version, the caller and 1500 ms.
+const CALLER: &str =
+    "0104726f6f74010762656361757365010101010101010101010101010101010102020202020202020202020202020202dc0b";
+
+#[test]
+fn every_write_is_encoded_as_recorded_and_decoded_as_it_was() {
+    let mut cases: Vec<_> = writes().into_iter().zip(WRITES.map(String::from)).collect();
+    cases.push((Write::Batch(writes()), format!("090c{}", WRITES.concat())));
+    for (write, recorded) in cases {
+        let request = request(write);
+        let wire = WireRequest::of(&request, Duration::from_millis(1500));
+        let bytes = encode(&wire);
+        assert_eq!(hex(&bytes), format!("{CALLER}{recorded}00"), "{request:?}");
+        assert_eq!(decode::<WireRequest<'static>>(&bytes).unwrap(), wire);
+        // The value of a document is not part of the bytes, so only the texts can be compared.
+        let (remaining, opened) = decode::<WireRequest<'static>>(&bytes).unwrap().open(10).unwrap();
+        assert_eq!(remaining, Duration::from_millis(1500));
+        assert_eq!(WireRequest::of(&opened, remaining), wire);
+    }
+}
+
+#[test]
+fn what_is_nested_in_itself_is_refused_at_any_depth() {
+    let flat = format!("{CALLER}0901{}00", WRITES[0]);
+    assert!(decode::<WireRequest<'static>>(&unhex(&flat)).is_ok());
+    let once = format!("{CALLER}09010901{}00", WRITES[0]);
+    assert!(decode::<WireRequest<'static>>(&unhex(&once)).is_err(), "a batch in a batch");
+    let deep = [unhex(CALLER), [9, 1].repeat(1_000_000)].concat();
+    assert!(decode::<WireRequest<'static>>(&deep).is_err());
+    let in_batch = "01000108c801";
+    assert!(decode::<WireAnswer>(&unhex(&format!("{in_batch}04"))).is_ok(), "a rejection in a batch");
+    assert!(decode::<WireAnswer>(&unhex(&format!("{in_batch}080504"))).is_err(), "one in that");
+    let deep = [unhex("010001"), [8, 5].repeat(1_000_000)].concat();
+    assert!(decode::<WireAnswer>(&deep).is_err());
+}
+
+#[test]
+fn every_answer_is_encoded_as_recorded_and_decoded_as_it_was() {
+    let applied = Applied { revision: 7, at: Timestamp(8), created: false };
+    let violations = vec![Violation::at(vec![LocSegment::from("data"), LocSegment::Index(2)], "bad")];
+    for (attempt, recorded) in [
+        (Ok(Decision::new(Ok(applied), None)), "010000070800"),
+        (Ok(Decision::new(Err(Rejection::Precondition { current: 5 }), None)), "0100010505"),
+        (Err(AttemptError::Refused(Refusal::Overloaded)), "010104"),
+        (Err(AttemptError::Retry("no".into())), "0102026e6f"),
+        (Err(AttemptError::Unknown("perhaps".into())), "01030770657268617073"),
+        (Ok(Decision::new(Ok(applied), Some("{}".into()))), "0104070800027b7d"),
+        (Err(AttemptError::Refused(Refusal::Invalid(Invalid::Violations(violations)))), ""),
+        (Err(AttemptError::Refused(Refusal::Breaks(2, vec![Violation::new("bad")]))), ""),
+    ] {
+        let bytes = encode(&WireAnswer::from(attempt.clone()));
+        assert_eq!(Attempt::from(decode::<WireAnswer>(&bytes).unwrap()), attempt);
+        if !recorded.is_empty() {
+            assert_eq!(hex(&bytes), recorded, "{attempt:?}");
+        }
+    }
+}

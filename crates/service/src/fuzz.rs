@@ -1,0 +1,99 @@
+//! Targets of the fuzzer: forwarded writes, their answers, and cursors (`fuzz_targets`).
+
+use std::time::Duration;
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+
+use super::{
+    forward::wire::{WireAnswer, WireRequest},
+    read::cursor::Cursor,
+    request::{Caller, Principal, Write, WriteRequest},
+};
+use concord_model::{
+    command::{Applied, Expect},
+    document::Document,
+    error::Rejection,
+    patch::{Patch, PatchFormat},
+    time::Timestamp,
+};
+use concord_net::codec;
+use concord_state::testing::{JSON_DEPTH, samples};
+
+/// A forwarded write, or the answer to one: the first byte says which.
+pub fn forwarded(bytes: &[u8]) -> bool {
+    let Some((kind, bytes)) = bytes.split_first() else { return false };
+    if kind % 2 == 0 {
+        let Ok(request) = codec::decode::<WireRequest<'_>>(bytes) else { return false };
+        let Ok((remaining, opened)) = request.open(JSON_DEPTH) else { return false };
+        let encoded = codec::encode(&WireRequest::of(&opened, remaining));
+        let again = codec::decode::<WireRequest<'_>>(&encoded).expect("an encoding is decoded");
+        assert_eq!(again, WireRequest::of(&opened, remaining));
+    } else {
+        let Ok(answer) = codec::decode::<WireAnswer>(bytes) else { return false };
+        let encoded = codec::encode(&answer);
+        assert_eq!(codec::decode::<WireAnswer>(&encoded).expect("an encoding is decoded"), answer);
+    }
+    true
+}
+
+pub fn forwarded_seeds() -> Vec<Vec<u8>> {
+    let document = |text: &str| Document::new(serde_json::from_str(text).expect("a sample is JSON"));
+    let (definition, key, expect) = ("d".to_owned(), "k".to_owned(), Expect::At(7));
+    let data = document(r#"{"a":[1,2.50,null]}"#);
+    let put = Write::WriteConfig { definition: definition.clone(), key: key.clone(), data, expect };
+    let patch = Patch { format: PatchFormat::Json, document: document(r#"[{"op":"remove","path":"/a"}]"#) };
+    let patch = Write::PatchConfig { definition: definition.clone(), key: key.clone(), patch, expect };
+    let delete = Write::DeleteConfig { definition: definition.clone(), key, expect: Expect::Present };
+    let schema = Some(document(r#"{"type":"object"}"#));
+    let create = Write::CreateDefinition {
+        key: definition,
+        indexes: vec!["a".into()],
+        schema,
+        format_assertion: None,
+    };
+    let batch = Write::Batch(vec![put.clone(), delete.clone()]);
+    let seed = |kind: u8, bytes: &[u8]| [&[kind], bytes].concat();
+    let request = |write: Write| {
+        let caller = Caller {
+            principal: Principal::root(),
+            reason: Some("why".into()),
+            idempotency_key: samples::all_proposals()[0].request,
+            dry_run: false,
+        };
+        let request = WriteRequest { caller, write };
+        seed(0, &codec::encode(&WireRequest::of(&request, Duration::from_millis(1500))))
+    };
+    let applied = Applied { revision: 9, at: Timestamp(1), created: true };
+    let answer = |answer: WireAnswer| seed(1, &codec::encode(&answer));
+    let mut seeds: Vec<Vec<u8>> = [put, patch, delete, create, batch].map(request).into();
+    seeds.extend([
+        answer(WireAnswer::Decided(Ok(applied))),
+        answer(WireAnswer::Decided(Err(Rejection::RequestReused))),
+        answer(WireAnswer::Computed(applied, r#"{"a":1}"#.into())),
+        answer(WireAnswer::Unknown("no answer".into())),
+    ]);
+    seeds
+}
+
+/// A cursor: as text, or as bytes whose checksum is put right.
+pub fn cursor(bytes: &[u8]) -> bool {
+    let Some((kind, bytes)) = bytes.split_first() else { return false };
+    let text = if kind % 2 == 0 {
+        String::from_utf8_lossy(bytes).into_owned()
+    } else {
+        URL_SAFE_NO_PAD.encode([bytes, &crc32c::crc32c(bytes).to_be_bytes()].concat())
+    };
+    let Some(cursor) = Cursor::parse(&text) else { return false };
+    assert_eq!(Cursor::parse(&cursor.text()), Some(cursor));
+    true
+}
+
+pub fn cursor_seeds() -> Vec<Vec<u8>> {
+    let seeds = [2, 300, u64::MAX].map(|page| {
+        let text = Cursor { node: 3, revision: 1 << 40, page, fingerprint: [9; 16] }.text();
+        let bytes = URL_SAFE_NO_PAD.decode(&text).expect("a cursor is base64");
+        let without_sum = &bytes[..bytes.len() - 4];
+        [[b"\0", text.as_bytes()].concat(), [b"\x01", without_sum].concat()]
+    });
+    seeds.into_iter().flatten().collect()
+}

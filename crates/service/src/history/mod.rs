@@ -1,0 +1,445 @@
+//! Reads of the history: the changes of a record, and a config as of a revision.
+//!
+//! | question | file |
+//! |---|---|
+//! | What is read, from which node, and what does a caller get? | this one |
+//! | How long is the history retained, and how are gaps filled? | `retention` |
+//!
+//! The history is on each node's disk. A member that was given a snapshot has a gap until the gap is filled; what it
+//! cannot answer meanwhile, it requests from another member, the leader first. An answer belongs to the state that
+//! the request was validated against: the history is read up to (and including) its revision.
+//!
+//! **Invariant:** what is below the compaction revision, which is the same on every node, is *expired*, even where a
+//! node's disk still has it.
+
+pub(super) mod retention;
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, timeout_at};
+
+use super::{Consistency, Principal, Refusal, Service, read::wait_until_applied, run_blocking};
+use concord_consensus::Consensus;
+use concord_model::{
+    access_key::Verb,
+    error::{Invalid, Rejection, Violation},
+    key::Key,
+    record::{Config, Revision},
+    redaction::RedactedPlaces,
+};
+use concord_net::{
+    Member, NodeId, ReceiveError,
+    call::Call,
+    client::Lane,
+    codec::{decode, encode},
+};
+use concord_state::State;
+use concord_storage::{AfterImage, AsOf, HistoryError, HistoryPage, Store, Subject};
+
+/// How long a read waits until the history holds what this node has applied: milliseconds while the disk works.
+const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long another member may take to answer.
+const MEMBER_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// A request to a node's history. Sent between nodes: new variants go to the end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+enum HistoryRequest {
+    /// The newest changes of a record, up to a revision.
+    Page { subject: Subject, upto: Revision, limit: u64 },
+    /// A config as of a revision, by its changes up to another.
+    AsOf { subject: Subject, at: Revision, upto: Revision },
+    /// The config that the change at a revision wrote.
+    WrittenAt { subject: Subject, revision: Revision },
+    /// Stored changes that fill a gap of the requesting node.
+    Transfer { after: Revision, upto: Revision },
+}
+
+/// The response of a node's history. Sent between nodes: new variants go to the end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+enum HistoryResponse {
+    Page(HistoryPage),
+    AsOf(AsOf),
+    WrittenAt(Arc<Config>),
+    Transfer(Vec<u8>),
+    /// No node retains it; the compaction revision.
+    Compacted(Revision),
+    /// This node does not have it, and why; another may.
+    Unavailable(String),
+}
+
+impl Service {
+    /// The changes of a config before a revision, newest first, and the revision that the answer belongs to. A config
+    /// that was deleted has its history as long as its definition exists.
+    ///
+    /// # Errors
+    /// When there was never such a config, the revision is expired, or no member has the history.
+    pub async fn config_history(
+        &self,
+        principal: &Principal,
+        consistency: Consistency,
+        (definition, key): (&str, &str),
+        (before, limit): (Option<Revision>, usize),
+    ) -> Result<(HistoryPage, Revision, RedactedPlaces), Refusal> {
+        principal.authorize(Verb::Read, Some(definition))?;
+        let state = self.view(consistency).await?;
+        let subject = subject(&state, definition, key)?;
+        let page = self.changes_of(&state, subject, before, limit).await?;
+        let exists = state.definition(definition).is_some_and(|found| found.config(key).is_some());
+        if page.items.is_empty() && before.is_none() && !exists {
+            return Err(Rejection::ConfigNotFound.into());
+        }
+        let (page, redacted) = self.redact_history(principal, &state, definition, page).await?;
+        Ok((page, state.revision(), redacted))
+    }
+
+    /// The changes of a definition's configs as a caller is shown them.
+    async fn redact_history(
+        &self,
+        principal: &Principal,
+        state: &State,
+        definition: &str,
+        mut page: HistoryPage,
+    ) -> Result<(HistoryPage, RedactedPlaces), Refusal> {
+        let redaction = self.redaction(principal, state, (definition, Revision::MAX)).await?;
+        let images = page.items.iter_mut().map(|item| &mut item.after);
+        let mut configs: Vec<&mut Arc<Config>> = images
+            .filter_map(|image| match image {
+                AfterImage::Config(config) => Some(config),
+                AfterImage::Deleted | AfterImage::Definition(_) => None,
+            })
+            .collect();
+        let stored = configs.iter().map(|config| Arc::clone(config)).collect();
+        let (shown, redacted) = self.redact(redaction, stored).await?;
+        for (config, shown) in configs.iter_mut().zip(shown) {
+            **config = shown;
+        }
+        Ok((page, redacted))
+    }
+
+    /// The changes of a definition before a revision, newest first, those of earlier definitions of the same key
+    /// included, and the revision that the answer belongs to.
+    ///
+    /// # Errors
+    /// When there was never such a definition, the revision is expired, or no member has the history.
+    pub async fn definition_history(
+        &self,
+        principal: &Principal,
+        consistency: Consistency,
+        key: &str,
+        (before, limit): (Option<Revision>, usize),
+    ) -> Result<(HistoryPage, Revision), Refusal> {
+        principal.authorize(Verb::Read, Some(key))?;
+        let state = self.view(consistency).await?;
+        let page = self.changes_of(&state, Subject::Definition(key.into()), before, limit).await?;
+        if page.items.is_empty() && before.is_none() && state.definition(key).is_none() {
+            return Err(Rejection::DefinitionNotFound.into());
+        }
+        Ok((page, state.revision()))
+    }
+
+    /// A config as of a revision, and the revision that the answer belongs to.
+    ///
+    /// # Errors
+    /// When it did not exist then, the revision is expired or not applied yet, or no member has the history.
+    pub async fn config_at(
+        &self,
+        principal: &Principal,
+        consistency: Consistency,
+        (definition, key): (&str, &str),
+        at: Revision,
+    ) -> Result<(Arc<Config>, Revision, RedactedPlaces), Refusal> {
+        principal.authorize(Verb::Read, Some(definition))?;
+        let state = self.view(consistency).await?;
+        let config = self.config_as_of(&state, (definition, key), at, "query").await?;
+        let shown = self.redact_one(principal, &state, definition, &config).await?;
+        let (config, redacted) = shown.unwrap_or((config, RedactedPlaces::default()));
+        Ok((config, state.revision(), redacted))
+    }
+
+    /// The config that the write at a revision left: the answer to a request that is sent again shows it.
+    ///
+    /// # Errors
+    /// When it is no longer retained, or no member has the history.
+    pub(crate) async fn config_written_at(
+        &self,
+        definition: &str,
+        key: &str,
+        revision: Revision,
+    ) -> Result<Arc<Config>, Refusal> {
+        let consensus = self.consensus_or_refusal()?;
+        let deadline = Instant::now() + self.inner.options.read_timeout;
+        wait_until_applied(consensus, revision, deadline).await?;
+        let state = consensus.state();
+        let gone =
+            || Refusal::Expired(format!("what was written at revision {revision} is no longer retained"));
+        let found =
+            state.definition(definition).filter(|found| found.definition.created_revision() <= revision);
+        let found = found.ok_or_else(gone)?;
+        if let Some(config) = found.config(key).filter(|config| config.revision == revision) {
+            return Ok(Arc::clone(config));
+        }
+        let subject = Subject::Config { definition: found.definition.id, key: key.into() };
+        match self.read_history(HistoryRequest::WrittenAt { subject, revision }).await? {
+            HistoryResponse::WrittenAt(config) => Ok(config),
+            other @ (HistoryResponse::Page(_)
+            | HistoryResponse::AsOf(_)
+            | HistoryResponse::Transfer(_)
+            | HistoryResponse::Compacted(_)
+            | HistoryResponse::Unavailable(_)) => Err(unexpected(&other)),
+        }
+    }
+
+    async fn changes_of(
+        &self,
+        state: &State,
+        subject: Subject,
+        before: Option<Revision>,
+        limit: usize,
+    ) -> Result<HistoryPage, Refusal> {
+        let upto = before.map_or(Revision::MAX, |before| before.saturating_sub(1)).min(state.revision());
+        let limit = u64::try_from(limit).unwrap_or(u64::MAX);
+        match self.read_history(HistoryRequest::Page { subject, upto, limit }).await? {
+            HistoryResponse::Page(page) => Ok(page),
+            other @ (HistoryResponse::AsOf(_)
+            | HistoryResponse::WrittenAt(_)
+            | HistoryResponse::Transfer(_)
+            | HistoryResponse::Compacted(_)
+            | HistoryResponse::Unavailable(_)) => Err(unexpected(&other)),
+        }
+    }
+
+    /// A config as of a revision, according to a state. `part`: the part of the request that names the revision.
+    pub(crate) async fn config_as_of(
+        &self,
+        state: &State,
+        (definition, key): (&str, &str),
+        at: Revision,
+        part: &str,
+    ) -> Result<Arc<Config>, Refusal> {
+        let subject = subject(state, definition, key)?;
+        let now = state.revision();
+        Self::check_revision(state, at, part)?;
+        let absent = || Refusal::NotThere(format!("the config did not exist at revision {at}"));
+        let found = state.definition(definition).ok_or(Rejection::DefinitionNotFound)?;
+        if at < found.definition.created_revision() {
+            return Err(absent());
+        }
+        let current = found.config(key).cloned();
+        if let Some(current) = current.as_ref().filter(|current| {
+            current.revision <= at || concord_model::sabotage::is("history-returns-current")
+        }) {
+            return Ok(Arc::clone(current));
+        }
+        match self.read_history(HistoryRequest::AsOf { subject, at, upto: now }).await? {
+            HistoryResponse::AsOf(AsOf::Value(Some(config))) => Ok(config),
+            HistoryResponse::AsOf(AsOf::Value(None)) => Err(absent()),
+            // It does not exist now, and has not changed since.
+            HistoryResponse::AsOf(AsOf::Unchanged) if current.is_none() => Err(absent()),
+            other @ (HistoryResponse::AsOf(AsOf::Unchanged)
+            | HistoryResponse::Page(_)
+            | HistoryResponse::WrittenAt(_)
+            | HistoryResponse::Transfer(_)
+            | HistoryResponse::Compacted(_)
+            | HistoryResponse::Unavailable(_)) => Err(unexpected(&other)),
+        }
+    }
+
+    /// Refuses a revision that does not exist yet, or is no longer retained. `part` is the part of the request that names it.
+    pub(crate) fn check_revision(state: &State, at: Revision, part: &str) -> Result<(), Refusal> {
+        let now = state.revision();
+        if at > now {
+            // Only reads can wait.
+            let hint = if part == "query" { "; `min_revision` waits for one" } else { "" };
+            let text = format!("the state is at revision {now}, not yet at {at}{hint}");
+            return Err(Invalid::from(Violation::at(vec![part.into(), "revision".into()], text)).into());
+        }
+        if at < state.compaction_revision() {
+            return Err(expired(state.compaction_revision()));
+        }
+        Ok(())
+    }
+
+    /// The refusal of a revision of which the history is not retained.
+    pub(crate) fn compacted(compaction_revision: Revision) -> Refusal {
+        expired(compaction_revision)
+    }
+
+    /// The other members, in the order in which they are asked for a part of the history.
+    pub(crate) fn members_to_ask(&self, consensus: &Consensus) -> Vec<Member> {
+        other_members(consensus, self.node_id())
+    }
+
+    /// Reads this node's history; where it lacks something, the other members' histories.
+    async fn read_history(&self, request: HistoryRequest) -> Result<HistoryResponse, Refusal> {
+        let consensus = self.consensus_or_refusal()?;
+        let deadline = Instant::now() + self.inner.options.read_timeout;
+        let local = timeout_at(deadline, self.read_local_history(consensus, request.clone())).await;
+        let mut response = local.map_err(|_| Refusal::Overloaded)??;
+        for member in other_members(consensus, self.node_id()) {
+            let HistoryResponse::Unavailable(why) = &response else { break };
+            let timeout = deadline.saturating_duration_since(Instant::now()).min(MEMBER_TIMEOUT);
+            if timeout.is_zero() {
+                break;
+            }
+            tracing::debug!(why, member = member.id, "requesting the history from another member");
+            response = self.request_history(&member, &request, Lane::Forward, timeout).await;
+        }
+        match response {
+            HistoryResponse::Compacted(compaction_revision) => Err(expired(compaction_revision)),
+            HistoryResponse::Unavailable(why) => {
+                Err(Refusal::Unavailable(format!("no member has this part of the history: {why}")))
+            }
+            response @ (HistoryResponse::Page(_)
+            | HistoryResponse::AsOf(_)
+            | HistoryResponse::WrittenAt(_)
+            | HistoryResponse::Transfer(_)) => Ok(response),
+        }
+    }
+
+    /// The response of another member's history.
+    async fn request_history(
+        &self,
+        member: &Member,
+        request: &HistoryRequest,
+        lane: Lane,
+        timeout: Duration,
+    ) -> HistoryResponse {
+        let body = encode(request);
+        let call = self.peers().call(lane, member.id, &member.peer_addr, Call::History, body, timeout);
+        let unavailable =
+            |why: &dyn std::fmt::Display| HistoryResponse::Unavailable(format!("node {}: {why}", member.id));
+        match call.await {
+            Ok(body) => decode(&body).unwrap_or_else(|error: ReceiveError| unavailable(&error)),
+            Err(error) => unavailable(&error),
+        }
+    }
+
+    /// Answers another node's request to this node's history. Never forwards it.
+    ///
+    /// # Errors
+    /// When the body is not one of this version. Everything else is a response.
+    pub async fn answer_history(&self, body: Bytes) -> Result<Bytes, ReceiveError> {
+        let request: HistoryRequest = decode(&body)?;
+        let response = match self.consensus() {
+            Some(consensus) => match self.read_local_history(consensus, request).await {
+                Ok(response) => response,
+                Err(refusal) => HistoryResponse::Unavailable(format!("{refusal:?}")),
+            },
+            None => HistoryResponse::Unavailable(self.absence()),
+        };
+        Ok(encode(&response))
+    }
+
+    async fn read_local_history(
+        &self,
+        consensus: &Consensus,
+        request: HistoryRequest,
+    ) -> Result<HistoryResponse, Refusal> {
+        let permit = self.inner.history_reads.acquire().await;
+        let _permit = permit.map_err(|error| Refusal::Internal(error.to_string()))?;
+        let store = consensus.store().clone();
+        let level = consensus.state().feature_level();
+        run_blocking(move || read(&store, &request, level)).await
+    }
+}
+
+/// Reads the history of a store. Blocking.
+fn read(store: &Store, request: &HistoryRequest, level: u32) -> HistoryResponse {
+    let needed = match request {
+        HistoryRequest::Page { upto, .. }
+        | HistoryRequest::AsOf { upto, .. }
+        | HistoryRequest::Transfer { upto, .. } => *upto,
+        HistoryRequest::WrittenAt { revision, .. } => *revision,
+    };
+    if !store.wait_for_history(needed, CATCH_UP_TIMEOUT) {
+        let text = format!("the history is not written up to revision {needed} yet");
+        return HistoryResponse::Unavailable(text);
+    }
+    let response = match request {
+        HistoryRequest::Page { subject, upto, limit } => {
+            let limit = usize::try_from(*limit).unwrap_or(usize::MAX);
+            store.history().page(subject, *upto, limit).map(HistoryResponse::Page)
+        }
+        HistoryRequest::AsOf { subject, at, upto } => {
+            store.history().config_as_of(subject, *at, *upto).map(HistoryResponse::AsOf)
+        }
+        HistoryRequest::WrittenAt { subject, revision } => {
+            store.history().config_written_at(subject, *revision).map(HistoryResponse::WrittenAt)
+        }
+        HistoryRequest::Transfer { after, upto } => {
+            store.history().export(*after, *upto, level).map(HistoryResponse::Transfer)
+        }
+    };
+    response.unwrap_or_else(|error| match error {
+        HistoryError::Compacted { compaction_revision } => HistoryResponse::Compacted(compaction_revision),
+        HistoryError::Gap { .. } => HistoryResponse::Unavailable(error.to_string()),
+        HistoryError::Failed(_) => {
+            tracing::error!(%error, ?request, "the history can't be read");
+            HistoryResponse::Unavailable(error.to_string())
+        }
+    })
+}
+
+/// The other members, the leader first.
+fn other_members(consensus: &Consensus, me: NodeId) -> Vec<Member> {
+    let status = consensus.status();
+    let mut members: Vec<Member> =
+        status.members.into_iter().map(|member| member.member).filter(|member| member.id != me).collect();
+    members.sort_by_key(|member| (Some(member.id) != status.leader_id, member.id));
+    members
+}
+
+fn subject(state: &State, definition: &str, key: &str) -> Result<Subject, Refusal> {
+    let found = state.definition(definition).ok_or(Rejection::DefinitionNotFound)?;
+    let invalid = |text: String| Invalid::from(Violation::at(vec!["config_key".into()], text));
+    Key::parse(key).map_err(|error| invalid(error.to_string()))?;
+    Ok(Subject::Config { definition: found.definition.id, key: key.into() })
+}
+
+fn expired(compaction_revision: Revision) -> Refusal {
+    Refusal::Expired(format!("the history is retained from revision {compaction_revision} on"))
+}
+
+fn unexpected(response: &HistoryResponse) -> Refusal {
+    // Its content may be secret, and this text is logged.
+    let kind = match response {
+        HistoryResponse::Page(_) => "a page",
+        HistoryResponse::AsOf(_) | HistoryResponse::WrittenAt(_) => "a config",
+        HistoryResponse::Transfer(_) => "changes",
+        HistoryResponse::Compacted(_) => "that it is compacted",
+        HistoryResponse::Unavailable(_) => "that it is not there",
+    };
+    Refusal::Internal(format!("a member's response, {kind}, is not one to the request"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_and_responses_decode_to_what_was_encoded() {
+        let subject = Subject::Config { definition: 3, key: "k".into() };
+        for request in [
+            HistoryRequest::Page { subject: subject.clone(), upto: 9, limit: 10 },
+            HistoryRequest::AsOf { subject: subject.clone(), at: 4, upto: 9 },
+            HistoryRequest::WrittenAt { subject, revision: 7 },
+            HistoryRequest::Page { subject: Subject::Definition("d".into()), upto: 9, limit: 10 },
+            HistoryRequest::Transfer { after: 0, upto: 5 },
+        ] {
+            assert_eq!(decode::<HistoryRequest>(&encode(&request)).unwrap(), request);
+        }
+        let page = HistoryPage { items: Vec::new(), next_before: Some(3), compaction_revision: 1 };
+        for response in [
+            HistoryResponse::Page(page),
+            HistoryResponse::AsOf(AsOf::Unchanged),
+            HistoryResponse::AsOf(AsOf::Value(None)),
+            HistoryResponse::Transfer(vec![1, 2]),
+            HistoryResponse::Compacted(7),
+            HistoryResponse::Unavailable("a gap".into()),
+        ] {
+            assert_eq!(decode::<HistoryResponse>(&encode(&response)).unwrap(), response);
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! How long the history is retained, and how gaps in it are filled.
+//!
+//! The leader proposes the compaction revision (`Command::Compact`), and every node's store removes what is below it.
+//! It judges age by the time of the log, and only while the members' clocks agree.
+//! It advances in steps, so that an idle cluster writes nothing for it. A member that was given a snapshot fetches
+//! the history before the snapshot from other members, part by part, with the lowest priority.
+//!
+//! **Invariant:** nothing waits for this task, and what fails is tried again.
+
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+
+use super::{HistoryRequest, HistoryResponse, other_members};
+use crate::{Service, run_blocking};
+use concord_consensus::Consensus;
+use concord_model::{
+    command::{Command, Proposal},
+    record::Revision,
+    time::Timestamp,
+};
+use concord_net::client::Lane;
+
+/// How often the task checks whether there is something to do.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// How long the log may take to decide a compaction revision, before the next check tries again.
+const COMPACT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a part of the history may take to arrive.
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(30);
+/// The pause after a part that no member could give.
+const TRANSFER_RETRY_PAUSE: Duration = Duration::from_secs(5);
+/// The compaction revision advances by at least one part in so many of what is retained.
+const STEPS_OF_RETAINED: u64 = 16;
+/// The compaction revision advances by at least so many revisions: the entry that says so is one itself.
+const STEP_REVISIONS_MIN: u64 = 16;
+/// How long a majority of the members must agree on the time before the history is judged by it, for a long age. The
+/// step that the compaction revision waits for is longer.
+const CONFIRM_MAX: Duration = Duration::from_secs(600);
+/// The author of a compaction revision in the log.
+const AUTHOR: &str = "cluster";
+
+/// How much of the history is retained. What exceeds one of the two is removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retention {
+    /// At least so many revisions; `None`: any number.
+    pub revisions: Option<u64>,
+    /// Changes up to this age; `None`: of any age.
+    pub age: Option<Duration>,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self { revisions: Some(1_000_000), age: Some(Duration::from_secs(30 * 24 * 60 * 60)) }
+    }
+}
+
+/// The times by which changes are removed for their age.
+#[derive(Debug, PartialEq, Eq)]
+struct AgeLimits {
+    /// Changes are removed once one is this old: a step older than `remove`.
+    start: Timestamp,
+    /// Then changes up to this time are removed.
+    remove: Timestamp,
+}
+
+impl Retention {
+    /// The compaction revision by the number of revisions; 0 while the step would be too small.
+    fn by_count(&self, revision: Revision, compaction_revision: Revision) -> Revision {
+        let Some(retained) = self.revisions else { return 0 };
+        let wanted = revision.saturating_sub(retained);
+        let step = STEP_REVISIONS_MIN.max(retained / STEPS_OF_RETAINED);
+        if wanted >= compaction_revision.saturating_add(step) { wanted } else { 0 }
+    }
+
+    fn age_limits(&self, now: Timestamp) -> Option<AgeLimits> {
+        let age = u64::try_from(self.age?.as_micros()).unwrap_or(u64::MAX);
+        let before = |age: u64| Timestamp(now.0.saturating_sub(age));
+        let start = before(age.saturating_add(age / STEPS_OF_RETAINED));
+        Some(AgeLimits { start, remove: before(age) })
+    }
+}
+
+impl Service {
+    /// Compacts the history and fills its gaps until this node stops.
+    pub(crate) async fn maintain_history(self) -> Result<(), String> {
+        loop {
+            let is_complete = self.fill_gaps().await;
+            self.compact().await;
+            let pause = if is_complete { CHECK_INTERVAL } else { TRANSFER_RETRY_PAUSE };
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = self.inner.stopping.cancelled() => return Ok(()),
+            }
+        }
+    }
+
+    /// On the leader: proposes a new compaction revision when a step is due.
+    async fn compact(&self) {
+        let Some(consensus) = self.consensus().filter(|consensus| self.leads(consensus)) else { return };
+        let (retention, state) = (self.inner.options.retention, consensus.state());
+        let current = state.compaction_revision();
+        let by_age = self.by_age(consensus, retention, current).await;
+        let compaction_revision = retention.by_count(state.revision(), current).max(by_age);
+        if compaction_revision <= current {
+            return;
+        }
+        let command = Command::Compact { compaction_revision };
+        let (by, at) = (AUTHOR.to_owned(), self.stamp(&state).await);
+        let proposal =
+            Proposal { at, by, reason: None, request: None, definition_read: None, command, key: None };
+        match timeout(COMPACT_TIMEOUT, consensus.write(proposal)).await {
+            Ok(Ok(_)) => tracing::info!(
+                compaction_revision,
+                "the history is retained from revision {compaction_revision} on"
+            ),
+            Ok(Err(error)) => {
+                tracing::debug!(?error, "the compaction revision was not decided");
+            }
+            Err(_) => tracing::debug!("the compaction revision was not decided in time"),
+        }
+    }
+
+    /// The compaction revision by age: the last revision that is too old. 0 while there is none, or the step would be
+    /// too small.
+    async fn by_age(
+        &self,
+        consensus: &Consensus,
+        retention: Retention,
+        compaction_revision: Revision,
+    ) -> Revision {
+        let Some(limits) = self.age_limits(retention) else { return 0 };
+        let store = consensus.store().clone();
+        let found = run_blocking(move || match store.history().last_revision_at(limits.start) {
+            Ok(revision) if revision > compaction_revision => store.history().last_revision_at(limits.remove),
+            other => other.map(|_| 0),
+        });
+        match found.await {
+            Ok(Ok(revision)) => revision,
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "the age of the history is not known");
+                0
+            }
+            Err(refusal) => {
+                tracing::debug!(?refusal, "the age of the history is not known");
+                0
+            }
+        }
+    }
+
+    /// The limits by a time that a majority of the members has agreed on for long enough: a wrong clock must not
+    /// delete the history.
+    fn age_limits(&self, retention: Retention) -> Option<AgeLimits> {
+        let age = retention.age?;
+        let confirm = (age / u32::try_from(STEPS_OF_RETAINED).unwrap_or(1)).min(CONFIRM_MAX);
+        retention.age_limits(self.confirmed_time(confirm)?)
+    }
+
+    /// Fills the gaps of this node's history; `false` when one remains.
+    async fn fill_gaps(&self) -> bool {
+        let Some(consensus) = self.consensus() else { return true };
+        let mut parts = 0;
+        while let Some((after, upto)) = consensus.store().history().first_gap() {
+            if self.inner.stopping.is_cancelled() || self.has_left() {
+                return false;
+            }
+            let Some(part) = self.fetch_history(consensus, after, upto).await else { return false };
+            let store = consensus.store().clone();
+            match run_blocking(move || store.history().import(after, &part)).await {
+                Ok(Ok(filled_upto)) => {
+                    parts += 1;
+                    tracing::debug!(after, filled_upto, "fetched a part of the history");
+                }
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, after, "a fetched part of the history can't be used");
+                    return false;
+                }
+                Err(refusal) => {
+                    tracing::warn!(?refusal, after, "a fetched part of the history can't be used");
+                    return false;
+                }
+            }
+        }
+        if parts > 0 {
+            tracing::info!(parts, "fetched the history that this node was missing");
+        }
+        true
+    }
+
+    /// The part of the history after a revision that any other member has.
+    async fn fetch_history(&self, consensus: &Consensus, after: Revision, upto: Revision) -> Option<Vec<u8>> {
+        let request = HistoryRequest::Transfer { after, upto };
+        for member in other_members(consensus, self.node_id()) {
+            match self.request_history(&member, &request, Lane::Bulk, TRANSFER_TIMEOUT).await {
+                HistoryResponse::Transfer(part) => return Some(part),
+                HistoryResponse::Unavailable(why) => {
+                    tracing::debug!(why, after, upto, "a member does not have this part of the history");
+                }
+                // The new compaction revision is in the log; once it is applied, there is no gap below it.
+                HistoryResponse::Compacted(_)
+                | HistoryResponse::Page(_)
+                | HistoryResponse::AsOf(_)
+                | HistoryResponse::WrittenAt(_) => {}
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_compaction_revision_advances_in_steps_and_not_in_an_idle_cluster() {
+        let retention = Retention { revisions: Some(10), age: None };
+        assert_eq!(retention.by_count(20, 0), 0);
+        assert_eq!(retention.by_count(26, 0), 16);
+        // The entry that raised it is a revision, too.
+        assert_eq!(retention.by_count(27, 16), 0);
+        assert_eq!(retention.by_count(42, 16), 32);
+        let large = Retention { revisions: Some(1600), age: None };
+        assert_eq!((large.by_count(1699, 0), large.by_count(1700, 0)), (0, 100));
+        assert_eq!(Retention { revisions: None, age: None }.by_count(1 << 40, 0), 0);
+    }
+
+    #[test]
+    fn changes_are_removed_once_one_is_a_step_older_than_the_age() {
+        let retention = Retention { revisions: None, age: Some(Duration::from_micros(1600)) };
+        let limits = |start, remove| Some(AgeLimits { start: Timestamp(start), remove: Timestamp(remove) });
+        assert_eq!(retention.age_limits(Timestamp(10_000)), limits(8300, 8400));
+        assert_eq!(retention.age_limits(Timestamp(5)), limits(0, 0));
+        assert_eq!(Retention { age: None, ..retention }.age_limits(Timestamp(5)), None);
+    }
+}

@@ -1,0 +1,81 @@
+//! Builds indexes on the leader, step by step; each step is an entry of the log like any other write.
+//!
+//! After a step it pauses for as long as the step took, from the proposal to the verdict: other writes have at least half
+//! of the time, on a slow disk as well. The builds of several definitions alternate.
+//!
+//! **Invariant:** the progress of a build is in the state alone, so the build continues on whichever node leads. Two nodes
+//! that both believe that they lead do no harm: a step that is proposed twice is applied once.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout};
+
+use super::Service;
+use concord_consensus::Consensus;
+use concord_model::{
+    command::{Command, Proposal},
+    key::Key,
+    record::Definition,
+    time::Timestamp,
+};
+
+/// The author of a step in the log: no access key has this id.
+const AUTHOR: &str = "concord";
+/// How often the state is checked for a build.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// The shortest pause between two steps.
+const PAUSE_MIN: Duration = Duration::from_millis(2);
+
+impl Service {
+    /// Runs until the node stops.
+    pub(super) async fn keep_building(self) -> Result<(), String> {
+        let Some(consensus) = self.consensus() else { return Ok(()) };
+        let mut last_built = None;
+        while !self.inner.stopping.is_cancelled() && !self.has_left() {
+            let pause = self.build_step(consensus, &mut last_built).await.unwrap_or(POLL_INTERVAL);
+            tokio::select! {
+                () = self.inner.stopping.cancelled() => {}
+                () = sleep(pause) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes one step if this node leads and there is one; how long to pause after it.
+    async fn build_step(&self, consensus: &Consensus, last_built: &mut Option<Key>) -> Option<Duration> {
+        // A build needs space on the disk, like any write that removes nothing.
+        if !self.leads(consensus) || self.check_room().is_err() {
+            return None;
+        }
+        let state = consensus.state();
+        let next = state.building_after(last_built.as_ref()).cloned()?;
+        let at = self.stamp(&state).await;
+        *last_built = Some(next.key.clone());
+        let began = Instant::now();
+        let written = timeout(self.inner.options.write_timeout, consensus.write(step(&next, at)?)).await;
+        match written {
+            Ok(Ok(_)) => Some(began.elapsed().max(PAUSE_MIN)),
+            // The state shows at the next poll whether the step was applied.
+            Ok(Err(error)) => {
+                tracing::debug!(definition = %next.key, ?error, "a step of an index build was not confirmed");
+                None
+            }
+            Err(_) => None,
+        }
+    }
+}
+
+/// The next step of a definition's build.
+fn step(definition: &Definition, at: Timestamp) -> Option<Proposal> {
+    let build = definition.indexing.build.as_ref()?;
+    let (key, begun, cursor) = (definition.key.clone(), build.begun, build.cursor.clone());
+    Some(Proposal {
+        at,
+        by: AUTHOR.into(),
+        reason: None,
+        request: None,
+        definition_read: None,
+        command: Command::BuildIndex { key, begun, cursor },
+        key: None,
+    })
+}

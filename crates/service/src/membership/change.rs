@@ -1,0 +1,318 @@
+//! Changes of the cluster's members and of its leader, on whichever node they are requested.
+//!
+//! Any node takes a change and forwards it to the leader, which makes one at a time. A change may be requested again:
+//! what is done already is found done, and what was left half-way is continued.
+//!
+//! `steps` makes a change on the leader.
+//!
+//! **Invariant:** *unavailable* and *conflict* are answered only when the members have certainly not been changed, not
+//! even in part. A change that is half made when the time is up is *undecided*, with what is made in the text.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{
+    check_address,
+    steps::{Membership, MembershipChange, conflict},
+};
+use crate::{
+    Service,
+    forward::wire::{named, principal},
+    request::{ClusterView, Principal, Refusal},
+    retry::{Attempt, AttemptError, Leader, OnUnknown, Retry, confirm_leadership},
+};
+use concord_consensus::{ChangeError, Consensus};
+use concord_model::{
+    access_key::Verb,
+    error::{Invalid, LocSegment, Violation},
+    limits::MEMBER_CHANGE_TIMEOUT,
+    record::Revision,
+};
+use concord_net::{
+    Member, NodeId, ReceiveError,
+    call::Call,
+    client::Lane,
+    codec::{decode, encode},
+};
+
+/// The part of that time which the leader leaves for its response to arrive.
+const RESPONSE_TIME: Duration = Duration::from_millis(500);
+/// How long the old leader may still answer after another node leads: it is the one that answers a transfer.
+const OLD_LEADER_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long a change waits for the one before it, which may be the remainder of itself that a lost leader has left.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a leader may take to confirm that it leads.
+const LEADERSHIP_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the requested node waits until it has applied the change that it shows.
+const APPLY_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A change of the cluster. Sent between nodes: new variants go to the end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Change {
+    /// Add a member without a vote.
+    Add(Member),
+    /// Give a member a vote.
+    Promote(NodeId),
+    /// Remove a member.
+    Remove(NodeId),
+    /// Replace a member by a new one.
+    Replace {
+        /// The one to remove; it may be dead.
+        old: NodeId,
+        /// The one to add.
+        new: Member,
+    },
+    /// Transfer leadership to a member.
+    Lead(NodeId),
+}
+
+/// A change that was made.
+#[derive(Debug, Clone)]
+pub struct Changed {
+    /// Whether a member is new.
+    pub created: bool,
+    /// The cluster afterwards, as this node knows it.
+    pub view: ClusterView,
+}
+
+/// A change that is forwarded to the leader.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct ForwardedChange {
+    change: Change,
+    remaining_ms: u64,
+}
+
+/// The body of a call. A stored key is named after the change; without a name it is the root key, whose calls have the
+/// bytes of version 0.1.
+fn encode_forwarded(change: &ForwardedChange, principal: &Principal) -> Bytes {
+    if principal.is_root() { encode(change) } else { encode(&(change, named(principal))) }
+}
+
+fn decode_forwarded(body: &[u8]) -> Result<(ForwardedChange, Principal), ReceiveError> {
+    match decode(body) {
+        Ok(change) => Ok((change, Principal::root())),
+        Err(error) => {
+            let (change, name): (ForwardedChange, String) = decode(body).map_err(|_| error)?;
+            Ok((change, principal(&name)?))
+        }
+    }
+}
+
+/// What the leader did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ChangeMade {
+    /// Whether a member is new.
+    pub(super) created: bool,
+    /// The revision of the entry that made the change.
+    pub(super) revision: Revision,
+}
+
+impl From<ChangeError> for AttemptError {
+    fn from(error: ChangeError) -> Self {
+        match error {
+            ChangeError::NotYet(text) => Self::Retry(text),
+            ChangeError::Refused(text) => conflict(text),
+            ChangeError::Undecided(text) => Self::Unknown(text),
+            ChangeError::Begun(text) => Self::Begun(text),
+        }
+    }
+}
+
+impl Service {
+    /// Makes a change, whichever node leads.
+    ///
+    /// # Errors
+    /// The refusal of the change; see [`Refusal`].
+    pub async fn change(&self, principal: &Principal, change: Change) -> Result<Changed, Refusal> {
+        principal.authorize(Verb::Cluster, None)?;
+        check(&change)?;
+        let consensus = self.consensus_or_refusal()?;
+        let deadline = Instant::now() + MEMBER_CHANGE_TIMEOUT;
+        let retry = Retry::until(deadline, OnUnknown::Stop, "no leader took the change in time");
+        let attempt = async |deadline| match self.known_leader(consensus)? {
+            Leader::ThisNode => self.change_as_leader(principal.clone(), change.clone(), deadline).await,
+            Leader::Other(leader) => {
+                self.forward_change(consensus, (principal, &change), &leader, deadline).await
+            }
+        };
+        let ChangeMade { created, revision } = retry.run(consensus, attempt).await?;
+        // A node that was removed never applies the change, and shows what it knows.
+        let _timed_out = timeout(APPLY_TIMEOUT, consensus.wait_applied(revision)).await.is_err();
+        Ok(Changed { created, view: self.cluster_view() })
+    }
+
+    async fn forward_change(
+        &self,
+        consensus: &Consensus,
+        (principal, change): (&Principal, &Change),
+        leader: &Member,
+        deadline: Instant,
+    ) -> Attempt<ChangeMade> {
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        let remaining_ms = u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX);
+        let forwarded = ForwardedChange { change: change.clone(), remaining_ms };
+        let body = encode_forwarded(&forwarded, principal);
+        let call =
+            self.peers().call(Lane::Forward, leader.id, &leader.peer_addr, Call::Change, body, remaining);
+        let leader_lost = async {
+            consensus.leader_changed().await;
+            sleep(OLD_LEADER_TIMEOUT).await;
+        };
+        let response = tokio::select! {
+            response = call => response,
+            () = leader_lost => {
+                return Err(AttemptError::Unknown("the leader changed while the change was under way".into()));
+            }
+        };
+        match response {
+            Ok(body) => decode::<Attempt<ChangeMade>>(&body).unwrap_or_else(|error| {
+                Err(AttemptError::Unknown(format!("the leader's answer is {error}")))
+            }),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes a change that another node forwarded.
+    ///
+    /// # Errors
+    /// When the body is not one of this version. Everything else is a response.
+    pub async fn answer_change(&self, body: Bytes) -> Result<Bytes, ReceiveError> {
+        let (ForwardedChange { change, remaining_ms }, principal) = decode_forwarded(&body)?;
+        let time =
+            Duration::from_millis(remaining_ms).saturating_sub(RESPONSE_TIME).min(MEMBER_CHANGE_TIMEOUT);
+        Ok(encode(&self.change_as_leader(principal, change, Instant::now() + time).await))
+    }
+
+    /// Makes a change if this node leads. It runs as a task of its own: a caller that disconnects must not leave the
+    /// change half-way.
+    async fn change_as_leader(
+        &self,
+        principal: Principal,
+        change: Change,
+        deadline: Instant,
+    ) -> Attempt<ChangeMade> {
+        let service = self.clone();
+        let task = tokio::spawn(async move {
+            let Some(consensus) = service.consensus() else {
+                return Err(AttemptError::Retry(service.absence()));
+            };
+            if !service.leads(consensus) {
+                return Err(AttemptError::Retry(format!("node {} does not lead", service.node_id())));
+            }
+            let Ok(_one_at_a_time) = timeout(LOCK_TIMEOUT, service.inner.changing.lock()).await else {
+                if consensus.is_joint() {
+                    // Perhaps this very change: a lost leader left it half made, and this node is completing it.
+                    return Err(AttemptError::Retry("a change of the members is being completed".into()));
+                }
+                return Err(conflict("another change of the cluster is under way"));
+            };
+            confirm_leadership(consensus, Instant::now() + LEADERSHIP_TIMEOUT).await?;
+            // Judged again where it is decided: the key may have been revoked on the way.
+            service.judged(&principal)?.authorize(Verb::Cluster, None)?;
+            if consensus.is_joint() {
+                // A lost leader's change comes first: the requested change may be the remainder of it.
+                consensus.complete_change().await?;
+            }
+            let before = Membership::of(consensus);
+            let steps = MembershipChange { service: &service, consensus, deadline, before };
+            let result = steps.make(&change).await;
+            match &result {
+                Ok(made) => tracing::info!(?change, revision = made.revision, "changed the cluster"),
+                Err(not_made) => tracing::warn!(?change, ?not_made, "the cluster was not changed"),
+            }
+            result
+        });
+        task.await.unwrap_or_else(|error| Err(AttemptError::Unknown(format!("the change ended: {error}"))))
+    }
+
+    /// On the leader: completes a change that a lost leader has left half made, as a task of its own.
+    pub(super) fn complete_change(&self, consensus: &Consensus) {
+        if !consensus.is_joint() || !self.leads(consensus) {
+            return;
+        }
+        let service = self.clone();
+        tokio::spawn(async move {
+            let Some(consensus) = service.consensus() else { return };
+            // When the lock is held, the change is this node's own and continues by itself.
+            let Ok(_one_at_a_time) = service.inner.changing.try_lock() else { return };
+            if !consensus.is_joint() {
+                return;
+            }
+            match consensus.complete_change().await {
+                Ok(revision) => tracing::info!(revision, "completed the change of members of a lost leader"),
+                Err(error) => tracing::warn!(?error, "a half-made change of members could not be completed"),
+            }
+        });
+    }
+}
+
+/// Checks what can be checked without a state.
+fn check(change: &Change) -> Result<(), Invalid> {
+    let (Change::Add(member) | Change::Replace { new: member, .. }) = change else { return Ok(()) };
+    let mut violations = Vec::new();
+    let mut add =
+        |name: &str, text: String| violations.push(Violation::at(vec![LocSegment::from(name)], text));
+    if member.id == 0 {
+        add("id", "a node id is at least 1".into());
+    }
+    for (name, address) in [("api_addr", &member.api_addr), ("peer_addr", &member.peer_addr)] {
+        if let Err(text) = check_address(address) {
+            add(name, text);
+        }
+    }
+    if member.api_addr == member.peer_addr {
+        add("peer_addr", "callers and nodes are served at two addresses".into());
+    }
+    if violations.is_empty() { Ok(()) } else { Err(Invalid::Violations(violations)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(id: NodeId) -> Member {
+        Member { id, api_addr: format!("a:{}", 8100 + id), peer_addr: format!("a:{}", 8200 + id) }
+    }
+
+    #[test]
+    fn a_new_member_has_an_id_and_two_addresses() {
+        assert_eq!(check(&Change::Add(member(4))), Ok(()));
+        assert_eq!(check(&Change::Remove(0)), Ok(()));
+        let same = Member { peer_addr: "a:8104".into(), ..member(4) };
+        let no_port = Member { api_addr: "a".into(), ..member(4) };
+        for wrong in [member(0), same, no_port] {
+            assert!(check(&Change::Add(wrong.clone())).is_err(), "{wrong:?}");
+            assert!(check(&Change::Replace { old: 1, new: wrong }).is_err());
+        }
+    }
+
+    #[test]
+    fn calls_for_changes_decode_to_what_was_encoded() {
+        let replace = Change::Replace { old: 1, new: member(4) };
+        for change in
+            [Change::Add(member(4)), Change::Promote(4), Change::Remove(4), replace, Change::Lead(2)]
+        {
+            let forwarded = ForwardedChange { change, remaining_ms: 9 };
+            let body = encode_forwarded(&forwarded, &Principal::root());
+            assert_eq!(body, encode(&forwarded), "as version 0.1 sends it");
+            assert_eq!(decode_forwarded(&body).unwrap(), (forwarded, Principal::root()));
+        }
+        let forwarded = ForwardedChange { change: Change::Lead(2), remaining_ms: 9 };
+        let body = encode(&(&forwarded, "Abcdefghijkl.7"));
+        let (received, principal) = decode_forwarded(&body).unwrap();
+        assert_eq!((received, principal.is_root()), (forwarded, false));
+        assert!(principal.authorize(Verb::Cluster, None).is_err(), "before the key is found in the state");
+        assert!(decode_forwarded(&body[..body.len() - 1]).is_err());
+        let responses: [Attempt<ChangeMade>; 3] = [
+            Ok(ChangeMade { created: true, revision: 7 }),
+            Err(conflict("no")),
+            Err(AttemptError::Refused(Refusal::NoMember(4))),
+        ];
+        for response in responses {
+            assert_eq!(decode::<Attempt<ChangeMade>>(&encode(&response)).unwrap(), response);
+        }
+    }
+}

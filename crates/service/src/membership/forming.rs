@@ -1,0 +1,338 @@
+//! Forming a cluster, and giving a new node its identity.
+//!
+//! From one node: it asks every other member which cluster it belongs to; then it writes its own identity, each other
+//! member takes one, and consensus starts and is initialised with all of them. Every step may be repeated: a call
+//! that broke off half-way is sent again, and continues with the cluster id that it finds.
+//!
+//! A node that is told to (`CONCORD_FORM`) asks itself, again and again until the cluster is formed. It may be a member
+//! that has lost its disk, which must not begin under its old id: it has forgotten whom it voted for and what it
+//! acknowledged. So nothing is written before every other member has said that it has no log; one that is still
+//! reading its log does not say so.
+//!
+//! **Invariants**
+//! 1. A node takes an identity once. A node that has another identity than the requested one answers so and changes
+//!    nothing.
+//! 2. No cluster is formed with a member that belongs to one that is formed already.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, sleep, timeout};
+use uuid::Uuid;
+
+use super::check_address;
+use crate::{ClusterView, Principal, Refusal, Service};
+use concord_consensus::Consensus;
+use concord_model::{
+    access_key::Verb,
+    error::{Invalid, LocSegment, Violation},
+    limits::MEMBERS_MAX,
+};
+use concord_net::{
+    Member, NodeId, ReceiveError,
+    codec::{decode, encode},
+    identity::{FORMAT, Identity},
+};
+
+/// How long one member may take to answer, or to write its identity and open an empty directory.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long forming waits for this node's own start, or for another call that forms.
+const OWN_START_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long forming waits for the first read that is confirmed.
+const FIRST_READ_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often a node that is told to form its cluster tries.
+const FORM_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What a member requests of a node that joins. New variants go to the end.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum JoinRequest {
+    /// Say which node this is, and which cluster it belongs to.
+    Identify,
+    /// Take this identity.
+    TakeIdentity { cluster_id: Uuid, node_id: NodeId },
+}
+
+/// The node's answer.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct JoinResponse {
+    pub(super) node_id: NodeId,
+    pub(super) cluster_id: Option<Uuid>,
+    initialized: bool,
+    refused: Option<String>,
+}
+
+impl Service {
+    /// Forms the cluster from this node: writes identities here and on every member, then initialises consensus. When
+    /// it is called again with the same members, it returns the cluster as it is.
+    ///
+    /// # Errors
+    /// When this node may not form a cluster of these members, or one of them can't be reached.
+    pub async fn init(&self, principal: &Principal, members: Vec<Member>) -> Result<ClusterView, Refusal> {
+        principal.authorize(Verb::Cluster, None)?;
+        check_members(&members, self.node_id())?;
+        let service = self.clone();
+        // As a task of its own: a caller that disconnects must not leave it half-way.
+        let formed = tokio::spawn(async move { service.form(members).await }).await;
+        formed.map_err(|error| Refusal::Internal(format!("forming the cluster ended: {error}")))??;
+        Ok(self.cluster_view())
+    }
+
+    /// Forms the cluster of these members as soon as all of them answer, or returns when another node has done it. For
+    /// as long as the node runs: a member may be started, or get its name, at any time.
+    pub async fn form_when_possible(&self, members: &[Member]) {
+        let mut last = None;
+        loop {
+            if let Some(consensus) = self.consensus()
+                && consensus.is_initialized().await
+            {
+                return;
+            }
+            let formed = match check_members(members, self.node_id()) {
+                Ok(()) => self.form(members.to_vec()).await,
+                Err(invalid) => Err(invalid.into()),
+            };
+            let Err(refusal) = formed else { return };
+            if last.as_ref() != Some(&refusal) {
+                tracing::info!("the cluster is not formed yet: {}", reason_of(&refusal));
+                last = Some(refusal);
+            }
+            sleep(FORM_INTERVAL).await;
+        }
+    }
+
+    async fn form(&self, members: Vec<Member>) -> Result<(), Refusal> {
+        // A node that has only begun to answer opens its directory. Nothing is held meanwhile that another waits for.
+        let Ok(_forming) = timeout(OWN_START_TIMEOUT, self.inner.forming.lock()).await else {
+            return Err(Refusal::Unavailable("this node is starting, or is being formed already".into()));
+        };
+        let directory = &self.inner.options.directory;
+        let stored = Identity::read(directory).map_err(Refusal::Internal)?;
+        if let Some(consensus) = self.consensus()
+            && consensus.is_initialized().await
+        {
+            return check_same_members(consensus, &members);
+        }
+        let cluster_id = self.choose_cluster_id(stored.as_ref(), &members).await?;
+        let identity =
+            stored.clone().unwrap_or(Identity { cluster_id, node_id: self.node_id(), format: FORMAT });
+        if stored.is_none() {
+            identity.write(directory).map_err(Refusal::Internal)?;
+        }
+        for member in members.iter().filter(|member| member.id != self.node_id()) {
+            let request = JoinRequest::TakeIdentity { cluster_id, node_id: member.id };
+            if self.request_join(member, &request).await?.initialized {
+                return Err(Refusal::Unavailable("the cluster is being formed by another node".into()));
+            }
+        }
+        self.start_consensus(identity).await.map_err(|error| Refusal::Internal(error.to_string()))?;
+        let consensus = self.consensus_or_refusal()?;
+        consensus.initialize(members).await.map_err(Refusal::Undecided)?;
+        tracing::info!(cluster = %cluster_id, "formed the cluster {cluster_id}");
+        // The answer should show a working cluster. One that takes longer to begin is formed all the same.
+        let deadline = Instant::now() + FIRST_READ_TIMEOUT;
+        if let Err(refusal) = self.confirm_until(consensus, deadline).await {
+            tracing::warn!("the cluster is formed, but does not work yet: {refusal:?}");
+        }
+        self.await_first_feature_level(consensus, deadline).await;
+        Ok(())
+    }
+
+    /// The cluster id to form under: the one that a call which broke off has left, or a new one.
+    async fn choose_cluster_id(
+        &self,
+        stored: Option<&Identity>,
+        members: &[Member],
+    ) -> Result<Uuid, Refusal> {
+        let mut found = stored.map(|identity| (identity.cluster_id, self.node_id()));
+        for member in members.iter().filter(|member| member.id != self.node_id()) {
+            let response = self.request_join(member, &JoinRequest::Identify).await?;
+            if response.node_id != member.id {
+                return Err(invalid_members(format!(
+                    "node {} answers at {}, not node {}",
+                    response.node_id, member.peer_addr, member.id
+                )));
+            }
+            if response.initialized && response.cluster_id == stored.map(|identity| identity.cluster_id) {
+                return Err(Refusal::Unavailable("the cluster is being formed by another node".into()));
+            }
+            if response.initialized {
+                let text = format!("node {} belongs to a cluster that is formed already", member.id);
+                return Err(invalid_members(text));
+            }
+            match (response.cluster_id, found) {
+                (Some(theirs), Some((ours, id))) if theirs != ours => {
+                    let text = format!("the nodes {} and {id} belong to different clusters", member.id);
+                    return Err(invalid_members(text));
+                }
+                (Some(theirs), _) => found = Some((theirs, member.id)),
+                (None, _) => {}
+            }
+        }
+        Ok(found.map_or_else(Uuid::new_v4, |(id, _)| id))
+    }
+
+    pub(super) async fn request_join(
+        &self,
+        member: &Member,
+        request: &JoinRequest,
+    ) -> Result<JoinResponse, Refusal> {
+        let Member { id, peer_addr, .. } = member;
+        let call = self.peers().call_join(*id, peer_addr, encode(request), JOIN_TIMEOUT);
+        let body =
+            call.await.map_err(|error| Refusal::Unavailable(format!("node {id} at {peer_addr}: {error}")))?;
+        let response: JoinResponse =
+            decode(&body).map_err(|error| Refusal::Internal(format!("node {id} at {peer_addr}: {error}")))?;
+        match response.refused {
+            Some(text) => Err(invalid_members(format!("node {id} at {peer_addr}: {text}"))),
+            None => Ok(response),
+        }
+    }
+
+    /// Answers a node that forms a cluster or adds this node to its own. The caller has checked the secret.
+    ///
+    /// # Errors
+    /// When the body is not one of this version.
+    pub async fn answer_join(&self, body: Bytes) -> Result<Bytes, ReceiveError> {
+        let request: JoinRequest = decode(&body)?;
+        let service = self.clone();
+        let response = tokio::spawn(async move { service.join(request).await }).await;
+        response
+            .map(|response| encode(&response))
+            .map_err(|error| ReceiveError::Failed(format!("ended: {error}")))
+    }
+
+    async fn join(&self, request: JoinRequest) -> JoinResponse {
+        let refused = match request {
+            JoinRequest::Identify => self.still_starting(),
+            JoinRequest::TakeIdentity { cluster_id, node_id } => {
+                self.take_identity(cluster_id, node_id).await.err()
+            }
+        };
+        if let Some(text) = &refused {
+            tracing::warn!("refused to join: {text}");
+        }
+        let initialized = match self.consensus() {
+            Some(consensus) => consensus.is_initialized().await,
+            None => false,
+        };
+        let cluster_id = self.inner.peers.me.get().map(|me| me.cluster_id);
+        JoinResponse { node_id: self.node_id(), cluster_id, initialized, refused }
+    }
+
+    /// Why this node can't say yet whether it has a log, if it can't.
+    fn still_starting(&self) -> Option<String> {
+        // In this order: consensus is set when the log is open, and never unset.
+        match Identity::read(&self.inner.options.directory) {
+            Ok(None) => None,
+            Ok(Some(_)) if self.consensus().is_some() => None,
+            Ok(Some(_)) => Some("it is starting".into()),
+            Err(error) => Some(error),
+        }
+    }
+
+    async fn take_identity(&self, cluster_id: Uuid, node_id: NodeId) -> Result<(), String> {
+        if node_id != self.node_id() {
+            return Err(format!("this is node {}, not node {node_id}", self.node_id()));
+        }
+        // Not `lock`: two nodes that form a cluster at once would wait for each other.
+        let _forming =
+            self.inner.forming.try_lock().map_err(|_| "it is starting, or forms a cluster itself")?;
+        let directory = &self.inner.options.directory;
+        let identity = match Identity::read(directory)? {
+            Some(stored) if stored.cluster_id == cluster_id => stored,
+            Some(stored) => return Err(format!("it belongs to the cluster {} already", stored.cluster_id)),
+            None => {
+                let identity = Identity { cluster_id, node_id, format: FORMAT };
+                identity.write(directory)?;
+                tracing::info!(cluster = %cluster_id, "joined the cluster {cluster_id}");
+                identity
+            }
+        };
+        self.start_consensus(identity).await.map_err(|error| error.to_string())
+    }
+}
+
+/// A refusal as a line of the log.
+fn reason_of(refusal: &Refusal) -> String {
+    if let Refusal::Invalid(Invalid::Violations(violations)) = refusal {
+        violations.iter().map(|violation| violation.msg.as_str()).collect::<Vec<_>>().join("; ")
+    } else if let Refusal::Unavailable(text) | Refusal::Undecided(text) | Refusal::Internal(text) = refusal {
+        text.clone()
+    } else {
+        format!("{refusal:?}")
+    }
+}
+
+fn invalid_members(text: String) -> Refusal {
+    Invalid::from(Violation::at(vec!["members".into()], text)).into()
+}
+
+fn check_same_members(consensus: &Consensus, requested: &[Member]) -> Result<(), Refusal> {
+    let has: BTreeSet<NodeId> = consensus.status().members.iter().map(|status| status.member.id).collect();
+    let requested: BTreeSet<NodeId> = requested.iter().map(|member| member.id).collect();
+    if has == requested {
+        return Ok(());
+    }
+    let text = format!("this node belongs to a cluster that is formed already, of the nodes {has:?}");
+    Err(invalid_members(text))
+}
+
+/// Checks the members that a cluster is to be formed of.
+fn check_members(members: &[Member], me: NodeId) -> Result<(), Invalid> {
+    let mut violations = Vec::new();
+    let mut ids = BTreeSet::new();
+    let mut addresses = BTreeSet::new();
+    for (member, place) in members.iter().zip(0..) {
+        let loc =
+            |name: &str| vec![LocSegment::from("members"), LocSegment::Index(place), LocSegment::from(name)];
+        if member.id == 0 || !ids.insert(member.id) {
+            violations.push(Violation::at(loc("id"), "a node id is at least 1 and named once"));
+        }
+        for (name, address) in [("api_addr", &member.api_addr), ("peer_addr", &member.peer_addr)] {
+            if let Err(text) = check_address(address) {
+                violations.push(Violation::at(loc(name), text));
+            } else if !addresses.insert(address) {
+                let text = format!("the address `{address}` is named twice");
+                violations.push(Violation::at(loc(name), text));
+            }
+        }
+    }
+    let mut add = |text: String| violations.push(Violation::at(vec!["members".into()], text));
+    if !ids.contains(&me) {
+        add(format!("node {me}, which is asked, is not among them"));
+    }
+    if members.len() > MEMBERS_MAX {
+        add(format!("a cluster has at most {MEMBERS_MAX} members"));
+    }
+    if violations.is_empty() { Ok(()) } else { Err(Invalid::Violations(violations)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(id: NodeId) -> Member {
+        Member { id, api_addr: format!("a:{}", 8100 + id), peer_addr: format!("a:{}", 8200 + id) }
+    }
+
+    #[test]
+    fn a_cluster_is_formed_of_distinct_members_and_this_node() {
+        let good = [member(1), member(2), member(3)];
+        assert_eq!(check_members(&good, 2), Ok(()));
+        let twice = [member(1), member(1)];
+        let no_port = [Member { peer_addr: "a".into(), ..member(1) }];
+        for (members, me) in [(&good[..], 4), (&[], 1), (&twice, 1), (&no_port, 1)] {
+            assert!(check_members(members, me).is_err(), "{members:?}");
+        }
+    }
+
+    #[test]
+    fn calls_for_joining_decode_to_what_was_encoded() {
+        let request = JoinRequest::TakeIdentity { cluster_id: Uuid::from_u128(7), node_id: 3 };
+        assert_eq!(decode::<JoinRequest>(&encode(&request)).unwrap(), request);
+        let response =
+            JoinResponse { node_id: 3, cluster_id: None, initialized: false, refused: Some("no".into()) };
+        assert_eq!(decode::<JoinResponse>(&encode(&response)).unwrap(), response);
+    }
+}

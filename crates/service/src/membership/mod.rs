@@ -1,0 +1,208 @@
+//! The node as a member: starting under an identity, showing the cluster, forming it, changing it.
+//!
+//! | question | file |
+//! |---|---|
+//! | What starts when the directory has an identity? What does `GET /api/v1/cluster` show? | this one |
+//! | How does a cluster begin, and how does a node get its identity? | `forming` |
+//! | When is a node ready? | `readiness` |
+//! | How does a change of members or of the leader reach the leader? | `change` |
+//! | What does the leader do, step by step? | `steps` |
+//!
+//! **Invariant:** consensus runs under the identity in the data directory, and a node has at most one.
+
+pub(crate) mod change;
+mod forming;
+mod readiness;
+mod steps;
+
+use tokio::runtime::Handle;
+
+use super::{ClusterView, MemberView, Principal, Refusal, Service, feature_level::Answer};
+use concord_consensus::{Consensus, MemberStatus, Start, StartError};
+use concord_model::{access_key::Verb, feature::LEVEL_MIN};
+use concord_net::{Member, NodeId, identity::Identity};
+use concord_state::digest;
+
+/// The directory of the log within the data directory, as [`Consensus`] names it.
+const LOG_DIRECTORY: &str = "log";
+
+impl Service {
+    /// Starts this node's part in consensus when the directory has an identity.
+    ///
+    /// # Errors
+    /// When the directory is another node's, or its content can't be trusted.
+    pub async fn start(&self) -> Result<(), StartError> {
+        let _forming = self.inner.forming.lock().await;
+        let directory = &self.inner.options.directory;
+        let Some(identity) = Identity::read(directory).map_err(StartError::Refused)? else { return Ok(()) };
+        // The log is made right after the identity is written. A member without its log has forgotten its vote.
+        if !directory.join(LOG_DIRECTORY).is_dir() {
+            return Err(StartError::Refused(format!(
+                "{} has an identity but no log. Unless this node ended while it was joined for the first time, \
+                 the log was lost: remove the member and let it rejoin under a new id, in an empty directory",
+                directory.display()
+            )));
+        }
+        self.start_consensus(identity).await
+    }
+
+    /// Starts consensus under the identity in the directory, and the tasks that need it. The caller holds `forming`.
+    async fn start_consensus(&self, identity: Identity) -> Result<(), StartError> {
+        if self.consensus().is_some() {
+            return Ok(());
+        }
+        if identity.node_id != self.node_id() {
+            let (theirs, ours) = (identity.node_id, self.node_id());
+            return Err(StartError::Refused(format!(
+                "{} names node {theirs}, but this is node {ours}",
+                self.inner.options.directory.join("identity.json").display()
+            )));
+        }
+        let me = self.inner.peers.me.get_or_init(|| identity.clone());
+        if *me != identity {
+            return Err(StartError::Refused("the identity in the data directory has changed".into()));
+        }
+        let options = &self.inner.options;
+        let consensus = Consensus::start(Start {
+            me: identity,
+            directory: options.directory.clone(),
+            store: options.store.clone(),
+            peers: self.inner.peers.clone(),
+            timers: options.timers.clone(),
+            snapshot_log_bytes: options.snapshot_log_bytes,
+            log_stall_timeout: options.log_stall_timeout,
+            rescue: options.rescue.clone(),
+            data_key_file: options.data_key_file.clone(),
+            runtime: options.consensus_runtime.clone().unwrap_or_else(Handle::current),
+        })
+        .await?;
+        if self.inner.consensus.set(consensus.clone()).is_ok() {
+            consensus.supervise("monitor-readiness", self.clone().monitor_readiness());
+            consensus.supervise("maintain-history", self.clone().maintain_history());
+            consensus.supervise("build-indexes", self.clone().keep_building());
+            consensus.supervise("forget-outcomes", self.clone().forget_outcomes());
+            consensus.supervise("keep-room", self.clone().keep_room());
+            consensus.supervise("keep-clock", self.clone().keep_clock());
+            consensus.supervise("keep-access", self.clone().keep_access());
+            consensus.supervise("keep-data-key", self.clone().keep_data_key());
+            consensus.supervise("record-leadership", self.clone().record_leadership());
+            consensus.supervise("raise-feature-level", self.clone().keep_raising_feature_level());
+        }
+        Ok(())
+    }
+
+    /// What this node knows of its cluster.
+    ///
+    /// # Errors
+    /// When the principal may not see it.
+    pub fn cluster(&self, principal: &Principal) -> Result<ClusterView, Refusal> {
+        principal.authorize(Verb::Cluster, None)?;
+        Ok(self.cluster_view())
+    }
+
+    fn cluster_view(&self) -> ClusterView {
+        let mut view = ClusterView {
+            cluster_id: self.cluster_id(),
+            node_id: self.node_id(),
+            leader_id: None,
+            term: 0,
+            revision: 0,
+            digest: 0,
+            feature_level: LEVEL_MIN,
+            data_key: None,
+            members: Vec::new(),
+            alarms: self.certificate_alarms(),
+        };
+        if let Some(consensus) = self.consensus() {
+            let (status, state) = (consensus.status(), consensus.state());
+            view.leader_id = status.leader_id;
+            view.term = status.term;
+            view.revision = state.revision();
+            view.digest = digest::shown_digest(state.feature_level(), state.digest());
+            view.alarms.extend(self.clock_alarms());
+            view.alarms.extend(self.data_key_alarm());
+            view.data_key = consensus.store().at_rest().encryption().map(|at| at.data_key.to_string());
+            view.feature_level = state.feature_level();
+            let (members, told) = (status.members.into_iter(), self.member_answers());
+            let shown = |member: MemberStatus| {
+                let answer = told.get(&member.member.id);
+                member_view(member, status.leader_id, answer)
+            };
+            view.members = members.map(shown).collect();
+        }
+        view.alarms.extend(self.audit().alarm(self.node_id()));
+        view
+    }
+}
+
+fn member_view(status: MemberStatus, leader: Option<NodeId>, answer: Option<&Answer>) -> MemberView {
+    let MemberStatus { member, voter, lag, contact } = status;
+    let role = match (voter, leader == Some(member.id)) {
+        (_, true) => "leader",
+        (true, false) => "follower",
+        (false, false) => "learner",
+    };
+    let Member { id, api_addr, peer_addr } = member;
+    let version = answer.and_then(|answer| answer.levels.version.clone());
+    let feature_level_max = answer.map(|answer| answer.levels.max);
+    let resources = answer.and_then(|answer| answer.resources.clone());
+    let contact = contact.map(|contact| {
+        (contact.is_reachable, u64::try_from(contact.silent_for.as_millis()).unwrap_or(u64::MAX))
+    });
+    MemberView { id, role, api_addr, peer_addr, lag, contact, version, feature_level_max, resources }
+}
+
+/// Checks that a text is `host:port`, by which other nodes can call.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_address(text: &str) -> Result<(), String> {
+    let parts = text.rsplit_once(':').filter(|(host, _)| {
+        let bracketed = host.starts_with('[') && host.ends_with(']');
+        let plain = host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
+        !host.is_empty()
+            && (plain || (bracketed && host[1..host.len() - 1].parse::<std::net::Ipv6Addr>().is_ok()))
+    });
+    match parts.map(|(_, port)| port.parse::<u16>()) {
+        Some(Ok(port)) if port > 0 => Ok(()),
+        _ => Err(format!("`{text}` is no address: expected host:port")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_a_host_and_a_port() {
+        for good in ["127.0.0.1:8101", "node-1.example:1", "[::1]:65535", "node_1:80"] {
+            assert_eq!(check_address(good), Ok(()), "{good}");
+        }
+        for bad in [
+            "",
+            "8101",
+            ":8101",
+            "a:",
+            "a:0",
+            "a:65536",
+            "::1:80",
+            "http://a:80",
+            "a/b:80",
+            "a@b:80",
+            "[x]:1",
+        ] {
+            assert!(check_address(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_leader_has_the_role_of_one() {
+        let status = |id, voter, leader| {
+            let member = Member { id, api_addr: "a:1".into(), peer_addr: "a:2".into() };
+            member_view(MemberStatus { member, voter, lag: None, contact: None }, leader, None).role
+        };
+        assert_eq!(status(1, true, Some(1)), "leader");
+        assert_eq!(status(2, true, Some(1)), "follower");
+        assert_eq!(status(3, false, None), "learner");
+    }
+}

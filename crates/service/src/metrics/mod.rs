@@ -1,0 +1,249 @@
+//! What a node measures of itself, as the page at `/metrics` shows it.
+//!
+//! | to find | look in |
+//! |---|---|
+//! | what is measured of a node: limits and queues, memory, state, alarms | this file |
+//! | consensus, log, store | `replicated` |
+//! | the process | `process` |
+//! | a metric with its samples; the text of a page | `family` |
+//! | counts of times | `histogram` |
+//! | open connections | `connections` |
+//!
+//! Nearly all of it is known anyway and read when somebody asks. What only `api` knows, the times of requests, it adds
+//! itself.
+//!
+//! **Invariants:** a page names no record, no caller and no access key: whoever may see it learns sizes and times. It is
+//! answered from this node alone. docs/reference/metrics.md lists each metric, and a test compares the two.
+
+mod connections;
+mod family;
+mod histogram;
+pub(super) mod process;
+mod replicated;
+
+pub use connections::{Connections, Open};
+pub use family::{Family, Labels, MEDIA_TYPE, render};
+pub use histogram::{Counts, Histogram};
+
+use super::{Principal, Refusal, Service, Share, now};
+use concord_model::{access_key::Verb, limits::WAITING_CHANGES_BYTES_MAX};
+use concord_net::tls::certificate::Certificate;
+
+/// The types of alarms, so that each is there before it is raised.
+const ALARMS: [&str; 5] = ["audit", "certificate", "clock", "data_key", "log_time"];
+
+fn label(name: &'static str, value: impl Into<String>) -> Labels {
+    vec![(name, value.into())]
+}
+
+impl Service {
+    /// What this node measures.
+    ///
+    /// # Errors
+    /// When the principal may not see it.
+    pub fn metrics(&self, principal: &Principal) -> Result<Vec<Family>, Refusal> {
+        principal.authorize(Verb::Cluster, None)?;
+        Ok(self.open_metrics())
+    }
+
+    /// The same for the listener of metrics, whose address the operator chooses instead of a key.
+    pub fn open_metrics(&self) -> Vec<Family> {
+        let mut families = vec![Family::gauges(
+            "concord_build_info",
+            "The version of the program; always 1.",
+            [(label("version", env!("CARGO_PKG_VERSION")), 1_u64)],
+        )];
+        families.extend(self.of_node());
+        families.extend(self.of_requests());
+        families.extend(self.of_memory());
+        families.extend(self.of_consensus());
+        families.extend(self.of_store());
+        families.extend(self.of_state());
+        families.extend(process::families());
+        families
+    }
+
+    /// Counts connections of the listener for callers.
+    #[must_use]
+    pub fn caller_connections(&self) -> Connections {
+        self.inner.connections[0].clone()
+    }
+
+    /// Counts connections of the listener for other nodes.
+    #[must_use]
+    pub fn node_connections(&self) -> Connections {
+        self.inner.connections[1].clone()
+    }
+
+    /// Readiness, alarms, certificates, the audit log.
+    fn of_node(&self) -> Vec<Family> {
+        let mut alarms = self.certificate_alarms();
+        if self.consensus().is_some() {
+            alarms.extend(self.clock_alarms());
+            alarms.extend(self.data_key_alarm());
+        }
+        alarms.extend(self.audit().alarm(self.node_id()));
+        let raised = ALARMS
+            .map(|kind| (label("type", kind), alarms.iter().filter(|alarm| alarm.kind == kind).count()));
+        let ends = self.certificates().into_iter().map(|(place, one)| {
+            let Certificate { subject, serial, ends, .. } = one;
+            let labels = vec![("place", place.to_owned()), ("subject", subject), ("serial", serial)];
+            (labels, ends.0 / 1_000_000)
+        });
+        let (is_failing, lost) = self.audit().figures();
+        vec![
+            Family::gauge("concord_node_id", "The id of this node.", self.node_id()),
+            Family::gauge(
+                "concord_ready",
+                "1 while this node has caught up with a live leader.",
+                self.ready().is_ok(),
+            ),
+            Family::gauges(
+                "concord_alarms",
+                "What an operator must see to, as far as this node knows.",
+                raised,
+            ),
+            Family::gauges(
+                "concord_tls_certificate_end_seconds",
+                "When a certificate in use ends, in seconds since 1970.",
+                dedup(ends.collect()),
+            ),
+            Family::gauge("concord_audit_failing", "1 while the audit log can't be written.", is_failing),
+            Family::gauge(
+                "concord_audit_lost_lines",
+                "Lines of the audit log that could not be written and that no line says so of yet.",
+                lost,
+            ),
+            Family::gauge(
+                "concord_clock_seconds",
+                "This node's clock, in seconds since 1970.",
+                now().0 / 1_000_000,
+            ),
+        ]
+    }
+
+    /// What requests wait for, and how many there may be.
+    fn of_requests(&self) -> Vec<Family> {
+        let inner = &self.inner;
+        let limits = &inner.options.limits;
+        let in_flight = limits.writes_in_flight.saturating_sub(inner.admission.available_permits());
+        let [threads, running, waiting] = inner.cpu_pool.figures();
+        let [watches, watches_max] = inner.hub.figures();
+        let [spans_sent, spans_unqueued, spans_refused] = inner.spans.figures();
+        let listeners = ["callers", "nodes"].into_iter().zip(&inner.connections);
+        let connections = listeners.map(|(name, open)| (label("listener", name), open.count()));
+        vec![
+            Family::gauges("concord_connections", "Open connections.", connections),
+            Family::gauge(
+                "concord_writes_in_flight",
+                "Writes that this node was asked for and has not answered.",
+                in_flight,
+            ),
+            Family::gauge("concord_writes_in_flight_max", "How many there may be.", limits.writes_in_flight),
+            Family::gauge(
+                "concord_forward_queue_writes",
+                "Writes that wait on this node for the next call to the leader.",
+                inner.forwarding.waiting(),
+            ),
+            Family::gauge(
+                "concord_cpu_pool_threads",
+                "Threads for work that takes longer than a millisecond.",
+                threads,
+            ),
+            Family::gauge("concord_cpu_pool_running", "Pieces of such work that run.", running),
+            Family::gauge("concord_cpu_pool_waiting", "Pieces of such work that wait for a thread.", waiting),
+            Family::gauge("concord_watches", "Open watches.", watches),
+            Family::gauge("concord_watches_max", "How many there may be.", watches_max),
+            Family::gauge(
+                "concord_quota_keys",
+                "Access keys with a quota that were used lately.",
+                inner.quotas.count(),
+            ),
+            Family::gauge(
+                "concord_failed_credential_addresses",
+                "Addresses whose failed credentials are counted.",
+                inner.failed_credentials.count(),
+            ),
+            Family::counter("concord_spans_sent", "Spans that the collector has taken.", spans_sent),
+            Family::counters(
+                "concord_spans_dropped",
+                "Spans that were dropped: because too many waited, or because the collector did not take them.",
+                [(label("why", "queue"), spans_unqueued), (label("why", "collector"), spans_refused)],
+            ),
+        ]
+    }
+
+    /// What is known to be in memory.
+    fn of_memory(&self) -> Vec<Family> {
+        let inner = &self.inner;
+        let (pinned, pinned_bytes) = inner.pinned_states.figures(&self.applied());
+        let [callers, callers_max] = inner.memory_budget.used(Share::Callers);
+        let [peers, peers_max] = inner.memory_budget.used(Share::Peers);
+        let shares = |values: [u64; 3]| {
+            ["callers", "nodes", "pins"].map(|share| label("share", share)).into_iter().zip(values)
+        };
+        vec![
+            Family::gauges(
+                "concord_memory_budget_bytes",
+                "What the requests in flight have reserved; states that cursors and watches retain.",
+                shares([callers, peers, pinned_bytes]),
+            ),
+            Family::gauges(
+                "concord_memory_budget_max_bytes",
+                "What they may.",
+                shares([callers_max, peers_max, inner.memory_budget.pins_max()]),
+            ),
+            Family::gauge(
+                "concord_pinned_states",
+                "States that are retained for cursors and watches.",
+                pinned,
+            ),
+            Family::gauge(
+                "concord_store_queue_max_bytes",
+                "Applied changes that may wait for the disk before writes are refused.",
+                WAITING_CHANGES_BYTES_MAX,
+            ),
+        ]
+    }
+
+    /// The replicated state.
+    fn of_state(&self) -> Vec<Family> {
+        let state = self.applied();
+        vec![
+            Family::gauge(
+                "concord_state_revision",
+                "The revision that this node has applied.",
+                state.revision(),
+            ),
+            Family::gauge("concord_state_definitions", "Definitions.", state.definition_count()),
+            Family::gauge("concord_state_configs", "Configs of all definitions.", state.config_count()),
+            Family::gauge(
+                "concord_state_remembered_requests",
+                "Outcomes that are remembered for requests with an idempotency key.",
+                state.request_count(),
+            ),
+            Family::gauge("concord_state_access_keys", "Access keys.", state.access_key_count()),
+            Family::gauge(
+                "concord_state_feature_level",
+                "The feature level of the cluster.",
+                state.feature_level(),
+            ),
+            Family::gauge(
+                "concord_feature_level_max",
+                "The highest feature level that this node agrees to.",
+                self.inner.options.feature_level_max,
+            ),
+        ]
+    }
+}
+
+/// The samples without those whose labels were there already: a file may name a certificate twice.
+fn dedup(samples: Vec<(Labels, u64)>) -> Vec<(Labels, u64)> {
+    let mut seen: Vec<(Labels, u64)> = Vec::with_capacity(samples.len());
+    for sample in samples {
+        if !seen.iter().any(|(labels, _)| *labels == sample.0) {
+            seen.push(sample);
+        }
+    }
+    seen
+}

@@ -1,0 +1,210 @@
+//! How much a caller may ask of this node: rates and open things by access key, failed credentials by address.
+//!
+//! | to find | look in |
+//! |---|---|
+//! | a rate, as one number | `bucket` |
+//! | what a key has in use on this node | `account` |
+//! | failed credentials of an address | `throttle` |
+//!
+//! Each node counts by itself and for what it is asked itself: counting together would cost every request a call. The
+//! bytes and records that a key may store are counted exactly, where writes are decided (`state`).
+//!
+//! The root key has no quota: whoever must mend the cluster gets in.
+//!
+//! **Invariant:** a request of a key without a quota, and of the root key, takes no lock and no memory here.
+
+mod account;
+mod bucket;
+mod throttle;
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, PoisonError, RwLock},
+    time::Instant,
+};
+
+use super::{Service, request::Principal};
+use account::Account;
+pub use account::{Gauge, Held};
+use concord_consensus::Consensus;
+use concord_model::access_key::{KeyId, Quota};
+pub use throttle::Attempt;
+pub(super) use throttle::FailedCredentials;
+
+/// Keys whose use is remembered. Above, those that have nothing in use are forgotten: their buckets are full anyway.
+const ACCOUNTS_MAX: usize = 4096;
+
+/// A limit that a request has met.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exceeded {
+    /// For people.
+    pub text: String,
+    /// Seconds after which it may be tried again.
+    pub retry_after_s: u64,
+    /// The rate, where it is one.
+    pub rate: Option<RateLeft>,
+}
+
+/// What is left of a rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RateLeft {
+    /// What the rate is of.
+    pub name: &'static str,
+    /// Its quota in a second.
+    pub per_second: u64,
+    /// How many more are taken at once.
+    pub left: u64,
+    /// Seconds after which all of it is there again.
+    pub reset_s: u64,
+}
+
+/// What a key has left on this node; `None` where it has no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct QuotaLeft {
+    /// Requests, at once.
+    pub requests: Option<u64>,
+    /// Writes, at once.
+    pub writes: Option<u64>,
+    /// Bytes, in the state that this node has applied.
+    pub bytes: Option<u64>,
+    /// Records, likewise.
+    pub records: Option<u64>,
+    /// Watches.
+    pub watches: Option<u64>,
+    /// Cursors.
+    pub cursors: Option<u64>,
+    /// Lists.
+    pub lists: Option<u64>,
+}
+
+/// The quotas of a node.
+#[derive(Debug)]
+pub(super) struct Quotas {
+    /// For keys that have none of their own.
+    defaults: Quota,
+    accounts: RwLock<BTreeMap<KeyId, Arc<Account>>>,
+    begin: Instant,
+}
+
+impl Quotas {
+    pub(super) fn new(defaults: Quota) -> Self {
+        Self { defaults, accounts: RwLock::default(), begin: Instant::now() }
+    }
+
+    /// The quota that counts for a principal on this node; `None` when nothing limits it here.
+    fn of(&self, principal: &Principal) -> Option<(Quota, KeyId)> {
+        let key = principal.key.as_ref()?;
+        let (own, defaults) = (&key.quota, &self.defaults);
+        let quota = Quota {
+            requests_per_second: own.requests_per_second.or(defaults.requests_per_second),
+            writes_per_second: own.writes_per_second.or(defaults.writes_per_second),
+            watches: own.watches.or(defaults.watches),
+            cursors: own.cursors.or(defaults.cursors),
+            lists: own.lists.or(defaults.lists),
+            // These are decided with each write, and not by this node.
+            bytes: None,
+            records: None,
+        };
+        (quota != Quota::default()).then(|| (quota, key.id.clone()))
+    }
+
+    /// The keys that are counted.
+    pub(super) fn count(&self) -> usize {
+        self.accounts.read().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    fn account(&self, id: KeyId) -> Arc<Account> {
+        let accounts = self.accounts.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(account) = accounts.get(&id) {
+            return Arc::clone(account);
+        }
+        drop(accounts);
+        let mut accounts = self.accounts.write().unwrap_or_else(PoisonError::into_inner);
+        if accounts.len() >= ACCOUNTS_MAX {
+            let now = self.now();
+            accounts.retain(|_, account| Arc::strong_count(account) > 1 || account.is_in_use(now));
+        }
+        Arc::clone(accounts.entry(id).or_default())
+    }
+
+    /// Nanoseconds since the node began.
+    fn now(&self) -> u64 {
+        u64::try_from(self.begin.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+impl Service {
+    /// Counts a request of a key against its rates. What is left of the scarcest one, where there is any.
+    ///
+    /// # Errors
+    /// When a rate is used up; the request counts for nothing then.
+    pub fn admit_request(&self, principal: &Principal, is_write: bool) -> Result<Option<RateLeft>, Exceeded> {
+        let quotas = &self.inner.quotas;
+        let Some((quota, id)) = quotas.of(principal) else { return Ok(None) };
+        let writes = quota.writes_per_second.filter(|_| is_write);
+        if quota.requests_per_second.is_none() && writes.is_none() {
+            return Ok(None);
+        }
+        quotas.account(id).take(quota.requests_per_second, writes, quotas.now())
+    }
+
+    /// Takes one of a key's places for what stays open; `None` when the key has no limit of them.
+    ///
+    /// # Errors
+    /// When all are taken.
+    pub fn admit_open(&self, principal: &Principal, gauge: Gauge) -> Result<Option<Held>, Exceeded> {
+        let quotas = &self.inner.quotas;
+        let Some((quota, id)) = quotas.of(principal) else { return Ok(None) };
+        let max = match gauge {
+            Gauge::Watches => quota.watches,
+            Gauge::Lists => quota.lists,
+        };
+        max.map(|max| quotas.account(id).open(gauge, max)).transpose()
+    }
+
+    /// Refuses the first page of a list while the key has as many cursors as it may.
+    ///
+    /// # Errors
+    /// When it has.
+    pub fn admit_cursor(&self, principal: &Principal) -> Result<(), Exceeded> {
+        let quotas = &self.inner.quotas;
+        let Some((Quota { cursors: Some(max), .. }, id)) = quotas.of(principal) else { return Ok(()) };
+        quotas.account(id).admit_cursor(max, quotas.now())
+    }
+
+    /// Counts a cursor that a list has begun, or one whose last page was read.
+    pub fn note_cursor(&self, principal: &Principal, has_begun: bool) {
+        let quotas = &self.inner.quotas;
+        if let Some((Quota { cursors: Some(_), .. }, id)) = quotas.of(principal) {
+            quotas.account(id).note_cursor(has_begun, quotas.now());
+        }
+    }
+
+    /// What a principal has left on this node.
+    #[must_use]
+    pub fn quota_left(&self, principal: &Principal) -> QuotaLeft {
+        let quotas = &self.inner.quotas;
+        let left = quotas.of(principal).map(|(quota, id)| quotas.account(id).left(&quota, quotas.now()));
+        let left = left.unwrap_or_default();
+        let Some(key) = principal.key.as_ref() else { return left };
+        let Quota { bytes, records, .. } = key.quota;
+        let state = self.consensus().filter(|_| bytes.is_some() || records.is_some()).map(Consensus::state);
+        let stored = state.map(|state| state.stored_under(&key.grants)).unwrap_or_default();
+        QuotaLeft {
+            bytes: bytes.map(|most| most.saturating_sub(stored.bytes)),
+            records: records.map(|most| most.saturating_sub(stored.records)),
+            ..left
+        }
+    }
+
+    /// Whether a credential may be looked at: not when too many from its address have failed in the last minute.
+    ///
+    /// # Errors
+    /// How long it takes until it may.
+    pub fn admit_credential(&self, credential: &[u8]) -> Result<Attempt<'_>, Exceeded> {
+        self.inner.failed_credentials.admit(credential)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,251 @@
+//! Failed credentials of an address: beyond some a minute, the next one is refused before it is looked at.
+//!
+//! For IPv6 an address is its network of 64 bits. A try is taken before the credential is looked at and given back when
+//! it is good, so that many at once get no more tries than one after another.
+//!
+//! Behind one address there may be many callers, of whom one guesses. The credential that was good last on a connection
+//! goes on there whatever the others do; to know it again, the connection has a keyed hash of it. A stored key that this
+//! node knows goes on everywhere (`Service::known_key`), because nobody guesses one. Neither tells a guesser anything,
+//! since they would have to have it. So only a root key on a new connection, and a key that this node has not applied
+//! yet, wait for others of their address.
+//!
+//! **Invariants:** a request with the credential of its connection takes no lock. At most [`ADDRESSES_MAX`] addresses are
+//! remembered; those that have failed least make way.
+
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    sync::{LazyLock, Mutex, MutexGuard, PoisonError},
+    time::Instant,
+};
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::{
+    Exceeded,
+    bucket::{Rate, SECOND, seconds},
+};
+use crate::origin::CallerAddress;
+
+/// Addresses that are remembered: some 300 kB.
+const ADDRESSES_MAX: usize = 4096;
+/// The time in which they are counted.
+const WINDOW: u64 = 60 * SECOND;
+
+/// The failed credentials of all addresses.
+#[derive(Debug)]
+pub(crate) struct FailedCredentials {
+    rate: Rate,
+    begin: Instant,
+    /// For each address when all of its tries are there again.
+    addresses: Mutex<BTreeMap<IpAddr, u64>>,
+}
+
+/// A credential that may be looked at. What becomes of it is said by [`Self::was_good`] or [`Self::has_failed`]; where
+/// nothing is said, it could not be looked at.
+#[derive(Debug)]
+#[must_use]
+pub struct Attempt<'a> {
+    failed: &'a FailedCredentials,
+    hash: u64,
+    /// The address whose try it took; `None` where it was good before on its connection.
+    taken: Option<IpAddr>,
+}
+
+/// A hash of a credential by which this process knows it again, never 0.
+fn hash_of(credential: &[u8]) -> u64 {
+    static SEED: LazyLock<u64> = LazyLock::new(|| uuid::Uuid::new_v4().as_u64_pair().1);
+    xxh3_64_with_seed(credential, *SEED).max(1)
+}
+
+impl FailedCredentials {
+    /// Allows so many a minute; 0 for as many as come.
+    pub(crate) fn new(per_minute: u64) -> Self {
+        Self {
+            rate: Rate { count: per_minute, window: WINDOW },
+            begin: Instant::now(),
+            addresses: Mutex::default(),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.begin.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn addresses(&self) -> MutexGuard<'_, BTreeMap<IpAddr, u64>> {
+        self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The addresses whose failed credentials are counted.
+    pub(crate) fn count(&self) -> usize {
+        self.addresses().len()
+    }
+
+    pub(super) fn admit(&self, credential: &[u8]) -> Result<Attempt<'_>, Exceeded> {
+        let free = |hash| Ok(Attempt { failed: self, hash, taken: None });
+        if self.rate.count == 0 {
+            return free(0);
+        }
+        let hash = hash_of(credential);
+        let known = CallerAddress::with_current(|caller| (caller.group, caller.was_good(hash)));
+        match known {
+            // No caller's connection, or its own credential.
+            None | Some((_, true)) => free(hash),
+            Some((address, false)) => {
+                self.take(address, self.now())?;
+                Ok(Attempt { failed: self, hash, taken: Some(address) })
+            }
+        }
+    }
+
+    fn take(&self, address: IpAddr, now: u64) -> Result<(), Exceeded> {
+        let mut addresses = self.addresses();
+        if addresses.len() >= ADDRESSES_MAX && !addresses.contains_key(&address) {
+            addresses.retain(|_, full_at| *full_at > now);
+            if addresses.len() >= ADDRESSES_MAX {
+                let least =
+                    addresses.iter().min_by_key(|(_, full_at)| **full_at).map(|(address, _)| *address);
+                addresses.remove(&least.unwrap_or(address));
+            }
+        }
+        let full_at = addresses.entry(address).or_default();
+        match self.rate.after_one(*full_at, now) {
+            Ok(after) => {
+                *full_at = after;
+                Ok(())
+            }
+            Err(wait) => Err(Exceeded {
+                text: format!(
+                    "more than {} credentials from this address were not valid in a minute",
+                    self.rate.count
+                ),
+                retry_after_s: seconds(wait),
+                rate: None,
+            }),
+        }
+    }
+
+    fn give_back(&self, address: IpAddr, now: u64) {
+        let mut addresses = self.addresses();
+        let Some(full_at) = addresses.get_mut(&address) else { return };
+        *full_at = full_at.saturating_sub(self.rate.price());
+        // An address of which nothing failed takes no memory.
+        if *full_at <= now {
+            addresses.remove(&address);
+        }
+    }
+}
+
+impl Attempt<'_> {
+    /// The credential is good.
+    pub fn was_good(self) {
+        if self.taken.is_some() {
+            CallerAddress::with_current(|caller| caller.note_good(self.hash));
+        }
+        // Gives back what it took.
+        drop(self);
+    }
+
+    /// The credential is not good: the try is used up.
+    pub fn has_failed(mut self) {
+        match self.taken.take() {
+            Some(_) => {}
+            // It was good before: it ended.
+            None => {
+                if let Some(address) = CallerAddress::with_current(|caller| caller.group)
+                    && self.failed.rate.count > 0
+                {
+                    // Where there is no try left, there is none to take.
+                    drop(self.failed.take(address, self.failed.now()));
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if let Some(address) = self.taken.take() {
+            self.failed.give_back(address, self.failed.now());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(number: u32) -> IpAddr {
+        IpAddr::from(number.to_be_bytes())
+    }
+
+    #[test]
+    fn the_eleventh_of_a_minute_is_not_looked_at() {
+        let failed = FailedCredentials::new(10);
+        for turn in 0..10 {
+            assert_eq!(failed.take(address(1), turn), Ok(()), "{turn}");
+        }
+        let refused = failed.take(address(1), 10).unwrap_err();
+        assert_eq!(refused.retry_after_s, 6);
+        assert_eq!(failed.take(address(2), 10), Ok(()), "another address");
+        assert_eq!(failed.take(address(1), 6 * SECOND + 10), Ok(()), "one is there again");
+        assert!(failed.take(address(1), 6 * SECOND + 10).is_err());
+        failed.give_back(address(1), 6 * SECOND + 10);
+        assert_eq!(failed.take(address(1), 6 * SECOND + 10), Ok(()), "a good one takes none");
+        assert_eq!(failed.take(address(1), 3 * WINDOW), Ok(()));
+    }
+
+    #[test]
+    fn the_memory_for_addresses_is_bounded_and_the_guilty_stay() {
+        let failed = FailedCredentials::new(10);
+        for _ in 0..10 {
+            failed.take(address(7), 1).unwrap();
+        }
+        for number in (100..).take(3 * ADDRESSES_MAX) {
+            failed.take(address(number), 1).unwrap();
+        }
+        assert_eq!(failed.addresses().len(), ADDRESSES_MAX);
+        assert!(failed.take(address(7), 2).is_err());
+        let other = FailedCredentials::new(10);
+        other.take(address(1), 1).unwrap();
+        other.give_back(address(1), 2);
+        assert_eq!(other.addresses().len(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_limit_of_none_throttles_nobody() {
+        let failed = FailedCredentials::new(0);
+        let caller = CallerAddress::new(address(1), address(1));
+        let guesses = async {
+            for _ in 0..1000 {
+                failed.admit(b"guessed").unwrap().has_failed();
+            }
+        };
+        caller.serve(guesses).await;
+    }
+
+    #[tokio::test]
+    async fn a_credential_that_was_good_on_a_connection_goes_on_there() {
+        let failed = FailedCredentials::new(2);
+        let connection = || CallerAddress::new(address(1), address(1));
+        let caller = connection();
+        let good = async {
+            for _ in 0..100 {
+                failed.admit(b"good").unwrap().was_good();
+            }
+        };
+        caller.clone().serve(good).await;
+        let at_once = async {
+            let tries = [failed.admit(b"one"), failed.admit(b"two"), failed.admit(b"three")];
+            assert_eq!(tries.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, true, false]);
+            tries.into_iter().flatten().for_each(Attempt::has_failed);
+        };
+        connection().serve(at_once).await;
+        let later = async {
+            failed.admit(b"good").unwrap().was_good();
+            assert!(failed.admit(b"guessed").is_err());
+        };
+        caller.clone().serve(later).await;
+        connection().serve(async { assert!(failed.admit(b"good").is_err(), "a new connection") }).await;
+    }
+}

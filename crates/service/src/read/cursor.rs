@@ -1,0 +1,92 @@
+//! A cursor: the name of a page of a list of one state, as text that callers send back.
+//!
+//! ```text
+//! base64url( version byte │ node, revision, page, list fingerprint (postcard) │ CRC-32C of all before, big-endian )
+//! ```
+//!
+//! **Invariant:** a text is a cursor only when [`Cursor::text`] made it: the checksum covers every byte, and nothing
+//! may follow.
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use serde::{Deserialize, Serialize};
+
+use concord_model::{encoding, record::Revision};
+use concord_net::NodeId;
+
+/// The version of the format: the first byte of every cursor.
+const FORMAT_VERSION: u8 = 1;
+
+/// A hash of everything that decides which records a list has and in which order.
+pub(crate) type Fingerprint = [u8; 16];
+
+/// The place of a page in a list of one state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cursor {
+    /// The node that holds the state.
+    pub node: NodeId,
+    /// The state's revision.
+    pub revision: Revision,
+    /// The page's number.
+    pub page: u64,
+    /// The list's fingerprint.
+    pub fingerprint: Fingerprint,
+}
+
+impl Cursor {
+    /// The text that a caller sends back.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut bytes = encoding::append(vec![FORMAT_VERSION], self);
+        let sum = crc32c::crc32c(&bytes).to_be_bytes();
+        bytes.extend(sum);
+        URL_SAFE_NO_PAD.encode(bytes)
+    }
+
+    /// The cursor that a text encodes.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
+        let (head, sum) = bytes.split_last_chunk::<4>()?;
+        if crc32c::crc32c(head).to_be_bytes() != *sum {
+            return None;
+        }
+        let (version, rest) = head.split_first()?;
+        let (cursor, rest): (Self, _) = postcard::take_from_bytes(rest).ok()?;
+        // The first page has no cursor.
+        Some(cursor).filter(|cursor| *version == FORMAT_VERSION && rest.is_empty() && cursor.page > 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cursor() -> Cursor {
+        Cursor { node: 3, revision: u64::MAX, page: 7, fingerprint: [9; 16] }
+    }
+
+    #[test]
+    fn a_cursor_parses_from_its_text_and_nothing_else_is_one() {
+        let text = cursor().text();
+        assert_eq!(Cursor::parse(&text), Some(cursor()));
+        assert!(text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_'), "{text}");
+        for place in 0..text.len() {
+            let mut bytes = text.clone().into_bytes();
+            bytes[place] = if bytes[place] == b'A' { b'B' } else { b'A' };
+            assert_eq!(Cursor::parse(&String::from_utf8(bytes).unwrap()), None, "{place}");
+        }
+        assert_eq!(Cursor::parse(&Cursor { page: 0, ..cursor() }.text()), None);
+        for bad in [
+            "",
+            "A",
+            "AAAA",
+            "ä",
+            &text[1..],
+            &text[..text.len() - 1],
+            &format!("{text}A"),
+            &format!("{text}="),
+        ] {
+            assert_eq!(Cursor::parse(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! Pages of states that other nodes hold.
+//!
+//! A node that is given another node's cursor requests the page from that node. The page arrives in chunks, because a
+//! page of the largest records is larger than one call may be.
+//!
+//! **Invariants:** one hop: the node that is asked never asks a third one. When that node no longer holds the state,
+//! is no member any more or does not run, the cursor is *expired*.
+//!
+//! A page of an earlier revision is requested by the same call from a member whose history has what this node lacks. A
+//! node of version 0.1 holds no such state, and says that the cursor has expired.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use super::{
+    cursor::Cursor,
+    earlier::{EarlierPage, NotMade},
+    list::{BUFFERED_PAGE_BYTES_MAX, ListRequest, expired},
+    records::ListRecords,
+    wait_until_applied,
+};
+use crate::{
+    Refusal, Service,
+    memory_budget::{Reservation, Share},
+};
+use concord_consensus::Consensus;
+use concord_model::{
+    key_set::KeySet,
+    record::{Definition, Revision},
+};
+use concord_net::{
+    Member, ReceiveError,
+    call::Call,
+    client::{CallError, Lane},
+    codec::{decode, encode},
+};
+
+/// A page that is requested from the node that holds its state.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct PageRequest {
+    cursor: Cursor,
+    list: ListRequest,
+    limit: u64,
+    /// Records of the page that the requesting node has already.
+    skip: u64,
+}
+
+/// The response. New variants go to the end.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+enum PageResponse {
+    /// Records of the page, how many of it come after them, and the number of records on all pages.
+    Chunk {
+        records: ListRecords,
+        left: u64,
+        total: u64,
+    },
+    Refused(Refusal),
+    /// The same of a state of an earlier revision, with the definition of then.
+    Earlier {
+        records: ListRecords,
+        left: u64,
+        total: u64,
+        definition: Option<Arc<Definition>>,
+    },
+    /// The node's history lacks what leads to the earlier state.
+    NotThere(String),
+}
+
+/// Records of a page that another node has sent.
+#[derive(Debug, PartialEq)]
+struct Chunk {
+    records: ListRecords,
+    left: u64,
+    total: u64,
+    definition: Option<Arc<Definition>>,
+}
+
+impl Service {
+    /// The page of a cursor, from the node that holds its state, the number of records on all pages, and what the page
+    /// holds in memory.
+    pub(super) async fn fetch_page(
+        &self,
+        consensus: &Consensus,
+        cursor: Cursor,
+        (list, keys): (ListRequest, KeySet),
+        limit: u64,
+    ) -> Result<(ListRecords, u64, Reservation), Refusal> {
+        let mut members = consensus.status().members.into_iter().map(|status| status.member);
+        let Some(holder) = members.find(|member| member.id == cursor.node) else {
+            return Err(expired(&format!("node {} is no member any more", cursor.node)));
+        };
+        let deadline = Instant::now() + self.inner.options.read_timeout;
+        let (page, reservation) = self.fetch_from(&holder, cursor, (&list, &keys), (limit, deadline)).await?;
+        Ok((page.records, page.total, reservation))
+    }
+
+    /// A page of the state of an earlier revision from another member, the leader first. `why`: what this node lacks.
+    pub(super) async fn fetch_past_page(
+        &self,
+        consensus: &Consensus,
+        (cursor, why): (Cursor, String),
+        (list, keys): (ListRequest, KeySet),
+        limit: u64,
+    ) -> Result<(EarlierPage, Reservation), Refusal> {
+        let deadline = Instant::now() + self.inner.options.read_timeout;
+        let mut last = Refusal::Unavailable(format!("no member has this part of the history: {why}"));
+        for member in self.members_to_ask(consensus) {
+            if Instant::now() >= deadline {
+                break;
+            }
+            tracing::debug!(why, member = member.id, "requesting a page of the past from another member");
+            let cursor = Cursor { node: member.id, ..cursor };
+            match self.fetch_from(&member, cursor, (&list, &keys), (limit, deadline)).await {
+                Ok(found) => return Ok(found),
+                // Another one may have it, or be less busy.
+                Err(refusal @ (Refusal::Unavailable(_) | Refusal::LimitReached(_) | Refusal::Overloaded)) => {
+                    last = refusal;
+                }
+                // A node that does not know pages of the past looks for a state that it holds.
+                Err(Refusal::CursorExpired(_)) => {}
+                Err(refusal) => return Err(refusal),
+            }
+        }
+        Err(last)
+    }
+
+    /// A page from the node that is asked, in chunks.
+    async fn fetch_from(
+        &self,
+        holder: &Member,
+        cursor: Cursor,
+        (list, keys): (&ListRequest, &KeySet),
+        (limit, deadline): (u64, Instant),
+    ) -> Result<(EarlierPage, Reservation), Refusal> {
+        let (mut page, mut bytes) = (ListRecords::default(), 0);
+        let mut reservation = self.reserve_page(&page)?;
+        loop {
+            let request = PageRequest { cursor, list: list.clone(), limit, skip: page.len() as u64 };
+            let timeout = deadline.saturating_duration_since(Instant::now());
+            let (peers, body) = (self.peers(), encode_request(&request, keys));
+            let response =
+                peers.call(Lane::Forward, holder.id, &holder.peer_addr, Call::Page, body, timeout).await;
+            let Chunk { records, left, total, definition } = chunk_of(response)?;
+            let is_last = left == 0 || records.len() == 0;
+            let more = records.bytes();
+            page.append(records);
+            bytes += more;
+            self.check_page(bytes)?;
+            if bytes > BUFFERED_PAGE_BYTES_MAX {
+                // These records are copies: what arrived is held as a whole.
+                reservation.grow(bytes.saturating_sub(reservation.bytes()))?;
+            }
+            if is_last {
+                return Ok((EarlierPage { records: page, total, definition }, reservation));
+            }
+        }
+    }
+
+    /// Answers another node's request for a page of a state that this node holds.
+    ///
+    /// # Errors
+    /// When the body is not one of this version. Everything else is a response.
+    pub async fn answer_page(&self, body: Bytes) -> Result<Bytes, ReceiveError> {
+        let (PageRequest { cursor, list, limit, skip }, keys) = decode_request(&body)?;
+        if let Some(at) = list.past() {
+            let response = self.past_response(at, (cursor.page, limit, skip), (list, keys)).await;
+            return Ok(encode(&response));
+        }
+        let response = match self.page_of_pinned(cursor, (&list, &keys), limit).await {
+            Ok((records, total)) => {
+                let (records, left) = records.chunk(usize::try_from(skip).unwrap_or(usize::MAX));
+                PageResponse::Chunk { records, left, total }
+            }
+            // As every version knows them.
+            Err(Refusal::CursorExpired(text)) => PageResponse::Refused(Refusal::Expired(text)),
+            Err(Refusal::Building(text)) => PageResponse::Refused(Refusal::Conflict(text)),
+            Err(refusal) => PageResponse::Refused(refusal),
+        };
+        Ok(encode(&response))
+    }
+}
+
+impl Service {
+    /// The response to a request for a page of the state of an earlier revision. Never asks a third node.
+    async fn past_response(
+        &self,
+        at: Revision,
+        (page, limit, skip): (u64, u64, u64),
+        (list, keys): (ListRequest, KeySet),
+    ) -> PageResponse {
+        let deadline = Instant::now() + self.inner.options.read_timeout;
+        let applied = match self.consensus_or_refusal() {
+            Ok(consensus) => wait_until_applied(consensus, at, deadline).await,
+            Err(refusal) => Err(refusal),
+        };
+        if let Err(refusal) = applied {
+            return PageResponse::Refused(refusal);
+        }
+        match self.past_page((&list, &keys), at, (page, limit), Share::Peers).await {
+            Ok(EarlierPage { records, total, definition }) => {
+                let (records, left) = records.chunk(usize::try_from(skip).unwrap_or(usize::MAX));
+                PageResponse::Earlier { records, left, total, definition }
+            }
+            Err(NotMade::Elsewhere(why)) => PageResponse::NotThere(why),
+            Err(NotMade::Refused(error)) => PageResponse::Refused(error.refusal),
+        }
+    }
+}
+
+/// The body of a call. What only some definitions are visible of is followed by their keys; all others have the bytes
+/// of version 0.1, whose clusters have no keys but the root key.
+fn encode_request(request: &PageRequest, keys: &KeySet) -> Bytes {
+    if *keys == KeySet::ALL { encode(request) } else { encode(&(request, keys)) }
+}
+
+fn decode_request(body: &[u8]) -> Result<(PageRequest, KeySet), ReceiveError> {
+    match decode(body) {
+        Ok(request) => Ok((request, KeySet::ALL)),
+        Err(error) => decode(body).map_err(|_| error),
+    }
+}
+
+/// The chunk in another node's response.
+fn chunk_of(response: Result<Bytes, CallError>) -> Result<Chunk, Refusal> {
+    let body = match response {
+        Ok(body) => body,
+        // A node that does not run has lost the states that it held.
+        Err(CallError::NotSent(text)) => {
+            return Err(expired(&format!("the node that held its state is gone: {text}")));
+        }
+        Err(error @ (CallError::Unknown(_) | CallError::Refused { .. })) => {
+            return Err(Refusal::Unavailable(format!("the node that holds the page: {error}")));
+        }
+    };
+    match decode(&body) {
+        Ok(PageResponse::Chunk { records, left, total }) => {
+            Ok(Chunk { records, left, total, definition: None })
+        }
+        Ok(PageResponse::Earlier { records, left, total, definition }) => {
+            Ok(Chunk { records, left, total, definition })
+        }
+        Ok(PageResponse::NotThere(why)) => {
+            Err(Refusal::Unavailable(format!("no member has this part of the history: {why}")))
+        }
+        Ok(PageResponse::Refused(Refusal::Expired(text))) => Err(Refusal::CursorExpired(text)),
+        Ok(PageResponse::Refused(refusal)) => Err(refusal),
+        Err(error) => Err(Refusal::Internal(format!("the page of another node is {error}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::list::ListScope, *};
+    use crate::read::records::tests::configs;
+    use concord_model::{index::Indexing, key::Key, key_set::KeyRange, time::Timestamp};
+
+    #[test]
+    fn calls_for_a_page_decode_to_what_was_encoded() {
+        let cursor = Cursor { node: 2, revision: 7, page: 3, fingerprint: [1; 16] };
+        let list =
+            ListRequest { scope: ListScope::Configs("d".into()), params: vec![("n".into(), "1".into())] };
+        let request = PageRequest { cursor, list, limit: 10, skip: 4 };
+        assert_eq!(decode::<PageRequest>(&encode_request(&request, &KeySet::ALL)).unwrap(), request);
+        let only = KeySet::of([KeyRange::Prefix("billing.".into())]);
+        let body = encode_request(&request, &only);
+        assert_eq!(decode_request(&body).unwrap(), (request, only));
+        assert!(decode_request(&body[..body.len() - 1]).is_err());
+        let chunk = PageResponse::Chunk { records: configs(2, 3), left: 1, total: 9 };
+        let expected = Chunk { records: configs(2, 3), left: 1, total: 9, definition: None };
+        assert_eq!(chunk_of(Ok(encode(&chunk))).unwrap(), expected);
+        let definition = Definition {
+            id: 7,
+            key: Key::parse("d").unwrap(),
+            indexes: Vec::new(),
+            schema: None,
+            indexing: Indexing::fresh(0),
+            created_at: Timestamp(7),
+            modified_at: Timestamp(7),
+            revision: 7,
+            unique: Vec::new(),
+        };
+        let definition = Some(Arc::new(definition));
+        let earlier = PageResponse::Earlier {
+            records: configs(2, 3),
+            left: 1,
+            total: 9,
+            definition: definition.clone(),
+        };
+        assert_eq!(chunk_of(Ok(encode(&earlier))).unwrap(), Chunk { definition, ..expected });
+        let lacks = chunk_of(Ok(encode(&PageResponse::NotThere("a gap".into()))));
+        assert!(matches!(lacks, Err(Refusal::Unavailable(_))), "{lacks:?}");
+        let refused = Refusal::Overloaded;
+        assert_eq!(chunk_of(Ok(encode(&PageResponse::Refused(refused.clone())))), Err(refused));
+    }
+
+    #[test]
+    fn a_page_of_a_node_that_does_not_run_has_expired() {
+        let gone = chunk_of(Err(CallError::NotSent("connection refused".into())));
+        assert!(matches!(gone, Err(Refusal::CursorExpired(_))));
+        let slow = chunk_of(Err(CallError::Unknown("time-out".into())));
+        assert!(matches!(slow, Err(Refusal::Unavailable(_))));
+    }
+}

@@ -1,0 +1,188 @@
+//! The free space of the voters' volumes, as the leader knows it: room is the quorum's room.
+//!
+//! An entry needs room on a majority. The leader asks the other voters once a second whether their volumes are below
+//! their reserves, and refuses writes that need space when the voters with room are no majority. So no write takes the
+//! reserve from those that are needed, and deletes can still be decided. One full volume among three refuses nothing:
+//! the others are a majority.
+//!
+//! **Invariant:** a voter that does not say that it is full never counts as full: one of a version that does not know
+//! the call, or one that does not answer, refuses no write by itself.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures::future::join_all;
+use serde::{Deserialize, Serialize};
+use tokio::time::sleep;
+
+use super::{Service, request::Refusal};
+use concord_consensus::Consensus;
+use concord_model::limits::WAITING_CHANGES_BYTES_MAX;
+use concord_net::{
+    NodeId,
+    call::Call,
+    client::{CallError, Lane},
+    codec::{decode, encode},
+};
+
+/// How often the leader asks: a volume does not fill by more than its reserve in that time.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// How long a voter may take to answer.
+const CALL_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Whether a voter's volume is below its reserve, or does not keep up with the changes. Sent between nodes.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct RoomResponse {
+    full: bool,
+}
+
+/// What a voter said when it was asked last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Room {
+    Free,
+    Full,
+    /// It did not answer.
+    Absent,
+}
+
+/// What the leader knows of the other voters' volumes; empty on the others.
+#[derive(Debug, Default)]
+pub(super) struct VotersRoom(Mutex<BTreeMap<NodeId, Room>>);
+
+impl VotersRoom {
+    fn set(&self, voters: BTreeMap<NodeId, Room>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = voters;
+    }
+
+    /// Refuses when the full voters are needed for a majority.
+    fn check(&self) -> Result<(), Refusal> {
+        let voters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = |room| voters.values().filter(|one| **one == room).count();
+        let (all, full, absent) = (voters.len() + 1, count(Room::Full), count(Room::Absent));
+        if full == 0 || (all - full - absent) * 2 > all || concord_model::sabotage::is("full-voters-ignored")
+        {
+            return Ok(());
+        }
+        Err(Refusal::StorageFull(format!(
+            "the volumes of {full} of {all} voters have less free space than their reserve or do not keep up, and the \
+             others are no majority"
+        )))
+    }
+}
+
+impl Service {
+    /// Refuses writes that need space while this node's volume, or too many of the voters', are below their reserve or
+    /// do not keep up.
+    pub(super) fn check_room(&self) -> Result<(), Refusal> {
+        self.inner.disk_reserve.check()?;
+        self.check_waiting_changes()?;
+        self.inner.voters_room.check()
+    }
+
+    /// Refuses writes while more applied changes wait for this node's disk than may be in memory.
+    pub(super) fn check_waiting_changes(&self) -> Result<(), Refusal> {
+        let waiting = self.consensus().map_or(0, |consensus| consensus.store().waiting_bytes());
+        check_waiting(waiting)
+    }
+
+    /// Asks the other voters for their room while this node leads, until it stops.
+    pub(super) async fn keep_room(self) -> Result<(), String> {
+        let Some(consensus) = self.consensus() else { return Ok(()) };
+        let mut was_short = false;
+        while !self.inner.stopping.is_cancelled() && !self.has_left() {
+            let voters = if self.leads(consensus) { self.ask_room(consensus).await } else { BTreeMap::new() };
+            self.inner.voters_room.set(voters);
+            let short = self.inner.voters_room.check().err();
+            if short.is_some() != was_short {
+                was_short = !was_short;
+                match short {
+                    Some(refusal) => tracing::warn!("writes other than deletes are refused: {refusal:?}"),
+                    None => tracing::info!("a majority of the voters has room again, or another node leads"),
+                }
+            }
+            tokio::select! {
+                () = self.inner.stopping.cancelled() => {}
+                () = sleep(INTERVAL) => {}
+            }
+        }
+        Ok(())
+    }
+
+    async fn ask_room(&self, consensus: &Consensus) -> BTreeMap<NodeId, Room> {
+        let members = consensus.status().members;
+        let others = members.iter().filter(|one| one.voter && one.member.id != self.node_id());
+        let asked = others.map(async |one| {
+            let (id, addr) = (one.member.id, &one.member.peer_addr);
+            let called =
+                self.peers().call(Lane::Forward, id, addr, Call::Room, Bytes::new(), CALL_TIMEOUT).await;
+            let room = match called {
+                Ok(body) => match decode::<RoomResponse>(&body) {
+                    Ok(RoomResponse { full: true }) => Room::Full,
+                    Ok(RoomResponse { full: false }) | Err(_) => Room::Free,
+                },
+                // It does not know the call.
+                Err(CallError::Refused { .. }) => Room::Free,
+                Err(CallError::NotSent(_) | CallError::Unknown(_)) => Room::Absent,
+            };
+            (id, room)
+        });
+        join_all(asked).await.into_iter().collect()
+    }
+
+    /// Answers the leader's question for this node's room.
+    pub fn answer_room(&self) -> Bytes {
+        let full = self.inner.disk_reserve.check().is_err() || self.check_waiting_changes().is_err();
+        encode(&RoomResponse { full })
+    }
+}
+
+fn check_waiting(bytes: u64) -> Result<(), Refusal> {
+    if bytes <= WAITING_CHANGES_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Refusal::LimitReached(format!(
+        "changes of {bytes} bytes wait for the disk of this node, more than {WAITING_CHANGES_BYTES_MAX}"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_are_refused_while_too_much_waits_for_the_disk() {
+        assert_eq!(check_waiting(WAITING_CHANGES_BYTES_MAX), Ok(()));
+        assert!(matches!(check_waiting(WAITING_CHANGES_BYTES_MAX + 1), Err(Refusal::LimitReached(_))));
+    }
+
+    #[test]
+    fn writes_are_refused_when_the_full_voters_are_needed() {
+        use Room::{Absent, Free, Full};
+        for (others, refused) in [
+            (vec![], false),
+            (vec![Free, Free], false),
+            (vec![Full, Free], false),
+            (vec![Full, Full], true),
+            (vec![Full, Absent], true),
+            // Nobody is full: that there is no majority is said by consensus.
+            (vec![Absent, Absent], false),
+            (vec![Full, Full, Free, Free], false),
+            (vec![Full, Full, Full, Free], true),
+            (vec![Full, Free, Absent, Absent], true),
+        ] {
+            let room = VotersRoom::default();
+            room.set((2..).zip(others.iter().copied()).collect());
+            assert_eq!(room.check().is_err(), refused, "{others:?}");
+        }
+    }
+
+    #[test]
+    fn room_decodes_to_what_was_encoded() {
+        let response = RoomResponse { full: true };
+        assert_eq!(decode::<RoomResponse>(&encode(&response)).unwrap(), response);
+    }
+}

@@ -1,0 +1,321 @@
+//! Spans: what this node did for a request that belongs to a trace, for the collector that the settings name.
+//!
+//! | to find | look in |
+//! |---|---|
+//! | which requests are traced; a span from its begin to its end; the queue | this file |
+//! | the task that sends them | `export` |
+//! | spans as messages of OTLP | `message` |
+//!
+//! A request with a `traceparent` is traced when that says that it is sampled; its caller has decided. Of the others a
+//! share begins a trace here. The spans of one request are: the request on the node that was asked; where that does not
+//! lead, each attempt to have a write decided by the leader, and the decision there.
+//!
+//! **Invariants**
+//! 1. Without a collector a request costs one look at an `Option`.
+//! 2. Nobody waits for the collector: a span that finds the queue full is counted and dropped.
+//! 3. A span names templates of paths, methods, statuses, addresses of nodes and the id of its request. No key, query or
+//!    data of a record is in it.
+#![cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "without the feature nothing begins a span"))]
+
+#[cfg(feature = "otlp")]
+mod export;
+#[cfg(feature = "otlp")]
+mod message;
+
+use std::{
+    future::Future,
+    path::PathBuf,
+    pin::{Pin, pin},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use http::HeaderValue;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Service, now,
+    retry::{Attempt, AttemptError},
+};
+use concord_model::time::Timestamp;
+use concord_net::{
+    Member, NodeId,
+    trace::{TraceParent, traced, with_traces},
+};
+
+/// Spans that wait to be sent, some 300 bytes each: what a busy node records while its collector starts again.
+const QUEUE_MAX: usize = 8192;
+/// How long the end of a node waits until they are sent.
+const END_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Where spans are sent, and of which requests.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The URL that they are posted to.
+    pub url: String,
+    /// A file with the authorities of its certificate; without one, those that this machine trusts.
+    pub authority: Option<PathBuf>,
+    /// The share of requests without a trace that begin one, 0 to 1.
+    pub sample: f64,
+    /// The address of this node's listener for callers.
+    pub address: String,
+    /// Whether that listener is encrypted.
+    pub is_encrypted: bool,
+}
+
+/// What has become of spans.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    sent: AtomicU64,
+    /// Because too many waited.
+    unqueued: AtomicU64,
+    /// Because the collector refused them, or the node ended before it took them.
+    refused: AtomicU64,
+}
+
+impl Counts {
+    fn dropped(&self) -> u64 {
+        self.unqueued.load(Ordering::Relaxed) + self.refused.load(Ordering::Relaxed)
+    }
+}
+
+fn add(count: &AtomicU64, more: usize) {
+    count.fetch_add(more as u64, Ordering::Relaxed);
+}
+
+/// The spans of a node.
+#[derive(Debug, Default)]
+pub(super) struct Spans {
+    counts: Arc<Counts>,
+    outbox: Option<Arc<Outbox>>,
+}
+
+/// The way to the task that sends spans.
+#[derive(Debug)]
+struct Outbox {
+    queue: mpsc::Sender<Finished>,
+    sample: f64,
+    counts: Arc<Counts>,
+    /// Asks the task to send what it has, and to end.
+    ending: CancellationToken,
+    ended: CancellationToken,
+}
+
+/// What a node does in a span.
+#[derive(Debug, PartialEq, Eq)]
+enum Work {
+    /// It answers a caller's request of this method and route; no route where the path is none.
+    Request { method: &'static str, route: &'static str },
+    /// It has a write decided by the leader.
+    Forward(Member),
+    /// It decides a write that another node has forwarded.
+    Decision,
+}
+
+/// How a span ended.
+#[derive(Debug, PartialEq, Eq)]
+enum Outcome {
+    /// Nobody waited for the rest of the work.
+    Abandoned,
+    /// With a status and the id of the request.
+    Answered(u16, HeaderValue),
+    /// In a decision, or why there is none; whether that is a failure.
+    Attempted(&'static str, bool),
+}
+
+/// A span that has ended.
+#[derive(Debug)]
+struct Finished {
+    context: TraceParent,
+    parent: Option<u64>,
+    began: Timestamp,
+    took: Duration,
+    work: Work,
+    outcome: Outcome,
+}
+
+/// A span that has not ended. It ends when it is dropped.
+#[derive(Debug)]
+pub struct Span {
+    outbox: Arc<Outbox>,
+    at: Instant,
+    open: Option<Finished>,
+}
+
+impl Span {
+    /// The trace, with this span as the parent of what follows.
+    fn context(&self) -> Option<TraceParent> {
+        self.open.as_ref().map(|open| open.context)
+    }
+
+    fn set(&mut self, outcome: Outcome) {
+        if let Some(open) = &mut self.open {
+            open.outcome = outcome;
+        }
+    }
+
+    fn end<T>(mut self, attempt: &Attempt<T>) {
+        let (name, is_failure) = match attempt {
+            Ok(_) => ("decided", false),
+            Err(AttemptError::Refused(_)) => ("refused", false),
+            Err(AttemptError::Retry(_)) => ("not_done", true),
+            Err(AttemptError::Unknown(_)) => ("unknown", true),
+            Err(AttemptError::Begun(_)) => ("begun", true),
+        };
+        self.set(Outcome::Attempted(name, is_failure));
+    }
+}
+
+impl Drop for Span {
+    fn drop(&mut self) {
+        if let Some(mut finished) = self.open.take() {
+            finished.took = self.at.elapsed();
+            if self.outbox.queue.try_send(finished).is_err() {
+                add(&self.outbox.counts.unqueued, 1);
+            }
+        }
+    }
+}
+
+impl Spans {
+    /// Starts the task that sends spans, where the settings name a collector.
+    pub(super) fn start(options: Option<Options>, node: NodeId) -> Self {
+        let counts = Arc::<Counts>::default();
+        #[cfg(feature = "otlp")]
+        let outbox = options.map(|options| Arc::new(export::start(options, node, Arc::clone(&counts))));
+        // The settings refuse the address of a collector.
+        #[cfg(not(feature = "otlp"))]
+        let (outbox, _unused) = (None, (options, node));
+        Self { counts, outbox }
+    }
+
+    /// Begins a span where the trace is sampled.
+    fn begin(&self, parent: Option<TraceParent>, work: impl FnOnce() -> Work) -> Option<Span> {
+        let outbox = self.outbox.as_ref()?;
+        let parent = parent.filter(TraceParent::is_sampled)?;
+        let context = parent.with_span(fastrand::u64(1..))?;
+        Some(Span::open(outbox, context, Some(parent.span()), work()))
+    }
+
+    /// Begins the span of a caller's request where its trace is sampled, or begins a trace with it.
+    fn begin_request(&self, caller: Option<TraceParent>, work: impl FnOnce() -> Work) -> Option<Span> {
+        let outbox = self.outbox.as_ref()?;
+        if caller.is_some() {
+            return self.begin(caller, work);
+        }
+        if fastrand::f64() >= outbox.sample {
+            return None;
+        }
+        let context = TraceParent::root(fastrand::u128(1..), fastrand::u64(1..))?;
+        Some(Span::open(outbox, context, None, work()))
+    }
+
+    /// How many were sent, how many were dropped because too many waited, and how many the collector has not taken.
+    pub(super) fn figures(&self) -> [u64; 3] {
+        let Counts { sent, unqueued, refused } = &*self.counts;
+        [sent, unqueued, refused].map(|count| count.load(Ordering::Relaxed))
+    }
+
+    /// Waits a moment until what is queued is sent.
+    pub(super) async fn flush(&self) {
+        let Some(outbox) = &self.outbox else { return };
+        outbox.ending.cancel();
+        if timeout(END_TIMEOUT, outbox.ended.cancelled()).await.is_err() {
+            tracing::warn!("the collector did not take the last spans in time: they are dropped");
+        }
+    }
+}
+
+impl Span {
+    fn open(outbox: &Arc<Outbox>, context: TraceParent, parent: Option<u64>, work: Work) -> Self {
+        let (began, took, outcome) = (now(), Duration::ZERO, Outcome::Abandoned);
+        let open = Some(Finished { context, parent, began, took, work, outcome });
+        Self { outbox: Arc::clone(outbox), at: Instant::now(), open }
+    }
+}
+
+/// A caller's request that belongs to a trace.
+#[derive(Debug)]
+pub struct TracedRequest {
+    trace: TraceParent,
+    span: Option<Span>,
+}
+
+impl TracedRequest {
+    /// Does the work of the request, which names the trace; `answered` says with which status and id it was answered.
+    pub async fn run<T>(
+        self,
+        work: impl Future<Output = T>,
+        answered: impl FnOnce(&T) -> (u16, Option<HeaderValue>),
+    ) -> T {
+        let Self { trace, mut span } = self;
+        traced(Some(trace), async move {
+            let done = work.await;
+            let (status, id) = answered(&done);
+            if let (Some(span), Some(id)) = (&mut span, id) {
+                span.set(Outcome::Answered(status, id));
+            }
+            done
+        })
+        .await
+    }
+}
+
+impl Service {
+    /// A request whose caller names this trace, or none, if it belongs to one. `names` are the method and the route.
+    #[must_use]
+    pub fn traced_request(
+        &self,
+        caller: Option<TraceParent>,
+        names: impl FnOnce() -> (&'static str, &'static str),
+    ) -> Option<TracedRequest> {
+        let work = || {
+            let (method, route) = names();
+            Work::Request { method, route }
+        };
+        let span = self.inner.spans.begin_request(caller, work);
+        let trace = span.as_ref().and_then(Span::context).or(caller)?;
+        Some(TracedRequest { trace, span })
+    }
+
+    /// Has a write decided by the leader, in a span if it belongs to a trace.
+    pub(super) async fn in_forward_span<T>(
+        &self,
+        trace: Option<TraceParent>,
+        leader: &Member,
+        forwarding: Pin<&mut impl Future<Output = Attempt<T>>>,
+    ) -> Attempt<T> {
+        let span = self.inner.spans.begin(trace, || Work::Forward(leader.clone()));
+        let Some(span) = span else { return forwarding.await };
+        let attempt = with_traces(vec![span.context()], forwarding).await;
+        span.end(&attempt);
+        attempt
+    }
+
+    /// Decides a write that another node has forwarded, in a span if it belongs to a trace.
+    pub(super) async fn in_decision_span<T>(
+        &self,
+        trace: Option<TraceParent>,
+        deciding: impl Future<Output = Attempt<T>>,
+    ) -> Attempt<T> {
+        // Pinned: passed on, it would take its space again in each function.
+        let deciding = pin!(deciding);
+        let Some(span) = self.inner.spans.begin(trace, || Work::Decision) else {
+            return traced(trace, deciding).await;
+        };
+        let attempt = traced(span.context(), deciding).await;
+        span.end(&attempt);
+        attempt
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "otlp")]
+mod tests;

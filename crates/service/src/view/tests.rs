@@ -1,0 +1,296 @@
+//! Every way to records, asked in the name of keys that have the right, another verb, or another definition.
+//!
+//! The node belongs to no cluster, so whoever has the right is told that, and nobody else is: the right is asked before
+//! anything is looked up.
+
+use std::time::Duration;
+
+use super::*;
+use crate::{
+    Caller, Change, Check, CheckCondition, Compiled, NewSchema, NewUnique, Rollback, Write,
+    read::list::{ListRequest, ListScope, PageSource},
+    testing::service,
+    watch::{WatchRequest, WatchStart},
+};
+use concord_model::{
+    access_key::{AccessKey, Grant, Grants, KeyId, Pattern, Quota, Verbs},
+    command::Expect,
+    document::Document,
+    limits::Limits,
+    patch::{Patch, PatchFormat},
+    query::Page,
+    time::Timestamp,
+};
+use concord_net::Member;
+
+const LINEARIZABLE: Consistency = Consistency::LINEARIZABLE;
+
+pub(crate) fn key(grants: &[(&[Verb], &[&str])]) -> Principal {
+    let grant = |(verbs, patterns): &(&[Verb], &[&str])| Grant {
+        verbs: verbs.iter().copied().collect::<Verbs>(),
+        definitions: patterns.iter().map(|text| Pattern::parse(text).unwrap()).collect(),
+    };
+    let key = AccessKey {
+        id: KeyId::parse("abcdefghijkl").unwrap(),
+        name: "k".into(),
+        grants: Grants(grants.iter().map(grant).collect()),
+        quota: Quota::default(),
+        expires_at: None,
+        created_at: Timestamp(1),
+        created_by: "root".into(),
+        modified_at: Timestamp(1),
+        revision: 1,
+        secrets: Vec::new(),
+        last_used_day: None,
+    };
+    Principal::of_key(Arc::new(key), 1)
+}
+
+fn object() -> Document {
+    Document::new(serde_json::json!({}))
+}
+
+const DEFINE: &[Verb] = &[Verb::Define];
+const READ: &[Verb] = &[Verb::Read];
+const WRITE: &[Verb] = &[Verb::Write];
+const CHANGE: &[Verb] = &[Verb::Write, Verb::Read];
+
+fn writes() -> Vec<(Write, &'static [Verb])> {
+    let (d, k) = (|| String::from("billing.eu"), || String::from("k"));
+    let expect = Expect::Present;
+    let schema = NewSchema {
+        key: d(),
+        schema: None,
+        format_assertion: None,
+        expect,
+        force: false,
+        compiled: Compiled::default(),
+    };
+    let patch = Patch { format: PatchFormat::Merge, document: object() };
+    let rollback = Rollback { definition: d(), id: 1, key: k(), data: object(), expect };
+    let all = vec![
+        (Write::CreateDefinition { key: d(), indexes: vec![], schema: None, format_assertion: None }, DEFINE),
+        (Write::SetIndexes { key: d(), indexes: vec![], expect }, DEFINE),
+        (Write::DeleteDefinition { key: d(), expect, restrict: false }, DEFINE),
+        (Write::SetSchema(schema), DEFINE),
+        (Write::SetUnique(NewUnique { key: d(), paths: vec![], expect }), DEFINE),
+        (Write::WriteConfig { definition: d(), key: k(), data: object(), expect }, WRITE),
+        (Write::DeleteConfig { definition: d(), key: k(), expect }, WRITE),
+        (Write::PatchConfig { definition: d(), key: k(), patch, expect }, CHANGE),
+        (Write::Rollback(rollback), CHANGE),
+        (Write::Check(Check { definition: d(), key: k(), condition: CheckCondition::Exists(true) }), READ),
+        (Write::Read { definition: d(), key: k() }, READ),
+    ];
+    for (write, _) in &all {
+        // A new kind of write does not compile here before it stands above.
+        match write {
+            Write::CreateDefinition { .. }
+            | Write::SetIndexes { .. }
+            | Write::DeleteDefinition { .. }
+            | Write::SetSchema(_)
+            | Write::SetUnique(_)
+            | Write::WriteConfig { .. }
+            | Write::DeleteConfig { .. }
+            | Write::PatchConfig { .. }
+            | Write::Rollback(_)
+            | Write::Access(_)
+            | Write::Check(_)
+            | Write::Read { .. }
+            | Write::Choice(_)
+            | Write::Batch(_) => {}
+        }
+    }
+    all
+}
+
+fn caller(principal: &Principal) -> Caller {
+    Caller { principal: principal.clone(), reason: None, idempotency_key: None, dry_run: false }
+}
+
+fn is_forbidden<T: std::fmt::Debug>(result: Result<T, Refusal>) -> bool {
+    let refusal = result.unwrap_err();
+    let is_forbidden = matches!(refusal, Refusal::Forbidden { .. });
+    assert!(is_forbidden || matches!(refusal, Refusal::Unavailable(_)), "{refusal:?}");
+    is_forbidden
+}
+
+#[tokio::test]
+async fn every_read_asks_for_its_verb_before_it_looks_anything_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = service(directory.path(), Limits::default());
+    for (principal, expected) in [
+        (Principal::root(), false),
+        (key(&[(&[Verb::Read], &["billing.*"])]), false),
+        (key(&[(&[Verb::Read], &["other"])]), true),
+        (key(&[(&[Verb::Write, Verb::Define, Verb::Backup, Verb::Cluster], &["*"])]), true),
+        (key(&[]), true),
+    ] {
+        let (d, k) = ("billing.eu", "k");
+        let page = || Page { page: 1, limit: 1, descending: false, search: String::new() };
+        let fresh = PageSource::Fresh(LINEARIZABLE);
+        let list = ListRequest { scope: ListScope::Configs(d.into()), params: Vec::new() };
+        let watch = |definition: &str| WatchRequest {
+            definitions: vec![definition.into()],
+            configs: Vec::new(),
+            filters: Vec::new(),
+            has_prev: false,
+            start: WatchStart::Now,
+            consistency: LINEARIZABLE,
+        };
+        let listed = service.list(&principal, list, page(), fresh).await;
+        let answers = [
+            is_forbidden(service.read(&principal, Verb::Read, d, LINEARIZABLE).await),
+            is_forbidden(service.config_history(&principal, LINEARIZABLE, (d, k), (None, 1)).await),
+            is_forbidden(service.definition_history(&principal, LINEARIZABLE, d, (None, 1)).await),
+            is_forbidden(service.config_at(&principal, LINEARIZABLE, (d, k), 1).await),
+            is_forbidden(listed.map_err(|error| error.refusal)),
+            is_forbidden(service.watch(principal.clone(), watch(d)).await),
+            is_forbidden(service.watch(principal.clone(), watch("billing.*")).await),
+            is_forbidden(service.poll(principal.clone(), watch(d), Duration::ZERO).await),
+        ];
+        assert_eq!(answers, [expected; 8], "{principal:?}");
+        let mut both = watch(d);
+        both.definitions.push("secret".into());
+        let may_both = principal.key.is_none();
+        assert_eq!(
+            is_forbidden(service.watch(principal.clone(), both).await),
+            !may_both,
+            "each definition is asked for"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_list_or_watch_of_everything_is_of_what_a_key_may_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = service(directory.path(), Limits::default());
+    let everything = || WatchRequest {
+        definitions: Vec::new(),
+        configs: Vec::new(),
+        filters: Vec::new(),
+        has_prev: false,
+        start: WatchStart::Now,
+        consistency: LINEARIZABLE,
+    };
+    let list = || ListRequest { scope: ListScope::Definitions, params: Vec::new() };
+    let page = || Page { page: 1, limit: 1, descending: false, search: String::new() };
+    for (principal, expected) in
+        [(key(&[(&[Verb::Read], &["other"])]), false), (key(&[(&[Verb::Write], &["*"])]), true)]
+    {
+        let listed = service.list(&principal, list(), page(), PageSource::Fresh(LINEARIZABLE)).await;
+        assert_eq!(is_forbidden(listed.map_err(|error| error.refusal)), expected);
+        assert_eq!(is_forbidden(service.watch(principal, everything()).await), expected);
+    }
+    let both = key(&[
+        (&[Verb::Read], &["a.*", "b"]),
+        (&[Verb::Read, Verb::Write], &["a.b", "c*"]),
+        (&[Verb::Write], &["d"]),
+    ]);
+    let keys = visible(&both, Verb::Read);
+    let seen = ["a", "a.b", "b", "bb", "cc", "d"].map(|key| keys.contains(key));
+    assert_eq!(seen, [false, true, true, false, true, false]);
+    assert_eq!(visible(&Principal::root(), Verb::Read), KeySet::ALL);
+}
+
+#[tokio::test]
+async fn every_write_asks_for_its_verbs_alone_and_in_a_batch() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = service(directory.path(), Limits::default());
+    for (write, needed) in writes() {
+        let allowed = key(&[(needed, &["billing.*"])]);
+        let elsewhere = key(&[(needed, &["billing", "other*"]), (&Verb::ALL, &["elsewhere"])]);
+        let without = |verb: Verb| {
+            let others: Vec<Verb> = Verb::ALL.into_iter().filter(|other| *other != verb).collect();
+            key(&[(&others, &["*"])])
+        };
+        let mut principals = vec![(allowed, false), (elsewhere, true)];
+        principals.extend(needed.iter().map(|verb| (without(*verb), true)));
+        for (principal, expected) in principals {
+            for dry_run in [false, true] {
+                let caller = || Caller { dry_run, ..caller(&principal) };
+                let single = service.write(caller(), write.clone()).await;
+                assert_eq!(is_forbidden(single), expected, "{write:?} {principal:?}");
+                let other = Write::DeleteConfig {
+                    definition: "free".into(),
+                    key: "k".into(),
+                    expect: Expect::Present,
+                };
+                let batched = service.write(caller(), Write::Batch(vec![other.clone(), write.clone()])).await;
+                // The other operation is forbidden, unless all definitions are granted.
+                let refused = batched.unwrap_err();
+                let Refusal::Forbidden { operation: Some(place), .. } = refused else {
+                    panic!("{write:?} and another one were not forbidden: {refused:?}")
+                };
+                assert!(place == 0 || expected, "{write:?}");
+            }
+        }
+        let both = key(&[(needed, &["billing.*"]), (&[Verb::Write], &["free"])]);
+        let other =
+            Write::DeleteConfig { definition: "free".into(), key: "k".into(), expect: Expect::Present };
+        let batch = |operations| service.write(caller(&both), Write::Batch(operations));
+        assert!(!is_forbidden(batch(vec![other.clone(), write.clone()]).await), "{write:?}");
+        let foreign =
+            Write::DeleteConfig { definition: "z".into(), key: "k".into(), expect: Expect::Present };
+        let last = batch(vec![other, write, foreign]).await.unwrap_err();
+        assert_eq!(last, Refusal::Forbidden { verb: Verb::Write, operation: Some(2) });
+    }
+}
+
+#[tokio::test]
+async fn what_reads_configs_beside_a_write_asks_for_that_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = service(directory.path(), Limits::default());
+    let d = || String::from("d");
+    let schema = || NewSchema {
+        key: d(),
+        schema: None,
+        format_assertion: None,
+        expect: Expect::Present,
+        force: true,
+        compiled: Compiled::default(),
+    };
+    let unique = || NewUnique { key: d(), paths: Vec::new(), expect: Expect::Present };
+    for (verbs, expected) in [
+        (&[Verb::Define, Verb::Read][..], false),
+        (&[Verb::Define], true),
+        (&[Verb::Read, Verb::Write], true),
+    ] {
+        let principal = key(&[(verbs, &["d"])]);
+        let caller = || Caller { dry_run: true, ..caller(&principal) };
+        assert_eq!(is_forbidden(service.try_schema(caller(), schema()).await), expected, "{verbs:?}");
+        assert_eq!(is_forbidden(service.try_unique(caller(), unique()).await), expected, "{verbs:?}");
+    }
+    let definer = key(&[(&[Verb::Define], &["d"])]);
+    assert!(service.breaking(&definer, schema()).await.unwrap().is_none(), "stored, and nothing is told");
+    for (verbs, expected) in
+        [(&[Verb::Write, Verb::Read][..], false), (&[Verb::Write], true), (&[Verb::Read], true)]
+    {
+        let caller = caller(&key(&[(verbs, &["d"])]));
+        assert_eq!(
+            is_forbidden(service.rollback(caller, ("d", "k"), 1, Expect::Present).await),
+            expected,
+            "{verbs:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_cluster_and_backups_have_verbs_of_their_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = service(directory.path(), Limits::default());
+    for verb in Verb::ALL {
+        let principal = key(&[(&[verb], &["*"])]);
+        let is_cluster = verb == Verb::Cluster;
+        assert_eq!(service.cluster(&principal).is_ok(), is_cluster, "{verb}");
+        let changed = service.change(&principal, Change::Promote(2)).await;
+        assert_eq!(is_forbidden(changed), !is_cluster, "{verb}");
+        let members = vec![Member { id: 9, api_addr: "a:1".into(), peer_addr: "a:2".into() }];
+        let formed = service.init(&principal, members).await.unwrap_err();
+        assert_eq!(matches!(formed, Refusal::Forbidden { .. }), !is_cluster, "{verb} {formed:?}");
+        assert_eq!(
+            is_forbidden(service.backup(&principal, LINEARIZABLE).await),
+            verb != Verb::Backup,
+            "{verb}"
+        );
+    }
+}

@@ -1,0 +1,307 @@
+//! Wakes the watches of a change.
+//!
+//! One task follows the feed. For each event it records the revision in the [topics](super::topics) that the event
+//! touches, and wakes their watches. So the cost of a change is a few look-ups, whatever the number of watches on other
+//! topics, and a woken watch finds its changes listed, without a search.
+//!
+//! **Invariant:** a watch is woken after its change can be read.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    sync::{Notify, Semaphore, watch},
+    time::{Instant, sleep_until},
+};
+
+use super::{
+    rights::Rights,
+    topics::{Topic, Topics},
+};
+use crate::Principal;
+use concord_model::{limits::WATCH_REPLAYS_MAX, record::Revision};
+use concord_state::feed::{Event, EventPage, EventPageMax, Feed};
+
+/// What a watch reads at once, and so the most that a slow caller holds in memory.
+pub(super) const READ_MAX: EventPageMax = EventPageMax { events: 256, bytes: 256 << 10 };
+/// What the task records at once, under the lock.
+const RECORD_MAX: EventPageMax = EventPageMax { events: 1024, bytes: usize::MAX };
+/// Watches that are woken before other tasks run: thousands woken at once would delay every write.
+const WAKE_BATCH: usize = 32;
+
+/// The watches of a node.
+#[derive(Debug)]
+pub struct Hub {
+    topics: Mutex<Topics>,
+    next_id: AtomicU64,
+    is_running: AtomicBool,
+    watches_max: usize,
+    /// When this node was last known to have applied everything acknowledged by then.
+    confirmed: Mutex<Instant>,
+    /// The keys that the open watches are of.
+    pub(super) rights: Arc<Rights>,
+    /// One permit for each open watch.
+    pub(super) permits: Arc<Semaphore>,
+    /// One permit for each watch that reads the history.
+    pub(super) history_readers: Semaphore,
+}
+
+/// A watch's registration for its topics. Dropping it ends it.
+#[derive(Debug)]
+pub(super) struct Registration {
+    hub: Arc<Hub>,
+    id: u64,
+    topics: Vec<Topic>,
+    pub(super) notify: Arc<Notify>,
+}
+
+impl Hub {
+    /// A hub for at most so many watches.
+    #[must_use]
+    pub fn new(watches_max: usize) -> Self {
+        Self {
+            topics: Mutex::default(),
+            next_id: AtomicU64::new(0),
+            is_running: AtomicBool::new(false),
+            watches_max,
+            confirmed: Mutex::new(Instant::now()),
+            rights: Arc::default(),
+            permits: Arc::new(Semaphore::new(watches_max)),
+            history_readers: Semaphore::new(WATCH_REPLAYS_MAX),
+        }
+    }
+
+    /// This node has applied everything that was acknowledged before a moment.
+    pub(super) fn confirm(&self, moment: Instant) {
+        let mut confirmed = self.confirmed.lock().unwrap_or_else(PoisonError::into_inner);
+        *confirmed = moment.max(*confirmed);
+    }
+
+    /// The time since the last such moment.
+    pub(super) fn unconfirmed(&self) -> Duration {
+        self.confirmed.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+    }
+
+    /// Watches that are open, and how many may be.
+    pub(crate) fn figures(&self) -> [usize; 2] {
+        [self.watches_max.saturating_sub(self.permits.available_permits()), self.watches_max]
+    }
+
+    /// Whether any watch is open.
+    pub(super) fn has_watches(&self) -> bool {
+        self.permits.available_permits() < self.watches_max
+    }
+
+    /// The number of watches that may be open.
+    pub(super) fn watches_max(&self) -> usize {
+        self.watches_max
+    }
+
+    /// The number of watches that one principal may have open. A stored key leaves some to the others.
+    pub(super) fn watches_max_of(&self, principal: &Principal) -> u64 {
+        let all = self.watches_max as u64;
+        principal.key.as_ref().map_or(all, |key| key.quota.watches.unwrap_or((all / 2).max(1)).min(all))
+    }
+
+    fn topics(&self) -> MutexGuard<'_, Topics> {
+        // No code that holds the lock can panic between two consistent values.
+        self.topics.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins to record the feed, once. Whether this call began it: then the caller runs [`Self::follow`].
+    pub(super) fn begin(&self, feed: &Feed) -> bool {
+        let is_first = !self.is_running.swap(true, Ordering::Relaxed);
+        if is_first {
+            self.topics().begin(feed.applied_revision());
+        }
+        is_first
+    }
+
+    /// Wakes watches until the feed's node ends.
+    pub(super) async fn follow(
+        self: Arc<Self>,
+        feed: Arc<Feed>,
+        mut revisions: watch::Receiver<Revision>,
+    ) -> Result<(), String> {
+        loop {
+            let due = self.topics().next_wake();
+            tokio::select! {
+                changed = revisions.changed() => if changed.is_err() { return Ok(()) },
+                () = at(due) => {}
+            }
+            loop {
+                let (woken, has_more) = self.record_next(&feed);
+                for batch in woken.chunks(WAKE_BATCH) {
+                    batch.iter().for_each(|watch| watch.notify_one());
+                    tokio::task::yield_now().await;
+                }
+                if !has_more {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Records the next events of the feed; returns the watches to wake, and whether there may be more events.
+    fn record_next(&self, feed: &Feed) -> (Vec<Arc<Notify>>, bool) {
+        let (mut topics, now) = (self.topics(), Instant::now());
+        let mut woken = topics.take_due(now);
+        match feed.after(topics.recorded_upto(), RECORD_MAX) {
+            Some(piece) => {
+                let has_more = piece.events.len() == RECORD_MAX.events;
+                woken.extend(topics.record(&piece, feed.compaction_revision(), now));
+                (woken, has_more)
+            }
+            // The feed has dropped events that were not recorded: every watch reads for itself.
+            None => (topics.reset(feed.compaction_revision()), true),
+        }
+    }
+
+    /// Records all that the feed has. [`Self::follow`] does so by itself a moment after each change.
+    pub(super) fn catch_up(&self, feed: &Feed) {
+        loop {
+            let (woken, has_more) = self.record_next(feed);
+            woken.iter().for_each(|watch| watch.notify_one());
+            if !has_more {
+                return;
+            }
+        }
+    }
+
+    /// Registers a watch for topics.
+    pub(super) fn register(self: &Arc<Self>, topics: Vec<Topic>) -> Registration {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let notify = Arc::new(Notify::new());
+        self.topics().add(&topics, id, &notify);
+        Registration { hub: Arc::clone(self), id, topics, notify }
+    }
+}
+
+impl Registration {
+    /// Events after a position that may concern the watch; `None` when the feed does not reach back to the position.
+    /// Events of other topics may be among them.
+    pub(super) fn read(&self, feed: &Feed, position: Revision) -> Option<EventPage> {
+        if self.topics != [Topic::All] {
+            let compaction_revision = feed.compaction_revision();
+            let mut topics = self.hub.topics();
+            let listed = topics.revisions(&self.topics, position, compaction_revision);
+            let recorded_upto = topics.recorded_upto().max(position);
+            drop(topics);
+            if let Some((revisions, is_all)) = listed {
+                let events = feed.pick(&revisions, READ_MAX.bytes)?;
+                let last = events.last().map_or(position, |event: &Arc<Event>| event.revision);
+                let upto = if is_all && events.len() == revisions.len() { recorded_upto } else { last };
+                return Some(EventPage { events, upto });
+            }
+        }
+        feed.after(position, READ_MAX)
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.hub.topics().remove(&self.topics, self.id);
+    }
+}
+
+/// Waits for a moment, or without end.
+async fn at(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::{super::topics::TOPIC_REVISIONS_MAX, *};
+    use concord_model::record::Revision;
+    use concord_state::testing::events::{event, key};
+
+    fn register(hub: &Arc<Hub>, definition: &str) -> Registration {
+        hub.register(vec![Topic::Definition(key(definition))])
+    }
+
+    fn is_woken(watch: &Registration) -> bool {
+        watch.notify.notified().now_or_never().is_some()
+    }
+
+    fn publish(hub: &Hub, feed: &Feed, events: &[Arc<Event>]) {
+        let last = events.last().unwrap().revision;
+        feed.publish(events.to_vec(), last, last);
+        record_all(hub, feed);
+    }
+
+    /// What the task does, all at once.
+    fn record_all(hub: &Hub, feed: &Feed) {
+        loop {
+            let (woken, has_more) = hub.record_next(feed);
+            woken.iter().for_each(|watch| watch.notify_one());
+            if !has_more {
+                return;
+            }
+        }
+    }
+
+    fn read(watch: &Registration, feed: &Feed, position: Revision) -> (Vec<Revision>, Revision) {
+        let piece = watch.read(feed, position).unwrap();
+        (piece.events.iter().map(|event| event.revision).collect(), piece.upto)
+    }
+
+    #[test]
+    fn only_watches_of_a_touched_topic_are_woken_and_find_the_change_listed() {
+        let (hub, feed) = (Arc::new(Hub::new(9)), Feed::new(0));
+        let (one, two) = (register(&hub, "one"), register(&hub, "two"));
+        let all = hub.register(vec![Topic::All]);
+        let config = hub.register(vec![
+            Topic::DefinitionAlone(key("one")),
+            Topic::Config(key("one"), key("a")),
+            Topic::Config(key("one"), key("c")),
+        ]);
+        publish(&hub, &feed, &[event(1, "one", "a", "{}"), event(2, "one", "b", "{}")]);
+        assert!(is_woken(&one) && is_woken(&all) && is_woken(&config) && !is_woken(&two));
+        assert_eq!(read(&one, &feed, 0), (vec![1, 2], 2));
+        assert_eq!(read(&config, &feed, 0), (vec![1], 2));
+        assert_eq!(read(&two, &feed, 0), (vec![], 2));
+        assert_eq!(read(&all, &feed, 1), (vec![2], 2));
+        publish(&hub, &feed, &[event(5, "one", "c", "{}")]);
+        assert!(is_woken(&config) && !is_woken(&two));
+        assert_eq!(read(&config, &feed, 1), (vec![5], 5));
+        drop((one, two, all, config));
+        assert!(hub.topics().listed().is_empty());
+    }
+
+    #[test]
+    fn a_watch_behind_its_topics_list_reads_the_whole_feed() {
+        let (hub, feed) = (Arc::new(Hub::new(9)), Feed::new(0));
+        publish(&hub, &feed, &[event(1, "one", "a", "{}"), event(2, "two", "b", "{}")]);
+        let two = register(&hub, "two");
+        assert_eq!(read(&two, &feed, 0), (vec![1, 2], 2), "the topic lists nothing up to 2");
+        publish(&hub, &feed, &[event(3, "two", "b", "{}"), event(4, "one", "b", "{}")]);
+        assert_eq!(read(&two, &feed, 2), (vec![3], 4));
+    }
+
+    #[test]
+    fn a_topic_lists_a_bounded_number_of_revisions_and_none_that_the_feed_has_dropped() {
+        let (hub, feed) = (Arc::new(Hub::new(9)), Feed::new(0));
+        let one = register(&hub, "one");
+        let many: Vec<_> =
+            (1..=TOPIC_REVISIONS_MAX as u64 + 50).map(|r| event(r, "one", "a", "{}")).collect();
+        publish(&hub, &feed, &many);
+        assert_eq!(hub.topics().listed(), [TOPIC_REVISIONS_MAX]);
+        let (first, upto) = read(&one, &feed, 0);
+        assert_eq!((first.len(), upto), (READ_MAX.events, READ_MAX.events as u64), "from the feed");
+        assert_eq!(read(&one, &feed, 300), ((301..=306).collect(), 306), "from the list");
+        feed.reset(400);
+        record_all(&hub, &feed);
+        assert!(is_woken(&one) && one.read(&feed, 306).is_none(), "a gap is seen");
+        assert_eq!(read(&one, &feed, 400), (vec![], 400));
+    }
+}

@@ -1,0 +1,159 @@
+//! The initial state of a watch, in bounded chunks of one snapshot of the state.
+//!
+//! The snapshot is retained while it is read: its records stay in memory although they may have been replaced. So it is
+//! one of the node's pinned states, whose bytes are bounded, and it is retained for a bounded time; a caller that has
+//! lost it begins anew.
+//!
+//! **Invariant:** all chunks are of one revision, and together they are everything of it that was requested, once.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::{filter::Selection, scope::Scope};
+use crate::{Principal, RedactedRecords, Refusal, Service, read::pinned::Held, redaction::Redaction};
+use concord_model::{
+    key::Key,
+    limits::WATCH_INITIAL_TIMEOUT,
+    record::{Config, Definition, Revision},
+};
+use concord_state::{Collection, State};
+
+/// Records of a chunk.
+const CHUNK_RECORDS_MAX: usize = 500;
+/// Bytes of a chunk after which no record is added.
+pub(super) const CHUNK_BYTES: usize = 256 << 10;
+/// Configs that are examined for one chunk: about a millisecond.
+const CHUNK_EXAMINED_MAX: usize = 5_000;
+
+/// A part of the initial state.
+#[derive(Debug, Default)]
+pub struct InitialChunk {
+    /// The state's revision.
+    pub revision: Revision,
+    /// Definitions.
+    pub definitions: Vec<Arc<Definition>>,
+    /// Configs with the keys of their definitions.
+    pub configs: Vec<(Key, Arc<Config>)>,
+    /// What of the configs is redacted.
+    pub redacted: RedactedRecords,
+    /// Bytes of their texts.
+    pub bytes: usize,
+    /// Whether it is the last.
+    pub is_last: bool,
+}
+
+/// A snapshot that is being read.
+#[derive(Debug)]
+pub(super) struct Initial {
+    held: Held,
+    until: Instant,
+    next: Place,
+}
+
+/// The place of the next record.
+#[derive(Debug, Default)]
+struct Place {
+    /// The number of the definition.
+    definition: u64,
+    /// The number of its config; `None` is the definition itself.
+    config: Option<u64>,
+}
+
+impl InitialChunk {
+    /// The chunk as a caller is shown it.
+    pub(super) async fn redacted(
+        mut self,
+        service: &Service,
+        principal: &Principal,
+        now: &State,
+    ) -> Result<Self, Refusal> {
+        // Configs of one definition follow each other.
+        let mut last: Option<(Key, Redaction)> = None;
+        for (number, (definition, config)) in self.configs.iter_mut().enumerate() {
+            let known = last.as_ref().filter(|(key, _)| key == definition);
+            let redaction = match known {
+                Some((_, redaction)) => redaction.clone(),
+                None => service.redaction(principal, now, (definition.as_str(), self.revision)).await?,
+            };
+            last = Some((definition.clone(), redaction.clone()));
+            let (mut shown, places) = service.redact(redaction, vec![Arc::clone(config)]).await?;
+            if let Some(shown) = shown.pop().filter(|_| !places.is_empty()) {
+                *config = shown;
+                self.redacted.insert(number, places);
+            }
+        }
+        Ok(self)
+    }
+}
+
+impl Initial {
+    pub(super) fn new(held: Held) -> Self {
+        Self { held, until: Instant::now() + WATCH_INITIAL_TIMEOUT, next: Place::default() }
+    }
+
+    /// The next chunk; `None` when the snapshot was released.
+    pub(super) fn next_chunk(&mut self, selection: &Selection) -> Option<InitialChunk> {
+        let state = self.held.state().filter(|_| Instant::now() < self.until)?;
+        let mut chunk = InitialChunk { revision: state.revision(), ..InitialChunk::default() };
+        let mut examined = 0;
+        while chunk.definitions.len() + chunk.configs.len() < CHUNK_RECORDS_MAX
+            && chunk.bytes < CHUNK_BYTES
+            && examined < CHUNK_EXAMINED_MAX
+        {
+            let Some(next) = definition(&state, selection.scope(), self.next.definition) else {
+                chunk.is_last = true;
+                break;
+            };
+            let Some(found) = next else {
+                self.next.definition += 1;
+                examined += 1;
+                continue;
+            };
+            let Some(place) = self.next.config else {
+                chunk.bytes += found.definition.schema.as_ref().map_or(0, |schema| schema.len());
+                chunk.definitions.push(Arc::clone(&found.definition));
+                self.next.config = Some(0);
+                continue;
+            };
+            examined += 1;
+            match config(found, selection.scope(), place) {
+                Some(config) => {
+                    self.next.config = Some(place + 1);
+                    if let Some(config) = config.filter(|config| selection.matches(config)) {
+                        chunk.bytes += config.data.len();
+                        chunk.configs.push((found.definition.key.clone(), Arc::clone(config)));
+                    }
+                }
+                None => self.next = Place { definition: self.next.definition + 1, config: None },
+            }
+        }
+        Some(chunk)
+    }
+}
+
+/// The definition at a place of the requested ones; the inner `None` is one that does not exist or is not visible.
+fn definition<'a>(state: &'a State, scope: &Scope, place: u64) -> Option<Option<&'a Arc<Collection>>> {
+    let by_key = |key: &Key| state.definition(key.as_str());
+    match scope {
+        Scope::Visible(_) | Scope::Matching(_) => {
+            let keys = scope.key_set()?;
+            let is_visible = |found: &&Arc<Collection>| keys.contains(found.definition.key.as_str());
+            state.definition_at(place).map(|found| Some(found).filter(is_visible))
+        }
+        Scope::Definitions(keys) => keys.iter().nth(usize::try_from(place).ok()?).map(by_key),
+        Scope::Configs(key, _) => (place == 0).then(|| by_key(key)),
+    }
+}
+
+/// The config at a place of the requested ones; the inner `None` is one that does not exist.
+fn config<'a>(found: &'a Collection, scope: &Scope, place: u64) -> Option<Option<&'a Arc<Config>>> {
+    match scope {
+        Scope::Visible(_) | Scope::Matching(_) | Scope::Definitions(_) => {
+            found.by_key.at(place).map(|item| Some(&item.record))
+        }
+        Scope::Configs(_, keys) => {
+            keys.iter().nth(usize::try_from(place).ok()?).map(|key| found.config(key.as_str()))
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Replay: older changes, from the history on this node's disk, in bounded pieces.
+//!
+//! **Invariant:** a replay returns every change of its scope from its start up to (and including) the revision that it
+//! reports, or a refusal; a part of the history that this node does not have is never skipped.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::{hub::READ_MAX, scope::Scope};
+use concord_consensus::Consensus;
+use concord_model::{
+    key::Key,
+    record::{Config, Revision},
+};
+use concord_state::feed::{Before, Event, EventPage, RecordChange};
+use concord_storage::{Changes, HistoryError, StoreError, StoredChange, StoredEdit, Subject};
+
+/// Changes that one read examines: some ten milliseconds of a blocking thread.
+const CHANGES_PER_READ_MAX: usize = 20_000;
+
+/// A reader of the history.
+#[derive(Debug)]
+pub(super) struct Replay {
+    consensus: Consensus,
+    scope: Arc<Scope>,
+    start: Revision,
+    /// The last revision that the history held when it was opened.
+    history_upto: Revision,
+    changes: Option<Changes>,
+    /// The keys of definitions by their ids, those of deleted ones included.
+    definitions: BTreeMap<Revision, Key>,
+    /// Whether events need the configs as they were before.
+    has_prev: bool,
+    /// The change that was read last for that, and what it wrote: a batch may have written many.
+    written: Option<(Revision, Written)>,
+}
+
+/// What a change wrote, by definition and key.
+type Written = BTreeMap<(Revision, Key), Arc<Config>>;
+
+impl Replay {
+    /// A reader of the changes after a position.
+    pub(super) fn new(consensus: &Consensus, scope: &Arc<Scope>, position: Revision, has_prev: bool) -> Self {
+        Self {
+            consensus: consensus.clone(),
+            scope: Arc::clone(scope),
+            start: position,
+            history_upto: position,
+            changes: None,
+            definitions: BTreeMap::new(),
+            has_prev,
+            written: None,
+        }
+    }
+
+    /// The position that it began after.
+    pub(super) fn start(&self) -> Revision {
+        self.start
+    }
+
+    /// The next piece, and the reader of what follows; `None` when that was all. Blocking.
+    pub(super) fn read(mut self) -> Result<(EventPage, Option<Self>), HistoryError> {
+        let mut changes = match self.changes.take() {
+            Some(changes) => changes,
+            None => {
+                // Read before the history is opened: everything up to this revision is in what is opened.
+                self.history_upto = self.history_upto.max(self.consensus.figures().history);
+                self.consensus.store().history().changes_from(self.start.saturating_add(1))?
+            }
+        };
+        let mut piece = EventPage { events: Vec::new(), upto: self.start };
+        let mut bytes = 0;
+        for _ in 0..CHANGES_PER_READ_MAX {
+            let Some(change) = changes.next().transpose()? else {
+                piece.upto = piece.upto.max(self.history_upto);
+                return Ok((piece, None));
+            };
+            piece.upto = change.revision;
+            if let Some(event) = self.event(change)?.filter(|event| self.is_in_scope(event)) {
+                bytes += event.bytes();
+                piece.events.push(Arc::new(event));
+            }
+            if piece.events.len() >= READ_MAX.events || bytes >= READ_MAX.bytes {
+                break;
+            }
+        }
+        self.changes = Some(changes);
+        // It may be large, and whoever reads the next piece may take its time.
+        self.written = None;
+        Ok((piece, Some(self)))
+    }
+
+    fn is_in_scope(&self, event: &Event) -> bool {
+        event.items.iter().any(|item| self.scope.contains(item))
+    }
+
+    fn event(&mut self, change: StoredChange) -> Result<Option<Event>, HistoryError> {
+        let mut items = Vec::with_capacity(change.edits.len());
+        for edit in change.edits {
+            match edit {
+                StoredEdit::Definition { id, key, before, after } => {
+                    self.definitions.insert(id, key.clone());
+                    let is_new = before.is_none();
+                    items.push(RecordChange::Definition { key, is_new, after, deleted_configs: None });
+                }
+                StoredEdit::DefinitionWithBefore { before, after } => {
+                    let key = before.key.clone();
+                    self.definitions.insert(before.id, key.clone());
+                    let (is_new, deleted_configs) = (false, None);
+                    items.push(RecordChange::Definition { key, is_new, after, deleted_configs });
+                }
+                StoredEdit::Config { definition, key, before, after } => {
+                    let (id, definition) = (definition, self.definition_key(definition, change.revision)?);
+                    let before = match before {
+                        None => Before::Nothing,
+                        Some(revision) if self.has_prev && self.scope.contains_config(&definition, &key) => {
+                            Before::Known(self.written_at(revision, id, &key)?)
+                        }
+                        Some(_) => Before::Unknown,
+                    };
+                    items.push(RecordChange::Config { definition, key, before, after });
+                }
+                StoredEdit::ConfigWithBefore { definition, before, after } => {
+                    let definition = self.definition_key(definition, change.revision)?;
+                    let key = before.key.clone();
+                    items.push(RecordChange::Config {
+                        definition,
+                        key,
+                        before: Before::Known(before),
+                        after,
+                    });
+                }
+                StoredEdit::Deleted { configs, .. } => {
+                    if let Some(RecordChange::Definition { deleted_configs, .. }) = items.last_mut() {
+                        *deleted_configs = Some(configs);
+                    }
+                }
+                StoredEdit::Reindexed { .. } | StoredEdit::Remember(_) | StoredEdit::Forget(_) => {}
+            }
+        }
+        Ok(Event::new(change.revision, change.at, (&change.by, change.reason.as_ref()), items))
+    }
+
+    /// The config that the change at a revision wrote. The segment of a change that replaced it has it.
+    fn written_at(
+        &mut self,
+        revision: Revision,
+        id: Revision,
+        key: &Key,
+    ) -> Result<Arc<Config>, HistoryError> {
+        let place = (id, key.clone());
+        if !self.written.as_ref().is_some_and(|(at, all)| *at == revision && all.contains_key(&place)) {
+            let subject = Subject::Config { definition: id, key: key.as_str().into() };
+            let change = self.consensus.store().history().change_of(&subject, revision)?;
+            let written = change.edits.into_iter().filter_map(|edit| match edit {
+                StoredEdit::Config { definition, after: Some(after), .. }
+                | StoredEdit::ConfigWithBefore { definition, after: Some(after), .. } => {
+                    Some(((definition, after.key.clone()), after))
+                }
+                StoredEdit::Config { after: None, .. }
+                | StoredEdit::ConfigWithBefore { after: None, .. }
+                | StoredEdit::Definition { .. }
+                | StoredEdit::DefinitionWithBefore { .. }
+                | StoredEdit::Reindexed { .. }
+                | StoredEdit::Deleted { .. }
+                | StoredEdit::Remember(_)
+                | StoredEdit::Forget(_) => None,
+            });
+            self.written = Some((revision, written.collect()));
+        }
+        let found = self.written.as_ref().and_then(|(_, all)| all.get(&place)).map(Arc::clone);
+        let text = format!("the history has no config where the one that replaced it says: {revision}");
+        found.ok_or_else(|| StoreError::Damaged(text).into())
+    }
+
+    /// The key of a definition that existed at a revision: it exists now, or was deleted later.
+    fn definition_key(&mut self, id: Revision, at: Revision) -> Result<Key, HistoryError> {
+        if let Some(key) = self.definitions.get(&id) {
+            return Ok(key.clone());
+        }
+        let current = self.consensus.state().definition_by_id(id).map(|found| found.definition.key.clone());
+        let key = match current {
+            Some(key) => key,
+            None => self.deleted_definition_key(id, at)?,
+        };
+        self.definitions.insert(id, key.clone());
+        Ok(key)
+    }
+
+    /// The key in the change that deleted the definition.
+    fn deleted_definition_key(&self, sought: Revision, at: Revision) -> Result<Key, HistoryError> {
+        for change in self.consensus.store().history().changes_from(at)? {
+            let found = change?.edits.into_iter().find_map(|edit| match edit {
+                StoredEdit::Definition { id, key, .. } if id == sought => Some(key),
+                StoredEdit::DefinitionWithBefore { before, .. } if before.id == sought => {
+                    Some(before.key.clone())
+                }
+                StoredEdit::Definition { .. }
+                | StoredEdit::DefinitionWithBefore { .. }
+                | StoredEdit::Reindexed { .. }
+                | StoredEdit::Deleted { .. }
+                | StoredEdit::Config { .. }
+                | StoredEdit::ConfigWithBefore { .. }
+                | StoredEdit::Remember(_)
+                | StoredEdit::Forget(_) => None,
+            });
+            if let Some(key) = found {
+                return Ok(key);
+            }
+        }
+        // The delete may be in the feed and not yet written to the history.
+        let text = format!("the history does not name the definition of revision {sought}");
+        Err(StoreError::Damaged(text).into())
+    }
+}

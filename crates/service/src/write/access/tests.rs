@@ -1,0 +1,205 @@
+//! Judging a request by a state, and what a key may give.
+
+use super::*;
+use crate::request::{Caller, KeyPatch, Write};
+use concord_model::{
+    access_key::{Grant, Grants, KeySecret, Pattern, Quota},
+    command::{Command, Proposal},
+    testing::key,
+};
+use concord_state::builder::Builder;
+
+fn grants(text: &[(&[Verb], &str)]) -> Grants {
+    let grant = |(verbs, pattern): &(&[Verb], &str)| Grant {
+        verbs: verbs.iter().copied().collect(),
+        definitions: vec![Pattern::parse(pattern).unwrap()],
+    };
+    Grants(text.iter().map(grant).collect())
+}
+
+fn state(keys: Vec<AccessKey>, level: u32, root_disabled: bool) -> State {
+    let mut builder = Builder::new();
+    builder.feature_level(level);
+    builder.root_disabled(root_disabled);
+    keys.into_iter().for_each(|key| builder.access_key(key).unwrap());
+    builder.finish(100, Timestamp(100)).unwrap()
+}
+
+fn request(principal: Principal, write: Write) -> WriteRequest {
+    let caller = Caller { principal, reason: None, idempotency_key: None, dry_run: false };
+    WriteRequest { caller, write }
+}
+
+fn delete(definition: &str) -> Write {
+    Write::DeleteConfig { definition: definition.into(), key: "k".into(), expect: Expect::Any }
+}
+
+fn named(key: &AccessKey) -> Principal {
+    Principal::named(key.id.as_str(), key.secrets[0].made)
+}
+
+fn at(state: &State, principal: Principal, write: Write, now: u64) -> Result<Judged, Refusal> {
+    judge(state, &request(principal, write), || Timestamp(now))
+}
+
+#[test]
+fn the_leader_judges_by_the_key_that_its_state_has() {
+    let mut writer = key(1);
+    writer.grants = grants(&[(&[Verb::Write], "billing.*")]);
+    let state_now = state(vec![writer.clone()], 2, false);
+    let judged = at(&state_now, named(&writer), delete("billing.eu"), 0).unwrap();
+    assert_eq!(judged.key, Some(KeyUse { id: writer.id.clone(), revision: 1, secret: 1 }));
+    let forbidden = Refusal::Forbidden { verb: Verb::Write, operation: None };
+    assert_eq!(at(&state_now, named(&writer), delete("other"), 0).unwrap_err(), forbidden);
+    let batch = Write::Batch(vec![delete("billing.eu"), delete("other")]);
+    let forbidden = Refusal::Forbidden { verb: Verb::Write, operation: Some(1) };
+    assert_eq!(at(&state_now, named(&writer), batch, 0).unwrap_err(), forbidden);
+    // What the asked node judged by does not count.
+    let mut stronger = writer.clone();
+    stronger.grants = grants(&[(&[Verb::Write], "*")]);
+    let principal = Principal::of_key(Arc::new(stronger), 1);
+    assert!(at(&state_now, principal, delete("other"), 0).is_err());
+    let gone = state(vec![], 2, false);
+    assert_eq!(at(&gone, named(&writer), delete("billing.eu"), 0).unwrap_err(), Refusal::KeyEnded);
+}
+
+#[test]
+fn a_key_a_secret_and_the_root_key_end() {
+    let mut ending = key(1);
+    ending.grants = grants(&[(&[Verb::Write], "*")]);
+    ending.expires_at = Some(Timestamp(50));
+    ending.secrets.insert(0, KeySecret { sha256: [1; 32], made: 0, until: Some(Timestamp(20)) });
+    let state_now = state(vec![ending.clone()], 2, false);
+    let judged = |secret, now| {
+        at(&state_now, Principal::named(ending.id.as_str(), secret), delete("d"), now)
+            .map(|judged| judged.key.is_some())
+    };
+    assert_eq!((judged(0, 19), judged(0, 20)), (Ok(true), Err(Refusal::KeyEnded)));
+    assert_eq!((judged(1, 49), judged(1, 50)), (Ok(true), Err(Refusal::KeyEnded)));
+    assert_eq!(judged(2, 0), Err(Refusal::KeyEnded));
+    let root = |state: &State| at(state, Principal::root(), delete("d"), 0).map(|judged| judged.key);
+    assert_eq!(root(&state_now), Ok(None));
+    assert_eq!(root(&state(vec![], 2, true)), Err(Refusal::KeyEnded));
+}
+
+#[test]
+fn a_node_may_only_say_what_is_its_own() {
+    let state_now = state(vec![], 2, true);
+    let own = Write::Access(AccessWrite::EnableRoot);
+    assert_eq!(at(&state_now, Principal::cluster(), own.clone(), 0).unwrap().key, None);
+    assert!(at(&state_now, Principal::cluster(), delete("d"), 0).is_err());
+    assert!(at(&state_now, Principal::cluster(), Write::Access(AccessWrite::DisableRoot), 0).is_err());
+    assert!(at(&state_now, Principal::named("cluster.", 1), own, 0).is_err());
+}
+
+fn terms(grants: Grants) -> KeyTerms {
+    KeyTerms { name: "n".into(), grants, quota: Quota::default(), expires_at: None }
+}
+
+fn prepared(state: &State, principal: &Principal, write: AccessWrite) -> Result<Command, Refusal> {
+    match prepare_access(state, principal, &write)? {
+        Prepared::Propose { command, .. } => Ok(command),
+        Prepared::Known(_) | Prepared::Read(_) => panic!("nothing is remembered or read"),
+    }
+}
+
+#[test]
+fn a_key_gives_no_longer_life_and_no_larger_quota_than_its_own() {
+    let mut manager = key(1);
+    manager.grants = grants(&[(&[Verb::Keys, Verb::Read], "*")]);
+    (manager.expires_at, manager.quota.requests_per_second) = (Some(Timestamp(1000)), Some(5));
+    let state = state(vec![manager.clone()], 2, false);
+    let own = manager.id.clone();
+    let principal = Principal::of_key(Arc::new(manager), 1);
+    let create = |expires_at, requests_per_second| {
+        let quota = Quota { requests_per_second, ..Quota::default() };
+        let terms = KeyTerms { quota, expires_at, ..terms(grants(&[(&[Verb::Read], "d")])) };
+        prepared(&state, &principal, AccessWrite::Create { id: key(9).id, terms, sha256: [0; 32] }).is_ok()
+    };
+    assert!(create(Some(Timestamp(1000)), Some(5)) && create(Some(Timestamp(1)), Some(1)));
+    for (expires_at, requests) in [(None, Some(5)), (Some(Timestamp(1001)), Some(5))] {
+        assert!(!create(expires_at, requests), "a longer life");
+    }
+    assert!(!create(Some(Timestamp(1)), None) && !create(Some(Timestamp(1)), Some(6)), "a larger quota");
+    let change = |patch| {
+        let write = AccessWrite::Change { id: own.clone(), patch, expect: Expect::Present };
+        prepared(&state, &principal, write).is_ok()
+    };
+    assert!(change(KeyPatch { name: Some("m".into()), ..KeyPatch::default() }));
+    assert!(!change(KeyPatch { expires_at: Some(None), ..KeyPatch::default() }));
+    assert!(!change(KeyPatch { quota: Some(Quota::default()), ..KeyPatch::default() }));
+}
+
+#[test]
+fn a_key_gives_and_manages_only_what_it_has() {
+    let (mut manager, mut weak, mut strong) = (key(1), key(2), key(3));
+    manager.grants = grants(&[(&[Verb::Keys, Verb::Read, Verb::Write], "billing.*")]);
+    weak.grants = grants(&[(&[Verb::Read], "billing.eu")]);
+    strong.grants = grants(&[(&[Verb::Read], "*")]);
+    let state_now = state(vec![manager.clone(), weak.clone(), strong.clone()], 2, false);
+    let principal = Principal::of_key(Arc::new(manager), 1);
+    let forbidden = Err(Refusal::Forbidden { verb: Verb::Keys, operation: None });
+    let create = |pattern| AccessWrite::Create {
+        id: key(9).id,
+        terms: terms(grants(&[(&[Verb::Write], pattern)])),
+        sha256: [0; 32],
+    };
+    assert!(prepared(&state_now, &principal, create("billing.us")).is_ok());
+    assert_eq!(prepared(&state_now, &principal, create("*")), forbidden);
+    let change = |id: &KeyId, pattern| {
+        let patch = KeyPatch { grants: Some(grants(&[(&[Verb::Read], pattern)])), ..KeyPatch::default() };
+        AccessWrite::Change { id: id.clone(), patch, expect: Expect::Present }
+    };
+    let Ok(Command::Access(AccessCommand::Change { terms, expect, .. })) =
+        prepared(&state_now, &principal, change(&weak.id, "billing.*"))
+    else {
+        panic!("it may change the weaker key")
+    };
+    assert_eq!((terms.name, expect), (weak.name.clone(), Expect::Read(Some(2))), "what is not named stays");
+    assert_eq!(prepared(&state_now, &principal, change(&weak.id, "*")), forbidden);
+    // A stronger key does not exist for it, whatever is asked.
+    let (id, expect, sha256) = (strong.id.clone(), Expect::Present, [0; 32]);
+    for write in [
+        change(&id, "billing.eu"),
+        AccessWrite::Revoke { id: id.clone(), expect },
+        AccessWrite::Rotate { id: id.clone(), sha256, grace_us: 0, expect },
+    ] {
+        assert_eq!(prepared(&state_now, &principal, write.clone()), Err(Rejection::KeyNotFound.into()));
+        assert!(prepared(&state_now, &Principal::root(), write).is_ok());
+    }
+    assert_eq!(prepared(&state_now, &principal, AccessWrite::DisableRoot), forbidden);
+    let expect = Expect::At(7);
+    let refused = prepared(&state_now, &principal, AccessWrite::Revoke { id: weak.id, expect });
+    assert_eq!(refused, Err(Rejection::Precondition { current: 2 }.into()));
+}
+
+#[test]
+fn a_cluster_of_level_1_has_no_keys() {
+    let refused = prepared(&state(vec![], 1, false), &Principal::root(), AccessWrite::DisableRoot);
+    assert!(matches!(refused, Err(Refusal::Conflict(text)) if text.contains("feature level 2")));
+}
+
+/// What is prepared names the key so that the log refuses it once the key has changed.
+#[test]
+fn a_judgement_is_bound_to_the_revision_of_the_key() {
+    let mut writer = key(1);
+    writer.grants = grants(&[(&[Verb::Define], "*")]);
+    let mut state_now = state(vec![writer.clone()], 2, false);
+    let judged = at(&state_now, named(&writer), delete("d"), 0);
+    assert!(judged.is_err(), "it may define and not write");
+    let write = Write::DeleteDefinition { key: "d".into(), expect: Expect::Any, restrict: false };
+    let judged = at(&state_now, named(&writer), write, 0).unwrap();
+    let command = Command::CreateDefinition {
+        key: concord_model::key::Key::parse("d").unwrap(),
+        indexes: Vec::new(),
+        schema: None,
+    };
+    let (by, key) = (writer.id.to_string(), judged.key);
+    let proposal =
+        Proposal { at: Timestamp(200), by, reason: None, request: None, definition_read: None, command, key };
+    let change =
+        AccessCommand::Change { id: writer.id, terms: terms(Grants::default()), expect: Expect::Any };
+    let change = Proposal { command: Command::Access(change), key: None, ..proposal.clone() };
+    assert!(state_now.apply(101, &change).1.is_some());
+    assert_eq!(state_now.apply(102, &proposal).0, concord_model::command::Verdict::Stale);
+}

@@ -1,0 +1,404 @@
+//! Changes of definitions inside batches: what is checked is what the earlier operations make of the configs.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::{
+    Principal,
+    request::{Caller, Compiled, NewSchema, NewUnique},
+    write::{
+        budget::Budget,
+        prepare::{Prepared, check_intake, prepare},
+        validators::Validators,
+    },
+};
+use concord_model::{
+    command::{Expect, Verdict},
+    document::Document,
+    error::LocSegment,
+    limits::{BATCH_CONFIG_CHECKS_MAX, Limits},
+    patch::{Patch, PatchFormat},
+    time::Timestamp,
+};
+
+const DEFINITIONS: [&str; 2] = ["d", "e"];
+const CONFIGS: usize = 4;
+
+fn request(operations: Vec<Write>) -> WriteRequest {
+    let principal = Principal::root();
+    let caller = Caller { principal, reason: None, idempotency_key: None, dry_run: false };
+    WriteRequest { caller, write: Write::Batch(operations) }
+}
+
+fn define(key: &str) -> Write {
+    Write::CreateDefinition {
+        key: key.into(),
+        indexes: vec!["n".into()],
+        schema: None,
+        format_assertion: None,
+    }
+}
+
+fn put(definition: &str, key: &str, n: &Value, expect: Expect) -> Write {
+    let data = Document::new(json!({ "n": n }));
+    Write::WriteConfig { definition: definition.into(), key: key.into(), data, expect }
+}
+
+fn remove(definition: &str, key: &str) -> Write {
+    Write::DeleteConfig { definition: definition.into(), key: key.into(), expect: Expect::Present }
+}
+
+fn schema(definition: &str, n: Option<&Value>, force: bool) -> Write {
+    let schema = n.map(|n| Document::new(json!({"properties": {"n": n}})));
+    let (compiled, expect) = (Compiled::default(), Expect::Present);
+    let key = definition.into();
+    Write::SetSchema(NewSchema { key, schema, format_assertion: None, expect, force, compiled })
+}
+
+fn unique(definition: &str, paths: &[&str]) -> Write {
+    let paths = paths.iter().map(|path| (*path).to_owned()).collect();
+    Write::SetUnique(NewUnique { key: definition.into(), paths, expect: Expect::Present })
+}
+
+fn prepared(state: &State, request: &WriteRequest) -> Result<Command, Refusal> {
+    let budget = Budget::of_test(&request.write);
+    let rules = (&Validators::default(), &Limits::default(), &budget);
+    match prepare(state, None, request, &request.caller.principal, rules)? {
+        Prepared::Propose { command, .. } => Ok(command),
+        other @ (Prepared::Known(_) | Prepared::Read(_)) => panic!("{other:?}"),
+    }
+}
+
+fn pass(scans: &mut Scans, state: &State, request: &WriteRequest, steps: &Steps) -> Pass {
+    let later = Instant::now() + Duration::from_secs(600);
+    let cancel = Cancel::new(CancellationToken::new(), later);
+    scans.pass(&request.write, steps, state, (&mut || Ok(()), &cancel)).unwrap().unwrap()
+}
+
+fn apply(state: &mut State, request: &WriteRequest, command: Command) -> Verdict {
+    let proposal = request.proposal(Timestamp(1), command, None, None);
+    state.apply(state.revision() + 1, &proposal).0
+}
+
+/// Carries a batch out that must be accepted.
+fn done(state: &mut State, operations: Vec<Write>) {
+    let request = request(operations);
+    let mut command = prepared(state, &request).unwrap();
+    let Pass::Satisfied(_, read) = pass(&mut Scans::default(), state, &request, &Steps::of(&command, None))
+    else {
+        panic!("{command:?}")
+    };
+    set_configs_read(&mut command, read);
+    let verdict = apply(state, &request, command);
+    assert!(matches!(verdict, Verdict::Decided(Ok(_))), "{verdict:?}");
+}
+
+/// A state at level 2 with the definitions and no configs.
+fn state() -> State {
+    let mut state = State::new();
+    let raise = request(Vec::new());
+    apply(&mut state, &raise, Command::RaiseFeatureLevel { to: 2 });
+    done(&mut state, DEFINITIONS.map(define).into());
+    state
+}
+
+/// What the operations so far have made of a definition, as a reader of the contract would keep it.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Expected {
+    configs: BTreeMap<String, Value>,
+    only: Option<String>,
+    is_unique: bool,
+}
+
+impl Expected {
+    fn fits(only: Option<&str>, n: &Value) -> bool {
+        match only {
+            None => true,
+            Some("integer") => n.is_i64(),
+            Some(_) => n.is_string(),
+        }
+    }
+
+    fn all_fit(&self) -> bool {
+        let values = self.configs.values();
+        let fit = values.clone().all(|n| Self::fits(self.only.as_deref(), n));
+        let differ = values
+            .clone()
+            .enumerate()
+            .all(|(place, n)| !values.clone().skip(place + 1).any(|other| other == n));
+        fit && (differ || !self.is_unique)
+    }
+}
+
+type Model = BTreeMap<&'static str, Expected>;
+
+fn any_value(random: &mut Rng) -> Value {
+    if random.bool() { json!(random.i64(0..6)) } else { json!(random.i64(0..6).to_string()) }
+}
+
+/// An operation that is accepted by itself, and whether all configs fit after it; it is applied to the model.
+fn operation(model: &mut Model, random: &mut Rng) -> (Write, bool) {
+    let definition = DEFINITIONS[random.usize(..DEFINITIONS.len())];
+    let kept = model.get_mut(definition).unwrap();
+    match random.u8(0..8) {
+        0 => {
+            let only = [None, Some("integer"), Some("string")][random.usize(..3)];
+            kept.only = only.map(str::to_owned);
+            let kind = only.map(|only| json!({"type": only}));
+            (schema(definition, kind.as_ref(), false), kept.all_fit())
+        }
+        1 => {
+            kept.is_unique = random.bool();
+            (unique(definition, if kept.is_unique { &["n"] } else { &[] }), kept.all_fit())
+        }
+        _ => {
+            let key = format!("k{}", random.usize(..CONFIGS));
+            if random.u8(0..4) == 0 && kept.configs.remove(&key).is_some() {
+                return (remove(definition, &key), true);
+            }
+            for _ in 0..20 {
+                let mut tried = kept.clone();
+                let n = any_value(random);
+                tried.configs.insert(key.clone(), n.clone());
+                if tried.all_fit() {
+                    *kept = tried;
+                    return (put(definition, &key, &n, Expect::Any), true);
+                }
+            }
+            // No value that was drawn fits.
+            (unique(definition, if kept.is_unique { &["n"] } else { &[] }), true)
+        }
+    }
+}
+
+/// Random operations, up to the first that does not fit, and its place.
+fn drawn(model: &mut Model, random: &mut Rng) -> (Vec<Write>, Option<usize>) {
+    let mut operations = Vec::new();
+    for place in 0..random.usize(1..10) {
+        let (write, fits) = operation(model, random);
+        operations.push(write);
+        if !fits {
+            return (operations, Some(place));
+        }
+    }
+    (operations, None)
+}
+
+/// The operation that a refusal names.
+fn operation_of(refusal: &Refusal) -> Option<usize> {
+    let loc = if let Refusal::Breaks(_, violations) = refusal {
+        &violations.first()?.loc
+    } else if let Refusal::ConflictAt(violation) = refusal {
+        &violation.loc
+    } else {
+        return None;
+    };
+    match loc.as_slice() {
+        [name, LocSegment::Index(place), ..] if *name == "operations".into() => usize::try_from(*place).ok(),
+        _ => None,
+    }
+}
+
+/// Batches of random operations: each is accepted exactly when a model that looks at all configs after each of them
+/// accepts it, on the state of its preparation and in a scan that goes on from an earlier state.
+#[test]
+fn a_batch_is_accepted_exactly_when_all_configs_fit_after_each_of_its_operations() {
+    let seed = 15;
+    let mut random = Rng::with_seed(seed);
+    let mut state = state();
+    let mut model: Model = DEFINITIONS.iter().map(|name| (*name, Expected::default())).collect();
+    let (mut accepted, mut refused, mut stale) = (0, 0, 0);
+    for turn in 0..1500 {
+        let mut next = model.clone();
+        let (operations, breaks_at) = drawn(&mut next, &mut random);
+        let request = request(operations);
+        let mut command = prepared(&state, &request).unwrap_or_else(|refusal| panic!("{turn}: {refusal:?}"));
+        let steps = Steps::of(&command, None);
+        let mut scans = Scans::default();
+        let first = pass(&mut scans, &state, &request, &steps);
+        match (&breaks_at, &first) {
+            (None, Pass::Satisfied(_, read)) => {
+                assert_eq!(*read, state.revision());
+                // Another write of a config that no operation of the batch is of.
+                if needs_config_check(&command) && random.bool() {
+                    let definition = DEFINITIONS[random.usize(..2)];
+                    let key = "other".to_owned();
+                    let mut fits = model.clone();
+                    let n = any_value(&mut random);
+                    fits.get_mut(definition).unwrap().configs.insert(key.clone(), n.clone());
+                    if fits[definition].all_fit() {
+                        let checked = constraints(&request.write).any(|write| {
+                            write.definition() == definition && is_checked(&command, definition)
+                        });
+                        done(&mut state, vec![put(definition, &key, &n, Expect::Any)]);
+                        model = fits;
+                        set_configs_read(&mut command, *read);
+                        let verdict = apply(&mut state.clone(), &request, command.clone());
+                        // A step before the check may be rejected: the other config has its value.
+                        let is_applied = matches!(verdict, Verdict::Decided(Ok(_)));
+                        assert!(!(checked && is_applied), "{turn}: {command:?}");
+                        assert!(checked || verdict != Verdict::Stale, "{turn}: {command:?}");
+                        stale += u64::from(verdict == Verdict::Stale);
+                        // The scan that goes on finds what one from the beginning finds.
+                        let again = pass(&mut scans, &state, &request, &steps);
+                        let fresh = pass(&mut Scans::default(), &state, &request, &steps);
+                        let kind = |pass: &Pass| std::mem::discriminant(pass);
+                        assert_eq!(kind(&again), kind(&fresh), "{turn}: {again:?} {fresh:?}");
+                        continue;
+                    }
+                }
+                set_configs_read(&mut command, *read);
+                let verdict = apply(&mut state, &request, command);
+                assert!(matches!(verdict, Verdict::Decided(Ok(_))), "{turn}: {verdict:?}");
+                model = next;
+                accepted += 1;
+            }
+            (Some(place), Pass::Violated(refusal)) => {
+                assert_eq!(operation_of(refusal), Some(*place), "{turn}: {refusal:?}");
+                refused += 1;
+            }
+            other => panic!("{turn}: {other:?}, {:?}", request.write),
+        }
+    }
+    assert!(accepted > 300 && refused > 100 && stale > 20, "{accepted} {refused} {stale}");
+}
+
+/// Whether a command demands that the configs of a definition were checked.
+fn is_checked(command: &Command, definition: &str) -> bool {
+    let Command::Batch(steps) = command else { return false };
+    steps.iter().any(|step| {
+        let (Command::SetSchema { key, configs_read, .. } | Command::SetUnique { key, configs_read, .. }) =
+            &step.command
+        else {
+            return false;
+        };
+        key.as_str() == definition && configs_read.is_some()
+    })
+}
+
+fn verdict(state: &State, operations: Vec<Write>) -> Pass {
+    let request = request(operations);
+    let command = prepared(state, &request).unwrap();
+    pass(&mut Scans::default(), state, &request, &Steps::of(&command, None))
+}
+
+#[test]
+fn configs_are_mended_and_the_schema_changed_in_one_batch() {
+    let mut state = state();
+    let integer = json!({"type": "integer"});
+    done(&mut state, vec![put("d", "a", &json!("1"), Expect::Any), put("d", "b", &json!("2"), Expect::Any)]);
+    let mended = |key: &str, n: i64| put("d", key, &json!(n), Expect::Present);
+    let change = || schema("d", Some(&integer), false);
+    let Pass::Violated(Refusal::Breaks(1, violations)) = verdict(&state, vec![mended("a", 1), change()])
+    else {
+        panic!("`b` is a string")
+    };
+    let located = |name: &str| ["operations".into(), LocSegment::Index(1), name.into()];
+    assert_eq!(violations[0].loc[..], located("json_schema"));
+    assert_eq!(violations[1].loc[..3], located("config"));
+    // The other way round the configs do not fit when the schema changes; unless that is forced.
+    assert!(matches!(verdict(&state, vec![change(), remove("d", "a"), remove("d", "b")]), Pass::Violated(_)));
+    let patched = Write::PatchConfig {
+        definition: "d".into(),
+        key: "b".into(),
+        patch: Patch { format: PatchFormat::Merge, document: Document::new(json!({"n": 2})) },
+        expect: Expect::Present,
+    };
+    done(&mut state, vec![mended("a", 1), patched, change(), put("d", "c", &json!(3), Expect::Absent)]);
+    let forced =
+        vec![schema("d", Some(&json!({"type": "string"})), true), put("d", "a", &json!("x"), Expect::Any)];
+    done(&mut state, forced);
+    let found = state.definition("d").unwrap();
+    assert_eq!(found.config("a").unwrap().data.as_ref(), r#"{"n":"x"}"#);
+    assert_eq!(found.config("b").unwrap().data.as_ref(), r#"{"n":2}"#);
+}
+
+#[test]
+fn a_batch_brings_a_definition_its_configs_and_its_unique_paths() {
+    let mut state = state();
+    let configs = |second: i64| {
+        let second = put("f", "b", &json!(second), Expect::Absent);
+        vec![define("f"), put("f", "a", &json!(1), Expect::Absent), second, unique("f", &["n"])]
+    };
+    let Pass::Violated(Refusal::ConflictAt(violation)) = verdict(&state, configs(1)) else { panic!() };
+    assert_eq!(violation.loc, ["operations".into(), LocSegment::Index(3)]);
+    done(&mut state, configs(2));
+    let taken = request(vec![put("f", "c", &json!(2), Expect::Any)]);
+    assert!(prepared(&state, &taken).is_err());
+    // A definition that is deleted and made again has none of the configs that it had.
+    let restrict = false;
+    let delete = Write::DeleteDefinition { key: "f".into(), expect: Expect::Any, restrict };
+    done(&mut state, vec![delete, define("f"), schema("f", Some(&json!({"type": "string"})), false)]);
+    assert_eq!(state.definition("f").unwrap().by_key.len(), 0);
+}
+
+#[test]
+fn what_a_step_rests_on_must_be_the_same_in_a_later_state() {
+    let mut state = state();
+    done(&mut state, vec![put("d", "a", &json!(1), Expect::Any), put("e", "a", &json!(1), Expect::Any)]);
+    let patch = Patch { format: PatchFormat::Merge, document: Document::new(json!({"m": 2})) };
+    let (definition, key, expect) = ("e".into(), "a".into(), Expect::Present);
+    let request = request(vec![Write::PatchConfig { definition, key, patch, expect }, unique("d", &["n"])]);
+    let command = prepared(&state, &request).unwrap();
+    let steps = Steps::of(&command, None);
+    let mut scans = Scans::default();
+    assert_eq!(pass(&mut scans, &state, &request, &steps), Pass::Satisfied(1, state.revision()));
+    done(&mut state, vec![put("d", "b", &json!(2), Expect::Any)]);
+    assert_eq!(pass(&mut scans, &state, &request, &steps), Pass::Satisfied(1, state.revision()));
+    done(&mut state, vec![put("e", "a", &json!(2), Expect::Any)]);
+    assert_eq!(pass(&mut scans, &state, &request, &steps), Pass::Changed);
+}
+
+#[test]
+fn a_scan_is_of_one_operation_where_another_list_is_chosen() {
+    let mut state = state();
+    done(&mut state, vec![put("d", "a", &json!(1), Expect::Any)]);
+    let typed = |kind: &str| schema("d", Some(&json!({ "type": kind })), false);
+    let steps = |write: Write, place: u32| {
+        let mut steps = Steps::of(&prepared(&state, &request(vec![write])).unwrap(), None);
+        steps.steps[0].0 = place;
+        steps
+    };
+    let operations = vec![remove("e", "a"), typed("integer"), typed("string")];
+    let caller = request(Vec::new()).caller.clone();
+    let choice =
+        WriteRequest { caller, write: Write::Choice(crate::Choice { operations, conditions: 1, then: 1 }) };
+    let mut scans = Scans::default();
+    let then = pass(&mut scans, &state, &choice, &steps(typed("integer"), 1));
+    assert_eq!(then, Pass::Satisfied(1, state.revision()));
+    let otherwise = pass(&mut scans, &state, &choice, &steps(typed("string"), 2));
+    assert!(matches!(otherwise, Pass::Violated(_)), "{otherwise:?}");
+}
+
+#[test]
+fn a_scan_goes_on_only_after_the_same_steps() {
+    let steps = |writes: Vec<Write>| Steps::of(&prepared(&state(), &request(writes)).unwrap(), None);
+    let first = |n: i64| put("d", "a", &json!(n), Expect::Any);
+    let one = steps(vec![first(1), unique("d", &["n"]), unique("e", &["n"])]);
+    for (other, in_common) in [
+        (vec![first(1), unique("d", &["n"]), unique("e", &["n"])], 3),
+        (vec![first(1), unique("d", &[]), unique("e", &["n"])], 1),
+        (vec![first(2), unique("d", &["n"])], 0),
+    ] {
+        assert_eq!(one.in_common(&steps(other)), in_common);
+    }
+}
+
+#[test]
+fn a_batch_has_a_bounded_number_of_checks() {
+    let limits = Limits::default();
+    let many = |count: usize| Write::Batch((0..count).map(|_| unique("d", &["n"])).collect());
+    assert!(check_intake(&many(BATCH_CONFIG_CHECKS_MAX), &limits).is_ok());
+    assert!(check_intake(&many(BATCH_CONFIG_CHECKS_MAX + 1), &limits).is_err());
+}
+
+#[test]
+fn a_cluster_of_level_1_is_asked_for_no_such_batch() {
+    let state = State::new();
+    let refused = prepared(&state, &request(vec![unique("d", &[])]));
+    assert!(matches!(&refused, Err(Refusal::Conflict(text)) if text.contains("level 1")), "{refused:?}");
+}

@@ -1,0 +1,144 @@
+//! Dry runs: the answer that a write would get, and nothing else.
+//!
+//! The leader confirms that it leads, prepares the write as usual and lets the transition function decide it on a clone
+//! of the state, which is then discarded. So a dry run is validated exactly as the write is, in the same order. Where
+//! all configs of a definition must satisfy a change, they are checked on that state.
+//!
+//! **Invariant:** nothing is proposed and nothing is remembered. An answer is true of the state that it names; the write
+//! itself may meet another one.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::{
+    access::{Judged, judge},
+    budget::{Budget, may_be_inline, weight_of},
+    config_check::{Pass, Scans, Steps, needs_config_check, set_configs_read},
+    config_scan::{Cancelled, Pace},
+    content_of,
+    prepare::{Prepared, Rules, prepare},
+    redefine::keep_pace,
+};
+use crate::{
+    Service,
+    cpu_pool::{Cancel, Way, Weight},
+    request::{Decision, Effect, Principal, Refusal, WriteRequest},
+    retry::{Attempt, AttemptError, confirm_leadership},
+};
+use concord_consensus::{Consensus, WriteError};
+use concord_model::{
+    access_key::KeyUse,
+    command::{Applied, Command, Verdict},
+    limits::ENTRY_BYTES_MAX,
+    record::Revision,
+    time::Timestamp,
+};
+use concord_state::State;
+
+impl Service {
+    /// Tries a write on this node, which leads or did so a moment ago.
+    pub(super) async fn dry_run(
+        &self,
+        consensus: &Consensus,
+        request: &Arc<WriteRequest>,
+        deadline: Instant,
+    ) -> Attempt<Decision> {
+        self.clock_set(deadline).await;
+        confirm_leadership(consensus, deadline).await?;
+        let state = consensus.state();
+        let at = self.stamp(&state).await;
+        let Judged { principal, key } = judge(&state, request, || at)?;
+        let changes_definition = matches!(request.write.effect(), Effect::Define | Effect::Constrain);
+        if may_be_inline(&request.write) && !changes_definition {
+            let budget = Budget::inline();
+            let tried = try_on(
+                &state,
+                request,
+                (&principal, key.clone()),
+                at,
+                ((&self.inner.validators, self.limits(), &budget), None),
+            );
+            if !budget.is_abandoned() {
+                return tried;
+            }
+        }
+        let checks = request.write.constrains();
+        let weight = match (checks, changes_definition) {
+            (true, _) => Weight::Scan,
+            (false, true) => Weight::Long,
+            (false, false) => weight_of(&request.write),
+        };
+        let mut turn = self.inner.cpu_pool.turn(weight, deadline).await?;
+        let place = checks.then(|| turn.take_place());
+        let (service, request) = (self.clone(), Arc::clone(request));
+        let work = move |cancel: &Cancel, way: &mut Way| {
+            let _place = place;
+            let budget = Budget::in_pool(&request.write, cancel.clone());
+            let rules = (&service.inner.validators, service.limits(), &budget);
+            let mut pace = || keep_pace(cancel, way);
+            let check: Option<(&mut Pace<'_>, &Cancel)> = checks.then_some((&mut pace, cancel));
+            try_on(&state, &request, (&principal, key), at, (rules, check))
+        };
+        self.inner.cpu_pool.run_in(turn, deadline, work).await?
+    }
+}
+
+/// Checks the configs of the state that a command was prepared on, and enters into it that they were.
+fn check_configs(
+    state: &State,
+    request: &WriteRequest,
+    (command, definition_read): (&mut Command, Option<Revision>),
+    check: Option<(&mut Pace<'_>, &Cancel)>,
+) -> Attempt<()> {
+    let steps = Steps::of(command, definition_read);
+    let Some(check) = check else {
+        return Err(
+            Refusal::Internal("a change of a definition without a check of its configs".into()).into()
+        );
+    };
+    match Scans::default().pass(&request.write, &steps, state, check)? {
+        Ok(Pass::Satisfied(_, revision)) => set_configs_read(command, revision),
+        Ok(Pass::Violated(refusal)) => return Err(refusal.into()),
+        Ok(Pass::Changed) => {
+            return Err(
+                Refusal::Internal("a command does not fit the state that it was made on".into()).into()
+            );
+        }
+        Err(Cancelled) => {
+            return Err(AttemptError::Retry("the configs could not be checked in time".into()));
+        }
+    }
+    Ok(())
+}
+
+/// Decides a write on a clone of the state.
+fn try_on(
+    state: &State,
+    request: &WriteRequest,
+    (principal, key): (&Principal, Option<KeyUse>),
+    at: Timestamp,
+    (rules, check): (Rules<'_>, Option<(&mut Pace<'_>, &Cancel)>),
+) -> Attempt<Decision> {
+    let found = state.definition(request.write.definition());
+    let (mut command, definition_read) = match prepare(state, found, request, principal, rules)? {
+        Prepared::Propose { command, definition_read } => (command, definition_read),
+        Prepared::Known(outcome) => return Ok(Decision::new(outcome, None)),
+        Prepared::Read(applied) => return Ok(Decision::new(Ok(applied), None)),
+    };
+    if needs_config_check(&command) {
+        check_configs(state, request, (&mut command, definition_read), check)?;
+    }
+    let content = content_of(&command);
+    let proposal = request.proposal(at, command, definition_read, key);
+    if proposal.to_bytes().len() > ENTRY_BYTES_MAX {
+        return Err(WriteError::TooLarge.into());
+    }
+    match state.clone().apply(state.revision() + 1, &proposal).0 {
+        Verdict::Decided(outcome) => {
+            let outcome = outcome.map(|applied| Applied { revision: state.revision(), ..applied });
+            Ok(Decision::new(outcome, content))
+        }
+        Verdict::Stale => Err(AttemptError::Retry("the write was prepared on another state".into())),
+    }
+}

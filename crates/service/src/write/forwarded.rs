@@ -1,0 +1,237 @@
+//! Decides the writes that other nodes forward to this one.
+//!
+//! **Invariant:** one hop. A node that receives a forwarded write decides it or answers that it does not lead; it
+//! never forwards the write again.
+
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures::{
+    FutureExt as _, StreamExt as _,
+    future::BoxFuture,
+    stream::{self, BoxStream, FuturesUnordered},
+};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, timeout},
+};
+
+use crate::{
+    Service,
+    cpu_pool::Weight,
+    forward::{
+        INLINE_PARSE_BYTES_MAX, answer_time,
+        batching::BATCH_WRITES_MAX,
+        wire::{WireAnswer, WirePart, WireRequest, encode_part, remaining_of},
+    },
+    origin::Origin,
+    request::{Decision, Refusal, WriteRequest},
+    retry::{Attempt, AttemptError},
+};
+use concord_net::{
+    ReceiveError,
+    codec::{decode, encode},
+    trace,
+};
+
+/// How long the first decision of a call waits for others: usually one flush of the log decides all of them, and one
+/// part of the response is cheaper than many.
+const GATHER_TIME: Duration = Duration::from_millis(2);
+
+/// The answer to a call of several writes: a first part, and others if it does not have all decisions.
+pub struct Parts {
+    pub first: Bytes,
+    pub others: Option<BoxStream<'static, Bytes>>,
+}
+
+impl std::fmt::Debug for Parts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Parts(whole: {})", self.others.is_none())
+    }
+}
+
+impl Service {
+    /// Decides a write that another node has forwarded.
+    ///
+    /// # Errors
+    /// When this version can't read the body. Everything else is an answer.
+    pub async fn answer_write(&self, body: Bytes) -> Result<Bytes, ReceiveError> {
+        let json_depth = self.limits().json_depth;
+        let open = move |body: &[u8]| decode::<WireRequest<'static>>(body)?.open(json_depth);
+        let received = Instant::now();
+        let (remaining, request) = if body.len() > INLINE_PARSE_BYTES_MAX {
+            let deadline = received + time_to_decide(remaining_of(&body)?);
+            match self.inner.cpu_pool.run(Weight::Short, deadline, move |_| open(&body)).await {
+                Ok(opened) => opened?,
+                Err(refusal) => return Ok(encode(&WireAnswer::from(Err(refusal.into())))),
+            }
+        } else {
+            open(&body)?
+        };
+        let remaining = remaining.saturating_sub(received.elapsed());
+        let decided = self.in_decision_span(trace::at(0), self.decide_forwarded(request, remaining)).await;
+        Ok(encode(&WireAnswer::from(decided)))
+    }
+
+    /// Decides the writes of a forwarding batch, each by itself, and answers when all are decided: older versions know
+    /// only this call.
+    ///
+    /// # Errors
+    /// When this version can't read the body, or it holds more writes than a batch may. Everything else is an answer.
+    pub async fn answer_writes(&self, body: Bytes) -> Result<Bytes, ReceiveError> {
+        let mut answers: WirePart = self.decisions(&body)?.collect().await;
+        answers.sort_unstable_by_key(|(place, _)| *place);
+        Ok(encode(&answers.into_iter().map(|(_, answer)| answer).collect::<Vec<_>>()))
+    }
+
+    /// Decides the writes of a forwarding batch, each by itself. A write that waits for a lock does not delay the answers
+    /// to the others.
+    ///
+    /// # Errors
+    /// As for [`Self::answer_writes`].
+    pub async fn answer_writes_each(&self, body: Bytes) -> Result<Parts, ReceiveError> {
+        let mut decisions = self.decisions(&body)?;
+        drop(body);
+        let first = encode_part(&gather(&mut decisions).await);
+        if decisions.is_empty() {
+            return Ok(Parts { first, others: None });
+        }
+        let (send, receive) = mpsc::channel(BATCH_WRITES_MAX);
+        // It ends with the last write, whose time is bounded, or when the sender has gone.
+        tokio::spawn(Origin::current().serve(async move {
+            while !decisions.is_empty() {
+                let part = tokio::select! {
+                    part = gather(&mut decisions) => part,
+                    () = send.closed() => return,
+                };
+                if send.send(encode_part(&part)).await.is_err() {
+                    return;
+                }
+            }
+        }));
+        let others = stream::unfold(receive, async |mut receive: mpsc::Receiver<Bytes>| {
+            receive.recv().await.map(|part| (part, receive))
+        });
+        Ok(Parts { first, others: Some(others.boxed()) })
+    }
+
+    /// The decisions on the writes of a call, each with its place in the call, in the order in which they are made.
+    fn decisions(
+        &self,
+        body: &[u8],
+    ) -> Result<FuturesUnordered<BoxFuture<'static, (u16, WireAnswer)>>, ReceiveError> {
+        let requests: Vec<WireRequest<'static>> = decode(body)?;
+        if requests.len() > BATCH_WRITES_MAX {
+            return Err(ReceiveError::Malformed(format!("{} writes in one call", requests.len())));
+        }
+        let json_depth = self.limits().json_depth;
+        let decide = |(place, request): (u16, WireRequest<'static>)| {
+            let (service, trace) = (self.clone(), trace::at(usize::from(place)));
+            let decided = async move {
+                match request.open(json_depth) {
+                    Ok((remaining, request)) => {
+                        let deciding = service.decide_forwarded(request, remaining);
+                        service.in_decision_span(trace, deciding).await.into()
+                    }
+                    // It alone is refused; the others of its batch are decided.
+                    Err(error) => WireAnswer::Retry(format!("the leader: {error}")),
+                }
+            };
+            contained(decided).map(move |answer| (place, answer)).boxed()
+        };
+        Ok((0..).zip(requests).map(decide).collect())
+    }
+
+    async fn decide_forwarded(&self, request: WriteRequest, remaining: Duration) -> Attempt<Decision> {
+        let Some(consensus) = self.consensus() else { return Err(AttemptError::Retry(self.absence())) };
+        if !self.leads(consensus) {
+            return Err(AttemptError::Retry(format!("node {} does not lead", self.node_id())));
+        }
+        let _permit = self.inner.admission.try_acquire().map_err(|_| Refusal::Overloaded)?;
+        self.check_disk(&request.write)?;
+        let time = time_to_decide(remaining).min(self.time_for(&request.write));
+        let decided = self.decide(consensus, &Arc::new(request), Instant::now() + time).await;
+        tracing::debug!(is_decided = decided.is_ok(), "decided a write that another node has forwarded");
+        decided
+    }
+}
+
+/// The decision on one of several writes. A panic in it would take the answers to the others along.
+fn contained(decided: impl Future<Output = WireAnswer>) -> impl Future<Output = WireAnswer> {
+    // What it shares with others it shares also with those that panic in a call of their own.
+    AssertUnwindSafe(decided).catch_unwind().map(|answer| {
+        answer.unwrap_or_else(|_| WireAnswer::Unknown("the leader failed while it decided the write".into()))
+    })
+}
+
+/// How long the leader may take when the sender waits for `remaining`.
+fn time_to_decide(remaining: Duration) -> Duration {
+    remaining.saturating_sub(answer_time(remaining))
+}
+
+/// Waits for the next decision, and a moment for those that are made with it.
+async fn gather(decisions: &mut FuturesUnordered<BoxFuture<'static, (u16, WireAnswer)>>) -> WirePart {
+    let mut part: WirePart = decisions.next().await.into_iter().collect();
+    let others = async {
+        while let Some(next) = decisions.next().await {
+            part.push(next);
+        }
+    };
+    let _not_all = timeout(GATHER_TIME, others).await.is_err();
+    part
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Principal,
+        request::{Caller, Write},
+    };
+    use concord_model::{command::Expect, document::Document, limits::Limits};
+
+    #[tokio::test]
+    async fn a_panic_takes_no_answer_to_another_write_along() {
+        let failing = contained(async { panic!("a defect") }).map(|answer| (0, answer)).boxed();
+        let decided =
+            contained(async { WireAnswer::Retry("later".into()) }).map(|answer| (1, answer)).boxed();
+        let mut decisions: FuturesUnordered<_> = [failing, decided].into_iter().collect();
+        let mut part = gather(&mut decisions).await;
+        part.sort_unstable_by_key(|(place, _)| *place);
+        let [(0, WireAnswer::Unknown(_)), (1, WireAnswer::Retry(text))] = &part[..] else {
+            panic!("{part:?}")
+        };
+        assert_eq!(text, "later");
+    }
+
+    #[tokio::test]
+    async fn a_write_that_can_not_be_read_is_refused_by_itself() {
+        let directory = tempfile::tempdir().unwrap();
+        let service =
+            crate::testing::service(directory.path(), Limits { json_depth: 2, ..Limits::default() });
+        let write = |text: &str| {
+            let data = Document { text: text.into(), value: serde_json::Value::Null };
+            let (definition, key) = ("d".into(), "k".into());
+            let write = Write::WriteConfig { definition, key, data, expect: Expect::Any };
+            let principal = Principal::root();
+            let caller = Caller { principal, reason: None, idempotency_key: None, dry_run: false };
+            WriteRequest { caller, write }
+        };
+        let body = |requests: &[WriteRequest]| {
+            encode(
+                &requests
+                    .iter()
+                    .map(|request| WireRequest::of(request, Duration::from_secs(30)))
+                    .collect::<Vec<_>>(),
+            )
+        };
+        let batch = body(&[write("{}"), write("[[[[]]]]"), write("{}")]);
+        let answers: Vec<WireAnswer> = decode(&service.answer_writes(batch).await.unwrap()).unwrap();
+        // The node does not lead: that is the answer to the writes that it could read.
+        let is_unread =
+            |answer: &WireAnswer| matches!(answer, WireAnswer::Retry(text) if text.starts_with("the leader"));
+        assert_eq!(answers.iter().map(is_unread).collect::<Vec<_>>(), [false, true, false], "{answers:?}");
+        let many: Vec<WriteRequest> = (0..=BATCH_WRITES_MAX).map(|_| write("{}")).collect();
+        assert!(service.answer_writes(body(&many)).await.is_err());
+    }
+}

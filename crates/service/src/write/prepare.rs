@@ -1,0 +1,392 @@
+//! Prepares a write on the leader: validates it against one state and makes its command.
+//!
+//! What is costly or may fail is done here, before the log: schemas are compiled, data is validated, index entries are
+//! computed. The command carries the results and names the revision of the definition that they rest on.
+//!
+//! The order of validation is the contract's: definition key → definition exists → config key → config exists →
+//! preconditions → data. The definition key is validated by [`check_intake`] on the node that the caller asked.
+//!
+//! A rejection of a request with an idempotency key is left to the log wherever a command can be made: there it is
+//! remembered, and the request that is sent again gets the same answer.
+//!
+//! **Invariant:** nothing here changes anything; the same write against the same state gives the same answer.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::{
+    access::prepare_access,
+    batch::{check_operations, prepare_batch},
+    budget::Budget,
+    patch::prepare_patch,
+    redefine,
+    secrets::Secrets,
+    transaction::without_changes,
+    validators::{Validators, stored_schema, within},
+};
+use crate::request::{Caller, Effect, Principal, Refusal, Rollback, Write, WriteRequest};
+use concord_model::{
+    access_key::KeyUse,
+    command::{Applied, Command, Expect, Outcome, Proposal},
+    document::Document,
+    error::{Invalid, Rejection, Violation},
+    index,
+    key::Key,
+    limits::Limits,
+    patch::PatchFormat,
+    record::Revision,
+    schema::{Formats, Schema, SchemaRules, StoredSchema},
+    time::Timestamp,
+};
+use concord_state::{Collection, State};
+
+impl WriteRequest {
+    /// The entry for the log.
+    pub(super) fn proposal(
+        &self,
+        at: Timestamp,
+        command: Command,
+        definition_read: Option<Revision>,
+        key: Option<KeyUse>,
+    ) -> Proposal {
+        Proposal {
+            at,
+            by: self.caller.principal.id.as_str().into(),
+            reason: self.caller.reason.clone(),
+            request: self.caller.idempotency_key,
+            definition_read,
+            command,
+            key,
+        }
+    }
+}
+
+/// What became of a write before anything was proposed.
+#[derive(Debug, PartialEq)]
+pub(super) enum Prepared {
+    /// The same request was decided before.
+    Known(Outcome),
+    /// It changes nothing. The answer, which is true of this state.
+    Read(Applied),
+    /// It can be proposed.
+    Propose { command: Command, definition_read: Option<Revision> },
+}
+
+/// A write that could be proposed.
+#[derive(Debug, PartialEq)]
+pub(super) struct PreparedWrite {
+    pub(super) command: Command,
+    /// The revision of the definition that the command rests on.
+    pub(super) definition_read: Option<Revision>,
+    /// Whether this state meets its preconditions.
+    pub(super) precondition: Result<(), Rejection>,
+}
+
+/// The validators and limits that writes are prepared with, and what that may cost.
+pub(super) type Rules<'a> = (&'a Validators, &'a Limits, &'a Budget);
+
+/// The same with who asks: what they may not see, they may not change unseen.
+pub(super) type RulesFor<'a> = (Rules<'a>, &'a Principal);
+
+/// Validates what needs no state, on the node that the caller asked, before the write is sent anywhere.
+pub(super) fn check_intake(write: &Write, limits: &Limits) -> Result<(), Invalid> {
+    if write.effect() == Effect::Batch {
+        return check_operations(write.operations(), limits);
+    }
+    if write.access().is_some() {
+        return Ok(());
+    }
+    match write.effect() {
+        Effect::Define | Effect::Constrain => check_bytes("schema", write.document(), limits.schema_bytes)?,
+        Effect::Store => check_bytes("data", write.document(), limits.data_bytes)?,
+        // Data that keep secret values. A marker may be longer than what it stands for, and not by much.
+        Effect::Compute if is_replacement(write) => {
+            check_bytes("data", write.document(), limits.data_bytes.saturating_mul(2))?;
+        }
+        // What a patch makes is bounded when it is made, and stored data was accepted under the limits of its time.
+        Effect::Compute
+        | Effect::Restore
+        | Effect::Remove
+        | Effect::Read
+        | Effect::Batch
+        | Effect::Access => {}
+    }
+    let is_in_body = matches!(write, Write::CreateDefinition { .. });
+    let loc = if is_in_body { vec!["config_definition_key".into()] } else { Vec::new() };
+    Key::parse(write.definition()).map(drop).map_err(|error| Violation::at(loc, error.to_string()).into())
+}
+
+fn is_replacement(write: &Write) -> bool {
+    matches!(write, Write::PatchConfig { patch, .. } if patch.format == PatchFormat::Replace)
+}
+
+pub(super) fn check_bytes(what: &str, document: Option<&Document>, most: usize) -> Result<(), Invalid> {
+    let bytes = document.map_or(0, |document| document.text.len());
+    if bytes <= most {
+        return Ok(());
+    }
+    Err(Invalid::TooLarge(format!("the {what} takes {bytes} bytes, but the limit is {most} bytes")))
+}
+
+/// The remembered decision of a caller's request; another request with the same idempotency key is rejected.
+pub(super) fn decided_before(state: &State, caller: &Caller) -> Option<Outcome> {
+    let key = caller.idempotency_key.as_ref()?;
+    state.remembered(&key.id).map(|known| known.answer_to(key))
+}
+
+/// Validates a request against a state and makes its command. `found` is the write's definition in that state,
+/// `principal` its caller.
+pub(super) fn prepare(
+    state: &State,
+    found: Option<&Arc<Collection>>,
+    request: &WriteRequest,
+    principal: &Principal,
+    rules: Rules<'_>,
+) -> Result<Prepared, Refusal> {
+    if let Some(outcome) = decided_before(state, &request.caller)
+        && !concord_model::sabotage::is("retry-twice")
+    {
+        return Ok(Prepared::Known(outcome));
+    }
+    if let Some(write) = request.write.access() {
+        return prepare_access(state, principal, write);
+    }
+    let PreparedWrite { command, definition_read, precondition } =
+        prepare_write(state, found, &request.write, (rules, principal))?;
+    if let Some(succeeded) = without_changes(&command, request) {
+        let (revision, at) = (state.revision(), state.last_at());
+        return Ok(Prepared::Read(Applied { revision, at, created: succeeded }));
+    }
+    match precondition {
+        Err(rejection) if request.caller.idempotency_key.is_none() => Err(rejection.into()),
+        Ok(()) | Err(_) => Ok(Prepared::Propose { command, definition_read }),
+    }
+}
+
+/// Validates a write and makes its command. `found` is its definition in the state.
+pub(super) fn prepare_write(
+    state: &State,
+    found: Option<&Arc<Collection>>,
+    write: &Write,
+    (rules, principal): RulesFor<'_>,
+) -> Result<PreparedWrite, Refusal> {
+    let (_, limits, budget) = rules;
+    let secrets = Secrets::of(state, principal);
+    let existing = || found.ok_or(Rejection::DefinitionNotFound);
+    match write {
+        Write::CreateDefinition { key, indexes, schema, format_assertion } => {
+            let rules = rules_for(state.feature_level(), *format_assertion, None)?;
+            create_definition(found, key, (indexes, schema.as_ref(), rules), (limits, budget, secrets))
+        }
+        Write::SetIndexes { indexes, expect, .. } => {
+            set_indexes(existing()?, (indexes, *expect, state.feature_level()), (rules, secrets))
+        }
+        Write::DeleteDefinition { expect, restrict, .. } => {
+            Ok(delete_definition(existing()?, *expect, *restrict))
+        }
+        Write::WriteConfig { key, data, expect, .. } => {
+            write_config(existing()?, key, (data, *expect), (rules, Some(secrets)))
+        }
+        Write::DeleteConfig { key, expect, .. } => delete_config(existing()?, key, *expect),
+        Write::PatchConfig { key, patch, expect, .. } => {
+            prepare_patch(existing()?, key, (patch, *expect), (rules, secrets))
+        }
+        Write::Rollback(Rollback { id, key, data, expect, .. }) => {
+            let found = existing()?;
+            if found.definition.id != *id {
+                let text = "the definition was deleted and created again: the config belonged to the old one";
+                return Err(Refusal::NotThere(text.into()));
+            }
+            // What was stored is no caller's text.
+            write_config(found, key, (data, *expect), (rules, None))
+        }
+        Write::SetSchema(new) => {
+            redefine::set_schema(existing()?, new, (state.feature_level(), budget, secrets))
+        }
+        Write::SetUnique(new) => redefine::set_unique(existing()?, new),
+        Write::Batch(_) | Write::Choice(_) => prepare_batch(state, write, (rules, principal)),
+        // A batch prepares them itself.
+        Write::Check(_) | Write::Read { .. } => Err(Refusal::Internal("a read is no write".into())),
+        // `access` prepares it; it is no operation of a batch.
+        Write::Access(_) => Err(Refusal::Internal("a change of access keys is no write of a record".into())),
+    }
+}
+
+fn create_definition(
+    found: Option<&Arc<Collection>>,
+    key: &str,
+    (indexes, schema, rules): (&[String], Option<&Document>, SchemaRules),
+    (limits, budget, secrets): (&Limits, &Budget, Secrets<'_>),
+) -> Result<PreparedWrite, Refusal> {
+    let key = parse_key(key, "config_definition_key")?;
+    budget.charge_compilation(schema.map_or("", |schema| &schema.text))?;
+    let precondition = if found.is_some() { Err(Rejection::DefinitionExists) } else { Ok(()) };
+    let value = schema.map(|schema| &schema.value);
+    let checked = check_definition(indexes, value, rules, (limits, secrets));
+    rejection_first(&precondition, checked)?;
+    let schema = schema.map(|schema| StoredSchema { text: Arc::clone(&schema.text), formats: rules.formats });
+    let command = Command::CreateDefinition { key, indexes: indexes.to_vec(), schema };
+    Ok(PreparedWrite { command, definition_read: None, precondition })
+}
+
+/// How a new schema is compiled: by the level of the cluster, what its caller says of formats, and the definition's schema
+/// before it, which keeps what it had.
+pub(super) fn rules_for(
+    level: u32,
+    asked: Option<bool>,
+    before: Option<&StoredSchema>,
+) -> Result<SchemaRules, Refusal> {
+    let formats = match (asked, before) {
+        (Some(_), _) if level < 2 => {
+            let text = "the cluster is at feature level 1, where `format_assertion` is not known; leave it out, or upgrade all members";
+            return Err(Refusal::Conflict(text.into()));
+        }
+        (None, _) if level < 2 => Formats::ByDraft,
+        (Some(asked), _) => Formats::of(asked),
+        (None, Some(before)) => before.formats,
+        (None, None) => Formats::Asserted,
+    };
+    Ok(SchemaRules { formats, level })
+}
+
+fn check_definition(
+    indexes: &[String],
+    schema: Option<&Value>,
+    rules: SchemaRules,
+    (limits, secrets): (&Limits, Secrets<'_>),
+) -> Result<(), Invalid> {
+    // Compiled only to see that it can be; the validation of the first config caches the compiled schema.
+    let compiled = schema
+        .map(|schema| Schema::compile(schema, rules))
+        .transpose()
+        .map_err(|violations| Invalid::Violations(within("json_schema", violations)))?;
+    let paths =
+        index::check_paths(indexes, schema, limits.indexes, rules.level).map_err(Invalid::Violations)?;
+    let places = compiled.as_ref().and_then(Schema::secrets);
+    secrets.check_comparisons(places)?;
+    secrets.check_paths(places, &paths)
+}
+
+fn set_indexes(
+    found: &Collection,
+    (indexes, expect, level): (&[String], Expect, u32),
+    ((validators, limits, budget), secrets): (Rules<'_>, Secrets<'_>),
+) -> Result<PreparedWrite, Refusal> {
+    let precondition = check_definition_expect(expect, found);
+    let may_be_secret = found.may_have_secrets();
+    let found = &found.definition;
+    // Not compiled, but parsed and searched through its references for each path.
+    budget.charge_compilation(found.schema.as_deref().unwrap_or_default())?;
+    let schema = stored_schema(found)?;
+    let checked =
+        index::check_paths(indexes, schema.as_ref(), limits.indexes, level).map_err(Invalid::Violations);
+    let paths = rejection_first(&precondition, checked)?;
+    if may_be_secret {
+        let validator = validators.of(found, budget)?;
+        rejection_first(&precondition, secrets.check_paths(validator.secrets(), &paths))?;
+    }
+    if precondition.is_ok() {
+        redefine::check_unique_stay_indexed(found, indexes)?;
+        if found.indexing.reassigned(&found.indexes, indexes, level).is_none() {
+            // The log would reindex all configs at once, however many there are.
+            let text = "the indexed paths were changed too often while they are being indexed; ask again when that is done";
+            return Err(Refusal::Conflict(text.into()));
+        }
+    }
+    let command = Command::SetIndexes { key: found.key.clone(), indexes: indexes.to_vec(), expect };
+    Ok(PreparedWrite { command, definition_read: Some(found.revision), precondition })
+}
+
+fn delete_definition(found: &Collection, expect: Expect, restrict: bool) -> PreparedWrite {
+    let mut precondition = check_definition_expect(expect, found);
+    if precondition.is_ok() && restrict && !found.by_key.is_empty() {
+        precondition = Err(Rejection::DefinitionNotEmpty(found.by_key.len()));
+    }
+    let command = Command::DeleteDefinition { key: found.definition.key.clone(), expect, restrict };
+    PreparedWrite { command, definition_read: None, precondition }
+}
+
+fn write_config(
+    found: &Collection,
+    key: &str,
+    (data, expect): (&Document, Expect),
+    ((validators, _, budget), given): (Rules<'_>, Option<Secrets<'_>>),
+) -> Result<PreparedWrite, Refusal> {
+    let key = parse_key(key, "config_key")?;
+    let current = found.config(key.as_str()).map(|config| config.revision);
+    let mut precondition = check_expect(expect, current, Rejection::ConfigExists, Rejection::ConfigNotFound);
+    let validator = validators.of(&found.definition, budget)?;
+    let given = match (given, validator.secrets()) {
+        (Some(secrets), Some(places)) => secrets.check_given(places, &found.definition, data, budget)?,
+        (Some(_) | None, None) | (None, Some(_)) => Ok(()),
+    };
+    let checked = match given {
+        Ok(()) => validator.check(data, budget)?,
+        Err(invalid) => Err(invalid),
+    };
+    // A plain PUT of an absent config is refused for its data first.
+    let entries = if expect == Expect::Present { checked? } else { rejection_first(&precondition, checked)? };
+    if precondition.is_ok()
+        && let Some(taken) = found.unique_conflict(key.as_str(), &entries)
+    {
+        precondition = Err(taken);
+    }
+    let definition = found.definition.key.clone();
+    let command = Command::WriteConfig { definition, key, data: Arc::clone(&data.text), entries, expect };
+    Ok(PreparedWrite { command, definition_read: Some(found.definition.revision), precondition })
+}
+
+fn delete_config(found: &Collection, key: &str, expect: Expect) -> Result<PreparedWrite, Refusal> {
+    let key = parse_key(key, "config_key")?;
+    let current = found.config(key.as_str()).map(|config| config.revision);
+    let expect = if expect == Expect::Any { Expect::Present } else { expect };
+    let precondition = check_expect(expect, current, Rejection::ConfigExists, Rejection::ConfigNotFound);
+    let command = Command::DeleteConfig { definition: found.definition.key.clone(), key, expect };
+    Ok(PreparedWrite { command, definition_read: None, precondition })
+}
+
+/// Refuses a write for its rejection rather than for its violations; violations never become a command.
+pub(super) fn rejection_first<T>(
+    precondition: &Result<(), Rejection>,
+    checked: Result<T, Invalid>,
+) -> Result<T, Refusal> {
+    checked.map_err(|invalid| match precondition {
+        Err(rejection) => rejection.clone().into(),
+        Ok(()) => invalid.into(),
+    })
+}
+
+pub(super) fn parse_key(text: &str, name: &str) -> Result<Key, Refusal> {
+    Key::parse(text)
+        .map_err(|error| Invalid::from(Violation::at(vec![name.into()], error.to_string())).into())
+}
+
+/// Whether an existing definition meets a write's precondition.
+pub(super) fn check_definition_expect(expect: Expect, found: &Collection) -> Result<(), Rejection> {
+    let (exists, missing) = (Rejection::DefinitionExists, Rejection::DefinitionNotFound);
+    check_expect(expect, Some(found.definition.revision), exists, missing)
+}
+
+/// Whether a record, or its absence, meets a write's precondition.
+pub(super) fn check_expect(
+    expect: Expect,
+    current: Option<Revision>,
+    exists: Rejection,
+    missing: Rejection,
+) -> Result<(), Rejection> {
+    match (expect, current) {
+        (Expect::Any, _) | (Expect::Absent | Expect::None, None) | (Expect::Present, Some(_)) => Ok(()),
+        (Expect::At(asked), Some(current)) if asked == current => Ok(()),
+        (Expect::Read(read), current) if read == current => Ok(()),
+        // The record that was read a moment ago does not exist any more: the same as a failed precondition.
+        (Expect::At(_) | Expect::None | Expect::Read(_), Some(current)) => {
+            Err(Rejection::Precondition { current })
+        }
+        (Expect::Absent, Some(_)) => Err(exists),
+        (Expect::Present | Expect::At(_) | Expect::Read(_), None) => Err(missing),
+    }
+}
+
+#[cfg(test)]
+mod tests;

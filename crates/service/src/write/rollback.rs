@@ -1,0 +1,169 @@
+//! Rollback: writes the data that a config had at an earlier revision, as a new change.
+//!
+//! The history of this node or of another one has the data. It is validated against the definition as it is now, like
+//! the data of any other write.
+//!
+//! **Invariant:** a request that was decided before gets its remembered answer, whatever the history still has.
+
+use std::sync::Arc;
+
+use tokio::time::{Instant, timeout_at};
+
+use super::prepare::decided_before;
+use crate::{
+    Service,
+    cpu_pool::{Weight, late},
+    forward::INLINE_PARSE_BYTES_MAX,
+    memory_budget::{Reservation, Share},
+    request::{Caller, Consistency, Principal, Refusal, Rollback, Write, Written},
+};
+use concord_model::{
+    access_key::Verb,
+    command::Expect,
+    document::{self, Document},
+    error::{Invalid, Rejection},
+    limits::ENTRY_BYTES_MAX,
+    record::{Config, Revision},
+};
+use concord_state::State;
+
+/// The depth to which stored data is parsed: it was accepted under whatever limit was set at that time.
+const STORED_JSON_DEPTH_MAX: usize = 127;
+/// Bytes in memory of a text and its values, for each byte of the text: of common data.
+const PARSED_PART: usize = 8;
+
+/// What was looked up for the rollbacks of one batch: together they are of one state and have the time of one read.
+#[derive(Debug)]
+pub struct Rollbacks {
+    caller: Caller,
+    state: Option<Arc<State>>,
+    deadline: Instant,
+    bytes: usize,
+    /// For the texts and their values, until the batch is decided.
+    reservation: Reservation,
+}
+
+impl Rollbacks {
+    /// Counts the data of one more, before it is parsed.
+    fn add(&mut self, bytes: usize) -> Result<(), Refusal> {
+        self.bytes = self.bytes.saturating_add(bytes);
+        if self.bytes > ENTRY_BYTES_MAX {
+            let text =
+                format!("the configs that are rolled back have more than {ENTRY_BYTES_MAX} bytes of data");
+            return Err(Invalid::TooLarge(text).into());
+        }
+        self.reservation.grow(bytes.saturating_mul(PARSED_PART) as u64)
+    }
+}
+
+impl Service {
+    /// Writes the data that a config had at a revision; a deleted config is created again. The result has that data.
+    ///
+    /// # Errors
+    /// The write's refusals, and those of [`Self::config_at`].
+    pub async fn rollback(
+        &self,
+        caller: Caller,
+        (definition, key): (&str, &str),
+        to: Revision,
+        expect: Expect,
+    ) -> Result<Written, Refusal> {
+        // Decided before anything is looked up; the write itself asks again.
+        for verb in [Verb::Write, Verb::Read] {
+            caller.principal.authorize(verb, Some(definition))?;
+        }
+        let principal = caller.principal.clone();
+        let state = self.view(Consistency::LINEARIZABLE).await?;
+        if let Some(outcome) = decided_before(&state, &caller) {
+            let applied = outcome?;
+            let written = Written::new(applied, state.revision(), false, None);
+            // What it wrote may be no longer retained. That it was done is certain all the same.
+            return Ok(match self.config_written_at(definition, key, applied.revision).await {
+                Ok(config) => self.with_data(&principal, definition, written, &config).await,
+                Err(_) => written,
+            });
+        }
+        let config = self.config_as_of(&state, (definition, key), to, "body").await?;
+        let rollback = self.rollback_to(&state, (definition, key), &config, expect).await?;
+        let written = self.write(caller, Write::Rollback(rollback)).await?;
+        Ok(self.with_data(&principal, definition, written, &config).await)
+    }
+
+    /// Begins to look up what the rollbacks of one batch write.
+    #[must_use]
+    pub fn begin_rollbacks(&self, caller: &Caller) -> Rollbacks {
+        Rollbacks {
+            caller: caller.clone(),
+            state: None,
+            deadline: Instant::now() + self.inner.options.read_timeout,
+            bytes: 0,
+            reservation: self.inner.memory_budget.begin(Share::Callers),
+        }
+    }
+
+    /// A rollback as an operation of a batch: `found` is what was looked up for the ones before it.
+    ///
+    /// # Errors
+    /// As for [`Self::rollback`]; when the data of all of them are too many bytes.
+    pub async fn rollback_write(
+        &self,
+        found: &mut Rollbacks,
+        (definition, key): (&str, &str),
+        to: Revision,
+        expect: Expect,
+    ) -> Result<Write, Refusal> {
+        for verb in [Verb::Write, Verb::Read] {
+            found.caller.principal.authorize(verb, Some(definition))?;
+        }
+        let state = match &found.state {
+            Some(state) => Arc::clone(state),
+            None => Arc::clone(found.state.insert(self.view(Consistency::LINEARIZABLE).await?)),
+        };
+        if decided_before(&state, &found.caller).is_some() {
+            // The write is not prepared again, and its answer does not show the data.
+            let data = Document::new(serde_json::json!({}));
+            let (definition, key) = (definition.into(), key.into());
+            return Ok(Write::Rollback(Rollback { definition, id: 0, key, data, expect }));
+        }
+        let config = self.config_as_of(&state, (definition, key), to, "body");
+        let config = timeout_at(found.deadline, config).await.map_err(|_| late())??;
+        found.add(config.data.len())?;
+        Ok(Write::Rollback(self.rollback_to(&state, (definition, key), &config, expect).await?))
+    }
+
+    /// The write of what a config was.
+    async fn rollback_to(
+        &self,
+        state: &State,
+        (definition, key): (&str, &str),
+        config: &Config,
+        expect: Expect,
+    ) -> Result<Rollback, Refusal> {
+        let found = state.definition(definition).ok_or(Rejection::DefinitionNotFound)?;
+        let text = Arc::clone(&config.data);
+        let parse = move || {
+            document::parse(text.as_bytes(), STORED_JSON_DEPTH_MAX)
+                .map(|value| Document { text: Arc::clone(&text), value })
+        };
+        let deadline = Instant::now() + self.inner.options.write_timeout;
+        let data = match config.data.len() {
+            0..=INLINE_PARSE_BYTES_MAX => parse(),
+            _ => self.inner.cpu_pool.run(Weight::Short, deadline, move |_| parse()).await?,
+        };
+        let data = data.map_err(|error| Refusal::Internal(format!("stored data: {error}")))?;
+        let (id, key) = (found.definition.id, key.into());
+        Ok(Rollback { definition: definition.into(), id, key, data, expect })
+    }
+
+    async fn with_data(
+        &self,
+        principal: &Principal,
+        definition: &str,
+        written: Written,
+        config: &Config,
+    ) -> Written {
+        let of = (definition, written.applied.revision);
+        let (data, redacted) = self.shown_data(principal, of, Arc::clone(&config.data)).await;
+        Written { content: Some(data), redacted, ..written }
+    }
+}

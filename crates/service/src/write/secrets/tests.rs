@@ -1,0 +1,286 @@
+//! What a caller with and without the right to reveal may write.
+
+use serde_json::json;
+
+use super::*;
+use crate::{
+    request::{Caller, Compiled, NewSchema, WriteRequest},
+    testing::owner,
+    write::{
+        prepare::{Prepared, prepare},
+        validators::Validators,
+    },
+};
+use concord_model::{
+    command::{Command, Expect, Proposal, Verdict},
+    limits::Limits,
+    time::Timestamp,
+};
+
+fn blind() -> Principal {
+    owner(&[Verb::Read, Verb::Write, Verb::Define])
+}
+
+fn request(principal: Principal, write: Write) -> WriteRequest {
+    let caller = Caller { principal, reason: None, idempotency_key: None, dry_run: false };
+    WriteRequest { caller, write }
+}
+
+fn prepared(state: &State, request: &WriteRequest) -> Result<Prepared, Refusal> {
+    let found = state.definition(request.write.definition());
+    let budget = Budget::of_test(&request.write);
+    let rules = (&Validators::default(), &Limits::default(), &budget);
+    prepare(state, found, request, &request.caller.principal, rules)
+}
+
+fn apply(state: &mut State, request: &WriteRequest) {
+    let Prepared::Propose { command, definition_read } = prepared(state, request).unwrap() else { panic!() };
+    let proposal = request.proposal(Timestamp(1), command, definition_read, None);
+    assert!(matches!(state.apply(state.revision() + 1, &proposal).0, Verdict::Decided(Ok(_))));
+}
+
+fn schema() -> Value {
+    let secret = json!({"x-concord-secret": true});
+    json!({"properties": {
+        "pw": {"x-concord-secret": true, "type": ["string", "null"]}, "name": {},
+        "list": {"items": {"properties": {"token": secret}}}, "box": secret
+    }})
+}
+
+const DATA: &str = r#"{"pw":"hunter2","name":"n","list":[{"token":"t0"},{"token":"t1"}],"box":{"a":"b0"}}"#;
+
+/// A definition `d` with the config `k`, in a cluster of the level.
+fn state(level: u32) -> State {
+    let mut state = State::new();
+    if level > 1 {
+        let proposal = Proposal {
+            at: Timestamp(1),
+            by: "root".into(),
+            reason: None,
+            request: None,
+            definition_read: None,
+            command: Command::RaiseFeatureLevel { to: level },
+            key: None,
+        };
+        assert!(matches!(state.apply(1, &proposal).0, Verdict::Decided(Ok(_))));
+    }
+    let create = Write::CreateDefinition {
+        key: "d".into(),
+        indexes: vec!["name".into()],
+        schema: Some(Document::new(schema())),
+        format_assertion: None,
+    };
+    apply(&mut state, &request(Principal::root(), create));
+    apply(&mut state, &request(Principal::root(), put(serde_json::from_str(DATA).unwrap(), Expect::Absent)));
+    state
+}
+
+fn put(data: Value, expect: Expect) -> Write {
+    Write::WriteConfig { definition: "d".into(), key: "k".into(), data: Document::new(data), expect }
+}
+
+fn patch(format: PatchFormat, patch: Value) -> Write {
+    let patch = Patch { format, document: Document::new(patch) };
+    Write::PatchConfig { definition: "d".into(), key: "k".into(), patch, expect: Expect::Present }
+}
+
+/// The data that a write of `k` proposes, or what it is refused for.
+fn written(principal: Principal, write: Write) -> Result<Value, String> {
+    match prepared(&state(2), &request(principal, write)) {
+        Ok(Prepared::Propose { command: Command::WriteConfig { data, .. }, .. }) => {
+            assert!(!data.contains("$concord-keep"), "{data}");
+            Ok(serde_json::from_str(&data).unwrap())
+        }
+        Ok(other) => panic!("{other:?}"),
+        Err(Refusal::Invalid(Invalid::Violations(violations))) => {
+            let text = format!("{violations:?}");
+            assert!(!["hunter", "t0", "t1", "b0"].iter().any(|secret| text.contains(secret)), "{text}");
+            let loc = |violation: &Violation| {
+                let names = violation.loc.iter().map(|segment| match segment {
+                    LocSegment::Name(name) => name.clone(),
+                    LocSegment::Index(index) => index.to_string(),
+                });
+                names.collect::<Vec<_>>().join(".")
+            };
+            Err(violations.iter().map(loc).collect::<Vec<_>>().join(" "))
+        }
+        Err(Refusal::TestFailed(_)) => Err("test".into()),
+        Err(refusal) => panic!("{refusal:?}"),
+    }
+}
+
+fn data() -> Value {
+    serde_json::from_str(DATA).unwrap()
+}
+
+fn with(change: impl FnOnce(&mut Value)) -> Value {
+    let mut data = data();
+    change(&mut data);
+    data
+}
+
+#[test]
+fn a_record_that_is_written_back_with_null_is_refused_without_reveal() {
+    let all_null = json!({"pw": null, "name": "n2", "list": [{"token": null}], "box": null});
+    for principal in [blind(), owner(&[Verb::Write])] {
+        assert_eq!(written(principal.clone(), put(all_null.clone(), Expect::Present)), Err("data.pw".into()));
+        let merge = patch(PatchFormat::Merge, json!({"box": null}));
+        assert_eq!(written(principal.clone(), merge), Err("patch.box".into()), "it would remove the value");
+        let replace =
+            patch(PatchFormat::Json, json!([{"op": "replace", "path": "/list/0/token", "value": null}]));
+        assert_eq!(written(principal, replace), Err("data.list.0.token".into()));
+    }
+    let seeing = owner(&[Verb::Write, Verb::Reveal]);
+    for principal in [seeing, Principal::root()] {
+        assert_eq!(written(principal.clone(), put(all_null.clone(), Expect::Present)), Ok(all_null.clone()));
+        let merge = patch(PatchFormat::Merge, json!({"box": null}));
+        let removed = with(|data| drop(data.as_object_mut().unwrap().shift_remove("box")));
+        assert_eq!(written(principal, merge), Ok(removed));
+    }
+}
+
+#[test]
+fn a_marker_leaves_a_secret_value_as_it_is() {
+    let keep = json!({"$concord-keep": true});
+    let kept = json!({"pw": keep, "name": "n2", "list": [{"token": keep}, {"token": "new"}], "box": keep});
+    let expected = json!({"pw": "hunter2", "name": "n2", "list": [{"token": "t0"}, {"token": "new"}], "box": {"a": "b0"}});
+    for principal in [blind(), Principal::root()] {
+        let replace = patch(PatchFormat::Replace, kept.clone());
+        assert_eq!(written(principal.clone(), replace), Ok(expected.clone()));
+        let merge = patch(PatchFormat::Merge, json!({"pw": keep, "name": "n2"}));
+        assert_eq!(written(principal.clone(), merge), Ok(with(|data| data["name"] = "n2".into())));
+        let add = patch(PatchFormat::Json, json!([{"op": "add", "path": "/pw", "value": keep}]));
+        assert_eq!(written(principal.clone(), add), Ok(data()));
+        for (write, place) in [
+            (put(json!({"pw": keep}), Expect::Absent), "data.pw"),
+            (put(json!({"name": keep}), Expect::None), "data.name"),
+            (patch(PatchFormat::Replace, json!({"name": keep})), "data.name"),
+            (patch(PatchFormat::Replace, json!({"list": [{}, {}, {"token": keep}]})), "data.list.2.token"),
+            (patch(PatchFormat::Replace, json!({"pw": {"$concord-keep": ["pw"]}})), "data.pw"),
+            (patch(PatchFormat::Merge, json!({"box": {"a": keep}})), "data.box"),
+        ] {
+            let shown = format!("{write:?}");
+            if shown.contains("Absent") || shown.contains("expect: None") {
+                continue_with_new(principal.clone(), write, place);
+            } else {
+                assert_eq!(written(principal.clone(), write), Err(place.into()), "{shown}");
+            }
+        }
+    }
+}
+
+/// A create of another config.
+fn continue_with_new(principal: Principal, write: Write, place: &str) {
+    let Write::WriteConfig { definition, data, expect, .. } = write else { panic!() };
+    let write = Write::WriteConfig { definition, key: "new".into(), data, expect };
+    assert_eq!(written(principal, write), Err(place.into()));
+}
+
+#[test]
+fn a_patch_tells_nothing_of_a_secret_value() {
+    let json = |operations: Value| patch(PatchFormat::Json, operations);
+    let expect = |operations: Value, expected: Result<Value, &str>| {
+        let shown = operations.to_string();
+        assert_eq!(written(blind(), json(operations)), expected.map_err(str::to_owned), "{shown}");
+    };
+    // A right guess and a wrong one have the same answer.
+    for guess in ["hunter2", "hunter3"] {
+        expect(json!([{"op": "test", "path": "/pw", "value": guess}]), Err("test"));
+    }
+    expect(json!([{"op": "test", "path": "/box/a", "value": "b0"}]), Err("patch.0"));
+    expect(json!([{"op": "copy", "from": "/pw", "path": "/name"}]), Err("data.name"));
+    expect(json!([{"op": "move", "from": "/box", "path": "/name"}]), Err("data.name"));
+    expect(json!([{"op": "copy", "from": "/box/a", "path": "/name"}]), Err("patch.0"));
+    expect(json!([{"op": "copy", "from": "", "path": "/name"}]), Err("data.name.pw"));
+    expect(json!([{"op": "copy", "from": "/list", "path": "/name"}]), Err("data.name.0.token"));
+    expect(json!([{"op": "copy", "from": "/pw", "path": "/box"}]), Err("data.box"));
+    expect(json!([{"op": "add", "path": "/box/b", "value": 1}]), Err("data.box"));
+    expect(json!([{"op": "replace", "path": "/pw/$concord-keep", "value": ["box"]}]), Err("data.pw"));
+    // What is not secret can be changed, and a secret value replaced or removed.
+    expect(
+        json!([{"op": "replace", "path": "/pw", "value": "new"}]),
+        Ok(with(|data| data["pw"] = "new".into())),
+    );
+    expect(
+        json!([{"op": "remove", "path": "/list/0"}]),
+        Ok(with(|data| data["list"] = json!([{"token": "t1"}]))),
+    );
+    expect(
+        json!([{"op": "remove", "path": "/box"}, {"op": "add", "path": "/more", "value": 1}]),
+        Ok(with(|data| {
+            data.as_object_mut().unwrap().shift_remove("box");
+            data["more"] = 1.into();
+        })),
+    );
+    // Who may see the values may also move them.
+    let moved = json!([{"op": "copy", "from": "/pw", "path": "/name"}, {"op": "test", "path": "/pw", "value": "hunter2"}]);
+    assert_eq!(written(Principal::root(), json(moved)), Ok(with(|data| data["name"] = "hunter2".into())));
+}
+
+#[test]
+fn the_steps_of_a_batch_are_validated_for_its_caller() {
+    let writes = || vec![patch(PatchFormat::Json, json!([{"op": "copy", "from": "/pw", "path": "/name"}]))];
+    let batch = |principal| prepared(&state(2), &request(principal, Write::Batch(writes())));
+    assert!(matches!(batch(blind()), Err(Refusal::Invalid(_))));
+    assert!(batch(Principal::root()).is_ok());
+}
+
+fn set_schema(schema: Option<Value>) -> Write {
+    Write::SetSchema(NewSchema {
+        key: "d".into(),
+        schema: schema.map(Document::new),
+        format_assertion: None,
+        expect: Expect::Present,
+        force: false,
+        compiled: Compiled::default(),
+    })
+}
+
+#[test]
+fn who_may_not_see_the_values_can_not_change_the_schema_that_hides_them() {
+    let forbidden = Err(Refusal::Forbidden { verb: Verb::Reveal, operation: None });
+    // Each would show a value, or whether a guess of it is right.
+    for new in [
+        None,
+        Some(json!({})),
+        Some(json!({"properties": {"name": {}, "pw": {"x-concord-secret": true, "const": "hunter2"}}})),
+    ] {
+        let of = |principal| prepared(&state(2), &request(principal, set_schema(new.clone())));
+        assert_eq!(of(blind()), forbidden);
+        for principal in [owner(&[Verb::Define, Verb::Reveal]), Principal::root()] {
+            assert!(of(principal).is_ok());
+        }
+    }
+}
+
+#[test]
+fn a_secret_place_is_not_indexed() {
+    let refused = |write: Write| match prepared(&state(2), &request(Principal::root(), write)) {
+        Err(Refusal::Invalid(Invalid::Violations(violations))) => violations.len(),
+        Ok(_) => 0,
+        Err(refusal) => panic!("{refusal:?}"),
+    };
+    let indexes = |paths: &[&str]| paths.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>();
+    let set = |paths: &[&str]| Write::SetIndexes {
+        key: "d".into(),
+        indexes: indexes(paths),
+        expect: Expect::Present,
+    };
+    assert_eq!(refused(set(&["name"])), 0);
+    assert_eq!(refused(set(&["name", "pw", "list", "box"])), 3, "through and above a place as well");
+    let create = Write::CreateDefinition {
+        key: "e".into(),
+        indexes: indexes(&["pw"]),
+        schema: Some(Document::new(schema())),
+        format_assertion: None,
+    };
+    assert_eq!(refused(create.clone()), 1);
+    let marked = json!({"properties": {"name": {"x-concord-secret": true}}});
+    assert_eq!(refused(set_schema(Some(marked.clone()))), 1, "`name` is indexed");
+    // The first version knows no marks: as long as it may be in the cluster, all is as it was.
+    let old = state(1);
+    assert!(prepared(&old, &request(Principal::root(), create)).is_ok());
+    assert!(prepared(&old, &request(Principal::root(), set_schema(Some(marked)))).is_ok());
+    let keep = put(json!({"name": {"$concord-keep": true}}), Expect::Present);
+    assert!(prepared(&old, &request(Principal::root(), keep)).is_ok());
+}

@@ -1,0 +1,243 @@
+//! The validators of configs: compiled schemas, cached by the revision of their definition.
+//!
+//! Compiling a schema costs a hundred times what validating a document costs. A definition that changes has another
+//! revision, so nothing in the cache is ever stale.
+//!
+//! **Invariant:** the cache is bounded by the number of its schemas and by what they take when they are compiled: a
+//! kilobyte of text may become megabytes.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use serde_json::Value;
+
+use super::budget::Budget;
+use crate::request::Refusal;
+use concord_model::{
+    document::Document,
+    error::{Invalid, LocSegment, Violation},
+    index::{self, StoredPath},
+    limits::CACHED_SCHEMAS_BYTES_MAX,
+    record::{Definition, Entries, Revision},
+    schema::{Formats, Schema, SchemaRules, secret::SecretPlaces},
+};
+
+/// Cached schemas: what a busy cluster uses at once.
+const CACHED_MAX: usize = 512;
+
+/// Validates the data of a definition's configs.
+#[derive(Debug)]
+pub(crate) struct Validator {
+    schema: Option<Schema>,
+    paths: Vec<StoredPath>,
+    /// Approximate bytes of the compiled schema.
+    bytes: usize,
+}
+
+impl Validator {
+    /// The secret places of the data; `None` when there are none.
+    pub(crate) fn secrets(&self) -> Option<&SecretPlaces> {
+        self.schema.as_ref().and_then(Schema::secrets)
+    }
+
+    /// Compiles the schema of a stored definition.
+    fn of(definition: &Definition) -> Result<Self, Refusal> {
+        let formats = definition.schema.as_ref().map_or(Formats::ByDraft, |schema| schema.formats);
+        let schema = stored_schema(definition)?
+            .map(|value| Schema::compile(&value, SchemaRules::of_stored(formats)))
+            .transpose()
+            .map_err(|violations| broken(definition, &format!("does not compile: {violations:?}")))?;
+        let bytes = schema.as_ref().map_or(0, Schema::weight_bytes);
+        Ok(Self { schema, paths: index::stored_paths(definition), bytes })
+    }
+
+    /// Validates a config's data and computes its index entries, within the budget.
+    ///
+    /// # Errors
+    /// The refusal by the budget; within it the data may be invalid.
+    pub(super) fn check(
+        &self,
+        data: &Document,
+        budget: &Budget,
+    ) -> Result<Result<Entries, Invalid>, Refusal> {
+        budget.charge_data(data.text.len(), self.paths.len())?;
+        let invalid = |violations| Invalid::Violations(within("data", violations));
+        match &self.schema {
+            Some(schema) => {
+                let price = match schema.price(&data.value) {
+                    Ok(price) => price,
+                    Err(violation) => return Ok(Err(invalid(vec![violation]))),
+                };
+                budget.charge_check(price)?;
+                if let Err(violations) = schema.check_priced(&data.value, price) {
+                    return Ok(Err(invalid(violations)));
+                }
+            }
+            None if data.value.is_object() => {}
+            None => {
+                return Ok(Err(Violation::at(vec!["data".into()], "data must be an object").into()));
+            }
+        }
+        let entries = match index::entries(&self.paths, &data.value) {
+            Ok(entries) => entries,
+            Err(violation) => return Ok(Err(invalid(vec![violation]))),
+        };
+        let indexed: usize = entries.iter().map(|entry| entry.value.len()).sum();
+        budget.charge_entry(data.text.len() + indexed)?;
+        Ok(Ok(entries))
+    }
+}
+
+/// The value of a definition's schema.
+pub(super) fn stored_schema(definition: &Definition) -> Result<Option<Value>, Refusal> {
+    definition
+        .schema
+        .as_deref()
+        .map(serde_json::from_str)
+        .transpose()
+        .map_err(|error| broken(definition, &format!("is not JSON: {error}")))
+}
+
+fn broken(definition: &Definition, what: &str) -> Refusal {
+    Refusal::Internal(format!("the stored schema of {:?} at {} {what}", definition.key, definition.revision))
+}
+
+/// The violations of a part as violations of the whole; `name` is the member that holds the part.
+pub(super) fn within(name: &str, mut violations: Vec<Violation>) -> Vec<Violation> {
+    for violation in &mut violations {
+        violation.loc.insert(0, LocSegment::from(name));
+    }
+    violations
+}
+
+/// The validators that were used last.
+#[derive(Debug, Default)]
+pub(crate) struct Validators {
+    cache: Mutex<Cache>,
+}
+
+#[derive(Debug, Default)]
+struct Cache {
+    by_definition: BTreeMap<(Revision, Revision), Slot>,
+    bytes: usize,
+    /// Counts the uses; the slot with the least number was used longest ago.
+    uses: u64,
+}
+
+#[derive(Debug)]
+struct Slot {
+    validator: Arc<Validator>,
+    last_use: u64,
+}
+
+impl Validators {
+    /// The validator of a definition, if it is cached.
+    pub(super) fn known(&self, definition: &Definition) -> Option<Arc<Validator>> {
+        self.lock().find((definition.id, definition.revision))
+    }
+
+    /// The validator of a definition. Two callers may compile the same one at once; one of the two is cached.
+    pub(super) fn of(&self, definition: &Definition, budget: &Budget) -> Result<Arc<Validator>, Refusal> {
+        let id = (definition.id, definition.revision);
+        if let Some(validator) = self.lock().find(id) {
+            return Ok(validator);
+        }
+        budget.charge_compilation(definition.schema.as_deref().unwrap_or_default())?;
+        let validator = Arc::new(Validator::of(definition)?);
+        self.lock().insert(id, Arc::clone(&validator));
+        Ok(validator)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Cache> {
+        // Nothing panics while it is held, except for lack of memory; its entries are complete in any case.
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Cache {
+    fn find(&mut self, id: (Revision, Revision)) -> Option<Arc<Validator>> {
+        self.uses += 1;
+        let slot = self.by_definition.get_mut(&id)?;
+        slot.last_use = self.uses;
+        Some(Arc::clone(&slot.validator))
+    }
+
+    fn insert(&mut self, id: (Revision, Revision), validator: Arc<Validator>) {
+        self.remove(id);
+        // An older revision of the same definition is not needed again.
+        while let Some(old) = self.by_definition.range((id.0, 0)..id).next().map(|(old, _)| *old) {
+            self.remove(old);
+        }
+        let bytes = validator.bytes;
+        while self.by_definition.len() >= CACHED_MAX || self.bytes + bytes > CACHED_SCHEMAS_BYTES_MAX {
+            let oldest = self.by_definition.iter().min_by_key(|(_, slot)| slot.last_use).map(|(id, _)| *id);
+            let Some(oldest) = oldest else { break };
+            self.remove(oldest);
+        }
+        self.uses += 1;
+        self.bytes += bytes;
+        self.by_definition.insert(id, Slot { validator, last_use: self.uses });
+    }
+
+    fn remove(&mut self, id: (Revision, Revision)) {
+        if let Some(slot) = self.by_definition.remove(&id) {
+            self.bytes -= slot.validator.bytes;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn validator(bytes: usize) -> Arc<Validator> {
+        Arc::new(Validator { schema: None, paths: Vec::new(), bytes })
+    }
+
+    #[test]
+    fn the_cache_is_bounded_by_number_and_evicts_the_validator_used_longest_ago() {
+        let mut cache = Cache::default();
+        let most = u64::try_from(CACHED_MAX).unwrap();
+        for id in 1..=most {
+            cache.insert((id, id), validator(1));
+        }
+        assert!(cache.find((1, 1)).is_some());
+        cache.insert((most + 1, most + 1), validator(1));
+        assert_eq!(cache.by_definition.len(), CACHED_MAX);
+        assert!(cache.find((1, 1)).is_some(), "it was used just now");
+        assert!(cache.find((2, 2)).is_none(), "it was used longest ago");
+    }
+
+    #[test]
+    fn the_cache_is_bounded_by_bytes() {
+        let mut cache = Cache::default();
+        for id in 1..=100 {
+            cache.insert((id, id), validator(CACHED_SCHEMAS_BYTES_MAX / 4));
+        }
+        assert_eq!(cache.by_definition.len(), 4);
+        assert_eq!(cache.bytes, CACHED_SCHEMAS_BYTES_MAX);
+        cache.insert((200, 200), validator(CACHED_SCHEMAS_BYTES_MAX));
+        assert_eq!(cache.by_definition.len(), 1);
+    }
+
+    #[test]
+    fn a_newer_revision_replaces_the_older_one() {
+        let mut cache = Cache::default();
+        cache.insert((7, 7), validator(10));
+        cache.insert((7, 9), validator(10));
+        cache.insert((7, 9), validator(20));
+        assert!(cache.find((7, 7)).is_none());
+        assert!(cache.find((7, 9)).is_some());
+        assert_eq!(cache.bytes, 20);
+    }
+
+    #[test]
+    fn violations_of_the_data_become_violations_of_the_body() {
+        let violations =
+            within("data", vec![Violation::at(vec![LocSegment::Index(3)], "bad"), Violation::new("worse")]);
+        assert_eq!(violations[0].loc, vec![LocSegment::from("data"), LocSegment::Index(3)]);
+        assert_eq!(violations[1].loc, vec![LocSegment::from("data")]);
+    }
+}

@@ -1,0 +1,275 @@
+//! The access keys of the cluster, and in whose name something may be decided.
+//!
+//! Whether a key may do something is judged before the log, by the node that was asked and by the leader. Here it is
+//! decided again, from what the log says: a proposal names the key as it was when it was judged. If that key is gone,
+//! has expired or has another secret, nothing is decided; if only something else of it has changed, the verdict is
+//! stale, and the leader judges again by the key as it is. So the grants are not looked at here, and still no entry after
+//! a change of them rests on those before.
+//!
+//! **Invariants:** once a key is revoked, nothing is decided in its name. While the root key is disabled, nothing is
+//! decided in its name, and there is a key that may manage keys and never expires. One that expires does not count:
+//! nothing would be decided when its time comes, and nobody could manage keys from then on.
+
+use std::{cmp::Ordering, sync::Arc};
+
+use super::{Edit, State, apply::EntryContext, digest, index::tree::Item};
+use concord_model::{
+    access_key::{AccessKey, Grants, KeyId, KeySecret, SECRETS_MAX, Verb, day_of},
+    command::{ACCESS_KEYS_LEVEL, AccessCommand, Applied, Expect, KeyTerms, Outcome, Proposal, Verdict},
+    error::Rejection,
+    limits::ACCESS_KEYS_MAX,
+    time::Timestamp,
+};
+
+/// An access key by its id.
+#[derive(Debug, Clone)]
+pub(super) struct ByKeyId(Arc<AccessKey>);
+
+impl Item for ByKeyId {
+    type SearchKey<'a> = &'a KeyId;
+    type Bound = KeyId;
+    type Weight = ();
+
+    fn search_key(&self) -> &KeyId {
+        &self.0.id
+    }
+
+    fn bound(&self) -> KeyId {
+        self.0.id.clone()
+    }
+
+    fn search_key_of(bound: &KeyId) -> &KeyId {
+        bound
+    }
+
+    fn compare(a: &KeyId, b: &KeyId) -> Ordering {
+        a.cmp(b)
+    }
+
+    fn weight(&self) {}
+}
+
+/// The bytes of a key's texts.
+pub(super) fn key_bytes(key: &AccessKey) -> u64 {
+    let patterns = key.grants.0.iter().flat_map(|grant| &grant.definitions);
+    let texts: usize = patterns.map(|pattern| 32 + pattern.as_str().len()).sum();
+    (key.name.len() + texts + 32 * key.grants.0.len()) as u64
+}
+
+impl State {
+    /// The access key with this id.
+    #[must_use]
+    pub fn access_key(&self, id: &KeyId) -> Option<&Arc<AccessKey>> {
+        self.access_keys.get(id).map(|found| &found.0)
+    }
+
+    /// All access keys by id.
+    pub fn access_keys(&self) -> impl Iterator<Item = &Arc<AccessKey>> {
+        self.access_keys.from(0).map(|found| &found.0)
+    }
+
+    /// How many access keys there are.
+    #[must_use]
+    pub fn access_key_count(&self) -> u64 {
+        self.access_keys.len()
+    }
+
+    /// Whether the root key is disabled.
+    #[must_use]
+    pub fn is_root_disabled(&self) -> bool {
+        self.root_disabled
+    }
+
+    /// The verdict when the one in whose name a proposal is made may make none, or none on what was judged.
+    pub(super) fn refused_author(&self, at: Timestamp, proposal: &Proposal) -> Option<Verdict> {
+        if self.feature_level() < ACCESS_KEYS_LEVEL || concord_model::sabotage::is("author-not-decided-again")
+        {
+            return None;
+        }
+        let rejected = |rejection| Some(Verdict::Decided(Err(rejection)));
+        let Some(author) = &proposal.key else {
+            let is_root = !proposal.command.is_of_the_cluster();
+            return if is_root && self.root_disabled { rejected(Rejection::RootDisabled) } else { None };
+        };
+        let key = self.access_key(&author.id).filter(|key| key.is_valid_at(at));
+        let Some(key) = key.filter(|key| key.secret_at(author.secret, at).is_some()) else {
+            return rejected(Rejection::KeyEnded);
+        };
+        (key.revision != author.revision).then_some(Verdict::Stale)
+    }
+
+    /// Whether the key that a command changes is another one than the leader read.
+    pub(super) fn is_access_stale(&self, command: &AccessCommand) -> bool {
+        match command {
+            AccessCommand::Change { id, expect: Expect::Read(read), .. }
+            | AccessCommand::Revoke { id, expect: Expect::Read(read) }
+            | AccessCommand::Rotate { id, expect: Expect::Read(read), .. } => {
+                self.access_key(id).map(|key| key.revision) != *read
+            }
+            AccessCommand::Create { .. }
+            | AccessCommand::Change { .. }
+            | AccessCommand::Revoke { .. }
+            | AccessCommand::Rotate { .. }
+            | AccessCommand::MarkUsed { .. }
+            | AccessCommand::DisableRoot
+            | AccessCommand::EnableRoot => false,
+        }
+    }
+
+    pub(super) fn decide_access(
+        &mut self,
+        context: EntryContext,
+        by: &str,
+        command: &AccessCommand,
+        edits: &mut Vec<Edit>,
+    ) -> Outcome {
+        let EntryContext { revision, at, .. } = context;
+        let mut created = false;
+        if self.feature_level() < ACCESS_KEYS_LEVEL {
+            // No leader proposes it there: such a state has no place for a key.
+            return Ok(Applied { revision, at, created });
+        }
+        match command {
+            AccessCommand::Create { id, terms, sha256 } => {
+                let key = self.new_key(context, by, (id, terms, sha256))?;
+                self.put_key(None, Some(key), edits);
+                created = true;
+            }
+            AccessCommand::Change { id, terms, expect } => {
+                let before = self.expect_key(id, *expect)?;
+                self.expect_key_for_keys(Some((id, &terms.grants, terms.expires_at)), self.root_disabled)?;
+                let KeyTerms { name, grants, quota, expires_at } = terms.clone();
+                let old = (*before).clone();
+                let after = AccessKey { name, grants, quota, expires_at, modified_at: at, revision, ..old };
+                self.put_key(Some(before), Some(after), edits);
+            }
+            AccessCommand::Revoke { id, expect } => {
+                let before = self.expect_key(id, *expect)?;
+                self.expect_key_for_keys(Some((id, &Grants::default(), None)), self.root_disabled)?;
+                self.put_key(Some(before), None, edits);
+            }
+            AccessCommand::Rotate { id, sha256, grace_us, expect } => {
+                let before = self.expect_key(id, *expect)?;
+                let secrets = rotated(&before.secrets, context, *sha256, *grace_us);
+                let after = AccessKey { secrets, modified_at: at, revision, ..(*before).clone() };
+                self.put_key(Some(before), Some(after), edits);
+            }
+            AccessCommand::MarkUsed { ids } => {
+                let day = Some(day_of(at));
+                for id in ids {
+                    let Some(before) = self.access_key(id).filter(|key| key.last_used_day < day) else {
+                        continue;
+                    };
+                    let (before, after) =
+                        (Arc::clone(before), AccessKey { last_used_day: day, ..(**before).clone() });
+                    self.put_key(Some(before), Some(after), edits);
+                }
+            }
+            AccessCommand::DisableRoot => {
+                self.expect_key_for_keys(None, true)?;
+                self.root_disabled = true;
+            }
+            AccessCommand::EnableRoot => self.root_disabled = false,
+        }
+        Ok(Applied { revision, at, created })
+    }
+
+    fn new_key(
+        &self,
+        context: EntryContext,
+        by: &str,
+        (id, terms, sha256): (&KeyId, &KeyTerms, &[u8; 32]),
+    ) -> Result<AccessKey, Rejection> {
+        if self.access_key(id).is_some() {
+            return Err(Rejection::KeyExists);
+        }
+        if self.access_keys.len() >= ACCESS_KEYS_MAX {
+            return Err(Rejection::TooManyKeys);
+        }
+        let EntryContext { revision, at, .. } = context;
+        let KeyTerms { name, grants, quota, expires_at } = terms.clone();
+        Ok(AccessKey {
+            id: id.clone(),
+            name,
+            grants,
+            quota,
+            expires_at,
+            created_at: at,
+            created_by: by.into(),
+            modified_at: at,
+            revision,
+            secrets: vec![KeySecret { sha256: *sha256, made: revision, until: None }],
+            last_used_day: None,
+        })
+    }
+
+    /// The key, when it meets the precondition.
+    fn expect_key(&self, id: &KeyId, expect: Expect) -> Result<Arc<AccessKey>, Rejection> {
+        let key = self.access_key(id).ok_or(Rejection::KeyNotFound)?;
+        match expect {
+            Expect::At(revision) if revision != key.revision => {
+                Err(Rejection::Precondition { current: key.revision })
+            }
+            Expect::Absent | Expect::None => Err(Rejection::Precondition { current: key.revision }),
+            Expect::Any | Expect::Present | Expect::At(_) | Expect::Read(_) => Ok(Arc::clone(key)),
+        }
+    }
+
+    /// While the root key is disabled, somebody must be able to manage keys, now and later: `changed` counts with other
+    /// grants and another expiry.
+    fn expect_key_for_keys(
+        &self,
+        changed: Option<(&KeyId, &Grants, Option<Timestamp>)>,
+        root_disabled: bool,
+    ) -> Result<(), Rejection> {
+        if !root_disabled {
+            return Ok(());
+        }
+        let manages = |key: &Arc<AccessKey>| {
+            let (grants, expires_at) = match changed {
+                Some((id, grants, expires_at)) if *id == key.id => (grants, expires_at),
+                Some(_) | None => (&key.grants, key.expires_at),
+            };
+            expires_at.is_none() && grants.allows(Verb::Keys, None)
+        };
+        if self.access_keys().any(manages) { Ok(()) } else { Err(Rejection::NoKeyForKeys) }
+    }
+
+    /// Replaces a key; one of the two may be absent.
+    fn put_key(&mut self, before: Option<Arc<AccessKey>>, after: Option<AccessKey>, edits: &mut Vec<Edit>) {
+        if let Some(before) = &before {
+            self.access_keys.remove(&before.id);
+            self.sum = self.sum.wrapping_sub(digest::of_access_key(before));
+            self.bytes = self.bytes.saturating_sub(key_bytes(before));
+            self.count_replaced(key_bytes(before));
+        }
+        let after = after.map(Arc::new);
+        if let Some(after) = &after {
+            self.insert_access_key(Arc::clone(after));
+        }
+        edits.push(Edit::AccessKey { before, after });
+    }
+
+    /// Adds a key to the index and to the digest.
+    pub(super) fn insert_access_key(&mut self, key: Arc<AccessKey>) {
+        self.sum = self.sum.wrapping_add(digest::of_access_key(&key));
+        self.bytes = self.bytes.saturating_add(key_bytes(&key));
+        self.access_keys.insert(ByKeyId(key));
+    }
+}
+
+/// The secrets of a key with another one: the newest before stays for the grace, older ones go.
+fn rotated(secrets: &[KeySecret], context: EntryContext, sha256: [u8; 32], grace_us: u64) -> Vec<KeySecret> {
+    let EntryContext { revision, at, .. } = context;
+    let end = Timestamp(at.0.saturating_add(grace_us));
+    let last = secrets.last().filter(|_| grace_us > 0);
+    let before =
+        last.map(|last| KeySecret { until: Some(last.until.map_or(end, |until| until.min(end))), ..*last });
+    let kept: Vec<KeySecret> =
+        before.into_iter().chain([KeySecret { sha256, made: revision, until: None }]).collect();
+    debug_assert!(kept.len() <= SECRETS_MAX);
+    kept
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,224 @@
+//! Which outcomes of requests with an idempotency key are remembered, and for how long.
+//!
+//! | | level 1 | level 2 |
+//! |---|---|---|
+//! | too old | judged by the time of each entry | by [`Command::Forget`](concord_model::command::Command::Forget), which the leader proposes when a majority's clocks agree that an outcome is older than a day |
+//! | too many | the oldest goes, however young | the oldest goes if it is older than a node sends a request again; younger ones stay, and the leader refuses requests with a key while there is no room ([`State::has_room_to_remember`]) |
+//!
+//! **Invariant:** at level 2 no outcome is forgotten while a node may still send its request again.
+
+use std::sync::Arc;
+
+use super::EntryContext;
+use crate::{ByAge, ById, Edit, RememberedOutcome, State, digest};
+use concord_model::{
+    command::Applied,
+    limits::{
+        FORGOTTEN_PER_ENTRY_MAX, REMEMBERED_AT_LEAST_US, REMEMBERED_MAX, REMEMBERED_REQUEST_AGE_US,
+        REMEMBERED_REQUESTS_MAX,
+    },
+    record::Revision,
+    time::Timestamp,
+};
+
+/// Outcomes that one entry forgets at most beside what it does itself. An entry adds one, so the surplus drains.
+const FORGOTTEN_BESIDE_MAX: usize = 16;
+
+impl State {
+    /// Whether one more outcome can be remembered without forgetting one that is still needed. The leader asks this
+    /// before it proposes; what is in the log is always remembered, so what it has proposed meanwhile may exceed the
+    /// limit.
+    #[must_use]
+    pub fn has_room_to_remember(&self, now: Timestamp) -> bool {
+        self.feature_level() < 2 || self.requests.len() < REMEMBERED_MAX || self.may_forget_oldest(now)
+    }
+
+    /// The newest entry whose outcome, and all before it, was decided at this time or earlier.
+    #[must_use]
+    pub fn decided_upto(&self, at: Timestamp) -> Option<Revision> {
+        let (mut low, mut high) = (0, self.requests_by_age.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            if self.requests_by_age.at(middle).is_some_and(|found| found.0.at <= at) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        self.requests_by_age.at(low.checked_sub(1)?).map(|found| found.0.revision)
+    }
+
+    /// Whether an outcome counts at this time. At level 2 it does as long as it is there.
+    pub(super) fn still_counts(&self, known: &RememberedOutcome, now: Timestamp) -> bool {
+        self.feature_level() >= 2 || now.0.saturating_sub(known.at.0) <= REMEMBERED_REQUEST_AGE_US
+    }
+
+    /// Forgets the oldest outcomes, up to a revision.
+    pub(super) fn forget_upto(
+        &mut self,
+        context: EntryContext,
+        upto: Revision,
+        edits: &mut Vec<Edit>,
+    ) -> Applied {
+        for _ in 0..FORGOTTEN_PER_ENTRY_MAX {
+            let oldest = self.requests_by_age.at(0).map(|oldest| Arc::clone(&oldest.0));
+            let Some(oldest) = oldest.filter(|oldest| oldest.revision <= upto) else { break };
+            self.forget_one((*oldest).clone(), edits);
+        }
+        Applied { revision: context.revision, at: context.at, created: false }
+    }
+
+    /// Forgets what the outcome that is about to be remembered replaces.
+    pub(super) fn make_room(&mut self, now: Timestamp, id: &[u8; 16], edits: &mut Vec<Edit>) {
+        if let Some(old) = self.remembered(id).cloned() {
+            self.forget_one(old, edits);
+        }
+        for _ in 0..FORGOTTEN_BESIDE_MAX {
+            let Some(oldest) = self.requests_by_age.at(0).map(|oldest| Arc::clone(&oldest.0)) else { return };
+            let goes = if self.feature_level() >= 2 {
+                self.requests.len() >= REMEMBERED_MAX && self.may_forget_oldest(now)
+            } else {
+                let is_expired = now.0.saturating_sub(oldest.at.0) > REMEMBERED_REQUEST_AGE_US;
+                is_expired || self.requests.len() >= REMEMBERED_REQUESTS_MAX as u64
+            };
+            if !goes {
+                return;
+            }
+            self.forget_one((*oldest).clone(), edits);
+        }
+    }
+
+    fn may_forget_oldest(&self, now: Timestamp) -> bool {
+        let oldest = self.requests_by_age.at(0).map(|oldest| oldest.0.at.0);
+        let is_old = |at| {
+            now.0.saturating_sub(at) > REMEMBERED_AT_LEAST_US
+                || concord_model::sabotage::is("young-outcome-forgotten")
+        };
+        oldest.is_some_and(is_old)
+    }
+
+    fn forget_one(&mut self, old: RememberedOutcome, edits: &mut Vec<Edit>) {
+        self.requests.remove(&old.request.id);
+        self.requests_by_age.remove(old.revision);
+        self.sum = self.sum.wrapping_sub(digest::of_request(&old));
+        edits.push(Edit::Forget(old));
+    }
+
+    pub(crate) fn remember(&mut self, remembered: RememberedOutcome) {
+        self.sum = self.sum.wrapping_add(digest::of_request(&remembered));
+        let remembered = Arc::new(remembered);
+        self.requests.insert(ById(Arc::clone(&remembered)));
+        self.requests_by_age.insert(ByAge(remembered));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use concord_model::{
+        command::{Command, IdempotencyKey, Proposal, Verdict},
+        key::Key,
+    };
+
+    const SECOND: u64 = 1_000_000;
+
+    fn proposal(at: u64, request: Option<u64>, command: Command) -> Proposal {
+        let request = request.map(|number| {
+            let mut id = [0; 16];
+            id[..8].copy_from_slice(&number.to_be_bytes());
+            IdempotencyKey { id, fingerprint: [2; 16] }
+        });
+        Proposal {
+            at: Timestamp(at),
+            by: "root".into(),
+            reason: None,
+            request,
+            definition_read: None,
+            command,
+            key: None,
+        }
+    }
+
+    /// A request that is refused, which is remembered like any other.
+    fn refused(at: u64, number: u64) -> Proposal {
+        let (definition, key) = (Key::parse("d").unwrap(), Key::parse("k").unwrap());
+        let expect = concord_model::command::Expect::Present;
+        proposal(at, Some(number), Command::DeleteConfig { definition, key, expect })
+    }
+
+    fn state(level: u32) -> State {
+        let mut state = State::new();
+        for to in 2..=level {
+            let revision = state.revision() + 1;
+            state.apply(revision, &proposal(1, None, Command::RaiseFeatureLevel { to }));
+        }
+        assert_eq!(state.feature_level(), level);
+        state
+    }
+
+    fn apply(state: &mut State, proposal: &Proposal) -> bool {
+        let revision = state.revision() + 1;
+        let (verdict, change) = state.apply(revision, proposal);
+        assert!(matches!(verdict, Verdict::Decided(_)));
+        change.is_some_and(|change| change.edits.iter().any(|edit| matches!(edit, Edit::Remember(_))))
+    }
+
+    /// A state with as many outcomes as are remembered, `apart` microseconds from one another.
+    fn full(level: u32, most: u64, apart: u64) -> (State, u64) {
+        let mut state = state(level);
+        let mut at = SECOND;
+        for number in 0..most {
+            at += apart;
+            apply(&mut state, &refused(at, number));
+        }
+        (state, at)
+    }
+
+    #[test]
+    fn a_flood_of_requests_forgets_none_that_may_be_sent_again() {
+        // 10,000 a second.
+        let (mut one, at) = full(1, REMEMBERED_REQUESTS_MAX as u64, 100);
+        apply(&mut one, &refused(at, u64::MAX));
+        assert!(apply(&mut one, &refused(at, 0)), "at level 1 the oldest is decided anew");
+
+        let (mut two, at) = full(2, REMEMBERED_MAX, 100);
+        let now = Timestamp(at);
+        assert!(!two.has_room_to_remember(now), "the leader refuses");
+        apply(&mut two, &refused(at, u64::MAX));
+        assert!(!apply(&mut two, &refused(at, 0)), "what was in flight makes nothing forgotten");
+        assert_eq!(two.request_count(), REMEMBERED_MAX + 1);
+
+        let later = at + REMEMBERED_AT_LEAST_US;
+        assert!(two.has_room_to_remember(Timestamp(later)));
+        apply(&mut two, &refused(later, u64::MAX - 1));
+        assert_eq!(two.request_count(), REMEMBERED_MAX, "the surplus drains");
+    }
+
+    #[test]
+    fn one_entry_s_time_forgets_nothing_and_the_command_does() {
+        let month = 31 * REMEMBERED_REQUEST_AGE_US;
+        let mut one = state(1);
+        apply(&mut one, &refused(SECOND, 1));
+        apply(&mut one, &refused(month, 2));
+        assert!(apply(&mut one, &refused(month, 1)), "at level 1 a jump of the time forgets");
+
+        let mut two = state(2);
+        for number in 0..700 {
+            apply(&mut two, &refused(SECOND + number, number));
+        }
+        apply(&mut two, &refused(month, 1000));
+        assert!(!apply(&mut two, &refused(month, 1)));
+        assert_eq!(two.decided_upto(Timestamp(SECOND - 1)), None);
+        let upto = two.decided_upto(Timestamp(month - 1)).unwrap();
+        let digest = two.digest();
+        let mut left = vec![];
+        for _ in 0..4 {
+            apply(&mut two, &proposal(month, None, Command::Forget { upto }));
+            left.push(two.request_count());
+        }
+        assert_eq!(left, [445, 189, 1, 1]);
+        assert_ne!(two.digest(), digest);
+        assert!(apply(&mut two, &refused(month, 1)), "a request is decided anew after its day");
+        assert!(!apply(&mut two, &refused(month, 1000)));
+    }
+}

@@ -1,0 +1,219 @@
+//! Every verdict of every command, compared with a state that is rebuilt from its records.
+
+mod redefine;
+
+use super::*;
+use crate::{BySlot, builder::Builder};
+use concord_model::{
+    command::{BatchStep, ConfigRead, IdempotencyKey, Transaction},
+    record::{Entries, Entry},
+};
+
+pub(super) fn key(text: &str) -> Key {
+    Key::parse(text).unwrap()
+}
+
+pub(crate) fn proposal(command: Command) -> Proposal {
+    Proposal {
+        at: Timestamp(1000),
+        by: "root".into(),
+        reason: None,
+        request: None,
+        definition_read: None,
+        command,
+        key: None,
+    }
+}
+
+pub(crate) fn define(name: &str) -> Proposal {
+    proposal(Command::CreateDefinition { key: key(name), indexes: vec!["n".into()], schema: None })
+}
+
+pub(crate) fn write(name: &str, data: &str, expect: Expect) -> Proposal {
+    let entries: Entries = Box::new([Entry { slot: 0, value: data.as_bytes().into() }]);
+    let (definition, data) = (key("d"), data.into());
+    proposal(Command::WriteConfig { definition, key: key(name), data, entries, expect })
+}
+
+pub(crate) fn delete(name: &str, expect: Expect) -> Proposal {
+    proposal(Command::DeleteConfig { definition: key("d"), key: key(name), expect })
+}
+
+/// Applies at the next revision.
+pub(crate) fn decide(state: &mut State, proposal: &Proposal) -> Outcome {
+    match state.apply(state.revision() + 1, proposal).0 {
+        Verdict::Decided(outcome) => outcome,
+        Verdict::Stale => panic!("stale"),
+    }
+}
+
+/// The same state, built from its records.
+pub(crate) fn rebuilt(state: &State) -> State {
+    let mut builder = Builder::new();
+    for collection in state.definitions() {
+        builder.definition((*collection.definition).clone()).unwrap();
+        for config in collection.configs() {
+            builder.config(collection.definition.id, (**config).clone()).unwrap();
+        }
+    }
+    for request in state.requests() {
+        builder.request(request.clone()).unwrap();
+    }
+    builder.feature_level(state.feature_level());
+    builder.finish(state.revision(), state.last_at()).unwrap()
+}
+
+pub(crate) fn same(a: &State, b: &State) {
+    assert_eq!(a.digest(), b.digest());
+    assert_eq!(a.config_count(), b.config_count());
+    for (a, b) in a.definitions().zip(b.definitions()) {
+        let slots = |c: &Collection| -> Vec<Vec<(Vec<u8>, String)>> {
+            let item = |i: &BySlot| (i.value().to_vec(), i.key.to_string());
+            c.indexes().by_slot.iter().map(|index| index.from(0).map(item).collect()).collect()
+        };
+        assert_eq!((slots(a), &a.repeated), (slots(b), &b.repeated));
+        let keys = |c: &Collection| -> Vec<String> {
+            let created = c.indexes().by_created.from(0).map(|c| c.of.to_string());
+            created.chain(c.indexes().by_modified.from(0).map(|c| c.of.to_string())).collect()
+        };
+        assert_eq!(keys(a), keys(b));
+    }
+}
+
+#[test]
+fn every_verdict_on_configs() {
+    use Rejection::{ConfigExists, ConfigNotFound, DefinitionNotFound, Precondition};
+    let mut state = State::new();
+    assert_eq!(decide(&mut state, &write("k", "1", Expect::Absent)), Err(DefinitionNotFound));
+    decide(&mut state, &define("d")).unwrap();
+    assert_eq!(decide(&mut state, &write("k", "1", Expect::Present)), Err(ConfigNotFound));
+    assert_eq!(decide(&mut state, &write("k", "1", Expect::At(9))), Err(ConfigNotFound));
+    let created = decide(&mut state, &write("k", "1", Expect::Absent)).unwrap();
+    assert!(created.created);
+    let current = created.revision;
+    assert_eq!(decide(&mut state, &write("k", "1", Expect::Absent)), Err(ConfigExists));
+    assert_eq!(decide(&mut state, &write("k", "1", Expect::None)), Err(Precondition { current }));
+    assert_eq!(decide(&mut state, &write("k", "1", Expect::At(1))), Err(Precondition { current }));
+    let second = decide(&mut state, &write("k", "2", Expect::At(current))).unwrap();
+    assert!(!second.created && second.revision > current);
+    assert_eq!(
+        decide(&mut state, &delete("k", Expect::At(current))),
+        Err(Precondition { current: second.revision })
+    );
+    same(&state, &rebuilt(&state));
+    decide(&mut state, &delete("k", Expect::Present)).unwrap();
+    assert_eq!(decide(&mut state, &delete("k", Expect::Any)), Err(ConfigNotFound));
+    assert_eq!(state.config_count(), 0);
+    same(&state, &rebuilt(&state));
+}
+
+#[test]
+fn every_verdict_on_definitions() {
+    let mut state = State::new();
+    let end = |restrict, expect| proposal(Command::DeleteDefinition { key: key("d"), expect, restrict });
+    assert_eq!(decide(&mut state, &end(false, Expect::Any)), Err(Rejection::DefinitionNotFound));
+    let created = decide(&mut state, &define("d")).unwrap();
+    assert_eq!(decide(&mut state, &define("d")), Err(Rejection::DefinitionExists));
+    decide(&mut state, &write("k", "1", Expect::Any)).unwrap();
+    assert_eq!(decide(&mut state, &end(true, Expect::Any)), Err(Rejection::DefinitionNotEmpty(1)));
+    let current = created.revision;
+    assert_eq!(decide(&mut state, &end(false, Expect::At(77))), Err(Rejection::Precondition { current }));
+    let snapshot = state.clone();
+    decide(&mut state, &end(false, Expect::At(current))).unwrap();
+    assert!(state.definition("d").is_none() && state.config_count() == 0);
+    let id = snapshot.definition("d").unwrap().definition.id;
+    assert_eq!(state.definition_by_id(id).map(|_| ()), None);
+    assert!(snapshot.definition_by_id(id).is_some_and(|c| c.config("k").is_some()));
+    same(&state, &rebuilt(&state));
+}
+
+#[test]
+fn a_command_that_was_checked_against_another_definition_is_stale() {
+    let mut state = State::new();
+    decide(&mut state, &define("d")).unwrap();
+    let old = Proposal { definition_read: Some(99), ..write("k", "1", Expect::Any) };
+    let before = state.digest();
+    assert_eq!(state.apply(2, &old), (Verdict::Stale, None));
+    assert_eq!(state.digest(), before);
+    let fresh = Proposal { definition_read: Some(1), ..old };
+    assert!(matches!(state.apply(3, &fresh), (Verdict::Decided(Ok(_)), Some(_))));
+}
+
+#[test]
+fn a_command_that_was_computed_from_another_revision_is_stale() {
+    let mut state = State::new();
+    decide(&mut state, &define("d")).unwrap();
+    let read = |read| write("k", "1", Expect::Read(read));
+    assert_eq!(state.apply(2, &read(Some(1))), (Verdict::Stale, None), "there is no record");
+    assert!(matches!(state.apply(3, &read(None)), (Verdict::Decided(Ok(_)), Some(_))));
+    assert_eq!(state.apply(4, &read(None)), (Verdict::Stale, None), "there is one");
+    assert_eq!(state.apply(5, &read(Some(2))), (Verdict::Stale, None), "it is of revision 3");
+    assert!(matches!(state.apply(6, &read(Some(3))), (Verdict::Decided(Ok(_)), Some(_))));
+    assert_eq!(state.apply(7, &delete("k", Expect::Read(Some(3)))), (Verdict::Stale, None));
+}
+
+#[test]
+fn a_transaction_that_was_chosen_by_another_state_is_stale_and_changes_nothing() {
+    let mut state = State::new();
+    decide(&mut state, &define("d")).unwrap();
+    decide(&mut state, &write("k", "1", Expect::Any)).unwrap();
+    let chosen_by = |definition: &str, name: &str, revision| {
+        let reads = vec![ConfigRead { definition: key(definition), key: key(name), revision }];
+        let Proposal { command, definition_read, .. } = write("other", "1", Expect::Any);
+        let steps = vec![(0, BatchStep { command, definition_read })];
+        proposal(Command::Transaction(Transaction { reads, chosen: Ok(true), steps }))
+    };
+    let old = [
+        ("d", "k", Some(1), "it is of revision 2"),
+        ("d", "k", None, "there is one"),
+        ("d", "l", Some(2), "there is none"),
+        ("e", "k", Some(2), "there is no such definition"),
+    ];
+    for (definition, name, revision, why) in old {
+        let before = state.digest();
+        let transaction = chosen_by(definition, name, revision);
+        assert_eq!(state.apply(3, &transaction), (Verdict::Stale, None), "{why}");
+        assert_eq!(state.digest(), before);
+    }
+    assert!(decide(&mut state, &chosen_by("d", "l", None)).is_ok());
+    assert!(decide(&mut state, &chosen_by("e", "k", None)).is_ok());
+    assert!(decide(&mut state, &chosen_by("d", "k", Some(2))).is_ok());
+}
+
+#[test]
+fn a_request_that_is_sent_again_gets_its_first_outcome() {
+    let mut state = State::new();
+    decide(&mut state, &define("d")).unwrap();
+    let key = IdempotencyKey { id: [1; 16], fingerprint: [2; 16] };
+    let first = Proposal { request: Some(key), ..write("k", "1", Expect::Absent) };
+    let outcome = decide(&mut state, &first);
+    assert_eq!(state.apply(9, &first), (Verdict::Decided(outcome), None));
+    let other = IdempotencyKey { fingerprint: [3; 16], ..key };
+    let other = Proposal { request: Some(other), ..first.clone() };
+    assert_eq!(decide(&mut state, &other), Err(Rejection::RequestReused));
+    let refused = IdempotencyKey { id: [4; 16], ..key };
+    let refused = Proposal { request: Some(refused), ..first.clone() };
+    assert_eq!(decide(&mut state, &refused), Err(Rejection::ConfigExists));
+    decide(&mut state, &delete("k", Expect::Any)).unwrap();
+    assert_eq!(decide(&mut state, &refused), Err(Rejection::ConfigExists), "rejections are remembered, too");
+    same(&state, &rebuilt(&state));
+    let late = Timestamp(concord_model::limits::REMEMBERED_REQUEST_AGE_US + 10_000);
+    let late = Proposal { at: late, ..first };
+    assert!(decide(&mut state, &late).is_ok(), "an expired outcome counts as none");
+    assert_eq!(state.request_count(), 1);
+    same(&state, &rebuilt(&state));
+}
+
+#[test]
+fn times_grow_and_entries_without_effect_change_nothing() {
+    let mut state = State::new();
+    decide(&mut state, &define("d")).unwrap();
+    let first = decide(&mut state, &write("k", "1", Expect::Any)).unwrap();
+    let second = decide(&mut state, &write("k", "1", Expect::Any)).unwrap();
+    assert_eq!(second.at.0, first.at.0 + 1);
+    let before = (state.digest(), state.last_at());
+    decide(&mut state, &delete("missing", Expect::Any)).unwrap_err();
+    state.advance(99);
+    assert_eq!((state.digest(), state.last_at()), before);
+    assert_eq!(state.revision(), 99);
+}

@@ -1,0 +1,128 @@
+//! The digest: one number by which two nodes check that they hold the same state.
+//!
+//! It is the sum, modulo 2^128, of an XXH3 hash of every stored record. So a change costs two hashes, whatever the size
+//! of the state, and a deleted definition is one subtraction. It detects errors, not forgeries: the nodes trust each
+//! other.
+//!
+//! **Invariant:** the digest covers every record with all its members, the time of the last change, the feature level and
+//! whether the root key is disabled, and nothing else; an entry that changes none of them does not change it.
+
+use std::cell::RefCell;
+
+use serde::Serialize;
+use sha2::{Digest as _, Sha256};
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::{Collection, RememberedOutcome, State};
+use concord_model::{
+    access_key::AccessKey,
+    encoding,
+    feature::LEVEL_MIN,
+    record::{Config, Definition, Revision},
+};
+
+/// Bytes of the buffer that a thread keeps for the next record: more than most records have.
+const BUFFER_BYTES_MAX: usize = 16 << 10;
+
+/// What is hashed. The variant number is encoded first, so that no two kinds share an encoding.
+#[derive(Serialize)]
+enum Row<'a> {
+    Definition(&'a Definition),
+    Config(Revision, &'a Config),
+    Request(&'a RememberedOutcome),
+    LastAt(u64),
+    FeatureLevel(u32),
+    AccessKey(&'a AccessKey),
+    RootDisabled,
+}
+
+thread_local! {
+    /// The buffer for a record's bytes: two records are encoded for each change, on each node.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+fn hash(row: &Row<'_>) -> u128 {
+    BUFFER.with_borrow_mut(|buffer| {
+        *buffer = encoding::append(std::mem::take(buffer), row);
+        let hash = xxh3_128(buffer);
+        buffer.clear();
+        buffer.shrink_to(BUFFER_BYTES_MAX);
+        hash
+    })
+}
+
+pub(super) fn of_definition(definition: &Definition) -> u128 {
+    hash(&Row::Definition(definition))
+}
+
+pub(super) fn of_config(definition: Revision, config: &Config) -> u128 {
+    hash(&Row::Config(definition, config))
+}
+
+pub(super) fn of_access_key(key: &AccessKey) -> u128 {
+    hash(&Row::AccessKey(key))
+}
+
+pub(super) fn of_request(request: &RememberedOutcome) -> u128 {
+    hash(&Row::Request(request))
+}
+
+/// The digest of a state of a feature level as people see it, in `GET /api/v1/cluster` and of a backup: equal for equal
+/// states, and telling nothing else.
+///
+/// The digest itself is a sum of hashes that anybody can compute. Whoever saw it before and after a write, and may read
+/// the record but for its secret values, could try values until the difference is that of the two hashes. At level 1,
+/// where nothing is secret, it is what version 0.1 shows.
+#[must_use]
+pub fn shown_digest(level: u32, digest: u128) -> u128 {
+    if level == LEVEL_MIN {
+        return digest;
+    }
+    let hash = Sha256::new().chain_update(b"concord digest").chain_update(digest.to_be_bytes());
+    let bytes: [u8; 32] = hash.finalize().into();
+    bytes.iter().take(16).fold(0, |number, byte| (number << 8) | u128::from(*byte))
+}
+
+impl State {
+    /// The digest of all stored records.
+    #[must_use]
+    pub fn digest(&self) -> u128 {
+        let level = match self.feature_level() {
+            // Versions that know no levels compute this digest, too.
+            LEVEL_MIN => 0,
+            level => hash(&Row::FeatureLevel(level)),
+        };
+        let root = if self.is_root_disabled() { hash(&Row::RootDisabled) } else { 0 };
+        self.sum.wrapping_add(hash(&Row::LastAt(self.last_at.0))).wrapping_add(level).wrapping_add(root)
+    }
+}
+
+impl Collection {
+    /// The part of the digest that belongs to this definition's configs.
+    #[must_use]
+    pub fn digest(&self) -> u128 {
+        self.sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::builder::Builder;
+    use concord_model::time::Timestamp;
+
+    #[test]
+    fn the_digest_that_is_shown_is_no_sum_from_level_2_on() {
+        let at = |level: u32| {
+            let mut builder = Builder::new();
+            builder.feature_level(level);
+            builder.finish(100, Timestamp(100)).unwrap()
+        };
+        let shown = |state: &State| shown_digest(state.feature_level(), state.digest());
+        let (old, new) = (at(1), at(2));
+        assert_eq!(shown(&old), old.digest());
+        assert_ne!(shown(&new), new.digest());
+        assert_eq!(shown(&new), shown(&at(2)), "equal states");
+        assert_ne!(shown(&new), shown(&old));
+    }
+}

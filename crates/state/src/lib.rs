@@ -1,0 +1,471 @@
+//! What the cluster has agreed on: one immutable value, the same on every node at the same revision.
+//!
+//! A [`State`] is a tree of shared nodes: a clone is a snapshot that is taken in constant time, and a page, its sort, its
+//! filters and its total all come from one snapshot. Each definition owns its subtree, so that deleting it is one
+//! removal, however many configs it has.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | [`apply`] | the transition function: each command's verdict, next state and change |
+//! | [`index`] | the primary index, the indexes by time and by value, unique paths, index builds |
+//! | [`query`] | lists: a page, and the exact number of all matching records |
+//! | [`builder`] | a state from stored records: at start and from a received snapshot |
+//! | [`digest`] | one number by which two nodes compare what they hold |
+//! | [`compaction`] | the oldest revision whose state is available |
+//! | [`feature`] | the feature level of the cluster |
+//! | [`feed`] | the recent changes in memory, for watchers |
+//! | [`access`] | the access keys, and in whose name something may be decided |
+//! | [`stored`] | what the definitions of an access key hold, and its quota of that |
+//! | [`earlier`] | an earlier state, made of a later one and of what was replaced since |
+//! | `replaced` | what a snapshot keeps in memory after the state has moved on |
+//!
+//! Shared memory: snapshots of a definition share a cache of applied index updates, with a `Mutex` around two words and
+//! an `AtomicU64` that numbers the updates of the process (`index/deferred.rs`). Neither affects a result: the numbers are
+//! never stored, hashed or sent, and the cached value depends on the updates alone; a race decides only which thread
+//! computes it. `digest` reuses a buffer in each thread.
+//!
+//! **Invariant:** only [`State::apply`] and [`State::advance`] change an agreed state, and the result depends on the
+//! state and their arguments alone.
+
+pub mod access;
+pub mod apply;
+pub mod builder;
+pub mod compaction;
+pub mod digest;
+pub mod earlier;
+pub mod feature;
+pub mod feed;
+pub mod index;
+pub mod query;
+mod replaced;
+pub mod stored;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+
+use std::{cmp::Ordering, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+
+use access::ByKeyId;
+use concord_model::{
+    access_key::AccessKey,
+    command::{IdempotencyKey, Outcome},
+    error::Rejection,
+    key::Key,
+    record::{Config, Definition, Revision},
+    time::Timestamp,
+};
+use feature::FeatureLevel;
+use index::{
+    backfill::Reindexed,
+    deferred::{DeferredIndexes, Source},
+    tree::{Item, Tree},
+};
+pub use index::{
+    entries::{ByKey, BySlot, ByTime, Record},
+    indexes::Indexes,
+};
+
+/// Everything that the cluster has agreed on, at one revision.
+#[derive(Debug, Clone, Default)]
+pub struct State {
+    revision: Revision,
+    last_at: Timestamp,
+    by_key: Tree<ByKey<Arc<Collection>>>,
+    by_created: Tree<ByTime<Arc<Definition>>>,
+    by_modified: Tree<ByTime<Arc<Definition>>>,
+    /// The definitions with an index build in progress.
+    building: Tree<ByKey<Arc<Definition>>>,
+    requests: Tree<ById>,
+    requests_by_age: Tree<ByAge>,
+    configs: u64,
+    /// The sum of the hashes of all records (`digest.rs`).
+    sum: u128,
+    compaction_revision: Revision,
+    feature_level: FeatureLevel,
+    access_keys: Tree<ByKeyId>,
+    root_disabled: bool,
+    /// What the entry that is being applied has reindexed so far.
+    reindexed: Reindexed,
+    /// The bytes of all records (`replaced.rs`).
+    bytes: u64,
+    /// The bytes of the keys and data of all configs (`stored.rs`).
+    content: u64,
+    replaced: replaced::Replaced,
+}
+
+/// A definition with its configs and their indexes.
+#[derive(Debug, Clone)]
+pub struct Collection {
+    /// The definition itself.
+    pub definition: Arc<Definition>,
+    /// Whether the schema may mark secret places.
+    is_marked: bool,
+    /// The primary index: all configs by key.
+    pub by_key: Tree<ByKey<Arc<Config>>>,
+    /// The indexes by time and by value. Their entries name configs by key, so a write touches only the indexes in which
+    /// the position of its config changes.
+    deferred: DeferredIndexes,
+    /// For each indexed path, how many entries are not the first of their config.
+    repeated: Vec<u64>,
+    /// The sum of the hashes of the configs.
+    sum: u128,
+    /// The bytes of the definition and its configs.
+    bytes: u64,
+    /// The bytes of the keys and data of its configs.
+    content: u64,
+}
+
+/// The remembered outcome of a request with an idempotency key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RememberedOutcome {
+    /// The request.
+    pub request: IdempotencyKey,
+    /// When it was decided, by the log's time.
+    pub at: Timestamp,
+    /// The revision at which it was decided.
+    pub revision: Revision,
+    /// The decision.
+    pub outcome: Outcome,
+}
+
+impl RememberedOutcome {
+    /// The answer to a request that bears the same idempotency key.
+    ///
+    /// # Errors
+    /// The rejection that was remembered, or the one of another request under the same key.
+    pub fn answer_to(&self, request: &IdempotencyKey) -> Outcome {
+        let same = self.request.fingerprint == request.fingerprint;
+        if same { self.outcome.clone() } else { Err(Rejection::RequestReused) }
+    }
+}
+
+#[derive(Debug, Clone)]
+struct ById(Arc<RememberedOutcome>);
+
+impl Item for ById {
+    type SearchKey<'a> = &'a [u8; 16];
+    type Bound = [u8; 16];
+    type Weight = ();
+
+    fn search_key(&self) -> &[u8; 16] {
+        &self.0.request.id
+    }
+
+    fn bound(&self) -> [u8; 16] {
+        self.0.request.id
+    }
+
+    fn search_key_of(bound: &[u8; 16]) -> &[u8; 16] {
+        bound
+    }
+
+    fn compare(a: &[u8; 16], b: &[u8; 16]) -> Ordering {
+        a.cmp(b)
+    }
+
+    fn weight(&self) {}
+}
+
+#[derive(Debug, Clone)]
+struct ByAge(Arc<RememberedOutcome>);
+
+impl Item for ByAge {
+    type SearchKey<'a> = Revision;
+    type Bound = Revision;
+    type Weight = ();
+
+    fn search_key(&self) -> Revision {
+        self.0.revision
+    }
+
+    fn bound(&self) -> Revision {
+        self.0.revision
+    }
+
+    fn search_key_of(bound: &Revision) -> Revision {
+        *bound
+    }
+
+    fn compare(a: Revision, b: Revision) -> Ordering {
+        a.cmp(&b)
+    }
+
+    fn weight(&self) {}
+}
+
+/// What one proposal changed: what the store writes and watchers receive.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Change {
+    /// The revision at which it was decided.
+    pub revision: Revision,
+    /// Its time.
+    pub at: Timestamp,
+    /// Its author.
+    pub by: String,
+    /// The caller's reason.
+    pub reason: Option<String>,
+    /// The feature level at which it was decided: the history stores it as that level does.
+    pub level: u32,
+    /// The changed records; at least one.
+    pub edits: Vec<Edit>,
+}
+
+/// The change of one record.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Edit {
+    /// Created (no `before`), changed, or deleted with all its configs (no `after`).
+    Definition {
+        /// Before the change.
+        before: Option<Arc<Definition>>,
+        /// After the change.
+        after: Option<Arc<Definition>>,
+    },
+    /// All configs of the definition with this id were reindexed; follows its `Definition`.
+    Reindexed {
+        /// The definition's id.
+        definition: Revision,
+    },
+    /// So many configs went with the deleted definition; follows its `Definition`. From feature level 2 on.
+    Deleted {
+        /// The definition's id.
+        definition: Revision,
+        /// The number of its configs before the change.
+        configs: u64,
+    },
+    /// A config of the definition with this id: created, changed or deleted.
+    Config {
+        /// The definition's id.
+        definition: Revision,
+        /// Before the change.
+        before: Option<Arc<Config>>,
+        /// After the change.
+        after: Option<Arc<Config>>,
+    },
+    /// An outcome is remembered.
+    Remember(RememberedOutcome),
+    /// An outcome is forgotten.
+    Forget(RememberedOutcome),
+    /// An index build changed the index entries of a config of the definition with this id, and nothing else of it.
+    Entries {
+        /// The definition's id.
+        definition: Revision,
+        /// Before the change.
+        before: Arc<Config>,
+        /// After the change.
+        after: Arc<Config>,
+    },
+    /// The index build of a definition advanced or ended; nothing else of the definition changed.
+    Building {
+        /// Before the change.
+        before: Arc<Definition>,
+        /// After the change.
+        after: Arc<Definition>,
+    },
+    /// An access key: created, changed or revoked.
+    AccessKey {
+        /// Before the change.
+        before: Option<Arc<AccessKey>>,
+        /// After the change.
+        after: Option<Arc<AccessKey>>,
+    },
+}
+
+impl Edit {
+    /// At most how many bytes the edit keeps in memory, of records before and after it.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let definition = |one: &Option<Arc<Definition>>| one.as_deref().map_or(0, replaced::definition_bytes);
+        let config = |one: &Option<Arc<Config>>| one.as_deref().map_or(0, replaced::config_bytes);
+        let texts = match self {
+            Self::Definition { before, after } => definition(before).saturating_add(definition(after)),
+            Self::Config { before, after, .. } => config(before).saturating_add(config(after)),
+            Self::Entries { before, after, .. } => {
+                replaced::config_bytes(before).saturating_add(replaced::config_bytes(after))
+            }
+            Self::AccessKey { before, after } => {
+                let bytes = |one: &Option<Arc<AccessKey>>| one.as_deref().map_or(0, access::key_bytes);
+                bytes(before).saturating_add(bytes(after))
+            }
+            Self::Building { .. }
+            | Self::Reindexed { .. }
+            | Self::Deleted { .. }
+            | Self::Remember(_)
+            | Self::Forget(_) => 0,
+        };
+        texts.saturating_add(replaced::BYTES_PER_RECORD)
+    }
+
+    /// Whether it releases memory that takes long to free: a definition with its configs, or an index.
+    #[must_use]
+    pub fn is_costly_to_free(&self) -> bool {
+        match self {
+            Self::Definition { before: Some(before), after: Some(after) } => {
+                before.indexing.slots.iter().any(|slot| after.indexing.position(*slot).is_none())
+            }
+            Self::Definition { after, .. } => after.is_none(),
+            Self::Reindexed { .. } => true,
+            Self::Config { .. }
+            | Self::Deleted { .. }
+            | Self::Remember(_)
+            | Self::Forget(_)
+            | Self::Entries { .. }
+            | Self::Building { .. }
+            | Self::AccessKey { .. } => false,
+        }
+    }
+
+    /// Whether the history keeps it: all edits but the steps of index builds and those of access
+    /// keys, which are no content of the cluster.
+    #[must_use]
+    pub fn is_in_history(&self) -> bool {
+        match self {
+            Self::Definition { .. }
+            | Self::Reindexed { .. }
+            | Self::Deleted { .. }
+            | Self::Config { .. }
+            | Self::Remember(_)
+            | Self::Forget(_) => true,
+            Self::Entries { .. } | Self::Building { .. } | Self::AccessKey { .. } => false,
+        }
+    }
+}
+
+impl State {
+    /// The state before the first entry.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How much has been decided: each proposal is decided at the next revision, and an entry of the log without one
+    /// takes a revision, too. It is the state's own count and not the index of an entry, which may hold several
+    /// proposals.
+    #[must_use]
+    pub fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    /// The time of the last change.
+    #[must_use]
+    pub fn last_at(&self) -> Timestamp {
+        self.last_at
+    }
+
+    /// The definition with this key, and its configs.
+    #[must_use]
+    pub fn definition(&self, key: &str) -> Option<&Arc<Collection>> {
+        self.by_key.get(key).map(|found| &found.record)
+    }
+
+    /// The definition with this id. Ids grow with the time of creation.
+    #[must_use]
+    pub fn definition_by_id(&self, id: Revision) -> Option<&Arc<Collection>> {
+        let position = self.by_created.rank(|definition| definition.of.id < id);
+        let found = &self.by_created.at(position)?.of;
+        if found.id == id { self.definition(found.key.as_str()) } else { None }
+    }
+
+    /// All definitions by key.
+    pub fn definitions(&self) -> impl Iterator<Item = &Arc<Collection>> {
+        self.by_key.from(0).map(|found| &found.record)
+    }
+
+    /// The definition at a position in the order of keys.
+    #[must_use]
+    pub fn definition_at(&self, position: u64) -> Option<&Arc<Collection>> {
+        self.by_key.at(position).map(|found| &found.record)
+    }
+
+    /// How many definitions there are.
+    #[must_use]
+    pub fn definition_count(&self) -> u64 {
+        self.by_key.len()
+    }
+
+    /// How many configs all definitions have together.
+    #[must_use]
+    pub fn config_count(&self) -> u64 {
+        self.configs
+    }
+
+    /// The remembered outcomes, oldest first.
+    pub fn requests(&self) -> impl Iterator<Item = &RememberedOutcome> {
+        self.requests_by_age.from(0).map(|found| &*found.0)
+    }
+
+    /// How many outcomes are remembered.
+    #[must_use]
+    pub fn request_count(&self) -> u64 {
+        self.requests.len()
+    }
+
+    /// The remembered outcome of a request, by the id of its idempotency key.
+    #[must_use]
+    pub fn remembered(&self, id: &[u8; 16]) -> Option<&RememberedOutcome> {
+        self.requests.get(id).map(|found| &*found.0)
+    }
+}
+
+impl Collection {
+    /// Whether the data may have secret places; where it says no, they have none.
+    #[must_use]
+    pub fn may_have_secrets(&self) -> bool {
+        self.is_marked
+    }
+
+    /// The config with this key.
+    #[must_use]
+    pub fn config(&self, key: &str) -> Option<&Arc<Config>> {
+        self.by_key.get(key).map(|found| &found.record)
+    }
+
+    /// The position of a slot's path in the definition; `None` for a dropped path.
+    fn slot_position(&self, slot: u16) -> Option<usize> {
+        self.definition.indexing.position(slot)
+    }
+
+    /// The indexes by time and by value. The first call after writes applies the pending updates or builds the indexes,
+    /// which takes some milliseconds.
+    #[must_use]
+    pub fn indexes(&self) -> &Indexes {
+        self.deferred.indexes(Source {
+            definition: &self.definition,
+            configs: &self.by_key,
+            repeated: &self.repeated,
+        })
+    }
+
+    /// Whether [`Self::indexes`] need not be built: pending updates alone take at most 1 or 2 ms.
+    #[must_use]
+    pub fn has_indexes(&self) -> bool {
+        self.deferred.is_built()
+    }
+
+    /// Builds the indexes, for those who read them next.
+    pub fn build_indexes(&self) {
+        let _built = self.indexes();
+    }
+
+    /// The index of a slot.
+    fn index(&self, slot: u16) -> Option<&Tree<BySlot>> {
+        let position = self.slot_position(slot)?;
+        self.indexes().by_slot.get(position)
+    }
+
+    /// The config that an index entry names.
+    #[must_use]
+    pub fn config_of(&self, key: &Key) -> &Arc<Config> {
+        self.config(key.as_str()).expect("an index names only existing configs")
+    }
+
+    /// How many entries of a slot are not the first of their config: arrays have several.
+    fn repeated(&self, slot: u16) -> u64 {
+        self.slot_position(slot).and_then(|position| self.repeated.get(position)).copied().unwrap_or(0)
+    }
+
+    /// All configs by key.
+    pub fn configs(&self) -> impl Iterator<Item = &Arc<Config>> {
+        self.by_key.from(0).map(|found| &found.record)
+    }
+}

@@ -1,0 +1,119 @@
+//! Segments that are written anew because encryption was turned on or off since they were written.
+//!
+//! **Invariant:** a segment is replaced only by one that is durable and holds every change that could be read of it.
+
+use std::{
+    fs::File,
+    io::{self, BufReader, BufWriter, Read, Write as _},
+    path::Path,
+};
+
+use super::{
+    format::{self, Encoder, SegmentFrame, SegmentHead},
+    frames::Frames,
+    segment_index::Index,
+};
+use crate::{
+    StoreError,
+    at_rest::AtRest,
+    files::{self, Frame, io},
+};
+use concord_model::record::Revision;
+
+/// Bytes that are buffered of each file.
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// What was written of a segment.
+#[derive(Debug)]
+pub(super) struct Copied {
+    upto: Revision,
+    /// The file's length.
+    pub(super) bytes: u64,
+    /// Why the copy ends before the segment does.
+    damage: Option<&'static str>,
+}
+
+/// Writes all segments of a directory anew that are encrypted and should not be, or the other way round. Nothing is open
+/// yet.
+pub(super) fn convert(directory: &Path, at_rest: &AtRest) -> Result<(), StoreError> {
+    if at_rest.is_converted() {
+        return Ok(());
+    }
+    for segment in format::segments(directory)? {
+        let path = segment.path(directory);
+        if is_sealed(&path)? == at_rest.seals() {
+            continue;
+        }
+        let failed = || format!("can't write {} anew", path.display());
+        let unfinished = files::unfinished(&path);
+        let from = File::open(&path).map_err(io(failed()))?;
+        let to = File::create(&unfinished).map_err(io(failed()))?;
+        let copied = copy(from, to, segment.after, at_rest).map_err(io(failed()))?;
+        if let Some(damage) = copied.damage {
+            tracing::warn!("{} is whole up to revision {} only: {damage}", path.display(), copied.upto);
+        }
+        if copied.upto == segment.after {
+            // Nothing of it is whole. What was not encrypted does not stay.
+            files::remove(&unfinished)?;
+            if at_rest.seals() {
+                files::remove(&path)?;
+            } else {
+                files::rename(&path, &path.with_extension("damaged"))?;
+            }
+        } else {
+            files::rename(&unfinished, &path)?;
+        }
+    }
+    if at_rest.seals() {
+        // What was set aside before is readable on the disk.
+        for name in files::names(directory)?.iter().filter(|name| name.ends_with(".damaged")) {
+            let path = directory.join(name);
+            if !is_sealed(&path)? {
+                files::remove(&path)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a segment's file is encrypted.
+fn is_sealed(path: &Path) -> Result<bool, StoreError> {
+    let failed = || format!("can't read {}", path.display());
+    let file = File::open(path).map_err(io(failed()))?;
+    let mut begin = file.take(format::HEADER_FRAME_BYTES);
+    let first = files::read_frame(&mut begin).map_err(io(failed()))?;
+    let Frame::Whole(first, _) = first else { return Ok(false) };
+    Ok(SegmentHead::parse(&first).is_some_and(|head| head.id.is_some()))
+}
+
+/// Writes the changes of a segment as a sealed segment, durably, up to the first damage.
+pub(super) fn copy(from: impl Read, to: File, after: Revision, at_rest: &AtRest) -> io::Result<Copied> {
+    let mut frames = Frames::new(BufReader::with_capacity(BUFFER_BYTES, from));
+    let mut encoder = Encoder::new(BufWriter::with_capacity(BUFFER_BYTES, to), after, at_rest)?;
+    let (mut index, mut begun) = (Index::default(), false);
+    let damage = loop {
+        let bytes = match frames.next(at_rest, after)? {
+            Frame::Whole(bytes, _) => bytes,
+            Frame::End => break None,
+            Frame::Cut(what) | Frame::Damaged(what) => break Some(what),
+        };
+        match SegmentFrame::parse(&bytes) {
+            Some(SegmentFrame::Header(at)) if at == after && !begun => begun = true,
+            Some(SegmentFrame::Change(change)) if begun && change.revision > encoder.upto() => {
+                index.add(&change, encoder.bytes);
+                encoder.change(&change)?;
+            }
+            Some(SegmentFrame::AppliedMark(revision)) if begun && revision > encoder.upto() => {
+                encoder.applied_mark(revision)?;
+            }
+            Some(SegmentFrame::Index(_) | SegmentFrame::Seal(_)) if begun => {}
+            _ => break Some("a frame does not belong there"),
+        }
+    };
+    let upto = encoder.upto();
+    let mut file = encoder.seal(&index)?;
+    file.flush()?;
+    let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
+    file.sync_all()?;
+    Ok(Copied { upto, bytes: file.metadata()?.len(), damage })
+}

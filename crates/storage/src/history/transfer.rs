@@ -1,0 +1,207 @@
+//! Filling gaps: a member that installed a snapshot gets the history before it from a member that has it.
+//!
+//! The history travels as one sealed segment, encoded for the gap that it fills: it begins where the gap
+//! begins, and holds the records that its changes replaced as every segment does.
+//!
+//! **Invariant:** a received segment is validated whole before it is stored, and is durable before it is
+//! read.
+
+use std::{fs::File, path::Path, sync::Arc};
+
+use super::{
+    conversion,
+    format::{DEFINITIONS_BEFORE_LEVEL, Encoder, Segment, StoredChange, StoredEdit},
+    query::HistoryError,
+    reader::scan_from,
+    segment_index::{Index, Subject},
+    segments::History,
+};
+use crate::{
+    StoreError,
+    at_rest::AtRest,
+    files::{self, io},
+};
+use concord_model::record::Revision;
+
+/// Bytes of changes after which an exported segment ends.
+const EXPORT_BYTES: u64 = 4 << 20;
+
+impl History {
+    /// The changes after a revision, up to and including another or as many as one message holds, as a sealed
+    /// segment for [`Self::import`], as the cluster's feature `level` stores it. Blocking.
+    ///
+    /// # Errors
+    /// When the range is not on this node, or the disk fails.
+    pub fn export(
+        self: &Arc<Self>,
+        after: Revision,
+        upto: Revision,
+        level: u32,
+    ) -> Result<Vec<u8>, HistoryError> {
+        let memory = "writing to memory does not fail";
+        let mut encoder = Encoder::new(Vec::new(), after, &AtRest::default()).expect(memory);
+        let mut index = Index::default();
+        let mut ended = true;
+        for change in self.changes_from(after + 1)? {
+            let mut change = change?;
+            if change.revision > upto {
+                break;
+            }
+            if encoder.bytes >= EXPORT_BYTES {
+                ended = false;
+                break;
+            }
+            self.embed_replaced(&mut change, after, level)?;
+            index.add(&change, encoder.bytes);
+            encoder.change(&change).expect(memory);
+            if change.revision == upto {
+                break;
+            }
+        }
+        if ended && encoder.upto() < upto {
+            encoder.applied_mark(upto).expect(memory);
+        }
+        Ok(encoder.seal(&index).expect(memory))
+    }
+
+    /// Embeds the records that a change replaced and that are older than its segment, which begins after
+    /// `segment_after`.
+    fn embed_replaced(
+        &self,
+        change: &mut StoredChange,
+        segment_after: Revision,
+        level: u32,
+    ) -> Result<(), HistoryError> {
+        for edit in &mut change.edits {
+            match edit {
+                StoredEdit::Config { definition, key, before: Some(before), after }
+                    if *before <= segment_after =>
+                {
+                    let subject = Subject::Config { definition: *definition, key: key.as_str().into() };
+                    let (definition, before) = (*definition, self.config_written_at(&subject, *before)?);
+                    *edit = StoredEdit::ConfigWithBefore { definition, before, after: after.take() };
+                }
+                StoredEdit::Definition { key, before: Some(before), after, .. }
+                    if *before <= segment_after && level >= DEFINITIONS_BEFORE_LEVEL =>
+                {
+                    // What replaced it at level 1 may have outlived it.
+                    if let Some(before) = self.definition_written_at(key.as_str(), *before)? {
+                        *edit = StoredEdit::DefinitionWithBefore { before, after: after.take() };
+                    }
+                }
+                StoredEdit::Definition { .. }
+                | StoredEdit::DefinitionWithBefore { .. }
+                | StoredEdit::Reindexed { .. }
+                | StoredEdit::Deleted { .. }
+                | StoredEdit::Config { .. }
+                | StoredEdit::ConfigWithBefore { .. }
+                | StoredEdit::Remember(_)
+                | StoredEdit::Forget(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores a segment that another member exported for the gap after a revision; returns the revision up to
+    /// which it fills the gap. Blocking.
+    ///
+    /// # Errors
+    /// When the segment is damaged or not needed, or the disk fails.
+    pub fn import(&self, after: Revision, segment: &[u8]) -> Result<Revision, StoreError> {
+        let refused = |what: &str| StoreError::Damaged(format!("a received history segment {what}"));
+        let scan = scan_from(segment, after, &AtRest::default())
+            .map_err(io("can't read a received history segment"))?;
+        if !scan.sealed || scan.bytes != segment.len() as u64 {
+            return Err(refused(scan.damage.unwrap_or("is not complete")));
+        }
+        let upto = scan.totals.upto;
+        let path = Segment { after, sealed: true }.path(&self.directory);
+        if path.exists() || upto <= after {
+            return Err(refused("is not needed"));
+        }
+        let bytes = self.store_received(&path, after, segment)?;
+        if !self.add_received(after, upto, bytes) {
+            files::remove(&path)?;
+            return Err(refused("does not fit the gap"));
+        }
+        Ok(upto)
+    }
+
+    /// Writes a segment that was validated; returns its length on the disk.
+    fn store_received(&self, path: &Path, after: Revision, segment: &[u8]) -> Result<u64, StoreError> {
+        if !self.at_rest.seals() {
+            files::write_file(path, segment)?;
+            return Ok(segment.len() as u64);
+        }
+        let unfinished = files::unfinished(path);
+        let failed = || format!("can't write {}", unfinished.display());
+        let file = File::create(&unfinished).map_err(io(failed()))?;
+        let copied = conversion::copy(segment, file, after, &self.at_rest).map_err(io(failed()))?;
+        files::rename(&unfinished, path)?;
+        Ok(copied.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::{
+        query::AsOf,
+        writer::{HistoryWriter, tests::change},
+    };
+
+    fn written(directory: &Path, revisions: std::ops::RangeInclusive<Revision>) -> HistoryWriter {
+        let mut writer = HistoryWriter::open(directory, 500, &AtRest::default()).unwrap();
+        for revision in revisions {
+            writer.write(&change(revision)).unwrap();
+        }
+        writer.flush().unwrap();
+        writer
+    }
+
+    #[test]
+    fn a_gap_is_filled_by_another_member_and_stays_filled() {
+        let (full, gapped) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let whole = written(full.path(), 1..=50);
+        let mut writer = written(gapped.path(), 1..=5);
+        writer.skip_to(40).unwrap();
+        writer.write(&change(41)).unwrap();
+        writer.flush().unwrap();
+        let history = writer.history();
+        let segment = whole.history().export(5, 40, 2).unwrap();
+        for byte in (0..segment.len()).step_by(7) {
+            let mut damaged = segment.clone();
+            damaged[byte] ^= 1;
+            assert!(history.import(5, &damaged).is_err(), "damage at {byte}");
+        }
+        assert!(history.import(5, &segment[..segment.len() - 1]).is_err());
+        assert!(history.import(4, &segment).is_err());
+        assert_eq!(history.first_gap(), Some((5, 40)));
+        assert_eq!(history.import(5, &segment).unwrap(), 40);
+        assert!(history.import(5, &segment).is_err(), "twice");
+        drop(writer);
+        let writer = HistoryWriter::open(gapped.path(), 500, &AtRest::default()).unwrap();
+        let history = writer.history();
+        assert_eq!(history.first_gap(), None);
+        let all: Result<Vec<_>, _> = history.changes_from(1).unwrap().collect();
+        assert_eq!(all.unwrap().iter().map(|change| change.revision).collect::<Vec<_>>(), {
+            (1..=41).collect::<Vec<_>>()
+        });
+        let subject = Subject::Config { definition: 1, key: "k".into() };
+        for at in 1..41 {
+            let AsOf::Value(Some(config)) = history.config_as_of(&subject, at, 41).unwrap() else {
+                panic!("{at}")
+            };
+            assert_eq!(config.revision, at);
+        }
+    }
+
+    #[test]
+    fn a_member_does_not_export_across_its_own_gap() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut writer = written(directory.path(), 1..=5);
+        writer.skip_to(40).unwrap();
+        assert!(matches!(writer.history().export(3, 40, 2), Err(HistoryError::Gap { .. })));
+        assert!(writer.history().export(3, 5, 2).is_ok());
+    }
+}

@@ -1,0 +1,489 @@
+//! The store's thread: appends what was applied to the history and mirrors it into sled.
+//!
+//! Applying an entry pushes into a queue and continues; everything that touches a disk happens on this
+//! thread. Each round writes the history first and then makes one bounded step of sled, so that rebuilding
+//! sled never delays the history.
+//!
+//! **Invariant:** a failure of the history ends the thread and is reported; a failure of sled never ends it.
+
+use std::{
+    collections::VecDeque,
+    panic::{self, AssertUnwindSafe},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use super::{
+    Batch, Figures, LogIndex, Position, Store, StoreError,
+    history::writer::HistoryWriter,
+    sled::{
+        checkpoint::Checkpoint,
+        mirror::{Mirror, MirrorStart, Progress, StepContext},
+    },
+};
+use concord_model::{limits::APPLIED_CHANGES_BYTES_MAX, record::Revision};
+use concord_state::{Change, Edit, State};
+
+/// The thread waits this long before a round, so that a loaded service wakes it for many changes at once: a
+/// hundred rounds a second, each with one write to the history's file. Readers of the newest history wait as
+/// long.
+const BATCHING_PAUSE: Duration = Duration::from_millis(10);
+/// The service is under load when something was applied within this time. Then sled gets half of a core at
+/// most: requests need the same processors.
+const LOAD_WINDOW: Duration = Duration::from_secs(1);
+/// Longest rest between two steps of sled: on a machine so loaded that a step takes longer, a rest helps
+/// nobody.
+const REST_MAX: Duration = Duration::from_millis(20);
+
+/// What the handles share with the thread.
+#[derive(Debug)]
+pub(super) struct Shared {
+    queue: Mutex<Queue>,
+    /// Signalled when there is work for the thread.
+    wake: Condvar,
+    /// Signalled when the thread made progress.
+    done: Condvar,
+    failed: tokio::sync::watch::Sender<Option<String>>,
+    /// Bytes of the changes that the history does not have yet.
+    pub(super) waiting_bytes: AtomicU64,
+    /// Notified when they became fewer.
+    pub(super) drained: tokio::sync::Notify,
+}
+
+/// The thread's work, and how far it is.
+#[derive(Debug)]
+struct Queue {
+    items: VecDeque<Item>,
+    newest: (State, Position),
+    /// The local log is durable up to this entry.
+    log_durable: LogIndex,
+    /// The history has to be made durable up to this revision.
+    sync_to: Revision,
+    /// The history is durable up to this revision.
+    synced: Revision,
+    figures: Figures,
+    ending: Ending,
+    /// The thread is working, or pauses to batch: it need not be woken.
+    busy: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    No,
+    /// Mirror everything, then end.
+    Close,
+    /// End as a crash would: no handle of the store is left.
+    Abandon,
+    /// The thread has ended.
+    Over,
+}
+
+#[derive(Debug)]
+enum Item {
+    Applied {
+        checkpoint: Checkpoint,
+        changes: Vec<Arc<Change>>,
+        /// The state at the checkpoint, if the changes need it.
+        state: Option<Box<State>>,
+        /// The state before, if freeing it takes long: it is freed on this thread and not where entries are
+        /// applied.
+        retired: Option<Box<State>>,
+    },
+    Installed(Box<State>, Position),
+}
+
+/// What one round works on.
+#[derive(Debug)]
+struct Round {
+    items: VecDeque<Item>,
+    newest: (State, Position),
+    log_durable: LogIndex,
+    sync_to: Revision,
+    ending: Ending,
+    /// Bytes that no longer wait once the items are processed.
+    bytes: u64,
+}
+
+impl Store {
+    /// Enqueues what was applied. Never blocks. What waits for the history is bounded by who
+    /// calls it ([`Self::wait_for_room`]) and, earlier, by the service ([`Self::waiting_bytes`]); what waits for sled is
+    /// bounded here.
+    pub fn enqueue(&self, batch: Batch) {
+        let Batch { state, position, changes } = batch;
+        let checkpoint = Checkpoint::of(&state, &position);
+        let edits = || changes.iter().flat_map(|change| &change.edits);
+        let needs_state = edits().any(|edit| matches!(edit, Edit::Reindexed { .. }));
+        let frees = edits().any(Edit::is_costly_to_free);
+        let needed = needs_state.then(|| Box::new(state.clone()));
+        let mut queue = self.inner.shared.queue();
+        queue.figures.applied = state.revision();
+        let before = std::mem::replace(&mut queue.newest, (state, position)).0;
+        if queue.ending == Ending::Over {
+            return;
+        }
+        let bytes = edits().map(Edit::bytes).fold(0, u64::saturating_add);
+        self.inner.shared.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let (retired, small) = if frees { (Some(Box::new(before)), None) } else { (None, Some(before)) };
+        queue.items.push_back(Item::Applied { checkpoint, changes, state: needed, retired });
+        self.inner.shared.wake(queue);
+        drop(small);
+    }
+
+    /// Tells the store that the local log is durable up to this entry. sled never goes beyond it.
+    pub fn flushed(&self, index: LogIndex) {
+        let mut queue = self.inner.shared.queue();
+        queue.log_durable = queue.log_durable.max(index);
+        self.inner.shared.wake(queue);
+    }
+
+    /// Tells the store that the entries after this one were cut from the local log.
+    pub fn truncated(&self, last: LogIndex) {
+        let mut queue = self.inner.shared.queue();
+        queue.log_durable = queue.log_durable.min(last);
+    }
+
+    /// Bytes of the changes that were applied and that the history does not have yet: they are in memory.
+    #[must_use]
+    pub fn waiting_bytes(&self) -> u64 {
+        self.inner.shared.waiting_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Waits while more changes wait for the history than [`APPLIED_CHANGES_BYTES_MAX`]. Applying waits for this before it
+    /// enqueues: entries that are not applied are on the disk, and what is applied is in memory until it is there, too.
+    pub async fn wait_for_room(&self) {
+        loop {
+            // Before the look: it is notified of what happens in between.
+            let drained = self.inner.shared.drained.notified();
+            if self.waiting_bytes() <= APPLIED_CHANGES_BYTES_MAX {
+                return;
+            }
+            drained.await;
+        }
+    }
+
+    /// How far everything is.
+    #[must_use]
+    pub fn figures(&self) -> Figures {
+        self.inner.shared.queue().figures
+    }
+
+    /// Waits until the history can be read up to and including a revision; returns whether it can. Blocking.
+    #[must_use]
+    pub fn wait_for_history(&self, revision: Revision, timeout: Duration) -> bool {
+        let missing = |queue: &mut Queue| queue.ending != Ending::Over && queue.figures.history < revision;
+        let shared = &self.inner.shared;
+        let queue = match shared.done.wait_timeout_while(shared.queue(), timeout, missing) {
+            Ok((queue, _)) => queue,
+            Err(error) => error.into_inner().0,
+        };
+        queue.figures.history >= revision
+    }
+
+    /// Completes when the store's thread has failed for good: the node must stop.
+    pub async fn failed(&self) -> String {
+        let mut failed = self.inner.shared.failed.subscribe();
+        // The guard of the watched value must not live across an await.
+        let text = failed.wait_for(Option::is_some).await.ok().and_then(|text| text.clone());
+        match text {
+            Some(text) => text,
+            // The sender lives as long as this borrow.
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Shared {
+    pub(super) fn new(newest: (State, Position), log_durable: LogIndex, history: &HistoryWriter) -> Self {
+        let figures = Figures {
+            applied: newest.0.revision(),
+            history: history.applied(),
+            history_bytes: history.bytes(),
+            ..Figures::default()
+        };
+        let queue = Queue {
+            items: VecDeque::new(),
+            log_durable,
+            sync_to: 0,
+            // What was loaded is in a durable file, or is applied again from the log.
+            synced: newest.0.revision(),
+            newest,
+            figures,
+            ending: Ending::No,
+            busy: false,
+        };
+        Self {
+            queue: Mutex::new(queue),
+            wake: Condvar::new(),
+            done: Condvar::new(),
+            failed: tokio::sync::watch::Sender::new(None),
+            waiting_bytes: AtomicU64::new(0),
+            drained: tokio::sync::Notify::new(),
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Enqueues a state that replaces all before it.
+    pub(super) fn installed(&self, state: State, position: Position) {
+        let mut queue = self.queue();
+        if state.revision() <= queue.figures.applied {
+            return;
+        }
+        queue.figures.applied = state.revision();
+        // The log is purged to an installed snapshot; the file itself is durable.
+        queue.log_durable = queue.log_durable.max(position.index);
+        queue.newest = (state.clone(), position.clone());
+        queue.items.push_back(Item::Installed(Box::new(state), position));
+        self.wake(queue);
+    }
+
+    /// The last entry that the local log holds durably, as far as the store was told.
+    pub(super) fn log_durable(&self) -> LogIndex {
+        self.queue().log_durable
+    }
+
+    /// Waits until the history is durable up to and including a revision.
+    pub(super) fn sync(&self, revision: Revision) -> Result<(), StoreError> {
+        let mut queue = self.queue();
+        queue.sync_to = queue.sync_to.max(revision);
+        queue.busy = false;
+        self.wake.notify_one();
+        let queue = self
+            .done
+            .wait_while(queue, |queue| queue.ending != Ending::Over && queue.synced < revision)
+            .unwrap_or_else(PoisonError::into_inner);
+        if queue.synced >= revision {
+            return Ok(());
+        }
+        let why = self.failed.borrow().clone().unwrap_or_else(|| "it was closed".into());
+        Err(StoreError::Io {
+            context: format!("the store ended before its history was durable up to revision {revision}"),
+            source: std::io::Error::other(why),
+        })
+    }
+
+    /// Asks the thread to end; with `complete` after everything is mirrored.
+    pub(super) fn end(&self, complete: bool) {
+        let mut queue = self.queue();
+        if queue.ending == Ending::No {
+            queue.ending = if complete { Ending::Close } else { Ending::Abandon };
+        }
+        queue.busy = false;
+        self.wake.notify_one();
+    }
+
+    /// Waits until the thread has nothing left to do; whether that was in time.
+    pub(super) fn wait_over(&self, timeout: Duration) -> bool {
+        let is_working = |queue: &mut Queue| queue.ending != Ending::Over;
+        match self.done.wait_timeout_while(self.queue(), timeout, is_working) {
+            Ok((queue, _)) => queue.ending == Ending::Over,
+            Err(error) => error.into_inner().0.ending == Ending::Over,
+        }
+    }
+
+    fn wake(&self, queue: MutexGuard<'_, Queue>) {
+        if !queue.busy {
+            self.wake.notify_one();
+        }
+    }
+
+    /// The thread has ended: releases everybody who waits for it.
+    fn over(&self, failure: Option<String>) {
+        let mut queue = self.queue();
+        queue.ending = Ending::Over;
+        let items = std::mem::take(&mut queue.items);
+        drop(queue);
+        drop(items);
+        self.done.notify_all();
+        // Nothing more is enqueued.
+        self.waiting_bytes.store(0, Ordering::Relaxed);
+        self.drained.notify_waiters();
+        if let Some(text) = failure {
+            tracing::error!("the store can't go on: {text}");
+            self.failed.send_replace(Some(text));
+        }
+    }
+}
+
+/// The thread's own state.
+#[derive(Debug)]
+struct Worker<'a> {
+    shared: &'a Shared,
+    history: HistoryWriter,
+    mirror: Mirror,
+    /// When something was applied last.
+    applied_at: Instant,
+    /// `log_durable` and `sync_to` of the last round.
+    seen: (LogIndex, Revision),
+    /// The rest before the next step of sled.
+    rest: Duration,
+}
+
+/// Runs until the store is closed or the history fails.
+pub(super) fn run(shared: &Shared, history: HistoryWriter, start: MirrorStart, backlog_max: usize) {
+    let ended = panic::catch_unwind(AssertUnwindSafe(|| {
+        let (mirror, rest) = (Mirror::new(start, backlog_max), Duration::ZERO);
+        Worker { shared, history, mirror, applied_at: Instant::now(), seen: (0, 0), rest }.run()
+    }));
+    shared.over(match ended {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => Some(error.to_string()),
+        Err(_) => Some("the store's thread panicked".into()),
+    });
+}
+
+impl Worker<'_> {
+    fn run(mut self) -> Result<(), StoreError> {
+        // New trees start from the loaded state: the log holds that, and may not yet hold what arrives next.
+        let log_durable = self.shared.log_durable();
+        let progress =
+            self.mirror.step(StepContext { log_durable, applied_at: self.applied_at, closing: None });
+        let mut progress = self.or_close_sled(progress);
+        let mut closing_since = None;
+        loop {
+            let round = self.wait(progress);
+            let closing = round.ending == Ending::Close;
+            let (log_durable, sync_to, ending) = (round.log_durable, round.sync_to, round.ending);
+            let bytes = round.bytes;
+            self.seen = (log_durable, sync_to);
+            let log_durable =
+                if concord_model::sabotage::is("sled-beyond-log") { LogIndex::MAX } else { log_durable };
+            self.process(round)?;
+            // Whoever adds holds the queue's lock, as this thread did when it read the sum.
+            self.shared.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.shared.drained.notify_waiters();
+            if closing || (sync_to > self.history_synced() && self.history.applied() >= sync_to) {
+                self.history.seal()?;
+                self.synced();
+            }
+            if ending == Ending::Abandon {
+                self.mirror.abandon();
+                return Ok(());
+            }
+            let begun = Instant::now();
+            if closing {
+                closing_since.get_or_insert(begun);
+            }
+            let context = StepContext { log_durable, applied_at: self.applied_at, closing: closing_since };
+            progress = self.mirror.step(context);
+            if !closing {
+                progress = self.or_close_sled(progress);
+            }
+            let is_loaded = !closing && self.applied_at.elapsed() < LOAD_WINDOW;
+            self.rest = if is_loaded { begun.elapsed().min(REST_MAX) } else { Duration::ZERO };
+            self.publish();
+            if closing && progress == Progress::Idle {
+                self.mirror.close();
+                return Ok(());
+            }
+        }
+    }
+
+    /// Closes sled if it was not used for long, and wakes the thread for that otherwise.
+    fn or_close_sled(&mut self, progress: Progress) -> Progress {
+        match self.mirror.close_unused(Instant::now()) {
+            Some(left) => progress.within(left),
+            None => progress,
+        }
+    }
+
+    /// Waits until there is work, and takes it.
+    fn wait(&self, progress: Progress) -> Round {
+        let mut queue = self.shared.queue();
+        let nothing_new = |queue: &mut Queue| {
+            queue.items.is_empty()
+                && queue.ending == Ending::No
+                && (queue.log_durable, queue.sync_to) == self.seen
+        };
+        queue.busy = false;
+        let queue = match progress {
+            Progress::Worked => Ok(queue),
+            Progress::Idle => self.shared.wake.wait_while(queue, nothing_new),
+            Progress::Wait(time) => self
+                .shared
+                .wake
+                .wait_timeout_while(queue, time, nothing_new)
+                .map(|(queue, _)| queue)
+                .map_err(|error| PoisonError::new(error.into_inner().0)),
+        };
+        self.batch(progress, queue.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Pauses so that more arrives, unless a caller waits for the thread; then takes everything.
+    fn batch(&self, progress: Progress, mut queue: MutexGuard<'_, Queue>) -> Round {
+        let pause = if progress == Progress::Worked { self.rest } else { BATCHING_PAUSE };
+        if !pause.is_zero() && queue.ending == Ending::No && queue.sync_to <= queue.synced {
+            queue.busy = true;
+            let nobody_waits =
+                |queue: &mut Queue| queue.ending == Ending::No && queue.sync_to <= queue.synced;
+            queue = match self.shared.wake.wait_timeout_while(queue, pause, nobody_waits) {
+                Ok((queue, _)) => queue,
+                Err(error) => error.into_inner().0,
+            };
+        }
+        queue.busy = true;
+        Round {
+            items: std::mem::take(&mut queue.items),
+            newest: queue.newest.clone(),
+            log_durable: queue.log_durable,
+            sync_to: queue.sync_to,
+            ending: queue.ending,
+            bytes: self.shared.waiting_bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Writes the round's items to the history and enqueues them for sled.
+    fn process(&mut self, round: Round) -> Result<(), StoreError> {
+        if round.items.is_empty() {
+            return Ok(());
+        }
+        self.applied_at = Instant::now();
+        for item in round.items {
+            match item {
+                Item::Applied { checkpoint, changes, state, retired } => {
+                    changes.iter().try_for_each(|change| self.history.write(change))?;
+                    self.history.advance(checkpoint.revision)?;
+                    self.history.compact(checkpoint.compaction_revision)?;
+                    self.mirror.enqueue(checkpoint, changes, state);
+                    drop(retired);
+                }
+                Item::Installed(state, position) => {
+                    self.history.seal()?;
+                    self.history.skip_to(state.revision())?;
+                    self.history.compact(state.compaction_revision())?;
+                    self.synced();
+                    self.mirror.install(*state, position);
+                }
+            }
+        }
+        let (state, position) = round.newest;
+        self.mirror.set_newest(state, position);
+        self.history.flush()
+    }
+
+    fn history_synced(&self) -> Revision {
+        self.shared.queue().synced
+    }
+
+    /// The history was sealed: it is durable up to its applied mark.
+    fn synced(&self) {
+        let mut queue = self.shared.queue();
+        queue.synced = queue.synced.max(self.history.applied());
+        self.shared.done.notify_all();
+    }
+
+    fn publish(&self) {
+        let mut queue = self.shared.queue();
+        queue.figures.history = self.history.applied();
+        queue.figures.history_bytes = self.history.bytes();
+        queue.figures.mirrored = self.mirror.mirrored();
+        queue.figures.sled_bytes = self.mirror.disk_bytes();
+        queue.figures.rebuilds = self.mirror.rebuilds();
+        self.shared.done.notify_all();
+    }
+}
