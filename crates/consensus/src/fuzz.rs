@@ -116,6 +116,7 @@ fn payloads() -> Vec<Payload> {
     ]
 }
 
+/// Real inputs of [`peer_call`].
 pub fn peer_call_seeds() -> Vec<Vec<u8>> {
     let id = WireLogId { index: 300, term: 2, node: 1 };
     let vote = WireVote { term: 2, node: 1, committed: true };
@@ -149,6 +150,7 @@ pub fn peer_call_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
+/// Real inputs of [`snapshot_header`].
 pub fn header_seeds() -> Vec<Vec<u8>> {
     let header = |vote, metadata: &[u8]| SnapshotHeader {
         vote,
@@ -163,6 +165,7 @@ pub fn header_seeds() -> Vec<Vec<u8>> {
         .into()
 }
 
+/// Real inputs of [`log_record`].
 pub fn log_record_seeds() -> Vec<Vec<u8>> {
     fn seed(kind: u8, value: &impl Encode) -> Vec<u8> {
         let mut bytes = vec![kind];

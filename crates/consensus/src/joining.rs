@@ -90,6 +90,8 @@ pub struct Departure {
 }
 
 impl Joining {
+    /// One that waits so many passes for others, and lets so many leave at once.
+    #[must_use]
     pub fn new(patience: u32, members_max: usize) -> Self {
         Self { patience, members_max, ..Self::default() }
     }

@@ -224,7 +224,7 @@ pub enum Confirmation {
 /// holds every write that was acknowledged before. It is no revision: only [`Consensus::wait_read`] takes it, on any
 /// member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct ReadIndex(pub(crate) LogIndex);
+pub struct ReadIndex(pub LogIndex);
 
 /// Why a linearizable read can't be confirmed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

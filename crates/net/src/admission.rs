@@ -37,7 +37,9 @@ pub(crate) type Members = BTreeMap<NodeId, AgreedMember>;
 /// A member that the cluster has agreed on.
 #[derive(Debug, Clone)]
 pub struct AgreedMember {
+    /// The address at which other members reach it.
     pub peer_addr: String,
+    /// Whether it has a vote.
     pub votes: bool,
 }
 

@@ -36,6 +36,7 @@ pub fn forwarded(bytes: &[u8]) -> bool {
     true
 }
 
+/// Real inputs of [`forwarded`].
 pub fn forwarded_seeds() -> Vec<Vec<u8>> {
     let document = |text: &str| Document::new(serde_json::from_str(text).expect("a sample is JSON"));
     let (definition, key, expect) = ("d".to_owned(), "k".to_owned(), Expect::At(7));
@@ -88,6 +89,7 @@ pub fn cursor(bytes: &[u8]) -> bool {
     true
 }
 
+/// Real inputs of [`cursor`].
 pub fn cursor_seeds() -> Vec<Vec<u8>> {
     let seeds = [2, 300, u64::MAX].map(|page| {
         let text = Cursor { node: 3, revision: 1 << 40, page, fingerprint: [9; 16] }.text();

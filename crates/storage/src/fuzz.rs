@@ -35,6 +35,7 @@ pub fn snapshot_file(bytes: &[u8]) -> bool {
     read.is_ok()
 }
 
+/// Real inputs of [`snapshot_file`].
 pub fn snapshot_seeds() -> Vec<Vec<u8>> {
     let (state, _) = samples::state();
     let path = path().with_extension("seed");
@@ -57,6 +58,7 @@ pub fn history_segment(bytes: &[u8]) -> bool {
     if kind % 2 == 0 { history::scan(bytes) } else { history::scan(&history::framed(&parts(bytes))) }
 }
 
+/// Real inputs of [`history_segment`].
 pub fn history_seeds() -> Vec<Vec<u8>> {
     let (_, changes) = samples::state();
     let [sealed, open] = history::segments(&changes);

@@ -16,7 +16,7 @@ const LONG_PART: usize = 4;
 
 /// The places for such calls.
 #[derive(Debug)]
-pub struct LoneCalls {
+pub(super) struct LoneCalls {
     all: Semaphore,
     long: Semaphore,
 }

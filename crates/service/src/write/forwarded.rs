@@ -40,7 +40,9 @@ const GATHER_TIME: Duration = Duration::from_millis(2);
 
 /// The answer to a call of several writes: a first part, and others if it does not have all decisions.
 pub struct Parts {
+    /// The decisions that are there first.
     pub first: Bytes,
+    /// The rest as it is decided; `None` when `first` has all.
     pub others: Option<BoxStream<'static, Bytes>>,
 }
 

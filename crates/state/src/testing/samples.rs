@@ -94,6 +94,7 @@ pub fn state() -> (State, Vec<Change>) {
     (state, changes)
 }
 
+/// Entries of the log, encoded.
 pub fn proposals() -> Vec<Vec<u8>> {
     let all = all_proposals();
     let shares = |proposal: &&Proposal| proposal.command.may_share_entry();
@@ -105,6 +106,7 @@ fn pairs(pairs: &[(&str, &str)]) -> Vec<Vec<u8>> {
     pairs.iter().map(|(one, other)| [one.as_bytes(), b"\0", other.as_bytes()].concat()).collect()
 }
 
+/// Patches with their targets, a zero byte between them.
 pub fn patches() -> Vec<Vec<u8>> {
     let target = r#"{"a":{"b":[1,2.50,{"c":null}]},"d/e~":"x"}"#;
     pairs(&[
@@ -120,6 +122,7 @@ pub fn patches() -> Vec<Vec<u8>> {
     ])
 }
 
+/// Schemas with data, a zero byte between them.
 pub fn schemas() -> Vec<Vec<u8>> {
     pairs(&[
         (
@@ -141,6 +144,7 @@ pub fn schemas() -> Vec<Vec<u8>> {
     ])
 }
 
+/// Pairs of values, a zero byte between them.
 pub fn values() -> Vec<Vec<u8>> {
     pairs(&[
         ("-12", "7"),
@@ -151,6 +155,7 @@ pub fn values() -> Vec<Vec<u8>> {
     ])
 }
 
+/// Query strings of lists.
 pub fn queries() -> Vec<Vec<u8>> {
     [
         "page=2&limit=50&sort_by=n&sort_order=desc&search=Ab",

@@ -190,7 +190,18 @@ pub struct SealedBackup<W: Write> {
     signer: SigningKey,
 }
 
+impl<W: Write> fmt::Debug for SealedBackup<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SealedBackup")
+    }
+}
+
 impl<W: Write> SealedBackup<W> {
+    /// Encrypts and writes the next bytes.
+    ///
+    /// # Errors
+    ///
+    /// Those of the writer beneath.
     pub fn write(&mut self, content: &[u8]) -> io::Result<()> {
         self.to.write_all(content)
     }
