@@ -55,7 +55,7 @@ impl Node {
             data_key_file: None,
             backup_envelope: None,
             retention: Retention::default(),
-            feature_level_max: concord_model::feature::LEVEL_MAX,
+            feature_level_max: concord_model::feature::level_max(),
             caller_tls: None,
             audit: concord_service::audit::Options::off(),
             quotas: concord_model::access_key::Quota::default(),

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::{SRC, Source, Token, assert_none, syntax::named_paths};
 
 /// Methods of the service that ask nobody who calls, and why they need not.
-const FOR_ANYBODY: [(&str, &str); 31] = [
+const FOR_ANYBODY: [(&str, &str); 30] = [
     ("admit_credential", "before there is a principal"),
     ("answer_levels", "calls between nodes: the feature levels"),
     ("audit", "what is recorded; pages of it name a principal"),
@@ -19,7 +19,6 @@ const FOR_ANYBODY: [(&str, &str); 31] = [
     ("hand_over", "the node's life"),
     ("keep_certificates", "the node's life"),
     ("known_key", "before there is a principal"),
-    ("knows_secrets", "the feature level"),
     ("levels", "what this program knows"),
     ("limits", "settings"),
     ("node_id", "a setting"),

@@ -36,7 +36,6 @@ use super::{
 };
 use concord_model::{
     command::{Proposal, Verdict},
-    entry::GROUP_LEVEL,
     limits::ENTRY_BYTES_MAX,
     record::Revision,
 };
@@ -159,8 +158,7 @@ impl Consensus {
             return Err(WriteError::TooLarge);
         }
         let proposer = RaftProposer { id: self.inner.id, raft: self.inner.raft.clone() };
-        let level = self.inner.publisher.applied.load().state.feature_level();
-        if shares_entry && level >= GROUP_LEVEL {
+        if shares_entry {
             self.inner.groups.write(&proposer, bytes).await
         } else {
             Box::pin(group::propose_alone(&proposer, bytes)).await

@@ -19,7 +19,7 @@ use super::{
     log::Wal,
     wire::{self, StateMetadata, WireLogId, WireVote},
 };
-use concord_model::{feature::AT_REST_LEVEL, record::Revision, time::Timestamp};
+use concord_model::{record::Revision, time::Timestamp};
 use concord_net::{Member, identity::Identity};
 use concord_storage::{
     Position,
@@ -68,8 +68,7 @@ pub fn restore(
     // one number again, although they differ in the backup of a cluster whose entries held several proposals each.
     let first = first_revision(summary.revision.max(last.index), now)?;
     let last = WireLogId { index: first, node: member.id, ..last };
-    let format =
-        if at_rest.seals() { summary.feature_level.max(AT_REST_LEVEL) } else { summary.feature_level };
+    let format = summary.feature_level;
     let identity = Identity { cluster_id: uuid::Uuid::new_v4(), node_id: member.id, format };
     let metadata = wire::to_bytes(&StateMetadata::of_first_member(last, member));
     let position = Position { index: last.index, raft_meta: metadata };

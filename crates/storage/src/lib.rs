@@ -64,7 +64,7 @@ use snapshot::retained::RetainedSnapshots;
 pub use snapshot::transfer::{IncomingSnapshot, SnapshotContent};
 use writer::Shared;
 
-use concord_model::{feature::LEVEL_MAX, record::Revision};
+use concord_model::{feature::level_max, record::Revision};
 use concord_state::{Change, State};
 
 /// How long the store's thread may take to end when the store was not closed.
@@ -155,16 +155,18 @@ pub enum StoreError {
 
 impl StoreError {
     fn unknown_format(name: &str, format: u16, known: RangeInclusive<u16>) -> Self {
+        let (first, last) = known.into_inner();
+        let known =
+            if first == last { format!("format {first}") } else { format!("formats {first} to {last}") };
         Self::Newer(format!(
-            "{name} has format {format}, and this version knows the formats {} to {}; start a newer version",
-            known.start(),
-            known.end()
+            "{name} has format {format}, and this version knows {known}; start a newer version"
         ))
     }
 
     fn unknown_level(name: &str, level: u32) -> Self {
         Self::Newer(format!(
-            "{name} has feature level {level}, and this version knows {LEVEL_MAX}; start a newer version"
+            "{name} has feature level {level}, and this version knows {known}; start a newer version",
+            known = level_max()
         ))
     }
 }

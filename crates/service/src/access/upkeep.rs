@@ -27,7 +27,6 @@ use crate::{
 use concord_consensus::Consensus;
 use concord_model::{
     access_key::{AccessKey, KeyId, day_of},
-    command::ACCESS_KEYS_LEVEL,
     limits::KEYS_MARKED_MAX,
 };
 
@@ -70,9 +69,7 @@ impl Service {
             }
             let state = consensus.state();
             self.inner.access.today.store(day_of(self.log_time(&state)), Ordering::Relaxed);
-            if state.feature_level() >= ACCESS_KEYS_LEVEL {
-                self.mark_used(consensus).await;
-            }
+            self.mark_used(consensus).await;
             tokio::select! {
                 () = self.inner.stopping.cancelled() => {}
                 () = sleep(INTERVAL) => {}

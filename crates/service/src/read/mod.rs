@@ -63,8 +63,7 @@ pub(super) use shared_index::SharedReadIndex;
 /// How long one request for a read index may take. A live leader answers within two round trips.
 const READ_INDEX_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The body of a request for a read index for which the leader's lease is enough. Others are empty, and a leader of an
-/// older version takes this one for such: it asks a quorum.
+/// The body of a request for a read index for which the leader's lease is enough. Others are empty.
 const BY_LEASE: &[u8] = &[1];
 
 /// The leader's answer to a request for a read index. New variants go to the end.
@@ -230,7 +229,7 @@ mod tests {
     #[test]
     fn a_read_index_response_decodes_to_what_was_encoded() {
         let seven = ReadIndex(7);
-        assert_eq!(encode(&ReadIndexResponse::Index(seven))[..], [1, 0, 7], "as the first version wrote it");
+        assert_eq!(encode(&ReadIndexResponse::Index(seven))[..], [1, 0, 7], "as it was first sent");
         for response in [
             ReadIndexResponse::Index(seven),
             ReadIndexResponse::NotLeader,

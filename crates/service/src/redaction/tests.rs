@@ -8,13 +8,7 @@ use crate::{
     testing::{owner, patient_service, service},
 };
 use concord_model::{
-    command::Expect,
-    document::Document,
-    index::Indexing,
-    key::Key,
-    limits::Limits,
-    schema::{Formats, StoredSchema},
-    time::Timestamp,
+    command::Expect, document::Document, index::Indexing, key::Key, limits::Limits, time::Timestamp,
 };
 use concord_net::Member;
 
@@ -25,7 +19,7 @@ fn marked(number: u64) -> Arc<Definition> {
         id: number,
         key: Key::parse(&format!("d{number}")).unwrap(),
         indexes: Vec::new(),
-        schema: Some(StoredSchema { text: schema.to_string().into(), formats: Formats::ByDraft }),
+        schema: Some(schema.to_string().into()),
         indexing: Indexing::fresh(0),
         created_at: Timestamp(1),
         modified_at: Timestamp(1),

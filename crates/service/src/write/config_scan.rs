@@ -24,7 +24,7 @@ use concord_model::{
     key::Key,
     limits::{REPORTED_CONFIGS_MAX, REPORTED_VIOLATIONS_MAX},
     record::{Config, Revision},
-    schema::{Schema, SchemaRules, accepts_any},
+    schema::{Formats, Schema, accepts_any},
 };
 use concord_state::{Collection, State};
 use serde_json::Value;
@@ -81,8 +81,8 @@ pub(super) type Pace<'a> = dyn FnMut() -> Result<(), Cancelled> + 'a;
 #[derive(Debug)]
 pub(super) struct Scan {
     constraint: Constraint,
-    /// How its schema was compiled.
-    rules: SchemaRules,
+    /// What `format` means in its schema.
+    formats: Formats,
     /// The definition's id: another definition of the same key has other configs.
     definition: Option<Revision>,
     /// The revision of the last state.
@@ -95,9 +95,9 @@ pub(super) struct Scan {
 
 impl Scan {
     /// A scan for what a prepared write demands of all configs.
-    pub(crate) fn of(write: &Write, rules: SchemaRules) -> Result<Self, Refusal> {
+    pub(crate) fn of(write: &Write, formats: Formats) -> Result<Self, Refusal> {
         let compile = |compiled: &Compiled, value: &Value| {
-            compiled.get(value, rules).map(Constraint::Schema).map_err(|violations| {
+            compiled.get(value, formats).map(Constraint::Schema).map_err(|violations| {
                 Refusal::Internal(format!("a validated schema does not compile: {violations:?}"))
             })
         };
@@ -125,7 +125,7 @@ impl Scan {
         };
         Ok(Self {
             constraint,
-            rules,
+            formats,
             definition: None,
             revision: 0,
             breaking: BTreeMap::new(),
@@ -133,9 +133,9 @@ impl Scan {
         })
     }
 
-    /// How its schema was compiled.
-    pub(super) fn rules(&self) -> SchemaRules {
-        self.rules
+    /// What `format` means in its schema.
+    pub(super) fn formats(&self) -> Formats {
+        self.formats
     }
 
     /// Whether the configs need not be scanned.

@@ -21,7 +21,7 @@ use concord_model::{
     index::{self, StoredPath},
     limits::CACHED_SCHEMAS_BYTES_MAX,
     record::{Definition, Entries, Revision},
-    schema::{Formats, Schema, SchemaRules, secret::SecretPlaces},
+    schema::{Schema, secret::SecretPlaces},
 };
 
 /// Cached schemas: what a busy cluster uses at once.
@@ -44,9 +44,9 @@ impl Validator {
 
     /// Compiles the schema of a stored definition.
     fn of(definition: &Definition) -> Result<Self, Refusal> {
-        let formats = definition.schema.as_ref().map_or(Formats::ByDraft, |schema| schema.formats);
+        let formats = definition.schema.as_ref().map(|schema| schema.formats).unwrap_or_default();
         let schema = stored_schema(definition)?
-            .map(|value| Schema::compile(&value, SchemaRules::of_stored(formats)))
+            .map(|value| Schema::compile(&value, formats))
             .transpose()
             .map_err(|violations| broken(definition, &format!("does not compile: {violations:?}")))?;
         let bytes = schema.as_ref().map_or(0, Schema::weight_bytes);
