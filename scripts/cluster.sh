@@ -5,8 +5,7 @@
 # Every command is idempotent. Commands for different nodes may run at the same time.
 #
 # The nodes call each other over mutual TLS: `up` makes the authority of the cluster and a certificate for each node.
-# With TLS=1 `up` lets callers speak TLS, too, and the other commands remember it; TLS=0 ends it. A cluster that an
-# older version has begun without certificates keeps its secret, and its nodes take both kinds of calls.
+# With TLS=1 `up` lets callers speak TLS, too, and the other commands remember it; TLS=0 ends it.
 #
 # `up` builds with the profile `quick`: less than half the compile time of `release`, and a fifth of its speed. For a
 # cluster that is measured, CONCORD_PROFILE names another profile, or CONCORD_BIN a binary.
@@ -70,8 +69,6 @@ extra() { [[ "${1:-}" =~ ^[0-9]+$ && -f cluster/extra$1.env ]] || die "there is 
 setting() { sed -n "s/^$2=//p" "$(env_file "$1")" | tail -n 1; }
 url() { echo "$(if tls_for_callers; then echo https; else echo http; fi)://$(setting "$1" CONCORD_API_ADDR)"; }
 
-# Whether the binary knows certificates; one of version 0.1 does not.
-knows_tls() { "$BIN" cert --help > /dev/null 2>&1; }
 tls_for_callers() { [[ -e $DATA/tls/callers ]]; }
 
 # certify N: makes the authority and the certificate of a node, each once. Several may be asked at the same time.
@@ -94,7 +91,7 @@ certify() {
     ) 9> "$dir/lock" > /dev/null || die "no certificate could be made for node $n"
 }
 
-# The secrets of this cluster, generated once. With `set -C` only one of two concurrent callers writes the file.
+# A secret of this cluster, generated once. With `set -C` only one of two concurrent callers writes the file.
 secret() {
     local file=$DATA/$1
     if [[ ! -s $file ]]; then
@@ -125,16 +122,12 @@ answers() {
 }
 
 start() {
-    local n=$1 home=$DATA/node$1 key cluster_secret
+    local n=$1 home=$DATA/node$1 key
     pid "$n" > /dev/null && { echo "node $n runs already"; return; }
     [[ -x $BIN ]] || die "there is no $BIN; \`scripts/cluster.sh up\` builds it"
     mkdir -p "$home"
     key=$(root_key)
-    if knows_tls; then certify "$n"; fi
-    cluster_secret=${CONCORD_CLUSTER_SECRET:-}
-    if [[ -z $cluster_secret && (-s $DATA/cluster.secret || ! -e $DATA/tls/node-$n.pem) ]]; then
-        cluster_secret=$(secret cluster.secret)
-    fi
+    certify "$n"
     # shellcheck disable=SC2030  # the settings of a node are set in the environment of its process only
     (
         set -a
@@ -144,15 +137,11 @@ start() {
         . "$(env_file "$n")"
         set +a
         export CONCORD_DATA_DIR=$home/data CONCORD_API_KEY=$key
-        if [[ -n $cluster_secret ]]; then export CONCORD_CLUSTER_SECRET=$cluster_secret; fi
-        if [[ -e $DATA/tls/node-$n.pem ]]; then
-            tls=$DATA/tls
-            export CONCORD_PEER_CERT_FILE=$tls/node-$n.pem CONCORD_PEER_KEY_FILE=$tls/node-$n.key
-            export CONCORD_PEER_CA_FILE=$tls/ca.pem
-            if [[ -n $cluster_secret ]]; then export CONCORD_PEER_TLS=migrate; fi
-            if tls_for_callers; then
-                export CONCORD_TLS_CERT_FILE=$tls/node-$n.pem CONCORD_TLS_KEY_FILE=$tls/node-$n.key
-            fi
+        tls=$DATA/tls
+        export CONCORD_PEER_CERT_FILE=$tls/node-$n.pem CONCORD_PEER_KEY_FILE=$tls/node-$n.key
+        export CONCORD_PEER_CA_FILE=$tls/ca.pem
+        if tls_for_callers; then
+            export CONCORD_TLS_CERT_FILE=$tls/node-$n.pem CONCORD_TLS_KEY_FILE=$tls/node-$n.key
         fi
         exec setsid "$BIN" serve < /dev/null >> "$home/log" 2>&1 &
         echo $! > "$home/pid"
@@ -201,9 +190,8 @@ up() {
     build
     local n starts=()
     root_key > /dev/null
-    if ! knows_tls; then secret cluster.secret > /dev/null; fi
     case ${TLS:-} in
-        1) knows_tls || die "$BIN knows no TLS"; mkdir -p "$DATA/tls"; touch "$DATA/tls/callers" ;;
+        1) mkdir -p "$DATA/tls"; touch "$DATA/tls/callers" ;;
         0) rm -f "$DATA/tls/callers" ;;
     esac
     for n in $(members); do start "$n" & starts+=($!); done
@@ -297,7 +285,7 @@ wipe() {
     down > /dev/null
     local n
     for n in $(all); do rm -rf "${DATA:?}/node$n"; done
-    rm -f "$DATA/root.key" "$DATA/cluster.secret"
+    rm -f "$DATA/root.key"
     rm -rf "${DATA:?}/tls"
     rmdir "$DATA" 2>/dev/null || true
     echo "all data is deleted"

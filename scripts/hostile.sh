@@ -10,7 +10,6 @@ export HOSTILE_P99_MS=${HOSTILE_P99_MS:-100}
 export HOSTILE_REWRITES=${HOSTILE_REWRITES:-600}
 export HOSTILE_ROUNDS=${HOSTILE_ROUNDS:-10} # of three kinds at once: twelve kinds a round
 cargo fetch --locked --quiet
-scripts/level1.sh > /dev/null # the program that the tests of upgrades upgrade from
 # With a million configs in one of them: HOSTILE_CONFIGS=200000 makes it shorter.
 cargo test --locked --profile "${PROFILE:-release}" --test it -- "hostile::${1:-}" --nocapture --test-threads=1 \
     --include-ignored

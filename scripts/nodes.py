@@ -139,7 +139,6 @@ class Nodes:
 
     def ready(self):
         wait_for(lambda: all(self.client(n).is_up() for n in self.api), "the nodes to be ready")
-        wait_for(lambda: self.cluster().get("feature_level") == 2, "the feature level")
 
     def cluster(self, n=1):
         return self.client(n).get("/api/v1/cluster").expect(200).data

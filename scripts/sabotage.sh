@@ -57,9 +57,6 @@ nonce-reused             | unit store::at_rest::tests::no_nonce_is_used_twice_an
 plain-file-accepted      | unit store::tests::encrypted::files_in_clear_are_refused_once_everything_is_encrypted
 '
 
-# The tests of upgrades start it.
-scripts/level1.sh > /dev/null
-
 # binary KIND: builds the tests and names the executable (`lib` or `it`).
 binary() {
     local kind=(--lib) made=lib

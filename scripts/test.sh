@@ -44,8 +44,6 @@ if ! python3 -c 'import ensurepip' 2> /dev/null; then install_deb ensurepip pyth
 
 say "checks"
 scripts/check.sh
-say "the program of the level before, for the tests of upgrades"
-scripts/level1.sh > /dev/null
 say "tests"
 cargo test --locked --workspace --all-targets
 say "power cuts"

@@ -1,4 +1,4 @@
-//! Seeded bugs, which show that the tests find them.
+//! Seeded bugs, which show that the tests find them, and a feature level that only tests have.
 //!
 //! Only a build with the feature `sabotage` has them. It reads their names, separated by commas, from
 //! `CONCORD_SABOTAGE`. In every other build [`is`] is false at compile time, and nothing of a bug is in the binary.
@@ -53,7 +53,11 @@
 //! | `nonce-reused` | all pieces of a file are encrypted with one nonce |
 //! | `plain-file-accepted` | an encrypted directory takes files in clear |
 //!
-//! **Invariant:** without the feature this file is one constant.
+//! Nobody has written a version that knows a feature level after the newest one. So that tests can upgrade a cluster all
+//! the same, a build with debug assertions or with the feature `sabotage` knows one level more when
+//! `CONCORD_TEST_FEATURE_LEVEL` is set ([`knows_test_level`]): one binary is both versions.
+//!
+//! **Invariant:** in a build for use this file is two constants.
 
 /// Whether this bug is enabled.
 #[cfg(feature = "sabotage")]
@@ -68,6 +72,20 @@ pub(crate) fn is(name: &str) -> bool {
 /// Whether this bug is enabled: never in this build.
 #[cfg(not(feature = "sabotage"))]
 pub(crate) const fn is(_name: &str) -> bool {
+    false
+}
+
+/// Whether this program knows [`TEST_LEVEL`](crate::model::feature::TEST_LEVEL).
+#[cfg(any(debug_assertions, feature = "sabotage"))]
+pub(crate) fn knows_test_level() -> bool {
+    static KNOWS: std::sync::LazyLock<bool> =
+        std::sync::LazyLock::new(|| std::env::var_os("CONCORD_TEST_FEATURE_LEVEL").is_some());
+    *KNOWS
+}
+
+/// Whether this program knows the feature level of the tests: never in this build.
+#[cfg(not(any(debug_assertions, feature = "sabotage")))]
+pub(crate) const fn knows_test_level() -> bool {
     false
 }
 

@@ -28,7 +28,7 @@ use zeroize::Zeroizing;
 use crate::{
     model::{
         access_key::Quota,
-        feature::{LEVEL_MAX, LEVEL_MIN},
+        feature::{LEVEL_MIN, level_max},
         limits::Limits,
     },
     peer::{Member, NodeId},
@@ -179,7 +179,7 @@ pub struct ServeArgs {
     #[arg(
         long,
         env = "CONCORD_FEATURE_LEVEL_MAX",
-        default_value_t = LEVEL_MAX,
+        default_value_t = level_max(),
         value_parser = clap::value_parser!(u32).range(i64::from(LEVEL_MIN)..),
         value_name = "N"
     )]

@@ -15,7 +15,7 @@ use concord::{
         },
         entry,
         error::{Invalid, LocSegment, Rejection, StoredQuota, Violation},
-        feature::LEVEL_MAX,
+        feature::level_max,
         index::{Build, Indexing},
         key::Key,
         record::{Config, Definition, Entry},
@@ -64,20 +64,20 @@ fn wire<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: &T, expected
 fn entries_of_the_log() {
     entry(
         &plain(Command::CreateDefinition { key: key("d"), indexes: vec!["a.b".into()], schema: None }),
-        "01e4e0f4e586ee900304726f6f740000000001640103612e6200",
+        "01e4e0f4e586ee900304726f6f740000000001640103612e620000",
     );
     let schema = Some(StoredSchema::from("{}"));
     entry(
         &full(Command::CreateDefinition { key: key("d"), indexes: vec![], schema }),
-        "01e4e0f4e586ee900304726f6f74010377687901010101010101010101010101010101010202020202020202020202020202020201ac020001640001027b7d",
+        "01e4e0f4e586ee900304726f6f74010377687901010101010101010101010101010101010202020202020202020202020202020201ac020001640001027b7d00",
     );
     entry(
         &full(Command::SetIndexes { key: key("d"), indexes: vec!["a".into()], expect: Expect::Any }),
-        "01e4e0f4e586ee900304726f6f74010377687901010101010101010101010101010101010202020202020202020202020202020201ac0201016401016100",
+        "01e4e0f4e586ee900304726f6f74010377687901010101010101010101010101010101010202020202020202020202020202020201ac020101640101610000",
     );
     entry(
         &plain(Command::DeleteDefinition { key: key("d"), expect: Expect::Present, restrict: true }),
-        "01e4e0f4e586ee900304726f6f740000000201640201",
+        "01e4e0f4e586ee900304726f6f74000000020164020100",
     );
     let entries = Box::from([Entry { slot: 1, value: b"\x05x\x00".as_slice().into() }]);
     entry(
@@ -88,13 +88,16 @@ fn entries_of_the_log() {
             entries,
             expect: Expect::At(300),
         }),
-        "01e4e0f4e586ee900304726f6f74010377687901010101010101010101010101010101010202020202020202020202020202020201ac02030164016b077b226e223a317d01010305780003ac02",
+        "01e4e0f4e586ee900304726f6f74010377687901010101010101010101010101010101010202020202020202020202020202020201ac02030164016b077b226e223a317d01010305780003ac0200",
     );
     entry(
         &plain(Command::DeleteConfig { definition: key("d"), key: key("k"), expect: Expect::Any }),
-        "01e4e0f4e586ee900304726f6f74000000040164016b00",
+        "01e4e0f4e586ee900304726f6f74000000040164016b0000",
     );
-    entry(&plain(Command::Compact { compaction_revision: 300 }), "01e4e0f4e586ee900304726f6f7400000005ac02");
+    entry(
+        &plain(Command::Compact { compaction_revision: 300 }),
+        "01e4e0f4e586ee900304726f6f7400000005ac0200",
+    );
 }
 
 #[test]
@@ -102,16 +105,16 @@ fn entries_that_change_what_a_definition_asks_of_its_configs() {
     let (schema, expect) = (Some(StoredSchema::from("{}")), Expect::At(9));
     entry(
         &plain(Command::SetSchema { key: key("d"), schema, expect, configs_read: Some(300) }),
-        "01e4e0f4e586ee900304726f6f7400000006016401027b7d030901ac02",
+        "01e4e0f4e586ee900304726f6f7400000006016401027b7d030901ac0200",
     );
     let expect = Expect::Present;
     entry(
         &plain(Command::SetSchema { key: key("d"), schema: None, expect, configs_read: None }),
-        "01e4e0f4e586ee900304726f6f74000000060164000200",
+        "01e4e0f4e586ee900304726f6f7400000006016400020000",
     );
     entry(
         &plain(Command::SetUnique { key: key("d"), paths: vec!["a".into()], expect, configs_read: Some(3) }),
-        "01e4e0f4e586ee900304726f6f74000000070164010161020103",
+        "01e4e0f4e586ee900304726f6f7400000007016401016102010300",
     );
 }
 
@@ -119,11 +122,11 @@ fn entries_that_change_what_a_definition_asks_of_its_configs() {
 fn entries_of_index_builds() {
     entry(
         &plain(Command::BuildIndex { key: key("d"), begun: 300, cursor: None }),
-        "01e4e0f4e586ee900304726f6f74000000080164ac0200",
+        "01e4e0f4e586ee900304726f6f74000000080164ac020000",
     );
     entry(
         &plain(Command::BuildIndex { key: key("d"), begun: 300, cursor: Some(key("k")) }),
-        "01e4e0f4e586ee900304726f6f74000000080164ac0201016b",
+        "01e4e0f4e586ee900304726f6f74000000080164ac0201016b00",
     );
 }
 
@@ -140,27 +143,27 @@ fn batches() {
         "01e4e0f4e586ee900304726f6f7400000009030\
          1ac02040164016b00\
          01ffffffffffffffffff01040164016b0501ffffffffffffffffff01\
-         00040164016b0309",
+         00040164016b030900",
     );
 }
 
 #[test]
-fn entries_of_the_second_feature_level() {
+fn entries_of_the_cluster_itself_and_what_format_means() {
     let raise = |to| plain(Command::RaiseFeatureLevel { to });
-    entry(&raise(2), "02e4e0f4e586ee900304726f6f740000000a02");
-    entry(&plain(Command::Forget { upto: 300 }), "02e4e0f4e586ee900304726f6f740000000bac02");
-    // What `format` means is the variant of the schema: 2 is asserted, 3 is not.
+    entry(&raise(1), "01e4e0f4e586ee900304726f6f740000000a0100");
+    entry(&plain(Command::Forget { upto: 300 }), "01e4e0f4e586ee900304726f6f740000000bac0200");
+    // What `format` means is the variant of the schema: 1 is asserted, 2 is not.
     let stored = |formats| Some(StoredSchema { text: "{}".into(), formats });
     let create = |schema| plain(Command::CreateDefinition { key: key("d"), indexes: vec![], schema });
-    entry(&create(stored(Formats::Asserted)), "02e4e0f4e586ee900304726f6f740000000001640002027b7d");
+    entry(&create(stored(Formats::Asserted)), "01e4e0f4e586ee900304726f6f740000000001640001027b7d00");
     let (schema, expect) = (stored(Formats::Annotated), Expect::At(9));
     entry(
         &plain(Command::SetSchema { key: key("d"), schema, expect, configs_read: None }),
-        "02e4e0f4e586ee900304726f6f7400000006016403027b7d030900",
+        "01e4e0f4e586ee900304726f6f7400000006016402027b7d03090000",
     );
     // An older version reads the first byte and refuses the entry.
-    let later = raise(LEVEL_MAX + 1).to_bytes();
-    assert_eq!(Proposal::from_bytes(&later), Err(DecodeError::Unknown(LEVEL_MAX + 1)));
+    let later = raise(level_max() + 1).to_bytes();
+    assert_eq!(Proposal::from_bytes(&later), Err(DecodeError::Unknown(level_max() + 1)));
 }
 
 #[test]
@@ -170,14 +173,12 @@ fn several_proposals_as_one_entry() {
     let bytes = entry::encode(proposals.iter().map(Proposal::to_bytes).collect());
     assert_eq!(
         hex(&bytes),
-        "82\
-         0000001701e4e0f4e586ee900304726f6f74000000040164016b00\
-         0000001901e4e0f4e586ee900304726f6f74000000040164016b03ac02"
+        "81\
+         0000001801e4e0f4e586ee900304726f6f74000000040164016b0000\
+         0000001a01e4e0f4e586ee900304726f6f74000000040164016b03ac0200"
     );
     assert_eq!(entry::decode(&bytes).as_deref(), Ok(&proposals[..]));
-    assert_eq!(entry::feature_level_of(&bytes), 2);
-    // A version that knows no groups refuses it as it refuses a level that it does not know.
-    assert_eq!(Proposal::from_bytes(&bytes), Err(DecodeError::Unknown(130)));
+    assert_eq!(entry::feature_level_of(&bytes), 1);
 }
 
 #[test]
@@ -290,7 +291,7 @@ fn changes_of_the_history() {
 }
 
 #[test]
-fn changes_of_level_2_in_the_history() {
+fn changes_of_whole_definitions_in_the_history() {
     wire(&StoredEdit::Deleted { definition: 5, configs: 300 }, "0605ac02");
     let definition = Definition {
         id: 5,
@@ -344,31 +345,31 @@ fn access_keys() {
     let entry_of = |command, expected: &str| entry(&plain(Command::Access(command)), expected);
     entry_of(
         AccessCommand::Create { id: id.clone(), terms: terms.clone(), sha256 },
-        "02e4e0f4e586ee900304726f6f740000000c000c30313233343536373839615a016e0181010203612e2a012a000000000103000001ac020707070707070707070707070707070707070707070707070707070707070707",
+        "01e4e0f4e586ee900304726f6f740000000c000c30313233343536373839615a016e0181010203612e2a012a000000000103000001ac02070707070707070707070707070707070707070707070707070707070707070700",
     );
     entry_of(
         AccessCommand::Change { id: id.clone(), terms: terms.clone(), expect },
-        "02e4e0f4e586ee900304726f6f740000000c010c30313233343536373839615a016e0181010203612e2a012a000000000103000001ac020309",
+        "01e4e0f4e586ee900304726f6f740000000c010c30313233343536373839615a016e0181010203612e2a012a000000000103000001ac02030900",
     );
     entry_of(
         AccessCommand::Revoke { id: id.clone(), expect },
-        "02e4e0f4e586ee900304726f6f740000000c020c30313233343536373839615a0309",
+        "01e4e0f4e586ee900304726f6f740000000c020c30313233343536373839615a030900",
     );
     entry_of(
         AccessCommand::Rotate { id: id.clone(), sha256, grace_us: 300, expect },
-        "02e4e0f4e586ee900304726f6f740000000c030c30313233343536373839615a0707070707070707070707070707070707070707070707070707070707070707ac020309",
+        "01e4e0f4e586ee900304726f6f740000000c030c30313233343536373839615a0707070707070707070707070707070707070707070707070707070707070707ac02030900",
     );
     entry_of(
         AccessCommand::MarkUsed { ids: vec![id.clone()] },
-        "02e4e0f4e586ee900304726f6f740000000c04010c30313233343536373839615a",
+        "01e4e0f4e586ee900304726f6f740000000c04010c30313233343536373839615a00",
     );
-    entry_of(AccessCommand::DisableRoot, "02e4e0f4e586ee900304726f6f740000000c05");
-    entry_of(AccessCommand::EnableRoot, "02e4e0f4e586ee900304726f6f740000000c06");
+    entry_of(AccessCommand::DisableRoot, "01e4e0f4e586ee900304726f6f740000000c0500");
+    entry_of(AccessCommand::EnableRoot, "01e4e0f4e586ee900304726f6f740000000c0600");
     let command = Command::DeleteConfig { definition: key("d"), key: key("k"), expect: Expect::Any };
     let key = Some(KeyUse { id: id.clone(), revision: 300, secret: 299 });
     entry(
         &Proposal { by: id.to_string(), key, ..plain(command) },
-        "02e4e0f4e586ee90030c30313233343536373839615a000000040164016b000c30313233343536373839615aac02ab02",
+        "01e4e0f4e586ee90030c30313233343536373839615a000000040164016b00010c30313233343536373839615aac02ab02",
     );
     let KeyTerms { name, grants, quota, expires_at } = terms;
     let secrets = vec![

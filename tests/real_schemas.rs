@@ -3,14 +3,14 @@
 
 use concord::model::{
     index::{IndexPath, Kind, Types, check_paths},
-    schema::{Formats, Schema, SchemaRules},
+    schema::{Formats, Schema},
 };
 use serde_json::{Value, json};
 
-const RULES: SchemaRules = SchemaRules { formats: Formats::Asserted, level: 2 };
+const FORMATS: Formats = Formats::Asserted;
 
 fn compiled(schema: &Value) -> Schema {
-    Schema::compile(schema, RULES).unwrap_or_else(|violations| panic!("{violations:?}"))
+    Schema::compile(schema, FORMATS).unwrap_or_else(|violations| panic!("{violations:?}"))
 }
 
 fn parsed(text: &str) -> Value {
@@ -19,8 +19,7 @@ fn parsed(text: &str) -> Value {
 
 /// The kinds at a path, which must be one that can be indexed.
 fn kinds(schema: &Value, path: &str) -> Vec<&'static str> {
-    check_paths(&[path.to_owned()], Some(schema), 64, 2)
-        .unwrap_or_else(|violations| panic!("{violations:?}"));
+    check_paths(&[path.to_owned()], Some(schema), 64).unwrap_or_else(|violations| panic!("{violations:?}"));
     let path = IndexPath::parse(path).unwrap();
     Types::of(Some(schema)).declared(&path).unwrap().indexed().iter().map(Kind::name).collect()
 }
@@ -115,7 +114,7 @@ fn schemas_of_a_directory_are_definitions_as_they_are() {
     let mut refused = Vec::new();
     for file in files.into_iter().filter(|file| file.extension().is_some_and(|kind| kind == "json")) {
         let text = std::fs::read_to_string(&file).unwrap();
-        if let Err(violations) = Schema::compile(&parsed(&text), RULES) {
+        if let Err(violations) = Schema::compile(&parsed(&text), FORMATS) {
             let name = file.file_name().unwrap().to_string_lossy().into_owned();
             refused.push((name, text.len(), violations[0].msg.clone()));
         }

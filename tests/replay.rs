@@ -5,7 +5,6 @@ use concord::{
     model::{
         access_key::{Grant, Grants, KeyId, KeyUse, Pattern, Quota, Verb},
         command::{AccessCommand, BatchStep, Command, Expect, IdempotencyKey, KeyTerms, Proposal, Verdict},
-        feature::LEVEL_MAX,
         index,
         key::Key,
         record::Entries,
@@ -69,7 +68,7 @@ fn write(state: &State, random: &mut Rng) -> (Command, Option<u64>) {
 }
 
 fn schema(text: &str, random: &mut Rng) -> StoredSchema {
-    let formats = [Formats::ByDraft, Formats::Asserted, Formats::Annotated][random.usize(0..3)];
+    let formats = [Formats::Asserted, Formats::Annotated][random.usize(0..2)];
     StoredSchema { text: text.into(), formats }
 }
 
@@ -97,7 +96,7 @@ fn command(state: &State, random: &mut Rng) -> (Command, Option<u64>) {
     match random.u8(0..25) {
         23..=24 => (Command::Access(access(state, random)), None),
         22 => (Command::Forget { upto: random.u64(0..=state.revision() + 3) }, None),
-        21 => (Command::RaiseFeatureLevel { to: random.u32(0..=LEVEL_MAX) }, None),
+        21 => (Command::RaiseFeatureLevel { to: random.u32(0..=3) }, None),
         20 => (Command::Compact { compaction_revision: random.u64(0..=state.revision() + 3) }, None),
         0..=2 => {
             let schema = random.bool().then(|| schema(r#"{"type":"object"}"#, random));

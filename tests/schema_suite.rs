@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use concord::model::schema::{Formats, Schema, SchemaRules};
+use concord::model::schema::{Formats, Schema};
 use serde_json::Value;
 
 const DRAFTS: [(&str, &str); 5] = [
@@ -52,7 +52,7 @@ impl Found {
         }
         let cases = group["tests"].as_array().expect("a list of cases");
         let title = group["description"].as_str().expect("a text");
-        match Schema::compile(&schema, SchemaRules { formats, level: 2 }) {
+        match Schema::compile(&schema, formats) {
             Err(violations) => {
                 self.refused += cases.len();
                 let why = reason(&violations[0].msg);
@@ -99,8 +99,8 @@ fn verdicts_are_those_of_the_suite_but_for_the_named_ones() {
     let mut report = String::new();
     for (draft, uri) in DRAFTS {
         for (kind, directory, formats) in [
-            ("required", draft.to_owned(), Formats::ByDraft),
-            ("optional", format!("{draft}/optional"), Formats::ByDraft),
+            ("required", draft.to_owned(), Formats::Annotated),
+            ("optional", format!("{draft}/optional"), Formats::Annotated),
             ("formats", format!("{draft}/optional/format"), Formats::Asserted),
         ] {
             let found = Found::of(&suite.join(directory), uri, formats);

@@ -57,7 +57,7 @@ impl Node {
             data_key_file: None,
             backup_envelope: None,
             retention: Retention::default(),
-            feature_level_max: concord::model::feature::LEVEL_MAX,
+            feature_level_max: concord::model::feature::level_max(),
             caller_tls: None,
             audit: concord::service::audit::Options::off(),
             quotas: concord::model::access_key::Quota::default(),

@@ -2,7 +2,7 @@
 
 use concord::model::{
     document, index,
-    schema::{Formats, Schema, SchemaRules},
+    schema::{Formats, Schema},
 };
 use divan::{Bencher, black_box};
 use serde_json::json;
@@ -37,7 +37,7 @@ fn schema_check(bencher: Bencher<'_, '_>) {
             "text": {"type": "string", "maxLength": 1000},
         },
     });
-    let schema = Schema::compile(&document, SchemaRules::of_stored(Formats::Asserted));
+    let schema = Schema::compile(&document, Formats::Asserted);
     let (schema, data) = (schema.expect("it is a valid schema"), data(7));
     bencher.bench_local(|| schema.check(black_box(&data)));
 }

@@ -142,9 +142,8 @@ pub(super) async fn run(State(service): State<Service>, request: WriteRequest) -
         let msg = "the conditions of a batch are members of its operations";
         return Err(Problem::violation(Violation::at(vec!["header".into()], msg)));
     }
-    let keeps = service.knows_secrets();
     let limits = service.limits().clone();
-    let (operations, parts) = request.read(&service, move |body| parse(body, keeps, &limits)).await?;
+    let (operations, parts) = request.read(&service, move |body| parse(body, &limits)).await?;
     let placed = move |refusal| Problem::InBatch(refusal, parts);
     // It holds what the writes take in memory until they are decided.
     let mut rollbacks = service.begin_rollbacks(&request.caller);
@@ -337,8 +336,8 @@ fn read_result((definition, key): (&str, &str), read: &ReadConfig) -> String {
     }
 }
 
-/// Parses the operations of a body. `keeps` says whether markers that keep secret values have a meaning.
-fn parse(body: Value, keeps: bool, limits: &Limits) -> Result<(Vec<Parsed>, Option<Parts>), Problem> {
+/// Parses the operations of a body.
+fn parse(body: Value, limits: &Limits) -> Result<(Vec<Parsed>, Option<Parts>), Problem> {
     let mut fields = Fields::from_json(body)?;
     let count: usize = [OPERATIONS, IF, THEN, ELSE].iter().map(|name| fields.count(name)).sum();
     if count > 0 {
@@ -348,7 +347,7 @@ fn parse(body: Value, keeps: bool, limits: &Limits) -> Result<(Vec<Parsed>, Opti
     let is_choice = [IF, THEN, ELSE].iter().any(|name| fields.has(name));
     let mut list = |name, is_required: bool| {
         let is_there = is_required || fields.has(name);
-        if is_there { parse_list(name, &mut fields, &mut violations, keeps) } else { Vec::new() }
+        if is_there { parse_list(name, &mut fields, &mut violations) } else { Vec::new() }
     };
     let (operations, parts) = if is_choice {
         let (conditions, then, otherwise) = (list(IF, true), list(THEN, false), list(ELSE, false));
@@ -373,12 +372,7 @@ fn parse(body: Value, keeps: bool, limits: &Limits) -> Result<(Vec<Parsed>, Opti
 }
 
 /// Parses a list of operations; that of `if` is one of conditions.
-fn parse_list(
-    name: &'static str,
-    fields: &mut Fields,
-    violations: &mut Vec<Violation>,
-    keeps: bool,
-) -> Vec<Parsed> {
+fn parse_list(name: &'static str, fields: &mut Fields, violations: &mut Vec<Violation>) -> Vec<Parsed> {
     let mut operations = Vec::new();
     for (index, (loc, item)) in (0..).zip(fields.list(name)) {
         let Value::Object(object) = item else {
@@ -391,7 +385,6 @@ fn parse_list(
             fields: Fields { object, loc, errors },
             violations: std::mem::take(violations),
             violations_loc,
-            keeps,
         };
         if name == IF {
             operations.push(Parsed::Write(operation.parse_condition()));

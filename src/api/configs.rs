@@ -174,7 +174,7 @@ pub(super) async fn put(State(service): State<Service>, request: WriteRequest) -
     let (definition, key) = (request.keys.definition, request.keys.config);
     let may_create = request.params.flag("upsert")? && request.condition == Condition::Unconditional;
     let expect = if may_create { Expect::Any } else { request.condition.for_put() };
-    if expect != Expect::None && may_keep(&data.text) && service.knows_secrets() {
+    if expect != Expect::None && may_keep(&data.text) {
         // What it keeps is not in the request, so the leader makes the data, as it does for a patch.
         let patch = Patch { format: PatchFormat::Replace, document: data };
         let write = Write::PatchConfig { definition, key, patch, expect };

@@ -4,13 +4,13 @@
 //! | calls | answered by |
 //! |---|---|
 //! | `join`, `levels` | the service; also of a node that has no identity yet |
-//! | `write`, `writes`, `writes-each`, `read-index`, `change` | the service, when this node leads |
+//! | `write`, `writes`, `change` | the service, when this node leads |
 //! | `clock` | the service |
 //! | `page` | the service, from a state that it holds for cursors |
 //! | `history` | the service, from this node's own disk |
 //! | `snapshot`, `fetch-snapshot` | consensus; the file is streamed |
 //! | `stream` | consensus; the connection is upgraded, and its frames are log entries |
-//! | `heartbeats`, `read-indexes` | consensus, the service; the connection is upgraded, and its frames are requests |
+//! | `heartbeats`, `read-index` | consensus, the service when this node leads; the connection is upgraded, and its frames are requests |
 //! | all others | consensus |
 //!
 //! What is refused is logged by `refusal_log`.
@@ -33,7 +33,6 @@ use axum::{
         HeaderMap, HeaderValue, Request, StatusCode,
         header::{CONNECTION, CONTENT_LENGTH, UPGRADE},
     },
-    middleware::map_response,
     response::{IntoResponse, Response},
     routing::post,
 };
@@ -50,13 +49,12 @@ use super::{
     server::{Answerer, CallerConnection, ShownNode},
 };
 use crate::{
-    model::{feature::LEVEL_MAX, limits::BODY_COPIES},
+    model::limits::BODY_COPIES,
     peer::{
         NodeId, ReceiveError,
         call::Call,
         client::{FROM, REMOVED_STATUS, SNAPSHOT_HEADER, protocol},
         credential::{BodyDigest, body_digest},
-        fallback::LEVEL,
         framed,
         trace::{received, with_traces},
     },
@@ -124,7 +122,6 @@ fn routes(listener: Listener) -> Router {
     Router::new()
         .route(&format!("{PATH_PREFIX}{{name}}"), post(handle))
         .layer(CatchPanicLayer::new())
-        .layer(map_response(name_level))
         .with_state(listener)
 }
 
@@ -174,12 +171,6 @@ impl From<ReceiveError> for CallRefusal {
     }
 }
 
-/// Names the highest feature level that this node knows, by which a caller finds out that the version has changed.
-async fn name_level(mut response: Response) -> Response {
-    response.headers_mut().insert(LEVEL, LEVEL_MAX.into());
-    response
-}
-
 async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Result<Response, CallRefusal> {
     let Listener { service, refusals, .. } = &listener;
     let name = request.uri().path().strip_prefix(PATH_PREFIX).unwrap_or_default();
@@ -196,7 +187,7 @@ async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Res
             let serve = async move |connection| consensus.serve_stream(from, connection).await;
             upgrade(call, Request::from_parts(head, body), serve)
         }
-        Call::Heartbeats | Call::ReadIndexes => {
+        Call::Heartbeats | Call::ReadIndex => {
             let (service, consensus) = (service.clone(), consensus(service)?.clone());
             let from = known(from)?;
             let serve = move |connection| serve_frames(service, consensus, (from, call), connection);
@@ -204,12 +195,10 @@ async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Res
         }
         Call::Snapshot => receive_snapshot(consensus(service)?, known(from)?, (&head.headers, body)).await,
         Call::FetchSnapshot => send_snapshot(consensus(service)?).await,
-        Call::Vote | Call::PreVote | Call::Append | Call::Transfer | Call::Digests => {
+        Call::Vote | Call::PreVote | Call::Transfer | Call::Digests => {
             Ok(consensus(service)?.receive(known(from)?, call, read_body(body).await?).await?.into_response())
         }
-        Call::WritesEach
-        | Call::ReadIndex
-        | Call::Clock
+        Call::Clock
         | Call::Room
         | Call::Join
         | Call::Levels
@@ -232,16 +221,16 @@ async fn serve_call(
     (headers, body): (HeaderMap, Body),
 ) -> Result<Response, CallRefusal> {
     let (mut reservation, body) = reserve_and_read(&service, call, (&headers, body)).await?;
-    if matches!(call, Call::Write | Call::Writes | Call::WritesEach) {
+    if matches!(call, Call::Write | Call::Writes) {
         reservation.grow(parsed_bytes(&body)).map_err(too_many)?;
     }
     if digest.is_some_and(|digest| digest != body_digest(&body)) {
         return Err(CallRefusal(StatusCode::UNAUTHORIZED, "the body is not the one that was sent".into()));
     }
-    if call != Call::WritesEach {
+    if call != Call::Writes {
         return Ok(answer(&service, call, body).await?.into_response());
     }
-    let Parts { first, others } = service.answer_writes_each(body).await?;
+    let Parts { first, others } = service.answer_writes(body).await?;
     Ok(match others {
         None => first.into_response(),
         Some(others) => {
@@ -259,26 +248,23 @@ async fn serve_call(
 /// Passes a call to the service.
 async fn answer(service: &Service, call: Call, body: Bytes) -> Result<Bytes, ReceiveError> {
     match call {
-        Call::ReadIndex => Ok(service.answer_read_index(&body).await),
         Call::Clock => Ok(Service::answer_clock()),
         Call::Room => Ok(service.answer_room()),
         Call::Join => service.answer_join(body).await,
         Call::Levels => Ok(service.answer_levels()),
         Call::Write => service.answer_write(body).await,
-        Call::Writes => service.answer_writes(body).await,
         Call::Change => service.answer_change(body).await,
         Call::History => service.answer_history(body).await,
         Call::Page => service.answer_page(body).await,
         Call::Vote
         | Call::PreVote
-        | Call::Append
         | Call::Stream
         | Call::Transfer
         | Call::Snapshot
         | Call::FetchSnapshot
-        | Call::WritesEach
+        | Call::Writes
         | Call::Heartbeats
-        | Call::ReadIndexes
+        | Call::ReadIndex
         | Call::Digests => Err(ReceiveError::Unknown(call.to_string())),
     }
 }
@@ -321,7 +307,7 @@ fn admit(
 /// and nothing works without them.
 fn reserve(service: &Service, call: Call, headers: &HeaderMap) -> Result<Reservation, CallRefusal> {
     let declared = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    let copies = if matches!(call, Call::Write | Call::Writes | Call::WritesEach) { BODY_COPIES } else { 1 };
+    let copies = if matches!(call, Call::Write | Call::Writes) { BODY_COPIES } else { 1 };
     // A part of a page or of the history is made for the answer.
     let answer = if matches!(call, Call::Page | Call::History) { ANSWERED_PART_BYTES } else { 0 };
     let bytes = declared.unwrap_or(0).min(CALL_BYTES_MAX as u64).saturating_mul(copies) + answer;
@@ -412,7 +398,7 @@ async fn serve_frames(
     connection: TokioIo<Upgraded>,
 ) {
     if call == Call::Heartbeats {
-        let answers = framed::serve(connection, |body| consensus.receive(from, Call::Append, body));
+        let answers = framed::serve(connection, |body| consensus.receive(from, call, body));
         consensus.serve_member(from, answers).await;
     } else {
         let service = &service;

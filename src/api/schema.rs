@@ -27,7 +27,7 @@ use crate::{
 pub(super) async fn get(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
     let part = |definition: &Definition| {
         let schema = definition.schema.as_ref();
-        let asserted = schema.and_then(|schema| schema.formats.is_asserted());
+        let asserted = schema.map(|schema| schema.formats.is_asserted());
         Object::new()
             .raw("json_schema", schema_or_null(definition.schema.as_deref()))
             .value("format_assertion", &asserted)

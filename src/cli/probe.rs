@@ -14,7 +14,7 @@ use super::{
     connection::{Failure, NodeArgs, TryArgs, run_async, tries_of_operator, with_cluster},
     output::{Columns, OutputArgs, print_columns, print_done},
 };
-use crate::model::feature::{LEVEL_MAX, LEVEL_MIN};
+use crate::model::feature::{LEVEL_MIN, level_max};
 
 const COLUMNS: Columns =
     Columns { name: "url", narrow: &[("URL", "/url"), ("ANSWER", "/is"), ("WHY", "/why")], wide: &[] };
@@ -123,11 +123,15 @@ pub(super) fn openapi(args: &OpenApiArgs) -> Result<(), Failure> {
 
 /// Runs `version`.
 pub(super) fn version(format: &OutputArgs) -> Result<(), Failure> {
-    let version = env!("CARGO_PKG_VERSION");
+    let (version, level_max) = (env!("CARGO_PKG_VERSION"), level_max());
     let data = json!({
-        "version": version, "feature_level_min": LEVEL_MIN, "feature_level_max": LEVEL_MAX,
+        "version": version, "feature_level_min": LEVEL_MIN, "feature_level_max": level_max,
         "target": format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS),
     });
-    let text = format!("concord {version}, feature levels {LEVEL_MIN} to {LEVEL_MAX}");
+    let levels = match level_max {
+        LEVEL_MIN => format!("feature level {LEVEL_MIN}"),
+        _ => format!("feature levels {LEVEL_MIN} to {level_max}"),
+    };
+    let text = format!("concord {version}, {levels}");
     print_done(&format.or_table(), &data, "version", text)
 }

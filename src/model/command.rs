@@ -17,7 +17,7 @@ use super::{
     access_key::{Grants, KeyId, KeyUse, Quota},
     encoding,
     error::Rejection,
-    feature::{LEVEL_MAX, LEVEL_MIN},
+    feature::{LEVEL_MIN, level_max},
     flat::decode_without,
     key::Key,
     record::{Entries, Revision},
@@ -181,9 +181,6 @@ pub struct ConfigRead {
     pub revision: Option<Revision>,
 }
 
-/// The feature level from which on there are transactions.
-pub const TRANSACTIONS_LEVEL: u32 = 2;
-
 /// A change of the access keys, or of whether the root key is accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AccessCommand {
@@ -247,33 +244,26 @@ pub struct KeyTerms {
     pub expires_at: Option<Timestamp>,
 }
 
-/// The feature level from which on there are access keys.
-pub const ACCESS_KEYS_LEVEL: u32 = 2;
-
 impl Command {
     /// The feature level that a node must know to apply the command: it is proposed only in a cluster of that level, but
     /// for the command that raises the level to it.
     #[must_use]
     pub fn feature_level(&self) -> u32 {
         match self {
-            Self::CreateDefinition { schema, .. } | Self::SetSchema { schema, .. } => {
-                schema.as_ref().map_or(LEVEL_MIN, StoredSchema::feature_level)
-            }
-            Self::SetIndexes { .. }
+            Self::RaiseFeatureLevel { to } => *to,
+            Self::CreateDefinition { .. }
+            | Self::SetIndexes { .. }
             | Self::DeleteDefinition { .. }
             | Self::WriteConfig { .. }
             | Self::DeleteConfig { .. }
             | Self::Compact { .. }
+            | Self::SetSchema { .. }
             | Self::SetUnique { .. }
-            | Self::BuildIndex { .. } => LEVEL_MIN,
-            Self::Batch(steps) => steps.iter().map(BatchStep::feature_level).max().unwrap_or(LEVEL_MIN),
-            Self::RaiseFeatureLevel { to } => *to,
-            Self::Forget { .. } => 2,
-            Self::Access(_) => ACCESS_KEYS_LEVEL,
-            Self::Transaction(Transaction { steps, .. }) => {
-                let of_steps = steps.iter().map(|(_, step)| step.feature_level()).max();
-                of_steps.unwrap_or(LEVEL_MIN).max(TRANSACTIONS_LEVEL)
-            }
+            | Self::BuildIndex { .. }
+            | Self::Forget { .. }
+            | Self::Access(_) => LEVEL_MIN,
+            Self::Batch(steps) => highest_level(steps.iter()),
+            Self::Transaction(Transaction { steps, .. }) => highest_level(steps.iter().map(|(_, step)| step)),
         }
     }
 
@@ -314,15 +304,9 @@ pub struct BatchStep {
     pub command: Command,
 }
 
-/// The feature level from which on a step of a batch may change what all configs of a definition must satisfy.
-pub const CONSTRAINT_STEPS_LEVEL: u32 = 2;
-
-impl BatchStep {
-    fn feature_level(&self) -> u32 {
-        let of_command = self.command.feature_level();
-        let constrains = matches!(self.command, Command::SetSchema { .. } | Command::SetUnique { .. });
-        if constrains { of_command.max(CONSTRAINT_STEPS_LEVEL) } else { of_command }
-    }
+/// The feature level of the steps of a batch.
+fn highest_level<'s>(steps: impl Iterator<Item = &'s BatchStep>) -> u32 {
+    steps.map(|step| step.command.feature_level()).max().unwrap_or(LEVEL_MIN)
 }
 
 fn decode_step<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Command, D::Error> {
@@ -357,9 +341,7 @@ pub struct Proposal {
     pub definition_read: Option<Revision>,
     /// The change.
     pub command: Command,
-    /// The access key in whose name it is made, from feature level 2 on; `None` for the root key, and for what the
-    /// cluster proposes itself. Encoded after everything else, and only when there is one.
-    #[serde(skip)]
+    /// The access key in whose name it is made; `None` for the root key, and for what the cluster proposes itself.
     pub key: Option<KeyUse>,
 }
 
@@ -390,26 +372,21 @@ pub enum Verdict {
 const PROPOSAL_HEAD_BYTES: usize = 96;
 
 impl Proposal {
-    /// The bytes that an entry of the log holds, which has this proposal alone. The first is the feature level that a node must know to apply it, so that
-    /// a node which does not know it finds out without decoding the rest.
+    /// The bytes that an entry of the log holds, which has this proposal alone. The first is the feature level that a node
+    /// must know to apply it, so that a node which does not know it finds out without decoding the rest.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         // A greater byte is not the level of a proposal (`entry.rs`).
         let level =
             u8::try_from(self.feature_level()).map_or(LEVEL_BYTE_MAX, |level| level.min(LEVEL_BYTE_MAX));
         let room = PROPOSAL_HEAD_BYTES + self.command.rough_bytes();
-        let bytes = encoding::append(encoding::begun_with(level, room), self);
-        match &self.key {
-            Some(key) => encoding::append(bytes, key),
-            None => bytes,
-        }
+        encoding::append(encoding::begun_with(level, room), self)
     }
 
     /// The feature level that a node must know to apply it.
     #[must_use]
     pub fn feature_level(&self) -> u32 {
-        let of_key = if self.key.is_some() { ACCESS_KEYS_LEVEL } else { LEVEL_MIN };
-        self.command.feature_level().max(of_key)
+        self.command.feature_level()
     }
 
     /// Decodes the bytes of [`Self::to_bytes`].
@@ -419,15 +396,10 @@ impl Proposal {
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, DecodeError> {
         let (level, rest) = bytes.split_first().ok_or(DecodeError::Damaged)?;
         let level = u32::from(*level);
-        if level > LEVEL_MAX {
+        if level > level_max() {
             return Err(DecodeError::Unknown(level));
         }
-        let (mut proposal, mut rest) =
-            postcard::take_from_bytes::<Self>(rest).map_err(|_| DecodeError::Damaged)?;
-        if !rest.is_empty() {
-            let (key, after) = postcard::take_from_bytes(rest).map_err(|_| DecodeError::Damaged)?;
-            (proposal.key, rest) = (Some(key), after);
-        }
+        let (proposal, rest) = postcard::take_from_bytes::<Self>(rest).map_err(|_| DecodeError::Damaged)?;
         let is_whole = rest.is_empty() && proposal.feature_level() == level;
         if is_whole { Ok(proposal) } else { Err(DecodeError::Damaged) }
     }
@@ -476,7 +448,7 @@ impl fmt::Display for Proposal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// Written by a newer version.
-    #[error("written at feature level {0}, and this version knows {LEVEL_MAX}; start a newer version")]
+    #[error("written at feature level {0}, and this version knows {known}; start a newer version", known = level_max())]
     Unknown(u32),
     /// The bytes are not those that were written.
     #[error("damaged")]

@@ -1,16 +1,15 @@
 //! The bytes of an entry of the log: one proposal, or several that the leader has gathered into a group.
 //!
 //! Much of what a small write costs is the entry and not the change: its way through openraft, its record in the log,
-//! its frame to each member, the wake-ups. So from feature level 2 on, small writes that arrive while an entry is under
-//! way leave together in the next one (`raft/group.rs`).
+//! its frame to each member, the wake-ups. So small writes that arrive while an entry is under way leave together in the
+//! next one (`raft/group.rs`).
 //!
 //! ```text
 //! one proposal      level `u8` · the proposal (postcard)            `Proposal::to_bytes`
 //! a group           level `u8` + 80 · for each: length `u32be` · the bytes of one proposal, as above
 //! ```
 //!
-//! A version that knows no groups takes the first byte of one for a level of 128 and more, which it does not know, and
-//! refuses the entry before it decodes anything else.
+//! The level of a group is the highest of its proposals.
 //!
 //! **Invariants**
 //! 1. A group only shares the entry: each of its proposals is decided by itself, in order, at a revision of its own, and
@@ -20,11 +19,9 @@
 
 use super::{
     command::{Command, DecodeError, Proposal},
-    feature::{LEVEL_MAX, LEVEL_MIN},
+    feature::{LEVEL_MIN, level_max},
 };
 
-/// The feature level from which on entries may be groups.
-pub const GROUP_LEVEL: u32 = 2;
 /// Most proposals of a group. With so many, an entry's own cost is a small part of each; applying them takes two
 /// milliseconds at most, so the next entry does not wait long. With half as many, 256 callers fell into two parts that
 /// took turns, and each write cost a tenth more.
@@ -80,7 +77,8 @@ pub fn encode(mut proposals: Vec<Vec<u8>>) -> Vec<u8> {
     }
     let length: usize = proposals.iter().map(|proposal| length_in_group(proposal.len())).sum();
     let mut bytes = Vec::with_capacity(1 + length);
-    bytes.push(GROUP | u8::try_from(GROUP_LEVEL).unwrap_or(u8::MAX));
+    let level = proposals.iter().filter_map(|proposal| proposal.first()).max();
+    bytes.push(GROUP | level.copied().unwrap_or_default());
     for proposal in proposals {
         bytes.extend_from_slice(&u32::try_from(proposal.len()).unwrap_or(u32::MAX).to_be_bytes());
         bytes.extend_from_slice(&proposal);
@@ -98,13 +96,13 @@ pub fn decode(entry: &[u8]) -> Result<Vec<Proposal>, DecodeError> {
         return Proposal::from_bytes(entry).map(|proposal| vec![proposal]);
     }
     let level = feature_level_of(entry);
-    if level > LEVEL_MAX {
+    if level > level_max() {
         return Err(DecodeError::Unknown(level));
     }
-    if level != GROUP_LEVEL || rest.len() > GROUP_BYTES_MAX {
+    if rest.len() > GROUP_BYTES_MAX {
         return Err(DecodeError::Damaged);
     }
-    let mut proposals = Vec::new();
+    let mut proposals: Vec<Proposal> = Vec::new();
     while let Some((length, after)) = rest.split_first_chunk::<LENGTH_BYTES>() {
         let length = usize::try_from(u32::from_be_bytes(*length)).map_err(|_| DecodeError::Damaged)?;
         let (bytes, after) = after.split_at_checked(length).ok_or(DecodeError::Damaged)?;
@@ -116,7 +114,9 @@ pub fn decode(entry: &[u8]) -> Result<Vec<Proposal>, DecodeError> {
         proposals.push(proposal);
         rest = after;
     }
-    if rest.is_empty() && proposals.len() > 1 { Ok(proposals) } else { Err(DecodeError::Damaged) }
+    let highest = proposals.iter().map(Proposal::feature_level).max();
+    let is_whole = rest.is_empty() && proposals.len() > 1 && highest == Some(level);
+    if is_whole { Ok(proposals) } else { Err(DecodeError::Damaged) }
 }
 
 #[cfg(test)]
@@ -141,7 +141,7 @@ mod tests {
             let expected: Vec<Proposal> = (0..count).map(delete).collect();
             assert_eq!(decode(&encoded(count)), Ok(expected));
         }
-        assert_eq!(encoded(1), delete(0).to_bytes(), "one alone has the form that it always had");
+        assert_eq!(encoded(1), delete(0).to_bytes(), "one alone is no group");
     }
 
     #[test]
@@ -157,13 +157,13 @@ mod tests {
         let group = |parts: &[&[u8]]| encode(parts.iter().map(|part| part.to_vec()).collect());
         let one = delete(1).to_bytes();
         damaged(&group(&[&two, &one]));
-        let raise = Proposal { command: Command::RaiseFeatureLevel { to: 2 }, ..delete(1) }.to_bytes();
+        let raise = Proposal { command: Command::RaiseFeatureLevel { to: 1 }, ..delete(1) }.to_bytes();
         damaged(&group(&[&one, &raise]));
         // One proposal in the form of a group.
         damaged(&two[..1 + length_in_group(one.len())]);
-        let mut first_level = two.clone();
-        first_level[0] = GROUP | 1;
-        damaged(&first_level);
+        let mut lower = two.clone();
+        lower[0] = GROUP;
+        damaged(&lower);
         let long = Proposal { reason: Some("x".repeat(GROUP_BYTES_MAX)), ..delete(1) }.to_bytes();
         damaged(&group(&[&one, &long]));
     }
@@ -171,9 +171,7 @@ mod tests {
     #[test]
     fn the_first_byte_says_who_can_read_it() {
         let mut two = encoded(2);
-        assert_eq!(feature_level_of(&two), GROUP_LEVEL);
-        // What a version does that knows no groups.
-        assert_eq!(Proposal::from_bytes(&two), Err(DecodeError::Unknown(0x82)));
+        assert_eq!(feature_level_of(&two), 1);
         two[0] = GROUP | 3;
         assert_eq!((feature_level_of(&two), decode(&two)), (3, Err(DecodeError::Unknown(3))));
         assert_eq!(feature_level_of(&delete(1).to_bytes()), 1);

@@ -21,11 +21,9 @@ pub const KEY_BYTES_MAX: usize = 255;
 pub const REASON_BYTES_MAX: usize = 1024;
 /// Bytes of an idempotency key. A UUID has 36, a digest in hex 64. Fixed.
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
-/// Outcomes of requests with an idempotency key that a cluster of feature level 1 remembers, about 100 bytes each. The
-/// oldest is forgotten first. Fixed: it is part of the state.
-pub const REMEMBERED_REQUESTS_MAX: usize = 100_000;
-/// The same from level 2 on, about 200 bytes each in memory. The oldest is forgotten first, but none younger than
-/// [`REMEMBERED_AT_LEAST_US`]: while there is none to forget, requests with a key get 429. Fixed: as above.
+/// Outcomes of requests with an idempotency key that are remembered, about 200 bytes each in memory. The oldest is
+/// forgotten first, but none younger than [`REMEMBERED_AT_LEAST_US`]: while there is none to forget, requests with a key
+/// get 429. Fixed: it is part of the state.
 pub const REMEMBERED_MAX: u64 = 200_000;
 /// Of these, those that one stored access key may fill, so that it leaves room to the others; more get 429. Fixed.
 pub const KEYED_WRITES_PER_KEY_MAX: u64 = REMEMBERED_MAX / 2;
@@ -117,7 +115,7 @@ pub const INDEX_PATH_BYTES_MAX: usize = 1024;
 /// is reindexed in steps, and until then queries on its new paths are refused. The definitions of a batch share it.
 /// Fixed: every node must decide the same.
 pub const REINDEX_CONFIGS_MAX: u64 = 1000;
-/// Bytes of data likewise, from feature level 2 on: they are parsed, some 10 ms. Fixed: as above.
+/// Bytes of data likewise: they are parsed, some 10 ms. Fixed: as above.
 pub const REINDEX_BYTES_MAX: usize = 1 << 20;
 /// Configs of one step of an index build: some 5 ms, in which no other write is decided. Fixed: as above.
 pub const BUILD_STEP_CONFIGS_MAX: usize = 250;
@@ -188,8 +186,6 @@ pub const LISTED_BYTES_MAX: usize = 4 << 20;
 pub const CHECK_STACK_MAX: usize = 1_500;
 /// Bytes of one compiled pattern: `.{1,1000}` takes 1 MiB, `\p{L}{1,100}` 4 MiB. Fixed.
 pub const PATTERN_BYTES_MAX: usize = 8 << 20;
-/// The same at feature level 1. Fixed.
-pub const LEVEL_1_PATTERN_BYTES_MAX: usize = 256 << 10;
 /// Bytes of the text of a pattern that looks around or refers back: far above what common ones have. Fixed.
 pub const BACKTRACKING_PATTERN_BYTES_MAX: usize = 4 << 10;
 /// Steps back that matching a text with such a pattern may take; a text that takes more does not match. Common patterns
@@ -200,8 +196,6 @@ pub const PATTERN_STEPS_MAX: u64 = 2_000;
 pub const PATTERN_TRANSLATION_BYTES_MAX: usize = 2 << 20;
 /// Bytes of all compiled patterns of a schema, which is cached with others. Fixed.
 pub const PATTERNS_BYTES_MAX: usize = 32 << 20;
-/// The same at feature level 1. Fixed.
-pub const LEVEL_1_PATTERNS_BYTES_MAX: usize = 16 << 20;
 /// Approximate bytes of the compiled schemas that a node keeps for the next write; a heavier one is kept alone. Fixed.
 pub const CACHED_SCHEMAS_BYTES_MAX: usize = 64 << 20;
 

@@ -4,7 +4,6 @@
 //! |---|---|
 //! | the certificate that the sender has shown (see `tls/nodes.rs`), which names the node that the call is of | always |
 //! | a credential (see `credential.rs`) of a plain call | unless TLS is required |
-//! | the secret itself, as the versions before feature level 2 send it | the same, while the cluster's feature level is 1 |
 //!
 //! Over TLS nothing else is asked for: the sender has verified the certificate of this node before it sent anything, and
 //! a certificate that was read on the way is worth nothing without its key.
@@ -18,28 +17,18 @@
 use std::collections::BTreeMap;
 
 use http::HeaderMap;
-use sha2::{Digest, Sha256};
-use subtle::{Choice, ConstantTimeEq};
 
 use super::{
     NodeId,
-    client::{AT, CLUSTER, CREDENTIAL, DIGEST, FROM, Peers, SECRET, TO},
+    client::{AT, CLUSTER, CREDENTIAL, DIGEST, FROM, Peers, TO},
     credential::{BodyDigest, Purpose, Scope, digest_of},
 };
-use crate::model::feature::LEVEL_MIN;
 
 /// Status and text of a refusal.
 pub type NotAdmitted = (u16, String);
 
-/// The members that the cluster has agreed on, as far as this node has applied them.
-pub(crate) type Members = BTreeMap<NodeId, AgreedMember>;
-
-/// A member that the cluster has agreed on.
-#[derive(Debug, Clone)]
-pub(crate) struct AgreedMember {
-    pub(crate) peer_addr: String,
-    pub(crate) votes: bool,
-}
+/// The peer addresses of the members that the cluster has agreed on, as far as this node has applied them.
+pub(crate) type Members = BTreeMap<NodeId, String>;
 
 fn misdirected(text: impl Into<String>) -> NotAdmitted {
     (421, text.into())
@@ -96,7 +85,7 @@ impl Peers {
     }
 
     /// Admits a received `join`, which names no cluster: the called node may have none. Returns the digest that the
-    /// body must have, unless it came over TLS or the sender is of a version that names none.
+    /// body must have, unless it came over TLS.
     ///
     /// # Errors
     /// 401 when it proves nothing, 421 when it is for another node.
@@ -107,10 +96,7 @@ impl Peers {
     ) -> Result<Option<BodyDigest>, NotAdmitted> {
         let digest = text(headers, DIGEST).and_then(digest_of);
         self.admit_proof(headers, shown, digest.map(Purpose::Join))?;
-        let digest = digest.filter(|_| shown.is_none() && headers.contains_key(CREDENTIAL));
-        if shown.is_none() && digest.is_none() {
-            return Ok(None);
-        }
+        let digest = digest.filter(|_| shown.is_none());
         // A node without an identity answers all, with its id: the caller learns whom it has called instead.
         match self.me.get() {
             Some(me) if addressee(headers) != Some(me.node_id) => {
@@ -131,7 +117,8 @@ impl Peers {
             None if self.is_tls_required() => return Err(unproven("the call came without TLS")),
             None => {}
         }
-        let Some(given) = headers.get(CREDENTIAL) else { return self.admit_secret(headers) };
+        let missing = || unproven(format!("the header {CREDENTIAL} is missing"));
+        let given = headers.get(CREDENTIAL).ok_or_else(missing)?;
         let scope = (text(headers, AT), addressee(headers), purpose);
         let (Some(at), Some(to), Some(purpose)) = scope else {
             return Err(unproven(format!("the headers beside {CREDENTIAL} are incomplete")));
@@ -146,34 +133,11 @@ impl Peers {
         Err(misdirected(format!("the call is for {at}, and this node is known as {}", known.join(", "))))
     }
 
-    /// Admits a call of a version that sends the secret itself.
-    fn admit_secret(&self, headers: &HeaderMap) -> Result<(), NotAdmitted> {
-        let Some(given) = headers.get(SECRET) else {
-            return Err(unproven(format!("the header {CREDENTIAL} is missing")));
-        };
-        let given = Sha256::digest(given.as_bytes());
-        let matches = self.secrets().iter().fold(Choice::from(0), |matches, secret| {
-            matches | Sha256::digest(secret.as_bytes()).as_slice().ct_eq(given.as_slice())
-        });
-        if !bool::from(matches) {
-            return Err(unproven("the cluster's secret is another one"));
-        }
-        if self.knows_only_level_1() {
-            return Ok(());
-        }
-        Err(unproven("a node of this cluster proves the secret and does not send it: start a newer version"))
-    }
-
-    /// Whether members of the first version may be in the cluster, which send the secret and expect it.
-    pub(super) fn knows_only_level_1(&self) -> bool {
-        self.feature_level() == LEVEL_MIN && self.me.get().is_none_or(|me| me.format == LEVEL_MIN)
-    }
-
     /// The addresses by which this node is known. None until it has applied the membership that it is part of, unless
     /// its settings name it.
     fn own_addresses(&self) -> Vec<String> {
         let members = self.members();
-        let agreed = self.me.get().and_then(|me| members.get(&me.node_id)).map(|member| &member.peer_addr);
+        let agreed = self.me.get().and_then(|me| members.get(&me.node_id));
         // The address that it listens on may be another one than that by which it is called.
         let bound = agreed.and(self.bound.as_ref());
         agreed.into_iter().chain(bound).chain(&self.configured).cloned().collect()
@@ -187,10 +151,7 @@ fn addressee(headers: &HeaderMap) -> Option<NodeId> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        model::feature::LEVEL_MAX,
-        peer::{client::Secrets, credential::body_digest, identity::Identity},
-    };
+    use crate::peer::{client::Secrets, credential::body_digest, identity::Identity};
     use http::HeaderValue;
 
     fn node(id: NodeId, secrets: &[&str]) -> Peers {
@@ -199,14 +160,9 @@ mod tests {
         peers
     }
 
-    fn set_members(peers: &Peers) {
-        let member = |id| (id, AgreedMember { peer_addr: format!("a:{id}"), votes: id < 3 });
-        peers.set_members((1..=3).map(member).collect());
-    }
-
     fn one() -> Peers {
         let one = node(1, &["new", "old"]);
-        set_members(&one);
+        one.set_members((1..=3).map(|id| (id, format!("a:{id}"))).collect());
         one
     }
 
@@ -282,45 +238,5 @@ mod tests {
         assert_eq!(status(fresh.admit_join(&other, None)), 401);
         let named = Peers::new(Secrets(vec!["new".into()])).known_as(None, vec!["b:4".into()]);
         assert_eq!(status(named.admit_join(&headers, None)), 421, "its settings say how it is called");
-    }
-
-    #[test]
-    fn the_secret_itself_is_sent_to_voters_only_and_while_the_first_version_may_be_one() {
-        let sender = node(2, &["new"]);
-        assert!(!sender.headers(1, "a:1").unwrap().contains_key(SECRET), "no member is known");
-        set_members(&sender);
-        assert!(sender.headers(1, "a:1").unwrap().contains_key(SECRET));
-        assert!(!sender.headers(3, "a:3").unwrap().contains_key(SECRET), "a learner");
-        assert!(!sender.headers(4, "a:4").unwrap().contains_key(SECRET), "no member");
-        assert!(!sender.headers(1, "a:4").unwrap().contains_key(SECRET), "not at this address");
-        assert!(!sender.join_headers(1, "a:1", b"").unwrap().contains_key(SECRET));
-        sender.set_feature_level(LEVEL_MAX);
-        assert!(!sender.headers(1, "a:1").unwrap().contains_key(SECRET));
-    }
-
-    #[test]
-    fn the_secret_itself_is_accepted_while_the_first_version_may_be_a_member() {
-        let mut headers = node(2, &["old"]).headers(1, "a:1").unwrap();
-        headers.remove(CREDENTIAL);
-        headers.insert(SECRET, HeaderValue::from_static("old"));
-        let one = one();
-        assert_eq!(one.admit(&headers, None), Ok(2));
-        assert_eq!(one.admit_join(&headers, None), Ok(None));
-        for wrong in ["", "ol", "old "] {
-            headers.insert(SECRET, HeaderValue::from_static(wrong));
-            assert_eq!(status(one.admit(&headers, None)), 401, "{wrong}");
-        }
-        headers.insert(SECRET, HeaderValue::from_static("old"));
-        one.set_feature_level(LEVEL_MAX);
-        assert_eq!(status(one.admit(&headers, None)), 401);
-        assert_eq!(status(one.admit_join(&headers, None)), 401);
-        let restarted = Peers::new(Secrets(vec!["old".into()]));
-        let cluster_id = uuid::Uuid::from_u128(1);
-        restarted.me.set(Identity { cluster_id, node_id: 1, format: LEVEL_MAX }).unwrap();
-        assert_eq!(
-            status(restarted.admit(&headers, None)),
-            401,
-            "its directory says that the level has risen"
-        );
     }
 }

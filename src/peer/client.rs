@@ -2,8 +2,8 @@
 //!
 //! A call is `POST /peer/{name}` with a binary body. Its headers (`proof.rs`) name the cluster, the sender and the
 //! receiver: a node that has taken over another one's address must not vote in the wrong cluster. The certificates of TLS
-//! (`tls/nodes.rs`) prove the sender and the receiver; a plain call proves the cluster's secret. Heartbeats, appends, forwarded calls and snapshots use separate connections ([`Lane`]), so that a
-//! large one never delays a small one.
+//! (`tls/nodes.rs`) prove the sender and the receiver; a plain call proves the cluster's secret. Heartbeats, appends,
+//! forwarded calls and snapshots use separate connections ([`Lane`]), so that a large one never delays a small one.
 //!
 //! **Invariant:** [`CallError::NotSent`] means that the other node has certainly not received the call. In doubt the error is
 //! [`CallError::Unknown`].
@@ -15,10 +15,7 @@ use std::{
     future::Future,
     io,
     net::IpAddr,
-    sync::{
-        Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard},
     time::Duration,
 };
 
@@ -35,11 +32,7 @@ use hyper_util::rt::TokioIo;
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroize as _;
 
-use super::{
-    NodeId, admission::Members, call::Call, fallback::KnownNodes, identity::Identity, tls::nodes::NodeTls,
-    trace,
-};
-use crate::model::feature::LEVEL_MIN;
+use super::{NodeId, admission::Members, call::Call, identity::Identity, tls::nodes::NodeTls, trace};
 use lone::LoneCalls;
 use transport::{Body, Transport, error_chain, from_content, whole};
 
@@ -55,8 +48,6 @@ pub const AT: &str = "x-concord-at";
 pub const CREDENTIAL: &str = "x-concord-credential";
 /// The header with the digest of the body of a `join`.
 pub const DIGEST: &str = "x-concord-digest";
-/// The header with the cluster's secret itself, as the first version sends it.
-pub const SECRET: &str = "x-concord-secret";
 /// The header with a snapshot's position, length and digest: in the request of [`Call::Snapshot`], in the response
 /// of [`Call::FetchSnapshot`].
 pub const SNAPSHOT_HEADER: &str = "x-concord-head";
@@ -128,16 +119,12 @@ pub struct Peers {
     pub me: OnceLock<Identity>,
     /// Cancelled once a member has refused a call because this node was removed from the cluster.
     pub left: CancellationToken,
-    /// The feature level of the cluster, as this node has applied it.
-    feature_level: AtomicU32,
     /// The members that were agreed on.
     members: RwLock<Members>,
     /// The address that this node listens on for calls, if it is a single one.
     pub(super) bound: Option<String>,
     /// The addresses of this node that its settings name.
     pub(super) configured: Vec<String>,
-    /// What is known of the versions of other nodes.
-    pub(super) known: KnownNodes,
     secrets: Secrets,
     /// The certificates; without them calls are plain.
     pub(super) tls: Option<Arc<NodeTls>>,
@@ -164,11 +151,9 @@ impl Peers {
         Self {
             me: OnceLock::new(),
             left: CancellationToken::new(),
-            feature_level: AtomicU32::new(LEVEL_MIN),
             members: RwLock::default(),
             bound: None,
             configured: Vec::new(),
-            known: KnownNodes::default(),
             secrets,
             heartbeat: transport(),
             append: transport(),
@@ -195,18 +180,6 @@ impl Peers {
         *self.members.write().unwrap_or_else(PoisonError::into_inner) = members;
     }
 
-    /// The feature level of the cluster: 1 until this node has a state. Only this decides what other members are sent
-    /// that a version before it does not know.
-    #[must_use]
-    pub fn feature_level(&self) -> u32 {
-        self.feature_level.load(Ordering::Relaxed)
-    }
-
-    /// Called by consensus when it publishes a state.
-    pub(crate) fn set_feature_level(&self, level: u32) {
-        self.feature_level.store(level, Ordering::Relaxed);
-    }
-
     /// Calls a node and waits for its response at most `timeout`.
     ///
     /// # Errors
@@ -225,7 +198,7 @@ impl Peers {
         timeout: Duration,
     ) -> Result<Bytes, CallError> {
         let request = with_body(self.request(to, addr, call)?, whole(body))?;
-        self.respond((lane, to), request, timeout, |response| body_of(response, RESPONSE_BYTES_MAX)).await
+        self.respond(lane, request, timeout, |response| body_of(response, RESPONSE_BYTES_MAX)).await
     }
 
     /// Calls a node whose response comes in parts. The timeout bounds the time until it begins.
@@ -250,7 +223,7 @@ impl Peers {
             let unknown = |error: hyper::Error| CallError::Unknown(error_chain(&error));
             std::future::ready(Ok(response.into_body().into_data_stream().map_err(unknown).boxed()))
         };
-        self.respond((lane, to), request, timeout, parts).await
+        self.respond(lane, request, timeout, parts).await
     }
 
     fn request(&self, to: NodeId, addr: &str, call: Call) -> Result<request::Builder, CallError> {
@@ -262,7 +235,7 @@ impl Peers {
     /// Sends a request within the cluster, and takes from its response what is asked for. The timeout bounds both.
     async fn respond<T, F>(
         &self,
-        (lane, to): (Lane, NodeId),
+        lane: Lane,
         request: Request<Body>,
         timeout: Duration,
         take: impl FnOnce(Response<Incoming>) -> F,
@@ -270,11 +243,7 @@ impl Peers {
     where
         F: Future<Output = Result<T, CallError>>,
     {
-        let response = async {
-            let response = send(self.transport(lane), request).await?;
-            self.known.answered(to, response.headers());
-            take(response).await
-        };
+        let response = async { take(send(self.transport(lane), request).await?).await };
         self.note_removal(within(timeout, response).await)
     }
 
@@ -299,15 +268,7 @@ impl Peers {
     ) -> Result<Bytes, CallError> {
         let headers = self.join_headers(to, addr, &body)?;
         let request = with_body(post(to, addr, Call::Join, headers), whole(body))?;
-        match within(timeout, response_body(self.transport(Lane::Forward), request)).await {
-            Err(CallError::Refused { status: 401, text }) => {
-                let text = format!(
-                    "{text}; either the secrets differ, or its version is 0.1: start a newer one there"
-                );
-                Err(CallError::Refused { status: 401, text })
-            }
-            response => response,
-        }
+        within(timeout, response_body(self.transport(Lane::Forward), request)).await
     }
 
     /// Opens a connection for frames: a call whose connection is upgraded.
@@ -328,7 +289,7 @@ impl Peers {
             let upgraded = hyper::upgrade::on(response).await;
             upgraded.map(TokioIo::new).map_err(|error| CallError::Unknown(error_chain(&error)))
         };
-        self.respond((lane, to), request, timeout, upgrade).await
+        self.respond(lane, request, timeout, upgrade).await
     }
 
     /// Sends a snapshot: its header, then the file. Has no timeout: the caller bounds the time.

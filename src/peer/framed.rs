@@ -17,8 +17,7 @@
 //! 1. An answer never counts for a later request: one request at a time is under way, and the connection is used again
 //!    only after the whole answer to it.
 //! 2. A request may be received twice, so only calls are made this way that change nothing by being repeated.
-//! 3. A node that does not know the opening call is sent each request in a call of its own, as the versions before do.
-//! 4. A frame has at most [`FRAME_BYTES_MAX`].
+//! 3. A frame has at most [`FRAME_BYTES_MAX`].
 
 use std::{future::Future, io, pin::pin, sync::Arc, time::Duration};
 
@@ -27,7 +26,7 @@ use futures::{SinkExt as _, StreamExt as _, future::BoxFuture};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::Mutex,
-    time::{Instant, sleep, timeout_at},
+    time::{Instant, sleep},
 };
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
@@ -65,8 +64,8 @@ type OpenFuture = BoxFuture<'static, Result<Frames, CallError>>;
 #[derive(Debug)]
 pub(crate) struct FramedCalls {
     lane: Lane,
-    /// The call that opens a connection, and the one for each request to a node that does not know it.
-    calls: [Call; 2],
+    /// The call that opens a connection.
+    opening: Call,
     /// Locked for the time of a request.
     connection: Mutex<Option<ToNode>>,
 }
@@ -89,9 +88,9 @@ impl std::fmt::Debug for ToNode {
 }
 
 impl FramedCalls {
-    /// Requests that are made on a connection that the first of two calls opens, or where it is not known by the second.
-    pub(crate) fn new(lane: Lane, calls: [Call; 2]) -> Self {
-        Self { lane, calls, connection: Mutex::new(None) }
+    /// Requests that are made on a connection that a call opens.
+    pub(crate) fn new(lane: Lane, opening: Call) -> Self {
+        Self { lane, opening, connection: Mutex::new(None) }
     }
 
     /// Sends a node a request, and waits at most `timeout` for the answer.
@@ -105,26 +104,9 @@ impl FramedCalls {
         body: Bytes,
         timeout: Duration,
     ) -> Result<Bytes, CallError> {
-        let [opening, older] = self.calls;
-        let is_known = !peers.known.lacks(to, opening);
-        let mut remaining = timeout;
-        if is_known {
-            let deadline = Instant::now() + timeout;
-            let late = |_| Err(CallError::Unknown(format!("no answer within {timeout:?}")));
-            let exchanged = self.exchange(peers, (to, addr), &body, timeout * OPEN_TIMEOUTS);
-            match timeout_at(deadline, exchanged).await.unwrap_or_else(late) {
-                Err(error) if error.is_unknown_call() => {
-                    remaining = deadline.saturating_duration_since(Instant::now());
-                }
-                answered => return answered,
-            }
-        }
-        let answered = peers.call(self.lane, to, addr, older, body, remaining).await;
-        if is_known {
-            // After the answer: it shows with which version the node was started, and clears what was remembered before.
-            peers.known.refused(to, opening);
-        }
-        answered
+        let late = |_| Err(CallError::Unknown(format!("no answer within {wait:?}", wait = timeout)));
+        let exchanged = self.exchange(peers, (to, addr), &body, timeout * OPEN_TIMEOUTS);
+        tokio::time::timeout(timeout, exchanged).await.unwrap_or_else(late)
     }
 
     async fn exchange(
@@ -145,7 +127,7 @@ impl FramedCalls {
             return Ok(answer);
         }
         // The other end may have closed the idle connection, or the node was restarted: that says nothing about it.
-        let frames = connection.open(peers, self.lane, self.calls[0], open_timeout).await?;
+        let frames = connection.open(peers, self.lane, self.opening, open_timeout).await?;
         let lost = |error| CallError::Unknown(format!("the connection was lost: {error}"));
         connection.exchange(frames, body).await.map_err(lost)
     }

@@ -15,7 +15,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::feature::{LEVEL_MAX, LEVEL_MIN};
+use crate::model::feature::{LEVEL_MIN, level_max};
 
 /// The format of a new data directory.
 pub const FORMAT: u32 = LEVEL_MIN;
@@ -56,9 +56,10 @@ impl Identity {
         let damaged = |error: serde_json::Error| format!("{}: {error}", path.display());
         // The format first: a later one may have other members.
         let Format { format } = serde_json::from_slice(&bytes).map_err(damaged)?;
-        if format > LEVEL_MAX {
+        let known = level_max();
+        if format > known {
             return Err(format!(
-                "{}: the directory has format {}, this version knows {LEVEL_MAX}; start a newer version",
+                "{}: the directory has format {}, this version knows {known}; start a newer version",
                 path.display(),
                 format
             ));
@@ -150,7 +151,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join(IDENTITY_FILE), b"{").unwrap();
         assert!(Identity::read(directory.path()).is_err());
-        let newer = Identity { format: LEVEL_MAX + 1, ..identity(1) };
+        let newer = Identity { format: level_max() + 1, ..identity(1) };
         fs::write(directory.path().join(IDENTITY_FILE), serde_json::to_vec(&newer).unwrap()).unwrap();
         assert!(Identity::read(directory.path()).unwrap_err().contains("newer version"));
     }

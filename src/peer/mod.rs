@@ -2,7 +2,7 @@
 //!
 //! | where is … | file |
 //! |---|---|
-//! | the list of all calls, with what an older node does with each | [`call`] |
+//! | the list of all calls | [`call`] |
 //! | the client that sends calls | [`client`] |
 //! | which received calls are let in | [`admission`] |
 //! | the headers of a call | `proof` |
@@ -10,7 +10,6 @@
 //! | what proves the secret of the cluster in a plain call | `credential` |
 //! | calls as frames on a connection that stays open | `framed` |
 //! | the encoding of the bodies of the service's calls | `codec` |
-//! | the older call in place of one that a node does not know | [`fallback`] |
 //! | the trace that a request belongs to | [`trace`] |
 //! | which node of which cluster a data directory belongs to | [`identity`] |
 //!
@@ -24,7 +23,6 @@ pub mod call;
 pub mod client;
 pub(crate) mod codec;
 pub(crate) mod credential;
-pub mod fallback;
 pub(crate) mod framed;
 pub mod identity;
 mod proof;
@@ -54,7 +52,7 @@ pub enum ReceiveError {
     #[error("malformed: {0}")]
     Malformed(String),
     /// This version does not know the call.
-    #[error("{UNKNOWN_CALL} `{0}`", UNKNOWN_CALL = fallback::UNKNOWN_CALL)]
+    #[error("unknown call `{0}`")]
     Unknown(String),
     /// This node failed to execute the call.
     #[error("{0}")]

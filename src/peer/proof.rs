@@ -1,14 +1,12 @@
 //! The headers of a call: for whom it is, of whom it is, and, unless TLS proves that, what proves the cluster's secret.
 //!
-//! **Invariant:** secrets are never logged. One is sent to a voter only that may be of the first version, and never where
-//! TLS is required.
+//! **Invariant:** secrets are never logged, and never sent.
 
 use http::{HeaderMap, HeaderValue};
 
 use super::{
     NodeId,
-    admission::AgreedMember,
-    client::{AT, CLUSTER, CREDENTIAL, CallError, DIGEST, FROM, Peers, SECRET, TO, value},
+    client::{AT, CLUSTER, CREDENTIAL, CallError, DIGEST, FROM, Peers, TO, value},
     credential::{Purpose, Scope, body_digest, text_of},
     tls::nodes::Mode,
 };
@@ -27,12 +25,6 @@ impl Peers {
             return Ok(headers);
         }
         headers.extend(self.proof(to, addr, Purpose::Call(me.cluster_id))?);
-        let is_voter = |agreed: &AgreedMember| agreed.votes && agreed.peer_addr == addr;
-        if self.knows_only_level_1() && self.members().get(&to).is_some_and(is_voter) {
-            // Perhaps it is of the first version, which expects the secret itself. A learner is not sent it: whoever may
-            // add a member would have it.
-            headers.insert(SECRET, sensitive(self.secret()?)?);
-        }
         Ok(headers)
     }
 

@@ -30,7 +30,7 @@ use super::{
 use crate::{
     model::{
         entry,
-        feature::{LEVEL_MAX, LEVEL_MIN},
+        feature::{LEVEL_MIN, level_max},
     },
     store::at_rest::FileKey,
 };
@@ -235,7 +235,7 @@ impl Decode for LogPayload {
         let (tag, bytes) = read_block(from, &[BLANK, PROPOSAL, MEMBERSHIP, SEALED])?;
         let payload = Self { tag, bytes: bytes.into() };
         match payload.feature_level() {
-            level if level > LEVEL_MAX => Err(unknown_level(level)),
+            level if level > level_max() => Err(unknown_level(level)),
             _ => Ok(payload),
         }
     }

@@ -38,7 +38,6 @@ use crate::{
     feed::Feed,
     model::{
         command::{Proposal, Verdict},
-        entry::GROUP_LEVEL,
         limits::ENTRY_BYTES_MAX,
         record::Revision,
     },
@@ -160,8 +159,7 @@ impl Consensus {
             return Err(WriteError::TooLarge);
         }
         let proposer = RaftProposer { id: self.inner.id, raft: self.inner.raft.clone() };
-        let level = self.inner.publisher.applied.load().state.feature_level();
-        if shares_entry && level >= GROUP_LEVEL {
+        if shares_entry {
             self.inner.groups.write(&proposer, bytes).await
         } else {
             Box::pin(group::propose_alone(&proposer, bytes)).await

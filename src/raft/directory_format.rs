@@ -2,7 +2,6 @@
 //!
 //! `identity.json` names the feature level that a version must know to use the directory, and every version reads it
 //! before anything else. A version that does not know the level refuses the directory there and changes nothing in it.
-//! Without that, a version of level 1 would take a newer snapshot for a damaged one.
 //!
 //! Two things bring a higher level into a directory: an entry of the log, and a snapshot of another member. Both pass
 //! here first.
@@ -18,7 +17,7 @@ use std::{
     },
 };
 
-use crate::{model::feature::LEVEL_MAX, peer::identity::Identity};
+use crate::{model::feature::level_max, peer::identity::Identity};
 
 /// The format that a directory has. Clones share it.
 #[derive(Debug, Clone)]
@@ -31,14 +30,20 @@ struct Inner {
     directory: PathBuf,
     /// The format that `identity.json` names durably.
     format: AtomicU32,
+    /// The highest level that this version knows.
+    known: u32,
     /// Held while the file is written.
     raising: Mutex<()>,
 }
 
 impl DirectoryFormat {
     pub(super) fn new(directory: &Path, format: u32) -> Self {
+        Self::knowing(level_max(), directory, format)
+    }
+
+    fn knowing(known: u32, directory: &Path, format: u32) -> Self {
         let (format, raising) = (AtomicU32::new(format), Mutex::default());
-        Self { inner: Arc::new(Inner { directory: directory.into(), format, raising }) }
+        Self { inner: Arc::new(Inner { directory: directory.into(), format, known, raising }) }
     }
 
     /// Whether the directory is one of at least this level already.
@@ -51,7 +56,7 @@ impl DirectoryFormat {
         if self.has(level) || crate::sabotage::is("directory-not-marked") {
             return Ok(());
         }
-        if level > LEVEL_MAX {
+        if level > self.inner.known {
             return Err(unknown_level(level));
         }
         let _raising = self.inner.raising.lock().unwrap_or_else(PoisonError::into_inner);
@@ -64,8 +69,9 @@ impl DirectoryFormat {
 /// What was written at a level that this version does not know.
 pub(super) fn unknown_level(level: u32) -> io::Error {
     let text = format!(
-        "this log needs feature level {level}, and this version knows {LEVEL_MAX}; start a newer version. Nothing was \
-         changed"
+        "this log needs feature level {level}, and this version knows {known}; start a newer version. Nothing was \
+         changed",
+        known = level_max()
     );
     io::Error::new(io::ErrorKind::Unsupported, text)
 }
@@ -79,16 +85,20 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let identity = Identity { cluster_id: uuid::Uuid::from_u128(7), node_id: 1, format: 1 };
         identity.write(directory.path()).unwrap();
-        let stored = || Identity::read(directory.path()).unwrap().unwrap();
-        let format = DirectoryFormat::new(directory.path(), 1);
+        let stored = || {
+            let text = std::fs::read(directory.path().join("identity.json")).unwrap();
+            serde_json::from_slice::<Identity>(&text).unwrap()
+        };
+        let format = DirectoryFormat::knowing(2, directory.path(), 1);
         format.require(1).unwrap();
         assert_eq!(stored(), identity);
         format.clone().require(2).unwrap();
         assert_eq!(stored(), Identity { format: 2, ..identity.clone() });
         format.require(1).unwrap();
-        assert_eq!(format.require(LEVEL_MAX + 1).unwrap_err().kind(), io::ErrorKind::Unsupported);
+        assert_eq!(format.require(3).unwrap_err().kind(), io::ErrorKind::Unsupported);
         assert_eq!(stored(), Identity { format: 2, ..identity.clone() });
-        // Joining again finds the identity that it gave.
-        identity.write(directory.path()).unwrap();
+        // A version that knows less.
+        assert!(Identity::read(directory.path()).unwrap_err().contains("start a newer version"));
+        assert!(DirectoryFormat::new(directory.path(), 1).require(2).is_err());
     }
 }

@@ -94,11 +94,6 @@ impl Joining {
         Self { patience, members_max, ..Self::default() }
     }
 
-    /// So many leave at once from now on.
-    pub(crate) fn set_members_max(&mut self, members_max: usize) {
-        self.members_max = members_max;
-    }
-
     /// Lets others join what leaves next. `joined` is how many have; it takes the lock under which they join.
     pub(crate) async fn gather(&mut self, arrivals: &Arrivals, joined: impl Fn() -> usize) {
         self.await_returning(arrivals, &joined).await;

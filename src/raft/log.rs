@@ -265,10 +265,10 @@ impl Log {
         Ok(())
     }
 
-    /// The members that the log's newest membership entry names, and whether each votes. Reads the whole log. Blocking.
-    pub(super) fn members(&self) -> io::Result<Vec<(Member, bool)>> {
+    /// The members that the log's newest membership entry names. Reads the whole log. Blocking.
+    pub(super) fn members(&self) -> io::Result<Vec<Member>> {
         let newest = self.shared.newest_membership()?;
-        Ok(newest.map_or_else(Vec::new, |members| super::membership::with_votes(&members)))
+        Ok(newest.map_or_else(Vec::new, |newest| newest.nodes().map(|(_, member)| member.clone()).collect()))
     }
 
     /// Bytes of the files.

@@ -18,7 +18,6 @@
 //! 5. Only states between two entries are published: nobody sees a part of an entry applied.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
     io,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
@@ -56,7 +55,7 @@ use crate::{
         entry,
         record::Revision,
     },
-    peer::{Member, NodeId, admission::AgreedMember, client::Peers},
+    peer::{Member, NodeId, admission::Members, client::Peers},
     state::{Change, Edit, State},
     store::{Batch, LogIndex, Position, SnapshotFile, Store},
 };
@@ -93,13 +92,8 @@ impl AppliedMembership {
     }
 
     /// The same as the calls between nodes need them.
-    fn agreed(&self) -> BTreeMap<NodeId, AgreedMember> {
-        let membership = self.stored.membership();
-        let voters: BTreeSet<NodeId> = membership.voter_ids().collect();
-        let agreed = |(id, member): (&NodeId, &Member)| {
-            (*id, AgreedMember { peer_addr: member.peer_addr.clone(), votes: voters.contains(id) })
-        };
-        membership.nodes().map(agreed).collect()
+    fn agreed(&self) -> Members {
+        self.stored.membership().nodes().map(|(id, member)| (*id, member.peer_addr.clone())).collect()
     }
 
     /// Whether a node was a member, or could have been, and never will be again: ids ascend. Once true it stays
@@ -165,7 +159,7 @@ pub(super) struct Machine {
     publisher: Arc<AppliedPublisher>,
     store: Store,
     log: Log,
-    /// Is told the feature level: what is sent to other members depends on it.
+    /// Is told the members: calls of others are not let in.
     peers: Arc<Peers>,
     /// Cancels its token when openraft drops the machine: from then on nothing is applied.
     drop_guard: DropGuard,
@@ -180,7 +174,6 @@ impl Machine {
         log: Log,
         peers: Arc<Peers>,
     ) -> io::Result<Self> {
-        peers.set_feature_level(state.feature_level());
         let metadata = StateMetadata::decode(&position.raft_meta).map_err(io::Error::other)?;
         let greatest_id = metadata.membership.greatest_id();
         let (last_log_id, membership) = metadata.into_raft().map_err(io::Error::other)?;
@@ -322,7 +315,6 @@ impl Machine {
         let membership = Arc::clone(&self.membership);
         let applied = AppliedState { state, last_log_id: self.last_log_id, membership };
         let position = applied.position();
-        self.peers.set_feature_level(self.state.feature_level());
         let previous = self.publisher.applied.swap(Arc::new(applied));
         let revision = self.state.revision();
         self.publisher.revision_waiters.advance(revision);

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 use super::{
     ChangeError, Consensus,
-    types::{Membership, Metrics, StoredMembership, TypeConfig},
+    types::{Metrics, StoredMembership, TypeConfig},
 };
 use crate::{
     model::record::Revision,
@@ -262,12 +262,6 @@ pub(super) fn since_heartbeat(metrics: &Metrics, id: NodeId) -> Option<Duration>
 
 fn is_live(metrics: &Metrics, id: NodeId) -> bool {
     since_heartbeat(metrics, id).is_some_and(|elapsed| elapsed < LIVENESS_TIMEOUT)
-}
-
-/// The members of a configuration, and whether each votes.
-pub(super) fn with_votes(membership: &Membership) -> Vec<(Member, bool)> {
-    let voters: BTreeSet<NodeId> = membership.voter_ids().collect();
-    membership.nodes().map(|(id, node)| (node.clone(), voters.contains(id))).collect()
 }
 
 /// How many entries of this leader's log a member lacks.

@@ -107,7 +107,7 @@ impl Network {
             to,
             addr: member.peer_addr.clone(),
             idle_stream: Mutex::default(),
-            heartbeats: FramedCalls::new(Lane::Heartbeat, [Call::Heartbeats, Call::Append]),
+            heartbeats: FramedCalls::new(Lane::Heartbeat, Call::Heartbeats),
             is_silent: AtomicBool::new(false),
         }
     }
@@ -255,13 +255,10 @@ impl RaftNetworkV2<TypeConfig> for MemberClient {
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<TypeConfig>, RPCError<TypeConfig>> {
         let body = wire::to_bytes(&WireAppendRequest::from(&rpc));
-        let response: WireAppendResponse = if self.lane == Lane::Heartbeat && rpc.entries.is_empty() {
-            let (peers, to) = (&self.context.peers, (self.to, self.addr.as_str()));
-            let called = self.heartbeats.call(peers, to, body.into(), option.hard_ttl());
-            decode(&self.observe(called).await.map_err(unreachable)?)?
-        } else {
-            self.call(self.lane, Call::Append, body, option.hard_ttl()).await?
-        };
+        // openraft sends heartbeats this way; entries go through the stream.
+        let (peers, to) = (&self.context.peers, (self.to, self.addr.as_str()));
+        let called = self.heartbeats.call(peers, to, body.into(), option.hard_ttl());
+        let response: WireAppendResponse = decode(&self.observe(called).await.map_err(unreachable)?)?;
         Ok(response.into())
     }
 

@@ -43,7 +43,8 @@ impl Consensus {
     pub async fn receive(&self, from: NodeId, call: Call, body: Bytes) -> Result<Bytes, ReceiveError> {
         let raft = &self.inner.raft;
         let response = match call {
-            Call::Append => {
+            // A frame of the connection, without entries.
+            Call::Heartbeats => {
                 let request = wire::from_bytes::<WireAppendRequest>(&body)?;
                 check_sender(&request.vote, from)?;
                 let rpc = request.try_into()?;
@@ -83,16 +84,13 @@ impl Consensus {
             | Call::ReadIndex
             | Call::Write
             | Call::Writes
-            | Call::WritesEach
             | Call::Page
             | Call::History
             | Call::Change
             | Call::Join
             | Call::Clock
             | Call::Room
-            | Call::Levels
-            | Call::Heartbeats
-            | Call::ReadIndexes => return Err(ReceiveError::Unknown(call.to_string())),
+            | Call::Levels => return Err(ReceiveError::Unknown(call.to_string())),
         };
         Ok(response.into())
     }

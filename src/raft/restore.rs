@@ -20,7 +20,7 @@ use super::{
     wire::{self, StateMetadata, WireLogId, WireVote},
 };
 use crate::{
-    model::{feature::AT_REST_LEVEL, record::Revision, time::Timestamp},
+    model::{record::Revision, time::Timestamp},
     peer::{Member, identity::Identity},
     store::{
         Position,
@@ -70,8 +70,7 @@ pub(crate) fn restore(
     // one number again, although they differ in the backup of a cluster whose entries held several proposals each.
     let first = first_revision(summary.revision.max(last.index), now)?;
     let last = WireLogId { index: first, node: member.id, ..last };
-    let format =
-        if at_rest.seals() { summary.feature_level.max(AT_REST_LEVEL) } else { summary.feature_level };
+    let format = summary.feature_level;
     let identity = Identity { cluster_id: uuid::Uuid::new_v4(), node_id: member.id, format };
     let metadata = wire::to_bytes(&StateMetadata::of_first_member(last, member));
     let position = Position { index: last.index, raft_meta: metadata };

@@ -44,8 +44,7 @@ use super::{
     wire::{self, SnapshotHeader, StateMetadata},
 };
 use crate::{
-    model::feature::AT_REST_LEVEL,
-    peer::{Member, NodeId, admission::AgreedMember, client::Peers, identity::Identity},
+    peer::{Member, NodeId, client::Peers, identity::Identity},
     state::State,
     store::{Loaded, LogRange, Options, Position, Store, StoreError, at_rest::AtRest},
 };
@@ -84,7 +83,7 @@ impl Consensus {
         let opening = (me.clone(), directory.clone(), data_key_file);
         let opened = blocking(move || {
             let (me, directory, key_file) = opening;
-            let at_rest = open_keys(&me, &directory, key_file.as_deref())?;
+            let at_rest = open_keys(&directory, key_file.as_deref())?;
             Ok::<_, StartError>((open_log(&me, &directory, &at_rest)?, at_rest))
         });
         let (wal, at_rest) = opened.await??;
@@ -98,12 +97,9 @@ impl Consensus {
             Loaded::Nothing => {
                 let log_of_members = log.clone();
                 let members = blocking(move || log_of_members.members()).await?.map_err(failed)?;
-                // As agreed as a node without a state knows. A learner is not sent the secret, here neither.
-                let agreed = |(member, votes): &(Member, bool)| {
-                    (member.id, AgreedMember { peer_addr: member.peer_addr.clone(), votes: *votes })
-                };
-                peers.set_members(members.iter().map(agreed).collect());
-                let mut sources: Vec<Member> = members.into_iter().map(|(member, _)| member).collect();
+                // As agreed as a node without a state knows.
+                peers.set_members(members.iter().map(|one| (one.id, one.peer_addr.clone())).collect());
+                let mut sources = members;
                 sources.extend(rescue);
                 let noted =
                     store.invalidation_note().and_then(|note| wire::from_bytes::<Vec<Member>>(&note).ok());
@@ -142,13 +138,9 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 
 /// Opens the keys of the directory, and writes them if encryption is turned on. Refuses first, and changes nothing then.
 /// Blocking.
-fn open_keys(me: &Identity, directory: &Path, key_file: Option<&Path>) -> Result<AtRest, StartError> {
+fn open_keys(directory: &Path, key_file: Option<&Path>) -> Result<AtRest, StartError> {
     let at_rest = AtRest::open(directory, key_file).map_err(StartError::Refused)?;
     Store::refuse_newer(&directory.join(STORE_DIRECTORY), &at_rest)?;
-    if at_rest.seals() {
-        // An older version takes what is encrypted for damaged.
-        DirectoryFormat::new(directory, me.format).require(AT_REST_LEVEL).map_err(failed)?;
-    }
     at_rest.prepare().map_err(StartError::Failed)?;
     Ok(at_rest)
 }

@@ -68,14 +68,6 @@ pub(super) struct MembershipMetadata {
     greatest_id: NodeId,
 }
 
-/// [`StateMetadata`] as the first version encoded it, when members could not be removed.
-#[derive(Debug, Serialize, Deserialize)]
-struct StateMetadataV1 {
-    last_log_id: Option<WireLogId>,
-    membership_log_id: Option<WireLogId>,
-    members: WireMembership,
-}
-
 /// The payload of a log entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum WirePayload {
@@ -214,13 +206,7 @@ impl StateMetadata {
         if bytes.is_empty() {
             return Ok(Self::default());
         }
-        if let Ok(metadata) = from_bytes(bytes) {
-            return Ok(metadata);
-        }
-        let StateMetadataV1 { last_log_id, membership_log_id, members } =
-            from_bytes(bytes).map_err(|error| error.to_string())?;
-        let membership = MembershipMetadata { log_id: membership_log_id, members, greatest_id: 0 };
-        Ok(Self { last_log_id, membership })
+        from_bytes(bytes).map_err(|error| error.to_string())
     }
 
     /// The last log id and the membership as openraft's types.
@@ -474,16 +460,5 @@ mod tests {
         let MembershipMetadata { log_id, members, greatest_id } = &metadata.membership;
         assert_eq!(bytes, to_bytes(&(metadata.last_log_id, log_id, members, greatest_id)));
         assert_eq!(bytes, StateMetadata::encode_with(Some(last.into()), &to_bytes(&metadata.membership)));
-    }
-
-    #[test]
-    fn metadata_of_the_first_version_is_read() {
-        let last = WireLogId { index: 9, term: 2, node: 1 };
-        let members = StateMetadata::of_first_member(last, member(3)).membership.members;
-        let last = Some(last);
-        let first = to_bytes(&StateMetadataV1 { last_log_id: last, membership_log_id: last, members });
-        let read = StateMetadata::decode(&first).unwrap();
-        assert_eq!((read.last_log_id, read.membership.greatest_id()), (last, 3));
-        assert!(StateMetadata::decode(&first[..first.len() - 1]).is_err());
     }
 }

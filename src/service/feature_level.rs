@@ -1,8 +1,8 @@
 //! The feature level of the cluster rises when every member can (`model/feature.rs`).
 //!
 //! The leader asks every member, with and without a vote, which levels it knows and offers. When all are reached and all
-//! offer the next level, it proposes the entry that raises it. A node of level 1 does not know the question, which is its
-//! answer. An operator holds the cluster back by a setting on any member: it offers no more than that.
+//! offer the next level, it proposes the entry that raises it. An operator holds the cluster back by a setting on any
+//! member: it offers no more than that.
 //!
 //! Each node asks from time to time, so that it can show the version of each member, and what the member tells of its
 //! memory and its volume.
@@ -21,7 +21,7 @@ use super::{Service, metrics::process, request::Resources};
 use crate::{
     model::{
         command::{Command, Proposal},
-        feature::{LEVEL_MAX, LEVEL_MIN},
+        feature::{LEVEL_MIN, level_max},
     },
     peer::{
         Member, NodeId,
@@ -52,16 +52,11 @@ pub struct Levels {
     pub max: u32,
     /// The highest level that it agrees to: lower than `max` where the operator holds the cluster back.
     pub offered: u32,
-    /// Its version; `None` for a node that does not say.
-    pub version: Option<String>,
+    /// Its version.
+    pub version: String,
 }
 
 impl Levels {
-    /// Those of a node that does not know the question.
-    fn first() -> Self {
-        Self { min: LEVEL_MIN, max: LEVEL_MIN, offered: LEVEL_MIN, version: None }
-    }
-
     /// Whether a node can be a member of a cluster at this level.
     pub(super) fn include(&self, level: u32) -> bool {
         (self.min..=self.max).contains(&level)
@@ -73,7 +68,7 @@ impl Levels {
 pub(super) struct Answer {
     /// Which feature levels it can work at.
     pub(super) levels: Levels,
-    /// What it holds and has left; `None` for a node that does not say, and for one that no longer answers.
+    /// What it holds and has left; `None` for one that no longer answers.
     pub(super) resources: Option<Resources>,
 }
 
@@ -85,13 +80,17 @@ impl Service {
     #[must_use]
     pub fn levels(&self) -> Levels {
         let held_at = if crate::sabotage::is("level-raised-alone") {
-            LEVEL_MAX
+            level_max()
         } else {
             self.inner.options.feature_level_max
         };
-        let offered = held_at.clamp(LEVEL_MIN, LEVEL_MAX);
-        let version = Some(env!("CARGO_PKG_VERSION").into());
-        Levels { min: LEVEL_MIN, max: LEVEL_MAX, offered, version }
+        let max = level_max();
+        Levels {
+            min: LEVEL_MIN,
+            max,
+            offered: held_at.clamp(LEVEL_MIN, max),
+            version: env!("CARGO_PKG_VERSION").into(),
+        }
     }
 
     fn answer(&self) -> Answer {
@@ -124,7 +123,7 @@ impl Service {
     pub(super) async fn keep_raising_feature_level(self) -> Result<(), String> {
         let Some(consensus) = self.consensus() else { return Ok(()) };
         let held_at = self.levels().offered;
-        if held_at < LEVEL_MAX {
+        if held_at < level_max() {
             tracing::info!(held_at, "this node holds the cluster's feature level at {held_at} or below");
         }
         while !self.inner.stopping.is_cancelled() && !self.has_left() {
@@ -166,7 +165,7 @@ impl Service {
     /// `None` while one does not answer.
     async fn ask_members(&self, consensus: &Consensus) -> Option<u32> {
         if crate::sabotage::is("level-raised-alone") {
-            return Some(LEVEL_MAX);
+            return Some(level_max());
         }
         let members: Vec<Member> =
             consensus.status().members.into_iter().map(|status| status.member).collect();
@@ -195,11 +194,8 @@ impl Service {
     /// Asks one node for its levels.
     pub(super) async fn ask_levels(&self, member: &Member) -> Result<Answer, CallError> {
         let (id, addr) = (member.id, &member.peer_addr);
-        match self.peers().call(Lane::Forward, id, addr, Call::Levels, Bytes::new(), LEVELS_TIMEOUT).await {
-            Ok(body) => decode(&body).map_err(|error| CallError::Unknown(error.to_string())),
-            Err(error) if error.is_unknown_call() => Ok(Answer { levels: Levels::first(), resources: None }),
-            Err(error) => Err(error),
-        }
+        let call = self.peers().call(Lane::Forward, id, addr, Call::Levels, Bytes::new(), LEVELS_TIMEOUT);
+        decode(&call.await?).map_err(|error| CallError::Unknown(error.to_string()))
     }
 
     /// Waits until a cluster that was just formed has the level that all its members offer, so that whoever formed it

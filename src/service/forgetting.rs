@@ -2,7 +2,7 @@
 //!
 //! The leader proposes it (`Command::Forget`), as it does for the history: age is judged by the log's time, and only
 //! while a majority's clocks have agreed on it for a while. So outcomes are forgotten although no other request with a
-//! key comes, and are not because one clock jumps. A cluster of feature level 1 forgets when it applies an entry.
+//! key comes, and are not because one clock jumps.
 //!
 //! **Invariant:** nothing waits for this task, and what fails is tried again.
 
@@ -72,9 +72,6 @@ impl Service {
 
 /// The newest entry whose outcome is too old, once one is too old by a step.
 fn too_old(state: &State, now: Timestamp) -> Option<Revision> {
-    if state.feature_level() < 2 {
-        return None;
-    }
     let oldest = state.requests().next()?;
     let before = |age: u64| Timestamp(now.0.saturating_sub(age));
     if oldest.at > before(REMEMBERED_REQUEST_AGE_US + STEP_US) {
@@ -103,8 +100,6 @@ mod tests {
         let delete = Command::DeleteConfig { definition, key, expect: Expect::Present };
         state.apply(1, &proposal(1000, Some(1), delete.clone()));
         let late = Timestamp(10 * REMEMBERED_REQUEST_AGE_US);
-        assert_eq!(too_old(&state, late), None, "at level 1 applying forgets");
-        state.apply(2, &proposal(2000, None, Command::RaiseFeatureLevel { to: 2 }));
         state.apply(3, &proposal(3000, Some(2), delete));
         assert_eq!(too_old(&state, Timestamp(REMEMBERED_REQUEST_AGE_US + STEP_US)), None);
         let now = Timestamp(REMEMBERED_REQUEST_AGE_US + STEP_US + 1000);

@@ -266,7 +266,7 @@ impl Service {
             short_lists: read::short_lists::ShortLists::new(),
             read_index: Arc::default(),
             read_index_by_lease: Arc::default(),
-            read_indexes: FramedCalls::new(Lane::Forward, [Call::ReadIndexes, Call::ReadIndex]),
+            read_indexes: FramedCalls::new(Lane::Forward, Call::ReadIndex),
             hub: Arc::new(watch::Hub::new(options.limits.watches)),
             pinned_states: Arc::new(read::pinned::PinnedStates::new(memory_budget.pins_max())),
             earlier_states: Arc::new(read::earlier::EarlierStates::new(memory_budget.past_max())),

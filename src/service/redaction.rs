@@ -28,7 +28,7 @@ use super::{
     Service,
     cpu_pool::Weight,
     request::{Principal, Refusal},
-    write::{secrets::LEVEL, validators::Validator},
+    write::validators::Validator,
 };
 use crate::{
     feed::{Before, Event, RecordChange},
@@ -235,12 +235,6 @@ impl Service {
         }
         let (mut shown, places) = self.redact(redaction, vec![Arc::clone(config)]).await?;
         Ok(shown.pop().filter(|_| !places.is_empty()).map(|config| (config, places)))
-    }
-
-    /// Whether marks of secret places have a meaning in the cluster.
-    #[must_use]
-    pub fn knows_secrets(&self) -> bool {
-        self.applied().feature_level() >= LEVEL
     }
 
     /// Who is to be shown what they write, and of which definition; `None` for the owner of the root key, who is shown

@@ -68,7 +68,7 @@ fn with_options(options: Options) -> Service {
 fn options(directory: &Path, limits: Limits) -> Options {
     Options {
         retention: Retention::default(),
-        feature_level_max: crate::model::feature::LEVEL_MAX,
+        feature_level_max: crate::model::feature::level_max(),
         caller_tls: None,
         node_id: 1,
         directory: directory.into(),

@@ -15,7 +15,7 @@ use std::{cmp::Ordering, sync::Arc};
 use super::{Edit, State, apply::EntryContext, digest, index::tree::Item};
 use crate::model::{
     access_key::{AccessKey, Grants, KeyId, KeySecret, SECRETS_MAX, Verb, day_of},
-    command::{ACCESS_KEYS_LEVEL, AccessCommand, Applied, Expect, KeyTerms, Outcome, Proposal, Verdict},
+    command::{AccessCommand, Applied, Expect, KeyTerms, Outcome, Proposal, Verdict},
     error::Rejection,
     limits::ACCESS_KEYS_MAX,
     time::Timestamp,
@@ -82,7 +82,7 @@ impl State {
 
     /// The verdict when the one in whose name a proposal is made may make none, or none on what was judged.
     pub(super) fn refused_author(&self, at: Timestamp, proposal: &Proposal) -> Option<Verdict> {
-        if self.feature_level() < ACCESS_KEYS_LEVEL || crate::sabotage::is("author-not-decided-again") {
+        if crate::sabotage::is("author-not-decided-again") {
             return None;
         }
         let rejected = |rejection| Some(Verdict::Decided(Err(rejection)));
@@ -124,10 +124,6 @@ impl State {
     ) -> Outcome {
         let EntryContext { revision, at, .. } = context;
         let mut created = false;
-        if self.feature_level() < ACCESS_KEYS_LEVEL {
-            // No leader proposes it there: such a state has no place for a key.
-            return Ok(Applied { revision, at, created });
-        }
         match command {
             AccessCommand::Create { id, terms, sha256 } => {
                 let key = self.new_key(context, by, (id, terms, sha256))?;

@@ -29,9 +29,6 @@ use crate::model::{
     time::Timestamp,
 };
 
-/// The feature level from which on a change tells how many configs were deleted with their definition.
-const DELETED_COUNT_LEVEL: u32 = 2;
-
 /// The revision, time and batch step of the change that is being applied.
 #[derive(Clone, Copy)]
 pub(super) struct EntryContext {
@@ -65,7 +62,6 @@ impl State {
         if let Some(request) = &proposal.request
             && let Some(known) = self.remembered(&request.id)
             && !crate::sabotage::is("retry-twice")
-            && self.still_counts(known, context.at)
         {
             let is_same = known.request.fingerprint == request.fingerprint;
             let outcome = if is_same { known.outcome.clone() } else { Err(Rejection::RequestReused) };
@@ -113,8 +109,7 @@ impl State {
         }
         self.last_at = context.at;
         let (by, reason) = (proposal.by.clone(), proposal.reason.clone());
-        let level = self.feature_level();
-        let change = Change { revision, at: context.at, by, reason, level, edits };
+        let change = Change { revision, at: context.at, by, reason, edits };
         (Verdict::Decided(outcome), Some(change))
     }
 
@@ -178,7 +173,7 @@ impl State {
                     key: key.clone(),
                     indexes: indexes.clone(),
                     schema: schema.clone(),
-                    indexing: Indexing::of(indexes, self.feature_level()),
+                    indexing: Indexing::of(indexes),
                     created_at: context.at,
                     modified_at: context.at,
                     revision: context.revision,
@@ -315,9 +310,7 @@ impl State {
             // The published state still shares the subtree: it is freed with the last such snapshot.
             let (definition, configs) = (old.definition.id, old.by_key.len());
             edits.push(Edit::Definition { before: Some(Arc::clone(&old.definition)), after: None });
-            if self.feature_level() >= DELETED_COUNT_LEVEL {
-                edits.push(Edit::Deleted { definition, configs });
-            }
+            edits.push(Edit::Deleted { definition, configs });
         }
         Ok(applied(context, false))
     }

@@ -17,7 +17,6 @@ use super::{Collection, RememberedOutcome, State};
 use crate::model::{
     access_key::AccessKey,
     encoding,
-    feature::LEVEL_MIN,
     record::{Config, Definition, Revision},
 };
 
@@ -67,17 +66,13 @@ pub(super) fn of_request(request: &RememberedOutcome) -> u128 {
     hash(&Row::Request(request))
 }
 
-/// The digest of a state of a feature level as people see it, in `GET /api/v1/cluster` and of a backup: equal for equal
-/// states, and telling nothing else.
+/// The digest of a state as people see it, in `GET /api/v1/cluster` and of a backup: equal for equal states, and telling
+/// nothing else.
 ///
 /// The digest itself is a sum of hashes that anybody can compute. Whoever saw it before and after a write, and may read
-/// the record but for its secret values, could try values until the difference is that of the two hashes. At level 1,
-/// where nothing is secret, it is what version 0.1 shows.
+/// the record but for its secret values, could try values until the difference is that of the two hashes.
 #[must_use]
-pub fn shown_digest(level: u32, digest: u128) -> u128 {
-    if level == LEVEL_MIN {
-        return digest;
-    }
+pub fn shown_digest(digest: u128) -> u128 {
     let hash = Sha256::new().chain_update(b"concord digest").chain_update(digest.to_be_bytes());
     let bytes: [u8; 32] = hash.finalize().into();
     bytes.iter().take(16).fold(0, |number, byte| (number << 8) | u128::from(*byte))
@@ -87,11 +82,7 @@ impl State {
     /// The digest of all stored records.
     #[must_use]
     pub fn digest(&self) -> u128 {
-        let level = match self.feature_level() {
-            // Versions that know no levels compute this digest, too.
-            LEVEL_MIN => 0,
-            level => hash(&Row::FeatureLevel(level)),
-        };
+        let level = hash(&Row::FeatureLevel(self.feature_level()));
         let root = if self.is_root_disabled() { hash(&Row::RootDisabled) } else { 0 };
         self.sum.wrapping_add(hash(&Row::LastAt(self.last_at.0))).wrapping_add(level).wrapping_add(root)
     }
@@ -111,17 +102,16 @@ mod tests {
     use crate::{model::time::Timestamp, state::builder::Builder};
 
     #[test]
-    fn the_digest_that_is_shown_is_no_sum_from_level_2_on() {
+    fn the_digest_that_is_shown_is_no_sum() {
         let at = |level: u32| {
             let mut builder = Builder::new();
             builder.feature_level(level);
             builder.finish(100, Timestamp(100)).unwrap()
         };
-        let shown = |state: &State| shown_digest(state.feature_level(), state.digest());
-        let (old, new) = (at(1), at(2));
-        assert_eq!(shown(&old), old.digest());
-        assert_ne!(shown(&new), new.digest());
-        assert_eq!(shown(&new), shown(&at(2)), "equal states");
-        assert_ne!(shown(&new), shown(&old));
+        let shown = |state: &State| shown_digest(state.digest());
+        let (one, two) = (at(1), at(2));
+        assert_ne!(shown(&one), one.digest());
+        assert_eq!(shown(&one), shown(&at(1)), "equal states");
+        assert_ne!(shown(&one), shown(&two));
     }
 }

@@ -201,8 +201,6 @@ pub struct Change {
     pub by: String,
     /// The caller's reason.
     pub reason: Option<String>,
-    /// The feature level at which it was decided: the history stores it as that level does.
-    pub level: u32,
     /// The changed records; at least one.
     pub edits: Vec<Edit>,
 }
@@ -222,7 +220,7 @@ pub enum Edit {
         /// The definition's id.
         definition: Revision,
     },
-    /// So many configs went with the deleted definition; follows its `Definition`. From feature level 2 on.
+    /// So many configs went with the deleted definition; follows its `Definition`.
     Deleted {
         /// The definition's id.
         definition: Revision,

@@ -65,7 +65,7 @@ pub use snapshot::transfer::{IncomingSnapshot, SnapshotContent};
 use writer::Shared;
 
 use crate::{
-    model::{feature::LEVEL_MAX, record::Revision},
+    model::{feature::level_max, record::Revision},
     state::{Change, State},
 };
 
@@ -157,16 +157,18 @@ pub enum StoreError {
 
 impl StoreError {
     fn unknown_format(name: &str, format: u16, known: RangeInclusive<u16>) -> Self {
+        let (first, last) = known.into_inner();
+        let known =
+            if first == last { format!("format {first}") } else { format!("formats {first} to {last}") };
         Self::Newer(format!(
-            "{name} has format {format}, and this version knows the formats {} to {}; start a newer version",
-            known.start(),
-            known.end()
+            "{name} has format {format}, and this version knows {known}; start a newer version"
         ))
     }
 
     fn unknown_level(name: &str, level: u32) -> Self {
         Self::Newer(format!(
-            "{name} has feature level {level}, and this version knows {LEVEL_MAX}; start a newer version"
+            "{name} has feature level {level}, and this version knows {known}; start a newer version",
+            known = level_max()
         ))
     }
 }

@@ -49,10 +49,8 @@ use std::{
 use futures::FutureExt;
 use serde_json::{Value, json};
 
-use concord::model::feature::LEVEL_MAX;
-
 use crate::harness::{
-    Client, Cluster, Node, Options, check as check_that, eventually, is_encrypted,
+    Client, Cluster, Node, Options, is_encrypted,
     load::{define, definition},
     number,
     tls::Authority,
@@ -136,10 +134,6 @@ async fn promises_hold_under_faults() {
     }
     let (mut cluster, volumes) = start(&plan, &tools).await;
     let shared = Arc::new(Shared::new(plan.history.as_deref()));
-    if tools.old.is_none() {
-        rise(&cluster).await;
-        shared.transactions.store(true, Ordering::Relaxed);
-    }
     for name in DEFINITIONS.into_iter().chain([BANK]) {
         let body = json!({"config_definition_key": name, "indexes": ["group"]});
         let post = cluster.client(1).post("/api/v1/config_definition/", &body);
@@ -148,7 +142,7 @@ async fn promises_hold_under_faults() {
     define(&cluster.client(1), ROOM).await;
     expensive::prepare(&cluster.client(1)).await;
     let from = cluster.client(1).status().await.expect("a node that has answered")["revision"].as_u64();
-    let followers = Followers::start(&cluster.clients(), from.expect("a revision") + 1, tools.old.is_none());
+    let followers = Followers::start(&cluster.clients(), from.expect("a revision") + 1);
     let mut record = Record { skipped, ..Record::default() };
     let nemesis = Nemesis {
         cluster: &mut cluster,
@@ -207,9 +201,7 @@ async fn start(plan: &Plan, tools: &Tools) -> (Cluster, Vec<Volume>) {
             let authority = Authority::new(root, "ca");
             for node in nodes.iter_mut() {
                 authority.equip(node);
-                // The other version knows plain calls only.
-                let mode = if tools.old.is_some() { "migrate" } else { "required" };
-                node.settings.insert("CONCORD_PEER_TLS".into(), mode.into());
+                node.settings.insert("CONCORD_PEER_TLS".into(), "required".into());
             }
         }
         if tools.volumes {
@@ -224,17 +216,6 @@ async fn start(plan: &Plan, tools: &Tools) -> (Cluster, Vec<Volume>) {
     (Cluster::start_on_hosts("chaos", &options, host, prepare).await, volumes)
 }
 
-/// Waits until the cluster has the feature level of its nodes, from which on it knows transactions.
-async fn rise(cluster: &Cluster) {
-    for client in cluster.clients() {
-        eventually("the cluster has its feature level", async || {
-            let status = client.status().await?;
-            check_that(status["feature_level"] == LEVEL_MAX, || status.to_string())
-        })
-        .await;
-    }
-}
-
 /// Clients and faults for the duration of the run.
 async fn run_under_faults(plan: &Plan, kinds: &[Fault], mut nemesis: Nemesis<'_>, shared: &Arc<Shared>) {
     let workers: Vec<_> = (0..CLIENTS)
@@ -244,11 +225,8 @@ async fn run_under_faults(plan: &Plan, kinds: &[Fault], mut nemesis: Nemesis<'_>
             tokio::spawn(worker.run())
         })
         .collect();
-    // A cluster that holds back for the other version has no access keys.
-    let admin = nemesis.tools.old.is_none().then(|| {
-        let (shared, nodes, rng) = (Arc::clone(shared), nemesis.cluster.clients(), nemesis.rng.fork());
-        tokio::spawn(async move { KeyAdmin { shared: &shared, nodes, rng }.run().await })
-    });
+    let (keys, nodes, rng) = (Arc::clone(shared), nemesis.cluster.clients(), nemesis.rng.fork());
+    let admin = tokio::spawn(async move { KeyAdmin { shared: &keys, nodes, rng }.run().await });
     let count = usize::try_from(plan.duration.as_secs() / PERIOD.as_secs()).expect("a run is short").max(10);
     let count = if plan.is_long { count.max(kinds.len()) } else { count };
     let begin = Instant::now();
@@ -265,9 +243,7 @@ async fn run_under_faults(plan: &Plan, kinds: &[Fault], mut nemesis: Nemesis<'_>
     for worker in workers {
         worker.await.expect("no client panics");
     }
-    if let Some(admin) = admin {
-        admin.await.expect("no client panics");
-    }
+    admin.await.expect("no client panics");
 }
 
 /// The harness itself failed in the middle of a run: what was recorded until then is checked all the same.
@@ -331,14 +307,13 @@ struct Followers {
 }
 
 impl Followers {
-    fn start(clients: &[Client], from: u64, has_prev: bool) -> Self {
+    fn start(clients: &[Client], from: u64) -> Self {
         let follower = |place: usize| {
             let mut clients = clients.to_vec();
             clients.rotate_left(place % 3);
             // One leaves healthy nodes, too.
             let patience = if place == 0 { 40 } else { usize::MAX };
-            // A node of the version before takes the parameter for a filter.
-            let more: &[(&str, &str)] = if has_prev && place < 2 { &[("prev", "true")] } else { &[] };
+            let more: &[(&str, &str)] = if place < 2 { &[("prev", "true")] } else { &[] };
             Follower::start_with(clients, from, patience, more)
         };
         Self { from, followers: (0..FOLLOWERS).map(follower).collect() }

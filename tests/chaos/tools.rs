@@ -34,8 +34,7 @@ impl Tools {
             network,
             iptables: network && works("iptables", &["-F", "INPUT"]),
             volumes,
-            // The other version can't read what is encrypted.
-            encrypted: encrypted && old.is_none(),
+            encrypted,
             old,
         }
     }

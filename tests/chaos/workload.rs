@@ -59,8 +59,6 @@ pub(crate) struct Shared {
     /// Accepted changes of the strict schema.
     pub(crate) schemas: AtomicU64,
     pub(crate) expensive: Expensive,
-    /// Whether all nodes know transactions.
-    pub(crate) transactions: AtomicBool,
     pub(super) bank: Bank,
     pub(crate) stored_keys: StoredKeys,
 }
@@ -80,7 +78,6 @@ impl Shared {
             acknowledged: Mutex::default(),
             schemas: AtomicU64::new(0),
             expensive: Expensive::default(),
-            transactions: AtomicBool::new(false),
             bank: Bank::default(),
             stored_keys: StoredKeys::default(),
         }
@@ -174,8 +171,10 @@ impl Worker {
         match draw {
             0..32 => self.on_key(definition, Kind::Get, Guard::Nothing).await,
             32..44 => self.on_key(definition, Kind::Create, Guard::Nothing).await,
-            newer @ 44..56 if self.has_transactions() => self.step_of_level_2(definition, newer - 44).await,
-            44..65 => self.on_key(definition, Kind::Put, guard).await,
+            44..50 => self.transaction().await,
+            50..53 => self.transfer().await,
+            53..56 => self.on_key(definition, Kind::Upsert, Guard::Nothing).await,
+            56..65 => self.on_key(definition, Kind::Put, guard).await,
             65..76 => self.on_key(definition, Kind::Patch, guard).await,
             76..81 => self.on_key(definition, Kind::Delete, Guard::Nothing).await,
             _ => self.batch().await,
@@ -191,19 +190,6 @@ impl Worker {
             97..99 => self.change_schema().await,
             _ => self.create_or_delete_definition().await,
         }
-    }
-
-    /// What a node of the level before does not know.
-    async fn step_of_level_2(&mut self, definition: usize, draw: u8) {
-        match draw {
-            0..6 => self.transaction().await,
-            6..9 => self.transfer().await,
-            _ => self.on_key(definition, Kind::Upsert, Guard::Nothing).await,
-        }
-    }
-
-    fn has_transactions(&self) -> bool {
-        self.shared.transactions.load(Ordering::Relaxed)
     }
 
     pub(super) fn node(&mut self) -> Client {

@@ -277,31 +277,6 @@ async fn the_root_key_is_disabled_and_recovered_on_a_stopped_node() {
 }
 
 #[tokio::test]
-async fn a_cluster_of_level_1_refuses_keys_and_has_them_once_it_has_risen() {
-    let options = Options::default().with("CONCORD_FEATURE_LEVEL_MAX", "1");
-    let mut cluster = Cluster::start_with("keys-level-1", &options).await;
-    let body = json!({ "name": "early", "grants": all(&["read"]) });
-    for client in cluster.clients() {
-        let refused = client.post(KEYS, &body).await.refused(409, "conflict_error");
-        assert!(refused.text.contains("feature level 2"), "{refused:?}");
-        client.post("/api/v1/api_key/root/disable", &json!({})).await.refused(409, "conflict_error");
-        client.get(KEYS).await.expect(200);
-    }
-    for node in &mut cluster.nodes {
-        node.overrides.push(("CONCORD_FEATURE_LEVEL_MAX".into(), "2".into()));
-        node.stop().await;
-        node.start().await;
-    }
-    let client = cluster.client(1);
-    eventually("the level has risen", async || {
-        let answer = client.post(KEYS, &body).attempt().await?;
-        check(answer.status == 201, || format!("{answer:?}"))
-    })
-    .await;
-    cluster.equal_digests().await;
-}
-
-#[tokio::test]
 async fn keys_survive_a_restart_of_all_nodes_and_a_snapshot() {
     let options = Options::default().with("CONCORD_SNAPSHOT_LOG_BYTES", "65536");
     let mut cluster = Cluster::start_with("keys-restart", &options).await;

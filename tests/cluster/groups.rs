@@ -41,16 +41,6 @@ async fn write(client: &Client, (writer, turn): (u64, u64), written: &Written) -
     revision
 }
 
-async fn level_2(cluster: &Cluster) {
-    for client in cluster.clients() {
-        eventually("the cluster has feature level 2", async || {
-            let status = client.status().await?;
-            check(status["feature_level"].as_u64() >= Some(2), || status.to_string())
-        })
-        .await;
-    }
-}
-
 /// The history of a config, oldest first.
 async fn history(client: &Client, key: &str) -> Vec<(u64, Value)> {
     let path = format!("{}/history", config("d", key));
@@ -82,7 +72,6 @@ async fn is_whole(client: &Client, written: &BTreeMap<u64, (String, Value)>) {
 #[tokio::test]
 async fn each_write_of_many_has_its_own_revision_change_and_event_while_leaders_die() {
     let mut cluster = Cluster::start("groups").await;
-    level_2(&cluster).await;
     define(&cluster.client(1), "d").await;
     let begin = cluster.client(1).status().await.unwrap()["revision"].as_u64().unwrap();
     let followers: Vec<Follower> =

@@ -15,12 +15,6 @@ async fn limits(name: &str) -> (Cluster, User) {
     let user = User::of(&cluster);
     let file = user.write("limits.yaml", LIMITS);
     user.ok(&["apply", "-f", &file]).await;
-    // A new cluster raises its level when all members have told what they know.
-    eventually("the cluster is at level 2", async || {
-        let level = user.ok(&["status", "-o", "jsonpath={.feature_level}"]).await;
-        check(level == "2\n", || level)
-    })
-    .await;
     (cluster, user)
 }
 

@@ -153,11 +153,6 @@ async fn each_command_prints_each_format() {
     let user = User::of(&cluster).with("EDITOR", "true");
     let file = user.write("limits.yaml", LIMITS);
     user.ok(&["apply", "-f", &file]).await;
-    crate::harness::eventually("the cluster is at level 2", async || {
-        let level = user.ok(&["status", "-o", "jsonpath={.feature_level}"]).await;
-        crate::harness::check(level == "2\n", || level)
-    })
-    .await;
     user.write("other.yaml", &LIMITS.replace("1000", "2000"));
     user.write(
         "tighter.yaml",

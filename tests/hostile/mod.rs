@@ -45,7 +45,9 @@ mod smuggling;
 mod strangers;
 mod streams;
 mod together;
-pub(crate) mod upgrades;
+// A build for use knows no level of the tests.
+#[cfg(any(debug_assertions, feature = "sabotage"))]
+mod upgrades;
 mod writes;
 
 pub(crate) use good_client::GoodClient;

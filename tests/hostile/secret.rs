@@ -67,9 +67,7 @@ async fn is_worthless(bytes: &[u8], cluster: &Cluster, secret: &str) {
     let names_it = bytes.windows(secret.len()).any(|part| part == secret.as_bytes());
     assert!(!names_it, "the secret: {}", String::from_utf8_lossy(bytes));
     for node in &cluster.nodes {
-        for call in
-            ["join", "append", "vote", "write", "fetch-snapshot", "stream", "heartbeats", "read-indexes"]
-        {
+        for call in ["join", "vote", "write", "fetch-snapshot", "stream", "heartbeats", "read-index"] {
             let answer = replay(node, &with_call(bytes, call)).await;
             assert!(answer == "HTTP/1.1 401" || answer == "HTTP/1.1 421", "{call}: {answer}");
         }

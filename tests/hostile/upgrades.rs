@@ -1,18 +1,20 @@
 //! Two versions of the program serve one cluster, forward and back, and each reads what the other may leave.
 //!
-//! The older one is the last of feature level 1. `scripts/level1.sh` builds it from `tests/fixtures/level-1`, where the
-//! directories that it left are, too.
+//! The newer one is the program that knows a feature level which only tests have (`src/sabotage.rs`), the older one is the
+//! same program without that. So what is tested is that the level rises when all know it, that nothing of it is written
+//! before, and that whoever does not know it refuses it; what a version adds with a level has tests of its own.
 
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
     process::{Command, Output},
     sync::{
-        Arc, LazyLock, Mutex,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
 };
 
+use concord::model::feature::TEST_LEVEL;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -22,27 +24,42 @@ use crate::harness::{
     node::BINARY,
 };
 
-/// The program of feature level 1.
-pub(crate) static LEVEL_1: LazyLock<PathBuf> = LazyLock::new(|| {
-    let built = || {
-        let profile = Path::new(env!("CARGO_BIN_EXE_concord")).parent().expect("a binary is in a directory");
-        profile.parent().expect("and that in target").join("debug/concord-level-1")
-    };
-    let path = std::env::var_os("CONCORD_LEVEL_1_BIN").map_or_else(built, PathBuf::from);
-    assert!(path.is_file(), "{} is not built: run scripts/level1.sh", path.display());
-    path
-});
-
-const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/level-1/data.tar.gz");
-const FIXTURE_KEY: &str = "the-key-of-a-fixture-0123456789";
+/// Set for a program that knows [`TEST_LEVEL`].
+const KNOWS: &str = "CONCORD_TEST_FEATURE_LEVEL";
+/// The highest level of the older program.
+const OLD_LEVEL: u32 = TEST_LEVEL - 1;
 /// Every node of a cluster that is being upgraded is served by one of the others: more tries than these are a failure.
 const TRIES: usize = 3;
 
-/// What the level-1 program left, unpacked, and what it answered.
-fn fixture(to: &Path) -> Value {
-    let unpacked = Command::new("tar").args(["-xzf", FIXTURE, "-C"]).arg(to).status();
-    assert!(unpacked.is_ok_and(|status| status.success()), "{FIXTURE} is unpacked");
-    serde_json::from_slice(&std::fs::read(to.join("expected.json")).unwrap()).unwrap()
+/// A program.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Version {
+    Older,
+    /// Perhaps held at a level.
+    Newer(Option<u32>),
+}
+
+impl Version {
+    fn install(self, node: &mut Node) {
+        node.settings.remove(KNOWS);
+        node.settings.remove("CONCORD_FEATURE_LEVEL_MAX");
+        if let Self::Newer(held_at) = self {
+            node.settings.insert(KNOWS.into(), "1".into());
+            if let Some(level) = held_at {
+                node.settings.insert("CONCORD_FEATURE_LEVEL_MAX".into(), level.to_string());
+            }
+        }
+    }
+
+    /// Runs a command of this version.
+    fn run(self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(BINARY.as_path());
+        command.args(arguments).env_remove(KNOWS);
+        if self != Self::Older {
+            command.env(KNOWS, "1");
+        }
+        command.output().expect("the binary can be started")
+    }
 }
 
 /// All files of a directory with their bytes.
@@ -60,11 +77,20 @@ fn content(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     files
 }
 
-fn concord(arguments: &[&str]) -> Output {
-    Command::new(BINARY.as_path()).args(arguments).output().expect("the binary can be started")
+/// The directory's format, as `identity.json` names it.
+fn format_of(directory: &Path) -> Value {
+    let identity = std::fs::read(directory.join("identity.json")).unwrap();
+    serde_json::from_slice::<Value>(&identity).unwrap()["format"].clone()
 }
 
-async fn reaches_level(clients: &[Client], level: u64) {
+fn set_format(directory: &Path, format: u32) {
+    let path = directory.join("identity.json");
+    let mut identity: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    identity["format"] = format.into();
+    std::fs::write(&path, identity.to_string()).unwrap();
+}
+
+async fn reaches_level(clients: &[Client], level: u32) {
     for client in clients {
         eventually(&format!("feature level {level}"), async || {
             let status = client.status().await?;
@@ -74,86 +100,10 @@ async fn reaches_level(clients: &[Client], level: u64) {
     }
 }
 
-/// Asserts that a node shows what the fixture's node showed.
-async fn shows(client: &Client, expected: &Value) {
-    for (path, name) in [
-        (config("shop", "k7"), "config"),
-        (format!("{}/history?limit=1000", config("shop", "k1")), "history"),
-        (format!("{}?sort_by=n&limit=5&tags=t3", config("shop", "")), "listed"),
-        (config("free", "kept"), "kept"),
-    ] {
-        assert_eq!(*client.get(&path).insist().await.expect(200).data(), expected[name], "{path}");
-    }
-    // From the history on the disk: the first changes are older than any snapshot.
-    let mut watch = client.watch(&[("definition", "shop")], Some(1)).await;
-    let changes = watch.changes(20).await;
-    assert!(changes.windows(2).all(|pair| pair[0].0 <= pair[1].0), "{changes:?}");
-}
-
-#[tokio::test]
-async fn a_directory_of_level_1_opens_with_all_that_it_holds() {
-    let root = fresh_directory("level-1");
-    let expected = fixture(root.path());
-    for name in ["stopped", "killed"] {
-        let mut settings = Options::default().with("CONCORD_API_KEY", FIXTURE_KEY).settings;
-        settings.insert("CONCORD_FEATURE_LEVEL_MAX".into(), "1".into());
-        settings.insert("CONCORD_SNAPSHOT_LOG_BYTES".into(), "4096".into());
-        let mut node = Node::new(1, root.path(), &settings);
-        node.directory = root.path().join(name);
-        node.start_anywhere().await;
-        let client = node.client();
-        eventually("it is ready", async || {
-            let ready = client.get("/readyz").attempt().await?;
-            check(ready.status == 200, || format!("{ready:?}"))
-        })
-        .await;
-        let status = client.status().await.unwrap();
-        assert_eq!((&status["digest"], &status["feature_level"]), (&expected[name]["digest"], &json!(1)));
-        shows(&client, &expected[name]).await;
-
-        // The level rises once it is not held back any more, and a killed node is still there afterwards.
-        node.kill();
-        node.settings.remove("CONCORD_FEATURE_LEVEL_MAX");
-        node.start().await;
-        reaches_level(std::slice::from_ref(&client), 2).await;
-        shows(&client, &expected[name]).await;
-        let digest = client.status().await.unwrap()["digest"].clone();
-        node.kill();
-        node.start().await;
-        reaches_level(std::slice::from_ref(&client), 2).await;
-        assert_eq!(client.status().await.unwrap()["digest"], digest);
-        shows(&client, &expected[name]).await;
-    }
-}
-
-#[tokio::test]
-async fn a_backup_of_level_1_is_verified_and_restored() {
-    let root = fresh_directory("level-1-backup");
-    let expected = fixture(root.path());
-    let backup = root.path().join("backup.concord");
-    let shown = concord(&["verify", backup.to_str().unwrap()]);
-    assert!(shown.status.success(), "{}", String::from_utf8_lossy(&shown.stderr));
-    let shown: Value = serde_json::from_slice(&shown.stdout).unwrap();
-    for (name, value) in expected["backup"].as_object().unwrap() {
-        assert_eq!(&shown[name], value, "{name}");
-    }
-    let settings = Options::default().with("CONCORD_API_KEY", FIXTURE_KEY).settings;
-    let mut node = Node::new(1, root.path(), &settings);
-    let member = format!("1={}@{}", node.api_addr(), node.peer_addr());
-    let (from, to) = (backup.to_str().unwrap(), node.directory.to_str().unwrap().to_owned());
-    let restored = concord(&["restore", "--from", from, "--data-dir", &to, "--member", &member]);
-    assert!(restored.status.success(), "{}", String::from_utf8_lossy(&restored.stderr));
-    node.start().await;
-    let client = node.client();
-    reaches_level(std::slice::from_ref(&client), 2).await;
-    let kept = client.get(&config("free", "kept")).insist().await.expect(200);
-    assert_eq!(*kept.data(), expected["killed"]["kept"]);
-}
-
-/// A node of this version alone, at its highest level, with snapshots of that level on its disk.
-async fn alone(root: &Path) -> Node {
-    let settings = Options::default().with("CONCORD_SNAPSHOT_LOG_BYTES", "4096").settings;
-    let mut node = Node::new(1, root, &settings);
+/// A node alone, at the highest level that its program knows, with some configs.
+async fn alone(root: &Path, version: Version, options: &Options) -> Node {
+    let mut node = Node::new(1, root, &options.settings);
+    version.install(&mut node);
     node.start_anywhere().await;
     let client = node.client();
     let members = json!({"members": [node.as_member()]});
@@ -162,60 +112,134 @@ async fn alone(root: &Path) -> Node {
         check(answer.status == 200, || format!("{answer:?}"))
     })
     .await;
-    assert_eq!(
-        client.status().await.unwrap()["feature_level"],
-        2,
-        "a new cluster begins at the highest level"
-    );
-    node
-}
-
-#[tokio::test]
-async fn an_older_program_refuses_the_directory_of_a_higher_level_and_changes_nothing() {
-    let root = fresh_directory("refused");
-    let mut node = alone(root.path()).await;
-    let client = node.client();
+    let level = if version == Version::Newer(None) { TEST_LEVEL } else { OLD_LEVEL };
+    let status = client.status().await.unwrap();
+    assert_eq!(status["feature_level"], level, "a new cluster begins at the highest level: {status}");
     define(&client, "d").await;
     for n in 0..40 {
         let put = client.put(&config("d", &format!("k{n}")), &json!({"data": {"text": "x".repeat(200)}}));
         put.header("if-none-match", "*").await.expect(201);
     }
-    let snapshots = node.directory.join("store/snapshot");
-    eventually("a snapshot is written", async || {
-        let written = std::fs::read_dir(&snapshots).unwrap().count();
-        check(written > 0, || "there is none".to_owned())
-    })
-    .await;
-    node.stop().await;
-    let before = content(&node.directory);
-    node.binary = LEVEL_1.clone();
-    let said = node.try_start().await.expect_err("the older program does not start");
-    assert!(said.contains("format 2") && said.contains("start a newer version"), "{said}");
-    assert_eq!(content(&node.directory), before);
+    node
+}
 
-    // So does this one with a directory of a level after its own.
-    let identity = node.directory.join("identity.json");
-    let later = std::fs::read_to_string(&identity).unwrap().replace("\"format\": 2", "\"format\": 99");
-    std::fs::write(&identity, later).unwrap();
+/// Snapshots after few writes.
+fn with_snapshots() -> Options {
+    Options::default().with("CONCORD_SNAPSHOT_LOG_BYTES", "4096")
+}
+
+/// The snapshots of a node, once there are some.
+async fn snapshots(node: &Node) -> Vec<PathBuf> {
+    let directory = node.directory.join("store/snapshot");
+    let files = || {
+        let entries = std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path());
+        entries.filter(|path| path.extension().is_some_and(|kind| kind == "concord")).collect::<Vec<_>>()
+    };
+    eventually("a snapshot is written", async || check(!files().is_empty(), || "there is none".to_owned()))
+        .await;
+    files()
+}
+
+/// Asserts that a node does not start, that it says why, and that it changes nothing.
+async fn refuses(node: &mut Node, why: &str) {
     let before = content(&node.directory);
-    node.binary = BINARY.clone();
-    let said = node.try_start().await.expect_err("a later directory is refused");
-    assert!(said.contains("format 99") && said.contains("start a newer version"), "{said}");
+    let said = node.try_start().await.expect_err("it does not start");
+    assert!(said.contains(why) && said.contains("start a newer version"), "{said}");
     assert_eq!(content(&node.directory), before);
+}
+
+#[tokio::test]
+async fn a_directory_of_the_level_before_opens_with_all_that_it_holds() {
+    let root = fresh_directory("level-before");
+    let mut node = alone(root.path(), Version::Older, &with_snapshots()).await;
+    let client = node.client();
+    let written = everything(&client, "d").await;
+    assert_eq!(written.len(), 40);
+    let status = client.status().await.unwrap();
+    node.kill();
+    Version::Newer(Some(OLD_LEVEL)).install(&mut node);
+    node.start().await;
+    reaches_level(std::slice::from_ref(&client), OLD_LEVEL).await;
+    assert_eq!(client.status().await.unwrap()["digest"], status["digest"]);
+    assert_eq!(
+        (everything(&client, "d").await, format_of(&node.directory)),
+        (written.clone(), json!(OLD_LEVEL))
+    );
+
+    // The level rises once it is not held back any more, and a killed node is still there afterwards.
+    node.kill();
+    Version::Newer(None).install(&mut node);
+    node.start().await;
+    reaches_level(std::slice::from_ref(&client), TEST_LEVEL).await;
+    let digest = client.status().await.unwrap()["digest"].clone();
+    assert_ne!(digest, status["digest"], "the level is part of the state");
+    node.kill();
+    node.start().await;
+    reaches_level(std::slice::from_ref(&client), TEST_LEVEL).await;
+    assert_eq!(client.status().await.unwrap()["digest"], digest);
+    assert_eq!((everything(&client, "d").await, format_of(&node.directory)), (written, json!(TEST_LEVEL)));
+}
+
+#[tokio::test]
+async fn an_older_program_refuses_the_directory_of_a_higher_level_and_changes_nothing() {
+    let root = fresh_directory("refused");
+    let mut node = alone(root.path(), Version::Newer(None), &with_snapshots()).await;
+    snapshots(&node).await;
+    node.stop().await;
+    Version::Older.install(&mut node);
+    refuses(&mut node, &format!("format {TEST_LEVEL}")).await;
+    // So it would if the directory were not marked.
+    set_format(&node.directory, OLD_LEVEL);
+    refuses(&mut node, &format!("feature level {TEST_LEVEL}")).await;
+
+    // So does the newer one with a directory of a level after its own.
+    set_format(&node.directory, 99);
+    Version::Newer(None).install(&mut node);
+    refuses(&mut node, "format 99").await;
+}
+
+#[tokio::test]
+async fn an_older_program_refuses_a_log_and_a_snapshot_of_a_higher_level() {
+    let root = fresh_directory("refused-log");
+    let mut node = alone(root.path(), Version::Newer(None), &Options::default()).await;
+    node.stop().await;
+    Version::Older.install(&mut node);
+    set_format(&node.directory, OLD_LEVEL);
+    std::fs::remove_dir_all(node.directory.join("store")).unwrap();
+    refuses(&mut node, &format!("this log needs feature level {TEST_LEVEL}")).await;
+
+    let root = fresh_directory("refused-snapshot");
+    let node = alone(root.path(), Version::Newer(None), &with_snapshots()).await;
+    let snapshot = snapshots(&node).await.pop().unwrap();
+    // A backup without recipients is the same file.
+    let copy = root.path().join("copy.concord");
+    std::fs::copy(&snapshot, &copy).unwrap();
+    let verify = |version: Version| version.run(&["verify", copy.to_str().unwrap()]);
+    assert!(verify(Version::Newer(None)).status.success());
+    let refused = verify(Version::Older);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success(), "{said}");
+    let known = format!("has feature level {TEST_LEVEL}, and this version knows {OLD_LEVEL}");
+    assert!(said.contains(&known) && said.contains("start a newer version"), "{said}");
 }
 
 #[tokio::test]
 async fn a_node_that_does_not_know_the_level_can_not_join() {
     let root = fresh_directory("join");
-    let node = alone(root.path()).await;
+    let node = alone(root.path(), Version::Newer(None), &Options::default()).await;
     let mut older = Node::new(2, root.path(), &node.settings);
-    older.binary = LEVEL_1.clone();
+    Version::Older.install(&mut older);
     older.start_anywhere().await;
-    // It does not know how a member proves the secret, either, so it can't be asked for its levels.
-    let refused = node.client().post("/api/v1/cluster/members", &older.as_member()).attempt().await.unwrap();
-    assert!(matches!(refused.status, 409 | 503), "{refused:?}");
-    assert!(refused.text.contains("start a newer one there"), "{refused:?}");
+    let join = node.client().post("/api/v1/cluster/members", &older.as_member());
+    let refused = join.insist().await.refused(409, "conflict_error");
+    let numbers = format!("levels 1 to {OLD_LEVEL}, and this cluster has level {TEST_LEVEL}");
+    assert!(refused.text.contains(&numbers), "{refused:?}");
+    assert!(refused.text.contains("start a newer version there"), "{refused:?}");
     assert!(!older.directory.join("identity.json").exists(), "it was given no identity");
+    older.stop().await;
+    Version::Newer(None).install(&mut older);
+    older.start().await;
+    node.client().post("/api/v1/cluster/members", &older.as_member()).insist().await.expect(200);
 }
 
 /// Writers that try each request on three nodes, and read back what was acknowledged.
@@ -327,38 +351,39 @@ enum End {
 }
 
 /// Starts each node in turn with another program, the leader last.
-async fn roll(
-    cluster: &mut Cluster,
-    callers: &Callers,
-    binary: &Path,
-    held_at: Option<&str>,
-    ends: [End; 3],
-) {
+async fn roll(cluster: &mut Cluster, callers: &Callers, version: Version, ends: [End; 3]) {
     let [one, two] = cluster.followers().await;
     let leader = 6 - one - two;
     for (id, end) in [one, two, leader].into_iter().zip(ends) {
+        if version == Version::Newer(None) {
+            let status = cluster.client(id).status().await.unwrap();
+            assert_eq!(status["feature_level"], OLD_LEVEL, "not before all know it: {status}");
+        }
         let node = cluster.node(id);
         match end {
             End::Stop => drop(node.stop().await),
             End::Kill => node.kill(),
         }
-        node.binary = binary.to_owned();
-        match held_at {
-            Some(level) => drop(node.settings.insert("CONCORD_FEATURE_LEVEL_MAX".into(), level.into())),
-            None => drop(node.settings.remove("CONCORD_FEATURE_LEVEL_MAX")),
-        }
+        version.install(node);
         node.start().await;
         cluster.ready().await;
         callers.grow().await;
     }
 }
 
-/// Three nodes of the level-1 program.
+/// Three nodes of the older program.
 async fn older_cluster(name: &str) -> Cluster {
-    let older =
-        |_: &Path, nodes: &mut [Node]| nodes.iter_mut().for_each(|node| node.binary = LEVEL_1.clone());
-    Cluster::start_prepared(name, &Options::default().with("CONCORD_SNAPSHOT_LOG_BYTES", "65536"), older)
-        .await
+    let options = Options::default().with("CONCORD_SNAPSHOT_LOG_BYTES", "65536");
+    let cluster = Cluster::start_with(name, &options).await;
+    reaches_level(&cluster.clients(), OLD_LEVEL).await;
+    cluster
+}
+
+/// The highest level of each member, as a node shows it.
+async fn known_levels(client: &Client) -> Vec<Value> {
+    let status = client.status().await.unwrap();
+    let members = status["members"].as_array().unwrap();
+    members.iter().map(|member| member["feature_level_max"].clone()).collect()
 }
 
 #[tokio::test]
@@ -366,8 +391,8 @@ async fn a_cluster_is_upgraded_node_by_node_under_load_with_kills() {
     let mut cluster = older_cluster("upgrade").await;
     let callers = Callers::start(&cluster.clients()).await;
     callers.grow().await;
-    roll(&mut cluster, &callers, &BINARY, None, [End::Stop, End::Kill, End::Kill]).await;
-    reaches_level(&cluster.clients(), 2).await;
+    roll(&mut cluster, &callers, Version::Newer(None), [End::Stop, End::Kill, End::Kill]).await;
+    reaches_level(&cluster.clients(), TEST_LEVEL).await;
     // What it wrote at the new level is read again.
     let leader = cluster.leader().await;
     cluster.node(leader).kill();
@@ -376,9 +401,13 @@ async fn a_cluster_is_upgraded_node_by_node_under_load_with_kills() {
     cluster.ready().await;
     callers.grow().await;
     callers.end(&cluster, "rolling upgrade").await;
-    let status = cluster.client(1).status().await.unwrap();
-    for member in status["members"].as_array().unwrap() {
-        assert_eq!(member["feature_level_max"], 2, "{status}");
+    eventually("all members show what they know", async || {
+        let known = known_levels(&cluster.client(1)).await;
+        check(known == vec![json!(TEST_LEVEL); 3], || format!("{known:?}"))
+    })
+    .await;
+    for node in &cluster.nodes {
+        assert_eq!(format_of(&node.directory), TEST_LEVEL);
     }
 }
 
@@ -386,14 +415,14 @@ async fn a_cluster_is_upgraded_node_by_node_under_load_with_kills() {
 async fn an_upgrade_that_is_held_back_is_undone_node_by_node_under_load_with_kills() {
     let mut cluster = older_cluster("rollback").await;
     let callers = Callers::start(&cluster.clients()).await;
-    roll(&mut cluster, &callers, &BINARY, Some("1"), [End::Kill, End::Stop, End::Kill]).await;
+    let held = Version::Newer(Some(OLD_LEVEL));
+    roll(&mut cluster, &callers, held, [End::Kill, End::Stop, End::Kill]).await;
     for client in cluster.clients() {
-        assert_eq!(client.status().await.unwrap()["feature_level"], 1);
+        assert_eq!(client.status().await.unwrap()["feature_level"], OLD_LEVEL);
     }
-    roll(&mut cluster, &callers, &LEVEL_1, None, [End::Stop, End::Kill, End::Kill]).await;
+    roll(&mut cluster, &callers, Version::Older, [End::Stop, End::Kill, End::Kill]).await;
     callers.end(&cluster, "rolling back").await;
     for node in &cluster.nodes {
-        let identity = std::fs::read_to_string(node.directory.join("identity.json")).unwrap();
-        assert!(identity.contains("\"format\": 1"), "{identity}");
+        assert_eq!(format_of(&node.directory), OLD_LEVEL);
     }
 }

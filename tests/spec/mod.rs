@@ -47,12 +47,9 @@ use futures::FutureExt;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-use concord::model::feature::LEVEL_MAX;
-
 use crate::harness::{
-    Answer, Call, Client, Cluster, Options, check,
+    Answer, Call, Client, Cluster, Options,
     client::Unsettled,
-    eventually,
     load::{config, definition},
 };
 
@@ -76,15 +73,7 @@ async fn shared() -> &'static Cluster {
                 .with("CONCORD_ELECTION_MIN_MS", "2000")
                 .with("CONCORD_ELECTION_MAX_MS", "3000")
                 .with("CONCORD_WATCH_HEARTBEAT_MS", "200");
-            let cluster = Cluster::start_shared(&options).await;
-            for client in cluster.clients() {
-                eventually("the cluster has its feature level", async || {
-                    let status = client.status().await?;
-                    check(status["feature_level"] == LEVEL_MAX, || status.to_string())
-                })
-                .await;
-            }
-            cluster
+            Cluster::start_shared(&options).await
         })
         .await
 }

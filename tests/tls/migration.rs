@@ -1,13 +1,15 @@
 //! A plain cluster becomes an encrypted one, node by node, while it serves.
 
 use crate::{
-    harness::{Cluster, Node, Options, check, eventually, load::Load, node::BINARY, tls::Authority},
-    hostile::upgrades::LEVEL_1,
+    harness::{Cluster, Node, load::Load, tls::Authority},
     tls::raw,
 };
 
-/// Restarts the nodes one by one, first so that they take plain calls and encrypted ones, then for encrypted ones only.
-async fn encrypt(mut cluster: Cluster) -> Cluster {
+/// The nodes are restarted one by one, first so that they take plain calls and encrypted ones, then for encrypted ones
+/// only.
+#[tokio::test]
+async fn a_plain_cluster_is_encrypted_node_by_node() {
+    let mut cluster = Cluster::start("tls-migrate").await;
     let authority = Authority::new(cluster.root(), "ca");
     let mut load = Load::start(&cluster.clients(), "d").await;
     load.grows_by(20).await;
@@ -24,12 +26,10 @@ async fn encrypt(mut cluster: Cluster) -> Cluster {
         load.is_kept_by(&client).await;
     }
     nobody_is_answered_plainly(&cluster).await;
-    cluster
 }
 
 async fn restart(node: &mut Node, authority: &Authority, is_migrating: bool) {
     assert!(node.stop().await.success());
-    node.binary = BINARY.clone();
     if is_migrating {
         authority.equip(node);
         node.settings.insert("CONCORD_PEER_TLS".into(), "migrate".into());
@@ -47,25 +47,4 @@ async fn nobody_is_answered_plainly(cluster: &Cluster) {
         let answer = raw::ask_plainly(to, request).await;
         assert!(!answer.as_ref().is_ok_and(|line| line.starts_with("HTTP/")), "{answer:?}");
     }
-}
-
-#[tokio::test]
-async fn a_plain_cluster_is_encrypted_node_by_node() {
-    encrypt(Cluster::start("tls-migrate").await).await;
-}
-
-#[tokio::test]
-async fn a_cluster_of_version_0_1_is_upgraded_and_encrypted_at_once() {
-    let old = Cluster::start_prepared("tls-upgrade", &Options::default(), |_, nodes| {
-        for node in nodes {
-            node.binary = LEVEL_1.clone();
-        }
-    })
-    .await;
-    let cluster = encrypt(old).await;
-    eventually("the feature level rises", async || {
-        let status = cluster.client(1).status().await?;
-        check(status["feature_level"] == 2, || format!("{status}"))
-    })
-    .await;
 }

@@ -39,8 +39,6 @@ pub(super) struct Operation {
     pub(super) violations: Vec<Violation>,
     /// The location of its violations.
     pub(super) violations_loc: Vec<LocSegment>,
-    /// Whether markers that keep secret values have a meaning.
-    pub(super) keeps: bool,
 }
 
 impl Operation {
@@ -174,7 +172,7 @@ impl Operation {
                 let is_conditional = self.fields.has("if_match") || self.fields.has("if_none_match");
                 // A condition says more, and wins.
                 let expect = if may_create && !is_conditional { Expect::Any } else { self.for_put() };
-                if self.keeps && expect != Expect::None && may_keep(&data.text) {
+                if expect != Expect::None && may_keep(&data.text) {
                     let patch = Patch { format: PatchFormat::Replace, document: data };
                     Write::PatchConfig { definition, key, patch, expect }
                 } else {

@@ -6,7 +6,7 @@ use super::*;
 use crate::{model::document::Document, service::CheckCondition};
 
 fn errors(operations: Value) -> (Vec<Vec<LocSegment>>, Vec<Vec<LocSegment>>) {
-    match parse(json!({"operations": operations}), true, &Limits::default()) {
+    match parse(json!({"operations": operations}), &Limits::default()) {
         Err(Problem::Shape(details)) => (details.into_iter().map(|detail| detail.loc).collect(), vec![]),
         Err(Problem::Refused(Refusal::Invalid(Invalid::Violations(violations)), None)) => {
             (vec![], violations.into_iter().map(|violation| violation.loc).collect())
@@ -35,7 +35,7 @@ fn every_operation_is_parsed() {
         {"op": "patch_config", "config_definition_key": d, "config_key": k, "patch": [], "if_match": "8"},
         {"op": "delete_config", "config_definition_key": d, "config_key": k, "if_match": "*"},
     ]);
-    let (parsed, parts) = parse(json!({"operations": operations}), true, &Limits::default()).unwrap();
+    let (parsed, parts) = parse(json!({"operations": operations}), &Limits::default()).unwrap();
     assert!(parts.is_none());
     let writes: Vec<Write> = parsed
         .into_iter()
@@ -58,7 +58,7 @@ fn every_operation_is_parsed() {
         {"op": "put_config", "config_definition_key": d, "config_key": k, "data": {}, "upsert": true, "if_match": "8"},
         {"op": "put_config", "config_definition_key": d, "config_key": k, "data": {}, "upsert": false},
     ]);
-    let (parsed, _) = parse(json!({"operations": operations}), true, &Limits::default()).unwrap();
+    let (parsed, _) = parse(json!({"operations": operations}), &Limits::default()).unwrap();
     let parsed: Vec<String> = parsed.into_iter().map(|parsed| format!("{parsed:?}")).collect();
     for (place, (parsed, parts)) in parsed
         .iter()
@@ -140,7 +140,7 @@ fn conditions_choose_between_two_lists() {
         "then": [{"op": "rollback_config", "config_definition_key": "d", "config_key": "k", "revision": 3}],
         "else": [{"op": "get_config", "config_definition_key": "d", "config_key": "k"}, check(json!({"op": "check_config", "equals": {}}))],
     });
-    let (parsed, parts) = parse(body, true, &Limits::default()).unwrap();
+    let (parsed, parts) = parse(body, &Limits::default()).unwrap();
     let parts = parts.unwrap();
     assert_eq!((parts.conditions, parts.then, parsed.len()), (5, 1, 8));
     let conditions: Vec<CheckCondition> = parsed
@@ -182,17 +182,17 @@ fn conditions_choose_between_two_lists() {
         ("if", check(json!({"equals": 1, "pointer": "/~2"})), "pointer"),
         ("if", check(json!({"absent": false, "pointer": "/a"})), "absent"),
     ] {
-        let problem = parse(json!({ list: [wrong] }), true, &Limits::default()).unwrap_err();
+        let problem = parse(json!({ list: [wrong] }), &Limits::default()).unwrap_err();
         let Problem::Refused(Refusal::Invalid(Invalid::Violations(violations)), None) = problem else {
             panic!("{problem:?}")
         };
         assert_eq!(violations[0].loc, [list.into(), LocSegment::Index(0), name.into()], "{wrong}");
     }
     for wrong in [json!({"if": []}), json!({"if": [check(json!({"absent": true}))], "operations": []})] {
-        assert!(matches!(parse(wrong, true, &Limits::default()), Err(Problem::Refused(..))));
+        assert!(matches!(parse(wrong, &Limits::default()), Err(Problem::Refused(..))));
     }
     assert!(
-        matches!(parse(json!({"then": []}), true, &Limits::default()), Err(Problem::Shape(_))),
+        matches!(parse(json!({"then": []}), &Limits::default()), Err(Problem::Shape(_))),
         "`if` is missing"
     );
 }

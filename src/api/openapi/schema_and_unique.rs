@@ -126,9 +126,8 @@ pub(super) fn payloads(limits: &Limits) -> Vec<Named> {
             closed([stored(), report()].concat(), Vec::new()).description(Some("stored with `policy=force`")),
         )
         .item(closed(report(), Vec::new()).description(Some("a dry run")));
-    let asserted = nullable(Type::Boolean).description(Some(
-        "whether `format` is asserted; null where that depends on the draft, or without a schema",
-    ));
+    let asserted =
+        nullable(Type::Boolean).description(Some("whether `format` is asserted; null without a schema"));
     let state = closed(
         vec![
             ("path", text().into()),

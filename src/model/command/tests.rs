@@ -24,7 +24,7 @@ fn a_proposal_round_trips_and_a_longer_or_newer_one_is_refused() {
     bytes[0] = 9;
     assert_eq!(Proposal::from_bytes(&bytes), Err(DecodeError::Unknown(9)));
     bytes.pop();
-    bytes[0] = 2;
+    bytes[0] = 0;
     assert_eq!(Proposal::from_bytes(&bytes), Err(DecodeError::Damaged), "this command is one of level 1");
 }
 

@@ -99,7 +99,6 @@ mod tests {
     use crate::model::{
         index::{Indexing, Kind, Kinds},
         key::Key,
-        schema::{Formats, StoredSchema},
         time::Timestamp,
     };
 
@@ -108,7 +107,7 @@ mod tests {
             id: 1,
             key: Key::parse("d").unwrap(),
             indexes: vec![index.into()],
-            schema: Some(StoredSchema { text: Arc::clone(schema), formats: Formats::ByDraft }),
+            schema: Some(Arc::clone(schema).into()),
             indexing: Indexing::fresh(1),
             created_at: Timestamp(1),
             modified_at: Timestamp(1),

@@ -33,7 +33,7 @@ pub use declared::{Declared, Kind, Kinds, Types};
 pub use declared_paths::{DeclaredPaths, declared_paths, is_quick_to_declare};
 pub use empty::has_empty_array;
 pub use inline_bytes::InlineBytes;
-pub use path::{IndexPath, PATTERNS_LEVEL, Step, is_pattern};
+pub use path::{IndexPath, Step, is_pattern};
 pub use slots::{Build, Indexing, SlotAssignment, is_pattern_slot};
 pub use value::{STRING, encode, kind_bounds};
 pub use values::{TOO_MANY, values_at};
@@ -56,8 +56,7 @@ pub struct StoredPath {
     pub path: IndexPath,
 }
 
-/// Parses and validates the `indexes` of a definition: unique, at most `max`, each resolves through the schema. `level` is
-/// the cluster's feature level.
+/// Parses and validates the `indexes` of a definition: unique, at most `max`, each resolves through the schema.
 ///
 /// # Errors
 /// All violations, each at `["indexes", position]`.
@@ -65,7 +64,6 @@ pub fn check_paths(
     texts: &[String],
     schema: Option<&Value>,
     max: usize,
-    level: u32,
 ) -> Result<Vec<IndexPath>, Vec<Violation>> {
     let mut violations = Vec::new();
     let mut paths: Vec<IndexPath> = Vec::new();
@@ -81,7 +79,7 @@ pub fn check_paths(
             violations.push(Violation::at(loc, msg));
             continue;
         }
-        match IndexPath::parse_at(text, level) {
+        match IndexPath::parse(text) {
             Err(violation) => violations.push(Violation::at(loc, violation.msg)),
             Ok(path) if paths.iter().any(|other| other.steps == path.steps) => {
                 violations.push(Violation::at(loc, format!("index path `{text}` is listed twice")));
@@ -129,8 +127,7 @@ fn unresolved(text: &str) -> String {
 /// Parses a definition's paths, which were valid when they were stored.
 #[must_use]
 pub fn stored_paths(definition: &Definition) -> Vec<StoredPath> {
-    let stored =
-        |(text, slot): (&String, &u16)| StoredPath { slot: *slot, path: IndexPath::stored(text, *slot) };
+    let stored = |(text, slot): (&String, &u16)| StoredPath { slot: *slot, path: IndexPath::stored(text) };
     definition.indexes.iter().zip(&definition.indexing.slots).map(stored).collect()
 }
 
@@ -143,7 +140,7 @@ pub fn entries(paths: &[StoredPath], data: &Value) -> Result<Entries, Violation>
         let found = values::find(path, data).and_then(Value::as_array);
         found.is_some_and(|elements| elements.len() > INDEX_ENTRIES_MAX)
     };
-    let plain = paths.iter().filter(|stored| !is_pattern_slot(stored.slot)).map(|stored| &stored.path);
+    let plain = paths.iter().map(|stored| &stored.path).filter(|path| !path.is_pattern());
     if let Some(path) = plain.into_iter().find(too_long) {
         let msg = format!("an indexed array has at most {INDEX_ENTRIES_MAX} elements");
         return Err(Violation::at(beginning(path), msg));
@@ -151,7 +148,7 @@ pub fn entries(paths: &[StoredPath], data: &Value) -> Result<Entries, Violation>
     let entries = all_entries(paths, data);
     let marked = |stored: &&StoredPath| {
         let is_mark = |entry: &Entry| entry.slot == stored.slot && *entry.value == *TOO_MANY;
-        is_pattern_slot(stored.slot) && entries.iter().any(is_mark)
+        stored.path.is_pattern() && entries.iter().any(is_mark)
     };
     match paths.iter().find(marked) {
         None => Ok(entries),
@@ -189,7 +186,7 @@ pub fn all_entries(paths: &[StoredPath], data: &Value) -> Entries {
     let mut entries = Vec::new();
     for StoredPath { slot, path } in paths {
         let slot = *slot;
-        if is_pattern_slot(slot) && path.is_pattern() {
+        if path.is_pattern() {
             let _is_whole = values::add_pattern(path, slot, data, &mut entries);
             continue;
         }
@@ -219,15 +216,14 @@ mod tests {
     #[test]
     fn all_violations_of_a_list_are_found_with_their_locations() {
         let schema = json!({"properties": {"a": {"properties": {"b": {"type": "string"}}}}});
-        assert!(check_paths(&texts(&["a", "a.b"]), Some(&schema), 64, 2).is_ok());
-        let violations =
-            check_paths(&texts(&["a.b", "a.c", "a.b", "a..b"]), Some(&schema), 64, 2).unwrap_err();
+        assert!(check_paths(&texts(&["a", "a.b"]), Some(&schema), 64).is_ok());
+        let violations = check_paths(&texts(&["a.b", "a.c", "a.b", "a..b"]), Some(&schema), 64).unwrap_err();
         let positions: Vec<_> = violations.iter().map(|violation| violation.loc[1].clone()).collect();
         assert_eq!(positions, [LocSegment::Index(1), LocSegment::Index(2), LocSegment::Index(3)]);
-        assert!(check_paths(&texts(&["a", "b"]), None, 1, 2).is_err());
-        assert!(check_paths(&["a".repeat(INDEX_PATH_BYTES_MAX)], None, 1, 2).is_ok());
-        assert!(check_paths(&["a".repeat(INDEX_PATH_BYTES_MAX + 1)], None, 1, 2).is_err());
-        assert!(check_paths(&texts(&["any.path"]), None, 64, 2).is_ok());
+        assert!(check_paths(&texts(&["a", "b"]), None, 1).is_err());
+        assert!(check_paths(&["a".repeat(INDEX_PATH_BYTES_MAX)], None, 1).is_ok());
+        assert!(check_paths(&["a".repeat(INDEX_PATH_BYTES_MAX + 1)], None, 1).is_err());
+        assert!(check_paths(&texts(&["any.path"]), None, 64).is_ok());
     }
 
     #[test]
@@ -245,25 +241,24 @@ mod tests {
     }
 
     #[test]
-    fn patterns_resolve_through_other_members_and_elements_from_level_2_on() {
+    fn patterns_resolve_through_other_members_and_elements() {
         let schema = json!({"properties": {
             "labels": {"type": "object", "additionalProperties": {"type": "string"}},
             "items": {"type": "array", "items": {"properties": {"name": {"type": "string"}}}}
         }});
         let some = texts(&["labels.*", "items[].name"]);
-        assert_eq!(check_paths(&some, Some(&schema), 64, 2).unwrap().len(), 2);
-        assert_eq!(check_paths(&some, Some(&schema), 64, 1).unwrap_err().len(), 2, "members of these names");
+        assert_eq!(check_paths(&some, Some(&schema), 64).unwrap().len(), 2);
         let wrong = texts(&["labels[].a", "items.*", "items[].nmae", "labels.*.x"]);
-        assert_eq!(check_paths(&wrong, Some(&schema), 64, 2).unwrap_err().len(), 4);
+        assert_eq!(check_paths(&wrong, Some(&schema), 64).unwrap_err().len(), 4);
         let many: Vec<String> = (0..=INDEX_PATTERNS_MAX).map(|n| format!("a{n}.*")).collect();
-        assert!(check_paths(&many, None, 64, 2).is_err());
-        assert!(check_paths(&many[1..], None, 64, 2).is_ok());
+        assert!(check_paths(&many, None, 64).is_err());
+        assert!(check_paths(&many[1..], None, 64).is_ok());
     }
 
     #[test]
     fn a_config_has_at_most_so_many_values_of_a_pattern() {
-        let slot = Indexing::of(&texts(&["labels.*"]), 2).slots[0];
-        let paths = [StoredPath { slot, path: IndexPath::stored("labels.*", slot) }];
+        let slot = Indexing::of(&texts(&["labels.*"])).slots[0];
+        let paths = [StoredPath { slot, path: IndexPath::stored("labels.*") }];
         let labels = |number: usize| {
             let labels: serde_json::Map<_, _> = (0..number).map(|n| (format!("l{n}"), json!(n))).collect();
             json!({"labels": labels})

@@ -1,22 +1,15 @@
 //! Indexed paths: their syntax.
 //!
-//! A path names members from the root of the data: `a.b`; `\.` is a literal dot, `\\` a backslash. From feature level 2 on
-//! a path may be a *pattern*: `*` stands for every member of a map (`labels.*`), `[]` behind a member for every element
-//! of an array (`items[].name`). There `\*` and `\[` are literal.
+//! A path names members from the root of the data: `a.b`; `\.` is a literal dot, `\\` a backslash. A path may be a
+//! *pattern*: `*` stands for every member of a map (`labels.*`), `[]` behind a member for every element of an array
+//! (`items[].name`). `\*` and `\[` are literal.
 //!
-//! A definition of level 1 may have a member called `*` among its paths. Its slot says that the path is none of the
-//! patterns ([`is_pattern_slot`]).
-//!
-//! **Invariant:** the meaning of a stored path follows from its text and its slot alone.
+//! **Invariant:** the meaning of a stored path follows from its text alone.
 
-use super::is_pattern_slot;
 use crate::model::{
     error::Violation,
     limits::{INDEX_PATH_WILDCARDS_MAX, INDEX_PATTERN_NAME_BYTES_MAX},
 };
-
-/// The feature level from which on paths may be patterns.
-pub const PATTERNS_LEVEL: u32 = 2;
 
 /// A parsed index path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +49,7 @@ impl IndexPath {
     /// has too many steps or ends in `[]`.
     pub fn parse(text: &str) -> Result<Self, Violation> {
         let mut steps = Vec::new();
-        for (place, segment) in split(text, ".\\*[")?.into_iter().enumerate() {
+        for (place, segment) in split(text)?.into_iter().enumerate() {
             let mut rest = &segment[..];
             let mut arrays = 0;
             while let Some(before) = rest.strip_suffix(&[('[', false), (']', false)]) {
@@ -87,36 +80,11 @@ impl IndexPath {
         Ok(Self { text: text.into(), steps })
     }
 
-    /// Parses a path of members alone, as a cluster of level 1 reads it.
-    ///
-    /// # Errors
-    /// When a member is empty or a backslash stands before anything but a dot or a backslash.
-    pub fn parse_members(text: &str) -> Result<Self, Violation> {
-        Self::members(text, ".\\")
-    }
-
-    fn members(text: &str, escaped: &str) -> Result<Self, Violation> {
-        let segments = split(text, escaped)?;
-        if segments.iter().any(Vec::is_empty) {
-            return Err(empty_member(text));
-        }
-        let member = |segment: Vec<Char>| Step::Member(segment.into_iter().map(|(c, _)| c).collect());
-        Ok(Self { text: text.into(), steps: segments.into_iter().map(member).collect() })
-    }
-
-    /// Parses a path as a cluster of a feature level reads it.
-    ///
-    /// # Errors
-    /// As the other two.
-    pub fn parse_at(text: &str, level: u32) -> Result<Self, Violation> {
-        if level < PATTERNS_LEVEL { Self::parse_members(text) } else { Self::parse(text) }
-    }
-
     /// A path of a definition, which was valid when it was stored. One that does not parse selects nothing.
     #[must_use]
-    pub fn stored(text: &str, slot: u16) -> Self {
-        let parsed = if is_pattern_slot(slot) { Self::parse(text) } else { Self::members(text, ".\\*[") };
-        parsed.unwrap_or_else(|_| Self { text: text.into(), steps: vec![Step::Member(String::new())] })
+    pub fn stored(text: &str) -> Self {
+        let nothing = |_| Self { text: text.into(), steps: vec![Step::Member(String::new())] };
+        Self::parse(text).unwrap_or_else(nothing)
     }
 
     /// Whether it may select several values.
@@ -164,7 +132,7 @@ fn empty_member(text: &str) -> Violation {
 }
 
 /// The segments of a path between its dots.
-fn split(text: &str, escaped: &str) -> Result<Vec<Vec<Char>>, Violation> {
+fn split(text: &str) -> Result<Vec<Vec<Char>>, Violation> {
     let mut segments = vec![Vec::new()];
     let mut rest = text.chars();
     while let Some(c) = rest.next() {
@@ -174,13 +142,10 @@ fn split(text: &str, escaped: &str) -> Result<Vec<Vec<Char>>, Violation> {
                 continue;
             }
             '\\' => match rest.next() {
-                Some(next) if escaped.contains(next) => (next, true),
+                Some(next @ ('.' | '\\' | '*' | '[')) => (next, true),
                 Some(_) | None => {
-                    let all: Vec<String> = escaped.chars().map(|c| format!("`{c}`")).collect();
-                    let (last, first) = all.split_last().map_or(("", &[][..]), |(last, first)| (last, first));
                     let msg = format!(
-                        "in index path `{text}` a backslash stands before {} or {last} only",
-                        first.join(", ")
+                        "in index path `{text}` a backslash stands before `.`, `\\`, `*` or `[` only"
                     );
                     return Err(Violation::new(msg));
                 }
@@ -207,12 +172,12 @@ mod tests {
         assert_eq!(IndexPath::parse("a.b c").unwrap().steps, [member("a"), member("b c")]);
         assert_eq!(IndexPath::parse(r"a\.b.c\\").unwrap().steps, [member("a.b"), member(r"c\")]);
         for bad in ["", ".", "a.", ".a", "a..b", r"a\b", r"a\"] {
-            assert!(IndexPath::parse(bad).is_err() && IndexPath::parse_members(bad).is_err(), "{bad}");
+            assert!(IndexPath::parse(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
-    fn stars_and_brackets_are_patterns_from_level_2_on() {
+    fn stars_and_brackets_are_patterns() {
         let all = IndexPath::parse("labels.*").unwrap();
         assert_eq!(all.steps, [member("labels"), Step::AnyMember]);
         assert_eq!(
@@ -234,10 +199,8 @@ mod tests {
         for bad in ["tags[]", "a.[].b", "*.*.*.*.*", "a[][][][][].b"] {
             assert!(IndexPath::parse(bad).is_err(), "{bad}");
         }
-        assert_eq!(IndexPath::parse_at("a.*", 1).unwrap().steps, [member("a"), member("*")]);
-        assert!(IndexPath::parse_at(r"a.\*", 1).is_err());
-        assert_eq!(IndexPath::stored(r"a.\*", 3).steps, [member("a"), member("*")]);
-        assert_eq!(IndexPath::stored("a.*", 3).steps, [member("a"), member("*")]);
+        assert_eq!(IndexPath::stored(r"a.\*").steps, [member("a"), member("*")]);
+        assert_eq!(IndexPath::stored("a.*").steps, [member("a"), Step::AnyMember]);
     }
 
     #[test]

@@ -50,7 +50,7 @@ impl<'a> Slots<'a> {
             .parsed
             .get_or_insert_with(|| (index::stored_paths(definition), index::declared_paths(definition)));
         let declared = |place: usize| declared.get(place).copied().unwrap_or(Declared::ANY);
-        let plain = IndexPath::stored(text, 0);
+        let plain = IndexPath::stored(text);
         let of_plain = |stored: &StoredPath| !stored.path.is_pattern() && stored.path.steps == plain.steps;
         if let Some(place) = paths.iter().position(of_plain) {
             let (number, declared) = (paths[place].slot, declared(place));

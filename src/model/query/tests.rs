@@ -127,7 +127,7 @@ fn repeated_equality_is_any_of_and_sort_fields_are_checked() {
 #[test]
 fn a_bracket_behind_a_backslash_is_part_of_a_members_name() {
     let definition = Definition { schema: None, indexes: vec!["labels.*".into()], ..definition() };
-    let indexing = Indexing::of(&definition.indexes, 2);
+    let indexing = Indexing::of(&definition.indexes);
     let definition = Definition { indexing, ..definition };
     let ask = |name: &str| {
         configs(&[(name.to_owned(), "7".to_owned())], &definition, &Limits::default())

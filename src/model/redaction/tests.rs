@@ -4,14 +4,14 @@ use proptest::{collection::vec, prelude::*};
 use serde_json::json;
 
 use super::*;
-use crate::model::schema::{Formats, Schema, SchemaRules};
+use crate::model::schema::{Formats, Schema};
 
 fn schema() -> Schema {
     let secret = json!({"x-concord-secret": true});
     let schema = json!({"properties": {
         "pw": secret, "list": {"items": {"properties": {"token": secret}}}, "box": secret
     }});
-    Schema::compile(&schema, SchemaRules::of_stored(Formats::Asserted)).unwrap()
+    Schema::compile(&schema, Formats::Asserted).unwrap()
 }
 
 fn stored() -> Value {
@@ -249,7 +249,7 @@ proptest! {
     ) {
         let mut schema = root.schema();
         schema["$defs"] = json!({"0": shared[0].schema(), "1": shared[1].schema()});
-        let schema = Schema::compile(&schema, SchemaRules::of_stored(Formats::Asserted)).unwrap();
+        let schema = Schema::compile(&schema, Formats::Asserted).unwrap();
         let (mut data, mut leaves) = (data, Vec::new());
         number_leaves(&mut data, &mut Vec::new(), &mut leaves);
         let text = data.to_string();
@@ -284,7 +284,7 @@ proptest! {
 #[test]
 fn markers_below_long_names_take_bounded_memory() {
     let schema = json!({"additionalProperties": {"items": {"x-concord-secret": true}}});
-    let schema = Schema::compile(&schema, SchemaRules::of_stored(Formats::Asserted)).unwrap();
+    let schema = Schema::compile(&schema, Formats::Asserted).unwrap();
     let secrets = schema.secrets().unwrap();
     let mut data = json!({ "x".repeat(500_000): vec![json!({"$concord-keep": true}); 1000] });
     let (bytes, mut cost_left) = (600_000, usize::MAX);

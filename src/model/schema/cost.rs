@@ -9,13 +9,13 @@
 //! Refused are:
 //! - a subschema that applies itself at the same place (`{"$ref": "#"}`): a check would not end;
 //! - more than [`PLACE_EVALUATIONS_MAX`] evaluations at the root, which every document has: chains of `allOf` that
-//!   double. Up to feature level 1, at any place;
+//!   double;
 //! - a schema whose automaton takes more than [`SCHEMA_COST_STEPS_MAX`] steps to build.
 //!
 //! A tree, a linked list, or left and right branches need one evaluation for each level and pass. Two branches of a
 //! union that recurse through a member of the same name need two, then four: the validator may evaluate both at every
-//! level, even if a discriminator distinguishes them. From feature level 2 on such a schema is admitted, and a place with
-//! more than [`NESTED_EVALUATIONS_MAX`] evaluations is *exceeded*: only data that reach it are refused.
+//! level, even if a discriminator distinguishes them. Such a schema is admitted, and a place with more than
+//! [`NESTED_EVALUATIONS_MAX`] evaluations is *exceeded*: only data that reach it are refused.
 //!
 //! Why that is enough: every branch counts as taken and every pattern as matching, so no check evaluates more than the
 //! automaton says. Data are no deeper than [`DEPTH_MAX`]. So a check costs at most the sum over the places of the data,
@@ -108,8 +108,6 @@ struct Ranking<'g, 's> {
     chain: Vec<usize>,
     /// The steps of building the automaton so far.
     steps: usize,
-    /// Whether places below the root may be exceeded.
-    is_wide: bool,
 }
 
 /// Builds the automaton.
@@ -128,9 +126,9 @@ impl Costs {
     ///
     /// # Errors
     /// When they are not bounded.
-    pub(super) fn of(graph: &Graph<'_>, is_wide: bool) -> Result<Self, Violation> {
+    pub(super) fn of(graph: &Graph<'_>) -> Result<Self, Violation> {
         let mut builder = Builder {
-            ranking: Ranking::of(graph, is_wide)?,
+            ranking: Ranking::of(graph)?,
             states: Vec::new(),
             interned: BTreeMap::new(),
             transitions: Vec::new(),
@@ -219,7 +217,7 @@ impl Costs {
 
 impl<'g, 's> Ranking<'g, 's> {
     /// Ranks the nodes.
-    fn of(graph: &'g Graph<'s>, is_wide: bool) -> Result<Self, Violation> {
+    fn of(graph: &'g Graph<'s>) -> Result<Self, Violation> {
         let count = 2 * graph.nodes.len();
         let mut ranking = Self {
             graph,
@@ -227,7 +225,6 @@ impl<'g, 's> Ranking<'g, 's> {
             rank: vec![usize::MAX; count],
             chain: vec![0; count],
             steps: 0,
-            is_wide,
         };
         let mut open = BTreeSet::new();
         for start in 0..graph.nodes.len() {
@@ -279,7 +276,7 @@ impl<'g, 's> Ranking<'g, 's> {
     /// Everything that is evaluated at a place of this depth when `entries` are; `None` when that exceeds what a place may
     /// have.
     fn expand(&mut self, entries: &[(usize, u64)], depth: usize) -> Result<Option<Multiset>, Violation> {
-        let is_nested = self.is_wide && depth > 0;
+        let is_nested = depth > 0;
         let most = if is_nested { NESTED_EVALUATIONS_MAX } else { PLACE_EVALUATIONS_MAX };
         let mut open: BTreeMap<usize, u64> = BTreeMap::new();
         for (node, times) in entries {

@@ -3,9 +3,6 @@
 //! The validator checks a format from the draft on that defines it, and libraries write formats in whatever draft they
 //! have: zod-to-json-schema writes draft 7 with `uuid` and `duration`, which came with 2019-09. Whoever has formats
 //! asserted gets these checked as well.
-//!
-//! **Invariant:** where the definition does not say that formats are asserted, a draft has its own: such a definition may be
-//! of version 0.1.
 
 use jsonschema::{Draft, ValidationOptions};
 use serde_json::{Value, json};
@@ -50,7 +47,7 @@ fn of_newest_draft(name: &str) -> Option<impl Fn(&str) -> bool + Send + Sync + '
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::schema::{Schema, SchemaRules};
+    use crate::model::schema::Schema;
 
     const DRAFTS: [&str; 5] = [
         "http://json-schema.org/draft-04/schema#",
@@ -75,7 +72,7 @@ mod tests {
 
     fn accepts(draft: &str, format: &str, formats: Formats, text: &str) -> bool {
         let schema = json!({"$schema": draft, "format": format});
-        Schema::compile(&schema, SchemaRules { formats, level: 2 }).unwrap().accepts(&text.into())
+        Schema::compile(&schema, formats).unwrap().accepts(&text.into())
     }
 
     #[test]
@@ -87,25 +84,6 @@ mod tests {
                 assert!(!accepts(draft, format, Formats::Asserted, bad), "{draft}: {format}: {bad}");
                 assert!(accepts(draft, format, Formats::Annotated, bad), "{draft}: {format}: {bad}");
             }
-        }
-    }
-
-    #[test]
-    fn formats_by_the_draft_are_those_of_version_0_1() {
-        for (place, draft) in DRAFTS.into_iter().enumerate() {
-            let checked: Vec<&str> = TEXTS
-                .into_iter()
-                .filter(|(format, _, bad)| !accepts(draft, format, Formats::ByDraft, bad))
-                .map(|(format, ..)| format)
-                .collect();
-            let six = ["json-pointer", "uri-reference", "uri-template"];
-            let expected = match place {
-                0 => vec!["time"],
-                1 => vec![six[0], "time", six[1], six[2]],
-                2 => vec!["iri", "iri-reference", six[0], "relative-json-pointer", "time", six[1], six[2]],
-                _ => vec![],
-            };
-            assert_eq!(checked, expected, "{draft}");
         }
     }
 }

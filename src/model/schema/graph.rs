@@ -138,9 +138,9 @@ impl<'s> Graph<'s> {
     /// The graph of a document that its meta-schema accepts.
     ///
     /// # Errors
-    /// When a reference has its target outside the document or none, or a subschema has another draft. `is_wide` admits the
-    /// meta-schemas as targets.
-    pub(super) fn of(schema: &'s Value, draft: Draft, is_wide: bool) -> Result<Self, Vec<Violation>> {
+    /// When a reference has its target outside the document and the meta-schemas, or none, or a subschema has another
+    /// draft.
+    pub(super) fn of(schema: &'s Value, draft: Draft) -> Result<Self, Vec<Violation>> {
         let no_base = |error: jsonschema::ReferencingError| vec![Violation::new(error.to_string())];
         let resource = draft.create_resource_ref(schema);
         let base = uri::from_str(resource.id().unwrap_or(DEFAULT_BASE)).map_err(no_base)?;
@@ -175,7 +175,7 @@ impl<'s> Graph<'s> {
                     Err(error) => walk.violation(child, draft.id_keyword(), error.to_string()),
                 }
             }
-            for (keyword, reference) in references(map, draft, is_wide) {
+            for (keyword, reference) in references(map, draft) {
                 let found = match keyword {
                     "$recursiveRef" => resolver.lookup_recursive_ref(),
                     _ => resolver.lookup(reference),
@@ -197,7 +197,7 @@ impl<'s> Graph<'s> {
                         let target = walk.intern(contents, inner, scope);
                         walk.nodes[node].refs.push(target);
                     }
-                    Ok((None, _)) | Err(_) if is_wide && is_meta_schema(reference) => {
+                    Ok((None, _)) | Err(_) if is_meta_schema(reference) => {
                         let target = walk.meta_schema();
                         walk.nodes[node].refs.push(target);
                     }

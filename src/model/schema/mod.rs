@@ -19,10 +19,7 @@
 //! **Invariant:** compiling and checking are pure functions of schema and data, and their time is bounded whatever
 //! either contains.
 
-use std::{
-    borrow::Cow,
-    fmt::{self, Write as _},
-};
+use std::fmt::{self, Write as _};
 
 use jsonschema::{Draft, ValidationError, ValidationOptions, Validator, error::ValidationErrorKind};
 use referencing::SPECIFICATIONS;
@@ -30,7 +27,6 @@ use serde_json::Value;
 
 use super::{
     error::{LocSegment, Violation},
-    feature::LEVEL_MAX,
     limits::{
         LISTED_BYTES_MAX, LISTED_EVALUATIONS_MAX, LISTED_PATHS_BYTES_MAX, PATTERN_STEPS_MAX,
         SECRET_LISTED_STEPS_MAX, VIOLATION_TEXT_BYTES_MAX, VIOLATIONS_MAX,
@@ -58,28 +54,6 @@ mod unique;
 /// Approximate bytes of a compiled subschema: its keywords, each a validator of its own, and their locations.
 const SUBSCHEMA_BYTES: usize = 512;
 
-/// How a schema is compiled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SchemaRules {
-    /// What `format` means.
-    pub formats: Formats,
-    /// The feature level of the cluster: what its members can compile. A higher level admits more and refuses nothing.
-    pub level: u32,
-}
-
-impl SchemaRules {
-    /// Those of a schema that was admitted before, whatever the level was.
-    #[must_use]
-    pub fn of_stored(formats: Formats) -> Self {
-        Self { formats, level: LEVEL_MAX }
-    }
-
-    /// Whether schemas are admitted whose cost depends on the data, and patterns that backtrack.
-    fn is_wide(self) -> bool {
-        self.level >= 2
-    }
-}
-
 /// A compiled schema.
 #[derive(Debug)]
 pub struct Schema {
@@ -99,27 +73,27 @@ impl Schema {
     /// # Errors
     /// When the document is no valid schema of its draft, refers outside itself, has a pattern that does not
     /// match in linear time, or when a check could cost too much. Each violation has its location, from the schema's root.
-    pub fn compile(schema: &Value, rules: SchemaRules) -> Result<Self, Vec<Violation>> {
-        let encoded = if rules.is_wide() { encoded::references(schema) } else { Cow::Borrowed(schema) };
+    pub fn compile(schema: &Value, formats: Formats) -> Result<Self, Vec<Violation>> {
+        let encoded = encoded::references(schema);
         let schema = &*encoded;
         let draft = draft_of(schema).map_err(|violation| vec![violation])?;
         let violations = against_meta_schema(schema, draft);
         if !violations.is_empty() {
             return Err(violations);
         }
-        let mut graph = Graph::of(schema, draft, rules.is_wide())?;
-        let patterns = pattern::check(&mut graph, draft, rules.is_wide())?;
+        let mut graph = Graph::of(schema, draft)?;
+        let patterns = pattern::check(&mut graph, draft)?;
         let refers_to_meta_schema = graph.refers_to_meta_schema();
-        let costs = Costs::of(&graph, rules.is_wide()).map_err(|violation| vec![violation])?;
+        let costs = Costs::of(&graph).map_err(|violation| vec![violation])?;
         let secrets = SecretPlaces::of(&graph, draft);
         let weight_bytes = graph.nodes.len() * SUBSCHEMA_BYTES
             + costs.weight_bytes()
             + patterns.weight_bytes()
             + secrets.as_ref().map_or(0, SecretPlaces::weight_bytes);
-        let validator = build(draft, (rules.formats, patterns), refers_to_meta_schema, schema)
+        let validator = build(draft, (formats, patterns), refers_to_meta_schema, schema)
             .map_err(|error| vec![violation_of(&error, schema)])?;
         let costs = schema.is_object().then_some(costs);
-        Ok(Self { validator, costs, secrets, weight_bytes, formats: rules.formats })
+        Ok(Self { validator, costs, secrets, weight_bytes, formats })
     }
 
     /// Approximate bytes that the compiled schema takes: some ten times its text, and the automata of its patterns.
@@ -293,11 +267,7 @@ fn build(
         .with_keyword("uniqueItems", unique::keyword);
     let options = formats::configure(options, draft, formats);
     let options = if refers_to_meta_schema { options.with_registry(&SPECIFICATIONS) } else { options };
-    let options = match formats.is_asserted() {
-        Some(yes) => options.should_validate_formats(yes),
-        None => options,
-    };
-    patterns.configure(options).build(schema)
+    patterns.configure(options.should_validate_formats(formats.is_asserted())).build(schema)
 }
 
 fn is_regex(text: &str) -> bool {

@@ -1,9 +1,9 @@
 //! Patterns that match in bounded time and memory.
 //!
 //! The engine is `regex`, which matches in linear time: it has no look-around and no back-references, because both can
-//! make a match take exponential time. From feature level 2 on, a schema that has one of them is matched by
-//! `fancy-regex`, which backtracks: at most [`PATTERN_STEPS_MAX`] times for a text, and each of its patterns is charged
-//! as if it did. A text that takes more does not match. A pattern without them can still be large (`a{1000}{1000}`, `\p{L}{500}`), so the compiled size of
+//! make a match take exponential time. A schema that has one of them is matched by `fancy-regex`, which backtracks: at
+//! most [`PATTERN_STEPS_MAX`] times for a text, and each of its patterns is charged as if it did. A text that takes more
+//! does not match. A pattern without them can still be large (`a{1000}{1000}`, `\p{L}{500}`), so the compiled size of
 //! each pattern is limited, and that of all patterns of a schema. The translation into the engine's syntax is limited
 //! too, before it begins: it parses the pattern once for each character class.
 //!
@@ -21,15 +21,13 @@ use super::{graph::Graph, positions};
 use crate::model::{
     error::{LocSegment, Violation},
     limits::{
-        BACKTRACKING_PATTERN_BYTES_MAX, LEVEL_1_PATTERN_BYTES_MAX, LEVEL_1_PATTERNS_BYTES_MAX,
-        PATTERN_BYTES_MAX, PATTERN_STEPS_MAX, PATTERN_TRANSLATION_BYTES_MAX, PATTERNS_BYTES_MAX,
-        SECRET_PATTERN_STEPS_MAX,
+        BACKTRACKING_PATTERN_BYTES_MAX, PATTERN_BYTES_MAX, PATTERN_STEPS_MAX, PATTERN_TRANSLATION_BYTES_MAX,
+        PATTERNS_BYTES_MAX, SECRET_PATTERN_STEPS_MAX,
     },
 };
 
 /// Size limits in bytes that are tried in ascending order to estimate the size of a compiled pattern.
-const SIZE_TIERS_BYTES: [usize; 6] =
-    [4 << 10, 16 << 10, 64 << 10, LEVEL_1_PATTERN_BYTES_MAX, 1 << 20, PATTERN_BYTES_MAX];
+const SIZE_TIERS_BYTES: [usize; 6] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, PATTERN_BYTES_MAX];
 /// Steps of a match that backtracks, for one evaluation.
 const STEPS_PER_EVALUATION: u64 = 16;
 /// How often the validator checks data again, with other outcomes assumed, when a match takes more steps than it may.
@@ -88,15 +86,9 @@ impl Compiled {
 
 /// Checks the patterns of all subschemas. Plain data (a `default`, for example) has none, unless a reference points into
 /// it. Enters the positions of each into the graph, and returns what all of them take when they are compiled.
-pub(super) fn check(graph: &mut Graph<'_>, draft: Draft, is_wide: bool) -> Result<Compiled, Vec<Violation>> {
-    let mut patterns = Patterns {
-        draft,
-        is_wide,
-        sizes: BTreeMap::new(),
-        bytes: 0,
-        translation_bytes: 0,
-        violations: Vec::new(),
-    };
+pub(super) fn check(graph: &mut Graph<'_>, draft: Draft) -> Result<Compiled, Vec<Violation>> {
+    let mut patterns =
+        Patterns { draft, sizes: BTreeMap::new(), bytes: 0, translation_bytes: 0, violations: Vec::new() };
     for (map, loc) in graph.subschemas() {
         if let Some(Value::String(pattern)) = map.get("pattern") {
             patterns.check(pattern, || [loc(), vec!["pattern".into()]].concat());
@@ -128,7 +120,6 @@ pub(super) fn check(graph: &mut Graph<'_>, draft: Draft, is_wide: bool) -> Resul
 /// The patterns that were checked.
 struct Patterns<'s> {
     draft: Draft,
-    is_wide: bool,
     sizes: BTreeMap<&'s str, Option<Size>>,
     bytes: usize,
     /// What the translation of all of them parses.
@@ -138,8 +129,7 @@ struct Patterns<'s> {
 
 impl<'s> Patterns<'s> {
     fn check(&mut self, pattern: &'s str, loc: impl Fn() -> Vec<LocSegment>) {
-        let most = if self.is_wide { PATTERNS_BYTES_MAX } else { LEVEL_1_PATTERNS_BYTES_MAX };
-        if self.bytes > most || self.translation_bytes > PATTERN_TRANSLATION_BYTES_MAX {
+        if self.bytes > PATTERNS_BYTES_MAX || self.translation_bytes > PATTERN_TRANSLATION_BYTES_MAX {
             return;
         }
         let is_new = !self.sizes.contains_key(pattern);
@@ -152,16 +142,16 @@ impl<'s> Patterns<'s> {
                 return;
             }
         }
-        let (draft, is_wide) = (self.draft, self.is_wide);
-        let size = *self.sizes.entry(pattern).or_insert_with(|| size_of(pattern, draft, is_wide));
+        let draft = self.draft;
+        let size = *self.sizes.entry(pattern).or_insert_with(|| size_of(pattern, draft));
         match size.map(|size| size.bytes) {
-            None => self.violations.push(Violation::at(loc(), refusal(pattern, is_wide))),
+            None => self.violations.push(Violation::at(loc(), refusal(pattern))),
             Some(size) if is_new => {
                 self.bytes += size;
-                if self.bytes > most {
+                if self.bytes > PATTERNS_BYTES_MAX {
                     let msg = format!(
                         "the patterns of the schema take more than {} MiB up to this one",
-                        most >> 20
+                        PATTERNS_BYTES_MAX >> 20
                     );
                     self.violations.push(Violation::at(loc(), msg));
                 }
@@ -195,16 +185,15 @@ struct Size {
 }
 
 /// The approximate size of the compiled pattern; `None` when it does not compile within the limit.
-fn size_of(pattern: &str, draft: Draft, is_wide: bool) -> Option<Size> {
+fn size_of(pattern: &str, draft: Draft) -> Option<Size> {
     let schema = Value::Object(Map::from_iter([("pattern".to_owned(), Value::String(pattern.to_owned()))]));
     let plain = || jsonschema::options().with_draft(draft).offline();
-    let most = if is_wide { PATTERN_BYTES_MAX } else { LEVEL_1_PATTERN_BYTES_MAX };
-    let mut tiers = SIZE_TIERS_BYTES.into_iter().filter(|size| *size <= most);
+    let mut tiers = SIZE_TIERS_BYTES.into_iter();
     if !backtracks(pattern) {
         let fits = |size: &usize| plain().with_pattern_options(options(*size)).build(&schema).is_ok();
         return tiers.find(fits).map(|bytes| Size { bytes, backtracks: false });
     }
-    if !is_wide || pattern.len() > BACKTRACKING_PATTERN_BYTES_MAX {
+    if pattern.len() > BACKTRACKING_PATTERN_BYTES_MAX {
         return None;
     }
     // Each group may be a part that is compiled by itself.
@@ -264,30 +253,22 @@ impl NamePattern {
 }
 
 /// Why a pattern that does not compile is refused.
-fn refusal(pattern: &str, is_wide: bool) -> String {
+fn refusal(pattern: &str) -> String {
     let shown: String = pattern.chars().take(100).collect();
-    if is_wide && backtracks(pattern) {
-        return if pattern.len() > BACKTRACKING_PATTERN_BYTES_MAX {
+    let (most, error) = (PATTERN_BYTES_MAX >> 10, Parser::new().parse(pattern).err());
+    match error.map(|error| error.kind().clone()) {
+        Some(ErrorKind::UnsupportedLookAround | ErrorKind::UnsupportedBackreference)
+            if pattern.len() > BACKTRACKING_PATTERN_BYTES_MAX =>
+        {
             format!(
                 "the pattern `{shown}` looks around or refers back and has more than {BACKTRACKING_PATTERN_BYTES_MAX} bytes"
             )
-        } else {
-            format!(
-                "the pattern `{shown}` is no regular expression, or takes more than {} KiB",
-                PATTERN_BYTES_MAX >> 10
-            )
-        };
-    }
-    let most = if is_wide { PATTERN_BYTES_MAX } else { LEVEL_1_PATTERN_BYTES_MAX };
-    match Parser::new().parse(pattern).err().map(|error| error.kind().clone()) {
-        Some(ErrorKind::UnsupportedLookAround) => format!(
-            "the pattern `{shown}` looks around ((?=, (?!, (?<), which can't be matched in linear time"
-        ),
-        Some(ErrorKind::UnsupportedBackreference) => {
-            format!("the pattern `{shown}` refers back to a group, which can't be matched in linear time")
+        }
+        Some(ErrorKind::UnsupportedLookAround | ErrorKind::UnsupportedBackreference) => {
+            format!("the pattern `{shown}` is no regular expression, or takes more than {most} KiB")
         }
         Some(kind) => format!("the pattern `{shown}` is no regular expression: {kind}"),
-        None => format!("the pattern `{shown}` takes more than {} KiB", most >> 10),
+        None => format!("the pattern `{shown}` takes more than {most} KiB"),
     }
 }
 

@@ -33,7 +33,7 @@ impl<'s> References<'s> {
         let draft = draft_of(schema).unwrap_or(Draft::Draft202012);
         let resolved = has_identifiers(schema, true).then(|| {
             // What the validator can't resolve either has no targets.
-            let Ok(graph) = Graph::of(schema, draft, true) else { return BTreeMap::new() };
+            let Ok(graph) = Graph::of(schema, draft) else { return BTreeMap::new() };
             let values = |addresses: Vec<usize>| -> Vec<&'s Value> {
                 addresses.into_iter().filter_map(|address| graph.value_at(address)).collect()
             };

@@ -1,21 +1,14 @@
 //! The schema of a definition as it is stored: its text, and what `format` means in it.
-//!
-//! **Invariant:** the bytes of a schema with [`Formats::ByDraft`] are those of the text alone, as feature level 1 knows it;
-//! the others are variants of the same encoding, at its end.
 
 use std::{ops::Deref, sync::Arc};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::model::feature::LEVEL_MIN;
-
 /// What `format` means in a schema.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Formats {
-    /// An assertion up to draft 7, an annotation after it: definitions of feature level 1.
-    #[default]
-    ByDraft,
     /// An assertion in every draft.
+    #[default]
     Asserted,
     /// An annotation in every draft.
     Annotated,
@@ -28,13 +21,12 @@ impl Formats {
         if is_asserted { Self::Asserted } else { Self::Annotated }
     }
 
-    /// As a caller is told; `None` where it depends on the draft.
+    /// As a caller is told.
     #[must_use]
-    pub fn is_asserted(self) -> Option<bool> {
+    pub fn is_asserted(self) -> bool {
         match self {
-            Self::ByDraft => None,
-            Self::Asserted => Some(true),
-            Self::Annotated => Some(false),
+            Self::Asserted => true,
+            Self::Annotated => false,
         }
     }
 }
@@ -48,17 +40,6 @@ pub struct StoredSchema {
     pub formats: Formats,
 }
 
-impl StoredSchema {
-    /// The feature level that a node must know to store it.
-    #[must_use]
-    pub fn feature_level(&self) -> u32 {
-        match self.formats {
-            Formats::ByDraft => LEVEL_MIN,
-            Formats::Asserted | Formats::Annotated => 2,
-        }
-    }
-}
-
 impl Deref for StoredSchema {
     type Target = str;
 
@@ -69,16 +50,15 @@ impl Deref for StoredSchema {
 
 impl<T: Into<Arc<str>>> From<T> for StoredSchema {
     fn from(text: T) -> Self {
-        Self { text: text.into(), formats: Formats::ByDraft }
+        Self { text: text.into(), formats: Formats::default() }
     }
 }
 
-/// The encoding of an optional schema. The first two variants have the bytes of `Option`; new ones go to the end.
+/// The encoding of an optional schema. New variants go to the end.
 #[derive(Serialize, Deserialize)]
 #[serde(rename = "Option")]
 enum Encoded<T> {
     None,
-    ByDraft(T),
     Asserted(T),
     Annotated(T),
 }
@@ -93,7 +73,6 @@ pub fn serialize<S: Serializer>(schema: &Option<StoredSchema>, serializer: S) ->
         Some(schema) => {
             let text: &str = schema;
             match schema.formats {
-                Formats::ByDraft => Encoded::ByDraft(text),
                 Formats::Asserted => Encoded::Asserted(text),
                 Formats::Annotated => Encoded::Annotated(text),
             }
@@ -110,7 +89,6 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
     let of = |text, formats| Some(StoredSchema { text, formats });
     Ok(match Encoded::<Arc<str>>::deserialize(deserializer)? {
         Encoded::None => None,
-        Encoded::ByDraft(text) => of(text, Formats::ByDraft),
         Encoded::Asserted(text) => of(text, Formats::Asserted),
         Encoded::Annotated(text) => of(text, Formats::Annotated),
     })
@@ -124,19 +102,15 @@ mod tests {
     struct New(#[serde(with = "super")] Option<StoredSchema>);
 
     #[test]
-    fn a_schema_of_level_1_has_the_bytes_of_its_text_and_the_others_come_back() {
-        let bytes = |new: &New| postcard::to_allocvec(new).unwrap();
-        for text in [None, Some("{}")] {
-            let new = New(text.map(StoredSchema::from));
-            assert_eq!(bytes(&new), postcard::to_allocvec(&text).unwrap());
+    fn a_schema_comes_back_with_what_format_means_in_it() {
+        let of = |formats| New(Some(StoredSchema { text: "{}".into(), formats }));
+        for (new, bytes) in [
+            (New(None), &b"\x00"[..]),
+            (of(Formats::Asserted), b"\x01\x02{}"),
+            (of(Formats::Annotated), b"\x02\x02{}"),
+        ] {
+            assert_eq!(postcard::to_allocvec(&new).unwrap(), bytes);
+            assert_eq!(postcard::from_bytes::<New>(bytes).unwrap(), new);
         }
-        for formats in [Formats::ByDraft, Formats::Asserted, Formats::Annotated] {
-            let new = New(Some(StoredSchema { text: "{}".into(), formats }));
-            assert_eq!(postcard::from_bytes::<New>(&bytes(&new)).unwrap(), new);
-        }
-        assert_eq!(
-            bytes(&New(Some(StoredSchema { text: "{}".into(), formats: Formats::Asserted }))),
-            b"\x02\x02{}"
-        );
     }
 }

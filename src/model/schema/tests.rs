@@ -9,15 +9,13 @@ fn parse(text: &str) -> Value {
     document::parse(text.as_bytes(), 127).unwrap()
 }
 
-const LEVEL_1: SchemaRules = SchemaRules { formats: Formats::ByDraft, level: 1 };
-
 fn compiled(schema: &Value) -> Schema {
-    Schema::compile(schema, LEVEL_1).unwrap_or_else(|violations| panic!("{schema}: {violations:?}"))
+    Schema::compile(schema, Formats::Asserted).unwrap_or_else(|violations| panic!("{schema}: {violations:?}"))
 }
 
 /// The first violation's location (as a pointer) and text.
 fn refused(schema: &Value) -> (String, String) {
-    let violations = Schema::compile(schema, LEVEL_1).expect_err(&schema.to_string());
+    let violations = Schema::compile(schema, Formats::Asserted).expect_err(&schema.to_string());
     (pointer(&violations[0]), violations[0].msg.clone())
 }
 
@@ -89,8 +87,8 @@ fn every_draft_is_known_and_the_default_is_the_newest() {
     assert!(compiled(&json!(true)).check(&json!(1)).is_ok());
     assert!(compiled(&json!(false)).check(&json!(1)).is_err());
     assert!(compiled(&json!({})).check(&json!(1)).is_ok());
-    assert!(Schema::compile(&json!([]), LEVEL_1).is_err());
-    assert!(Schema::compile(&json!("x"), LEVEL_1).is_err());
+    assert!(Schema::compile(&json!([]), Formats::Asserted).is_err());
+    assert!(Schema::compile(&json!("x"), Formats::Asserted).is_err());
     for dialect in [json!("https://example.com/mine"), json!("http://127.0.0.1:1/schema"), json!(7)] {
         assert_eq!(refused(&json!({"$schema": dialect})).0, "/$schema");
     }
@@ -110,7 +108,7 @@ fn all_violations_of_a_schema_are_returned_with_their_locations() {
         "properties": {"a": {"minimum": "1"}, "b": {"type": "string"}, "0": {"required": "x"}},
         "allOf": [{}, {"maxLength": -1}],
     });
-    let violations = Schema::compile(&schema, LEVEL_1).unwrap_err();
+    let violations = Schema::compile(&schema, Formats::Asserted).unwrap_err();
     let places: Vec<_> = violations.iter().map(pointer).collect();
     for place in ["/type", "/properties/a/minimum", "/properties/0/required", "/allOf/1/maxLength"] {
         assert!(places.iter().any(|got| got == place), "{place} {places:?}");
@@ -167,7 +165,8 @@ fn references_without_a_target_in_the_document_are_refused_at_their_location() {
     }
     let (place, _) = refused(&json!({"items": {"$dynamicRef": "http://127.0.0.1:1/x"}}));
     assert_eq!(place, "/items/$dynamicRef");
-    let violations = Schema::compile(&json!({"anyOf": [{"$ref": "a"}, {"$ref": "b"}]}), LEVEL_1).unwrap_err();
+    let violations =
+        Schema::compile(&json!({"anyOf": [{"$ref": "a"}, {"$ref": "b"}]}), Formats::Asserted).unwrap_err();
     assert_eq!(violations.len(), 2);
 }
 
@@ -197,7 +196,7 @@ fn a_broken_identifier_or_reference_is_a_violation_not_a_panic() {
             json!({"$schema": "http://json-schema.org/draft-04/schema#", "id": id, "definitions": {"a": {"id": id}}, "items": {"$ref": id}}),
         ] {
             // Both results are right; it must only terminate.
-            if let Ok(schema) = Schema::compile(&schema, LEVEL_1) {
+            if let Ok(schema) = Schema::compile(&schema, Formats::Asserted) {
                 let _ = schema.check(&json!(["x"]));
             }
         }

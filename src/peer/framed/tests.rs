@@ -1,10 +1,10 @@
-//! When a connection is used again, when it is not, and what a node is sent that does not know it.
+//! When a connection is used again, and when it is not.
 
 use std::{
     collections::BTreeMap,
     sync::{
         Mutex,
-        atomic::{AtomicU32, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
 };
 
@@ -16,11 +16,7 @@ use tokio::{
 };
 
 use super::*;
-use crate::peer::{
-    client::Secrets,
-    fallback::{LEVEL, UNKNOWN_CALL},
-    identity::Identity,
-};
+use crate::peer::{client::Secrets, identity::Identity};
 
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(50);
@@ -28,8 +24,6 @@ const SHORT: Duration = Duration::from_millis(50);
 /// A node with this listener, which answers a frame with its own bytes, except those that are named below.
 struct Node {
     addr: String,
-    /// 1: it does not know connections for frames.
-    level: AtomicU32,
     /// How often each call was made.
     calls: Mutex<BTreeMap<String, usize>>,
     /// Connections for frames that it may open.
@@ -45,7 +39,6 @@ impl Node {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let node = Arc::new(Self {
             addr: listener.local_addr().unwrap().to_string(),
-            level: AtomicU32::new(2),
             calls: Mutex::default(),
             may_open: Semaphore::new(Semaphore::MAX_PERMITS),
             may_answer: Semaphore::new(0),
@@ -69,25 +62,11 @@ impl Node {
         let head = String::from_utf8(head).unwrap();
         let call = head.strip_prefix("POST /peer/").and_then(|rest| rest.split(' ').next()).unwrap();
         *self.calls.lock().unwrap().entry(call.to_owned()).or_default() += 1;
-        let level = self.level.load(Ordering::SeqCst);
-        let level_header = if level == 1 { String::new() } else { format!("{LEVEL}: {level}\r\n") };
-        if call == "read-indexes" && level > 1 {
-            self.may_open.acquire().await.unwrap().forget();
-            let head = format!(
-                "HTTP/1.1 101 Switching Protocols\r\n{level_header}connection: upgrade\r\nupgrade: concord-frames\r\n\r\n"
-            );
-            socket.write_all(head.as_bytes()).await.unwrap();
-            return serve(socket, |body| self.answer(body)).await;
-        }
-        let (status, text) = match call {
-            "read-index" => ("200 OK", "alone".to_owned()),
-            _ => ("404 Not Found", format!("{UNKNOWN_CALL} `{call}`")),
-        };
-        let length = text.len();
-        let answer = format!(
-            "HTTP/1.1 {status}\r\n{level_header}content-length: {length}\r\nconnection: close\r\n\r\n{text}"
-        );
-        socket.write_all(answer.as_bytes()).await.unwrap();
+        self.may_open.acquire().await.unwrap().forget();
+        let head =
+            "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: concord-frames\r\n\r\n";
+        socket.write_all(head.as_bytes()).await.unwrap();
+        serve(socket, |body| self.answer(body)).await;
     }
 
     async fn answer(&self, body: Bytes) -> Result<Bytes, ReceiveError> {
@@ -126,7 +105,7 @@ impl Caller {
     async fn start() -> Self {
         let peers = Peers::new(Secrets(vec!["a-secret".into()]));
         peers.me.set(Identity { cluster_id: uuid::Uuid::from_u128(1), node_id: 1, format: 1 }).unwrap();
-        let calls = FramedCalls::new(Lane::Forward, [Call::ReadIndexes, Call::ReadIndex]);
+        let calls = FramedCalls::new(Lane::Forward, Call::ReadIndex);
         Self { peers: Arc::new(peers), calls, node: Node::start().await }
     }
 
@@ -137,8 +116,7 @@ impl Caller {
     /// Asserts that a request is answered, and how many connections for frames were opened until then.
     async fn is_answered(&self, body: &'static str, opened: usize) {
         assert_eq!(self.call(body, LONG).await.unwrap(), body);
-        assert_eq!(self.node.calls("read-indexes"), opened, "connections");
-        assert_eq!(self.node.calls("read-index"), 0);
+        assert_eq!(self.node.calls("read-index"), opened, "connections");
     }
 
     async fn is_lost(&self, body: &'static str, timeout: Duration) {
@@ -162,7 +140,7 @@ async fn a_connection_is_not_used_again_after_a_failure() {
     caller.is_answered("one", 2).await;
     // On a connection that was used before, the request is sent again on another.
     caller.is_lost("fail", LONG).await;
-    assert_eq!(caller.node.calls("read-indexes"), 3);
+    assert_eq!(caller.node.calls("read-index"), 3);
     caller.is_answered("two", 4).await;
 }
 
@@ -212,31 +190,7 @@ async fn another_address_has_another_connection() {
     let body = Bytes::from_static(b"two");
     let to = (2, elsewhere.addr.as_str());
     assert_eq!(caller.calls.call(&caller.peers, to, body, LONG).await.unwrap(), "two");
-    assert_eq!((caller.node.calls("read-indexes"), elsewhere.calls("read-indexes")), (1, 1));
-}
-
-#[tokio::test]
-async fn a_node_of_level_1_is_called_the_older_way_until_it_has_another_version() {
-    let caller = Caller::start().await;
-    let alone = async || assert_eq!(caller.call("one", LONG).await.unwrap(), "alone");
-    let calls = || (caller.node.calls("read-indexes"), caller.node.calls("read-index"));
-    caller.node.level.store(1, Ordering::SeqCst);
-    for asked in 1..4 {
-        alone().await;
-        assert_eq!(calls(), (1, asked), "it is asked once whether it knows frames");
-    }
-    // It is restarted with this version: its next answer shows it.
-    caller.node.level.store(2, Ordering::SeqCst);
-    alone().await;
-    assert_eq!(caller.call("one", LONG).await.unwrap(), "one");
-    assert_eq!(calls(), (2, 4));
-    // And with the older one again.
-    caller.node.level.store(1, Ordering::SeqCst);
-    caller.node.restart().await;
-    for asked in 5..8 {
-        alone().await;
-        assert_eq!(calls(), (3, asked));
-    }
+    assert_eq!((caller.node.calls("read-index"), elsewhere.calls("read-index")), (1, 1));
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use openraft::storage::RaftLogStorageExt;
 
 use super::*;
 use crate::{
-    model::feature::LEVEL_MAX,
+    model::feature::level_max,
     peer::Member,
     raft::types::{EncodedProposal, Membership, Payload},
 };
@@ -260,14 +260,14 @@ async fn the_newest_membership_of_the_log_is_found() {
     let (mut log, _) = open(directory.path());
     assert_eq!(log.members().unwrap(), Vec::new());
     log.blocking_append([members(), entry(1, 1, 3)]).await.unwrap();
-    let members: Vec<_> = log.members().unwrap().iter().map(|(member, votes)| (member.id, *votes)).collect();
-    assert_eq!(members, [(1, true), (2, true), (3, false)]);
+    let members: Vec<_> = log.members().unwrap().iter().map(|member| member.id).collect();
+    assert_eq!(members, [1, 2, 3]);
 }
 
 #[tokio::test]
 async fn an_entry_of_an_unknown_level_is_not_appended_and_refuses_the_start_without_a_change() {
     let directory = tempfile::tempdir().unwrap();
-    let data = Bytes::from(vec![u8::try_from(LEVEL_MAX + 1).unwrap(), 7, 7]);
+    let data = Bytes::from(vec![u8::try_from(level_max() + 1).unwrap(), 7, 7]);
     let unknown = Entry { log_id: id(1, 2), payload: Payload::Normal(EncodedProposal(data)) };
     let (mut log, _) = open(directory.path());
     log.blocking_append([entry(1, 1, 100)]).await.unwrap();

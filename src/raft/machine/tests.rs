@@ -22,7 +22,7 @@ use crate::{
     store::{Loaded, LogRange, Options, StoredChange, StoredEdit},
 };
 
-/// Applied when the state is level 2, has two definitions, and the log has as many entries as revisions.
+/// Applied when the state has its definitions, and the log has as many entries as revisions.
 const BEGUN: u64 = 3;
 
 fn key(text: &str) -> Key {
@@ -38,7 +38,7 @@ fn proposals(seed: u64, count: u64) -> Vec<Option<Proposal>> {
     };
     let define = |name| Command::CreateDefinition { key: key(name), indexes: vec!["a".into()], schema: None };
     let mut all = vec![
-        plain(1, Command::RaiseFeatureLevel { to: 2 }, None, None),
+        plain(1, define("d1"), None, None),
         plain(2, define("d2"), None, None),
         plain(3, define("d3"), None, None),
     ];

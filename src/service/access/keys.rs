@@ -16,14 +16,13 @@ use subtle::ConstantTimeEq as _;
 use crate::{
     model::{
         access_key::{AccessKey, KeyId, Verb, clear_text::ClearText, list::KeyQuery},
-        command::{ACCESS_KEYS_LEVEL, Expect, KeyTerms},
+        command::{Expect, KeyTerms},
         error::Rejection,
         record::Revision,
     },
     service::{
         Service,
         request::{AccessWrite, Caller, Consistency, KeyPatch, Level, Principal, Refusal, Write, Written},
-        write::access::too_low,
     },
     state::{State, query::QueryResult},
 };
@@ -45,7 +44,7 @@ impl Service {
     /// # Errors
     /// Why it was refused.
     pub async fn create_key(&self, caller: Caller, terms: KeyTerms) -> Result<MadeKey, Refusal> {
-        self.check_may_manage(&caller.principal).await?;
+        caller.principal.authorize(Verb::Keys, None)?;
         let text = ClearText::from_random(&random()?);
         let (id, sha256) = (text.id().clone(), sha256_of(&text));
         self.make_key(caller, text, AccessWrite::Create { id, terms, sha256 }).await
@@ -62,7 +61,7 @@ impl Service {
         grace_us: u64,
         expect: Expect,
     ) -> Result<MadeKey, Refusal> {
-        self.check_may_manage(&caller.principal).await?;
+        caller.principal.authorize(Verb::Keys, None)?;
         let text = ClearText::with_id(id.clone(), &random::<32>()?);
         let sha256 = sha256_of(&text);
         self.make_key(caller, text, AccessWrite::Rotate { id, sha256, grace_us, expect }).await
@@ -104,7 +103,7 @@ impl Service {
         patch: KeyPatch,
         expect: Expect,
     ) -> Result<(Arc<AccessKey>, Written), Refusal> {
-        self.check_may_manage(&caller.principal).await?;
+        caller.principal.authorize(Verb::Keys, None)?;
         let principal = caller.principal.clone();
         let write = AccessWrite::Change { id: id.clone(), patch, expect };
         let mut written = self.write(caller, Write::Access(write)).await?;
@@ -121,7 +120,7 @@ impl Service {
     /// # Errors
     /// Why it was refused.
     pub async fn revoke_key(&self, caller: Caller, id: KeyId, expect: Expect) -> Result<Written, Refusal> {
-        self.check_may_manage(&caller.principal).await?;
+        caller.principal.authorize(Verb::Keys, None)?;
         self.write(caller, Write::Access(AccessWrite::Revoke { id, expect })).await
     }
 
@@ -130,7 +129,7 @@ impl Service {
     /// # Errors
     /// Why it was refused.
     pub async fn disable_root(&self, caller: Caller) -> Result<Written, Refusal> {
-        self.check_may_manage(&caller.principal).await?;
+        caller.principal.authorize(Verb::Keys, None)?;
         self.write(caller, Write::Access(AccessWrite::DisableRoot)).await
     }
 
@@ -171,17 +170,6 @@ impl Service {
             QueryResult { results, total }
         });
         Ok((found.await?, revision))
-    }
-
-    /// Refuses a caller who may not manage keys, and everybody while the cluster has none yet: an older leader would
-    /// not understand the request.
-    async fn check_may_manage(&self, principal: &Principal) -> Result<(), Refusal> {
-        principal.authorize(Verb::Keys, None)?;
-        if self.applied().feature_level() >= ACCESS_KEYS_LEVEL {
-            return Ok(());
-        }
-        let level = self.view(Consistency::LINEARIZABLE).await?.feature_level();
-        if level >= ACCESS_KEYS_LEVEL { Ok(()) } else { Err(too_low(level)) }
     }
 
     /// This node's state once it has applied a revision.

@@ -22,7 +22,6 @@ use tokio::time::sleep;
 use crate::{
     model::{
         access_key::{AccessKey, KeyId, day_of},
-        command::ACCESS_KEYS_LEVEL,
         limits::KEYS_MARKED_MAX,
     },
     raft::Consensus,
@@ -72,9 +71,7 @@ impl Service {
             }
             let state = consensus.state();
             self.inner.access.today.store(day_of(self.log_time(&state)), Ordering::Relaxed);
-            if state.feature_level() >= ACCESS_KEYS_LEVEL {
-                self.mark_used(consensus).await;
-            }
+            self.mark_used(consensus).await;
             tokio::select! {
                 () = self.inner.stopping.cancelled() => {}
                 () = sleep(INTERVAL) => {}

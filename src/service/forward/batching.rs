@@ -28,15 +28,14 @@ use tokio::{
 
 use super::{
     INLINE_PARSE_BYTES_MAX, remaining,
-    wire::{WireAnswer, WireRequest, take_part},
+    wire::{WireRequest, take_part},
 };
 use crate::{
-    model::feature::LEVEL_MIN,
     peer::{
         Member, NodeId,
         call::Call,
         client::{CallError, Lane, Peers},
-        codec::{decode, encode},
+        codec::encode,
         trace::{self, TraceParent, with_traces},
     },
     raft::{Arrivals, Departure, Joining},
@@ -57,8 +56,6 @@ const JOINING_PATIENCE: u32 = 3;
 const COUNTED_CALL_TIME: Duration = Duration::from_millis(20);
 /// Most writes of one call.
 pub(in crate::service) const BATCH_WRITES_MAX: usize = 256;
-/// The same while a member may be of version 0.1.0, which refuses more.
-const BATCH_WRITES_MAX_BEFORE: usize = 64;
 /// Bytes of data of a write that may share a call.
 const BATCHED_WRITE_BYTES_MAX: usize = 4 << 10;
 
@@ -97,11 +94,6 @@ pub(super) fn may_batch(request: &WriteRequest) -> bool {
     let is_ordinary =
         matches!((write.target(), write.effect()), (Target::Config { .. }, Effect::Store | Effect::Remove));
     is_ordinary && !request.caller.dry_run && write.document_bytes() <= BATCHED_WRITE_BYTES_MAX
-}
-
-/// Most writes of one call, as all members understand it.
-fn writes_max(peers: &Peers) -> usize {
-    if peers.feature_level() > LEVEL_MIN { BATCH_WRITES_MAX } else { BATCH_WRITES_MAX_BEFORE }
 }
 
 impl Batcher {
@@ -160,11 +152,8 @@ impl Batcher {
         let arrivals = Arc::clone(&self.queues().entry(to).or_default().arrivals);
         let mut joining = Joining::new(JOINING_PATIENCE, BATCH_WRITES_MAX);
         loop {
-            // The level may rise while writes come all the time.
-            let writes_max = writes_max(&peers);
-            joining.set_members_max(writes_max);
             joining.gather(&arrivals, || self.waiting_for(to)).await;
-            let Some((batch, is_full)) = self.next_batch(to, writes_max) else { return };
+            let Some((batch, is_full)) = self.next_batch(to) else { return };
             let (members, left) = (batch.len(), Instant::now());
             let mut call = pin!(call(&peers, batch));
             if timeout(COUNTED_CALL_TIME, &mut call).await.is_err() {
@@ -187,7 +176,7 @@ impl Batcher {
 
     /// The writes of the next call, and whether others have to wait for the one after it. When none waits, the call does
     /// not count any more.
-    fn next_batch(&self, to: NodeId, writes_max: usize) -> Option<(Vec<Waiting>, bool)> {
+    fn next_batch(&self, to: NodeId) -> Option<(Vec<Waiting>, bool)> {
         let mut queues = self.queues();
         let queue = queues.entry(to).or_default();
         if queue.calls > queue.calls_max() {
@@ -197,7 +186,7 @@ impl Batcher {
         }
         let (mut batch, mut bytes): (Vec<Waiting>, usize) = (Vec::new(), 0);
         // The leader parses them on the threads that serve requests: no more than it would parse there of one write.
-        while batch.len() < writes_max && bytes + BATCHED_WRITE_BYTES_MAX <= INLINE_PARSE_BYTES_MAX {
+        while batch.len() < BATCH_WRITES_MAX && bytes + BATCHED_WRITE_BYTES_MAX <= INLINE_PARSE_BYTES_MAX {
             // A member's address may have changed since.
             let has_leader = |next: &Waiting| batch.first().is_none_or(|first| first.leader == next.leader);
             let Some(next) = queue.waiting.pop_front_if(|next| has_leader(next)) else { break };
@@ -272,35 +261,14 @@ async fn call(peers: &Peers, batch: Vec<Waiting>) {
     }
 }
 
-/// Makes the call that the leader knows.
+/// Makes the call, and answers each write when it is decided. When the call fails, those without an answer are left.
 async fn receive(
     peers: &Peers,
     leader: &Member,
     (body, deadline): (Bytes, Instant),
     answers: &mut Answers,
 ) -> Result<(), CallError> {
-    if peers.lacks(leader.id, Call::WritesEach) {
-        return receive_all(peers, leader, (body, deadline), answers).await;
-    }
-    match receive_each(peers, leader, (&body, deadline), answers).await {
-        Err(error) if error.is_unknown_call() => {
-            let received = receive_all(peers, leader, (body, deadline), answers).await;
-            peers.note_lacking(leader.id, Call::WritesEach);
-            received
-        }
-        received => received,
-    }
-}
-
-/// Makes the call that answers each write when it is decided. When it fails, those without an answer are left.
-async fn receive_each(
-    peers: &Peers,
-    leader: &Member,
-    (body, deadline): (&Bytes, Instant),
-    answers: &mut Answers,
-) -> Result<(), CallError> {
-    let (lane, call) = (Lane::Forward, Call::WritesEach);
-    let body = body.clone();
+    let (lane, call) = (Lane::Forward, Call::Writes);
     let parts = peers.call_in_parts(lane, leader.id, &leader.peer_addr, call, body, remaining(deadline));
     let mut parts = parts.await?;
     let mut received = BytesMut::new();
@@ -316,24 +284,6 @@ async fn receive_each(
                 answer.into_iter().for_each(|answer| reply(answer, attempt.clone().into()));
             }
         }
-    }
-    Ok(())
-}
-
-/// Makes the call that answers all writes together: the only one that older versions know.
-async fn receive_all(
-    peers: &Peers,
-    leader: &Member,
-    (body, deadline): (Bytes, Instant),
-    answers: &mut Answers,
-) -> Result<(), CallError> {
-    let (lane, call) = (Lane::Forward, Call::Writes);
-    let received = peers.call(lane, leader.id, &leader.peer_addr, call, body, remaining(deadline)).await?;
-    let attempts =
-        decode::<Vec<WireAnswer>>(&received).ok().filter(|attempts| attempts.len() == answers.len());
-    let mismatch = || CallError::Unknown("the leader's answer does not match the writes".into());
-    for (answer, attempt) in answers.iter_mut().zip(attempts.ok_or_else(mismatch)?) {
-        answer.take().into_iter().for_each(|answer| reply(answer, attempt.clone().into()));
     }
     Ok(())
 }

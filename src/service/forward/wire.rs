@@ -111,6 +111,7 @@ enum WireWrite<'a> {
         key: Text<'a>,
         indexes: Texts<'a>,
         schema: Option<Text<'a>>,
+        format_assertion: Option<bool>,
     },
     SetIndexes {
         key: Text<'a>,
@@ -143,6 +144,7 @@ enum WireWrite<'a> {
     SetSchema {
         key: Text<'a>,
         schema: Option<Text<'a>>,
+        format_assertion: Option<bool>,
         expect: Expect,
         force: bool,
     },
@@ -160,22 +162,7 @@ enum WireWrite<'a> {
     },
     Batch(Vec<WireOperation<'a>>),
     Access(Cow<'a, AccessWrite>),
-    /// [`Self::CreateDefinition`] and what `format` means; a node of feature level 1 refuses it as malformed.
-    CreateDefinitionWith {
-        key: Text<'a>,
-        indexes: Texts<'a>,
-        schema: Option<Text<'a>>,
-        format_assertion: bool,
-    },
-    /// [`Self::SetSchema`], likewise.
-    SetSchemaWith {
-        key: Text<'a>,
-        schema: Option<Text<'a>>,
-        expect: Expect,
-        force: bool,
-        format_assertion: bool,
-    },
-    /// A batch that is chosen by conditions, likewise.
+    /// A batch that is chosen by conditions.
     Choice {
         operations: Vec<WireOperation<'a>>,
         conditions: usize,
@@ -205,7 +192,6 @@ fn decode_operation<'de, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Wi
 enum WirePatchForm {
     Merge,
     Json,
-    /// Only in a cluster of feature level 2.
     Replace,
 }
 
@@ -280,16 +266,12 @@ impl<'a> WireRequest<'a> {
 impl<'a> WireWrite<'a> {
     fn of(write: &'a Write) -> Self {
         match write {
-            Write::CreateDefinition { key, indexes, schema, format_assertion } => {
-                let (key, indexes, schema) =
-                    (text(key), Cow::Borrowed(&indexes[..]), schema.as_ref().map(json));
-                match *format_assertion {
-                    None => Self::CreateDefinition { key, indexes, schema },
-                    Some(format_assertion) => {
-                        Self::CreateDefinitionWith { key, indexes, schema, format_assertion }
-                    }
-                }
-            }
+            Write::CreateDefinition { key, indexes, schema, format_assertion } => Self::CreateDefinition {
+                key: text(key),
+                indexes: Cow::Borrowed(indexes),
+                schema: schema.as_ref().map(json),
+                format_assertion: *format_assertion,
+            },
             Write::SetIndexes { key, indexes, expect } => {
                 Self::SetIndexes { key: text(key), indexes: Cow::Borrowed(indexes), expect: *expect }
             }
@@ -324,12 +306,12 @@ impl<'a> WireWrite<'a> {
                 expect: *expect,
             },
             Write::SetSchema(NewSchema { key, schema, format_assertion, expect, force, compiled: _ }) => {
-                let (key, schema, expect, force) = (text(key), schema.as_ref().map(json), *expect, *force);
-                match *format_assertion {
-                    None => Self::SetSchema { key, schema, expect, force },
-                    Some(format_assertion) => {
-                        Self::SetSchemaWith { key, schema, expect, force, format_assertion }
-                    }
+                Self::SetSchema {
+                    key: text(key),
+                    schema: schema.as_ref().map(json),
+                    format_assertion: *format_assertion,
+                    expect: *expect,
+                    force: *force,
                 }
             }
             Write::SetUnique(NewUnique { key, paths, expect }) => {
@@ -354,20 +336,12 @@ impl<'a> WireWrite<'a> {
             document::parse(text.as_bytes(), depth).map(|value| Document { text: text.into(), value })
         };
         Ok(match self {
-            Self::CreateDefinition { key, indexes, schema } => Write::CreateDefinition {
+            Self::CreateDefinition { key, indexes, schema, format_assertion } => Write::CreateDefinition {
                 key: key.into_owned(),
                 indexes: indexes.into_owned(),
                 schema: schema.map(parse).transpose()?,
-                format_assertion: None,
+                format_assertion,
             },
-            Self::CreateDefinitionWith { key, indexes, schema, format_assertion } => {
-                Write::CreateDefinition {
-                    key: key.into_owned(),
-                    indexes: indexes.into_owned(),
-                    schema: schema.map(parse).transpose()?,
-                    format_assertion: Some(format_assertion),
-                }
-            }
             Self::SetIndexes { key, indexes, expect } => {
                 Write::SetIndexes { key: key.into_owned(), indexes: indexes.into_owned(), expect }
             }
@@ -404,14 +378,14 @@ impl<'a> WireWrite<'a> {
                 data: parse(data)?,
                 expect,
             }),
-            Self::SetSchema { key, schema, expect, force } => {
-                let schema = schema.map(parse).transpose()?;
-                Write::SetSchema(new_schema(key, (schema, None), expect, force))
-            }
-            Self::SetSchemaWith { key, schema, expect, force, format_assertion } => {
-                let schema = schema.map(parse).transpose()?;
-                Write::SetSchema(new_schema(key, (schema, Some(format_assertion)), expect, force))
-            }
+            Self::SetSchema { key, schema, format_assertion, expect, force } => Write::SetSchema(NewSchema {
+                key: key.into_owned(),
+                schema: schema.map(parse).transpose()?,
+                format_assertion,
+                expect,
+                force,
+                compiled: Compiled::default(),
+            }),
             Self::SetUnique { key, paths, expect } => {
                 Write::SetUnique(NewUnique { key: key.into_owned(), paths: paths.into_owned(), expect })
             }
@@ -450,16 +424,6 @@ fn open_choice(
     let conditions = conditions.min(operations.len());
     let then = then.min(operations.len() - conditions);
     Ok(Write::Choice(Choice { operations, conditions, then }))
-}
-
-fn new_schema(
-    key: Text<'_>,
-    (schema, format_assertion): (Option<Document>, Option<bool>),
-    expect: Expect,
-    force: bool,
-) -> NewSchema {
-    let (key, compiled) = (key.into_owned(), Compiled::default());
-    NewSchema { key, schema, format_assertion, expect, force, compiled }
 }
 
 /// A caller as another node is told of it.

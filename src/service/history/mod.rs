@@ -343,13 +343,12 @@ impl Service {
         let permit = self.inner.history_reads.acquire().await;
         let _permit = permit.map_err(|error| Refusal::Internal(error.to_string()))?;
         let store = consensus.store().clone();
-        let level = consensus.state().feature_level();
-        run_blocking(move || read(&store, &request, level)).await
+        run_blocking(move || read(&store, &request)).await
     }
 }
 
 /// Reads the history of a store. Blocking.
-fn read(store: &Store, request: &HistoryRequest, level: u32) -> HistoryResponse {
+fn read(store: &Store, request: &HistoryRequest) -> HistoryResponse {
     let needed = match request {
         HistoryRequest::Page { upto, .. }
         | HistoryRequest::AsOf { upto, .. }
@@ -372,7 +371,7 @@ fn read(store: &Store, request: &HistoryRequest, level: u32) -> HistoryResponse 
             store.history().config_written_at(subject, *revision).map(HistoryResponse::WrittenAt)
         }
         HistoryRequest::Transfer { after, upto } => {
-            store.history().export(*after, *upto, level).map(HistoryResponse::Transfer)
+            store.history().export(*after, *upto).map(HistoryResponse::Transfer)
         }
     };
     response.unwrap_or_else(|error| match error {

@@ -120,7 +120,7 @@ impl Service {
             view.leader_id = status.leader_id;
             view.term = status.term;
             view.revision = state.revision();
-            view.digest = digest::shown_digest(state.feature_level(), state.digest());
+            view.digest = digest::shown_digest(state.digest());
             view.alarms.extend(self.clock_alarms());
             view.alarms.extend(self.data_key_alarm());
             view.data_key = consensus.store().at_rest().encryption().map(|at| at.data_key.to_string());
@@ -145,7 +145,7 @@ fn member_view(status: MemberStatus, leader: Option<NodeId>, answer: Option<&Ans
         (false, false) => "learner",
     };
     let Member { id, api_addr, peer_addr } = member;
-    let version = answer.and_then(|answer| answer.levels.version.clone());
+    let version = answer.map(|answer| answer.levels.version.clone());
     let feature_level_max = answer.map(|answer| answer.levels.max);
     let resources = answer.and_then(|answer| answer.resources.clone());
     let contact = contact.map(|contact| {

@@ -65,8 +65,7 @@ pub(super) use shared_index::SharedReadIndex;
 /// How long one request for a read index may take. A live leader answers within two round trips.
 const READ_INDEX_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The body of a request for a read index for which the leader's lease is enough. Others are empty, and a leader of an
-/// older version takes this one for such: it asks a quorum.
+/// The body of a request for a read index for which the leader's lease is enough. Others are empty.
 const BY_LEASE: &[u8] = &[1];
 
 /// The leader's answer to a request for a read index. New variants go to the end.

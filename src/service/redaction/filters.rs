@@ -1,8 +1,8 @@
 //! Filters and sorts by secret values, which are refused to who may not see them: the records that are found would tell
 //! what the values are.
 //!
-//! A secret place can't be indexed; but the first version of this program, which knew no secret places, may have indexed
-//! what is one now.
+//! A secret place can't be indexed; but a revision of the past may have had an index of what is secret now. That a place
+//! is indexed now and secret now is refused when it is written, and looked for here all the same.
 //!
 //! **Invariant:** nothing here depends on the data of a config.
 
@@ -175,7 +175,7 @@ fn names_a_secret() -> Refusal {
 
 fn path_of(definition: &Definition, slot: u16) -> Option<IndexPath> {
     let position = definition.indexing.position(slot)?;
-    Some(IndexPath::stored(definition.indexes.get(position)?, slot))
+    Some(IndexPath::stored(definition.indexes.get(position)?))
 }
 
 #[cfg(test)]
@@ -188,11 +188,9 @@ mod tests {
     use crate::{
         model::{
             command::{Command, Proposal, Verdict},
-            feature::LEVEL_MIN,
             key::Key,
             key_set::KeyRange,
             limits::Limits,
-            schema::{Formats, StoredSchema},
             time::Timestamp,
         },
         service::tests::{owner, service},
@@ -203,8 +201,8 @@ mod tests {
         Proposal { at, by, reason: None, request: None, definition_read: None, command, key: None }
     }
 
-    /// Definitions that the first version made, which indexed what is secret now.
-    fn early_state(definitions: &[(&str, &str)]) -> State {
+    /// Definitions that index what may be secret, as no leader proposes them.
+    fn indexed(definitions: &[(&str, &str)]) -> State {
         let mut state = State::new();
         let schema = serde_json::json!({
             "type": "object",
@@ -213,11 +211,10 @@ mod tests {
         let define = |key: &str, index: &str| Command::CreateDefinition {
             key: Key::parse(key).unwrap(),
             indexes: vec![index.into()],
-            schema: Some(StoredSchema { text: schema.to_string().into(), formats: Formats::ByDraft }),
+            schema: Some(schema.to_string().into()),
         };
         let commands = definitions.iter().map(|(key, index)| define(key, index));
-        let raise = Command::RaiseFeatureLevel { to: LEVEL_MIN + 1 };
-        for (revision, command) in (1..).zip(commands.chain([raise])) {
+        for (revision, command) in (1..).zip(commands) {
             let (verdict, _) = state.apply(revision, &proposal(revision, command));
             assert!(matches!(verdict, Verdict::Decided(Ok(_))), "{verdict:?}");
         }
@@ -228,7 +225,7 @@ mod tests {
     fn a_filter_is_by_a_secret_where_one_of_the_definitions_has_indexed_it() {
         let directory = tempfile::tempdir().unwrap();
         let service = service(directory.path(), Limits::default());
-        let state = early_state(&[("a", "open"), ("b", "pw"), ("c", "open")]);
+        let state = indexed(&[("a", "open"), ("b", "pw"), ("c", "open")]);
         let of = |keys: &[&str]| KeySet::of(keys.iter().map(|key| KeyRange::Key(Key::parse(key).unwrap())));
         let (blind, seeing) = (owner(&[Verb::Read]), owner(&[Verb::Read, Verb::Reveal]));
         let later = Instant::now() + Duration::from_secs(600);

@@ -5,13 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::*;
 use crate::{
     model::{
-        command::Expect,
-        document::Document,
-        index::Indexing,
-        key::Key,
-        limits::Limits,
-        schema::{Formats, StoredSchema},
-        time::Timestamp,
+        command::Expect, document::Document, index::Indexing, key::Key, limits::Limits, time::Timestamp,
     },
     peer::Member,
     service::{
@@ -27,7 +21,7 @@ fn marked(number: u64) -> Arc<Definition> {
         id: number,
         key: Key::parse(&format!("d{number}")).unwrap(),
         indexes: Vec::new(),
-        schema: Some(StoredSchema { text: schema.to_string().into(), formats: Formats::ByDraft }),
+        schema: Some(schema.to_string().into()),
         indexing: Indexing::fresh(0),
         created_at: Timestamp(1),
         modified_at: Timestamp(1),

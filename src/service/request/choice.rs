@@ -63,7 +63,7 @@ impl Write {
         operations.iter().any(|operation| operation.effect() != Effect::Read)
     }
 
-    /// Whether it is a batch that only a cluster of `TRANSACTIONS_LEVEL` knows.
+    /// Whether it is a batch that rests on configs that are read.
     pub(in crate::service) fn is_transaction(&self) -> bool {
         let is_read = |operation: &Self| operation.effect() == Effect::Read;
         matches!(self, Self::Choice(_)) || self.operations().iter().any(is_read)

@@ -1,6 +1,6 @@
 //! The schema that a write brings, compiled once for all attempts at it.
 //!
-//! **Invariant:** what is given was compiled by the rules that are asked for.
+//! **Invariant:** what is given was compiled with the meaning of `format` that is asked for.
 
 use std::sync::{Arc, OnceLock};
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::model::{
     error::Violation,
-    schema::{Schema, SchemaRules},
+    schema::{Formats, Schema},
 };
 
 /// A schema that is compiled on first use, and once: its write may be prepared many times while others change the
@@ -16,18 +16,18 @@ use crate::model::{
 #[derive(Debug, Clone, Default)]
 pub struct Compiled(pub(in crate::service) Arc<OnceLock<CompiledBy>>);
 
-/// A schema with the rules by which it was compiled.
-type CompiledBy = (SchemaRules, Result<Arc<Schema>, Vec<Violation>>);
+/// A schema with the meaning of `format` with which it was compiled.
+type CompiledBy = (Formats, Result<Arc<Schema>, Vec<Violation>>);
 
 impl Compiled {
     pub(in crate::service) fn get(
         &self,
         value: &Value,
-        rules: SchemaRules,
+        formats: Formats,
     ) -> Result<Arc<Schema>, Vec<Violation>> {
-        let compile = || Schema::compile(value, rules).map(Arc::new);
-        let (by, compiled) = self.0.get_or_init(|| (rules, compile()));
-        // The rules change when another write has changed the definition, or the feature level has risen: rarely.
-        if *by == rules { compiled.clone() } else { compile() }
+        let compile = || Schema::compile(value, formats).map(Arc::new);
+        let (by, compiled) = self.0.get_or_init(|| (formats, compile()));
+        // It changes when another write has changed the definition: rarely.
+        if *by == formats { compiled.clone() } else { compile() }
     }
 }

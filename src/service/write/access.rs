@@ -15,7 +15,7 @@ use super::prepare::Prepared;
 use crate::{
     model::{
         access_key::{AccessKey, KeyId, KeyUse, Verb},
-        command::{ACCESS_KEYS_LEVEL, AccessCommand, Command, Expect, KeyTerms},
+        command::{AccessCommand, Command, Expect, KeyTerms},
         error::Rejection,
         time::Timestamp,
     },
@@ -71,9 +71,6 @@ pub(super) fn prepare_access(
     principal: &Principal,
     write: &AccessWrite,
 ) -> Result<Prepared, Refusal> {
-    if state.feature_level() < ACCESS_KEYS_LEVEL {
-        return Err(too_low(state.feature_level()));
-    }
     let command = match write {
         AccessWrite::Create { id, terms, sha256 } => {
             check_given(principal, terms, (true, true))?;
@@ -111,14 +108,6 @@ pub(super) fn prepare_access(
         AccessWrite::EnableRoot => AccessCommand::EnableRoot,
     };
     Ok(Prepared::Propose { command: Command::Access(command), definition_read: None })
-}
-
-/// Why a cluster has no access keys yet.
-pub(in crate::service) fn too_low(level: u32) -> Refusal {
-    Refusal::Conflict(format!(
-        "access keys need feature level {ACCESS_KEYS_LEVEL}, and the cluster has {level}: it rises by itself once every \
-         member runs a version that knows it"
-    ))
 }
 
 /// The key, if the caller may see it.

@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 
 use super::{
     prepare::{PreparedWrite, RulesFor, check_intake, prepare_write},
-    transaction::{Reads, all_hold, check_level, read},
+    transaction::{Reads, all_hold, read},
     validators::Validators,
 };
 use crate::{
@@ -81,7 +81,6 @@ pub(super) fn prepare_batch(
     ((validators, limits, budget), principal): RulesFor<'_>,
 ) -> Result<PreparedWrite, Refusal> {
     let rules = ((validators, limits, budget), principal);
-    check_level(state, batch)?;
     let mut reads = Reads::default();
     let (succeeded, (first, operations)) = chosen(state, batch, &mut reads, rules)?;
     let is_independent = are_independent(state, operations);

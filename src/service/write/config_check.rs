@@ -20,7 +20,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     config_scan::{Cancelled, Pace, Scan, check as check_cancelled},
-    redefine::{keep_pace, rules_of},
+    redefine::{formats_of, keep_pace},
     write_barrier::{BarrierHolder, Raised, raise},
 };
 use crate::{
@@ -175,10 +175,10 @@ impl Scans {
         state: &State,
         (pace, cancel): (&mut Pace<'_>, &Cancel),
     ) -> Result<Result<Pass, Cancelled>, Refusal> {
-        let rules = rules_of(operation, state)?;
-        let scan = match self.0.remove(&at).filter(|scan| scan.rules() == rules) {
+        let formats = formats_of(operation, state);
+        let scan = match self.0.remove(&at).filter(|scan| scan.formats() == formats) {
             Some(scan) => scan,
-            None => Box::new(Scan::of(operation, rules)?),
+            None => Box::new(Scan::of(operation, formats)?),
         };
         let scan = self.0.entry(at).insert_entry(scan).into_mut();
         let found = state.definition(operation.definition());

@@ -21,7 +21,7 @@ use crate::{
         key::Key,
         limits::{REPORTED_CONFIGS_MAX, REPORTED_VIOLATIONS_MAX},
         record::{Config, Revision},
-        schema::{Schema, SchemaRules, accepts_any},
+        schema::{Formats, Schema, accepts_any},
     },
     service::{
         cpu_pool::Cancel,
@@ -83,8 +83,8 @@ pub(super) type Pace<'a> = dyn FnMut() -> Result<(), Cancelled> + 'a;
 #[derive(Debug)]
 pub(super) struct Scan {
     constraint: Constraint,
-    /// How its schema was compiled.
-    rules: SchemaRules,
+    /// What `format` means in its schema.
+    formats: Formats,
     /// The definition's id: another definition of the same key has other configs.
     definition: Option<Revision>,
     /// The revision of the last state.
@@ -97,9 +97,9 @@ pub(super) struct Scan {
 
 impl Scan {
     /// A scan for what a prepared write demands of all configs.
-    pub(in crate::service) fn of(write: &Write, rules: SchemaRules) -> Result<Self, Refusal> {
+    pub(in crate::service) fn of(write: &Write, formats: Formats) -> Result<Self, Refusal> {
         let compile = |compiled: &Compiled, value: &Value| {
-            compiled.get(value, rules).map(Constraint::Schema).map_err(|violations| {
+            compiled.get(value, formats).map(Constraint::Schema).map_err(|violations| {
                 Refusal::Internal(format!("a validated schema does not compile: {violations:?}"))
             })
         };
@@ -127,7 +127,7 @@ impl Scan {
         };
         Ok(Self {
             constraint,
-            rules,
+            formats,
             definition: None,
             revision: 0,
             breaking: BTreeMap::new(),
@@ -135,9 +135,9 @@ impl Scan {
         })
     }
 
-    /// How its schema was compiled.
-    pub(super) fn rules(&self) -> SchemaRules {
-        self.rules
+    /// What `format` means in its schema.
+    pub(super) fn formats(&self) -> Formats {
+        self.formats
     }
 
     /// Whether the configs need not be scanned.

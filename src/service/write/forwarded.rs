@@ -75,23 +75,12 @@ impl Service {
         Ok(encode(&WireAnswer::from(decided)))
     }
 
-    /// Decides the writes of a forwarding batch, each by itself, and answers when all are decided: older versions know
-    /// only this call.
-    ///
-    /// # Errors
-    /// When this version can't read the body, or it holds more writes than a batch may. Everything else is an answer.
-    pub(crate) async fn answer_writes(&self, body: Bytes) -> Result<Bytes, ReceiveError> {
-        let mut answers: WirePart = self.decisions(&body)?.collect().await;
-        answers.sort_unstable_by_key(|(place, _)| *place);
-        Ok(encode(&answers.into_iter().map(|(_, answer)| answer).collect::<Vec<_>>()))
-    }
-
     /// Decides the writes of a forwarding batch, each by itself. A write that waits for a lock does not delay the answers
     /// to the others.
     ///
     /// # Errors
-    /// As for [`Self::answer_writes`].
-    pub(crate) async fn answer_writes_each(&self, body: Bytes) -> Result<Parts, ReceiveError> {
+    /// When this version can't read the body, or it holds more writes than a batch may. Everything else is an answer.
+    pub(crate) async fn answer_writes(&self, body: Bytes) -> Result<Parts, ReceiveError> {
         let mut decisions = self.decisions(&body)?;
         drop(body);
         let first = encode_part(&gather(&mut decisions).await);
@@ -185,11 +174,14 @@ async fn gather(decisions: &mut FuturesUnordered<BoxFuture<'static, (u16, WireAn
 
 #[cfg(test)]
 mod tests {
+    use bytes::BytesMut;
+
     use super::*;
     use crate::{
         model::{command::Expect, document::Document, limits::Limits},
         service::{
             Principal,
+            forward::wire::take_part,
             request::{Caller, Write},
         },
     };
@@ -230,10 +222,12 @@ mod tests {
             )
         };
         let batch = body(&[write("{}"), write("[[[[]]]]"), write("{}")]);
-        let answers: Vec<WireAnswer> = decode(&service.answer_writes(batch).await.unwrap()).unwrap();
+        let parts = service.answer_writes(batch).await.unwrap();
+        assert!(parts.others.is_none(), "all were decided at once");
+        let mut answers = take_part(&mut BytesMut::from(parts.first)).unwrap().expect("a whole part");
+        answers.sort_unstable_by_key(|(place, _)| *place);
         // The node does not lead: that is the answer to the writes that it could read.
-        let is_unread =
-            |answer: &WireAnswer| matches!(answer, WireAnswer::Retry(text) if text.starts_with("the leader"));
+        let is_unread = |(_, answer): &(u16, WireAnswer)| matches!(answer, WireAnswer::Retry(text) if text.starts_with("the leader"));
         assert_eq!(answers.iter().map(is_unread).collect::<Vec<_>>(), [false, true, false], "{answers:?}");
         let many: Vec<WriteRequest> = (0..=BATCH_WRITES_MAX).map(|_| write("{}")).collect();
         assert!(service.answer_writes(body(&many)).await.is_err());

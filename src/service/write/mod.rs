@@ -61,7 +61,7 @@ use super::{
     Service, audit,
     cpu_pool::Cancel,
     origin::key_tag,
-    request::{Caller, Consistency, Decision, Effect, Refusal, Target, Write, WriteRequest, Written},
+    request::{Caller, Decision, Effect, Refusal, Target, Write, WriteRequest, Written},
     retry::{Attempt, AttemptError, Leader, OnUnknown, Retry, confirm_leadership},
 };
 use crate::{
@@ -102,10 +102,6 @@ impl Service {
         check_intake(&write, self.limits())?;
         self.check_disk(&write)?;
         let consensus = self.consensus_or_refusal()?;
-        if transaction::check_level(&self.applied(), &write).is_err() {
-            // A leader of the level before would not understand it. This node may only be late to know the level.
-            transaction::check_level(&*Box::pin(self.view(Consistency::LINEARIZABLE)).await?, &write)?;
-        }
         let deadline = Instant::now() + self.time_for(&write);
         let request = Arc::new(WriteRequest { caller, write });
         let retry = Retry::until(deadline, on_unknown(&request.caller), "no leader took the request in time");
@@ -270,7 +266,7 @@ impl Service {
         match confirmed {
             Ok(prepared) => Ok(prepared),
             Err(refusal) => {
-                let proposed = transaction::remembered(&state, request, refusal)?;
+                let proposed = transaction::remembered(request, refusal)?;
                 let Judged { key, .. } = judge(&state, request, || self.log_time(&state))?;
                 Ok((proposed, key))
             }

@@ -44,7 +44,7 @@ pub(super) fn prepare_patch(
     let target = serde_json::from_str(&before.data)
         .map_err(|error| Refusal::Internal(format!("the stored data of {key:?} is not JSON: {error}")))?;
     let validator = validators.of(&found.definition, budget)?;
-    let places = secrets.places(&validator);
+    let places = validator.secrets();
     let made = match places {
         None => apply(patch, target, budget)?,
         Some(places) => {

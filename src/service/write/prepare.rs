@@ -36,7 +36,7 @@ use crate::{
         limits::Limits,
         patch::PatchFormat,
         record::Revision,
-        schema::{Formats, Schema, SchemaRules, StoredSchema},
+        schema::{Formats, Schema, StoredSchema},
         time::Timestamp,
     },
     service::request::{Caller, Effect, Principal, Refusal, Rollback, Write, WriteRequest},
@@ -174,15 +174,15 @@ pub(super) fn prepare_write(
     (rules, principal): RulesFor<'_>,
 ) -> Result<PreparedWrite, Refusal> {
     let (_, limits, budget) = rules;
-    let secrets = Secrets::of(state, principal);
+    let secrets = Secrets::of(principal);
     let existing = || found.ok_or(Rejection::DefinitionNotFound);
     match write {
         Write::CreateDefinition { key, indexes, schema, format_assertion } => {
-            let rules = rules_for(state.feature_level(), *format_assertion, None)?;
-            create_definition(found, key, (indexes, schema.as_ref(), rules), (limits, budget, secrets))
+            let formats = formats_for(*format_assertion, None);
+            create_definition(found, key, (indexes, schema.as_ref(), formats), (limits, budget, secrets))
         }
         Write::SetIndexes { indexes, expect, .. } => {
-            set_indexes(existing()?, (indexes, *expect, state.feature_level()), (rules, secrets))
+            set_indexes(existing()?, (indexes, *expect), (rules, secrets))
         }
         Write::DeleteDefinition { expect, restrict, .. } => {
             Ok(delete_definition(existing()?, *expect, *restrict))
@@ -203,9 +203,7 @@ pub(super) fn prepare_write(
             // What was stored is no caller's text.
             write_config(found, key, (data, *expect), (rules, None))
         }
-        Write::SetSchema(new) => {
-            redefine::set_schema(existing()?, new, (state.feature_level(), budget, secrets))
-        }
+        Write::SetSchema(new) => redefine::set_schema(existing()?, new, (budget, secrets)),
         Write::SetUnique(new) => redefine::set_unique(existing()?, new),
         Write::Batch(_) | Write::Choice(_) => prepare_batch(state, write, (rules, principal)),
         // A batch prepares them itself.
@@ -218,53 +216,41 @@ pub(super) fn prepare_write(
 fn create_definition(
     found: Option<&Arc<Collection>>,
     key: &str,
-    (indexes, schema, rules): (&[String], Option<&Document>, SchemaRules),
+    (indexes, schema, formats): (&[String], Option<&Document>, Formats),
     (limits, budget, secrets): (&Limits, &Budget, Secrets<'_>),
 ) -> Result<PreparedWrite, Refusal> {
     let key = parse_key(key, "config_definition_key")?;
     budget.charge_compilation(schema.map_or("", |schema| &schema.text))?;
     let precondition = if found.is_some() { Err(Rejection::DefinitionExists) } else { Ok(()) };
     let value = schema.map(|schema| &schema.value);
-    let checked = check_definition(indexes, value, rules, (limits, secrets));
+    let checked = check_definition(indexes, value, formats, (limits, secrets));
     rejection_first(&precondition, checked)?;
-    let schema = schema.map(|schema| StoredSchema { text: Arc::clone(&schema.text), formats: rules.formats });
+    let schema = schema.map(|schema| StoredSchema { text: Arc::clone(&schema.text), formats });
     let command = Command::CreateDefinition { key, indexes: indexes.to_vec(), schema };
     Ok(PreparedWrite { command, definition_read: None, precondition })
 }
 
-/// How a new schema is compiled: by the level of the cluster, what its caller says of formats, and the definition's schema
-/// before it, which keeps what it had.
-pub(super) fn rules_for(
-    level: u32,
-    asked: Option<bool>,
-    before: Option<&StoredSchema>,
-) -> Result<SchemaRules, Refusal> {
-    let formats = match (asked, before) {
-        (Some(_), _) if level < 2 => {
-            let text = "the cluster is at feature level 1, where `format_assertion` is not known; leave it out, or upgrade all members";
-            return Err(Refusal::Conflict(text.into()));
-        }
-        (None, _) if level < 2 => Formats::ByDraft,
+/// What `format` means in a new schema: what its caller says, or else what it means in the definition's schema before it.
+pub(super) fn formats_for(asked: Option<bool>, before: Option<&StoredSchema>) -> Formats {
+    match (asked, before) {
         (Some(asked), _) => Formats::of(asked),
         (None, Some(before)) => before.formats,
         (None, None) => Formats::Asserted,
-    };
-    Ok(SchemaRules { formats, level })
+    }
 }
 
 fn check_definition(
     indexes: &[String],
     schema: Option<&Value>,
-    rules: SchemaRules,
+    formats: Formats,
     (limits, secrets): (&Limits, Secrets<'_>),
 ) -> Result<(), Invalid> {
     // Compiled only to see that it can be; the validation of the first config caches the compiled schema.
     let compiled = schema
-        .map(|schema| Schema::compile(schema, rules))
+        .map(|schema| Schema::compile(schema, formats))
         .transpose()
         .map_err(|violations| Invalid::Violations(within("json_schema", violations)))?;
-    let paths =
-        index::check_paths(indexes, schema, limits.indexes, rules.level).map_err(Invalid::Violations)?;
+    let paths = index::check_paths(indexes, schema, limits.indexes).map_err(Invalid::Violations)?;
     let places = compiled.as_ref().and_then(Schema::secrets);
     secrets.check_comparisons(places)?;
     secrets.check_paths(places, &paths)
@@ -272,7 +258,7 @@ fn check_definition(
 
 fn set_indexes(
     found: &Collection,
-    (indexes, expect, level): (&[String], Expect, u32),
+    (indexes, expect): (&[String], Expect),
     ((validators, limits, budget), secrets): (Rules<'_>, Secrets<'_>),
 ) -> Result<PreparedWrite, Refusal> {
     let precondition = check_definition_expect(expect, found);
@@ -281,8 +267,7 @@ fn set_indexes(
     // Not compiled, but parsed and searched through its references for each path.
     budget.charge_compilation(found.schema.as_deref().unwrap_or_default())?;
     let schema = stored_schema(found)?;
-    let checked =
-        index::check_paths(indexes, schema.as_ref(), limits.indexes, level).map_err(Invalid::Violations);
+    let checked = index::check_paths(indexes, schema.as_ref(), limits.indexes).map_err(Invalid::Violations);
     let paths = rejection_first(&precondition, checked)?;
     if may_be_secret {
         let validator = validators.of(found, budget)?;
@@ -290,7 +275,7 @@ fn set_indexes(
     }
     if precondition.is_ok() {
         redefine::check_unique_stay_indexed(found, indexes)?;
-        if found.indexing.reassigned(&found.indexes, indexes, level).is_none() {
+        if found.indexing.reassigned(&found.indexes, indexes).is_none() {
             // The log would reindex all configs at once, however many there are.
             let text = "the indexed paths were changed too often while they are being indexed; ask again when that is done";
             return Err(Refusal::Conflict(text.into()));

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use super::{
     budget::Budget,
     config_scan::{Cancelled, Report, Scan, check as check_cancelled},
-    prepare::{Prepared, PreparedWrite, check_definition_expect, check_intake, rejection_first, rules_for},
+    prepare::{Prepared, PreparedWrite, check_definition_expect, check_intake, formats_for, rejection_first},
     secrets::Secrets,
     validators::within,
 };
@@ -31,7 +31,7 @@ use crate::{
         index,
         limits::CONFIG_CHECK_TIMEOUT,
         record::{Definition, Revision},
-        schema::{Schema, SchemaRules, StoredSchema, accepts_any},
+        schema::{Formats, Schema, StoredSchema, accepts_any},
     },
     service::{
         Principal, Service,
@@ -54,14 +54,14 @@ pub struct Tried {
 pub(super) fn set_schema(
     found: &Collection,
     new: &NewSchema,
-    (level, budget, secrets): (u32, &Budget, Secrets<'_>),
+    (budget, secrets): (&Budget, Secrets<'_>),
 ) -> Result<PreparedWrite, Refusal> {
     secrets.check_redefinition(found)?;
-    let rules = rules_for(level, new.format_assertion, found.definition.schema.as_ref())?;
+    let formats = formats_for(new.format_assertion, found.definition.schema.as_ref());
     let precondition = check_definition_expect(new.expect, found);
     budget.charge_compilation(new.schema.as_ref().map_or("", |schema| &schema.text))?;
     let value = new.schema.as_ref().map(|schema| &schema.value);
-    let compiled = value.map(|value| new.compiled.get(value, rules)).transpose();
+    let compiled = value.map(|value| new.compiled.get(value, formats)).transpose();
     let checked = compiled
         .map_err(|violations| Invalid::Violations(within("json_schema", violations)))
         .and_then(|compiled| {
@@ -74,10 +74,7 @@ pub(super) fn set_schema(
     let fits = new.force || precondition.is_err() || value.is_some_and(accepts_any);
     let command = Command::SetSchema {
         key: found.definition.key.clone(),
-        schema: new
-            .schema
-            .as_ref()
-            .map(|schema| StoredSchema { text: Arc::clone(&schema.text), formats: rules.formats }),
+        schema: new.schema.as_ref().map(|schema| StoredSchema { text: Arc::clone(&schema.text), formats }),
         expect: new.expect,
         configs_read: (!fits).then_some(0),
     };
@@ -109,7 +106,7 @@ fn check_unique_paths(found: &Collection, paths: &[String]) -> Result<(), Invali
     for (place, path) in paths.iter().enumerate() {
         let msg = if found.definition.slot(path).is_none() {
             format!("`{path}` is no indexed path of the definition, so it can't be unique")
-        } else if found.definition.slot(path).is_some_and(index::is_pattern_slot) && index::is_pattern(path) {
+        } else if index::is_pattern(path) {
             format!("`{path}` may have several values of several members, so it can't be unique")
         } else if paths[..place].contains(path) {
             format!("`{path}` is listed twice")
@@ -202,7 +199,7 @@ impl Service {
         let place = turn.take_place();
         let work = move |cancel: &Cancel, way: &mut Way| {
             let _place = place;
-            let mut scan = Scan::of(&write, rules_of(&write, &state)?)?;
+            let mut scan = Scan::of(&write, formats_of(&write, &state))?;
             let revision = state.revision();
             let Some(found) = state.definition(write.definition()) else {
                 return Ok(Ok((Tried { report: Report::empty(&scan), revision }, None)));
@@ -218,11 +215,11 @@ impl Service {
     }
 }
 
-/// How the schema of a write is compiled against a state.
-pub(super) fn rules_of(write: &Write, state: &State) -> Result<SchemaRules, Refusal> {
+/// What `format` means in the schema of a write, by a state.
+pub(super) fn formats_of(write: &Write, state: &State) -> Formats {
     let asked = if let Write::SetSchema(new) = write { new.format_assertion } else { None };
     let before = state.definition(write.definition()).and_then(|found| found.definition.schema.as_ref());
-    rules_for(state.feature_level(), asked, before)
+    formats_for(asked, before)
 }
 
 /// Goes on with a scan as long as somebody waits for it, and makes way for other work.

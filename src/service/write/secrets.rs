@@ -11,9 +11,6 @@
 //! | filter, sort or compare by an index | a secret place can't be indexed, so it can't be unique either |
 //! | keep a value and add one that they guess to a list of unique ones | a schema can't compare secret values |
 //!
-//! All this holds from feature level 2 on, where access keys are: below it every caller has all rights, and a mark is
-//! an annotation without a meaning.
-//!
 //! **Invariant:** what is refused here is refused before anything is proposed. The log holds whole data, never a marker.
 
 use std::sync::Arc;
@@ -41,33 +38,23 @@ use crate::{
         cpu_pool::{Cancel, Weight},
         request::{Principal, Refusal, Write},
     },
-    state::{Collection, State},
+    state::Collection,
 };
-
-/// The feature level from which on marks have a meaning.
-pub(in crate::service) const LEVEL: u32 = 2;
 
 /// What a caller may do with secret values.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Secrets<'a> {
     principal: &'a Principal,
-    /// Whether marks have a meaning.
-    is_on: bool,
 }
 
 impl<'a> Secrets<'a> {
-    pub(super) fn of(state: &State, principal: &'a Principal) -> Self {
-        Self { principal, is_on: state.feature_level() >= LEVEL }
-    }
-
-    /// The secret places of a definition's data.
-    pub(super) fn places(self, validator: &Validator) -> Option<&SecretPlaces> {
-        validator.secrets().filter(|_| self.is_on)
+    pub(super) fn of(principal: &'a Principal) -> Self {
+        Self { principal }
     }
 
     /// Whether the secret values of a definition are hidden from the caller.
     pub(super) fn hides(self, definition: &Definition) -> bool {
-        self.is_on && self.may_reveal(definition).is_err()
+        self.may_reveal(definition).is_err()
     }
 
     /// The refusal of a caller who may not see the secret values of a definition.
@@ -81,7 +68,7 @@ impl<'a> Secrets<'a> {
         places: Option<&SecretPlaces>,
         paths: &[IndexPath],
     ) -> Result<(), Invalid> {
-        let Some(places) = places.filter(|_| self.is_on) else { return Ok(()) };
+        let Some(places) = places else { return Ok(()) };
         let is_secret = |path: &IndexPath| is_secret_path(places, path);
         let violations: Vec<Violation> = (0..)
             .zip(paths)
@@ -97,7 +84,7 @@ impl<'a> Secrets<'a> {
 
     /// Refuses a schema that compares secret values: its refusals would tell which of them are equal.
     pub(super) fn check_comparisons(self, places: Option<&SecretPlaces>) -> Result<(), Invalid> {
-        if !self.is_on || !places.is_some_and(SecretPlaces::are_compared) {
+        if !places.is_some_and(SecretPlaces::are_compared) {
             return Ok(());
         }
         let msg = "`uniqueItems` compares secret values, or lists and objects that hold some, so whoever writes them \
@@ -107,7 +94,7 @@ impl<'a> Secrets<'a> {
 
     /// Refuses another schema to a caller who may not see the secret values: which configs fit it tells about them.
     pub(super) fn check_redefinition(self, found: &Collection) -> Result<(), Refusal> {
-        if self.is_on && found.may_have_secrets() { self.may_reveal(&found.definition) } else { Ok(()) }
+        if found.may_have_secrets() { self.may_reveal(&found.definition) } else { Ok(()) }
     }
 
     /// Refuses markers in data that replace nothing, and `null` at a secret place from a caller to whom each value is
@@ -119,9 +106,6 @@ impl<'a> Secrets<'a> {
         data: &Document,
         budget: &Budget,
     ) -> Result<Result<(), Invalid>, Refusal> {
-        if !self.is_on {
-            return Ok(Ok(()));
-        }
         let bytes = data.text.len();
         if may_keep(&data.text) {
             budget.charge_check(places.steps_max(bytes))?;

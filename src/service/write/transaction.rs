@@ -26,7 +26,7 @@ use super::{
 use crate::{
     model::{
         access_key::Verb,
-        command::{Applied, CONSTRAINT_STEPS_LEVEL, Command, ConfigRead, TRANSACTIONS_LEVEL, Transaction},
+        command::{Applied, Command, ConfigRead, Transaction},
         error::{Invalid, LocSegment, Rejection},
         key::Key,
         limits::TRANSACTION_READ_BYTES_MAX,
@@ -85,20 +85,6 @@ impl Reads {
     }
 }
 
-/// Refuses what a cluster of a lower level does not know.
-pub(super) fn check_level(state: &State, write: &Write) -> Result<(), Refusal> {
-    let level = state.feature_level();
-    let lacks = if level < TRANSACTIONS_LEVEL && write.is_transaction() {
-        "neither conditions nor reads"
-    } else if level < CONSTRAINT_STEPS_LEVEL && write.constrains() {
-        "no changes of schemas and unique paths"
-    } else {
-        return Ok(());
-    };
-    let text = format!("the cluster is at feature level 1, where a batch has {lacks}; upgrade all members");
-    Err(Refusal::Conflict(text))
-}
-
 /// Whether all conditions hold. Those after the first that does not are not looked at.
 pub(super) fn all_hold(
     state: &State,
@@ -142,7 +128,7 @@ pub(super) fn read(
             None => false,
             Some((collection, config)) => {
                 budget.charge_data(config.data.len(), 0)?;
-                let data = as_shown(state, (collection, config), principal, (validators, budget))?;
+                let data = as_shown((collection, config), principal, (validators, budget))?;
                 match (data.pointer(pointer), equals) {
                     (Some(value), Some(expected)) => equal(value, &expected.value),
                     (None, None) => true,
@@ -156,13 +142,12 @@ pub(super) fn read(
 
 /// The data of a config as the caller is shown it: a comparison tells no more than a read.
 fn as_shown(
-    state: &State,
     (found, config): (&Collection, &Config),
     principal: &Principal,
     (validators, budget): (&Validators, &Budget),
 ) -> Result<Value, Refusal> {
     let mut shown = None;
-    if found.may_have_secrets() && Secrets::of(state, principal).hides(&found.definition) {
+    if found.may_have_secrets() && Secrets::of(principal).hides(&found.definition) {
         let validator = validators.of(&found.definition, budget)?;
         if let Some(places) = validator.secrets() {
             budget.charge_check(places.steps_max(config.data.len()))?;
@@ -188,17 +173,11 @@ pub(super) fn answered(applied: Applied) -> Decision {
 
 /// A rejection that the leader has confirmed, as a command: with an idempotency key it is remembered, as one of the log is.
 /// A write whose command holds what it is rejected for is proposed itself; of these there is no command.
-pub(super) fn remembered(
-    state: &State,
-    request: &WriteRequest,
-    refusal: Refusal,
-) -> Result<Prepared, Refusal> {
+pub(super) fn remembered(request: &WriteRequest, refusal: Refusal) -> Result<Prepared, Refusal> {
     let has_no_command = matches!(request.write.effect(), Effect::Batch | Effect::Compute);
     let may_be = request.caller.idempotency_key.is_some() && !request.caller.dry_run;
-    let is_known = state.feature_level() >= TRANSACTIONS_LEVEL;
     if has_no_command
         && may_be
-        && is_known
         && let Some(rejection) = rejection(&refusal)
     {
         let transaction = Transaction { reads: Vec::new(), chosen: Err(rejection), steps: Vec::new() };

@@ -21,7 +21,7 @@ use crate::{
         index::{self, StoredPath},
         limits::CACHED_SCHEMAS_BYTES_MAX,
         record::{Definition, Entries, Revision},
-        schema::{Formats, Schema, SchemaRules, secret::SecretPlaces},
+        schema::{Schema, secret::SecretPlaces},
     },
     service::request::Refusal,
 };
@@ -46,9 +46,9 @@ impl Validator {
 
     /// Compiles the schema of a stored definition.
     fn of(definition: &Definition) -> Result<Self, Refusal> {
-        let formats = definition.schema.as_ref().map_or(Formats::ByDraft, |schema| schema.formats);
+        let formats = definition.schema.as_ref().map(|schema| schema.formats).unwrap_or_default();
         let schema = stored_schema(definition)?
-            .map(|value| Schema::compile(&value, SchemaRules::of_stored(formats)))
+            .map(|value| Schema::compile(&value, formats))
             .transpose()
             .map_err(|violations| broken(definition, &format!("does not compile: {violations:?}")))?;
         let bytes = schema.as_ref().map_or(0, Schema::weight_bytes);

@@ -45,12 +45,8 @@ struct World {
 }
 
 impl World {
-    fn new(level: u32) -> Self {
-        let mut world = Self { state: State::new(), at: SECOND };
-        if level > 1 {
-            world.apply(None, Command::RaiseFeatureLevel { to: 2 }).0.unwrap();
-        }
-        world
+    fn new() -> Self {
+        Self { state: State::new(), at: SECOND }
     }
 
     fn propose(&mut self, proposal: &Proposal) -> (Verdict, Option<Change>) {
@@ -97,7 +93,7 @@ impl World {
 
 #[test]
 fn nothing_is_decided_in_the_name_of_a_revoked_key() {
-    let mut world = World::new(2);
+    let mut world = World::new();
     world.access(create(1, &[Verb::Define])).unwrap();
     let key = world.key_use(1);
     let change = world.apply(Some(key.clone()), define(1)).1.unwrap();
@@ -116,7 +112,7 @@ fn nothing_is_decided_in_the_name_of_a_revoked_key() {
 
 #[test]
 fn a_request_that_was_decided_keeps_its_outcome_after_the_revocation() {
-    let mut world = World::new(2);
+    let mut world = World::new();
     world.access(create(1, &[Verb::Define])).unwrap();
     let request = Some(IdempotencyKey { id: [1; 16], fingerprint: [2; 16] });
     let first = Proposal { request, ..proposal(world.at + 1, Some(world.key_use(1)), define(1)) };
@@ -127,7 +123,7 @@ fn a_request_that_was_decided_keeps_its_outcome_after_the_revocation() {
 
 #[test]
 fn a_judgement_by_other_terms_is_stale() {
-    let mut world = World::new(2);
+    let mut world = World::new();
     world.access(create(1, &[Verb::Define])).unwrap();
     let before = world.key_use(1);
     let expect = Expect::Read(Some(before.revision));
@@ -143,7 +139,7 @@ fn a_judgement_by_other_terms_is_stale() {
 
 #[test]
 fn a_key_ends_by_the_time_of_the_log() {
-    let mut world = World::new(2);
+    let mut world = World::new();
     let end = 10 * SECOND;
     let terms = terms(&[Verb::Define], Some(end));
     world.access(AccessCommand::Create { id: id(1), terms, sha256: [1; 32] }).unwrap();
@@ -157,7 +153,7 @@ fn a_key_ends_by_the_time_of_the_log() {
 
 #[test]
 fn a_rotated_secret_is_good_for_its_grace() {
-    let mut world = World::new(2);
+    let mut world = World::new();
     world.access(create(1, &[Verb::Define])).unwrap();
     let first = world.key_use(1);
     let rotate =
@@ -182,7 +178,7 @@ fn a_rotated_secret_is_good_for_its_grace() {
 
 #[test]
 fn the_last_key_that_manages_keys_stays_while_root_is_disabled() {
-    let mut world = World::new(2);
+    let mut world = World::new();
     assert_eq!(world.access(AccessCommand::DisableRoot), Err(Rejection::NoKeyForKeys));
     world.access(create(1, &[Verb::Read])).unwrap();
     assert_eq!(world.access(AccessCommand::DisableRoot), Err(Rejection::NoKeyForKeys));
@@ -206,7 +202,7 @@ fn the_last_key_that_manages_keys_stays_while_root_is_disabled() {
 
 #[test]
 fn a_key_that_expires_is_not_the_last_that_manages_keys_while_root_is_disabled() {
-    let mut world = World::new(2);
+    let mut world = World::new();
     let change = |number, expires_at| AccessCommand::Change {
         id: id(number),
         terms: terms(&[Verb::Keys], expires_at),
@@ -234,7 +230,7 @@ fn a_key_that_expires_is_not_the_last_that_manages_keys_while_root_is_disabled()
 
 #[test]
 fn preconditions_and_limits_of_keys() {
-    let mut world = World::new(2);
+    let mut world = World::new();
     let revoke = |number, expect| AccessCommand::Revoke { id: id(number), expect };
     assert_eq!(world.access(revoke(1, Expect::Any)), Err(Rejection::KeyNotFound));
     let created = world.access(create(1, &[Verb::Read])).unwrap();
@@ -254,7 +250,7 @@ fn preconditions_and_limits_of_keys() {
 
 #[test]
 fn a_use_is_marked_once_a_day_and_changes_no_judgement() {
-    let mut world = World::new(2);
+    let mut world = World::new();
     world.access(create(1, &[Verb::Define])).unwrap();
     let key = world.key_use(1);
     let mark = Command::Access(AccessCommand::MarkUsed { ids: vec![id(1), id(2)] });
@@ -265,15 +261,6 @@ fn a_use_is_marked_once_a_day_and_changes_no_judgement() {
     assert!(world.apply(None, mark).1.is_some());
     assert_eq!(world.state.access_key(&id(1)).unwrap().last_used_day, Some(2));
     world.apply(Some(key), define(1)).0.unwrap();
-}
-
-#[test]
-fn at_level_1_nothing_of_this_exists() {
-    let mut world = World::new(1);
-    let key = KeyUse { id: id(1), revision: 7, secret: 7 };
-    world.apply(Some(key), define(1)).0.unwrap();
-    assert_eq!(world.apply(None, Command::Access(create(1, &[Verb::Keys]))).1, None);
-    assert_eq!(world.state.access_key_count(), 0);
 }
 
 #[derive(Debug, Clone)]
@@ -319,7 +306,7 @@ proptest! {
     /// built from its records.
     #[test]
     fn a_write_is_decided_only_in_a_good_name(steps in proptest::collection::vec(step(), 1..60)) {
-        let mut world = World::new(2);
+        let mut world = World::new();
         let mut model = Model::new();
         let (mut disabled, mut written) = (false, 0);
         for step in steps {

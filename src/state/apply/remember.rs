@@ -1,11 +1,11 @@
 //! Which outcomes of requests with an idempotency key are remembered, and for how long.
 //!
-//! | | level 1 | level 2 |
-//! |---|---|---|
-//! | too old | judged by the time of each entry | by [`Command::Forget`](crate::model::command::Command::Forget), which the leader proposes when a majority's clocks agree that an outcome is older than a day |
-//! | too many | the oldest goes, however young | the oldest goes if it is older than a node sends a request again; younger ones stay, and the leader refuses requests with a key while there is no room ([`State::has_room_to_remember`]) |
+//! | | |
+//! |---|---|
+//! | too old | forgotten by [`Command::Forget`](crate::model::command::Command::Forget), which the leader proposes when a majority's clocks agree that an outcome is older than a day |
+//! | too many | the oldest goes if it is older than a node sends a request again; younger ones stay, and the leader refuses requests with a key while there is no room ([`State::has_room_to_remember`]) |
 //!
-//! **Invariant:** at level 2 no outcome is forgotten while a node may still send its request again.
+//! **Invariant:** no outcome is forgotten while a node may still send its request again.
 
 use std::sync::Arc;
 
@@ -13,10 +13,7 @@ use super::EntryContext;
 use crate::{
     model::{
         command::Applied,
-        limits::{
-            FORGOTTEN_PER_ENTRY_MAX, REMEMBERED_AT_LEAST_US, REMEMBERED_MAX, REMEMBERED_REQUEST_AGE_US,
-            REMEMBERED_REQUESTS_MAX,
-        },
+        limits::{FORGOTTEN_PER_ENTRY_MAX, REMEMBERED_AT_LEAST_US, REMEMBERED_MAX},
         record::Revision,
         time::Timestamp,
     },
@@ -32,7 +29,7 @@ impl State {
     /// limit.
     #[must_use]
     pub fn has_room_to_remember(&self, now: Timestamp) -> bool {
-        self.feature_level() < 2 || self.requests.len() < REMEMBERED_MAX || self.may_forget_oldest(now)
+        self.requests.len() < REMEMBERED_MAX || self.may_forget_oldest(now)
     }
 
     /// The newest entry whose outcome, and all before it, was decided at this time or earlier.
@@ -48,11 +45,6 @@ impl State {
             }
         }
         self.requests_by_age.at(low.checked_sub(1)?).map(|found| found.0.revision)
-    }
-
-    /// Whether an outcome counts at this time. At level 2 it does as long as it is there.
-    pub(super) fn still_counts(&self, known: &RememberedOutcome, now: Timestamp) -> bool {
-        self.feature_level() >= 2 || now.0.saturating_sub(known.at.0) <= REMEMBERED_REQUEST_AGE_US
     }
 
     /// Forgets the oldest outcomes, up to a revision.
@@ -76,16 +68,10 @@ impl State {
             self.forget_one(old, edits);
         }
         for _ in 0..FORGOTTEN_BESIDE_MAX {
-            let Some(oldest) = self.requests_by_age.at(0).map(|oldest| Arc::clone(&oldest.0)) else { return };
-            let goes = if self.feature_level() >= 2 {
-                self.requests.len() >= REMEMBERED_MAX && self.may_forget_oldest(now)
-            } else {
-                let is_expired = now.0.saturating_sub(oldest.at.0) > REMEMBERED_REQUEST_AGE_US;
-                is_expired || self.requests.len() >= REMEMBERED_REQUESTS_MAX as u64
-            };
-            if !goes {
+            if self.requests.len() < REMEMBERED_MAX || !self.may_forget_oldest(now) {
                 return;
             }
+            let Some(oldest) = self.requests_by_age.at(0).map(|oldest| Arc::clone(&oldest.0)) else { return };
             self.forget_one((*oldest).clone(), edits);
         }
     }
@@ -120,6 +106,7 @@ mod tests {
     use crate::model::{
         command::{Command, IdempotencyKey, Proposal, Verdict},
         key::Key,
+        limits::REMEMBERED_REQUEST_AGE_US,
     };
 
     const SECOND: u64 = 1_000_000;
@@ -148,16 +135,6 @@ mod tests {
         proposal(at, Some(number), Command::DeleteConfig { definition, key, expect })
     }
 
-    fn state(level: u32) -> State {
-        let mut state = State::new();
-        for to in 2..=level {
-            let revision = state.revision() + 1;
-            state.apply(revision, &proposal(1, None, Command::RaiseFeatureLevel { to }));
-        }
-        assert_eq!(state.feature_level(), level);
-        state
-    }
-
     fn apply(state: &mut State, proposal: &Proposal) -> bool {
         let revision = state.revision() + 1;
         let (verdict, change) = state.apply(revision, proposal);
@@ -166,10 +143,10 @@ mod tests {
     }
 
     /// A state with as many outcomes as are remembered, `apart` microseconds from one another.
-    fn full(level: u32, most: u64, apart: u64) -> (State, u64) {
-        let mut state = state(level);
+    fn full(apart: u64) -> (State, u64) {
+        let mut state = State::new();
         let mut at = SECOND;
-        for number in 0..most {
+        for number in 0..REMEMBERED_MAX {
             at += apart;
             apply(&mut state, &refused(at, number));
         }
@@ -179,48 +156,39 @@ mod tests {
     #[test]
     fn a_flood_of_requests_forgets_none_that_may_be_sent_again() {
         // 10,000 a second.
-        let (mut one, at) = full(1, REMEMBERED_REQUESTS_MAX as u64, 100);
-        apply(&mut one, &refused(at, u64::MAX));
-        assert!(apply(&mut one, &refused(at, 0)), "at level 1 the oldest is decided anew");
-
-        let (mut two, at) = full(2, REMEMBERED_MAX, 100);
+        let (mut state, at) = full(100);
         let now = Timestamp(at);
-        assert!(!two.has_room_to_remember(now), "the leader refuses");
-        apply(&mut two, &refused(at, u64::MAX));
-        assert!(!apply(&mut two, &refused(at, 0)), "what was in flight makes nothing forgotten");
-        assert_eq!(two.request_count(), REMEMBERED_MAX + 1);
+        assert!(!state.has_room_to_remember(now), "the leader refuses");
+        apply(&mut state, &refused(at, u64::MAX));
+        assert!(!apply(&mut state, &refused(at, 0)), "what was in flight makes nothing forgotten");
+        assert_eq!(state.request_count(), REMEMBERED_MAX + 1);
 
         let later = at + REMEMBERED_AT_LEAST_US;
-        assert!(two.has_room_to_remember(Timestamp(later)));
-        apply(&mut two, &refused(later, u64::MAX - 1));
-        assert_eq!(two.request_count(), REMEMBERED_MAX, "the surplus drains");
+        assert!(state.has_room_to_remember(Timestamp(later)));
+        apply(&mut state, &refused(later, u64::MAX - 1));
+        assert_eq!(state.request_count(), REMEMBERED_MAX, "the surplus drains");
     }
 
     #[test]
     fn one_entry_s_time_forgets_nothing_and_the_command_does() {
         let month = 31 * REMEMBERED_REQUEST_AGE_US;
-        let mut one = state(1);
-        apply(&mut one, &refused(SECOND, 1));
-        apply(&mut one, &refused(month, 2));
-        assert!(apply(&mut one, &refused(month, 1)), "at level 1 a jump of the time forgets");
-
-        let mut two = state(2);
+        let mut state = State::new();
         for number in 0..700 {
-            apply(&mut two, &refused(SECOND + number, number));
+            apply(&mut state, &refused(SECOND + number, number));
         }
-        apply(&mut two, &refused(month, 1000));
-        assert!(!apply(&mut two, &refused(month, 1)));
-        assert_eq!(two.decided_upto(Timestamp(SECOND - 1)), None);
-        let upto = two.decided_upto(Timestamp(month - 1)).unwrap();
-        let digest = two.digest();
+        apply(&mut state, &refused(month, 1000));
+        assert!(!apply(&mut state, &refused(month, 1)));
+        assert_eq!(state.decided_upto(Timestamp(SECOND - 1)), None);
+        let upto = state.decided_upto(Timestamp(month - 1)).unwrap();
+        let digest = state.digest();
         let mut left = vec![];
         for _ in 0..4 {
-            apply(&mut two, &proposal(month, None, Command::Forget { upto }));
-            left.push(two.request_count());
+            apply(&mut state, &proposal(month, None, Command::Forget { upto }));
+            left.push(state.request_count());
         }
         assert_eq!(left, [445, 189, 1, 1]);
-        assert_ne!(two.digest(), digest);
-        assert!(apply(&mut two, &refused(month, 1)), "a request is decided anew after its day");
-        assert!(!apply(&mut two, &refused(month, 1000)));
+        assert_ne!(state.digest(), digest);
+        assert!(apply(&mut state, &refused(month, 1)), "a request is decided anew after its day");
+        assert!(!apply(&mut state, &refused(month, 1000)));
     }
 }

@@ -27,9 +27,6 @@ use crate::{
     state::{Collection, Edit, Indexes, State, apply::EntryContext, replaced::config_bytes},
 };
 
-/// The feature level from which bytes bound what one entry reindexes, and all steps of a batch share the bounds.
-const BYTES_LEVEL: u32 = 2;
-
 /// What one entry has reindexed. It matters within that entry alone, so it is no part of what nodes agree on: another
 /// revision begins from nothing.
 #[derive(Debug, Clone, Copy, Default)]
@@ -90,19 +87,19 @@ impl State {
     ) {
         let Some(old) = self.remove_collection(key) else { return };
         let before = Arc::clone(&old.definition);
-        let level = self.feature_level();
-        let assignment = before.indexing.reassigned(&before.indexes, indexes, level);
+        let assignment = before.indexing.reassigned(&before.indexes, indexes);
         let (slots, next) = match &assignment {
             Some(assignment) => (assignment.slots.clone(), assignment.next),
             None => {
-                let fresh = Indexing::of(indexes, level);
+                let fresh = Indexing::of(indexes);
                 (fresh.slots, fresh.next)
             }
         };
         let is_same =
             assignment.as_ref().is_some_and(|assignment| assignment.added.is_empty() && !assignment.dropped);
-        let at_once =
-            !is_same && (assignment.is_none() || self.may_reindex(context, &old, pattern_count(&slots)));
+        let may_reindex =
+            |state: &mut Self| state.reindexed.add(context.revision, &old, pattern_count(&slots));
+        let at_once = !is_same && (assignment.is_none() || may_reindex(self));
         let build = match assignment {
             _ if at_once => None,
             // The same paths, perhaps in another order: a build in progress continues.
@@ -134,14 +131,6 @@ impl State {
         if at_once {
             edits.push(Edit::Reindexed { definition: id });
         }
-    }
-
-    /// Whether a collection is small enough to be reindexed in the entry that is being applied.
-    fn may_reindex(&mut self, context: EntryContext, collection: &Collection, patterns: usize) -> bool {
-        if self.feature_level() < BYTES_LEVEL {
-            return collection.by_key.len() <= REINDEX_CONFIGS_MAX;
-        }
-        self.reindexed.add(context.revision, collection, patterns)
     }
 
     /// Applies a step of a build, unless the build has passed it.

@@ -37,7 +37,7 @@ fn delete(definition: &str, key: &str) -> Command {
     Command::DeleteConfig { definition, key, expect: Expect::Any }
 }
 
-/// A state of the feature level 2 with a key of these grants and this quota.
+/// A state with a key of these grants and this quota.
 struct World {
     state: State,
     key: KeyUse,
@@ -46,9 +46,8 @@ struct World {
 impl World {
     fn new(grants: Vec<Grant>, quota: Quota) -> Self {
         let id = KeyId::parse("aaaaaaaaaaaa").unwrap();
-        let key = KeyUse { id: id.clone(), revision: 2, secret: 2 };
+        let key = KeyUse { id: id.clone(), revision: 1, secret: 1 };
         let mut world = Self { state: State::new(), key };
-        world.root(Command::RaiseFeatureLevel { to: 2 });
         let terms = KeyTerms { name: "n".into(), grants: Grants(grants), quota, expires_at: None };
         world.root(Command::Access(AccessCommand::Create { id, terms, sha256: [1; 32] }));
         world

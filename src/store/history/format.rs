@@ -9,16 +9,15 @@
 //!                       offset of the index `u64le`                                        if sealed
 //! ```
 //!
-//! The first frame of an encrypted segment has format 3 and goes on with 16 random bytes; every frame after it is
+//! The first frame of an encrypted segment has format 2 and goes on with 16 random bytes; every frame after it is
 //! encrypted (`frames`). Its other content is the same.
 //!
 //! A segment is named by the revision after which it begins: `segment-<20 digits>.open` while it is appended
 //! to, `.sealed` when it is immutable. A stored edit names the revision of the record that it replaced; when
-//! that record is in an older segment, the edit embeds the replaced record itself: a config always, a definition from
-//! feature level 2 on. No version that knows level 1 only reads a directory of a higher level.
+//! that record is in an older segment, the edit embeds the replaced record itself.
 //!
 //! **Invariant:** a segment alone shows what each record that changed in it was before and after: removing
-//! older segments takes nothing from it. For definitions that holds of what was written from level 2 on.
+//! older segments takes nothing from it.
 
 use std::{
     fs::File,
@@ -46,9 +45,9 @@ use crate::{
 };
 
 const MAGIC: &[u8; 8] = b"CONCHIST";
-const FORMAT: u16 = 2;
+const FORMAT: u16 = 1;
 /// The format of an encrypted segment.
-const FORMAT_SEALED: u16 = 3;
+const FORMAT_SEALED: u16 = 2;
 /// Random bytes in the head of an encrypted segment.
 const ID_BYTES: usize = 16;
 // The kind of a frame: its first byte.
@@ -118,15 +117,14 @@ pub enum StoredEdit {
         /// The record from now on; `None` when it was deleted.
         after: Option<Arc<Config>>,
     },
-    /// So many configs went with the deleted definition; follows its `Definition`. Only a cluster of feature level 2
-    /// writes it, and an older version opens no directory of that level.
+    /// So many configs went with the deleted definition; follows its `Definition`.
     Deleted {
         /// The definition's id.
         definition: Revision,
         /// The number of its configs before the change.
         configs: u64,
     },
-    /// As `Definition`, when the replaced record is not in the same segment. From feature level 2 on.
+    /// As `Definition`, when the replaced record is not in the same segment.
     DefinitionWithBefore {
         /// The record that was replaced.
         before: Arc<Definition>,
@@ -134,9 +132,6 @@ pub enum StoredEdit {
         after: Option<Arc<Definition>>,
     },
 }
-
-/// The feature level from which on the history has the definitions that were replaced.
-pub(crate) const DEFINITIONS_BEFORE_LEVEL: u32 = 2;
 
 impl StoredChange {
     /// The stored form of a change, for a segment that begins after a revision.
@@ -147,11 +142,7 @@ impl StoredChange {
             at: change.at,
             by: change.by.clone(),
             reason: change.reason.clone(),
-            edits: change
-                .edits
-                .iter()
-                .filter_map(|edit| StoredEdit::of(edit, change.level, segment_after))
-                .collect(),
+            edits: change.edits.iter().filter_map(|edit| StoredEdit::of(edit, segment_after)).collect(),
         }
     }
 }
@@ -159,11 +150,9 @@ impl StoredChange {
 impl StoredEdit {
     /// `None` for an edit that the history does not store, and for one without a record before and after,
     /// which no change has.
-    fn of(edit: &Edit, level: u32, segment_after: Revision) -> Option<Self> {
+    fn of(edit: &Edit, segment_after: Revision) -> Option<Self> {
         Some(match edit {
-            Edit::Definition { before: Some(before), after }
-                if before.revision <= segment_after && level >= DEFINITIONS_BEFORE_LEVEL =>
-            {
+            Edit::Definition { before: Some(before), after } if before.revision <= segment_after => {
                 Self::DefinitionWithBefore { before: before.clone(), after: after.clone() }
             }
             Edit::Definition { before, after } => {

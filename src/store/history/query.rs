@@ -269,23 +269,19 @@ impl History {
         })
     }
 
-    /// The definition of this key that the change at a revision wrote, if the change is still on this disk. Blocking.
+    /// The definition of this key that the change at a revision wrote. Blocking.
     ///
     /// # Errors
-    /// When the disk fails.
+    /// When the revision was compacted, its change is not on this node, or the disk fails.
     pub(super) fn definition_written_at(
         &self,
         key: &str,
         revision: Revision,
-    ) -> Result<Option<Arc<Definition>>, HistoryError> {
-        let spans = self.spans().all;
-        let span = spans.into_iter().find(|span| span.after < revision && span.upto >= revision);
-        let Some(span) = span else { return Ok(None) };
+    ) -> Result<Arc<Definition>, HistoryError> {
         let subject = Subject::Definition(key.into());
-        let change = SegmentLookup::new(self, span, &subject).change_at(revision)?;
-        match HistoryEntry::of(change, &subject).map(|entry| entry.after) {
-            Some(AfterImage::Definition(definition)) => Ok(Some(definition)),
-            Some(AfterImage::Deleted | AfterImage::Config(_)) | None => Ok(None),
+        match HistoryEntry::of(self.change_of(&subject, revision)?, &subject).map(|entry| entry.after) {
+            Some(AfterImage::Definition(definition)) => Ok(definition),
+            Some(AfterImage::Deleted | AfterImage::Config(_)) | None => Err(no_change_at(revision)),
         }
     }
 

@@ -10,7 +10,7 @@ use std::{fs::File, path::Path, sync::Arc};
 
 use super::{
     conversion,
-    format::{DEFINITIONS_BEFORE_LEVEL, Encoder, Segment, StoredChange, StoredEdit},
+    format::{Encoder, Segment, StoredChange, StoredEdit},
     query::HistoryError,
     reader::scan_from,
     segment_index::{Index, Subject},
@@ -30,16 +30,11 @@ const EXPORT_BYTES: u64 = 4 << 20;
 
 impl History {
     /// The changes after a revision, up to and including another or as many as one message holds, as a sealed
-    /// segment for [`Self::import`], as the cluster's feature `level` stores it. Blocking.
+    /// segment for [`Self::import`]. Blocking.
     ///
     /// # Errors
     /// When the range is not on this node, or the disk fails.
-    pub fn export(
-        self: &Arc<Self>,
-        after: Revision,
-        upto: Revision,
-        level: u32,
-    ) -> Result<Vec<u8>, HistoryError> {
+    pub fn export(self: &Arc<Self>, after: Revision, upto: Revision) -> Result<Vec<u8>, HistoryError> {
         let memory = "writing to memory does not fail";
         let mut encoder = Encoder::new(Vec::new(), after, &AtRest::default()).expect(memory);
         let mut index = Index::default();
@@ -53,7 +48,7 @@ impl History {
                 ended = false;
                 break;
             }
-            self.embed_replaced(&mut change, after, level)?;
+            self.embed_replaced(&mut change, after)?;
             index.add(&change, encoder.bytes);
             encoder.change(&change).expect(memory);
             if change.revision == upto {
@@ -68,12 +63,7 @@ impl History {
 
     /// Embeds the records that a change replaced and that are older than its segment, which begins after
     /// `segment_after`.
-    fn embed_replaced(
-        &self,
-        change: &mut StoredChange,
-        segment_after: Revision,
-        level: u32,
-    ) -> Result<(), HistoryError> {
+    fn embed_replaced(&self, change: &mut StoredChange, segment_after: Revision) -> Result<(), HistoryError> {
         for edit in &mut change.edits {
             match edit {
                 StoredEdit::Config { definition, key, before: Some(before), after }
@@ -84,12 +74,10 @@ impl History {
                     *edit = StoredEdit::ConfigWithBefore { definition, before, after: after.take() };
                 }
                 StoredEdit::Definition { key, before: Some(before), after, .. }
-                    if *before <= segment_after && level >= DEFINITIONS_BEFORE_LEVEL =>
+                    if *before <= segment_after =>
                 {
-                    // What replaced it at level 1 may have outlived it.
-                    if let Some(before) = self.definition_written_at(key.as_str(), *before)? {
-                        *edit = StoredEdit::DefinitionWithBefore { before, after: after.take() };
-                    }
+                    let before = self.definition_written_at(key.as_str(), *before)?;
+                    *edit = StoredEdit::DefinitionWithBefore { before, after: after.take() };
                 }
                 StoredEdit::Definition { .. }
                 | StoredEdit::DefinitionWithBefore { .. }
@@ -170,7 +158,7 @@ mod tests {
         writer.write(&change(41)).unwrap();
         writer.flush().unwrap();
         let history = writer.history();
-        let segment = whole.history().export(5, 40, 2).unwrap();
+        let segment = whole.history().export(5, 40).unwrap();
         for byte in (0..segment.len()).step_by(7) {
             let mut damaged = segment.clone();
             damaged[byte] ^= 1;
@@ -203,7 +191,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut writer = written(directory.path(), 1..=5);
         writer.skip_to(40).unwrap();
-        assert!(matches!(writer.history().export(3, 40, 2), Err(HistoryError::Gap { .. })));
-        assert!(writer.history().export(3, 5, 2).is_ok());
+        assert!(matches!(writer.history().export(3, 40), Err(HistoryError::Gap { .. })));
+        assert!(writer.history().export(3, 5).is_ok());
     }
 }

@@ -56,14 +56,6 @@ pub enum UndoError {
     /// The history can't be read.
     #[error(transparent)]
     History(#[from] HistoryError),
-    /// A definition was replaced while the cluster was at feature level 1, whose history does not retain what it was.
-    #[error("what definition `{key}` was before revision {revision} was not retained")]
-    NotRetained {
-        /// The definition's key.
-        key: Key,
-        /// The revision that replaced it.
-        revision: Revision,
-    },
     /// Who asked does not need it any more, or may not have so much.
     #[error("given up")]
     GivenUp,
@@ -160,7 +152,6 @@ impl Pass<'_> {
     /// Takes back what a change did to records that none before it touched. The bytes of what was embedded.
     fn add(&mut self, history: &History, change: StoredChange) -> Result<u64, UndoError> {
         self.undo.changes += 1;
-        let revision = change.revision;
         let mut bytes = 0;
         for edit in change.edits {
             match edit {
@@ -168,14 +159,8 @@ impl Pass<'_> {
                     if !self.is_new_definition(id, &key) {
                         continue;
                     }
-                    let replaced = match before {
-                        None => None,
-                        Some(before) => {
-                            let found = history.definition_written_at(key.as_str(), before)?;
-                            let not_retained = || UndoError::NotRetained { key: key.clone(), revision };
-                            Some(found.ok_or_else(not_retained)?)
-                        }
-                    };
+                    let written = |before| history.definition_written_at(key.as_str(), before);
+                    let replaced = before.map(written).transpose()?;
                     bytes += BYTES_PER_RECORD + replaced.as_deref().map_or(0, definition_bytes);
                     self.undo.definitions.insert(key, replaced);
                 }

@@ -96,8 +96,8 @@ impl Trees {
             })?;
             let logical = rows.bytes;
             rows.builder.compaction_revision(checkpoint.compaction_revision);
-            rows.builder.feature_level(checkpoint.level.feature_level);
-            rows.builder.root_disabled(checkpoint.level.root_disabled);
+            rows.builder.feature_level(checkpoint.feature_level);
+            rows.builder.root_disabled(checkpoint.root_disabled);
             let state = rows
                 .builder
                 .finish(checkpoint.revision, checkpoint.last_at)

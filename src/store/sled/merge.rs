@@ -339,12 +339,13 @@ mod tests {
     fn pending(revision: Revision) -> Pending {
         let position = Position { index: revision, raft_meta: Vec::new() };
         let checkpoint = Checkpoint {
+            feature_level: 1,
             position,
             revision,
             last_at: Timestamp(revision),
             digest: 0,
             compaction_revision: 0,
-            level: Default::default(),
+            root_disabled: false,
         };
         Pending { checkpoint, changes: vec![Arc::new(change(revision))], state: None }
     }

@@ -52,8 +52,7 @@ impl Summary {
     fn of(state: &State, header: Header, path: &Path) -> Result<Self, StoreError> {
         let metadata =
             fs::metadata(path).map_err(io(format!("can't read the size of {}", path.display())))?;
-        let Header { position, revision, definitions, configs, requests, digest, level, .. } = header;
-        let feature_level = level.feature_level;
+        let Header { position, revision, definitions, configs, requests, digest, feature_level, .. } = header;
         let (access_keys, bytes) = (state.access_keys().count() as u64, metadata.len());
         Ok(Self {
             revision,

@@ -1,15 +1,13 @@
 //! The format of a snapshot file: one whole state, in blocks with a checksum each.
 //!
 //! ```text
-//! frame 0          `CONCSNAP` · header (postcard): format, position, revision, time, counts, digest, compaction
-//!                  revision; in format 3 also the feature level, the number of access keys and whether root is disabled
+//! frame 0          `CONCSNAP` · header (postcard): format, feature level, position, revision, time, counts, digest,
+//!                  compaction revision, whether root is disabled
 //! frames 1..n      01 · length of the block `u32le` · the block, compressed; a block holds whole records:
 //!                  a definition, then its configs ascending by key; after all of them the requests, oldest first;
-//!                  in format 3 then the access keys, ascending by id
+//!                  then the access keys, ascending by id
 //! last frame       02 · blocks `u64le` · records `u64le` · checksum of the blocks' checksums `u32le`
 //! ```
-//!
-//! A state of feature level 1 is written in format 2, which the first version reads; any other in format 3.
 //!
 //! The order of the records is fixed, so that equal states at one position give equal files.
 //!
@@ -368,7 +366,7 @@ fn without_requests(state: &State) -> Option<State> {
 
 /// The feature level of the state in a file.
 pub(crate) fn feature_level_of(path: &Path, at_rest: &AtRest) -> Result<u32, StoreError> {
-    Ok(Reader::open(path, at_rest)?.header.level.feature_level)
+    Ok(Reader::open(path, at_rest)?.header.feature_level)
 }
 
 /// Reads the state of a file, validated by the digest that the header names.
@@ -401,8 +399,8 @@ fn state_of(mut reader: Reader) -> Result<(State, Header), StoreError> {
     }
     let header = &reader.header;
     builder.compaction_revision(header.compaction_revision);
-    builder.feature_level(header.level.feature_level);
-    builder.root_disabled(header.level.root_disabled);
+    builder.feature_level(header.feature_level);
+    builder.root_disabled(header.root_disabled);
     let state = builder.finish(header.revision, header.last_at).map_err(|error| reader.damaged(&error.0))?;
     if state.digest() != header.digest {
         return Err(reader.damaged("its records have another digest than its header"));

@@ -24,19 +24,12 @@ pub(in crate::model::schema) fn reference_keywords(draft: Draft) -> &'static [&'
     if draft == Draft::Draft201909 { &["$ref", "$recursiveRef"] } else { &["$ref", "$dynamicRef"] }
 }
 
-fn level_1_reference_keywords(draft: Draft) -> &'static [&'static str] {
-    if draft < Draft::Draft201909 { &["$ref"] } else { &["$ref", "$dynamicRef", "$recursiveRef"] }
-}
-
-/// The references of a subschema. The keywords of other drafts are none; without `is_wide`, those of 2019-09 and 2020-12
-/// both are, as in version 0.1.
+/// The references of a subschema. The keywords of other drafts are none.
 pub(super) fn references(
     map: &Map<String, Value>,
     draft: Draft,
-    is_wide: bool,
 ) -> impl Iterator<Item = (&'static str, &str)> {
-    let keywords = if is_wide { reference_keywords(draft) } else { level_1_reference_keywords(draft) };
-    keywords.iter().filter_map(|keyword| Some((*keyword, map.get(*keyword)?.as_str()?)))
+    reference_keywords(draft).iter().filter_map(|keyword| Some((*keyword, map.get(*keyword)?.as_str()?)))
 }
 
 /// The subschemas of a subschema, by the keywords of all drafts at once; booleans cost nothing and are left out.

@@ -3,11 +3,11 @@
 use serde_json::json;
 
 use super::*;
-use crate::model::schema::{Formats, Schema, SchemaRules};
+use crate::model::schema::{Formats, Schema};
 
 /// The secret places of data, as JSON pointers.
 fn found(schema: &Value, data: &Value) -> Vec<String> {
-    let schema = Schema::compile(schema, SchemaRules::of_stored(Formats::Asserted))
+    let schema = Schema::compile(schema, Formats::Asserted)
         .unwrap_or_else(|violations| panic!("{schema}: {violations:?}"));
     let mut all = Vec::new();
     if let Some(secrets) = schema.secrets() {
@@ -36,10 +36,7 @@ fn a_schema_without_a_mark_has_no_secret_places() {
         json!({"default": {"x-concord-secret": true}, "properties": {"x-concord-secret": {}}}),
         json!({"propertyNames": {"x-concord-secret": true}}),
     ] {
-        assert!(
-            Schema::compile(&schema, SchemaRules::of_stored(Formats::Asserted)).unwrap().secrets().is_none(),
-            "{schema}"
-        );
+        assert!(Schema::compile(&schema, Formats::Asserted).unwrap().secrets().is_none(), "{schema}");
     }
 }
 
@@ -121,7 +118,7 @@ fn a_mark_counts_wherever_its_subschema_applies() {
 fn a_place_knows_what_is_above_and_below_it() {
     let schema =
         json!({"properties": {"db": {"properties": {"login": {"x-concord-secret": true}}}, "n": {}}});
-    let schema = Schema::compile(&schema, SchemaRules::of_stored(Formats::Asserted)).unwrap();
+    let schema = Schema::compile(&schema, Formats::Asserted).unwrap();
     let secrets = schema.secrets().unwrap();
     let at =
         |names: &[&str]| secrets.at(&names.iter().map(|name| LocSegment::from(*name)).collect::<Vec<_>>());
@@ -139,7 +136,7 @@ fn a_visit_ends_and_what_is_left_counts_as_secret() {
         .map(|n| json!({"items": {"minimum": n, "properties": {"s": {"x-concord-secret": true}}}}))
         .collect();
     let schema = json!({"properties": {"l": {"anyOf": variants}}});
-    let schema = Schema::compile(&schema, SchemaRules::of_stored(Formats::Asserted)).unwrap();
+    let schema = Schema::compile(&schema, Formats::Asserted).unwrap();
     let secrets = schema.secrets().unwrap();
     let data = json!({"l": vec![json!({}); 100_000]});
     let bytes = data.to_string().len();
@@ -170,7 +167,7 @@ fn a_pattern_that_backtracks_names_secret_members() {
     let not_named = json!({"patternProperties": {SLOW: {}}, "additionalProperties": mark});
     assert_eq!(found(&not_named, &data), [format!("/{name}"), "/x".to_owned()]);
     let narrow = json!({"patternProperties": {SLOW: {"x-concord-secret": true, "type": "string"}}});
-    let compiled = Schema::compile(&narrow, SchemaRules::of_stored(Formats::Asserted)).unwrap();
+    let compiled = Schema::compile(&narrow, Formats::Asserted).unwrap();
     let violations = compiled.check(&json!({&name: 2})).unwrap_err();
     assert!(violations[0].msg.contains("2000 steps"), "{violations:?}");
     assert!(violations.iter().all(|violation| !violation.msg.contains(&name)), "{violations:?}");
@@ -183,7 +180,7 @@ fn many_names_of_patterns_that_backtrack_end_a_visit() {
         .map(|n| (format!("^(?=x{n})"), json!({"properties": {"s": {"x-concord-secret": true}}})))
         .collect();
     let schema = json!({"properties": {"m": {"patternProperties": patterns}}});
-    let schema = Schema::compile(&schema, SchemaRules::of_stored(Formats::Asserted)).unwrap();
+    let schema = Schema::compile(&schema, Formats::Asserted).unwrap();
     let secrets = schema.secrets().unwrap();
     let names = |count: usize| (0..count).map(|n| (format!("k{n}"), json!(1))).collect::<Value>();
     let visited = |data: &Value| {
@@ -206,7 +203,7 @@ fn the_hints_of_formats_and_steps_are_at_open_places_alone() {
         "secret_slow": {"x-concord-secret": true, "pattern": SLOW},
         "open_slow": {"pattern": SLOW}
     }});
-    let schema = Schema::compile(&schema, SchemaRules::of_stored(Formats::Asserted)).unwrap();
+    let schema = Schema::compile(&schema, Formats::Asserted).unwrap();
     let text = |data: Value, at: &str| {
         let violations = schema.check(&data).unwrap_err();
         let found = violations.iter().find(|violation| violation.loc == [LocSegment::from(at)]);
@@ -235,7 +232,7 @@ fn violations_do_not_quote_secret_values() {
         },
         "anyOf": [{"required": ["never"]}]
     });
-    let schema = Schema::compile(&schema, SchemaRules::of_stored(Formats::Asserted)).unwrap();
+    let schema = Schema::compile(&schema, Formats::Asserted).unwrap();
     let data = json!({"pin": "hunter2", "box": {"hunter3": "hunter4", "hunter5": "hunter6"}, "db": {"pw": "hunter7", "x": 1}, "open": "seen"});
     let violations = schema.check(&data).unwrap_err();
     let text = format!("{violations:?}");
@@ -250,7 +247,7 @@ fn violations_do_not_quote_secret_values() {
 #[test]
 fn a_schema_that_compares_secret_values_is_known() {
     let compared = |schema: Value| {
-        let schema = Schema::compile(&schema, SchemaRules::of_stored(Formats::Asserted))
+        let schema = Schema::compile(&schema, Formats::Asserted)
             .unwrap_or_else(|violations| panic!("{schema}: {violations:?}"));
         schema.secrets().is_some_and(SecretPlaces::are_compared)
     };

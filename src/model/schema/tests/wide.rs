@@ -1,13 +1,7 @@
-//! What is admitted from feature level 2 on: recursive unions, larger patterns, patterns that backtrack, asserted formats,
-//! references to the drafts' meta-schemas.
+//! What costs more than its size tells, and is admitted: recursive unions, larger patterns, patterns that backtrack,
+//! asserted formats, references to the drafts' meta-schemas.
 
 use super::*;
-
-const WIDE: SchemaRules = SchemaRules { formats: Formats::Asserted, level: 2 };
-
-fn wide(schema: &Value) -> Schema {
-    Schema::compile(schema, WIDE).unwrap_or_else(|violations| panic!("{schema}: {violations:?}"))
-}
 
 /// A tree of conditions, as Pydantic writes them: three kinds of nodes that recurse through members of the same name.
 fn rules() -> Value {
@@ -36,8 +30,7 @@ fn nested(depth: usize) -> Value {
 
 #[test]
 fn a_recursive_union_is_admitted_and_its_data_are_bounded_by_what_a_check_takes() {
-    assert!(Schema::compile(&rules(), LEVEL_1).is_err());
-    let schema = wide(&rules());
+    let schema = compiled(&rules());
     for depth in 0..9 {
         schema.check(&nested(depth)).unwrap();
     }
@@ -46,7 +39,9 @@ fn a_recursive_union_is_admitted_and_its_data_are_bounded_by_what_a_check_takes(
     let violations = schema.check(&nested(30)).unwrap_err();
     assert!(violations[0].msg.contains("evaluations"), "{violations:?}");
     // A self-application stays refused: no data could be checked.
-    assert!(Schema::compile(&json!({"anyOf": [{"$ref": "#"}, {"type": "null"}]}), WIDE).is_err());
+    assert!(
+        Schema::compile(&json!({"anyOf": [{"$ref": "#"}, {"type": "null"}]}), Formats::Asserted).is_err()
+    );
 }
 
 #[test]
@@ -57,9 +52,7 @@ fn everyday_patterns_are_admitted() {
         (r"^\S{1,500}$", "x".into(), "x y".into()),
         (r"^\p{L}{1,100}$", "Łódź".into(), "7".into()),
     ] {
-        let schema = json!({"pattern": pattern});
-        assert!(Schema::compile(&schema, LEVEL_1).is_err(), "{pattern}");
-        let schema = wide(&schema);
+        let schema = compiled(&json!({"pattern": pattern}));
         assert!(schema.accepts(&good.into()) && !schema.accepts(&bad.into()), "{pattern}");
     }
 }
@@ -73,20 +66,18 @@ fn patterns_that_look_around_are_admitted_and_end_after_some_steps() {
         (r"^(?=.{1,253}\.?$)[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?(?:\.[a-z0-9]+)*$", "a.example", "-a"),
         (r"^(a|b)\1$", "aa", "ab"),
     ] {
-        let schema = json!({"properties": {"v": {"type": "string", "pattern": pattern}}});
-        assert!(Schema::compile(&schema, LEVEL_1).is_err(), "{pattern}");
-        let schema = wide(&schema);
+        let schema = compiled(&json!({"properties": {"v": {"type": "string", "pattern": pattern}}}));
         assert!(schema.accepts(&json!({"v": good})), "{pattern} {good}");
         assert!(!schema.accepts(&json!({"v": bad})), "{pattern} {bad}");
     }
-    let doubling = wide(&json!({"items": {"pattern": r"^(?=a)(a|aa|a\B)+$"}}));
+    let doubling = compiled(&json!({"items": {"pattern": r"^(?=a)(a|aa|a\B)+$"}}));
     let violations = doubling.check(&json!(["a".repeat(60) + "b"])).unwrap_err();
     assert!(violations[0].msg.contains("steps"), "{violations:?}");
     let many = json!(vec!["a".repeat(60) + "b"; 100_000]);
     assert!(doubling.check(&many).unwrap_err()[0].msg.contains("evaluations"));
-    wide(&json!({"patternProperties": {"^(?!x)": {"type": "integer"}}}));
+    compiled(&json!({"patternProperties": {"^(?!x)": {"type": "integer"}}}));
     let long = format!("(?=a){}", "a".repeat(5000));
-    assert!(Schema::compile(&json!({"pattern": long}), WIDE).is_err());
+    assert!(Schema::compile(&json!({"pattern": long}), Formats::Asserted).is_err());
 }
 
 #[test]
@@ -99,16 +90,14 @@ fn formats_are_asserted_in_every_draft_unless_switched_off() {
             old => schema["$schema"] = format!("http://json-schema.org/{old}").into(),
         }
         let bad = json!({"m": "nobody", "u": "anything"});
-        let violations = wide(&schema).check(&bad).unwrap_err();
+        let violations = compiled(&schema).check(&bad).unwrap_err();
         assert_eq!(violations.len(), 1, "{draft}");
         assert_eq!(pointer(&violations[0]), "/m");
         assert!(violations[0].msg.contains("format_assertion"), "{violations:?}");
-        let off = Schema::compile(&schema, SchemaRules { formats: Formats::Annotated, level: 2 }).unwrap();
+        let off = Schema::compile(&schema, Formats::Annotated).unwrap();
         assert!(off.accepts(&bad), "{draft}");
-        let is_old = draft.starts_with("draft-0");
-        assert_eq!(compiled(&schema).accepts(&bad), !is_old, "{draft}: as feature level 1 has it");
     }
-    let regex = wide(&json!({"format": "regex"}));
+    let regex = compiled(&json!({"format": "regex"}));
     assert!(regex.accepts(&"^a{1,9}(?=b)$".into()) && !regex.accepts(&"a(".into()));
     assert!(!regex.accepts(&"(?<a>x)".repeat(200_000).into()));
 }
@@ -121,38 +110,36 @@ fn a_reference_to_a_meta_schema_is_resolved_without_fetching_it() {
         "https://json-schema.org/draft/2020-12/schema",
         "https://json-schema.org/draft/2019-09/schema",
     ] {
-        let schema = json!({"properties": {"s": {"$ref": uri}}});
-        assert!(Schema::compile(&schema, LEVEL_1).is_err(), "{uri}");
-        let schema = wide(&schema);
+        let schema = compiled(&json!({"properties": {"s": {"$ref": uri}}}));
         assert!(schema.accepts(&json!({"s": {"type": "string", "properties": {"a": {}}}})), "{uri}");
         assert!(!schema.accepts(&json!({"s": {"properties": {"a": {"type": 7}}}})), "{uri}");
     }
     for uri in ["http://example.com/other", "http://json-schema.org/draft-09/schema#"] {
-        assert!(Schema::compile(&json!({"$ref": uri}), WIDE).is_err(), "{uri}");
+        assert!(Schema::compile(&json!({"$ref": uri}), Formats::Asserted).is_err(), "{uri}");
     }
 }
 
 #[test]
 fn references_whose_text_is_no_uri_are_followed() {
-    let schema = wide(&json!({
+    let schema = compiled(&json!({
         "definitions": {"Page<Item>": {"type": "string"}}, "$defs": {"Größe": {"type": "integer"}},
         "properties": {"a": {"$ref": "#/definitions/Page<Item>"}, "b": {"$ref": "#/$defs/Größe"}}
     }));
     assert!(schema.accepts(&json!({"a": "x", "b": 1})));
     assert_eq!(places(&schema, &json!({"a": 1, "b": "x"})), ["/a", "/b"]);
-    let nowhere = Schema::compile(&json!({"$ref": "#/$defs/ä"}), WIDE).unwrap_err();
+    let nowhere = Schema::compile(&json!({"$ref": "#/$defs/ä"}), Formats::Asserted).unwrap_err();
     assert!(nowhere[0].msg.contains("leads nowhere"), "{nowhere:?}");
-    assert!(Schema::compile(&json!({"$ref": "#/$defs/ä", "$defs": {"ä": {}}}), LEVEL_1).is_err());
 }
 
 #[test]
 fn a_remote_reference_is_called_one_also_with_a_fragment() {
     for remote in ["http://example.com/x", "http://example.com/x#/a", "x.json#a"] {
-        let violations = Schema::compile(&json!({"properties": {"s": {"$ref": remote}}}), WIDE).unwrap_err();
+        let violations =
+            Schema::compile(&json!({"properties": {"s": {"$ref": remote}}}), Formats::Asserted).unwrap_err();
         assert!(violations[0].msg.contains("nothing is ever fetched"), "{remote}: {violations:?}");
     }
     let local = json!({"$id": "http://example.com/r", "$defs": {"a": {"$id": "a"}}, "$ref": "a#/nowhere"});
-    let violations = Schema::compile(&local, WIDE).unwrap_err();
+    let violations = Schema::compile(&local, Formats::Asserted).unwrap_err();
     assert!(violations[0].msg.contains("leads nowhere"), "{violations:?}");
 }
 
@@ -161,8 +148,6 @@ fn the_reference_keyword_of_another_draft_is_none() {
     let draft = |name: &str| format!("https://json-schema.org/draft/{name}/schema");
     for (name, keyword) in [("2019-09", "$dynamicRef"), ("2020-12", "$recursiveRef")] {
         let schema = json!({"$schema": draft(name), "properties": {"s": {keyword: "#x"}}});
-        assert!(wide(&schema).accepts(&json!({"s": 1})));
-        // Version 0.1 looks for the anchor, and a recursive reference is to the whole.
-        assert_eq!(Schema::compile(&schema, LEVEL_1).is_err(), keyword == "$dynamicRef", "{name}");
+        assert!(compiled(&schema).accepts(&json!({"s": 1})), "{name}");
     }
 }

@@ -10,12 +10,12 @@ use tokio::{
 use bytes::Bytes;
 
 use super::*;
-use crate::service::forward::wire::encode_part;
+use crate::peer::codec::decode;
+use crate::service::forward::wire::{WireAnswer, encode_part};
 use crate::{
     model::{command::Expect, document::Document},
     peer::{
         client::Secrets,
-        fallback::UNKNOWN_CALL,
         identity::{FORMAT, Identity},
     },
     service::{
@@ -45,17 +45,11 @@ struct Leader {
     /// The number of writes of each call.
     calls: Arc<Mutex<Vec<usize>>>,
     may_answer: Arc<Semaphore>,
-    /// Whether it knows `writes` alone.
-    is_older: bool,
 }
 
 impl Leader {
     async fn start() -> (Self, Member) {
-        Self::of_version(false).await
-    }
-
-    async fn of_version(is_older: bool) -> (Self, Member) {
-        let leader = Self { calls: Arc::default(), may_answer: Arc::new(Semaphore::new(0)), is_older };
+        let leader = Self { calls: Arc::default(), may_answer: Arc::new(Semaphore::new(0)) };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let peer_addr = listener.local_addr().unwrap().to_string();
         let serving = leader.clone();
@@ -71,22 +65,17 @@ impl Leader {
     /// As much HTTP as the calls of a node need.
     async fn serve(self, stream: TcpStream) {
         let mut stream = BufStream::new(stream);
-        let (mut line, mut length, mut is_each) = (String::new(), 0, false);
+        let (mut line, mut length) = (String::new(), 0);
         while stream.read_line(&mut line).await.is_ok_and(|read| read > 0) {
             let header = std::mem::take(&mut line).to_ascii_lowercase();
             if let Some(value) = header.strip_prefix("content-length:") {
                 length = value.trim().parse().unwrap();
             }
-            if header.starts_with("post ") {
-                is_each = header.starts_with("post /peer/writes-each ");
-            }
             if header == "\r\n" {
                 let mut body = vec![0; length];
                 stream.read_exact(&mut body).await.unwrap();
-                let is_refused = is_each && self.is_older;
-                let answer = if is_refused { UNKNOWN_CALL.into() } else { self.answer(&body, is_each).await };
-                let status = if is_refused { "404 Not Found" } else { "200 OK" };
-                let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n", answer.len());
+                let answer = self.answer(&body).await;
+                let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", answer.len());
                 // The caller may have hung up.
                 let _gone = stream.write_all(&[head.as_bytes(), &answer].concat()).await;
                 let _gone = stream.flush().await;
@@ -94,7 +83,7 @@ impl Leader {
         }
     }
 
-    async fn answer(&self, body: &[u8], is_each: bool) -> Bytes {
+    async fn answer(&self, body: &[u8]) -> Bytes {
         let requests: Vec<WireRequest<'static>> = decode(body).unwrap();
         self.calls.lock().unwrap().push(requests.len());
         self.may_answer.acquire().await.unwrap().forget();
@@ -104,9 +93,6 @@ impl Leader {
             WireAnswer::Retry(key.clone())
         };
         let answers = requests.into_iter().map(key);
-        if !is_each {
-            return encode(&answers.collect::<Vec<_>>());
-        }
         // In reverse and one by one.
         let mut parts: Vec<Bytes> = (0..).zip(answers).map(|answer| encode_part(&vec![answer])).collect();
         parts.reverse();
@@ -119,24 +105,6 @@ impl Leader {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
-}
-
-#[tokio::test]
-async fn a_call_has_more_writes_once_no_member_is_older() {
-    let (leader, member) = Leader::start().await;
-    let (batcher, peers) = (Arc::new(Batcher::default()), peers());
-    peers.set_feature_level(LEVEL_MIN + 1);
-    leader.may_answer.add_permits(1000);
-    let deadline = Instant::now() + TEST_TIMEOUT;
-    let sends = (0..2 * BATCH_WRITES_MAX).map(|n| {
-        let (batcher, peers, member) = (Arc::clone(&batcher), Arc::clone(&peers), member.clone());
-        async move { batcher.send(&peers, &member, &Arc::new(request(&n.to_string())), deadline).await }
-    });
-    join_all(sends).await;
-    let calls = leader.calls.lock().unwrap().clone();
-    assert_eq!(calls.iter().sum::<usize>(), 2 * BATCH_WRITES_MAX, "each is sent once");
-    assert!(calls.iter().all(|writes| *writes <= BATCH_WRITES_MAX), "{calls:?}");
-    assert!(calls.iter().any(|writes| *writes > BATCH_WRITES_MAX_BEFORE), "{calls:?}");
 }
 
 #[tokio::test]
@@ -154,7 +122,7 @@ async fn many_writes_share_few_calls_and_each_gets_its_own_answer() {
     }
     let calls = leader.calls.lock().unwrap().clone();
     assert_eq!(calls.iter().sum::<usize>(), 300, "each is sent once");
-    assert!(calls.len() <= 12 && calls.iter().all(|writes| *writes <= BATCH_WRITES_MAX_BEFORE), "{calls:?}");
+    assert!(calls.len() <= 12 && calls.iter().all(|writes| *writes <= BATCH_WRITES_MAX), "{calls:?}");
     // The tasks that make calls end once nobody joins.
     let counts = || batcher.queues().get(&1).map(|queue| (queue.calls, queue.waiting.len()));
     let ended = async {
@@ -166,21 +134,7 @@ async fn many_writes_share_few_calls_and_each_gets_its_own_answer() {
 }
 
 #[tokio::test]
-async fn a_leader_of_an_older_version_is_asked_as_it_knows_it() {
-    let (leader, member) = Leader::of_version(true).await;
-    let (batcher, peers) = (Arc::new(Batcher::default()), peers());
-    leader.may_answer.add_permits(1000);
-    let deadline = Instant::now() + TEST_TIMEOUT;
-    for n in 0..3 {
-        let attempt = batcher.send(&peers, &member, &Arc::new(request(&n.to_string())), deadline).await;
-        assert_eq!(attempt, Err(AttemptError::Retry(n.to_string())));
-    }
-    assert_eq!(*leader.calls.lock().unwrap(), [1, 1, 1], "each is sent once");
-    assert!(peers.lacks(1, Call::WritesEach) && !peers.lacks(2, Call::WritesEach));
-}
-
-#[tokio::test]
-async fn another_404_is_not_taken_for_an_older_version() {
+async fn a_write_that_was_refused_with_404_was_certainly_not_made() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let peer_addr = listener.local_addr().unwrap().to_string();
     let member = Member { id: 1, api_addr: String::new(), peer_addr };
@@ -205,7 +159,6 @@ async fn another_404_is_not_taken_for_an_older_version() {
     let (batcher, peers) = (Arc::new(Batcher::default()), peers());
     let attempt = batcher.send(&peers, &member, &Arc::new(request("k")), Instant::now() + TEST_TIMEOUT).await;
     assert!(matches!(&attempt, Err(AttemptError::Retry(_))), "{attempt:?}");
-    assert!(!peers.lacks(1, Call::WritesEach));
 }
 
 #[tokio::test]
@@ -266,9 +219,8 @@ async fn a_batch_is_no_larger_than_the_leader_parses_inline() {
     };
     let (waiting, _answered): (VecDeque<_>, Vec<_>) = (0..40).map(write).unzip();
     batcher.queues().insert(0, Queue { calls: 1, waiting, last_number: 40, ..Queue::default() });
-    let calls: Vec<usize> = std::iter::from_fn(|| batcher.next_batch(0, BATCH_WRITES_MAX))
-        .map(|(batch, _)| batch.len())
-        .collect();
+    let calls: Vec<usize> =
+        std::iter::from_fn(|| batcher.next_batch(0)).map(|(batch, _)| batch.len()).collect();
     let most = INLINE_PARSE_BYTES_MAX / BATCHED_WRITE_BYTES_MAX;
     assert_eq!(calls, [most, most, 40 - 2 * most]);
 }

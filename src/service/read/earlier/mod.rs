@@ -296,7 +296,6 @@ impl Weighed<'_> {
 fn no_past(error: UndoError, refused: Option<Refusal>) -> NotMade {
     match error {
         UndoError::GivenUp => refused.unwrap_or_else(late).into(),
-        UndoError::NotRetained { .. } => Refusal::Expired(error.to_string()).into(),
         UndoError::History(HistoryError::Compacted { compaction_revision }) => {
             Service::compacted(compaction_revision).into()
         }

@@ -18,9 +18,8 @@ fn grants(text: &[(&[Verb], &str)]) -> Grants {
     Grants(text.iter().map(grant).collect())
 }
 
-fn state(keys: Vec<AccessKey>, level: u32, root_disabled: bool) -> State {
+fn state(keys: Vec<AccessKey>, root_disabled: bool) -> State {
     let mut builder = Builder::new();
-    builder.feature_level(level);
     builder.root_disabled(root_disabled);
     keys.into_iter().for_each(|key| builder.access_key(key).unwrap());
     builder.finish(100, Timestamp(100)).unwrap()
@@ -47,7 +46,7 @@ fn at(state: &State, principal: Principal, write: Write, now: u64) -> Result<Jud
 fn the_leader_judges_by_the_key_that_its_state_has() {
     let mut writer = key(1);
     writer.grants = grants(&[(&[Verb::Write], "billing.*")]);
-    let state_now = state(vec![writer.clone()], 2, false);
+    let state_now = state(vec![writer.clone()], false);
     let judged = at(&state_now, named(&writer), delete("billing.eu"), 0).unwrap();
     assert_eq!(judged.key, Some(KeyUse { id: writer.id.clone(), revision: 1, secret: 1 }));
     let forbidden = Refusal::Forbidden { verb: Verb::Write, operation: None };
@@ -60,7 +59,7 @@ fn the_leader_judges_by_the_key_that_its_state_has() {
     stronger.grants = grants(&[(&[Verb::Write], "*")]);
     let principal = Principal::of_key(Arc::new(stronger), 1);
     assert!(at(&state_now, principal, delete("other"), 0).is_err());
-    let gone = state(vec![], 2, false);
+    let gone = state(vec![], false);
     assert_eq!(at(&gone, named(&writer), delete("billing.eu"), 0).unwrap_err(), Refusal::KeyEnded);
 }
 
@@ -70,7 +69,7 @@ fn a_key_a_secret_and_the_root_key_end() {
     ending.grants = grants(&[(&[Verb::Write], "*")]);
     ending.expires_at = Some(Timestamp(50));
     ending.secrets.insert(0, KeySecret { sha256: [1; 32], made: 0, until: Some(Timestamp(20)) });
-    let state_now = state(vec![ending.clone()], 2, false);
+    let state_now = state(vec![ending.clone()], false);
     let judged = |secret, now| {
         at(&state_now, Principal::named(ending.id.as_str(), secret), delete("d"), now)
             .map(|judged| judged.key.is_some())
@@ -80,12 +79,12 @@ fn a_key_a_secret_and_the_root_key_end() {
     assert_eq!(judged(2, 0), Err(Refusal::KeyEnded));
     let root = |state: &State| at(state, Principal::root(), delete("d"), 0).map(|judged| judged.key);
     assert_eq!(root(&state_now), Ok(None));
-    assert_eq!(root(&state(vec![], 2, true)), Err(Refusal::KeyEnded));
+    assert_eq!(root(&state(vec![], true)), Err(Refusal::KeyEnded));
 }
 
 #[test]
 fn a_node_may_only_say_what_is_its_own() {
-    let state_now = state(vec![], 2, true);
+    let state_now = state(vec![], true);
     let own = Write::Access(AccessWrite::EnableRoot);
     assert_eq!(at(&state_now, Principal::cluster(), own.clone(), 0).unwrap().key, None);
     assert!(at(&state_now, Principal::cluster(), delete("d"), 0).is_err());
@@ -109,7 +108,7 @@ fn a_key_gives_no_longer_life_and_no_larger_quota_than_its_own() {
     let mut manager = key(1);
     manager.grants = grants(&[(&[Verb::Keys, Verb::Read], "*")]);
     (manager.expires_at, manager.quota.requests_per_second) = (Some(Timestamp(1000)), Some(5));
-    let state = state(vec![manager.clone()], 2, false);
+    let state = state(vec![manager.clone()], false);
     let own = manager.id.clone();
     let principal = Principal::of_key(Arc::new(manager), 1);
     let create = |expires_at, requests_per_second| {
@@ -137,7 +136,7 @@ fn a_key_gives_and_manages_only_what_it_has() {
     manager.grants = grants(&[(&[Verb::Keys, Verb::Read, Verb::Write], "billing.*")]);
     weak.grants = grants(&[(&[Verb::Read], "billing.eu")]);
     strong.grants = grants(&[(&[Verb::Read], "*")]);
-    let state_now = state(vec![manager.clone(), weak.clone(), strong.clone()], 2, false);
+    let state_now = state(vec![manager.clone(), weak.clone(), strong.clone()], false);
     let principal = Principal::of_key(Arc::new(manager), 1);
     let forbidden = Err(Refusal::Forbidden { verb: Verb::Keys, operation: None });
     let create = |pattern| AccessWrite::Create {
@@ -174,18 +173,12 @@ fn a_key_gives_and_manages_only_what_it_has() {
     assert_eq!(refused, Err(Rejection::Precondition { current: 2 }.into()));
 }
 
-#[test]
-fn a_cluster_of_level_1_has_no_keys() {
-    let refused = prepared(&state(vec![], 1, false), &Principal::root(), AccessWrite::DisableRoot);
-    assert!(matches!(refused, Err(Refusal::Conflict(text)) if text.contains("feature level 2")));
-}
-
 /// What is prepared names the key so that the log refuses it once the key has changed.
 #[test]
 fn a_judgement_is_bound_to_the_revision_of_the_key() {
     let mut writer = key(1);
     writer.grants = grants(&[(&[Verb::Define], "*")]);
-    let mut state_now = state(vec![writer.clone()], 2, false);
+    let mut state_now = state(vec![writer.clone()], false);
     let judged = at(&state_now, named(&writer), delete("d"), 0);
     assert!(judged.is_err(), "it may define and not write");
     let write = Write::DeleteDefinition { key: "d".into(), expect: Expect::Any, restrict: false };

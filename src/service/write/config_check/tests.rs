@@ -99,11 +99,9 @@ fn done(state: &mut State, operations: Vec<Write>) {
     assert!(matches!(verdict, Verdict::Decided(Ok(_))), "{verdict:?}");
 }
 
-/// A state at level 2 with the definitions and no configs.
+/// A state with the definitions and no configs.
 fn state() -> State {
     let mut state = State::new();
-    let raise = request(Vec::new());
-    apply(&mut state, &raise, Command::RaiseFeatureLevel { to: 2 });
     done(&mut state, DEFINITIONS.map(define).into());
     state
 }
@@ -398,11 +396,4 @@ fn a_batch_has_a_bounded_number_of_checks() {
     let many = |count: usize| Write::Batch((0..count).map(|_| unique("d", &["n"])).collect());
     assert!(check_intake(&many(BATCH_CONFIG_CHECKS_MAX), &limits).is_ok());
     assert!(check_intake(&many(BATCH_CONFIG_CHECKS_MAX + 1), &limits).is_err());
-}
-
-#[test]
-fn a_cluster_of_level_1_is_asked_for_no_such_batch() {
-    let state = State::new();
-    let refused = prepared(&state, &request(vec![unique("d", &[])]));
-    assert!(matches!(&refused, Err(Refusal::Conflict(text)) if text.contains("level 1")), "{refused:?}");
 }

@@ -76,8 +76,6 @@ fn cancel() -> Cancel {
     Cancel::new(CancellationToken::new(), Instant::now() + Duration::from_secs(600))
 }
 
-const LEVEL_1: SchemaRules = SchemaRules { formats: Formats::ByDraft, level: 1 };
-
 fn schema(schema: Option<Value>) -> Scan {
     let schema = schema.map(Document::new);
     Scan::of(
@@ -89,15 +87,15 @@ fn schema(schema: Option<Value>) -> Scan {
             format_assertion: None,
             compiled: Compiled::default(),
         }),
-        LEVEL_1,
+        Formats::Asserted,
     )
     .unwrap()
 }
 
 fn unique(paths: &[&str]) -> Scan {
     let paths = paths.iter().copied().map(String::from).collect();
-    Scan::of(&Write::SetUnique(NewUnique { key: "d".into(), paths, expect: Expect::Present }), LEVEL_1)
-        .unwrap()
+    let write = Write::SetUnique(NewUnique { key: "d".into(), paths, expect: Expect::Present });
+    Scan::of(&write, Formats::Asserted).unwrap()
 }
 
 fn keys(report: &Report) -> Vec<&str> {

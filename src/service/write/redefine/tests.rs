@@ -63,8 +63,6 @@ fn state() -> State {
     state
 }
 
-const LEVEL_1: SchemaRules = SchemaRules { formats: Formats::ByDraft, level: 1 };
-
 #[test]
 fn the_schema_that_the_first_preparation_compiled_serves_later_ones_and_the_scan() {
     let mut state = state();
@@ -78,7 +76,7 @@ fn the_schema_that_the_first_preparation_compiled_serves_later_ones_and_the_scan
     let (key, indexes, expect) = ("d".into(), vec!["n".into()], Expect::Present);
     apply(&mut state, &request(Write::SetIndexes { key, indexes, expect }));
     assert_eq!(read(&state, &set), Some(2));
-    let scan = Scan::of(&set.write, LEVEL_1).unwrap();
+    let scan = Scan::of(&set.write, Formats::Asserted).unwrap();
     // The third reference is the scan's; the others are this one and the write's.
     assert_eq!(Arc::strong_count(&cached), 3);
     drop(scan);
@@ -89,13 +87,13 @@ fn the_schema_that_the_first_preparation_compiled_serves_later_ones_and_the_scan
 fn a_preparation_that_finds_a_compiled_schema_does_not_compile_it() {
     let state = state();
     // A compilation would succeed: this error can only come from the cache.
-    let cached = (LEVEL_1, Err(vec![Violation::new("as it was cached")]));
+    let cached = (Formats::Asserted, Err(vec![Violation::new("as it was cached")]));
     let again = set(Compiled(Arc::new(OnceLock::from(cached))));
     let Err(Refusal::Invalid(Invalid::Violations(violations))) = prepared(&state, &again) else {
         panic!("compiled by the preparation")
     };
     assert_eq!(violations[0].msg, "as it was cached");
-    let Err(Refusal::Internal(text)) = Scan::of(&again.write, LEVEL_1) else {
+    let Err(Refusal::Internal(text)) = Scan::of(&again.write, Formats::Asserted) else {
         panic!("compiled by the check")
     };
     assert!(text.contains("as it was cached"), "{text}");

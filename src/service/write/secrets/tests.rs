@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 use crate::{
     model::{
-        command::{Command, Expect, Proposal, Verdict},
+        command::{Command, Expect, Verdict},
         limits::Limits,
         time::Timestamp,
     },
@@ -17,6 +17,7 @@ use crate::{
             validators::Validators,
         },
     },
+    state::State,
 };
 
 fn blind() -> Principal {
@@ -51,21 +52,9 @@ fn schema() -> Value {
 
 const DATA: &str = r#"{"pw":"hunter2","name":"n","list":[{"token":"t0"},{"token":"t1"}],"box":{"a":"b0"}}"#;
 
-/// A definition `d` with the config `k`, in a cluster of the level.
-fn state(level: u32) -> State {
+/// A definition `d` with the config `k`.
+fn state() -> State {
     let mut state = State::new();
-    if level > 1 {
-        let proposal = Proposal {
-            at: Timestamp(1),
-            by: "root".into(),
-            reason: None,
-            request: None,
-            definition_read: None,
-            command: Command::RaiseFeatureLevel { to: level },
-            key: None,
-        };
-        assert!(matches!(state.apply(1, &proposal).0, Verdict::Decided(Ok(_))));
-    }
     let create = Write::CreateDefinition {
         key: "d".into(),
         indexes: vec!["name".into()],
@@ -88,7 +77,7 @@ fn patch(format: PatchFormat, patch: Value) -> Write {
 
 /// The data that a write of `k` proposes, or what it is refused for.
 fn written(principal: Principal, write: Write) -> Result<Value, String> {
-    match prepared(&state(2), &request(principal, write)) {
+    match prepared(&state(), &request(principal, write)) {
         Ok(Prepared::Propose { command: Command::WriteConfig { data, .. }, .. }) => {
             assert!(!data.contains("$concord-keep"), "{data}");
             Ok(serde_json::from_str(&data).unwrap())
@@ -222,7 +211,7 @@ fn a_patch_tells_nothing_of_a_secret_value() {
 #[test]
 fn the_steps_of_a_batch_are_validated_for_its_caller() {
     let writes = || vec![patch(PatchFormat::Json, json!([{"op": "copy", "from": "/pw", "path": "/name"}]))];
-    let batch = |principal| prepared(&state(2), &request(principal, Write::Batch(writes())));
+    let batch = |principal| prepared(&state(), &request(principal, Write::Batch(writes())));
     assert!(matches!(batch(blind()), Err(Refusal::Invalid(_))));
     assert!(batch(Principal::root()).is_ok());
 }
@@ -247,7 +236,7 @@ fn who_may_not_see_the_values_can_not_change_the_schema_that_hides_them() {
         Some(json!({})),
         Some(json!({"properties": {"name": {}, "pw": {"x-concord-secret": true, "const": "hunter2"}}})),
     ] {
-        let of = |principal| prepared(&state(2), &request(principal, set_schema(new.clone())));
+        let of = |principal| prepared(&state(), &request(principal, set_schema(new.clone())));
         assert_eq!(of(blind()), forbidden);
         for principal in [owner(&[Verb::Define, Verb::Reveal]), Principal::root()] {
             assert!(of(principal).is_ok());
@@ -257,7 +246,7 @@ fn who_may_not_see_the_values_can_not_change_the_schema_that_hides_them() {
 
 #[test]
 fn a_secret_place_is_not_indexed() {
-    let refused = |write: Write| match prepared(&state(2), &request(Principal::root(), write)) {
+    let refused = |write: Write| match prepared(&state(), &request(Principal::root(), write)) {
         Err(Refusal::Invalid(Invalid::Violations(violations))) => violations.len(),
         Ok(_) => 0,
         Err(refusal) => panic!("{refusal:?}"),
@@ -276,13 +265,7 @@ fn a_secret_place_is_not_indexed() {
         schema: Some(Document::new(schema())),
         format_assertion: None,
     };
-    assert_eq!(refused(create.clone()), 1);
+    assert_eq!(refused(create), 1);
     let marked = json!({"properties": {"name": {"x-concord-secret": true}}});
-    assert_eq!(refused(set_schema(Some(marked.clone()))), 1, "`name` is indexed");
-    // The first version knows no marks: as long as it may be in the cluster, all is as it was.
-    let old = state(1);
-    assert!(prepared(&old, &request(Principal::root(), create)).is_ok());
-    assert!(prepared(&old, &request(Principal::root(), set_schema(Some(marked)))).is_ok());
-    let keep = put(json!({"name": {"$concord-keep": true}}), Expect::Present);
-    assert!(prepared(&old, &request(Principal::root(), keep)).is_ok());
+    assert_eq!(refused(set_schema(Some(marked))), 1, "`name` is indexed");
 }

@@ -281,12 +281,9 @@ fn a_build_ends_correct_whatever_is_interleaved() {
     }
 }
 
-/// A definition `d` with some configs of this many bytes each, at a feature level.
-fn heavy(level: u32, configs: u64, bytes: usize) -> State {
+/// A definition `d` with some configs of this many bytes each.
+fn heavy(configs: u64, bytes: usize) -> State {
     let mut state = State::new();
-    for to in 2..=level {
-        done(&mut state, Command::RaiseFeatureLevel { to });
-    }
     create(&mut state, &["n"]);
     for n in 0..configs {
         write(&mut state, &name(n), &json!({"n": n, "s": "x".repeat(bytes)}));
@@ -295,18 +292,14 @@ fn heavy(level: u32, configs: u64, bytes: usize) -> State {
 }
 
 #[test]
-fn bytes_decide_from_level_2_on_whether_a_definition_is_reindexed_in_steps() {
+fn configs_and_bytes_decide_whether_a_definition_is_reindexed_in_steps() {
     let quarter = REINDEX_BYTES_MAX / 4;
-    for (level, configs, bytes, in_steps) in [
-        (1, 5, quarter, false),
-        (2, 5, quarter, true),
-        (2, 3, quarter, false),
-        (2, 500, 10, false),
-        (2, LARGE_CONFIGS, 0, true),
-    ] {
-        let mut state = heavy(level, configs, bytes);
+    for (configs, bytes, in_steps) in
+        [(5, quarter, true), (3, quarter, false), (500, 10, false), (LARGE_CONFIGS, 0, true)]
+    {
+        let mut state = heavy(configs, bytes);
         set(&mut state, texts(&["s"]));
-        assert_eq!(next_step(&state).is_some(), in_steps, "level {level}: {configs} of {bytes} bytes");
+        assert_eq!(next_step(&state).is_some(), in_steps, "{configs} of {bytes} bytes");
         finish(&mut state);
         let found = state.definition("d").unwrap();
         assert_eq!(found.by_value("s").count() as u64, configs);
@@ -316,20 +309,18 @@ fn bytes_decide_from_level_2_on_whether_a_definition_is_reindexed_in_steps() {
 
 #[test]
 fn the_steps_of_a_batch_share_what_is_reindexed_at_once() {
-    for (level, in_steps) in [(1, false), (2, true)] {
-        let mut state = heavy(level, 3, REINDEX_BYTES_MAX / 4);
-        let read = Some(state.definition("d").unwrap().definition.revision);
-        let step = |read, path: &str| BatchStep {
-            definition_read: read,
-            command: Command::SetIndexes { key: key("d"), indexes: texts(&[path]), expect: Expect::Any },
-        };
-        let own = Some(THIS_ENTRY);
-        let batch = || Command::Batch(vec![step(read, "s"), step(own, "n"), step(own, "s")]);
-        done(&mut state, batch());
-        assert_eq!(next_step(&state).is_some(), in_steps, "level {level}");
-        finish(&mut state);
-        same(&state, &rebuilt(&state));
-        set(&mut state, texts(&["n"]));
-        assert_eq!(next_step(&state), None, "a later entry has the whole allowance again");
-    }
+    let mut state = heavy(3, REINDEX_BYTES_MAX / 4);
+    let read = Some(state.definition("d").unwrap().definition.revision);
+    let step = |read, path: &str| BatchStep {
+        definition_read: read,
+        command: Command::SetIndexes { key: key("d"), indexes: texts(&[path]), expect: Expect::Any },
+    };
+    let own = Some(THIS_ENTRY);
+    let batch = Command::Batch(vec![step(read, "s"), step(own, "n"), step(own, "s")]);
+    done(&mut state, batch);
+    assert!(next_step(&state).is_some());
+    finish(&mut state);
+    same(&state, &rebuilt(&state));
+    set(&mut state, texts(&["n"]));
+    assert_eq!(next_step(&state), None, "a later entry has the whole allowance again");
 }

@@ -187,7 +187,7 @@ fn filled(case: &Case, random: &mut Rng) -> (State, Vec<(String, Value)>) {
     let definition = Definition {
         id: 1,
         key: Key::parse("d").unwrap(),
-        indexing: Indexing::of(&indexes, 2),
+        indexing: Indexing::of(&indexes),
         indexes,
         schema: Some(case.schema.to_string().into()),
         created_at: Timestamp(1),

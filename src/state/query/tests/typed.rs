@@ -345,7 +345,7 @@ fn every_filter_finds_what_a_reading_of_all_data_finds() {
     const OPERATORS: [&str; 8] = ["", "in", "ne", "gte", "gt", "lte", "lt", "prefix"];
     let mut asked = 0;
     for case in cases() {
-        index::check_paths(&[case.path.into()], Some(&case.schema), 64, 2).unwrap();
+        index::check_paths(&[case.path.into()], Some(&case.schema), 64).unwrap();
         let (state, rows) = filled(&case);
         let found = &state.by_key.from(0).next().unwrap().record;
         let leaves = case.values.iter().flat_map(|value| {

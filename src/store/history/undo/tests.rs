@@ -32,11 +32,7 @@ fn definition(revision: Revision) -> Arc<Definition> {
 type Records = (Option<Arc<Definition>>, BTreeMap<String, Arc<Config>>);
 
 /// Writes changes of a definition and of three configs, and what there was after each of them.
-fn write(
-    writer: &mut HistoryWriter,
-    level: u32,
-    revisions: std::ops::RangeInclusive<Revision>,
-) -> Vec<Records> {
+fn write(writer: &mut HistoryWriter, revisions: std::ops::RangeInclusive<Revision>) -> Vec<Records> {
     let mut now: Records = (None, BTreeMap::new());
     let mut all = vec![now.clone()];
     for revision in revisions {
@@ -59,7 +55,7 @@ fn write(
             Edit::Config { definition: 1 << 10, before, after }
         };
         let (at, by) = (Timestamp(revision), "root".into());
-        writer.write(&Change { revision, at, by, reason: None, level, edits: vec![edit] }).unwrap();
+        writer.write(&Change { revision, at, by, reason: None, edits: vec![edit] }).unwrap();
         all.push(now.clone());
     }
     writer.flush().unwrap();
@@ -95,7 +91,7 @@ fn what_is_taken_back_is_what_there_was() {
     for segment_bytes in [300, 1000, 1 << 20] {
         let directory = tempfile::tempdir().unwrap();
         let mut writer = HistoryWriter::open(directory.path(), segment_bytes, &AtRest::default()).unwrap();
-        let all = write(&mut writer, 2, 1..=80);
+        let all = write(&mut writer, 1..=80);
         let history = writer.history();
         for upto in [80, 79, 41, 14] {
             for after in 0..=upto {
@@ -121,7 +117,7 @@ fn what_is_taken_back_is_what_there_was() {
 fn a_compaction_takes_away_what_is_below_it_and_nothing_else() {
     let directory = tempfile::tempdir().unwrap();
     let mut writer = HistoryWriter::open(directory.path(), 600, &AtRest::default()).unwrap();
-    let all = write(&mut writer, 2, 1..=80);
+    let all = write(&mut writer, 1..=80);
     writer.compact(50).unwrap();
     let history = writer.history();
     for after in 50..80 {
@@ -136,26 +132,14 @@ fn a_compaction_takes_away_what_is_below_it_and_nothing_else() {
 }
 
 #[test]
-fn a_definition_that_level_1_replaced_may_be_lost() {
-    let directory = tempfile::tempdir().unwrap();
-    let mut writer = HistoryWriter::open(directory.path(), 300, &AtRest::default()).unwrap();
-    let all = write(&mut writer, 1, 1..=80);
-    assert_eq!(taken_back(&writer.history(), &all[80], (30, 80)).unwrap(), all[30], "its segment is there");
-    writer.compact(60).unwrap();
-    let lost = writer.history().undo(&scope(), (60, 80), &mut |_| true);
-    assert!(matches!(lost, Err(UndoError::NotRetained { revision: 66, .. })), "{lost:?}");
-    assert_eq!(taken_back(&writer.history(), &all[80], (70, 80)).unwrap(), all[70]);
-}
-
-#[test]
 fn a_received_segment_has_the_definitions_that_were_replaced() {
     let (full, gapped) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let mut whole = HistoryWriter::open(full.path(), 1 << 20, &AtRest::default()).unwrap();
-    let all = write(&mut whole, 2, 1..=80);
+    let all = write(&mut whole, 1..=80);
     let mut writer = HistoryWriter::open(gapped.path(), 300, &AtRest::default()).unwrap();
     writer.skip_to(80).unwrap();
     writer.compact(30).unwrap();
-    let segment = whole.history().export(30, 80, 2).unwrap();
+    let segment = whole.history().export(30, 80).unwrap();
     writer.history().import(30, &segment).unwrap();
     for after in 30..80 {
         let found = taken_back(&writer.history(), &all[80], (after, 80)).unwrap();

@@ -23,7 +23,6 @@ pub(crate) fn change(revision: Revision) -> Change {
         at: Timestamp(revision),
         by: "root".into(),
         reason: None,
-        level: 1,
         edits: vec![Edit::Config { definition: 1, before, after }],
     }
 }

@@ -20,12 +20,13 @@ fn revision(index: LogIndex) -> Revision {
 fn checkpoint(index: LogIndex) -> Checkpoint {
     let position = Position { index, raft_meta: Vec::new() };
     Checkpoint {
+        feature_level: 1,
         position,
         revision: revision(index),
         last_at: Timestamp(index),
         digest: 0,
         compaction_revision: 0,
-        level: Default::default(),
+        root_disabled: false,
     }
 }
 
@@ -63,7 +64,7 @@ fn enqueue(mirror: &mut Mirror, index: LogIndex) {
     let after = Some(Arc::new(config(&format!("k{index}"), index, "{}")));
     let edits = vec![Edit::Config { definition: definition(1).id, before: None, after }];
     let at = Timestamp(index);
-    let change = Change { revision: revision(index), at, by: "root".into(), reason: None, level: 1, edits };
+    let change = Change { revision: revision(index), at, by: "root".into(), reason: None, edits };
     mirror.enqueue(checkpoint(index), vec![Arc::new(change)], None);
 }
 

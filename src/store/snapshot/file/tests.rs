@@ -2,10 +2,7 @@
 
 use std::{fs, sync::Arc};
 
-use super::{
-    header::{FORMAT, LevelHeader},
-    *,
-};
+use super::{header::FORMAT, *};
 use crate::model::{
     access_key::tests::key,
     command::IdempotencyKey,
@@ -69,15 +66,17 @@ fn sample(path: &Path, configs: u64) -> Vec<Record> {
     records.push(Record::AccessKey(key(9)));
     let header = Header {
         format: FORMAT,
+        feature_level: 1,
         position: Position { index: 9, raft_meta: vec![1, 2, 3] },
         revision: 9,
         last_at: Timestamp(9),
         definitions: 1,
         configs,
         requests: 1,
+        access_keys: 1,
         digest: u128::MAX - 5,
         compaction_revision: 3,
-        level: LevelHeader { feature_level: 2, access_keys: 1, root_disabled: true },
+        root_disabled: true,
         content_bytes: 0,
     };
     let mut writer = Writer::create(path, &header, 100, &AtRest::default()).unwrap();
