@@ -6,7 +6,7 @@
 //!
 //! The revision of a record, and so its entity tag, is that of the whole record, whichever parts are shown.
 //!
-//! **Invariant:** an answer without these parameters has the closed bodies of the first version.
+//! **Invariant:** an answer without these parameters has the closed bodies of the contract.
 
 use std::sync::Arc;
 

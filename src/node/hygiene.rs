@@ -1,7 +1,8 @@
 //! What other users of the host may see of a node: its files, its memory, its core dumps.
 //!
-//! Files are made for this user alone. A data directory of version 0.1, whose files others could read, is mended: it is
-//! this process's own. What belongs to somebody else can't be mended, and is refused where others could write to it.
+//! Files are made for this user alone. A data directory whose files others could read, as one that was copied, is
+//! mended: it is this process's own. What belongs to somebody else can't be mended, and is refused where others could
+//! write to it.
 //!
 //! **Invariant:** nothing in the data directory that this user owns can be read or written by others.
 

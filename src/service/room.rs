@@ -5,8 +5,8 @@
 //! reserve from those that are needed, and deletes can still be decided. One full volume among three refuses nothing:
 //! the others are a majority.
 //!
-//! **Invariant:** a voter that does not say that it is full never counts as full: one of a version that does not know
-//! the call, or one that does not answer, refuses no write by itself.
+//! **Invariant:** a voter that does not say that it is full never counts as full: one that does not answer refuses no
+//! write by itself.
 
 use std::{
     collections::BTreeMap,
@@ -125,7 +125,7 @@ impl Service {
                     Ok(RoomResponse { full: true }) => Room::Full,
                     Ok(RoomResponse { full: false }) | Err(_) => Room::Free,
                 },
-                // It does not know the call.
+                // It is starting, for instance.
                 Err(CallError::Refused { .. }) => Room::Free,
                 Err(CallError::NotSent(_) | CallError::Unknown(_)) => Room::Absent,
             };

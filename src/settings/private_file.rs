@@ -17,7 +17,7 @@ const FOREIGN_WRITE: u32 = 0o022;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Strictness {
     Refuse,
-    /// For settings that the first version accepted, and files that others hand out: it is logged.
+    /// For files that others hand out: it is logged.
     Warn,
 }
 

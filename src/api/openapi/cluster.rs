@@ -24,12 +24,12 @@ fn view() -> Value {
         "term": 2,
         "revision": 40,
         "digest": "0123456789abcdef0123456789abcdef",
-        "feature_level": 2,
+        "feature_level": 1,
         "members": [
             {
                 "id": 1, "role": "leader", "api_addr": "10.0.0.1:8101", "peer_addr": "10.0.0.1:8201", "lag": 0,
                 "reachable": true, "last_contact_ms": 0,
-                "version": "0.1.0", "feature_level_max": 2,
+                "version": "1.0.0", "feature_level_max": 1,
                 "memory_bytes": 120000000, "disk_free_bytes": 40000000000_u64, "disk_reserve_bytes": 134217728,
             },
         ],
@@ -153,8 +153,6 @@ pub(super) fn payloads() -> Vec<Named> {
             ("api_addr", text().into()),
             ("peer_addr", text().into()),
             ("lag", lag.into()),
-        ],
-        vec![
             ("reachable", reachable.into()),
             ("last_contact_ms", last_contact.into()),
             ("version", version.into()),
@@ -163,6 +161,7 @@ pub(super) fn payloads() -> Vec<Named> {
             ("disk_free_bytes", free.into()),
             ("disk_reserve_bytes", reserve.into()),
         ],
+        Vec::new(),
     );
     let about =
         nullable(Type::Integer).description(Some("the member that it is about; null for the whole cluster"));
@@ -194,13 +193,10 @@ pub(super) fn payloads() -> Vec<Named> {
             ("revision", integer(0).into()),
             ("digest", text().pattern(Some("^[0-9a-f]{32}$")).into()),
             ("members", ArrayBuilder::new().items(member).into()),
-        ],
-        // While a cluster is upgraded, nodes of version 0.1 answer without these.
-        vec![
             ("feature_level", level.into()),
             ("alarms", ArrayBuilder::new().items(alarm).into()),
-            ("data_key", data_key.into()),
         ],
+        vec![("data_key", data_key.into())],
     );
     vec![("Cluster", cluster.into())]
 }

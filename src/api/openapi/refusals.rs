@@ -189,11 +189,12 @@ fn body(kind: &str) -> ObjectBuilder {
     let codes = Code::ALL.iter().filter(|(_, of)| *of == kind).map(|(code, _)| code.name());
     let code = text().enum_values(Some(codes.collect::<Vec<_>>()));
     let item = closed(
-        vec![("type", text().enum_values(Some([kind])).into()), ("msg", text().min_length(Some(1)).into())],
         vec![
-            ("code", code.description(Some("a node of version 0.1 sends none")).into()),
-            ("loc", location().description(Some("the location, outermost step first")).into()),
+            ("type", text().enum_values(Some([kind])).into()),
+            ("code", code.into()),
+            ("msg", text().min_length(Some(1)).into()),
         ],
+        vec![("loc", location().description(Some("the location, outermost step first")).into())],
     );
     let errors = ArrayBuilder::new().items(item).min_items(Some(1));
     closed(

@@ -5,8 +5,7 @@
 //! | Which time follows from the clocks of the members? | `log_clock` |
 //! | How are they asked, and who is told when one is wrong? | this one |
 //!
-//! Every node asks the other voters for their clocks once a second, so that whichever leads next knows them. A member
-//! of a version that does not know the call counts as a voter whose clock is not known.
+//! Every node asks the other voters for their clocks once a second, so that whichever leads next knows them.
 //!
 //! **Invariant:** nothing is deleted or forgotten because of one reading of one clock: what decides by age asks
 //! [`Service::confirmed_time`], every entry is stamped with [`Service::stamp`].

@@ -87,20 +87,14 @@ struct ForwardedChange {
     remaining_ms: u64,
 }
 
-/// The body of a call. A stored key is named after the change; without a name it is the root key, whose calls have the
-/// bytes of version 0.1.
+/// The body of a call: the change, and in whose name it is made.
 fn encode_forwarded(change: &ForwardedChange, principal: &Principal) -> Bytes {
-    if principal.is_root() { encode(change) } else { encode(&(change, named(principal))) }
+    encode(&(change, named(principal)))
 }
 
 fn decode_forwarded(body: &[u8]) -> Result<(ForwardedChange, Principal), ReceiveError> {
-    match decode(body) {
-        Ok(change) => Ok((change, Principal::root())),
-        Err(error) => {
-            let (change, name): (ForwardedChange, String) = decode(body).map_err(|_| error)?;
-            Ok((change, principal(&name)?))
-        }
-    }
+    let (change, name): (ForwardedChange, String) = decode(body)?;
+    Ok((change, principal(&name)?))
 }
 
 /// What the leader did.
@@ -299,7 +293,6 @@ mod tests {
         {
             let forwarded = ForwardedChange { change, remaining_ms: 9 };
             let body = encode_forwarded(&forwarded, &Principal::root());
-            assert_eq!(body, encode(&forwarded), "as version 0.1 sends it");
             assert_eq!(decode_forwarded(&body).unwrap(), (forwarded, Principal::root()));
         }
         let forwarded = ForwardedChange { change: Change::Lead(2), remaining_ms: 9 };

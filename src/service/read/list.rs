@@ -61,8 +61,7 @@ const SHORT_PARAMS_BYTES: usize = 2 << 10;
 /// Bytes of records up to which a page is rendered as a whole before it is sent.
 pub(crate) const BUFFERED_PAGE_BYTES_MAX: u64 = 4 << 20;
 
-/// What is listed. Sent between nodes: the bytes of the first two are those that version 0.1 has for a definition that may
-/// be absent, and it is never asked for another.
+/// What is listed. Sent between nodes: new variants go to the end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ListScope {
     /// Definitions.
@@ -360,10 +359,7 @@ impl Service {
         let mut params: Vec<_> =
             list.params.iter().filter(|(name, _)| !PLACE_PARAMETERS.contains(&name.as_str())).collect();
         params.sort_by(|a, b| a.0.cmp(&b.0));
-        let list = (cluster, &list.scope, params);
-        // The root key's are those of version 0.1.
-        let bytes =
-            if principal.is_root() { encode(&list) } else { encode(&(list, principal.id.as_str(), keys)) };
+        let bytes = encode(&(cluster, &list.scope, params, principal.id.as_str(), keys));
         xxh3_128(&bytes).to_be_bytes()
     }
 }

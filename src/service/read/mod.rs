@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn a_read_index_response_decodes_to_what_was_encoded() {
         let seven = ReadIndex(7);
-        assert_eq!(encode(&ReadIndexResponse::Index(seven))[..], [1, 0, 7], "as the first version wrote it");
+        assert_eq!(encode(&ReadIndexResponse::Index(seven))[..], [1, 0, 7], "as it was first sent");
         for response in [
             ReadIndexResponse::Index(seven),
             ReadIndexResponse::NotLeader,

@@ -6,8 +6,7 @@
 //! **Invariants:** one hop: the node that is asked never asks a third one. When that node no longer holds the state,
 //! is no member any more or does not run, the cursor is *expired*.
 //!
-//! A page of an earlier revision is requested by the same call from a member whose history has what this node lacks. A
-//! node of version 0.1 holds no such state, and says that the cursor has expired.
+//! A page of an earlier revision is requested by the same call from a member whose history has what this node lacks.
 
 use std::sync::Arc;
 
@@ -142,7 +141,7 @@ impl Service {
         loop {
             let request = PageRequest { cursor, list: list.clone(), limit, skip: page.len() as u64 };
             let timeout = deadline.saturating_duration_since(Instant::now());
-            let (peers, body) = (self.peers(), encode_request(&request, keys));
+            let (peers, body) = (self.peers(), encode(&(&request, keys)));
             let response =
                 peers.call(Lane::Forward, holder.id, &holder.peer_addr, Call::Page, body, timeout).await;
             let Chunk { records, left, total, definition } = chunk_of(response)?;
@@ -166,7 +165,7 @@ impl Service {
     /// # Errors
     /// When the body is not one of this version. Everything else is a response.
     pub(crate) async fn answer_page(&self, body: Bytes) -> Result<Bytes, ReceiveError> {
-        let (PageRequest { cursor, list, limit, skip }, keys) = decode_request(&body)?;
+        let (PageRequest { cursor, list, limit, skip }, keys): (_, KeySet) = decode(&body)?;
         if let Some(at) = list.past() {
             let response = self.past_response(at, (cursor.page, limit, skip), (list, keys)).await;
             return Ok(encode(&response));
@@ -212,19 +211,6 @@ impl Service {
     }
 }
 
-/// The body of a call. What only some definitions are visible of is followed by their keys; all others have the bytes
-/// of version 0.1, whose clusters have no keys but the root key.
-fn encode_request(request: &PageRequest, keys: &KeySet) -> Bytes {
-    if *keys == KeySet::ALL { encode(request) } else { encode(&(request, keys)) }
-}
-
-fn decode_request(body: &[u8]) -> Result<(PageRequest, KeySet), ReceiveError> {
-    match decode(body) {
-        Ok(request) => Ok((request, KeySet::ALL)),
-        Err(error) => decode(body).map_err(|_| error),
-    }
-}
-
 /// The chunk in another node's response.
 fn chunk_of(response: Result<Bytes, CallError>) -> Result<Chunk, Refusal> {
     let body = match response {
@@ -265,11 +251,11 @@ mod tests {
         let list =
             ListRequest { scope: ListScope::Configs("d".into()), params: vec![("n".into(), "1".into())] };
         let request = PageRequest { cursor, list, limit: 10, skip: 4 };
-        assert_eq!(decode::<PageRequest>(&encode_request(&request, &KeySet::ALL)).unwrap(), request);
-        let only = KeySet::of([KeyRange::Prefix("billing.".into())]);
-        let body = encode_request(&request, &only);
-        assert_eq!(decode_request(&body).unwrap(), (request, only));
-        assert!(decode_request(&body[..body.len() - 1]).is_err());
+        for keys in [KeySet::ALL, KeySet::of([KeyRange::Prefix("billing.".into())])] {
+            let body = encode(&(&request, &keys));
+            assert_eq!(decode::<(PageRequest, KeySet)>(&body).unwrap(), (request.clone(), keys));
+            assert!(decode::<(PageRequest, KeySet)>(&body[..body.len() - 1]).is_err());
+        }
         let chunk = PageResponse::Chunk { records: configs(2, 3), left: 1, total: 9 };
         let expected = Chunk { records: configs(2, 3), left: 1, total: 9, definition: None };
         assert_eq!(chunk_of(Ok(encode(&chunk))).unwrap(), expected);

@@ -218,7 +218,7 @@ impl Serialize for Entries {
 impl<'de> Deserialize<'de> for Entries {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut run = Vec::<Entry>::deserialize(deserializer)?;
-        // Of an older version or a damaged file; ascending already, and then this only looks.
+        // Perhaps of a damaged file; ascending already, and then this only looks.
         run.sort();
         Ok(Self { runs: vec![run], newest: Vec::new() })
     }
