@@ -19,7 +19,6 @@ const FOR_ANYBODY: [(&str, &str); 31] = [
     ("hand_over", "the node's life"),
     ("keep_certificates", "the node's life"),
     ("known_key", "before there is a principal"),
-    ("knows_secrets", "the feature level"),
     ("levels", "what this program knows"),
     ("limits", "settings"),
     ("node_id", "a setting"),
