@@ -2,7 +2,7 @@
 
 use super::*;
 use axum::body::to_bytes;
-use concord_model::{access_key::Verb, error::StoredQuota};
+use concord_model::{access_key::Verb, error::StoredQuota, key::Key};
 use concord_service::memory_budget::{MemoryBudget, Share};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
@@ -46,6 +46,16 @@ fn all() -> Vec<(Refusal, u16, &'static str)> {
         (Refusal::Forbidden { verb: Verb::Write, operation: None }, 403, "forbidden_error"),
         (Refusal::KeyEnded, 401, "unauthorized_error"),
         (Refusal::ConflictAt(violation()), 409, "conflict_error"),
+        (
+            Refusal::NotUniqueYet {
+                path: "n".into(),
+                one: Key::parse("a").unwrap(),
+                other: Key::parse("b").unwrap(),
+                operation: Some(1),
+            },
+            409,
+            "conflict_error",
+        ),
         (Refusal::LimitReached("many".into()), 429, "rate_limited"),
         (rejected(Rejection::KeyEnded), 401, "unauthorized_error"),
         (rejected(Rejection::RootDisabled), 401, "unauthorized_error"),
@@ -66,8 +76,11 @@ async fn each_refusal_has_its_status_and_type() {
     for (refusal, status, kind) in all() {
         let code = Code::of(&refusal);
         assert!(Code::ALL.contains(&(code, kind)), "{code:?} is of {kind}");
-        let is_of_a_part =
-            matches!(refusal, Refusal::Rejected(Rejection::InBatch { .. } | Rejection::TestFailed { .. }));
+        let is_of_a_part = matches!(
+            refusal,
+            Refusal::Rejected(Rejection::InBatch { .. } | Rejection::TestFailed { .. })
+                | Refusal::NotUniqueYet { operation: Some(_), .. }
+        );
         let response = Problem::from(refusal).into_response();
         assert_eq!(response.status(), status, "{kind}");
         let may_retry = response.headers().get(header::RETRY_AFTER).is_some();
