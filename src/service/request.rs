@@ -24,6 +24,7 @@ use crate::{
         command::{Applied, Expect, IdempotencyKey, Outcome},
         document::Document,
         error::{Invalid, Rejection, Violation},
+        key::Key,
         patch::Patch,
         record::Revision,
         redaction::RedactedPlaces,
@@ -376,6 +377,18 @@ pub enum Refusal {
     KeyEnded,
     /// As [`Self::Conflict`], with its location.
     ConflictAt(Violation),
+    /// Paths can't become unique: two configs have the same value at one of them. Names configs, so a client without
+    /// the right to read them is answered with another text.
+    NotUniqueYet {
+        /// The path.
+        path: String,
+        /// One of the configs.
+        one: Key,
+        /// The other.
+        other: Key,
+        /// The operation of a batch, from 0, that asks for it.
+        operation: Option<u32>,
+    },
     /// An index that the request needs is being built. Never sent to another node, which may not know it.
     Building(String),
     /// The state of a cursor is no longer there. Never sent, likewise.

@@ -12,6 +12,9 @@ use crate::{
     hostile::grants::{KEYS, create_key, in_seconds, known},
 };
 
+/// What a key without the right to read learns of configs that share a value: that there are some.
+const NOT_UNIQUE: &str = "a path can't be unique: several configs have the same value there";
+
 /// A client with a new key, and the key's id.
 async fn with_grants(run: &Run, grants: &Value) -> (Client, String) {
     let (id, key) = create_key(&run.node, grants, &json!({})).await;
@@ -251,7 +254,16 @@ async fn a_key_that_may_only_write_learns_nothing_that_is_stored() {
         run.node.put(&d.path(), &json!({"indexes": ["name", "m"]})).await.expect(200);
         d.create("hidden3", &json!({"name": "taken3", "m": 1})).await.expect(201);
         let unique = definer.put(&format!("{}/unique", d.path()), &json!({"paths": ["m"]})).await;
-        told(unique).refused(409, "conflict_error");
+        let unique = told(unique).refused(409, "conflict_error");
+        assert_eq!(unique.body["errors"][0]["msg"], NOT_UNIQUE);
+        let set_unique = json!({"op": "set_unique", "config_definition_key": d.key, "paths": ["m"]});
+        let batch = definer.post("/api/v1/batch", &json!({"operations": [set_unique]})).await;
+        let batch = told(batch).refused(409, "conflict_error");
+        assert_eq!(batch.body["errors"][0]["msg"], NOT_UNIQUE);
+        assert_eq!(batch.body["errors"][0]["loc"], json!(["operations", 0]));
+        let by_root = run.node.post("/api/v1/batch", &json!({"operations": [set_unique]})).await;
+        let by_root = by_root.refused(409, "conflict_error");
+        assert!(by_root.text.contains("configs `hidden2` and `hidden3`"), "{by_root:?}");
         let full = definer.delete(&d.path()).query(&[("mode", "restrict")]).await;
         let full = full.refused(409, "conflict_error");
         assert!(!full.text.contains("4 configs"), "it does not say how many: {full:?}");

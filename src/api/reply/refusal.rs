@@ -45,6 +45,11 @@ pub(super) fn violations(refusal: Refusal) -> (Vec<Violation>, Option<LogOnly>) 
             let msg = format!("the access key has no right to `{verb}` here");
             vec![Violation::at(loc.unwrap_or_default(), msg)]
         }
+        Refusal::NotUniqueYet { path, one, other, operation } => {
+            let loc = operation.map(|index| vec!["operations".into(), LocSegment::Index(index.into())]);
+            let msg = format!("`{path}` can't be unique: configs `{one}` and `{other}` have the same value");
+            vec![Violation::at(loc.unwrap_or_default(), msg)]
+        }
         Refusal::OfOperation(index, refusal) => {
             let (mut all, logged) = violations(*refusal);
             for violation in &mut all {
@@ -111,9 +116,11 @@ pub(super) fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
         Refusal::Overloaded | Refusal::LimitReached(_) => (StatusCode::TOO_MANY_REQUESTS, "rate_limited"),
         Refusal::StorageFull(_) => (StatusCode::INSUFFICIENT_STORAGE, "storage_full"),
         Refusal::Internal(_) => (StatusCode::INTERNAL_SERVER_ERROR, "server_error"),
-        Refusal::Conflict(_) | Refusal::TestFailed(_) | Refusal::ConflictAt(_) | Refusal::Building(_) => {
-            (StatusCode::CONFLICT, "conflict_error")
-        }
+        Refusal::Conflict(_)
+        | Refusal::TestFailed(_)
+        | Refusal::ConflictAt(_)
+        | Refusal::NotUniqueYet { .. }
+        | Refusal::Building(_) => (StatusCode::CONFLICT, "conflict_error"),
         Refusal::NoMember(_) | Refusal::NotThere(_) => (StatusCode::NOT_FOUND, "not_found_error"),
         Refusal::Expired(_) | Refusal::CursorExpired(_) => (StatusCode::GONE, "expired_error"),
         Refusal::Breaks(..) => INVALID,

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    model::{access_key::Verb, error::StoredQuota},
+    model::{access_key::Verb, error::StoredQuota, key::Key},
     service::memory_budget::{MemoryBudget, Share},
 };
 use axum::body::to_bytes;
@@ -48,6 +48,16 @@ fn all() -> Vec<(Refusal, u16, &'static str)> {
         (Refusal::Forbidden { verb: Verb::Write, operation: None }, 403, "forbidden_error"),
         (Refusal::KeyEnded, 401, "unauthorized_error"),
         (Refusal::ConflictAt(violation()), 409, "conflict_error"),
+        (
+            Refusal::NotUniqueYet {
+                path: "n".into(),
+                one: Key::parse("a").unwrap(),
+                other: Key::parse("b").unwrap(),
+                operation: Some(1),
+            },
+            409,
+            "conflict_error",
+        ),
         (Refusal::LimitReached("many".into()), 429, "rate_limited"),
         (rejected(Rejection::KeyEnded), 401, "unauthorized_error"),
         (rejected(Rejection::RootDisabled), 401, "unauthorized_error"),

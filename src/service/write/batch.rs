@@ -223,6 +223,9 @@ fn refused(refusal: Refusal, place: u32) -> Refusal {
         Refusal::Forbidden { verb, .. } => Refusal::Forbidden { verb, operation: Some(place) },
         Refusal::Conflict(text) => Refusal::ConflictAt(violation_at(Violation::new(text), place)),
         Refusal::ConflictAt(violation) => Refusal::ConflictAt(violation_at(violation, place)),
+        Refusal::NotUniqueYet { path, one, other, .. } => {
+            Refusal::NotUniqueYet { path, one, other, operation: Some(place) }
+        }
         Refusal::Breaks(count, violations) => Refusal::Breaks(count, all_at(violations, place)),
         Refusal::Expired(_) | Refusal::NotThere(_) => Refusal::OfOperation(place, Box::new(refusal)),
         Refusal::Unavailable(_)

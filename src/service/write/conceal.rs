@@ -1,12 +1,14 @@
-//! What a refusal of a write may say to a caller who may not read the definition.
+//! What a rejected write may say to a client whose key may not read the definition.
 //!
 //! Some rejections name what other records hold: which config has a value already, how many configs there are, which of
-//! them break a schema. A caller may be allowed to write a definition and not to read it. Such a caller is told that
-//! the write is refused, and with which status, because that follows from every attempt; not what the records are.
+//! them break a schema. A key may be allowed to write a definition and not to read it. Such a client learns that the
+//! write is rejected, and with which status, because that follows from every attempt; it does not learn what the
+//! records are.
 //!
-//! **Invariant:** the status of a refusal does not depend on who asks.
+//! **Invariants:** the status of a rejected write does not depend on who asks. What a client is shown depends on the
+//! variant of the refusal, never on its text: a text may come from a leader of another version.
 
-use super::{batch::OPERATIONS, config_scan::SAME_VALUE};
+use super::batch::OPERATIONS;
 use crate::{
     model::{
         access_key::Verb,
@@ -17,64 +19,109 @@ use crate::{
 
 /// A refusal as the principal may see it.
 pub(super) fn concealed(refusal: Refusal, principal: &Principal, write: &Write) -> Refusal {
-    let loc = operation_of(&refusal);
-    let place = loc.as_ref().and_then(|(_, index)| usize::try_from(*index).ok());
-    // Of a batch that is refused as a whole it is judged whether all may be read.
+    let operation = operation_of(&refusal);
+    let place = operation.and_then(|index| usize::try_from(index).ok());
+    // Where no operation is named, a batch has no definition: only a key that may read all of them sees its text.
     let of = place.and_then(|place| write.operations().get(place)).unwrap_or(write);
     if principal.authorize(Verb::Read, Some(of.definition())).is_ok() {
         return refusal;
     }
-    let at = |msg: String| {
-        Violation::at(loc.map_or_else(Vec::new, |(name, index)| vec![name, LocSegment::Index(index)]), msg)
+    let at = |msg: &str| {
+        let loc = operation.map(|index| vec![OPERATIONS.into(), LocSegment::Index(index)]);
+        Violation::at(loc.unwrap_or_default(), msg)
     };
-    if let Refusal::Rejected(rejection) = &refusal {
-        let alone = if let Rejection::InBatch { rejection, .. } = rejection { rejection } else { rejection };
-        return without_records(alone).map_or(refusal, |msg| Refusal::ConflictAt(at(msg)));
+    match refusal {
+        Refusal::Rejected(rejection) => match without_records(&rejection) {
+            Some(msg) => Refusal::ConflictAt(at(&msg)),
+            None => Refusal::Rejected(rejection),
+        },
+        Refusal::NotUniqueYet { .. } => {
+            Refusal::ConflictAt(at("a path can't be unique: several configs have the same value there"))
+        }
+        Refusal::Breaks(..) => {
+            let msg = "configs of the definition do not fit, and the access key has no right to read which";
+            Invalid::from(at(msg)).into()
+        }
+        Refusal::OfOperation(index, inner) => {
+            Refusal::OfOperation(index, Box::new(concealed(*inner, principal, of)))
+        }
+        // These tell of the request, of its definition, of a node or of the cluster, and of no config but the one that
+        // the request names.
+        other @ (Refusal::Invalid(_)
+        | Refusal::Unavailable(_)
+        | Refusal::Undecided(_)
+        | Refusal::Overloaded
+        | Refusal::StorageFull(_)
+        | Refusal::Internal(_)
+        | Refusal::Conflict(_)
+        | Refusal::NoMember(_)
+        | Refusal::Expired(_)
+        | Refusal::NotThere(_)
+        | Refusal::TestFailed(_)
+        | Refusal::LimitReached(_)
+        | Refusal::Forbidden { .. }
+        | Refusal::KeyEnded
+        | Refusal::ConflictAt(_)
+        | Refusal::Building(_)
+        | Refusal::CursorExpired(_)) => other,
     }
-    if let Refusal::Conflict(text) = &refusal
-        && text.ends_with(SAME_VALUE)
-    {
-        return Refusal::Conflict(same_value());
-    }
-    if let Refusal::ConflictAt(violation) = &refusal
-        && violation.msg.ends_with(SAME_VALUE)
-    {
-        return Refusal::ConflictAt(at(same_value()));
-    }
-    if let Refusal::Breaks(..) = refusal {
-        let msg = "configs of the definition do not fit, and the access key has no right to read which";
-        return Invalid::from(at(msg.into())).into();
-    }
-    refusal
 }
 
-fn same_value() -> String {
-    format!("a path can't be unique: several configs {SAME_VALUE} there")
-}
-
-/// The operation of a batch that a refusal is about, as the beginning of its location.
-fn operation_of(refusal: &Refusal) -> Option<(LocSegment, u64)> {
-    let violation = if let Refusal::Rejected(Rejection::InBatch { index, .. }) = refusal {
-        return Some((OPERATIONS.into(), (*index).into()));
-    } else if let Refusal::ConflictAt(violation) = refusal {
-        violation
-    } else if let Refusal::Breaks(_, violations) = refusal {
-        violations.first()?
-    } else {
-        return None;
+/// The operation of a batch that a refusal is about.
+fn operation_of(refusal: &Refusal) -> Option<u64> {
+    let violation = match refusal {
+        Refusal::Rejected(Rejection::InBatch { index, .. }) | Refusal::OfOperation(index, _) => {
+            return Some((*index).into());
+        }
+        Refusal::NotUniqueYet { operation, .. } => return operation.map(u64::from),
+        Refusal::Breaks(_, violations) => violations.first()?,
+        Refusal::Rejected(_)
+        | Refusal::Invalid(_)
+        | Refusal::Unavailable(_)
+        | Refusal::Undecided(_)
+        | Refusal::Overloaded
+        | Refusal::StorageFull(_)
+        | Refusal::Internal(_)
+        | Refusal::Conflict(_)
+        | Refusal::NoMember(_)
+        | Refusal::Expired(_)
+        | Refusal::NotThere(_)
+        | Refusal::TestFailed(_)
+        | Refusal::LimitReached(_)
+        | Refusal::Forbidden { .. }
+        | Refusal::KeyEnded
+        | Refusal::ConflictAt(_)
+        | Refusal::Building(_)
+        | Refusal::CursorExpired(_) => return None,
     };
-    let [name @ LocSegment::Name(_), LocSegment::Index(index), ..] = violation.loc.as_slice() else {
-        return None;
-    };
-    (*name == OPERATIONS.into()).then(|| (name.clone(), *index))
+    let [name, LocSegment::Index(index), ..] = violation.loc.as_slice() else { return None };
+    (*name == OPERATIONS.into()).then_some(*index)
 }
 
 /// The text of a rejection in place of one that tells of records. All of these are 409.
 fn without_records(rejection: &Rejection) -> Option<String> {
-    if let Rejection::NotUnique { path, .. } = rejection {
-        return Some(format!("`{path}` is unique, and another config has the same value there"));
+    match rejection {
+        Rejection::NotUnique { path, .. } => {
+            Some(format!("`{path}` is unique, and another config has the same value there"))
+        }
+        Rejection::DefinitionNotEmpty(_) => Some("definition still has configs".into()),
+        Rejection::InBatch { rejection, .. } => without_records(rejection),
+        Rejection::DefinitionExists
+        | Rejection::DefinitionNotFound
+        | Rejection::ConfigExists
+        | Rejection::ConfigNotFound
+        | Rejection::Precondition { .. }
+        | Rejection::RequestReused
+        | Rejection::KeyEnded
+        | Rejection::RootDisabled
+        | Rejection::KeyNotFound
+        | Rejection::KeyExists
+        | Rejection::TooManyKeys
+        | Rejection::NoKeyForKeys
+        | Rejection::QuotaExceeded { .. }
+        | Rejection::TestFailed { .. }
+        | Rejection::CheckFailed { .. } => None,
     }
-    matches!(rejection, Rejection::DefinitionNotEmpty(_)).then(|| "definition still has configs".into())
 }
 
 #[cfg(test)]
@@ -126,6 +173,12 @@ mod tests {
         };
         let unique = NewUnique { key: "d".into(), paths: Vec::new(), expect: Expect::Present };
         let taken = || Rejection::NotUnique { path: "p".into(), by: Key::parse("hidden").unwrap() };
+        let shared = || Refusal::NotUniqueYet {
+            path: "p".into(),
+            one: Key::parse("hidden").unwrap(),
+            other: Key::parse("other").unwrap(),
+            operation: None,
+        };
         let in_batch = |rejection| Rejection::InBatch { index: 1, rejection: Box::new(rejection) };
         let batch = Write::Batch(vec![delete("e"), delete("d")]);
         let cases = [
@@ -133,12 +186,9 @@ mod tests {
             (Rejection::DefinitionNotEmpty(77).into(), delete("d")),
             (in_batch(taken()).into(), batch.clone()),
             (in_batch(Rejection::DefinitionNotEmpty(77)).into(), batch.clone()),
-            (
-                Refusal::Conflict(format!("configs `hidden` and `k` {SAME_VALUE}")).of_operation(1),
-                batch.clone(),
-            ),
+            (shared().of_operation(1), batch.clone()),
             (Refusal::Breaks(77, vec![Violation::new("config `hidden`")]).of_operation(1), batch),
-            (Refusal::Conflict(format!("configs `hidden` and `k` {SAME_VALUE}")), Write::SetUnique(unique)),
+            (shared(), Write::SetUnique(unique)),
             (Refusal::Breaks(77, vec![Violation::new("config `hidden`")]), Write::SetSchema(schema)),
         ];
         let (writer, reader) = (key(&[Verb::Write, Verb::Define]), key(&[Verb::Read]));
@@ -147,7 +197,7 @@ mod tests {
                 assert_eq!(concealed(refusal.clone(), principal, &write), refusal);
             }
             let told = format!("{:?}", concealed(refusal.clone(), &writer, &write));
-            assert!(!told.contains("hidden") && !told.contains("77"), "{told}");
+            assert!(["hidden", "other", "77"].iter().all(|record| !told.contains(record)), "{told}");
         }
         let plain = Refusal::Rejected(Rejection::ConfigNotFound);
         assert_eq!(concealed(plain.clone(), &writer, &delete("d")), plain);

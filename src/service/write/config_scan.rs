@@ -31,9 +31,6 @@ use crate::{
 };
 use serde_json::Value;
 
-/// The end of the refusal of a unique path, which names two configs: `conceal` knows it by this.
-pub(super) const SAME_VALUE: &str = "have the same value";
-
 /// Index entries between two checks for cancellation: some dozen microseconds. Before each check of a config, which may
 /// take a second, there is one.
 const CANCEL_CHECK_ENTRIES: u64 = 256;
@@ -231,8 +228,12 @@ impl Scan {
     /// The refusal because of the configs of the last state.
     pub(super) fn refusal(&self, found: &Collection, cancel: &Cancel) -> Result<Option<Refusal>, Cancelled> {
         if let Some((path, one, other)) = &self.duplicate {
-            let text = format!("`{path}` can't be unique: configs `{one}` and `{other}` {SAME_VALUE}");
-            return Ok(Some(Refusal::Conflict(text)));
+            return Ok(Some(Refusal::NotUniqueYet {
+                path: path.clone(),
+                one: one.clone(),
+                other: other.clone(),
+                operation: None,
+            }));
         }
         if self.breaking.is_empty() {
             return Ok(None);

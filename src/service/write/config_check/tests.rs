@@ -12,6 +12,7 @@ use crate::{
         command::{Expect, Verdict},
         document::Document,
         error::LocSegment,
+        key::Key,
         limits::{BATCH_CONFIG_CHECKS_MAX, Limits},
         patch::{Patch, PatchFormat},
         time::Timestamp,
@@ -194,8 +195,8 @@ fn drawn(model: &mut Model, random: &mut Rng) -> (Vec<Write>, Option<usize>) {
 fn operation_of(refusal: &Refusal) -> Option<usize> {
     let loc = if let Refusal::Breaks(_, violations) = refusal {
         &violations.first()?.loc
-    } else if let Refusal::ConflictAt(violation) = refusal {
-        &violation.loc
+    } else if let Refusal::NotUniqueYet { operation, .. } = refusal {
+        return operation.and_then(|place| usize::try_from(place).ok());
     } else {
         return None;
     };
@@ -326,8 +327,13 @@ fn a_batch_brings_a_definition_its_configs_and_its_unique_paths() {
         let second = put("f", "b", &json!(second), Expect::Absent);
         vec![define("f"), put("f", "a", &json!(1), Expect::Absent), second, unique("f", &["n"])]
     };
-    let Pass::Violated(Refusal::ConflictAt(violation)) = verdict(&state, configs(1)) else { panic!() };
-    assert_eq!(violation.loc, ["operations".into(), LocSegment::Index(3)]);
+    let shared = Refusal::NotUniqueYet {
+        path: "n".into(),
+        one: Key::parse("a").unwrap(),
+        other: Key::parse("b").unwrap(),
+        operation: Some(3),
+    };
+    assert_eq!(verdict(&state, configs(1)), Pass::Violated(shared));
     done(&mut state, configs(2));
     let taken = request(vec![put("f", "c", &json!(2), Expect::Any)]);
     assert!(prepared(&state, &taken).is_err());

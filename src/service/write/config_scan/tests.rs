@@ -60,7 +60,9 @@ impl World {
     fn refusal(&self, scan: &Scan) -> String {
         match scan.refusal(self.found(), &cancel()).unwrap() {
             None => String::new(),
-            Some(Refusal::Conflict(text)) => text,
+            Some(Refusal::NotUniqueYet { path, one, other, operation: None }) => {
+                format!("{path}: {one} and {other}")
+            }
             Some(Refusal::Breaks(count, violations)) => {
                 violations.iter().fold(count.to_string(), |mut text, violation| {
                     write!(text, " | {}", violation.msg).unwrap();
@@ -177,14 +179,14 @@ fn two_configs_that_share_a_value_are_found_in_the_first_pass_and_in_later_ones(
 
     world.put("f", &json!({"n": [2, 1.0]}));
     assert_eq!(world.advance(&mut scan), 1);
-    assert_eq!(world.refusal(&scan), "`n` can't be unique: configs `a` and `f` have the same value");
+    assert_eq!(world.refusal(&scan), "n: a and f");
     world.put("a", &json!({"n": "other"}));
     world.advance(&mut scan);
     assert_eq!(world.refusal(&scan), "");
     world.put("g", &json!({"n": null}));
     let mut late = unique(&["n"]);
     world.advance(&mut late);
-    assert_eq!(world.refusal(&late), "`n` can't be unique: configs `b` and `g` have the same value");
+    assert_eq!(world.refusal(&late), "n: b and g");
 }
 
 #[test]
