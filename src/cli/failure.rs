@@ -5,7 +5,7 @@
 
 use std::io::Write as _;
 
-use concord_client::{Error, Refusal};
+use concord_client::{Error, Item, Refusal};
 use http::StatusCode;
 use percent_encoding::percent_decode_str;
 
@@ -129,15 +129,15 @@ impl Failure {
 fn refused(refusal: &Refusal) -> String {
     let (node, _) = parts(&refusal.url);
     let from = format!("({} from {node})", refusal.status.as_u16());
-    let named = |text: String| match (named(refusal), text.ends_with("does not exist")) {
-        (Some(name), true) => match revision(refusal) {
-            Some(revision) => format!("{text} at revision {revision}: {name}"),
-            None => format!("{text}: {name}"),
+    let named = |item: &Item| match (named(refusal), item.code.as_str()) {
+        (Some(name), "definition_not_found" | "config_not_found") => match revision(refusal) {
+            Some(revision) => format!("{item} at revision {revision}: {name}"),
+            None => format!("{item}: {name}"),
         },
-        (_, _) => text,
+        (_, _) => item.to_string(),
     };
     match refusal.items.as_slice() {
-        [one] => format!("{} {from}", named(one.to_string())),
+        [one] => format!("{} {from}", named(one)),
         all => {
             let lines = all.iter().map(|item| format!("\n  {item}"));
             format!("{} reasons {from}:{}", all.len(), lines.collect::<String>())
@@ -251,7 +251,6 @@ fn hint(error: &Error) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use concord_client::Item;
     use serde_json::Value;
 
     use super::*;

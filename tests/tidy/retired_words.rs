@@ -1,10 +1,11 @@
 //! The words that the glossary's terms have replaced do not come back.
 //!
 //! `docs/internals/glossary.md` gives each thing one name. A reader who meets another word for it looks for another
-//! thing. This file holds the words that went, each with the one to use, and is the only one that may.
+//! thing. This file holds words that are gone from the whole tree, each with the term to use. It is the only file that
+//! may hold them. The glossary lists more words to avoid, which the tree still has; reviewers look for those.
 //!
-//! A word is compared with the parts of identifiers too: `held_against` and `HeldAgainst` are two words. Words that
-//! are also plain English (`told`, `kept`) are refused only as the name of a type, a constant or a module.
+//! The parts of an identifier are compared as well: `held_against` and `HeldAgainst` are two words. Words that are also
+//! plain English (`told`, `kept`) are rejected only as the name of a type, a constant or a module.
 
 use std::collections::BTreeMap;
 
@@ -65,14 +66,14 @@ const RETIRED: [Retired; 25] = [
     retired(Anywhere, "trial, trials", "dry run"),
     retired(Code, "carry, carries, carried, carrying, carrier, carriers", "enqueue, mirror, forward"),
     retired(Name, "orders, Orders", "indexes"),
-    retired(Code, "floor", "compaction_revision").but("floor char boundary"),
+    retired(Code, "floor", "compaction_revision, the oldest retained revision").but("floor char boundary"),
     retired(Code, "stamped", "with an idempotency key"),
     retired(Name, "Turn, Turns", "waiter, page, step"),
     retired(Name, "Told", "HistoryResponse"),
     retired(Name, "Was, Past", "AsOf, history"),
     retired(Name, "Kept", "Retained"),
-        retired(Name, "Reach", "applied mark, high-water mark"),
-    retired(Name, "Notes, Queues", "pending updates; record locks"),
+    retired(Name, "Reach", "applied mark, high-water mark"),
+    retired(Name, "Notes", "pending updates"),
     retired(Name, "SOON, FEW, MANY, NEARLY, LOOK", "the quantity with its unit"),
 ];
 

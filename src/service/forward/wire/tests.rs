@@ -4,6 +4,7 @@ use super::*;
 use crate::{
     model::{
         error::{Invalid, LocSegment, Rejection, Violation},
+        key::Key,
         time::Timestamp,
     },
     peer::codec::{decode, encode},
@@ -145,10 +146,17 @@ fn what_is_nested_in_itself_is_refused_at_any_depth() {
 fn every_answer_is_encoded_as_recorded_and_decoded_as_it_was() {
     let applied = Applied { revision: 7, at: Timestamp(8), created: false };
     let violations = vec![Violation::at(vec![LocSegment::from("data"), LocSegment::Index(2)], "bad")];
+    let not_unique = Refusal::NotUniqueYet {
+        path: "p".into(),
+        one: Key::parse("a").unwrap(),
+        other: Key::parse("b").unwrap(),
+        operation: Some(1),
+    };
     for (attempt, recorded) in [
         (Ok(Decision::new(Ok(applied), None)), "010000070800"),
         (Ok(Decision::new(Err(Rejection::Precondition { current: 5 }), None)), "0100010505"),
         (Err(AttemptError::Refused(Refusal::Overloaded)), "010104"),
+        (Err(AttemptError::Refused(not_unique)), "0101110170016101620101"),
         (Err(AttemptError::Retry("no".into())), "0102026e6f"),
         (Err(AttemptError::Unknown("perhaps".into())), "01030770657268617073"),
         (Ok(Decision::new(Ok(applied), Some("{}".into()))), "0104070800027b7d"),
