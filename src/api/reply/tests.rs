@@ -78,8 +78,11 @@ async fn each_refusal_has_its_status_and_type() {
     for (refusal, status, kind) in all() {
         let code = Code::of(&refusal);
         assert!(Code::ALL.contains(&(code, kind)), "{code:?} is of {kind}");
-        let is_of_a_part =
-            matches!(refusal, Refusal::Rejected(Rejection::InBatch { .. } | Rejection::TestFailed { .. }));
+        let is_of_a_part = matches!(
+            refusal,
+            Refusal::Rejected(Rejection::InBatch { .. } | Rejection::TestFailed { .. })
+                | Refusal::NotUniqueYet { operation: Some(_), .. }
+        );
         let response = Problem::from(refusal).into_response();
         assert_eq!(response.status(), status, "{kind}");
         let may_retry = response.headers().get(header::RETRY_AFTER).is_some();

@@ -176,7 +176,7 @@ mod tests {
         let shared = || Refusal::NotUniqueYet {
             path: "p".into(),
             one: Key::parse("hidden").unwrap(),
-            other: Key::parse("other").unwrap(),
+            other: Key::parse("buried").unwrap(),
             operation: None,
         };
         let in_batch = |rejection| Rejection::InBatch { index: 1, rejection: Box::new(rejection) };
@@ -197,7 +197,7 @@ mod tests {
                 assert_eq!(concealed(refusal.clone(), principal, &write), refusal);
             }
             let told = format!("{:?}", concealed(refusal.clone(), &writer, &write));
-            assert!(["hidden", "other", "77"].iter().all(|record| !told.contains(record)), "{told}");
+            assert!(["hidden", "buried", "77"].iter().all(|record| !told.contains(record)), "{told}");
         }
         let plain = Refusal::Rejected(Rejection::ConfigNotFound);
         assert_eq!(concealed(plain.clone(), &writer, &delete("d")), plain);
