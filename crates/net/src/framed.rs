@@ -104,7 +104,7 @@ impl FramedCalls {
         body: Bytes,
         timeout: Duration,
     ) -> Result<Bytes, CallError> {
-        let late = |_| Err(CallError::Unknown(format!("no answer within {wait:?}", wait = timeout)));
+        let late = |_| Err(CallError::Unknown(format!("no answer within {timeout:?}")));
         let exchanged = self.exchange(peers, (to, addr), &body, timeout * OPEN_TIMEOUTS);
         tokio::time::timeout(timeout, exchanged).await.unwrap_or_else(late)
     }
