@@ -80,9 +80,9 @@ async fn what_a_node_sends_to_a_callers_address_is_good_nowhere_else() {
     let newcomer = cluster.newcomer(4).await;
     let secret = cluster.nodes[0].settings["CONCORD_CLUSTER_SECRET"].clone();
     let client = cluster.client(1);
-    // The first one answers as a node of version 0.1 does that misses the secret.
+    // The first one asks for more.
     let refusals: [&[u8]; 2] = [
-        b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 38\r\n\r\nthe header x-concord-secret is missing",
+        b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 42\r\n\r\nthe header x-concord-credential is missing",
         b"HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n",
     ];
     for refusal in refusals {
