@@ -187,7 +187,7 @@ fn a_request_that_is_sent_again_gets_its_first_outcome() {
     let key = IdempotencyKey { id: [1; 16], fingerprint: [2; 16] };
     let first = Proposal { request: Some(key), ..write("k", "1", Expect::Absent) };
     let outcome = decide(&mut state, &first);
-    assert_eq!(state.apply(9, &first), (Verdict::Decided(outcome), None));
+    assert_eq!(state.apply(9, &first), (Verdict::Decided(outcome.clone()), None));
     let other = IdempotencyKey { fingerprint: [3; 16], ..key };
     let other = Proposal { request: Some(other), ..first.clone() };
     assert_eq!(decide(&mut state, &other), Err(Rejection::RequestReused));
@@ -199,6 +199,10 @@ fn a_request_that_is_sent_again_gets_its_first_outcome() {
     same(&state, &rebuilt(&state));
     let late = Timestamp(concord_model::limits::REMEMBERED_REQUEST_AGE_US + 10_000);
     let late = Proposal { at: late, ..first };
+    assert_eq!(decide(&mut state, &late), outcome, "a stored outcome counts until the log expires it");
+    let forget = Command::Forget { upto: state.revision() };
+    decide(&mut state, &Proposal { request: None, command: forget, ..late.clone() }).unwrap();
+    assert_eq!(state.request_count(), 0);
     assert!(decide(&mut state, &late).is_ok(), "an expired outcome counts as none");
     assert_eq!(state.request_count(), 1);
     same(&state, &rebuilt(&state));

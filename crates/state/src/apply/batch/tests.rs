@@ -169,10 +169,11 @@ fn deleting_a_definition_includes_its_configs_and_a_new_one_has_a_new_id() {
     assert!(
         matches!(&change.edits[0], Edit::Definition { before: Some(before), after: None } if before.id == old)
     );
-    assert!(matches!(&change.edits[1], Edit::Definition { before: None, after: Some(_) }));
+    assert!(matches!(&change.edits[1], Edit::Deleted { configs: 2, .. }), "{change:?}");
     assert!(matches!(&change.edits[2], Edit::Definition { before: None, after: Some(_) }));
-    assert_eq!(data(&change.edits[3]), (None, Some("1".into())));
-    assert_eq!(change.edits.len(), 4, "{change:?}");
+    assert!(matches!(&change.edits[3], Edit::Definition { before: None, after: Some(_) }));
+    assert_eq!(data(&change.edits[4]), (None, Some("1".into())));
+    assert_eq!(change.edits.len(), 5, "{change:?}");
 }
 
 #[test]
