@@ -98,7 +98,7 @@ def check_fences(page, text):
 
 
 def check_named_files(page, text):
-    for named in re.findall(r"`((?:src|tests|scripts|cluster|docs|bench|benches)/[^`\s]*)", text):
+    for named in re.findall(r"`((?:src|crates|tests|scripts|cluster|docs|bench|benches)/[^`\s]*)", text):
         named = named.rstrip("/.,:")
         if named.startswith("cluster/data") or re.search(r"[<>{}…]", named):
             continue
@@ -220,9 +220,10 @@ ROUTE = r"`(GET|PUT|POST|PATCH|DELETE) (/[^`?\s]*)`"
 # What the line of errors in a section names instead of its statuses.
 COMMON_ERRORS = {
     "of a public request": {500},
-    "of any request": {401, 403, 500},
+    "of any request": {401, 403, 422, 429, 500},
     "of a read": {401, 403, 422, 429, 500, 503, 504},
     "of a write": {401, 403, 413, 415, 422, 429, 500, 503, 504},
+    "of a cluster change": {401, 403, 404, 409, 413, 415, 422, 429, 500, 503, 504},
 }
 
 
@@ -249,6 +250,8 @@ def requests_of(block, variables):
         if word.strip(";|&<>()\n"):
             command.append(word)
             continue
+        while command and re.match(r"[A-Z]+=", command[0]):
+            command.pop(0)
         if command and command[0] in ("api", "curl"):
             has_body = any(option.startswith(("-d", "--data", "--json")) for option in command)
             method = command[command.index("-X") + 1] if "-X" in command else "POST" if has_body and "-G" not in command else "GET"
@@ -283,8 +286,8 @@ def check_routes(document):
         name = " ".join(route)
         if success != {status for status in statuses[route] if status < 400}:
             refuse(page, f"{name}: the table has the statuses {sorted(success)}, OpenAPI {sorted(statuses[route])}")
-        if right_told != (right or "none"):
-            refuse(page, f"{name}: the table has the permission {right or 'none'}, the section {right_told}")
+        if right_told != right:
+            refuse(page, f"{name}: the table has the permission {right}, the section {right_told}")
         form = re.compile(re.escape(route[1]).replace(re.escape("{}"), "[^/]+"))
         shown = [command for command, response in commands(section) if response and response.strip(" …\n")]
         requests = {request for command in shown for request in requests_of(command, variables)}
