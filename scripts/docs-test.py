@@ -284,8 +284,7 @@ def check_routes(document):
     for route in sorted(statuses.keys() & rows.keys() & told.keys()):
         (success, right), (section, right_told) = rows[route], told[route]
         name = " ".join(route)
-        if success != {status for status in statuses[route] if status < 400}:
-            refuse(page, f"{name}: the table has the statuses {sorted(success)}, OpenAPI {sorted(statuses[route])}")
+        compare(page, f"{name}: the status of success", success, {status for status in statuses[route] if status < 400})
         if right_told != right:
             refuse(page, f"{name}: the table has the permission {right}, the section {right_told}")
         form = re.compile(re.escape(route[1]).replace(re.escape("{}"), "[^/]+"))
