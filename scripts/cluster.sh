@@ -251,7 +251,7 @@ with_context() {
 # the user's choice.
 save_context() {
     local urls trust=() trouble n
-    if [[ -z $CONTEXT ]]; then echo "no context is saved for this data directory; CONTEXT=NAME saves one"; return; fi
+    if [[ -z $CONTEXT ]]; then echo "no context is saved; CONTEXT=NAME saves one"; return; fi
     # shellcheck disable=SC2031
     if [[ -n ${CONCORD_API_KEY:-} ]]; then echo "no context is saved: the root key is \$CONCORD_API_KEY"; return; fi
     if urls=$(context 'urls[*]' 2> /dev/null); then
