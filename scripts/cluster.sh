@@ -6,8 +6,7 @@
 #
 # The nodes call each other over mutual TLS: `up` makes a certificate authority (CA) for the cluster and a certificate
 # for each node. With TLS=1, `up` makes the client listeners speak TLS as well, and the other commands remember it;
-# TLS=0 ends it. A cluster that an older version started without certificates keeps its secret, and its nodes accept
-# both kinds of peer RPCs.
+# TLS=0 ends it.
 #
 # `up` builds with the profile `quick`: less than half the compile time of `release`, and a fifth of its speed. For a
 # cluster that is measured, CONCORD_PROFILE names another profile, or CONCORD_BIN a binary. Whatever was built, the link
@@ -88,8 +87,6 @@ extra() { [[ "${1:-}" =~ ^[0-9]+$ && -f cluster/extra$1.env ]] || die "there is 
 setting() { sed -n "s/^$2=//p" "$(env_file "$1")" | tail -n 1; }
 url() { echo "$(if tls_for_callers; then echo https; else echo http; fi)://$(setting "$1" CONCORD_API_ADDR)"; }
 
-# Whether the binary knows certificates; one of version 0.1 does not.
-knows_tls() { "$BIN" cert --help > /dev/null 2>&1; }
 tls_for_callers() { [[ -e $DATA/tls/callers ]]; }
 
 # certify N: makes the authority and the certificate of a node, each once. Several may be asked at the same time.
@@ -100,7 +97,7 @@ certify() {
     mkdir -p "$dir"
     (
         flock 9
-        # What broke off half-way is begun again.
+        # An interrupted attempt starts again.
         if [[ ! -s $dir/ca.pem ]]; then
             rm -f "$dir/ca.key"
             "$BIN" cert ca --cluster local --out "$dir"
@@ -112,7 +109,7 @@ certify() {
     ) 9> "$dir/lock" > /dev/null || die "no certificate could be made for node $n"
 }
 
-# The secrets of this cluster, generated once. With `set -C` only one of two concurrent callers writes the file.
+# A secret of this cluster, generated once. With `set -C` only one of two concurrent callers writes the file.
 secret() {
     local file=$DATA/$1
     if [[ ! -s $file ]]; then
@@ -143,16 +140,12 @@ answers() {
 }
 
 start() {
-    local n=$1 home=$DATA/node$1 key cluster_secret
+    local n=$1 home=$DATA/node$1 key
     pid "$n" > /dev/null && { echo "node $n is already running"; return; }
     [[ -x $BIN ]] || die "there is no $BIN; \`scripts/cluster.sh up\` builds it"
     mkdir -p "$home"
     key=$(root_key)
-    if knows_tls; then certify "$n"; fi
-    cluster_secret=${CONCORD_CLUSTER_SECRET:-}
-    if [[ -z $cluster_secret && (-s $DATA/cluster.secret || ! -e $DATA/tls/node-$n.pem) ]]; then
-        cluster_secret=$(secret cluster.secret)
-    fi
+    certify "$n"
     # shellcheck disable=SC2030  # the settings of a node are set in the environment of its process only
     (
         set -a
@@ -162,15 +155,11 @@ start() {
         . "$(env_file "$n")"
         set +a
         export CONCORD_DATA_DIR=$home/data CONCORD_API_KEY=$key
-        if [[ -n $cluster_secret ]]; then export CONCORD_CLUSTER_SECRET=$cluster_secret; fi
-        if [[ -e $DATA/tls/node-$n.pem ]]; then
-            tls=$DATA/tls
-            export CONCORD_PEER_CERT_FILE=$tls/node-$n.pem CONCORD_PEER_KEY_FILE=$tls/node-$n.key
-            export CONCORD_PEER_CA_FILE=$tls/ca.pem
-            if [[ -n $cluster_secret ]]; then export CONCORD_PEER_TLS=migrate; fi
-            if tls_for_callers; then
-                export CONCORD_TLS_CERT_FILE=$tls/node-$n.pem CONCORD_TLS_KEY_FILE=$tls/node-$n.key
-            fi
+        tls=$DATA/tls
+        export CONCORD_PEER_CERT_FILE=$tls/node-$n.pem CONCORD_PEER_KEY_FILE=$tls/node-$n.key
+        export CONCORD_PEER_CA_FILE=$tls/ca.pem
+        if tls_for_callers; then
+            export CONCORD_TLS_CERT_FILE=$tls/node-$n.pem CONCORD_TLS_KEY_FILE=$tls/node-$n.key
         fi
         exec setsid "$BIN" serve < /dev/null >> "$home/log" 2>&1 &
         echo $! > "$home/pid"
@@ -293,9 +282,8 @@ up() {
     build
     local n starts=()
     root_key > /dev/null
-    if ! knows_tls; then secret cluster.secret > /dev/null; fi
     case ${TLS:-} in
-        1) knows_tls || die "$BIN knows no TLS"; mkdir -p "$DATA/tls"; touch "$DATA/tls/callers" ;;
+        1) mkdir -p "$DATA/tls"; touch "$DATA/tls/callers" ;;
         0) rm -f "$DATA/tls/callers" ;;
     esac
     for n in $(members); do start "$n" & starts+=($!); done
@@ -393,7 +381,7 @@ wipe() {
     local n
     for n in $(all); do rm -rf "${DATA:?}/node$n"; done
     delete_context
-    rm -f "$DATA/root.key" "$DATA/cluster.secret" "$DATA/context"
+    rm -f "$DATA/root.key" "$DATA/context"
     rm -rf "${DATA:?}/tls"
     rmdir "$DATA" 2>/dev/null || true
     echo "all data is deleted"
