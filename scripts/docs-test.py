@@ -442,8 +442,8 @@ def run_page(page, seen):
     with tempfile.TemporaryDirectory(prefix="concord-docs-") as data:
         env = {name: value for name, value in os.environ.items() if not name.startswith("CONCORD_")}
         env |= {"CONCORD_DATA": data, "CONCORD_BIN": str(BINARY), "PATH": f"{BINARY.parent}:{os.environ['PATH']}"}
-        # A page that makes contexts makes them here.
-        env["XDG_CONFIG_HOME"] = f"{data}/config"
+        # `up` saves its context, and a page that makes contexts makes them, here.
+        env |= {"XDG_CONFIG_HOME": f"{data}/config", "CONTEXT": "local"}
         try:
             up = cluster("up", env)
             if up.returncode:
