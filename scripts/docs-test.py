@@ -36,6 +36,7 @@ import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
+HTTP = ROOT / "crates" / "http" / "src"
 BINARY = pathlib.Path(os.environ.get("CONCORD_BIN", ROOT / "target" / "release" / "concord")).resolve()
 README_BYTES_MAX = 8192
 MDBOOK_VERSION = "0.5.4"
@@ -181,7 +182,7 @@ def check_command_line():
 def check_errors():
     page = DOCS / "reference" / "errors.md"
     text = page.read_text()
-    api = [path for path in rust_files() if "api" in path.parts and path.name != "tests.rs" and "openapi" not in path.parts]
+    api = [path for path in sorted(HTTP.rglob("*.rs")) if path.name != "tests.rs" and "openapi" not in path.parts]
     source = "".join(path.read_text() for path in api if path.name == "reply.rs" or path.parts[-2:] == ("reply", "refusal.rs"))
     codes = {status.name: status.value for status in http.HTTPStatus} | {"PAYLOAD_TOO_LARGE": 413, "UNPROCESSABLE_ENTITY": 422}
     known = {(codes[name], kind) for name, kind in re.findall(r'StatusCode::([A-Z_]+),\s*"(\w+)"', source)}
