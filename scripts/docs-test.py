@@ -328,7 +328,7 @@ def prose(path):
     """The prose of a file, each word in its line, without the code that it quotes."""
     text = path.read_text()
     if path.name == "glossary.md":
-        # The table of words to avoid names them.
+        # The table of words to avoid names them on purpose.
         text = re.sub(r"^## Words to avoid\n.*?(?=^## )", lambda section: blank(section[0]), text, flags=re.M | re.S)
     if path.suffix == ".rs":
         text = RUST.sub(read_by_people, text)
