@@ -4,22 +4,39 @@
 #
 # Every command is idempotent. Commands for different nodes may run at the same time.
 #
-# The nodes call each other over mutual TLS: `up` makes the authority of the cluster and a certificate for each node.
-# With TLS=1 `up` lets callers speak TLS, too, and the other commands remember it; TLS=0 ends it.
+# The nodes call each other over mutual TLS: `up` makes a certificate authority (CA) for the cluster and a certificate
+# for each node. With TLS=1, `up` makes the client listeners speak TLS as well, and the other commands remember it;
+# TLS=0 ends it.
 #
 # `up` builds with the profile `quick`: less than half the compile time of `release`, and a fifth of its speed. For a
-# cluster that is measured, CONCORD_PROFILE names another profile, or CONCORD_BIN a binary.
+# cluster that is measured, CONCORD_PROFILE names another profile, or CONCORD_BIN a binary. Whatever was built, the link
+# target/concord leads to it, so that people and documents call the program by one path.
+#
+# `up` also saves a context of the command line, so that `concord get def` needs neither an address nor a key. Contexts
+# are the user's own configuration. So only a cluster in the default data directory gets one unasked: another directory
+# is that of a test or an experiment, which must leave no trace outside it. CONTEXT=NAME asks for one there.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
-DATA=${CONCORD_DATA:-$PWD/cluster/data}
+DEFAULT_DATA=$PWD/cluster/data
+DATA=${CONCORD_DATA:-$DEFAULT_DATA}
+[[ $DATA == /* ]] || DATA=$PWD/$DATA
 PROFILE=${CONCORD_PROFILE:-quick}
 BIN=${CONCORD_BIN:-$(realpath -m "${CARGO_TARGET_DIR:-target}")/$PROFILE/concord}
 WAIT_S=${CONCORD_WAIT_S:-120}
+# $DATA/context holds the name of the context that `up` saved last.
+if [[ -z ${CONTEXT+set} ]]; then
+    if [[ -s $DATA/context ]]; then CONTEXT=$(<"$DATA/context")
+    elif [[ $DATA -ef $DEFAULT_DATA || $DATA == "$DEFAULT_DATA" ]]; then CONTEXT=local
+    else CONTEXT=; fi
+fi
+# The calls below name their node and their key. A context of the user's would add its CA, or fail them if it is gone.
+unset CONCORD_CONTEXT
 
 usage() {
     cat <<TEXT
-usage: scripts/cluster.sh up          build if needed, start every node, form the cluster, wait until it is ready
+usage: scripts/cluster.sh up          build if needed, start every node, bootstrap the cluster, wait until it is ready,
+                                      save a context of the command line
        scripts/cluster.sh down        stop every node
        scripts/cluster.sh status      print the status of each node
        scripts/cluster.sh start N     start node N and wait until it is live
@@ -28,15 +45,16 @@ usage: scripts/cluster.sh up          build if needed, start every node, form th
        scripts/cluster.sh pause N     SIGSTOP
        scripts/cluster.sh resume N    SIGCONT
        scripts/cluster.sh logs N      follow the log of node N
-       scripts/cluster.sh add N       start the extra node N, add it as a member, make it a voter
-       scripts/cluster.sh remove N    remove node N from the cluster and stop it; its id is not used again
-       scripts/cluster.sh wipe        stop every node and delete all data
+       scripts/cluster.sh add N       start the extra node N, add it as a member, promote it to voter
+       scripts/cluster.sh remove N    remove node N from the cluster and stop it; its id is never used again
+       scripts/cluster.sh wipe        stop every node; delete all data, and the context that \`up\` saved
 
-CONCORD_DATA     the directory of the data    (now $DATA)
+CONCORD_DATA     the data directory           (now $DATA)
 CONCORD_PROFILE  the profile that \`up\` builds (now $PROFILE; \`release\` or \`dist\` for measurements)
 CONCORD_BIN      the binary to run            (now $BIN)
-TLS              1: \`up\` lets callers speak TLS, with the authority in \$CONCORD_DATA/tls/ca.pem; 0: plain again
-CONCORD_API_KEY  the root key; without it a random one is written to \$CONCORD_DATA/root.key
+CONTEXT          the context that \`up\` saves  (now ${CONTEXT:-none}; empty: none)
+TLS              1: the client listeners speak TLS; the CA is in \$CONCORD_DATA/tls/ca.pem. 0: unencrypted again
+CONCORD_API_KEY  the root key; without it \`up\` writes a random one to \$CONCORD_DATA/root.key
 CONCORD_WAIT_S   seconds until a step fails   (now $WAIT_S)
 TEXT
 }
@@ -79,7 +97,7 @@ certify() {
     mkdir -p "$dir"
     (
         flock 9
-        # What broke off half-way is begun again.
+        # An interrupted attempt starts again.
         if [[ ! -s $dir/ca.pem ]]; then
             rm -f "$dir/ca.key"
             "$BIN" cert ca --cluster local --out "$dir"
@@ -123,7 +141,7 @@ answers() {
 
 start() {
     local n=$1 home=$DATA/node$1 key
-    pid "$n" > /dev/null && { echo "node $n runs already"; return; }
+    pid "$n" > /dev/null && { echo "node $n is already running"; return; }
     [[ -x $BIN ]] || die "there is no $BIN; \`scripts/cluster.sh up\` builds it"
     mkdir -p "$home"
     key=$(root_key)
@@ -162,7 +180,7 @@ start() {
 # stop N SIGNAL: sends the signal and waits until the process has exited.
 stop() {
     local n=$1 pid until=$((SECONDS + WAIT_S))
-    if ! pid=$(pid "$n"); then echo "node $n does not run"; return; fi
+    if ! pid=$(pid "$n"); then echo "node $n is not running"; return; fi
     kill "-$2" "$pid" 2>/dev/null || true
     [[ $2 == KILL ]] || kill -CONT "$pid" 2>/dev/null || true
     while pid "$n" > /dev/null; do
@@ -175,7 +193,7 @@ stop() {
 
 signal() {
     local pid
-    pid=$(pid "$1") || die "node $1 does not run"
+    pid=$(pid "$1") || die "node $1 is not running"
     kill "-$2" "$pid"
 }
 
@@ -183,6 +201,80 @@ build() {
     [[ -n ${CONCORD_BIN:-} ]] && return
     command -v cargo > /dev/null || die "cargo is not installed; see https://rustup.rs"
     cargo build --profile "$PROFILE" --locked --bin concord
+    mkdir -p target
+    ln -sfn "$BIN" target/concord
+}
+
+# context PATH: what `context list` has of the context $CONTEXT at a path. Fails if there is no such context.
+context() {
+    local name i=0
+    while read -r name; do
+        if [[ $name == "$CONTEXT" ]]; then "$BIN" context list -o "jsonpath={[$i].$1}"; return; fi
+        i=$((i + 1))
+    done < <("$BIN" context list -o name)
+    return 1
+}
+
+# addresses_are_ours URL...: the URLs are of nodes that cluster/*.env describes, whether over TLS or not.
+addresses_are_ours() {
+    local url file
+    for url in "$@"; do
+        for file in cluster/node*.env cluster/extra*.env none; do
+            if [[ -f $file ]] && grep -qxF "CONCORD_API_ADDR=${url#*://}" "$file"; then break; fi
+        done
+        [[ $file != none ]] || return 1
+    done
+}
+
+# key_is_ours: a context of the user names the file of this cluster's root key.
+key_is_ours() { grep -qsF "\"$DATA/root.key\"" "${XDG_CONFIG_HOME:-${HOME:-}/.config}/concord/contexts.json"; }
+
+# with_context ARGUMENT...: runs the command line with the context and nothing else from the environment.
+with_context() {
+    env -u CONCORD_URL -u CONCORD_API_KEY -u CONCORD_API_KEY_FILE -u CONCORD_CA_FILE "$BIN" "$@" --context "$CONTEXT"
+}
+
+# save_context: saves how to reach the cluster, and says in one line what came of it. It replaces a context only if
+# that names these nodes and can't reach them as they run now: it is of an earlier `up`, perhaps in another checkout,
+# or before TLS. It selects the context only if none is selected: which cluster `concord` changes without --context is
+# the user's choice.
+save_context() {
+    local urls trust=() trouble n
+    if [[ -z $CONTEXT ]]; then echo "no context is saved; CONTEXT=NAME saves one"; return; fi
+    # shellcheck disable=SC2031
+    if [[ -n ${CONCORD_API_KEY:-} ]]; then echo "no context is saved: the root key is \$CONCORD_API_KEY"; return; fi
+    if urls=$(context 'urls[*]' 2> /dev/null); then
+        # shellcheck disable=SC2086  # one word for each URL
+        if ! addresses_are_ours $urls; then
+            echo "the context \`$CONTEXT\` is of other nodes and stays; to save another: CONTEXT=NAME scripts/cluster.sh up"
+            return
+        fi
+        if ! key_is_ours && with_context whoami > /dev/null 2>&1; then
+            echo "the context \`$CONTEXT\` reaches this cluster and stays as it is"
+            return
+        fi
+    fi
+    urls=$(for n in $(members); do url "$n"; done | paste -sd ,)
+    if tls_for_callers; then trust=(--cacert "$DATA/tls/ca.pem"); fi
+    if ! trouble=$("$BIN" context set "$CONTEXT" --url "$urls" --api-key-file "$DATA/root.key" "${trust[@]}" 2>&1); then
+        echo "no context is saved: $trouble"
+        return
+    fi
+    echo "$CONTEXT" > "$DATA/context"
+    if [[ $(context current) == true ]]; then
+        echo "the context \`$CONTEXT\` is saved and in use: commands need neither an address nor a key"
+    else
+        echo "the context \`$CONTEXT\` is saved, another is in use; to change: concord context use $CONTEXT"
+    fi
+}
+
+# delete_context: deletes the context, if it is still the one that `up` saved.
+delete_context() {
+    local urls
+    if [[ ! -s $DATA/context ]] || ! key_is_ours; then return; fi
+    if [[ ! -x $BIN ]]; then echo "the context \`$CONTEXT\` stays: there is no $BIN that could delete it"; return; fi
+    # shellcheck disable=SC2086  # one word for each URL
+    if urls=$(context 'urls[*]') && addresses_are_ours $urls; then "$BIN" context delete "$CONTEXT" --yes; fi
 }
 
 up() {
@@ -211,16 +303,19 @@ up() {
     done
     echo
     echo "the cluster is ready: $(for n in $(members); do url "$n"; done | xargs)"
+    save_context
+    if [[ -z ${CONCORD_BIN:-} ]]; then echo "the program is $PWD/target/concord; try: target/concord get def"
+    else echo "the program is $BIN"; fi
     if [[ -z ${CONCORD_BIN:-} && $PROFILE == quick ]]; then
-        echo "built for a short first start; for speed: CONCORD_PROFILE=dist scripts/cluster.sh up, after a \`down\`"
+        echo "it compiles fast and runs slowly; for speed: scripts/cluster.sh down, CONCORD_PROFILE=dist scripts/cluster.sh up"
     fi
     # shellcheck disable=SC2031
     if [[ -n ${CONCORD_API_KEY:-} ]]; then echo "the root key is \$CONCORD_API_KEY"
     else echo "the root key is in $DATA/root.key"; fi
-    if tls_for_callers; then echo "the authority of the nodes' certificates is in $DATA/tls/ca.pem"; fi
+    if tls_for_callers; then echo "the CA of the nodes' certificates is in $DATA/tls/ca.pem"; fi
 }
 
-# trusting COMMAND…: runs the command line with the authority of the nodes' certificates.
+# trusting COMMAND...: runs the command line with the CA of the nodes' certificates.
 trusting() { if tls_for_callers; then CONCORD_CA_FILE=$DATA/tls/ca.pem "$@"; else "$@"; fi; }
 
 # ask PROBE ARGUMENT...: runs the command line against the first member whose probe succeeds. A member that is starting
@@ -236,7 +331,7 @@ ask() {
         done
         # Without a running node no probe will ever succeed.
         for n in $(members) none; do if [[ $n == none ]] || pid "$n" > /dev/null; then break; fi; done
-        [[ $n != none ]] || die "no node runs"
+        [[ $n != none ]] || die "no node is running"
         ((SECONDS < until)) || die "no node answers $probe after $WAIT_S s"
         sleep 0.1
     done
@@ -246,7 +341,7 @@ member() { echo "$1=$(setting "$1" CONCORD_API_ADDR)@$(setting "$1" CONCORD_PEER
 
 add() {
     local n=$1 until=$((SECONDS + WAIT_S))
-    [[ ! -e $DATA/node$n/removed ]] || die "node $n was removed, and an id is never used twice; take another"
+    [[ ! -e $DATA/node$n/removed ]] || die "node $n was removed, and an id is never used again; choose another"
     ask /readyz status > /dev/null
     start "$n"
     ask /readyz member add "$(member "$n")" > /dev/null
@@ -276,7 +371,7 @@ down() {
 status() {
     local n
     for n in $(members); do
-        if ! pid "$n" > /dev/null; then echo "node $n: does not run"; continue; fi
+        if ! pid "$n" > /dev/null; then echo "node $n: not running"; continue; fi
         CONCORD_API_KEY=$(root_key) trusting "$BIN" status --url "$(url "$n")" || echo "node $n: runs, but does not answer"
     done
 }
@@ -285,7 +380,8 @@ wipe() {
     down > /dev/null
     local n
     for n in $(all); do rm -rf "${DATA:?}/node$n"; done
-    rm -f "$DATA/root.key"
+    delete_context
+    rm -f "$DATA/root.key" "$DATA/context"
     rm -rf "${DATA:?}/tls"
     rmdir "$DATA" 2>/dev/null || true
     echo "all data is deleted"

@@ -1,16 +1,21 @@
 """Checks the documents: the README, the pages of docs/ and the other Markdown files of the top level.
 
     CONCORD_BIN=target/release/concord python3 scripts/docs-test.py [PAGE...]
+    python3 scripts/docs-test.py --terms | --lower-terms
 
-Without a PAGE it checks the texts, then runs all pages; with some it runs these pages only.
+Without a PAGE it checks the texts, then runs all pages; with some it runs these pages only. `--terms` checks the words
+of documents and sources only; `--lower-terms` then lowers the ceilings in scripts/docs-terms.txt to what is left.
 
 - Each page with ```sh blocks runs from its top in one shell, on a cluster of its own. A ```text block right behind
   one is what it prints; `…` in it stands for any text within a line.
 - ```console blocks are not run, as they need another host or much time: their syntax is checked, and that the
   scripts they call exist.
 - The settings page has the settings of `concord serve --help` with their defaults, the command-line page the flags
-  of the other commands, the errors page the statuses and types of the interface, the interface page the routes of
-  the OpenAPI document, and every message that a table quotes occurs in the source.
+  of the other commands, the errors page the statuses and types of the API, and every message that a table quotes
+  occurs in the source.
+- The interface page has each route of the OpenAPI document with its statuses, in the table and in a section with its
+  permission, a request that was run with its response, and its errors.
+- No retired term of scripts/docs-terms.txt is used more often than its ceiling allows.
 - No relative link, anchor or named file is missing; the README has at most 8 KiB; mdBook builds without a warning.
 """
 
@@ -21,6 +26,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -30,6 +36,7 @@ import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
+HTTP = ROOT / "crates" / "http" / "src"
 BINARY = pathlib.Path(os.environ.get("CONCORD_BIN", ROOT / "target" / "release" / "concord")).resolve()
 README_BYTES_MAX = 8192
 MDBOOK_VERSION = "0.5.4"
@@ -43,6 +50,11 @@ wrong = []
 def refuse(page, text):
     name = page.relative_to(ROOT) if isinstance(page, pathlib.Path) else page
     wrong.append(f"{name}: {text}")
+
+
+def rust_files():
+    """The sources of the program and its libraries, their tests included."""
+    return sorted(path for folder in (ROOT / "src", ROOT / "crates") for path in folder.rglob("*.rs"))
 
 
 def pages():
@@ -87,7 +99,7 @@ def check_fences(page, text):
 
 
 def check_named_files(page, text):
-    for named in re.findall(r"`((?:src|tests|scripts|cluster|docs|bench|benches)/[^`\s]*)", text):
+    for named in re.findall(r"`((?:src|crates|tests|scripts|cluster|docs|bench|benches)/[^`\s]*)", text):
         named = named.rstrip("/.,:")
         if named.startswith("cluster/data") or re.search(r"[<>{}…]", named):
             continue
@@ -170,20 +182,21 @@ def check_command_line():
 def check_errors():
     page = DOCS / "reference" / "errors.md"
     text = page.read_text()
-    source = "".join((ROOT / "src" / "api" / name).read_text() for name in ("reply.rs", "reply/refusal.rs"))
+    api = [path for path in sorted(HTTP.rglob("*.rs")) if path.name != "tests.rs" and "openapi" not in path.parts]
+    source = "".join(path.read_text() for path in api if path.name == "reply.rs" or path.parts[-2:] == ("reply", "refusal.rs"))
     codes = {status.name: status.value for status in http.HTTPStatus} | {"PAYLOAD_TOO_LARGE": 413, "UNPROCESSABLE_ENTITY": 422}
     known = {(codes[name], kind) for name, kind in re.findall(r'StatusCode::([A-Z_]+),\s*"(\w+)"', source)}
-    rows = re.findall(r"^\| (\d{3}) \| `(\w+)` \|", text, re.M)
-    compare(page, "the status and type", {(int(status), kind) for status, kind in rows}, known)
-    files = [path.read_text() for path in (ROOT / "src" / "api").rglob("*.rs") if path.name != "tests.rs" and "openapi" not in path.parts]
-    details = {kind for text in files for kind in re.findall(r'"(missing|json_invalid|\w+_parsing|(?:\w+_)?(?:string|list|dict|int|bool|attributes)_type)"', text)}
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \| (\d{3}) \| (.*?) \|", text, re.M)
+    compare(page, "the status and type", {(int(status), kind) for _, kind, status, _ in rows}, known)
+    actions = set(re.findall(r"^\| ([a-z -]+) \| [^|]*\|$", text.split("\n## Retries\n")[-1].split("\n## ")[0], re.M)) - {"retry?"}
+    compare(page, "the action of a retry", {action for *_, action in rows}, actions)
+    details = {kind for path in api for kind in re.findall(r'"(missing|json_invalid|\w+_parsing|(?:\w+_)?(?:string|list|dict|int|bool|attributes)_type)"', path.read_text())}
     compare(page, "the type of a detail", set(re.findall(r"^\| `(\w+)` \| at ", text, re.M)), details)
 
 
 def check_messages():
     """Tables whose first column is `message` quote the program: `…` stands for what it fills in."""
-    folders = (ROOT / "src", ROOT / "clients" / "rust" / "src")
-    source = "\n".join(path.read_text() for folder in folders for path in sorted(folder.rglob("*.rs")))
+    source = "\n".join(path.read_text() for path in (*rust_files(), *sorted((ROOT / "clients" / "rust" / "src").rglob("*.rs"))))
     source = re.sub(r"\\\n\s*", "", source).replace('\\"', '"')
     tables = 0
     for page in pages():
@@ -201,18 +214,163 @@ def check_messages():
         refuse("docs-test", "no table of messages was found")
 
 
-def routes_of(document):
-    return {(method.upper(), normal(path)) for path, item in document["paths"].items() for method in item if method in ("get", "put", "post", "patch", "delete")}
+# --- Routes --------------------------------------------------------------------------------------------------------
+
+METHODS = ("get", "put", "post", "patch", "delete")
+ROUTE = r"`(GET|PUT|POST|PATCH|DELETE) (/[^`?\s]*)`"
+# What the line of errors in a section names instead of its statuses.
+COMMON_ERRORS = {
+    "of a public request": {500},
+    "of any request": {401, 403, 422, 429, 500},
+    "of a read": {401, 403, 422, 429, 500, 503, 504},
+    "of a write": {401, 403, 413, 415, 422, 429, 500, 503, 504},
+    "of a cluster change": {401, 403, 404, 409, 413, 415, 422, 429, 500, 503, 504},
+}
+
+
+def statuses_of(document):
+    """{(method, path): the statuses that it may have}"""
+    found = {}
+    for path, item in document["paths"].items():
+        for method in METHODS:
+            if method in item:
+                found[method.upper(), normal(path)] = {int(status) for status in item[method]["responses"]}
+    return found
 
 
 def normal(path):
     return re.sub(r"\{\w+\}", "{}", path).rstrip("/") or "/"
 
 
+def requests_of(block, variables):
+    """{(method, path)} of the calls of curl, or of the function `api` around it, in a block."""
+    words = shlex.shlex(block, posix=True, punctuation_chars=";|&<>()\n")
+    words.whitespace, words.whitespace_split = " \t\r", True
+    found, command = set(), []
+    for word in [*words, "\n"]:
+        if word.strip(";|&<>()\n"):
+            command.append(word)
+            continue
+        while command and re.match(r"[A-Z]+=", command[0]):
+            command.pop(0)
+        if command and command[0] in ("api", "curl"):
+            has_body = any(option.startswith(("-d", "--data", "--json")) for option in command)
+            method = command[command.index("-X") + 1] if "-X" in command else "POST" if has_body and "-G" not in command else "GET"
+            for url in command:
+                for name, value in variables.items():
+                    url = re.sub(rf"\${name}\b", value, url)
+                if url.startswith("http"):
+                    found.add((method, "/" + url.split("?")[0].split("/", 3)[-1].strip("/")))
+        command = []
+    return found
+
+
 def check_routes(document):
+    """The table of routes, and for each route a section with its permission, a request that was run, and its errors."""
     page = DOCS / "reference" / "interface.md"
-    on_page = {(method, normal(path)) for method, path in re.findall(r"`(GET|PUT|POST|PATCH|DELETE) (/[^`?\s]*)", page.read_text())}
-    compare(page, "the route", on_page, routes_of(document))
+    text, statuses = page.read_text(), statuses_of(document)
+    variables = {}
+    for command, _ in commands(text):
+        for name, value in re.findall(r"(?:^|\s)([A-Z]+)=(\S+)", command):
+            variables.setdefault(name, value.replace("$N", variables.get("N", "$N")))
+    rows, told = {}, {}
+    for cells, success, right in re.findall(r"^\|([^|]*`[A-Z]+ /[^|]*)\|[^|]*\|([^|]*)\|([^|]*)\|$", text, re.M):
+        for method, path in re.findall(ROUTE, cells):
+            rows[method, normal(path)] = ({int(status) for status in re.findall(r"\d{3}", success)}, right.strip())
+    for section in re.split(r"^#{2,4} ", text, flags=re.M)[1:]:
+        for method, path, right in re.findall(rf"^{ROUTE} · permission: (.*)$", section, re.M):
+            told[method, normal(path)] = (section, right)
+    compare(page, "the route", set(rows), set(statuses))
+    compare(page, "the section of the route", set(told), set(statuses))
+    for route in sorted(statuses.keys() & rows.keys() & told.keys()):
+        (success, right), (section, right_told) = rows[route], told[route]
+        name = " ".join(route)
+        compare(page, f"{name}: the status of success", success, {status for status in statuses[route] if status < 400})
+        if right_told != right:
+            refuse(page, f"{name}: the table has the permission {right}, the section {right_told}")
+        form = re.compile(re.escape(route[1]).replace(re.escape("{}"), "[^/]+"))
+        shown = [command for command, response in commands(section) if response and response.strip(" …\n")]
+        requests = {request for command in shown for request in requests_of(command, variables)}
+        if not any(method == route[0] and form.fullmatch(path) for method, path in requests):
+            refuse(page, f"{name}: its section has no request that is run and whose response is shown")
+        line = re.search(r"^Errors:(.*)$", section, re.M)
+        named = {int(status) for status in re.findall(r"\b[45]\d\d\b", line[1])} if line else set()
+        for phrase, common in COMMON_ERRORS.items():
+            named |= common if line and phrase in line[1] else set()
+        compare(page, f"{name}: the error", named, {status for status in statuses[route] if status >= 400})
+
+
+# --- Terms ---------------------------------------------------------------------------------------------------------
+
+TERMS = ROOT / "scripts" / "docs-terms.txt"
+# Of Rust, what people read: doc comments and string literals. The last alternatives are code.
+RUST = re.compile(
+    r"""//[/!](?P<doc>[^\n]*)|//[^\n]*|/\*.*?\*/|\bb?r(?P<hashes>\#*)"(?P<raw>.*?)"(?P=hashes)|"(?P<text>(?:\\.|[^"\\])*)"|'(?:\\[^']+|[^\\'])'|[^/"'br]+|.""",
+    re.S,
+)
+
+
+def blank(text):
+    """The lines of a text without its words: no phrase goes through it."""
+    return "\0" + "\n" * text.count("\n") if text.strip() else text
+
+
+def read_by_people(match):
+    for kind in ("doc", "raw", "text"):
+        if match[kind] is not None:
+            text = re.sub(r"\\(\n|[nt])", lambda escape: escape[1] if escape[1] == "\n" else " ", match[kind]) if kind == "text" else match[kind]
+            # The mark of a comment is a space: its lines are one text.
+            return text.join(("   ", "") if kind == "doc" else "\0\0")
+    return blank(match[0])
+
+
+def prose(path):
+    """The prose of a file, each word in its line, without the code that it quotes."""
+    text = path.read_text()
+    if path.name == "glossary.md":
+        # The table of words to avoid names them on purpose.
+        text = re.sub(r"^## Words to avoid\n.*?(?=^## )", lambda section: blank(section[0]), text, flags=re.M | re.S)
+    if path.suffix == ".rs":
+        text = RUST.sub(read_by_people, text)
+    else:
+        text = re.sub(r"^```.*?^```|\]\([^)]*\)", lambda code: blank(code[0]), text, flags=re.M | re.S)
+    return re.sub(r"`[^`\n]*`", lambda code: blank(code[0]), text)
+
+
+def terms():
+    """[(phrase, what to write instead, ceiling)]"""
+    rows = [line.split(" | ") for line in TERMS.read_text().splitlines() if line and not line.startswith("#")]
+    return [(phrase, instead, int(ceiling)) for phrase, instead, ceiling in rows]
+
+
+def check_terms():
+    """What is left of each term; a term that is used more often than its ceiling allows is wrong."""
+    markdown = [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]
+    sources = [path for path in rust_files() if "tests" not in path.parts and path.name != "tests.rs"]
+    texts = {path: prose(path) for path in sorted(markdown) + sources}
+    left = {}
+    for phrase, instead, ceiling in terms():
+        form = re.compile(rf"\b(?:{phrase.replace(' ', chr(92) + 's+')})\b", re.I)
+        places = [f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, match.start()) + 1}" for path, text in texts.items() for match in form.finditer(text)]
+        left[phrase] = len(places)
+        if len(places) > ceiling:
+            refuse(TERMS, f"`{phrase}` is used {len(places)} times, at most {ceiling} are allowed; write {instead!r}: {', '.join(places)}")
+        elif len(places) < ceiling:
+            print(f"terms: `{phrase}` is used {len(places)} times: lower its ceiling of {ceiling} (--lower-terms)")
+    return left
+
+
+def lower_terms(left):
+    lines = TERMS.read_text().splitlines()
+    for number, line in enumerate(lines):
+        phrase, _, rest = line.partition(" | ")
+        if phrase in left:
+            instead, ceiling = rest.split(" | ")
+            lines[number] = f"{phrase} | {instead} | {min(left[phrase], int(ceiling))}"
+    TERMS.write_text("\n".join(lines) + "\n")
+
+
+# --- Book ----------------------------------------------------------------------------------------------------------
 
 
 def mdbook():
@@ -240,7 +398,7 @@ def check_texts():
         check_named_files(page, page.read_text())
     for page in [*pages(), DOCS / "SUMMARY.md", *(path for path in ROOT.glob("*.md") if path.name != "README.md")]:
         check_links(page)
-    for check in (check_summary, check_settings, check_command_line, check_errors, check_messages, check_book):
+    for check in (check_summary, check_settings, check_command_line, check_errors, check_messages, check_terms, check_book):
         check()
 
 
@@ -288,8 +446,8 @@ def run_page(page, seen):
     with tempfile.TemporaryDirectory(prefix="concord-docs-") as data:
         env = {name: value for name, value in os.environ.items() if not name.startswith("CONCORD_")}
         env |= {"CONCORD_DATA": data, "CONCORD_BIN": str(BINARY), "PATH": f"{BINARY.parent}:{os.environ['PATH']}"}
-        # A page that makes contexts makes them here.
-        env["XDG_CONFIG_HOME"] = f"{data}/config"
+        # `up` saves its context, and a page that makes contexts makes them, here.
+        env |= {"XDG_CONFIG_HOME": f"{data}/config", "CONTEXT": "local"}
         try:
             up = cluster("up", env)
             if up.returncode:
@@ -309,7 +467,19 @@ def run_page(page, seen):
     print(f"{page.relative_to(ROOT)}: {len(blocks)} blocks, {compared} outputs, {time.monotonic() - began:.1f} s", flush=True)
 
 
+def report(what, count):
+    for text in wrong:
+        print(f"docs-test: {text}", file=sys.stderr)
+    print(f"documents: {count} {what}, {len(wrong)} things wrong")
+    sys.exit(bool(wrong))
+
+
 def main():
+    if sys.argv[1:] in (["--terms"], ["--lower-terms"]):
+        left = check_terms()
+        if sys.argv[1] == "--lower-terms":
+            lower_terms(left)
+        report("terms", len(left))
     if not os.access(BINARY, os.X_OK):
         sys.exit(f"docs-test: there is no {BINARY}; build it, or name another with CONCORD_BIN")
     chosen = [pathlib.Path(name).resolve() for name in sys.argv[1:]]
@@ -318,12 +488,9 @@ def main():
     seen = {}
     for page in chosen or pages():
         run_page(page, seen)
-    if not chosen and seen:
+    if seen and (not chosen or DOCS / "reference" / "interface.md" in chosen):
         check_routes(seen)
-    for text in wrong:
-        print(f"docs-test: {text}", file=sys.stderr)
-    print(f"documents: {len(chosen or pages())} pages, {len(wrong)} things wrong")
-    sys.exit(bool(wrong))
+    report("pages", len(chosen or pages()))
 
 
 if __name__ == "__main__":

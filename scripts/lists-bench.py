@@ -3,8 +3,9 @@
 
     CONCORD_BIN=target/release/concord scripts/lists-bench.py [--configs 100000] [labels] [parts] [past]
 
-Prints the tables of docs/performance.md. One caller asks, one request after the other, of a follower; variants take turns
-in random order, so that what the machine does meanwhile meets all of them. Times are medians, and ratios those of the pairs.
+Prints the tables of docs/performance-log.md. One caller asks, one request after the other, of a follower; variants
+take turns in random order, so that what the machine does meanwhile meets all of them. Times are medians, and ratios
+those of the pairs.
 """
 
 import argparse
