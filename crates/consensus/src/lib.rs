@@ -30,7 +30,7 @@
 //! | targets of the fuzzer | `fuzz` |
 //! | openraft's storage suite, run on log, machine and store | `suite` |
 //!
-//! The calls themselves are in `peer`, the recent changes for watchers in `feed`.
+//! The calls themselves are in `net`, the recent changes for watchers in `state`.
 //!
 //! **Invariants**
 //! 1. openraft's types do not leave this layer and are never serialised: [`Consensus`] is the only way in.
