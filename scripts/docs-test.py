@@ -30,6 +30,7 @@ import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
+HTTP = ROOT / "crates" / "http" / "src"
 BINARY = pathlib.Path(os.environ.get("CONCORD_BIN", ROOT / "target" / "release" / "concord")).resolve()
 README_BYTES_MAX = 8192
 MDBOOK_VERSION = "0.5.4"
@@ -87,7 +88,7 @@ def check_fences(page, text):
 
 
 def check_named_files(page, text):
-    for named in re.findall(r"`((?:src|tests|scripts|cluster|docs|bench|benches)/[^`\s]*)", text):
+    for named in re.findall(r"`((?:src|crates|tests|scripts|cluster|docs|bench|benches)/[^`\s]*)", text):
         named = named.rstrip("/.,:")
         if named.startswith("cluster/data") or re.search(r"[<>{}…]", named):
             continue
@@ -170,19 +171,19 @@ def check_command_line():
 def check_errors():
     page = DOCS / "reference" / "errors.md"
     text = page.read_text()
-    source = "".join((ROOT / "src" / "api" / name).read_text() for name in ("reply.rs", "reply/refusal.rs"))
+    source = "".join((HTTP / name).read_text() for name in ("reply.rs", "reply/refusal.rs"))
     codes = {status.name: status.value for status in http.HTTPStatus} | {"PAYLOAD_TOO_LARGE": 413, "UNPROCESSABLE_ENTITY": 422}
     known = {(codes[name], kind) for name, kind in re.findall(r'StatusCode::([A-Z_]+),\s*"(\w+)"', source)}
     rows = re.findall(r"^\| (\d{3}) \| `(\w+)` \|", text, re.M)
     compare(page, "the status and type", {(int(status), kind) for status, kind in rows}, known)
-    files = [path.read_text() for path in (ROOT / "src" / "api").rglob("*.rs") if path.name != "tests.rs" and "openapi" not in path.parts]
+    files = [path.read_text() for path in HTTP.rglob("*.rs") if path.name != "tests.rs" and "openapi" not in path.parts]
     details = {kind for text in files for kind in re.findall(r'"(missing|json_invalid|\w+_parsing|(?:\w+_)?(?:string|list|dict|int|bool|attributes)_type)"', text)}
     compare(page, "the type of a detail", set(re.findall(r"^\| `(\w+)` \| at ", text, re.M)), details)
 
 
 def check_messages():
     """Tables whose first column is `message` quote the program: `…` stands for what it fills in."""
-    folders = (ROOT / "src", ROOT / "clients" / "rust" / "src")
+    folders = (ROOT / "src", *sorted(ROOT.glob("crates/*/src")), ROOT / "clients" / "rust" / "src")
     source = "\n".join(path.read_text() for folder in folders for path in sorted(folder.rglob("*.rs")))
     source = re.sub(r"\\\n\s*", "", source).replace('\\"', '"')
     tables = 0

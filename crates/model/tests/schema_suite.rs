@@ -114,5 +114,8 @@ fn verdicts_are_those_of_the_suite_but_for_the_named_ones() {
         }
     }
     let expected = include_str!("fixtures/schema-suite.txt");
-    assert!(report == expected, "what was found differs from crates/model/tests/fixtures/schema-suite.txt:\n{report}");
+    assert!(
+        report == expected,
+        "what was found differs from crates/model/tests/fixtures/schema-suite.txt:\n{report}"
+    );
 }
