@@ -13,7 +13,7 @@ const BELOW: [(&str, &[&str]); 7] = [
     // The calls between nodes know nothing of what they carry.
     ("net", &["model"]),
     ("consensus", &["model", "state", "storage", "net"]),
-    // The client has the settings of the connection to a collector of spans.
+    // The TLS of the client is that of the connection to a collector of spans.
     ("service", &["model", "state", "storage", "net", "consensus", "client"]),
     ("http", &["model", "state", "storage", "net", "consensus", "service"]),
 ];
