@@ -1,6 +1,6 @@
 //! openraft's generic types with this layer's parameters, as short aliases.
 //!
-//! **Invariant:** they are named in `raft` only: no other layer names openraft.
+//! **Invariant:** they are named in this crate only: no other crate names openraft.
 
 use std::fmt;
 
