@@ -22,8 +22,7 @@ if [[ ${1:-} == --fast ]]; then
     say "checks"
     scripts/check.sh
     say "unit tests"
-    cargo test --locked --workspace --exclude concord-client --lib
-    cargo test --locked --package concord-client
+    cargo test --locked --workspace --lib
     say "contract and stored formats"
     cargo test --locked --workspace --test it -- spec:: document:: format:: real_schemas:: replay:: tidy::
     say "done"
