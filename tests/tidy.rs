@@ -2,7 +2,7 @@
 //!
 //! | file | rule |
 //! |---|---|
-//! | `layers` | a layer names itself and the layers below it; a library is used in one place |
+//! | `manifests` | a crate depends only on the crates below it; a library is used by one crate |
 //! | `units` | the units of `service` name each other one way |
 //! | `grants` | records leave the service for a principal only |
 //! | `purity` | `model` and `state` depend on their input only; they hold no lock and no global but the listed ones |
@@ -15,7 +15,7 @@
 
 mod files;
 mod grants;
-mod layers;
+mod manifests;
 mod purity;
 mod retired_words;
 mod syntax;
@@ -29,10 +29,10 @@ use std::{
 
 use syntax::{Token, tokens};
 
-/// The Rust files of `src`, read once for all rules.
+/// The Rust files of the program and of each crate, read once for all rules.
 static SRC: LazyLock<Vec<Source>> = LazyLock::new(|| sources("src"));
 
-/// The Rust files of `tests`.
+/// The Rust files of the tests of processes and of the tests of each crate.
 static TESTS: LazyLock<Vec<Source>> = LazyLock::new(|| sources("tests"));
 
 /// A Rust file.
@@ -52,7 +52,10 @@ impl Source {
 
     /// Whether the whole file is compiled for tests only.
     fn is_test(&self) -> bool {
-        self.path.ends_with("/tests.rs") || self.path.contains("/tests/") || self.path.ends_with("/suite.rs")
+        let files = ["/tests.rs", "/testing.rs", "/suite.rs"];
+        let folders = ["/tests/", "/testing/"];
+        files.iter().any(|file| self.path.ends_with(file))
+            || folders.iter().any(|folder| self.path.contains(folder))
     }
 
     /// The lines outside unit tests with their numbers, without comments.
@@ -94,10 +97,19 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap()
 }
 
+/// The folders of the libraries.
+fn crates() -> Vec<String> {
+    let entries = std::fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap());
+    let mut names: Vec<String> = entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// The Rust files of one folder of the program and of that folder of each crate.
 fn sources(folder: &str) -> Vec<Source> {
-    let found = files_below(folder, &["rs"]);
-    assert!(!found.is_empty(), "`{folder}` holds sources");
-    found.iter().map(|path| Source::new(path, &read(path))).collect()
+    let inside = crates().into_iter().map(|name| format!("crates/{name}/{folder}"));
+    let found = inside.chain([folder.to_owned()]).flat_map(|folder| files_below(&folder, &["rs"]));
+    found.map(|path| Source::new(&path, &read(&path))).collect()
 }
 
 #[track_caller]

@@ -8,10 +8,8 @@
 //! Checksums would stop nearly every mutation at once. So a target whose format has some takes, beside the bytes as
 //! they are, inputs of `concord_state::testing::parts`, which it puts into frames with right checksums.
 //!
-//! | file | targets |
-//! |---|---|
-//! | this one | the list of targets, and those of `model`; the others are in files `fuzz` of their layers |
-//! | `concord_state::testing` | the values whose encodings are the first inputs; inputs of parts |
+//! This file has the list of targets, and those of `model`. The others are in the files `fuzz` of their crates. The
+//! values whose encodings are the first inputs, and inputs of parts, are in `concord_state::testing`.
 //!
 //! **Invariant:** each target is a function of its input alone.
 

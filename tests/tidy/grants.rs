@@ -1,4 +1,4 @@
-//! Records leave the service for a principal only: what `api` can call names one, or stands in a list of what tells
+//! Records leave the service for a principal only: what `http` can call names one, or stands in a list of what tells
 //! nothing.
 
 use std::ops::Range;
@@ -8,7 +8,6 @@ use super::{SRC, Source, Token, assert_none, syntax::named_paths};
 /// Methods of the service that ask nobody who calls, and why they need not.
 const FOR_ANYBODY: [(&str, &str); 30] = [
     ("admit_credential", "before there is a principal"),
-    ("answer_levels", "calls between nodes: the feature levels"),
     ("audit", "what is recorded; pages of it name a principal"),
     ("authenticate", "finds the principal"),
     ("caller_connections", "counts"),
@@ -39,8 +38,11 @@ const FOR_ANYBODY: [(&str, &str); 30] = [
     ("new", "makes the service"),
 ];
 
-/// Files of `api` that serve other nodes, or that serve no requests.
-const FOR_NODES: [&str; 2] = ["src/api/peer.rs", "src/api/peer/refusal_log.rs"];
+/// What the names of methods that answer another node begin with. Only the files below may call them.
+const FOR_A_NODE: &str = "answer_";
+
+/// Files of `http` that serve other nodes, or that serve no requests.
+const FOR_NODES: [&str; 2] = ["crates/http/src/peer.rs", "crates/http/src/peer/refusal_log.rs"];
 
 /// The token that closes what an opening one opens.
 fn close(tokens: &[Token], open: usize) -> usize {
@@ -71,7 +73,7 @@ fn bodies(tokens: &[Token]) -> Vec<Range<usize>> {
     (0..tokens.len()).filter(is_begin).map(|place| place + 3..close(tokens, place + 2)).collect()
 }
 
-/// Methods of the service that `api` can call and that name neither a principal nor a caller.
+/// Methods of the service that `http` can call and that name neither a principal nor a caller.
 fn for_anybody(source: &Source) -> Vec<(usize, String)> {
     let tokens = &source.tokens;
     let text = |at: usize| tokens.get(at).map_or("", |token| token.text.as_str());
@@ -84,26 +86,29 @@ fn for_anybody(source: &Source) -> Vec<(usize, String)> {
         };
         let Some(open) = (name..tokens.len()).find(|at| text(*at) == "(") else { continue };
         let parameters = &tokens[open..close(tokens, open)];
-        if !parameters.iter().any(|token| token.text == "Principal" || token.text == "Caller") {
+        let names_who = parameters.iter().any(|token| token.text == "Principal" || token.text == "Caller");
+        if !names_who && !text(name).starts_with(FOR_A_NODE) {
             found.push((tokens[name].line, text(name).to_owned()));
         }
     }
     found
 }
 
-/// Where `api` reaches past the service.
+/// Where `http` reaches past the service, or answers as if a node had asked.
 fn reaches_past(source: &Source) -> Vec<String> {
     let named = named_paths(&source.path, &source.tokens).into_iter();
     let mut found: Vec<String> = named
         .filter(|named| {
             let named: Vec<&str> = named.segments.iter().map(String::as_str).collect();
-            named.starts_with(&["state", "State"]) || named.starts_with(&["raft"])
+            named.starts_with(&["state", "State"]) || named.starts_with(&["consensus"])
         })
         .map(|named| format!("{}:{} names `{}`", source.path, named.line, named.segments.join("::")))
         .collect();
     for three in source.tokens.windows(3) {
-        if three[0].text == "." && three[1].text == "consensus" && three[2].text == "(" {
-            found.push(format!("{}:{} calls `consensus`", source.path, three[1].line));
+        let name = three[1].text.as_str();
+        let is_past = name == "consensus" || name.starts_with(FOR_A_NODE);
+        if three[0].text == "." && is_past && three[2].text == "(" {
+            found.push(format!("{}:{} calls `{name}`", source.path, three[1].line));
         }
     }
     found
@@ -111,24 +116,25 @@ fn reaches_past(source: &Source) -> Vec<String> {
 
 #[test]
 fn what_the_interface_can_call_names_a_principal() {
-    let service = || SRC.iter().filter(|source| source.path.starts_with("src/service/") && !source.is_test());
+    let service =
+        || SRC.iter().filter(|source| source.path.starts_with("crates/service/src/") && !source.is_test());
     let mut breaches = Vec::new();
     for source in service() {
         let unknown = for_anybody(source).into_iter();
         let unknown = unknown.filter(|(_, name)| !FOR_ANYBODY.iter().any(|(known, _)| known == name));
         breaches.extend(unknown.map(|(line, name)| format!("{}:{line} `{name}`", source.path)));
     }
-    assert_none("a method that `api` can call names a principal, or stands in the list here", &breaches);
+    assert_none("a method that `http` can call names a principal, or stands in the list here", &breaches);
     let is_there = |name: &str| service().flat_map(for_anybody).any(|(_, found)| found == name);
     assert!(FOR_ANYBODY.iter().all(|(name, _)| is_there(name)), "a name in the list is no method any more");
 }
 
 #[test]
 fn the_interface_reaches_no_state() {
-    let api = SRC.iter().filter(|source| source.path.starts_with("src/api/") && !source.is_test());
+    let api = SRC.iter().filter(|source| source.path.starts_with("crates/http/src/") && !source.is_test());
     let breaches: Vec<String> =
         api.filter(|source| !FOR_NODES.contains(&source.path.as_str())).flat_map(reaches_past).collect();
-    assert_none("`api` gets records from the service only, for a principal", &breaches);
+    assert_none("`http` gets records from the service only, for a principal", &breaches);
     assert!(
         FOR_NODES.iter().all(|path| SRC.iter().any(|source| source.path == *path)),
         "a name here is no file"
@@ -138,21 +144,23 @@ fn the_interface_reaches_no_state() {
 #[test]
 fn a_method_for_anybody_is_found() {
     let names = |text: &str| {
-        let found = for_anybody(&Source::new("src/service/x.rs", text));
+        let found = for_anybody(&Source::new("crates/service/src/x.rs", text));
         found.into_iter().map(|(_, name)| name).collect::<Vec<_>>()
     };
     let text = "impl Other { pub fn a(&self) {} }\nimpl Service {\n pub async fn b(&self, at: u64) { f(Principal::root()) }\n \
-                pub fn c(&self, principal: &Principal) {}\n pub(super) fn d(&self) {}\n pub fn e(&self, caller: Caller) {}\n \
+                pub fn c(&self, principal: &Principal) {}\n pub(super) fn d(&self) {}\n pub fn answer_x(&self) {}\n \
+                pub fn e(&self, caller: Caller) {}\n \
                 pub fn f<T>(&self, work: impl FnOnce(T)) {}\n}\nimpl Service { pub fn g() {} }";
     assert_eq!(names(text), ["b", "f", "g"]);
 }
 
 #[test]
 fn a_way_past_the_service_is_found() {
-    let found = |text: &str| reaches_past(&Source::new("src/api/x.rs", text)).len();
-    assert_eq!(found("use crate::state::{Collection, State};"), 1);
-    assert_eq!(found("fn f(state: &crate::state::State) {}"), 1);
-    assert_eq!(found("use crate::raft::Consensus;"), 1);
+    let found = |text: &str| reaches_past(&Source::new("crates/http/src/x.rs", text)).len();
+    assert_eq!(found("use concord_state::{Collection, State};"), 1);
+    assert_eq!(found("fn f(state: &concord_state::State) {}"), 1);
+    assert_eq!(found("use concord_consensus::Consensus;"), 1);
     assert_eq!(found("let state = service.consensus().unwrap().state();"), 1);
-    assert_eq!(found("use axum::extract::State; use crate::state::query::QueryResult;"), 0);
+    assert_eq!(found("service.answer_page(body).await"), 1);
+    assert_eq!(found("use axum::extract::State; use concord_state::query::QueryResult;"), 0);
 }

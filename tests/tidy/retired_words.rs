@@ -78,7 +78,8 @@ const RETIRED: [Retired; 25] = [
 ];
 
 /// What is read: folders with their files' extensions, and the Markdown files of the top level.
-const READ: [(&str, &[&str]); 5] = [
+const READ: [(&str, &[&str]); 6] = [
+    ("crates", &["rs", "html"]),
     ("src", &["rs", "html"]),
     ("tests", &["rs", "py"]),
     ("benches", &["rs"]),

@@ -93,15 +93,18 @@ fn literal(text: &str) -> Option<usize> {
     None
 }
 
-/// The lines of the items below `#[cfg(test)]`.
+/// The lines of the items below `#[cfg(test)]` and `#[cfg(any(test, feature = "testing"))]`.
 pub(super) fn test_lines(tokens: &[Token]) -> Vec<RangeInclusive<usize>> {
-    let attribute = ["#", "[", "cfg", "(", "test", ")", "]"];
-    let begins = |window: &[Token]| window.iter().map(|token| token.text.as_str()).eq(attribute);
+    let attributes: [&[&str]; 2] = [
+        &["#", "[", "cfg", "(", "test", ")", "]"],
+        &["#", "[", "cfg", "(", "any", "(", "test", ",", "feature", "=", "\"\"", ")", ")", "]"],
+    ];
     let mut found: Vec<RangeInclusive<usize>> = Vec::new();
-    for (place, window) in tokens.windows(attribute.len()).enumerate() {
-        if !begins(window) {
-            continue;
-        }
+    for place in 0..tokens.len() {
+        let begins = |text: &&&[&str]| {
+            text.iter().eq(tokens[place..].iter().map(|token| &token.text).take(text.len()))
+        };
+        let Some(attribute) = attributes.iter().find(begins) else { continue };
         let mut depth = 0_usize;
         let end = tokens[place + attribute.len()..].iter().find(|token| {
             match token.text.as_str() {
@@ -111,20 +114,25 @@ pub(super) fn test_lines(tokens: &[Token]) -> Vec<RangeInclusive<usize>> {
             }
             depth == 0 && matches!(token.text.as_str(), "}" | ";")
         });
-        found.push(window[0].line..=end.map_or(usize::MAX, |end| end.line));
+        found.push(tokens[place].line..=end.map_or(usize::MAX, |end| end.line));
     }
     found
 }
 
-/// A path that a file names, from the crate's root.
+/// A path that a file names, from the workspace's root: first the crate, by its name without `concord_`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Named {
     pub(super) line: usize,
     pub(super) segments: Vec<String>,
 }
 
-/// The paths of this crate that a file names: `crate::…`, `concord::…`, `self::…` and `super::…` with the groups of a
-/// `use` taken apart, each resolved against the module that it stands in.
+/// The crate that a word names in a path: `concord_state` is `state`.
+fn library(word: &str) -> Option<&str> {
+    word.strip_prefix("concord_")
+}
+
+/// The paths of this workspace that a file names: `crate::…`, `concord_state::…`, `self::…` and `super::…` with the groups
+/// of a `use` taken apart, each resolved against the module that it stands in.
 pub(super) fn named_paths(file: &str, tokens: &[Token]) -> Vec<Named> {
     let mut module = module_of(file);
     // The depth of braces at which each inline module was opened.
@@ -145,7 +153,9 @@ pub(super) fn named_paths(file: &str, tokens: &[Token]) -> Vec<Named> {
                     module.pop();
                 }
             }
-            "crate" | "concord" | "self" | "super" if text(1) == "::" => {
+            word if text(1) == "::"
+                && (matches!(word, "crate" | "self" | "super") || library(word).is_some()) =>
+            {
                 let mut paths = Vec::new();
                 place = tree(tokens, place, &[], &mut paths);
                 found.extend(paths.into_iter().map(|(line, path)| absolute(line, &path, &module)));
@@ -195,23 +205,27 @@ fn tree(
     place
 }
 
-/// The module that a file is, from the crate's root.
+/// The module that a file is, from the workspace's root. The program in `src` is the crate `program`.
 pub(super) fn module_of(file: &str) -> Vec<String> {
-    let inside = file.strip_prefix("src/").unwrap_or(file);
+    let (own, inside) = match file.strip_prefix("crates/").and_then(|path| path.split_once("/src/")) {
+        Some(found) => found,
+        None => ("program", file.strip_prefix("src/").unwrap_or(file)),
+    };
     let path = inside.strip_suffix(".rs").unwrap_or(inside);
     let path = path.strip_suffix("/mod").unwrap_or(path);
-    let is_root = matches!(path, "lib" | "main" | "mod");
-    if is_root { Vec::new() } else { path.split('/').map(str::to_owned).collect() }
+    let below = path.split('/').filter(|_| !matches!(path, "lib" | "main"));
+    [own].into_iter().chain(below).map(str::to_owned).collect()
 }
 
 fn absolute(line: usize, path: &[String], module: &[String]) -> Named {
     let (mut segments, mut rest) = (module.to_vec(), path);
     while let [first, others @ ..] = rest {
-        match first.as_str() {
-            "crate" | "concord" => segments.clear(),
-            "super" => drop(segments.pop()),
-            "self" => {}
-            _ => break,
+        match (first.as_str(), library(first)) {
+            ("crate", _) => segments.truncate(1),
+            ("super", _) => drop(segments.pop()),
+            ("self", _) => {}
+            (_, Some(name)) => segments = vec![name.to_owned()],
+            (_, None) => break,
         }
         rest = others;
     }
@@ -242,6 +256,7 @@ mod tests {
         let lines = |text: &str| test_lines(&tokens(text));
         assert_eq!(lines("a;\n#[cfg(test)]\nmod tests;\nb;"), [2..=3]);
         assert_eq!(lines("#[cfg(test)]\nmod tests {\n fn f() { ; }\n}\nb"), [1..=4]);
+        assert_eq!(lines("a;\n#[cfg(any(test, feature = \"x\"))]\npub mod fuzz;\nb;"), [2..=3]);
         assert!(lines("#[cfg(unix)]\nmod tests;").is_empty());
     }
 
@@ -251,18 +266,18 @@ mod tests {
             let named = named_paths(file, &tokens(text)).into_iter();
             named.map(|named| named.segments.join("/")).collect()
         };
-        let text =
-            "use crate::{\n    api::{self, reply::{A, b::C as D}},\n    state,\n};\nf(crate::store::open());";
-        let expected = ["api", "api/reply/A", "api/reply/b/C", "state", "store/open"];
-        assert_eq!(named("src/model/x.rs", text), expected);
+        let text = "use crate::{\n    a::{self, reply::{A, b::C as D}},\n    b,\n};\nf(concord_storage::files::open());";
+        let expected = ["model/a", "model/a/reply/A", "model/a/reply/b/C", "model/b", "storage/files/open"];
+        assert_eq!(named("crates/model/src/x.rs", text), expected);
         assert_eq!(
-            named("src/service/write/mod.rs", "use super::{read, Service};"),
+            named("crates/service/src/write/mod.rs", "use super::{read, Service};"),
             ["service/read", "service/Service"]
         );
         assert_eq!(
-            named("src/service/write/a.rs", "mod t { use super::super::b; } use super::c;"),
+            named("crates/service/src/write/a.rs", "mod t { use super::super::b; } use super::c;"),
             ["service/write/b", "service/write/c"]
         );
-        assert_eq!(named("src/main.rs", "concord::cli::run(self.x)"), ["cli/run"]);
+        assert_eq!(named("crates/service/src/lib.rs", "use self::concord_net::{A, b};"), ["net/A", "net/b"]);
+        assert_eq!(named("src/cli/mod.rs", "crate::node::run(self.x)"), ["program/node/run"]);
     }
 }

@@ -1,42 +1,51 @@
-//! Each task has an owner: one that lives as long as the node is supervised (`src/raft/supervisor.rs`), and what else is
+//! Each task has an owner: one that lives as long as the node is supervised (`crates/consensus/src/supervisor.rs`), and what else is
 //! spawned stands in a list that says when it ends and who learns of its panic.
 
 use super::{SRC, Source, assert_none};
 
 /// Files that spawn tasks of their own: when these end, and what follows from a panic.
 const SPAWNS: [(&str, &str); 19] = [
-    ("src/api/body.rs", "ends at its time-out; a panic only leaves a rest of a body unread"),
+    ("crates/http/src/body.rs", "ends at its time-out; a panic only leaves a rest of a body unread"),
     (
-        "src/api/peer.rs",
+        "crates/http/src/peer.rs",
         "ends with its connection, which a panic closes: the leader opens another; or with its call",
     ),
-    ("src/api/peer/refusal_log.rs", "ends after a second; a panic only leaves refusals uncounted"),
-    ("src/api/server/answer.rs", "ends with its stream, which a panic resets"),
-    ("src/api/server/wire.rs", "ends with its handshake or its connection; a panic refuses the connection"),
-    ("src/node/listener.rs", "a listener's task: its end is the node's end"),
-    ("src/raft/consensus.rs", "a seeded bug only"),
+    ("crates/http/src/peer/refusal_log.rs", "ends after a second; a panic only leaves refusals uncounted"),
+    ("crates/http/src/server/answer.rs", "ends with its stream, which a panic resets"),
     (
-        "src/raft/group.rs",
+        "crates/http/src/server/wire.rs",
+        "ends with its handshake or its connection; a panic refuses the connection",
+    ),
+    ("src/node/listener.rs", "a listener's task: its end is the node's end"),
+    ("crates/consensus/src/consensus.rs", "a seeded bug only"),
+    (
+        "crates/consensus/src/group.rs",
         "ends when no write waits; a panic sends back what waits and answers the rest as unknown",
     ),
-    ("src/raft/start.rs", "the start of consensus awaits it"),
-    ("src/raft/supervisor.rs", "the supervised tasks"),
-    ("src/service/backup.rs", "ends with the backup or at its time-out; a panic ends the answer early"),
-    ("src/service/forward/batching.rs", "ends when no write waits; a panic answers its writes as unknown"),
-    ("src/service/membership/change.rs", "ends with its change; the caller awaits it"),
-    ("src/service/membership/forming.rs", "ends with the forming; the caller awaits it"),
+    ("crates/consensus/src/start.rs", "the start of consensus awaits it"),
+    ("crates/consensus/src/supervisor.rs", "the supervised tasks"),
     (
-        "src/service/read/earlier/retained.rs",
+        "crates/service/src/backup.rs",
+        "ends with the backup or at its time-out; a panic ends the answer early",
+    ),
+    (
+        "crates/service/src/forward/batching.rs",
+        "ends when no write waits; a panic answers its writes as unknown",
+    ),
+    ("crates/service/src/membership/change.rs", "ends with its change; the caller awaits it"),
+    ("crates/service/src/membership/forming.rs", "ends with the forming; the caller awaits it"),
+    (
+        "crates/service/src/read/earlier/retained.rs",
         "ends when no earlier state is retained; it locks, compares and removes",
     ),
-    ("src/service/read/pinned.rs", "ends when nothing is pinned; it locks, compares and removes"),
+    ("crates/service/src/read/pinned.rs", "ends when nothing is pinned; it locks, compares and removes"),
     (
-        "src/service/read/shared_index.rs",
+        "crates/service/src/read/shared_index.rs",
         "ends when no reader waits; a panic refuses them, and the next starts anew",
     ),
-    ("src/service/spans/export.rs", "ends with the node; a panic drops spans, which are counted"),
+    ("crates/service/src/spans/export.rs", "ends with the node; a panic drops spans, which are counted"),
     (
-        "src/service/write/forwarded.rs",
+        "crates/service/src/write/forwarded.rs",
         "ends with the time of its writes, or with the call; a panic cuts the answer off",
     ),
 ];
@@ -64,7 +73,7 @@ fn only_listed_files_spawn_tasks_of_their_own() {
 
 #[test]
 fn a_spawned_task_is_found() {
-    let source = |text| Source::new("src/raft/x.rs", text);
+    let source = |text| Source::new("crates/consensus/src/x.rs", text);
     assert!(spawns(&source("fn f() {\n    drop(tokio::spawn(async {}));\n}")));
     assert!(spawns(&source("fn f() { runtime.spawn(async {}) }")));
     assert!(!spawns(&source(

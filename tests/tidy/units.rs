@@ -1,7 +1,7 @@
 //! The units of `service`, its direct children, name each other one way.
 //!
-//! `service/mod.rs` puts them together and is exempt. A name that it brings in from a unit counts as the unit's: a
-//! path like `crate::service::Rollback` hides no circle.
+//! `lib.rs` puts them together and is exempt. A name that it brings in from a unit counts as the unit's: a path like
+//! `crate::Rollback` hides no circle.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use super::{
     syntax::{module_of, named_paths, test_lines},
 };
 
-const ROOT: &str = "src/service/mod.rs";
+const ROOT: &str = "crates/service/src/lib.rs";
 
 /// For each unit the units that it names, with one place where it does.
 type Edges = BTreeMap<String, BTreeMap<String, String>>;
@@ -99,20 +99,20 @@ fn a_circle_of_units_is_found() {
         let sources: Vec<Source> = files.iter().map(|(path, text)| Source::new(path, text)).collect();
         circles(&edges(&sources))
     };
-    let read = ("src/service/read/mod.rs", "use crate::service::{Service, write::prepare};");
-    let forward = ("src/service/forward.rs", "fn f() { super::read::page() }");
-    let write = ("src/service/write/mod.rs", "mod prepare; use super::forward;");
+    let read = ("crates/service/src/read/mod.rs", "use crate::{Service, write::prepare};");
+    let forward = ("crates/service/src/forward.rs", "fn f() { super::read::page() }");
+    let write = ("crates/service/src/write/mod.rs", "mod prepare; use super::forward;");
     assert_eq!(found(&[read, forward, write]).len(), 3);
-    let quiet = ("src/service/write/mod.rs", "#[cfg(test)]\nmod tests {\n use crate::service::forward;\n}");
+    let quiet = ("crates/service/src/write/mod.rs", "#[cfg(test)]\nmod tests {\n use crate::forward;\n}");
     assert_eq!(found(&[read, forward, quiet]), Vec::<String>::new());
-    let hidden = ("src/service/write/mod.rs", "use super::Page;");
+    let hidden = ("crates/service/src/write/mod.rs", "use super::Page;");
     let root = (ROOT, "pub use read::page::Page;");
     assert_eq!(found(&[read, hidden]), Vec::<String>::new());
     assert_eq!(
         found(&[read, hidden, root]),
         [
-            "`read` names `write` at src/service/read/mod.rs:1",
-            "`write` names `read` at src/service/write/mod.rs:1"
+            "`read` names `write` at crates/service/src/read/mod.rs:1",
+            "`write` names `read` at crates/service/src/write/mod.rs:1"
         ]
     );
 }

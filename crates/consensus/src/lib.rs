@@ -26,17 +26,17 @@
 //! | what is counted and known for metrics | `figures` |
 //! | the comparison of this node's state with the other members' | `divergence` |
 //! | the start of a new cluster from a backup | `restore` |
-//! | openraft's types as this layer uses them, and the types that are encoded in their place | `types`, `wire` |
+//! | openraft's types as this crate uses them, and the types that are encoded in their place | `types`, `wire` |
 //! | targets of the fuzzer | `fuzz` |
 //! | openraft's storage suite, run on log, machine and store | `suite` |
 //!
-//! The calls themselves are in `peer`, the recent changes for watchers in `feed`.
+//! The calls themselves are in `net`, the recent changes for watchers in `state`.
 //!
 //! **Invariants**
-//! 1. openraft's types do not leave this layer and are never serialised: [`Consensus`] is the only way in.
+//! 1. openraft's types do not leave this crate and are never serialised: [`Consensus`] is the only way in.
 //! 2. A write is acknowledged only when it is durable on a majority.
 //! 3. A write whose outcome is not certain is [`WriteError::Undecided`], never a refusal.
-//! 4. The index of an entry stays in this layer, and in the places in the log that the store records. Everybody else
+//! 4. The index of an entry stays in this crate, and in the places in the log that the store records. Everybody else
 //!    knows the revision, which the state counts; a [`ReadIndex`] is passed on unread.
 
 mod applied_waiters;

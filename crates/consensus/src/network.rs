@@ -2,7 +2,7 @@
 //!
 //! | call | connections | deadline |
 //! |---|---|---|
-//! | heartbeat | one that stays open (`peer/framed.rs`) | openraft's |
+//! | heartbeat | one that stays open (`crates/net/src/framed.rs`) | openraft's |
 //! | vote, transfer of leadership | [`Lane::Heartbeat`] | openraft's |
 //! | entries | [`Lane::Append`], as a stream (`stream.rs`) | by size: an entry of 8 MiB on a slow link takes longer than a heartbeat |
 //! | snapshot | [`Lane::Bulk`] | openraft's, 120 s |

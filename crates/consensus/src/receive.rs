@@ -1,7 +1,7 @@
 //! The answers to other members' calls: openraft's requests, snapshots and digests.
 //!
-//! **Invariants:** every call that arrives here was admitted by `peer/admission.rs`; a malformed body is refused. Whoever
-//! asks for votes, sends entries or a snapshot, or hands leadership over does so in his own name.
+//! **Invariants:** every call that arrives here was admitted by `crates/net/src/admission.rs`; a malformed body is
+//! refused. Whoever asks for votes, sends entries or a snapshot, or hands leadership over does so in its own name.
 
 use std::{io, sync::atomic::Ordering};
 

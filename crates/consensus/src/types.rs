@@ -1,6 +1,6 @@
 //! openraft's generic types with this layer's parameters, as short aliases.
 //!
-//! **Invariant:** they are named in `raft` only: no other layer names openraft.
+//! **Invariant:** they are named in this crate only: no other crate names openraft.
 
 use std::fmt;
 
@@ -16,7 +16,8 @@ openraft::declare_raft_types!(
     pub(super) TypeConfig: D = EncodedProposal, R = ApplyResponse, NodeId = NodeId, Node = Member
 );
 
-/// The encoded proposals of an entry (`model/entry.rs`). The log, its cache and the calls to members share one copy; only applying decodes it.
+/// The encoded proposals of an entry (`crates/model/src/entry.rs`). The log, its cache and the calls to members share
+/// one copy; only applying decodes it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct EncodedProposal(pub(super) Bytes);
 

@@ -2,7 +2,7 @@
 //!
 //! | where is | file |
 //! |---|---|
-//! | a route; what is around every request; the standard headers | `mod` (this file) |
+//! | a route; what is around every request; the standard headers | this one |
 //! | accepting connections, their timeouts, the graceful shutdown | `server` |
 //! | futures that are not copied | `boxed` |
 //! | authentication of a request | `access` |

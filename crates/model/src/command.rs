@@ -5,7 +5,7 @@
 //!
 //! **Invariant:** everything that a decision depends on is in the proposal or in the state: the time, the author, the
 //! idempotency key, the revision of the definition that the data were validated against. Replicated enums grow only
-//! at the end; `tests/format.rs` pins their bytes.
+//! at the end; `crates/consensus/tests/format.rs` pins their bytes.
 
 mod size;
 

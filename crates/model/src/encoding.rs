@@ -3,7 +3,7 @@
 //! postcard's own way to append takes texts byte by byte. Each change is encoded several times on each node, for the log,
 //! the digest, the history and sled, and most of a record is one text; so here a text is one copy.
 //!
-//! **Invariant:** the bytes are those of postcard's own functions. `tests/format.rs` pins them.
+//! **Invariant:** the bytes are those of postcard's own functions. `crates/consensus/tests/format.rs` pins them.
 
 use std::{fmt, sync::Arc};
 

@@ -1,9 +1,8 @@
 //! The identity of a data directory: the cluster and the member that it belongs to.
 //!
 //! `identity.json` is written by `init` or by joining, before there is a log; later only its format is raised
-//! (`raft/directory_format.rs`). The file `log.seen` is added
-//! once the log's header names the same identity. A log that is missing afterwards was lost, and with it this
-//! member's vote: it could vote twice in one term. Such a member must not rejoin under its old id.
+//! (`crates/consensus/src/directory_format.rs`). The file `log.seen` is added once the log's header names the same
+//! identity. A log that is missing afterwards was lost, and with it this member's vote: it could vote twice in one term. Such a member must not rejoin under its old id.
 //!
 //! **Invariant:** both files are durable (file and directory fsynced) before anything relies on them.
 

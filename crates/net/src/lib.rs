@@ -13,10 +13,10 @@
 //! | the trace that a request belongs to | [`trace`] |
 //! | which node of which cluster a data directory belongs to | [`identity`] |
 //!
-//! `raft` and `service` make and answer the calls; `api/peer.rs` serves them over HTTP. The bodies of consensus's
-//! calls are encoded in `raft/wire.rs`.
+//! `consensus` and `service` make and answer the calls; `crates/http/src/peer.rs` serves them over HTTP. The bodies of
+//! consensus's calls are encoded in `crates/consensus/src/wire.rs`.
 //!
-//! **Invariant:** this layer names neither `raft` nor `service`: it does not know what a call is about.
+//! **Invariant:** this crate depends neither on `state` nor on `storage`: it does not know what a call is about.
 
 pub mod admission;
 pub mod call;

@@ -5,7 +5,7 @@
 //! [`Principal::authorize`] is asked before the state is looked at. So a refusal is the same, and takes as long, whether
 //! or not the thing exists.
 //!
-//! **Invariant:** `api` can't reach a `State`: what returns one is visible within the service only, which
+//! **Invariant:** `http` can't reach a `State`: what returns one is visible within the service only, which
 //! `tests/tidy/grants.rs` checks as well.
 
 use std::{sync::Arc, time::Duration};

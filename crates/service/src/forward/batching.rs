@@ -3,7 +3,8 @@
 //! A call costs about as much as the decision that it asks for. So only a few calls of a node are in progress at once,
 //! and the writes that arrive meanwhile share the next one. A single write is sent at once and alone; of many, each
 //! costs a fraction of a call. Before a call is made, the writes whose tasks are ready to run join it, and those of the
-//! callers who were just answered (`raft/joining.rs`). A write that is large, or may take long, has a call of its own.
+//! callers who were just answered (`crates/consensus/src/joining.rs`). A write that is large, or may take long, has a
+//! call of its own.
 //!
 //! **Invariants**
 //! 1. A write is sent in one call at most. One that is still queued here was certainly not sent.

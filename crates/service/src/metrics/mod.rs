@@ -9,7 +9,7 @@
 //! | counts of times | `histogram` |
 //! | open connections | `connections` |
 //!
-//! Nearly all of it is known anyway and read when somebody asks. What only `api` knows, the times of requests, it adds
+//! Nearly all of it is known anyway and read when somebody asks. What only `http` knows, the times of requests, it adds
 //! itself.
 //!
 //! **Invariants:** a page names no record, no caller and no access key: whoever may see it learns sizes and times. It is

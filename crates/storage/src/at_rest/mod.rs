@@ -7,10 +7,10 @@
 //!
 //! | what is encrypted | where | unit |
 //! |---|---|---|
-//! | entries of the Raft log | `raft/codec.rs`, `raft/log/` | one entry, bound to its place in the log |
-//! | history segments | `store/history/frames.rs` | one frame, bound to its file and its offset |
+//! | entries of the Raft log | `crates/consensus/src/codec.rs`, `crates/consensus/src/log/` | one entry, bound to its place in the log |
+//! | history segments | `crates/storage/src/history/frames.rs` | one frame, bound to its file and its offset |
 //! | snapshots, also those that are being received | `stream` | 64 KiB, bound to the file and its place; the last one says so |
-//! | sled | `store/sled/sealing.rs` | keys and values of rows |
+//! | sled | `crates/storage/src/sled/sealing.rs` | keys and values of rows |
 //!
 //! What stays visible: names, numbers and sizes of files, ids of log entries, votes, the identity, the ids of
 //! definitions in sled. `docs/operations/encryption.md` is the whole list.

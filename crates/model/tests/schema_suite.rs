@@ -1,7 +1,7 @@
 //! The JSON Schema test suite: verdict by verdict, what agrees, and by name what does not.
 //!
 //! `CONCORD_SUITE` names its directory `tests`; scripts/schema-suite.sh fetches it and runs this. What is expected is
-//! tests/fixtures/schema-suite.txt: for each draft the required cases, the optional ones, and those of formats, which are
+//! `fixtures/schema-suite.txt`: for each draft the required cases, the optional ones, and those of formats, which are
 //! asserted there; by name each group of cases whose schema is refused, and each case whose verdict is another.
 
 use std::{
@@ -114,5 +114,8 @@ fn verdicts_are_those_of_the_suite_but_for_the_named_ones() {
         }
     }
     let expected = include_str!("fixtures/schema-suite.txt");
-    assert!(report == expected, "what was found differs from tests/fixtures/schema-suite.txt:\n{report}");
+    assert!(
+        report == expected,
+        "what was found differs from crates/model/tests/fixtures/schema-suite.txt:\n{report}"
+    );
 }

@@ -1,5 +1,5 @@
-//! Schemas as Pydantic, zod and public tools write them (tests/fixtures/schemas): each compiles as it is, its documents
-//! are told apart, and paths through its unions are indexed.
+//! Schemas as Pydantic, zod and public tools write them (`fixtures/schemas`): each compiles as it is, its documents are
+//! told apart, and paths through its unions are indexed.
 
 use concord_model::{
     index::{IndexPath, Kind, Types, check_paths},
