@@ -1,19 +1,18 @@
-//! `apply`, `diff`, `import` and `export`: the cluster as files have it, and the files as the cluster has them.
+//! `apply` and `diff`: brings the cluster to the state of files.
 //!
-//! An apply is one batch: all of it or nothing, schemas and unique paths with the configs. Only unique paths whose index
-//! begins with the batch are a request of their own, behind it. More than a batch takes is applied in several only if the
-//! caller says so (`--split`, `import`); begun again after an interruption it goes on with what is left, because what is
-//! there already is no change.
+//! An apply is one atomic batch of schemas, unique paths and configs. Only unique paths that need a new index are set by
+//! a second request. Changes that exceed one batch are applied in several only with `--split` or by `import`. After an
+//! interruption the same command continues, because changes that are already applied are no longer changes.
 //!
 //! **Invariant:** nothing is deleted unless `--prune` is given and confirmed.
 
 use clap::Args;
-use concord_client::{Client, Error, Item, Request};
+use concord_client::{Client, Error, Item, Operation, Request};
 use serde_json::{Value, json};
 
 use super::{
     connection::{Failure, NodeArgs, TryArgs, with_cluster},
-    current::{self, definition_path},
+    current,
     interrupt::{self, Doing},
     manifest::{FileArgs, Manifests, name},
     output::{Format, confirm, counted, note, print_done, say, text},
@@ -21,16 +20,16 @@ use super::{
     progress::Progress,
 };
 
-/// The most operations of a batch.
+/// Maximum number of operations of a batch.
 const OPERATIONS_MAX: usize = 1000;
-/// The most bytes of a batch that this client makes; a node takes 8 MiB unless it is set otherwise.
+/// Maximum size of a batch, in bytes; a node accepts 8 MiB by default.
 const BATCH_BYTES_MAX: usize = 6 * 1024 * 1024;
-/// The changes of one batch of many.
+/// Number of operations of each batch if there are several.
 const BATCH_OPERATIONS: usize = 500;
-/// What an interruption says of the rest.
-const UNDER_WAY: &str = "those under way may be, too; the same command goes on with the rest";
-/// A file as the command takes it.
-const FILE_EXAMPLE: &str = "A file of a definition and a config of it, in YAML:
+/// The message for an interruption: the state of the other batches.
+const UNDER_WAY: &str = "those in flight may be, too; run the same command again to apply the rest";
+/// An example of a file.
+const FILE_EXAMPLE: &str = "Example: a YAML file with a definition and one of its configs:
 
   config_definition_key: limits
   indexes: [plan]
@@ -42,7 +41,7 @@ const FILE_EXAMPLE: &str = "A file of a definition and a config of it, in YAML:
   config_key: acme
   data: {plan: pro}";
 
-/// The most records that are named before they are deleted.
+/// Maximum number of records to list before a deletion.
 const SHOWN_MAX: usize = 100;
 
 #[derive(Debug, Args)]
@@ -54,16 +53,16 @@ pub(super) struct ApplyArgs {
     tries: TryArgs,
     #[command(flatten)]
     files: FileArgs,
-    /// Check everything in the cluster, show what would be done, and store nothing
+    /// Validate all changes on the cluster and show them, without storing anything
     #[arg(long)]
     dry_run: bool,
-    /// Delete the configs that no file has, of the definitions that files have
+    /// Delete configs that are missing from the files (only in definitions the files contain)
     #[arg(long)]
     prune: bool,
-    /// Do not ask before configs are deleted
+    /// Delete configs without asking for confirmation
     #[arg(short, long)]
     yes: bool,
-    /// Apply more than a batch takes in several batches, each as a whole
+    /// If the changes exceed one batch, apply them in several, each atomic
     #[arg(long)]
     split: bool,
 }
@@ -76,7 +75,7 @@ pub(super) struct DiffArgs {
     pub(super) tries: TryArgs,
     #[command(flatten)]
     pub(super) files: FileArgs,
-    /// Show the configs, too, that `apply --prune` would delete
+    /// Also show the configs that `apply --prune` would delete
     #[arg(long)]
     pub(super) prune: bool,
 }
@@ -98,11 +97,11 @@ pub(super) fn apply(args: &ApplyArgs) -> Result<(), Failure> {
             .map(|change| name(&change.definition, &change.key))
             .collect();
         if !deleted.is_empty() {
-            // Who is asked sees what of.
+            // The confirmation prompt follows the list, so --quiet does not hide it.
             let tell = |text: String| if args.yes { note(text) } else { say(text) };
-            deleted.iter().take(SHOWN_MAX).for_each(|name| tell(format!("to be deleted: {name}")));
+            deleted.iter().take(SHOWN_MAX).for_each(|name| tell(format!("will be deleted: {name}")));
             if deleted.len() > SHOWN_MAX {
-                tell(format!("and {} more: --dry-run shows them all", deleted.len() - SHOWN_MAX));
+                tell(format!("and {} more; --dry-run lists them all", deleted.len() - SHOWN_MAX));
             }
             confirm(&format!("{} will be deleted", counted(deleted.len() as u64, "config")), args.yes)?;
         }
@@ -162,9 +161,9 @@ fn print_changes(plan: &Plan, format: &Format, is_done: bool) -> Result<(), Fail
     print_done(format, &json!({ "results": results, "meta": meta }), "name", "")
 }
 
-/// The operations of a plan in batches: one where all fit, or else several of whole changes, in their order.
-fn batches(plan: &Plan, operations_max: usize) -> Vec<Vec<&Value>> {
-    let mut batches: Vec<Vec<&Value>> = Vec::new();
+/// The operations of a plan in batches, in their order: one if all fit, otherwise several of whole changes.
+fn batches(plan: &Plan, operations_max: usize) -> Vec<Vec<&Operation>> {
+    let mut batches: Vec<Vec<&Operation>> = Vec::new();
     let mut bytes = 0;
     let changes = plan.changes.iter().map(|change| &change.operations[..]);
     let closing = plan.closing.iter().map(std::slice::from_ref);
@@ -185,40 +184,41 @@ fn batches(plan: &Plan, operations_max: usize) -> Vec<Vec<&Value>> {
     batches
 }
 
-/// Tries each batch without storing anything. What rests on something that is not stored yet can't be tried, and is
-/// said.
+/// Validates the batches without storing anything. Batches that depend on an earlier one can't be validated; a message
+/// says so.
 async fn try_all(client: &Client, plan: &Plan) -> Result<(), Failure> {
     let batches = batches(plan, OPERATIONS_MAX);
     if batches.len() > 1 {
         note(format_args!(
-            "this is more than one batch: `apply` needs --split, for {} batches",
+            "the changes exceed one batch: `apply` needs --split, for {} batches",
             batches.len()
         ));
     }
-    // A later batch may rest on a definition that an earlier one creates or changes.
+    // A later batch may depend on a definition that an earlier one creates or changes.
     let defines = plan.changes.iter().any(|change| change.key.is_empty() && !change.operations.is_empty());
     let tried = if defines { 1 } else { batches.len() };
     if tried < batches.len() {
         let text =
-            "not tried: all but the first batch, because they rest on definitions that are not stored yet";
+            "only the first batch was validated: the others depend on definitions that are not stored yet";
         note(text);
     }
     let progress =
         Progress::with_rest(batches.iter().map(Vec::len).sum(), "operations", "nothing was stored");
     for batch in batches.iter().take(tried) {
-        client.send(batch_request(batch).dry_run(true)).await.map_err(|error| explain(error, batch))?;
+        let request = Request::batch(batch.iter().copied()).dry_run(true);
+        client.send(request).await.map_err(|error| explain(error, batch))?;
         progress.add(batch.len());
     }
     Ok(())
 }
 
-/// Carries a plan out.
+/// Applies a plan.
 pub(super) async fn execute(client: &Client, plan: Plan, split: bool) -> Result<Plan, Failure> {
     let whole = batches(&plan, OPERATIONS_MAX).len();
     if whole > 1 && !split {
         return Err(Failure::Usage(format!(
-            "{} changes are more than one batch takes ({OPERATIONS_MAX} operations, {BATCH_BYTES_MAX} bytes): \
-             give --split to apply them in {whole} batches or more, each as a whole",
+            "{} changes exceed one batch ({OPERATIONS_MAX} operations, {BATCH_BYTES_MAX} bytes): \
+             pass --split to apply them in {whole} or more batches, each atomic",
             plan.changes.len(),
         )));
     }
@@ -229,36 +229,43 @@ pub(super) async fn execute(client: &Client, plan: Plan, split: bool) -> Result<
         interrupt::now(Doing::Writing);
         if let Err(failure) = set_unique(client, step).await {
             failure.report();
-            let text = format!("all but the unique paths of definition {} is applied", step.definition);
+            let text =
+                format!("everything is applied except the unique fields of definition {}", step.definition);
             return Err(Failure::Partial(text));
         }
     }
     Ok(plan)
 }
 
-/// Sets the unique paths of a definition, if nobody else has meanwhile.
+/// Sets the unique paths of a definition, unless another client has changed them.
 async fn set_unique(client: &Client, step: &Step) -> Result<(), Failure> {
     let found = current::definition(client, &step.definition).await?;
     let found = found.filter(|found| found.value.unique == step.before).ok_or_else(|| {
-        Failure::Failed(format!("somebody has changed definition {} meanwhile", step.definition))
+        Failure::Failed(format!(
+            "definition {} was changed by another client in the meantime",
+            step.definition
+        ))
     })?;
-    let path = format!("{}/unique", definition_path(&step.definition));
-    let request = Request::new(http::Method::PUT, path).json(&json!({ "paths": step.paths }));
-    client.send(request.if_match(found.revision)).await?;
+    let operation = Operation::SetUnique {
+        definition: step.definition.clone(),
+        paths: step.paths.clone(),
+        if_match: Some(found.revision.into()),
+    };
+    client.send(Request::operation(&operation)).await?;
     Ok(())
 }
 
-async fn send_batches(client: &Client, batches: &[Vec<&Value>]) -> Result<(), Failure> {
+async fn send_batches(client: &Client, batches: &[Vec<&Operation>]) -> Result<(), Failure> {
     let total: usize = batches.iter().map(Vec::len).sum();
     let progress = Progress::with_rest(total, "operations", UNDER_WAY);
     for (place, batch) in batches.iter().enumerate() {
-        let sent = client.send(batch_request(batch)).await.map_err(|error| explain(error, batch));
+        let sent = client.batch(batch.iter().copied()).await.map_err(|error| explain(error, batch));
         if let Err(failure) = sent {
             drop(progress);
             if place > 0 {
                 failure.report();
                 let text = format!(
-                    "{place} of {} batches are applied; the same command goes on with the rest",
+                    "{place} of {} batches are applied; run the same command again to apply the rest",
                     batches.len()
                 );
                 return Err(Failure::Partial(text));
@@ -270,21 +277,18 @@ async fn send_batches(client: &Client, batches: &[Vec<&Value>]) -> Result<(), Fa
     Ok(())
 }
 
-fn batch_request(operations: &[&Value]) -> Request {
-    let operations: Vec<String> = operations.iter().map(ToString::to_string).collect();
-    let body = format!("{{\"operations\":[{}]}}", operations.join(","));
-    Request::new(http::Method::POST, "/api/v1/batch").body("application/json", body)
+fn explain(error: Error, batch: &[&Operation]) -> Failure {
+    let named = |operation: &&Operation| name(operation.definition(), operation.key().unwrap_or_default());
+    with_names(error, |place| batch.get(place).map(named))
 }
 
-/// A refusal of a batch names its operations by number: say which records those are.
-pub(super) fn explain(error: Error, batch: &[&Value]) -> Failure {
+/// The errors of a rejected batch name operations by number: adds the names of their records.
+pub(super) fn with_names(error: Error, name_of: impl Fn(usize) -> Option<String>) -> Failure {
     let Error::Refused(mut refusal) = error else { return error.into() };
     for item in &mut refusal.items {
         let place = item.loc.get(1).and_then(Value::as_u64).and_then(|place| usize::try_from(place).ok());
         let is_operation = item.loc.first().is_some_and(|first| first == "operations");
-        if let Some(operation) = place.filter(|_| is_operation).and_then(|place| batch.get(place)) {
-            let text = |name: &str| operation[name].as_str().unwrap_or_default().to_owned();
-            let name = name(&text("config_definition_key"), &text("config_key"));
+        if let Some(name) = place.filter(|_| is_operation).and_then(&name_of) {
             let rest = Item { loc: item.loc.split_off(2), ..item.clone() };
             *item = Item { msg: format!("{name} {rest}"), loc: Vec::new(), ..item.clone() };
         }
@@ -298,8 +302,13 @@ mod tests {
 
     use super::*;
 
+    fn operation(bytes: usize) -> Operation {
+        let (definition, key) = ("d".to_owned(), "k".to_owned());
+        Operation::CreateConfig { definition, key, data: json!("x".repeat(bytes)) }
+    }
+
     fn change(bytes: usize) -> Change {
-        let operations = vec![json!({ "data": "x".repeat(bytes) })];
+        let operations = vec![operation(bytes)];
         let (definition, key) = ("d".to_owned(), "k".to_owned());
         Change { definition, key, before: None, after: None, operations }
     }
@@ -307,7 +316,7 @@ mod tests {
     #[test]
     fn a_batch_is_bounded_in_operations_and_in_bytes() {
         let sizes = |changes: Vec<Change>, closing: usize| -> Vec<usize> {
-            let plan = Plan { changes, closing: vec![json!({}); closing], ..Plan::default() };
+            let plan = Plan { changes, closing: vec![operation(0); closing], ..Plan::default() };
             batches(&plan, 10).iter().map(Vec::len).collect()
         };
         assert_eq!(sizes(Vec::new(), 0), [] as [usize; 0]);

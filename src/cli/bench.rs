@@ -1,29 +1,27 @@
-//! `concord bench`: how many reads and writes a cluster takes from this machine, and how long they take.
+//! `concord bench`: measures throughput and latency of reads and writes from this machine.
 //!
-//! It makes a definition of its own with configs, reads and writes those as many clients at once, and deletes the
-//! definition at the end. It measures the cluster together with the way to it; `scripts/bench.sh` compares.
+//! It creates a definition with configs, reads and writes them with concurrent clients, and deletes the definition at the
+//! end. The result includes the network between this machine and the cluster; `scripts/bench.sh` compares with etcd.
 //!
-//! **Invariant:** it touches nothing but the definition that it has made, whose key nobody else has.
+//! **Invariant:** it changes only the definition that it has created, under a unique key.
 
 use std::time::Duration;
 
 use clap::Args;
-use concord_client::{Client, Request, Retry};
+use concord_client::{Client, Operation, PutMode, Request, Retry};
 use futures::future::join_all;
-use http::Method;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
     connection::{Failure, NodeArgs, TryArgs, with_cluster},
-    current::{config_path, definition_path},
     output::{Columns, print_columns, say},
     progress::Progress,
 };
 
-/// The configs of a batch.
+/// Configs per batch.
 const BATCH: usize = 500;
-/// How often the bar moves.
+/// How often the progress bar is updated.
 const TICK: Duration = Duration::from_millis(250);
 const COLUMNS: Columns = Columns {
     name: "operation",
@@ -45,22 +43,22 @@ pub(super) struct BenchArgs {
     node: NodeArgs,
     #[command(flatten)]
     tries: TryArgs,
-    /// For how many seconds
+    /// Duration, in seconds
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400), value_name = "S")]
     seconds: u64,
-    /// How many requests are under way at once
+    /// Number of concurrent requests
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=4096), value_name = "N")]
     clients: u16,
-    /// How many configs there are
+    /// Number of configs
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000), value_name = "N")]
     configs: u32,
-    /// How many of a hundred requests are reads
+    /// Percentage of requests that are reads
     #[arg(long, default_value_t = 80, value_parser = clap::value_parser!(u8).range(0..=100), value_name = "PERCENT")]
     reads: u8,
-    /// How many bytes of text a config has
+    /// Size of each config's text, in bytes
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(0..=900_000), value_name = "BYTES")]
     size: u32,
-    /// Read what one node has applied, without asking the others
+    /// Read with `consistency=local`
     #[arg(long)]
     local: bool,
 }
@@ -69,19 +67,25 @@ pub(super) struct BenchArgs {
 pub(super) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let key = format!("bench-{}", uuid::Uuid::now_v7());
     with_cluster(&args.node, &args.tries, async |client| {
-        let body = json!({ "config_definition_key": key });
-        client.send(Request::new(Method::POST, "/api/v1/config_definition/").json(&body)).await?;
+        let create = Operation::CreateDefinition {
+            definition: key.clone(),
+            indexes: Vec::new(),
+            schema: None,
+            format_assertion: None,
+        };
+        client.send(Request::operation(&create)).await?;
         let measured = load_and_measure(&client, args, &key).await;
-        let deleted = client.send(Request::new(Method::DELETE, definition_path(&key))).await;
+        let delete = Operation::DeleteDefinition { definition: key.clone(), restrict: false, if_match: None };
+        let deleted = client.send(Request::operation(&delete)).await;
         if let Err(error) = &deleted {
-            say(format_args!("definition {key} stays: {error}"));
+            say(format_args!("definition {key} could not be deleted: {error}"));
         }
         let results = measured?;
         deleted?;
         let failed = results.iter().any(|result| result["failed"] != 0);
         print_columns(&args.node.format.or_table(), &json!({ "results": results }), &COLUMNS)?;
         if failed {
-            Err(Failure::Partial("some requests failed: -o wide shows the first".into()))
+            Err(Failure::Partial("some requests failed: -o wide shows the first error".into()))
         } else {
             Ok(())
         }
@@ -89,16 +93,19 @@ pub(super) fn run(args: &BenchArgs) -> Result<(), Failure> {
 }
 
 async fn load_and_measure(client: &Client, args: &BenchArgs, key: &str) -> Result<Vec<Value>, Failure> {
-    let rest = format!("definition {key} stays: delete it");
+    let rest = format!("definition {key} still exists: delete it");
     let text = "x".repeat(args.size as usize);
     let configs = args.configs as usize;
     let progress = Progress::with_rest(configs, "configs", &rest);
     for first in (0..configs).step_by(BATCH) {
-        let operation = |n: usize| json!({ "op": "create_config", "config_definition_key": key, "config_key": format!("k{n}"), "data": { "n": 0, "text": text } });
-        let operations: Vec<Value> = (first..configs.min(first + BATCH)).map(operation).collect();
+        let operation = |n: usize| Operation::CreateConfig {
+            definition: key.to_owned(),
+            key: format!("k{n}"),
+            data: json!({ "n": 0, "text": text }),
+        };
+        let operations: Vec<Operation> = (first..configs.min(first + BATCH)).map(operation).collect();
         let count = operations.len();
-        let batch = Request::new(Method::POST, "/api/v1/batch").json(&json!({ "operations": operations }));
-        client.send(batch).await?;
+        client.batch(&operations).await?;
         progress.add(count);
     }
     drop(progress);
@@ -135,15 +142,18 @@ async fn one_client(client: &Client, args: &BenchArgs, key: &str, text: &str, en
     let mut n = 0_u64;
     while Instant::now() < end {
         n += 1;
-        let path = config_path(key, &format!("k{}", fastrand::u32(0..args.configs)));
+        let (definition, key) = (key.to_owned(), format!("k{}", fastrand::u32(0..args.configs)));
         let is_read = fastrand::u8(0..100) < args.reads;
-        let request = match (is_read, args.local) {
-            (true, true) => Request::get(path).query("consistency", "local"),
-            (true, false) => Request::get(path),
-            (false, _) => Request::new(Method::PUT, path).json(&json!({ "data": { "n": n, "text": text } })),
+        let operation = if is_read {
+            Operation::GetConfig { definition, key }
+        } else {
+            let data = json!({ "n": n, "text": text });
+            Operation::PutConfig { definition, key, data, mode: PutMode::Replace }
         };
+        let request = Request::operation(&operation);
+        let request = if is_read && args.local { request.query("consistency", "local") } else { request };
         let begin = Instant::now();
-        // Once: a request that is sent again would hide how long it takes.
+        // A retry would distort the latency.
         let answer = client.send(request.retry(Retry::OtherNode)).await;
         let seen = if is_read { &mut reads } else { &mut writes };
         match answer {

@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use concord_client::{Error, Request};
+use concord_client::{Error, IfMatch, Operation, PutMode, Request};
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::{
     config::Target,
     connection::{Failure, NodeArgs, TryArgs, with_cluster},
-    current::{config_path, definition_path},
+    current::config_path,
     definition::one_value,
     document,
     interrupt::{self, Doing},
@@ -24,7 +24,7 @@ pub(super) struct DataArgs {
     /// The data, as JSON
     #[arg(long, value_name = "JSON")]
     data: Option<String>,
-    /// A file with the data, as JSON or YAML; `-` for the standard input. Of a config as files have it, its `data`
+    /// A JSON or YAML file with the data; `-` for stdin. If it holds a whole config, its `data` are used
     #[arg(short, long, value_name = "PATH")]
     file: Option<PathBuf>,
 }
@@ -34,7 +34,7 @@ impl DataArgs {
         if let Some(text) = &self.data {
             return document::read_json(text).map_err(|error| Failure::Invalid(format!("--data{error}")));
         }
-        let Some(path) = &self.file else { return Err(Failure::Usage("give --data or -f".into())) };
+        let Some(path) = &self.file else { return Err(Failure::Usage("pass --data or -f".into())) };
         let mut value = one_value(path)?;
         let is_manifest =
             ["config_definition_key", "config_key", "data"].iter().all(|name| value.get(*name).is_some());
@@ -48,7 +48,7 @@ pub(super) struct CreateArgs {
     target: Target,
     #[command(flatten)]
     data: DataArgs,
-    /// Check and answer, and store nothing
+    /// Validate and show the result, without storing anything
     #[arg(long)]
     dry_run: bool,
 }
@@ -59,13 +59,13 @@ pub(super) struct PutArgs {
     target: Target,
     #[command(flatten)]
     data: DataArgs,
-    /// Only if this is its revision
+    /// Fail unless the config has this revision
     #[arg(long, value_name = "REVISION")]
     if_match: Option<u64>,
-    /// Create it where there is none
+    /// Create the config if it does not exist
     #[arg(long)]
     upsert: bool,
-    /// Check and answer, and store nothing
+    /// Validate and show the result, without storing anything
     #[arg(long)]
     dry_run: bool,
 }
@@ -73,28 +73,28 @@ pub(super) struct PutArgs {
 /// The two forms of patches.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum PatchType {
-    /// RFC 7396: members to set, null to remove
+    /// JSON Merge Patch (RFC 7396): an object with the members to set; null removes a member
     Merge,
-    /// RFC 6902: a list of operations
+    /// JSON Patch (RFC 6902): a list of operations
     Json,
 }
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "As in: concord config patch limits acme --data '{\"quota\": {\"requests\": 2000}, \"note\": null}'"
+    after_help = "Example: concord config patch limits acme --data '{\"quota\": {\"requests\": 2000}, \"note\": null}'"
 )]
 pub(super) struct PatchArgs {
     #[command(flatten)]
     target: Target,
     #[command(flatten)]
     data: DataArgs,
-    /// The form of the patch; by default a list is `json` and an object `merge`
+    /// The type of the patch [default: `json` for a list, `merge` for an object]
     #[arg(long = "type", value_name = "TYPE")]
     form: Option<PatchType>,
-    /// Only if this is its revision
+    /// Fail unless the config has this revision
     #[arg(long, value_name = "REVISION")]
     if_match: Option<u64>,
-    /// Check and answer, and store nothing
+    /// Validate and show the result, without storing anything
     #[arg(long)]
     dry_run: bool,
 }
@@ -103,10 +103,10 @@ pub(super) struct PatchArgs {
 pub(super) struct DeleteArgs {
     #[command(flatten)]
     target: Target,
-    /// Only if this is its revision
+    /// Fail unless the config has this revision
     #[arg(long, value_name = "REVISION")]
     if_match: Option<u64>,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     yes: bool,
 }
@@ -115,13 +115,13 @@ pub(super) struct DeleteArgs {
 pub(super) struct RollbackArgs {
     #[command(flatten)]
     target: Target,
-    /// The revision to bring back
+    /// The revision to restore
     #[arg(long, value_name = "REVISION")]
     to: u64,
-    /// Only if this is its revision now
+    /// Fail unless the config has this revision now
     #[arg(long, value_name = "REVISION")]
     if_match: Option<u64>,
-    /// Check and answer, and store nothing
+    /// Validate and show the result, without storing anything
     #[arg(long)]
     dry_run: bool,
 }
@@ -134,13 +134,13 @@ pub(super) struct ValidateArgs {
     tries: TryArgs,
     /// The key of the definition
     definition: String,
-    /// The config that the data are for, if they are for one: its unique values are its own
+    /// The key of the config that the data belong to, so that its own unique values are no conflict
     key: Option<String>,
     #[command(flatten)]
     data: DataArgs,
 }
 
-/// Sends a write of one config and says what was done.
+/// Sends a write of one config and reports the result.
 fn write(target: &Target, request: Request, done: &str, is_dry_run: bool) -> Result<(), Failure> {
     with_cluster(&target.node, &target.tries, async |client| {
         if !is_dry_run {
@@ -152,7 +152,19 @@ fn write(target: &Target, request: Request, done: &str, is_dry_run: bool) -> Res
 }
 
 impl Target {
-    /// Says what was done with the config: in words, or as a record.
+    /// Creates the config.
+    pub(super) fn create(&self, data: Value) -> Operation {
+        let (definition, key) = (self.definition.clone(), self.key.clone());
+        Operation::CreateConfig { definition, key, data }
+    }
+
+    /// Puts the config.
+    pub(super) fn put(&self, data: Value, mode: PutMode) -> Operation {
+        let (definition, key) = (self.definition.clone(), self.key.clone());
+        Operation::PutConfig { definition, key, data, mode }
+    }
+
+    /// Reports the result of a write: as a sentence, or as a record.
     pub(super) fn print(
         &self,
         done: &str,
@@ -176,18 +188,19 @@ impl Target {
 
 /// Runs `config create`.
 pub(super) fn create(args: &CreateArgs) -> Result<(), Failure> {
-    let body = json!({ "config_key": args.target.key, "data": args.data.read()? });
-    let path = format!("{}/config/", definition_path(&args.target.definition));
-    write(&args.target, Request::new(Method::POST, path).json(&body), "created", args.dry_run)
+    let operation = args.target.create(args.data.read()?);
+    write(&args.target, Request::operation(&operation), "created", args.dry_run)
 }
 
 /// Runs `config put`.
 pub(super) fn put(args: &PutArgs) -> Result<(), Failure> {
-    let path = config_path(&args.target.definition, &args.target.key);
-    let request = Request::new(Method::PUT, path).json(&json!({ "data": args.data.read()? }));
-    let request = args.if_match.into_iter().fold(request, Request::if_match);
-    let request = if args.upsert { request.query("upsert", "true") } else { request };
-    write(&args.target, request, "put", args.dry_run)
+    let data = args.data.read()?;
+    let mode = match (args.if_match, args.upsert) {
+        (Some(revision), _) => PutMode::ReplaceIf(revision),
+        (None, true) => PutMode::Upsert,
+        (None, false) => PutMode::Replace,
+    };
+    write(&args.target, Request::operation(&args.target.put(data, mode)), "put", args.dry_run)
 }
 
 /// Runs `config patch`.
@@ -208,17 +221,23 @@ pub(super) fn patch(args: &PatchArgs) -> Result<(), Failure> {
 pub(super) fn delete(args: &DeleteArgs) -> Result<(), Failure> {
     let Target { definition, key, .. } = &args.target;
     confirm(&format!("config {definition}/{key} will be deleted"), args.yes)?;
-    let request = Request::new(Method::DELETE, config_path(definition, key));
-    let request = args.if_match.into_iter().fold(request, Request::if_match);
-    write(&args.target, request, "deleted", false)
+    let (definition, key) = (definition.clone(), key.clone());
+    let if_match = args.if_match.map(IfMatch::Revision);
+    let operation = Operation::DeleteConfig { definition, key, if_match };
+    write(&args.target, Request::operation(&operation), "deleted", false)
 }
 
 /// Runs `config rollback`.
 pub(super) fn rollback(args: &RollbackArgs) -> Result<(), Failure> {
-    let path = format!("{}/rollback", config_path(&args.target.definition, &args.target.key));
-    let request = Request::new(Method::POST, path).json(&json!({ "revision": args.to }));
-    let request = args.if_match.into_iter().fold(request, Request::if_match);
-    write(&args.target, request, &format!("rolled back to {}", args.to), args.dry_run)
+    let Target { definition, key, .. } = &args.target;
+    let operation = Operation::RollbackConfig {
+        definition: definition.clone(),
+        key: key.clone(),
+        revision: args.to,
+        if_match: args.if_match.map(IfMatch::Revision),
+    };
+    let done = format!("rolled back to {}", args.to);
+    write(&args.target, Request::operation(&operation), &done, args.dry_run)
 }
 
 /// Runs `config validate`.
@@ -226,23 +245,23 @@ pub(super) fn validate(args: &ValidateArgs) -> Result<(), Failure> {
     let data = args.data.read()?;
     let format = args.node.format.or_table();
     with_cluster(&args.node, &args.tries, async |client| {
-        let mut existing = None;
-        if let Some(key) = &args.key {
-            let path = config_path(&args.definition, key);
-            match client.send(Request::get(&path)).await {
-                Ok(_) => existing = Some(path),
-                Err(error) if error.is_not_found() => {}
+        let definition = args.definition.clone();
+        let exists = match &args.key {
+            Some(key) => match client.send(Request::get(config_path(&definition, key))).await {
+                Ok(_) => true,
+                Err(error) if error.is_not_found() => false,
                 Err(error) => return Err(error.into()),
-            }
-        }
-        let request = if let Some(path) = existing {
-            Request::new(Method::PUT, path).json(&json!({ "data": data }))
-        } else {
-            // Nothing is stored, so any key that nobody has will do.
-            let key = args.key.clone().unwrap_or_else(|| format!("validate-{}", uuid::Uuid::now_v7()));
-            let path = format!("{}/config/", definition_path(&args.definition));
-            Request::new(Method::POST, path).json(&json!({ "config_key": key, "data": data }))
+            },
+            None => false,
         };
+        // Nothing is stored, so any unused key will do.
+        let key = args.key.clone().unwrap_or_else(|| format!("validate-{}", uuid::Uuid::now_v7()));
+        let operation = if exists {
+            Operation::PutConfig { definition, key, data, mode: PutMode::Replace }
+        } else {
+            Operation::CreateConfig { definition, key, data }
+        };
+        let request = Request::operation(&operation);
         match client.send(request.dry_run(true)).await {
             Ok(_) => print_done(&format, &json!({ "valid": true, "errors": [] }), "valid", "valid"),
             Err(Error::Refused(refusal)) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => {

@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use concord_client::{Client, Request};
-use http::Method;
+use concord_client::{Client, IfMatch, Operation, Request};
 use serde_json::{Value, json};
 
 use super::{
@@ -24,23 +23,23 @@ const LIST: &str = "/api/v1/config_definition/";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum DefinitionCommand {
-    /// Show definitions
+    /// List definitions, or show one
     Get(GetArgs),
     /// Create a definition
     Create(CreateArgs),
-    /// Create or change definitions and configs, as files have them
+    /// Create or update definitions and configs from files (the same as `concord apply`)
     Apply(ApplyArgs),
-    /// Show what `apply` would change; the exit code is 1 when there is something
+    /// Show what `apply` would change (the same as `concord diff`); exits 1 if there are changes
     Diff(DiffArgs),
-    /// Check whether all configs fit a schema; the exit code is 1 when one does not
+    /// Check whether all configs fit a schema; exits 1 if one does not
     Check(CheckArgs),
     /// Delete a definition with its configs
     Delete(DeleteArgs),
-    /// Explain a definition, or a field of its configs, from its schema
+    /// Describe a definition, or a field of its configs (the same as `concord explain`)
     Explain(explain::ExplainArgs),
     /// Show the changes of a definition, newest first
     History(HistoryArgs),
-    /// Change the indexed paths of a definition, and wait until its indexes are built
+    /// Change the indexed paths of a definition, and wait until the indexes are built
     Reindex(ReindexArgs),
 }
 
@@ -50,12 +49,12 @@ pub(super) struct GetArgs {
     node: NodeArgs,
     #[command(flatten)]
     tries: TryArgs,
-    /// The key of one definition; without it all are listed
+    /// The key of one definition; without it, all definitions are listed
     key: Option<String>,
     /// Only definitions whose key contains this text
     #[arg(long, value_name = "TEXT", conflicts_with = "key")]
     search: Option<String>,
-    /// As they were at this revision
+    /// List the definitions as they were at this revision
     #[arg(long, value_name = "REVISION", conflicts_with = "key")]
     revision: Option<u64>,
     #[command(flatten)]
@@ -68,19 +67,19 @@ pub(super) struct CreateArgs {
     node: NodeArgs,
     #[command(flatten)]
     tries: TryArgs,
-    /// Its key; or a file that has it (-f)
+    /// The key of the definition; not with -f
     #[arg(required_unless_present = "files")]
     key: Option<String>,
-    /// A path of its configs to index; repeat for more
+    /// A path in its configs to index; repeatable
     #[arg(long = "index", value_name = "PATH", conflicts_with = "files")]
     indexes: Vec<String>,
-    /// A file with the JSON schema of its configs, as JSON or YAML
+    /// A JSON or YAML file with the JSON Schema of its configs
     #[arg(long, value_name = "FILE", conflicts_with = "files")]
     schema: Option<PathBuf>,
-    /// A file of definitions, or `-` for the standard input; repeat for more
+    /// A file of definitions, or `-` for stdin; repeatable
     #[arg(short, long = "file", value_name = "PATH")]
     files: Vec<PathBuf>,
-    /// Check and answer, and store nothing
+    /// Validate and show the result, without storing anything
     #[arg(long)]
     dry_run: bool,
 }
@@ -93,7 +92,7 @@ pub(super) struct CheckArgs {
     tries: TryArgs,
     /// The key of the definition
     key: String,
-    /// A file with the schema, or with the definition that has it; `-` for the standard input
+    /// A file with the schema, or with the whole definition; `-` for stdin
     #[arg(short, long, value_name = "PATH")]
     file: PathBuf,
 }
@@ -106,7 +105,7 @@ pub(super) struct HistoryArgs {
     tries: TryArgs,
     /// The key of the definition
     key: String,
-    /// At most so many changes
+    /// Maximum number of changes
     #[arg(long, default_value_t = 20, value_name = "N")]
     limit: usize,
     #[command(flatten)]
@@ -121,13 +120,13 @@ pub(super) struct DeleteArgs {
     tries: TryArgs,
     /// The key of the definition
     key: String,
-    /// Only if it has no configs
+    /// Fail if the definition has configs
     #[arg(long)]
     restrict: bool,
-    /// Only if this is its revision
+    /// Fail unless the definition has this revision
     #[arg(long, value_name = "REVISION")]
     if_match: Option<u64>,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     yes: bool,
 }
@@ -184,7 +183,7 @@ pub(super) fn get(args: &GetArgs) -> Result<(), Failure> {
     })
 }
 
-/// Definitions as they were; how many configs they had then is not told.
+/// Definitions at an earlier revision; the API does not report how many configs they had.
 async fn print_past(client: &Client, first: Request, format: &Format) -> Result<(), Failure> {
     const COLUMNS: Columns = Columns {
         name: "config_definition_key",
@@ -208,7 +207,7 @@ async fn add_row(
     let path = definition_path(key);
     let revision = match client.send(freshness.on(Request::get(&path))).await {
         Ok(found) => found.revision(),
-        // It was deleted behind the list.
+        // It was deleted after the list was read.
         Err(error) if error.is_not_found() => return Ok(()),
         Err(error) => return Err(error.into()),
     };
@@ -228,39 +227,22 @@ async fn add_row(
 }
 
 fn create(args: &CreateArgs) -> Result<(), Failure> {
-    let bodies: Vec<(String, Value)> = match (&args.key, args.files.is_empty()) {
-        (None, _) => {
-            let read = Manifests::read(&FileArgs::new(args.files.clone(), false))?;
-            if !read.configs.is_empty() {
-                return Err(Failure::Usage("the files hold configs, too: use `concord apply`".into()));
-            }
-            if read.definitions.values().any(|definition| !definition.unique.is_empty()) {
-                return Err(Failure::Usage("the files name unique paths: use `concord apply`".into()));
-            }
-            read.definitions.iter().map(|(key, definition)| (key.clone(), definition.to_json(key))).collect()
-        }
-        (Some(key), true) => {
-            let mut body = json!({ "config_definition_key": key, "indexes": args.indexes });
-            if let Some(path) = &args.schema {
-                body["json_schema"] = one_value(path)?;
-            }
-            vec![(key.clone(), body)]
-        }
-        (Some(_), false) => {
-            return Err(Failure::Usage("give a key, or a file (-f) that has it, not both".into()));
-        }
-    };
+    let operations = creations(args)?;
     with_cluster(&args.node, &args.tries, async |client| {
         let (mut texts, mut created) = (Vec::new(), Vec::new());
-        for (key, body) in &bodies {
-            let request = Request::new(Method::POST, LIST).json(body).dry_run(args.dry_run);
+        for operation in &operations {
+            let request = Request::operation(operation).dry_run(args.dry_run);
             if !args.dry_run {
                 interrupt::now(Doing::Writing);
             }
             let answer = client.send(request).await?;
             let revision = answer.revision().map(|revision| format!("  revision {revision}"));
             let what = if args.dry_run { "would be created" } else { "created" };
-            texts.push(format!("{} {what}{}", manifest::name(key, ""), revision.unwrap_or_default()));
+            texts.push(format!(
+                "{} {what}{}",
+                manifest::name(operation.definition(), ""),
+                revision.unwrap_or_default()
+            ));
             created.push(answer.data()?);
         }
         let format = args.node.format.or_table();
@@ -268,14 +250,36 @@ fn create(args: &CreateArgs) -> Result<(), Failure> {
     })
 }
 
+/// The definitions that are to be created.
+fn creations(args: &CreateArgs) -> Result<Vec<Operation>, Failure> {
+    match (&args.key, args.files.is_empty()) {
+        (None, _) => {
+            let read = Manifests::read(&FileArgs::new(args.files.clone(), false))?;
+            if !read.configs.is_empty() {
+                return Err(Failure::Usage("the files also contain configs: use `concord apply`".into()));
+            }
+            if read.definitions.values().any(|definition| !definition.unique.is_empty()) {
+                return Err(Failure::Usage("the files declare unique fields: use `concord apply`".into()));
+            }
+            Ok(read.definitions.iter().map(|(key, definition)| definition.create(key)).collect())
+        }
+        (Some(key), true) => {
+            let schema = args.schema.as_deref().map(one_value).transpose()?;
+            let (definition, indexes) = (key.clone(), args.indexes.clone());
+            Ok(vec![Operation::CreateDefinition { definition, indexes, schema, format_assertion: None }])
+        }
+        (Some(_), false) => Err(Failure::Usage("pass a key or -f, not both".into())),
+    }
+}
+
 /// The one value that a file has.
 pub(super) fn one_value(path: &Path) -> Result<Value, Failure> {
     let mut read = document::read_file(path)?;
     match (read.pop(), read.is_empty()) {
         (Some(document), true) => Ok(document.value),
-        (None, _) => Err(Failure::Invalid(format!("{}: it holds nothing", path.display()))),
+        (None, _) => Err(Failure::Invalid(format!("{}: the file is empty", path.display()))),
         (Some(_), false) => {
-            Err(Failure::Invalid(format!("{}: it holds more than one value", path.display())))
+            Err(Failure::Invalid(format!("{}: expected one value, found several", path.display())))
         }
     }
 }
@@ -283,26 +287,30 @@ pub(super) fn one_value(path: &Path) -> Result<Value, Failure> {
 fn check(args: &CheckArgs) -> Result<(), Failure> {
     let value = one_value(&args.file)?;
     // A definition as files have it, or a schema alone.
-    let body = if let Some(key) = value.get("config_definition_key") {
+    let (schema, format_assertion) = if let Some(key) = value.get("config_definition_key") {
         if key.as_str() != Some(&args.key) {
-            let text = format!("the file is about the definition {}, and not {}", cell(key), args.key);
+            let text = format!("the file contains definition {}, not {}", cell(key), args.key);
             return Err(Failure::Usage(text));
         }
-        let schema = value.get("json_schema").cloned().unwrap_or_default();
-        let mut body = json!({ "json_schema": schema });
-        if let Some(asserted) = value.get("format_assertion") {
-            body["format_assertion"] = asserted.clone();
-        }
-        body
+        let asserted = value.get("format_assertion").filter(|asserted| !asserted.is_null());
+        let wrong = || Failure::Invalid("`format_assertion` must be true or false".into());
+        let asserted = asserted.map(|asserted| asserted.as_bool().ok_or_else(wrong)).transpose()?;
+        (value.get("json_schema").cloned().unwrap_or_default(), asserted)
     } else {
-        json!({ "json_schema": value })
+        (value, None)
     };
-    let path = format!("{}/schema", definition_path(&args.key));
     with_cluster(&args.node, &args.tries, async |client| {
-        let now = client.send(Request::get(&path)).await?.data()?["json_schema"].take();
-        let narrowed = differences(&now, &body["json_schema"]);
-        let request = Request::new(Method::PUT, &path).json(&body).dry_run(true);
-        let report = client.send(request).await?.data()?;
+        let path = format!("{}/schema", definition_path(&args.key));
+        let now = client.send(Request::get(path)).await?.data()?["json_schema"].take();
+        let narrowed = differences(&now, &schema);
+        let operation = Operation::SetSchema {
+            definition: args.key.clone(),
+            schema: Some(schema).filter(|schema| !schema.is_null()),
+            format_assertion,
+            force: false,
+            if_match: None,
+        };
+        let report = client.send(Request::operation(&operation).dry_run(true)).await?.data()?;
         let mut table = Table::new("config_key", &["CONFIG", "PLACE", "REASON"], &[]);
         for config in report["breaking"].as_array().into_iter().flatten() {
             for error in config["errors"].as_array().into_iter().flatten() {
@@ -318,13 +326,16 @@ fn check(args: &CheckArgs) -> Result<(), Failure> {
         let count = report["breaking_count"].as_u64().unwrap_or(0);
         let format = args.node.format.or_table();
         if format.is_table() {
-            narrowed.iter().for_each(|text| note(format_args!("the schema changes: {text}")));
+            narrowed.iter().for_each(|text| note(format_args!("schema change: {text}")));
         }
         if count > 0 || !format.is_table() {
             print_value(&format, &report, &table)?;
         }
         let checked = counted(report["checked"].as_u64().unwrap_or_default(), "config");
-        note(format_args!("{checked} checked, {count} {} not fit", if count == 1 { "does" } else { "do" }));
+        note(format_args!(
+            "{checked} checked, {count} {} not fit the schema",
+            if count == 1 { "does" } else { "do" }
+        ));
         if count == 0 { Ok(()) } else { Err(Failure::Difference) }
     })
 }
@@ -348,13 +359,13 @@ fn delete(args: &DeleteArgs) -> Result<(), Failure> {
         };
         let what = format!("definition {}{configs} will be deleted", args.key);
         confirm(&what, args.yes)?;
-        let mut request = Request::new(Method::DELETE, &path);
-        if args.restrict {
-            request = request.query("mode", "restrict");
-        }
-        request = args.if_match.into_iter().fold(request, Request::if_match);
+        let operation = Operation::DeleteDefinition {
+            definition: args.key.clone(),
+            restrict: args.restrict,
+            if_match: args.if_match.map(IfMatch::Revision),
+        };
         interrupt::now(Doing::Writing);
-        let data = client.send(request).await?.data()?;
+        let data = client.send(Request::operation(&operation)).await?.data()?;
         let text = format!("definition {} deleted", args.key);
         print_done(&args.node.format.or_table(), &data, "config_definition_key", text)
     })

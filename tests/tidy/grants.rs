@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::{SRC, Source, Token, assert_none, syntax::named_paths};
 
 /// Methods of the service that ask nobody who calls, and why they need not.
-const FOR_ANYBODY: [(&str, &str); 30] = [
+const FOR_ANYBODY: [(&str, &str); 29] = [
     ("admit_credential", "before there is a principal"),
     ("audit", "what is recorded; pages of it name a principal"),
     ("authenticate", "finds the principal"),
