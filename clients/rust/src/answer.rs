@@ -84,7 +84,7 @@ impl Answer {
         data.ok_or_else(|| self.stranger())
     }
 
-    fn stranger(&self) -> Error {
+    pub(crate) fn stranger(&self) -> Error {
         Error::Protocol(format!("{} is not a node of Concord", self.url))
     }
 }

@@ -7,6 +7,7 @@
 //! | `error` | why there is no answer: refused, unavailable, or an outcome that nobody knows |
 //! | `pages` | the pages of a list, all of one state |
 //! | `watch` | the changes, over any loss of a connection |
+//! | `operation` | the operations of batches and transactions |
 //! | `records` | one config: typed, conditional, read-modify-write |
 //! | `cache` | a local copy of configs that follows the cluster, and goes on without it |
 //! | `tls` | whom the client trusts, and how it proves itself |
@@ -19,6 +20,7 @@ mod answer;
 mod cache;
 mod client;
 mod error;
+mod operation;
 mod pages;
 mod records;
 mod request;
@@ -32,6 +34,9 @@ pub use cache::{
 };
 pub use client::{Client, Options};
 pub use error::{Error, Item, Refusal};
+pub use operation::{
+    Applied, Check, CheckCondition, IfMatch, Operation, OperationResult, PutMode, ReadConfig, Transaction,
+};
 pub use pages::Pages;
 pub use records::{Found, Record};
 pub use request::{Request, Retry, segment};

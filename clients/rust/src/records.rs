@@ -4,18 +4,23 @@
 //! anew from what they stored, so no update is lost. A write whose outcome is unknown ends as [`Error::Unknown`], and is
 //! never made a second time on top of itself.
 
-use http::{Method, StatusCode};
+use http::StatusCode;
 use serde::{Serialize, de::DeserializeOwned};
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::{Answer, Client, Error, Request, segment};
+use crate::{Answer, Client, Error, Operation, PutMode, Request, segment};
 
 /// How often an update is made anew because somebody else was faster.
 const UPDATES_MAX: usize = 100;
 
+/// The path of a definition.
+pub(crate) fn definition_path(definition: &str) -> String {
+    format!("/api/v1/config_definition/{}", segment(definition))
+}
+
 /// The path of a config.
 pub(crate) fn config_path(definition: &str, key: &str) -> String {
-    format!("/api/v1/config_definition/{}/config/{}", segment(definition), segment(key))
+    format!("{}/config/{}", definition_path(definition), segment(key))
 }
 
 /// A value, and what `If-Match` needs to change it.
@@ -64,10 +69,9 @@ impl Record {
     /// # Errors
     /// As [`Client::send`].
     pub async fn create(&self, value: &impl Serialize) -> Result<u64, Error> {
-        let path = format!("/api/v1/config_definition/{}/config/", segment(&self.definition));
-        let body = json!({"config_key": self.key, "data": to_json(value)?});
-        let answer = self.client.send(Request::new(Method::POST, path).json(&body)).await?;
-        revision(&answer)
+        let (definition, key) = (self.definition.clone(), self.key.clone());
+        let operation = Operation::CreateConfig { definition, key, data: to_json(value)? };
+        revision(&self.client.send(Request::operation(&operation)).await?)
     }
 
     /// Replaces it, whatever it says now, and returns its revision; 404 if it does not exist.
@@ -75,7 +79,7 @@ impl Record {
     /// # Errors
     /// As [`Client::send`].
     pub async fn replace(&self, value: &impl Serialize) -> Result<u64, Error> {
-        revision(&self.client.send(self.put(value)?).await?)
+        revision(&self.client.send(self.put(value, PutMode::Replace)?).await?)
     }
 
     /// Replaces it if it still has this revision, and returns the new one; 412 if it has another.
@@ -83,7 +87,7 @@ impl Record {
     /// # Errors
     /// As [`Client::send`].
     pub async fn replace_if(&self, known: u64, value: &impl Serialize) -> Result<u64, Error> {
-        revision(&self.client.send(self.put(value)?.if_match(known)).await?)
+        revision(&self.client.send(self.put(value, PutMode::ReplaceIf(known))?).await?)
     }
 
     /// Deletes it if it still has this revision; 412 if it has another.
@@ -91,7 +95,9 @@ impl Record {
     /// # Errors
     /// As [`Client::send`].
     pub async fn delete_if(&self, known: u64) -> Result<(), Error> {
-        self.client.send(Request::new(Method::DELETE, self.path()).if_match(known)).await.map(drop)
+        let (definition, key) = (self.definition.clone(), self.key.clone());
+        let operation = Operation::DeleteConfig { definition, key, if_match: Some(known.into()) };
+        self.client.send(Request::operation(&operation)).await.map(drop)
     }
 
     /// Changes it from what it says now, again where somebody else was faster, and returns what was stored.
@@ -122,8 +128,9 @@ impl Record {
         config_path(&self.definition, &self.key)
     }
 
-    fn put(&self, value: &impl Serialize) -> Result<Request, Error> {
-        Ok(Request::new(Method::PUT, self.path()).json(&json!({"data": to_json(value)?})))
+    fn put(&self, value: &impl Serialize, mode: PutMode) -> Result<Request, Error> {
+        let (definition, key) = (self.definition.clone(), self.key.clone());
+        Ok(Request::operation(&Operation::PutConfig { definition, key, data: to_json(value)?, mode }))
     }
 
     fn admit<T: DeserializeOwned>(&self, data: Value) -> Result<T, Error> {
