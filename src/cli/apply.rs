@@ -8,12 +8,12 @@
 //! **Invariant:** nothing is deleted unless `--prune` is given and confirmed.
 
 use clap::Args;
-use concord_client::{Client, Error, Item, Request};
+use concord_client::{Client, Error, Item, Operation, Request};
 use serde_json::{Value, json};
 
 use super::{
     connection::{Failure, NodeArgs, TryArgs, with_cluster},
-    current::{self, definition_path},
+    current,
     interrupt::{self, Doing},
     manifest::{FileArgs, Manifests, name},
     output::{Format, confirm, counted, note, print_done, say, text},
@@ -163,8 +163,8 @@ fn print_changes(plan: &Plan, format: &Format, is_done: bool) -> Result<(), Fail
 }
 
 /// The operations of a plan in batches: one where all fit, or else several of whole changes, in their order.
-fn batches(plan: &Plan, operations_max: usize) -> Vec<Vec<&Value>> {
-    let mut batches: Vec<Vec<&Value>> = Vec::new();
+fn batches(plan: &Plan, operations_max: usize) -> Vec<Vec<&Operation>> {
+    let mut batches: Vec<Vec<&Operation>> = Vec::new();
     let mut bytes = 0;
     let changes = plan.changes.iter().map(|change| &change.operations[..]);
     let closing = plan.closing.iter().map(std::slice::from_ref);
@@ -206,7 +206,8 @@ async fn try_all(client: &Client, plan: &Plan) -> Result<(), Failure> {
     let progress =
         Progress::with_rest(batches.iter().map(Vec::len).sum(), "operations", "nothing was stored");
     for batch in batches.iter().take(tried) {
-        client.send(batch_request(batch).dry_run(true)).await.map_err(|error| explain(error, batch))?;
+        let request = Request::batch(batch.iter().copied()).dry_run(true);
+        client.send(request).await.map_err(|error| explain(error, batch))?;
         progress.add(batch.len());
     }
     Ok(())
@@ -242,17 +243,20 @@ async fn set_unique(client: &Client, step: &Step) -> Result<(), Failure> {
     let found = found.filter(|found| found.value.unique == step.before).ok_or_else(|| {
         Failure::Failed(format!("somebody has changed definition {} meanwhile", step.definition))
     })?;
-    let path = format!("{}/unique", definition_path(&step.definition));
-    let request = Request::new(http::Method::PUT, path).json(&json!({ "paths": step.paths }));
-    client.send(request.if_match(found.revision)).await?;
+    let operation = Operation::SetUnique {
+        definition: step.definition.clone(),
+        paths: step.paths.clone(),
+        if_match: Some(found.revision.into()),
+    };
+    client.send(Request::operation(&operation)).await?;
     Ok(())
 }
 
-async fn send_batches(client: &Client, batches: &[Vec<&Value>]) -> Result<(), Failure> {
+async fn send_batches(client: &Client, batches: &[Vec<&Operation>]) -> Result<(), Failure> {
     let total: usize = batches.iter().map(Vec::len).sum();
     let progress = Progress::with_rest(total, "operations", UNDER_WAY);
     for (place, batch) in batches.iter().enumerate() {
-        let sent = client.send(batch_request(batch)).await.map_err(|error| explain(error, batch));
+        let sent = client.batch(batch.iter().copied()).await.map_err(|error| explain(error, batch));
         if let Err(failure) = sent {
             drop(progress);
             if place > 0 {
@@ -270,21 +274,18 @@ async fn send_batches(client: &Client, batches: &[Vec<&Value>]) -> Result<(), Fa
     Ok(())
 }
 
-fn batch_request(operations: &[&Value]) -> Request {
-    let operations: Vec<String> = operations.iter().map(ToString::to_string).collect();
-    let body = format!("{{\"operations\":[{}]}}", operations.join(","));
-    Request::new(http::Method::POST, "/api/v1/batch").body("application/json", body)
+fn explain(error: Error, batch: &[&Operation]) -> Failure {
+    let named = |operation: &&Operation| name(operation.definition(), operation.key().unwrap_or_default());
+    with_names(error, |place| batch.get(place).map(named))
 }
 
 /// A refusal of a batch names its operations by number: say which records those are.
-pub(super) fn explain(error: Error, batch: &[&Value]) -> Failure {
+pub(super) fn with_names(error: Error, name_of: impl Fn(usize) -> Option<String>) -> Failure {
     let Error::Refused(mut refusal) = error else { return error.into() };
     for item in &mut refusal.items {
         let place = item.loc.get(1).and_then(Value::as_u64).and_then(|place| usize::try_from(place).ok());
         let is_operation = item.loc.first().is_some_and(|first| first == "operations");
-        if let Some(operation) = place.filter(|_| is_operation).and_then(|place| batch.get(place)) {
-            let text = |name: &str| operation[name].as_str().unwrap_or_default().to_owned();
-            let name = name(&text("config_definition_key"), &text("config_key"));
+        if let Some(name) = place.filter(|_| is_operation).and_then(&name_of) {
             let rest = Item { loc: item.loc.split_off(2), ..item.clone() };
             *item = Item { msg: format!("{name} {rest}"), loc: Vec::new(), ..item.clone() };
         }
@@ -298,8 +299,13 @@ mod tests {
 
     use super::*;
 
+    fn operation(bytes: usize) -> Operation {
+        let (definition, key) = ("d".to_owned(), "k".to_owned());
+        Operation::CreateConfig { definition, key, data: json!("x".repeat(bytes)) }
+    }
+
     fn change(bytes: usize) -> Change {
-        let operations = vec![json!({ "data": "x".repeat(bytes) })];
+        let operations = vec![operation(bytes)];
         let (definition, key) = ("d".to_owned(), "k".to_owned());
         Change { definition, key, before: None, after: None, operations }
     }
@@ -307,7 +313,7 @@ mod tests {
     #[test]
     fn a_batch_is_bounded_in_operations_and_in_bytes() {
         let sizes = |changes: Vec<Change>, closing: usize| -> Vec<usize> {
-            let plan = Plan { changes, closing: vec![json!({}); closing], ..Plan::default() };
+            let plan = Plan { changes, closing: vec![operation(0); closing], ..Plan::default() };
             batches(&plan, 10).iter().map(Vec::len).collect()
         };
         assert_eq!(sizes(Vec::new(), 0), [] as [usize; 0]);

@@ -8,15 +8,13 @@
 use std::time::Duration;
 
 use clap::Args;
-use concord_client::{Client, Request, Retry};
+use concord_client::{Client, Operation, PutMode, Request, Retry};
 use futures::future::join_all;
-use http::Method;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
     connection::{Failure, NodeArgs, TryArgs, with_cluster},
-    current::{config_path, definition_path},
     output::{Columns, print_columns, say},
     progress::Progress,
 };
@@ -69,10 +67,16 @@ pub(super) struct BenchArgs {
 pub(super) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let key = format!("bench-{}", uuid::Uuid::now_v7());
     with_cluster(&args.node, &args.tries, async |client| {
-        let body = json!({ "config_definition_key": key });
-        client.send(Request::new(Method::POST, "/api/v1/config_definition/").json(&body)).await?;
+        let create = Operation::CreateDefinition {
+            definition: key.clone(),
+            indexes: Vec::new(),
+            schema: None,
+            format_assertion: None,
+        };
+        client.send(Request::operation(&create)).await?;
         let measured = load_and_measure(&client, args, &key).await;
-        let deleted = client.send(Request::new(Method::DELETE, definition_path(&key))).await;
+        let delete = Operation::DeleteDefinition { definition: key.clone(), restrict: false, if_match: None };
+        let deleted = client.send(Request::operation(&delete)).await;
         if let Err(error) = &deleted {
             say(format_args!("definition {key} stays: {error}"));
         }
@@ -94,11 +98,14 @@ async fn load_and_measure(client: &Client, args: &BenchArgs, key: &str) -> Resul
     let configs = args.configs as usize;
     let progress = Progress::with_rest(configs, "configs", &rest);
     for first in (0..configs).step_by(BATCH) {
-        let operation = |n: usize| json!({ "op": "create_config", "config_definition_key": key, "config_key": format!("k{n}"), "data": { "n": 0, "text": text } });
-        let operations: Vec<Value> = (first..configs.min(first + BATCH)).map(operation).collect();
+        let operation = |n: usize| Operation::CreateConfig {
+            definition: key.to_owned(),
+            key: format!("k{n}"),
+            data: json!({ "n": 0, "text": text }),
+        };
+        let operations: Vec<Operation> = (first..configs.min(first + BATCH)).map(operation).collect();
         let count = operations.len();
-        let batch = Request::new(Method::POST, "/api/v1/batch").json(&json!({ "operations": operations }));
-        client.send(batch).await?;
+        client.batch(&operations).await?;
         progress.add(count);
     }
     drop(progress);
@@ -135,13 +142,16 @@ async fn one_client(client: &Client, args: &BenchArgs, key: &str, text: &str, en
     let mut n = 0_u64;
     while Instant::now() < end {
         n += 1;
-        let path = config_path(key, &format!("k{}", fastrand::u32(0..args.configs)));
+        let (definition, key) = (key.to_owned(), format!("k{}", fastrand::u32(0..args.configs)));
         let is_read = fastrand::u8(0..100) < args.reads;
-        let request = match (is_read, args.local) {
-            (true, true) => Request::get(path).query("consistency", "local"),
-            (true, false) => Request::get(path),
-            (false, _) => Request::new(Method::PUT, path).json(&json!({ "data": { "n": n, "text": text } })),
+        let operation = if is_read {
+            Operation::GetConfig { definition, key }
+        } else {
+            let data = json!({ "n": n, "text": text });
+            Operation::PutConfig { definition, key, data, mode: PutMode::Replace }
         };
+        let request = Request::operation(&operation);
+        let request = if is_read && args.local { request.query("consistency", "local") } else { request };
         let begin = Instant::now();
         // Once: a request that is sent again would hide how long it takes.
         let answer = client.send(request.retry(Retry::OtherNode)).await;

@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use concord_client::{Error, Request};
+use concord_client::{Error, IfMatch, Operation, PutMode, Request};
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::{
     config::Target,
     connection::{Failure, NodeArgs, TryArgs, with_cluster},
-    current::{config_path, definition_path},
+    current::config_path,
     definition::one_value,
     document,
     interrupt::{self, Doing},
@@ -152,6 +152,18 @@ fn write(target: &Target, request: Request, done: &str, is_dry_run: bool) -> Res
 }
 
 impl Target {
+    /// Creates the config.
+    pub(super) fn create(&self, data: Value) -> Operation {
+        let (definition, key) = (self.definition.clone(), self.key.clone());
+        Operation::CreateConfig { definition, key, data }
+    }
+
+    /// Puts the config.
+    pub(super) fn put(&self, data: Value, mode: PutMode) -> Operation {
+        let (definition, key) = (self.definition.clone(), self.key.clone());
+        Operation::PutConfig { definition, key, data, mode }
+    }
+
     /// Says what was done with the config: in words, or as a record.
     pub(super) fn print(
         &self,
@@ -176,18 +188,19 @@ impl Target {
 
 /// Runs `config create`.
 pub(super) fn create(args: &CreateArgs) -> Result<(), Failure> {
-    let body = json!({ "config_key": args.target.key, "data": args.data.read()? });
-    let path = format!("{}/config/", definition_path(&args.target.definition));
-    write(&args.target, Request::new(Method::POST, path).json(&body), "created", args.dry_run)
+    let operation = args.target.create(args.data.read()?);
+    write(&args.target, Request::operation(&operation), "created", args.dry_run)
 }
 
 /// Runs `config put`.
 pub(super) fn put(args: &PutArgs) -> Result<(), Failure> {
-    let path = config_path(&args.target.definition, &args.target.key);
-    let request = Request::new(Method::PUT, path).json(&json!({ "data": args.data.read()? }));
-    let request = args.if_match.into_iter().fold(request, Request::if_match);
-    let request = if args.upsert { request.query("upsert", "true") } else { request };
-    write(&args.target, request, "put", args.dry_run)
+    let data = args.data.read()?;
+    let mode = match (args.if_match, args.upsert) {
+        (Some(revision), _) => PutMode::ReplaceIf(revision),
+        (None, true) => PutMode::Upsert,
+        (None, false) => PutMode::Replace,
+    };
+    write(&args.target, Request::operation(&args.target.put(data, mode)), "put", args.dry_run)
 }
 
 /// Runs `config patch`.
@@ -208,17 +221,23 @@ pub(super) fn patch(args: &PatchArgs) -> Result<(), Failure> {
 pub(super) fn delete(args: &DeleteArgs) -> Result<(), Failure> {
     let Target { definition, key, .. } = &args.target;
     confirm(&format!("config {definition}/{key} will be deleted"), args.yes)?;
-    let request = Request::new(Method::DELETE, config_path(definition, key));
-    let request = args.if_match.into_iter().fold(request, Request::if_match);
-    write(&args.target, request, "deleted", false)
+    let (definition, key) = (definition.clone(), key.clone());
+    let if_match = args.if_match.map(IfMatch::Revision);
+    let operation = Operation::DeleteConfig { definition, key, if_match };
+    write(&args.target, Request::operation(&operation), "deleted", false)
 }
 
 /// Runs `config rollback`.
 pub(super) fn rollback(args: &RollbackArgs) -> Result<(), Failure> {
-    let path = format!("{}/rollback", config_path(&args.target.definition, &args.target.key));
-    let request = Request::new(Method::POST, path).json(&json!({ "revision": args.to }));
-    let request = args.if_match.into_iter().fold(request, Request::if_match);
-    write(&args.target, request, &format!("rolled back to {}", args.to), args.dry_run)
+    let Target { definition, key, .. } = &args.target;
+    let operation = Operation::RollbackConfig {
+        definition: definition.clone(),
+        key: key.clone(),
+        revision: args.to,
+        if_match: args.if_match.map(IfMatch::Revision),
+    };
+    let done = format!("rolled back to {}", args.to);
+    write(&args.target, Request::operation(&operation), &done, args.dry_run)
 }
 
 /// Runs `config validate`.
@@ -226,23 +245,23 @@ pub(super) fn validate(args: &ValidateArgs) -> Result<(), Failure> {
     let data = args.data.read()?;
     let format = args.node.format.or_table();
     with_cluster(&args.node, &args.tries, async |client| {
-        let mut existing = None;
-        if let Some(key) = &args.key {
-            let path = config_path(&args.definition, key);
-            match client.send(Request::get(&path)).await {
-                Ok(_) => existing = Some(path),
-                Err(error) if error.is_not_found() => {}
+        let definition = args.definition.clone();
+        let exists = match &args.key {
+            Some(key) => match client.send(Request::get(config_path(&definition, key))).await {
+                Ok(_) => true,
+                Err(error) if error.is_not_found() => false,
                 Err(error) => return Err(error.into()),
-            }
-        }
-        let request = if let Some(path) = existing {
-            Request::new(Method::PUT, path).json(&json!({ "data": data }))
-        } else {
-            // Nothing is stored, so any key that nobody has will do.
-            let key = args.key.clone().unwrap_or_else(|| format!("validate-{}", uuid::Uuid::now_v7()));
-            let path = format!("{}/config/", definition_path(&args.definition));
-            Request::new(Method::POST, path).json(&json!({ "config_key": key, "data": data }))
+            },
+            None => false,
         };
+        // Nothing is stored, so any key that nobody has will do.
+        let key = args.key.clone().unwrap_or_else(|| format!("validate-{}", uuid::Uuid::now_v7()));
+        let operation = if exists {
+            Operation::PutConfig { definition, key, data, mode: PutMode::Replace }
+        } else {
+            Operation::CreateConfig { definition, key, data }
+        };
+        let request = Request::operation(&operation);
         match client.send(request.dry_run(true)).await {
             Ok(_) => print_done(&format, &json!({ "valid": true, "errors": [] }), "valid", "valid"),
             Err(Error::Refused(refusal)) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => {

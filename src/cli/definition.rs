@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use concord_client::{Client, Request};
-use http::Method;
+use concord_client::{Client, IfMatch, Operation, Request};
 use serde_json::{Value, json};
 
 use super::{
@@ -228,7 +227,32 @@ async fn add_row(
 }
 
 fn create(args: &CreateArgs) -> Result<(), Failure> {
-    let bodies: Vec<(String, Value)> = match (&args.key, args.files.is_empty()) {
+    let operations = creations(args)?;
+    with_cluster(&args.node, &args.tries, async |client| {
+        let (mut texts, mut created) = (Vec::new(), Vec::new());
+        for operation in &operations {
+            let request = Request::operation(operation).dry_run(args.dry_run);
+            if !args.dry_run {
+                interrupt::now(Doing::Writing);
+            }
+            let answer = client.send(request).await?;
+            let revision = answer.revision().map(|revision| format!("  revision {revision}"));
+            let what = if args.dry_run { "would be created" } else { "created" };
+            texts.push(format!(
+                "{} {what}{}",
+                manifest::name(operation.definition(), ""),
+                revision.unwrap_or_default()
+            ));
+            created.push(answer.data()?);
+        }
+        let format = args.node.format.or_table();
+        print_done(&format, &created.into(), "config_definition_key", texts.join("\n"))
+    })
+}
+
+/// The definitions that are to be created.
+fn creations(args: &CreateArgs) -> Result<Vec<Operation>, Failure> {
+    match (&args.key, args.files.is_empty()) {
         (None, _) => {
             let read = Manifests::read(&FileArgs::new(args.files.clone(), false))?;
             if !read.configs.is_empty() {
@@ -237,35 +261,15 @@ fn create(args: &CreateArgs) -> Result<(), Failure> {
             if read.definitions.values().any(|definition| !definition.unique.is_empty()) {
                 return Err(Failure::Usage("the files name unique paths: use `concord apply`".into()));
             }
-            read.definitions.iter().map(|(key, definition)| (key.clone(), definition.to_json(key))).collect()
+            Ok(read.definitions.iter().map(|(key, definition)| definition.create(key)).collect())
         }
         (Some(key), true) => {
-            let mut body = json!({ "config_definition_key": key, "indexes": args.indexes });
-            if let Some(path) = &args.schema {
-                body["json_schema"] = one_value(path)?;
-            }
-            vec![(key.clone(), body)]
+            let schema = args.schema.as_deref().map(one_value).transpose()?;
+            let (definition, indexes) = (key.clone(), args.indexes.clone());
+            Ok(vec![Operation::CreateDefinition { definition, indexes, schema, format_assertion: None }])
         }
-        (Some(_), false) => {
-            return Err(Failure::Usage("give a key, or a file (-f) that has it, not both".into()));
-        }
-    };
-    with_cluster(&args.node, &args.tries, async |client| {
-        let (mut texts, mut created) = (Vec::new(), Vec::new());
-        for (key, body) in &bodies {
-            let request = Request::new(Method::POST, LIST).json(body).dry_run(args.dry_run);
-            if !args.dry_run {
-                interrupt::now(Doing::Writing);
-            }
-            let answer = client.send(request).await?;
-            let revision = answer.revision().map(|revision| format!("  revision {revision}"));
-            let what = if args.dry_run { "would be created" } else { "created" };
-            texts.push(format!("{} {what}{}", manifest::name(key, ""), revision.unwrap_or_default()));
-            created.push(answer.data()?);
-        }
-        let format = args.node.format.or_table();
-        print_done(&format, &created.into(), "config_definition_key", texts.join("\n"))
-    })
+        (Some(_), false) => Err(Failure::Usage("give a key, or a file (-f) that has it, not both".into())),
+    }
 }
 
 /// The one value that a file has.
@@ -283,26 +287,30 @@ pub(super) fn one_value(path: &Path) -> Result<Value, Failure> {
 fn check(args: &CheckArgs) -> Result<(), Failure> {
     let value = one_value(&args.file)?;
     // A definition as files have it, or a schema alone.
-    let body = if let Some(key) = value.get("config_definition_key") {
+    let (schema, format_assertion) = if let Some(key) = value.get("config_definition_key") {
         if key.as_str() != Some(&args.key) {
             let text = format!("the file is about the definition {}, and not {}", cell(key), args.key);
             return Err(Failure::Usage(text));
         }
-        let schema = value.get("json_schema").cloned().unwrap_or_default();
-        let mut body = json!({ "json_schema": schema });
-        if let Some(asserted) = value.get("format_assertion") {
-            body["format_assertion"] = asserted.clone();
-        }
-        body
+        let asserted = value.get("format_assertion").filter(|asserted| !asserted.is_null());
+        let wrong = || Failure::Invalid("`format_assertion` must be true or false".into());
+        let asserted = asserted.map(|asserted| asserted.as_bool().ok_or_else(wrong)).transpose()?;
+        (value.get("json_schema").cloned().unwrap_or_default(), asserted)
     } else {
-        json!({ "json_schema": value })
+        (value, None)
     };
-    let path = format!("{}/schema", definition_path(&args.key));
     with_cluster(&args.node, &args.tries, async |client| {
-        let now = client.send(Request::get(&path)).await?.data()?["json_schema"].take();
-        let narrowed = differences(&now, &body["json_schema"]);
-        let request = Request::new(Method::PUT, &path).json(&body).dry_run(true);
-        let report = client.send(request).await?.data()?;
+        let path = format!("{}/schema", definition_path(&args.key));
+        let now = client.send(Request::get(path)).await?.data()?["json_schema"].take();
+        let narrowed = differences(&now, &schema);
+        let operation = Operation::SetSchema {
+            definition: args.key.clone(),
+            schema: Some(schema).filter(|schema| !schema.is_null()),
+            format_assertion,
+            force: false,
+            if_match: None,
+        };
+        let report = client.send(Request::operation(&operation).dry_run(true)).await?.data()?;
         let mut table = Table::new("config_key", &["CONFIG", "PLACE", "REASON"], &[]);
         for config in report["breaking"].as_array().into_iter().flatten() {
             for error in config["errors"].as_array().into_iter().flatten() {
@@ -348,13 +356,13 @@ fn delete(args: &DeleteArgs) -> Result<(), Failure> {
         };
         let what = format!("definition {}{configs} will be deleted", args.key);
         confirm(&what, args.yes)?;
-        let mut request = Request::new(Method::DELETE, &path);
-        if args.restrict {
-            request = request.query("mode", "restrict");
-        }
-        request = args.if_match.into_iter().fold(request, Request::if_match);
+        let operation = Operation::DeleteDefinition {
+            definition: args.key.clone(),
+            restrict: args.restrict,
+            if_match: args.if_match.map(IfMatch::Revision),
+        };
         interrupt::now(Doing::Writing);
-        let data = client.send(request).await?.data()?;
+        let data = client.send(Request::operation(&operation)).await?.data()?;
         let text = format!("definition {} deleted", args.key);
         print_done(&args.node.format.or_table(), &data, "config_definition_key", text)
     })

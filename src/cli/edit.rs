@@ -13,8 +13,8 @@ use std::{
 };
 
 use clap::Args;
-use concord_client::{Client, Error, Item, Request};
-use http::{Method, StatusCode};
+use concord_client::{Client, Error, Item, PutMode, Request};
+use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::{
@@ -37,10 +37,9 @@ pub(super) struct EditArgs {
 pub(super) fn run(args: &EditArgs) -> Result<(), Failure> {
     let Target { node, tries, definition, key } = &args.target;
     with_cluster(node, tries, async |client| {
-        let path = config_path(definition, key);
         let Some(found) = current::config(&client, definition, key).await? else {
             // The refusal itself says what is missing.
-            client.send(Request::get(&path)).await?;
+            client.send(Request::get(config_path(definition, key))).await?;
             return Err(Failure::Failed(format!("config {definition}/{key} appeared just now: try again")));
         };
         let schema = client.send(Request::get(format!("{}/schema", definition_path(definition)))).await?;
@@ -48,7 +47,7 @@ pub(super) fn run(args: &EditArgs) -> Result<(), Failure> {
         let body = yaml_writer::write(&found.value);
         let file = Draft::create(&format!("{head}{body}"))?;
         let before = found.value;
-        let edited = Edited { target: &args.target, path, head, body, before, revision: found.revision };
+        let edited = Edited { target: &args.target, head, body, before, revision: found.revision };
         edit(&client, &file, &edited).await
     })
 }
@@ -56,7 +55,6 @@ pub(super) fn run(args: &EditArgs) -> Result<(), Failure> {
 /// What is edited.
 struct Edited<'a> {
     target: &'a Target,
-    path: String,
     head: String,
     body: String,
     before: Value,
@@ -113,8 +111,8 @@ async fn edit(client: &Client, draft: &Draft, edited: &Edited<'_>) -> Result<(),
             }
             Ok(data) => {
                 interrupt::now(Doing::Storing(draft.0.clone()));
-                let request = Request::new(Method::PUT, &edited.path).if_match(edited.revision);
-                match client.send(request.json(&json!({ "data": data }))).await {
+                let operation = edited.target.put(data, PutMode::ReplaceIf(edited.revision));
+                match client.send(Request::operation(&operation)).await {
                     Ok(answer) => {
                         draft.remove()?;
                         return edited.stored(answer.revision(), answer.data()?);

@@ -13,6 +13,7 @@ use std::{
 };
 
 use clap::Args;
+use concord_client::Operation;
 use serde_json::{Map, Value, json};
 
 use super::{connection::Failure, document};
@@ -58,6 +59,16 @@ pub(super) struct Definition {
 }
 
 impl Definition {
+    /// Creates it, without its unique paths.
+    pub(super) fn create(&self, key: &str) -> Operation {
+        Operation::CreateDefinition {
+            definition: key.to_owned(),
+            indexes: self.indexes.clone(),
+            schema: self.schema.clone(),
+            format_assertion: self.format_assertion,
+        }
+    }
+
     /// As a file has it, its members always in the same order.
     pub(super) fn to_json(&self, key: &str) -> Value {
         let mut object = json!({ DEFINITION_KEY: key, "indexes": self.indexes });

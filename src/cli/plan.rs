@@ -10,8 +10,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use concord_client::Client;
-use serde_json::{Value, json};
+use concord_client::{Client, IfMatch, Operation, PutMode};
+use serde_json::Value;
 use similar::TextDiff;
 
 use super::{
@@ -21,9 +21,6 @@ use super::{
     manifest::{Definition, Manifests, config_json, name},
     yaml_writer,
 };
-
-const SET_SCHEMA: &str = "set_schema";
-const SET_UNIQUE: &str = "set_unique";
 
 /// A change of one record.
 #[derive(Debug)]
@@ -36,7 +33,7 @@ pub(super) struct Change {
     /// What shall be there.
     pub(super) after: Option<Value>,
     /// The operations of a batch that do it.
-    pub(super) operations: Vec<Value>,
+    pub(super) operations: Vec<Operation>,
 }
 
 impl Change {
@@ -80,7 +77,7 @@ pub(super) struct Step {
 pub(super) struct Plan {
     pub(super) changes: Vec<Change>,
     /// The last operations of the batch: schemas once more, and unique paths.
-    pub(super) closing: Vec<Value>,
+    pub(super) closing: Vec<Operation>,
     /// After the batch.
     pub(super) after: Vec<Step>,
     pub(super) unchanged: usize,
@@ -135,12 +132,10 @@ impl Plan {
     /// fit the configs that there are when it is set, and what is deleted goes last.
     pub(super) fn divided(mut self) -> Self {
         self.changes.sort_by_key(|change| change.after.is_none());
-        let is_schema = |operation: &Value| operation["op"] == SET_SCHEMA;
-        self.closing.retain(|operation| !is_schema(operation));
-        let operations = self.changes.iter_mut().flat_map(|change| &mut change.operations);
-        for operation in operations.filter(|operation| is_schema(operation)) {
-            if let Some(members) = operation.as_object_mut() {
-                members.shift_remove("policy");
+        self.closing.retain(|operation| !matches!(operation, Operation::SetSchema { .. }));
+        for operation in self.changes.iter_mut().flat_map(|change| &mut change.operations) {
+            if let Operation::SetSchema { force, .. } = operation {
+                *force = false;
             }
         }
         self
@@ -152,15 +147,19 @@ impl Plan {
             self.changes.iter().filter(|change| !change.key.is_empty() && change.before.is_some());
         let touched: BTreeSet<String> = of_configs.map(|change| change.definition.clone()).collect();
         let mut again = Vec::new();
-        for change in &mut self.changes {
-            let operations = change.operations.iter_mut().filter(|operation| operation["op"] == SET_SCHEMA);
-            for operation in operations.filter(|_| touched.contains(&change.definition)) {
-                let mut last = operation.clone();
-                if let Some(members) = last.as_object_mut() {
-                    members.shift_remove("if_match");
+        for change in self.changes.iter_mut().filter(|change| touched.contains(&change.definition)) {
+            for operation in &mut change.operations {
+                if let Operation::SetSchema { definition, schema, format_assertion, force, .. } = operation {
+                    let (definition, schema) = (definition.clone(), schema.clone());
+                    again.push(Operation::SetSchema {
+                        definition,
+                        schema,
+                        format_assertion: *format_assertion,
+                        force: false,
+                        if_match: None,
+                    });
+                    *force = true;
                 }
-                again.push(last);
-                operation["policy"] = "force".into();
             }
         }
         self.closing.splice(0..0, again);
@@ -182,59 +181,58 @@ impl Plan {
             return;
         }
         let mut operations = Vec::new();
+        // Only the first operation is conditional: it changes the revision for those after it.
+        let mut if_match = Some(IfMatch::Revision(found.revision));
         // Paths that are given up go before their indexes do; new ones need indexes first.
-        let kept: Vec<&String> = now.unique.iter().filter(|path| wanted.unique.contains(path)).collect();
+        let kept: Vec<String> =
+            now.unique.iter().filter(|path| wanted.unique.contains(path)).cloned().collect();
+        let has_new_paths = kept != wanted.unique;
         if kept.len() < now.unique.len() {
-            operations.push(json!({ "op": SET_UNIQUE, "config_definition_key": key, "paths": kept }));
+            operations.push(Operation::SetUnique {
+                definition: key.into(),
+                paths: kept,
+                if_match: if_match.take(),
+            });
         }
         let text = |schema: &Option<Value>| schema.as_ref().map(Value::to_string);
         if text(&now.schema) != text(&wanted.schema) || now.format_assertion != wanted.format_assertion {
-            let mut operation =
-                json!({ "op": SET_SCHEMA, "config_definition_key": key, "json_schema": wanted.schema });
-            if let Some(asserted) = is_asserted {
-                operation["format_assertion"] = asserted.into();
-            }
-            operations.push(operation);
+            operations.push(Operation::SetSchema {
+                definition: key.into(),
+                schema: wanted.schema,
+                format_assertion: is_asserted,
+                force: false,
+                if_match: if_match.take(),
+            });
         }
         if now.indexes != wanted.indexes {
-            operations.push(
-                json!({ "op": "set_indexes", "config_definition_key": key, "indexes": wanted.indexes }),
-            );
+            operations.push(Operation::SetIndexes {
+                definition: key.into(),
+                indexes: wanted.indexes,
+                if_match: if_match.take(),
+            });
         }
-        if kept.len() < wanted.unique.len() || kept.iter().ne(&wanted.unique.iter().collect::<Vec<_>>()) {
+        if has_new_paths {
             let is_indexed = wanted.unique.iter().all(|path| now.indexes.contains(path));
-            self.set_unique(key, (&now.unique, &wanted.unique), is_indexed);
-        }
-        // The first changes the revision for those after it.
-        let closing = self.closing.last_mut().filter(|last| last["config_definition_key"] == key);
-        if let Some(first) = operations.first_mut().or(closing) {
-            first["if_match"] = found.revision.to_string().into();
+            if is_indexed {
+                self.closing.push(Operation::SetUnique {
+                    definition: key.into(),
+                    paths: wanted.unique,
+                    if_match,
+                });
+            } else {
+                let before = now.unique.clone();
+                self.after.push(Step { definition: key.into(), before, paths: wanted.unique });
+            }
         }
         let (before, after) = (Some(before), Some(after));
         self.changes.push(Change { definition: key.into(), key: String::new(), before, after, operations });
     }
 
-    fn set_unique(&mut self, key: &str, (before, paths): (&[String], &[String]), is_indexed: bool) {
-        if is_indexed {
-            self.closing.push(json!({ "op": SET_UNIQUE, "config_definition_key": key, "paths": paths }));
-        } else {
-            let (before, paths) = (before.to_vec(), paths.to_vec());
-            self.after.push(Step { definition: key.into(), before, paths });
-        }
-    }
-
     fn create_definition(&mut self, key: &str, wanted: &Definition) {
-        let mut operation = json!({
-            "op": "create_definition", "config_definition_key": key, "indexes": wanted.indexes,
-        });
-        if let Some(schema) = &wanted.schema {
-            operation["json_schema"] = schema.clone();
-        }
-        if let Some(asserted) = wanted.format_assertion {
-            operation["format_assertion"] = asserted.into();
-        }
+        let operation = wanted.create(key);
         if !wanted.unique.is_empty() {
-            self.set_unique(key, (&[], &wanted.unique), true);
+            let (definition, paths) = (key.into(), wanted.unique.clone());
+            self.closing.push(Operation::SetUnique { definition, paths, if_match: None });
         }
         self.changes.push(Change {
             definition: key.into(),
@@ -246,18 +244,20 @@ impl Plan {
     }
 
     fn config(&mut self, definition: &str, key: &str, data: &Value, now: Option<&Versioned<Value>>) {
-        let mut operation = json!({ "config_definition_key": definition, "config_key": key, "data": data });
-        match now {
-            Some(now) if document::is_same(&now.value, data) => {
-                self.unchanged += 1;
-                return;
-            }
-            Some(now) => {
-                operation["op"] = "put_config".into();
-                operation["if_match"] = now.revision.to_string().into();
-            }
-            None => operation["op"] = "create_config".into(),
+        if now.is_some_and(|now| document::is_same(&now.value, data)) {
+            self.unchanged += 1;
+            return;
         }
+        let (of, its_key, new) = (definition.to_owned(), key.to_owned(), data.clone());
+        let operation = match now {
+            Some(now) => Operation::PutConfig {
+                definition: of,
+                key: its_key,
+                data: new,
+                mode: PutMode::ReplaceIf(now.revision),
+            },
+            None => Operation::CreateConfig { definition: of, key: its_key, data: new },
+        };
         self.changes.push(Change {
             definition: definition.into(),
             key: key.into(),
@@ -268,10 +268,11 @@ impl Plan {
     }
 
     fn delete(&mut self, definition: &str, key: &str, now: &Versioned<Value>) {
-        let operation = json!({
-            "op": "delete_config", "config_definition_key": definition, "config_key": key,
-            "if_match": now.revision.to_string(),
-        });
+        let operation = Operation::DeleteConfig {
+            definition: definition.into(),
+            key: key.into(),
+            if_match: Some(now.revision.into()),
+        };
         self.changes.push(Change {
             definition: definition.into(),
             key: key.into(),
@@ -284,6 +285,8 @@ impl Plan {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn definition(indexes: &[&str], schema: Value, unique: &[&str]) -> Definition {
@@ -312,28 +315,41 @@ mod tests {
         assert_eq!(plan.changes.len(), 1);
         let expected = json!({"op": "set_schema", "config_definition_key": "d",
             "json_schema": {"title": "x", "type": "object"}, "if_match": "7"});
-        assert_eq!(plan.changes[0].operations, [expected]);
+        assert_eq!(as_json(&plan.changes[0].operations), [expected]);
     }
 
-    fn names(operations: &[Value]) -> Vec<&str> {
-        operations.iter().map(|operation| operation["op"].as_str().unwrap()).collect()
+    fn as_json(operations: &[Operation]) -> Vec<Value> {
+        operations.iter().map(|operation| serde_json::to_value(operation).unwrap()).collect()
+    }
+
+    fn names(operations: &[Operation]) -> Vec<String> {
+        as_json(operations).iter().map(|operation| operation["op"].as_str().unwrap().to_owned()).collect()
     }
 
     #[test]
     fn the_first_change_of_a_definition_is_conditional_and_unique_paths_have_indexes_all_the_time() {
         let now = definition(&["a", "c"], json!({}), &["a"]);
         let plan = planned(&definition(&["a", "b", "c"], json!({}), &["a", "b"]), &now);
-        assert_eq!((names(&plan.changes[0].operations), &plan.closing[..]), (vec!["set_indexes"], &[][..]));
+        assert_eq!(
+            (names(&plan.changes[0].operations), plan.closing.len()),
+            (vec!["set_indexes".to_owned()], 0)
+        );
         assert_eq!(plan.after[0].paths, ["a", "b"], "its index is built by another request");
         let plan = planned(&definition(&["a", "c"], json!({}), &["a", "c"]), &now);
-        assert_eq!((plan.changes[0].operations.len(), plan.closing[0]["if_match"].clone()), (0, json!("7")));
+        assert_eq!(
+            (plan.changes[0].operations.len(), as_json(&plan.closing)[0]["if_match"].clone()),
+            (0, json!("7"))
+        );
         let plan = planned(&definition(&["c"], json!({}), &["c"]), &now);
         assert_eq!(names(&plan.changes[0].operations), ["set_unique", "set_indexes"]);
-        assert_eq!(plan.changes[0].operations[0]["if_match"], "7");
-        assert_eq!(plan.changes[0].operations[1].get("if_match"), None);
-        assert_eq!((plan.closing[0]["paths"].clone(), plan.after.len()), (json!(["c"]), 0));
+        let operations = as_json(&plan.changes[0].operations);
+        assert_eq!((&operations[0]["if_match"], operations[1].get("if_match")), (&json!("7"), None));
+        assert_eq!((as_json(&plan.closing)[0]["paths"].clone(), plan.after.len()), (json!(["c"]), 0));
         let plan = planned(&definition(&["a", "c"], json!({}), &[]), &now);
-        assert_eq!((names(&plan.changes[0].operations), plan.closing.len()), (vec!["set_unique"], 0));
+        assert_eq!(
+            (names(&plan.changes[0].operations), plan.closing.len()),
+            (vec!["set_unique".to_owned()], 0)
+        );
     }
 
     #[test]
@@ -344,15 +360,22 @@ mod tests {
         let mut created = plan();
         created.config("d", "k", &json!({"a": 1}), None);
         created.close_schemas();
-        assert_eq!((created.changes[0].operations[0].get("policy"), created.closing.len()), (None, 0));
+        assert_eq!(
+            (as_json(&created.changes[0].operations)[0].get("policy"), created.closing.len()),
+            (None, 0)
+        );
         let mut changed = plan();
         changed.config("d", "k", &json!({"a": 1}), Some(&data));
         changed.close_schemas();
-        assert_eq!(changed.changes[0].operations[0]["policy"], "force");
+        assert_eq!(as_json(&changed.changes[0].operations)[0]["policy"], "force");
         assert_eq!(names(&changed.closing), ["set_schema"]);
-        assert_eq!((changed.closing[0].get("policy"), changed.closing[0].get("if_match")), (None, None));
+        let closing = as_json(&changed.closing);
+        assert_eq!((closing[0].get("policy"), closing[0].get("if_match")), (None, None));
         let divided = changed.divided();
-        assert_eq!((divided.changes[0].operations[0].get("policy"), divided.closing.len()), (None, 0));
+        assert_eq!(
+            (as_json(&divided.changes[0].operations)[0].get("policy"), divided.closing.len()),
+            (None, 0)
+        );
     }
 
     #[test]
@@ -365,8 +388,8 @@ mod tests {
         plan.config("d", "k", &wanted, Some(&now(r#"{"b":1,"a":7.0}"#)));
         plan.config("d", "k", &wanted, None);
         assert_eq!((plan.unchanged, plan.changes.len()), (1, 3));
-        assert_eq!(plan.changes[0].operations[0]["if_match"], "3");
-        assert_eq!(plan.changes[2].operations[0]["op"], "create_config");
+        assert_eq!(as_json(&plan.changes[0].operations)[0]["if_match"], "3");
+        assert_eq!(names(&plan.changes[2].operations), ["create_config"]);
         let diff = plan.changes[0].diff();
         assert!(diff.contains("-  a: 7\n+  a: 7.0\n"), "{diff}");
     }

@@ -8,8 +8,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use concord_client::{Client, Request};
-use http::Method;
+use concord_client::{Client, IfMatch, Operation, Request};
 use serde_json::{Value, json};
 
 use super::{
@@ -85,8 +84,12 @@ pub(super) fn run(args: &ReindexArgs) -> Result<(), Failure> {
         let now = texts(&found.data()?["indexes"]);
         let wanted = args.wanted(&now)?.filter(|wanted| *wanted != now);
         if let Some(wanted) = wanted {
-            let request = Request::new(Method::PUT, &path).json(&json!({ "indexes": wanted }));
-            let request = args.if_match.or(found.revision()).into_iter().fold(request, Request::if_match);
+            let operation = Operation::SetIndexes {
+                definition: args.key.clone(),
+                indexes: wanted.clone(),
+                if_match: args.if_match.or(found.revision()).map(IfMatch::Revision),
+            };
+            let request = Request::operation(&operation);
             if !args.dry_run {
                 interrupt::now(Doing::Writing);
             }

@@ -11,10 +11,11 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::{
-    apply::explain,
+    apply::with_names,
     connection::{Failure, NodeArgs, TryArgs, with_cluster},
     definition::one_value,
     interrupt::{self, Doing},
+    manifest::name,
     output::{Columns, note, print_columns, print_value},
 };
 
@@ -76,8 +77,8 @@ pub(super) fn run(args: &TransactionArgs) -> Result<(), Failure> {
         if !args.dry_run {
             interrupt::now(Doing::Writing);
         }
-        let operations: Vec<&Value> = body["operations"].as_array().into_iter().flatten().collect();
-        let data = client.send(request).await.map_err(|error| explain(error, &operations))?.data()?;
+        let sent = client.send(request).await;
+        let data = sent.map_err(|error| with_names(error, |place| name_of(&body, place)))?.data()?;
         interrupt::now(Doing::Reading);
         if format.is_for_records() {
             print_columns(&format, &data["results"], &COLUMNS)?;
@@ -87,6 +88,13 @@ pub(super) fn run(args: &TransactionArgs) -> Result<(), Failure> {
         note(told(&data, args.dry_run));
         if data["succeeded"] == false { Err(Failure::Difference) } else { Ok(()) }
     })
+}
+
+/// The record that an operation of a file is about.
+fn name_of(body: &Value, place: usize) -> Option<String> {
+    let operation = body.get("operations")?.get(place)?;
+    let text = |name: &str| operation[name].as_str().unwrap_or_default();
+    Some(name(text("config_definition_key"), text("config_key")))
 }
 
 /// The body of a batch from what a file has.
