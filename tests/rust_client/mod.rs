@@ -3,16 +3,18 @@
 //! | file | question |
 //! |---|---|
 //! | `cache` | does the cache follow, go on without nodes, and begin without them? |
+//! | `operations` | does each typed operation do what its name says, in a batch, in a transaction and alone? |
 //! | `soak` | is an update lost, a change missed, or a stale value called fresh under faults? |
 //! | `model` | what the clients did, and what it says about what they may see |
 
 mod cache;
 mod model;
+mod operations;
 mod soak;
 
 use std::time::Duration;
 
-use concord_client::{Client, Options};
+use concord_client::{Client, Operation, Options, Request};
 
 use crate::harness::{Cluster, DEADLINE};
 
@@ -30,7 +32,12 @@ fn client_with(cluster: &Cluster, timeout: Duration) -> Client {
 
 /// Makes a definition that admits anything.
 async fn define(client: &Client, definition: &str) {
-    let body = serde_json::json!({"config_definition_key": definition});
-    let request = concord_client::Request::new(http::Method::POST, "/api/v1/config_definition/").json(&body);
+    let operation = Operation::CreateDefinition {
+        definition: definition.into(),
+        indexes: Vec::new(),
+        schema: None,
+        format_assertion: None,
+    };
+    let request = Request::operation(&operation);
     client.send(request).await.expect("the definition is new");
 }

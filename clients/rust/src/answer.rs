@@ -1,4 +1,4 @@
-//! What comes back.
+//! Responses.
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::Error;
 
-/// An answer of success.
+/// A successful response.
 #[derive(Debug, Clone)]
 pub struct Answer {
     pub(crate) status: StatusCode,
@@ -22,31 +22,31 @@ impl Answer {
         self.status
     }
 
-    /// A header, where it is text.
+    /// A header, if it is text.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// The revision of the record that the answer is about, for `If-Match`.
+    /// The revision of the record, for `If-Match`.
     #[must_use]
     pub fn revision(&self) -> Option<u64> {
         self.header("etag")?.trim_matches('"').parse().ok()
     }
 
-    /// The revision of the state that the answer was made from.
+    /// The revision that the request was evaluated at.
     #[must_use]
     pub fn state_revision(&self) -> Option<u64> {
         self.header("x-concord-revision")?.parse().ok()
     }
 
-    /// The id of the cluster, in answers about its changes.
+    /// The id of the cluster, in responses about its changes.
     #[must_use]
     pub fn cluster(&self) -> Option<&str> {
         self.header("x-concord-cluster")
     }
 
-    /// The places of secret values that the key may not see.
+    /// The secret fields that were redacted, because the access key does not have `reveal`.
     #[must_use]
     pub fn redacted(&self) -> Option<&str> {
         self.header("x-concord-redacted")
@@ -69,15 +69,15 @@ impl Answer {
     /// The whole body as JSON.
     ///
     /// # Errors
-    /// When it is none.
+    /// When it is not JSON.
     pub fn json(&self) -> Result<Value, Error> {
         serde_json::from_slice(&self.body).map_err(|_| self.stranger())
     }
 
-    /// The `data` of the answer.
+    /// The `data` of the response.
     ///
     /// # Errors
-    /// When the answer has none, so that it is not of a node.
+    /// When the response has none, so it is not from a node.
     pub fn data(&self) -> Result<Value, Error> {
         let mut body = self.json()?;
         let data = body.as_object_mut().and_then(|body| body.shift_remove("data"));

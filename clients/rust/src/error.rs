@@ -1,4 +1,4 @@
-//! Why a request has no answer.
+//! Why a request failed.
 //!
 //! **Invariant:** [`Error::Unavailable`] and [`Error::Refused`] say that a write was not applied. A write that may have
 //! been applied is [`Error::Unknown`].
@@ -8,14 +8,14 @@ use std::fmt;
 use http::StatusCode;
 use serde_json::Value;
 
-/// One of the reasons of a refusal.
+/// One error of a rejection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Item {
-    /// The stable code, as in `config_exists`; empty where the node gives none.
+    /// The stable code, as in `config_exists`; empty if the node sent none.
     pub code: String,
     /// What is wrong.
     pub msg: String,
-    /// Where in the request it is wrong; empty where the reason is about all of it.
+    /// The place in the request; empty if the error concerns the whole request.
     pub loc: Vec<Value>,
 }
 
@@ -34,18 +34,18 @@ impl fmt::Display for Item {
     }
 }
 
-/// What a node answered instead of success.
+/// The error response of a node.
 #[derive(Debug, Clone)]
 pub struct Refusal {
     /// The status.
     pub status: StatusCode,
     /// The reasons; never empty.
     pub items: Vec<Item>,
-    /// The URL that was asked.
+    /// The URL of the request.
     pub url: String,
     /// The id of the request, for the log of the node.
     pub request_id: String,
-    /// The body of the answer, where it is JSON.
+    /// The body of the response, if it is JSON.
     pub body: Value,
 }
 
@@ -56,16 +56,16 @@ impl Refusal {
         let mut items: Vec<Item> = listed.into_iter().flatten().filter_map(item).collect();
         if items.is_empty() {
             let msg =
-                if text.is_empty() { "no reason was given".into() } else { text.chars().take(500).collect() };
+                if text.is_empty() { "no reason given".into() } else { text.chars().take(500).collect() };
             items.push(Item { code: String::new(), msg, loc: Vec::new() });
         }
         Self { status, items, url: url.into(), request_id, body }
     }
 
-    /// What a client says itself of nodes that are now those of another cluster, or of one that was restored to an
-    /// earlier state: there is nothing to go on from, as where changes are no longer kept.
+    /// The client's own rejection if the nodes now belong to another cluster, or to one that was restored to an earlier
+    /// state: there is no revision to resume from.
     pub(crate) fn other_cluster(url: &str) -> Self {
-        let msg = "the nodes are of another cluster than before, or of an earlier state of it: begin anew";
+        let msg = "the nodes now belong to another cluster, or were restored to an earlier state: resync from the current state";
         let item = Item { code: "cluster_changed".into(), msg: msg.into(), loc: Vec::new() };
         let (status, body) = (StatusCode::GONE, Value::Null);
         Self { status, items: vec![item], url: url.into(), request_id: String::new(), body }
@@ -80,7 +80,7 @@ fn item(error: &Value) -> Option<Item> {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} answers {}", self.url, self.status)?;
+        write!(f, "{} responded {}", self.url, self.status)?;
         for (place, item) in self.items.iter().enumerate() {
             write!(f, "{} {item}", if place == 0 { ":" } else { ";" })?;
         }
@@ -88,23 +88,23 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Why a request has no answer.
+/// Why a request failed.
 #[derive(Debug)]
 pub enum Error {
-    /// The options or the request can't be used; nothing was sent.
+    /// The options or the request are invalid; nothing was sent.
     Usage(String),
-    /// A node refused the request; nothing was changed.
+    /// A node rejected the request; nothing was changed.
     Refused(Box<Refusal>),
     /// No node could serve the request in time; nothing was changed.
     Unavailable(String),
-    /// A write that may or may not have been applied.
+    /// The outcome is unknown: the write may have been applied.
     Unknown(String),
-    /// The answer is none of a node of Concord.
+    /// The response is not from a Concord node.
     Protocol(String),
 }
 
 impl Error {
-    /// The status of a refusal.
+    /// The status of a rejection.
     #[must_use]
     pub fn status(&self) -> Option<StatusCode> {
         match self {
@@ -113,7 +113,7 @@ impl Error {
         }
     }
 
-    /// Whether what was asked for does not exist.
+    /// Whether the error is 404: the record does not exist.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         self.status() == Some(StatusCode::NOT_FOUND)
@@ -146,7 +146,7 @@ mod tests {
         let refusal = Refusal::new("http://a:1/x", StatusCode::UNPROCESSABLE_ENTITY, "r".into(), text);
         assert_eq!(
             refusal.to_string(),
-            "http://a:1/x answers 422 Unprocessable Entity: /members/0/a~1b: bad; worse"
+            "http://a:1/x responded 422 Unprocessable Entity: /members/0/a~1b: bad; worse"
         );
         assert_eq!(refusal.items[0].code, "data_invalid");
     }
@@ -154,8 +154,8 @@ mod tests {
     #[test]
     fn a_refusal_without_a_known_body_shows_the_body() {
         let shown = |text| Refusal::new("u", StatusCode::BAD_GATEWAY, String::new(), text).to_string();
-        assert_eq!(shown("a proxy"), "u answers 502 Bad Gateway: a proxy");
-        assert_eq!(shown(r#"{"detail": [{"msg": "no"}]}"#), "u answers 502 Bad Gateway: no");
-        assert_eq!(shown(""), "u answers 502 Bad Gateway: no reason was given");
+        assert_eq!(shown("a proxy"), "u responded 502 Bad Gateway: a proxy");
+        assert_eq!(shown(r#"{"detail": [{"msg": "no"}]}"#), "u responded 502 Bad Gateway: no");
+        assert_eq!(shown(""), "u responded 502 Bad Gateway: no reason given");
     }
 }

@@ -2,19 +2,19 @@
 //!
 //! | module | what it is for |
 //! |---|---|
-//! | `client` | the nodes, and a request with its attempts |
-//! | `request`, `answer` | what is asked, and what comes back |
-//! | `error` | why there is no answer: refused, unavailable, or an outcome that nobody knows |
-//! | `pages` | the pages of a list, all of one state |
-//! | `watch` | the changes, over any loss of a connection |
+//! | `client` | failover and retries |
+//! | `request`, `answer` | requests and responses |
+//! | `error` | why a request failed: rejected, unavailable, or with an unknown outcome |
+//! | `pages` | snapshot-consistent pagination of lists |
+//! | `watch` | changes, across lost connections |
 //! | `operation` | the operations of batches and transactions |
 //! | `records` | one config: typed, conditional, read-modify-write |
-//! | `cache` | a local copy of configs that follows the cluster, and goes on without it |
-//! | `tls` | whom the client trusts, and how it proves itself |
+//! | `cache` | a local replica kept in sync by a watch, usable without the cluster |
+//! | `tls` | the trusted CAs and the client certificate |
 //!
-//! **Invariants:** a write is sent again only if it certainly was not applied, or carries an idempotency key, by which
-//! the cluster decides all its copies as one. Once an attempt may have been applied, the result is success, a verdict
-//! of the cluster's log, or [`Error::Unknown`]; it is never reported as a failure.
+//! **Invariants:** a write is retried only if it certainly was not applied, or has an idempotency key, by which the
+//! cluster applies all its attempts once. Once an attempt may have been applied, the result is success, an error that
+//! the cluster's log decided, or [`Error::Unknown`]; it is never reported as a failure.
 
 mod answer;
 mod cache;

@@ -532,7 +532,7 @@ impl Answer {
     /// What a batch or a transaction did.
     ///
     /// # Errors
-    /// When the response has none of it, so that it is not of a node.
+    /// When the response is not that of a batch.
     pub fn applied(&self) -> Result<Applied, Error> {
         serde_json::from_value(self.data()?).map_err(|_| self.stranger())
     }

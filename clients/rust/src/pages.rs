@@ -1,7 +1,7 @@
-//! The pages of a list, all of one state.
+//! Snapshot-consistent pagination of lists.
 //!
-//! **Invariant:** each page is the one that the page before names in `Link`, so nothing is skipped and nothing appears
-//! twice, whatever is written meanwhile.
+//! **Invariant:** each page is the one that `Link` of the previous page names, so concurrent writes neither skip nor
+//! duplicate a record.
 
 use serde_json::Value;
 
@@ -24,7 +24,7 @@ impl Pages {
     /// The records of the next page; `None` after the last one.
     ///
     /// # Errors
-    /// When a page can't be read; 410 when the state that the pages are of is no longer held.
+    /// When a page can't be read; 410 when the state of the pages is no longer retained.
     pub async fn next(&mut self) -> Result<Option<Vec<Value>>, Error> {
         let Some(request) = self.next.take() else { return Ok(None) };
         let answer = self.client.send(request).await?;
@@ -33,24 +33,24 @@ impl Pages {
         let mut data = answer.data()?;
         self.total = data["meta"]["total"].as_u64().or(self.total);
         let Value::Array(results) = data["results"].take() else {
-            return Err(Error::Protocol("the answer is no list".into()));
+            return Err(Error::Protocol("the response is not a list".into()));
         };
         Ok(Some(results))
     }
 
-    /// How many records all pages have together, once a page was read.
+    /// The number of records on all pages, once a page was read.
     #[must_use]
     pub fn total(&self) -> Option<u64> {
         self.total
     }
 
-    /// The revision of the state that the first page is of.
+    /// The revision of the state that the first page shows.
     #[must_use]
     pub fn revision(&self) -> Option<u64> {
         self.revision
     }
 
-    /// All records of all pages that are left.
+    /// All records of the remaining pages.
     ///
     /// # Errors
     /// When a page can't be read.

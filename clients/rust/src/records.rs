@@ -1,8 +1,8 @@
 //! One config: typed, conditional, read-modify-write.
 //!
-//! **Invariants:** an update is stored only over the data that it was made from; where somebody was faster, it is made
-//! anew from what they stored, so no update is lost. A write whose outcome is unknown ends as [`Error::Unknown`], and is
-//! never made a second time on top of itself.
+//! **Invariants:** an update replaces only the data that it was computed from. If another client changed them in the
+//! meantime, the update is computed again from the new data, so no update is lost. A write with an unknown outcome ends
+//! as [`Error::Unknown`] and is never applied on top of itself.
 
 use http::StatusCode;
 use serde::{Serialize, de::DeserializeOwned};
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::{Answer, Client, Error, Operation, PutMode, Request, segment};
 
-/// How often an update is made anew because somebody else was faster.
+/// How often an update is computed again because another client changed the record.
 const UPDATES_MAX: usize = 100;
 
 /// The path of a definition.
@@ -23,10 +23,10 @@ pub(crate) fn config_path(definition: &str, key: &str) -> String {
     format!("{}/config/{}", definition_path(definition), segment(key))
 }
 
-/// A value, and what `If-Match` needs to change it.
+/// A value with its revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found<T> {
-    /// What the config says.
+    /// The data of the config.
     pub value: T,
     /// The revision of its last change.
     pub revision: u64,
@@ -41,7 +41,7 @@ pub struct Record {
 }
 
 impl Client {
-    /// A config, whether it exists or not. Nothing is sent yet.
+    /// A config, whether it exists or not. Sends nothing yet.
     #[must_use]
     pub fn config(&self, definition: impl Into<String>, key: impl Into<String>) -> Record {
         Record { client: self.clone(), definition: definition.into(), key: key.into() }
@@ -49,10 +49,10 @@ impl Client {
 }
 
 impl Record {
-    /// What it says now, by a linearizable read; `None` if it does not exist.
+    /// Reads it, linearizably; `None` if it does not exist.
     ///
     /// # Errors
-    /// When it can't be read, or the type does not admit it.
+    /// When it can't be read, or its data do not fit the type.
     pub async fn get<T: DeserializeOwned>(&self) -> Result<Option<Found<T>>, Error> {
         match self.client.send(Request::get(self.path())).await {
             Ok(answer) => {
@@ -74,7 +74,7 @@ impl Record {
         revision(&self.client.send(Request::operation(&operation)).await?)
     }
 
-    /// Replaces it, whatever it says now, and returns its revision; 404 if it does not exist.
+    /// Replaces it unconditionally, and returns its new revision; 404 if it does not exist.
     ///
     /// # Errors
     /// As [`Client::send`].
@@ -82,7 +82,7 @@ impl Record {
         revision(&self.client.send(self.put(value, PutMode::Replace)?).await?)
     }
 
-    /// Replaces it if it still has this revision, and returns the new one; 412 if it has another.
+    /// Replaces it if it still has this revision, and returns the new revision; 412 if it has another.
     ///
     /// # Errors
     /// As [`Client::send`].
@@ -100,7 +100,8 @@ impl Record {
         self.client.send(Request::operation(&operation)).await.map(drop)
     }
 
-    /// Changes it from what it says now, again where somebody else was faster, and returns what was stored.
+    /// Reads it, changes it and writes it back, and returns what was stored. Repeats that if another client changed it in
+    /// between.
     ///
     /// # Errors
     /// As [`Client::send`]; 404 if it does not exist.
@@ -121,7 +122,7 @@ impl Record {
                 Err(error) => return Err(error),
             }
         }
-        Err(refused.unwrap_or_else(|| Error::Unavailable("others always were faster".into())))
+        Err(refused.unwrap_or_else(|| Error::Unavailable("the record changed during every attempt".into())))
     }
 
     fn path(&self) -> String {
@@ -140,10 +141,11 @@ impl Record {
 }
 
 fn to_json(value: &impl Serialize) -> Result<Value, Error> {
-    serde_json::to_value(value).map_err(|error| Error::Usage(format!("the value is no JSON: {error}")))
+    serde_json::to_value(value)
+        .map_err(|error| Error::Usage(format!("the value can't be converted to JSON: {error}")))
 }
 
 fn revision(answer: &Answer) -> Result<u64, Error> {
-    let missing = || Error::Protocol("the answer has no entity tag".into());
+    let missing = || Error::Protocol("the response has no ETag".into());
     answer.revision().ok_or_else(missing)
 }

@@ -1,4 +1,4 @@
-//! What is asked.
+//! Requests.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 /// What stands in a query as it is.
 const QUERY: &AsciiSet = &SEGMENT.remove(b'*').remove(b',').remove(b':');
 
-/// A part of a path, as a key.
+/// Encodes a key as a segment of a path.
 ///
-/// `.` and `..` are no keys, but what reads a URL takes them, `%2E` too, for the way to another path: a config of the key
-/// `..` would be its definition. They are encoded twice, so that the node gets and refuses a key.
+/// `.` and `..` are not valid keys, but URL parsers resolve them, even as `%2E`: the config `..` would be its
+/// definition. They are encoded twice, so that the node receives a key and rejects it.
 #[must_use]
 pub fn segment(text: &str) -> String {
     if matches!(text, "." | "..") {
@@ -24,12 +24,12 @@ pub fn segment(text: &str) -> String {
     utf8_percent_encode(text, SEGMENT).to_string()
 }
 
-/// When a request is sent again.
+/// When a request is retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retry {
-    /// Until the time is up: a read, or a write that gets an idempotency key.
+    /// Until the time limit: a read, or a write with an idempotency key.
     UntilTimeout,
-    /// At another node if the first one can't be reached, and else never.
+    /// At another node if the first one is unreachable, and otherwise never.
     OtherNode,
 }
 
@@ -48,7 +48,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// A request of a path below the root of a node, which may have a query already.
+    /// Creates a request. The path may already have a query.
     pub fn new(method: Method, path: impl Into<String>) -> Self {
         Self {
             method,
@@ -62,63 +62,63 @@ impl Request {
         }
     }
 
-    /// A read.
+    /// Creates a GET request.
     pub fn get(path: impl Into<String>) -> Self {
         Self::new(Method::GET, path)
     }
 
-    /// With a parameter.
+    /// Adds a query parameter.
     pub fn query(mut self, name: &str, value: impl ToString) -> Self {
         self.query.push((name.into(), value.to_string()));
         self
     }
 
-    /// With a header.
+    /// Adds a header.
     pub fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.headers.push((name, value.into()));
         self
     }
 
-    /// With a body.
+    /// Sets a JSON body.
     pub fn json(self, body: &Value) -> Self {
         self.body("application/json", body.to_string())
     }
 
-    /// With a body of another type.
+    /// Sets a body of another content type.
     pub fn body(mut self, content_type: &'static str, body: impl Into<Bytes>) -> Self {
         self.body = Some((content_type, body.into()));
         self
     }
 
-    /// Only if the record has this revision.
+    /// Fails with 412 unless the record has this revision.
     pub fn if_match(self, revision: u64) -> Self {
         self.header("if-match", format!("\"{revision}\""))
     }
 
-    /// Only if there is no such record.
+    /// Fails with 412 if the record exists.
     pub fn if_absent(self) -> Self {
         self.header("if-none-match", "*")
     }
 
-    /// Checks and answers, and stores nothing.
+    /// Validates the write without storing anything.
     pub fn dry_run(self, dry_run: bool) -> Self {
         if dry_run { self.query("dry_run", "true") } else { self }
     }
 
-    /// When it is sent again.
+    /// Sets when the request is retried.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = retry;
         self
     }
 
-    /// With a time limit of its own.
+    /// Sets a time limit, instead of the client's.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// With an idempotency key of the caller's, which outlives the process: a write that is sent again with the same key
-    /// is done once.
+    /// Sets an idempotency key. A write that is sent again with the same key, even by another process, is applied only
+    /// once. By default each write has a key that covers its retries.
     pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
         self.idempotency_key = Some(key.into());
         self

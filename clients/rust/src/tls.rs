@@ -1,4 +1,4 @@
-//! TLS of a client.
+//! TLS settings of a client.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -9,12 +9,12 @@ use rustls::{
 };
 use rustls_platform_verifier::BuilderVerifierExt as _;
 
-/// Whom a client trusts, and how it proves itself.
+/// The CAs that a client trusts, and its certificate.
 #[derive(Debug, Clone, Default)]
 pub struct Tls {
-    /// A file with the authorities of the nodes' certificates, in PEM. Without one: those that this machine trusts.
+    /// A PEM file with the CAs of the nodes' certificates. By default the CAs that this machine trusts.
     pub authority: Option<PathBuf>,
-    /// Files with a certificate to show and with its key, in PEM.
+    /// PEM files with the client certificate and its private key.
     pub own: Option<(PathBuf, PathBuf)>,
 }
 
@@ -22,7 +22,7 @@ impl Tls {
     /// The configuration of connections. The roots of this machine are read only if a URL is encrypted.
     ///
     /// # Errors
-    /// When a file can't be used, or this machine names no authorities.
+    /// When a file can't be used, or this machine trusts no CA.
     pub fn config(&self, is_encrypted: bool) -> Result<ClientConfig, String> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)
@@ -41,7 +41,7 @@ impl Tls {
         };
         let Some((certificate, key)) = &self.own else { return Ok(builder.with_no_client_auth()) };
         let private = PrivateKeyDer::from_pem_file(key)
-            .map_err(|error| format!("{}: no private key in PEM: {error}", key.display()))?;
+            .map_err(|error| format!("{}: no PEM private key: {error}", key.display()))?;
         builder
             .with_client_auth_cert(certificates(certificate)?, private)
             .map_err(|error| format!("{}: {error}", certificate.display()))
@@ -49,8 +49,12 @@ impl Tls {
 }
 
 fn certificates(path: &PathBuf) -> Result<Vec<CertificateDer<'static>>, String> {
-    let failed = |error| format!("{}: no certificate in PEM: {error}", path.display());
+    let failed = |error| format!("{}: no PEM certificate: {error}", path.display());
     let read = CertificateDer::pem_file_iter(path).map_err(failed)?;
     let found = read.collect::<Result<Vec<_>, _>>().map_err(failed)?;
-    if found.is_empty() { Err(format!("{}: it holds no certificate", path.display())) } else { Ok(found) }
+    if found.is_empty() {
+        Err(format!("{}: the file contains no certificate", path.display()))
+    } else {
+        Ok(found)
+    }
 }

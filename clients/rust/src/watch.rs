@@ -1,9 +1,8 @@
-//! The changes, over any loss of a connection.
+//! Watches that survive lost connections.
 //!
-//! **Invariant:** after a lost connection the watch goes on behind the last event that was handed out, at any node: no
-//! change is missed, and none comes twice. In another cluster, as one that was restored from a backup, that event is not
-//! there to go on behind: the watch ends. A state to begin with that broke off half-way is begun again, and the caller
-//! is told so by [`EventKind::Restarted`].
+//! **Invariant:** after a lost connection the watch resumes after the last event that it returned, at any node: no change
+//! is missed or duplicated. If the nodes now belong to another cluster, for example one restored from a backup, the watch
+//! ends. If the connection breaks during the initial state, that starts over, and [`EventKind::Restarted`] says so.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -12,30 +11,30 @@ use tokio::time::Instant;
 
 use crate::{Client, Error, Refusal, Request, client::SILENCE};
 
-/// Longest event: the whole of a revision, which may be a batch of 1000 large records.
+/// The largest event: a whole revision, which may be a batch of 1000 large records.
 const EVENT_BYTES_MAX: usize = 1 << 30;
-/// The pause before a node is asked again after a connection broke.
+/// The pause before a reconnect.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// What an event is.
+/// The kind of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventKind {
-    /// All that one revision did.
+    /// All changes of one revision.
     Change,
-    /// A part of the state to begin with.
+    /// A part of the initial state.
     State,
     /// Everything up to the event's revision has been sent.
     Heartbeat,
-    /// The state to begin with comes from its beginning again.
+    /// The initial state starts over: discard the parts received so far.
     Restarted,
 }
 
 /// An event.
 #[derive(Debug, Clone)]
 pub struct Event {
-    /// What it is.
+    /// Its kind.
     pub kind: EventKind,
-    /// The revision up to which everything has come, if the event says so.
+    /// The revision up to which everything has been received, if the event names it.
     pub revision: Option<u64>,
     /// Its data.
     pub data: Value,
@@ -70,19 +69,19 @@ impl Watch {
         }
     }
 
-    /// The last revision up to which everything was handed out.
+    /// The revision up to which [`Watch::next`] has returned everything.
     #[must_use]
     pub fn position(&self) -> Option<u64> {
         self.last
     }
 
-    /// The id of the node that the events come from, once one has answered.
+    /// The id of the node that sends the events, once one has responded.
     #[must_use]
     pub fn node(&self) -> Option<&str> {
         self.node.as_deref()
     }
 
-    /// The id of the cluster that the events come from, once a node has answered that tells it.
+    /// The id of the cluster that sends the events, once a node has responded with it.
     #[must_use]
     pub fn cluster(&self) -> Option<&str> {
         self.cluster.as_deref()
@@ -91,9 +90,8 @@ impl Watch {
     /// The next event.
     ///
     /// # Errors
-    /// When the request is refused, or the changes after the last event are no longer kept, or are those of another
-    /// cluster now (410). A loss of the
-    /// connection is an error only if no node can be reached for as long as the client's requests may take.
+    /// When a node rejects the request; 410 when the changes after the last event are no longer retained, or the nodes now
+    /// belong to another cluster. A lost connection is an error only if no node is reachable for the client's time limit.
     pub async fn next(&mut self) -> Result<Event, Error> {
         loop {
             if let Some(frame) = self.frames.next() {
@@ -146,7 +144,7 @@ impl Watch {
 
     fn event(&mut self, frame: &Frame) -> Result<Option<Event>, Error> {
         let data: Value = serde_json::from_str(&frame.data)
-            .map_err(|_| Error::Protocol("an event's data are no JSON".into()))?;
+            .map_err(|_| Error::Protocol("the data of an event are not JSON".into()))?;
         let kind = match frame.name.as_str() {
             "change" => EventKind::Change,
             "state" => EventKind::State,
@@ -203,7 +201,7 @@ impl Frames {
         let mut from = self.pending.len().saturating_sub(1);
         self.pending.extend_from_slice(chunk);
         if self.pending.len() > EVENT_BYTES_MAX {
-            return Err(Error::Protocol("an event is larger than any of a node".into()));
+            return Err(Error::Protocol("an event exceeds the size limit".into()));
         }
         let mut begin = 0;
         while let Some(end) = self.pending[from..].windows(2).position(|two| two == b"\n\n") {

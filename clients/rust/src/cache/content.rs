@@ -1,4 +1,4 @@
-//! The configs that a cache holds, and what changes do to them. No clock, no I/O.
+//! The configs of a cache, and how changes update them. No clock, no I/O.
 //!
 //! **Invariant:** the content is what the selected configs were at its position: every change up to the position is in,
 //! and none after it. A change that comes a second time changes nothing.
@@ -40,11 +40,11 @@ pub struct Config {
     pub redacted: Vec<String>,
 }
 
-/// What a cache holds: all configs of a definition, or one.
+/// A selection of a cache: all configs of a definition, or one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Selection {
-    /// The key of a definition; with `*` at its end, all whose keys begin so.
+    /// The key of a definition; `PREFIX*` selects all definitions with this key prefix.
     pub definition: String,
     /// The key of a config; without one, all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -52,7 +52,7 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// All configs of a definition, or of all definitions whose keys begin as the pattern does.
+    /// All configs of a definition, or of all definitions with a key prefix (`PREFIX*`).
     pub fn definition(pattern: impl Into<String>) -> Self {
         Self { definition: pattern.into(), config: None }
     }
@@ -88,7 +88,7 @@ pub(crate) fn query(selections: &[Selection]) -> Result<Vec<(&'static str, Strin
         return Ok(vec![("definition", "*".into())]);
     }
     if definitions.len() > NAMES_MAX {
-        return Err(format!("a cache names at most {NAMES_MAX} definitions; use patterns"));
+        return Err(format!("a cache can name at most {NAMES_MAX} definitions: use patterns"));
     }
     let keys: BTreeSet<Option<&str>> = selections.iter().map(|one| one.config.as_deref()).collect();
     let is_narrow = definitions.len() == 1
@@ -156,8 +156,8 @@ impl Content {
     /// Adds a part of a state.
     pub(crate) fn add_state(&mut self, part: &Value, selections: &[Selection]) -> Result<(), String> {
         for config in part["configs"].as_array().into_iter().flatten() {
-            let config =
-                Config::deserialize(config).map_err(|error| format!("a config of a state: {error}"))?;
+            let config = Config::deserialize(config)
+                .map_err(|error| format!("invalid config in a state event: {error}"))?;
             if is_selected(selections, &config.definition, &config.key) {
                 self.insert(config);
             }
@@ -189,7 +189,7 @@ impl Content {
         Ok(has_changed)
     }
 
-    /// Whether it holds the same configs, at whatever position.
+    /// Whether it contains the same configs, at any position.
     pub(crate) fn has_same(&self, other: &Self) -> bool {
         self.configs == other.configs
     }

@@ -48,7 +48,7 @@ struct Read {
     configs: Vec<Config>,
 }
 
-/// What a file holds.
+/// The contents of a file.
 #[derive(Debug)]
 pub(super) struct Saved {
     pub(super) content: Content,
@@ -81,10 +81,10 @@ impl ToSave {
     }
 }
 
-/// Reads the file; `None` where there is none.
+/// Reads the file; `None` if it does not exist.
 ///
 /// # Errors
-/// When it can't be read, is not whole, or is of other selections than these, so that it can't say what they hold.
+/// When it can't be read, is incomplete, or does not cover these selections.
 pub(super) fn read(path: &Path, selections: &[Selection]) -> Result<Option<Saved>, String> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
@@ -93,12 +93,12 @@ pub(super) fn read(path: &Path, selections: &[Selection]) -> Result<Option<Saved
     };
     let mode = fs::metadata(path).map_err(|error| named(path, &error))?.mode();
     if mode & 0o022 != 0 {
-        return Err(named(path, &format!("others may write it (mode {:o})", mode & 0o777)));
+        return Err(named(path, &format!("other users can write it (mode {:o})", mode & 0o777)));
     }
     let read = check(&text).map_err(|error| named(path, &error))?;
     let is_covered = |one: &Selection| read.selections.iter().any(|known| known.covers(one));
     if let Some(missing) = selections.iter().find(|one| !is_covered(one)) {
-        return Err(named(path, &format!("it does not hold `{}`", missing.definition)));
+        return Err(named(path, &format!("it does not contain `{}`", missing.definition)));
     }
     let mut content = Content::at(read.revision);
     for config in read.configs {
@@ -116,7 +116,7 @@ fn check(text: &str) -> Result<Read, String> {
     let body = body.strip_suffix('\n').ok_or_else(damaged)?;
     let head: Head = serde_json::from_str(head).map_err(|_| damaged())?;
     if head.concord_cache != FORMAT {
-        return Err(format!("it has the format {} of another version", head.concord_cache));
+        return Err(format!("its format {} is that of another version", head.concord_cache));
     }
     if crc32c::crc32c(body.as_bytes()) != head.crc32c {
         return Err(damaged());
@@ -216,7 +216,7 @@ mod tests {
 
         saved.write(&path, &[Selection::definition("a")]).unwrap();
         let error = read(&path, &all).unwrap_err();
-        assert!(error.contains("it does not hold `*`"), "{error}");
+        assert!(error.contains("it does not contain `*`"), "{error}");
     }
 
     #[test]
@@ -238,6 +238,6 @@ mod tests {
         }
         fs::write(&path, &good).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o620)).unwrap();
-        assert!(read(&path, &all).unwrap_err().contains("others may write it"));
+        assert!(read(&path, &all).unwrap_err().contains("other users can write it"));
     }
 }

@@ -37,7 +37,7 @@ async fn follow(shared: &Shared) {
             pause = PAUSE_MIN;
         }
         // Behind an outage as long as a request may take, the cluster may be another one, restored from a backup; and
-        // changes that are no longer kept can't be read. Both begin with the whole state, at once.
+        // changes that are no longer retained can't be read. Both start over with the whole state, immediately.
         let is_anew =
             matches!(error, Error::Unavailable(_)) || error.status() == Some(http::StatusCode::GONE);
         if error.status() == Some(http::StatusCode::GONE) {
@@ -105,7 +105,7 @@ async fn confirm(shared: &Shared) {
         match timeout(CONFIRM_TIMEOUT, confirm_once(shared, listing)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => shared.fail(&error.to_string()),
-            Err(_) => shared.fail("no node has confirmed in time that nothing is missing"),
+            Err(_) => shared.fail("no node confirmed in time that the cache is complete"),
         }
     }
 }
@@ -147,7 +147,8 @@ async fn confirm_once(shared: &Shared, listing: u64) -> Result<(), Error> {
 /// The revision up to which an answer has everything.
 fn upto(answer: &Answer) -> Result<u64, Error> {
     let next = answer.header("x-concord-next-from").and_then(|text| text.parse::<u64>().ok());
-    let next = next.ok_or_else(|| Error::Protocol("a poll does not say where to go on".into()))?;
+    let next =
+        next.ok_or_else(|| Error::Protocol("the response has no next revision to poll from".into()))?;
     Ok(next.saturating_sub(1))
 }
 
@@ -281,7 +282,7 @@ impl Shared {
         answer.cluster().zip(known.cluster.as_deref()).is_some_and(|(now, before)| now != before)
     }
 
-    /// The content is of a cluster that the nodes are no longer of: it is not fresh, and is listed anew.
+    /// The nodes now belong to another cluster than the content: it is not fresh, and is listed again.
     fn supersede(&self, listing: u64, answer: &Answer) {
         let mut known = self.known_mut();
         if known.listing != listing || known.is_listing {

@@ -1,4 +1,4 @@
-//! A local copy of configs that follows the cluster: reads from memory, without I/O, whether nodes answer or not.
+//! A local replica of configs, kept in sync by a watch: reads come from memory, without I/O, even while no node responds.
 //!
 //! | module | what it is for |
 //! |---|---|
@@ -8,14 +8,14 @@
 //! | `file` | the last-known-good file |
 //! | `typed` | a config as a type of the program's |
 //!
-//! A watch brings the state and then each change at once. It does not prove that nothing is missing: the node that it
-//! is open at may have lost the cluster. So a second task asks the cluster every few seconds, with a linearizable read,
-//! for its revision. Once the copy has reached that revision, it holds every change that was acknowledged before the
-//! question was sent; this is the moment that its age counts from.
+//! A watch delivers the state and then each change immediately. It does not prove that nothing is missing: its node may
+//! be isolated from the quorum. So every few seconds a second task reads the revision of the cluster, linearizably. Once
+//! the replica has reached that revision, it contains every change that was acknowledged before the read was sent: its
+//! age counts from that moment.
 //!
-//! The nodes may be those of another cluster from one moment to the next: of one that was restored from a backup. Its
-//! id is another one, which each answer tells, or its revision is lower. Then nothing confirms the copy any more, and the
-//! state is listed anew.
+//! The nodes may suddenly belong to another cluster: one that was restored from a backup. Its id, which each response
+//! has, differs, or its revision is lower. Then nothing confirms the replica any longer, and the cache lists the new
+//! state.
 //!
 //! **Invariants:** a value is called fresh only while that moment is within the bound. A read never waits, and a copy
 //! that was filled once never becomes empty because nodes are gone. What a file held is never called fresh.
@@ -44,18 +44,18 @@ use crate::{Client, Error, Request, records::config_path};
 use content::Content;
 use file::ToSave;
 
-/// What a cache holds, and how it is kept.
+/// What a cache contains, and how it is kept in sync.
 #[derive(Debug, Clone)]
 pub struct CacheOptions {
-    /// The configs to hold.
+    /// The configs to keep.
     pub selections: Vec<Selection>,
     /// The last-known-good file: read at the start, and written as changes come. None is kept without it.
     pub file: Option<PathBuf>,
-    /// The pause between two questions whether anything is missing. Each costs the cluster a linearizable read.
+    /// The pause between two checks that nothing is missing. Each costs the cluster a linearizable read.
     pub confirm_every: Duration,
-    /// For how long after a confirmation values are fresh.
+    /// For how long values are fresh after a check.
     pub fresh_for: Duration,
-    /// How often the file is written while nothing changes, so that it says how old it is.
+    /// How often the file is written while nothing changes, so that its age is known.
     pub save_every: Duration,
 }
 
@@ -89,24 +89,24 @@ pub struct Read {
     pub source: Source,
 }
 
-/// How a cache is doing.
+/// The status of a cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     /// Where its values come from; `None` while it has none.
     pub source: Option<Source>,
-    /// How many configs it holds.
+    /// The number of configs.
     pub configs: usize,
     /// How often its configs have changed since the start.
     pub changes: u64,
     /// How often it was filled with the whole state.
     pub listings: u64,
-    /// What keeps it from following the cluster, if anything does.
+    /// Why it is not in sync with the cluster, if it is not.
     pub problem: Option<String>,
     /// What is wrong with its file, if anything is.
     pub file_problem: Option<String>,
 }
 
-/// A local copy of configs that follows the cluster. Its copies are the same cache; with the last of them its tasks end.
+/// A local replica of configs, kept in sync by a watch. Clones share the cache; its tasks end with the last of them.
 #[derive(Debug, Clone)]
 pub struct Cache(Arc<Running>);
 
@@ -198,7 +198,7 @@ impl Client {
     /// the background, by tasks of the runtime that this is called in.
     ///
     /// # Errors
-    /// When the options can't be used. That no node answers is no error.
+    /// When the options are invalid. It is no error if no node responds.
     pub fn cache(&self, options: CacheOptions) -> Result<Cache, Error> {
         let query = content::query(&options.selections).map_err(Error::Usage)?;
         let mut known = Known::default();
@@ -225,12 +225,12 @@ impl Cache {
     /// A config from memory; `None` if there is no such config. Never waits and does no I/O.
     ///
     /// # Errors
-    /// [`Error::Usage`] when the cache does not hold this config by its selections, [`Error::Unavailable`] while nothing
-    /// is known: no node has answered, and there was no file.
+    /// [`Error::Usage`] when the cache does not select this config; [`Error::Unavailable`] while no node has responded and
+    /// there was no file.
     pub fn get(&self, definition: &str, key: &str) -> Result<Option<Read>, Error> {
         let shared = &self.0.shared;
         if !content::is_selected(&shared.options.selections, definition, key) {
-            return Err(Error::Usage(format!("the cache was not told to hold `{definition}/{key}`")));
+            return Err(Error::Usage(format!("the cache does not select `{definition}/{key}`")));
         }
         let known = shared.known();
         let content = known.content.as_ref().ok_or_else(|| nothing_known(&known))?;
@@ -261,10 +261,10 @@ impl Cache {
         Ok((configs, self.0.shared.source(&known, content)))
     }
 
-    /// A config as a node has it now, by a linearizable read; from memory where no node answers within `timeout`.
+    /// Reads a config from a node, linearizably; from memory if no node responds within `timeout`.
     ///
     /// # Errors
-    /// When a node refuses, or no node answers and [`Cache::get`] has nothing either.
+    /// When a node rejects the read, or no node responds and [`Cache::get`] fails too.
     pub async fn read(&self, definition: &str, key: &str, timeout: Duration) -> Result<Option<Read>, Error> {
         let sent = Moment::now();
         let request = Request::get(config_path(definition, key)).timeout(timeout);
@@ -300,7 +300,7 @@ impl Cache {
     /// Waits until the cache has values, of the cluster or of its file.
     ///
     /// # Errors
-    /// When the time is up before.
+    /// When the time limit is reached first.
     pub async fn ready(&self, timeout: Duration) -> Result<Source, Error> {
         self.wait(timeout, |_| true).await
     }
@@ -308,15 +308,15 @@ impl Cache {
     /// Waits until the values are fresh.
     ///
     /// # Errors
-    /// When the time is up before.
+    /// When the time limit is reached first.
     pub async fn fresh(&self, timeout: Duration) -> Result<Source, Error> {
         self.wait(timeout, Source::is_fresh).await
     }
 
-    /// Waits until every change up to a revision is in, as that of a write that has just been answered.
+    /// Waits until the cache contains every change up to a revision, for example that of a write.
     ///
     /// # Errors
-    /// When the time is up before.
+    /// When the time limit is reached first.
     pub async fn reached(&self, revision: u64, timeout: Duration) -> Result<Source, Error> {
         self.wait(timeout, |source| source.origin == Origin::Cache && source.revision >= revision).await
     }
@@ -342,7 +342,7 @@ impl Cache {
         known.content.as_ref().map(|content| self.0.shared.source(&known, content))
     }
 
-    /// How the cache is doing.
+    /// The status of the cache.
     #[must_use]
     pub fn status(&self) -> Status {
         let known = self.0.shared.known();
@@ -356,8 +356,8 @@ impl Cache {
         }
     }
 
-    /// Tells of changes: of configs, of a confirmation, of what keeps the cache from following. Whoever looks late sees
-    /// the newest state and misses none.
+    /// Subscribes to changes: of configs, of the last check, of the problem. A slow subscriber misses intermediate states
+    /// and never the latest one.
     #[must_use]
     pub fn subscribe(&self) -> Changes {
         Changes(self.0.shared.changed.subscribe())
@@ -368,7 +368,7 @@ impl Cache {
         Typed::new(self.clone(), definition.into(), key.into())
     }
 
-    /// Writes the file a last time, so that it is as new as the memory. The cache goes on.
+    /// Writes the file, so that it is as new as the memory. The cache keeps running.
     ///
     /// # Errors
     /// When the file can't be written.
@@ -377,7 +377,7 @@ impl Cache {
     }
 }
 
-/// Tells that a cache has changed.
+/// A subscription to the changes of a cache.
 #[derive(Debug)]
 pub struct Changes(watch::Receiver<u64>);
 
@@ -389,7 +389,7 @@ impl Changes {
 }
 
 fn nothing_known(known: &Known) -> Error {
-    let why = known.problem.as_deref().unwrap_or("no node has answered yet");
+    let why = known.problem.as_deref().unwrap_or("no node has responded yet");
     let file = known.file_problem.as_deref().map(|text| format!("; {text}")).unwrap_or_default();
     Error::Unavailable(format!("{why}{file}"))
 }

@@ -127,7 +127,7 @@ async fn a_cluster_that_can_not_be_reached_is_unavailable() {
     let error = client(&[&gone, &url]).send(write().timeout(Duration::from_millis(300))).await.unwrap_err();
     let text = error.to_string();
     assert!(matches!(error, Error::Unavailable(_)), "{text}");
-    assert!(text.starts_with(&format!("none of 2 nodes could do it: {gone} can't be reached: ")), "{text}");
+    assert!(text.starts_with(&format!("all 2 nodes failed: {gone} can't be reached: ")), "{text}");
     assert!(text.contains("there is no leader"), "{text}");
 }
 

@@ -1,7 +1,7 @@
-//! The nodes, and a request with its attempts.
+//! The client of a cluster: sends requests to its nodes, with failover and retries.
 //!
-//! **Invariant:** a request that is not a read, and has no idempotency key, is sent again only if the attempt before
-//! certainly came to nothing: its connection was refused.
+//! **Invariant:** a write without an idempotency key is retried only if the previous attempt certainly had no effect,
+//! because the connection was refused.
 
 use std::{
     collections::BTreeMap,
@@ -19,36 +19,35 @@ use uuid::Uuid;
 
 use crate::{Answer, Error, Pages, Refusal, Request, Retry, Tls, Watch};
 
-/// No attempt after the first is begun with less time: it would end before an answer, and the outcome would be unknown
-/// for it.
+/// No retry starts with less time left than this: it would time out, and the outcome would be unknown because of it.
 const ATTEMPT_MIN: Duration = Duration::from_millis(20);
 /// The first pause between two rounds of attempts; it doubles up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(3);
 /// How long the connection to a node may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long an idle connection is kept: less than a node keeps it (75 s), so that no request meets its end. A write that
-/// did could not be told from one that was applied.
+/// How long an idle connection is kept: less than a node keeps it (75 s), so that no request is sent on a connection that
+/// the node is closing. The outcome of such a write would be unknown.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
-/// After which time of silence a stream is dead: two and a half heartbeats of a watch.
+/// A stream without data for this long is dead: two and a half heartbeats of a watch.
 pub(crate) const SILENCE: Duration = Duration::from_secs(25);
 
 /// How a cluster is reached.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The nodes, as in `http://127.0.0.1:8101`.
+    /// The node URLs, as in `http://127.0.0.1:8101`.
     pub urls: Vec<String>,
     /// The access key.
     pub key: String,
-    /// Certificates.
+    /// The trusted CAs and the client certificate.
     pub tls: Tls,
-    /// How long a request may take with all its attempts.
+    /// The time limit of a request with all its retries.
     pub timeout: Duration,
-    /// Is given the command of curl that sends the same as each request.
+    /// Called with each request as a curl command.
     pub trace: Option<fn(&str)>,
-    /// Why changes are made, for their history.
+    /// The reason for the changes, stored in their history.
     pub reason: Option<String>,
-    /// The id of each request, for logs and the audit log; one of its own for each without.
+    /// The id of the requests, for logs and the audit log; by default a new one for each request.
     pub request_id: Option<String>,
 }
 
@@ -66,7 +65,7 @@ impl Default for Options {
     }
 }
 
-/// A client of the nodes of one cluster. Its copies share connections.
+/// A client of one cluster. Clones share connections.
 #[derive(Debug, Clone)]
 pub struct Client(Arc<Inner>);
 
@@ -93,10 +92,10 @@ enum Failed {
 }
 
 impl Client {
-    /// A client. Nothing is sent yet.
+    /// Creates a client. Sends nothing yet.
     ///
     /// # Errors
-    /// When a URL, the key or a file of TLS can't be used.
+    /// When a URL, the access key or a TLS file is invalid.
     pub fn new(options: Options) -> Result<Self, Error> {
         let urls: Vec<String> =
             options.urls.iter().map(|url| url.trim().trim_end_matches('/').into()).collect();
@@ -106,10 +105,10 @@ impl Client {
             return Err(Error::Usage(text));
         }
         if urls.is_empty() {
-            return Err(Error::Usage("no URL of a node is given".into()));
+            return Err(Error::Usage("no node URL".into()));
         }
         let mut key = http::HeaderValue::from_str(&options.key)
-            .map_err(|_| Error::Usage("the access key holds characters that no key has".into()))?;
+            .map_err(|_| Error::Usage("the access key contains invalid characters".into()))?;
         key.set_sensitive(true);
         let is_encrypted = urls.iter().any(|url| url.starts_with("https://"));
         let http = reqwest::Client::builder()
@@ -122,7 +121,9 @@ impl Client {
             .map_err(|error| Error::Usage(with_causes(&error)))?;
         for (text, what) in [(&options.request_id, "request id"), (&options.reason, "reason")] {
             if text.as_ref().is_some_and(|text| http::HeaderValue::from_bytes(text.as_bytes()).is_err()) {
-                return Err(Error::Usage(format!("the {what} holds characters that no header has")));
+                return Err(Error::Usage(format!(
+                    "the {what} contains characters that are not allowed in a header"
+                )));
             }
         }
         let Options { timeout, trace, reason, request_id, .. } = options;
@@ -130,13 +131,13 @@ impl Client {
         Ok(Self(Arc::new(Inner { http, urls, key, timeout, trace, reason, request_id, preferred })))
     }
 
-    /// The URLs of the nodes.
+    /// The node URLs.
     #[must_use]
     pub fn urls(&self) -> &[String] {
         &self.0.urls
     }
 
-    /// How long a request may take with all its attempts.
+    /// The time limit of a request with all its retries.
     pub(crate) fn timeout(&self) -> Duration {
         self.0.timeout
     }
@@ -147,26 +148,26 @@ impl Client {
         Pages::new(self.clone(), first)
     }
 
-    /// The changes that a request of `/api/v1/watch` asks for.
+    /// Watches the changes that a request to `/api/v1/watch` selects.
     #[must_use]
     pub fn watch(&self, request: Request) -> Watch {
         Watch::new(self.clone(), request)
     }
 
-    /// Sends a request, again where that is safe, and returns its answer.
+    /// Sends a request, with retries where they are safe, and returns the response.
     ///
     /// # Errors
-    /// As [`Error`] says.
+    /// See [`Error`].
     pub async fn send(&self, request: Request) -> Result<Answer, Error> {
         let (response, url) = self.open(request).await?;
         let (status, headers) = (response.0, response.1);
         Ok(Answer { status, headers, body: response.2, url })
     }
 
-    /// Sends a request and passes the bytes of the answer on as they come.
+    /// Sends a request and passes the body of the response to `write` as it arrives.
     ///
     /// # Errors
-    /// When no node answers, or `write` fails.
+    /// When no node responds, or `write` fails.
     pub async fn download(
         &self,
         request: Request,
@@ -175,7 +176,7 @@ impl Client {
         let deadline = Instant::now() + request.timeout.unwrap_or(self.0.timeout);
         let (mut response, url) = self.stream(&request, deadline).await?;
         let cut = |error: reqwest::Error| Error::Unavailable(format!("{url}: {}", with_causes(&error)));
-        let late = |_| Error::Unavailable(format!("{url}: the time is up"));
+        let late = |_| Error::Unavailable(format!("{url}: timed out"));
         while let Some(chunk) =
             tokio::time::timeout_at(deadline, response.chunk()).await.map_err(late)?.map_err(cut)?
         {
@@ -239,7 +240,7 @@ impl Client {
                 Ok(Err(error)) => {
                     attempts.failed(Failed::Unclear(format!("{url}: {}", with_causes(&error))))?;
                 }
-                Err(_) => attempts.failed(Failed::Unclear(format!("{url}: the time is up")))?,
+                Err(_) => attempts.failed(Failed::Unclear(format!("{url}: timed out")))?,
             }
         }
     }
@@ -284,7 +285,7 @@ impl Client {
                 Err(Failed::NotSent(format!("{} can't be reached: {}", base_of(url), innermost(&error))))
             }
             Ok(Err(error)) => Err(Failed::Unclear(format!("{url}: {}", with_causes(&error)))),
-            Err(_) => Err(Failed::Unclear(format!("{url}: no answer in time"))),
+            Err(_) => Err(Failed::Unclear(format!("{url}: no response in time"))),
         }
     }
 }
@@ -302,7 +303,7 @@ async fn refused(
     let text = match tokio::time::timeout_at(deadline, response.text()).await {
         Ok(Ok(text)) => text,
         Ok(Err(error)) => return Failed::Unclear(format!("{url}: {}", with_causes(&error))),
-        Err(_) => return Failed::Unclear(format!("{url}: the time is up")),
+        Err(_) => return Failed::Unclear(format!("{url}: timed out")),
     };
     let refusal = Box::new(Refusal::new(url, status, id, &text));
     // A proxy that lost the node knows nothing of the outcome, and may answer 503 in its own words.
@@ -315,8 +316,8 @@ async fn refused(
     if is_unknown { Failed::Unclear(refusal.to_string()) } else { Failed::Refused(refusal, pause) }
 }
 
-/// Whether the log has decided a refusal for all copies of a write, and remembers it under their idempotency key. What
-/// is said of the request itself, of a right, or of an index that is being built says nothing of another copy.
+/// Whether the cluster's log decided an error for all attempts of a write, and stores it under their idempotency key. An
+/// error about the request itself, a permission, or an index that is being built says nothing about another attempt.
 fn is_verdict(refusal: &Refusal, request: &Request) -> bool {
     const CODES: [&str; 6] = [
         "config_exists",
@@ -412,12 +413,12 @@ impl<'a> Attempts<'a> {
     fn reasons(&self) -> String {
         let reasons: Vec<&str> = self.last.values().map(String::as_str).collect();
         match (reasons.as_slice(), self.inner.urls.len()) {
-            ([], _) => "the time is up".into(),
+            ([], _) => "timed out".into(),
             ([one], 1) => (*one).into(),
             (all, nodes) if all.len() == nodes => {
-                format!("none of {nodes} nodes could do it: {}", all.join("; "))
+                format!("all {nodes} nodes failed: {}", all.join("; "))
             }
-            (some, nodes) => format!("{} of {nodes} nodes were asked: {}", some.len(), some.join("; ")),
+            (some, nodes) => format!("tried {} of {nodes} nodes: {}", some.len(), some.join("; ")),
         }
     }
 
