@@ -1,9 +1,8 @@
-//! `apply`, `diff`, `import` and `export`: the cluster as files have it, and the files as the cluster has them.
+//! `apply` and `diff`: brings the cluster to the state of files.
 //!
-//! An apply is one batch: all of it or nothing, schemas and unique paths with the configs. Only unique paths whose index
-//! begins with the batch are a request of their own, behind it. More than a batch takes is applied in several only if the
-//! caller says so (`--split`, `import`); begun again after an interruption it goes on with what is left, because what is
-//! there already is no change.
+//! An apply is one atomic batch of schemas, unique paths and configs. Only unique paths that need a new index are set by
+//! a second request. Changes that exceed one batch are applied in several only with `--split` or by `import`. After an
+//! interruption the same command continues, because changes that are already applied are no longer changes.
 //!
 //! **Invariant:** nothing is deleted unless `--prune` is given and confirmed.
 
@@ -21,16 +20,16 @@ use super::{
     progress::Progress,
 };
 
-/// The most operations of a batch.
+/// Maximum number of operations of a batch.
 const OPERATIONS_MAX: usize = 1000;
-/// The most bytes of a batch that this client makes; a node takes 8 MiB unless it is set otherwise.
+/// Maximum size of a batch, in bytes; a node accepts 8 MiB by default.
 const BATCH_BYTES_MAX: usize = 6 * 1024 * 1024;
-/// The changes of one batch of many.
+/// Number of operations of each batch if there are several.
 const BATCH_OPERATIONS: usize = 500;
-/// What an interruption says of the rest.
-const UNDER_WAY: &str = "those under way may be, too; the same command goes on with the rest";
-/// A file as the command takes it.
-const FILE_EXAMPLE: &str = "A file of a definition and a config of it, in YAML:
+/// The message for an interruption: the state of the other batches.
+const UNDER_WAY: &str = "those in flight may be, too; run the same command again to apply the rest";
+/// An example of a file.
+const FILE_EXAMPLE: &str = "Example: a YAML file with a definition and one of its configs:
 
   config_definition_key: limits
   indexes: [plan]
@@ -42,7 +41,7 @@ const FILE_EXAMPLE: &str = "A file of a definition and a config of it, in YAML:
   config_key: acme
   data: {plan: pro}";
 
-/// The most records that are named before they are deleted.
+/// Maximum number of records to list before a deletion.
 const SHOWN_MAX: usize = 100;
 
 #[derive(Debug, Args)]
@@ -54,16 +53,16 @@ pub(super) struct ApplyArgs {
     tries: TryArgs,
     #[command(flatten)]
     files: FileArgs,
-    /// Check everything in the cluster, show what would be done, and store nothing
+    /// Validate all changes on the cluster and show them, without storing anything
     #[arg(long)]
     dry_run: bool,
-    /// Delete the configs that no file has, of the definitions that files have
+    /// Delete configs that are missing from the files (only in definitions the files contain)
     #[arg(long)]
     prune: bool,
-    /// Do not ask before configs are deleted
+    /// Delete configs without asking for confirmation
     #[arg(short, long)]
     yes: bool,
-    /// Apply more than a batch takes in several batches, each as a whole
+    /// If the changes exceed one batch, apply them in several, each atomic
     #[arg(long)]
     split: bool,
 }
@@ -76,7 +75,7 @@ pub(super) struct DiffArgs {
     pub(super) tries: TryArgs,
     #[command(flatten)]
     pub(super) files: FileArgs,
-    /// Show the configs, too, that `apply --prune` would delete
+    /// Also show the configs that `apply --prune` would delete
     #[arg(long)]
     pub(super) prune: bool,
 }
@@ -98,11 +97,11 @@ pub(super) fn apply(args: &ApplyArgs) -> Result<(), Failure> {
             .map(|change| name(&change.definition, &change.key))
             .collect();
         if !deleted.is_empty() {
-            // Who is asked sees what of.
+            // The confirmation prompt follows the list, so --quiet does not hide it.
             let tell = |text: String| if args.yes { note(text) } else { say(text) };
-            deleted.iter().take(SHOWN_MAX).for_each(|name| tell(format!("to be deleted: {name}")));
+            deleted.iter().take(SHOWN_MAX).for_each(|name| tell(format!("will be deleted: {name}")));
             if deleted.len() > SHOWN_MAX {
-                tell(format!("and {} more: --dry-run shows them all", deleted.len() - SHOWN_MAX));
+                tell(format!("and {} more; --dry-run lists them all", deleted.len() - SHOWN_MAX));
             }
             confirm(&format!("{} will be deleted", counted(deleted.len() as u64, "config")), args.yes)?;
         }
@@ -162,7 +161,7 @@ fn print_changes(plan: &Plan, format: &Format, is_done: bool) -> Result<(), Fail
     print_done(format, &json!({ "results": results, "meta": meta }), "name", "")
 }
 
-/// The operations of a plan in batches: one where all fit, or else several of whole changes, in their order.
+/// The operations of a plan in batches, in their order: one if all fit, otherwise several of whole changes.
 fn batches(plan: &Plan, operations_max: usize) -> Vec<Vec<&Operation>> {
     let mut batches: Vec<Vec<&Operation>> = Vec::new();
     let mut bytes = 0;
@@ -185,22 +184,22 @@ fn batches(plan: &Plan, operations_max: usize) -> Vec<Vec<&Operation>> {
     batches
 }
 
-/// Tries each batch without storing anything. What rests on something that is not stored yet can't be tried, and is
-/// said.
+/// Validates the batches without storing anything. Batches that depend on an earlier one can't be validated; a message
+/// says so.
 async fn try_all(client: &Client, plan: &Plan) -> Result<(), Failure> {
     let batches = batches(plan, OPERATIONS_MAX);
     if batches.len() > 1 {
         note(format_args!(
-            "this is more than one batch: `apply` needs --split, for {} batches",
+            "the changes exceed one batch: `apply` needs --split, for {} batches",
             batches.len()
         ));
     }
-    // A later batch may rest on a definition that an earlier one creates or changes.
+    // A later batch may depend on a definition that an earlier one creates or changes.
     let defines = plan.changes.iter().any(|change| change.key.is_empty() && !change.operations.is_empty());
     let tried = if defines { 1 } else { batches.len() };
     if tried < batches.len() {
         let text =
-            "not tried: all but the first batch, because they rest on definitions that are not stored yet";
+            "only the first batch was validated: the others depend on definitions that are not stored yet";
         note(text);
     }
     let progress =
@@ -213,13 +212,13 @@ async fn try_all(client: &Client, plan: &Plan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Carries a plan out.
+/// Applies a plan.
 pub(super) async fn execute(client: &Client, plan: Plan, split: bool) -> Result<Plan, Failure> {
     let whole = batches(&plan, OPERATIONS_MAX).len();
     if whole > 1 && !split {
         return Err(Failure::Usage(format!(
-            "{} changes are more than one batch takes ({OPERATIONS_MAX} operations, {BATCH_BYTES_MAX} bytes): \
-             give --split to apply them in {whole} batches or more, each as a whole",
+            "{} changes exceed one batch ({OPERATIONS_MAX} operations, {BATCH_BYTES_MAX} bytes): \
+             pass --split to apply them in {whole} or more batches, each atomic",
             plan.changes.len(),
         )));
     }
@@ -230,18 +229,22 @@ pub(super) async fn execute(client: &Client, plan: Plan, split: bool) -> Result<
         interrupt::now(Doing::Writing);
         if let Err(failure) = set_unique(client, step).await {
             failure.report();
-            let text = format!("all but the unique paths of definition {} is applied", step.definition);
+            let text =
+                format!("everything is applied except the unique fields of definition {}", step.definition);
             return Err(Failure::Partial(text));
         }
     }
     Ok(plan)
 }
 
-/// Sets the unique paths of a definition, if nobody else has meanwhile.
+/// Sets the unique paths of a definition, unless another client has changed them.
 async fn set_unique(client: &Client, step: &Step) -> Result<(), Failure> {
     let found = current::definition(client, &step.definition).await?;
     let found = found.filter(|found| found.value.unique == step.before).ok_or_else(|| {
-        Failure::Failed(format!("somebody has changed definition {} meanwhile", step.definition))
+        Failure::Failed(format!(
+            "definition {} was changed by another client in the meantime",
+            step.definition
+        ))
     })?;
     let operation = Operation::SetUnique {
         definition: step.definition.clone(),
@@ -262,7 +265,7 @@ async fn send_batches(client: &Client, batches: &[Vec<&Operation>]) -> Result<()
             if place > 0 {
                 failure.report();
                 let text = format!(
-                    "{place} of {} batches are applied; the same command goes on with the rest",
+                    "{place} of {} batches are applied; run the same command again to apply the rest",
                     batches.len()
                 );
                 return Err(Failure::Partial(text));
@@ -279,7 +282,7 @@ fn explain(error: Error, batch: &[&Operation]) -> Failure {
     with_names(error, |place| batch.get(place).map(named))
 }
 
-/// A refusal of a batch names its operations by number: say which records those are.
+/// The errors of a rejected batch name operations by number: adds the names of their records.
 pub(super) fn with_names(error: Error, name_of: impl Fn(usize) -> Option<String>) -> Failure {
     let Error::Refused(mut refusal) = error else { return error.into() };
     for item in &mut refusal.items {

@@ -1,6 +1,6 @@
 //! The commands `audit verify`, `audit tail` and `audit export`.
 //!
-//! **Invariants:** a line is printed as it stands in the log, so that its hash can be checked. All lines are of one node.
+//! **Invariants:** a line is printed exactly as in the log, so that its hash can be verified. All lines are from one node.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -18,34 +18,34 @@ use crate::service::audit::verify::{Report, verify};
 
 /// How often `tail --follow` asks for new lines.
 const FOLLOW_PAUSE: Duration = Duration::from_secs(1);
-/// Lines that are asked for at once.
+/// Lines per request.
 const PAGE_LINES: u64 = 1000;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum AuditCommand {
-    /// Check that no line of an audit log was changed, removed or inserted
+    /// Verify that no line of an audit log was changed, removed or inserted
     Verify {
-        /// The directory of an audit log, or files of one log in their order, as `export` writes them
+        /// The directory of an audit log, or exported files of one log in their order
         #[arg(required = true, value_name = "PATH")]
         paths: Vec<PathBuf>,
-        /// Number and hash of a line that were noted earlier, as NUMBER:HASH: the log must still have this line
+        /// A line noted earlier, as NUMBER:HASH; fail unless the log still has it
         #[arg(long, value_name = "HEAD")]
         head: Option<String>,
         #[command(flatten)]
         format: OutputArgs,
     },
-    /// Print the newest lines of a node's audit log
+    /// Print the latest lines of a node's audit log
     Tail {
         #[command(flatten)]
         node: NodeArgs,
-        /// How many lines
+        /// Number of lines
         #[arg(short = 'n', long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
         lines: u64,
-        /// Go on with the lines that are added
+        /// Keep printing new lines
         #[arg(short, long)]
         follow: bool,
     },
-    /// Print a node's audit log, oldest line first
+    /// Print a node's audit log, oldest first
     Export {
         #[command(flatten)]
         node: NodeArgs,
@@ -54,25 +54,25 @@ pub(super) enum AuditCommand {
     },
 }
 
-/// Which lines are exported; all of them form a chain that `verify` checks.
+/// Selects lines; without a filter they form the chain that `verify` checks.
 #[derive(Debug, Args)]
 pub(super) struct Filter {
-    /// After the line with this number
+    /// Only lines after this line number
     #[arg(long, default_value_t = 0, value_name = "N")]
     after: u64,
-    /// From this time on, as RFC 3339 has it
+    /// Only lines from this time on (RFC 3339)
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
-    /// Before this time
+    /// Only lines before this time (RFC 3339)
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
-    /// Of this key
+    /// Only requests made with this access key
     #[arg(long, value_name = "ID")]
     key_id: Option<String>,
-    /// About this definition
+    /// Only requests about this definition
     #[arg(long, value_name = "KEY")]
     definition: Option<String>,
-    /// With this outcome: `ok`, or the type of an error
+    /// Only requests with this outcome: `ok`, or an error type
     #[arg(long, value_name = "OUTCOME")]
     outcome: Option<String>,
 }
@@ -137,7 +137,7 @@ fn print_report(report: &Report, format: &Format) -> Result<(), Failure> {
 fn is_whole(defects: usize) -> Result<(), Failure> {
     match defects {
         0 => Ok(()),
-        count => Err(Failure::Failed(format!("the audit log is not as it was written, in {count} places"))),
+        count => Err(Failure::Failed(format!("the audit log was altered: {count} defects"))),
     }
 }
 
@@ -229,7 +229,7 @@ struct Lines {
 
 async fn page(client: &Client, query: &str) -> Result<Lines, Failure> {
     let mut data = ask(client, Method::GET, &format!("/api/v1/audit?{query}"), None).await?;
-    let no_page = || "the answer is no page of an audit log".to_owned();
+    let no_page = || "the response is not a page of an audit log".to_owned();
     let next = data.get("meta").ok_or_else(no_page)?.get("next").and_then(Value::as_u64);
     // Members keep their order and numbers their digits, so a value written out is the text of the log again.
     let Value::Array(lines) = data["results"].take() else { return Err(no_page().into()) };

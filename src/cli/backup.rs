@@ -52,14 +52,14 @@ const COLUMNS: Columns = Columns {
 pub(super) struct BackupArgs {
     #[command(flatten)]
     node: NodeArgs,
-    /// Where to write the backup
+    /// The file to write the backup to
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// Encrypt the backup to this recipient, as `concord keygen identity` or age-keygen prints it; repeat for several.
-    /// Without one the backup is not encrypted
+    /// Encrypt the backup to this recipient, as printed by `concord keygen identity` or age-keygen; repeatable. Without
+    /// a recipient the backup is not encrypted
     #[arg(long, env = "CONCORD_BACKUP_RECIPIENTS", value_delimiter = ',', value_name = "RECIPIENT")]
     recipient: Vec<String>,
-    /// A file that holds the key that signs encrypted backups
+    /// The file of the signing key; required with --recipient
     #[arg(long, env = "CONCORD_BACKUP_SIGNING_KEY_FILE", value_name = "FILE")]
     signing_key: Option<PathBuf>,
     #[command(flatten)]
@@ -73,8 +73,10 @@ impl BackupArgs {
             self.recipient.iter().filter(|text| !text.is_empty()).cloned().collect();
         match (recipients.is_empty(), &self.signing_key) {
             (true, None) => Ok(None),
-            (true, Some(_)) => Err("--signing-key is for encrypted backups: give a --recipient too".into()),
-            (false, None) => Err("an encrypted backup is signed: give --signing-key".into()),
+            (true, Some(_)) => {
+                Err("--signing-key requires --recipient: only encrypted backups are signed".into())
+            }
+            (false, None) => Err("--recipient requires --signing-key: encrypted backups are signed".into()),
             (false, Some(path)) => Envelope::read(&recipients, path).map(Some),
         }
     }
@@ -83,11 +85,11 @@ impl BackupArgs {
 /// What an encrypted backup is read with.
 #[derive(Debug, Args)]
 pub(super) struct OpeningArgs {
-    /// A file that holds the identity that the backup is encrypted to
+    /// The file of the identity that decrypts the backup
     #[arg(long, env = "CONCORD_BACKUP_IDENTITY_FILE", value_name = "FILE")]
     identity: Option<PathBuf>,
-    /// The public key of who may have signed the backup; repeat for several. With one, a backup that nobody signed is
-    /// refused
+    /// The public key of a trusted signer; repeatable. If given, unsigned backups and those of other signers are
+    /// rejected
     #[arg(long, env = "CONCORD_BACKUP_SIGNERS", value_delimiter = ',', value_name = "KEY")]
     signer: Vec<String>,
 }
@@ -114,13 +116,13 @@ pub(super) struct RestoreArgs {
     /// The backup file
     #[arg(long, value_name = "FILE")]
     from: PathBuf,
-    /// The data directory to create; it must be empty or absent
+    /// The data directory to create; it must be empty or missing
     #[arg(long, env = "CONCORD_DATA_DIR", value_name = "DIR")]
     data_dir: PathBuf,
-    /// The node that will serve the data
+    /// The node that will serve the data: ID=CLIENT_ADDRESS@PEER_ADDRESS
     #[arg(long, value_parser = parse_member, value_name = "ID=API@PEER")]
     member: Member,
-    /// A file of data keys: the data directory is encrypted under the first one
+    /// Encrypt the data directory with the first key of this file
     #[arg(long, env = "CONCORD_DATA_KEY_FILE", value_name = "FILE")]
     data_key_file: Option<PathBuf>,
     #[command(flatten)]
@@ -156,8 +158,8 @@ pub(super) fn restore(args: RestoreArgs) -> Result<(), Failure> {
 /// How long a download may take: a terabyte at 100 MB/s.
 const DOWNLOAD_TIMEOUT: Duration = Duration::from_secs(3 * 60 * 60);
 
-/// Whoever is named in the settings of the node can read what it hands out, and nobody else could read it any more.
-const ENCRYPTED_BY_THE_NODE: &str = "this node encrypts backups itself: leave out --recipient and --signing-key, or unset CONCORD_BACKUP_RECIPIENTS";
+/// A second encryption would hide the backup from the recipients in the node's settings.
+const ENCRYPTED_BY_THE_NODE: &str = "this node encrypts backups itself: omit --recipient and --signing-key, and unset CONCORD_BACKUP_RECIPIENTS";
 
 /// Downloads a backup of the whole cluster from a node and verifies it. With an envelope it is encrypted before it
 /// reaches the disk. One that the node has encrypted is stored as it comes, and verified with `opening`.
@@ -172,8 +174,8 @@ async fn fetch(
 ) -> Result<Value, Failure> {
     let failed = |error: io::Error| format!("{}: {error}", to.display());
     let partial = partial_path(to);
-    // What an interrupted backup left is removed, and what somebody else puts there is not written to: a new file is
-    // made, or none.
+    // The rest of an interrupted backup is removed. A file that another process puts there is not overwritten: the new
+    // file must not exist.
     match fs::remove_file(&partial) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error).into()),
         _ => {}
@@ -240,7 +242,7 @@ fn counted(
     Ok(())
 }
 
-/// What a backup holds, after all of it was verified; or who signed it, if it is encrypted and there is no identity.
+/// The contents of a verified backup; or only its signer, if it is encrypted and there is no identity.
 fn shown(input: &Input) -> Result<Value, String> {
     let signer = input.signer().map_err(|error| error.to_string())?;
     let mut shown = if input.is_readable() {

@@ -1,9 +1,9 @@
-//! `concord bench`: how many reads and writes a cluster takes from this machine, and how long they take.
+//! `concord bench`: measures throughput and latency of reads and writes from this machine.
 //!
-//! It makes a definition of its own with configs, reads and writes those as many clients at once, and deletes the
-//! definition at the end. It measures the cluster together with the way to it; `scripts/bench.sh` compares.
+//! It creates a definition with configs, reads and writes them with concurrent clients, and deletes the definition at the
+//! end. The result includes the network between this machine and the cluster; `scripts/bench.sh` compares with etcd.
 //!
-//! **Invariant:** it touches nothing but the definition that it has made, whose key nobody else has.
+//! **Invariant:** it changes only the definition that it has created, under a unique key.
 
 use std::time::Duration;
 
@@ -19,9 +19,9 @@ use super::{
     progress::Progress,
 };
 
-/// The configs of a batch.
+/// Configs per batch.
 const BATCH: usize = 500;
-/// How often the bar moves.
+/// How often the progress bar is updated.
 const TICK: Duration = Duration::from_millis(250);
 const COLUMNS: Columns = Columns {
     name: "operation",
@@ -43,22 +43,22 @@ pub(super) struct BenchArgs {
     node: NodeArgs,
     #[command(flatten)]
     tries: TryArgs,
-    /// For how many seconds
+    /// Duration, in seconds
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400), value_name = "S")]
     seconds: u64,
-    /// How many requests are under way at once
+    /// Number of concurrent requests
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=4096), value_name = "N")]
     clients: u16,
-    /// How many configs there are
+    /// Number of configs
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000), value_name = "N")]
     configs: u32,
-    /// How many of a hundred requests are reads
+    /// Percentage of requests that are reads
     #[arg(long, default_value_t = 80, value_parser = clap::value_parser!(u8).range(0..=100), value_name = "PERCENT")]
     reads: u8,
-    /// How many bytes of text a config has
+    /// Size of each config's text, in bytes
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(0..=900_000), value_name = "BYTES")]
     size: u32,
-    /// Read what one node has applied, without asking the others
+    /// Read with `consistency=local`
     #[arg(long)]
     local: bool,
 }
@@ -78,14 +78,14 @@ pub(super) fn run(args: &BenchArgs) -> Result<(), Failure> {
         let delete = Operation::DeleteDefinition { definition: key.clone(), restrict: false, if_match: None };
         let deleted = client.send(Request::operation(&delete)).await;
         if let Err(error) = &deleted {
-            say(format_args!("definition {key} stays: {error}"));
+            say(format_args!("definition {key} could not be deleted: {error}"));
         }
         let results = measured?;
         deleted?;
         let failed = results.iter().any(|result| result["failed"] != 0);
         print_columns(&args.node.format.or_table(), &json!({ "results": results }), &COLUMNS)?;
         if failed {
-            Err(Failure::Partial("some requests failed: -o wide shows the first".into()))
+            Err(Failure::Partial("some requests failed: -o wide shows the first error".into()))
         } else {
             Ok(())
         }
@@ -93,7 +93,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<(), Failure> {
 }
 
 async fn load_and_measure(client: &Client, args: &BenchArgs, key: &str) -> Result<Vec<Value>, Failure> {
-    let rest = format!("definition {key} stays: delete it");
+    let rest = format!("definition {key} still exists: delete it");
     let text = "x".repeat(args.size as usize);
     let configs = args.configs as usize;
     let progress = Progress::with_rest(configs, "configs", &rest);
@@ -153,7 +153,7 @@ async fn one_client(client: &Client, args: &BenchArgs, key: &str, text: &str, en
         let request = Request::operation(&operation);
         let request = if is_read && args.local { request.query("consistency", "local") } else { request };
         let begin = Instant::now();
-        // Once: a request that is sent again would hide how long it takes.
+        // A retry would distort the latency.
         let answer = client.send(request.retry(Retry::OtherNode)).await;
         let seen = if is_read { &mut reads } else { &mut writes };
         match answer {

@@ -1,9 +1,9 @@
-//! `concord cert`: an authority of one's own for a cluster, the certificates of its nodes, and what a certificate says.
+//! `concord cert`: creates a certificate authority (CA) and node certificates, and shows certificates.
 //!
-//! Keys are ECDSA on P-256, which every client knows. The authority may sign certificates of nodes and no other
-//! authority. A node's certificate is good for both ends of a connection: a node is called, and calls.
+//! Keys are ECDSA on P-256, which every client supports. The CA may sign node certificates and no other CA. A node
+//! certificate is valid for both ends of a connection, because nodes are servers and clients.
 //!
-//! **Invariants:** nothing is overwritten. A key is readable by its owner only from the moment its file exists.
+//! **Invariants:** nothing is overwritten. Only the owner can read a key file, from the moment it exists.
 
 use std::{
     fs::{self, File},
@@ -34,21 +34,21 @@ use crate::{
     service,
 };
 
-/// The files of an authority in its directory.
+/// The name of a CA's files.
 const AUTHORITY: &str = "ca";
-/// How long before now a certificate begins: the clocks of the nodes differ.
+/// How long before now a certificate becomes valid: the clocks of the nodes differ.
 const EARLIER: Duration = Duration::hours(1);
-/// Longest time of a certificate, in days: a hundred years, and far from what the format of dates can't hold.
+/// Maximum validity, in days: a hundred years, far within the range of dates.
 const DAYS_MAX: u32 = 36_500;
 
-/// What is made or shown.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub(super) enum CertCommand {
-    /// Make the authority of a cluster: ca.pem, which every node has, and ca.key, which no node needs
+    /// Create a certificate authority (CA): ca.pem for every node, and ca.key to sign certificates with
     Ca(AuthorityArgs),
-    /// Make the certificate of a node: node-ID.pem and node-ID.key
+    /// Create a node's certificate: node-ID.pem and node-ID.key
     Node(NodeCertificateArgs),
-    /// Show what certificates say: whose, until when, serial and fingerprint
+    /// Show certificates: subject, expiry, serial number and fingerprint
     Show {
         /// A file of certificates in PEM
         #[arg(required = true)]
@@ -58,7 +58,7 @@ pub(super) enum CertCommand {
     },
 }
 
-/// What a certificate says.
+/// The columns of certificates.
 pub(super) const COLUMNS: Columns = Columns {
     name: "file",
     narrow: &[("FILE", "/file"), ("SUBJECT", "/subject"), ("ENDS", "/ends"), ("DAYS LEFT", "/days_left")],
@@ -78,13 +78,13 @@ impl CertCommand {
 
 #[derive(Debug, Args)]
 pub(super) struct AuthorityArgs {
-    /// The name of the cluster in its certificates, as a host has one
+    /// The name of the cluster in its certificates, in the form of a host name
     #[arg(long, default_value = "concord", value_name = "NAME")]
     pub(super) cluster: String,
     /// The directory for ca.pem and ca.key
     #[arg(long, default_value = ".", value_name = "DIR")]
     pub(super) out: PathBuf,
-    /// For how many days it is good
+    /// Validity, in days
     #[arg(long, default_value_t = 3650, value_parser = days(), value_name = "N")]
     pub(super) days: u32,
     #[command(flatten)]
@@ -96,17 +96,17 @@ pub(super) struct NodeCertificateArgs {
     /// The id of the node
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) id: NodeId,
-    /// The directory of the authority
+    /// The directory of the CA
     #[arg(long, default_value = ".", value_name = "DIR")]
     pub(super) ca: PathBuf,
     /// The directory for the certificate and its key
     #[arg(long, default_value = ".", value_name = "DIR")]
     pub(super) out: PathBuf,
-    /// A host name or IP address by which callers reach the node; repeat for each. The certificate is then good for the
-    /// listener for callers, too
+    /// A host name or IP address by which clients reach the node; repeatable. The certificate is then also valid for the
+    /// client listener
     #[arg(long = "host", value_name = "HOST")]
     pub(super) hosts: Vec<String>,
-    /// For how many days it is good
+    /// Validity, in days
     #[arg(long, default_value_t = 365, value_parser = days(), value_name = "N")]
     pub(super) days: u32,
     #[command(flatten)]
@@ -129,7 +129,7 @@ pub(super) fn run(command: CertCommand) -> Result<Value, String> {
     }
 }
 
-/// Makes an authority and the certificates of the nodes from 1 on, all good for these hosts.
+/// Creates a CA and the certificates of the nodes from 1 on, all valid for these hosts.
 ///
 /// # Errors
 /// When a file is there already or can't be written.
@@ -159,7 +159,7 @@ fn node(args: &NodeCertificateArgs) -> Result<Value, String> {
     let (certificate_file, key_file) = names(&args.ca, AUTHORITY);
     let authorities = files::read_certificates(&certificate_file)?;
     let [authority] = authorities.as_slice() else {
-        return Err(format!("{} holds more than one certificate", certificate_file.display()));
+        return Err(format!("{} contains more than one certificate", certificate_file.display()));
     };
     // The key must be that of the certificate.
     files::read_certified_key(&certificate_file, &key_file)?;
@@ -174,7 +174,9 @@ fn node(args: &NodeCertificateArgs) -> Result<Value, String> {
     let mut params = params(&name.to_string(), args.days)?;
     for host in &args.hosts {
         if NodeName::parse(host).is_some() {
-            return Err(format!("`{host}` is the name of a node, not of a host"));
+            return Err(format!(
+                "`{host}` is the name of a node in the cluster's certificates, not a host name"
+            ));
         }
         params.subject_alt_names.push(match host.parse::<IpAddr>() {
             Ok(address) => rcgen::SanType::IpAddress(address),
@@ -212,14 +214,14 @@ fn names(directory: &Path, name: &str) -> (PathBuf, PathBuf) {
     (directory.join(format!("{name}.pem")), directory.join(format!("{name}.key")))
 }
 
-/// Writes a certificate and its key, and says what was written.
+/// Writes a certificate and its key, and returns their description.
 fn write(directory: &Path, name: &str, pem: &str, key: &KeyPair) -> Result<Value, String> {
     fs::create_dir_all(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
     let (certificate_file, key_file) = names(directory, name);
-    // Neither is written when one is there: they would not fit together.
+    // If one exists, neither is written: they would not match.
     for path in [&certificate_file, &key_file] {
         if path.try_exists().map_err(|error| format!("{}: {error}", path.display()))? {
-            return Err(format!("{} is there already", path.display()));
+            return Err(format!("{} already exists", path.display()));
         }
     }
     create(&key_file, 0o600, &key.serialize_pem())?;
@@ -312,8 +314,8 @@ mod tests {
         assert_eq!(open(3).unwrap().certificates().len(), 2);
         assert!(open(4).unwrap_err().contains("and this is node 4"));
         let text = node(&node_args(3, directory.path(), &[])).unwrap_err();
-        assert!(text.contains("there already"), "{text}");
-        assert!(made(directory.path(), "b").unwrap_err().contains("there already"));
+        assert!(text.contains("already exists"), "{text}");
+        assert!(made(directory.path(), "b").unwrap_err().contains("already exists"));
         let listed = show(&[path("ca.pem"), path("node-3.pem")]).unwrap();
         assert_eq!(listed.as_array().unwrap().len(), 2);
     }
@@ -323,7 +325,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         assert!(made(directory.path(), "Not A Name").is_err());
         made(directory.path(), "a").unwrap();
-        assert!(node(&node_args(1, directory.path(), &["node-2.a"])).unwrap_err().contains("of a node"));
+        assert!(node(&node_args(1, directory.path(), &["node-2.a"])).unwrap_err().contains("name of a node"));
         assert!(node(&node_args(1, &directory.path().join("none"), &[])).is_err());
         assert!(show(&[directory.path().join("ca.key")]).unwrap_err().contains("no certificate"));
     }

@@ -1,6 +1,6 @@
-//! `concord cluster`: the cluster on one screen, and what happens to it.
+//! `concord cluster`: the status of all members, and changes of it.
 //!
-//! **Invariant:** what a node does not answer is shown as not answered; nothing is guessed from another node.
+//! **Invariant:** a node that does not respond is shown as such; nothing about it is guessed from another node.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use super::{
 };
 
 const CLUSTER: &str = "/api/v1/cluster";
-/// How long one member may take to answer.
+/// Time limit for each member.
 const MEMBER_TIMEOUT: Duration = Duration::from_secs(5);
 const COLUMNS: Columns = Columns {
     name: "id",
@@ -42,11 +42,11 @@ const COLUMNS: Columns = Columns {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ClusterCommand {
-    /// Show the members, the leader and what is wrong; the exit code is 1 when a member does not answer
+    /// Show the members, the leader and alarms; exits 1 if a member does not respond
     Status(StatusArgs),
-    /// Show a line whenever the leader changes, or a member stops answering or answers again
+    /// Print a line when the leader changes, or a member stops or resumes responding
     Watch(WatchArgs),
-    /// Form a cluster of running nodes that belong to none
+    /// Bootstrap a cluster from running nodes
     Init(InitArgs),
     #[command(flatten)]
     Member(MemberCommand),
@@ -68,10 +68,10 @@ pub(super) struct WatchArgs {
     node: NodeArgs,
     #[command(flatten)]
     tries: TryArgs,
-    /// How often the members are asked, in milliseconds
+    /// Polling interval, in milliseconds
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(100..=60_000), value_name = "MS")]
     every_ms: u64,
-    /// End after so many lines
+    /// Exit after this many lines
     #[arg(long, value_name = "N")]
     count: Option<usize>,
 }
@@ -97,7 +97,7 @@ pub(super) fn run(command: ClusterCommand) -> Result<(), Failure> {
     }
 }
 
-/// What one node says of the cluster, and what each member says of itself, or why it says nothing.
+/// The cluster as one node reports it, and each member's own report or error.
 async fn ask_members(
     client: &Client,
     options: &Options,
@@ -106,7 +106,7 @@ async fn ask_members(
     let scheme = if client.urls()[0].starts_with("https://") { "https" } else { "http" };
     let ask = async |member: &Value| {
         let url = format!("{scheme}://{}", cell(&member["api_addr"]));
-        // What is asked is shown once, not for each member.
+        // --verbose shows the request once, not for each member.
         let one = Client::new(Options { urls: vec![url], trace: None, ..options.clone() });
         let request = Request::get(CLUSTER).retry(Retry::OtherNode).timeout(MEMBER_TIMEOUT);
         let answer = match one {
@@ -116,15 +116,15 @@ async fn ask_members(
         (member.clone(), answer.map_err(|error| error.to_string()))
     };
     let members = seen["members"].as_array().cloned().unwrap_or_default();
-    // All at once: a member that hangs may not hold up the screen for each of the others.
+    // Concurrently: a member that hangs must not delay the others.
     let members = join_all(members.iter().map(ask)).await;
     Ok((seen, members))
 }
 
-/// The cluster as data: the members with what they answered.
+/// The status of the cluster as data.
 fn screen(seen: &Value, members: &[(Value, Result<Value, String>)]) -> Value {
     let answers = || members.iter().filter_map(|(_, own)| own.as_ref().ok());
-    // The leader knows how far the others are. Of two that take themselves for it the later one is.
+    // The leader knows the lag of the others. If two members claim to lead, the one with the later term does.
     let leader = answers()
         .filter(|own| own["leader_id"] == own["node_id"] && !own["node_id"].is_null())
         .max_by_key(|own| own["term"].as_u64());
@@ -167,7 +167,7 @@ async fn status(client: &Client, options: &Options, format: &Format) -> Result<(
         line("")?;
         for (member, own) in &members {
             if let Err(error) = own {
-                line(printable(&format!("node {} does not answer: {error}", member["id"])))?;
+                line(printable(&format!("node {} does not respond: {error}", member["id"])))?;
             }
         }
         let alarms = data["alarms"].as_array().into_iter().flatten();
@@ -185,7 +185,7 @@ async fn status(client: &Client, options: &Options, format: &Format) -> Result<(
     }
 }
 
-/// The alarms of all nodes, each once.
+/// The alarms of all nodes without duplicates.
 fn alarms(seen: &Value, members: &[(Value, Result<Value, String>)]) -> Vec<Value> {
     let mut alarms: Vec<Value> = Vec::new();
     for own in members.iter().filter_map(|(_, own)| own.as_ref().ok()).chain([seen]) {
@@ -230,7 +230,7 @@ async fn watch(client: &Client, options: &Options, args: &WatchArgs) -> Result<(
     }
 }
 
-/// What has changed between two looks; at the first one, how everything is.
+/// The changes between two polls; the first poll reports the current state.
 fn events(last: &Value, now: &Value) -> Vec<Value> {
     let mut events = Vec::new();
     let mut add = |id: &Value, event: &str, text: String| {
@@ -250,8 +250,8 @@ fn events(last: &Value, now: &Value) -> Vec<Value> {
         match (before, *answers == true) {
             (Some(before), _) if before == answers => {}
             (None, true) => {}
-            (_, true) => add(id, "back", format!("node {id} answers again")),
-            (_, false) => add(id, "lost", format!("node {id} does not answer")),
+            (_, true) => add(id, "back", format!("node {id} responds again")),
+            (_, false) => add(id, "lost", format!("node {id} does not respond")),
         }
     }
     events
@@ -296,12 +296,12 @@ mod tests {
             events(last, now).iter().map(|event| cell(&event["text"])).collect()
         };
         let first = look(json!(1), 4, &[true, true, false]);
-        assert_eq!(told(&Value::Null, &first), ["leader node 1 (term 4)", "node 3 does not answer"]);
+        assert_eq!(told(&Value::Null, &first), ["leader node 1 (term 4)", "node 3 does not respond"]);
         assert_eq!(told(&first, &first), [""; 0]);
         let second = look(Value::Null, 5, &[false, true, true]);
         assert_eq!(
             told(&first, &second),
-            ["no leader (term 5)", "node 1 does not answer", "node 3 answers again"]
+            ["no leader (term 5)", "node 1 does not respond", "node 3 responds again"]
         );
         assert_eq!(told(&second, &look(json!(2), 5, &[false, true, true])), ["leader node 2 (term 5)"]);
     }

@@ -27,15 +27,15 @@ pub(super) struct Target {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ConfigCommand {
-    /// Show configs
+    /// List configs, or show one
     Get(GetArgs),
     /// Create a config
     Create(CreateArgs),
-    /// Create or change definitions and configs, as files have them
+    /// Create or update definitions and configs from files (the same as `concord apply`)
     Apply(ApplyArgs),
-    /// Compare a config at two revisions, or files with the cluster; the exit code is 1 when they differ
+    /// Compare a config at two revisions, or files with the cluster; exits 1 if they differ
     Diff(ConfigDiffArgs),
-    /// Change a config in an editor
+    /// Edit a config in an editor
     Edit(EditArgs),
     /// Replace the data of a config
     Put(PutArgs),
@@ -45,11 +45,11 @@ pub(super) enum ConfigCommand {
     Delete(DeleteArgs),
     /// Show the changes of a config, newest first
     History(HistoryArgs),
-    /// Bring back what a config was at a revision, as a new change
+    /// Restore the data that a config had at a revision, as a new change
     Rollback(RollbackArgs),
-    /// Check data without storing them; the exit code is 5 when they are invalid
+    /// Validate data without storing them; exits 5 if they are invalid
     Validate(ValidateArgs),
-    /// Show changes as they happen
+    /// Print changes as they happen
     Watch(WatchArgs),
 }
 

@@ -20,27 +20,26 @@ pub(super) struct GetArgs {
     node: NodeArgs,
     #[command(flatten)]
     tries: TryArgs,
-    /// The key of the definition; the beginning of keys and `*` lists the configs of all definitions whose keys begin so
+    /// The key of the definition; `PREFIX*` lists the configs of all definitions with this key prefix
     definition: String,
-    /// The key of one config; without it all are listed
+    /// The key of one config; without it, all configs are listed
     key: Option<String>,
-    /// As it was at this revision
+    /// Read at this revision
     #[arg(long, value_name = "REVISION")]
     revision: Option<u64>,
-    /// Only configs for which this holds, as in `plan=pro`, `quota.requests[gte]=500` or `labels.team=search`; repeat
-    /// for more
+    /// Only configs that match, as in `plan=pro`, `quota.requests[gte]=500` or `labels.team=search`; repeatable
     #[arg(long = "filter", value_name = "FILTER", conflicts_with = "key")]
     filters: Vec<String>,
     /// Only configs whose key contains this text
     #[arg(long, value_name = "TEXT", conflicts_with = "key")]
     search: Option<String>,
-    /// The order: `config_key`, `created_at`, `modified_at` or an indexed path
+    /// Sort by `config_key`, `created_at`, `modified_at` or an indexed path
     #[arg(long, default_value = "config_key", value_name = "PATH", conflicts_with = "key")]
     sort_by: String,
-    /// From the greatest to the least
+    /// Sort in descending order
     #[arg(long, conflicts_with = "key")]
     descending: bool,
-    /// At most so many
+    /// Maximum number of configs
     #[arg(long, value_name = "N", conflicts_with = "key")]
     limit: Option<usize>,
     #[command(flatten)]
@@ -56,7 +55,7 @@ pub(super) struct HistoryArgs {
     target: Target,
     #[command(flatten)]
     freshness: FreshnessArgs,
-    /// At most so many changes
+    /// Maximum number of changes
     #[arg(long, default_value_t = 20, value_name = "N")]
     limit: usize,
 }
@@ -64,7 +63,7 @@ pub(super) struct HistoryArgs {
 /// The two sides of a filter: its path with the operator, and its value.
 pub(super) fn pair(filter: &str) -> Result<(&str, &str), Failure> {
     let wrong = || {
-        let text = format!("`{filter}` is no filter: expected PATH=VALUE or PATH[OPERATOR]=VALUE");
+        let text = format!("invalid filter `{filter}`: expected PATH=VALUE or PATH[OPERATOR]=VALUE");
         Failure::Usage(text)
     };
     filter.split_once('=').filter(|(path, _)| !path.is_empty()).ok_or_else(wrong)
@@ -85,7 +84,7 @@ pub(super) fn get(args: &GetArgs) -> Result<(), Failure> {
     })
 }
 
-/// What a definition indexes.
+/// The indexes of a definition.
 #[derive(Debug, Default)]
 struct Indexes {
     /// The fields that are columns of a table.
@@ -125,7 +124,7 @@ impl GetArgs {
         Ok(first)
     }
 
-    /// All records of a list, or as many as are asked for, as data that can be printed.
+    /// All records of a list up to `--limit`, as data to print.
     async fn records(&self, client: &Client, first: Request) -> Result<Value, Failure> {
         let (mut pages, mut results) = (client.pages(first), Vec::new());
         let most = self.limit.unwrap_or(usize::MAX);
@@ -190,7 +189,7 @@ async fn across(client: &Client, args: &GetArgs, format: &Format) -> Result<(), 
         wide: &[("CREATED", "/created_at"), ("DATA", "/data")],
     };
     if args.key.is_some() || args.revision.is_some() {
-        let text = "the configs of several definitions can't be read with a key nor at a revision";
+        let text = "a key prefix (`*`) can't be combined with a config key or --revision";
         return Err(Failure::Usage(text.into()));
     }
     let first = args.first("/api/v1/config".into())?.query("definition", &args.definition);
@@ -231,7 +230,7 @@ fn inside<'a>(value: &'a Value, name: &str) -> Vec<&'a Value> {
     }
 }
 
-/// The names of a path. A dot and a backslash in a name stand behind a backslash; so do `*` and `[`, which stay so here.
+/// The names of a path. A backslash escapes a dot, a backslash, `*` and `[` in a name; `*` and `[` stay escaped here.
 fn segments(path: &str) -> Vec<String> {
     let (mut segments, mut last) = (Vec::new(), String::new());
     let mut characters = path.chars();

@@ -24,7 +24,7 @@ pub(super) struct DataArgs {
     /// The data, as JSON
     #[arg(long, value_name = "JSON")]
     data: Option<String>,
-    /// A file with the data, as JSON or YAML; `-` for the standard input. Of a config as files have it, its `data`
+    /// A JSON or YAML file with the data; `-` for stdin. If it holds a whole config, its `data` are used
     #[arg(short, long, value_name = "PATH")]
     file: Option<PathBuf>,
 }
@@ -34,7 +34,7 @@ impl DataArgs {
         if let Some(text) = &self.data {
             return document::read_json(text).map_err(|error| Failure::Invalid(format!("--data{error}")));
         }
-        let Some(path) = &self.file else { return Err(Failure::Usage("give --data or -f".into())) };
+        let Some(path) = &self.file else { return Err(Failure::Usage("pass --data or -f".into())) };
         let mut value = one_value(path)?;
         let is_manifest =
             ["config_definition_key", "config_key", "data"].iter().all(|name| value.get(*name).is_some());
@@ -48,7 +48,7 @@ pub(super) struct CreateArgs {
     target: Target,
     #[command(flatten)]
     data: DataArgs,
-    /// Check and answer, and store nothing
+    /// Validate and show the result, without storing anything
     #[arg(long)]
     dry_run: bool,
 }
@@ -59,13 +59,13 @@ pub(super) struct PutArgs {
     target: Target,
     #[command(flatten)]
     data: DataArgs,
-    /// Only if this is its revision
+    /// Fail unless the config has this revision
     #[arg(long, value_name = "REVISION")]
     if_match: Option<u64>,
-    /// Create it where there is none
+    /// Create the config if it does not exist
     #[arg(long)]
     upsert: bool,
-    /// Check and answer, and store nothing
+    /// Validate and show the result, without storing anything
     #[arg(long)]
     dry_run: bool,
 }
@@ -73,28 +73,28 @@ pub(super) struct PutArgs {
 /// The two forms of patches.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum PatchType {
-    /// RFC 7396: members to set, null to remove
+    /// JSON Merge Patch (RFC 7396): an object with the members to set; null removes a member
     Merge,
-    /// RFC 6902: a list of operations
+    /// JSON Patch (RFC 6902): a list of operations
     Json,
 }
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "As in: concord config patch limits acme --data '{\"quota\": {\"requests\": 2000}, \"note\": null}'"
+    after_help = "Example: concord config patch limits acme --data '{\"quota\": {\"requests\": 2000}, \"note\": null}'"
 )]
 pub(super) struct PatchArgs {
     #[command(flatten)]
     target: Target,
     #[command(flatten)]
     data: DataArgs,
-    /// The form of the patch; by default a list is `json` and an object `merge`
+    /// The type of the patch [default: `json` for a list, `merge` for an object]
     #[arg(long = "type", value_name = "TYPE")]
     form: Option<PatchType>,
-    /// Only if this is its revision
+    /// Fail unless the config has this revision
     #[arg(long, value_name = "REVISION")]
     if_match: Option<u64>,
-    /// Check and answer, and store nothing
+    /// Validate and show the result, without storing anything
     #[arg(long)]
     dry_run: bool,
 }
@@ -103,10 +103,10 @@ pub(super) struct PatchArgs {
 pub(super) struct DeleteArgs {
     #[command(flatten)]
     target: Target,
-    /// Only if this is its revision
+    /// Fail unless the config has this revision
     #[arg(long, value_name = "REVISION")]
     if_match: Option<u64>,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     yes: bool,
 }
@@ -115,13 +115,13 @@ pub(super) struct DeleteArgs {
 pub(super) struct RollbackArgs {
     #[command(flatten)]
     target: Target,
-    /// The revision to bring back
+    /// The revision to restore
     #[arg(long, value_name = "REVISION")]
     to: u64,
-    /// Only if this is its revision now
+    /// Fail unless the config has this revision now
     #[arg(long, value_name = "REVISION")]
     if_match: Option<u64>,
-    /// Check and answer, and store nothing
+    /// Validate and show the result, without storing anything
     #[arg(long)]
     dry_run: bool,
 }
@@ -134,13 +134,13 @@ pub(super) struct ValidateArgs {
     tries: TryArgs,
     /// The key of the definition
     definition: String,
-    /// The config that the data are for, if they are for one: its unique values are its own
+    /// The key of the config that the data belong to, so that its own unique values are no conflict
     key: Option<String>,
     #[command(flatten)]
     data: DataArgs,
 }
 
-/// Sends a write of one config and says what was done.
+/// Sends a write of one config and reports the result.
 fn write(target: &Target, request: Request, done: &str, is_dry_run: bool) -> Result<(), Failure> {
     with_cluster(&target.node, &target.tries, async |client| {
         if !is_dry_run {
@@ -164,7 +164,7 @@ impl Target {
         Operation::PutConfig { definition, key, data, mode }
     }
 
-    /// Says what was done with the config: in words, or as a record.
+    /// Reports the result of a write: as a sentence, or as a record.
     pub(super) fn print(
         &self,
         done: &str,
@@ -254,7 +254,7 @@ pub(super) fn validate(args: &ValidateArgs) -> Result<(), Failure> {
             },
             None => false,
         };
-        // Nothing is stored, so any key that nobody has will do.
+        // Nothing is stored, so any unused key will do.
         let key = args.key.clone().unwrap_or_else(|| format!("validate-{}", uuid::Uuid::now_v7()));
         let operation = if exists {
             Operation::PutConfig { definition, key, data, mode: PutMode::Replace }

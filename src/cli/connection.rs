@@ -1,8 +1,7 @@
-//! How the command line reaches a cluster: nodes, key and certificates of the options, of the environment or of a
+//! How the command line connects to a cluster: node URLs, access key and certificates from options, environment or a
 //! context.
 //!
-//! **Invariants:** a context is taken whole, or not at all: its key goes to no node that it does not name. The key is
-//! written nowhere.
+//! **Invariants:** the access key of a context is sent only to the nodes of that context. The key is written nowhere.
 
 use std::{io::Write as _, path::PathBuf, time::Duration};
 
@@ -20,21 +19,21 @@ use super::{
 };
 use crate::settings::KeyArgs;
 
-/// Where a node of this machine is, if nothing else is said.
+/// The default URL: the first node of a local cluster.
 const DEFAULT_URL: &str = "http://127.0.0.1:8101";
-/// How long a request of an administrator may take; the formation of a cluster waits for its first leader.
+/// Time limit of an operator's request; bootstrapping a cluster waits for the first leader.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How the command line proves itself and the node over TLS.
+/// TLS options of a client.
 #[derive(Debug, Args)]
 pub(super) struct ClientTls {
-    /// The authority of the node's certificate, in PEM; by default those that this machine trusts
+    /// CA certificates to verify the nodes with, in PEM [default: the CAs that this machine trusts]
     #[arg(long, env = "CONCORD_CA_FILE", value_name = "FILE")]
     cacert: Option<PathBuf>,
-    /// A certificate to show to the node, in PEM
+    /// Client certificate, in PEM
     #[arg(long, env = "CONCORD_CLIENT_CERT_FILE", requires = "key_of_cert", value_name = "FILE")]
     cert: Option<PathBuf>,
-    /// Its key, in PEM
+    /// Private key of the client certificate, in PEM
     #[arg(
         id = "key_of_cert",
         long = "key",
@@ -45,60 +44,61 @@ pub(super) struct ClientTls {
     key: Option<PathBuf>,
 }
 
-/// Which cluster, and with which key.
+/// The cluster and the access key.
 #[derive(Debug, Args)]
 pub(super) struct NodeArgs {
-    /// The URL of a node, or of several with commas between them: another is asked where one can't be reached.
-    /// By default that of the context, or else `http://127.0.0.1:8101`
+    #[command(flatten)]
+    pub(super) format: OutputArgs,
+    /// Print data and errors only, no summaries and no progress
+    #[arg(short, long)]
+    quiet: bool,
+    /// Print each request as a curl command, without the access key
+    #[arg(short, long)]
+    verbose: bool,
+    /// Request id for the logs and the audit log [default: a new one for each request]
+    #[arg(long, value_name = "ID")]
+    request_id: Option<String>,
+    /// Node URLs, comma-separated; if one is unreachable, the next is tried [default: the context's, or else
+    /// `http://127.0.0.1:8101`]
     #[arg(long, env = "CONCORD_URL", value_delimiter = ',', value_name = "URL")]
     url: Vec<String>,
-    /// The context to use, as `concord context list` names it
+    /// The context to use; `concord context list` shows the names
     #[arg(long, env = "CONCORD_CONTEXT", value_name = "NAME")]
     context: Option<String>,
     #[command(flatten)]
     key: KeyArgs,
     #[command(flatten)]
     tls: ClientTls,
-    /// Show each request as the command of curl that sends the same, without the key
-    #[arg(short, long)]
-    verbose: bool,
-    /// Print the data and failures, and nothing else: no summaries, no progress
-    #[arg(short, long)]
-    quiet: bool,
-    /// The id of the requests, in logs and in the audit log; a new one for each without it
-    #[arg(long, value_name = "ID")]
-    request_id: Option<String>,
-    #[command(flatten)]
-    pub(super) format: OutputArgs,
 }
 
-/// How often and how long a request is tried, and why a change is made.
+/// The time limit of requests, and the reason for a change.
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct TryArgs {
-    /// How long a request may take with all its attempts, in seconds
+    /// Time limit of a request with all its retries, in seconds
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400), value_name = "S")]
     timeout_s: u64,
-    /// Why the change is made, for its history
+    /// Reason for the change, stored in the history
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }
 
-/// How fresh the answer to a read must be, as docs/guides/freshness.md has it.
+/// How fresh a read must be; see docs/guides/freshness.md.
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct FreshnessArgs {
-    /// linearizable: every write that was acknowledged before is seen. lease: the same, if clocks run evenly.
-    /// local: what the node that answers has applied, without the others [default: linearizable]
+    /// Read consistency. linearizable: sees every write acknowledged before the read. lease: the same without
+    /// asking a quorum, if clock drift is bounded. local: what the receiving node has applied, which may be stale
+    /// [default: linearizable]
     #[arg(long, value_enum, hide_possible_values = true, value_name = "LEVEL")]
     consistency: Option<Consistency>,
-    /// With `--consistency local`: a node whose state is older than this asks the others, too
+    /// With `--consistency local`: if the node's state is older than this, it asks the others
     #[arg(long, value_name = "MS")]
     max_staleness_ms: Option<u64>,
-    /// Only of a state that has this revision
+    /// Wait until the node has applied this revision
     #[arg(long, value_name = "REVISION")]
     min_revision: Option<u64>,
 }
 
-/// The levels of the interface.
+/// The consistency levels of the API.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum Consistency {
     Linearizable,
@@ -107,12 +107,12 @@ enum Consistency {
 }
 
 impl FreshnessArgs {
-    /// What a node has applied, without the others.
+    /// Reads what the receiving node has applied.
     pub(super) fn local() -> Self {
         Self { consistency: Some(Consistency::Local), ..Self::default() }
     }
 
-    /// The read with what is asked for. Whether the levels go together is for the node to say.
+    /// Adds the options to a read. The node checks whether they can be combined.
     pub(super) fn on(&self, request: Request) -> Request {
         let level = self.consistency.map(|level| match level {
             Consistency::Linearizable => "linearizable",
@@ -128,33 +128,33 @@ impl FreshnessArgs {
     }
 }
 
-/// What to do where no key is known.
-const NO_KEY: &str = "set CONCORD_API_KEY or CONCORD_API_KEY_FILE, or name a cluster with its key: \
+/// The hint if there is no access key.
+const NO_KEY: &str = "set CONCORD_API_KEY or CONCORD_API_KEY_FILE, or save the cluster with its key as a context: \
                       `concord context set NAME --url URL --api-key-file FILE`";
 
 impl NodeArgs {
-    /// The options of a client.
+    /// The client options.
     pub(super) fn options(&self, tries: &TryArgs) -> Result<Options, Failure> {
         let (context, has_key) = (self.context()?, self.has_key());
         let given = self.given_urls();
         let key = match &context {
             Some(context) if !has_key && given.iter().any(|url| !context.urls.contains(url)) => {
-                let text = "the key of a context is for its own nodes: give --url or the context, or a key with them";
+                let text = "--url names a node outside the context, so the context's key is not sent: drop one of them, or pass --api-key-file";
                 return Err(Failure::Usage(text.into()));
             }
             Some(context) if !has_key => context.read_key().map_err(Failure::Usage)?,
             None if !has_key => {
                 let known =
                     if given.is_empty() { None } else { Contexts::read().map_err(Failure::Usage)?.current };
-                let unused = known.map(|name| format!("with --url the key of a context is sent only where --context names it, as in `--context {name}`; or ")).unwrap_or_default();
-                return Err(Failure::Usage(format!("no access key is given\nhint: {unused}{NO_KEY}")));
+                let unused = known.map(|name| format!("with --url, the key of a context is sent only if --context names it, as in `--context {name}`; or ")).unwrap_or_default();
+                return Err(Failure::Usage(format!("no access key\nhint: {unused}{NO_KEY}")));
             }
             _ => self.key.read().map_err(Failure::Usage)?.expose().to_owned(),
         };
         Ok(self.options_with(tries, context, key))
     }
 
-    /// The options of a client that asks what needs no key.
+    /// The client options for requests that need no access key.
     pub(super) fn options_without_key(&self, tries: &TryArgs) -> Result<Options, Failure> {
         Ok(self.options_with(tries, self.context()?, String::new()))
     }
@@ -193,16 +193,16 @@ impl NodeArgs {
         }
     }
 
-    /// Refuses more than one node, for what each has of its own.
+    /// Fails if there is more than one node: each has its own audit log.
     pub(super) fn require_one_node(&self) -> Result<(), Failure> {
         let urls = self.options(&TryArgs::default())?.urls;
         if urls.len() > 1 {
-            // With --url alone the key of a context is not sent.
+            // With --url alone, the key of a context is not sent.
             let current =
                 if self.has_key() { None } else { Contexts::read().map_err(Failure::Usage)?.current };
             let named = self.context.clone().filter(|name| !name.is_empty() && !self.has_key()).or(current);
             let with = named.map(|name| format!("--context {name} ")).unwrap_or_default();
-            let text = format!("each node has an audit log of its own: name one with {with}--url, of");
+            let text = format!("each node has its own audit log: choose one with {with}--url, of");
             return Err(Failure::Usage(format!("{text} {}", urls.join(", "))));
         }
         Ok(())
@@ -225,11 +225,11 @@ impl NodeArgs {
 }
 
 fn trace(line: &str) {
-    // A failure to print has nowhere to be reported.
+    // There is nowhere to report a failure to print.
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// Runs an action to its end.
+/// Runs an async action.
 pub(super) fn run_async<T>(action: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime =
@@ -237,7 +237,7 @@ pub(super) fn run_async<T>(action: impl Future<Output = Result<T, Failure>>) -> 
     runtime.block_on(action)
 }
 
-/// Connects to a cluster for an action whose requests are sent again where that is safe.
+/// Runs an action with a client that retries where that is safe.
 pub(super) fn with_cluster<T>(
     node: &NodeArgs,
     tries: &TryArgs,
@@ -251,12 +251,12 @@ pub(super) fn with_cluster<T>(
     run_async(action(client))
 }
 
-/// How long an administrator's requests may take.
+/// The time limit of operator requests.
 pub(super) fn tries_of_operator() -> TryArgs {
     TryArgs { timeout_s: REQUEST_TIMEOUT.as_secs(), reason: None }
 }
 
-/// Connects to a cluster for an administrator's action.
+/// Runs an operator's action with a client.
 pub(super) fn run_with_client<T>(
     node: &NodeArgs,
     action: impl AsyncFnOnce(Client) -> Result<T, Failure>,
@@ -264,11 +264,11 @@ pub(super) fn run_with_client<T>(
     with_cluster(node, &tries_of_operator(), action)
 }
 
-/// Sends an administrator's request and returns the `data` of the answer. It is sent to another node only if one can't
-/// be reached, so that the operator sees what went wrong.
+/// Sends an operator's request and returns the `data` of the response. The next node is tried only if one is
+/// unreachable, so that the operator sees what went wrong.
 ///
 /// # Errors
-/// When no node can be reached, or one refuses.
+/// When no node is reachable, or one rejects the request.
 pub(super) async fn ask(
     client: &Client,
     method: Method,

@@ -1,6 +1,6 @@
-//! Contexts: clusters by name, in a file of the user's.
+//! Contexts: named clusters, in a file of the user.
 //!
-//! **Invariants:** the file is readable by its owner only from the moment it exists. A change replaces it as a whole.
+//! **Invariants:** only the owner can read the file, from the moment it exists. A change replaces it atomically.
 
 use std::{
     collections::BTreeMap,
@@ -26,18 +26,18 @@ pub(super) enum ContextCommand {
         #[command(flatten)]
         format: OutputArgs,
     },
-    /// Use a context from now on
+    /// Make a context the current one
     Use {
-        /// Its name
+        /// The name of the context
         name: String,
     },
     /// Create or replace a context
     Set(SetArgs),
     /// Delete a context
     Delete {
-        /// Its name
+        /// The name of the context
         name: String,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(short, long)]
         yes: bool,
     },
@@ -45,20 +45,20 @@ pub(super) enum ContextCommand {
 
 #[derive(Debug, Args)]
 pub(super) struct SetArgs {
-    /// Its name
+    /// The name of the context
     name: String,
-    /// The URLs of the nodes, with commas between them
+    /// Node URLs, comma-separated
     #[arg(long, required = true, value_delimiter = ',', value_name = "URL")]
     url: Vec<String>,
-    /// The file that holds the access key. Without one the key is read from the standard input and stored
+    /// The file that holds the access key. Without it, the key is read from stdin and stored in the context
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// The authority of the nodes' certificates, in PEM
+    /// CA certificates to verify the nodes with, in PEM
     #[arg(long, value_name = "FILE")]
     cacert: Option<PathBuf>,
 }
 
-/// A cluster, and how to reach it.
+/// How to connect to a cluster.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Context {
@@ -95,7 +95,7 @@ pub(super) struct Contexts {
     pub(super) contexts: BTreeMap<String, Context>,
 }
 
-/// The file of the contexts; `None` where the user has no home.
+/// The file of the contexts; `None` if the user has no home directory.
 fn path() -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|text| !text.is_empty()).map(PathBuf::from);
     let config = set("XDG_CONFIG_HOME").or_else(|| set("HOME").map(|home| home.join(".config")))?;
@@ -103,7 +103,7 @@ fn path() -> Option<PathBuf> {
 }
 
 impl Contexts {
-    /// The contexts of the user; none where there is no file.
+    /// The contexts of the user; none if there is no file.
     pub(super) fn read() -> Result<Self, String> {
         let Some(path) = path() else { return Ok(Self::default()) };
         match fs::read(&path) {
@@ -115,20 +115,21 @@ impl Contexts {
         }
     }
 
-    /// What is said of a name that no context has.
+    /// The error for an unknown context.
     pub(super) fn has_no(&self, name: &str) -> String {
         let known: Vec<&str> = self.contexts.keys().map(String::as_str).collect();
         let hint = if known.is_empty() {
-            "there are none: `concord context set NAME --url URL --api-key-file FILE` makes one".to_owned()
+            "no context exists: create one with `concord context set NAME --url URL --api-key-file FILE`"
+                .to_owned()
         } else {
-            format!("there are: {}", known.join(", "))
+            format!("existing contexts: {}", known.join(", "))
         };
-        format!("there is no context `{name}`\nhint: {hint}")
+        format!("context `{name}` does not exist\nhint: {hint}")
     }
 
-    /// Changes the contexts of the user. Two commands at once: one of them waits.
+    /// Changes the contexts of the user. Concurrent commands wait for each other.
     pub(super) fn change(change: impl FnOnce(&mut Self) -> Result<(), Failure>) -> Result<(), Failure> {
-        let no_home = || String::from("there is no home directory: set HOME or XDG_CONFIG_HOME");
+        let no_home = || String::from("no home directory: set HOME or XDG_CONFIG_HOME");
         let path = path().ok_or_else(no_home)?;
         let failed = |error: io::Error| format!("{}: {error}", path.display());
         let folder = path.parent().unwrap_or(Path::new("."));
@@ -173,10 +174,10 @@ pub(super) fn run(command: ContextCommand) -> Result<(), Failure> {
 }
 
 fn delete(name: &str, yes: bool) -> Result<(), Failure> {
-    // The question is asked without the lock, so that no other command waits for its answer.
+    // The confirmation happens without the lock, so that no other command waits for it.
     let contexts = Contexts::read().map_err(Failure::Failed)?;
     let found = contexts.contexts.get(name).ok_or_else(|| Failure::Missing(contexts.has_no(name)))?;
-    let with_key = if found.api_key.is_some() { " and the key that is stored in it" } else { "" };
+    let with_key = if found.api_key.is_some() { " and the access key stored in it" } else { "" };
     confirm(&format!("context {name}{with_key} will be deleted"), yes)?;
     Contexts::change(|contexts| {
         if contexts.contexts.remove(name).is_none() {
@@ -194,17 +195,17 @@ fn set(args: SetArgs) -> Result<(), Failure> {
         None
     } else {
         if io::stdin().is_terminal() {
-            say("the access key of the cluster, then Enter:");
+            say("paste the access key and press Enter:");
         }
         let mut line = String::new();
-        io::stdin().read_line(&mut line).map_err(|error| format!("standard input: {error}"))?;
+        io::stdin().read_line(&mut line).map_err(|error| format!("stdin: {error}"))?;
         let key = line.trim().to_owned();
         if key.is_empty() {
-            return Err(Failure::Usage("give --api-key-file, or the key on the standard input".into()));
+            return Err(Failure::Usage("pass --api-key-file, or the key on stdin".into()));
         }
         Some(key)
     };
-    // Paths are used from other directories, too.
+    // Commands in other directories use the paths too.
     let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
     let context = Context {
         urls: args.url,

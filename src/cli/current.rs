@@ -1,10 +1,10 @@
-//! What the cluster has, as the plan of an apply and an export need it: records with their revisions.
+//! Reads the current state of the cluster for plans and exports: records with their revisions.
 //!
-//! Configs come from the state that a watch begins with, because it has the revision of each and is of one state. A few
-//! configs are read one by one.
+//! Configs come from the initial state of a watch, because it is consistent and has the revision of each. A few configs
+//! are read one by one.
 //!
-//! **Invariant:** a place that the key may not see holds the marker that keeps its value (`{"$concord-keep": true}`),
-//! never `null`: a file that is written back changes no secret.
+//! **Invariant:** a secret field that the access key may not read holds the marker that keeps its value
+//! (`{"$concord-keep": true}`), never `null`: applying an exported file changes no secret.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use super::{connection::Failure, manifest::Definition};
 
 /// Most definitions that one watch names.
 const DEFINITIONS_OF_A_WATCH: usize = 64;
-/// How often a definition is read again that is changed while it is read.
+/// Maximum number of reads of a definition that keeps changing.
 const ATTEMPTS: usize = 10;
 
 /// A record, and the revision of its last change.
@@ -35,7 +35,7 @@ pub(super) fn config_path(definition: &str, key: &str) -> String {
     format!("{}/config/{}", definition_path(definition), segment(key))
 }
 
-/// A definition with its parts, all of one revision; `None` when there is none.
+/// A definition with its schema and unique paths, all of one revision; `None` if it does not exist.
 pub(super) async fn definition(client: &Client, key: &str) -> Result<Option<Versioned<Definition>>, Failure> {
     let path = definition_path(key);
     for _ in 0..ATTEMPTS {
@@ -46,7 +46,7 @@ pub(super) async fn definition(client: &Client, key: &str) -> Result<Option<Vers
         let parts = async |part: &str| client.send(Request::get(format!("{path}/{part}"))).await;
         let (schema, unique) = match (parts("schema").await, parts("unique").await) {
             (Ok(schema), Ok(unique)) => (schema, unique),
-            // It was deleted meanwhile.
+            // It was deleted in the meantime.
             (Err(error), _) | (_, Err(error)) if error.is_not_found() => continue,
             (Err(error), _) | (_, Err(error)) => return Err(error.into()),
         };
@@ -65,7 +65,7 @@ pub(super) async fn definition(client: &Client, key: &str) -> Result<Option<Vers
         };
         return Ok(Some(Versioned { revision, value }));
     }
-    Err(Failure::Failed(format!("definition {key} is being changed again and again: try again later")))
+    Err(Failure::Failed(format!("definition {key} keeps changing while it is read: try again later")))
 }
 
 /// The texts of a list.
@@ -73,7 +73,7 @@ pub(super) fn texts(value: &Value) -> Vec<String> {
     value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-/// A config; `None` when there is none.
+/// A config; `None` if it does not exist.
 pub(super) async fn config(
     client: &Client,
     definition: &str,
@@ -92,16 +92,16 @@ pub(super) async fn config(
     Ok(Some(Versioned { revision, value }))
 }
 
-/// What is told of the configs of definitions.
+/// An event while configs are listed.
 pub(super) enum ListedConfig<'a> {
     /// A config, with the key of its definition and its own.
     Config(&'a str, &'a str, Versioned<Value>),
-    /// The configs of these definitions are told anew, as they are by now; of all, where none is named.
+    /// The listing of these definitions starts over; of all, if none is named.
     Again(&'a [String]),
 }
 
-/// All configs of these definitions, told to `each` as they come. With no definition, of all that the key may read.
-/// Returns the revision of the state.
+/// Lists all configs of these definitions; without a definition, all that the access key may read. Returns the revision
+/// of the state.
 pub(super) async fn configs(
     client: &Client,
     definitions: &[String],
@@ -152,7 +152,7 @@ fn of_state(config: &Value) -> Result<(String, String, Versioned<Value>), Failur
     Ok((definition, key, Versioned { revision, value }))
 }
 
-/// The configs with these keys, or all of their definitions where those are needed or many.
+/// The configs with these keys; or all configs of their definitions, if all are needed or the keys are many.
 pub(super) async fn some_or_all(
     client: &Client,
     keys: &[&(String, String)],
@@ -193,7 +193,7 @@ pub(super) async fn count(client: &Client, key: &str) -> Result<usize, Failure> 
             let total = answer.data()?["meta"]["total"].as_u64().unwrap_or(0);
             Ok(usize::try_from(total).unwrap_or(usize::MAX))
         }
-        // It was deleted meanwhile.
+        // It was deleted in the meantime.
         Err(error) if error.is_not_found() => Ok(0),
         Err(error) => Err(error.into()),
     }
@@ -209,7 +209,7 @@ pub(super) async fn definition_keys(client: &Client) -> Result<Vec<String>, Fail
     Ok(all.iter().filter_map(|found| found["config_definition_key"].as_str()).map(str::to_owned).collect())
 }
 
-/// Puts the marker that keeps a value at each place that was redacted.
+/// Replaces each redacted value with the marker that keeps the stored value.
 pub(super) fn keep_redacted<'a>(
     data: &mut Value,
     places: impl Iterator<Item = &'a str>,
@@ -220,7 +220,10 @@ pub(super) fn keep_redacted<'a>(
             .and_then(|pointer| percent_encoding::percent_decode_str(pointer).decode_utf8().ok());
         let found = pointer.and_then(|pointer| data.pointer_mut(&pointer));
         let Some(found) = found else {
-            return Err("it has more secret places than are named: use a key with the right `reveal`".into());
+            return Err(
+                "it has more secret fields than the response lists: use a key with the permission `reveal`"
+                    .into(),
+            );
         };
         *found = json!({ "$concord-keep": true });
     }

@@ -23,23 +23,23 @@ const LIST: &str = "/api/v1/config_definition/";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum DefinitionCommand {
-    /// Show definitions
+    /// List definitions, or show one
     Get(GetArgs),
     /// Create a definition
     Create(CreateArgs),
-    /// Create or change definitions and configs, as files have them
+    /// Create or update definitions and configs from files (the same as `concord apply`)
     Apply(ApplyArgs),
-    /// Show what `apply` would change; the exit code is 1 when there is something
+    /// Show what `apply` would change (the same as `concord diff`); exits 1 if there are changes
     Diff(DiffArgs),
-    /// Check whether all configs fit a schema; the exit code is 1 when one does not
+    /// Check whether all configs fit a schema; exits 1 if one does not
     Check(CheckArgs),
     /// Delete a definition with its configs
     Delete(DeleteArgs),
-    /// Explain a definition, or a field of its configs, from its schema
+    /// Describe a definition, or a field of its configs (the same as `concord explain`)
     Explain(explain::ExplainArgs),
     /// Show the changes of a definition, newest first
     History(HistoryArgs),
-    /// Change the indexed paths of a definition, and wait until its indexes are built
+    /// Change the indexed paths of a definition, and wait until the indexes are built
     Reindex(ReindexArgs),
 }
 
@@ -49,12 +49,12 @@ pub(super) struct GetArgs {
     node: NodeArgs,
     #[command(flatten)]
     tries: TryArgs,
-    /// The key of one definition; without it all are listed
+    /// The key of one definition; without it, all definitions are listed
     key: Option<String>,
     /// Only definitions whose key contains this text
     #[arg(long, value_name = "TEXT", conflicts_with = "key")]
     search: Option<String>,
-    /// As they were at this revision
+    /// List the definitions as they were at this revision
     #[arg(long, value_name = "REVISION", conflicts_with = "key")]
     revision: Option<u64>,
     #[command(flatten)]
@@ -67,19 +67,19 @@ pub(super) struct CreateArgs {
     node: NodeArgs,
     #[command(flatten)]
     tries: TryArgs,
-    /// Its key; or a file that has it (-f)
+    /// The key of the definition; not with -f
     #[arg(required_unless_present = "files")]
     key: Option<String>,
-    /// A path of its configs to index; repeat for more
+    /// A path in its configs to index; repeatable
     #[arg(long = "index", value_name = "PATH", conflicts_with = "files")]
     indexes: Vec<String>,
-    /// A file with the JSON schema of its configs, as JSON or YAML
+    /// A JSON or YAML file with the JSON Schema of its configs
     #[arg(long, value_name = "FILE", conflicts_with = "files")]
     schema: Option<PathBuf>,
-    /// A file of definitions, or `-` for the standard input; repeat for more
+    /// A file of definitions, or `-` for stdin; repeatable
     #[arg(short, long = "file", value_name = "PATH")]
     files: Vec<PathBuf>,
-    /// Check and answer, and store nothing
+    /// Validate and show the result, without storing anything
     #[arg(long)]
     dry_run: bool,
 }
@@ -92,7 +92,7 @@ pub(super) struct CheckArgs {
     tries: TryArgs,
     /// The key of the definition
     key: String,
-    /// A file with the schema, or with the definition that has it; `-` for the standard input
+    /// A file with the schema, or with the whole definition; `-` for stdin
     #[arg(short, long, value_name = "PATH")]
     file: PathBuf,
 }
@@ -105,7 +105,7 @@ pub(super) struct HistoryArgs {
     tries: TryArgs,
     /// The key of the definition
     key: String,
-    /// At most so many changes
+    /// Maximum number of changes
     #[arg(long, default_value_t = 20, value_name = "N")]
     limit: usize,
     #[command(flatten)]
@@ -120,13 +120,13 @@ pub(super) struct DeleteArgs {
     tries: TryArgs,
     /// The key of the definition
     key: String,
-    /// Only if it has no configs
+    /// Fail if the definition has configs
     #[arg(long)]
     restrict: bool,
-    /// Only if this is its revision
+    /// Fail unless the definition has this revision
     #[arg(long, value_name = "REVISION")]
     if_match: Option<u64>,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     yes: bool,
 }
@@ -183,7 +183,7 @@ pub(super) fn get(args: &GetArgs) -> Result<(), Failure> {
     })
 }
 
-/// Definitions as they were; how many configs they had then is not told.
+/// Definitions at an earlier revision; the API does not report how many configs they had.
 async fn print_past(client: &Client, first: Request, format: &Format) -> Result<(), Failure> {
     const COLUMNS: Columns = Columns {
         name: "config_definition_key",
@@ -207,7 +207,7 @@ async fn add_row(
     let path = definition_path(key);
     let revision = match client.send(freshness.on(Request::get(&path))).await {
         Ok(found) => found.revision(),
-        // It was deleted behind the list.
+        // It was deleted after the list was read.
         Err(error) if error.is_not_found() => return Ok(()),
         Err(error) => return Err(error.into()),
     };
@@ -256,10 +256,10 @@ fn creations(args: &CreateArgs) -> Result<Vec<Operation>, Failure> {
         (None, _) => {
             let read = Manifests::read(&FileArgs::new(args.files.clone(), false))?;
             if !read.configs.is_empty() {
-                return Err(Failure::Usage("the files hold configs, too: use `concord apply`".into()));
+                return Err(Failure::Usage("the files also contain configs: use `concord apply`".into()));
             }
             if read.definitions.values().any(|definition| !definition.unique.is_empty()) {
-                return Err(Failure::Usage("the files name unique paths: use `concord apply`".into()));
+                return Err(Failure::Usage("the files declare unique fields: use `concord apply`".into()));
             }
             Ok(read.definitions.iter().map(|(key, definition)| definition.create(key)).collect())
         }
@@ -268,7 +268,7 @@ fn creations(args: &CreateArgs) -> Result<Vec<Operation>, Failure> {
             let (definition, indexes) = (key.clone(), args.indexes.clone());
             Ok(vec![Operation::CreateDefinition { definition, indexes, schema, format_assertion: None }])
         }
-        (Some(_), false) => Err(Failure::Usage("give a key, or a file (-f) that has it, not both".into())),
+        (Some(_), false) => Err(Failure::Usage("pass a key or -f, not both".into())),
     }
 }
 
@@ -277,9 +277,9 @@ pub(super) fn one_value(path: &Path) -> Result<Value, Failure> {
     let mut read = document::read_file(path)?;
     match (read.pop(), read.is_empty()) {
         (Some(document), true) => Ok(document.value),
-        (None, _) => Err(Failure::Invalid(format!("{}: it holds nothing", path.display()))),
+        (None, _) => Err(Failure::Invalid(format!("{}: the file is empty", path.display()))),
         (Some(_), false) => {
-            Err(Failure::Invalid(format!("{}: it holds more than one value", path.display())))
+            Err(Failure::Invalid(format!("{}: expected one value, found several", path.display())))
         }
     }
 }
@@ -289,7 +289,7 @@ fn check(args: &CheckArgs) -> Result<(), Failure> {
     // A definition as files have it, or a schema alone.
     let (schema, format_assertion) = if let Some(key) = value.get("config_definition_key") {
         if key.as_str() != Some(&args.key) {
-            let text = format!("the file is about the definition {}, and not {}", cell(key), args.key);
+            let text = format!("the file contains definition {}, not {}", cell(key), args.key);
             return Err(Failure::Usage(text));
         }
         let asserted = value.get("format_assertion").filter(|asserted| !asserted.is_null());
@@ -326,13 +326,16 @@ fn check(args: &CheckArgs) -> Result<(), Failure> {
         let count = report["breaking_count"].as_u64().unwrap_or(0);
         let format = args.node.format.or_table();
         if format.is_table() {
-            narrowed.iter().for_each(|text| note(format_args!("the schema changes: {text}")));
+            narrowed.iter().for_each(|text| note(format_args!("schema change: {text}")));
         }
         if count > 0 || !format.is_table() {
             print_value(&format, &report, &table)?;
         }
         let checked = counted(report["checked"].as_u64().unwrap_or_default(), "config");
-        note(format_args!("{checked} checked, {count} {} not fit", if count == 1 { "does" } else { "do" }));
+        note(format_args!(
+            "{checked} checked, {count} {} not fit the schema",
+            if count == 1 { "does" } else { "do" }
+        ));
         if count == 0 { Ok(()) } else { Err(Failure::Difference) }
     })
 }

@@ -1,10 +1,10 @@
-//! Files that people write: JSON with comments, and YAML with one document or several.
+//! Reads files that people write: JSON with comments, and YAML with one or several documents.
 //!
-//! What is read is data of JSON. The readers are strict, because a typing error must not become a setting: duplicate
-//! members, numbers that JSON does not have (`007`, `0x1F`, `.5`, `.inf`), tags and aliases are refused with their place.
-//! A plain word is a text; only `null`, `true` and `false` (and `~`) are not.
+//! The result is JSON data. The readers are strict, because a typo must not become a setting: they reject duplicate
+//! members, numbers that JSON does not have (`007`, `0x1F`, `.5`, `.inf`), tags and aliases, and name the place. A plain
+//! word is a string, except `null`, `true`, `false` and `~`.
 //!
-//! **Invariant:** a number has the digits that the file has.
+//! **Invariant:** numbers keep the digits of the file.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ use serde_json::{Map, Number, Value};
 
 use super::connection::Failure;
 
-/// Deepest nesting that is read; the interface takes 64 levels of data, and a manifest adds a few.
+/// Maximum nesting: the API accepts 64 levels of data, and a manifest adds a few.
 const DEPTH_MAX: usize = 128;
 
 /// A value and where it stands.
@@ -29,20 +29,20 @@ pub(super) struct Document {
     pub(super) line: usize,
 }
 
-/// Whether two values are written alike: with the same digits, and with their members in the same order.
+/// Whether two values have the same JSON text: the same digits, and the members in the same order.
 pub(super) fn is_same(one: &Value, other: &Value) -> bool {
     let (one, other) = (one.to_string(), other.to_string());
     one == other
 }
 
-/// The documents of a file; `-` is the standard input.
+/// The documents of a file; `-` is stdin.
 ///
 /// # Errors
 /// With the file and the place in it.
 pub(super) fn read_file(path: &Path) -> Result<Vec<Document>, Failure> {
     let failed = |error: io::Error| {
         if error.kind() == io::ErrorKind::InvalidData {
-            Failure::Invalid(format!("{}: it is no text in UTF-8", path.display()))
+            Failure::Invalid(format!("{}: the file is not UTF-8 text", path.display()))
         } else {
             Failure::Usage(format!("{}: {error}", path.display()))
         }
@@ -56,9 +56,9 @@ pub(super) fn read_file(path: &Path) -> Result<Vec<Document>, Failure> {
     read(&text, path).map_err(|error| Failure::Invalid(format!("{}{error}", path.display())))
 }
 
-/// The documents of a text: JSON where the name of its file says so or it begins as JSON does, or else YAML.
+/// The documents of a text: JSON if the file extension or the first character says so, otherwise YAML.
 fn read(text: &str, path: &Path) -> Result<Vec<Document>, String> {
-    // Some editors and shells begin a text with a byte order mark, which is no part of it.
+    // Some editors and shells write a byte order mark, which is not part of the text.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
     let is_json = match extension {
@@ -100,11 +100,11 @@ pub(super) fn read_json(text: &str) -> Result<Value, String> {
     };
     let parsed = jsonc_parser::parse_to_ast(text, &CollectOptions::default(), &options)
         .map_err(|error| format!("{}: {}", place(error.range().start), error.kind()))?;
-    let value = parsed.value.ok_or(":1:1: there is no value")?;
+    let value = parsed.value.ok_or(":1:1: no value found")?;
     of_json(value).map_err(|(at, error)| format!("{}: {error}", place(at)))
 }
 
-/// How deep brackets are nested, those in texts apart.
+/// The nesting of brackets outside strings.
 fn nesting(text: &str) -> usize {
     let (mut depth, mut deepest, mut is_text, mut is_escaped) = (0_usize, 0, false, false);
     for byte in text.bytes() {
@@ -131,7 +131,7 @@ fn of_json(value: ast::Value<'_>) -> Result<Value, (usize, String)> {
         ast::Value::NumberLit(literal) => {
             let number = number(literal.value);
             number
-                .ok_or_else(|| (literal.range.start, format!("`{}` is no number of JSON", literal.value)))?
+                .ok_or_else(|| (literal.range.start, format!("`{}` is not a JSON number", literal.value)))?
                 .into()
         }
         ast::Value::Array(array) => {
@@ -143,7 +143,7 @@ fn of_json(value: ast::Value<'_>) -> Result<Value, (usize, String)> {
                 let at = property.range.start;
                 let name = property.name.into_string();
                 if members.contains_key(&name) {
-                    return Err((at, format!("the member `{name}` occurs twice")));
+                    return Err((at, format!("duplicate member `{name}`")));
                 }
                 members.insert(name, of_json(property.value)?);
             }
@@ -175,7 +175,7 @@ pub(super) fn read_yaml(text: &str) -> Result<Vec<Document>, String> {
     Ok(builder.documents)
 }
 
-/// What is being read at one level.
+/// An open list or object.
 enum Open {
     List(Vec<Value>),
     Members(Map<String, Value>, Option<String>),
@@ -203,16 +203,16 @@ impl Builder {
             | Event::StreamEnd
             | Event::DocumentStart(_)
             | Event::DocumentEnd => Ok(()),
-            Event::Alias(_) => Err("aliases are not read: write the value out".into()),
+            Event::Alias(_) => Err("YAML aliases are not supported: repeat the value".into()),
             Event::SequenceStart(_, None) => self.begin(Open::List(Vec::new())),
             Event::MappingStart(_, None) => self.begin(Open::Members(Map::new(), None)),
             Event::Scalar(_, _, _, Some(_))
             | Event::SequenceStart(_, Some(_))
-            | Event::MappingStart(_, Some(_)) => Err("tags are not read".into()),
+            | Event::MappingStart(_, Some(_)) => Err("YAML tags are not supported".into()),
             Event::Scalar(text, style, _, None) => {
                 if let Some(Open::Members(members, name @ None)) = self.open.last_mut() {
                     if members.contains_key(text.as_ref()) {
-                        return Err(format!("the member `{text}` occurs twice"));
+                        return Err(format!("duplicate member `{text}`"));
                     }
                     *name = Some(text.into_owned());
                     return Ok(());
@@ -224,14 +224,14 @@ impl Builder {
             Event::SequenceEnd | Event::MappingEnd => match self.open.pop() {
                 Some(Open::List(list)) => self.add(list.into()),
                 Some(Open::Members(members, _)) => self.add(members.into()),
-                None => Err("an end without a beginning".into()),
+                None => Err("unexpected end of a list or an object".into()),
             },
         }
     }
 
     fn begin(&mut self, open: Open) -> Result<(), String> {
         if matches!(self.open.last(), Some(Open::Members(_, None))) {
-            return Err("the name of a member must be a text".into());
+            return Err("member names must be strings".into());
         }
         self.open.push(open);
         Ok(())
@@ -245,7 +245,7 @@ impl Builder {
             }
             Some(Open::List(list)) => list.push(value),
             Some(Open::Members(members, name)) => {
-                let name = name.take().ok_or("the name of a member must be a text")?;
+                let name = name.take().ok_or("member names must be strings")?;
                 members.insert(name, value);
             }
         }
@@ -265,12 +265,12 @@ fn plain(text: &str) -> Result<Value, String> {
         return Ok(number.into());
     }
     if is_other_number(text) {
-        return Err(format!("`{text}` is no number of JSON: put it in quotes if it is a text"));
+        return Err(format!("`{text}` is not a JSON number: put it in quotes if it is a string"));
     }
     Ok(text.into())
 }
 
-/// Whether YAML takes a text for a number that JSON does not have.
+/// Whether YAML would read a text as a number that JSON does not have.
 fn is_other_number(text: &str) -> bool {
     let bare = text.strip_prefix(['+', '-']).unwrap_or(text);
     let lower = bare.to_ascii_lowercase();
@@ -310,7 +310,7 @@ mod tests {
 
     #[test]
     fn json_is_read_strictly_with_the_place() {
-        assert_eq!(read_json("{\n \"a\": 1,\n \"a\": 2}").unwrap_err(), ":3:2: the member `a` occurs twice");
+        assert_eq!(read_json("{\n \"a\": 1,\n \"a\": 2}").unwrap_err(), ":3:2: duplicate member `a`");
         for wrong in [
             "{a: 1}",
             "{'a': 1}",
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn yaml_is_read_strictly_with_the_place() {
-        assert_eq!(read_yaml("a: 1\nb: 2\na: 3\n").unwrap_err(), ":3:1: the member `a` occurs twice");
+        assert_eq!(read_yaml("a: 1\nb: 2\na: 3\n").unwrap_err(), ":3:1: duplicate member `a`");
         for wrong in [
             "a: 007",
             "a: 0x1F",

@@ -1,7 +1,7 @@
-//! `concord config edit`: a config in an editor.
+//! `concord config edit`: edits a config in an editor.
 //!
-//! **Invariants:** it is stored only if nobody has changed it since it was read. What a user typed is never lost: where
-//! it can't be stored, its file stays and is named.
+//! **Invariants:** the config is stored only if nobody has changed it since it was read. The user's text is never lost: if
+//! it can't be stored, its file is kept and a message names it.
 
 use std::{
     ffi::OsString,
@@ -38,9 +38,11 @@ pub(super) fn run(args: &EditArgs) -> Result<(), Failure> {
     let Target { node, tries, definition, key } = &args.target;
     with_cluster(node, tries, async |client| {
         let Some(found) = current::config(&client, definition, key).await? else {
-            // The refusal itself says what is missing.
+            // The error says what does not exist.
             client.send(Request::get(config_path(definition, key))).await?;
-            return Err(Failure::Failed(format!("config {definition}/{key} appeared just now: try again")));
+            return Err(Failure::Failed(format!(
+                "config {definition}/{key} was created just now: try again"
+            )));
         };
         let schema = client.send(Request::get(format!("{}/schema", definition_path(definition)))).await?;
         let head = head(definition, key, found.revision, &schema.data()?["json_schema"]);
@@ -52,7 +54,7 @@ pub(super) fn run(args: &EditArgs) -> Result<(), Failure> {
     })
 }
 
-/// What is edited.
+/// The edited config.
 struct Edited<'a> {
     target: &'a Target,
     head: String,
@@ -71,7 +73,7 @@ impl Edited<'_> {
     fn stored(&self, revision: Option<u64>, data: Value) -> Result<(), Failure> {
         let Target { definition, key, node, .. } = self.target;
         let now = revision.map(|now| now.to_string()).unwrap_or_default();
-        let text = format!("configured {definition}/{key}  revision {} → {now}", self.revision);
+        let text = format!("config {definition}/{key} changed  revision {} → {now}", self.revision);
         let record = json!({
             "config_definition_key": definition, "config_key": key, "operation": "changed", "dry_run": false,
             "revision": revision, "data": data,
@@ -80,7 +82,7 @@ impl Edited<'_> {
     }
 }
 
-/// A reason with its place in the file, which has the data alone.
+/// An error with its place in the file, which contains only the data.
 fn in_draft(mut item: Item) -> String {
     if item.loc.first().is_some_and(|first| first == "data") {
         item.loc.remove(0);
@@ -88,7 +90,7 @@ fn in_draft(mut item: Item) -> String {
     item.to_string()
 }
 
-/// Opens the editor until what is in the file can be stored, or the user gives up.
+/// Opens the editor until the data can be stored, or the user gives up.
 async fn edit(client: &Client, draft: &Draft, edited: &Edited<'_>) -> Result<(), Failure> {
     let mut last = edited.body.clone();
     loop {
@@ -101,7 +103,7 @@ async fn edit(client: &Client, draft: &Draft, edited: &Edited<'_>) -> Result<(),
             return edited.unchanged();
         }
         if is_same || body.trim().is_empty() {
-            return Err(draft.kept("given up"));
+            return Err(draft.kept("no valid change was made"));
         }
         let errors = match parse(body) {
             Err(error) => vec![error],
@@ -121,7 +123,7 @@ async fn edit(client: &Client, draft: &Draft, edited: &Edited<'_>) -> Result<(),
                         refusal.items.into_iter().map(in_draft).collect()
                     }
                     Err(error) => {
-                        say(format_args!("what you typed is kept in {}", draft.0.display()));
+                        say(format_args!("your text is kept in {}", draft.0.display()));
                         return Err(error.into());
                     }
                 }
@@ -136,11 +138,11 @@ async fn edit(client: &Client, draft: &Draft, edited: &Edited<'_>) -> Result<(),
     }
 }
 
-/// The lines at the head: what is edited, and what the schema says of its fields.
+/// The comment at the head of the file: the name of the config, and the fields of the schema.
 fn head(definition: &str, key: &str, revision: u64, schema: &Value) -> String {
     let mut head = format!(
-        "# config {definition}/{key}, revision {revision}. Save and close to store it; lines at the head with # are left\n\
-         # out. Close without a change to leave everything as it is.\n"
+        "# config {definition}/{key}, revision {revision}. Save and close the editor to store your changes. These comment\n\
+         # lines are not stored. If you change nothing, nothing is stored.\n"
     );
     for hint in explain::hints(schema) {
         head.push_str(&format!("#   {hint}\n"));
@@ -148,7 +150,7 @@ fn head(definition: &str, key: &str, revision: u64, schema: &Value) -> String {
     head
 }
 
-/// The text behind the comments at its head.
+/// The text after the comments at its head.
 fn without_head(text: &str) -> &str {
     let mut rest = text;
     while rest.starts_with('#') {
@@ -161,18 +163,18 @@ fn parse(text: &str) -> Result<Value, String> {
     let mut read = document::read_yaml(text).map_err(|error| format!("line{error}"))?;
     match (read.pop(), read.is_empty()) {
         (Some(document), true) => Ok(document.value),
-        _ => Err("expected one document".into()),
+        _ => Err("expected one YAML document".into()),
     }
 }
 
-/// The file that the editor has.
+/// The file that is open in the editor.
 struct Draft(PathBuf);
 
 impl Draft {
     fn create(text: &str) -> Result<Self, Failure> {
         let name = format!("concord-edit-{}.yaml", uuid::Uuid::now_v7());
         let draft = Self(std::env::temp_dir().join(name));
-        // It may hold secrets, and nobody may have put a link there.
+        // The data may be secret, and the file must not be a link that another user has created.
         let file = File::options().write(true).create_new(true).mode(0o600).open(&draft.0);
         file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| draft.failed(&error))?;
         Ok(draft)
@@ -183,7 +185,7 @@ impl Draft {
     }
 
     fn kept(&self, what: &str) -> Failure {
-        Failure::Failed(format!("{what}; what you typed is kept in {}", self.0.display()))
+        Failure::Failed(format!("{what}; your text is kept in {}", self.0.display()))
     }
 
     fn read(&self) -> Result<String, Failure> {
@@ -191,7 +193,7 @@ impl Draft {
     }
 
     fn write(&self, text: &str) -> Result<(), Failure> {
-        // What is there stays until all of the new text is.
+        // The old text stays until the new one is complete.
         let new = self.0.with_extension("new");
         let written = fs::write(&new, text).and_then(|()| fs::rename(&new, &self.0));
         written.map_err(|error| self.failed(&error))
@@ -215,12 +217,12 @@ impl Draft {
         };
         match status {
             Ok(status) if status.success() => Ok(()),
-            // A shell answers so when there is no such program.
+            // The shell did not find the program.
             Ok(status) if status.code() == Some(127) => {
                 let editor = editor.to_string_lossy();
-                Err(failed(&format!("there is no editor `{editor}`: set VISUAL or EDITOR")))
+                Err(failed(&format!("editor `{editor}` was not found: set VISUAL or EDITOR")))
             }
-            Ok(status) => Err(failed(&format!("the editor ended with {status}"))),
+            Ok(status) => Err(failed(&format!("the editor failed: {status}"))),
             Err(error) => Err(failed(&format!("the editor can't be started: {error}"))),
         }
     }
@@ -232,7 +234,7 @@ fn editor() -> OsString {
     set("VISUAL").or_else(|| set("EDITOR")).unwrap_or_else(|| "vi".into())
 }
 
-/// An editor may have arguments, so a shell reads it.
+/// VISUAL and EDITOR may contain arguments, so a shell runs them.
 fn command(editor: &OsString, file: &Path) -> Command {
     let mut script = editor.clone();
     script.push(" \"$1\"");

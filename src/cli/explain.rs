@@ -1,4 +1,4 @@
-//! `concord explain KEY[.field]`: what a schema says of a field, for people.
+//! `concord explain KEY[.FIELD]`: describes a field from its schema.
 
 use clap::Args;
 use concord_client::{Client, Request};
@@ -10,9 +10,9 @@ use super::{
     output::{Format, Table, cell, line, print_value, printable},
 };
 
-/// How many references are followed from one place: a schema may refer to itself.
+/// Maximum number of references to follow: a schema may refer to itself.
 const REFERENCES_MAX: usize = 32;
-/// What a schema says of values, and how it is named here.
+/// Keywords of schemas, and their labels in the output.
 const LIMITS: [(&str, &str); 14] = [
     ("const", "is"),
     ("enum", "one of"),
@@ -52,9 +52,9 @@ pub(super) fn run(args: &ExplainArgs) -> Result<(), Failure> {
             let hint = if fields.is_empty() {
                 String::new()
             } else {
-                format!("\nhint: its fields are {}", fields.join(", "))
+                format!("\nhint: the fields are {}", fields.join(", "))
             };
-            Failure::Invalid(format!("the schema of {key} says nothing of `{}`{hint}", path.join(".")))
+            Failure::Invalid(format!("the schema of {key} has no field `{}`{hint}", path.join(".")))
         };
         let place = field(&schema, &path).ok_or_else(missing)?;
         let format = args.node.format.or_table();
@@ -65,8 +65,8 @@ pub(super) fn run(args: &ExplainArgs) -> Result<(), Failure> {
     })
 }
 
-/// The definition that a name begins with, the rest of the name as a path, and the schema. Keys may have dots, so the
-/// longest key that exists is the one.
+/// Splits a name into the key of a definition and a path, and reads the schema. Keys may contain dots: the longest key
+/// that exists wins.
 async fn find(client: &Client, args: &ExplainArgs) -> Result<(String, Vec<String>, Value), Failure> {
     let parts: Vec<&str> = args.field.split('.').collect();
     let mut not_found = None;
@@ -83,7 +83,7 @@ async fn find(client: &Client, args: &ExplainArgs) -> Result<(String, Vec<String
             Err(error) => return Err(error.into()),
         }
     }
-    Err(not_found.map_or_else(|| Failure::Usage("no key is given".into()), Failure::from))
+    Err(not_found.map_or_else(|| Failure::Usage("no definition key".into()), Failure::from))
 }
 
 /// A schema, or the one that it refers to.
@@ -98,7 +98,7 @@ fn resolved<'a>(root: &'a Value, mut schema: &'a Value) -> &'a Value {
     schema
 }
 
-/// The schemas that together say what a value is: itself, and those of unions and of `allOf`.
+/// A schema with those of its `allOf`, `anyOf` and `oneOf`.
 fn variants<'a>(root: &'a Value, schema: &'a Value, left: usize) -> Vec<&'a Value> {
     let schema = resolved(root, schema);
     let mut all = vec![schema];
@@ -113,7 +113,7 @@ fn variants<'a>(root: &'a Value, schema: &'a Value, left: usize) -> Vec<&'a Valu
     all
 }
 
-/// What the schema says of a path; an element of a list is reached through the list.
+/// The schema of a path. A path skips the elements of lists.
 fn field<'a>(root: &'a Value, path: &[String]) -> Option<&'a Value> {
     const UNIONS: usize = 4;
     let mut place = root;
@@ -194,7 +194,7 @@ fn fields(root: &Value) -> Vec<&str> {
     properties.flat_map(|properties| properties.keys().map(String::as_str)).collect()
 }
 
-/// What a schema says of the fields of its values, a line for each.
+/// One line for each field of a schema.
 pub(super) fn hints(root: &Value) -> Vec<String> {
     let mut hints = Vec::new();
     for variant in variants(root, root, 4) {

@@ -1,7 +1,6 @@
-//! Why a command failed: what it says of that, what to do next, and its exit code.
+//! Why a command failed: its message, its hint and its exit code.
 //!
-//! **Invariant:** an outcome that nobody knows is never called a failure of the write, and has the code of a cluster that
-//! could not answer.
+//! **Invariant:** an unknown outcome is never reported as a failed write, and has the exit code of an unavailable cluster.
 
 use std::io::Write as _;
 
@@ -20,19 +19,19 @@ pub(super) enum Failure {
     Logged,
     /// A request failed.
     Client(Error),
-    /// The command did its work, and the answer is no: there is a difference.
+    /// The command worked and the answer is no: there is a difference, or a check failed.
     Difference,
-    /// A command whose answer may be no could give none.
+    /// A comparison could not be made.
     NoAnswer(String),
-    /// There is no such thing.
+    /// The record does not exist.
     Missing(String),
-    /// Data are not as they must be; the reasons.
+    /// Data are invalid; the errors.
     Invalid(String),
-    /// A part was done; what was not.
+    /// A part was done; the message says which part was not.
     Partial(String),
-    /// A signal has ended the work; what is left of it, and the exit code.
+    /// A signal interrupted the work; what is left, and the exit code.
     Interrupted(String, u8),
-    /// Nobody reads the output any more, as behind `head`: there is nothing left to do.
+    /// The reader closed the output, as `head` does: there is nothing left to do.
     Closed,
 }
 
@@ -71,7 +70,7 @@ impl Failure {
         }
     }
 
-    /// Says what went wrong, and what to do next.
+    /// Prints the message and the hint.
     pub(super) fn report(&self) {
         if let Some(text) = self.text() {
             // A failure to print has nowhere to be reported.
@@ -79,7 +78,7 @@ impl Failure {
         }
     }
 
-    /// What went wrong, without a hint: a part of another text.
+    /// The message without the hint, as a part of another text.
     pub(super) fn into_text(self) -> String {
         if let Self::Usage(text)
         | Self::Failed(text)
@@ -95,8 +94,8 @@ impl Failure {
         }
     }
 
-    /// The failure of a command whose code 1 says that there is a difference: any other failure has another code. Where
-    /// nobody reads the output any more, the code still tells whether there `is_different` anything.
+    /// The failure of a comparison: code 1 means a difference, so other failures get another code. If the output was
+    /// closed, the code still says whether there is a difference.
     pub(super) fn of_comparison(self, is_different: bool) -> Self {
         if let Self::Failed(text) = self {
             Self::NoAnswer(text)
@@ -125,7 +124,7 @@ impl Failure {
     }
 }
 
-/// What a node refuses, and why; a reason for each line where there are several.
+/// The errors of a rejection; several errors are one line each.
 fn refused(refusal: &Refusal) -> String {
     let (node, _) = parts(&refusal.url);
     let from = format!("({} from {node})", refusal.status.as_u16());
@@ -167,7 +166,7 @@ fn named(refusal: &Refusal) -> Option<String> {
     }
 }
 
-/// The revision of the past that a request was about.
+/// The earlier revision that a request reads.
 fn revision(refusal: &Refusal) -> Option<&str> {
     let (_, query) = refusal.url.split_once('?')?;
     query.split('&').find_map(|parameter| parameter.strip_prefix("revision="))
@@ -180,21 +179,21 @@ fn hint_of_refusal(refusal: &Refusal) -> Option<String> {
         .map_or_else(|| "DEF".into(), |name| name.split('/').next().unwrap_or_default().to_owned());
     let name = || named(refusal).unwrap_or_default().replacen('/', " ", 1);
     let text = match (code, refusal.status) {
-        // Anything else than a node gives no reason in the form of one.
+        // The response is not from a node.
         ("", StatusCode::NOT_FOUND) => {
-            "is the URL the address of a node for its callers, and not that for the other nodes?".into()
+            "does the URL name a node's client listener, and not its peer listener?".into()
         }
-        ("path_not_found", _) => "is the URL that of a node, as in http://127.0.0.1:8101?".into(),
+        ("path_not_found", _) => "does the URL name a node, as in http://127.0.0.1:8101?".into(),
         ("definition_not_found", _) if revision(refusal).is_some() => {
-            format!("`concord definition history {definition}` shows since when it exists")
+            format!("`concord definition history {definition}` shows when it was created")
         }
-        ("not_there", _) => format!("`concord config history {}` shows since when it exists", name()),
-        ("definition_not_found", _) => "`concord definition get` lists what there is".into(),
+        ("not_there", _) => format!("`concord config history {}` shows when it was created", name()),
+        ("definition_not_found", _) => "`concord definition get` lists the definitions".into(),
         ("config_not_found", _) => format!(
-            "`concord config get {definition}` lists what there is, `concord config create {definition} KEY` makes one"
+            "`concord config get {definition}` lists the configs, `concord config create {definition} KEY` creates one"
         ),
-        ("definition_exists", _) => "`concord apply -f FILE` changes one that exists".into(),
-        ("config_exists", _) => format!("`concord config put {definition} KEY` replaces one that exists"),
+        ("definition_exists", _) => "`concord apply -f FILE` updates an existing definition".into(),
+        ("config_exists", _) => format!("`concord config put {definition} KEY` replaces an existing config"),
         ("index_building", _) => format!("`concord definition reindex {definition}` waits until it is built"),
         (_, _) if is_index => format!(
             "`concord definition get {definition}` shows its indexed paths, `concord definition reindex {definition} --add PATH` adds one"
@@ -203,17 +202,19 @@ fn hint_of_refusal(refusal: &Refusal) -> Option<String> {
             "set CONCORD_API_KEY or CONCORD_API_KEY_FILE, or choose a context: `concord context use NAME`"
                 .into()
         }
-        (_, StatusCode::FORBIDDEN) => "`concord whoami` shows what the key may do".into(),
-        (_, StatusCode::PRECONDITION_FAILED) => "somebody changed it meanwhile: read it again".into(),
-        (_, StatusCode::GONE) => "leave the revision out to begin with the present state".into(),
+        (_, StatusCode::FORBIDDEN) => "`concord whoami` shows the permissions of the key".into(),
+        (_, StatusCode::PRECONDITION_FAILED) => {
+            "another client changed the record: read it again, then retry".into()
+        }
+        (_, StatusCode::GONE) => "omit the revision to start from the current state".into(),
         (_, StatusCode::SERVICE_UNAVAILABLE) => {
             "nothing was changed; `concord cluster status` shows the members".into()
         }
         (_, StatusCode::TOO_MANY_REQUESTS) => {
-            "nothing was changed; wait a moment, or send less at once".into()
+            "nothing was changed; wait and retry, or send fewer requests at once".into()
         }
         (_, StatusCode::INTERNAL_SERVER_ERROR) => {
-            format!("the log of that node says more of request {}", refusal.request_id)
+            format!("see the log of that node for request id {}", refusal.request_id)
         }
         _ => return None,
     };
@@ -221,19 +222,16 @@ fn hint_of_refusal(refusal: &Refusal) -> Option<String> {
 }
 
 fn hint(error: &Error) -> Option<&'static str> {
-    /// Texts of connections that failed, and what to do about them.
+    /// Fragments of connection errors, and their hints.
     const CAUSES: [(&str, &str); 5] = [
-        (
-            "UnknownIssuer",
-            "nothing was sent: name the authority of the nodes with --cacert FILE or CONCORD_CA_FILE",
-        ),
+        ("UnknownIssuer", "nothing was sent: pass the nodes' CA with --cacert FILE or CONCORD_CA_FILE"),
         (
             "not valid for name",
-            "nothing was sent: `concord cert show` shows for which names a certificate is good",
+            "nothing was sent: `concord cert show` shows the names that a certificate is valid for",
         ),
-        ("CertificateRequired", "the node asks for a certificate: --cert FILE and --key FILE"),
-        ("InvalidContentType", "the node speaks no TLS there: is the URL one of http?"),
-        ("invalid HTTP version parsed", "does the node speak TLS there? Then its URL begins with https"),
+        ("CertificateRequired", "the node requires a client certificate: pass --cert FILE and --key FILE"),
+        ("InvalidContentType", "the node does not use TLS at this address: use an http URL?"),
+        ("invalid HTTP version parsed", "does the node use TLS? Then its URL begins with https"),
     ];
     match error {
         Error::Unavailable(text) | Error::Unknown(text)
@@ -242,9 +240,9 @@ fn hint(error: &Error) -> Option<&'static str> {
             CAUSES.iter().find(|(cause, _)| text.contains(cause)).map(|(_, hint)| *hint)
         }
         Error::Unavailable(_) => {
-            Some("nothing was changed; is the URL right? `concord probe live` tells which nodes answer")
+            Some("nothing was changed; is the URL correct? `concord probe live` shows which nodes respond")
         }
-        Error::Unknown(_) => Some("look whether it was applied before you try again"),
+        Error::Unknown(_) => Some("check whether the write was applied before you retry"),
         Error::Refused(_) | Error::Usage(_) | Error::Protocol(_) => None,
     }
 }
@@ -277,7 +275,7 @@ mod tests {
         let missing = refusal(404, path, &[("config_not_found", "config does not exist")]);
         assert_eq!(
             text(&missing),
-            "concord: config does not exist: d/a b (404 from http://n:1)\nhint: `concord config get d` lists what there is, `concord config create d KEY` makes one\n"
+            "concord: config does not exist: d/a b (404 from http://n:1)\nhint: `concord config get d` lists the configs, `concord config create d KEY` creates one\n"
         );
         let missing = refusal(404, path, &[("definition_not_found", "definition does not exist")]);
         assert!(
@@ -289,12 +287,12 @@ mod tests {
         let missing = refusal(404, &past, &[("definition_not_found", "definition does not exist")]);
         assert_eq!(
             text(&missing),
-            "concord: definition does not exist at revision 3: d (404 from http://n:1)\nhint: `concord definition history d` shows since when it exists\n"
+            "concord: definition does not exist at revision 3: d (404 from http://n:1)\nhint: `concord definition history d` shows when it was created\n"
         );
         let missing = refusal(404, &past, &[("not_there", "the config did not exist at revision 3")]);
         assert!(text(&missing).contains("`concord config history d a b`"), "{}", text(&missing));
         let elsewhere = refusal(404, path, &[("", "no reason was given")]);
-        assert!(text(&elsewhere).contains("for its callers"), "{}", text(&elsewhere));
+        assert!(text(&elsewhere).contains("client listener"), "{}", text(&elsewhere));
         let misshapen = refusal(422, path, &[("", "input should be a valid object")]);
         assert!(!text(&misshapen).contains("hint"), "{}", text(&misshapen));
         let invalid = refusal(422, path, &[("data_invalid", "one"), ("data_invalid", "two")]);

@@ -1,7 +1,7 @@
-//! `concord config watch`: a line for each change, with the fields that differ.
+//! `concord config watch`: prints a line for each change, with the fields that differ.
 //!
-//! **Invariant:** what is shown as the value before is what the record had before that change: the node tells it with
-//! the change, wherever the watch begins.
+//! **Invariant:** the previous value is that of the record before this change: the node sends it with the change, wherever
+//! the watch starts.
 
 use clap::Args;
 use concord_client::{EventKind, Request};
@@ -15,7 +15,7 @@ use super::{
     yaml_writer,
 };
 
-/// The most fields of a change that stand in its line.
+/// Maximum number of fields in the line of a change.
 const FIELDS_MAX: usize = 8;
 
 #[derive(Debug, Args)]
@@ -24,21 +24,20 @@ pub(super) struct WatchArgs {
     node: NodeArgs,
     #[command(flatten)]
     tries: TryArgs,
-    /// The key of the definition, or the beginning of keys and `*`; without it everything that the key may read is
-    /// watched
+    /// The key of the definition, or `PREFIX*`; without it, everything that the access key may read is watched
     definition: Option<String>,
-    /// Only this config
+    /// The key of one config
     key: Option<String>,
-    /// Another definition, or the beginning of keys and `*`; repeat for more
+    /// Also watch this definition, or `PREFIX*`; repeatable
     #[arg(long = "definition", value_name = "DEFINITION", conflicts_with = "key")]
     others: Vec<String>,
-    /// Only configs for which this holds, as in `plan=pro`; repeat for more
+    /// Only configs that match, as in `plan=pro`; repeatable
     #[arg(long = "filter", value_name = "FILTER", requires = "definition", conflicts_with = "others")]
     filters: Vec<String>,
-    /// Begin with the changes of this revision
+    /// Start with the changes of this revision [default: new changes only]
     #[arg(long, value_name = "REVISION")]
     from: Option<u64>,
-    /// End after so many revisions; all changes of a batch are one
+    /// Exit after this many revisions; a batch is one revision
     #[arg(long, value_name = "N")]
     count: Option<usize>,
 }
@@ -113,7 +112,7 @@ fn describe(event: &Value) -> Vec<String> {
     changes.map(line).collect()
 }
 
-/// What a change did.
+/// The description of a change.
 fn what(change: &Value) -> String {
     let kind = change["type"].as_str().unwrap_or_default();
     match (kind, &change["prev"], &change["count"]) {
@@ -140,7 +139,7 @@ fn summary(before: &Value, after: &Value) -> String {
     let more = found.len().saturating_sub(FIELDS_MAX);
     found.truncate(FIELDS_MAX);
     match (found.is_empty(), more) {
-        (true, _) => "written again, equal".into(),
+        (true, _) => "rewritten, unchanged".into(),
         (false, 0) => found.join(", "),
         (false, more) => format!("{}, and {more} more", found.join(", ")),
     }
@@ -189,9 +188,9 @@ mod tests {
         );
         assert_eq!(
             config("config_updated", after.clone(), after.clone()),
-            "418 s/eu written again, equal (by demo)"
+            "418 s/eu rewritten, unchanged (by demo)"
         );
-        // The change before is no longer kept.
+        // The previous change is no longer retained.
         assert_eq!(config("config_updated", Value::Null, after), "418 s/eu updated (by demo)");
         assert_eq!(config("config_deleted", json!({}), Value::Null), "418 s/eu deleted (by demo)");
         let deleted = told(json!({"type": "definition_deleted", "count": 3}));

@@ -1,4 +1,4 @@
-//! `concord config diff`: a config at two revisions, or files and the cluster.
+//! `concord config diff`: compares a config at two revisions, or files with the cluster.
 //!
 //! **Invariant:** the exit code is 1 exactly when there is a difference.
 
@@ -30,19 +30,20 @@ pub(super) struct ConfigDiffArgs {
     definition: Option<String>,
     /// The key of the config
     key: Option<String>,
-    /// The revision to begin with; by default the one before the last change
+    /// The older revision [default: the one before the last change]
     #[arg(long, value_name = "REVISION", conflicts_with = "files")]
     from: Option<u64>,
-    /// The revision to end with; by default the present state
+    /// The newer revision [default: the current one]
     #[arg(long, value_name = "REVISION", conflicts_with = "files")]
     to: Option<u64>,
-    /// Instead of revisions: a file of definitions and configs, a folder of such files, or `-` for the standard input
+    /// Compare files with the cluster instead: a file of definitions and configs, a directory of such files, or `-` for
+    /// stdin; repeatable
     #[arg(short, long = "file", value_name = "PATH")]
     files: Vec<PathBuf>,
-    /// Also read the folders in folders
+    /// Also read subdirectories
     #[arg(short = 'R', long, requires = "files")]
     recursive: bool,
-    /// Show the configs, too, that `apply --prune` would delete
+    /// Also show the configs that `apply --prune` would delete
     #[arg(long, requires = "files")]
     prune: bool,
 }
@@ -78,7 +79,7 @@ pub(super) fn run(args: ConfigDiffArgs) -> Result<(), Failure> {
 /// A config at a revision.
 struct Side {
     revision: u64,
-    /// `None` where there was none.
+    /// `None` if it did not exist.
     data: Option<Value>,
 }
 
@@ -111,16 +112,16 @@ async fn sides(
     let changes = answer.data()?["results"].take();
     let before_last = || {
         let first = &changes[1]["revision"];
-        // What was before the first change is nothing.
+        // Before its first change, the config did not exist.
         first.as_u64().or_else(|| changes[0]["revision"].as_u64().and_then(|last| last.checked_sub(1)))
     };
     let Some(from) = from.or_else(before_last) else {
-        return Err(Failure::Invalid("this config has no changes up to that revision".into()));
+        return Err(Failure::Invalid("the config has no changes up to that revision".into()));
     };
     let before = at(client, path, from).await?;
     let after = at(client, path, now).await?;
     if before.data.is_none() && after.data.is_none() {
-        // The refusal itself says what is missing.
+        // The error says what does not exist.
         client.send(Request::get(path)).await?;
     }
     Ok((before, after))

@@ -1,10 +1,10 @@
-//! Ctrl-C: ends a command at once, and says what it leaves behind.
+//! Ctrl-C: stops a command immediately, and reports what it leaves behind.
 //!
-//! A command may be at a question, in a file or in a request when the signal comes. So a thread of its own receives it.
-//! While an editor has the terminal Ctrl-C is for the editor.
+//! A command may wait for a prompt, a file or a response when the signal arrives. So a dedicated thread receives it. While
+//! an editor is open, Ctrl-C goes to the editor.
 //!
-//! **Invariant:** the exit code is 130, and what is left half-way is named: long work with what is done of it, a write
-//! with its unknown outcome.
+//! **Invariant:** the exit code is 130, and the message names unfinished work: the progress of a long operation, or a write
+//! with an unknown outcome.
 
 use std::{
     path::PathBuf,
@@ -30,11 +30,11 @@ pub(super) enum Doing {
     Reading,
     /// A write is under way.
     Writing,
-    /// What a user typed is being stored; it is in this file, too.
+    /// The user's text is being stored; it is also in this file.
     Storing(PathBuf),
-    /// An editor has the terminal.
+    /// An editor is open.
     Editing,
-    /// Long work: how far it is, the unit of its parts, and what becomes of the rest.
+    /// A long operation: its progress, its unit, and the message about the rest.
     Long { bar: ProgressBar, unit: String, rest: String },
 }
 
@@ -44,12 +44,12 @@ fn doing() -> MutexGuard<'static, Doing> {
     DOING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Says what is being done from now on.
+/// Sets what the command is doing.
 pub(super) fn now(what: Doing) {
     *doing() = what;
 }
 
-/// Receives the signal from now on.
+/// Starts the thread that receives the signal.
 pub(super) fn listen() -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::Failed(format!("signals can't be received: {error}"));
     let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
@@ -77,9 +77,9 @@ fn end_unless_editing() {
     let text = match &*what {
         Doing::Editing => return,
         Doing::Reading => None,
-        Doing::Writing => Some("the write may have been applied: look before you send it again".to_owned()),
+        Doing::Writing => Some("the write may have been applied: check before you retry".to_owned()),
         Doing::Storing(path) => {
-            Some(format!("the change may have been stored; what you typed is kept in {}", path.display()))
+            Some(format!("the change may have been stored; your text is kept in {}", path.display()))
         }
         Doing::Long { bar, unit, rest } => {
             let text = done(bar.position(), bar.length(), unit, rest);
@@ -93,10 +93,10 @@ fn end_unless_editing() {
     std::process::exit(EXIT_INTERRUPTED);
 }
 
-/// What is said of long work.
+/// The message for a long operation.
 fn done(position: u64, total: Option<u64>, unit: &str, rest: &str) -> String {
     let of = total.map(|total| format!(" of {}", HumanCount(total))).unwrap_or_default();
-    format!("{}{of} {unit} are done; {rest}", HumanCount(position))
+    format!("{}{of} {unit} done; {rest}", HumanCount(position))
 }
 
 #[cfg(test)]
@@ -105,8 +105,8 @@ mod tests {
 
     #[test]
     fn what_is_done_of_long_work_is_said() {
-        let text = done(12_345, Some(100_000), "configs", "the same command goes on with the rest");
-        assert_eq!(text, "12,345 of 100,000 configs are done; the same command goes on with the rest");
-        assert_eq!(done(7, None, "files", "x"), "7 files are done; x");
+        let text = done(12_345, Some(100_000), "configs", "run the same command again to continue");
+        assert_eq!(text, "12,345 of 100,000 configs done; run the same command again to continue");
+        assert_eq!(done(7, None, "files", "x"), "7 files done; x");
     }
 }

@@ -1,6 +1,6 @@
 //! The paths of `-o jsonpath=`: names, numbers of elements and `*`, as in `{.results[*].config_key}`.
 //!
-//! **Invariant:** a path that it can't read is refused; it is never read as another one.
+//! **Invariant:** an unsupported path is rejected, and never read as another one.
 
 use std::str::FromStr;
 
@@ -22,7 +22,7 @@ impl FromStr for JsonPath {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong =
-            || format!("`{text}` is no path: expected names, [N], ['name'] and [*], as in {{.data.a[0]}}");
+            || format!("invalid path `{text}`: expected names, [N], ['name'] and [*], as in {{.data.a[0]}}");
         let braced =
             text.strip_prefix('{').map(|rest| rest.strip_suffix('}').ok_or_else(wrong)).transpose()?;
         let path = braced.unwrap_or(text);
@@ -54,7 +54,7 @@ impl FromStr for JsonPath {
             let name = rest.strip_prefix('.').ok_or_else(wrong)?;
             let end = name.find(['.', '[']).unwrap_or(name.len());
             let (name, after) = name.split_at(end);
-            // Elsewhere `a\.b` is one name; here it is ['a.b'], and must not be taken for two.
+            // In other tools `a\.b` is one name. Here that is ['a.b'], and must not be read as two names.
             if name.contains(['{', '}', ']', '\'', '\\'])
                 || (name.is_empty() && !(after.is_empty() && steps.is_empty()))
             {
@@ -72,7 +72,7 @@ impl FromStr for JsonPath {
 }
 
 impl JsonPath {
-    /// The values at the path, in their order; none where it leads nowhere.
+    /// The values at the path, in their order; none if the path does not exist.
     pub(super) fn find<'a>(&self, data: &'a Value) -> Vec<&'a Value> {
         let mut found = vec![data];
         for step in &self.0 {

@@ -1,9 +1,9 @@
-//! The commands `key create|list|get|change|rotate|revoke`.
+//! The commands `key create|list|get|change|rotate|revoke`, and `whoami`.
 //!
 //! A quota is written `NAME=N`, as in `writes_per_second=10`. A grant is written `VERBS:PATTERNS`, as in
-//! `read,write:billing.*,limits`; verbs that are about no definition stand alone, as in `cluster,backup`.
+//! `read,write:billing.*,limits`; verbs that apply to the whole cluster stand alone, as in `cluster,backup`.
 //!
-//! **Invariant:** the text of a key is written to standard output and nowhere else.
+//! **Invariant:** the secret of a key is written to stdout and nowhere else.
 
 use clap::{Args, Subcommand};
 use concord_client::Client;
@@ -28,7 +28,7 @@ const COLUMNS: Columns = Columns {
     wide: &[("CREATED", "/created_at"), ("QUOTA", "/quota")],
 };
 
-/// With the text of a key, which only the answer has that made it.
+/// With the secret of a key, which only the response that created it has.
 const COLUMNS_WITH_TEXT: Columns = Columns {
     narrow: &[("ID", "/key_id"), ("NAME", "/name"), ("GRANTS", "/grants"), ("API KEY", "/api_key")],
     wide: &[("EXPIRES", "/expires_at"), ("CREATED", "/created_at"), ("QUOTA", "/quota")],
@@ -39,7 +39,7 @@ const KEYS: &str = "/api/v1/api_key/";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum KeyCommand {
-    /// Create an access key; its text is shown once
+    /// Create an access key and print its secret, which is shown only once
     Create(CreateArgs),
     /// List access keys
     List {
@@ -48,7 +48,7 @@ pub(super) enum KeyCommand {
         /// Only keys whose name or id contains this text
         #[arg(long, value_name = "TEXT")]
         search: Option<String>,
-        /// The number of the page
+        /// The page number
         #[arg(long, default_value_t = 1, value_name = "N")]
         page: u64,
         /// Keys per page
@@ -62,28 +62,28 @@ pub(super) enum KeyCommand {
         /// The id of the key
         id: String,
     },
-    /// Change an access key; what is not named stays as it is
+    /// Change the name, the grants, the expiry or the quotas of an access key
     Change(ChangeArgs),
-    /// Give an access key another text, which is shown once
+    /// Rotate the secret of an access key and print the new one, which is shown only once
     Rotate {
         #[command(flatten)]
         node: NodeArgs,
         /// The id of the key
         id: String,
-        /// For how many seconds the text before stays good; with 0 it ends at once
+        /// For how many seconds the previous secret remains valid; 0 invalidates it immediately
         #[arg(long, value_name = "S")]
         grace_s: u64,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(short, long)]
         yes: bool,
     },
-    /// Revoke an access key for good
+    /// Revoke an access key permanently
     Revoke {
         #[command(flatten)]
         node: NodeArgs,
         /// The id of the key
         id: String,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(short, long)]
         yes: bool,
     },
@@ -93,16 +93,17 @@ pub(super) enum KeyCommand {
 pub(super) struct CreateArgs {
     #[command(flatten)]
     node: NodeArgs,
-    /// What to call the key
+    /// The name of the key
     #[arg(long, value_name = "NAME")]
     name: String,
-    /// What the key may do, as in `read,write:billing.*,limits` or `cluster`; repeat for more
+    /// A grant: permissions, and the definitions they apply to, as in `read,write:billing.*,limits` or `cluster`;
+    /// repeatable
     #[arg(long = "grant", required = true, value_parser = parse_grant, value_name = "VERBS:PATTERNS")]
     grants: Vec<Value>,
-    /// When the key ends, as in `2027-01-01T00:00:00Z`
+    /// When the key expires, as in `2027-01-01T00:00:00Z` [default: never]
     #[arg(long, value_name = "TIME")]
     expires_at: Option<String>,
-    /// What the key may ask at most, as in `writes_per_second=10`; repeat for more
+    /// A quota of the key, as in `writes_per_second=10`; repeatable
     #[arg(long, value_parser = parse_quota, value_name = "NAME=N")]
     quota: Vec<(String, u64)>,
 }
@@ -113,27 +114,27 @@ pub(super) struct ChangeArgs {
     node: NodeArgs,
     /// The id of the key
     id: String,
-    /// What to call the key
+    /// The name of the key
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// All that the key may do from now on; repeat for more
+    /// Replace all grants of the key with this one; repeatable
     #[arg(long = "grant", value_parser = parse_grant, value_name = "VERBS:PATTERNS")]
     grants: Vec<Value>,
-    /// When the key ends
+    /// When the key expires
     #[arg(long, value_name = "TIME", conflicts_with = "never_expires")]
     expires_at: Option<String>,
-    /// The key never ends
+    /// The key never expires
     #[arg(long)]
     never_expires: bool,
-    /// All that bounds what the key may ask from now on; repeat for more
+    /// Replace all quotas of the key with this one; repeatable
     #[arg(long, value_parser = parse_quota, value_name = "NAME=N", conflicts_with = "no_quota")]
     quota: Vec<(String, u64)>,
-    /// The key has no quota of its own
+    /// Remove all quotas of the key
     #[arg(long)]
     no_quota: bool,
 }
 
-/// Parses a part of a quota. Whether there is such a one is for the node to say.
+/// Parses a quota. The node checks its name.
 fn parse_quota(text: &str) -> Result<(String, u64), String> {
     let parsed =
         text.split_once('=').and_then(|(name, number)| Some((name.trim(), number.trim().parse().ok()?)));
@@ -145,7 +146,7 @@ fn quota_json(quota: &[(String, u64)]) -> Value {
     quota.iter().map(|(name, number)| (name.clone(), Value::from(*number))).collect::<Map<_, _>>().into()
 }
 
-/// Parses a grant of the command line. Whether its verbs and patterns exist is for the node to say.
+/// Parses a grant. The node checks its verbs and patterns.
 fn parse_grant(text: &str) -> Result<Value, String> {
     let list = |text: &str| -> Vec<String> {
         text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(Into::into).collect()
@@ -185,24 +186,24 @@ pub(super) fn run(command: KeyCommand) -> Result<(), Failure> {
         KeyCommand::Rotate { node, id, grace_s, yes } => {
             let path = format!("{}/rotate", path_of(&id));
             run_with_client(&node, async |client| {
-                // With a grace the key's owner has the time to take the new text.
+                // With a grace period, the key's owner has time to switch to the new secret.
                 if grace_s == 0 && !yes {
                     let key = described(&client, &id).await?;
-                    confirm(&format!("the text that {key} has now will be refused at once"), false)?;
+                    confirm(&format!("the current secret of {key} will be invalid immediately"), false)?;
                 }
                 send(&client, &node, Method::POST, &path, Some(&json!({ "grace_s": grace_s }))).await
             })
         }
         KeyCommand::Revoke { node, id, yes } => run_with_client(&node, async |client| {
             if !yes {
-                confirm(&format!("{} will be revoked for good", described(&client, &id).await?), false)?;
+                confirm(&format!("{} will be revoked permanently", described(&client, &id).await?), false)?;
             }
             send(&client, &node, Method::DELETE, &path_of(&id), None).await
         }),
     }
 }
 
-/// A key as a question has it: its id says little. Where there is no such key, nobody is asked.
+/// A key as a confirmation names it, because an id says little. Fails if the key does not exist.
 async fn described(client: &Client, id: &str) -> Result<String, Failure> {
     let key = ask(client, Method::GET, &path_of(id), None).await?;
     let used =
@@ -234,7 +235,7 @@ async fn send(
     print_columns(&format, &data, columns)
 }
 
-/// Writes the grants of a key as the command line takes them, for a table.
+/// Formats the grants of a key as the command line takes them, for a table.
 fn write_grants(key: &mut Value) {
     let all = |of: &Value| of.as_array().into_iter().flatten().map(cell).collect::<Vec<_>>().join(",");
     let grants = key["grants"].as_array().into_iter().flatten().map(|grant| {
@@ -244,7 +245,7 @@ fn write_grants(key: &mut Value) {
     key["grants"] = grants.collect::<Vec<_>>().join(" ").into();
 }
 
-/// Shows who the credential is.
+/// Shows the access key in use.
 pub(super) fn whoami(node: &NodeArgs) -> Result<(), Failure> {
     call(node, Method::GET, "/api/v1/whoami", None)
 }

@@ -1,6 +1,6 @@
-//! The command `keygen`: keys for data at rest and for backups, each into a file of its own.
+//! The command `keygen`: generates keys for data at rest and for backups, each in its own file.
 //!
-//! **Invariant:** a file that exists is never written over, and a new one is readable by this user alone.
+//! **Invariant:** an existing file is never overwritten, and only the user can read a new one.
 
 use std::{fs::File, io::Write as _, os::unix::fs::OpenOptionsExt as _, path::Path};
 
@@ -10,25 +10,25 @@ use serde_json::{Value, json};
 use super::output::Columns;
 use crate::store::{at_rest, snapshot::envelope};
 
-/// What others may know of a key, of which only one has a value.
+/// The public parts of keys; one of them has a value.
 pub(super) const COLUMNS: Columns = Columns {
     name: "recipient",
     narrow: &[("DATA KEY", "/data_key"), ("SIGNER", "/signer"), ("RECIPIENT", "/recipient")],
     wide: &[],
 };
 
-/// What a key is for.
+/// The use of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Kind {
-    /// Encrypts data directories: a line for the file of --data-key-file
+    /// Encrypts data directories; a line of the file for --data-key-file
     Data,
-    /// Signs backups: the file of --signing-key
+    /// Signs backups; the file for --signing-key
     Signing,
-    /// Reads encrypted backups: the file of --identity
+    /// Decrypts backups; the file for --identity
     Identity,
 }
 
-/// Makes a key and writes it to a new file; returns what others may know of it.
+/// Generates a key, writes it to a new file, and returns its public part.
 ///
 /// # Errors
 /// When the file exists or can't be written.

@@ -1,10 +1,10 @@
-//! Definitions and configs in files: the members that the interface has, and no others.
+//! Definitions and configs in files, with the members of the API and no others.
 //!
 //! A definition is `config_definition_key`, `indexes`, `json_schema`, `unique` and `format_assertion`; a config is
-//! `config_definition_key`, `config_key` and `data`. What the service adds to a record (`created_at`, `modified_at`,
-//! `revision`) may stand there and says nothing.
+//! `config_definition_key`, `config_key` and `data`. Members that the service adds to a record
+//! (`created_at`, `modified_at`, `revision`) are ignored.
 //!
-//! **Invariant:** a member that is not known is refused: a typing error must not be taken for an absent setting.
+//! **Invariant:** unknown members are rejected: a typo must not pass for an absent setting.
 
 use std::{
     collections::BTreeMap,
@@ -20,18 +20,18 @@ use super::{connection::Failure, document};
 
 const DEFINITION_KEY: &str = "config_definition_key";
 const CONFIG_KEY: &str = "config_key";
-/// What the service adds to a record.
+/// Members that the service adds to a record.
 const ADDED: [&str; 3] = ["created_at", "modified_at", "revision"];
-/// The names of files that are read in a folder.
+/// The extensions of the files that are read in a directory.
 const EXTENSIONS: [&str; 4] = ["json", "jsonc", "yaml", "yml"];
 
-/// Where manifests are read.
+/// The files to read.
 #[derive(Debug, Clone, Args)]
 pub(super) struct FileArgs {
-    /// A file of definitions and configs, a folder of such files, or `-` for the standard input; repeat for more
+    /// A file of definitions and configs, a directory of such files, or `-` for stdin; repeatable
     #[arg(short, long = "file", required = true, value_name = "PATH")]
     files: Vec<PathBuf>,
-    /// Also read the folders in folders
+    /// Also read subdirectories
     #[arg(short = 'R', long)]
     recursive: bool,
 }
@@ -48,13 +48,13 @@ impl FileArgs {
     }
 }
 
-/// A definition as it shall be.
+/// A definition as in a file.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Definition {
     pub(super) indexes: Vec<String>,
     pub(super) schema: Option<Value>,
     pub(super) unique: Vec<String>,
-    /// Whether formats are asserted; `None` where the file leaves that as it is.
+    /// Whether `format` is asserted; `None` keeps the current setting.
     pub(super) format_assertion: Option<bool>,
 }
 
@@ -69,7 +69,7 @@ impl Definition {
         }
     }
 
-    /// As a file has it, its members always in the same order.
+    /// The definition in the form of a file, with its members always in the same order.
     pub(super) fn to_json(&self, key: &str) -> Value {
         let mut object = json!({ DEFINITION_KEY: key, "indexes": self.indexes });
         if let Some(schema) = &self.schema {
@@ -85,7 +85,7 @@ impl Definition {
     }
 }
 
-/// A config as a file has it.
+/// A config in the form of a file.
 pub(super) fn config_json(definition: &str, key: &str, data: &Value) -> Value {
     json!({ DEFINITION_KEY: definition, CONFIG_KEY: key, "data": data })
 }
@@ -96,7 +96,7 @@ pub(super) struct Manifests {
     pub(super) definitions: BTreeMap<String, Definition>,
     /// By definition and key.
     pub(super) configs: BTreeMap<(String, String), Value>,
-    /// Where each of them stands, by definition and key; a definition has an empty second key.
+    /// The place of each record, by definition and key; a definition has an empty second key.
     places: BTreeMap<(String, String), String>,
 }
 
@@ -116,7 +116,7 @@ impl Manifests {
             for document in document::read_file(path)? {
                 let place = format!("{}:{}", path.display(), document.line);
                 let items = match document.value {
-                    // An empty document, as a comment alone is one.
+                    // An empty document, for example only a comment.
                     Value::Null => Vec::new(),
                     Value::Array(items) => items,
                     one @ (Value::Object(_) | Value::String(_) | Value::Bool(_) | Value::Number(_)) => {
@@ -136,7 +136,7 @@ impl Manifests {
 
     fn add(&mut self, value: Value, place: &str) -> Result<(), String> {
         let Value::Object(object) = value else {
-            return Err(format!("{place}: expected an object that is a definition or a config"));
+            return Err(format!("{place}: expected a definition or a config, an object"));
         };
         let mut fields = Fields { object, place };
         let definition = fields.text(DEFINITION_KEY)?;
@@ -159,7 +159,7 @@ impl Manifests {
         };
         match self.places.insert(id.clone(), place.to_owned()) {
             None => Ok(()),
-            Some(other) => Err(format!("{place}: {} stands at {other}, too", name(&id.0, &id.1))),
+            Some(other) => Err(format!("{place}: {} is already defined at {other}", name(&id.0, &id.1))),
         }
     }
 
@@ -183,14 +183,14 @@ pub(super) fn name(definition: &str, key: &str) -> String {
     if key.is_empty() { format!("definition {definition}") } else { format!("config {definition}/{key}") }
 }
 
-/// What is said of files without any definition and config.
+/// The error for files without definitions and configs.
 fn nothing_in(args: &FileArgs) -> String {
     let named: Vec<String> = args.files.iter().map(|path| path.display().to_string()).collect();
-    let text = format!("there is no definition and no config in {}", named.join(", "));
+    let text = format!("no definitions or configs found in {}", named.join(", "));
     if args.files.iter().any(|path| path.is_dir()) && !args.recursive {
         format!(
-            "{text}\nhint: of a folder, files that end with {} are read; with -R also those in its folders",
-            EXTENSIONS.map(|end| format!(".{end}")).join(", ")
+            "{text}\nhint: in a directory, files named {} are read; pass -R to include subdirectories",
+            EXTENSIONS.map(|end| format!("*.{end}")).join(", ")
         )
     } else {
         text
@@ -232,13 +232,13 @@ impl Fields<'_> {
     fn text(&mut self, name: &str) -> Result<String, String> {
         match self.object.shift_remove(name) {
             Some(Value::String(text)) if !text.is_empty() => Ok(text),
-            Some(_) => Err(format!("{}: `{name}` must be a text", self.place)),
+            Some(_) => Err(format!("{}: `{name}` must be a non-empty string", self.place)),
             None => Err(format!("{}: `{name}` is missing", self.place)),
         }
     }
 
     fn texts(&mut self, name: &str) -> Result<Vec<String>, String> {
-        let wrong = || format!("{}: `{name}` must be a list of texts", self.place);
+        let wrong = || format!("{}: `{name}` must be a list of strings", self.place);
         match self.object.shift_remove(name) {
             None | Some(Value::Null) => Ok(Vec::new()),
             Some(Value::Array(items)) => {
@@ -293,13 +293,16 @@ mod tests {
             (json!({"config_definition_key": "d", "index": []}), "f:1: unknown members: index"),
             (json!({"config_definition_key": "d", "config_key": "k"}), "f:1: `data` is missing"),
             (json!({"config_key": "k", "data": {}}), "f:1: `config_definition_key` is missing"),
-            (json!({"config_definition_key": "d", "indexes": "a"}), "f:1: `indexes` must be a list of texts"),
-            (json!([]), "f:1: expected an object that is a definition or a config"),
+            (
+                json!({"config_definition_key": "d", "indexes": "a"}),
+                "f:1: `indexes` must be a list of strings",
+            ),
+            (json!([]), "f:1: expected a definition or a config, an object"),
         ] {
             assert_eq!(read(value).unwrap_err(), expected);
         }
         let mut all = read(json!({"config_definition_key": "d"})).unwrap();
         let again = all.add(json!({"config_definition_key": "d"}), "g:2").unwrap_err();
-        assert_eq!(again, "g:2: definition d stands at f:1, too");
+        assert_eq!(again, "g:2: definition d is already defined at f:1");
     }
 }

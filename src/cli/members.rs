@@ -1,4 +1,4 @@
-//! The members of a cluster: forming it, adding, promoting, replacing and removing them, and the leadership.
+//! Bootstrapping a cluster, changing its members, and transferring leadership.
 
 use clap::{Args, Subcommand};
 use http::Method;
@@ -34,38 +34,39 @@ const COLUMNS: Columns = Columns {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum MemberCommand {
-    /// Add a running node that belongs to no cluster, as a learner without a vote
+    /// Add a running node as a learner (non-voting)
     Add {
         #[command(flatten)]
         node: NodeArgs,
-        /// The new member, as in `4=node4:8100@node4:8200`; its id must be greater than all ids used before
+        /// The new member: ID=CLIENT_ADDRESS@PEER_ADDRESS, as in `4=node4:8100@node4:8200`. The id must be greater than
+        /// all ids used before
         #[arg(value_parser = parse_member, value_name = "ID=API@PEER")]
         member: Member,
     },
-    /// Make a learner a voter
+    /// Promote a learner to voter
     Promote {
         #[command(flatten)]
         node: NodeArgs,
         /// The id of the member
         id: NodeId,
     },
-    /// Replace a member, which may be down, with a new node
+    /// Replace a member with a new node; the old one may be down
     Replace {
         #[command(flatten)]
         node: NodeArgs,
         /// The id of the member to replace
         id: NodeId,
-        /// The new member
+        /// The new member, as for `add`
         #[arg(value_parser = parse_member, value_name = "ID=API@PEER")]
         member: Member,
     },
-    /// Remove a member from the cluster for good
+    /// Remove a member permanently
     Remove {
         #[command(flatten)]
         node: NodeArgs,
         /// The id of the member
         id: NodeId,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(short, long)]
         yes: bool,
     },
@@ -75,7 +76,7 @@ pub(super) enum MemberCommand {
 pub(super) struct TransferArgs {
     #[command(flatten)]
     node: NodeArgs,
-    /// The id of the member that becomes the leader
+    /// The id of the new leader
     #[arg(long, value_name = "ID")]
     to: NodeId,
 }
@@ -84,12 +85,13 @@ pub(super) struct TransferArgs {
 pub(super) struct InitArgs {
     #[command(flatten)]
     node: NodeArgs,
-    /// A member of the new cluster, as in `1=node1:8100@node1:8200`; repeat for each, the contacted node included
+    /// A member of the new cluster: ID=CLIENT_ADDRESS@PEER_ADDRESS, as in `1=node1:8100@node1:8200`. Repeat for each
+    /// member, including the node at --url
     #[arg(long = "member", required = true, value_parser = parse_member, value_name = "ID=API@PEER")]
     members: Vec<Member>,
 }
 
-/// Sends a request about the cluster and prints it as it is then.
+/// Sends a request about the cluster and prints the new state.
 fn call(node: &NodeArgs, method: Method, path: &str, body: Option<&Value>) -> Result<(), Failure> {
     run_with_client(node, async |client| {
         let data = ask(&client, method, path, body).await?;
@@ -101,19 +103,19 @@ fn call(node: &NodeArgs, method: Method, path: &str, body: Option<&Value>) -> Re
     })
 }
 
-/// Shows the cluster as one node knows it.
+/// Shows the cluster as one node reports it.
 pub(super) fn status(node: &NodeArgs) -> Result<(), Failure> {
     call(node, Method::GET, CLUSTER, None)
 }
 
-/// Forms a cluster.
+/// Bootstraps a cluster.
 pub(super) fn init(args: &InitArgs) -> Result<(), Failure> {
     let members: Vec<Value> = args.members.iter().map(member_json).collect();
     let body = json!({ "members": members });
     call(&args.node, Method::POST, &format!("{CLUSTER}/init"), Some(&body))
 }
 
-/// Moves leadership.
+/// Transfers leadership.
 pub(super) fn transfer(args: &TransferArgs) -> Result<(), Failure> {
     let body = json!({ "id": args.to });
     call(&args.node, Method::POST, &format!("{CLUSTER}/leader"), Some(&body))
@@ -133,7 +135,7 @@ pub(super) fn run(command: MemberCommand) -> Result<(), Failure> {
             call(&node, Method::POST, &format!("{members}/{id}/replace"), Some(&member_json(&member)))
         }
         MemberCommand::Remove { node, id, yes } => {
-            let text = format!("node {id} will be removed, and no node can have its id again");
+            let text = format!("node {id} will be removed, and its id can't be reused");
             confirm(&text, yes)?;
             call(&node, Method::DELETE, &format!("{members}/{id}"), None)
         }

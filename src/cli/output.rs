@@ -1,8 +1,7 @@
-//! What a command prints, in the format that is asked for.
+//! Prints results in the requested format.
 //!
-//! **Invariants:** data go to the standard output and messages to the standard error. JSON is what the interface
-//! answers, in its order and with its digits. Text that comes from data reaches a table without control characters, so
-//! that it can't act on a terminal.
+//! **Invariants:** data go to stdout and messages to stderr. JSON is the response of the API, with the same order and
+//! digits. Tables replace control characters in data, so that data can't control the terminal.
 
 use std::{
     fmt::Display,
@@ -50,35 +49,35 @@ impl FromStr for Format {
 /// How to print.
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct OutputArgs {
-    /// How to print: table, wide, json, jsonl, yaml, name, jsonpath=PATH (as in jsonpath={.data.limit})
+    /// Output format: table, wide, json, jsonl, yaml, name or jsonpath=PATH (as in jsonpath={.data.limit})
     #[arg(short, long, value_name = "FORMAT")]
     output: Option<Format>,
 }
 
 impl OutputArgs {
-    /// What is asked for, or a table.
+    /// The requested format, by default a table.
     pub(super) fn or_table(&self) -> Format {
         self.or(Format::Table)
     }
 
-    /// What is asked for, or JSON.
+    /// The requested format, by default JSON.
     pub(super) fn or_json(&self) -> Format {
         self.or(Format::Json)
     }
 
-    /// What is asked for, or this.
+    /// The requested format, by default this one.
     pub(super) fn or(&self, other: Format) -> Format {
         self.output.clone().unwrap_or(other)
     }
 }
 
 impl Format {
-    /// Whether it is for people: what a command says in words stands in place of data then.
+    /// Whether it is for people: some commands then print a sentence instead of data.
     pub(super) fn is_table(&self) -> bool {
         matches!(self, Self::Table | Self::Wide)
     }
 
-    /// Whether it has a line for each record: of data with members that are records, these are printed.
+    /// Whether it has one line for each record.
     pub(super) fn is_for_records(&self) -> bool {
         matches!(self, Self::Table | Self::Wide | Self::Jsonl | Self::Name)
     }
@@ -90,7 +89,7 @@ pub(super) struct Columns {
     /// The member that `-o name` prints.
     pub(super) name: &'static str,
     pub(super) narrow: &'static [(&'static str, &'static str)],
-    /// Those that `wide` has, too.
+    /// Additional columns of `wide`.
     pub(super) wide: &'static [(&'static str, &'static str)],
 }
 
@@ -120,7 +119,7 @@ impl Columns {
     }
 }
 
-/// The records of data: of a list its elements, or else the data themselves.
+/// The records of data: the elements of a list, otherwise the data themselves.
 fn records(data: &Value) -> Vec<&Value> {
     match (data, data.get("results").and_then(Value::as_array)) {
         (_, Some(results)) => results.iter().collect(),
@@ -134,7 +133,7 @@ pub(super) fn print_columns(format: &Format, data: &Value, columns: &Columns) ->
     print_value(format, data, &columns.table(&records(data)))
 }
 
-/// Prints what was done: in words, or the data of the answer where those are asked for.
+/// Prints what was done: as a sentence, or as data in the requested format.
 pub(super) fn print_done(
     format: &Format,
     data: &Value,
@@ -149,7 +148,7 @@ pub(super) fn print_done(
 pub(super) struct Table {
     name: &'static str,
     head: Vec<String>,
-    /// How many columns are shown unless `wide` is asked for.
+    /// The number of columns without `wide`.
     narrow: usize,
     rows: Vec<Vec<String>>,
 }
@@ -161,7 +160,7 @@ impl Table {
         Self { name, head: all, narrow: head.len(), rows: Vec::new() }
     }
 
-    /// With columns whose names are known only now, behind the first ones.
+    /// Inserts columns at a place.
     pub(super) fn with_columns(mut self, place: usize, names: &[String]) -> Self {
         for (number, name) in names.iter().enumerate() {
             self.head.insert(place + number, name.to_uppercase());
@@ -227,67 +226,67 @@ pub(super) fn line(text_of_line: impl Display) -> Result<(), Failure> {
     text(&format!("{text_of_line}\n"))
 }
 
-/// Prints a text. A reader that closes the pipe early, as `head` does, has read all that it wants: the command ends.
+/// Prints a text. If the reader closes the pipe early, as `head` does, the command ends without an error.
 pub(super) fn text(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| {
         if error.kind() == io::ErrorKind::BrokenPipe {
             Failure::Closed
         } else {
-            Failure::Failed(format!("standard output: {error}"))
+            Failure::Failed(format!("stdout: {error}"))
         }
     })
 }
 
-/// Says something that is no data.
+/// Prints a message to stderr.
 pub(super) fn say(text: impl Display) {
-    // A failure to print has nowhere to be reported.
+    // There is nowhere to report a failure to print.
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Whether notes and progress are left out.
+/// Whether notes and progress are suppressed.
 static IS_QUIET: AtomicBool = AtomicBool::new(false);
 
-/// Leaves notes and progress out from now on.
+/// Suppresses notes and progress.
 pub(super) fn be_quiet() {
     IS_QUIET.store(true, Ordering::Relaxed);
 }
 
-/// Whether notes and progress are left out.
+/// Whether notes and progress are suppressed.
 pub(super) fn is_quiet() -> bool {
     IS_QUIET.load(Ordering::Relaxed)
 }
 
-/// Says what came of a command, unless it is to be quiet.
+/// Prints a note to stderr, unless the command is quiet.
 pub(super) fn note(text: impl Display) {
     if !is_quiet() {
         say(text);
     }
 }
 
-/// How many there are of something that has a plain plural.
+/// A number with its noun, in the singular or plural.
 pub(super) fn counted(number: u64, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
-/// Asks whether something is to be destroyed, unless the command line says so.
+/// Asks for confirmation, unless `--yes` is given.
 ///
 /// # Errors
-/// When the answer is no, or there is nobody to ask.
+/// When the answer is no, or there is no terminal.
 pub(super) fn confirm(what: &str, yes: bool) -> Result<(), Failure> {
     if yes {
         return Ok(());
     }
     if !io::stdin().is_terminal() {
-        return Err(Failure::Usage(format!("{what}: confirm it with --yes")));
+        return Err(Failure::Usage(format!("{what}: confirm with --yes")));
     }
     let mut answer = String::new();
-    let asked = write!(io::stderr(), "{what}. Go on? [y/N] ");
+    let asked = write!(io::stderr(), "{what}. Continue? [y/N] ");
     asked.and_then(|()| io::stdin().read_line(&mut answer)).map_err(|error| error.to_string())?;
     if matches!(answer.trim(), "y" | "Y" | "yes") {
         Ok(())
     } else {
-        Err(Failure::Failed("nothing was done".into()))
+        Err(Failure::Failed("cancelled; nothing was changed".into()))
     }
 }
 

@@ -1,12 +1,12 @@
-//! What has to change so that the cluster has what files say.
+//! The changes that bring the cluster to the state of the files.
 //!
-//! **Invariants:** the plan names every change with what was there before, and each of its writes is conditional on
-//! that: what somebody else changes meanwhile makes the apply fail and is never overwritten. Definitions come before
-//! their configs. A definition that no file has is never deleted.
+//! **Invariants:** the plan has the previous value of every change, and each of its writes is conditional on that: if
+//! another client changes a record in the meantime, the apply fails and overwrites nothing. Definitions come before
+//! their configs. A definition that is missing from the files is never deleted.
 //!
-//! A schema comes before the configs of its definition, so that they are checked by it. Where configs that are there
-//! change with it, they may fit the new one only as they will be: then it is set by force, and once more as the last
-//! operation of the batch, where all configs must fit it.
+//! A schema is set before the configs of its definition, so that it validates them. If existing configs change too, they
+//! may fit the new schema only after their change. Then the schema is set with `force`, and once more without it as the
+//! last operation of the batch, where all configs must fit it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,16 +28,16 @@ pub(super) struct Change {
     pub(super) definition: String,
     /// Empty for a definition.
     pub(super) key: String,
-    /// What is there now, as a file has it.
+    /// The current value, in the form of a file.
     pub(super) before: Option<Value>,
-    /// What shall be there.
+    /// The value to store; `None` deletes the record.
     pub(super) after: Option<Value>,
-    /// The operations of a batch that do it.
+    /// The operations that make the change.
     pub(super) operations: Vec<Operation>,
 }
 
 impl Change {
-    /// What is done, in the past tense when it is done.
+    /// The verb of the change, for a summary.
     pub(super) fn verb(&self, is_done: bool) -> &'static str {
         match (&self.before, &self.after, is_done) {
             (None, _, true) => "created",
@@ -63,20 +63,20 @@ impl Change {
     }
 }
 
-/// Unique paths whose indexes the batch before begins to build: only once these are ready they can be unique.
+/// Unique paths whose indexes the batch creates: they can be set only once the indexes are ready.
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) definition: String,
-    /// Those that were there when the plan was made.
+    /// The unique paths at the time of the plan.
     pub(super) before: Vec<String>,
     pub(super) paths: Vec<String>,
 }
 
-/// What has to change.
+/// The changes to make.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     pub(super) changes: Vec<Change>,
-    /// The last operations of the batch: schemas once more, and unique paths.
+    /// The last operations of the batch: schemas again, and unique paths.
     pub(super) closing: Vec<Operation>,
     /// After the batch.
     pub(super) after: Vec<Step>,
@@ -84,8 +84,8 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Compares files with the cluster. With `prune`, configs of the definitions in the files that no file has are
-    /// deleted.
+    /// Compares files with the cluster. With `prune`, configs that are missing from the files are deleted, in definitions
+    /// that the files contain.
     pub(super) async fn new(client: &Client, wanted: &Manifests, prune: bool) -> Result<Self, Failure> {
         let mut plan = Self::default();
         let mut known = BTreeMap::new();
@@ -97,8 +97,9 @@ impl Plan {
                 let place = wanted.configs.keys().find(|(definition, _)| *definition == key);
                 let place =
                     place.and_then(|(definition, key)| wanted.place(definition, key)).unwrap_or_default();
-                let text =
-                    format!("{place}: there is no definition {key}, neither in the files nor in the cluster");
+                let text = format!(
+                    "{place}: definition {key} does not exist, neither in the files nor in the cluster"
+                );
                 return Err(Failure::Invalid(text));
             }
             known.insert(key, found.is_some());
@@ -111,7 +112,7 @@ impl Plan {
         } else {
             current::some_or_all(client, &keys, &existing, prune).await?
         };
-        // What is deleted goes first: its value of a unique path may be that of a new config.
+        // Deletions come first: a new config may take over the unique value of a deleted one.
         if prune {
             for ((definition, key), now) in &found {
                 let is_owned = wanted.definitions.contains_key(definition);
@@ -128,8 +129,8 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The changes for several batches, and their last operations. What comes between may be interrupted: a schema must
-    /// fit the configs that there are when it is set, and what is deleted goes last.
+    /// The plan for several batches. They may be interrupted in between: so a schema must fit the configs that exist when
+    /// it is set, and deletions come last.
     pub(super) fn divided(mut self) -> Self {
         self.changes.sort_by_key(|change| change.after.is_none());
         self.closing.retain(|operation| !matches!(operation, Operation::SetSchema { .. }));
@@ -141,7 +142,7 @@ impl Plan {
         self
     }
 
-    /// Sets schemas by force, and again at the end, where configs change with them.
+    /// If existing configs change with a schema, sets it with `force` first and again, without, at the end.
     fn close_schemas(&mut self) {
         let of_configs =
             self.changes.iter().filter(|change| !change.key.is_empty() && change.before.is_some());
@@ -171,7 +172,7 @@ impl Plan {
             return;
         };
         let now = &found.value;
-        // A file that says nothing of it leaves it as it is.
+        // Without `format_assertion` in the file, the setting stays.
         let mut wanted = wanted.clone();
         let is_asserted = wanted.format_assertion;
         wanted.format_assertion = is_asserted.or(now.format_assertion);
@@ -183,7 +184,7 @@ impl Plan {
         let mut operations = Vec::new();
         // Only the first operation is conditional: it changes the revision for those after it.
         let mut if_match = Some(IfMatch::Revision(found.revision));
-        // Paths that are given up go before their indexes do; new ones need indexes first.
+        // Unique paths are dropped before their indexes, and added after them.
         let kept: Vec<String> =
             now.unique.iter().filter(|path| wanted.unique.contains(path)).cloned().collect();
         let has_new_paths = kept != wanted.unique;

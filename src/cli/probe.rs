@@ -1,6 +1,6 @@
-//! `concord probe`, and what a program and a node say of themselves: `version`, `openapi`.
+//! `concord probe`, `version` and `openapi`.
 //!
-//! **Invariant:** a probe needs no key. Its exit code is 0 only if every node that is named says yes.
+//! **Invariant:** a probe needs no access key. It exits 0 only if every node of `--url` passes.
 
 use std::time::Duration;
 
@@ -19,12 +19,12 @@ use crate::model::feature::{LEVEL_MAX, LEVEL_MIN};
 const COLUMNS: Columns =
     Columns { name: "url", narrow: &[("URL", "/url"), ("ANSWER", "/is"), ("WHY", "/why")], wide: &[] };
 
-/// What a node is asked.
+/// The check to make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Question {
-    /// Does the process answer?
+    /// Does the process respond?
     Live,
-    /// Does the node serve: has it caught up, and is there a leader?
+    /// Can the node serve requests: has it caught up, and is there a leader?
     Ready,
 }
 
@@ -32,9 +32,10 @@ pub(super) enum Question {
 pub(super) struct ProbeArgs {
     #[command(flatten)]
     node: NodeArgs,
-    /// What every node that is named is asked
+    /// The check that every node of --url must pass
+    #[arg(value_name = "CHECK")]
     question: Question,
-    /// How long a node may take, in milliseconds
+    /// Time limit for each node, in milliseconds
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..=600_000), value_name = "MS")]
     timeout_ms: u64,
 }
@@ -68,12 +69,12 @@ pub(super) fn run(args: &ProbeArgs) -> Result<(), Failure> {
     })
 }
 
-/// What a node answers.
+/// The result of a check.
 enum Answer {
     Yes,
-    /// It answers, and says no.
+    /// It responds, and the check fails.
     No(String),
-    /// It does not answer.
+    /// It does not respond.
     Silent(Error),
 }
 
@@ -111,7 +112,7 @@ async fn ask(options: &Options, url: &str, path: &str, timeout: Duration) -> Ans
     }
 }
 
-/// Runs `openapi`: the document of the node that is asked, with its limits.
+/// Runs `openapi`: the document of the receiving node, with its limits.
 pub(super) fn openapi(args: &OpenApiArgs) -> Result<(), Failure> {
     with_cluster(&args.node, &tries_of_operator(), async |client| {
         let document = client.send(Request::get("/openapi.json")).await?.json()?;

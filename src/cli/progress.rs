@@ -1,6 +1,6 @@
-//! How far long work has come, on a terminal: count, rate and the time that is left.
+//! Progress of long operations on a terminal: count, rate and remaining time.
 //!
-//! **Invariant:** while the work goes on, an interruption says how far it is (`interrupt`).
+//! **Invariant:** an interruption reports the progress (`interrupt`).
 
 use std::time::Duration;
 
@@ -13,20 +13,20 @@ use super::{
 
 /// Work of fewer parts than this shows nothing.
 const PARTS_MIN: usize = 1000;
-/// What becomes of the rest when the work is interrupted, where nothing else is said.
-const REST: &str = "the same command goes on with the rest";
+/// The default message about the rest after an interruption.
+const REST: &str = "run the same command again to continue";
 
-/// A bar on the standard error; nothing where that is no terminal.
+/// A progress bar on stderr; nothing if that is not a terminal.
 #[derive(Debug)]
 pub(super) struct Progress(ProgressBar);
 
 impl Progress {
-    /// Work of so many parts, which the same command goes on with after an interruption.
+    /// An operation of so many parts, which the same command can resume.
     pub(super) fn new(total: usize, unit: &str) -> Self {
         Self::with_rest(total, unit, REST)
     }
 
-    /// Work of so many parts, and what an interruption says of the rest.
+    /// An operation of so many parts, and the message about the rest after an interruption.
     pub(super) fn with_rest(total: usize, unit: &str, rest: &str) -> Self {
         let bar = ProgressBar::with_draw_target(Some(total as u64), target(total >= PARTS_MIN));
         let template =
@@ -40,7 +40,7 @@ impl Progress {
         Self(bar)
     }
 
-    /// A download of bytes, of which nobody knows how many there are.
+    /// A download of unknown size.
     pub(super) fn of_bytes(rest: &str) -> Self {
         let bar = ProgressBar::with_draw_target(None, target(true));
         let template = "{spinner} {bytes}, {bytes_per_sec}, {elapsed}";

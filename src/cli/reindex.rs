@@ -1,7 +1,7 @@
-//! `concord definition reindex`: other indexed paths, and how far their indexes are.
+//! `concord definition reindex`: changes the indexed paths, and waits for the indexes.
 //!
-//! A change of the paths answers at once, and many configs are indexed in the background. This command waits for that.
-//! An index that is ready needs no building anew: it is a part of the state, and every change of a config changes it.
+//! The API responds to a change of the paths immediately, and the cluster indexes many configs in the background. This
+//! command waits for that. An index that is ready never needs a rebuild: every change of a config updates it.
 //!
 //! **Invariant:** the paths are changed only if nobody has changed the definition since they were read.
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::Args;
 use concord_client::{Client, IfMatch, Operation, Request};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{
     connection::{Failure, NodeArgs, TryArgs, with_cluster},
@@ -19,7 +19,7 @@ use super::{
     progress::Progress,
 };
 
-/// How often a build is looked at.
+/// How often the progress is polled.
 const PAUSE: Duration = Duration::from_millis(300);
 const COLUMNS: Columns = Columns {
     name: "path",
@@ -35,20 +35,20 @@ pub(super) struct ReindexArgs {
     tries: TryArgs,
     /// The key of the definition
     key: String,
-    /// A path that is indexed from now on; repeat for more. Those that are not named are no longer. Without any path
-    /// nothing is changed, and the command waits for what is being built
+    /// Replace the indexed paths with this one; repeatable. Without --index, --add and --remove nothing is changed: the
+    /// command waits for the indexes that are being built
     #[arg(long = "index", value_name = "PATH", conflicts_with_all = ["added", "removed"])]
     indexes: Vec<String>,
-    /// A path to index beside those that are; repeat for more
+    /// Add an indexed path; repeatable
     #[arg(long = "add", value_name = "PATH")]
     added: Vec<String>,
-    /// A path to index no longer; repeat for more
+    /// Remove an indexed path; repeatable
     #[arg(long = "remove", value_name = "PATH")]
     removed: Vec<String>,
-    /// Only if this is its revision
+    /// Fail unless the definition has this revision
     #[arg(long, value_name = "REVISION")]
     if_match: Option<u64>,
-    /// Check and answer, and store nothing
+    /// Validate and show the result, without storing anything
     #[arg(long)]
     dry_run: bool,
     /// Do not wait until the indexes are built
@@ -57,7 +57,7 @@ pub(super) struct ReindexArgs {
 }
 
 impl ReindexArgs {
-    /// The paths from now on; `None` where they stay as they are.
+    /// The new paths; `None` if they do not change.
     fn wanted(&self, now: &[String]) -> Result<Option<Vec<String>>, Failure> {
         if !self.indexes.is_empty() {
             return Ok(Some(self.indexes.clone()));
@@ -111,7 +111,7 @@ async fn read(client: &Client, path: &str) -> Result<Value, Failure> {
     Ok(client.send(Request::get(format!("{path}/indexes"))).await?.data()?)
 }
 
-/// Waits until every index is ready. The time is that of the build, which nobody knows beforehand.
+/// Waits until every index is ready, without a time limit.
 async fn wait(client: &Client, path: &str) -> Result<Value, Failure> {
     let mut progress = None;
     loop {
@@ -119,14 +119,14 @@ async fn wait(client: &Client, path: &str) -> Result<Value, Failure> {
         let Some((done, of)) = left(&data["indexes"]) else { return Ok(data) };
         let progress = progress.get_or_insert_with(|| {
             let total = usize::try_from(of).unwrap_or(usize::MAX);
-            Progress::with_rest(total, "configs", "the cluster goes on without this command")
+            Progress::with_rest(total, "configs", "the cluster continues without this command")
         });
         progress.set(done, of);
         tokio::time::sleep(PAUSE).await;
     }
 }
 
-/// How far the indexes are that are being built: the one that is behind all others.
+/// The progress of the slowest index that is being built.
 fn left(indexes: &Value) -> Option<(u64, u64)> {
     let building = indexes.as_array().into_iter().flatten().filter(|index| index["state"] != "ready");
     building.map(|index| (index["done"].as_u64().unwrap_or(0), index["of"].as_u64().unwrap_or(0))).min()
@@ -135,6 +135,7 @@ fn left(indexes: &Value) -> Option<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use serde_json::json;
 
     use super::*;
 

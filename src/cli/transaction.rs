@@ -1,4 +1,4 @@
-//! `concord transaction`: several operations as one, from a file.
+//! `concord transaction`: several operations atomically, from a file.
 //!
 //! **Invariant:** the exit code is 0 only if the operations of `operations` or `then` were done; 1 if a condition did not
 //! hold, so that those of `else` were.
@@ -19,7 +19,7 @@ use super::{
     output::{Columns, note, print_columns, print_value},
 };
 
-/// What the body may have.
+/// The members of a file.
 const MEMBERS: [&str; 4] = ["operations", "if", "then", "else"];
 const COLUMNS: Columns = Columns {
     name: "config_key",
@@ -33,8 +33,8 @@ const COLUMNS: Columns = Columns {
     wide: &[("REVISION", "/config/revision")],
 };
 
-/// A file as the command takes it.
-const FILE_EXAMPLE: &str = "A file that moves a config on if it is where it is expected, in YAML:
+/// An example of a file.
+const FILE_EXAMPLE: &str = "Example: a YAML file that changes a config if a field has the expected value:
 
   if:
     - {config_definition_key: jobs, config_key: j1, pointer: /state, equals: open}
@@ -51,15 +51,15 @@ pub(super) struct TransactionArgs {
     node: NodeArgs,
     #[command(flatten)]
     tries: TryArgs,
-    /// A file with `operations`, or with `if`, `then` and `else`, as JSON or YAML; `-` for the standard input. A list
-    /// alone is `operations`
+    /// A JSON or YAML file with `operations`, or with `if`, `then` and `else`; `-` for stdin. A plain list is taken as
+    /// `operations`
     #[arg(short, long, value_name = "PATH")]
     file: PathBuf,
-    /// Check and answer, and store nothing
+    /// Validate and show the result, without storing anything
     #[arg(long)]
     dry_run: bool,
-    /// A name for what is done: sent again with the same name and the same operations it is done once. Without one the
-    /// command makes a name for its own attempts
+    /// Idempotency key: if you run the command again with the same key and operations, they are applied only once. By
+    /// default each run has a key of its own, which covers its retries
     #[arg(long, value_name = "NAME")]
     idempotency_key: Option<String>,
 }
@@ -97,7 +97,7 @@ fn name_of(body: &Value, place: usize) -> Option<String> {
     Some(name(text("config_definition_key"), text("config_key")))
 }
 
-/// The body of a batch from what a file has.
+/// The request body for the contents of a file.
 fn body(value: Value) -> Result<Value, String> {
     let value = if value.is_array() { json!({ "operations": value }) } else { value };
     let Value::Object(members) = &value else {
@@ -109,12 +109,12 @@ fn body(value: Value) -> Result<Value, String> {
     let has = |name: &str| members.contains_key(name);
     match (has("operations"), has("if"), has("then") || has("else")) {
         (true, false, false) | (false, true, _) => Ok(value),
-        (true, ..) => Err("`operations` stands alone, without `if`, `then` and `else`".into()),
-        (false, false, _) => Err("`operations` is missing, or `if`".into()),
+        (true, ..) => Err("`operations` can't be combined with `if`, `then` or `else`".into()),
+        (false, false, _) => Err("`operations` or `if` is missing".into()),
     }
 }
 
-/// What became of it, in words.
+/// The outcome as a sentence.
 fn told(data: &Value, is_dry_run: bool) -> String {
     let held = match data["succeeded"].as_bool() {
         None => "",
@@ -122,10 +122,10 @@ fn told(data: &Value, is_dry_run: bool) -> String {
         Some(false) => "a condition does not hold: ",
     };
     let what = match (data["succeeded"].as_bool(), is_dry_run) {
-        (Some(false), false) => "the operations of `else` were done",
-        (Some(false), true) => "the operations of `else` would be done",
-        (_, true) => "the operations would be done",
-        (_, false) => "the operations were done",
+        (Some(false), false) => "the operations of `else` were applied",
+        (Some(false), true) => "the operations of `else` would be applied",
+        (_, true) => "the operations would be applied",
+        (_, false) => "the operations were applied",
     };
     let revision = data["revision"].as_u64().map(|revision| format!("  revision {revision}"));
     format!("{held}{what}{}", revision.unwrap_or_default())
@@ -156,10 +156,10 @@ mod tests {
 
     #[test]
     fn what_became_of_it_is_said() {
-        assert_eq!(told(&json!({"revision": 7}), false), "the operations were done  revision 7");
+        assert_eq!(told(&json!({"revision": 7}), false), "the operations were applied  revision 7");
         let text = told(&json!({"succeeded": false, "revision": 7}), false);
-        assert_eq!(text, "a condition does not hold: the operations of `else` were done  revision 7");
+        assert_eq!(text, "a condition does not hold: the operations of `else` were applied  revision 7");
         let text = told(&json!({"succeeded": true, "revision": null}), true);
-        assert_eq!(text, "all conditions hold: the operations would be done");
+        assert_eq!(text, "all conditions hold: the operations would be applied");
     }
 }

@@ -1,8 +1,8 @@
 //! `export` and `import`: all definitions and configs as files, a folder for each definition.
 //!
 //! A definition is `DIR/KEY/definition.json`, its configs are `DIR/KEY/config/CONFIG.json`. Equal data give equal bytes,
-//! so that Git shows what differs and nothing else. A file that has what it shall have is not written, and an import
-//! leaves alone what is there already: begun again after an interruption, both go on with what is left.
+//! so that Git shows only real differences. A file with the right content is not written again, and an import skips
+//! records that are equal already: after an interruption, both continue with the rest.
 //!
 //! **Invariant:** a file is complete, or absent: it is written under another name first.
 
@@ -36,13 +36,13 @@ pub(super) struct ExportArgs {
     node: NodeArgs,
     #[command(flatten)]
     tries: TryArgs,
-    /// The folder to write to; it may have an earlier export
+    /// The directory to write to; it may hold an earlier export
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
-    /// Only this definition; repeat for more
+    /// Export only this definition; repeatable
     #[arg(long = "definition", value_name = "KEY")]
     definitions: Vec<String>,
-    /// Remove the files of records that an earlier export wrote and that are no more
+    /// Remove files of an earlier export whose records no longer exist
     #[arg(long)]
     prune: bool,
 }
@@ -53,7 +53,7 @@ pub(super) struct ImportArgs {
     node: NodeArgs,
     #[command(flatten)]
     tries: TryArgs,
-    /// The folder of an export
+    /// The directory of an export
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
 }
@@ -69,10 +69,10 @@ pub(super) fn export(args: &ExportArgs) -> Result<(), Failure> {
         let mut files = Files::new(args.dir.clone());
         let (mut exported, mut total) = (Vec::new(), 0);
         for key in keys {
-            // One that is deleted meanwhile is none of the export.
+            // It was deleted in the meantime.
             let Some(found) = current::definition(&client, &key).await? else {
                 if args.definitions.contains(&key) {
-                    return Err(Failure::Missing(format!("there is no definition {key}")));
+                    return Err(Failure::Missing(format!("definition {key} does not exist")));
                 }
                 continue;
             };
@@ -102,8 +102,8 @@ pub(super) fn export(args: &ExportArgs) -> Result<(), Failure> {
         }
         let removed = others.len();
         let Files { written, same, .. } = files;
-        let what = if args.prune { "removed" } else { "of records that are no more (--prune removes them)" };
-        let text = format!("{written} files written, {same} as they were, {removed} {what}");
+        let what = if args.prune { "removed" } else { "obsolete (--prune removes them)" };
+        let text = format!("{written} files written, {same} unchanged, {removed} {what}");
         let data = json!({ "dir": args.dir, "written": written, "unchanged": same, "obsolete": removed, "pruned": args.prune });
         summary(&args.node, &data, &text)
     })
@@ -117,11 +117,11 @@ pub(super) fn import(args: &ImportArgs) -> Result<(), Failure> {
         let plan = execute(&client, plan, true).await?;
         let (changed, unchanged) = (plan.changes.len(), plan.unchanged);
         let data = json!({ "dir": args.dir, "changed": changed, "unchanged": unchanged });
-        summary(&args.node, &data, &format!("{changed} changed, {unchanged} as they were"))
+        summary(&args.node, &data, &format!("{changed} changed, {unchanged} unchanged"))
     })
 }
 
-/// What was done: words, which are a message, or data.
+/// Reports what was done: as a message, or as data.
 fn summary(node: &NodeArgs, data: &Value, text: &str) -> Result<(), Failure> {
     let format = node.format.or_table();
     if format.is_table() {
@@ -144,8 +144,8 @@ fn config_folder(definition: &str) -> PathBuf {
     Path::new(&file_name(definition)).join("config")
 }
 
-/// The name of the file of a key. The characters of keys are all good in names of files; a long key is cut, and a digest
-/// tells it from others that begin alike.
+/// The file name for a key. All characters of keys are valid in file names. A long key is cut, and a digest makes the
+/// name unique.
 fn file_name(key: &str) -> String {
     match key.get(..NAME_BYTES_MAX) {
         Some(begin) if key.len() > NAME_BYTES_MAX => {
@@ -160,9 +160,9 @@ fn file_name(key: &str) -> String {
 /// The files of an export.
 struct Files {
     folder: PathBuf,
-    /// Those of the records that there are.
+    /// The files of existing records.
     kept: BTreeSet<PathBuf>,
-    /// Those that are counted.
+    /// The files that are counted already.
     seen: BTreeSet<PathBuf>,
     written: usize,
     same: usize,
@@ -173,7 +173,7 @@ impl Files {
         Self { folder, kept: BTreeSet::new(), seen: BTreeSet::new(), written: 0, same: 0 }
     }
 
-    /// Forgets the configs of definitions: those that are still there come again.
+    /// Drops the configs of definitions: the watch lists them again.
     fn forget(&mut self, definitions: &[String]) {
         let of: Vec<PathBuf> = definitions.iter().map(|key| config_folder(key)).collect();
         self.kept.retain(|name| !of.iter().any(|folder| name.starts_with(folder)));
@@ -183,7 +183,7 @@ impl Files {
         let path = self.folder.join(name);
         let failed = |error: io::Error| Failure::Failed(format!("{}: {error}", path.display()));
         let text = format!("{value:#}\n");
-        // A record that was told twice is one file.
+        // A record that was listed twice counts once.
         let is_new = self.seen.insert(name.to_owned());
         self.kept.insert(name.to_owned());
         if fs::read(&path).is_ok_and(|bytes| bytes == text.as_bytes()) {
@@ -200,7 +200,7 @@ impl Files {
         Ok(())
     }
 
-    /// The files of definitions and configs that no record has.
+    /// The files whose records do not exist.
     fn others(&self) -> Result<Vec<PathBuf>, Failure> {
         let mut others = Vec::new();
         for folder in self.entries(Path::new(""))? {
@@ -216,7 +216,7 @@ impl Files {
         Ok(others)
     }
 
-    /// Those of the configs of these definitions.
+    /// The same, only for configs of these definitions.
     fn others_of(&self, definitions: &[String]) -> Result<Vec<PathBuf>, Failure> {
         let mut others = Vec::new();
         for definition in definitions {
@@ -250,7 +250,7 @@ impl Files {
             if name.ends_with("definition.json")
                 && let Some(folder) = path.parent()
             {
-                // What somebody else has put there stays.
+                // A directory with other files stays.
                 let _ = fs::remove_dir(folder.join("config"));
                 let _ = fs::remove_dir(folder);
             }

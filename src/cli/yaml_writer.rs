@@ -1,12 +1,11 @@
 //! JSON values as YAML, in blocks.
 //!
-//! **Invariant:** what is written is read as the same value: numbers keep their digits, members their order, and a text
-//! that YAML could take for something else stands in quotes. A text in quotes is written as JSON writes it, which YAML
-//! reads alike.
+//! **Invariant:** reading the output gives the same value: numbers keep their digits, members their order, and strings
+//! that YAML could read as something else are quoted. Quoted strings are JSON strings, which YAML reads the same way.
 
 use serde_json::{Map, Value};
 
-/// Longest name that YAML reads in front of a colon; a longer one takes a line of its own.
+/// The longest name that YAML reads before a colon; a longer one needs its own line.
 const NAME_BYTES_MAX: usize = 1000;
 
 /// A value as a document.
@@ -29,7 +28,7 @@ fn indent(out: &mut String, depth: usize) {
 
 fn members(out: &mut String, object: &Map<String, Value>, depth: usize) {
     for (place, (name, value)) in object.iter().enumerate() {
-        // The first one stands behind the dash of a list.
+        // The first member follows the dash of a list item.
         if place > 0 || !out.ends_with("- ") {
             indent(out, depth);
         }
@@ -47,7 +46,7 @@ fn members(out: &mut String, object: &Map<String, Value>, depth: usize) {
     }
 }
 
-/// What stands behind the colon of a member.
+/// The text after the colon of a member.
 fn below(out: &mut String, value: &Value, depth: usize) {
     match Block::of(value) {
         Block::Members(object) => {

@@ -88,7 +88,7 @@ async fn settings_are_read_again_and_children_end_with_the_agent() {
     // Settings that are wrong change nothing.
     agent.configure("files: [{path: out.json, colour: red}]\n");
     agent.signal("HUP");
-    agent.logs("the settings stay as they were").await;
+    agent.logs("the settings were not reloaded").await;
     put(&cluster, 1, "acme", &json!({"n": 2})).await;
     agent.has("out.json", "{\n  \"n\": 2\n}\n").await;
 
@@ -166,7 +166,7 @@ async fn a_job_that_is_asked_to_end_leaves_no_child_and_says_what_is_left() {
         let done = tokio::task::spawn_blocking(|| child.wait_with_output().unwrap()).await.unwrap();
         let said = String::from_utf8_lossy(&done.stderr);
         assert_eq!(done.status.code(), Some(code), "{said}");
-        assert!(said.contains("was ended with the agent") && said.contains("it was not looked at"), "{said}");
+        assert!(said.contains("was stopped with the agent") && said.contains("it was not updated"), "{said}");
         assert!(!lives(&pid), "no child outlives the agent");
         // It was not done, so the next run does it again.
         assert!(agent.path("first.json").exists() && !agent.path("second.json").exists());

@@ -89,7 +89,7 @@ async fn what_can_not_be_rendered_leaves_the_file_and_is_told() {
     })
     .await;
     put(&cluster, 1, "acme", &json!({"typo": 1})).await;
-    agent.logs("the file stays as it was").await;
+    agent.logs("the file was not updated").await;
     assert_eq!(agent.read("out.txt"), "10");
     let (status, _, health) = agent.get("/healthz").await.unwrap();
     assert_eq!((status, &health["ok"]), (503, &json!(false)), "{health}");
@@ -116,7 +116,7 @@ async fn a_file_that_can_not_be_written_is_tried_again_and_its_command_waits_for
     let settings = "files:\n  - {path: below/out.json, definition: limits, config: acme, command: [sh, -c, 'echo x >> ran']}\n";
     let mut agent = Agent::new(&cluster, settings);
     agent.start();
-    agent.logs("the file stays as it was").await;
+    agent.logs("the file was not updated").await;
     agent.nothing_due().await;
     std::fs::create_dir(agent.path("below")).unwrap();
     agent.has("below/out.json", "{\n  \"n\": 1\n}\n").await;
@@ -142,7 +142,7 @@ async fn a_command_that_fails_is_run_again_and_one_that_hangs_is_ended() {
     agent.has("done.txt", "done\n").await;
     assert_eq!(agent.read("tries.txt"), "x\nx\nx\n");
     let log = agent.read("log.txt");
-    assert!(log.contains("exit status: 9") && log.contains("took longer than 1 s"), "{log}");
+    assert!(log.contains("exit status: 9") && log.contains("exceeded 1 s"), "{log}");
     agent.nothing_due().await;
     agent.stop().await;
 }

@@ -39,12 +39,15 @@ else:
     let file = user.write("swap.yaml", swap);
     let tried = user.run(&["transaction", "-f", &file, "--dry-run"]).await;
     assert!(
-        tried.code == 0 && tried.err.contains("all conditions hold: the operations would be done"),
+        tried.code == 0 && tried.err.contains("all conditions hold: the operations would be applied"),
         "{tried:?}"
     );
     assert_eq!(user.run(&["config", "get", "limits", "archive"]).await.code, 3);
     let done = user.run(&["transaction", "-f", &file, "--idempotency-key", "swap-1"]).await;
-    assert!(done.code == 0 && done.err.contains("all conditions hold: the operations were done"), "{done:?}");
+    assert!(
+        done.code == 0 && done.err.contains("all conditions hold: the operations were applied"),
+        "{done:?}"
+    );
     let lines: Vec<Vec<&str>> = done.out.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(lines[1], ["patch_config", "limits", "acme", "no"], "{}", done.out);
     assert_eq!(lines[2], ["create_config", "limits", "archive", "yes"], "{}", done.out);
@@ -211,7 +214,7 @@ async fn operators_commands_say_why_they_failed_by_their_exit_code() {
     assert_eq!(stranger.run(&["audit", "tail", "--url", &url]).await.code, 6);
     assert_eq!(user.run(&["audit", "tail"]).await.code, 2, "each node has a log of its own");
     let ahead = user.run(&["config", "watch", "--from", "999999"]).await;
-    assert!(ahead.code == 3 && ahead.err.contains("hint: leave the revision out"), "{ahead:?}");
+    assert!(ahead.code == 3 && ahead.err.contains("hint: omit the revision"), "{ahead:?}");
     let nowhere = user.clone().with("CONCORD_URL", "http://127.0.0.1:9");
     let gone = nowhere.run(&["whoami"]).await;
     assert!(gone.code == 7 && gone.err.contains("http://127.0.0.1:9 can't be reached: "), "{gone:?}");
@@ -269,7 +272,7 @@ async fn operators_commands_say_why_they_failed_by_their_exit_code() {
     };
     until("leader node ").await;
     cluster.node(3).kill();
-    until("node 3 does not answer").await;
+    until("node 3 does not respond").await;
     let ready = passer.run(&["probe", "ready"]).await;
     assert!(ready.code == 7 && ready.out.contains("none"), "{ready:?}");
     child.kill().unwrap();

@@ -39,7 +39,7 @@ else sed -i 's/: : \[/: 50/' "$1"; fi"#;
     let stubborn = editor(&user, script);
     let done = stubborn.run(&["config", "edit", "limits", "acme"]).await;
     assert_eq!(done.code, 0, "{done:?}");
-    assert!(done.out.starts_with("configured limits/acme  revision "), "{done:?}");
+    assert!(done.out.starts_with("config limits/acme changed  revision "), "{done:?}");
     let seen = std::fs::read_to_string(user.home.join("seen2")).unwrap();
     assert!(seen.contains("# error: /quota/requests: -5 is less than the minimum of 0\n"), "{seen}");
     assert!(seen.contains("requests: -5"), "what was typed is there: {seen}");
@@ -58,11 +58,11 @@ else sed -i 's/: : \[/: 50/' "$1"; fi"#;
         format!(r#"{program} config patch limits acme --data '{{"plan":"free"}}'; sed -i 's/50/60/' "$1""#);
     let late = editor(&user, &script).run(&["config", "edit", "limits", "acme"]).await;
     assert_eq!(late.code, 4, "{late:?}");
-    let kept = late.err.lines().find_map(|line| line.strip_prefix("what you typed is kept in ")).unwrap();
+    let kept = late.err.lines().find_map(|line| line.strip_prefix("your text is kept in ")).unwrap();
     assert!(std::fs::read_to_string(kept).unwrap().contains("requests: 60"));
     assert_eq!(requests().await, 50);
 
     let broken = user.clone().with("VISUAL", "false").run(&["config", "edit", "limits", "acme"]).await;
-    assert!(broken.code == 1 && broken.err.contains("the editor ended with"), "{broken:?}");
+    assert!(broken.code == 1 && broken.err.contains("the editor failed:"), "{broken:?}");
     assert_eq!(user.run(&["config", "edit", "limits", "absent"]).await.code, 3);
 }

@@ -75,11 +75,11 @@ async fn a_context_holds_a_cluster_and_its_key_for_its_owner_alone() {
     let refused = elsewhere.run(&["definition", "get"]).await;
     assert!(refused.code == 2 && refused.err.contains("CONCORD_API_KEY"), "{refused:?}");
     let named = elsewhere.run(&["definition", "get", "--context", "here"]).await;
-    assert!(named.code == 2 && named.err.contains("for its own nodes"), "{named:?}");
+    assert!(named.code == 2 && named.err.contains("the context's key is not sent"), "{named:?}");
     assert_eq!(user.run(&["context", "use", "there"]).await.code, 3);
     assert_eq!(user.run(&["context", "delete", "there", "--yes"]).await.code, 3);
     let unasked = user.run(&["context", "delete", "here"]).await;
-    assert!(unasked.code == 2 && unasked.err.contains("the key that is stored in it"), "{unasked:?}");
+    assert!(unasked.code == 2 && unasked.err.contains("the access key stored in it"), "{unasked:?}");
     assert_eq!(user.ok(&["context", "list", "-o", "name"]).await, "here\n");
     user.ok(&["context", "delete", "here", "--yes"]).await;
     assert_eq!(user.run(&["--version"]).await.code, 0);
@@ -101,7 +101,7 @@ async fn a_mistake_is_answered_with_what_to_do() {
     assert_eq!(user.ok(&["get", "definitions", "-o", "name"]).await, "limits\n");
     assert_eq!(user.ok(&["get", "configs", "limits", "-o", "name"]).await, "acme\ninitech\n");
     let put = ["config", "put", "limits", "absent", "--data", r#"{"plan": "pro"}"#];
-    says(&put, 3, &["limits/absent", "`concord config create limits KEY` makes one"]).await;
+    says(&put, 3, &["limits/absent", "`concord config create limits KEY` creates one"]).await;
     // What the past does not have may be there now.
     let past = ["config", "get", "limits", "--revision", "1"];
     says(&past, 3, &["at revision 1: limits", "`concord definition history limits`"]).await;
@@ -117,15 +117,18 @@ async fn a_mistake_is_answered_with_what_to_do() {
 
     // Files that hold nothing, and those of folders that are not read.
     user.write("folder/inner/one.yaml", LIMITS);
-    says(&["apply", "-f", "folder"], 2, &["no config in folder", "hint: ", "-R"]).await;
+    says(&["apply", "-f", "folder"], 2, &["no definitions or configs found in folder", "hint: ", "-R"]).await;
     let bare = user.run_with(&["apply", "-f", "-"], "").await;
-    assert!(bare.code == 2 && bare.err.contains("no config in -") && !bare.err.contains("hint"), "{bare:?}");
+    assert!(
+        bare.code == 2 && bare.err.contains("configs found in -") && !bare.err.contains("hint"),
+        "{bare:?}"
+    );
     let other = user.write("other.yaml", "config_definition_key: other\njson_schema: {}");
-    says(&["def", "check", "limits", "-f", &other], 2, &["definition other, and not limits"]).await;
+    says(&["def", "check", "limits", "-f", &other], 2, &["definition other, not limits"]).await;
 
     // The address for the other nodes, and a path behind that for callers.
     let peer = format!("http://{}", cluster.node(1).peer_addr());
-    says(&["def", "get", "--url", &peer], 3, &["the address of a node for its callers"]).await;
+    says(&["def", "get", "--url", &peer], 3, &["client listener"]).await;
     let page = format!("http://{}/ui", cluster.node(1).api_addr());
     says(&["def", "get", "--url", &page], 3, &["as in http://127.0.0.1:8101"]).await;
 
@@ -152,7 +155,7 @@ async fn a_mistake_is_answered_with_what_to_do() {
     home.run_with(&both, &format!("{key}\n")).await;
     home.ok(&["context", "use", "all"]).await;
     let several = home.run(&["audit", "tail"]).await;
-    let hint = format!("name one with --context all --url, of {url}, {other}");
+    let hint = format!("choose one with --context all --url, of {url}, {other}");
     assert!(several.code == 2 && several.err.contains(&hint), "{several:?}");
     home.ok(&["audit", "tail", "--context", "all", "--url", &url]).await;
 }

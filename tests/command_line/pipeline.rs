@@ -75,8 +75,8 @@ async fn an_apply_is_one_batch_and_a_difference_is_an_exit_code() {
     // A typing error is no setting.
     for (text, expected) in [
         ("config_definition_key: x\nindex: [a]\n", "unknown members: index"),
-        ("config_definition_key: x\nconfig_definition_key: y\n", ":2:1: the member"),
-        ("config_definition_key: limits\nconfig_key: k\ndata: {plan: 007}\n", "no number of JSON"),
+        ("config_definition_key: x\nconfig_definition_key: y\n", ":2:1: duplicate member"),
+        ("config_definition_key: limits\nconfig_key: k\ndata: {plan: 007}\n", "is not a JSON number"),
     ] {
         let refused = user.run_with(&["apply", "-f", "-"], text).await;
         assert!(refused.code == 5 && refused.err.contains(expected), "{refused:?}");
@@ -89,7 +89,7 @@ async fn an_apply_is_one_batch_and_a_difference_is_an_exit_code() {
     );
     let folder = Path::new(&other).parent().unwrap().to_str().unwrap().to_owned();
     let unsure = user.run(&["apply", "-f", &folder, "--prune"]).await;
-    assert!(unsure.code == 2 && unsure.err.contains("to be deleted: config limits/initech"), "{unsure:?}");
+    assert!(unsure.code == 2 && unsure.err.contains("will be deleted: config limits/initech"), "{unsure:?}");
     let pruned = user.ok(&["apply", "-f", &folder, "--prune", "--yes"]).await;
     assert!(
         pruned.contains("config limits/initech deleted\n") && pruned.contains("definition limits changed\n"),
@@ -157,9 +157,9 @@ async fn a_unique_value_goes_from_one_config_to_another_in_one_apply() {
     user.ok(&["definition", "create", "e"]).await;
     user.ok(&["definition", "delete", "d", "--yes"]).await;
     let told = user.run(&["export", "--dir", "files"]).await;
-    assert!(told.err.contains("1 files written, 0 as they were, 2 of records that are no more"), "{told:?}");
+    assert!(told.err.contains("1 files written, 0 unchanged, 2 obsolete"), "{told:?}");
     let pruned = user.run(&["export", "--dir", "files", "--prune"]).await;
-    assert!(pruned.err.contains("0 files written, 1 as they were, 2 removed"), "{pruned:?}");
+    assert!(pruned.err.contains("0 files written, 1 unchanged, 2 removed"), "{pruned:?}");
     let left = files(&cluster.root().join("files"));
     assert_eq!(left.keys().collect::<Vec<_>>(), ["d/README", "e/definition.json"]);
 }
@@ -195,10 +195,10 @@ async fn an_export_is_applied_and_exported_again_byte_for_byte() {
     // An import that begins again does what is left; an export writes only what differs.
     target.ok(&["config", "delete", "limits", "k7", "--yes"]).await;
     let imported = target.run(&["import", "--dir", folder.to_str().unwrap()]).await;
-    assert_eq!((imported.code, imported.err.as_str()), (0, "1 changed, 1204 as they were\n"));
+    assert_eq!((imported.code, imported.err.as_str()), (0, "1 changed, 1204 unchanged\n"));
     target.ok(&["config", "delete", "limits", "k8", "--yes"]).await;
     let exported = target.run(&["export", "--dir", "two", "--prune"]).await;
-    assert_eq!(exported.err, "0 files written, 1204 as they were, 1 removed\n");
+    assert_eq!(exported.err, "0 files written, 1204 unchanged, 1 removed\n");
 }
 
 #[tokio::test]

@@ -88,7 +88,7 @@ async fn lose_the_leader(user: &User, demo: &Lines) {
     let (leader, term) = (status["leader_id"].as_u64().unwrap(), status["term"].as_u64().unwrap());
     let process = node_process(demo.child.id(), leader);
     assert!(std::process::Command::new("kill").args(["-9", &process]).status().unwrap().success());
-    demo.until(&format!("node {leader} ended: signal: 9"));
+    demo.until(&format!("node {leader} exited: signal: 9"));
     let lines = demo.until("leader node");
     let elected = lines.last().unwrap();
     assert!(elected.contains("(term ") && !elected.contains(&format!("leader node {leader} ")), "{elected}");
@@ -96,7 +96,7 @@ async fn lose_the_leader(user: &User, demo: &Lines) {
     let after: Value = serde_json::from_str(&status.out).unwrap();
     assert!(status.code == 1 && after["term"].as_u64().unwrap() > term, "{status:?}");
     let screen = user.run(&["cluster", "status"]).await;
-    assert!(screen.out.contains(&format!("node {leader} does not answer: ")), "{screen:?}");
+    assert!(screen.out.contains(&format!("node {leader} does not respond: ")), "{screen:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -152,7 +152,7 @@ async fn the_first_five_minutes() {
     let seen = std::fs::read_to_string(home.path().join("seen")).unwrap();
     assert!(seen.contains("# error: /limit: -5 is less than the minimum of 1\n"), "{seen}");
     assert!(
-        edited.out.starts_with(&format!("configured service-limits/eu  revision {before} → ")),
+        edited.out.starts_with(&format!("config service-limits/eu changed  revision {before} → ")),
         "{edited:?}"
     );
     // 1:50
@@ -172,7 +172,7 @@ async fn the_first_five_minutes() {
         check.err.contains("71 configs checked, 7 do not fit") && check.out.contains("eu-test"),
         "{check:?}"
     );
-    assert!(check.err.contains("the schema changes: properties.limit.minimum 1 → 5\n"), "{check:?}");
+    assert!(check.err.contains("schema change: properties.limit.minimum 1 → 5\n"), "{check:?}");
     // 3:20
     lose_the_leader(&user, &demo).await;
     let total =

@@ -121,7 +121,7 @@ async fn long_work_shows_how_far_it_is_and_goes_on_after_an_interruption() {
     assert_eq!(code, 130, "{screen}");
     assert!(screen.contains("/s, ") && screen.contains(" left"), "rate and time: {screen}");
     assert!(
-        screen.contains("interrupted: ") && screen.contains("the same command goes on with the rest"),
+        screen.contains("interrupted: ") && screen.contains("run the same command again to apply the rest"),
         "{screen}"
     );
 
@@ -172,12 +172,12 @@ async fn a_watch_and_a_question_end_at_once() {
     assert_eq!(watch.end().await.0, 130);
 
     let mut question = Terminal::start(&user, &["config", "delete", "d", "k"]);
-    question.until("it asks", |screen| screen.contains("Go on? [y/N]")).await;
+    question.until("it asks", |screen| screen.contains("Continue? [y/N]")).await;
     question.type_in(b"\x03");
     assert_eq!(question.end().await.0, 130);
     user.ok(&["config", "get", "d", "k"]).await;
     let mut question = Terminal::start(&user, &["config", "delete", "d", "k"]);
-    question.until("it asks", |screen| screen.contains("Go on? [y/N]")).await;
+    question.until("it asks", |screen| screen.contains("Continue? [y/N]")).await;
     question.type_in(b"y\r");
     assert_eq!(question.end().await.0, 0);
     assert_eq!(user.run(&["config", "get", "d", "k"]).await.code, 3);

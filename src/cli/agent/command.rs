@@ -1,6 +1,6 @@
-//! A command with its time-out.
+//! Runs a command with a time limit.
 //!
-//! **Invariant:** when this returns, no process of the command's group is left that was not asked to end and then
+//! **Invariant:** when this returns, every process that was left of the command's group has been terminated and then
 //! killed.
 
 use std::{
@@ -14,12 +14,12 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-/// How long a command that is asked to end may take.
+/// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
-/// The pause between two looks whether a command has ended.
+/// How often the process is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Runs a command to its end, or to its time-out. It is told the file that has changed in `CONCORD_AGENT_FILE`.
+/// Runs a command until it exits or its time limit. `CONCORD_AGENT_FILE` is the file that has changed.
 pub(super) async fn run(
     command: &[String],
     file: &Path,
@@ -30,7 +30,7 @@ pub(super) async fn run(
     let child = Command::new(program)
         .args(arguments)
         .env("CONCORD_AGENT_FILE", file)
-        // The key of the agent is not the command's.
+        // The command must not get the agent's access key.
         .env_remove("CONCORD_API_KEY")
         .stdin(Stdio::null())
         .stdout(std::io::stderr())
@@ -40,25 +40,25 @@ pub(super) async fn run(
     let deadline = Instant::now() + timeout;
     let status = tokio::select! {
         status = ended(&mut child, Some(deadline)) => status?,
-        // What has ended by itself was not cut off.
+        // It may have exited by itself in the meantime.
         () = stopping.cancelled() => if let Some(status) = child.try_wait().map_err(|error| error.to_string())? {
             Some(status)
         } else {
             end(&mut child).await?;
-            return Err(format!("`{program}` was ended with the agent"));
+            return Err(format!("`{program}` was stopped with the agent"));
         }
     };
     match status {
         Some(status) if status.success() => Ok(()),
-        Some(status) => Err(format!("`{program}` ended with {status}")),
+        Some(status) => Err(format!("`{program}` failed: {status}")),
         None => {
             end(&mut child).await?;
-            Err(format!("`{program}` took longer than {} s and was ended", timeout.as_secs()))
+            Err(format!("`{program}` exceeded {} s and was stopped", timeout.as_secs()))
         }
     }
 }
 
-/// How a child ended; `None` when it has not by the deadline.
+/// The exit status of a child; `None` if it still runs at the deadline.
 async fn ended(child: &mut Child, deadline: Option<Instant>) -> Result<Option<ExitStatus>, String> {
     loop {
         if let Some(status) = child.try_wait().map_err(|error| error.to_string())? {
@@ -71,7 +71,7 @@ async fn ended(child: &mut Child, deadline: Option<Instant>) -> Result<Option<Ex
     }
 }
 
-/// Asks the whole group to end, and kills what does not.
+/// Terminates the whole group, and kills what is left.
 async fn end(child: &mut Child) -> Result<(), String> {
     let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or("a child has no id")?;
     // What has ended needs no signal.
@@ -110,7 +110,7 @@ mod tests {
         let file = folder.path().join("pid");
         let script = format!("sleep 1000 & echo $! > {}; wait", file.display());
         let error = shell(&script, Duration::from_millis(500)).await.unwrap_err();
-        assert!(error.contains("was ended"), "{error}");
+        assert!(error.contains("was stopped"), "{error}");
         let pid = std::fs::read_to_string(&file).unwrap();
         let begin = Instant::now();
         let lives = || {

@@ -1,6 +1,6 @@
-//! Data as JSON, YAML, TOML and variables of an environment.
+//! Data as JSON, YAML, TOML and environment variables.
 //!
-//! **Invariant:** what a format can't hold is refused with its place; nothing is left out or rounded in silence.
+//! **Invariant:** a value that a format can't represent is an error; nothing is omitted or rounded silently.
 
 use std::fmt::Write as _;
 
@@ -34,13 +34,13 @@ impl Format {
 }
 
 fn toml(data: &Value) -> Result<String, String> {
-    let Value::Object(members) = data else { return Err("TOML holds an object only".into()) };
+    let Value::Object(members) = data else { return Err("TOML output needs an object".into()) };
     let mut text = String::new();
     toml_table(&mut text, &mut Vec::new(), members)?;
     Ok(text)
 }
 
-/// A table: first what stands in its lines, then the tables in it.
+/// A table: its values first, then its tables.
 fn toml_table(text: &mut String, path: &mut Vec<String>, members: &Map<String, Value>) -> Result<(), String> {
     for (name, value) in members.iter().filter(|(_, value)| !value.is_object()) {
         let place = || place(path, name);
@@ -85,18 +85,18 @@ fn toml_number(number: &Number) -> Result<String, String> {
     let is_integer = !text.contains(['.', 'e', 'E']);
     let fits =
         if is_integer { text.parse::<i64>().is_ok() } else { text.parse::<f64>().is_ok_and(f64::is_finite) };
-    if fits { Ok(text) } else { Err(format!("TOML has no number {text}")) }
+    if fits { Ok(text) } else { Err(format!("TOML can't represent the number {text}")) }
 }
 
 fn env(data: &Value) -> Result<String, String> {
-    let Value::Object(members) = data else { return Err("variables are made from an object only".into()) };
+    let Value::Object(members) = data else { return Err("environment variables need an object".into()) };
     let mut lines = Vec::new();
     env_of("", members, &mut lines)?;
     let mut text = String::new();
     let mut seen = std::collections::BTreeSet::new();
     for (name, value) in lines {
         if !seen.insert(name.clone()) {
-            return Err(format!("two places have the name {name}"));
+            return Err(format!("duplicate variable name {name}"));
         }
         let value = value.replace('\'', r"'\''");
         // Writing to a text can't fail.
@@ -114,16 +114,16 @@ fn env_of(
         let upper = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
         let name: String = format!("{prefix}{name}").chars().map(upper).collect();
         if name.is_empty() {
-            return Err("a variable needs a name, and this one is empty".into());
+            return Err("a variable name is empty".into());
         }
         if name.starts_with(|first: char| first.is_ascii_digit()) {
-            return Err(format!("`{name}` is no name of a variable: it begins with a digit"));
+            return Err(format!("invalid variable name `{name}`: it begins with a digit"));
         }
         match value {
             Value::Object(members) => env_of(&format!("{name}_"), members, lines)?,
             Value::Null => lines.push((name, String::new())),
             Value::String(text) if text.contains(['\n', '\0']) => {
-                return Err(format!("{name}: a variable holds one line"));
+                return Err(format!("{name}: a variable can't contain a newline or NUL"));
             }
             Value::String(text) => lines.push((name, text.clone())),
             Value::Array(_) | Value::Bool(_) | Value::Number(_) => lines.push((name, value.to_string())),
@@ -166,14 +166,14 @@ mod tests {
     fn what_a_format_can_not_hold_is_refused() {
         for (format, text, expected) in [
             (Format::Toml, r#"{"a": {"b": null}}"#, "a.b: TOML has no null"),
-            (Format::Toml, r#"{"a": 12345678901234567890}"#, "no number"),
-            (Format::Toml, r#"{"a": 1e400}"#, "no number"),
-            (Format::Toml, "[1]", "object only"),
-            (Format::Env, "7", "object only"),
-            (Format::Env, r#"{"a": "x\ny"}"#, "one line"),
-            (Format::Env, r#"{"a-b": 1, "a_b": 2}"#, "two places"),
+            (Format::Toml, r#"{"a": 12345678901234567890}"#, "the number"),
+            (Format::Toml, r#"{"a": 1e400}"#, "the number"),
+            (Format::Toml, "[1]", "needs an object"),
+            (Format::Env, "7", "need an object"),
+            (Format::Env, r#"{"a": "x\ny"}"#, "newline"),
+            (Format::Env, r#"{"a-b": 1, "a_b": 2}"#, "duplicate variable"),
             (Format::Env, r#"{"1a": 1}"#, "begins with a digit"),
-            (Format::Env, r#"{"": 1}"#, "needs a name"),
+            (Format::Env, r#"{"": 1}"#, "is empty"),
         ] {
             let error = format.write(&data(text)).unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");

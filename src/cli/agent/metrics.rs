@@ -1,4 +1,4 @@
-//! How the agent is doing, for Prometheus and for the log.
+//! The metrics of the agent, and log lines about the freshness of its configs.
 
 use std::{
     collections::BTreeMap,
@@ -22,7 +22,7 @@ struct Counts {
     is_wrong: bool,
 }
 
-/// A counter of each file: its name, what it counts, and its value.
+/// A counter of each file: its name, its help and its value.
 type Family = (&'static str, &'static str, fn(&Counts) -> u64);
 
 impl Metrics {
@@ -76,23 +76,21 @@ impl Metrics {
             let revision = source.revision.to_string();
             gauge("concord_agent_revision", "gauge", "The revision of the configs", revision);
         }
-        gauge("concord_agent_configs", "gauge", "Configs that are held", status.configs.to_string());
-        gauge("concord_agent_changes_total", "counter", "Changes of the configs", status.changes.to_string());
+        gauge("concord_agent_configs", "gauge", "Configs that the agent keeps", status.configs.to_string());
+        gauge("concord_agent_changes_total", "counter", "Changes received", status.changes.to_string());
         gauge(
             "concord_agent_listings_total",
             "counter",
-            "Times that the whole state was read",
+            "Full reads of all configs",
             status.listings.to_string(),
         );
         let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let families: [Family; 4] = [
-            ("concord_agent_file_writes_total", "Times that the file was written", |one| one.written),
-            ("concord_agent_file_errors_total", "Times that the file could not be made", |one| {
+            ("concord_agent_file_writes_total", "Writes of the file", |one| one.written),
+            ("concord_agent_file_errors_total", "Failed attempts to render or write the file", |one| {
                 one.failed_renders
             }),
-            ("concord_agent_commands_total", "Times that the command of the file was run", |one| {
-                one.commands
-            }),
+            ("concord_agent_commands_total", "Runs of the command of the file", |one| one.commands),
             ("concord_agent_command_errors_total", "Times that the command of the file failed", |one| {
                 one.failed_commands
             }),
@@ -135,7 +133,7 @@ pub(super) async fn log_freshness(agent: &Agent) {
         }
         tokio::select! {
             () = agent.stopping.cancelled() => {}
-            // Time makes configs stale, and tells nobody.
+            // Configs become stale without an event.
             () = tokio::time::sleep(agent.settings.confirm_every) => {}
             _ = changes.next() => {}
         }

@@ -2,20 +2,20 @@
 //!
 //! | where is | file |
 //! |---|---|
-//! | the file of settings, and its checks | `settings` |
-//! | one file that is kept: rendered, written, its command run | `upkeep` |
-//! | data as JSON, YAML, TOML and variables | `format` |
+//! | the settings file, and its checks | `settings` |
+//! | one managed file: rendering, writing, running its command | `upkeep` |
+//! | data as JSON, YAML, TOML and environment variables | `format` |
 //! | templates | `template` |
-//! | a file replaced as a whole, with mode and owner | `place` |
-//! | a command with its time-out, its group of processes, and its end | `command` |
+//! | atomic replacement of a file, with mode and owner | `place` |
+//! | commands, with a time limit and their process group | `command` |
 //! | HTTP on loopback | `serve`, `metrics` |
 //!
-//! The configs are those of the client's cache: a watch, a question every few seconds whether anything is missing, and a
+//! The configs come from the client's cache: a watch, a check every few seconds that nothing is missing, and a
 //! last-known-good file in the data directory.
 //!
-//! **Invariants:** what can't be rendered leaves the file that is there. A file that has the rendered bytes already is
-//! not written, and no command runs. Settings that can't be used leave those in force that were. No child outlives an
-//! agent that is asked to end.
+//! **Invariants:** if a file can't be rendered, the existing one stays. A file that already has the rendered bytes is not
+//! written, and its command does not run. Invalid new settings leave the current ones in force. No child process outlives
+//! an agent that is asked to stop.
 
 mod command;
 mod format;
@@ -48,25 +48,25 @@ use upkeep::Upkeep;
 
 /// The name of the last-known-good file in the data directory.
 const CACHE_FILE: &str = "configs.json";
-/// How long the agent looks for a node before it says that there is none.
+/// Time limit for finding a node.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// The exit codes of work that SIGTERM or SIGINT has ended before its end.
+/// The exit codes after SIGTERM and SIGINT.
 const EXIT_TERMINATED: u8 = 143;
 const EXIT_INTERRUPTED: u8 = 130;
-/// How long the first answer of the cluster is waited for with `--once`.
+/// With `--once`: time limit for the first response of the cluster.
 const ONCE_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Args)]
 pub(super) struct AgentArgs {
     #[command(flatten)]
     node: NodeArgs,
-    /// The file of settings: YAML, or JSON with comments
+    /// The settings file: YAML, or JSON with comments
     #[arg(short, long, value_name = "FILE")]
     pub(super) config: PathBuf,
-    /// Check the settings and the templates, and end
+    /// Check the settings and the templates, then exit
     #[arg(long)]
     check: bool,
-    /// Write all files once from what the cluster has now, run the commands of those that changed, and end
+    /// Write all files once from the current state, run the commands of the files that changed, then exit
     #[arg(long, conflicts_with = "check")]
     once: bool,
     #[command(flatten)]
@@ -90,7 +90,7 @@ struct Agent {
     settings: Arc<AgentSettings>,
     cache: Cache,
     metrics: Metrics,
-    /// Set when the agent ends, or its settings are replaced.
+    /// Set when the agent stops, or its settings are replaced.
     stopping: CancellationToken,
 }
 
@@ -136,7 +136,7 @@ async fn once(args: &AgentArgs, settings: AgentSettings) -> Result<(), Failure> 
     let done = loop {
         tokio::select! {
             done = &mut work => break done,
-            // The work itself ends: a command that runs is ended first.
+            // The work stops by itself, after it has stopped a running command.
             code = ends.next(), if asked.is_none() => {
                 asked = Some(code);
                 agent.stopping.cancel();
@@ -144,7 +144,7 @@ async fn once(args: &AgentArgs, settings: AgentSettings) -> Result<(), Failure> 
         }
     };
     match (done, asked) {
-        // It came when all was done.
+        // The signal arrived after all work was done.
         (Ok(()), _) => Ok(()),
         (Err(failure), None) => Err(failure),
         (Err(failure), Some(code)) => Err(Failure::Interrupted(failure.into_text(), code)),
@@ -160,7 +160,7 @@ async fn write_all(agent: &Agent) -> Result<(), Failure> {
     let mut failed = Vec::new();
     for file in &agent.settings.files {
         let done = if agent.stopping.is_cancelled() {
-            Err("it was not looked at".to_owned())
+            Err("it was not updated".to_owned())
         } else {
             Upkeep::new(agent, file).once().await
         };
@@ -171,7 +171,7 @@ async fn write_all(agent: &Agent) -> Result<(), Failure> {
     if failed.is_empty() { Ok(()) } else { Err(Failure::Failed(failed.join("\n"))) }
 }
 
-/// The signals that ask an agent to end.
+/// The signals that stop an agent.
 struct Ends {
     terminate: Signal,
     interrupt: Signal,
@@ -186,7 +186,7 @@ impl Ends {
         Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
     }
 
-    /// Waits for one of them. Returns the exit code of who is ended by it, as shells have it: 128 and its number.
+    /// Waits for one of them. Returns its exit code as in shells: 128 plus the number of the signal.
     async fn next(&mut self) -> u8 {
         tokio::select! {
             _ = self.terminate.recv() => EXIT_TERMINATED,
@@ -206,13 +206,13 @@ impl Signals {
         Ok(Self { reload: listen(SignalKind::hangup())?, ends: Ends::new()? })
     }
 
-    /// What is asked for. Settings that can't be used are told of, and not asked for.
+    /// Waits for a signal. Invalid settings are logged and ignored.
     async fn next(&mut self, config: &Path) -> Next {
         loop {
             tokio::select! {
                 _ = self.reload.recv() => match AgentSettings::read(config) {
                     Ok(settings) => return Next::Reload(Box::new(settings)),
-                    Err(error) => tracing::error!("the settings stay as they were: {error}"),
+                    Err(error) => tracing::error!("the settings were not reloaded: {error}"),
                 },
                 _ = self.ends.next() => return Next::End,
             }
@@ -220,7 +220,7 @@ impl Signals {
     }
 }
 
-/// Runs until it is asked to end; with other settings when it is asked to read them.
+/// Runs until a signal stops the agent; reloads the settings on SIGHUP.
 async fn follow(args: &AgentArgs, settings: AgentSettings) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
     let mut settings = Arc::new(settings);
@@ -234,16 +234,16 @@ async fn follow(args: &AgentArgs, settings: AgentSettings) -> Result<(), Failure
             stopping: CancellationToken::new(),
         });
         let (configs, files) = (agent.settings.configs.len(), agent.settings.files.len());
-        tracing::info!(configs, files, "the agent follows the cluster");
+        tracing::info!(configs, files, "the agent watches the cluster");
         let next = async {
             let next = signals.next(&args.config).await;
-            // Commands that run are ended; what was to be run is noted, and is run later.
+            // Running commands are stopped. Commands that are due stay noted, and run later.
             agent.stopping.cancel();
             next
         };
         let (next, ()) = tokio::join!(next, work(agent.clone(), listener.as_ref()));
         if let Err(error) = agent.cache.save().await {
-            tracing::warn!("the last-known-good file is not written: {error}");
+            tracing::warn!("the last-known-good file could not be written: {error}");
         }
         let Next::Reload(new) = next else { return Ok(()) };
         match begin(args, &new, settings.listen).await {
@@ -252,12 +252,12 @@ async fn follow(args: &AgentArgs, settings: AgentSettings) -> Result<(), Failure
                 listener = bound.unwrap_or(listener);
                 settings = Arc::new(*new);
             }
-            Err(failure) => tracing::error!("the settings stay as they were: {}", failure.into_text()),
+            Err(failure) => tracing::error!("the settings were not reloaded: {}", failure.into_text()),
         }
     }
 }
 
-/// What other settings need: a cache, and a listener if its address is another. Where one can't be had, nothing changes.
+/// Prepares new settings: a cache, and a listener if the address differs. If one fails, nothing changes.
 async fn begin(
     args: &AgentArgs,
     settings: &AgentSettings,
@@ -271,11 +271,11 @@ async fn bind(settings: &AgentSettings) -> Result<Option<TcpListener>, Failure> 
     let Some(address) = settings.listen else { return Ok(None) };
     let bound = TcpListener::bind(address).await;
     let bound = bound.map_err(|error| Failure::Failed(format!("listen {address}: {error}")))?;
-    tracing::info!(%address, "configs are served on loopback");
+    tracing::info!(%address, "serving configs on loopback");
     Ok(Some(bound))
 }
 
-/// Keeps all files and serves, until it is told to stop.
+/// Maintains all files and serves HTTP, until the agent stops.
 async fn work(agent: Arc<Agent>, listener: Option<&TcpListener>) {
     let files = agent.settings.files.iter().map(|file| Upkeep::new(&agent, file).follow());
     let files = futures::future::join_all(files);

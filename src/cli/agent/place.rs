@@ -1,7 +1,7 @@
-//! A file replaced as a whole, with its mode and its owner.
+//! Replaces a file atomically, with its mode and owner.
 //!
-//! **Invariants:** a reader finds the old bytes or the new ones, never a part. The new file has its mode and its owner
-//! before it has its name, and is its writer's alone until then.
+//! **Invariants:** a reader finds the old bytes or the new ones, never a part. The new file gets its mode and owner before
+//! its name, and only the agent can read it until then.
 
 use std::{
     fs::{self, File, Permissions},
@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where a file goes, and whose it is.
+/// The path, mode and owner of a file.
 #[derive(Debug, Clone)]
 pub(super) struct Target {
     path: PathBuf,
@@ -20,7 +20,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// A target; users and groups by number, or by the name that this machine's files have.
+    /// A target; users and groups by number, or by name as in this machine's files.
     pub(super) fn new(
         path: &Path,
         mode: &str,
@@ -29,7 +29,7 @@ impl Target {
     ) -> Result<Self, String> {
         let bits = u32::from_str_radix(mode, 8).ok().filter(|bits| *bits <= 0o777);
         let mode =
-            bits.ok_or_else(|| format!("`{mode}` is no mode: expected three octal digits, as in 0640"))?;
+            bits.ok_or_else(|| format!("invalid mode `{mode}`: expected three octal digits, as in 0640"))?;
         let owner = owner.map(|name| id(name, "/etc/passwd")).transpose()?;
         let group = group.map(|name| id(name, "/etc/group")).transpose()?;
         Ok(Self { path: path.to_owned(), mode, owner, group })
@@ -52,7 +52,7 @@ impl Target {
         let new = folder.join(name);
         let written = self.write_new(&new, bytes).and_then(|()| fs::rename(&new, &self.path));
         if let Err(error) = written {
-            // The first error is the one that counts.
+            // The first error is the one to report.
             let _ = fs::remove_file(&new);
             return Err(error.to_string());
         }
@@ -70,7 +70,7 @@ impl Target {
         file.sync_all()
     }
 
-    /// Gives a file that has its bytes the mode and the owner that it should have.
+    /// Repairs the mode and the owner of the file.
     pub(super) fn mend(&self) -> Result<(), String> {
         let mend = || {
             let found = fs::metadata(&self.path)?;
@@ -111,7 +111,7 @@ fn id(name: &str, file: &str) -> Result<u32, String> {
         let mut parts = line.split(':');
         (parts.next() == Some(name)).then(|| parts.nth(1)?.parse().ok()).flatten()
     });
-    found.ok_or_else(|| format!("{file} has no `{name}`"))
+    found.ok_or_else(|| format!("`{name}` is not in {file}"))
 }
 
 #[cfg(test)]

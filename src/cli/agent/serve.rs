@@ -1,9 +1,9 @@
-//! HTTP on loopback: the configs as a node answers them, and how the agent is doing.
+//! HTTP on loopback: the configs in the form of the API, health and metrics.
 //!
-//! Every program of the machine may read here without a key, so a browser's page must not: a request whose `Host` is not
-//! this machine's own is refused, whatever name a page has made point here.
+//! Every program on the machine may read here without an access key, but web pages must not (DNS rebinding): a request
+//! with a `Host` other than `localhost` or a loopback address is rejected.
 //!
-//! **Invariant:** each answer with configs says how old they are, and whether they are fresh.
+//! **Invariant:** each response with configs has their age, and whether they are fresh.
 
 use std::{borrow::Cow, convert::Infallible, sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ use super::Agent;
 
 /// Connections at once.
 const CONNECTIONS_MAX: usize = 256;
-/// How long the head of a request may take.
+/// Time limit for the head of a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Configs of a page without `limit`, and at most.
 const LIMIT: usize = 10;
@@ -32,7 +32,7 @@ type Answer = Response<Full<Bytes>>;
 /// Serves until the agent stops.
 pub(super) async fn run(agent: Arc<Agent>, listener: &TcpListener) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    // Dropping it ends what is open.
+    // Dropping it closes the open connections.
     let mut connections = JoinSet::new();
     loop {
         let Ok(place) = places.clone().acquire_owned().await else { return };
@@ -60,7 +60,7 @@ pub(super) async fn run(agent: Arc<Agent>, listener: &TcpListener) {
                 .header_read_timeout(HEAD_TIMEOUT)
                 .serve_connection(TokioIo::new(stream), service)
                 .await;
-            // A caller that breaks off is no trouble of the agent's.
+            // A client that disconnects is no error.
             drop(served);
             drop(place);
         });
@@ -71,11 +71,11 @@ fn answer(agent: &Agent, method: &Method, uri: &http::Uri, headers: &HeaderMap) 
     if !is_local(headers) {
         return refused(
             StatusCode::MISDIRECTED_REQUEST,
-            "the agent answers to `localhost` and to loopback addresses only",
+            "the agent accepts requests for `localhost` and loopback addresses only",
         );
     }
     if method != Method::GET && method != Method::HEAD {
-        let mut answer = refused(StatusCode::METHOD_NOT_ALLOWED, "the agent is read only");
+        let mut answer = refused(StatusCode::METHOD_NOT_ALLOWED, "the agent is read-only");
         answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
         return answer;
     }
@@ -92,11 +92,11 @@ fn answer(agent: &Agent, method: &Method, uri: &http::Uri, headers: &HeaderMap) 
         }
         ["api", "v1", "config_definition", definition, "config"] => list(agent, definition, uri.query()),
         ["api", "v1", "config_definition", definition, "config", key] => one(agent, definition, key, headers),
-        _ => refused(StatusCode::NOT_FOUND, "the agent has no such route"),
+        _ => refused(StatusCode::NOT_FOUND, "the agent does not have this path"),
     }
 }
 
-/// Whether a request was sent to this machine by its own name.
+/// Whether the request is for `localhost` or a loopback address.
 fn is_local(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(header::HOST).and_then(|host| host.to_str().ok()) else { return false };
     let Ok(authority) = host.parse::<http::uri::Authority>() else { return false };
@@ -105,7 +105,8 @@ fn is_local(headers: &HeaderMap) -> bool {
         || name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-/// 200 while the agent has configs and every file could be made, 503 else; with `?fresh=true` also while they are stale.
+/// 200 while the agent has configs and every file is up to date, otherwise 503; with `?fresh=true` also 503 while they
+/// are stale.
 fn healthz(agent: &Agent, query: Option<&str>) -> Answer {
     let status = agent.cache.status();
     let wrong = agent.metrics.wrong();
@@ -170,7 +171,7 @@ fn list(agent: &Agent, definition: &str, query: Option<&str>) -> Answer {
             _ => {
                 return refused(
                     StatusCode::UNPROCESSABLE_ENTITY,
-                    &format!("the agent has no parameter `{name}`: ask a node"),
+                    &format!("the agent does not support the parameter `{name}`: send the request to a node"),
                 );
             }
         }
@@ -183,7 +184,10 @@ fn list(agent: &Agent, definition: &str, query: Option<&str>) -> Answer {
             }
     };
     if !agent.settings.configs.iter().any(is_held) {
-        return refused(StatusCode::NOT_FOUND, &format!("the agent does not hold all of `{definition}`"));
+        return refused(
+            StatusCode::NOT_FOUND,
+            &format!("the agent does not keep all configs of `{definition}`"),
+        );
     }
     let (configs, source) = match agent.cache.list(definition) {
         Ok(found) => found,
@@ -205,12 +209,12 @@ fn not_held(error: &Error) -> Answer {
     match error {
         Error::Usage(text) => refused(StatusCode::NOT_FOUND, text),
         Error::Refused(_) | Error::Unavailable(_) | Error::Unknown(_) | Error::Protocol(_) => {
-            refused(StatusCode::SERVICE_UNAVAILABLE, &format!("the agent knows nothing yet: {error}"))
+            refused(StatusCode::SERVICE_UNAVAILABLE, &format!("the agent has no configs yet: {error}"))
         }
     }
 }
 
-/// Says how old an answer is, and where it comes from.
+/// Adds headers with the age and the source of a response.
 fn describe(answer: &mut Answer, source: &Source) {
     let name = HeaderName::from_static;
     set(answer, header::AGE, &source.age.as_secs().to_string());

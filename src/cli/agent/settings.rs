@@ -1,7 +1,7 @@
-//! The file of settings: what the agent holds, which files it writes, where it serves.
+//! The settings file: which configs the agent keeps, which files it writes, where it serves.
 //!
-//! **Invariant:** settings that are in force were read whole and checked: names exist, templates compile, and no two
-//! files have the same path.
+//! **Invariant:** settings in force are complete and checked: names exist, templates compile, and no two files have the
+//! same path.
 
 use std::{
     collections::BTreeSet,
@@ -20,7 +20,7 @@ use super::{
     template::Template,
 };
 
-/// The settings as they are written.
+/// The settings as in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
@@ -95,14 +95,14 @@ pub(super) enum WhenAbsent {
     Remove,
 }
 
-/// What a file is made from.
+/// The content of a file.
 #[derive(Debug)]
 pub(super) enum Content {
     /// The data of a config.
     Config(String, String, Format),
     /// The data of all configs of a definition, by key.
     Definition(String, Format),
-    /// A template over all that the agent holds.
+    /// A template over all configs that the agent keeps.
     Template(Template),
 }
 
@@ -136,7 +136,7 @@ impl AgentSettings {
         let named = |error: String| format!("{}: {error}", path.display());
         let mut documents = document::read_file(path).map_err(Failure::into_text)?;
         let (Some(document), true) = (documents.pop(), documents.is_empty()) else {
-            return Err(named("expected one document".into()));
+            return Err(named("expected one YAML document".into()));
         };
         let written: Written =
             serde_json::from_value(document.value).map_err(|error| named(error.to_string()))?;
@@ -148,18 +148,18 @@ impl AgentSettings {
 impl Written {
     fn check(self, folder: &Path) -> Result<AgentSettings, String> {
         if self.configs.is_empty() {
-            return Err("`configs` names nothing to hold".into());
+            return Err("`configs` is empty: name the definitions to keep".into());
         }
         if let Some(address) = self.listen
             && !address.ip().is_loopback()
         {
             return Err(format!(
-                "`listen: {address}` is not on loopback: whoever reaches it reads without a key"
+                "`listen: {address}` is not on loopback: its clients read without an access key"
             ));
         }
         if self.fresh_for_s <= self.confirm_every_s || self.confirm_every_s == 0 {
             return Err(
-                "`fresh_for_s` must be greater than `confirm_every_s`, and that greater than 0".into()
+                "`fresh_for_s` must be greater than `confirm_every_s`, which must be greater than 0".into()
             );
         }
         let mut paths = BTreeSet::new();
@@ -167,7 +167,7 @@ impl Written {
         for file in self.files {
             let file = file.check(folder, &self.configs)?;
             if !paths.insert(file.path.clone()) {
-                return Err(format!("two of `files` have the path {}", file.path.display()));
+                return Err(format!("duplicate path in `files`: {}", file.path.display()));
             }
             files.push(file);
         }
@@ -203,7 +203,7 @@ impl WrittenFile {
     fn content(&self, folder: &Path, configs: &[Selection]) -> Result<Content, String> {
         let format = self.format.unwrap_or(Format::Json);
         let template = match (&self.template, &self.template_text) {
-            (Some(_), Some(_)) => return Err("give `template` or `template_text`, not both".into()),
+            (Some(_), Some(_)) => return Err("`template` and `template_text` can't be combined".into()),
             (Some(path), None) => Some(Template::read(&folder.join(path))?),
             (None, Some(text)) => Some(Template::new(&self.path.display().to_string(), text)?),
             (None, None) => None,
@@ -211,26 +211,24 @@ impl WrittenFile {
         match (template, &self.definition, &self.config) {
             (Some(template), None, None) if self.format.is_none() => Ok(Content::Template(template)),
             (Some(_), ..) => {
-                Err("a template stands alone: without `definition`, `config` and `format`".into())
+                Err("a template can't be combined with `definition`, `config` or `format`".into())
             }
             (None, Some(definition), config) => {
                 let is_held = |one: &Selection| holds(one, definition, config.as_deref());
                 if !configs.iter().any(is_held) {
-                    return Err(format!(
-                        "`configs` does not name `{definition}`, which this file is made from"
-                    ));
+                    return Err(format!("`configs` does not include `{definition}`, which this file needs"));
                 }
                 Ok(match config {
                     Some(config) => Content::Config(definition.clone(), config.clone(), format),
                     None => Content::Definition(definition.clone(), format),
                 })
             }
-            (None, None, _) => Err("give `definition`, or a template".into()),
+            (None, None, _) => Err("`definition` or a template is missing".into()),
         }
     }
 }
 
-/// Whether a selection holds this config, or all of the definition.
+/// Whether a selection includes this config, or the whole definition.
 fn holds(selection: &Selection, definition: &str, config: Option<&str>) -> bool {
     let has_definition = match selection.definition.strip_suffix('*') {
         Some(prefix) => definition.starts_with(prefix),
@@ -271,13 +269,16 @@ mod tests {
             ("listen: 0.0.0.0:80", "not on loopback"),
             ("fresh_for_s: 2", "must be greater"),
             ("colour: red", "unknown field `colour`"),
-            ("files: [{path: a}]", "give `definition`, or a template"),
-            ("files: [{path: a, definition: other}]", "`configs` does not name `other`"),
+            ("files: [{path: a}]", "`definition` or a template is missing"),
+            ("files: [{path: a, definition: other}]", "`configs` does not include `other`"),
             ("files: [{path: a, template_text: '{{', mode: '0600'}]", "template"),
-            ("files: [{path: a, template_text: x, definition: limits}]", "stands alone"),
+            ("files: [{path: a, template_text: x, definition: limits}]", "can't be combined"),
             ("files: [{path: a, definition: limits, mode: rw}]", "mode"),
             ("files: [{path: a, definition: limits, owner: nobody-has-this-name}]", "nobody-has-this-name"),
-            ("files: [{path: a, definition: limits}, {path: a, definition: limits}]", "two of `files`"),
+            (
+                "files: [{path: a, definition: limits}, {path: a, definition: limits}]",
+                "duplicate path in `files`",
+            ),
         ] {
             let error = read(&format!("{HEAD}{tail}")).unwrap_err();
             assert!(error.starts_with("/agent.yaml") && error.contains(expected), "{tail}: {error}");

@@ -1,10 +1,10 @@
 //! Templates in the language of Jinja.
 //!
-//! A template has `configs`, the data of all that the agent holds as `configs["definition"]["key"]`, and the filters
-//! `json`, `yaml` and `toml`.
+//! A template has `configs`, the data of all configs that the agent keeps as `configs["definition"]["key"]`, and the
+//! filters `json`, `yaml` and `toml`.
 //!
-//! **Invariants:** a name that does not exist is an error and no empty text. Numbers have the digits that the config
-//! has. A template that never ends is stopped.
+//! **Invariants:** an unknown name is an error, not an empty text. Numbers keep the digits of the config. A template that
+//! does not terminate is stopped.
 
 use std::{path::Path, sync::Arc};
 
@@ -75,7 +75,7 @@ fn told(error: &Error) -> String {
     text
 }
 
-/// Data as templates have them. A number that no type of theirs holds exactly is its digits as a text.
+/// Data as template values. A number that no template type represents exactly becomes a string of its digits.
 fn from_json(value: &Value) -> value::Value {
     match value {
         Value::Null => value::Value::from(()),
@@ -100,7 +100,7 @@ fn from_json(value: &Value) -> value::Value {
     }
 }
 
-/// Data that a template gives back.
+/// Converts a template value to data.
 fn to_json(value: &value::Value) -> Result<Value, String> {
     use value::ValueKind;
     Ok(match value.kind() {
@@ -121,7 +121,7 @@ fn to_json(value: &value::Value) -> Result<Value, String> {
             items.map(|item| to_json(&item)).collect::<Result<Vec<_>, _>>()?.into()
         }
         ValueKind::Undefined | ValueKind::Bytes | ValueKind::Plain | ValueKind::Invalid | _ => {
-            return Err(format!("{} is no data", value.kind()));
+            return Err(format!("{} can't be converted to JSON", value.kind()));
         }
     })
 }

@@ -1,11 +1,11 @@
-//! One file that is kept: rendered, written, and its command run.
+//! One managed file: renders it, writes it, and runs its command.
 //!
-//! That a command is due is noted in the data directory before the file is written, and the note goes when the command
-//! has succeeded. So an agent that ends in between runs it at its next start, and one that finds the file as it should
-//! be runs nothing.
+//! Before the file is written, a note in the data directory records that its command is due. The note is removed when the
+//! command has succeeded. So an agent that stops in between runs the command at its next start, and an agent that finds
+//! the file up to date runs nothing.
 //!
-//! **Invariants:** an error leaves the file as it was. The last-known-good file is at least as new as every file that is
-//! written, so that a start without the cluster never takes one back.
+//! **Invariants:** an error leaves the file unchanged. The last-known-good file is at least as new as every written file,
+//! so that a start without the cluster never reverts one.
 
 use std::{
     fs,
@@ -23,29 +23,29 @@ use super::{
     settings::{Content, FileSettings, WhenAbsent},
 };
 
-/// The first pause before a command that failed is run again; it doubles up to [`PAUSE_MAX`].
+/// The first pause before a failed command is retried; it doubles up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
-/// How many pauses of quiet a file whose configs change all the time waits at most.
+/// If the configs keep changing, a file waits for at most this many debounce intervals.
 const DEBOUNCES_MAX: u32 = 10;
 
-/// What a look at a file came to.
+/// The result of updating a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Looked {
     Same,
     Changed,
 }
 
-/// A file, and how it is doing.
+/// A file and its state.
 #[derive(Debug)]
 pub(super) struct Upkeep<'a> {
     agent: &'a Agent,
     file: &'a FileSettings,
-    /// The note that its command is due.
+    /// The file that notes that its command is due.
     due: PathBuf,
-    /// What the file was rendered from last.
+    /// The version of the configs that the file was last rendered from.
     seen: Option<(u64, u64)>,
-    /// How often its command has failed since it last succeeded or was given up.
+    /// Failures of its command since it last succeeded or was given up.
     failures: u32,
     retry_at: Option<Instant>,
 }
@@ -58,12 +58,12 @@ impl<'a> Upkeep<'a> {
         Self { agent, file, due, seen: None, failures: 0, retry_at: None }
     }
 
-    /// Keeps the file until the agent stops.
+    /// Maintains the file until the agent stops.
     pub(super) async fn follow(mut self) {
         let mut changes = self.agent.cache.subscribe();
         while !self.agent.stopping.is_cancelled() {
             if let Err(error) = self.look().await {
-                tracing::error!(file = %self.file.path.display(), "the file stays as it was: {error}");
+                tracing::error!(file = %self.file.path.display(), "the file was not updated: {error}");
             }
             let wake = self.attend().await;
             tokio::select! {
@@ -74,7 +74,7 @@ impl<'a> Upkeep<'a> {
         }
     }
 
-    /// Runs the command if it is due, and not in a pause after a failure. Returns when to look again.
+    /// Runs the command if it is due and not paused after a failure. Returns the time until the next check.
     async fn attend(&mut self) -> Duration {
         let now = Instant::now();
         if let Some(at) = self.retry_at.filter(|at| *at > now) {
@@ -87,7 +87,7 @@ impl<'a> Upkeep<'a> {
         if self.run().await.is_ok() {
             self.failures = 0;
         } else if self.failures >= self.file.retries {
-            tracing::error!(file = %self.file.path.display(), "the command is given up until the next change");
+            tracing::error!(file = %self.file.path.display(), "the command failed too often; it runs again after the next change");
             self.failures = 0;
             self.settle();
         } else {
@@ -105,7 +105,7 @@ impl<'a> Upkeep<'a> {
         if self.due.exists() { self.run().await } else { Ok(()) }
     }
 
-    /// Waits until the configs have not changed for a while. Confirmations that nothing has changed don't count.
+    /// Waits until the configs have not changed for a while. Checks without changes don't count.
     async fn debounce(&self, changes: &mut concord_client::Changes) {
         let end = Instant::now() + self.file.debounce * DEBOUNCES_MAX;
         let mut before = self.version();
@@ -115,7 +115,7 @@ impl<'a> Upkeep<'a> {
         let mut quiet = Instant::now() + self.file.debounce;
         while Instant::now() < quiet.min(end) && !self.agent.stopping.is_cancelled() {
             let left = quiet.min(end).saturating_duration_since(Instant::now());
-            // Either way the configs are looked at.
+            // The version is compared in either case.
             let _ = timeout(left, changes.next()).await;
             let now = self.version();
             if now != before {
@@ -129,16 +129,15 @@ impl<'a> Upkeep<'a> {
         (status.changes, status.listings)
     }
 
-    /// Renders the file if the configs have changed since the last time, and writes it if its bytes are others.
+    /// Renders the file if the configs have changed, and writes it if its bytes differ.
     async fn look(&mut self) -> Result<(), String> {
         let version = self.version();
         if self.seen == Some(version) {
             return Ok(());
         }
-        // No node has answered, and there was no file.
+        // No node has responded, and there was no file.
         let Ok((configs, _)) = self.agent.cache.all() else { return Ok(()) };
-        // What can't be rendered is told once, and tried again when the configs have changed; what can't be written is
-        // tried again.
+        // A render error is logged once, and retried when the configs have changed. A write error is always retried.
         self.seen = Some(version);
         let looked = match self.render(&configs) {
             Ok(text) => {
@@ -155,7 +154,7 @@ impl<'a> Upkeep<'a> {
         };
         self.agent.metrics.rendered(&self.file.path, looked.is_ok());
         if looked? == Looked::Changed {
-            tracing::info!(file = %self.file.path.display(), "written");
+            tracing::info!(file = %self.file.path.display(), "wrote the file");
             self.agent.metrics.written(&self.file.path);
         }
         Ok(())
@@ -198,14 +197,14 @@ impl<'a> Upkeep<'a> {
         }
         let work = move || {
             let done = target.write(&bytes);
-            // It may have failed behind the change.
+            // It may have failed after the change.
             let is_changed = done.is_ok() || target.has(&bytes).unwrap_or(true);
             Ok((done, is_changed))
         };
         self.change(work).await
     }
 
-    /// Changes the file. The command is not due for one that stays as it was.
+    /// Changes the file. If it stays unchanged, its command is not due.
     async fn change(
         &self,
         work: impl FnOnce() -> Result<(Result<(), String>, bool), String> + Send + 'static,
@@ -222,8 +221,8 @@ impl<'a> Upkeep<'a> {
     async fn absent(&self) -> Result<Looked, String> {
         let exists = self.file.path.exists();
         if self.file.when_absent == WhenAbsent::Keep {
-            let kept = if exists { "; the file stays as it was" } else { "" };
-            tracing::warn!(file = %self.file.path.display(), "its config does not exist{kept}");
+            let kept = if exists { "; the file is kept" } else { "" };
+            tracing::warn!(file = %self.file.path.display(), "the config of the file does not exist{kept}");
             return Ok(Looked::Same);
         }
         if !exists {
@@ -237,7 +236,7 @@ impl<'a> Upkeep<'a> {
         self.change(work).await
     }
 
-    /// What must be durable before the file changes: the configs that it is made from, and that its command is due.
+    /// Makes durable, before the file changes, the configs that it is rendered from and that its command is due.
     async fn prepare(&self) -> Result<(), String> {
         let cache: &Cache = &self.agent.cache;
         cache.save().await.map_err(|error| format!("the last-known-good file can't be written: {error}"))?;
@@ -248,7 +247,7 @@ impl<'a> Upkeep<'a> {
         blocking(move || note(&due, &path)).await
     }
 
-    /// Runs the command. The note that it is due goes when it has succeeded.
+    /// Runs the command, and removes the note that it is due if it succeeds.
     async fn run(&self) -> Result<(), String> {
         let begin = Instant::now();
         let done =
@@ -257,17 +256,17 @@ impl<'a> Upkeep<'a> {
         self.agent.metrics.ran(&self.file.path, done.is_ok());
         match &done {
             Ok(()) => {
-                tracing::info!(%file, duration_ms, "its command succeeded");
+                tracing::info!(%file, duration_ms, "the command of the file succeeded");
                 self.settle();
             }
-            Err(error) => tracing::error!(%file, duration_ms, "its command failed: {error}"),
+            Err(error) => tracing::error!(%file, duration_ms, "the command of the file failed: {error}"),
         }
         done
     }
 
     fn settle(&self) {
         if let Err(error) = fs::remove_file(&self.due) {
-            tracing::warn!(file = %self.file.path.display(), "the note of its command stays: {error}");
+            tracing::warn!(file = %self.file.path.display(), "the note that the command of the file is due could not be removed: {error}");
         }
     }
 }

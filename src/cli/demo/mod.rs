@@ -1,13 +1,13 @@
-//! `concord demo`: a cluster to try. Three nodes are child processes, with sample data and a context.
+//! `concord demo`: a cluster to try, of three child processes, with sample data and a context.
 //!
 //! | where is | file |
 //! |---|---|
-//! | the nodes: their ports, their processes, their end | `nodes` |
+//! | the nodes: ports, processes, shutdown | `nodes` |
 //! | the sample data | `sample` |
 //!
-//! **Invariants:** no node outlives the demo: each asks the kernel for its end when its parent ends, so also a demo that
-//! is killed leaves no process. Without `--keep` nothing stays behind, neither data nor context. The key is made anew for
-//! each demo, and is in no argument of a process.
+//! **Invariants:** no node outlives the demo: the kernel kills each when its parent ends, so even a killed demo leaves no
+//! process. Without `--keep` nothing is left, neither data nor context. Each demo has a new access key, which is in no
+//! process argument.
 
 mod nodes;
 mod sample;
@@ -41,23 +41,23 @@ use nodes::{Nodes, Settings};
 const CONTEXT: &str = "demo";
 /// How long the start of the cluster may take.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-/// How often the nodes are asked who leads.
+/// How often the nodes are polled for the leader.
 const POLL_PAUSE: Duration = Duration::from_millis(300);
 /// The pause between two attempts while the cluster starts.
 const START_PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Args)]
 pub(super) struct DemoArgs {
-    /// Keep the data in this directory, and go on with them when the demo is started there again
+    /// Keep the data in this directory, and reuse them the next time
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-    /// Load no sample data
+    /// Do not load sample data
     #[arg(long)]
     no_sample: bool,
-    /// Let callers and nodes speak TLS, with certificates that are made for this demo
+    /// Use TLS, with certificates generated for this demo
     #[arg(long)]
     tls: bool,
-    /// The port of the first node; the others have the ports 10 and 20 above it, or the next ones that are free
+    /// The port of the first node; the other nodes use the ports 10 and 20 above it. A busy port is skipped
     #[arg(long, default_value_t = 7400, value_parser = clap::value_parser!(u16).range(1024..=65_000), value_name = "PORT")]
     port: u16,
 }
@@ -65,7 +65,7 @@ pub(super) struct DemoArgs {
 /// Ends this process when its parent ends.
 pub(super) fn end_with_parent() -> Result<(), Failure> {
     let asked = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
-    asked.map_err(|error| Failure::Failed(format!("the end of the parent can't be followed: {error}")))
+    asked.map_err(|error| Failure::Failed(format!("the parent process can't be followed: {error}")))
 }
 
 /// Runs the command.
@@ -78,7 +78,7 @@ pub(super) fn run(args: &DemoArgs) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::Failed(format!("{}: {error}", folder.display()));
     fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(failed)?;
     let done = run_async(async {
-        // Signals are taken from here on, so that the end is orderly from the first process on.
+        // Signals are handled from here on, so that every process is stopped in order.
         let failed = |error: std::io::Error| Failure::Failed(format!("signals can't be received: {error}"));
         let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
         let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
@@ -95,14 +95,14 @@ pub(super) fn run(args: &DemoArgs) -> Result<(), Failure> {
     });
     if args.keep.is_none() {
         fs::remove_dir_all(&folder).map_err(failed)?;
-        say("the demo is over, its data are deleted");
+        say("the demo stopped; its data are deleted");
     } else {
-        say(format_args!("the demo is over, its data are in {}", folder.display()));
+        say(format_args!("the demo stopped; its data are in {}", folder.display()));
     }
     done
 }
 
-/// What has to be ended.
+/// The parts to clean up at the end.
 #[derive(Debug, Default)]
 struct Demo {
     nodes: Option<Nodes>,
@@ -148,14 +148,14 @@ impl Demo {
         self.watch_elections(&options, &status).await
     }
 
-    /// Says where everything is, and what to try.
+    /// Prints the addresses, the access key and commands to try.
     fn greet(&self, settings: &Settings, authority: Option<&Path>, is_kept: bool) -> Result<(), Failure> {
         let url = &settings.urls()[0];
         let saved =
             if self.context.is_some() { "saved as context \"demo\"" } else { "not saved as a context" };
-        line(format_args!("console  {url}/ui      interface  {url}/docs"))?;
-        line(format_args!("key      {}  (of this demo only; {saved})", settings.key))?;
-        // As it was called itself: the program may not be on the path.
+        line(format_args!("console  {url}/ui      API  {url}/docs"))?;
+        line(format_args!("key      {}  (for this demo only; {saved})", settings.key))?;
+        // The program may not be on the PATH: show it as it was called.
         let program = std::env::args().next().unwrap_or_else(|| "concord".into());
         line(format_args!("try      {program} get def"))?;
         line(format_args!("         {program} explain service-limits.owner"))?;
@@ -163,12 +163,13 @@ impl Demo {
         let trust = authority.map(|file| format!("--cacert {} ", file.display())).unwrap_or_default();
         let (key, list) = (&settings.key, "/api/v1/config_definition/");
         line(format_args!("         curl -s {trust}-H \"Authorization: {key}\" {url}{list}"))?;
-        let end = if is_kept { "stops everything; the data stay" } else { "stops and deletes everything" };
-        let tls = if authority.is_some() { "an authority of its own" } else { "no TLS" };
+        let end =
+            if is_kept { "stops everything and keeps the data" } else { "stops and deletes everything" };
+        let tls = if authority.is_some() { "TLS with a CA of its own" } else { "no TLS" };
         line(format_args!("Loopback only, {tls}: not for production. Ctrl-C {end}."))
     }
 
-    /// Makes the demo the context that is in use. A user without a home has no contexts, and still a demo.
+    /// Makes the demo the current context. A user without a home directory has no contexts, but still a demo.
     fn save_context(&mut self, settings: &Settings, authority: Option<&Path>) {
         let context = Context {
             urls: settings.urls(),
@@ -184,11 +185,11 @@ impl Demo {
         });
         match saved {
             Ok(()) => self.context = Some((context, before)),
-            Err(error) => say(format_args!("the context is not saved: {}", error.into_text())),
+            Err(error) => say(format_args!("the context could not be saved: {}", error.into_text())),
         }
     }
 
-    /// Prints a line for each election and each node that ends; never returns by itself while a node runs.
+    /// Prints a line for each election and each node that exits; returns only if no node runs.
     async fn watch_elections(&mut self, options: &Options, status: &Value) -> Result<(), Failure> {
         let mut known = (status["leader_id"].clone(), status["term"].as_u64());
         let mut clients = Vec::new();
@@ -202,12 +203,12 @@ impl Demo {
                 line(text)?;
             }
             if !nodes.any_runs() {
-                return Err(Failure::Failed("no node runs any more".into()));
+                return Err(Failure::Failed("all nodes have exited".into()));
             }
             for client in &clients {
                 let request =
                     Request::get("/api/v1/cluster").retry(Retry::OtherNode).timeout(Duration::from_secs(1));
-                // A node that was killed or hangs says nothing.
+                // A node that was killed or hangs does not respond.
                 let Ok(answer) = client.send(request).await else { continue };
                 let status = answer.data()?;
                 let seen = (status["leader_id"].clone(), status["term"].as_u64());
@@ -220,7 +221,7 @@ impl Demo {
         }
     }
 
-    /// Ends the nodes and takes the context back, as far as it is still the demo's.
+    /// Stops the nodes, and restores the context if it is still that of the demo.
     async fn end(&mut self, is_kept: bool) {
         if let Some((own, before)) = self.context.take() {
             let taken = Contexts::change(|contexts| {
@@ -235,7 +236,7 @@ impl Demo {
                 Ok(())
             });
             if let Err(error) = taken {
-                say(format_args!("the context `{CONTEXT}` stays: {}", error.into_text()));
+                say(format_args!("the context `{CONTEXT}` could not be removed: {}", error.into_text()));
             }
         }
         if let Some(mut nodes) = self.nodes.take() {
@@ -244,7 +245,7 @@ impl Demo {
     }
 }
 
-/// Forms the cluster, as soon as the nodes listen. A cluster that is formed stays as it is.
+/// Bootstraps the cluster as soon as the nodes listen. An existing cluster stays unchanged.
 async fn form(client: &Client, nodes: &mut Nodes, settings: &Settings) -> Result<(), Failure> {
     let body = json!({ "members": settings.members() });
     let deadline = Instant::now() + START_TIMEOUT;

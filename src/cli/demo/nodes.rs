@@ -1,4 +1,4 @@
-//! The nodes of a demo: their ports, their processes, their end.
+//! The nodes of a demo: ports, processes, shutdown.
 
 use std::{
     fs::{self, File},
@@ -20,18 +20,18 @@ use crate::cli::{cert, connection::Failure};
 const NODES: u16 = 3;
 /// How far the ports of two nodes are apart.
 const PORT_STEP: u16 = 10;
-/// How long a node may take to end in order.
+/// Time limit for a graceful shutdown of the nodes.
 const END_TIMEOUT: Duration = Duration::from_secs(20);
 const END_PAUSE: Duration = Duration::from_millis(20);
 
-/// What the nodes of a demo are started with; in a file beside their data, for the next start.
+/// The settings of a demo, in a file next to its data for the next start.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Settings {
     pub(super) key: String,
     secret: String,
-    /// For callers and for other nodes.
+    /// The client port and the peer port of each node.
     ports: Vec<(u16, u16)>,
-    /// Whether callers and nodes speak TLS, with certificates below the folder.
+    /// Whether clients and nodes use TLS, with certificates below the folder.
     #[serde(default)]
     has_tls: bool,
     /// Whether the sample data were loaded.
@@ -48,12 +48,12 @@ impl Settings {
         folder.join("tls")
     }
 
-    /// The authority that callers trust, where the nodes speak TLS.
+    /// The CA of the nodes, if they use TLS.
     pub(super) fn authority(&self, folder: &Path) -> Option<PathBuf> {
         self.has_tls.then(|| Self::certificates(folder).join("ca.pem"))
     }
 
-    /// Those of the demo that the folder has, or new ones.
+    /// The settings of the demo in the folder, or new ones.
     pub(super) fn find_or_make(folder: &Path, port: u16, has_tls: bool) -> Result<Self, Failure> {
         let file = Self::file(folder);
         match fs::read(&file) {
@@ -61,7 +61,7 @@ impl Settings {
                 let read: Self = serde_json::from_slice(&bytes)
                     .map_err(|error| Failure::Usage(format!("{}: {error}", file.display())))?;
                 if has_tls && !read.has_tls {
-                    let text = format!("the demo in {} was made without --tls", folder.display());
+                    let text = format!("the demo in {} was created without --tls", folder.display());
                     return Err(Failure::Usage(text));
                 }
                 return Ok(read);
@@ -80,7 +80,7 @@ impl Settings {
         Ok(made)
     }
 
-    /// Makes an authority and the certificates of the nodes.
+    /// Creates a CA and the node certificates.
     fn certify(&self, folder: &Path) -> Result<(), Failure> {
         let folder = Self::certificates(folder);
         // An earlier start that was killed may have left some of them.
@@ -120,9 +120,9 @@ impl Settings {
     }
 }
 
-/// Two ports for each node, each the first one that is free from its place on.
+/// Two ports for each node, skipping busy ones.
 fn free_ports(first: u16) -> Result<Vec<(u16, u16)>, Failure> {
-    // They are held until all are found, so that no two are the same.
+    // The listeners stay open until all ports are found, so that no two are the same.
     let mut held = Vec::new();
     let mut take = |from: u16| {
         for port in from..=u16::MAX {
@@ -131,7 +131,7 @@ fn free_ports(first: u16) -> Result<Vec<(u16, u16)>, Failure> {
                 return Ok(port);
             }
         }
-        Err(Failure::Failed(format!("no port from {from} on is free")))
+        Err(Failure::Failed(format!("no free port from {from} on")))
     };
     let mut ports = Vec::new();
     for node in 0..NODES {
@@ -142,7 +142,7 @@ fn free_ports(first: u16) -> Result<Vec<(u16, u16)>, Failure> {
     Ok(ports)
 }
 
-/// The processes. Those that still run when this is dropped are killed.
+/// The processes. Dropping this kills those that still run.
 #[derive(Debug)]
 pub(super) struct Nodes {
     /// By the ids from 1 on; `None` after the end.
@@ -165,7 +165,7 @@ impl Nodes {
     fn command(&self, id: usize, (api, peer): (u16, u16), settings: &Settings) -> io::Result<Command> {
         let log = File::options().create(true).append(true).mode(0o600).open(self.log(id))?;
         let mut command = Command::new(std::env::current_exe()?);
-        // No setting of the user's may reach a node of the demo.
+        // The user's settings must not affect the nodes of the demo.
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("CONCORD_") {
                 command.env_remove(name);
@@ -201,7 +201,7 @@ impl Nodes {
         self.folder.join(format!("node{id}.log"))
     }
 
-    /// What to say of each node that ended since it was asked last.
+    /// A message for each node that has exited since the last call.
     pub(super) fn ended(&mut self) -> Result<Vec<String>, Failure> {
         let mut texts = Vec::new();
         for (place, slot) in self.children.iter_mut().enumerate() {
@@ -209,22 +209,22 @@ impl Nodes {
             let status = child.try_wait().map_err(|error| format!("node {}: {error}", place + 1))?;
             if let Some(status) = status {
                 *slot = None;
-                texts.push(format!("node {} ended: {status}", place + 1));
+                texts.push(format!("node {} exited: {status}", place + 1));
             }
         }
         Ok(texts)
     }
 
-    /// That no node ended.
+    /// Checks that no node has exited.
     ///
     /// # Errors
-    /// With what it said last.
+    /// With the last line of its log.
     pub(super) fn all_run(&mut self) -> Result<(), Failure> {
         let ended = self.ended()?;
         let Some(first) = ended.first() else { return Ok(()) };
         let place = self.children.iter().position(Option::is_none).unwrap_or(0);
         let log = fs::read_to_string(self.log(place + 1)).unwrap_or_default();
-        let last = log.lines().next_back().unwrap_or("it said nothing");
+        let last = log.lines().next_back().unwrap_or("its log is empty");
         Err(Failure::Failed(format!("{first}: {last}")))
     }
 
@@ -232,14 +232,14 @@ impl Nodes {
         self.children.iter().any(Option::is_some)
     }
 
-    /// The process of a node, as it stands behind its name.
+    /// The process id of a node, as a suffix of its name.
     pub(super) fn process(&self, id: &Value) -> String {
         let place = id.as_u64().and_then(|id| usize::try_from(id).ok()).and_then(|id| id.checked_sub(1));
         let child = place.and_then(|place| self.children.get(place)?.as_ref());
         child.map(|child| format!(", process {}", child.id())).unwrap_or_default()
     }
 
-    /// Ends all processes: in order where their data are kept, at once where they are deleted.
+    /// Stops all processes: gracefully if their data are kept, otherwise immediately.
     pub(super) async fn end(&mut self, in_order: bool) {
         if in_order {
             for child in self.children.iter().flatten() {
@@ -257,7 +257,7 @@ impl Nodes {
 
     fn kill(&mut self) {
         for child in self.children.iter_mut().flatten() {
-            // A process that has ended can't be killed, and is waited for all the same.
+            // A process that has exited can't be killed, and must still be reaped.
             let _ = child.kill();
             let _ = child.wait();
         }
