@@ -1,22 +1,22 @@
-//! The command line: runs a node, administers a cluster through one of its nodes, and handles backups.
+//! The command line: runs a node, reads and writes configs, and administers a cluster.
 //!
 //! | where is | file |
 //! |---|---|
-//! | the commands, their options and help; exit codes; the start of the log | `mod` (this file) |
-//! | nodes, key and certificates of a command; contexts; what a failure says and returns | `connection`, `context`, `failure` |
+//! | the commands; exit codes; the start of logging | `mod` (this file) |
+//! | node URLs, access key and certificates; contexts; error messages, hints and exit codes | `connection`, `context`, `failure` |
 //! | `definition`, `explain` | `definition`, `explain` |
-//! | its indexes | `reindex` |
+//! | `definition reindex` | `reindex` |
 //! | `config` | `config`, `config_read`, `config_write`, `edit`, `follow`, `history_diff` |
-//! | `apply`, `diff`; what they change | `apply`, `plan` |
+//! | `apply`, `diff`; the plan of changes | `apply`, `plan` |
 //! | `export`, `import` | `transfer` |
-//! | what the cluster has; what files say; files of JSON and YAML | `current`, `manifest`, `document` |
-//! | formats of output; progress of long work, and its interruption | `output`, `jsonpath`, `yaml_writer`, `progress`, `interrupt` |
-//! | `cluster`; `member`, `init`, `transfer`, `status` | `cluster`, `members` |
+//! | the current state of the cluster; definitions and configs in files; JSON and YAML | `current`, `manifest`, `document` |
+//! | output formats; progress bars; Ctrl-C | `output`, `jsonpath`, `yaml_writer`, `progress`, `interrupt` |
+//! | `cluster status` and `watch`; bootstrap, members, leadership | `cluster`, `members` |
 //! | `transaction` | `transaction` |
 //! | `bench`; `probe`, `version`, `openapi` | `bench`, `probe` |
-//! | `demo`: a cluster to try; its sample | `demo` |
+//! | `demo`: a cluster to try, with sample data | `demo` |
 //! | `agent`: a local cache for programs that only read files or loopback HTTP | `agent` |
-//! | completions, manual pages | `reference` |
+//! | the groups of the help, completions, manual pages | `reference` |
 //! | `backup`, `verify`, `restore` | `backup` |
 //! | `cert` | `cert` |
 //! | `audit verify`, `audit tail`, `audit export` | `audit` |
@@ -24,8 +24,8 @@
 //! | `keygen` | `keygen` |
 //! | the options of `serve` and their checks | `settings` |
 //!
-//! **Invariant:** the exit code is 0 when the command succeeded, and 2 when the command line or a setting is wrong; the
-//! others say more (`Failure::code`). A mistake of the program itself is 70, and never looks like an answer.
+//! **Invariant:** the exit code is 0 when the command succeeded, 2 when the command line or a setting is wrong, and 70
+//! after an internal error, which never looks like a result. `Failure::code` has the others.
 
 mod agent;
 mod apply;
@@ -72,7 +72,7 @@ use std::{
     process::ExitCode,
 };
 
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use serde_json::{Value, json};
 use tracing_subscriber::EnvFilter;
 
@@ -90,14 +90,15 @@ use key::KeyCommand;
 use members::MemberCommand;
 use output::{Columns, OutputArgs, print_columns, say};
 
-/// The exit code for a wrong command line or setting, the same that clap uses.
+/// The exit code for a wrong command line or setting, as in clap.
 const EXIT_USAGE: u8 = 2;
-/// The exit code for a mistake of the program itself, as `sysexits.h` has it.
+/// The exit code for an internal error (`EX_SOFTWARE` of `sysexits.h`).
 const EXIT_INTERNAL: u8 = 70;
 
-/// What somebody does first who has the program and nothing else.
-const BEGIN: &str = "To try it: `concord demo`, and in a second terminal `concord get definition`.
-To use a cluster that runs: `concord context set NAME --url https://HOST:8100 --api-key-file FILE`.";
+/// The first steps of a new user.
+const BEGIN: &str = "To try Concord: run `concord demo`, and `concord get definition` in a second terminal.
+To use a running cluster: `concord context set NAME --url https://HOST:8100 --api-key-file FILE`.
+`concord COMMAND --help` describes a command and its options.";
 
 /// A replicated service for typed configuration.
 #[derive(Debug, Parser)]
@@ -109,77 +110,80 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Start a cluster of three nodes to try, with sample data; Ctrl-C ends and deletes it
+    /// Start a demo cluster of three nodes with sample data; Ctrl-C stops and deletes it
     Demo(demo::DemoArgs),
-    /// Show, create, change, check and delete definitions
+    /// Create, read, update, check and delete definitions
     #[command(subcommand, visible_alias = "def")]
     Definition(DefinitionCommand),
-    /// Show, create, change, watch and delete configs
+    /// Create, read, update, watch and delete configs
     #[command(subcommand, visible_alias = "cfg")]
     Config(ConfigCommand),
-    /// Create or change definitions and configs, as files have them, all in one batch
+    /// Create or update definitions and configs from files, in one atomic batch
     Apply(apply::ApplyArgs),
-    /// Show what `apply` would change; the exit code is 1 when there is something
+    /// Show what `apply` would change; exits 1 if there are changes
     Diff(apply::DiffArgs),
-    /// Show definitions, or the configs of one
+    /// List definitions or configs, or show one
     #[command(subcommand)]
     Get(GetCommand),
-    /// Explain a definition, or a field of its configs, from its schema
+    /// Describe a definition, or a field of its configs, from its schema
     Explain(explain::ExplainArgs),
-    /// Write all definitions and configs into files
+    /// Write all definitions and configs to files
     Export(transfer::ExportArgs),
-    /// Create or change what the files of an export have
+    /// Create or update everything in an export directory
     Import(transfer::ImportArgs),
-    /// Do several operations as one, all or nothing, with conditions where they are wanted
+    /// Apply several operations atomically, with optional conditions
     #[command(visible_alias = "txn")]
     Transaction(transaction::TransactionArgs),
-    /// Show the cluster on one screen, follow what happens to it, change its members
+    /// Show the cluster, bootstrap it, and change its members and leader
     #[command(subcommand)]
     Cluster(ClusterCommand),
-    /// Keep files as configs say, run commands on changes, and serve the configs on loopback
+    /// Write configs to files, run commands on changes, and serve the configs on loopback
     Agent(Box<agent::AgentArgs>),
-    /// Ask nodes whether they live, or are ready; the exit code is 1 when one says no
+    /// Check node liveness or readiness; exits 1 if a check fails
     Probe(probe::ProbeArgs),
-    /// Measure how many reads and writes the cluster takes from here, and how long they take
+    /// Measure the throughput and latency of reads and writes from this machine
     Bench(bench::BenchArgs),
-    /// Name clusters, and choose one
+    /// Manage contexts: named clusters with their URLs and access keys
     #[command(subcommand)]
     Context(ContextCommand),
-    /// Print what a shell needs to complete the command line
+    /// Print a completion script for a shell
     Completions {
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Print the manual page, or write those of all commands
+    /// Print the manual page, or write the manual pages of all commands
     Man {
-        /// The folder to write to
+        /// Write the manual pages of all commands to this directory
         #[arg(long, value_name = "DIR")]
         dir: Option<PathBuf>,
     },
-    /// Print the description of the interface, as `OpenAPI`, of the node that is asked
+    #[command(about = "Print the OpenAPI document of a node")]
     Openapi(probe::OpenApiArgs),
     /// Print the version
     Version(OutputArgs),
     /// Run a node
     Serve(Box<ServeArgs>),
-    /// Run a node that ends with the process that started it
+    /// Run a node that stops with its parent process
     #[command(hide = true)]
     DemoNode(Box<ServeArgs>),
-    /// Form a cluster of running nodes that belong to none
+    /// Bootstrap a cluster from running nodes (the same as `concord cluster init`)
+    #[command(hide = true)]
     Init(members::InitArgs),
-    /// Show the cluster as a node knows it
+    /// Show the cluster as one node reports it (`concord cluster status` asks all members)
+    #[command(hide = true)]
     Status(NodeArgs),
-    /// Add, promote, replace and remove members
-    #[command(subcommand)]
+    /// Add, promote, replace and remove members (the same as `concord cluster add` and so on)
+    #[command(subcommand, hide = true)]
     Member(MemberCommand),
-    /// Transfer leadership to a member
+    /// Transfer leadership to a member (the same as `concord cluster transfer-leader`)
+    #[command(hide = true)]
     Transfer(members::TransferArgs),
     /// Create, show, change, rotate and revoke access keys
     #[command(subcommand)]
     Key(KeyCommand),
-    /// Show who the credential is, and what it may do
+    /// Show the access key in use and its permissions
     Whoami(NodeArgs),
-    /// Ask for the root key to be enabled again at the next start of a stopped node
+    /// Re-enable the root key at the next start of a stopped node
     RecoverRoot {
         /// The data directory of the node
         #[arg(long, env = "CONCORD_DATA_DIR", value_name = "DIR")]
@@ -187,21 +191,21 @@ enum Command {
         #[command(flatten)]
         format: OutputArgs,
     },
-    /// Download a backup of the whole cluster while it serves
+    /// Download a backup of the whole cluster
     Backup(backup::BackupArgs),
     /// Verify a backup and show its contents
     Verify(backup::VerifyArgs),
-    /// Restore a backup into the data directory of the first member of a new cluster
+    /// Restore a backup as the first member of a new cluster
     Restore(backup::RestoreArgs),
-    /// Make and show the certificates of a cluster
+    /// Create and inspect certificates: the cluster's CA and its nodes
     #[command(subcommand)]
     Cert(CertCommand),
-    /// Check, show and export the audit log of a node
+    /// Show, export and verify a node's audit log
     #[command(subcommand)]
     Audit(audit::AuditCommand),
-    /// Make a key for encrypted data or for backups, in a new file
+    /// Generate a key for encrypted data or backups, in a new file
     Keygen {
-        /// What the key is for
+        /// What the key is used for
         kind: keygen::Kind,
         /// The file to create
         #[arg(long, value_name = "FILE")]
@@ -213,10 +217,10 @@ enum Command {
 
 #[derive(Debug, Subcommand)]
 enum GetCommand {
-    /// Show definitions
+    /// List definitions, or show one
     #[command(visible_alias = "def", aliases = ["definitions", "defs"])]
     Definition(definition::GetArgs),
-    /// Show configs
+    /// List configs, or show one
     #[command(visible_alias = "cfg", aliases = ["configs", "cfgs"])]
     Config(config_read::GetArgs),
 }
@@ -225,10 +229,10 @@ enum GetCommand {
 #[must_use]
 pub fn run() -> ExitCode {
     node::hygiene::restrict_process();
-    let cli = match Cli::try_parse_from(arranged(std::env::args_os().collect())) {
+    let cli = match parsed(arranged(std::env::args_os().collect())) {
         Ok(cli) => cli,
         Err(error) => {
-            // clap returns the help and the version as errors. A failure to print has nowhere to be reported.
+            // clap returns the help and the version as errors. There is nowhere to report a failure to print.
             let _ = error.print();
             return if error.use_stderr() { ExitCode::from(EXIT_USAGE) } else { ExitCode::SUCCESS };
         }
@@ -236,8 +240,19 @@ pub fn run() -> ExitCode {
     ExitCode::from(code_of(|| run_command(cli.command)))
 }
 
-/// The arguments, with what stands before the command put behind it: `concord --url URL get def` is what people type who
-/// come from other tools.
+/// The command line as clap declares it, with its commands in groups.
+fn declared() -> clap::Command {
+    reference::in_groups(Cli::command())
+}
+
+fn parsed(words: Vec<OsString>) -> Result<Cli, clap::Error> {
+    let mut command = declared();
+    let mut matches = command.try_get_matches_from_mut(words)?;
+    Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
+}
+
+/// The arguments, with options before the command moved behind it: users of other tools type
+/// `concord --url URL get def`.
 fn arranged(words: Vec<OsString>) -> Vec<OsString> {
     const FLAGS: [&str; 4] = ["--verbose", "-v", "--quiet", "-q"];
     const WITH_VALUE: [&str; 10] = [
@@ -269,13 +284,13 @@ fn arranged(words: Vec<OsString>) -> Vec<OsString> {
         }
     }
     all.extend(rest);
-    // What stands behind `--` is no option.
+    // Nothing after `--` is an option.
     let end = all.iter().position(|word| word == "--").unwrap_or(all.len());
     all.splice(end..end, moved);
     all
 }
 
-/// The exit code of a command, after its failure was said.
+/// Runs a command, reports its failure, and returns the exit code.
 fn code_of(command: impl FnOnce() -> Result<(), Failure>) -> u8 {
     match catch_unwind(AssertUnwindSafe(command)) {
         Ok(Ok(())) => 0,
@@ -283,10 +298,10 @@ fn code_of(command: impl FnOnce() -> Result<(), Failure>) -> u8 {
             failure.report();
             failure.code()
         }
-        // What went wrong, and where, was written when it happened.
+        // The panic message has been printed already.
         Err(_) => {
-            say("concord: this is a mistake in concord itself; what it was doing may be half done");
-            say("hint: please report it, with the lines above and `concord version`");
+            say("concord: internal error; the command may be partly done");
+            say("hint: please report it, with the lines above and the output of `concord version`");
             EXIT_INTERNAL
         }
     }
@@ -315,8 +330,8 @@ fn run_command(command: Command) -> Result<(), Failure> {
             agent::run(&args)
         }
         Command::Context(command) => context::run(command),
-        Command::Completions { shell } => reference::completions(Cli::command(), shell),
-        Command::Man { dir } => reference::man(Cli::command(), dir.as_deref()),
+        Command::Completions { shell } => reference::completions(declared(), shell),
+        Command::Man { dir } => reference::man(declared(), dir.as_deref()),
         Command::Init(args) => members::init(&args),
         Command::Status(args) => members::status(&args),
         Command::Member(command) => members::run(command),
@@ -358,7 +373,7 @@ fn serve(args: ServeArgs) -> Result<(), Failure> {
     })
 }
 
-/// Prints what was made or asked for.
+/// Prints the result of a command.
 fn print(format: &OutputArgs, data: Result<Value, String>, columns: &Columns) -> Result<(), Failure> {
     print_columns(&format.or_json(), &data?, columns)
 }
@@ -372,11 +387,10 @@ fn start_log(filter: &str, format: LogFormat) -> Result<(), String> {
             .try_init(),
         LogFormat::Json => log.json().flatten_event(true).try_init(),
     };
-    started.map_err(|error| format!("the log can't be started: {error}"))
+    started.map_err(|error| format!("logging can't be started: {error}"))
 }
 
-/// Whether text for people is coloured: on a terminal, unless `NO_COLOR` says that no program shall do so. An empty
-/// value says nothing.
+/// Whether log lines are coloured: on a terminal, unless `NO_COLOR` is set and not empty.
 fn is_coloured(is_terminal: bool, no_color: Option<&OsStr>) -> bool {
     is_terminal && no_color.is_none_or(OsStr::is_empty)
 }

@@ -11,7 +11,7 @@ use crate::harness::Cluster;
 const FORMATS: [&str; 7] = ["table", "wide", "json", "jsonl", "yaml", "name", "jsonpath={.}"];
 
 /// Commands that print no data, or that another test runs to their end.
-const OTHERS: [&str; 14] = [
+const OTHERS: [&str; 12] = [
     "agent",
     "cluster-add",
     "cluster-init",
@@ -22,13 +22,11 @@ const OTHERS: [&str; 14] = [
     "completions",
     "demo",
     "man",
-    "member",
     "recover-root",
     "serve",
-    "transfer",
 ];
 /// Groups, and commands that are another name of one that is here.
-const GROUPS: [&str; 20] = [
+const GROUPS: [&str; 15] = [
     "audit",
     "cert",
     "cluster",
@@ -44,11 +42,17 @@ const GROUPS: [&str; 20] = [
     "definition-explain",
     "get-config",
     "get-definition",
-    "member-add",
-    "member-promote",
-    "member-remove",
-    "member-replace",
-    "init",
+];
+
+/// Earlier spellings of commands of `cluster`: no help and no manual page shows them.
+const HIDDEN: [(&str, &[&str]); 7] = [
+    ("init", &["cluster", "init"]),
+    ("status", &["cluster", "status"]),
+    ("member add", &["cluster", "add"]),
+    ("member promote", &["cluster", "promote"]),
+    ("member replace", &["cluster", "replace"]),
+    ("member remove", &["cluster", "remove"]),
+    ("transfer", &["cluster", "transfer-leader"]),
 ];
 
 /// The commands, their name as that of their manual page, and what each one may return. `FORMAT` in an argument is a
@@ -206,6 +210,32 @@ async fn no_command_is_left_out() {
     let real: BTreeSet<String> = names.filter(|name| !name.contains("help")).collect();
     let missing: Vec<&String> = real.iter().filter(|name| !known.contains(name.as_str())).collect();
     assert!(missing.is_empty(), "{missing:?} are in no list of this file");
-    let gone: Vec<&&str> = known.iter().filter(|name| **name != "help" && !real.contains(**name)).collect();
+    let is_shown = |name: &str| name != "help" && HIDDEN.iter().all(|(hidden, _)| *hidden != name);
+    let gone: Vec<&&str> = known.iter().filter(|name| is_shown(name) && !real.contains(**name)).collect();
     assert!(gone.is_empty(), "{gone:?} are no commands any more");
+}
+
+#[tokio::test]
+async fn earlier_spellings_take_the_arguments_of_the_commands_of_cluster() {
+    let home = crate::harness::fresh_directory("cli-hidden");
+    let user = User::new(home.path());
+    let arguments = |help: &str| help.split_once("\n\n").map(|(_, rest)| rest.to_owned());
+    let without_usage = |help: &str| {
+        let lines = help.lines().filter(|line| !line.starts_with("Usage: "));
+        lines.map(str::to_owned).collect::<Vec<_>>().join("\n")
+    };
+    for (old, new) in HIDDEN.iter().filter(|(old, _)| *old != "status") {
+        let words: Vec<&str> = old.split(' ').chain(["--help"]).collect();
+        let old_help = user.ok(&words).await;
+        let new_help = user.ok(&[*new, &["--help"]].concat()).await;
+        let of = |help: &str| arguments(&without_usage(help));
+        assert_eq!(of(&old_help), of(&new_help), "{old}");
+        assert!(old_help.contains(&format!("Usage: concord {old} ")), "{old_help}");
+    }
+    let all = user.ok(&["--help"]).await;
+    let shown: Vec<&str> =
+        all.lines().filter_map(|line| line.strip_prefix("  ")?.split(' ').next()).collect();
+    for (old, _) in HIDDEN {
+        assert!(!shown.contains(&old.split(' ').next().unwrap()), "{old}: {all}");
+    }
 }
