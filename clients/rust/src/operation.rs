@@ -238,7 +238,7 @@ impl Serialize for PutMode {
         match self {
             Self::Replace => {}
             Self::ReplaceIf(revision) => {
-                members.serialize_entry("if_match", &IfMatch::Revision(*revision))?
+                members.serialize_entry("if_match", &IfMatch::Revision(*revision))?;
             }
             Self::Create => members.serialize_entry("if_none_match", "*")?,
             Self::Upsert => members.serialize_entry("upsert", &true)?,
@@ -581,6 +581,7 @@ mod tests {
     }
 
     /// Each operation with the JSON that the API has for it, and the request that does it alone.
+    #[expect(clippy::too_many_lines, reason = "a table with a row for each operation")]
     fn all() -> Vec<(Operation, &'static str, &'static str)> {
         let (definition, key) = (|| "d".to_owned(), || "k".to_owned());
         let check =

@@ -3,7 +3,9 @@
 
 use concord_model::{
     access_key::{Grant, Grants, KeyId, KeyUse, Pattern, Quota, Verb},
-    command::{AccessCommand, BatchStep, Command, Expect, IdempotencyKey, KeyTerms, Proposal, Verdict},
+    command::{
+        AccessCommand, BatchStep, Command, DecodeError, Expect, IdempotencyKey, KeyTerms, Proposal, Verdict,
+    },
     index,
     key::Key,
     record::Entries,
@@ -244,7 +246,11 @@ fn replay(all: &[(u64, Option<Proposal>)], run: usize) -> (State, Trace) {
                 continue;
             };
             // As the log stores it.
-            let proposal = Proposal::from_bytes(&proposal.to_bytes()).unwrap();
+            let proposal = match Proposal::from_bytes(&proposal.to_bytes()) {
+                // An entry for a level that this program does not know: a newer one applies it.
+                Err(DecodeError::Unknown(_)) => proposal.clone(),
+                decoded => decoded.unwrap(),
+            };
             let (verdict, change) = state.apply(*revision, &proposal);
             trace.push((verdict, change, state.digest()));
         }
