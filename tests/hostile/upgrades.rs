@@ -1,8 +1,9 @@
 //! Two versions of the program serve one cluster, forward and back, and each reads what the other may leave.
 //!
-//! The newer one is the program that knows a feature level which only tests have (`src/sabotage.rs`), the older one is the
-//! same program without that. So what is tested is that the level rises when all know it, that nothing of it is written
-//! before, and that whoever does not know it refuses it; what a version adds with a level has tests of its own.
+//! The newer one is the program that knows a feature level which only tests have (`crates/model/src/sabotage.rs`), the
+//! older one is the same program without that. So what is tested is that the level rises when all know it, that nothing
+//! of it is written before, and that whoever does not know it refuses it; what a version adds with a level has tests of
+//! its own.
 
 use std::{
     collections::BTreeMap,
