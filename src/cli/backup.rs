@@ -119,7 +119,7 @@ pub(super) struct RestoreArgs {
     /// The data directory to create; it must be empty or missing
     #[arg(long, env = "CONCORD_DATA_DIR", value_name = "DIR")]
     data_dir: PathBuf,
-    /// The node that will serve the data: ID=CLIENT_ADDRESS@PEER_ADDRESS
+    /// The node that will serve the data: its id, client address and peer address, as in `1=node1:8100@node1:8200`
     #[arg(long, value_parser = parse_member, value_name = "ID=API@PEER")]
     member: Member,
     /// Encrypt the data directory with the first key of this file

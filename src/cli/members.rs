@@ -38,8 +38,8 @@ pub(super) enum MemberCommand {
     Add {
         #[command(flatten)]
         node: NodeArgs,
-        /// The new member: ID=CLIENT_ADDRESS@PEER_ADDRESS, as in `4=node4:8100@node4:8200`. The id must be greater than
-        /// all ids used before
+        /// The new member: its id, client address and peer address, as in `4=node4:8100@node4:8200`. The id must be
+        /// greater than all ids used before
         #[arg(value_parser = parse_member, value_name = "ID=API@PEER")]
         member: Member,
     },
@@ -85,8 +85,8 @@ pub(super) struct TransferArgs {
 pub(super) struct InitArgs {
     #[command(flatten)]
     node: NodeArgs,
-    /// A member of the new cluster: ID=CLIENT_ADDRESS@PEER_ADDRESS, as in `1=node1:8100@node1:8200`. Repeat for each
-    /// member, including the node at --url
+    /// A member of the new cluster: its id, client address and peer address, as in `1=node1:8100@node1:8200`. Repeat
+    /// for each member, including the node at --url
     #[arg(long = "member", required = true, value_parser = parse_member, value_name = "ID=API@PEER")]
     members: Vec<Member>,
 }

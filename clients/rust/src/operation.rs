@@ -238,7 +238,7 @@ impl Serialize for PutMode {
         match self {
             Self::Replace => {}
             Self::ReplaceIf(revision) => {
-                members.serialize_entry("if_match", &IfMatch::Revision(*revision))?
+                members.serialize_entry("if_match", &IfMatch::Revision(*revision))?;
             }
             Self::Create => members.serialize_entry("if_none_match", "*")?,
             Self::Upsert => members.serialize_entry("upsert", &true)?,
@@ -580,14 +580,22 @@ mod tests {
         serde_json::from_str(text).unwrap()
     }
 
-    /// Each operation with the JSON that the API has for it, and the request that does it alone.
-    fn all() -> Vec<(Operation, &'static str, &'static str)> {
-        let (definition, key) = (|| "d".to_owned(), || "k".to_owned());
-        let check =
-            |condition| Operation::CheckConfig(Check { definition: definition(), key: key(), condition });
-        let put =
-            |mode| Operation::PutConfig { definition: definition(), key: key(), data: json!({"a": 1}), mode };
-        let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+    /// An operation, its members as JSON, and the request that does it alone.
+    type Case = (Operation, &'static str, &'static str);
+
+    fn texts(texts: &[&str]) -> Vec<String> {
+        texts.iter().map(|text| (*text).to_owned()).collect()
+    }
+
+    fn definition() -> String {
+        "d".into()
+    }
+
+    fn key() -> String {
+        "k".into()
+    }
+
+    fn of_definitions() -> Vec<Case> {
         vec![
             (
                 Operation::CreateDefinition {
@@ -640,6 +648,13 @@ mod tests {
                 r#""config_definition_key":"d","mode":"restrict""#,
                 "DELETE /api/v1/config_definition/d?mode=restrict",
             ),
+        ]
+    }
+
+    fn of_configs() -> Vec<Case> {
+        let put =
+            |mode| Operation::PutConfig { definition: definition(), key: key(), data: json!({"a": 1}), mode };
+        vec![
             (
                 Operation::CreateConfig { definition: definition(), key: key(), data: json!({"a": 1}) },
                 r#""config_definition_key":"d","config_key":"k","data":{"a":1}"#,
@@ -690,6 +705,13 @@ mod tests {
                 r#""config_definition_key":"d","config_key":"k","revision":3"#,
                 "POST /api/v1/config_definition/d/config/k/rollback",
             ),
+        ]
+    }
+
+    fn of_checks_and_reads() -> Vec<Case> {
+        let check =
+            |condition| Operation::CheckConfig(Check { definition: definition(), key: key(), condition });
+        vec![
             (
                 check(CheckCondition::Exists),
                 r#""config_definition_key":"d","config_key":"k","absent":false"#,
@@ -721,6 +743,10 @@ mod tests {
                 "GET /api/v1/config_definition/d/config/k",
             ),
         ]
+    }
+
+    fn all() -> Vec<Case> {
+        [of_definitions(), of_configs(), of_checks_and_reads()].concat()
     }
 
     #[test]
