@@ -1,9 +1,8 @@
 //! Batches: `POST /api/v1/batch`, several writes that are applied atomically, where wanted on conditions.
 //!
 //! Each operation has the fields of the request that does the same alone, and its conditions as `if_match` and
-//! `if_none_match`. The result of most operations follows from the request alone, because a batch is applied exactly as
-//! requested or not at all; so a request that is sent again gets the same answer. What a `get_config` has read and whether
-//! an upsert has created is looked up.
+//! `if_none_match`. What each change did is in the outcome that the log remembers, so a request that is sent again gets
+//! the same answer. What a `get_config` has read is looked up in the history.
 //!
 //! **Invariant:** a condition that is malformed, or that its operation cannot satisfy, refuses the batch. It is never
 //! ignored.
@@ -26,14 +25,14 @@ use super::{
     shape::{TAKES_PARAMETER, takes_parameter},
 };
 use concord_model::{
-    command::Expect,
+    command::{Expect, StepOutcome},
     error::{Invalid, LocSegment, Rejection, Violation},
     limits::Limits,
     patch::{Patch, PatchFormat},
 };
 use concord_service::{
     Check, CheckCondition, Choice, NewSchema, NewUnique, ReadConfig, Refusal, Rollback, Rollbacks, Service,
-    Upsert, Write, check_operation_count, upserts,
+    Write, check_operation_count,
 };
 use operation::{Operation, Parsed};
 
@@ -100,37 +99,43 @@ impl Parts {
     }
 }
 
-/// What the answer says of an operation that was carried out.
-enum Outlined {
-    /// A change, or a check that holds.
-    Known(String),
-    Read {
-        definition: String,
-        key: String,
-    },
-    Upserted {
-        op: &'static str,
-        definition: String,
-        key: String,
-        upsert: Upsert,
-    },
+/// What the answer says of an operation if it is carried out.
+struct Outlined {
+    op: &'static str,
+    definition: String,
+    /// `None` for an operation on a definition.
+    key: Option<String>,
+    kind: Kind,
+    /// Whether it declares a path that has the name of a query parameter.
+    takes_parameter: bool,
+}
+
+/// What an operation adds to the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Whether it created its record.
+    Change,
+    /// Nothing: a check that holds.
+    Check,
+    /// The config that it read.
+    Read,
 }
 
 impl Outlined {
     /// The keys of the config that it reads.
     fn read(&self) -> Option<(&str, &str)> {
-        match self {
-            Self::Known(_) | Self::Upserted { .. } => None,
-            Self::Read { definition, key } => Some((definition, key)),
-        }
+        let key = self.key.as_deref().filter(|_| self.kind == Kind::Read)?;
+        Some((&self.definition, key))
     }
 
-    /// The keys of the config that it creates or replaces.
-    fn upserted(&self) -> Option<(&str, &str, Upsert)> {
-        match self {
-            Self::Known(_) | Self::Read { .. } => None,
-            Self::Upserted { definition, key, upsert, .. } => Some((definition, key, *upsert)),
-        }
+    /// The members that all results have.
+    fn result(&self, created: bool) -> Object {
+        let result = Object::new().unescaped("op", self.op).value(definitions::KEY, &self.definition);
+        let result = match &self.key {
+            Some(key) => result.value(configs::KEY, key),
+            None => result,
+        };
+        result.value("created", &created)
     }
 }
 
@@ -148,57 +153,40 @@ pub(super) async fn run(State(service): State<Service>, request: WriteRequest) -
     let from = parts.map(|parts| parts.conditions);
     let (operations, mut rolled_back) =
         with_data(&service, &mut rollbacks, operations, from).await.map_err(placed)?;
-    let takes = |operation: &Write| {
-        if let Write::CreateDefinition { indexes, .. } | Write::SetIndexes { indexes, .. } = operation {
-            takes_parameter(indexes)
-        } else {
-            false
-        }
-    };
-    let takers: Vec<bool> = operations.iter().map(takes).collect();
     let write = match parts {
         None => Write::Batch(operations),
         Some(Parts { conditions, then }) => Write::Choice(Choice { operations, conditions, then }),
     };
-    let chosen = [true, false].map(|succeeded| write.chosen(succeeded));
-    let changes = [true, false].map(|succeeded| write.changes_anything(succeeded));
-    let outlined = [true, false].map(|succeeded| {
-        let is_possible = succeeded || parts.is_some();
-        let possible = if is_possible { write.chosen(succeeded) } else { 0..0 };
-        outline_all(&write.operations()[possible])
-    });
+    let [then, otherwise] = [true, false].map(|conditions_held| write.chosen(conditions_held));
+    let outlined: Vec<Outlined> = write.operations().iter().map(outline).collect();
     let principal = request.caller.principal.clone();
     // Whichever list is carried out.
-    let _held = service
-        .reserve_reads(&request.caller.principal, outlined.iter().flatten().filter_map(Outlined::read))?;
+    let _held =
+        service.reserve_reads(&request.caller.principal, outlined.iter().filter_map(Outlined::read))?;
     let written = service.write(request.caller, write).await;
     let written = written.map_err(|refusal| placed(rolled_back.refusal(refusal)))?;
-    let succeeded = parts.is_none() || written.applied.created;
-    let branch = usize::from(!succeeded);
-    let done = &outlined[branch];
+    let conditions_held = written.applied.conditions_held();
+    let done = &outlined[if conditions_held { then } else { otherwise }];
     let keys = done.iter().filter_map(Outlined::read);
-    let mut reads = service.reads_of(&principal, keys, changes[branch], &written).await.into_iter();
-    let upserted = done.iter().filter_map(Outlined::upserted);
-    let mut created = service.created_by(&principal, upserted, &written).await.into_iter();
-    let mut result = |operation: &Outlined| match operation {
-        Outlined::Known(text) => text.clone(),
-        Outlined::Read { definition, key } => {
-            read_result((definition, key), &reads.next().unwrap_or(ReadConfig::Unknown))
-        }
-        Outlined::Upserted { op, definition, key, .. } => {
-            let result = Object::new().unescaped("op", op).value(definitions::KEY, definition);
-            result.value(configs::KEY, key).value("created", &created.next().flatten()).finish()
-        }
+    let mut reads = service.reads_of(&principal, keys, &written).await.into_iter();
+    let mut steps = written.applied.steps().iter();
+    let result = |operation: &Outlined| match operation.kind {
+        Kind::Change => operation.result(steps.next() == Some(&StepOutcome::Created)).finish(),
+        Kind::Check => operation.result(false).finish(),
+        Kind::Read => read_result(operation.result(false), &reads.next().unwrap_or(ReadConfig::Unknown)),
     };
-    let results: Vec<String> = done.iter().map(&mut result).collect();
+    let results: Vec<String> = done.iter().map(result).collect();
     // A dry run has no revision.
     let revision = Some(written.applied.revision).filter(|_| !written.dry_run);
     let data = Object::new().value("revision", &revision);
-    let data = if parts.is_some() { data.value("succeeded", &succeeded) } else { data };
+    let data = if parts.is_some() { data.value("succeeded", &conditions_held) } else { data };
     let data = data.raw("results", &format!("[{}]", results.join(",")));
     let reply = Reply::ok("batch applied", &data.finish()).for_write_without_record(&written);
-    let takes_parameter = takers[chosen[branch].clone()].contains(&true);
-    Ok(if takes_parameter { reply.warning(TAKES_PARAMETER) } else { reply })
+    Ok(if done.iter().any(|operation| operation.takes_parameter) {
+        reply.warning(TAKES_PARAMETER)
+    } else {
+        reply
+    })
 }
 
 /// The rollbacks of a transaction by their places, and why they can't be done. They are refused only if their list is
@@ -255,73 +243,53 @@ async fn with_data(
     Ok((writes, TransactionRollbacks(rollbacks)))
 }
 
-/// What the answer says of the operations that are carried out.
-fn outline_all(operations: &[Write]) -> Vec<Outlined> {
-    let upserts = upserts(operations);
-    let outlined = |(place, write): (usize, &Write)| match (upserts.get(&place), write) {
-        (Some(upsert), Write::WriteConfig { definition, key, .. }) => Outlined::Upserted {
-            op: PUT_CONFIG,
-            definition: definition.clone(),
-            key: key.clone(),
-            upsert: *upsert,
-        },
-        (Some(upsert), Write::Rollback(Rollback { definition, key, .. })) => Outlined::Upserted {
-            op: ROLLBACK_CONFIG,
-            definition: definition.clone(),
-            key: key.clone(),
-            upsert: *upsert,
-        },
-        (Some(_) | None, _) => outline(write),
-    };
-    operations.iter().enumerate().map(outlined).collect()
-}
-
 /// What the answer says of an operation.
 fn outline(write: &Write) -> Outlined {
-    let begin = |name: &'static str, definition: &str| {
-        Object::new().unescaped("op", name).value(definitions::KEY, &definition)
+    let of_definition = |op: &'static str, definition: &str| Outlined {
+        op,
+        definition: definition.into(),
+        key: None,
+        kind: Kind::Change,
+        takes_parameter: false,
     };
-    let (result, created) = match write {
-        Write::CreateDefinition { key, .. } => (begin(CREATE_DEFINITION, key), true),
-        Write::SetIndexes { key, .. } => (begin(SET_INDEXES, key), false),
-        Write::SetSchema(NewSchema { key, .. }) => (begin(SET_SCHEMA, key), false),
-        Write::SetUnique(NewUnique { key, .. }) => (begin(SET_UNIQUE, key), false),
-        Write::DeleteDefinition { key, .. } => (begin(DELETE_DEFINITION, key), false),
+    let of_config = |op: &'static str, definition: &str, key: &str| Outlined {
+        key: Some(key.into()),
+        ..of_definition(op, definition)
+    };
+    match write {
+        Write::CreateDefinition { key, indexes, .. } => {
+            Outlined { takes_parameter: takes_parameter(indexes), ..of_definition(CREATE_DEFINITION, key) }
+        }
+        Write::SetIndexes { key, indexes, .. } => {
+            Outlined { takes_parameter: takes_parameter(indexes), ..of_definition(SET_INDEXES, key) }
+        }
+        Write::SetSchema(NewSchema { key, .. }) => of_definition(SET_SCHEMA, key),
+        Write::SetUnique(NewUnique { key, .. }) => of_definition(SET_UNIQUE, key),
+        Write::DeleteDefinition { key, .. } => of_definition(DELETE_DEFINITION, key),
         Write::WriteConfig { definition, key, expect: Expect::Absent, .. } => {
-            (begin(CREATE_CONFIG, definition).value(configs::KEY, key), true)
+            of_config(CREATE_CONFIG, definition, key)
         }
-        Write::WriteConfig { definition, key, expect, .. } => {
-            (begin(PUT_CONFIG, definition).value(configs::KEY, key), *expect == Expect::None)
-        }
+        Write::WriteConfig { definition, key, .. }
         // A replacement that keeps secret values.
-        Write::PatchConfig { definition, key, patch: Patch { format: PatchFormat::Replace, .. }, .. } => {
-            (begin(PUT_CONFIG, definition).value(configs::KEY, key), false)
+        | Write::PatchConfig { definition, key, patch: Patch { format: PatchFormat::Replace, .. }, .. } => {
+            of_config(PUT_CONFIG, definition, key)
         }
-        Write::PatchConfig { definition, key, .. } => {
-            (begin(PATCH_CONFIG, definition).value(configs::KEY, key), false)
-        }
-        Write::DeleteConfig { definition, key, .. } => {
-            (begin(DELETE_CONFIG, definition).value(configs::KEY, key), false)
-        }
-        Write::Rollback(Rollback { definition, key, expect, .. }) => {
-            (begin(ROLLBACK_CONFIG, definition).value(configs::KEY, key), *expect == Expect::None)
-        }
+        Write::PatchConfig { definition, key, .. } => of_config(PATCH_CONFIG, definition, key),
+        Write::DeleteConfig { definition, key, .. } => of_config(DELETE_CONFIG, definition, key),
+        Write::Rollback(Rollback { definition, key, .. }) => of_config(ROLLBACK_CONFIG, definition, key),
         Write::Check(Check { definition, key, .. }) => {
-            (begin(CHECK_CONFIG, definition).value(configs::KEY, key), false)
+            Outlined { kind: Kind::Check, ..of_config(CHECK_CONFIG, definition, key) }
         }
         Write::Read { definition, key } => {
-            return Outlined::Read { definition: definition.clone(), key: key.clone() };
+            Outlined { kind: Kind::Read, ..of_config(GET_CONFIG, definition, key) }
         }
         // A batch has no such operations.
-        Write::Batch(_) | Write::Choice(_) | Write::Access(_) => (Object::new(), false),
-    };
-    Outlined::Known(result.value("created", &created).finish())
+        Write::Batch(_) | Write::Choice(_) | Write::Access(_) => of_definition("", ""),
+    }
 }
 
 /// What was read: `config` is null when there was none, and left out when it is not known any more.
-fn read_result((definition, key): (&str, &str), read: &ReadConfig) -> String {
-    let result = Object::new().unescaped("op", GET_CONFIG).value(definitions::KEY, &definition);
-    let result = result.value(configs::KEY, &key).value("created", &false);
+fn read_result(result: Object, read: &ReadConfig) -> String {
     match read {
         ReadConfig::Found(config, redacted) => {
             let record = configs::members(Object::with_capacity(config.data.len()), config);

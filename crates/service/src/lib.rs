@@ -126,7 +126,6 @@ pub use write::{
     redefine::Tried,
     rollback::Rollbacks,
     transaction::ReadConfig,
-    upsert::{Upsert, upserts},
 };
 
 /// The options of a service.

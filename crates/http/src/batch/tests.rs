@@ -46,10 +46,11 @@ fn every_operation_is_parsed() {
         })
         .collect();
     for (index, (name, write)) in NAMES.iter().zip(&writes).enumerate() {
-        let Outlined::Known(result) = outline(write) else { panic!("{write:?}") };
-        let result: Value = serde_json::from_str(&result).unwrap();
-        assert_eq!(result["op"], *name);
-        assert_eq!(result["created"], json!([0, 3, 4].contains(&index)), "{name}");
+        let outlined = outline(write);
+        let result: Value = serde_json::from_str(&outlined.result(true).finish()).unwrap();
+        let config = if index < 3 { Value::Null } else { json!(k) };
+        assert_eq!((&result["op"], &result["config_key"]), (&json!(name), &config));
+        assert_eq!((&result["created"], outlined.kind), (&json!(true), Kind::Change), "{name}");
     }
     let operations = json!([
         {"op": "set_schema", "config_definition_key": d, "json_schema": {}, "policy": "force", "if_match": "7"},

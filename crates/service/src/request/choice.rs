@@ -49,18 +49,11 @@ pub enum CheckCondition {
 impl Write {
     /// The places of the operations that are carried out if the conditions hold, or if they do not.
     #[must_use]
-    pub fn chosen(&self, succeeded: bool) -> Range<usize> {
+    pub fn chosen(&self, conditions_held: bool) -> Range<usize> {
         let all = self.operations().len();
         let Self::Choice(choice) = self else { return 0..all };
         let (begin, middle) = (choice.conditions, choice.conditions + choice.then);
-        if succeeded { begin..middle } else { middle..all }
-    }
-
-    /// Whether what is carried out then changes anything.
-    #[must_use]
-    pub fn changes_anything(&self, succeeded: bool) -> bool {
-        let operations = &self.operations()[self.chosen(succeeded)];
-        operations.iter().any(|operation| operation.effect() != Effect::Read)
+        if conditions_held { begin..middle } else { middle..all }
     }
 
     /// Whether it is a batch that rests on configs that are read.

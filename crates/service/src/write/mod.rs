@@ -12,7 +12,6 @@
 //! | what a preparation may cost, and on which threads it runs | `budget` |
 //! | what a transaction rests on: conditions, checks and reads | `transaction` |
 //! | compiled schemas | `validators` |
-//! | what the upserts of a batch have created | `upsert` |
 //! | in whose name a write is made; changes of the access keys | `access` |
 //! | several writes as one | `batch` |
 //! | what a refusal may say to a caller who may not read | `conceal` |
@@ -49,7 +48,6 @@ pub(super) mod redefine;
 pub(super) mod rollback;
 pub(super) mod secrets;
 pub(super) mod transaction;
-pub(super) mod upsert;
 pub(super) mod validators;
 pub(super) mod write_barrier;
 
@@ -107,19 +105,20 @@ impl Service {
         let decided = retry.run(consensus, |deadline| self.attempt(consensus, &request, deadline)).await;
         let Decision { outcome, content } = decided.map_err(concealed)?;
         let applied = outcome.map_err(|rejection| concealed(rejection.into()))?;
+        let revision = applied.revision;
         // Callers read their own writes on this node. Where that takes too long, the write succeeds all the same.
-        let _late = timeout(APPLY_TIMEOUT, consensus.wait_applied(applied.revision)).await.is_err();
+        let _late = timeout(APPLY_TIMEOUT, consensus.wait_applied(revision)).await.is_err();
         if request.caller.dry_run {
-            return Ok(self.shown(&request, Written::new(applied, applied.revision, true, content)).await);
+            return Ok(self.shown(&request, Written::new(applied, revision, true, content)).await);
         }
         let state = consensus.state();
-        let mut content = content.or_else(|| content_at(&state, &request.write, applied.revision));
+        let mut content = content.or_else(|| content_at(&state, &request.write, revision));
         if content.is_none()
             && request.write.effect() == Effect::Compute
             && let Target::Config { definition, key } = request.write.target()
         {
             // The record was written again since: the retained history has the content that this request gave it.
-            let earlier = Box::pin(self.config_written_at(definition, key, applied.revision)).await;
+            let earlier = Box::pin(self.config_written_at(definition, key, revision)).await;
             content = earlier.ok().map(|config| Arc::clone(&config.data));
         }
         Ok(self.shown(&request, Written::new(applied, state.revision(), false, content)).await)

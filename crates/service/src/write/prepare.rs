@@ -28,7 +28,7 @@ use super::{
 use crate::request::{Caller, Effect, Principal, Refusal, Rollback, Write, WriteRequest};
 use concord_model::{
     access_key::KeyUse,
-    command::{Applied, Command, Expect, Outcome, Proposal},
+    command::{Applied, Command, Done, Expect, Outcome, Proposal},
     document::Document,
     error::{Invalid, Rejection, Violation},
     index,
@@ -154,9 +154,9 @@ pub(super) fn prepare(
     }
     let PreparedWrite { command, definition_read, precondition } =
         prepare_write(state, found, &request.write, (rules, principal))?;
-    if let Some(succeeded) = without_changes(&command, request) {
-        let (revision, at) = (state.revision(), state.last_at());
-        return Ok(Prepared::Read(Applied { revision, at, created: succeeded }));
+    if let Some(conditions_held) = without_changes(&command, request) {
+        let done = Done::Transaction { conditions_held, steps: <_>::default() };
+        return Ok(Prepared::Read(Applied { revision: state.revision(), at: state.last_at(), done }));
     }
     match precondition {
         Err(rejection) if request.caller.idempotency_key.is_none() => Err(rejection.into()),

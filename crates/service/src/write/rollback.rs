@@ -76,9 +76,10 @@ impl Service {
         let state = self.view(Consistency::LINEARIZABLE).await?;
         if let Some(outcome) = decided_before(&state, &caller) {
             let applied = outcome?;
+            let revision = applied.revision;
             let written = Written::new(applied, state.revision(), false, None);
             // What it wrote may be no longer retained. That it was done is certain all the same.
-            return Ok(match self.config_written_at(definition, key, applied.revision).await {
+            return Ok(match self.config_written_at(definition, key, revision).await {
                 Ok(config) => self.with_data(&principal, definition, written, &config).await,
                 Err(_) => written,
             });

@@ -237,16 +237,15 @@ impl Service {
 
     /// The configs as a transaction has read them, in the order of their keys; the answer to a request that is sent
     /// again shows the same as long as the history is retained. All together they have the time of one read; what was
-    /// not found by then is unknown, and the transaction was carried out all the same. `changes`: whether it may have
-    /// changed anything.
+    /// not found by then is unknown, and the transaction was carried out all the same.
     pub async fn reads_of<'a>(
         &self,
         principal: &Principal,
         keys: impl Iterator<Item = (&'a str, &'a str)>,
-        changes: bool,
         written: &Written,
     ) -> Vec<ReadConfig> {
         let revision = written.applied.revision;
+        let changes = !written.applied.steps().is_empty();
         let at = if changes && !written.dry_run { revision.saturating_sub(1) } else { revision };
         let deadline = Instant::now() + self.inner.options.read_timeout;
         let mut keys = keys.peekable();

@@ -2,6 +2,7 @@
 
 use super::*;
 use concord_model::{
+    command::{Done, StepOutcome},
     error::{Invalid, LocSegment, Rejection, Violation},
     key::Key,
     time::Timestamp,
@@ -142,7 +143,7 @@ fn what_is_nested_in_itself_is_refused_at_any_depth() {
 
 #[test]
 fn every_answer_is_encoded_as_recorded_and_decoded_as_it_was() {
-    let applied = Applied { revision: 7, at: Timestamp(8), created: false };
+    let applied = Applied { revision: 7, at: Timestamp(8), done: Done::Single(StepOutcome::Changed) };
     let violations = vec![Violation::at(vec![LocSegment::from("data"), LocSegment::Index(2)], "bad")];
     let not_unique = Refusal::NotUniqueYet {
         path: "p".into(),
@@ -151,13 +152,13 @@ fn every_answer_is_encoded_as_recorded_and_decoded_as_it_was() {
         operation: Some(1),
     };
     for (attempt, recorded) in [
-        (Ok(Decision::new(Ok(applied), None)), "010000070800"),
+        (Ok(Decision::new(Ok(applied.clone()), None)), "01000007080001"),
         (Ok(Decision::new(Err(Rejection::Precondition { current: 5 }), None)), "0100010505"),
         (Err(AttemptError::Refused(Refusal::Overloaded)), "010104"),
         (Err(AttemptError::Refused(not_unique)), "0101110170016101620101"),
         (Err(AttemptError::Retry("no".into())), "0102026e6f"),
         (Err(AttemptError::Unknown("perhaps".into())), "01030770657268617073"),
-        (Ok(Decision::new(Ok(applied), Some("{}".into()))), "0104070800027b7d"),
+        (Ok(Decision::new(Ok(applied), Some("{}".into()))), "010407080001027b7d"),
         (Err(AttemptError::Refused(Refusal::Invalid(Invalid::Violations(violations)))), ""),
         (Err(AttemptError::Refused(Refusal::Breaks(2, vec![Violation::new("bad")]))), ""),
     ] {
