@@ -13,7 +13,7 @@ use concord_model::{
         Proposal, StepOutcome, THIS_ENTRY, Verdict,
     },
     entry,
-    error::{Invalid, LocSegment, Rejection, StoredQuota, Violation},
+    error::{Invalid, LocSegment, NothingToRestore, Rejection, StoredQuota, Violation},
     feature::level_max,
     index::{Build, Indexing},
     key::Key,
@@ -332,6 +332,10 @@ fn quotas_of_what_is_stored() {
         wire(&Rejection::QuotaExceeded { quota, limit: 100, needed: 300 }, expected);
     }
     wire(&Rejection::TestFailed { operation: 300 }, "11ac02");
+    let nothing = |reason| Rejection::NothingToRestore(reason);
+    wire(&nothing(NothingToRestore::Expired("old".into())), "1200036f6c64");
+    wire(&nothing(NothingToRestore::NotThere("no".into())), "1201026e6f");
+    wire(&nothing(NothingToRestore::Invalid(vec![Violation::new("no")])), "120201026e6f00");
 }
 
 #[test]

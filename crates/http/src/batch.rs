@@ -9,8 +9,6 @@
 
 mod operation;
 
-use std::collections::BTreeMap;
-
 use axum::extract::State;
 use serde_json::Value;
 
@@ -26,15 +24,15 @@ use super::{
 };
 use concord_model::{
     command::{Expect, StepOutcome},
-    error::{Invalid, LocSegment, Rejection, Violation},
+    error::{Invalid, LocSegment, Violation},
     limits::Limits,
     patch::{Patch, PatchFormat},
 };
 use concord_service::{
-    Check, CheckCondition, Choice, NewSchema, NewUnique, ReadConfig, Refusal, Rollback, Rollbacks, Service,
+    Check, NewSchema, NewUnique, ReadConfig, Refusal, Restored, Rollback, Rollbacks, Service, Transaction,
     Write, check_operation_count,
 };
-use operation::{Operation, Parsed};
+use operation::Operation;
 
 const IF: &str = "if";
 const THEN: &str = "then";
@@ -146,16 +144,15 @@ pub(super) async fn run(State(service): State<Service>, request: WriteRequest) -
         return Err(Problem::violation(Violation::at(vec!["header".into()], msg)));
     }
     let limits = service.limits().clone();
-    let (operations, parts) = request.read(&service, move |body| parse(body, &limits)).await?;
+    let (mut operations, parts) = request.read(&service, move |body| parse(body, &limits)).await?;
     let placed = move |refusal| Problem::InBatch(refusal, parts);
     // It holds what the writes take in memory until they are decided.
     let mut rollbacks = service.begin_rollbacks(&request.caller);
-    let from = parts.map(|parts| parts.conditions);
-    let (operations, mut rolled_back) =
-        with_data(&service, &mut rollbacks, operations, from).await.map_err(placed)?;
+    let lists_from = parts.map(|parts| u32::try_from(parts.conditions).unwrap_or(u32::MAX));
+    restore(&service, &mut rollbacks, &mut operations, lists_from).await.map_err(placed)?;
     let write = match parts {
         None => Write::Batch(operations),
-        Some(Parts { conditions, then }) => Write::Choice(Choice { operations, conditions, then }),
+        Some(Parts { conditions, then }) => Write::Transaction(Transaction { operations, conditions, then }),
     };
     let [then, otherwise] = [true, false].map(|conditions_held| write.chosen(conditions_held));
     let outlined: Vec<Outlined> = write.operations().iter().map(outline).collect();
@@ -164,7 +161,7 @@ pub(super) async fn run(State(service): State<Service>, request: WriteRequest) -
     let _held =
         service.reserve_reads(&request.caller.principal, outlined.iter().filter_map(Outlined::read))?;
     let written = service.write(request.caller, write).await;
-    let written = written.map_err(|refusal| placed(rolled_back.refusal(refusal)))?;
+    let written = written.map_err(placed)?;
     let conditions_held = written.applied.conditions_held();
     let done = &outlined[if conditions_held { then } else { otherwise }];
     let keys = done.iter().filter_map(Outlined::read);
@@ -189,58 +186,25 @@ pub(super) async fn run(State(service): State<Service>, request: WriteRequest) -
     })
 }
 
-/// The rollbacks of a transaction by their places, and why they can't be done. They are refused only if their list is
-/// chosen.
-#[derive(Default)]
-struct TransactionRollbacks(BTreeMap<u32, Option<Refusal>>);
-
-impl TransactionRollbacks {
-    /// The refusal of a transaction: that of a rollback where the check was refused that stands for it.
-    fn refusal(&mut self, refusal: Refusal) -> Refusal {
-        let Refusal::Rejected(Rejection::InBatch { index, rejection }) = &refusal else { return refusal };
-        let (index, is_check) = (*index, matches!(**rejection, Rejection::CheckFailed { .. }));
-        match self.0.remove(&index).filter(|_| is_check) {
-            None => refusal,
-            Some(Some(refusal)) => refusal.of_operation(index),
-            // It was decided before, and nothing is looked up for what is sent again.
-            Some(None) => Refusal::NotThere("there was nothing to go back to".into()).of_operation(index),
-        }
-    }
-}
-
-/// The check that stands for a rollback that can't be done: it holds for no config.
-fn stand_in(definition: String, key: String) -> Write {
-    Write::Check(Check { definition, key, condition: CheckCondition::Revision(0) })
-}
-
-/// The operations as writes: what a rollback writes is taken from the history. Those from a place on are of lists of
-/// which one is chosen.
-async fn with_data(
+/// Looks up what the rollbacks among the operations write. `lists_from`: the place from which on the operations are in
+/// lists of which one is carried out. What a rollback there is refused for counts only if its list is.
+async fn restore(
     service: &Service,
     found: &mut Rollbacks,
-    operations: Vec<Parsed>,
-    from: Option<usize>,
-) -> Result<(Vec<Write>, TransactionRollbacks), Refusal> {
-    let (mut writes, mut rollbacks) = (Vec::with_capacity(operations.len()), BTreeMap::new());
+    operations: &mut [Write],
+    lists_from: Option<u32>,
+) -> Result<(), Refusal> {
     for (place, operation) in (0..).zip(operations) {
-        let is_choice = from.is_some_and(|from| writes.len() >= from);
-        writes.push(match operation {
-            Parsed::Write(write) => write,
-            Parsed::Rollback { definition, key, to, expect } => {
-                let write = service.rollback_write(found, (&definition, &key), to, expect).await;
-                let (write, refused) = match write {
-                    Ok(write) => (write, None),
-                    Err(refusal) if is_choice && refusal.is_of_the_past() => {
-                        (stand_in(definition, key), Some(refusal))
-                    }
-                    Err(refusal) => return Err(refusal.of_operation(place)),
-                };
-                rollbacks.insert(place, refused);
-                write
+        let Write::Rollback(Rollback { definition, key, restored, .. }) = operation else { continue };
+        let Restored::At(to) = *restored else { continue };
+        *restored = match service.restored(found, (definition.as_str(), key.as_str()), to).await {
+            Err(refusal) if lists_from.is_some_and(|from| place >= from) => {
+                Restored::Refused(refusal.nothing_to_restore().map_err(|other| other.of_operation(place))?)
             }
-        });
+            found => found.map_err(|refusal| refusal.of_operation(place))?,
+        };
     }
-    Ok((writes, TransactionRollbacks(rollbacks)))
+    Ok(())
 }
 
 /// What the answer says of an operation.
@@ -284,7 +248,7 @@ fn outline(write: &Write) -> Outlined {
             Outlined { kind: Kind::Read, ..of_config(GET_CONFIG, definition, key) }
         }
         // A batch has no such operations.
-        Write::Batch(_) | Write::Choice(_) | Write::Access(_) => of_definition("", ""),
+        Write::Batch(_) | Write::Transaction(_) | Write::Access(_) => of_definition("", ""),
     }
 }
 
@@ -303,19 +267,19 @@ fn read_result(result: Object, read: &ReadConfig) -> String {
 }
 
 /// Parses the operations of a body.
-fn parse(body: Value, limits: &Limits) -> Result<(Vec<Parsed>, Option<Parts>), Problem> {
+fn parse(body: Value, limits: &Limits) -> Result<(Vec<Write>, Option<Parts>), Problem> {
     let mut fields = Fields::from_json(body)?;
     let count: usize = [OPERATIONS, IF, THEN, ELSE].iter().map(|name| fields.count(name)).sum();
     if count > 0 {
         check_operation_count(count, limits).map_err(Refusal::Invalid)?;
     }
     let mut violations = Vec::new();
-    let is_choice = [IF, THEN, ELSE].iter().any(|name| fields.has(name));
+    let is_transaction = [IF, THEN, ELSE].iter().any(|name| fields.has(name));
     let mut list = |name, is_required: bool| {
         let is_there = is_required || fields.has(name);
         if is_there { parse_list(name, &mut fields, &mut violations) } else { Vec::new() }
     };
-    let (operations, parts) = if is_choice {
+    let (operations, parts) = if is_transaction {
         let (conditions, then, otherwise) = (list(IF, true), list(THEN, false), list(ELSE, false));
         let parts = Parts { conditions: conditions.len(), then: then.len() };
         ([conditions, then, otherwise].into_iter().flatten().collect(), Some(parts))
@@ -338,7 +302,7 @@ fn parse(body: Value, limits: &Limits) -> Result<(Vec<Parsed>, Option<Parts>), P
 }
 
 /// Parses a list of operations; that of `if` is one of conditions.
-fn parse_list(name: &'static str, fields: &mut Fields, violations: &mut Vec<Violation>) -> Vec<Parsed> {
+fn parse_list(name: &'static str, fields: &mut Fields, violations: &mut Vec<Violation>) -> Vec<Write> {
     let mut operations = Vec::new();
     for (index, (loc, item)) in (0..).zip(fields.list(name)) {
         let Value::Object(object) = item else {
@@ -353,7 +317,7 @@ fn parse_list(name: &'static str, fields: &mut Fields, violations: &mut Vec<Viol
             violations_loc,
         };
         if name == IF {
-            operations.push(Parsed::Write(operation.parse_condition()));
+            operations.push(operation.parse_condition());
         } else {
             operations.extend(operation.parse());
         }

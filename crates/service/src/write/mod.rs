@@ -76,7 +76,7 @@ use concord_model::{
 use concord_state::State;
 use config_check::{needs_config_check, set_configs_read};
 use patch::{content_at, lock_set};
-use prepare::{Prepared, check_intake, prepare};
+use prepare::{Preparation, Prepared, check_intake, prepare};
 
 /// How often a write is prepared because the definition changed in the meantime. Each time another write was decided,
 /// so only a storm of changes to one definition exhausts this.
@@ -101,7 +101,8 @@ impl Service {
         let deadline = Instant::now() + self.time_for(&write);
         let request = Arc::new(WriteRequest { caller, write });
         let retry = Retry::until(deadline, on_unknown(&request.caller), "no leader took the request in time");
-        let concealed = |refusal| concealed(refusal, &request.caller.principal, &request.write);
+        let concealed =
+            |refusal: Refusal| concealed(refusal.answered(), &request.caller.principal, &request.write);
         let decided = retry.run(consensus, |deadline| self.attempt(consensus, &request, deadline)).await;
         let Decision { outcome, content } = decided.map_err(concealed)?;
         let applied = outcome.map_err(|rejection| concealed(rejection.into()))?;
@@ -282,8 +283,9 @@ impl Service {
         if may_be_inline(&request.write) {
             let found = state.definition(request.write.definition());
             let budget = Budget::inline();
-            let rules = (&self.inner.validators, self.limits(), &budget);
-            let prepared = prepare(&state, found, request, &principal, rules);
+            let (validators, limits) = (&self.inner.validators, self.limits());
+            let with = Preparation { validators, limits, budget: &budget, principal: &principal };
+            let prepared = prepare(&state, found, request, with);
             if !budget.is_abandoned() {
                 return prepared.map(|prepared| (prepared, key));
             }
@@ -293,8 +295,9 @@ impl Service {
         let work = move |cancel: &Cancel| {
             let found = state.definition(request.write.definition());
             let budget = Budget::in_pool(&request.write, cancel.clone());
-            let rules = (&service.inner.validators, service.limits(), &budget);
-            prepare(&state, found, &request, &principal, rules)
+            let (validators, limits) = (&service.inner.validators, service.limits());
+            let with = Preparation { validators, limits, budget: &budget, principal: &principal };
+            prepare(&state, found, &request, with)
         };
         let prepared = Box::pin(self.inner.cpu_pool.run(weight, deadline, work)).await?;
         prepared.map(|prepared| (prepared, key))
