@@ -9,11 +9,11 @@ use std::{fmt::Debug, sync::Arc};
 use concord_model::{
     access_key::{AccessKey, Grant, Grants, KeyId, KeySecret, KeyUse, Pattern, Quota, Verb},
     command::{
-        AccessCommand, Applied, BatchStep, Command, DecodeError, Expect, IdempotencyKey, KeyTerms, Proposal,
-        THIS_ENTRY, Verdict,
+        AccessCommand, Applied, BatchStep, Command, DecodeError, Done, Expect, IdempotencyKey, KeyTerms,
+        Proposal, StepOutcome, THIS_ENTRY, Verdict,
     },
     entry,
-    error::{Invalid, LocSegment, Rejection, StoredQuota, Violation},
+    error::{Invalid, LocSegment, NothingToRestore, Rejection, StoredQuota, Violation},
     feature::level_max,
     index::{Build, Indexing},
     key::Key,
@@ -192,8 +192,13 @@ fn expectations() {
 
 #[test]
 fn verdicts() {
-    let applied = Applied { revision: 7, at: Timestamp(300), created: true };
-    wire(&Verdict::Decided(Ok(applied)), "000007ac0201");
+    let applied = |done: Done| Verdict::Decided(Ok(Applied { revision: 7, at: Timestamp(300), done }));
+    wire(&applied(Done::Single(StepOutcome::Created)), "000007ac020000");
+    wire(&applied(Done::Single(StepOutcome::NoRecord)), "000007ac020003");
+    let steps = Box::from([StepOutcome::Deleted, StepOutcome::Created, StepOutcome::Changed]);
+    wire(&applied(Done::Batch(steps)), "000007ac020103020001");
+    let steps = Box::from([StepOutcome::Changed]);
+    wire(&applied(Done::Transaction { conditions_held: false, steps }), "000007ac0202000101");
     let rejected = |rejection: Rejection| Verdict::Decided(Err(rejection));
     wire(&rejected(Rejection::DefinitionExists), "000100");
     wire(&rejected(Rejection::DefinitionNotFound), "000101");
@@ -251,10 +256,10 @@ fn records() {
 #[test]
 fn remembered_requests() {
     let stamp = IdempotencyKey { id: [3; 16], fingerprint: [4; 16] };
-    let outcome = Ok(Applied { revision: 9, at: Timestamp(200), created: false });
+    let outcome = Ok(Applied { revision: 9, at: Timestamp(200), done: Done::Single(StepOutcome::Changed) });
     wire(
         &RememberedOutcome { request: stamp, at: Timestamp(200), revision: 9, outcome },
-        "0303030303030303030303030303030304040404040404040404040404040404c801090009c80100",
+        "0303030303030303030303030303030304040404040404040404040404040404c801090009c8010001",
     );
     let outcome = Err(Rejection::ConfigExists);
     wire(
@@ -327,6 +332,10 @@ fn quotas_of_what_is_stored() {
         wire(&Rejection::QuotaExceeded { quota, limit: 100, needed: 300 }, expected);
     }
     wire(&Rejection::TestFailed { operation: 300 }, "11ac02");
+    let nothing = |reason| Rejection::NothingToRestore(reason);
+    wire(&nothing(NothingToRestore::Expired("old".into())), "1200036f6c64");
+    wire(&nothing(NothingToRestore::NotThere("no".into())), "1201026e6f");
+    wire(&nothing(NothingToRestore::Invalid(vec![Violation::new("no")])), "120201026e6f00");
 }
 
 #[test]

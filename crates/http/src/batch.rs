@@ -1,16 +1,13 @@
 //! Batches: `POST /api/v1/batch`, several writes that are applied atomically, where wanted on conditions.
 //!
 //! Each operation has the fields of the request that does the same alone, and its conditions as `if_match` and
-//! `if_none_match`. The result of most operations follows from the request alone, because a batch is applied exactly as
-//! requested or not at all; so a request that is sent again gets the same answer. What a `get_config` has read and whether
-//! an upsert has created is looked up.
+//! `if_none_match`. What each change did is in the outcome that the log remembers, so a request that is sent again gets
+//! the same answer. What a `get_config` has read is looked up in the history.
 //!
 //! **Invariant:** a condition that is malformed, or that its operation cannot satisfy, refuses the batch. It is never
 //! ignored.
 
 mod operation;
-
-use std::collections::BTreeMap;
 
 use axum::extract::State;
 use serde_json::Value;
@@ -26,16 +23,16 @@ use super::{
     shape::{TAKES_PARAMETER, takes_parameter},
 };
 use concord_model::{
-    command::Expect,
-    error::{Invalid, LocSegment, Rejection, Violation},
+    command::{Expect, StepOutcome},
+    error::{Invalid, LocSegment, Violation},
     limits::Limits,
     patch::{Patch, PatchFormat},
 };
 use concord_service::{
-    Check, CheckCondition, Choice, NewSchema, NewUnique, ReadConfig, Refusal, Rollback, Rollbacks, Service,
-    Upsert, Write, check_operation_count, upserts,
+    Check, NewSchema, NewUnique, ReadConfig, Refusal, Restored, Rollback, Rollbacks, Service, Transaction,
+    Write, check_operation_count,
 };
-use operation::{Operation, Parsed};
+use operation::Operation;
 
 const IF: &str = "if";
 const THEN: &str = "then";
@@ -100,37 +97,43 @@ impl Parts {
     }
 }
 
-/// What the answer says of an operation that was carried out.
-enum Outlined {
-    /// A change, or a check that holds.
-    Known(String),
-    Read {
-        definition: String,
-        key: String,
-    },
-    Upserted {
-        op: &'static str,
-        definition: String,
-        key: String,
-        upsert: Upsert,
-    },
+/// What the answer says of an operation if it is carried out.
+struct Outlined {
+    op: &'static str,
+    definition: String,
+    /// `None` for an operation on a definition.
+    key: Option<String>,
+    kind: Kind,
+    /// Whether it declares a path that has the name of a query parameter.
+    takes_parameter: bool,
+}
+
+/// What an operation adds to the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Whether it created its record.
+    Change,
+    /// Nothing: a check that holds.
+    Check,
+    /// The config that it read.
+    Read,
 }
 
 impl Outlined {
     /// The keys of the config that it reads.
     fn read(&self) -> Option<(&str, &str)> {
-        match self {
-            Self::Known(_) | Self::Upserted { .. } => None,
-            Self::Read { definition, key } => Some((definition, key)),
-        }
+        let key = self.key.as_deref().filter(|_| self.kind == Kind::Read)?;
+        Some((&self.definition, key))
     }
 
-    /// The keys of the config that it creates or replaces.
-    fn upserted(&self) -> Option<(&str, &str, Upsert)> {
-        match self {
-            Self::Known(_) | Self::Read { .. } => None,
-            Self::Upserted { definition, key, upsert, .. } => Some((definition, key, *upsert)),
-        }
+    /// The members that all results have.
+    fn result(&self, created: bool) -> Object {
+        let result = Object::new().unescaped("op", self.op).value(definitions::KEY, &self.definition);
+        let result = match &self.key {
+            Some(key) => result.value(configs::KEY, key),
+            None => result,
+        };
+        result.value("created", &created)
     }
 }
 
@@ -141,187 +144,116 @@ pub(super) async fn run(State(service): State<Service>, request: WriteRequest) -
         return Err(Problem::violation(Violation::at(vec!["header".into()], msg)));
     }
     let limits = service.limits().clone();
-    let (operations, parts) = request.read(&service, move |body| parse(body, &limits)).await?;
+    let (mut operations, parts) = request.read(&service, move |body| parse(body, &limits)).await?;
     let placed = move |refusal| Problem::InBatch(refusal, parts);
     // It holds what the writes take in memory until they are decided.
     let mut rollbacks = service.begin_rollbacks(&request.caller);
-    let from = parts.map(|parts| parts.conditions);
-    let (operations, mut rolled_back) =
-        with_data(&service, &mut rollbacks, operations, from).await.map_err(placed)?;
-    let takes = |operation: &Write| {
-        if let Write::CreateDefinition { indexes, .. } | Write::SetIndexes { indexes, .. } = operation {
-            takes_parameter(indexes)
-        } else {
-            false
-        }
-    };
-    let takers: Vec<bool> = operations.iter().map(takes).collect();
+    let lists_from = parts.map(|parts| u32::try_from(parts.conditions).unwrap_or(u32::MAX));
+    restore(&service, &mut rollbacks, &mut operations, lists_from).await.map_err(placed)?;
     let write = match parts {
         None => Write::Batch(operations),
-        Some(Parts { conditions, then }) => Write::Choice(Choice { operations, conditions, then }),
+        Some(Parts { conditions, then }) => Write::Transaction(Transaction { operations, conditions, then }),
     };
-    let chosen = [true, false].map(|succeeded| write.chosen(succeeded));
-    let changes = [true, false].map(|succeeded| write.changes_anything(succeeded));
-    let outlined = [true, false].map(|succeeded| {
-        let is_possible = succeeded || parts.is_some();
-        let possible = if is_possible { write.chosen(succeeded) } else { 0..0 };
-        outline_all(&write.operations()[possible])
-    });
+    let [then, otherwise] = [true, false].map(|conditions_held| write.chosen(conditions_held));
+    let outlined: Vec<Outlined> = write.operations().iter().map(outline).collect();
     let principal = request.caller.principal.clone();
     // Whichever list is carried out.
-    let _held = service
-        .reserve_reads(&request.caller.principal, outlined.iter().flatten().filter_map(Outlined::read))?;
+    let _held =
+        service.reserve_reads(&request.caller.principal, outlined.iter().filter_map(Outlined::read))?;
     let written = service.write(request.caller, write).await;
-    let written = written.map_err(|refusal| placed(rolled_back.refusal(refusal)))?;
-    let succeeded = parts.is_none() || written.applied.created;
-    let branch = usize::from(!succeeded);
-    let done = &outlined[branch];
+    let written = written.map_err(placed)?;
+    let conditions_held = written.applied.conditions_held();
+    let done = &outlined[if conditions_held { then } else { otherwise }];
     let keys = done.iter().filter_map(Outlined::read);
-    let mut reads = service.reads_of(&principal, keys, changes[branch], &written).await.into_iter();
-    let upserted = done.iter().filter_map(Outlined::upserted);
-    let mut created = service.created_by(&principal, upserted, &written).await.into_iter();
-    let mut result = |operation: &Outlined| match operation {
-        Outlined::Known(text) => text.clone(),
-        Outlined::Read { definition, key } => {
-            read_result((definition, key), &reads.next().unwrap_or(ReadConfig::Unknown))
-        }
-        Outlined::Upserted { op, definition, key, .. } => {
-            let result = Object::new().unescaped("op", op).value(definitions::KEY, definition);
-            result.value(configs::KEY, key).value("created", &created.next().flatten()).finish()
-        }
+    let mut reads = service.reads_of(&principal, keys, &written).await.into_iter();
+    let mut steps = written.applied.steps().iter();
+    let result = |operation: &Outlined| match operation.kind {
+        Kind::Change => operation.result(steps.next() == Some(&StepOutcome::Created)).finish(),
+        Kind::Check => operation.result(false).finish(),
+        Kind::Read => read_result(operation.result(false), &reads.next().unwrap_or(ReadConfig::Unknown)),
     };
-    let results: Vec<String> = done.iter().map(&mut result).collect();
+    let results: Vec<String> = done.iter().map(result).collect();
     // A dry run has no revision.
     let revision = Some(written.applied.revision).filter(|_| !written.dry_run);
     let data = Object::new().value("revision", &revision);
-    let data = if parts.is_some() { data.value("succeeded", &succeeded) } else { data };
+    let data = if parts.is_some() { data.value("succeeded", &conditions_held) } else { data };
     let data = data.raw("results", &format!("[{}]", results.join(",")));
     let reply = Reply::ok("batch applied", &data.finish()).for_write_without_record(&written);
-    let takes_parameter = takers[chosen[branch].clone()].contains(&true);
-    Ok(if takes_parameter { reply.warning(TAKES_PARAMETER) } else { reply })
+    Ok(if done.iter().any(|operation| operation.takes_parameter) {
+        reply.warning(TAKES_PARAMETER)
+    } else {
+        reply
+    })
 }
 
-/// The rollbacks of a transaction by their places, and why they can't be done. They are refused only if their list is
-/// chosen.
-#[derive(Default)]
-struct TransactionRollbacks(BTreeMap<u32, Option<Refusal>>);
-
-impl TransactionRollbacks {
-    /// The refusal of a transaction: that of a rollback where the check was refused that stands for it.
-    fn refusal(&mut self, refusal: Refusal) -> Refusal {
-        let Refusal::Rejected(Rejection::InBatch { index, rejection }) = &refusal else { return refusal };
-        let (index, is_check) = (*index, matches!(**rejection, Rejection::CheckFailed { .. }));
-        match self.0.remove(&index).filter(|_| is_check) {
-            None => refusal,
-            Some(Some(refusal)) => refusal.of_operation(index),
-            // It was decided before, and nothing is looked up for what is sent again.
-            Some(None) => Refusal::NotThere("there was nothing to go back to".into()).of_operation(index),
-        }
-    }
-}
-
-/// The check that stands for a rollback that can't be done: it holds for no config.
-fn stand_in(definition: String, key: String) -> Write {
-    Write::Check(Check { definition, key, condition: CheckCondition::Revision(0) })
-}
-
-/// The operations as writes: what a rollback writes is taken from the history. Those from a place on are of lists of
-/// which one is chosen.
-async fn with_data(
+/// Looks up what the rollbacks among the operations write. `lists_from`: the place from which on the operations are in
+/// lists of which one is carried out. What a rollback there is refused for counts only if its list is.
+async fn restore(
     service: &Service,
     found: &mut Rollbacks,
-    operations: Vec<Parsed>,
-    from: Option<usize>,
-) -> Result<(Vec<Write>, TransactionRollbacks), Refusal> {
-    let (mut writes, mut rollbacks) = (Vec::with_capacity(operations.len()), BTreeMap::new());
+    operations: &mut [Write],
+    lists_from: Option<u32>,
+) -> Result<(), Refusal> {
     for (place, operation) in (0..).zip(operations) {
-        let is_choice = from.is_some_and(|from| writes.len() >= from);
-        writes.push(match operation {
-            Parsed::Write(write) => write,
-            Parsed::Rollback { definition, key, to, expect } => {
-                let write = service.rollback_write(found, (&definition, &key), to, expect).await;
-                let (write, refused) = match write {
-                    Ok(write) => (write, None),
-                    Err(refusal) if is_choice && refusal.is_of_the_past() => {
-                        (stand_in(definition, key), Some(refusal))
-                    }
-                    Err(refusal) => return Err(refusal.of_operation(place)),
-                };
-                rollbacks.insert(place, refused);
-                write
+        let Write::Rollback(Rollback { definition, key, restored, .. }) = operation else { continue };
+        let Restored::At(to) = *restored else { continue };
+        *restored = match service.restored(found, (definition.as_str(), key.as_str()), to).await {
+            Err(refusal) if lists_from.is_some_and(|from| place >= from) => {
+                Restored::Refused(refusal.nothing_to_restore().map_err(|other| other.of_operation(place))?)
             }
-        });
+            found => found.map_err(|refusal| refusal.of_operation(place))?,
+        };
     }
-    Ok((writes, TransactionRollbacks(rollbacks)))
-}
-
-/// What the answer says of the operations that are carried out.
-fn outline_all(operations: &[Write]) -> Vec<Outlined> {
-    let upserts = upserts(operations);
-    let outlined = |(place, write): (usize, &Write)| match (upserts.get(&place), write) {
-        (Some(upsert), Write::WriteConfig { definition, key, .. }) => Outlined::Upserted {
-            op: PUT_CONFIG,
-            definition: definition.clone(),
-            key: key.clone(),
-            upsert: *upsert,
-        },
-        (Some(upsert), Write::Rollback(Rollback { definition, key, .. })) => Outlined::Upserted {
-            op: ROLLBACK_CONFIG,
-            definition: definition.clone(),
-            key: key.clone(),
-            upsert: *upsert,
-        },
-        (Some(_) | None, _) => outline(write),
-    };
-    operations.iter().enumerate().map(outlined).collect()
+    Ok(())
 }
 
 /// What the answer says of an operation.
 fn outline(write: &Write) -> Outlined {
-    let begin = |name: &'static str, definition: &str| {
-        Object::new().unescaped("op", name).value(definitions::KEY, &definition)
+    let of_definition = |op: &'static str, definition: &str| Outlined {
+        op,
+        definition: definition.into(),
+        key: None,
+        kind: Kind::Change,
+        takes_parameter: false,
     };
-    let (result, created) = match write {
-        Write::CreateDefinition { key, .. } => (begin(CREATE_DEFINITION, key), true),
-        Write::SetIndexes { key, .. } => (begin(SET_INDEXES, key), false),
-        Write::SetSchema(NewSchema { key, .. }) => (begin(SET_SCHEMA, key), false),
-        Write::SetUnique(NewUnique { key, .. }) => (begin(SET_UNIQUE, key), false),
-        Write::DeleteDefinition { key, .. } => (begin(DELETE_DEFINITION, key), false),
+    let of_config = |op: &'static str, definition: &str, key: &str| Outlined {
+        key: Some(key.into()),
+        ..of_definition(op, definition)
+    };
+    match write {
+        Write::CreateDefinition { key, indexes, .. } => {
+            Outlined { takes_parameter: takes_parameter(indexes), ..of_definition(CREATE_DEFINITION, key) }
+        }
+        Write::SetIndexes { key, indexes, .. } => {
+            Outlined { takes_parameter: takes_parameter(indexes), ..of_definition(SET_INDEXES, key) }
+        }
+        Write::SetSchema(NewSchema { key, .. }) => of_definition(SET_SCHEMA, key),
+        Write::SetUnique(NewUnique { key, .. }) => of_definition(SET_UNIQUE, key),
+        Write::DeleteDefinition { key, .. } => of_definition(DELETE_DEFINITION, key),
         Write::WriteConfig { definition, key, expect: Expect::Absent, .. } => {
-            (begin(CREATE_CONFIG, definition).value(configs::KEY, key), true)
+            of_config(CREATE_CONFIG, definition, key)
         }
-        Write::WriteConfig { definition, key, expect, .. } => {
-            (begin(PUT_CONFIG, definition).value(configs::KEY, key), *expect == Expect::None)
-        }
+        Write::WriteConfig { definition, key, .. }
         // A replacement that keeps secret values.
-        Write::PatchConfig { definition, key, patch: Patch { format: PatchFormat::Replace, .. }, .. } => {
-            (begin(PUT_CONFIG, definition).value(configs::KEY, key), false)
+        | Write::PatchConfig { definition, key, patch: Patch { format: PatchFormat::Replace, .. }, .. } => {
+            of_config(PUT_CONFIG, definition, key)
         }
-        Write::PatchConfig { definition, key, .. } => {
-            (begin(PATCH_CONFIG, definition).value(configs::KEY, key), false)
-        }
-        Write::DeleteConfig { definition, key, .. } => {
-            (begin(DELETE_CONFIG, definition).value(configs::KEY, key), false)
-        }
-        Write::Rollback(Rollback { definition, key, expect, .. }) => {
-            (begin(ROLLBACK_CONFIG, definition).value(configs::KEY, key), *expect == Expect::None)
-        }
+        Write::PatchConfig { definition, key, .. } => of_config(PATCH_CONFIG, definition, key),
+        Write::DeleteConfig { definition, key, .. } => of_config(DELETE_CONFIG, definition, key),
+        Write::Rollback(Rollback { definition, key, .. }) => of_config(ROLLBACK_CONFIG, definition, key),
         Write::Check(Check { definition, key, .. }) => {
-            (begin(CHECK_CONFIG, definition).value(configs::KEY, key), false)
+            Outlined { kind: Kind::Check, ..of_config(CHECK_CONFIG, definition, key) }
         }
         Write::Read { definition, key } => {
-            return Outlined::Read { definition: definition.clone(), key: key.clone() };
+            Outlined { kind: Kind::Read, ..of_config(GET_CONFIG, definition, key) }
         }
         // A batch has no such operations.
-        Write::Batch(_) | Write::Choice(_) | Write::Access(_) => (Object::new(), false),
-    };
-    Outlined::Known(result.value("created", &created).finish())
+        Write::Batch(_) | Write::Transaction(_) | Write::Access(_) => of_definition("", ""),
+    }
 }
 
 /// What was read: `config` is null when there was none, and left out when it is not known any more.
-fn read_result((definition, key): (&str, &str), read: &ReadConfig) -> String {
-    let result = Object::new().unescaped("op", GET_CONFIG).value(definitions::KEY, &definition);
-    let result = result.value(configs::KEY, &key).value("created", &false);
+fn read_result(result: Object, read: &ReadConfig) -> String {
     match read {
         ReadConfig::Found(config, redacted) => {
             let record = configs::members(Object::with_capacity(config.data.len()), config);
@@ -335,19 +267,19 @@ fn read_result((definition, key): (&str, &str), read: &ReadConfig) -> String {
 }
 
 /// Parses the operations of a body.
-fn parse(body: Value, limits: &Limits) -> Result<(Vec<Parsed>, Option<Parts>), Problem> {
+fn parse(body: Value, limits: &Limits) -> Result<(Vec<Write>, Option<Parts>), Problem> {
     let mut fields = Fields::from_json(body)?;
     let count: usize = [OPERATIONS, IF, THEN, ELSE].iter().map(|name| fields.count(name)).sum();
     if count > 0 {
         check_operation_count(count, limits).map_err(Refusal::Invalid)?;
     }
     let mut violations = Vec::new();
-    let is_choice = [IF, THEN, ELSE].iter().any(|name| fields.has(name));
+    let is_transaction = [IF, THEN, ELSE].iter().any(|name| fields.has(name));
     let mut list = |name, is_required: bool| {
         let is_there = is_required || fields.has(name);
         if is_there { parse_list(name, &mut fields, &mut violations) } else { Vec::new() }
     };
-    let (operations, parts) = if is_choice {
+    let (operations, parts) = if is_transaction {
         let (conditions, then, otherwise) = (list(IF, true), list(THEN, false), list(ELSE, false));
         let parts = Parts { conditions: conditions.len(), then: then.len() };
         ([conditions, then, otherwise].into_iter().flatten().collect(), Some(parts))
@@ -370,7 +302,7 @@ fn parse(body: Value, limits: &Limits) -> Result<(Vec<Parsed>, Option<Parts>), P
 }
 
 /// Parses a list of operations; that of `if` is one of conditions.
-fn parse_list(name: &'static str, fields: &mut Fields, violations: &mut Vec<Violation>) -> Vec<Parsed> {
+fn parse_list(name: &'static str, fields: &mut Fields, violations: &mut Vec<Violation>) -> Vec<Write> {
     let mut operations = Vec::new();
     for (index, (loc, item)) in (0..).zip(fields.list(name)) {
         let Value::Object(object) = item else {
@@ -385,7 +317,7 @@ fn parse_list(name: &'static str, fields: &mut Fields, violations: &mut Vec<Viol
             violations_loc,
         };
         if name == IF {
-            operations.push(Parsed::Write(operation.parse_condition()));
+            operations.push(operation.parse_condition());
         } else {
             operations.extend(operation.parse());
         }

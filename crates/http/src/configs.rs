@@ -187,7 +187,7 @@ pub(super) async fn put(State(service): State<Service>, request: WriteRequest) -
     let write = Write::WriteConfig { definition, key, data, expect };
     let written = service.write(request.caller, write).await?;
     let (shown, redacted) = service.echo(to, stored).await;
-    let reply = match location.filter(|_| written.applied.created) {
+    let reply = match location.filter(|_| written.applied.has_created()) {
         Some(location) => Reply::created("config created", &shown, &location),
         None => Reply::ok("config updated", &shown),
     };

@@ -190,6 +190,7 @@ impl Code {
             Rejection::RequestReused => Self::IdempotencyKeyReused,
             Rejection::NotUnique { .. } => Self::UniqueTaken,
             Rejection::TestFailed { .. } => Self::PatchTestFailed,
+            Rejection::NothingToRestore(_) => Self::NotThere,
             // Nothing tells a credential that was good from one that never was.
             Rejection::KeyEnded | Rejection::RootDisabled => Self::Unauthorized,
             Rejection::KeyNotFound => Self::AccessKeyNotFound,

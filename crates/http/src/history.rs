@@ -64,7 +64,7 @@ pub(super) async fn rollback(
     let expect = request.condition.for_rollback();
     let written = service.rollback(request.caller, keys, to, expect).await?;
     let restored = written.content.as_deref().unwrap_or("null");
-    let reply = if written.applied.created {
+    let reply = if written.applied.has_created() {
         Reply::created("config restored", restored, &configs::location(definition, config))
     } else {
         Reply::ok("config rolled back", restored)

@@ -253,8 +253,8 @@ impl Reply {
     /// The headers of a write: the version of the record that it wrote, and the revision of the state. A dry run
     /// writes no version.
     pub(super) fn for_write(self, written: &Written) -> Self {
-        let Applied { revision, at, .. } = written.applied;
-        let reply = if written.dry_run { self } else { self.record_version(revision, at) };
+        let Applied { revision, at, .. } = &written.applied;
+        let reply = if written.dry_run { self } else { self.record_version(*revision, *at) };
         reply.for_write_without_record(written)
     }
 

@@ -163,8 +163,8 @@ pub enum Command {
 pub struct Transaction {
     /// What was read, all of one state.
     pub reads: Vec<ConfigRead>,
-    /// Whether the conditions held, which becomes [`Applied::created`]; or why the leader rejects the request, so that
-    /// it is remembered with the request's idempotency key.
+    /// Whether the conditions held ([`Done::Transaction`]); or why the leader rejects the request, so that it is
+    /// remembered with the request's idempotency key.
     pub chosen: Result<bool, Rejection>,
     /// The changes, each with its place among the operations of the request. There may be none.
     pub steps: Vec<(u32, BatchStep)>,
@@ -346,14 +346,70 @@ pub struct Proposal {
 }
 
 /// The result of an accepted write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Applied {
     /// The revision of the record after the write, or of its deletion.
     pub revision: Revision,
     /// The time of the change.
     pub at: Timestamp,
-    /// Whether the record is new; of a transaction, whether its conditions held.
-    pub created: bool,
+    /// What was done.
+    pub done: Done,
+}
+
+/// What an accepted command did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Done {
+    /// One change.
+    Single(StepOutcome),
+    /// The changes of a batch, in their order.
+    Batch(Box<[StepOutcome]>),
+    /// A transaction.
+    Transaction {
+        /// Whether its conditions held; true of one that has none.
+        conditions_held: bool,
+        /// The changes that were made, in their order. Checks and reads are no changes.
+        steps: Box<[StepOutcome]>,
+    },
+}
+
+/// What a change did to its record. It takes one byte, because the outcome of a batch with an idempotency key is
+/// remembered with one for each change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StepOutcome {
+    /// The record was not there before.
+    Created,
+    /// It was there and was changed.
+    Changed,
+    /// It was there and was deleted.
+    Deleted,
+    /// The command is not about one record.
+    NoRecord,
+}
+
+impl Applied {
+    /// What each change did, in the order of the operations. Checks and reads are no changes.
+    #[must_use]
+    pub fn steps(&self) -> &[StepOutcome] {
+        match &self.done {
+            Done::Single(step) => std::slice::from_ref(step),
+            Done::Batch(steps) | Done::Transaction { steps, .. } => steps,
+        }
+    }
+
+    /// Whether it is a single change that created its record.
+    #[must_use]
+    pub fn has_created(&self) -> bool {
+        self.done == Done::Single(StepOutcome::Created)
+    }
+
+    /// Whether the conditions of a transaction held; true of what has none.
+    #[must_use]
+    pub fn conditions_held(&self) -> bool {
+        match &self.done {
+            Done::Single(_) | Done::Batch(_) => true,
+            Done::Transaction { conditions_held, .. } => *conditions_held,
+        }
+    }
 }
 
 /// The decision on a command: the same on every node, and remembered with its idempotency key.

@@ -12,6 +12,7 @@
 
 use std::{borrow::Cow, sync::Arc};
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 /// The prefix of the member names that `serde_json` uses for its own types.
@@ -86,6 +87,32 @@ impl Document {
         let document = Self::new(value);
         scan(&document.text, depth_max)?;
         Ok(document)
+    }
+}
+
+impl Document {
+    /// Parses the text of a document that another node has sent.
+    ///
+    /// # Errors
+    /// As for [`parse`].
+    pub fn parse_received(&mut self, depth_max: usize) -> Result<(), DocumentError> {
+        self.value = parse(self.text.as_bytes(), depth_max)?;
+        Ok(())
+    }
+}
+
+/// Between nodes it is its text.
+impl Serialize for Document {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.text.serialize(serializer)
+    }
+}
+
+/// The value is null until [`Document::parse_received`]: the bounds of a text are those of the node that receives it,
+/// and one text that exceeds them must not spoil the others of its call.
+impl<'de> Deserialize<'de> for Document {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self { text: String::deserialize(deserializer)?.into(), value: Value::Null })
     }
 }
 

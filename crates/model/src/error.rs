@@ -103,6 +103,20 @@ pub enum Rejection {
         /// The place of the `test` in its patch, from 0.
         operation: u64,
     },
+    /// There is nothing that a rollback of a transaction could write.
+    #[error("there is nothing to go back to")]
+    NothingToRestore(NothingToRestore),
+}
+
+/// Why a rollback has nothing to write.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NothingToRestore {
+    /// The revision is older than the retained history.
+    Expired(String),
+    /// The config did not exist at the revision.
+    NotThere(String),
+    /// There is no such revision.
+    Invalid(Vec<Violation>),
 }
 
 /// A quota of what is stored.

@@ -8,6 +8,7 @@
 //! **Invariant:** the result of a patch depends on the patch and its target alone, and costs no more than
 //! it may, at most [`PATCH_COST_MAX`](super::limits::PATCH_COST_MAX).
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{
@@ -18,7 +19,7 @@ use super::{
 };
 
 /// The format of a patch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PatchFormat {
     /// RFC 7396: an object that is merged into the target.
     Merge,
@@ -29,7 +30,7 @@ pub enum PatchFormat {
 }
 
 /// A patch whose shape is valid.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Patch {
     /// Its format.
     pub format: PatchFormat,

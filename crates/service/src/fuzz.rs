@@ -10,7 +10,7 @@ use super::{
     request::{Caller, Principal, Write, WriteRequest},
 };
 use concord_model::{
-    command::{Applied, Expect},
+    command::{Applied, Done, Expect, StepOutcome},
     document::Document,
     error::Rejection,
     patch::{Patch, PatchFormat},
@@ -27,7 +27,8 @@ pub fn forwarded(bytes: &[u8]) -> bool {
         let Ok((remaining, opened)) = request.open(JSON_DEPTH) else { return false };
         let encoded = codec::encode(&WireRequest::of(&opened, remaining));
         let again = codec::decode::<WireRequest<'_>>(&encoded).expect("an encoding is decoded");
-        assert_eq!(again, WireRequest::of(&opened, remaining));
+        let (remaining, again) = again.open(JSON_DEPTH).expect("it was opened before");
+        assert_eq!(codec::encode(&WireRequest::of(&again, remaining)), encoded);
     } else {
         let Ok(answer) = codec::decode::<WireAnswer>(bytes) else { return false };
         let encoded = codec::encode(&answer);
@@ -64,11 +65,16 @@ pub fn forwarded_seeds() -> Vec<Vec<u8>> {
         let request = WriteRequest { caller, write };
         seed(0, &codec::encode(&WireRequest::of(&request, Duration::from_millis(1500))))
     };
-    let applied = Applied { revision: 9, at: Timestamp(1), created: true };
+    let done = Done::Single(StepOutcome::Created);
+    let applied = Applied { revision: 9, at: Timestamp(1), done };
+    let steps = Box::from([StepOutcome::Changed, StepOutcome::Deleted]);
+    let done = Done::Transaction { conditions_held: false, steps };
+    let of_transaction = Applied { revision: 9, at: Timestamp(1), done };
     let answer = |answer: WireAnswer| seed(1, &codec::encode(&answer));
     let mut seeds: Vec<Vec<u8>> = [put, patch, delete, create, batch].map(request).into();
     seeds.extend([
-        answer(WireAnswer::Decided(Ok(applied))),
+        answer(WireAnswer::Decided(Ok(applied.clone()))),
+        answer(WireAnswer::Decided(Ok(of_transaction))),
         answer(WireAnswer::Decided(Err(Rejection::RequestReused))),
         answer(WireAnswer::Computed(applied, r#"{"a":1}"#.into())),
         answer(WireAnswer::Unknown("no answer".into())),

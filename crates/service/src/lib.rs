@@ -115,8 +115,8 @@ pub use memory_budget::{Reservation, Share};
 pub use origin::{CallerAddress, Origin};
 pub use redaction::{RedactedEvent, RedactedRecords, ShownTo};
 pub use request::{
-    AccessWrite, Alarm, Caller, Check, CheckCondition, Choice, ClusterView, Compiled, Consistency, KeyPatch,
-    Level, MemberView, NewSchema, NewUnique, Principal, Refusal, Rollback, Write, Written,
+    AccessWrite, Alarm, Caller, Check, CheckCondition, ClusterView, Compiled, Consistency, KeyPatch, Level,
+    MemberView, NewSchema, NewUnique, Principal, Refusal, Restored, Rollback, Transaction, Write, Written,
 };
 pub use view::DefinitionView;
 pub use write::forwarded::Parts;
@@ -126,7 +126,6 @@ pub use write::{
     redefine::Tried,
     rollback::Rollbacks,
     transaction::ReadConfig,
-    upsert::{Upsert, upserts},
 };
 
 /// The options of a service.

@@ -8,21 +8,22 @@
 //! not been applied; whatever may have been applied is *undecided*.
 
 mod access;
-mod choice;
 mod compiled;
 mod contents;
 mod principal;
+mod transaction;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::deferred_drop::DeferredDrop;
 use concord_model::{
     access_key::Verb,
     command::{Applied, Expect, IdempotencyKey, Outcome},
-    document::Document,
+    document::{Document, DocumentError},
     error::{Invalid, Rejection, Violation},
+    flat::decode_without,
     key::Key,
     patch::Patch,
     record::Revision,
@@ -31,10 +32,10 @@ use concord_model::{
 use concord_net::NodeId;
 
 pub use access::{AccessWrite, KeyPatch};
-pub use choice::{Check, CheckCondition, Choice};
 pub use compiled::Compiled;
-pub use contents::{NewSchema, NewUnique, Rollback};
+pub use contents::{NewSchema, NewUnique, Restored, Rollback};
 pub use principal::Principal;
+pub use transaction::{Check, CheckCondition, Transaction};
 
 /// Who asks for a write, and what they say about it.
 #[derive(Debug, Clone)]
@@ -69,8 +70,9 @@ impl Drop for WriteRequest {
 }
 
 /// A write as a caller asks for it. Keys are raw texts: they are validated in the contract's order
-/// (definition key → definition exists → config key → config exists → precondition → data).
-#[derive(Debug, Clone)]
+/// (definition key → definition exists → config key → config exists → precondition → data). Sent between nodes: new
+/// variants go to the end.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Write {
     /// Creates a definition.
     CreateDefinition {
@@ -139,9 +141,11 @@ pub enum Write {
         expect: Expect,
     },
     /// All of these in their order, or none of them. A batch holds no batches.
-    Batch(Vec<Write>),
-    /// A batch that is chosen by conditions.
-    Choice(Choice),
+    Batch(#[serde(deserialize_with = "decode_operations")] Vec<Write>),
+    /// Changes the access keys.
+    Access(AccessWrite),
+    /// One of two lists of operations, chosen by conditions.
+    Transaction(Transaction),
     /// Holds, or refuses the batch that it is part of.
     Check(Check),
     /// Reads a config as it was before the batch that it is part of.
@@ -151,8 +155,19 @@ pub enum Write {
         /// The config.
         key: String,
     },
-    /// Changes the access keys.
-    Access(AccessWrite),
+}
+
+/// An operation of a batch or a transaction; never one of these itself.
+#[derive(Deserialize)]
+struct Operation(#[serde(deserialize_with = "decode_operation")] Write);
+
+fn decode_operation<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Write, D::Error> {
+    decode_without(deserializer, &["Batch", "Transaction"])
+}
+
+fn decode_operations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Write>, D::Error> {
+    let operations = Vec::<Operation>::deserialize(deserializer)?;
+    Ok(operations.into_iter().map(|Operation(write)| write).collect())
 }
 
 /// What a write does to its target.
@@ -203,7 +218,7 @@ impl Write {
             Self::PatchConfig { .. } => Effect::Compute,
             Self::DeleteDefinition { .. } | Self::DeleteConfig { .. } => Effect::Remove,
             Self::Check(_) | Self::Read { .. } => Effect::Read,
-            Self::Batch(_) | Self::Choice(_) => Effect::Batch,
+            Self::Batch(_) | Self::Transaction(_) => Effect::Batch,
             Self::Access(write) => write.effect(),
         }
     }
@@ -222,7 +237,7 @@ impl Write {
             | Self::Check(Check { definition, key, .. })
             | Self::Read { definition, key }
             | Self::Rollback(Rollback { definition, key, .. }) => Target::Config { definition, key },
-            Self::Batch(_) | Self::Choice(_) => Target::Batch,
+            Self::Batch(_) | Self::Transaction(_) => Target::Batch,
             Self::Access(_) => Target::Keys,
         }
     }
@@ -233,19 +248,64 @@ impl Write {
             Self::CreateDefinition { schema, .. } | Self::SetSchema(NewSchema { schema, .. }) => {
                 schema.as_ref()
             }
-            Self::WriteConfig { data, .. } | Self::Rollback(Rollback { data, .. }) => Some(data),
+            Self::WriteConfig { data, .. }
+            | Self::Rollback(Rollback { restored: Restored::Found { data, .. }, .. }) => Some(data),
             Self::PatchConfig { patch, .. } => Some(&patch.document),
             Self::Check(Check { condition: CheckCondition::Value { equals, .. }, .. }) => equals.as_ref(),
             Self::SetIndexes { .. }
             | Self::DeleteDefinition { .. }
             | Self::DeleteConfig { .. }
             | Self::SetUnique(_)
+            | Self::Rollback(_)
             | Self::Access(_)
             | Self::Check(_)
             | Self::Read { .. }
-            | Self::Choice(_)
+            | Self::Transaction(_)
             | Self::Batch(_) => None,
         }
+    }
+
+    /// [`Self::document`], to change it.
+    fn document_mut(&mut self) -> Option<&mut Document> {
+        match self {
+            Self::CreateDefinition { schema, .. } | Self::SetSchema(NewSchema { schema, .. }) => {
+                schema.as_mut()
+            }
+            Self::WriteConfig { data, .. }
+            | Self::Rollback(Rollback { restored: Restored::Found { data, .. }, .. }) => Some(data),
+            Self::PatchConfig { patch, .. } => Some(&mut patch.document),
+            Self::Check(Check { condition: CheckCondition::Value { equals, .. }, .. }) => equals.as_mut(),
+            Self::SetIndexes { .. }
+            | Self::DeleteDefinition { .. }
+            | Self::DeleteConfig { .. }
+            | Self::SetUnique(_)
+            | Self::Rollback(_)
+            | Self::Access(_)
+            | Self::Check(_)
+            | Self::Read { .. }
+            | Self::Transaction(_)
+            | Self::Batch(_) => None,
+        }
+    }
+
+    /// Makes of a write that another node has sent one that can be decided: parses its documents.
+    ///
+    /// # Errors
+    /// When a document is not JSON within the limits.
+    pub(super) fn parse_received(&mut self, json_depth: usize) -> Result<(), DocumentError> {
+        if let Self::Transaction(Transaction { operations, conditions, then }) = self {
+            // More than there are would be no transaction of this version; whoever sends it gets the fewest.
+            *conditions = (*conditions).min(operations.len());
+            *then = (*then).min(operations.len() - *conditions);
+        }
+        let operations = match self {
+            Self::Batch(operations) | Self::Transaction(Transaction { operations, .. }) => operations,
+            single => std::slice::from_mut(single),
+        };
+        operations
+            .iter_mut()
+            .filter_map(Self::document_mut)
+            .try_for_each(|document| document.parse_received(json_depth))
     }
 
     /// The length of [`Self::document`].
@@ -269,7 +329,7 @@ impl Write {
     /// The operations of a batch, whether they are carried out or not; of a single write itself.
     #[must_use]
     pub fn operations(&self) -> &[Self] {
-        if let Self::Batch(operations) | Self::Choice(Choice { operations, .. }) = self {
+        if let Self::Batch(operations) | Self::Transaction(Transaction { operations, .. }) = self {
             operations
         } else {
             std::slice::from_ref(self)

@@ -15,7 +15,7 @@ use std::{cmp::Ordering, sync::Arc};
 use super::{Edit, State, apply::EntryContext, digest, index::tree::Item};
 use concord_model::{
     access_key::{AccessKey, Grants, KeyId, KeySecret, SECRETS_MAX, Verb, day_of},
-    command::{AccessCommand, Applied, Expect, KeyTerms, Outcome, Proposal, Verdict},
+    command::{AccessCommand, Expect, KeyTerms, Outcome, Proposal, StepOutcome, Verdict},
     error::Rejection,
     limits::ACCESS_KEYS_MAX,
     time::Timestamp,
@@ -123,12 +123,11 @@ impl State {
         edits: &mut Vec<Edit>,
     ) -> Outcome {
         let EntryContext { revision, at, .. } = context;
-        let mut created = false;
-        match command {
+        let done = match command {
             AccessCommand::Create { id, terms, sha256 } => {
                 let key = self.new_key(context, by, (id, terms, sha256))?;
                 self.put_key(None, Some(key), edits);
-                created = true;
+                StepOutcome::Created
             }
             AccessCommand::Change { id, terms, expect } => {
                 let before = self.expect_key(id, *expect)?;
@@ -137,17 +136,20 @@ impl State {
                 let old = (*before).clone();
                 let after = AccessKey { name, grants, quota, expires_at, modified_at: at, revision, ..old };
                 self.put_key(Some(before), Some(after), edits);
+                StepOutcome::Changed
             }
             AccessCommand::Revoke { id, expect } => {
                 let before = self.expect_key(id, *expect)?;
                 self.expect_key_for_keys(Some((id, &Grants::default(), None)), self.root_disabled)?;
                 self.put_key(Some(before), None, edits);
+                StepOutcome::Deleted
             }
             AccessCommand::Rotate { id, sha256, grace_us, expect } => {
                 let before = self.expect_key(id, *expect)?;
                 let secrets = rotated(&before.secrets, context, *sha256, *grace_us);
                 let after = AccessKey { secrets, modified_at: at, revision, ..(*before).clone() };
                 self.put_key(Some(before), Some(after), edits);
+                StepOutcome::Changed
             }
             AccessCommand::MarkUsed { ids } => {
                 let day = Some(day_of(at));
@@ -159,14 +161,19 @@ impl State {
                         (Arc::clone(before), AccessKey { last_used_day: day, ..(**before).clone() });
                     self.put_key(Some(before), Some(after), edits);
                 }
+                StepOutcome::NoRecord
             }
             AccessCommand::DisableRoot => {
                 self.expect_key_for_keys(None, true)?;
                 self.root_disabled = true;
+                StepOutcome::NoRecord
             }
-            AccessCommand::EnableRoot => self.root_disabled = false,
-        }
-        Ok(Applied { revision, at, created })
+            AccessCommand::EnableRoot => {
+                self.root_disabled = false;
+                StepOutcome::NoRecord
+            }
+        };
+        Ok(context.applied(done))
     }
 
     fn new_key(

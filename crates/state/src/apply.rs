@@ -19,8 +19,9 @@ use super::{
     ByKey, ByTime, Change, Collection, Edit, RememberedOutcome, Source, State, digest,
     replaced::config_bytes, stored::content_bytes,
 };
+use batch::DecidedBatch;
 use concord_model::{
-    command::{Applied, Command, Expect, Outcome, Proposal, THIS_ENTRY, Verdict},
+    command::{Applied, Command, Done, Expect, Outcome, Proposal, StepOutcome, THIS_ENTRY, Verdict},
     error::Rejection,
     index::Indexing,
     key::Key,
@@ -43,6 +44,11 @@ impl EntryContext {
     fn id(self) -> u64 {
         const { assert!(BATCH_STEPS_MAX <= 1 << STEP_BITS) };
         (self.revision << STEP_BITS) + u64::from(self.step)
+    }
+
+    /// The result of a change.
+    pub(super) fn applied(self, done: StepOutcome) -> Applied {
+        Applied { revision: self.revision, at: self.at, done: Done::Single(done) }
     }
 }
 
@@ -75,7 +81,10 @@ impl State {
         // A clone is a snapshot: it is taken in constant time.
         let bounded = self.bounded_author(proposal).map(|author| (author, self.clone()));
         let decided = if let Command::Batch(steps) = &proposal.command {
-            self.decide_batch(context, (0..).zip(steps), &mut edits)
+            let decided = self.decide_batch(context, (0..).zip(steps), &mut edits);
+            decided.map(|decided| {
+                decided.map(|DecidedBatch { at, steps }| Applied { revision, at, done: Done::Batch(steps) })
+            })
         } else if let Command::Transaction(transaction) = &proposal.command {
             self.decide_transaction(context, transaction, &mut edits)
         } else if self.is_stale(self, revision, proposal.definition_read, &proposal.command) {
@@ -181,12 +190,12 @@ impl State {
                 });
                 self.insert_collection(Collection::new(Arc::clone(&definition)));
                 edits.push(Edit::Definition { before: None, after: Some(definition) });
-                Ok(applied(context, true))
+                Ok(context.applied(StepOutcome::Created))
             }
             Command::SetIndexes { key, indexes, expect } => {
                 self.expect_definition(key, *expect)?;
                 self.set_indexes(context, key, indexes, edits);
-                Ok(applied(context, false))
+                Ok(context.applied(StepOutcome::Changed))
             }
             Command::DeleteDefinition { key, expect, restrict } => {
                 self.delete_definition(context, key, (*expect, *restrict), edits)
@@ -203,40 +212,42 @@ impl State {
                     modified_at: context.at,
                     revision: context.revision,
                 };
-                let created = before.is_none();
+                let done = if before.is_none() { StepOutcome::Created } else { StepOutcome::Changed };
                 self.edit_config(definition, before, Some(Arc::new(after)), edits);
-                Ok(applied(context, created))
+                Ok(context.applied(done))
             }
             Command::DeleteConfig { definition, key, expect } => {
                 let before = self.expect_collection(definition)?.expect_config(key, *expect)?;
                 let before = before.ok_or(Rejection::ConfigNotFound)?;
                 self.edit_config(definition, Some(before), None, edits);
-                Ok(applied(context, false))
+                Ok(context.applied(StepOutcome::Deleted))
             }
             Command::SetSchema { key, schema, expect, .. } => {
                 self.expect_definition(key, *expect)?;
                 self.redefine(context, key, |old| Definition { schema: schema.clone(), ..old }, edits);
-                Ok(applied(context, false))
+                Ok(context.applied(StepOutcome::Changed))
             }
             Command::SetUnique { key, paths, expect, .. } => {
                 self.expect_definition(key, *expect)?;
                 let unique = paths.clone();
                 self.redefine(context, key, |old| Definition { unique, ..old }, edits);
-                Ok(applied(context, false))
+                Ok(context.applied(StepOutcome::Changed))
             }
             // What a leader proposes itself has no precondition.
             Command::Compact { compaction_revision } => {
                 self.raise_compaction_revision(*compaction_revision);
-                Ok(applied(context, false))
+                Ok(context.applied(StepOutcome::NoRecord))
             }
             Command::BuildIndex { key, begun, cursor } => {
                 self.build_index(key, *begun, cursor.as_ref(), edits);
-                Ok(applied(context, false))
+                Ok(context.applied(StepOutcome::NoRecord))
             }
             Command::RaiseFeatureLevel { to } => Ok(self.raise_feature_level(context, *to)),
             Command::Forget { upto } => Ok(self.forget_upto(context, *upto, edits)),
             // `apply` handles these; a batch contains none.
-            Command::Batch(_) | Command::Transaction(_) | Command::Access(_) => Ok(applied(context, false)),
+            Command::Batch(_) | Command::Transaction(_) | Command::Access(_) => {
+                Ok(context.applied(StepOutcome::NoRecord))
+            }
         }
     }
 
@@ -312,7 +323,7 @@ impl State {
             edits.push(Edit::Definition { before: Some(Arc::clone(&old.definition)), after: None });
             edits.push(Edit::Deleted { definition, configs });
         }
-        Ok(applied(context, false))
+        Ok(context.applied(StepOutcome::Deleted))
     }
 
     /// Removes a collection for good.
@@ -335,10 +346,6 @@ impl State {
         self.content -= old.content;
         Some(old)
     }
-}
-
-fn applied(context: EntryContext, created: bool) -> Applied {
-    Applied { revision: context.revision, at: context.at, created }
 }
 
 impl Collection {

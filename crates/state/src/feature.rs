@@ -4,7 +4,10 @@
 //! knows: every node that applies the entry must decide the same, and one that does not know the level cannot decode it.
 
 use super::{State, apply::EntryContext};
-use concord_model::{command::Applied, feature::LEVEL_MIN};
+use concord_model::{
+    command::{Applied, StepOutcome},
+    feature::LEVEL_MIN,
+};
 
 /// The level; [`LEVEL_MIN`] in a state that nothing has raised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +31,7 @@ impl State {
         if to == self.feature_level.0 + 1 {
             self.feature_level = FeatureLevel(to);
         }
-        Applied { revision: context.revision, at: context.at, created: false }
+        context.applied(StepOutcome::NoRecord)
     }
 }
 

@@ -7,7 +7,7 @@ use tokio::{sync::Semaphore, task::JoinHandle, time::timeout};
 
 use super::*;
 use concord_model::{
-    command::{Applied, Command, Expect, Proposal},
+    command::{Applied, Command, Done, Expect, Proposal, StepOutcome},
     error::Rejection,
     key::Key,
     time::Timestamp,
@@ -47,7 +47,11 @@ fn verdict(proposal: &Proposal) -> Verdict {
     match proposal.at.0 % 3 {
         0 => Verdict::Stale,
         1 => Verdict::Decided(Err(Rejection::Precondition { current: proposal.at.0 })),
-        _ => Verdict::Decided(Ok(Applied { revision: proposal.at.0, at: proposal.at, created: false })),
+        _ => Verdict::Decided(Ok(Applied {
+            revision: proposal.at.0,
+            at: proposal.at,
+            done: Done::Single(StepOutcome::NoRecord),
+        })),
     }
 }
 

@@ -13,23 +13,9 @@ use concord_model::{
     document::Document,
     error::{LocSegment, Violation},
     patch::{Patch, PatchFormat},
-    record::Revision,
     redaction::may_keep,
 };
-use concord_service::{Check, CheckCondition, Compiled, NewSchema, NewUnique, Write};
-
-/// An operation as it was sent.
-#[derive(Debug)]
-pub(super) enum Parsed {
-    Write(Write),
-    /// What it writes is in the history.
-    Rollback {
-        definition: String,
-        key: String,
-        to: Revision,
-        expect: Expect,
-    },
-}
+use concord_service::{Check, CheckCondition, Compiled, NewSchema, NewUnique, Restored, Rollback, Write};
 
 /// One operation while it is parsed.
 pub(super) struct Operation {
@@ -41,7 +27,7 @@ pub(super) struct Operation {
 
 impl Operation {
     /// The operation; `None` when it is unknown.
-    pub(super) fn parse(&mut self) -> Option<Parsed> {
+    pub(super) fn parse(&mut self) -> Option<Write> {
         let name = self.fields.string("op");
         if !NAMES.contains(&name.as_str()) {
             // Where `op` is missing or not a string, the error of shape is answered: shapes come before violations.
@@ -49,7 +35,7 @@ impl Operation {
             return None;
         }
         let definition = self.fields.string(definitions::KEY);
-        let write = match name.as_str() {
+        Some(match name.as_str() {
             SET_SCHEMA => self.set_schema(definition),
             SET_UNIQUE => {
                 let paths = self.fields.strings("paths");
@@ -79,11 +65,10 @@ impl Operation {
                 if self.if_none_match() {
                     self.violation("if_none_match", "a rollback takes `if_match` alone");
                 }
-                return Some(Parsed::Rollback { definition, key, to, expect });
+                Write::Rollback(Rollback { definition, key, restored: Restored::At(to), expect })
             }
             _ => self.parse_config(&name, definition)?,
-        };
-        Some(Parsed::Write(write))
+        })
     }
 
     fn set_schema(&mut self, key: String) -> Write {

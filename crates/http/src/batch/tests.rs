@@ -36,20 +36,14 @@ fn every_operation_is_parsed() {
         {"op": "patch_config", "config_definition_key": d, "config_key": k, "patch": [], "if_match": "8"},
         {"op": "delete_config", "config_definition_key": d, "config_key": k, "if_match": "*"},
     ]);
-    let (parsed, parts) = parse(json!({"operations": operations}), &Limits::default()).unwrap();
+    let (writes, parts) = parse(json!({"operations": operations}), &Limits::default()).unwrap();
     assert!(parts.is_none());
-    let writes: Vec<Write> = parsed
-        .into_iter()
-        .map(|parsed| match parsed {
-            Parsed::Write(write) => write,
-            Parsed::Rollback { .. } => panic!("{parsed:?}"),
-        })
-        .collect();
     for (index, (name, write)) in NAMES.iter().zip(&writes).enumerate() {
-        let Outlined::Known(result) = outline(write) else { panic!("{write:?}") };
-        let result: Value = serde_json::from_str(&result).unwrap();
-        assert_eq!(result["op"], *name);
-        assert_eq!(result["created"], json!([0, 3, 4].contains(&index)), "{name}");
+        let outlined = outline(write);
+        let result: Value = serde_json::from_str(&outlined.result(true).finish()).unwrap();
+        let config = if index < 3 { Value::Null } else { json!(k) };
+        assert_eq!((&result["op"], &result["config_key"]), (&json!(name), &config));
+        assert_eq!((&result["created"], outlined.kind), (&json!(true), Kind::Change), "{name}");
     }
     let operations = json!([
         {"op": "set_schema", "config_definition_key": d, "json_schema": {}, "policy": "force", "if_match": "7"},
@@ -144,12 +138,12 @@ fn conditions_choose_between_two_lists() {
     let (parsed, parts) = parse(body, &Limits::default()).unwrap();
     let parts = parts.unwrap();
     assert_eq!((parts.conditions, parts.then, parsed.len()), (5, 1, 8));
+    assert!(matches!(&parsed[5], Write::Rollback(Rollback { restored: Restored::At(3), .. })));
     let conditions: Vec<CheckCondition> = parsed
         .iter()
-        .filter_map(|parsed| match parsed {
-            Parsed::Write(Write::Check(check)) => Some(check.condition.clone()),
-            Parsed::Write(_) | Parsed::Rollback { .. } => None,
-        })
+        .filter_map(
+            |write| if let Write::Check(check) = write { Some(check.condition.clone()) } else { None },
+        )
         .collect();
     let value = |pointer: &str, equals: Option<Value>| CheckCondition::Value {
         pointer: pointer.into(),

@@ -223,8 +223,8 @@ pub(super) fn payloads() -> Vec<Named> {
         .schema_type(Type::Boolean)
         .description(Some("whether all conditions hold, of a batch that has some"));
     let redacted = ArrayBuilder::new().items(text()).description(Some("places of secret values"));
-    let about = "whether it created the record; null of an upsert of which that is not known any more";
-    let created = nullable(Type::Boolean).description(Some(about));
+    let about = "whether it created the record";
+    let created = ObjectBuilder::new().schema_type(Type::Boolean).description(Some(about));
     let result = closed(
         vec![
             ("op", text().enum_values(Some(batch::NAMES)).into()),

@@ -92,7 +92,9 @@ pub(super) fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
             }
             Rejection::RequestReused => INVALID,
             Rejection::KeyEnded | Rejection::RootDisabled => UNAUTHORIZED,
-            Rejection::KeyNotFound => (StatusCode::NOT_FOUND, "not_found_error"),
+            Rejection::KeyNotFound | Rejection::NothingToRestore(_) => {
+                (StatusCode::NOT_FOUND, "not_found_error")
+            }
             Rejection::QuotaExceeded { .. } => (StatusCode::INSUFFICIENT_STORAGE, "storage_full"),
             Rejection::KeyExists | Rejection::TooManyKeys | Rejection::NoKeyForKeys => {
                 (StatusCode::CONFLICT, "conflict_error")

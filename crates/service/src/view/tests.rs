@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::{
-    Caller, Change, Check, CheckCondition, Compiled, NewSchema, NewUnique, Rollback, Write,
+    Caller, Change, Check, CheckCondition, Compiled, NewSchema, NewUnique, Restored, Rollback, Write,
     read::list::{ListRequest, ListScope, PageSource},
     testing::service,
     watch::{WatchRequest, WatchStart},
@@ -67,7 +67,8 @@ fn writes() -> Vec<(Write, &'static [Verb])> {
         compiled: Compiled::default(),
     };
     let patch = Patch { format: PatchFormat::Merge, document: object() };
-    let rollback = Rollback { definition: d(), id: 1, key: k(), data: object(), expect };
+    let rollback =
+        Rollback { definition: d(), key: k(), restored: Restored::Found { id: 1, data: object() }, expect };
     let all = vec![
         (Write::CreateDefinition { key: d(), indexes: vec![], schema: None, format_assertion: None }, DEFINE),
         (Write::SetIndexes { key: d(), indexes: vec![], expect }, DEFINE),
@@ -96,7 +97,7 @@ fn writes() -> Vec<(Write, &'static [Verb])> {
             | Write::Access(_)
             | Write::Check(_)
             | Write::Read { .. }
-            | Write::Choice(_)
+            | Write::Transaction(_)
             | Write::Batch(_) => {}
         }
     }

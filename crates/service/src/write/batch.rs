@@ -17,14 +17,14 @@
 use std::collections::BTreeSet;
 
 use super::{
-    prepare::{PreparedWrite, RulesFor, check_intake, prepare_write},
+    prepare::{Preparation, PreparedWrite, check_intake, prepare_write},
     transaction::{Reads, all_hold, read},
     validators::Validators,
 };
 use crate::request::{Effect, Refusal, Target, Write};
 use concord_model::{
     command::{BatchStep, Command, THIS_ENTRY, Transaction},
-    error::{Invalid, LocSegment, Rejection, Violation},
+    error::{Invalid, LocSegment, NothingToRestore, Rejection, Violation},
     limits::{BATCH_CONFIG_CHECKS_MAX, Limits, VIOLATIONS_MAX},
 };
 use concord_state::State;
@@ -76,11 +76,11 @@ pub fn check_operation_count(count: usize, limits: &Limits) -> Result<(), Invali
 pub(super) fn prepare_batch(
     state: &State,
     batch: &Write,
-    ((validators, limits, budget), principal): RulesFor<'_>,
+    with: Preparation<'_>,
 ) -> Result<PreparedWrite, Refusal> {
-    let rules = ((validators, limits, budget), principal);
+    let budget = with.budget;
     let mut reads = Reads::default();
-    let (succeeded, (first, operations)) = chosen(state, batch, &mut reads, rules)?;
+    let Chosen { conditions_held, first, operations } = chosen(state, batch, &mut reads, with)?;
     let is_independent = are_independent(state, operations);
     if !is_independent {
         budget.charge_scratch(operations.len())?;
@@ -93,13 +93,12 @@ pub(super) fn prepare_batch(
         let is_own = scratch
             .definition(write.definition())
             .is_some_and(|found| found.definition.revision == THIS_ENTRY);
-        let validators = if is_own { &own_validators } else { validators };
-        let rules = ((validators, limits, budget), principal);
+        let with = if is_own { Preparation { validators: &own_validators, ..with } } else { with };
         let applies_to = (!is_independent).then_some(place);
         let prepared = if write.effect() == Effect::Read {
-            read(state, write, &mut reads, rules).map(|()| None)
+            read(state, write, &mut reads, with).map(|()| None)
         } else {
-            step(&mut scratch, (applies_to, write), rules).map(Some)
+            step(&mut scratch, write, applies_to, with).map(Some)
         };
         match prepared.map_err(|refusal| refused(refusal, place)) {
             Ok(None) => {}
@@ -119,28 +118,39 @@ pub(super) fn prepare_batch(
     if !violations.is_empty() {
         return Err(Invalid::Violations(violations).into());
     }
-    let command = if batch.is_transaction() {
-        Command::Transaction(Transaction { reads: reads.into_list(), chosen: Ok(succeeded), steps })
+    let command = if batch.rests_on_reads() {
+        Command::Transaction(Transaction { reads: reads.into_list(), chosen: Ok(conditions_held), steps })
     } else {
         Command::Batch(steps.into_iter().map(|(_, step)| step).collect())
     };
     Ok(PreparedWrite { command, definition_read: None, precondition: Ok(()) })
 }
 
-/// Whether the conditions hold, and the operations that are carried out, with the place of the first.
+/// The operations that are carried out.
+struct Chosen<'a> {
+    /// Whether the conditions hold; true where there are none.
+    conditions_held: bool,
+    /// The place of the first of them.
+    first: u32,
+    operations: &'a [Write],
+}
+
+/// Evaluates the conditions.
 fn chosen<'a>(
     state: &State,
     batch: &'a Write,
     reads: &mut Reads,
-    rules: RulesFor<'_>,
-) -> Result<(bool, (u32, &'a [Write])), Refusal> {
-    let Write::Choice(choice) = batch else { return Ok((true, (0, batch.operations()))) };
-    let (conditions, _) = choice.operations.split_at(choice.conditions);
-    let succeeded =
-        all_hold(state, conditions, reads, rules).map_err(|(place, refusal)| refused(refusal, place))?;
-    let places = batch.chosen(succeeded);
+    with: Preparation<'_>,
+) -> Result<Chosen<'a>, Refusal> {
+    let Write::Transaction(transaction) = batch else {
+        return Ok(Chosen { conditions_held: true, first: 0, operations: batch.operations() });
+    };
+    let (conditions, _) = transaction.operations.split_at(transaction.conditions);
+    let conditions_held =
+        all_hold(state, conditions, reads, with).map_err(|(place, refusal)| refused(refusal, place))?;
+    let places = batch.chosen(conditions_held);
     let first = u32::try_from(places.start).unwrap_or(u32::MAX);
-    Ok((succeeded, (first, &choice.operations[places])))
+    Ok(Chosen { conditions_held, first, operations: &transaction.operations[places] })
 }
 
 /// Whether no operation depends on what another one writes: all are of configs, each of another one, and no path is
@@ -176,14 +186,15 @@ fn replaced_bytes(state: &State, write: &Write) -> usize {
 /// Prepares one operation, and applies it to the scratch state if it has a place there.
 fn step(
     scratch: &mut State,
-    (applies_to, write): (Option<u32>, &Write),
-    rules: RulesFor<'_>,
+    write: &Write,
+    applies_to: Option<u32>,
+    with: Preparation<'_>,
 ) -> Result<BatchStep, Refusal> {
     let replaced = replaced_bytes(scratch, write);
     let PreparedWrite { command, definition_read, precondition } =
-        prepare_write(scratch, scratch.definition(write.definition()), write, rules)?;
+        prepare_write(scratch, scratch.definition(write.definition()), write, with)?;
     precondition?;
-    rules.0.2.charge_replaced(replaced)?;
+    with.budget.charge_replaced(replaced)?;
     if let Some(place) = applies_to {
         scratch.try_step(place, &command)?;
     }
@@ -197,16 +208,38 @@ impl Refusal {
         refused(self, place)
     }
 
-    /// Whether a rollback is refused since there is nothing to go back to.
-    #[must_use]
-    pub fn is_of_the_past(&self) -> bool {
-        matches!(
-            self,
-            Self::Expired(_)
-                | Self::NotThere(_)
-                | Self::Invalid(Invalid::Violations(_))
-                | Self::Rejected(Rejection::DefinitionNotFound)
-        )
+    /// The rejection of a rollback that has nothing to go back to, and in place of it what it is refused for.
+    ///
+    /// # Errors
+    /// This refusal, when it says something else.
+    pub fn nothing_to_restore(self) -> Result<Rejection, Self> {
+        let reason = match self {
+            Self::Expired(text) => NothingToRestore::Expired(text),
+            Self::NotThere(text) => NothingToRestore::NotThere(text),
+            Self::Invalid(Invalid::Violations(violations)) => NothingToRestore::Invalid(violations),
+            Self::Rejected(rejection @ Rejection::DefinitionNotFound) => return Ok(rejection),
+            other => return Err(other),
+        };
+        Ok(Rejection::NothingToRestore(reason))
+    }
+
+    /// A refusal as its caller is answered: a rollback in a transaction as if it had been requested alone.
+    pub(super) fn answered(self) -> Self {
+        let Self::Rejected(Rejection::InBatch { index, rejection }) = self else { return self };
+        match *rejection {
+            Rejection::NothingToRestore(reason) => refused(reason.into(), index),
+            rejection => Rejection::InBatch { index, rejection: Box::new(rejection) }.into(),
+        }
+    }
+}
+
+impl From<NothingToRestore> for Refusal {
+    fn from(reason: NothingToRestore) -> Self {
+        match reason {
+            NothingToRestore::Expired(text) => Self::Expired(text),
+            NothingToRestore::NotThere(text) => Self::NotThere(text),
+            NothingToRestore::Invalid(violations) => Invalid::Violations(violations).into(),
+        }
     }
 }
 

@@ -118,7 +118,8 @@ fn without_records(rejection: &Rejection) -> Option<String> {
         | Rejection::NoKeyForKeys
         | Rejection::QuotaExceeded { .. }
         | Rejection::TestFailed { .. }
-        | Rejection::CheckFailed { .. } => None,
+        | Rejection::CheckFailed { .. }
+        | Rejection::NothingToRestore(_) => None,
     }
 }
 

@@ -117,7 +117,7 @@ impl Scan {
             | Write::Access(_)
             | Write::Check(_)
             | Write::Read { .. }
-            | Write::Choice(_)
+            | Write::Transaction(_)
             | Write::Batch(_) => Constraint::None,
         };
         Ok(Self {

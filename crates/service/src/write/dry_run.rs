@@ -17,13 +17,13 @@ use super::{
     config_check::{Pass, Scans, Steps, needs_config_check, set_configs_read},
     config_scan::{Cancelled, Pace},
     content_of,
-    prepare::{Prepared, Rules, prepare},
+    prepare::{Preparation, Prepared, prepare},
     redefine::keep_pace,
 };
 use crate::{
     Service,
     cpu_pool::{Cancel, Way, Weight},
-    request::{Decision, Effect, Principal, Refusal, WriteRequest},
+    request::{Decision, Effect, Refusal, WriteRequest},
     retry::{Attempt, AttemptError, confirm_leadership},
 };
 use concord_consensus::{Consensus, WriteError};
@@ -52,13 +52,9 @@ impl Service {
         let changes_definition = matches!(request.write.effect(), Effect::Define | Effect::Constrain);
         if may_be_inline(&request.write) && !changes_definition {
             let budget = Budget::inline();
-            let tried = try_on(
-                &state,
-                request,
-                (&principal, key.clone()),
-                at,
-                ((&self.inner.validators, self.limits(), &budget), None),
-            );
+            let (validators, limits) = (&self.inner.validators, self.limits());
+            let with = Preparation { validators, limits, budget: &budget, principal: &principal };
+            let tried = try_on(&state, request, Stamp { at, key: key.clone() }, with, None);
             if !budget.is_abandoned() {
                 return tried;
             }
@@ -75,10 +71,11 @@ impl Service {
         let work = move |cancel: &Cancel, way: &mut Way| {
             let _place = place;
             let budget = Budget::in_pool(&request.write, cancel.clone());
-            let rules = (&service.inner.validators, service.limits(), &budget);
+            let (validators, limits) = (&service.inner.validators, service.limits());
+            let with = Preparation { validators, limits, budget: &budget, principal: &principal };
             let mut pace = || keep_pace(cancel, way);
             let check: Option<(&mut Pace<'_>, &Cancel)> = checks.then_some((&mut pace, cancel));
-            try_on(&state, &request, (&principal, key), at, (rules, check))
+            try_on(&state, &request, Stamp { at, key }, with, check)
         };
         self.inner.cpu_pool.run_in(turn, deadline, work).await?
     }
@@ -112,16 +109,22 @@ fn check_configs(
     Ok(())
 }
 
+/// What a proposal has beside its command.
+struct Stamp {
+    at: Timestamp,
+    key: Option<KeyUse>,
+}
+
 /// Decides a write on a clone of the state.
 fn try_on(
     state: &State,
     request: &WriteRequest,
-    (principal, key): (&Principal, Option<KeyUse>),
-    at: Timestamp,
-    (rules, check): (Rules<'_>, Option<(&mut Pace<'_>, &Cancel)>),
+    Stamp { at, key }: Stamp,
+    with: Preparation<'_>,
+    check: Option<(&mut Pace<'_>, &Cancel)>,
 ) -> Attempt<Decision> {
     let found = state.definition(request.write.definition());
-    let (mut command, definition_read) = match prepare(state, found, request, principal, rules)? {
+    let (mut command, definition_read) = match prepare(state, found, request, with)? {
         Prepared::Propose { command, definition_read } => (command, definition_read),
         Prepared::Known(outcome) => return Ok(Decision::new(outcome, None)),
         Prepared::Read(applied) => return Ok(Decision::new(Ok(applied), None)),

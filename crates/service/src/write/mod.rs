@@ -12,7 +12,6 @@
 //! | what a preparation may cost, and on which threads it runs | `budget` |
 //! | what a transaction rests on: conditions, checks and reads | `transaction` |
 //! | compiled schemas | `validators` |
-//! | what the upserts of a batch have created | `upsert` |
 //! | in whose name a write is made; changes of the access keys | `access` |
 //! | several writes as one | `batch` |
 //! | what a refusal may say to a caller who may not read | `conceal` |
@@ -49,7 +48,6 @@ pub(super) mod redefine;
 pub(super) mod rollback;
 pub(super) mod secrets;
 pub(super) mod transaction;
-pub(super) mod upsert;
 pub(super) mod validators;
 pub(super) mod write_barrier;
 
@@ -78,7 +76,7 @@ use concord_model::{
 use concord_state::State;
 use config_check::{needs_config_check, set_configs_read};
 use patch::{content_at, lock_set};
-use prepare::{Prepared, check_intake, prepare};
+use prepare::{Preparation, Prepared, check_intake, prepare};
 
 /// How often a write is prepared because the definition changed in the meantime. Each time another write was decided,
 /// so only a storm of changes to one definition exhausts this.
@@ -103,23 +101,25 @@ impl Service {
         let deadline = Instant::now() + self.time_for(&write);
         let request = Arc::new(WriteRequest { caller, write });
         let retry = Retry::until(deadline, on_unknown(&request.caller), "no leader took the request in time");
-        let concealed = |refusal| concealed(refusal, &request.caller.principal, &request.write);
+        let concealed =
+            |refusal: Refusal| concealed(refusal.answered(), &request.caller.principal, &request.write);
         let decided = retry.run(consensus, |deadline| self.attempt(consensus, &request, deadline)).await;
         let Decision { outcome, content } = decided.map_err(concealed)?;
         let applied = outcome.map_err(|rejection| concealed(rejection.into()))?;
+        let revision = applied.revision;
         // Callers read their own writes on this node. Where that takes too long, the write succeeds all the same.
-        let _late = timeout(APPLY_TIMEOUT, consensus.wait_applied(applied.revision)).await.is_err();
+        let _late = timeout(APPLY_TIMEOUT, consensus.wait_applied(revision)).await.is_err();
         if request.caller.dry_run {
-            return Ok(self.shown(&request, Written::new(applied, applied.revision, true, content)).await);
+            return Ok(self.shown(&request, Written::new(applied, revision, true, content)).await);
         }
         let state = consensus.state();
-        let mut content = content.or_else(|| content_at(&state, &request.write, applied.revision));
+        let mut content = content.or_else(|| content_at(&state, &request.write, revision));
         if content.is_none()
             && request.write.effect() == Effect::Compute
             && let Target::Config { definition, key } = request.write.target()
         {
             // The record was written again since: the retained history has the content that this request gave it.
-            let earlier = Box::pin(self.config_written_at(definition, key, applied.revision)).await;
+            let earlier = Box::pin(self.config_written_at(definition, key, revision)).await;
             content = earlier.ok().map(|config| Arc::clone(&config.data));
         }
         Ok(self.shown(&request, Written::new(applied, state.revision(), false, content)).await)
@@ -283,8 +283,9 @@ impl Service {
         if may_be_inline(&request.write) {
             let found = state.definition(request.write.definition());
             let budget = Budget::inline();
-            let rules = (&self.inner.validators, self.limits(), &budget);
-            let prepared = prepare(&state, found, request, &principal, rules);
+            let (validators, limits) = (&self.inner.validators, self.limits());
+            let with = Preparation { validators, limits, budget: &budget, principal: &principal };
+            let prepared = prepare(&state, found, request, with);
             if !budget.is_abandoned() {
                 return prepared.map(|prepared| (prepared, key));
             }
@@ -294,8 +295,9 @@ impl Service {
         let work = move |cancel: &Cancel| {
             let found = state.definition(request.write.definition());
             let budget = Budget::in_pool(&request.write, cancel.clone());
-            let rules = (&service.inner.validators, service.limits(), &budget);
-            prepare(&state, found, &request, &principal, rules)
+            let (validators, limits) = (&service.inner.validators, service.limits());
+            let with = Preparation { validators, limits, budget: &budget, principal: &principal };
+            prepare(&state, found, &request, with)
         };
         let prepared = Box::pin(self.inner.cpu_pool.run(weight, deadline, work)).await?;
         prepared.map(|prepared| (prepared, key))

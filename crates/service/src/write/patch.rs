@@ -12,9 +12,8 @@ use serde_json::Value;
 
 use super::{
     budget::Budget,
-    prepare::{PreparedWrite, Rules, check_bytes, check_expect, parse_key},
+    prepare::{Preparation, PreparedWrite, check_bytes, check_expect, parse_key},
     record_locks::LockSet,
-    secrets::Secrets,
     validators::within,
 };
 use crate::request::{Effect, Refusal, Target, Write};
@@ -33,15 +32,16 @@ pub(super) fn prepare_patch(
     found: &Collection,
     key: &str,
     (patch, expect): (&Patch, Expect),
-    ((validators, limits, budget), secrets): (Rules<'_>, Secrets<'_>),
+    with: Preparation<'_>,
 ) -> Result<PreparedWrite, Refusal> {
+    let (budget, secrets) = (with.budget, with.secrets());
     let key = parse_key(key, "config_key")?;
     let before = found.config(key.as_str()).ok_or(Rejection::ConfigNotFound)?;
     check_expect(expect, Some(before.revision), Rejection::ConfigExists, Rejection::ConfigNotFound)?;
     budget.charge_data(before.data.len(), 0)?;
     let target = serde_json::from_str(&before.data)
         .map_err(|error| Refusal::Internal(format!("the stored data of {key:?} is not JSON: {error}")))?;
-    let validator = validators.of(&found.definition, budget)?;
+    let validator = with.validators.of(&found.definition, budget)?;
     let places = validator.secrets();
     let made = match places {
         None => apply(patch, target, budget)?,
@@ -53,7 +53,7 @@ pub(super) fn prepare_patch(
             secrets.restore(places, patch, (&target, made, is_hidden), budget)?
         }
     };
-    let data = document_of(made, limits)?;
+    let data = document_of(made, with.limits)?;
     let entries = validator.check(&data, budget)??;
     let definition = found.definition.key.clone();
     let expect = Expect::Read(Some(before.revision));

@@ -25,10 +25,10 @@ use super::{
     transaction::without_changes,
     validators::{Validators, stored_schema, within},
 };
-use crate::request::{Caller, Effect, Principal, Refusal, Rollback, Write, WriteRequest};
+use crate::request::{Caller, Effect, Principal, Refusal, Restored, Rollback, Write, WriteRequest};
 use concord_model::{
     access_key::KeyUse,
-    command::{Applied, Command, Expect, Outcome, Proposal},
+    command::{Applied, Command, Done, Expect, Outcome, Proposal},
     document::Document,
     error::{Invalid, Rejection, Violation},
     index,
@@ -83,11 +83,22 @@ pub(super) struct PreparedWrite {
     pub(super) precondition: Result<(), Rejection>,
 }
 
-/// The validators and limits that writes are prepared with, and what that may cost.
-pub(super) type Rules<'a> = (&'a Validators, &'a Limits, &'a Budget);
+/// What writes are prepared with.
+#[derive(Clone, Copy)]
+pub(super) struct Preparation<'a> {
+    pub(super) validators: &'a Validators,
+    pub(super) limits: &'a Limits,
+    /// What the preparation may cost.
+    pub(super) budget: &'a Budget,
+    /// Who asks: what they may not see, they may not change unseen.
+    pub(super) principal: &'a Principal,
+}
 
-/// The same with who asks: what they may not see, they may not change unseen.
-pub(super) type RulesFor<'a> = (Rules<'a>, &'a Principal);
+impl<'a> Preparation<'a> {
+    pub(super) fn secrets(self) -> Secrets<'a> {
+        Secrets::of(self.principal)
+    }
+}
 
 /// Validates what needs no state, on the node that the caller asked, before the write is sent anywhere.
 pub(super) fn check_intake(write: &Write, limits: &Limits) -> Result<(), Invalid> {
@@ -135,14 +146,12 @@ pub(super) fn decided_before(state: &State, caller: &Caller) -> Option<Outcome> 
     state.remembered(&key.id).map(|known| known.answer_to(key))
 }
 
-/// Validates a request against a state and makes its command. `found` is the write's definition in that state,
-/// `principal` its caller.
+/// Validates a request against a state and makes its command. `found` is the write's definition in that state.
 pub(super) fn prepare(
     state: &State,
     found: Option<&Arc<Collection>>,
     request: &WriteRequest,
-    principal: &Principal,
-    rules: Rules<'_>,
+    with: Preparation<'_>,
 ) -> Result<Prepared, Refusal> {
     if let Some(outcome) = decided_before(state, &request.caller)
         && !concord_model::sabotage::is("retry-twice")
@@ -150,13 +159,13 @@ pub(super) fn prepare(
         return Ok(Prepared::Known(outcome));
     }
     if let Some(write) = request.write.access() {
-        return prepare_access(state, principal, write);
+        return prepare_access(state, with.principal, write);
     }
     let PreparedWrite { command, definition_read, precondition } =
-        prepare_write(state, found, &request.write, (rules, principal))?;
-    if let Some(succeeded) = without_changes(&command, request) {
-        let (revision, at) = (state.revision(), state.last_at());
-        return Ok(Prepared::Read(Applied { revision, at, created: succeeded }));
+        prepare_write(state, found, &request.write, with)?;
+    if let Some(conditions_held) = without_changes(&command, request) {
+        let done = Done::Transaction { conditions_held, steps: <_>::default() };
+        return Ok(Prepared::Read(Applied { revision: state.revision(), at: state.last_at(), done }));
     }
     match precondition {
         Err(rejection) if request.caller.idempotency_key.is_none() => Err(rejection.into()),
@@ -169,41 +178,29 @@ pub(super) fn prepare_write(
     state: &State,
     found: Option<&Arc<Collection>>,
     write: &Write,
-    (rules, principal): RulesFor<'_>,
+    with: Preparation<'_>,
 ) -> Result<PreparedWrite, Refusal> {
-    let (_, limits, budget) = rules;
-    let secrets = Secrets::of(principal);
     let existing = || found.ok_or(Rejection::DefinitionNotFound);
     match write {
         Write::CreateDefinition { key, indexes, schema, format_assertion } => {
             let formats = formats_for(*format_assertion, None);
-            create_definition(found, key, (indexes, schema.as_ref(), formats), (limits, budget, secrets))
+            create_definition(found, NewDefinition { key, indexes, schema: schema.as_ref(), formats }, with)
         }
-        Write::SetIndexes { indexes, expect, .. } => {
-            set_indexes(existing()?, (indexes, *expect), (rules, secrets))
-        }
+        Write::SetIndexes { indexes, expect, .. } => set_indexes(existing()?, indexes, *expect, with),
         Write::DeleteDefinition { expect, restrict, .. } => {
             Ok(delete_definition(existing()?, *expect, *restrict))
         }
         Write::WriteConfig { key, data, expect, .. } => {
-            write_config(existing()?, key, (data, *expect), (rules, Some(secrets)))
+            write_config(existing()?, NewData { key, data, expect: *expect, is_given: true }, with)
         }
         Write::DeleteConfig { key, expect, .. } => delete_config(existing()?, key, *expect),
         Write::PatchConfig { key, patch, expect, .. } => {
-            prepare_patch(existing()?, key, (patch, *expect), (rules, secrets))
+            prepare_patch(existing()?, key, (patch, *expect), with)
         }
-        Write::Rollback(Rollback { id, key, data, expect, .. }) => {
-            let found = existing()?;
-            if found.definition.id != *id {
-                let text = "the definition was deleted and created again: the config belonged to the old one";
-                return Err(Refusal::NotThere(text.into()));
-            }
-            // What was stored is no caller's text.
-            write_config(found, key, (data, *expect), (rules, None))
-        }
-        Write::SetSchema(new) => redefine::set_schema(existing()?, new, (budget, secrets)),
+        Write::Rollback(rollback) => write_restored(existing()?, rollback, with),
+        Write::SetSchema(new) => redefine::set_schema(existing()?, new, with),
         Write::SetUnique(new) => redefine::set_unique(existing()?, new),
-        Write::Batch(_) | Write::Choice(_) => prepare_batch(state, write, (rules, principal)),
+        Write::Batch(_) | Write::Transaction(_) => prepare_batch(state, write, with),
         // A batch prepares them itself.
         Write::Check(_) | Write::Read { .. } => Err(Refusal::Internal("a read is no write".into())),
         // `access` prepares it; it is no operation of a batch.
@@ -211,17 +208,24 @@ pub(super) fn prepare_write(
     }
 }
 
+/// A definition that is to be created.
+struct NewDefinition<'a> {
+    key: &'a str,
+    indexes: &'a [String],
+    schema: Option<&'a Document>,
+    formats: Formats,
+}
+
 fn create_definition(
     found: Option<&Arc<Collection>>,
-    key: &str,
-    (indexes, schema, formats): (&[String], Option<&Document>, Formats),
-    (limits, budget, secrets): (&Limits, &Budget, Secrets<'_>),
+    NewDefinition { key, indexes, schema, formats }: NewDefinition<'_>,
+    with: Preparation<'_>,
 ) -> Result<PreparedWrite, Refusal> {
     let key = parse_key(key, "config_definition_key")?;
-    budget.charge_compilation(schema.map_or("", |schema| &schema.text))?;
+    with.budget.charge_compilation(schema.map_or("", |schema| &schema.text))?;
     let precondition = if found.is_some() { Err(Rejection::DefinitionExists) } else { Ok(()) };
     let value = schema.map(|schema| &schema.value);
-    let checked = check_definition(indexes, value, formats, (limits, secrets));
+    let checked = check_definition(indexes, value, formats, with);
     rejection_first(&precondition, checked)?;
     let schema = schema.map(|schema| StoredSchema { text: Arc::clone(&schema.text), formats });
     let command = Command::CreateDefinition { key, indexes: indexes.to_vec(), schema };
@@ -241,35 +245,37 @@ fn check_definition(
     indexes: &[String],
     schema: Option<&Value>,
     formats: Formats,
-    (limits, secrets): (&Limits, Secrets<'_>),
+    with: Preparation<'_>,
 ) -> Result<(), Invalid> {
     // Compiled only to see that it can be; the validation of the first config caches the compiled schema.
     let compiled = schema
         .map(|schema| Schema::compile(schema, formats))
         .transpose()
         .map_err(|violations| Invalid::Violations(within("json_schema", violations)))?;
-    let paths = index::check_paths(indexes, schema, limits.indexes).map_err(Invalid::Violations)?;
-    let places = compiled.as_ref().and_then(Schema::secrets);
+    let paths = index::check_paths(indexes, schema, with.limits.indexes).map_err(Invalid::Violations)?;
+    let (places, secrets) = (compiled.as_ref().and_then(Schema::secrets), with.secrets());
     secrets.check_comparisons(places)?;
     secrets.check_paths(places, &paths)
 }
 
 fn set_indexes(
     found: &Collection,
-    (indexes, expect): (&[String], Expect),
-    ((validators, limits, budget), secrets): (Rules<'_>, Secrets<'_>),
+    indexes: &[String],
+    expect: Expect,
+    with: Preparation<'_>,
 ) -> Result<PreparedWrite, Refusal> {
     let precondition = check_definition_expect(expect, found);
     let may_be_secret = found.may_have_secrets();
     let found = &found.definition;
     // Not compiled, but parsed and searched through its references for each path.
-    budget.charge_compilation(found.schema.as_deref().unwrap_or_default())?;
+    with.budget.charge_compilation(found.schema.as_deref().unwrap_or_default())?;
     let schema = stored_schema(found)?;
-    let checked = index::check_paths(indexes, schema.as_ref(), limits.indexes).map_err(Invalid::Violations);
+    let checked =
+        index::check_paths(indexes, schema.as_ref(), with.limits.indexes).map_err(Invalid::Violations);
     let paths = rejection_first(&precondition, checked)?;
     if may_be_secret {
-        let validator = validators.of(found, budget)?;
-        rejection_first(&precondition, secrets.check_paths(validator.secrets(), &paths))?;
+        let validator = with.validators.of(found, with.budget)?;
+        rejection_first(&precondition, with.secrets().check_paths(validator.secrets(), &paths))?;
     }
     if precondition.is_ok() {
         redefine::check_unique_stay_indexed(found, indexes)?;
@@ -292,19 +298,49 @@ fn delete_definition(found: &Collection, expect: Expect, restrict: bool) -> Prep
     PreparedWrite { command, definition_read: None, precondition }
 }
 
+/// Prepares the write of what a config was.
+fn write_restored(
+    found: &Collection,
+    rollback: &Rollback,
+    with: Preparation<'_>,
+) -> Result<PreparedWrite, Refusal> {
+    match &rollback.restored {
+        Restored::Found { id, data } if found.definition.id == *id => {
+            let new = NewData { key: &rollback.key, data, expect: rollback.expect, is_given: false };
+            write_config(found, new, with)
+        }
+        Restored::Found { .. } => {
+            let text = "the definition was deleted and created again: the config belonged to the old one";
+            Err(Refusal::NotThere(text.into()))
+        }
+        Restored::Refused(rejection) => Err(rejection.clone().into()),
+        // It was taken for a request that was decided before, whose outcome has been forgotten meanwhile.
+        Restored::At(_) => Err(Refusal::Unavailable("the data to go back to was not looked up".into())),
+    }
+}
+
+/// Data that is to be stored.
+struct NewData<'a> {
+    key: &'a str,
+    data: &'a Document,
+    expect: Expect,
+    /// Whether the caller sent it. What was stored before is no caller's text.
+    is_given: bool,
+}
+
 fn write_config(
     found: &Collection,
-    key: &str,
-    (data, expect): (&Document, Expect),
-    ((validators, _, budget), given): (Rules<'_>, Option<Secrets<'_>>),
+    NewData { key, data, expect, is_given }: NewData<'_>,
+    with: Preparation<'_>,
 ) -> Result<PreparedWrite, Refusal> {
+    let budget = with.budget;
     let key = parse_key(key, "config_key")?;
     let current = found.config(key.as_str()).map(|config| config.revision);
     let mut precondition = check_expect(expect, current, Rejection::ConfigExists, Rejection::ConfigNotFound);
-    let validator = validators.of(&found.definition, budget)?;
-    let given = match (given, validator.secrets()) {
-        (Some(secrets), Some(places)) => secrets.check_given(places, &found.definition, data, budget)?,
-        (Some(_) | None, None) | (None, Some(_)) => Ok(()),
+    let validator = with.validators.of(&found.definition, budget)?;
+    let given = match validator.secrets().filter(|_| is_given) {
+        Some(places) => with.secrets().check_given(places, &found.definition, data, budget)?,
+        None => Ok(()),
     };
     let checked = match given {
         Ok(()) => validator.check(data, budget)?,

@@ -17,10 +17,11 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{
-    budget::Budget,
     config_scan::{Cancelled, Report, Scan, check as check_cancelled},
-    prepare::{Prepared, PreparedWrite, check_definition_expect, check_intake, formats_for, rejection_first},
-    secrets::Secrets,
+    prepare::{
+        Preparation, Prepared, PreparedWrite, check_definition_expect, check_intake, formats_for,
+        rejection_first,
+    },
     validators::within,
 };
 use crate::{
@@ -52,12 +53,13 @@ pub struct Tried {
 pub(super) fn set_schema(
     found: &Collection,
     new: &NewSchema,
-    (budget, secrets): (&Budget, Secrets<'_>),
+    with: Preparation<'_>,
 ) -> Result<PreparedWrite, Refusal> {
+    let secrets = with.secrets();
     secrets.check_redefinition(found)?;
     let formats = formats_for(new.format_assertion, found.definition.schema.as_ref());
     let precondition = check_definition_expect(new.expect, found);
-    budget.charge_compilation(new.schema.as_ref().map_or("", |schema| &schema.text))?;
+    with.budget.charge_compilation(new.schema.as_ref().map_or("", |schema| &schema.text))?;
     let value = new.schema.as_ref().map(|schema| &schema.value);
     let compiled = value.map(|value| new.compiled.get(value, formats)).transpose();
     let checked = compiled

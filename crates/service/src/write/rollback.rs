@@ -15,7 +15,7 @@ use crate::{
     cpu_pool::{Weight, late},
     forward::INLINE_PARSE_BYTES_MAX,
     memory_budget::{Reservation, Share},
-    request::{Caller, Consistency, Principal, Refusal, Rollback, Write, Written},
+    request::{Caller, Consistency, Principal, Refusal, Restored, Rollback, Write, Written},
 };
 use concord_model::{
     access_key::Verb,
@@ -76,15 +76,17 @@ impl Service {
         let state = self.view(Consistency::LINEARIZABLE).await?;
         if let Some(outcome) = decided_before(&state, &caller) {
             let applied = outcome?;
+            let revision = applied.revision;
             let written = Written::new(applied, state.revision(), false, None);
             // What it wrote may be no longer retained. That it was done is certain all the same.
-            return Ok(match self.config_written_at(definition, key, applied.revision).await {
+            return Ok(match self.config_written_at(definition, key, revision).await {
                 Ok(config) => self.with_data(&principal, definition, written, &config).await,
                 Err(_) => written,
             });
         }
         let config = self.config_as_of(&state, (definition, key), to, "body").await?;
-        let rollback = self.rollback_to(&state, (definition, key), &config, expect).await?;
+        let restored = self.restored_of(&state, definition, &config).await?;
+        let rollback = Rollback { definition: definition.into(), key: key.into(), restored, expect };
         let written = self.write(caller, Write::Rollback(rollback)).await?;
         Ok(self.with_data(&principal, definition, written, &config).await)
     }
@@ -101,17 +103,16 @@ impl Service {
         }
     }
 
-    /// A rollback as an operation of a batch: `found` is what was looked up for the ones before it.
+    /// What a rollback of a batch writes; `found` is what was looked up for the ones before it.
     ///
     /// # Errors
     /// As for [`Self::rollback`]; when the data of all of them are too many bytes.
-    pub async fn rollback_write(
+    pub async fn restored(
         &self,
         found: &mut Rollbacks,
         (definition, key): (&str, &str),
         to: Revision,
-        expect: Expect,
-    ) -> Result<Write, Refusal> {
+    ) -> Result<Restored, Refusal> {
         for verb in [Verb::Write, Verb::Read] {
             found.caller.principal.authorize(verb, Some(definition))?;
         }
@@ -121,24 +122,21 @@ impl Service {
         };
         if decided_before(&state, &found.caller).is_some() {
             // The write is not prepared again, and its answer does not show the data.
-            let data = Document::new(serde_json::json!({}));
-            let (definition, key) = (definition.into(), key.into());
-            return Ok(Write::Rollback(Rollback { definition, id: 0, key, data, expect }));
+            return Ok(Restored::At(to));
         }
         let config = self.config_as_of(&state, (definition, key), to, "body");
         let config = timeout_at(found.deadline, config).await.map_err(|_| late())??;
         found.add(config.data.len())?;
-        Ok(Write::Rollback(self.rollback_to(&state, (definition, key), &config, expect).await?))
+        self.restored_of(&state, definition, &config).await
     }
 
-    /// The write of what a config was.
-    async fn rollback_to(
+    /// The data of an earlier config, parsed.
+    async fn restored_of(
         &self,
         state: &State,
-        (definition, key): (&str, &str),
+        definition: &str,
         config: &Config,
-        expect: Expect,
-    ) -> Result<Rollback, Refusal> {
+    ) -> Result<Restored, Refusal> {
         let found = state.definition(definition).ok_or(Rejection::DefinitionNotFound)?;
         let text = Arc::clone(&config.data);
         let parse = move || {
@@ -151,8 +149,7 @@ impl Service {
             _ => self.inner.cpu_pool.run(Weight::Short, deadline, move |_| parse()).await?,
         };
         let data = data.map_err(|error| Refusal::Internal(format!("stored data: {error}")))?;
-        let (id, key) = (found.definition.id, key.into());
-        Ok(Rollback { definition: definition.into(), id, key, data, expect })
+        Ok(Restored::Found { id: found.definition.id, data })
     }
 
     async fn with_data(

@@ -7,7 +7,7 @@
 //!
 //! All conditions, checks and reads see the state before the transaction, wherever they stand among the operations.
 //!
-//! A choice that changes nothing is no entry of the log: it is answered as a read, confirmed by a read index.
+//! A transaction that changes nothing is no entry of the log: it is answered as a read, confirmed by a read index.
 //!
 //! **Invariant:** what the answer says of a config is true of one state: that before the transaction's revision.
 
@@ -18,10 +18,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     Prepared,
-    budget::Budget,
-    prepare::{RulesFor, parse_key},
-    secrets::Secrets,
-    validators::Validators,
+    prepare::{Preparation, parse_key},
 };
 use crate::{
     Service,
@@ -86,10 +83,10 @@ pub(super) fn all_hold(
     state: &State,
     conditions: &[Write],
     reads: &mut Reads,
-    rules: RulesFor<'_>,
+    with: Preparation<'_>,
 ) -> Result<bool, (u32, Refusal)> {
     for (place, condition) in (0..).zip(conditions) {
-        match read(state, condition, reads, rules) {
+        match read(state, condition, reads, with) {
             Ok(()) => {}
             Err(Refusal::Rejected(Rejection::CheckFailed { .. })) => return Ok(false),
             Err(refusal) => return Err((place, refusal)),
@@ -103,7 +100,7 @@ pub(super) fn read(
     state: &State,
     operation: &Write,
     reads: &mut Reads,
-    ((validators, _, budget), principal): RulesFor<'_>,
+    with: Preparation<'_>,
 ) -> Result<(), Refusal> {
     let condition = if let Write::Check(check) = operation { Some(&check.condition) } else { None };
     let Target::Config { definition, key } = operation.target() else {
@@ -123,8 +120,8 @@ pub(super) fn read(
         Some(CheckCondition::Value { pointer, equals }) => match found {
             None => false,
             Some((collection, config)) => {
-                budget.charge_data(config.data.len(), 0)?;
-                let data = as_shown((collection, config), principal, (validators, budget))?;
+                with.budget.charge_data(config.data.len(), 0)?;
+                let data = as_shown(collection, config, with)?;
                 match (data.pointer(pointer), equals) {
                     (Some(value), Some(expected)) => equal(value, &expected.value),
                     (None, None) => true,
@@ -137,16 +134,12 @@ pub(super) fn read(
 }
 
 /// The data of a config as the caller is shown it: a comparison tells no more than a read.
-fn as_shown(
-    (found, config): (&Collection, &Config),
-    principal: &Principal,
-    (validators, budget): (&Validators, &Budget),
-) -> Result<Value, Refusal> {
+fn as_shown(found: &Collection, config: &Config, with: Preparation<'_>) -> Result<Value, Refusal> {
     let mut shown = None;
-    if found.may_have_secrets() && Secrets::of(principal).hides(&found.definition) {
-        let validator = validators.of(&found.definition, budget)?;
+    if found.may_have_secrets() && with.secrets().hides(&found.definition) {
+        let validator = with.validators.of(&found.definition, with.budget)?;
         if let Some(places) = validator.secrets() {
-            budget.charge_check(places.steps_max(config.data.len()))?;
+            with.budget.charge_check(places.steps_max(config.data.len()))?;
             shown = redacted(places, &config.data).map(|(text, _)| text);
         }
     }
@@ -158,8 +151,10 @@ fn as_shown(
 /// Whether the conditions of a command hold that changes nothing, and that nobody may send again: it is answered without
 /// the log.
 pub(super) fn without_changes(command: &Command, request: &WriteRequest) -> Option<bool> {
-    let Command::Transaction(Transaction { chosen: Ok(succeeded), steps, .. }) = command else { return None };
-    (steps.is_empty() && request.caller.idempotency_key.is_none()).then_some(*succeeded)
+    let Command::Transaction(Transaction { chosen: Ok(conditions_held), steps, .. }) = command else {
+        return None;
+    };
+    (steps.is_empty() && request.caller.idempotency_key.is_none()).then_some(*conditions_held)
 }
 
 /// The decision on a transaction that changes nothing, of the state that it was prepared on.
@@ -237,16 +232,15 @@ impl Service {
 
     /// The configs as a transaction has read them, in the order of their keys; the answer to a request that is sent
     /// again shows the same as long as the history is retained. All together they have the time of one read; what was
-    /// not found by then is unknown, and the transaction was carried out all the same. `changes`: whether it may have
-    /// changed anything.
+    /// not found by then is unknown, and the transaction was carried out all the same.
     pub async fn reads_of<'a>(
         &self,
         principal: &Principal,
         keys: impl Iterator<Item = (&'a str, &'a str)>,
-        changes: bool,
         written: &Written,
     ) -> Vec<ReadConfig> {
         let revision = written.applied.revision;
+        let changes = !written.applied.steps().is_empty();
         let at = if changes && !written.dry_run { revision.saturating_sub(1) } else { revision };
         let deadline = Instant::now() + self.inner.options.read_timeout;
         let mut keys = keys.peekable();

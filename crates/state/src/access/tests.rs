@@ -232,7 +232,7 @@ fn preconditions_and_limits_of_keys() {
     let revoke = |number, expect| AccessCommand::Revoke { id: id(number), expect };
     assert_eq!(world.access(revoke(1, Expect::Any)), Err(Rejection::KeyNotFound));
     let created = world.access(create(1, &[Verb::Read])).unwrap();
-    assert!(created.created);
+    assert!(created.has_created());
     assert_eq!(world.access(create(1, &[Verb::Read])), Err(Rejection::KeyExists));
     let current = created.revision;
     assert_eq!(world.access(revoke(1, Expect::At(current + 1))), Err(Rejection::Precondition { current }));

@@ -12,14 +12,22 @@ use std::{
     sync::Arc,
 };
 
-use super::{Edit, EntryContext, State, applied};
+use super::{Edit, EntryContext, State};
 use concord_model::{
-    command::{Applied, BatchStep, Command, ConfigRead, Outcome, THIS_ENTRY, Transaction},
+    command::{Applied, BatchStep, Command, ConfigRead, Done, Outcome, StepOutcome, THIS_ENTRY, Transaction},
     error::Rejection,
     key::Key,
     record::{Config, Definition},
     time::Timestamp,
 };
+
+/// What an accepted batch did.
+pub(super) struct DecidedBatch {
+    /// The time of its last step.
+    pub(super) at: Timestamp,
+    /// What each step did.
+    pub(super) steps: Box<[StepOutcome]>,
+}
 
 impl State {
     /// Decides a transaction; `None` when what it rests on has changed, or one of its steps is stale.
@@ -33,16 +41,16 @@ impl State {
         {
             return None;
         }
-        let succeeded = match &transaction.chosen {
-            Ok(succeeded) => *succeeded,
+        let conditions_held = match &transaction.chosen {
+            Ok(conditions_held) => *conditions_held,
             Err(rejection) => return Some(Err(rejection.clone())),
         };
-        if transaction.steps.is_empty() {
-            return Some(Ok(applied(context, succeeded)));
-        }
         let steps = transaction.steps.iter().map(|(place, step)| (*place, step));
-        let outcome = self.decide_batch(context, steps, edits)?;
-        Some(outcome.map(|applied| Applied { created: succeeded, ..applied }))
+        let decided = self.decide_batch(context, steps, edits)?;
+        Some(decided.map(|DecidedBatch { at, steps }| {
+            let done = Done::Transaction { conditions_held, steps };
+            Applied { revision: context.revision, at, done }
+        }))
     }
 
     /// Decides a batch, each step with its place among the operations of the request; `None` when one is stale.
@@ -51,9 +59,9 @@ impl State {
         context: EntryContext,
         steps: impl Iterator<Item = (u32, &'a BatchStep)>,
         edits: &mut Vec<Edit>,
-    ) -> Option<Outcome> {
+    ) -> Option<Result<DecidedBatch, Rejection>> {
         let mut next = self.clone();
-        let mut step_edits = Vec::new();
+        let (mut step_edits, mut outcomes) = (Vec::new(), Vec::with_capacity(steps.size_hint().0));
         let mut last = context;
         for (index, (place, BatchStep { definition_read, command })) in (0..).zip(steps) {
             if index > 0 && context.revision.is_multiple_of(16) && concord_model::sabotage::is("batch-torn") {
@@ -63,8 +71,11 @@ impl State {
             if next.is_stale(self, context.revision, *definition_read, command) {
                 return None;
             }
-            if let Err(rejection) = next.decide(last, command, &mut step_edits) {
-                return Some(Err(Rejection::InBatch { index: place, rejection: Box::new(rejection) }));
+            match next.decide(last, command, &mut step_edits) {
+                Ok(applied) => outcomes.extend_from_slice(applied.steps()),
+                Err(rejection) => {
+                    return Some(Err(Rejection::InBatch { index: place, rejection: Box::new(rejection) }));
+                }
             }
         }
         if are_of_distinct_configs(&step_edits) {
@@ -73,7 +84,7 @@ impl State {
             edits.extend(merged(&step_edits, self, &next));
         }
         *self = next;
-        Some(Ok(applied(last, false)))
+        Some(Ok(DecidedBatch { at: last.at, steps: outcomes.into() }))
     }
 
     /// Whether these configs are as they were read.

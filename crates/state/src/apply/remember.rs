@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::EntryContext;
 use crate::{ByAge, ById, Edit, RememberedOutcome, State, digest};
 use concord_model::{
-    command::Applied,
+    command::{Applied, StepOutcome},
     limits::{FORGOTTEN_PER_ENTRY_MAX, REMEMBERED_AT_LEAST_US, REMEMBERED_MAX},
     record::Revision,
     time::Timestamp,
@@ -57,7 +57,7 @@ impl State {
             let Some(oldest) = oldest.filter(|oldest| oldest.revision <= upto) else { break };
             self.forget_one((*oldest).clone(), edits);
         }
-        Applied { revision: context.revision, at: context.at, created: false }
+        context.applied(StepOutcome::NoRecord)
     }
 
     /// Forgets what the outcome that is about to be remembered replaces.

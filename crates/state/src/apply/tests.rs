@@ -89,13 +89,13 @@ fn every_verdict_on_configs() {
     assert_eq!(decide(&mut state, &write("k", "1", Expect::Present)), Err(ConfigNotFound));
     assert_eq!(decide(&mut state, &write("k", "1", Expect::At(9))), Err(ConfigNotFound));
     let created = decide(&mut state, &write("k", "1", Expect::Absent)).unwrap();
-    assert!(created.created);
+    assert!(created.has_created());
     let current = created.revision;
     assert_eq!(decide(&mut state, &write("k", "1", Expect::Absent)), Err(ConfigExists));
     assert_eq!(decide(&mut state, &write("k", "1", Expect::None)), Err(Precondition { current }));
     assert_eq!(decide(&mut state, &write("k", "1", Expect::At(1))), Err(Precondition { current }));
     let second = decide(&mut state, &write("k", "2", Expect::At(current))).unwrap();
-    assert!(!second.created && second.revision > current);
+    assert!(!second.has_created() && second.revision > current);
     assert_eq!(
         decide(&mut state, &delete("k", Expect::At(current))),
         Err(Precondition { current: second.revision })

@@ -1,9 +1,15 @@
 //! The bytes of forwarded writes and of their answers: other versions in the same cluster send and read them.
 
 use super::*;
+use crate::request::{
+    Check, CheckCondition, Compiled, NewSchema, NewUnique, Restored, Rollback, Transaction,
+};
 use concord_model::{
-    error::{Invalid, LocSegment, Rejection, Violation},
+    command::{Done, Expect, StepOutcome},
+    document::Document,
+    error::{Invalid, LocSegment, NothingToRestore, Rejection, Violation},
     key::Key,
+    patch::{Patch, PatchFormat},
     time::Timestamp,
 };
 use concord_net::codec::{decode, encode};
@@ -51,9 +57,8 @@ fn writes() -> Vec<Write> {
         Write::DeleteConfig { definition: key.clone(), key: "db".into(), expect: Expect::Present },
         Write::Rollback(Rollback {
             definition: key.clone(),
-            id: 4,
             key: "db".into(),
-            data: document("[1.0]"),
+            restored: Restored::Found { id: 4, data: document("[1.0]") },
             expect: Expect::Any,
         }),
         Write::SetSchema(NewSchema {
@@ -88,6 +93,34 @@ fn writes() -> Vec<Write> {
     ]
 }
 
+/// Whether the value of a document is that of its text.
+fn is_parsed(write: &Write) -> bool {
+    write.document().is_none_or(|document| serde_json::to_string(&document.value).unwrap() == *document.text)
+}
+
+/// Other operations of a transaction, each with its bytes.
+fn operations() -> Vec<(Write, &'static str)> {
+    let document = Document { text: "[1.0]".into(), value: serde_json::Value::Null };
+    let check = |condition| Write::Check(Check { definition: "d".into(), key: "k".into(), condition });
+    let rollback = |restored| {
+        let (definition, key, expect) = ("d".into(), "k".into(), Expect::Present);
+        Write::Rollback(Rollback { definition, key, restored, expect })
+    };
+    let none = Rejection::NothingToRestore(NothingToRestore::NotThere("no".into()));
+    vec![
+        (check(CheckCondition::Exists(true)), "0c0164016b0001"),
+        (check(CheckCondition::Revision(300)), "0c0164016b01ac02"),
+        (check(CheckCondition::Value { pointer: "/a".into(), equals: None }), "0c0164016b02022f6100"),
+        (
+            check(CheckCondition::Value { pointer: "/a".into(), equals: Some(document) }),
+            "0c0164016b02022f6101055b312e305d",
+        ),
+        (Write::Read { definition: "d".into(), key: "k".into() }, "0d0164016b"),
+        (rollback(Restored::At(300)), "050164016b00ac0202"),
+        (rollback(Restored::Refused(none)), "050164016b0212010026e6f02"),
+    ]
+}
+
 /// The bytes of [`writes`], each as recorded when its kind was first sent.
 const WRITES: [&str; 12] = [
     "00036170700103612e6201027b7d00",
@@ -96,7 +129,7 @@ const WRITES: [&str; 12] = [
     "0203617070030901",
     "030361707004c3a42f3f055b312e305d04",
     "040361707002646202",
-    "050361707004026462055b312e305d00",
+    "05036170700264620104055b312e305d00",
     "060361707001027b7d00030901",
     "070361707001016102",
     "080361707002646201025b5d0303",
@@ -112,16 +145,18 @@ const CALLER: &str =
 fn every_write_is_encoded_as_recorded_and_decoded_as_it_was() {
     let mut cases: Vec<_> = writes().into_iter().zip(WRITES.map(String::from)).collect();
     cases.push((Write::Batch(writes()), format!("090c{}", WRITES.concat())));
+    let (operations, bytes): (Vec<Write>, Vec<&str>) = operations().into_iter().unzip();
+    let transaction = Transaction { operations, conditions: 3, then: 2 };
+    cases.push((Write::Transaction(transaction), format!("0b07{}0302", bytes.concat())));
     for (write, recorded) in cases {
         let request = request(write);
         let wire = WireRequest::of(&request, Duration::from_millis(1500));
         let bytes = encode(&wire);
         assert_eq!(hex(&bytes), format!("{CALLER}{recorded}00"), "{request:?}");
-        assert_eq!(decode::<WireRequest<'static>>(&bytes).unwrap(), wire);
-        // The value of a document is not part of the bytes, so only the texts can be compared.
         let (remaining, opened) = decode::<WireRequest<'static>>(&bytes).unwrap().open(10).unwrap();
         assert_eq!(remaining, Duration::from_millis(1500));
-        assert_eq!(WireRequest::of(&opened, remaining), wire);
+        assert_eq!(encode(&WireRequest::of(&opened, remaining)), bytes);
+        assert!(opened.write.operations().iter().all(is_parsed), "{opened:?}");
     }
 }
 
@@ -131,6 +166,8 @@ fn what_is_nested_in_itself_is_refused_at_any_depth() {
     assert!(decode::<WireRequest<'static>>(&unhex(&flat)).is_ok());
     let once = format!("{CALLER}09010901{}00", WRITES[0]);
     assert!(decode::<WireRequest<'static>>(&unhex(&once)).is_err(), "a batch in a batch");
+    let once = format!("{CALLER}09010b00000000");
+    assert!(decode::<WireRequest<'static>>(&unhex(&once)).is_err(), "a transaction in a batch");
     let deep = [unhex(CALLER), [9, 1].repeat(1_000_000)].concat();
     assert!(decode::<WireRequest<'static>>(&deep).is_err());
     let in_batch = "01000108c801";
@@ -142,7 +179,7 @@ fn what_is_nested_in_itself_is_refused_at_any_depth() {
 
 #[test]
 fn every_answer_is_encoded_as_recorded_and_decoded_as_it_was() {
-    let applied = Applied { revision: 7, at: Timestamp(8), created: false };
+    let applied = Applied { revision: 7, at: Timestamp(8), done: Done::Single(StepOutcome::Changed) };
     let violations = vec![Violation::at(vec![LocSegment::from("data"), LocSegment::Index(2)], "bad")];
     let not_unique = Refusal::NotUniqueYet {
         path: "p".into(),
@@ -151,13 +188,13 @@ fn every_answer_is_encoded_as_recorded_and_decoded_as_it_was() {
         operation: Some(1),
     };
     for (attempt, recorded) in [
-        (Ok(Decision::new(Ok(applied), None)), "010000070800"),
+        (Ok(Decision::new(Ok(applied.clone()), None)), "01000007080001"),
         (Ok(Decision::new(Err(Rejection::Precondition { current: 5 }), None)), "0100010505"),
         (Err(AttemptError::Refused(Refusal::Overloaded)), "010104"),
         (Err(AttemptError::Refused(not_unique)), "0101110170016101620101"),
         (Err(AttemptError::Retry("no".into())), "0102026e6f"),
         (Err(AttemptError::Unknown("perhaps".into())), "01030770657268617073"),
-        (Ok(Decision::new(Ok(applied), Some("{}".into()))), "0104070800027b7d"),
+        (Ok(Decision::new(Ok(applied), Some("{}".into()))), "010407080001027b7d"),
         (Err(AttemptError::Refused(Refusal::Invalid(Invalid::Violations(violations)))), ""),
         (Err(AttemptError::Refused(Refusal::Breaks(2, vec![Violation::new("bad")]))), ""),
     ] {
@@ -167,4 +204,14 @@ fn every_answer_is_encoded_as_recorded_and_decoded_as_it_was() {
             assert_eq!(hex(&bytes), recorded, "{attempt:?}");
         }
     }
+}
+
+#[test]
+fn the_lists_of_a_transaction_are_no_longer_than_its_operations() {
+    let (operations, _): (Vec<Write>, Vec<&str>) = operations().into_iter().unzip();
+    let sent = request(Write::Transaction(Transaction { operations, conditions: 5, then: usize::MAX }));
+    let bytes = encode(&WireRequest::of(&sent, Duration::ZERO));
+    let (_, opened) = decode::<WireRequest<'static>>(&bytes).unwrap().open(10).unwrap();
+    let Write::Transaction(transaction) = &opened.write else { panic!("{opened:?}") };
+    assert_eq!((transaction.conditions, transaction.then), (5, 2));
 }

@@ -12,7 +12,7 @@ use crate::{
     request::{Caller, Compiled, NewSchema, NewUnique},
     write::{
         budget::Budget,
-        prepare::{Prepared, check_intake, prepare},
+        prepare::{Preparation, Prepared, check_intake, prepare},
         validators::Validators,
     },
 };
@@ -67,8 +67,10 @@ fn unique(definition: &str, paths: &[&str]) -> Write {
 
 fn prepared(state: &State, request: &WriteRequest) -> Result<Command, Refusal> {
     let budget = Budget::of_test(&request.write);
-    let rules = (&Validators::default(), &Limits::default(), &budget);
-    match prepare(state, None, request, &request.caller.principal, rules)? {
+    let (validators, limits) = (Validators::default(), Limits::default());
+    let principal = &request.caller.principal;
+    let with = Preparation { validators: &validators, limits: &limits, budget: &budget, principal };
+    match prepare(state, None, request, with)? {
         Prepared::Propose { command, .. } => Ok(command),
         other @ (Prepared::Known(_) | Prepared::Read(_)) => panic!("{other:?}"),
     }
@@ -369,12 +371,14 @@ fn a_scan_is_of_one_operation_where_another_list_is_chosen() {
     };
     let operations = vec![remove("e", "a"), typed("integer"), typed("string")];
     let caller = request(Vec::new()).caller.clone();
-    let choice =
-        WriteRequest { caller, write: Write::Choice(crate::Choice { operations, conditions: 1, then: 1 }) };
+    let transaction = WriteRequest {
+        caller,
+        write: Write::Transaction(crate::Transaction { operations, conditions: 1, then: 1 }),
+    };
     let mut scans = Scans::default();
-    let then = pass(&mut scans, &state, &choice, &steps(typed("integer"), 1));
+    let then = pass(&mut scans, &state, &transaction, &steps(typed("integer"), 1));
     assert_eq!(then, Pass::Satisfied(1, state.revision()));
-    let otherwise = pass(&mut scans, &state, &choice, &steps(typed("string"), 2));
+    let otherwise = pass(&mut scans, &state, &transaction, &steps(typed("string"), 2));
     assert!(matches!(otherwise, Pass::Violated(_)), "{otherwise:?}");
 }
 

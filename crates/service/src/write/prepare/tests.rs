@@ -26,8 +26,10 @@ fn put(key: &str, text: &str, expect: Expect) -> Write {
 fn prepared(state: &State, request: &WriteRequest) -> Result<Prepared, Refusal> {
     let found = state.definition(request.write.definition());
     let budget = Budget::of_test(&request.write);
-    let rules = (&Validators::default(), &Limits::default(), &budget);
-    prepare(state, found, request, &request.caller.principal, rules)
+    let (validators, limits) = (Validators::default(), Limits::default());
+    let principal = &request.caller.principal;
+    let with = Preparation { validators: &validators, limits: &limits, budget: &budget, principal };
+    prepare(state, found, request, with)
 }
 
 /// Prepares a write and applies it at a revision.
@@ -86,8 +88,9 @@ fn a_rollback_is_checked_by_the_definition_of_now() {
     let state = state();
     let id = state.definition("app").unwrap().definition.id;
     let back = |id, key: &str, text, expect| {
-        let (definition, data, key) = ("app".into(), document(text), key.into());
-        prepared(&state, &request(Write::Rollback(Rollback { definition, id, key, data, expect })))
+        let (definition, key) = ("app".into(), key.into());
+        let restored = Restored::Found { id, data: document(text) };
+        prepared(&state, &request(Write::Rollback(Rollback { definition, key, restored, expect })))
     };
     let Prepared::Propose { command, definition_read } = back(id, "gone", r#"{"n":2}"#, Expect::Any).unwrap()
     else {

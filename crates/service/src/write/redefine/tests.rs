@@ -8,7 +8,11 @@ use super::*;
 use crate::{
     Principal,
     request::Compiled,
-    write::{prepare::prepare, validators::Validators},
+    write::{
+        budget::Budget,
+        prepare::{Preparation, prepare},
+        validators::Validators,
+    },
 };
 use concord_model::schema::Formats;
 use concord_model::{
@@ -33,8 +37,10 @@ fn set(compiled: Compiled) -> WriteRequest {
 fn prepared(state: &State, request: &WriteRequest) -> Result<Prepared, Refusal> {
     let found = state.definition(request.write.definition());
     let budget = Budget::of_test(&request.write);
-    let rules = (&Validators::default(), &Limits::default(), &budget);
-    prepare(state, found, request, &request.caller.principal, rules)
+    let (validators, limits) = (Validators::default(), Limits::default());
+    let principal = &request.caller.principal;
+    let with = Preparation { validators: &validators, limits: &limits, budget: &budget, principal };
+    prepare(state, found, request, with)
 }
 
 /// The revision of the definition that a write was prepared against.

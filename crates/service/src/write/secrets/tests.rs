@@ -7,7 +7,7 @@ use crate::{
     request::{Caller, Compiled, NewSchema, WriteRequest},
     testing::owner,
     write::{
-        prepare::{Prepared, prepare},
+        prepare::{Preparation, Prepared, prepare},
         validators::Validators,
     },
 };
@@ -30,8 +30,10 @@ fn request(principal: Principal, write: Write) -> WriteRequest {
 fn prepared(state: &State, request: &WriteRequest) -> Result<Prepared, Refusal> {
     let found = state.definition(request.write.definition());
     let budget = Budget::of_test(&request.write);
-    let rules = (&Validators::default(), &Limits::default(), &budget);
-    prepare(state, found, request, &request.caller.principal, rules)
+    let (validators, limits) = (Validators::default(), Limits::default());
+    let principal = &request.caller.principal;
+    let with = Preparation { validators: &validators, limits: &limits, budget: &budget, principal };
+    prepare(state, found, request, with)
 }
 
 fn apply(state: &mut State, request: &WriteRequest) {

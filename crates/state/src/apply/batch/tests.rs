@@ -6,7 +6,7 @@ use crate::{
     apply::tests::{decide, define, delete, key, proposal, rebuilt, same, write},
 };
 use concord_model::{
-    command::{Applied, Expect, Proposal, Verdict},
+    command::{Applied, Done, Expect, IdempotencyKey, Proposal, StepOutcome, Verdict},
     record::Revision,
 };
 
@@ -74,6 +74,38 @@ fn later_steps_see_earlier_ones_and_all_have_one_revision() {
     let next = decide(&mut state, &write("m", "4", Expect::Absent)).unwrap();
     assert!(next.at > applied.at);
     same(&state, &rebuilt(&state));
+}
+
+#[test]
+fn the_outcome_says_what_each_step_did_and_is_remembered() {
+    use StepOutcome::{Changed, Created, Deleted};
+    let mut state = state();
+    let remove = |name: &str| {
+        proposal(Command::DeleteConfig { definition: key("d"), key: key(name), expect: Expect::Present })
+    };
+    let upsert = |name: &str| write(name, "9", Expect::Any);
+    let steps = vec![upsert("a"), remove("a"), upsert("a"), upsert("new"), upsert("new"), set_indexes(&[])];
+    let request = Some(IdempotencyKey { id: [1; 16], fingerprint: [2; 16] });
+    let sent = Proposal { request, ..open(steps) };
+    let (applied, _) = apply(&mut state, &sent);
+    let expected = [Changed, Deleted, Created, Created, Changed, Changed];
+    assert_eq!(applied.done, Done::Batch(expected.into()));
+    decide(&mut state, &remove("new")).unwrap();
+    assert_eq!(decide(&mut state, &sent), Ok(applied), "the same, whatever came after it");
+}
+
+#[test]
+fn a_transaction_says_whether_its_conditions_held_beside_what_its_steps_did() {
+    let mut state = state();
+    let step = |proposal: Proposal| BatchStep { definition_read: None, command: proposal.command };
+    for conditions_held in [true, false] {
+        for steps in [vec![], vec![(2, step(write("a", "9", Expect::Any)))]] {
+            let outcomes: Vec<StepOutcome> = steps.iter().map(|_| StepOutcome::Changed).collect();
+            let transaction = Transaction { reads: Vec::new(), chosen: Ok(conditions_held), steps };
+            let applied = decide(&mut state, &proposal(Command::Transaction(transaction))).unwrap();
+            assert_eq!(applied.done, Done::Transaction { conditions_held, steps: outcomes.into() });
+        }
+    }
 }
 
 #[test]

@@ -1,17 +1,20 @@
-//! Batches on conditions, as a caller asks for them.
+//! Transactions, as a caller asks for them.
 //!
-//! **Invariant:** the operations of a choice are one list, so that whoever looks at all of them (rights, limits, locks)
+//! **Invariant:** the operations of a transaction are one list, so that whoever looks at all of them (rights, limits, locks)
 //! needs to know nothing of its parts.
 
 use std::ops::Range;
 
-use super::{Effect, Write};
+use serde::{Deserialize, Serialize};
+
+use super::{Effect, Write, decode_operations};
 use concord_model::{document::Document, record::Revision};
 
-/// Conditions and two batches, of which one is carried out.
-#[derive(Debug, Clone)]
-pub struct Choice {
+/// Conditions and two lists of operations, of which one is carried out.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Transaction {
     /// The conditions, then the operations for when all of them hold, then those for when one does not.
+    #[serde(deserialize_with = "decode_operations")]
     pub operations: Vec<Write>,
     /// How many are conditions; each is a [`Write::Check`].
     pub conditions: usize,
@@ -20,7 +23,7 @@ pub struct Choice {
 }
 
 /// What a config must be.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Check {
     /// The definition. Without it there is no config either.
     pub definition: String,
@@ -31,7 +34,7 @@ pub struct Check {
 }
 
 /// A condition of a [`Check`].
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum CheckCondition {
     /// Whether it exists.
     Exists(bool),
@@ -49,23 +52,16 @@ pub enum CheckCondition {
 impl Write {
     /// The places of the operations that are carried out if the conditions hold, or if they do not.
     #[must_use]
-    pub fn chosen(&self, succeeded: bool) -> Range<usize> {
+    pub fn chosen(&self, conditions_held: bool) -> Range<usize> {
         let all = self.operations().len();
-        let Self::Choice(choice) = self else { return 0..all };
-        let (begin, middle) = (choice.conditions, choice.conditions + choice.then);
-        if succeeded { begin..middle } else { middle..all }
+        let Self::Transaction(transaction) = self else { return 0..all };
+        let (begin, middle) = (transaction.conditions, transaction.conditions + transaction.then);
+        if conditions_held { begin..middle } else { middle..all }
     }
 
-    /// Whether what is carried out then changes anything.
-    #[must_use]
-    pub fn changes_anything(&self, succeeded: bool) -> bool {
-        let operations = &self.operations()[self.chosen(succeeded)];
-        operations.iter().any(|operation| operation.effect() != Effect::Read)
-    }
-
-    /// Whether it is a batch that rests on configs that are read.
-    pub(crate) fn is_transaction(&self) -> bool {
+    /// Whether it rests on configs that are read: a transaction, or a batch with a check or a read.
+    pub(crate) fn rests_on_reads(&self) -> bool {
         let is_read = |operation: &Self| operation.effect() == Effect::Read;
-        matches!(self, Self::Choice(_)) || self.operations().iter().any(is_read)
+        matches!(self, Self::Transaction(_)) || self.operations().iter().any(is_read)
     }
 }
