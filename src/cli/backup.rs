@@ -285,7 +285,7 @@ fn summary_json(summary: &Summary) -> Value {
         "configs": summary.configs,
         "access_keys": summary.access_keys,
         "requests": summary.requests,
-        "digest": format!("{:032x}", digest::shown_digest(summary.feature_level, summary.digest)),
+        "digest": format!("{:032x}", digest::shown_digest(summary.digest)),
         "bytes": summary.bytes,
     })
 }

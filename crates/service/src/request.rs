@@ -292,6 +292,7 @@ impl Write {
     ///
     /// # Errors
     /// When a document is not JSON within the limits.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "only a batch and a transaction hold other writes")]
     pub(super) fn parse_received(&mut self, json_depth: usize) -> Result<(), DocumentError> {
         if let Self::Transaction(Transaction { operations, conditions, then }) = self {
             // More than there are would be no transaction of this version; whoever sends it gets the fewest.

@@ -212,6 +212,7 @@ impl Refusal {
     ///
     /// # Errors
     /// This refusal, when it says something else.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "what says something else is returned as it is")]
     pub fn nothing_to_restore(self) -> Result<Rejection, Self> {
         let reason = match self {
             Self::Expired(text) => NothingToRestore::Expired(text),
@@ -224,6 +225,7 @@ impl Refusal {
     }
 
     /// A refusal as its caller is answered: a rollback in a transaction as if it had been requested alone.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "every other rejection stays as it is")]
     pub(super) fn answered(self) -> Self {
         let Self::Rejected(Rejection::InBatch { index, rejection }) = self else { return self };
         match *rejection {
