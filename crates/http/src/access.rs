@@ -1,15 +1,15 @@
 //! Authentication of every request, those for unknown paths included.
 //!
 //! **Invariant:** no answer reveals anything about a request, not even whether its path exists, before the credential is
-//! checked. Only GET and HEAD of the probes, of `docs` and of `console` need none; no other header, address or spelling is
-//! exempt.
+//! checked. Only the endpoints that say so (`endpoints`), and unknown paths below those of the pages, need none; no other
+//! header, address or spelling is exempt.
 
 use axum::response::{IntoResponse as _, Response};
-use http::{Extensions, HeaderMap, Method, header};
+use http::{Extensions, HeaderMap, header};
 use tokio::time::Instant;
 
 use super::{
-    console, docs, probes, quota,
+    quota,
     reply::{NOT_VALID, Problem},
     server::CallerConnection,
 };
@@ -24,16 +24,12 @@ pub(super) enum Access {
     Public,
 }
 
-/// Lets a request in, or answers why not. It takes the parts of the request's head, because a body is used by one thread.
+/// Lets in a request that needs a key, or answers why not. It takes the parts of the request's head, because a body is used by one thread.
 pub(super) async fn authenticate(
     service: &Service,
-    (method, path): (&Method, &str),
     headers: &HeaderMap,
     extensions: &Extensions,
 ) -> Result<Access, Response> {
-    if is_public(method, path) {
-        return Ok(Access::Public);
-    }
     let refused = |why| Problem::Unauthenticated(why).into_response();
     let credential = credential(headers).map_err(refused)?;
     // Before it is looked at: whoever guesses learns nothing from an answer that comes later.
@@ -95,15 +91,6 @@ impl Reader {
     }
 }
 
-fn is_public(method: &Method, path: &str) -> bool {
-    (method == Method::GET || method == Method::HEAD)
-        && (path == "/"
-            || probes::LIVE.contains(&path)
-            || probes::READY.contains(&path)
-            || docs::is_public(path)
-            || console::is_public(path))
-}
-
 /// The credential of `Authorization: <key>` or `Authorization: Bearer <key>`.
 fn credential(headers: &HeaderMap) -> Result<&[u8], &'static str> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
@@ -158,17 +145,6 @@ mod tests {
     fn no_header_an_empty_one_and_two_are_no_credential() {
         for values in [&[][..], &[""], &["Bearer"], &["bearer "], &["secret", "secret"]] {
             assert_eq!(of(values), None, "{values:?}");
-        }
-    }
-
-    #[test]
-    fn only_reads_of_the_probes_are_public() {
-        for path in ["/", "/livez", "/readyz", "/health", "/readiness-probe"] {
-            assert!(is_public(&Method::GET, path) && is_public(&Method::HEAD, path), "{path}");
-            assert!(!is_public(&Method::POST, path) && !is_public(&Method::OPTIONS, path), "{path}");
-        }
-        for path in ["", "//", "/livez/", "//livez", "/%6civez", "/livez/../api/v1/cluster", "/metrics"] {
-            assert!(!is_public(&Method::GET, path), "{path}");
         }
     }
 }

@@ -7,13 +7,13 @@ mod body;
 
 use std::sync::Arc;
 
-use axum::{Extension, extract::State};
 use http::header;
 use serde_json::{Value, json};
 
 use self::body::{changed_key, grace, new_key};
 use super::{
-    extract::{Name, ReadRequest, WriteRequest},
+    endpoints::KEYS,
+    extract::{ReadRequest, WriteRequest},
     json::Object,
     reply::{Problem, Reply},
 };
@@ -23,39 +23,28 @@ use concord_model::{
     },
     error::Rejection,
 };
-use concord_service::{MadeKey, Principal, Service, Share, quota::QuotaLeft};
+use concord_service::{MadeKey, Service, Share, quota::QuotaLeft};
 
-/// The path of all access keys.
-pub(super) const KEYS: &str = "/api/v1/api_key";
-/// The paths below it, and that of the caller's own key.
-pub(super) const KEY: &str = "/api/v1/api_key/{key_id}";
-pub(super) const ROTATE: &str = "/api/v1/api_key/{key_id}/rotate";
-pub(super) const DISABLE_ROOT: &str = "/api/v1/api_key/root/disable";
-pub(super) const WHOAMI: &str = "/api/v1/whoami";
 /// What is said where the text of a key is no longer known.
 const NO_TEXT: &str =
     "an earlier copy of this request made the key; its text is shown once: rotate the key for another";
 
 /// Creates a key.
-pub(super) async fn create(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn create(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     request.condition.for_create()?;
     let terms = request.read(&service, new_key).await?;
     let made = service.create_key(request.caller, terms).await?;
-    let location = format!("{KEYS}/{}", made.key.id);
+    let location = format!("{KEYS}{}", made.key.id);
     Ok(made_reply(Reply::created("access key created", &made_json(&made), &location), &made))
 }
 
 /// Lists the keys that the caller may manage.
-pub(super) async fn list(
-    State(service): State<Service>,
-    Extension(principal): Extension<Principal>,
-    request: ReadRequest,
-) -> Result<Reply, Problem> {
+pub(super) async fn list(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
     let query = KeyQuery::parse(&request.params.0, service.limits());
     let (consistency, query) = request.params.with_consistency(query)?;
     let page = query.page.clone();
-    let (found, revision) = service.access_keys(&principal, query, consistency).await?;
+    let (found, revision) = service.access_keys(&request.principal, query, consistency).await?;
     let size = |_: &Arc<AccessKey>| 0;
     let render = |object: Object, key: &Arc<AccessKey>| shown(object, key);
     let reservation = service.reservation(Share::Callers);
@@ -64,14 +53,10 @@ pub(super) async fn list(
 }
 
 /// Gets a key.
-pub(super) async fn get(
-    State(service): State<Service>,
-    Extension(principal): Extension<Principal>,
-    Name(id): Name,
-    request: ReadRequest,
-) -> Result<Reply, Problem> {
+pub(super) async fn get(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
     let (consistency, ()) = request.params.with_consistency(Ok(()))?;
-    let (key, revision) = service.access_key(&principal, &key_id(&id)?, consistency).await?;
+    let (key, revision) =
+        service.access_key(&request.principal, &key_id(&request.name())?, consistency).await?;
     let reply = if request.has(key.revision) {
         Reply::not_modified()
     } else {
@@ -81,50 +66,37 @@ pub(super) async fn get(
 }
 
 /// Changes a key.
-pub(super) async fn change(
-    State(service): State<Service>,
-    Name(id): Name,
-    request: WriteRequest,
-) -> Result<Reply, Problem> {
+pub(super) async fn change(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let expect = request.condition.for_change()?;
     let patch = request.read(&service, changed_key).await?;
-    let (key, written) = service.change_key(request.caller, key_id(&id)?, patch, expect).await?;
+    let id = key_id(&request.name)?;
+    let (key, written) = service.change_key(request.caller, id, patch, expect).await?;
     Ok(Reply::ok("access key changed", &record(&key).finish()).for_write(&written).no_store())
 }
 
 /// Revokes a key.
-pub(super) async fn revoke(
-    State(service): State<Service>,
-    Name(id): Name,
-    request: WriteRequest,
-) -> Result<Reply, Problem> {
+pub(super) async fn revoke(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let expect = request.condition.for_change()?;
-    let id = key_id(&id)?;
+    let id = key_id(&request.name)?;
     let data = Object::new().unescaped("key_id", id.as_str()).finish();
     let written = service.revoke_key(request.caller, id, expect).await?;
     Ok(Reply::ok("access key revoked", &data).for_write_without_record(&written).no_store())
 }
 
 /// Gives a key another text.
-pub(super) async fn rotate(
-    State(service): State<Service>,
-    Name(id): Name,
-    request: WriteRequest,
-) -> Result<Reply, Problem> {
+pub(super) async fn rotate(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let expect = request.condition.for_change()?;
     let grace_us = request.read(&service, grace).await?;
-    let made = service.rotate_key(request.caller, key_id(&id)?, grace_us, expect).await?;
+    let id = key_id(&request.name)?;
+    let made = service.rotate_key(request.caller, id, grace_us, expect).await?;
     Ok(made_reply(Reply::ok("access key rotated", &made_json(&made)), &made))
 }
 
 /// Disables the root key. The body is ignored.
-pub(super) async fn disable_root(
-    State(service): State<Service>,
-    request: WriteRequest,
-) -> Result<Reply, Problem> {
+pub(super) async fn disable_root(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let written = service.disable_root(request.caller).await?;
     let data = json!({ "root": "disabled" }).to_string();
@@ -132,13 +104,11 @@ pub(super) async fn disable_root(
 }
 
 /// Says who the caller is.
-pub(super) async fn whoami(
-    State(service): State<Service>,
-    Extension(principal): Extension<Principal>,
-) -> Reply {
+pub(super) async fn whoami(service: Service, request: ReadRequest) -> Reply {
+    let principal = &request.principal;
     let data = match &principal.key {
         Some(key) => {
-            let left = left_json(&service.quota_left(&principal));
+            let left = left_json(&service.quota_left(principal));
             record(key).raw("root", "false").value("quota_left", &left).finish()
         }
         None => Object::new()

@@ -2,8 +2,6 @@
 //!
 //! **Invariant:** a list has records of definitions that its caller may read and that it names, and counts no others.
 
-use axum::extract::State;
-
 use super::{
     configs,
     cursor::{self, PastRevision},
@@ -21,11 +19,8 @@ use concord_model::{
 use concord_service::{Service, memory_budget::Reservation, read::list::ListScope};
 use concord_state::query::{AcrossRecord, QueryResult};
 
-/// The route.
-pub(super) const PATH: &str = "/api/v1/config";
-
 /// Lists the configs of the definitions that `definition` names.
-pub(super) async fn list(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
+pub(super) async fn list(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
     // No one definition could decide what the name of a parameter means.
     let is_filter = |_: &str| false;
     let params = without_shape(&request.params, is_filter);

@@ -2,10 +2,10 @@
 //!
 //! **Invariant:** lines are sent as they stand in the log, so that whoever receives them can check their chain.
 
-use axum::extract::State;
 use form_urlencoded::Serializer;
 
 use super::{
+    endpoints::AUDIT,
     extract::{Params, QueryErrors, ReadRequest, query_violation},
     json::Object,
     reply::{Problem, Reply},
@@ -16,13 +16,11 @@ use concord_service::{
     audit::{AuditPage, AuditQuery},
 };
 
-pub(super) const PATH: &str = "/api/v1/audit";
-
 /// Lines of a page where the caller sets no `limit`.
 const LIMIT_DEFAULT: u64 = 100;
 
 /// Shows a page.
-pub(super) async fn show(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
+pub(super) async fn show(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
     // Before anything is said about the request.
     request.principal.authorize(Verb::Audit, None)?;
     let query = query(&request.params, service.limits().page_limit)?;
@@ -76,5 +74,5 @@ fn link(params: &Params, name: &str, next: u64) -> String {
     let others = params.0.iter().filter(|(other, _)| other != "after" && other != "before");
     let mut query = Serializer::new(String::new());
     query.extend_pairs(others).append_pair(name, &next.to_string());
-    format!("{PATH}?{}", query.finish())
+    format!("{AUDIT}?{}", query.finish())
 }

@@ -9,7 +9,6 @@
 
 mod operation;
 
-use axum::extract::State;
 use serde_json::Value;
 
 use super::{
@@ -138,7 +137,7 @@ impl Outlined {
 }
 
 /// Applies all operations, or none.
-pub(super) async fn run(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn run(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     if request.condition != Condition::Unconditional {
         let msg = "the conditions of a batch are members of its operations";
         return Err(Problem::violation(Violation::at(vec!["header".into()], msg)));

@@ -4,16 +4,11 @@
 
 use std::future::{Ready, ready};
 
-use axum::{
-    extract::State,
-    response::{IntoResponse as _, Response},
-};
-use http::{HeaderValue, Method, header};
 use serde_json::{Value, json};
 
 use super::{
     body,
-    extract::{Name, ReadRequest, WriteRequest},
+    extract::{ReadRequest, WriteRequest},
     reply::{Problem, Reply},
 };
 use concord_model::error::Violation;
@@ -21,7 +16,7 @@ use concord_net::NodeId;
 use concord_service::{Alarm, Change, Changed, ClusterView, MemberView, Service};
 
 /// Shows the cluster as this node knows it; asks no other node.
-pub(super) fn show(State(service): State<Service>, request: ReadRequest) -> Ready<Result<Reply, Problem>> {
+pub(super) fn show(service: Service, request: ReadRequest) -> Ready<Result<Reply, Problem>> {
     let shown = service.cluster(&request.principal);
     ready(
         shown
@@ -31,7 +26,7 @@ pub(super) fn show(State(service): State<Service>, request: ReadRequest) -> Read
 }
 
 /// Forms the cluster.
-pub(super) async fn init(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn init(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let members = request.read(&service, body::members).await?;
     let view = service.init(&request.caller.principal, members).await?;
@@ -39,68 +34,45 @@ pub(super) async fn init(State(service): State<Service>, request: WriteRequest) 
 }
 
 /// Adds a learner.
-pub(super) async fn add(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn add(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let change = Change::Add(request.read(&service, body::member).await?);
     Ok(change_reply("member added", &service.change(&request.caller.principal, change).await?))
 }
 
 /// Makes a learner a voter. The body is ignored.
-pub(super) async fn promote(
-    State(service): State<Service>,
-    Name(id): Name,
-    request: WriteRequest,
-) -> Result<Reply, Problem> {
-    let principal = request.refuse_dry_run()?.caller.principal;
-    let change = Change::Promote(node_id(&id)?);
-    Ok(change_reply("member promoted", &service.change(&principal, change).await?))
+pub(super) async fn promote(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+    let request = request.refuse_dry_run()?;
+    let change = Change::Promote(node_id(&request.name)?);
+    Ok(change_reply("member promoted", &service.change(&request.caller.principal, change).await?))
 }
 
 /// Removes a member.
-pub(super) async fn remove(
-    State(service): State<Service>,
-    Name(id): Name,
-    request: WriteRequest,
-) -> Result<Reply, Problem> {
-    let principal = request.refuse_dry_run()?.caller.principal;
-    let change = Change::Remove(node_id(&id)?);
-    Ok(change_reply("member removed", &service.change(&principal, change).await?))
+pub(super) async fn remove(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+    let request = request.refuse_dry_run()?;
+    let change = Change::Remove(node_id(&request.name)?);
+    Ok(change_reply("member removed", &service.change(&request.caller.principal, change).await?))
 }
 
 /// Replaces a member with a new one.
-pub(super) async fn replace(
-    State(service): State<Service>,
-    Name(id): Name,
-    request: WriteRequest,
-) -> Result<Reply, Problem> {
+pub(super) async fn replace(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let new = request.read(&service, body::member).await?;
-    let change = Change::Replace { old: node_id(&id)?, new };
+    let change = Change::Replace { old: node_id(&request.name)?, new };
     Ok(change_reply("member replaced", &service.change(&request.caller.principal, change).await?))
 }
 
 /// Transfers leadership.
-pub(super) async fn transfer_leadership(
-    State(service): State<Service>,
-    request: WriteRequest,
-) -> Result<Reply, Problem> {
+pub(super) async fn transfer_leadership(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let change = Change::Lead(request.read(&service, body::member_id).await?);
     Ok(change_reply("leadership moved", &service.change(&request.caller.principal, change).await?))
 }
 
-/// Streams a backup of the whole cluster. `HEAD` is refused: its answer would cost a whole backup.
-pub(super) async fn backup(
-    State(service): State<Service>,
-    method: Method,
-    request: ReadRequest,
-) -> Result<Response, Problem> {
-    if method == Method::HEAD {
-        let allow = [(header::ALLOW, HeaderValue::from_static("GET"))];
-        return Ok((allow, Problem::MethodNotAllowed.into_response()).into_response());
-    }
+/// Streams a backup of the whole cluster.
+pub(super) async fn backup(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
     let (consistency, ()) = request.params.with_consistency(Ok(()))?;
-    Ok(Reply::backup(service.backup(&request.principal, consistency).await?).into_response())
+    Ok(Reply::backup(service.backup(&request.principal, consistency).await?))
 }
 
 /// The id of a member in a path.

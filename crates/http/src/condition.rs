@@ -10,7 +10,11 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
-use super::{extract::Keys, reply::Problem};
+use super::{
+    endpoints::{CONFIGS, Matched},
+    extract::Keys,
+    reply::Problem,
+};
 use concord_model::{
     access_key::Verb,
     command::Expect,
@@ -75,11 +79,10 @@ impl Stated {
         self,
         service: &Service,
         principal: &Principal,
-        (path, keys): (&str, &Keys),
+        (matched, keys): (&Matched, &Keys),
     ) -> Result<Condition, Problem> {
-        let is_of_definition = path.starts_with(super::DEFINITIONS) && !keys.definition.is_empty();
-        let is_collection = keys.config.is_empty() && path.split('/').nth(5) == Some("config");
-        if !is_of_definition || is_collection {
+        let is_collection = matched.endpoint.is_some_and(|endpoint| endpoint.path == CONFIGS);
+        if keys.definition.is_empty() || is_collection {
             let name = if self.none_matching.is_some() { header::IF_NONE_MATCH } else { header::IF_MATCH };
             return Err(header_problem(&name, "this request takes one entity tag of `if-match`, or `*`"));
         }

@@ -5,13 +5,12 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
-
 use super::{
     body::{self, NewConfig},
     condition::Condition,
     cursor::{self, PastRevision},
     definitions::{self, find},
+    endpoints::DEFINITIONS,
     extract::{ReadRequest, WriteRequest, both, check_key},
     json::Object,
     reply::{Problem, Reply},
@@ -35,7 +34,7 @@ use concord_state::query::QueryResult;
 pub(super) const KEY: &str = "config_key";
 
 /// Creates a config.
-pub(super) async fn create(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn create(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     request.condition.for_create()?;
     let NewConfig { key, data } = request.read(&service, NewConfig::from_json).await?;
     let definition = request.keys.definition;
@@ -51,7 +50,7 @@ pub(super) async fn create(State(service): State<Service>, request: WriteRequest
 const LIST_TRIES: usize = 4;
 
 /// Lists the configs of a definition.
-pub(super) async fn list(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
+pub(super) async fn list(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
     // What this node has applied before may lack the newest indexes. The list does not, nor does what is applied then.
     let mut filters = filters_named(&service, &request);
     for _ in 1..LIST_TRIES {
@@ -100,11 +99,7 @@ pub(super) fn page(
 }
 
 /// Gets a config, as it is or as of a revision.
-pub(super) async fn get(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
-    get_one(&service, &request).await
-}
-
-pub(super) async fn get_one(service: &Service, request: &ReadRequest) -> Result<Reply, Problem> {
+pub(super) async fn get(service: &Service, request: &ReadRequest) -> Result<Reply, Problem> {
     let asked = both(request.params.numbers(["revision"]), Shape::of(&request.params, |_| false));
     let (consistency, ([revision], shape)) = request.params.with_consistency(asked)?;
     let definition = request.definition();
@@ -169,7 +164,7 @@ fn found(request: &ReadRequest, config: &Config, has_revision: bool) -> Reply {
 }
 
 /// Replaces the data of a config; with `If-None-Match: *` creates it, and with `upsert=true` does one or the other.
-pub(super) async fn put(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn put(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     let data = request.read(&service, body::new_data).await?;
     let (definition, key) = (request.keys.definition, request.keys.config);
     let may_create = request.params.flag("upsert")? && request.condition == Condition::Unconditional;
@@ -204,7 +199,7 @@ pub(super) fn computed_reply(written: &Written) -> Reply {
 }
 
 /// Deletes a config.
-pub(super) async fn delete(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn delete(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     let expect = request.condition.for_change()?;
     let (definition, key) = (request.keys.definition, request.keys.config);
     let data = Object::new().value(definitions::KEY, &definition).value(KEY, &key).finish();
@@ -214,7 +209,7 @@ pub(super) async fn delete(State(service): State<Service>, request: WriteRequest
 
 /// The path of a config.
 pub(super) fn location(definition: &str, key: &str) -> String {
-    format!("{}/{definition}/config/{key}", super::DEFINITIONS)
+    format!("{DEFINITIONS}{definition}/config/{key}")
 }
 
 /// The members of a config as it is shown.

@@ -6,19 +6,14 @@
 //! **Invariants:** nothing here reveals any of the data, and no state is read. The policy of the page keeps the browser
 //! from every other host, from scripts and styles that are not files of the console, and from being framed.
 
-use std::future::{Ready, ready};
-
-use axum::extract::{Path, rejection::PathRejection};
 use bytes::Bytes;
 use http::{HeaderMap, header};
 
 use super::{
-    extract::Name,
+    Api,
+    endpoints::{OpenCall, UI},
     reply::{Problem, Reply},
 };
-
-/// The path of the page; its files are below it.
-pub(super) const PAGE: &str = "/ui";
 
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \
                       base-uri 'self'; form-action 'none'; frame-ancestors 'none'";
@@ -26,7 +21,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
 /// A file of the console.
 #[derive(Debug)]
 struct Asset {
-    /// Its path below [`PAGE`].
+    /// Its path below [`UI`].
     name: &'static str,
     /// Its `ETag`.
     version: &'static str,
@@ -38,35 +33,20 @@ struct Asset {
 /// By name.
 static ASSETS: &[Asset] = include!(concat!(env!("OUT_DIR"), "/console.rs"));
 
-/// Whether a path needs no key.
-pub(super) fn is_public(path: &str) -> bool {
-    path.strip_prefix(PAGE).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
-/// The answer at `/ui`: sends the browser to `/ui/`, so that what the page names is found below it.
-pub(super) fn to_page(headers: HeaderMap) -> Ready<Result<Reply, Problem>> {
-    ready(find("moved.html").map(|asset| answer(asset, &headers)))
-}
-
-/// The page at `/ui/`.
-pub(super) fn page(headers: HeaderMap) -> Ready<Result<Reply, Problem>> {
-    ready(find("index.html").map(|asset| answer(asset, &headers)))
+/// The page at `/ui/`; at `/ui` what sends the browser there, so that what the page names is found below it.
+pub(super) fn page(_: &Api, call: &OpenCall) -> Result<Reply, Problem> {
+    let name = if call.parts.uri.path() == UI { "moved.html" } else { "index.html" };
+    find(name).map(|asset| answer(asset, &call.parts.headers))
 }
 
 /// A file of the page.
-pub(super) fn file(Name(name): Name, headers: HeaderMap) -> Ready<Result<Reply, Problem>> {
-    ready(find(&name).map(|asset| answer(asset, &headers)))
+pub(super) fn file(_: &Api, call: &OpenCall) -> Result<Reply, Problem> {
+    find(&call.name()).map(|asset| answer(asset, &call.parts.headers))
 }
 
 /// A file in a folder of the page.
-pub(super) fn file_in_folder(
-    path: Result<Path<(String, String)>, PathRejection>,
-    headers: HeaderMap,
-) -> Ready<Result<Reply, Problem>> {
-    // What is no text names no file.
-    let found = path.map_err(|_| Problem::UnknownPath);
-    let found = found.and_then(|Path((folder, name))| find(&format!("{folder}/{name}")));
-    ready(found.map(|asset| answer(asset, &headers)))
+pub(super) fn file_in_folder(_: &Api, call: &OpenCall) -> Result<Reply, Problem> {
+    find(&call.names().join("/")).map(|asset| answer(asset, &call.parts.headers))
 }
 
 fn find(name: &str) -> Result<&'static Asset, Problem> {

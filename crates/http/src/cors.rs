@@ -12,10 +12,10 @@
 use axum::{body::Body, response::Response};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 
+use super::endpoints::DOCUMENT;
+
 /// The paths that other origins may use.
 const API: &str = "/api/";
-/// Those of the document, which needs no key.
-const DOCUMENT: &str = super::docs::DOCUMENT;
 
 /// What a page may send.
 const REQUEST_HEADERS: HeaderValue = HeaderValue::from_static(

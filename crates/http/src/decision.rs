@@ -25,117 +25,29 @@ use http::{HeaderValue, Method, StatusCode, Uri};
 use percent_encoding::percent_decode_str;
 
 use super::{
-    CONFIG, CONFIG_HISTORY, CONFIGS, DEFINITION, DEFINITION_HISTORY, DEFINITIONS, INDEXES, ROLLBACK, SCHEMA,
-    UNIQUE, access_keys, across, audit,
-    extract::Params,
-    metrics,
+    across,
+    endpoints::{Audited, Endpoint, Matched},
+    extract::{Asked, Params},
     reply::{Problem, STATE_REVISION, WrittenAt},
 };
-use concord_model::{
-    access_key::{Pattern, Verb},
-    record::Revision,
-};
+use concord_model::{access_key::Pattern, record::Revision};
 use concord_service::{
     CallerAddress, Principal, Refusal, Service,
     audit::{Decision, Targets, What},
 };
 
-/// The route of watches.
-pub(super) const WATCH: &str = "/api/v1/watch";
-/// The route of long polls.
-pub(super) const CHANGES: &str = "/api/v1/changes";
-
-/// What the audit log knows of a route.
-#[derive(Debug)]
-struct Route {
-    path: &'static str,
-    /// The right that a `GET` needs.
-    read: Verb,
-    /// The right that any other method needs.
-    write: Verb,
-    /// Whether a `GET` is recorded whatever the settings say.
-    is_always: bool,
-}
-
-const fn route(path: &'static str, read: Verb, write: Verb) -> Route {
-    Route { path, read, write, is_always: false }
-}
-
-/// All routes that need a key.
-static ROUTES: [Route; 30] = [
-    route(DEFINITIONS, Verb::Read, Verb::Define),
-    route(DEFINITION, Verb::Read, Verb::Define),
-    route(SCHEMA, Verb::Read, Verb::Define),
-    route(UNIQUE, Verb::Read, Verb::Define),
-    route(INDEXES, Verb::Read, Verb::Define),
-    route(CONFIGS, Verb::Read, Verb::Write),
-    route(CONFIG, Verb::Read, Verb::Write),
-    route(CONFIG_HISTORY, Verb::Read, Verb::Write),
-    route(DEFINITION_HISTORY, Verb::Read, Verb::Write),
-    route(ROLLBACK, Verb::Read, Verb::Write),
-    route(across::PATH, Verb::Read, Verb::Read),
-    route("/api/v1/batch", Verb::Read, Verb::Write),
-    route(super::read::PATH, Verb::Read, Verb::Read),
-    route(WATCH, Verb::Read, Verb::Read),
-    route(CHANGES, Verb::Read, Verb::Read),
-    route(access_keys::KEYS, Verb::Keys, Verb::Keys),
-    route(access_keys::DISABLE_ROOT, Verb::Keys, Verb::Keys),
-    route(access_keys::KEY, Verb::Keys, Verb::Keys),
-    route(access_keys::ROTATE, Verb::Keys, Verb::Keys),
-    route(access_keys::WHOAMI, Verb::Read, Verb::Read),
-    Route { path: audit::PATH, read: Verb::Audit, write: Verb::Audit, is_always: true },
-    route(metrics::PATH, Verb::Cluster, Verb::Cluster),
-    route("/api/v1/cluster", Verb::Cluster, Verb::Cluster),
-    route("/api/v1/cluster/init", Verb::Cluster, Verb::Cluster),
-    Route { path: "/api/v1/cluster/backup", read: Verb::Backup, write: Verb::Backup, is_always: true },
-    route("/api/v1/cluster/leader", Verb::Cluster, Verb::Cluster),
-    route("/api/v1/cluster/members", Verb::Cluster, Verb::Cluster),
-    route("/api/v1/cluster/members/{id}", Verb::Cluster, Verb::Cluster),
-    route("/api/v1/cluster/members/{id}/promote", Verb::Cluster, Verb::Cluster),
-    route("/api/v1/cluster/members/{id}/replace", Verb::Cluster, Verb::Cluster),
-];
-
-/// The place of [`CONFIG`] among them.
-const OF_CONFIG: usize = 6;
-
-fn is_parameter(segment: &str) -> bool {
-    segment.starts_with('{')
-}
-
-/// The route of a path, with or without a slash at its end.
-fn find(path: &str) -> Option<&'static Route> {
-    // That of most requests: the way through the table takes longer than finding the config.
-    if super::is_config(path) {
-        return Some(&ROUTES[OF_CONFIG]);
-    }
-    let path = path.strip_suffix('/').unwrap_or(path);
-    ROUTES.iter().find(|route| {
-        let (mut template, mut given) = (route.path.split('/'), path.split('/'));
-        loop {
-            match (template.next(), given.next()) {
-                (None, None) => return true,
-                (Some(one), Some(other)) if one == other || (is_parameter(one) && !other.is_empty()) => {}
-                _ => return false,
-            }
-        }
-    })
-}
-
 /// What the path and the query of a request name.
-fn what(route: &Route, uri: &Uri) -> What {
+fn what(matched: &Matched, uri: &Uri, params: &Params) -> What {
     let mut what = What::default();
-    for (name, given) in
-        route.path.split('/').zip(uri.path().split('/')).filter(|(name, _)| is_parameter(name))
-    {
+    for (name, given) in matched.parameters(uri) {
         let text = percent_decode_str(given).decode_utf8_lossy();
         match name {
-            "{definition}" => what.add_definition(&text),
-            "{config}" => what.set_config(&text),
+            "definition" => what.add_definition(&text),
+            "config" => what.set_config(&text),
             _ => what.set_id(&text),
         }
     }
-    if [WATCH, CHANGES, across::PATH].contains(&route.path) {
-        let params = Params::from_uri(uri);
+    if let Some(Audited::Listed | Audited::Watched) = matched.endpoint.map(|endpoint| endpoint.audited) {
         for (_, definition) in params.0.iter().filter(|(name, _)| name == "definition") {
             what.add_definition(definition);
         }
@@ -144,28 +56,9 @@ fn what(route: &Route, uri: &Uri) -> What {
 }
 
 /// The method as the log names it: what a caller makes up is not repeated.
-pub(super) fn method_name(method: &Method) -> &'static str {
+fn method_name(method: &Method) -> &'static str {
     const KNOWN: [&str; 8] = ["GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS", "TRACE"];
     KNOWN.into_iter().find(|known| method.as_str() == *known).unwrap_or("other")
-}
-
-/// Whether a write asks for its answer alone. What is no value of the parameter is refused.
-fn is_dry_run(uri: &Uri) -> bool {
-    uri.query().is_some() && Params::from_uri(uri).dry_run().unwrap_or(false)
-}
-
-fn is_get(method: &Method) -> bool {
-    method == Method::GET || method == Method::HEAD
-}
-
-/// Whether a request may change something: the verb of its route says so where its method does not.
-pub(super) fn is_write(request: &Request) -> bool {
-    !is_get(request.method()) && find(request.uri().path()).is_none_or(|route| route.write != Verb::Read)
-}
-
-/// The route of a path, as the router has it.
-pub(super) fn route_of(path: &str) -> Option<&'static str> {
-    find(path).map(|route| route.path)
 }
 
 /// A request that may get a line.
@@ -177,7 +70,8 @@ pub(super) struct Pending {
     method: Method,
     principal: Principal,
     before: Revision,
-    route: Option<&'static Route>,
+    matched: Matched,
+    dry_run: bool,
     kind: Kind,
     /// Whether its line was made.
     is_done: bool,
@@ -202,73 +96,71 @@ pub(super) struct PartlyDenied;
 /// Begins to observe a request whose credential is good. `None` when no line can come of it.
 pub(super) fn begin(
     service: &Service,
-    request: &Request,
+    asked: &Asked,
     id: &HeaderValue,
     principal: &Principal,
 ) -> Option<Pending> {
-    let (audit, method) = (service.audit(), request.method());
+    let (audit, matched, uri) = (service.audit(), &asked.matched, asked.uri());
     if !audit.is_on() {
         return None;
     }
-    let is_read = is_get(method);
-    // The root key is denied nothing, and this is the route of most requests.
-    if is_read && principal.key.is_none() && !audit.has_reads() && super::is_config(request.uri().path()) {
-        return None;
-    }
-    let route = find(request.uri().path());
-    let kind = if route.is_some_and(|route| route.path == super::read::PATH) && !is_read {
+    let is_of_body = matched.endpoint.is_some_and(|endpoint| endpoint.audited == Audited::Body);
+    let kind = if is_of_body {
         Kind::ReadOf(Targets::default())
-    } else if !is_read && route.is_none_or(|route| route.write != Verb::Read) {
+    } else if asked.is_write() {
         let targets = Targets::default();
-        if let Some(route) = route {
-            *targets.lock().unwrap_or_else(PoisonError::into_inner) = what(route, request.uri());
-        }
+        *targets.lock().unwrap_or_else(PoisonError::into_inner) = what(matched, uri, &asked.params);
         Kind::Write(targets)
-    } else if route.is_some_and(|route| is_recorded_read(service, route, request.uri())) {
+    } else if is_recorded_read(service, asked) {
         Kind::Read
     } else if principal.key.is_some() {
         Kind::OnDenial
     } else {
+        // The root key is denied nothing.
         return None;
     };
     Some(Pending {
         service: service.clone(),
         id: id.clone(),
-        uri: request.uri().clone(),
-        method: method.clone(),
+        uri: uri.clone(),
+        method: asked.request.method().clone(),
+        // What is no value of the parameter is refused.
+        dry_run: asked.params.dry_run().unwrap_or(false),
         principal: principal.clone(),
         before: service.revision(),
-        route,
+        matched: *matched,
         kind,
         is_done: false,
     })
 }
 
-fn is_recorded_read(service: &Service, route: &Route, uri: &Uri) -> bool {
-    let audit = service.audit();
-    if route.is_always {
+/// Whether the settings, or its endpoint, have a read recorded.
+fn is_recorded_read(service: &Service, asked: &Asked) -> bool {
+    let (audit, Some(endpoint)) = (service.audit(), asked.matched.endpoint) else { return false };
+    if endpoint.audited == Audited::Always {
         return true;
     }
     if !audit.has_reads() {
         return false;
     }
-    if route.path == across::PATH {
+    match endpoint.audited {
         // Which definitions have records on the page is not known yet: those that it may be of.
-        return across::named(&Params::from_uri(uri)).iter().any(|one| audit.records_reads_within(one));
+        Audited::Listed => across::named(&asked.params).iter().any(|one| audit.records_reads_within(one)),
+        Audited::Watched => {
+            let mut named = asked.params.0.iter().filter(|(name, _)| name == "definition").peekable();
+            // One that names nothing is of everything that its caller may read.
+            named.peek().is_none()
+                || named.any(|(_, text)| match Pattern::parse(text) {
+                    Ok(pattern) => audit.records_reads_within(&pattern),
+                    // It is refused.
+                    Err(_) => audit.records_reads_of(None),
+                })
+        }
+        Audited::Path | Audited::Always | Audited::Body => {
+            let what = what(&asked.matched, asked.uri(), &asked.params);
+            audit.records_reads_of(None) || what.definitions().any(|one| audit.records_reads_of(Some(one)))
+        }
     }
-    if [WATCH, CHANGES].contains(&route.path) {
-        let params = Params::from_uri(uri);
-        let mut named = params.0.iter().filter(|(name, _)| name == "definition").peekable();
-        // One that names nothing is of everything that its caller may read.
-        return named.peek().is_none()
-            || named.any(|(_, text)| match Pattern::parse(text) {
-                Ok(pattern) => audit.records_reads_within(&pattern),
-                // It is refused.
-                Err(_) => audit.records_reads_of(None),
-            });
-    }
-    let what = what(route, uri);
-    audit.records_reads_of(None) || what.definitions().any(|one| audit.records_reads_of(Some(one)))
 }
 
 impl Pending {
@@ -329,7 +221,6 @@ impl Pending {
     }
 
     fn decision(&self, response: Option<&Response>) -> Decision {
-        let is_read = is_get(&self.method) || matches!(self.kind, Kind::ReadOf(_));
         let after = response.and_then(|response| {
             let written = response.extensions().get::<WrittenAt>().map(|WrittenAt(revision)| *revision);
             written.or_else(|| response.headers().get(STATE_REVISION)?.to_str().ok()?.parse().ok())
@@ -338,18 +229,18 @@ impl Pending {
             Kind::Write(targets) | Kind::ReadOf(targets) => {
                 targets.lock().unwrap_or_else(PoisonError::into_inner).clone()
             }
-            Kind::Read | Kind::OnDenial => self.route.map(|route| what(route, &self.uri)).unwrap_or_default(),
+            Kind::Read | Kind::OnDenial => what(&self.matched, &self.uri, &Params::from_uri(&self.uri)),
         };
         let is_write = matches!(self.kind, Kind::Write(_));
         Decision {
             key: Some(self.principal.id.as_str().to_owned()),
             what: named,
-            dry_run: is_write && is_dry_run(&self.uri),
+            dry_run: is_write && self.dry_run,
             before: self.before,
             after: after.or(response.map(|_| self.service.revision())),
             status: response.map(|response| response.status().as_u16()),
             outcome: response.map_or("unknown", outcome_of),
-            ..decision(&self.service, &self.method, self.route.map(|route| (route, is_read)), &self.id)
+            ..decision(&self.service, &self.method, &self.matched, &self.id)
         }
     }
 }
@@ -366,19 +257,17 @@ impl Drop for Pending {
 /// Counts a request that was refused for its credential.
 pub(super) fn note_failed_credential(
     service: &Service,
-    request: &Request,
+    (request, matched): (&Request, &Matched),
     id: &HeaderValue,
     status: StatusCode,
 ) {
     if !service.audit().is_on() {
         return;
     }
-    let is_read = is_get(request.method());
-    let route = find(request.uri().path()).map(|route| (route, is_read));
     let decision = Decision {
         status: Some(status.as_u16()),
         outcome: outcome(status),
-        ..decision(service, request.method(), route, id)
+        ..decision(service, request.method(), matched, id)
     };
     service.audit().record_failed_credential(decision.address, decision);
 }
@@ -411,20 +300,15 @@ fn outcome(status: StatusCode) -> &'static str {
 }
 
 /// What the lines of all requests have.
-fn decision(
-    service: &Service,
-    method: &Method,
-    route: Option<(&'static Route, bool)>,
-    id: &HeaderValue,
-) -> Decision {
+fn decision(service: &Service, method: &Method, matched: &Matched, id: &HeaderValue) -> Decision {
     Decision {
         at: service.audit().now(),
         request_id: id.to_str().unwrap_or_default().to_owned(),
         key: None,
         address: CallerAddress::current(),
-        verb: route.map(|(route, is_read)| if is_read { route.read } else { route.write }),
+        verb: matched.endpoint.map(Endpoint::verb),
         method: method_name(method),
-        route: route.map(|(route, _)| route.path),
+        route: matched.template(),
         what: What::default(),
         dry_run: false,
         status: None,

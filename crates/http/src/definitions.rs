@@ -5,11 +5,10 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
-
 use super::{
     body::{NewDefinition, NewIndexes},
     cursor::{self, PastRevision},
+    endpoints::DEFINITIONS,
     extract::{Params, ReadRequest, WriteRequest, both, check_key, query_violation},
     json::Object,
     reply::{Problem, Reply},
@@ -28,7 +27,7 @@ use concord_state::{Collection, query::QueryResult};
 pub(super) const KEY: &str = "config_definition_key";
 
 /// Creates a definition.
-pub(super) async fn create(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn create(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     request.condition.for_create()?;
     let NewDefinition { key, indexes, schema, format_assertion } =
         request.read(&service, NewDefinition::from_json).await?;
@@ -43,7 +42,7 @@ pub(super) async fn create(State(service): State<Service>, request: WriteRequest
 }
 
 /// Lists definitions.
-pub(super) async fn list(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
+pub(super) async fn list(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
     let query = query::definitions(&request.params.0, service.limits());
     let past = PastRevision::of(&request.params, false);
     let (consistency, (past, (query, shape))) =
@@ -76,7 +75,7 @@ pub(super) fn page(
 }
 
 /// Gets a definition.
-pub(super) async fn get(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
+pub(super) async fn get(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
     let (consistency, shape) = request.params.with_consistency(shape(&request.params))?;
     check_key(&request.definition(), KEY)?;
     let key = request.definition();
@@ -94,10 +93,7 @@ pub(super) async fn get(State(service): State<Service>, request: ReadRequest) ->
 }
 
 /// Replaces the indexed paths of a definition.
-pub(super) async fn set_indexes(
-    State(service): State<Service>,
-    request: WriteRequest,
-) -> Result<Reply, Problem> {
+pub(super) async fn set_indexes(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     let expect = request.condition.for_change()?;
     let NewIndexes { indexes, has_schema } = request.read(&service, NewIndexes::from_json).await?;
     let data = Object::new().value("indexes", &indexes).finish();
@@ -122,7 +118,7 @@ pub(super) async fn set_indexes(
 }
 
 /// Deletes a definition.
-pub(super) async fn delete(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn delete(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     let expect = request.condition.for_change()?;
     let restrict = request.params.restrict()?;
     let data = identity(&request.keys.definition).finish();
@@ -138,7 +134,7 @@ pub(super) fn find<'a>(view: &'a DefinitionView<'_>) -> Result<&'a Collection, P
 
 /// The path of a definition.
 pub(super) fn location(key: &str) -> String {
-    format!("{}/{key}", super::DEFINITIONS)
+    format!("{DEFINITIONS}{key}")
 }
 
 /// An object that begins with the definition's key.

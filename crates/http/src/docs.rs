@@ -7,63 +7,52 @@
 
 use std::{
     borrow::Cow,
-    future::{Ready, ready},
     sync::{Arc, LazyLock},
 };
 
-use axum::routing::{MethodRouter, get};
 use bytes::Bytes;
 use utoipa_swagger_ui::{Config, serve};
 
 use super::{
-    extract::Name,
+    Api,
+    endpoints::{DOCS, DOCUMENT, OpenCall},
     openapi,
     reply::{Problem, Reply},
 };
 use concord_model::limits::Limits;
-use concord_service::{Refusal, Service};
-
-/// The path of the document.
-pub(super) const DOCUMENT: &str = "/openapi.json";
-/// The path of the page; its files are below it.
-pub(super) const PAGE: &str = "/docs";
+use concord_service::Refusal;
 
 static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
     let config = Config::from(DOCUMENT).validator_url("none").try_it_out_enabled(true);
     Arc::new(config.display_request_duration(true).persist_authorization(false))
 });
 
-/// Whether a path needs no key.
-pub(super) fn is_public(path: &str) -> bool {
-    path == DOCUMENT || path.strip_prefix(PAGE).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+/// The text of the document of a node with these limits.
+pub(super) fn document_text(limits: &Limits) -> Bytes {
+    serde_json::to_vec(&openapi::document(limits)).expect("the document has string keys only").into()
 }
 
-/// The document of a node with these limits.
-pub(super) fn document(limits: &Limits) -> MethodRouter<Service> {
-    let text = serde_json::to_vec(&openapi::document(limits)).expect("the document has string keys only");
-    let text = Bytes::from(text);
-    get(move || ready(Reply::asset("application/json", text.clone())))
+/// The document.
+pub(super) fn document(api: &Api, _: &OpenCall) -> Reply {
+    Reply::asset("application/json", api.document.clone())
 }
 
-/// The page at `/docs`, whose files are one level below it.
-pub(super) fn page() -> Ready<Result<Reply, Problem>> {
-    ready(file("index.html").map(|(kind, bytes)| {
-        let page = String::from_utf8_lossy(&bytes).replacen("<head>", "<head><base href=\"docs/\">", 1);
-        Reply::html_page(&kind, page.into())
-    }))
-}
-
-/// The page at `/docs/`.
-pub(super) fn page_with_slash() -> Ready<Result<Reply, Problem>> {
-    ready(file("index.html").map(|(kind, bytes)| Reply::html_page(&kind, bytes)))
+/// The page. Its files are named as they are seen from `/docs/`.
+pub(super) fn page(_: &Api, call: &OpenCall) -> Result<Reply, Problem> {
+    let (kind, bytes) = asset("index.html")?;
+    if call.parts.uri.path() != DOCS {
+        return Ok(Reply::html_page(&kind, bytes));
+    }
+    let page = String::from_utf8_lossy(&bytes).replacen("<head>", "<head><base href=\"docs/\">", 1);
+    Ok(Reply::html_page(&kind, page.into()))
 }
 
 /// A file of the page.
-pub(super) fn asset(Name(name): Name) -> Ready<Result<Reply, Problem>> {
-    ready(file(&name).map(|(kind, bytes)| Reply::asset(&kind, bytes)))
+pub(super) fn file(_: &Api, call: &OpenCall) -> Result<Reply, Problem> {
+    asset(&call.name()).map(|(kind, bytes)| Reply::asset(&kind, bytes))
 }
 
-fn file(name: &str) -> Result<(String, Bytes), Problem> {
+fn asset(name: &str) -> Result<(String, Bytes), Problem> {
     let file = serve(name, Arc::clone(&CONFIG));
     let file = file.map_err(|error| Refusal::Internal(format!("a file of the page: {error}")))?;
     // What the page does not load is empty in the binary that is distributed (scripts/package.sh).
@@ -81,39 +70,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_document_and_the_page_are_public() {
-        for path in ["/openapi.json", "/docs", "/docs/", "/docs/swagger-ui.css", "/docs/absent"] {
-            assert!(is_public(path), "{path}");
-        }
-        for path in ["/openapi.json/", "/docsx", "/doc", "//docs", "/api/v1/docs"] {
-            assert!(!is_public(path), "{path}");
-        }
-    }
-
-    #[test]
     fn a_file_is_sent_from_the_program_and_not_copied() {
         for name in ["swagger-ui-bundle.js", "swagger-ui.css", "index.html"] {
-            let ((_, one), (_, two)) = (file(name).unwrap(), file(name).unwrap());
+            let ((_, one), (_, two)) = (asset(name).unwrap(), asset(name).unwrap());
             assert_eq!(one.as_ptr(), two.as_ptr(), "{name}");
         }
-        let (_, changed) = file("swagger-initializer.js").unwrap();
+        let (_, changed) = asset("swagger-initializer.js").unwrap();
         assert!(changed.len() < 4096, "what is made for each answer is short");
     }
 
     #[test]
     fn the_page_refers_to_its_own_files_and_to_no_other_host() {
-        let (_, page) = file("index.html").unwrap();
+        let (_, page) = asset("index.html").unwrap();
         let page = String::from_utf8(page.to_vec()).unwrap();
         assert!(page.contains("<head>") && !page.contains("//"), "{page}");
         for quoted in page.split('"').filter(|text| text.ends_with(".js") || text.ends_with(".css")) {
-            file(quoted.trim_start_matches("./")).unwrap();
+            asset(quoted.trim_start_matches("./")).unwrap();
         }
         for unused in ["swagger-ui.js\"", "es-bundle"] {
             assert!(!page.contains(unused), "{unused} is left out of the binary that is distributed");
         }
-        let (_, start) = file("swagger-initializer.js").unwrap();
+        let (_, start) = asset("swagger-initializer.js").unwrap();
         let start = String::from_utf8(start.to_vec()).unwrap();
         assert!(start.contains("/openapi.json") && start.contains("\"validatorUrl\": \"none\""), "{start}");
-        assert!(file("../Cargo.toml").is_err() && file("absent.js").is_err());
+        assert!(asset("../Cargo.toml").is_err() && asset("absent.js").is_err());
     }
 }

@@ -5,14 +5,10 @@
 //!
 //! **Invariant:** a parameter or header of this interface that is malformed refuses the request; it is never ignored.
 
-use std::{borrow::Cow, convert::Infallible, time::Duration};
+use std::{borrow::Cow, time::Duration};
 
-use axum::{
-    body::{Body, Bytes},
-    extract::{FromRequest, FromRequestParts, Path, Request},
-};
+use axum::{body::Bytes, extract::Request};
 use http::{HeaderMap, HeaderName, Method, Uri, header, request::Parts};
-use percent_encoding::percent_decode_str;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
@@ -21,6 +17,7 @@ use super::{
     body::{self, Received},
     coding,
     condition::{Condition, Elements, Stated, header_problem, single},
+    endpoints::Matched,
     reply::Problem,
 };
 use concord_model::{
@@ -32,28 +29,40 @@ use concord_model::{
     query::QueryError,
     record::Revision,
 };
-use concord_service::{Caller, Consistency, Level, Principal, Refusal, Service, Share};
+use concord_service::{Caller, Consistency, Level, Principal, Service, Share};
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const CHANGE_REASON: HeaderName = HeaderName::from_static("x-change-reason");
 
-/// Where a path has its keys: `/api/v1/config_definition/{definition}/config/{config}`.
-const DEFINITION_SEGMENT: usize = 4;
-const CONFIG_SEGMENT: usize = 6;
-/// Below this path a `PATCH` is plain JSON, which names what is changed.
-const PLAIN_PATCHES: &str = "/api/v1/api_key/";
-
-/// A segment of a path, decoded; empty where the path has none. Bytes that are not UTF-8 become a replacement character,
-/// which no key contains, so that the check of the key refuses them.
-fn segment(uri: &Uri, position: usize) -> Cow<'_, str> {
-    let text = uri.path().split('/').nth(position).unwrap_or_default();
-    // Most are not encoded, and this is a search for one byte.
-    if text.contains('%') { percent_decode_str(text).decode_utf8_lossy() } else { Cow::Borrowed(text) }
+/// A request that was let in.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) request: Request,
+    pub(super) matched: Matched,
+    pub(super) params: Params,
 }
 
-/// The key of the definition in a path, not validated.
-pub(super) fn definition_of(uri: &Uri) -> Cow<'_, str> {
-    segment(uri, DEFINITION_SEGMENT)
+impl Asked {
+    pub(super) fn new(request: Request, matched: Matched) -> Self {
+        let params = Params::from_uri(request.uri());
+        Self { request, matched, params }
+    }
+
+    pub(super) fn uri(&self) -> &Uri {
+        self.request.uri()
+    }
+
+    /// Whether it may change something.
+    pub(super) fn is_write(&self) -> bool {
+        self.matched.is_write(self.request.method())
+    }
+}
+
+/// A request of who has a good key.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(super) asked: Asked,
+    pub(super) principal: Principal,
 }
 
 /// The keys in the path of a write, not validated; empty where the path has none.
@@ -64,23 +73,8 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    fn from_uri(uri: &Uri) -> Self {
-        let owned = |position| segment(uri, position).into_owned();
-        Self { definition: owned(DEFINITION_SEGMENT), config: owned(CONFIG_SEGMENT) }
-    }
-}
-
-/// The parameter of a path that is no key. Bytes that are not UTF-8 become a replacement character, which no name has, so
-/// that it is answered as any other unknown name.
-#[derive(Debug)]
-pub(super) struct Name(pub(super) String);
-
-impl<S: Send + Sync> FromRequestParts<S> for Name {
-    type Rejection = Infallible;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Infallible> {
-        let named = Path::<String>::from_request_parts(parts, state).await;
-        Ok(Self(named.map_or_else(|_| char::REPLACEMENT_CHARACTER.into(), |Path(name)| name)))
+    fn of(matched: &Matched, uri: &Uri) -> Self {
+        Self { definition: matched.definition(uri).into_owned(), config: matched.config(uri).into_owned() }
     }
 }
 
@@ -261,27 +255,37 @@ pub(super) struct ReadRequest {
     /// The owner of the credential.
     pub(super) principal: Principal,
     pub(super) params: Params,
+    matched: Matched,
     uri: Uri,
     headers: HeaderMap,
 }
 
-impl ReadRequest {
-    pub(super) fn new(principal: Principal, parts: Parts) -> Self {
-        Self { principal, params: Params::from_uri(&parts.uri), uri: parts.uri, headers: parts.headers }
+impl From<Call> for ReadRequest {
+    fn from(call: Call) -> Self {
+        let Call { asked: Asked { request, matched, params }, principal } = call;
+        let (Parts { uri, headers, .. }, _) = request.into_parts();
+        Self { principal, params, matched, uri, headers }
     }
+}
 
+impl ReadRequest {
     pub(super) fn path(&self) -> &str {
         self.uri.path()
     }
 
     /// The key of the definition, not validated.
     pub(super) fn definition(&self) -> Cow<'_, str> {
-        definition_of(&self.uri)
+        self.matched.definition(&self.uri)
     }
 
     /// The key of the config, not validated; empty where the path has none.
     pub(super) fn config(&self) -> Cow<'_, str> {
-        segment(&self.uri, CONFIG_SEGMENT)
+        self.matched.config(&self.uri)
+    }
+
+    /// The parameter of the path that is no key.
+    pub(super) fn name(&self) -> String {
+        self.matched.name(&self.uri)
     }
 
     /// Whether the caller already has this version (`If-None-Match`).
@@ -304,26 +308,12 @@ pub(super) fn names(value: &[u8], revision: Revision) -> bool {
     value.trim_ascii() == b"*" || Elements(value).flatten().any(|(named, _)| named == revision)
 }
 
-impl<S: Sync> FromRequestParts<S> for ReadRequest {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        let principal = take_principal(parts)?;
-        let (params, headers) = (Params::from_uri(&parts.uri), std::mem::take(&mut parts.headers));
-        Ok(Self { principal, params, uri: std::mem::take(&mut parts.uri), headers })
-    }
-}
-
-/// The owner of the credential, as `access` found it.
-fn take_principal(parts: &mut Parts) -> Result<Principal, Problem> {
-    let missing = || Refusal::Internal("a request passed the access layer without a principal".into());
-    Ok(parts.extensions.remove::<Principal>().ok_or_else(missing)?)
-}
-
 /// A write: who sends it, on what condition, with which body.
 #[derive(Debug)]
 pub(super) struct WriteRequest {
     pub(super) keys: Keys,
+    /// The parameter of the path that is no key; empty where it has keys.
+    pub(super) name: String,
     pub(super) params: Params,
     pub(super) condition: Condition,
     pub(super) caller: Caller,
@@ -335,12 +325,9 @@ pub(super) struct WriteRequest {
 
 impl WriteRequest {
     /// Receives the body of a write, and reads its head.
-    pub(super) async fn receive(
-        parts: Parts,
-        body: Body,
-        principal: Principal,
-        service: &Service,
-    ) -> Result<Self, Problem> {
+    pub(super) async fn receive(call: Call, service: &Service) -> Result<Self, Problem> {
+        let Call { asked: Asked { request, matched, params }, principal } = call;
+        let (parts, body) = request.into_parts();
         let limit = service.limits().body_bytes;
         let (begin, mut held) = (Instant::now(), service.reservation(Share::Callers));
         let body = body::receive(&parts.headers, body, limit, &mut held).await?;
@@ -351,7 +338,7 @@ impl WriteRequest {
             Some(coding) => Box::pin(coding::decoded(service, coding, (body, limit), held)).await?,
         };
         let body = if parts.method == Method::DELETE { Bytes::new() } else { body };
-        let is_patch = parts.method == Method::PATCH && !parts.uri.path().starts_with(PLAIN_PATCHES);
+        let is_patch = matched.endpoint.is_some_and(|endpoint| endpoint.takes_patch);
         let patch_format = if is_patch { body::patch_format(&parts.headers) } else { None };
         if is_patch && patch_format.is_none() {
             return Err(Problem::UnsupportedPatch);
@@ -359,7 +346,6 @@ impl WriteRequest {
         if parts.method != Method::DELETE {
             body::check_type(&parts.headers)?;
         }
-        let params = Params::from_uri(&parts.uri);
         let dry_run = params.flag("dry_run")?;
         // The answer to a dry run is not remembered, and a remembered answer never answers a dry run.
         let request = match begin_idempotency_key(&principal, &parts)?.filter(|_| !dry_run) {
@@ -370,14 +356,15 @@ impl WriteRequest {
             begun => begun.map(|begun| begun.end(&body)),
         };
         let reason = reason(&parts.headers)?;
-        let (keys, stated) = (Keys::from_uri(&parts.uri), Stated::from_headers(&parts.headers)?);
+        let (keys, stated) = (Keys::of(&matched, &parts.uri), Stated::from_headers(&parts.headers)?);
         let condition = match stated.simple() {
             Some(simple) => simple,
             // Boxed: few conditions need it.
-            None => Box::pin(stated.settled(service, &principal, (parts.uri.path(), &keys))).await?,
+            None => Box::pin(stated.settled(service, &principal, (&matched, &keys))).await?,
         };
         Ok(Self {
             keys,
+            name: matched.name(&parts.uri),
             params,
             condition,
             caller: Caller { principal, reason, idempotency_key: request, dry_run },
@@ -402,16 +389,6 @@ impl WriteRequest {
             return Err(Problem::violation(query_violation("dry_run", "this request has no dry run")));
         }
         Ok(self)
-    }
-}
-
-impl FromRequest<Service> for WriteRequest {
-    type Rejection = Problem;
-
-    async fn from_request(request: Request, service: &Service) -> Result<Self, Problem> {
-        let (mut parts, body) = request.into_parts();
-        let principal = take_principal(&mut parts)?;
-        Self::receive(parts, body, principal, service).await
     }
 }
 

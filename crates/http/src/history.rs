@@ -5,8 +5,6 @@
 //!
 //! **Invariant:** the data of an old revision are sent byte for byte as they were stored then.
 
-use axum::extract::State;
-
 use super::{
     body, configs, definitions,
     extract::{Params, ReadRequest, WriteRequest, check_key, query_violation},
@@ -21,10 +19,7 @@ use concord_storage::{AfterImage, HistoryEntry, HistoryPage, Operation};
 const LIMIT_DEFAULT: u64 = 10;
 
 /// Lists the changes of a config.
-pub(super) async fn of_config(
-    State(service): State<Service>,
-    request: ReadRequest,
-) -> Result<Reply, Problem> {
+pub(super) async fn of_config(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
     let range = page_range(&request.params, service.limits());
     let (consistency, (before, limit)) = request.params.with_consistency(range)?;
     let (definition, config) = (&request.definition(), &request.config());
@@ -38,10 +33,7 @@ pub(super) async fn of_config(
 }
 
 /// Lists the changes of a definition.
-pub(super) async fn of_definition(
-    State(service): State<Service>,
-    request: ReadRequest,
-) -> Result<Reply, Problem> {
+pub(super) async fn of_definition(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
     let range = page_range(&request.params, service.limits());
     let (consistency, (before, limit)) = request.params.with_consistency(range)?;
     let definition = &request.definition();
@@ -53,10 +45,7 @@ pub(super) async fn of_definition(
 }
 
 /// Writes the data that a config had at a revision, as a new change.
-pub(super) async fn rollback(
-    State(service): State<Service>,
-    request: WriteRequest,
-) -> Result<Reply, Problem> {
+pub(super) async fn rollback(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     let to = request.read(&service, body::revision).await?;
     let (definition, config) = (&request.keys.definition, &request.keys.config);
     check_key(definition, definitions::KEY)?;

@@ -6,8 +6,6 @@
 //!
 //! **Invariant:** everything that an answer says of a build is read from one state.
 
-use axum::extract::State;
-
 use super::{
     definitions::{self, build_progress, find},
     extract::{ReadRequest, check_key},
@@ -19,7 +17,7 @@ use concord_service::Service;
 use concord_state::Collection;
 
 /// Lists the indexes of a definition: whether each can be used, and how many configs it holds.
-pub(super) async fn show(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
+pub(super) async fn show(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
     let (consistency, ()) = request.params.with_consistency(Ok(()))?;
     check_key(&request.definition(), definitions::KEY)?;
     let key = request.definition();

@@ -5,7 +5,7 @@
 //!
 //! **Invariants**
 //! 1. Counting a request takes no lock and allocates only where a route, method and status meet for the first time.
-//! 2. Labels are the templates of the route table, the methods that the interface knows and the statuses that it
+//! 2. Labels are the templates of the paths of endpoints, the methods that the interface knows and the statuses that it
 //!    answers. Whatever callers send, there are no more samples than these allow.
 
 use std::{
@@ -15,8 +15,7 @@ use std::{
 };
 
 use axum::{
-    Extension,
-    extract::{Request, State},
+    extract::Request,
     response::{IntoResponse as _, Response},
 };
 use bytes::Bytes;
@@ -24,21 +23,17 @@ use http::{Method, StatusCode};
 use hyper::body::Incoming;
 
 use super::{
-    CONFIG,
-    decision::method_name,
-    extract::ReadRequest,
-    is_config, public_routes,
+    Api,
+    boxed::boxed,
+    endpoints::{Answering, METRICS, Matched, TABLE},
+    extract::Call,
     reply::{Problem, Reply},
-    resource_routes,
     server::Answerer,
 };
 use concord_service::{
     Service,
     metrics::{Family, Histogram, Labels, MEDIA_TYPE, render},
 };
-
-/// The path of the page.
-pub(super) const PATH: &str = "/metrics";
 
 /// Methods as the label has them; what is none of these is the last one, as OpenTelemetry has it.
 const METHODS: [&str; 9] = ["GET", "PUT", "POST", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE", "_OTHER"];
@@ -58,11 +53,7 @@ type OfStatus = [OnceLock<Box<Histogram>>; STATUSES.len()];
 /// The times of requests by route, method and status.
 #[derive(Debug)]
 pub(super) struct RequestTimes {
-    /// The templates of the route table. The first one stands for paths that are none.
-    routes: Vec<&'static str>,
-    /// The place of the template of one config among them.
-    config: usize,
-    /// For each route, one after another, for each method.
+    /// For paths that are none, and for each route by its number, one after another, for each method.
     times: Box<[OnceLock<Box<OfStatus>>]>,
     parts: usize,
 }
@@ -75,36 +66,21 @@ pub(super) struct Begun {
 }
 
 impl RequestTimes {
-    pub(super) fn new(service: &Service) -> Self {
-        let mut routes = vec![""];
-        let all = resource_routes().into_iter().chain(public_routes(service.limits()));
-        for path in all.map(|(path, _)| without_slash(path)) {
-            if !routes.contains(&path) {
-                routes.push(path);
-            }
-        }
-        let config = routes.iter().position(|route| *route == CONFIG).expect("it is in the route table");
-        let times = (0..routes.len() * METHODS.len()).map(|_| OnceLock::new()).collect();
-        Self { routes, config, times, parts: available_parallelism().map_or(2, usize::from).min(PARTS_MAX) }
+    pub(super) fn new() -> Self {
+        let times = (0..=TABLE.routes().len()).flat_map(|_| METHODS).map(|_| OnceLock::new()).collect();
+        Self { times, parts: available_parallelism().map_or(2, usize::from).min(PARTS_MAX) }
     }
 
     /// Begins to measure a request.
-    pub(super) fn begin(&self, method: &Method, path: &str) -> Begun {
+    pub(super) fn begin(&self, method: &Method, matched: &Matched) -> Begun {
         let at = Instant::now();
-        Begun { at, place: self.place(method, path) }
+        let route = matched.route.map_or(0, |route| route.number + 1);
+        Begun { at, place: route * METHODS.len() + method_place(method) }
     }
 
     /// The method and the template of a path, as the labels have them.
-    pub(super) fn names(&self, method: &Method, path: &str) -> (&'static str, &'static str) {
-        let place = self.place(method, path);
-        (METHODS[place % METHODS.len()], self.routes[place / METHODS.len()])
-    }
-
-    fn place(&self, method: &Method, path: &str) -> usize {
-        let route = if is_config(path) { self.config } else { self.find(path) };
-        let name = method_name(method);
-        let method = METHODS.iter().position(|known| *known == name).unwrap_or(METHODS.len() - 1);
-        route * METHODS.len() + method
+    pub(super) fn names(&self, method: &Method, matched: &Matched) -> (&'static str, &'static str) {
+        (METHODS[method_place(method)], matched.template().unwrap_or_default())
     }
 
     /// Counts the request when its answer begins.
@@ -117,21 +93,17 @@ impl RequestTimes {
         times.observe(begun.at.elapsed());
     }
 
-    /// The route of a path; 0 when it is none.
-    fn find(&self, path: &str) -> usize {
-        let path = without_slash(path);
-        self.routes.iter().position(|template| matches(template, path)).unwrap_or(0)
-    }
-
     fn family(&self) -> Family {
         let mut samples = Vec::new();
-        for (place, of_status) in self.times.iter().enumerate() {
+        let templates = std::iter::once("").chain(TABLE.routes().iter().map(|route| route.template));
+        let labels = templates.flat_map(|template| METHODS.map(|method| (template, method)));
+        for ((template, method), of_status) in labels.zip(self.times.iter()) {
             let Some(of_status) = of_status.get() else { continue };
             for (status, times) in STATUSES.iter().zip(of_status.iter()) {
                 let Some(times) = times.get() else { continue };
                 let labels: Labels = vec![
-                    ("http_request_method", METHODS[place % METHODS.len()].to_owned()),
-                    ("http_route", self.routes[place / METHODS.len()].to_owned()),
+                    ("http_request_method", method.to_owned()),
+                    ("http_route", template.to_owned()),
                     ("http_response_status_code", status.to_string()),
                 ];
                 samples.push((labels, times.read()));
@@ -145,20 +117,10 @@ impl RequestTimes {
     }
 }
 
-fn without_slash(path: &str) -> &str {
-    path.strip_suffix('/').filter(|rest| !rest.is_empty()).unwrap_or(path)
-}
-
-/// Whether a path without a slash at its end is of a template.
-fn matches(template: &str, path: &str) -> bool {
-    let (mut template, mut path) = (template.split('/'), path.split('/'));
-    loop {
-        match (template.next(), path.next()) {
-            (None, None) => return true,
-            (Some(one), Some(other)) if one == other || (one.starts_with('{') && !other.is_empty()) => {}
-            _ => return false,
-        }
-    }
+/// The place of a method among [`METHODS`].
+fn method_place(method: &Method) -> usize {
+    let name = method.as_str();
+    METHODS.iter().position(|known| *known == name).unwrap_or(METHODS.len() - 1)
 }
 
 fn page(times: &RequestTimes, mut families: Vec<Family>) -> Reply {
@@ -167,12 +129,11 @@ fn page(times: &RequestTimes, mut families: Vec<Family>) -> Reply {
 }
 
 /// Shows the page to whom may see the cluster.
-pub(super) async fn show(
-    State(service): State<Service>,
-    Extension(times): Extension<Arc<RequestTimes>>,
-    request: ReadRequest,
-) -> Result<Reply, Problem> {
-    Ok(page(&times, service.metrics(&request.principal)?))
+pub(super) fn show(api: &Api, call: Call) -> Answering<'_> {
+    boxed(|| async move {
+        let families = api.service.metrics(&call.principal).map_err(Problem::from);
+        families.map(|families| page(&api.times, families)).into_response()
+    })
 }
 
 /// What answers the requests of the listener of metrics. It asks for no key: its address decides who reaches it.
@@ -188,7 +149,7 @@ impl MetricsListener {
     }
 
     fn respond(&self, method: &Method, path: &str) -> Response {
-        if path != PATH {
+        if path != METRICS {
             return (StatusCode::NOT_FOUND, "metrics are at /metrics\n").into_response();
         }
         if method != Method::GET && method != Method::HEAD {
@@ -207,38 +168,16 @@ impl Answerer for MetricsListener {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use concord_model::limits::Limits;
-    use concord_service::testing::service;
 
-    fn times() -> RequestTimes {
-        let directory = tempfile::tempdir().unwrap();
-        RequestTimes::new(&service(directory.path(), Limits::default()))
-    }
-
-    #[tokio::test]
-    async fn a_path_has_the_template_of_the_route_table() {
-        let times = times();
-        let route = |path: &str| times.routes[times.begin(&Method::GET, path).place / METHODS.len()];
-        assert_eq!(route("/api/v1/config_definition/a/config/b"), CONFIG);
-        assert_eq!(route("/api/v1/config_definition/a/config/b/"), CONFIG);
-        assert_eq!(route("/api/v1/config_definition/"), "/api/v1/config_definition");
-        assert_eq!(route("/api/v1/cluster/members/7/promote"), "/api/v1/cluster/members/{id}/promote");
-        assert_eq!(route("/docs/x.css"), "/docs/{file}");
-        assert_eq!(route("/metrics"), PATH);
-        assert_eq!(route("/"), "/");
-        assert_eq!(route("//"), "/");
-        assert_eq!(route("/no/such/path"), "");
-        assert_eq!(route(""), "");
-    }
-
-    #[tokio::test]
-    async fn no_caller_makes_more_samples_than_the_tables_allow() {
-        let times = times();
+    #[test]
+    fn no_caller_makes_more_samples_than_the_tables_allow() {
+        let times = RequestTimes::new();
+        let begin = |method: &Method, path: &str| times.begin(method, &TABLE.find(method, path));
         for one in 0..5000 {
             let method = Method::from_bytes(format!("M{one}").as_bytes()).unwrap();
-            times.end(times.begin(&method, &format!("/{one}/x{one}")), StatusCode::UNAUTHORIZED);
+            times.end(begin(&method, &format!("/{one}/x{one}")), StatusCode::UNAUTHORIZED);
             let path = format!("/api/v1/config_definition/{one}/config/{one}");
-            times.end(times.begin(&Method::GET, &path), StatusCode::from_u16(600 + one % 300).unwrap());
+            times.end(begin(&Method::GET, &path), StatusCode::from_u16(600 + one % 300).unwrap());
         }
         let page = render(vec![times.family()]);
         let count = |line: &str| page.lines().filter(|other| other.starts_with(line)).count();

@@ -6,7 +6,6 @@
 //!
 //! **Invariant:** a patch has one of the two media types (`body::patch_format`); no other body is taken for a patch.
 
-use axum::extract::State;
 use serde_json::Value;
 
 use super::{
@@ -22,7 +21,7 @@ use concord_model::{
 use concord_service::{Refusal, Service, Write};
 
 /// Patches the data of a config.
-pub(super) async fn patch(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn patch(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     let expect = request.condition.for_change()?;
     let format = request.patch_format.ok_or(Problem::UnsupportedPatch)?;
     let patch =

@@ -7,19 +7,11 @@
 
 use axum::{
     body::{Body, HttpBody as _},
-    extract::Request,
     response::Response,
 };
-use http::{HeaderValue, Method, header};
+use http::{HeaderValue, header};
 
-use super::{
-    CONFIGS,
-    access::Access,
-    decision,
-    extract::{Params, definition_of},
-    reply::Problem,
-    rewriting::Held,
-};
+use super::{access::Access, endpoints::Pretty, extract::Asked, reply::Problem, rewriting::Held};
 use concord_model::limits::{PRETTY_BYTES_MAX, REWRITTEN_BYTES_MAX};
 use concord_service::Service;
 
@@ -36,23 +28,24 @@ const INDENT: usize = 2;
 ///
 /// # Errors
 /// When the parameter is malformed.
-pub(super) fn is_wanted(service: &Service, access: &Access, request: &Request) -> Result<bool, Problem> {
+pub(super) fn is_wanted(service: &Service, access: &Access, asked: &Asked) -> Result<bool, Problem> {
     // Most requests have no parameters.
-    let Some(query) = request.uri().query().filter(|query| query.contains(PRETTY)) else { return Ok(false) };
-    let Access::Granted(principal) = access else { return Ok(false) };
-    let route = decision::route_of(request.uri().path());
-    if query.is_empty() || [Some(decision::WATCH), Some(decision::CHANGES)].contains(&route) {
+    if asked.params.0.is_empty() {
         return Ok(false);
     }
-    let params = Params::from_uri(request.uri());
-    let is_list = route == Some(CONFIGS) && matches!(*request.method(), Method::GET | Method::HEAD);
-    if params.get(ESCAPED).is_none()
-        && is_list
-        && service.has_index_named(principal, &definition_of(request.uri()), PRETTY)
+    let Access::Granted(principal) = access else { return Ok(false) };
+    let pretty = asked.matched.endpoint.map_or(Pretty::Taken, |endpoint| endpoint.pretty);
+    if pretty == Pretty::Never {
+        return Ok(false);
+    }
+    if pretty == Pretty::UnlessIndexed
+        && asked.params.get(ESCAPED).is_none()
+        && asked.params.get(PRETTY).is_some()
+        && service.has_index_named(principal, &asked.matched.definition(asked.uri()), PRETTY)
     {
         return Ok(false);
     }
-    Ok(params.flag(ESCAPED)? || params.flag(PRETTY)?)
+    Ok(asked.params.flag(ESCAPED)? || asked.params.flag(PRETTY)?)
 }
 
 /// The answer, indented where it is JSON that is held in memory.

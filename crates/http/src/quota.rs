@@ -7,13 +7,12 @@
 
 use axum::{
     body::Body,
-    extract::Request,
     response::{IntoResponse as _, Response},
 };
 use futures::StreamExt as _;
-use http::{HeaderName, HeaderValue, Method, header};
+use http::{HeaderName, HeaderValue, header};
 
-use super::{CONFIGS, DEFINITIONS, across, decision, digits::number, extract::Params, reply::Problem};
+use super::{digits::number, extract::Asked, reply::Problem};
 use concord_service::{
     Principal, Refusal, Service,
     quota::{Exceeded, Gauge, Held, RateLeft},
@@ -48,32 +47,26 @@ struct Cursor {
 pub(super) fn admit(
     service: &Service,
     principal: &Principal,
-    request: &Request,
+    asked: &Asked,
 ) -> Result<Option<Admitted>, Exceeded> {
-    if principal.key.is_none() { Ok(None) } else { admit_key(service, principal, request).map(Some) }
+    if principal.key.is_none() { Ok(None) } else { admit_key(service, principal, asked).map(Some) }
 }
 
-fn admit_key(service: &Service, principal: &Principal, request: &Request) -> Result<Admitted, Exceeded> {
-    let is_read = request.method() == Method::GET || request.method() == Method::HEAD;
-    let rate = service.admit_request(principal, decision::is_write(request))?;
+fn admit_key(service: &Service, principal: &Principal, asked: &Asked) -> Result<Admitted, Exceeded> {
+    let rate = service.admit_request(principal, asked.is_write())?;
     let mut admitted = Admitted { rate, list: None, watch: None, cursor: None };
-    if !is_read {
-        return Ok(admitted);
-    }
-    match decision::route_of(request.uri().path()) {
-        Some(decision::WATCH | decision::CHANGES) => {
-            admitted.watch = service.admit_open(principal, Gauge::Watches)?;
-        }
-        Some(DEFINITIONS | CONFIGS | across::PATH) => {
+    match asked.matched.endpoint.and_then(|endpoint| endpoint.gauge) {
+        Some(Gauge::Watches) => admitted.watch = service.admit_open(principal, Gauge::Watches)?,
+        Some(Gauge::Lists) => {
             admitted.list = service.admit_open(principal, Gauge::Lists)?;
-            let is_first = Params::from_uri(request.uri()).get("cursor").is_none_or(str::is_empty);
+            let is_first = asked.params.get("cursor").is_none_or(str::is_empty);
             if is_first {
                 service.admit_cursor(principal)?;
             }
             admitted.cursor =
                 Some(Cursor { service: service.clone(), principal: principal.clone(), is_first });
         }
-        Some(_) | None => {}
+        None => {}
     }
     Ok(admitted)
 }

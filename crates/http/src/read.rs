@@ -8,10 +8,7 @@
 
 use std::sync::Arc;
 
-use axum::{
-    extract::State,
-    response::{IntoResponse as _, Response},
-};
+use axum::response::{IntoResponse as _, Response};
 use serde_json::Value;
 
 use super::{
@@ -34,9 +31,6 @@ use concord_service::{
     read_many::{Asked, ReadMany, ReadResult},
 };
 
-/// The path.
-pub(super) const PATH: &str = "/api/v1/read";
-
 const CONFIGS: &str = "configs";
 
 /// What a body asks for.
@@ -56,7 +50,7 @@ struct Item {
 }
 
 /// Reads the configs.
-pub(super) async fn run(State(service): State<Service>, request: WriteRequest) -> Result<Response, Problem> {
+pub(super) async fn run(service: Service, request: WriteRequest) -> Result<Response, Problem> {
     let request = request.refuse_dry_run()?;
     let (consistency, ()) = request.params.with_consistency(Ok(()))?;
     let Wanted { asked, known, revision } = request.read(&service, parse).await?;

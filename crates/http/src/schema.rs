@@ -5,7 +5,6 @@
 //! **Invariants:** a dry run reports the same configs that a refusal names. Only `policy=force` stores a schema that
 //! configs do not fit.
 
-use axum::extract::State;
 use serde_json::{Value, json};
 
 use super::{
@@ -22,7 +21,7 @@ use concord_model::{
 use concord_service::{Breaking, Compiled, NewSchema, NewUnique, Refusal, Report, Service, Tried, Write};
 
 /// Gets the schema of a definition.
-pub(super) async fn get(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
+pub(super) async fn get(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
     let part = |definition: &Definition| {
         let schema = definition.schema.as_ref();
         let asserted = schema.map(|schema| schema.formats.is_asserted());
@@ -34,7 +33,7 @@ pub(super) async fn get(State(service): State<Service>, request: ReadRequest) ->
 }
 
 /// Replaces or removes the schema of a definition.
-pub(super) async fn put(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn put(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     let expect = request.condition.for_change()?;
     let force = force(&request.params)?;
     let (schema, format_assertion) = request.read(&service, body::new_schema).await?;
@@ -75,19 +74,13 @@ fn stored_reply(data: Object, tried: Result<Option<Tried>, Refusal>, revision: R
 }
 
 /// Gets the unique paths of a definition.
-pub(super) async fn get_unique(
-    State(service): State<Service>,
-    request: ReadRequest,
-) -> Result<Reply, Problem> {
+pub(super) async fn get_unique(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
     let part = |definition: &Definition| Object::new().value("paths", &definition.unique);
     get_part(&service, &request, "unique paths found", part).await
 }
 
 /// Replaces the unique paths of a definition.
-pub(super) async fn put_unique(
-    State(service): State<Service>,
-    request: WriteRequest,
-) -> Result<Reply, Problem> {
+pub(super) async fn put_unique(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     let expect = request.condition.for_change()?;
     let paths = request.read(&service, body::new_paths).await?;
     let data = Object::new().value("paths", &paths).finish();

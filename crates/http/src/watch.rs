@@ -15,14 +15,10 @@
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
-use axum::{
-    body::{Body, Bytes},
-    extract::State,
-    response::{IntoResponse, Response},
-};
+use axum::body::{Body, Bytes};
 use bytes::BytesMut;
 use futures::{StreamExt as _, stream};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use http::{HeaderMap, HeaderName};
 use uuid::Uuid;
 
 use super::{
@@ -73,16 +69,8 @@ const CHUNK_BYTES: usize = 16 << 10;
 const RETRY_LINE: &str = "retry: 1000\n";
 
 /// Opens a watch.
-pub(super) async fn open(
-    State(service): State<Service>,
-    method: Method,
-    headers: HeaderMap,
-    request: ReadRequest,
-) -> Result<Response, Problem> {
-    if method == Method::HEAD {
-        return Ok(only_get());
-    }
-    let last = last_event_id(&headers)?;
+pub(super) async fn open(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
+    let last = last_event_id(request.headers())?;
     let wanted = wanted(&request.params, begin(&request.params, last), |name| !RESERVED.contains(&name))?;
     let has_prev = wanted.has_prev;
     let watch = service.watch(request.principal, wanted).await?;
@@ -93,7 +81,7 @@ pub(super) async fn open(
         Some((Ok::<_, Infallible>(with_ready_events(first, &mut watch, has_prev)), watch))
     });
     let body = Body::from_stream(first.chain(rest));
-    Ok(of_cluster(Reply::event_stream(body), cluster).state_revision(position).into_response())
+    Ok(of_cluster(Reply::event_stream(body), cluster).state_revision(position))
 }
 
 /// Names the cluster.
@@ -105,15 +93,7 @@ fn of_cluster(reply: Reply, cluster: Option<Uuid>) -> Reply {
 }
 
 /// Answers a long poll.
-pub(super) async fn poll(
-    State(service): State<Service>,
-    method: Method,
-    request: ReadRequest,
-) -> Result<Response, Problem> {
-    if method == Method::HEAD {
-        // It would wait as a GET does, and tell nothing.
-        return Ok(only_get());
-    }
+pub(super) async fn poll(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
     let is_filter = |name: &str| !RESERVED.contains(&name) && name != "wait";
     let wanted = wanted(&request.params, begin(&request.params, None), is_filter)?;
     let wait = wait(&request.params)?;
@@ -135,13 +115,7 @@ pub(super) async fn poll(
         Reply::ok("changes found", &data.value("from", &next).finish())
     };
     let reply = of_cluster(reply.header(NEXT_FROM, &next.to_string()), changes.cluster);
-    Ok(reply.state_revision(changes.upto).into_response())
-}
-
-/// The refusal of HEAD: an answer that waits, or has no end, has no headers of its own.
-fn only_get() -> Response {
-    let allow = [(header::ALLOW, HeaderValue::from_static("GET"))];
-    (allow, Problem::MethodNotAllowed.into_response()).into_response()
+    Ok(reply.state_revision(changes.upto))
 }
 
 /// What the parameters ask for.

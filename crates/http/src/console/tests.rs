@@ -25,16 +25,6 @@ fn accepting(value: &'static str) -> HeaderMap {
 }
 
 #[test]
-fn only_the_page_and_its_files_are_public() {
-    for path in ["/ui", "/ui/", "/ui/app.js", "/ui/vendor/preact.js", "/ui/absent"] {
-        assert!(is_public(path), "{path}");
-    }
-    for path in ["/uix", "/u", "//ui", "/api/v1/ui", "/%75i"] {
-        assert!(!is_public(path), "{path}");
-    }
-}
-
-#[test]
 fn a_file_is_found_by_its_name_only() {
     assert!(ASSETS.is_sorted_by_key(|asset| asset.name), "the search is binary");
     for asset in ASSETS {

@@ -1,8 +1,9 @@
 //! What a request says: parsed, refused, and remembered by its fingerprint.
 
 use super::*;
-use crate::reply::Detail;
+use crate::{endpoints::TABLE, reply::Detail};
 use concord_model::error::{Invalid, LocSegment};
+use concord_service::Refusal;
 
 fn headers(pairs: &[(HeaderName, &str)]) -> HeaderMap {
     let mut headers = HeaderMap::new();
@@ -33,6 +34,7 @@ fn if_none_match_is_compared_with_the_current_version() {
         ReadRequest {
             principal: Principal::root(),
             params: Params::from_uri(&uri),
+            matched: TABLE.find(&Method::GET, "/"),
             uri,
             headers: headers(&pairs),
         }
@@ -75,7 +77,10 @@ fn all_integers_that_do_not_parse_are_listed_before_anything_else_is() {
 
 #[test]
 fn keys_are_decoded_once_and_invalid_utf_8_is_no_key() {
-    let keys = |path: &str| Keys::from_uri(&format!("/api/v1/config_definition{path}").parse().unwrap());
+    let keys = |path: &str| {
+        let uri: Uri = format!("/api/v1/config_definition{path}").parse().unwrap();
+        Keys::of(&TABLE.find(&Method::PUT, uri.path()), &uri)
+    };
     let both = keys("/d.1/config/k%7E/");
     assert_eq!((both.definition.as_str(), both.config.as_str()), ("d.1", "k~"));
     assert_eq!(keys("/a%252F/config/").definition, "a%2F");

@@ -1,12 +1,7 @@
 //! The operations on access keys and on the caller's own.
 
 use serde_json::{Value, json};
-use utoipa::openapi::{
-    ArrayBuilder,
-    HttpMethod::{Delete, Get, Patch, Post},
-    ObjectBuilder, RefOr, Schema, Type,
-    schema::OneOfBuilder,
-};
+use utoipa::openapi::{ArrayBuilder, ObjectBuilder, RefOr, Schema, Type, schema::OneOfBuilder};
 
 use super::{
     builder::{
@@ -20,8 +15,6 @@ use concord_model::{
 };
 
 const TAG: &str = "access keys";
-const KEYS: &str = "/api/v1/api_key/";
-const KEY: &str = "/api/v1/api_key/{key_id}";
 const NO_STORE: &[&str] = &["Cache-Control"];
 
 fn grants() -> Value {
@@ -58,7 +51,7 @@ pub(super) fn operations() -> Vec<Entry> {
     whoami["root"] = json!(false);
     whoami["quota_left"] = quota();
     vec![
-        describe(Post, KEYS, TAG, "create_api_key", "Create an access key")
+        describe(TAG, "create_api_key", "Create an access key")
             .description(
                 "`api_key` is the key's text: it is in this answer and in no other. A key can give only what it has. \
                  When the request is sent again with its `Idempotency-Key`, the answer is without `api_key`.",
@@ -68,20 +61,20 @@ pub(super) fn operations() -> Vec<Entry> {
             .success(201, "access key created", ("MadeApiKey", made()), &[&record[..], &["Location", "Warning"]].concat())
             .refusals(WRITE_REFUSALS)
             .refusals(&[409, 507]),
-        describe(Get, KEYS, TAG, "list_api_keys", "List access keys")
+        describe(TAG, "list_api_keys", "List access keys")
             .description("A key is told only of the keys whose grants it has.")
             .parameters(&["page", "limit", "sort_api_keys", "sort_order", "search"])
             .parameters(READ_PARAMETERS)
             .success(200, "access keys found", ("ApiKeyPage", list), NO_STORE)
             .refusals(READ_REFUSALS),
-        describe(Get, KEY, TAG, "get_api_key", "Get an access key")
+        describe(TAG, "get_api_key", "Get an access key")
             .parameters(&["If-None-Match"])
             .parameters(READ_PARAMETERS)
             .success(200, "access key found", ("ApiKey", key()), &record)
             .response(304, "The caller has the current version.", None, &record)
             .refusals(READ_REFUSALS)
             .refusals(&[404]),
-        describe(Patch, KEY, TAG, "change_api_key", "Change an access key")
+        describe(TAG, "change_api_key", "Change an access key")
             .description("What the body does not name stays as it is.")
             .parameters(WRITE_PARAMETERS)
             .parameters(&["If-Match"])
@@ -89,14 +82,14 @@ pub(super) fn operations() -> Vec<Entry> {
             .success(200, "access key changed", ("ApiKey", key()), &record)
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 412, 507]),
-        describe(Delete, KEY, TAG, "revoke_api_key", "Revoke an access key")
+        describe(TAG, "revoke_api_key", "Revoke an access key")
             .description("From the answer on, no write is made in the key's name, on any node.")
             .parameters(WRITE_PARAMETERS)
             .parameters(&["If-Match"])
             .success(200, "access key revoked", ("ApiKeyId", json!({ "key_id": "4kPq0sWc7RtZ" })), NO_STORE)
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 412]),
-        describe(Post, "/api/v1/api_key/{key_id}/rotate", TAG, "rotate_api_key", "Give an access key another text")
+        describe(TAG, "rotate_api_key", "Give an access key another text")
             .description("The text before stays good for `grace_s` seconds; with 0 it ends at once.")
             .parameters(WRITE_PARAMETERS)
             .parameters(&["If-Match"])
@@ -104,7 +97,7 @@ pub(super) fn operations() -> Vec<Entry> {
             .success(200, "access key rotated", ("MadeApiKey", made()), &[&record[..], &["Warning"]].concat())
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 412, 507]),
-        describe(Post, "/api/v1/api_key/root/disable", TAG, "disable_root_key", "Disable the root key")
+        describe(TAG, "disable_root_key", "Disable the root key")
             .description(
                 "409 until there is an access key with the verb `keys`. `concord recover-root` on a stopped node \
                  enables the root key again.",
@@ -113,7 +106,7 @@ pub(super) fn operations() -> Vec<Entry> {
             .success(200, "root key disabled", ("RootKey", json!({ "root": "disabled" })), NO_STORE)
             .refusals(WRITE_REFUSALS)
             .refusals(&[409]),
-        describe(Get, "/api/v1/whoami", TAG, "whoami", "Show who the credential is")
+        describe(TAG, "whoami", "Show who the credential is")
             .success(200, "caller found", ("Caller", whoami), NO_STORE)
             .refusals(&[503]),
     ]

@@ -1,7 +1,7 @@
 //! The operation on the audit log.
 
 use serde_json::{Value, json};
-use utoipa::openapi::{ArrayBuilder, HttpMethod::Get, Type};
+use utoipa::openapi::{ArrayBuilder, Type};
 
 use super::{
     builder::{Entry, describe},
@@ -39,7 +39,7 @@ fn example() -> Value {
 /// The operations of this file.
 pub(super) fn operations() -> Vec<Entry> {
     vec![
-        describe(Get, "/api/v1/audit", "audit", "get_audit", "Show the audit log of the node that is asked")
+        describe("audit", "get_audit", "Show the audit log of the node that is asked")
             .description(
                 "Who asked this node for what, and what was decided. Newest first; with `after` oldest first. A page \
                  reads a bounded part of the log, so it may have fewer lines than `limit` although there are more: the \

@@ -1,16 +1,10 @@
 //! The operations `PATCH` of a config and `POST /api/v1/batch`.
 
 use serde_json::{Value, json};
-use utoipa::openapi::{
-    ArrayBuilder,
-    HttpMethod::{Patch, Post},
-    ObjectBuilder, RefOr, Schema, Type,
-    schema::OneOfBuilder,
-};
+use utoipa::openapi::{ArrayBuilder, ObjectBuilder, RefOr, Schema, Type, schema::OneOfBuilder};
 
 use super::{
     builder::{DRY_RUN_WRITE_PARAMETERS, Entry, RECORD_HEADERS, REDACTED, WRITE_REFUSALS, describe},
-    configs,
     schemas::{
         Field, Named, any_value, closed, format_assertion, integer, json_object, key, nullable, open, paths,
         reference, schema_or_null, text, time,
@@ -47,7 +41,7 @@ pub(super) fn operations() -> Vec<Entry> {
     ]);
     let changed = [RECORD_HEADERS, &["Warning", "X-Concord-Dry-Run", REDACTED]].concat();
     vec![
-        describe(Patch, configs::ONE, "configs", "patch_config", "Change a part of a config's data")
+        describe("configs", "patch_config", "Change a part of a config's data")
             .description(
                 "A JSON Merge Patch (RFC 7396) or a JSON Patch (RFC 6902), applied to the current data. The answer has \
                  all of the new data. A `test` that finds another value is 409; any other operation that cannot be \
@@ -62,7 +56,7 @@ pub(super) fn operations() -> Vec<Entry> {
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 412, 507])
             .refusal_with(422, &["Accept-Patch"]),
-        describe(Post, "/api/v1/batch", "batch", "run_batch", "Apply several writes as one")
+        describe("batch", "run_batch", "Apply several writes as one")
             .description(
                 "All operations are applied with one revision, or none is. An operation sees the effects of those before \
                  it; `check_config` and `get_config` see the state before the batch. With `if`, either all operations of \

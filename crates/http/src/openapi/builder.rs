@@ -1,7 +1,7 @@
 //! How an operation is described: a thin layer over the builders of `utoipa`, so that an entry is short.
 //!
-//! **Invariant:** what every operation has is added here and not by its entry: the parameters of its path, the headers
-//! of every response, and 500; and 401, 403 and 429 where a key is needed.
+//! **Invariant:** what follows from the row of an endpoint, or is the same for all, is added here and not by its entry: the
+//! parameters of its path, the headers of every response, and 500; and 401, 403 and 429 where a key is needed.
 
 use serde_json::{Value, json};
 use utoipa::openapi::{
@@ -17,6 +17,7 @@ use super::{
     refusals,
     schemas::reference,
 };
+use crate::endpoints::{Endpoint, EndpointMethod, Pretty, Right};
 
 /// The headers of a response about one record.
 pub(super) const RECORD_HEADERS: &[&str] = &["ETag", "Last-Modified"];
@@ -35,25 +36,31 @@ pub(super) const WRITE_PARAMETERS: &[&str] = &["Idempotency-Key", "X-Change-Reas
 /// The parameters of a write that has a dry run.
 pub(super) const DRY_RUN_WRITE_PARAMETERS: &[&str] = &["Idempotency-Key", "X-Change-Reason", "dry_run"];
 
-/// One method of one path.
+/// What the document says of one endpoint, beside what its row says.
 pub(super) struct Entry {
-    method: HttpMethod,
-    path: &'static str,
+    id: &'static str,
     operation: OperationBuilder,
 }
 
-/// Begins the entry of a method of a path. `id` names the operation in generated clients.
-pub(super) fn describe(method: HttpMethod, path: &'static str, tag: &str, id: &str, summary: &str) -> Entry {
-    let mut operation = OperationBuilder::new().tag(tag).operation_id(Some(id)).summary(Some(summary));
-    let names = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
-    for name in names {
-        operation = operation.parameter_ref(parameter(name));
+/// Begins the entry of an endpoint. `id` is the operation of its row.
+pub(super) fn describe(tag: &str, id: &'static str, summary: &str) -> Entry {
+    Entry { id, operation: OperationBuilder::new().tag(tag).summary(Some(summary)) }
+}
+
+/// The path of a row, as the document has it: with the names that keys have in bodies.
+pub(crate) fn path(row: &Endpoint) -> String {
+    row.path.replace("{definition}", "{config_definition_key}").replace("{config}", "{config_key}")
+}
+
+/// The method of a row.
+pub(super) const fn method(row: &Endpoint) -> HttpMethod {
+    match row.method {
+        EndpointMethod::Get => HttpMethod::Get,
+        EndpointMethod::Put => HttpMethod::Put,
+        EndpointMethod::Post => HttpMethod::Post,
+        EndpointMethod::Patch => HttpMethod::Patch,
+        EndpointMethod::Delete => HttpMethod::Delete,
     }
-    operation = operation.parameter_ref(parameter("X-Request-ID"));
-    if path.starts_with("/api/") && tag != "watch" {
-        operation = operation.parameter_ref(parameter("pretty"));
-    }
-    Entry { method, path, operation }
 }
 
 fn parameter(name: &str) -> Ref {
@@ -137,28 +144,38 @@ impl Entry {
         self
     }
 
-    /// The operation needs no key.
-    pub(super) fn without_key(mut self) -> Self {
-        self.operation = self.operation.security(SecurityRequirement::default());
-        self
+    /// The operation of the row that it is for.
+    pub(super) const fn id(&self) -> &'static str {
+        self.id
     }
 
-    pub(super) fn build(self) -> (&'static str, HttpMethod, Operation) {
-        let mut operation = self.operation.build();
-        if operation.security.is_none() {
-            operation.responses.responses.insert("401".into(), refusals::refusal(401).into());
-            operation.responses.responses.insert("403".into(), refusals::refusal(403).into());
-            operation
-                .responses
-                .responses
-                .entry("429".into())
-                .or_insert_with(|| refusals::refusal(429).into());
-            // Of `pretty`, which every answer takes.
-            operation
-                .responses
-                .responses
-                .entry("422".into())
-                .or_insert_with(|| refusals::refusal(422).into());
+    /// The operation, with what follows from its row.
+    pub(super) fn build(self, row: &Endpoint) -> Operation {
+        let needs_key = row.right != Right::Open;
+        let mut entry = Self { operation: self.operation.operation_id(Some(row.operation)), ..self };
+        if !needs_key {
+            entry.operation = entry.operation.security(SecurityRequirement::default());
+        }
+        if row.method == EndpointMethod::Get && !row.takes_head {
+            entry = entry.refusals(&[405]);
+        }
+        let mut operation = entry.operation.build();
+        let path = path(row);
+        let mut names: Vec<&str> =
+            path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}')).collect();
+        names.push("X-Request-ID");
+        if path.starts_with("/api/") && row.pretty != Pretty::Never {
+            names.push("pretty");
+        }
+        let own = operation.parameters.take().unwrap_or_default();
+        let first = names.into_iter().map(|name| RefOr::Ref(parameter(name)));
+        operation.parameters = Some(first.chain(own).collect());
+        if needs_key {
+            // 422 is that of `pretty`, which every answer takes.
+            for status in [401, 403, 429, 422] {
+                let refusal = || refusals::refusal(status).into();
+                operation.responses.responses.entry(status.to_string()).or_insert_with(refusal);
+            }
         } else {
             for response in operation.responses.responses.values_mut() {
                 if let RefOr::T(response) = response {
@@ -167,6 +184,6 @@ impl Entry {
             }
         }
         operation.responses.responses.insert("500".into(), refusals::refusal(500).into());
-        (self.path, self.method, operation)
+        operation
     }
 }

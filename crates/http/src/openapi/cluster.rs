@@ -2,10 +2,7 @@
 
 use serde_json::{Value, json};
 use utoipa::openapi::{
-    ArrayBuilder,
-    HttpMethod::{Delete, Get, Post},
-    KnownFormat, ObjectBuilder, SchemaFormat, Type,
-    content::ContentBuilder,
+    ArrayBuilder, KnownFormat, ObjectBuilder, SchemaFormat, Type, content::ContentBuilder,
 };
 
 use super::{
@@ -14,7 +11,6 @@ use super::{
 };
 
 const TAG: &str = "cluster";
-const MEMBERS: &str = "/api/v1/cluster/members";
 
 fn view() -> Value {
     json!({
@@ -44,8 +40,8 @@ fn member() -> Value {
 }
 
 /// The entry of a change of the members.
-fn change(path: &'static str, id: &str, summary: &str, done: &str) -> Entry {
-    describe(Post, path, TAG, id, summary)
+fn change(id: &'static str, summary: &str, done: &str) -> Entry {
+    describe(TAG, id, summary)
         .parameters(WRITE_PARAMETERS)
         .success(200, done, ("Cluster", view()), &[])
         .refusals(WRITE_REFUSALS)
@@ -61,19 +57,19 @@ pub(super) fn operations() -> Vec<Entry> {
     let file = ContentBuilder::new().schema(Some(file)).build();
     let page = ContentBuilder::new().schema(Some(text())).build();
     vec![
-        describe(Get, "/api/v1/cluster", TAG, "get_cluster", "Show the cluster as this node knows it")
+        describe(TAG, "get_cluster", "Show the cluster as this node knows it")
             .success(200, "cluster found", ("Cluster", view()), &[]),
-        describe(Get, "/metrics", TAG, "get_metrics", "What this node measures of itself, for Prometheus")
+        describe(TAG, "get_metrics", "What this node measures of itself, for Prometheus")
             .response(
                 200,
                 "The page, in the format of OpenMetrics.",
                 Some(("application/openmetrics-text", page)),
                 &[],
             ),
-        change("/api/v1/cluster/init", "init_cluster", "Form the cluster", "cluster formed")
+        change("init_cluster", "Form the cluster", "cluster formed")
             .description("Idempotent. The request is sent to one of the nodes that it names.")
             .body("NewMembers", json!({ "members": [member()] })),
-        describe(Get, "/api/v1/cluster/backup", TAG, "get_backup", "Download a backup of the whole cluster")
+        describe(TAG, "get_backup", "Download a backup of the whole cluster")
             .parameters(READ_PARAMETERS)
             .response(
                 200,
@@ -81,27 +77,22 @@ pub(super) fn operations() -> Vec<Entry> {
                 Some(("application/octet-stream", file)),
                 &["Content-Disposition"],
             )
-            .refusals(READ_REFUSALS)
-            .refusals(&[405]),
-        change("/api/v1/cluster/leader", "move_leadership", "Transfer leadership", "leadership moved")
+            .refusals(READ_REFUSALS),
+        change("move_leadership", "Transfer leadership", "leadership moved")
             .body("MemberId", json!({ "id": 2 })),
-        change(MEMBERS, "add_member", "Add a member as a learner, without a vote", "member added")
+        change("add_member", "Add a member as a learner, without a vote", "member added")
             .body("NewMember", member())
             .success(201, "member added", ("Cluster", view()), &["Location"]),
-        describe(Delete, "/api/v1/cluster/members/{id}", TAG, "remove_member", "Remove a member")
+        describe(TAG, "remove_member", "Remove a member")
             .parameters(WRITE_PARAMETERS)
             .success(200, "member removed", ("Cluster", view()), &[])
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409]),
-        change(
-            "/api/v1/cluster/members/{id}/promote",
-            "promote_member",
+        change("promote_member",
             "Make a learner a voter",
             "member promoted",
         ),
-        change(
-            "/api/v1/cluster/members/{id}/replace",
-            "replace_member",
+        change("replace_member",
             "Replace a member with a new one",
             "member replaced",
         )

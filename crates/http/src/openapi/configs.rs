@@ -1,12 +1,7 @@
 //! The operations on configs, but for patches.
 
 use serde_json::{Value, json};
-use utoipa::openapi::{
-    ArrayBuilder,
-    HttpMethod::{Delete, Get, Post, Put},
-    ObjectBuilder, Type,
-    schema::SchemaType,
-};
+use utoipa::openapi::{ArrayBuilder, ObjectBuilder, Type, schema::SchemaType};
 
 use super::{
     builder::{
@@ -16,12 +11,6 @@ use super::{
     schemas::{Named, closed, included_revision, integer, json_object, open, page, reference, text, times},
 };
 use concord_model::limits::READ_CONFIGS_MAX;
-
-const ALL: &str = "/api/v1/config_definition/{config_definition_key}/config/";
-/// The configs of several definitions.
-const ACROSS: &str = "/api/v1/config";
-/// The path of a config.
-pub(super) const ONE: &str = "/api/v1/config_definition/{config_definition_key}/config/{config_key}";
 
 /// The data of the examples.
 pub(super) fn example_data() -> Value {
@@ -45,14 +34,14 @@ pub(super) fn operations() -> Vec<Entry> {
     let updated = [RECORD_HEADERS, &dry_run, &[REDACTED]].concat();
     let created = [&["Location"], &*updated].concat();
     let mut operations = vec![
-        describe(Post, ALL, "configs", "create_config", "Create a config")
+        describe("configs", "create_config", "Create a config")
             .parameters(DRY_RUN_WRITE_PARAMETERS)
             .parameters(&["create_only"])
             .body("NewConfig", json!({ "config_key": "prod", "data": example_data() }))
             .success(201, "config created", ("Data", example_data()), &created)
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 507]),
-        describe(Get, ALL, "configs", "list_configs", "List configs")
+        describe("configs", "list_configs", "List configs")
             .description(
                 "Filters and sorts use indexes, never a scan of all configs. `total` counts all matches. 409 while an index \
                  that the list needs is being built. With `revision`, the list as it was at that revision, by the \
@@ -64,7 +53,7 @@ pub(super) fn operations() -> Vec<Entry> {
             .success(200, "configs found", ("ConfigPage", page), &[&["Link", REDACTED], CODED].concat())
             .refusals(READ_REFUSALS)
             .refusals(&[404, 409, 410]),
-        describe(Get, ONE, "configs", "get_config", "Get a config")
+        describe("configs", "get_config", "Get a config")
             .description("With `revision`, the config as of that revision.")
             .parameters(&["If-None-Match", "revision", "include", "fields"])
             .parameters(READ_PARAMETERS)
@@ -77,7 +66,7 @@ pub(super) fn operations() -> Vec<Entry> {
             .response(304, "The caller has the current version.", None, RECORD_HEADERS)
             .refusals(READ_REFUSALS)
             .refusals(&[404, 410, 429]),
-        describe(Put, ONE, "configs", "update_config", "Replace a config's data")
+        describe("configs", "update_config", "Replace a config's data")
             .description(
                 "With `If-None-Match: *` it creates the config, and fails when the config exists. With `upsert=true` and \
                  no condition it creates the config or replaces its data.",
@@ -89,7 +78,7 @@ pub(super) fn operations() -> Vec<Entry> {
             .success(201, "config created", ("Data", example_data()), &created)
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 412, 507]),
-        describe(Delete, ONE, "configs", "delete_config", "Delete a config")
+        describe("configs", "delete_config", "Delete a config")
             .parameters(DRY_RUN_WRITE_PARAMETERS)
             .parameters(&["If-Match", "unless_tag"])
             .success(200, "config deleted", ("ConfigIdentity", names), &dry_run)
@@ -111,7 +100,7 @@ fn of_many() -> [Entry; 2] {
     });
     let many = json!({ "revision": 42, "results": [found] });
     [
-        describe(Get, ACROSS, "configs", "list_configs_across", "List the configs of several definitions")
+        describe("configs", "list_configs_across", "List the configs of several definitions")
             .description(
                 "Of the definitions that `definition` names, as far as the key may read them; of all without it. A filter \
                  finds configs of the definitions in which its path is indexed and its text can be read; where that is so \
@@ -123,7 +112,7 @@ fn of_many() -> [Entry; 2] {
             .success(200, "configs found", ("AcrossPage", across), &["Link", REDACTED])
             .refusals(READ_REFUSALS)
             .refusals(&[409, 410]),
-        describe(Post, "/api/v1/read", "configs", "read_configs", "Read many configs at once")
+        describe("configs", "read_configs", "Read many configs at once")
             .description(
                 "All of one revision. Each config has a result, in the order of the request: `found` with its record, \
                  `not_modified` where `if_none_match` names its version, `absent` and `forbidden` with the errors of a read \

@@ -1,7 +1,6 @@
 //! The operations on definitions, but for their schemas and unique paths.
 
 use serde_json::{Value, json};
-use utoipa::openapi::HttpMethod::{Delete, Get, Post, Put};
 
 use super::{
     builder::{
@@ -14,9 +13,6 @@ use super::{
     },
 };
 use concord_model::limits::Limits;
-
-const ALL: &str = "/api/v1/config_definition/";
-const ONE: &str = "/api/v1/config_definition/{config_definition_key}";
 
 fn definition() -> Value {
     json!({
@@ -43,14 +39,14 @@ pub(super) fn operations() -> Vec<Entry> {
     let unchanged = [RECORD_HEADERS, &building].concat();
     let found = [&unchanged, CODED].concat();
     vec![
-        describe(Post, ALL, "definitions", "create_definition", "Create a definition")
+        describe("definitions", "create_definition", "Create a definition")
             .parameters(DRY_RUN_WRITE_PARAMETERS)
             .parameters(&["create_only"])
             .body("NewDefinition", definition())
             .success(201, "config definition created", ("Definition", definition()), &created)
             .refusals(WRITE_REFUSALS)
             .refusals(&[409, 507]),
-        describe(Get, ALL, "definitions", "list_definitions", "List definitions")
+        describe("definitions", "list_definitions", "List definitions")
             .description("With `revision`, the list as it was at that revision.")
             .parameters(&["page", "limit", "sort_definitions", "sort_order", "search", "cursor", "include"])
             .parameters(&["list_revision"])
@@ -58,14 +54,14 @@ pub(super) fn operations() -> Vec<Entry> {
             .success(200, "config definitions found", ("DefinitionPage", page), &[&["Link"], CODED].concat())
             .refusals(READ_REFUSALS)
             .refusals(&[410]),
-        describe(Get, ONE, "definitions", "get_definition", "Get a definition")
+        describe("definitions", "get_definition", "Get a definition")
             .parameters(&["If-None-Match", "include"])
             .parameters(READ_PARAMETERS)
             .success(200, "config definition found", ("DefinitionRecord", record()), &found)
             .response(304, "The caller has the current version.", None, &unchanged)
             .refusals(READ_REFUSALS)
             .refusals(&[404]),
-        describe(Put, ONE, "definitions", "update_definition", "Replace the indexed paths")
+        describe("definitions", "update_definition", "Replace the indexed paths")
             .description("A `json_schema` in the body is ignored, with a `Warning`. 409 when a unique path would no longer be indexed.")
             .parameters(DRY_RUN_WRITE_PARAMETERS)
             .parameters(&["If-Match", "unless_tag"])
@@ -73,7 +69,7 @@ pub(super) fn operations() -> Vec<Entry> {
             .success(200, "config definition updated", ("Indexes", json!({ "indexes": ["port"] })), &updated)
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 412, 507]),
-        describe(Delete, ONE, "definitions", "delete_definition", "Delete a definition and all its configs")
+        describe("definitions", "delete_definition", "Delete a definition and all its configs")
             .parameters(DRY_RUN_WRITE_PARAMETERS)
             .parameters(&["If-Match", "unless_tag", "mode"])
             .success(200, "config definition deleted", ("DefinitionIdentity", name), &dry_run)

@@ -1,13 +1,7 @@
 //! The operations on history: its lists, rollback; and watches.
 
 use serde_json::{Value, json};
-use utoipa::openapi::{
-    ArrayBuilder,
-    HttpMethod::{Get, Post},
-    ObjectBuilder, Type,
-    content::ContentBuilder,
-    schema::SchemaType,
-};
+use utoipa::openapi::{ArrayBuilder, ObjectBuilder, Type, content::ContentBuilder, schema::SchemaType};
 
 use super::{
     builder::{
@@ -23,9 +17,6 @@ use super::{
 use concord_model::limits::Limits;
 
 const TAG: &str = "history";
-const OF_DEFINITION: &str = "/api/v1/config_definition/{config_definition_key}/history";
-const OF_CONFIG: &str = "/api/v1/config_definition/{config_definition_key}/config/{config_key}/history";
-const ROLLBACK: &str = "/api/v1/config_definition/{config_definition_key}/config/{config_key}/rollback";
 
 /// The headers of answers to polls.
 const POLL_HEADERS: &[&str] = &["X-Concord-Next-From", "X-Concord-Cluster"];
@@ -72,8 +63,8 @@ fn example_page(operation: &str, data: &Value) -> Value {
     json!({ "results": [change], "meta": { "limit": 10, "next_before": 41, "floor": 1 } })
 }
 
-fn history(path: &'static str, id: &str, summary: &str, payload: (&str, Value)) -> Entry {
-    describe(Get, path, TAG, id, summary)
+fn history(id: &'static str, summary: &str, payload: (&str, Value)) -> Entry {
+    describe(TAG, id, summary)
         .description(
             "Newest first. The next page is the one `before` the revision that `meta.next_before` and `Link` name; on \
              the last page, `next_before` is null and `Link` is absent. `meta.floor` is the compaction revision: the \
@@ -95,28 +86,21 @@ pub(super) fn operations() -> Vec<Entry> {
     let events = ContentBuilder::new().schema(Some(events)).example(Some(json!(EXAMPLE_EVENTS))).build();
     vec![
         history(
-            OF_DEFINITION,
             "get_definition_history",
             "List the changes of a definition",
             ("DefinitionHistory", definition),
         ),
-        history(OF_CONFIG, "get_config_history", "List the changes of a config", ("ConfigHistory", config)),
-        describe(
-            Post,
-            ROLLBACK,
-            TAG,
-            "roll_back_config",
-            "Write the data of an earlier revision, as a new change",
-        )
-        .description("The data must fit the current schema. A deleted config is created again.")
-        .parameters(DRY_RUN_WRITE_PARAMETERS)
-        .parameters(&["If-Match", "unless"])
-        .body("Rollback", json!({ "revision": 41 }))
-        .success(200, "config rolled back", ("Data", configs::example_data()), &restored[1..])
-        .success(201, "config restored", ("Data", configs::example_data()), &restored)
-        .refusals(WRITE_REFUSALS)
-        .refusals(&[404, 409, 410, 412, 507]),
-        describe(Get, "/api/v1/watch", "watch", "watch", "Watch changes")
+        history("get_config_history", "List the changes of a config", ("ConfigHistory", config)),
+        describe(TAG, "roll_back_config", "Write the data of an earlier revision, as a new change")
+            .description("The data must fit the current schema. A deleted config is created again.")
+            .parameters(DRY_RUN_WRITE_PARAMETERS)
+            .parameters(&["If-Match", "unless"])
+            .body("Rollback", json!({ "revision": 41 }))
+            .success(200, "config rolled back", ("Data", configs::example_data()), &restored[1..])
+            .success(201, "config restored", ("Data", configs::example_data()), &restored)
+            .refusals(WRITE_REFUSALS)
+            .refusals(&[404, 409, 410, 412, 507]),
+        describe("watch", "watch", "Watch changes")
             .description(WATCH_DESCRIPTION)
             .parameters(&[
                 "definition",
@@ -136,15 +120,15 @@ pub(super) fn operations() -> Vec<Entry> {
                 &["X-Concord-Cluster"],
             )
             .refusals(READ_REFUSALS)
-            .refusals(&[404, 405, 409, 410, 429]),
-        describe(Get, "/api/v1/changes", "watch", "poll_changes", "Wait for changes")
+            .refusals(&[404, 409, 410, 429]),
+        describe("watch", "poll_changes", "Wait for changes")
             .description(POLL_DESCRIPTION)
             .parameters(&["definition", "watched_config", "from", "wait", "prev", "search", "filters"])
             .parameters(READ_PARAMETERS)
             .success(200, "changes found", ("Changes", example_changes()), POLL_HEADERS)
             .response(304, "No change came in time.", None, POLL_HEADERS)
             .refusals(READ_REFUSALS)
-            .refusals(&[404, 405, 409, 410, 429]),
+            .refusals(&[404, 409, 410, 429]),
     ]
 }
 

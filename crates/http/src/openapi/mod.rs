@@ -14,11 +14,10 @@
 //! | response headers | `headers` |
 //! | building blocks of schemas: keys, times, objects, envelopes | `schemas` |
 //!
-//! A new path takes one entry in `operations` of one of the upper files, with its bodies there; parameters, headers and
-//! refusals that are new go into their own files. The handlers read their requests with extractors of their own, from
-//! which no derive can make a document. It is therefore written by hand and checked by tests: the routes of the router
-//! and of the document are the same (`tests`), and every answer to a black-box test is validated against it
-//! (`tests/harness`).
+//! Which operations there are, and what their rows say of them, follows from `endpoints`; an entry adds the texts, the
+//! parameters, the bodies and the answers. The handlers read their requests with types of their own, from which no derive
+//! can make these, so they are written by hand and checked by tests: every answer to a black-box test is validated
+//! against the document (`tests/harness`).
 //!
 //! **Invariants:** every `$ref` resolves. The limits in the schemas are those of the node's settings. `reply` decides
 //! the statuses; the document only describes them.
@@ -26,7 +25,7 @@
 mod access_keys;
 mod audit;
 mod batch_and_patch;
-mod builder;
+pub(crate) mod builder;
 mod cluster;
 mod configs;
 mod definitions;
@@ -40,12 +39,17 @@ mod schemas;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
+
 use utoipa::openapi::{
     Components, ComponentsBuilder, InfoBuilder, License, OpenApi, OpenApiBuilder, PathItem, Paths,
     security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme},
     tag::TagBuilder,
 };
 
+use builder::Entry;
+
+use super::endpoints;
 use concord_model::limits::Limits;
 
 /// The tags of operations, in the order in which a reader meets them.
@@ -83,14 +87,17 @@ pub fn document(limits: &Limits) -> OpenApi {
         cluster::operations(),
         probes::operations(),
     ];
-    for entry in entries.into_iter().flatten() {
-        let (path, method, operation) = entry.build();
-        let item = PathItem::new(method, operation);
-        match paths.paths.get_mut(path) {
+    let mut entries: BTreeMap<&str, Entry> =
+        entries.into_iter().flatten().map(|entry| (entry.id(), entry)).collect();
+    for row in endpoints::ENDPOINTS {
+        let entry = entries.remove(row.operation).expect("a test builds the document of all rows");
+        let item = PathItem::new(builder::method(row), entry.build(row));
+        match paths.paths.get_mut(&builder::path(row)) {
             Some(known) => known.merge_operations(item),
-            None => drop(paths.paths.insert(path.into(), item)),
+            None => drop(paths.paths.insert(builder::path(row), item)),
         }
     }
+    debug_assert!(entries.is_empty(), "there is no endpoint of {:?}", entries.keys());
     let mut info = InfoBuilder::new()
         .title("Concord")
         .version(env!("CARGO_PKG_VERSION"))

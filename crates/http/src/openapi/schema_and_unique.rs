@@ -1,12 +1,7 @@
 //! The operations on the schema, the unique paths and the index states of a definition.
 
 use serde_json::{Value, json};
-use utoipa::openapi::{
-    ArrayBuilder,
-    HttpMethod::{Get, Put},
-    Type,
-    schema::OneOfBuilder,
-};
+use utoipa::openapi::{ArrayBuilder, Type, schema::OneOfBuilder};
 
 use super::{
     builder::{
@@ -21,13 +16,10 @@ use super::{
 use concord_model::limits::Limits;
 
 const TAG: &str = "definitions";
-const SCHEMA: &str = "/api/v1/config_definition/{config_definition_key}/schema";
-const UNIQUE: &str = "/api/v1/config_definition/{config_definition_key}/unique";
-const INDEXES: &str = "/api/v1/config_definition/{config_definition_key}/indexes";
 
 /// The entry of a part of a definition, which has the definition's entity tag.
-fn part(path: &'static str, id: &str, summary: &str, message: &str, payload: (&str, Value)) -> Entry {
-    describe(Get, path, TAG, id, summary)
+fn part(id: &'static str, summary: &str, message: &str, payload: (&str, Value)) -> Entry {
+    describe(TAG, id, summary)
         .parameters(&["If-None-Match"])
         .parameters(READ_PARAMETERS)
         .success(200, message, payload, &[RECORD_HEADERS, CODED].concat())
@@ -49,8 +41,8 @@ pub(super) fn operations() -> Vec<Entry> {
     let schema_headers = [RECORD_HEADERS, &["X-Concord-Dry-Run", "X-Concord-Breaking-Configs"]].concat();
     let unique_headers = [RECORD_HEADERS, &["X-Concord-Dry-Run"]].concat();
     vec![
-        part(SCHEMA, "get_schema", "Show a definition's schema", "schema found", ("Rules", shown)),
-        describe(Put, SCHEMA, TAG, "update_schema", "Change a definition's schema")
+        part("get_schema", "Show a definition's schema", "schema found", ("Rules", shown)),
+        describe(TAG, "update_schema", "Change a definition's schema")
             .description(
                 "All configs of the definition must fit it; else 422, whose items name the first hundred that do not. \
                  A dry run answers with a report of them instead. `policy=force` stores the schema nevertheless, and \
@@ -63,8 +55,8 @@ pub(super) fn operations() -> Vec<Entry> {
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 412, 507])
             .refusal_with(422, &["X-Concord-Breaking-Configs"]),
-        part(UNIQUE, "get_unique", "Show a definition's unique paths", "unique paths found", unique()),
-        describe(Put, UNIQUE, TAG, "update_unique", "Replace a definition's unique paths")
+        part("get_unique", "Show a definition's unique paths", "unique paths found", unique()),
+        describe(TAG, "update_unique", "Replace a definition's unique paths")
             .description(
                 "Indexed paths at which no two configs may have the same value. 409 when two configs already have the \
                  same value; from then on every write that would repeat a value is answered with 409. An empty list \
@@ -76,7 +68,7 @@ pub(super) fn operations() -> Vec<Entry> {
             .success(200, "unique paths stored", unique(), &unique_headers)
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 412, 507]),
-        describe(Get, INDEXES, TAG, "get_index_states", "Show the states of a definition's indexes")
+        describe(TAG, "get_index_states", "Show the states of a definition's indexes")
             .description("The indexes of a large definition are built in the background, after the request that names them.")
             .parameters(READ_PARAMETERS)
             .success(

@@ -41,7 +41,9 @@ async fn respond(api: &Api, principal: &Principal, method: Method, path: &str, b
         if body.starts_with('[') { "application/json-patch+json" } else { "application/merge-patch+json" };
     let kind = if method == Method::PATCH { kind } else { "application/json" };
     let request = Request::builder().method(method).uri(path).header(header::CONTENT_TYPE, kind);
-    api.route(Access::Granted(principal.clone()), request.body(Body::from(body.to_owned())).unwrap()).await
+    let request = request.body(Body::from(body.to_owned())).unwrap();
+    let matched = TABLE.find(request.method(), request.uri().path());
+    api.dispatch(Access::Granted(principal.clone()), Asked::new(request, matched)).await
 }
 
 async fn ask(

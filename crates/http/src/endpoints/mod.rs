@@ -1,0 +1,227 @@
+//! The endpoints: what the interface does, one row for each method of a path.
+//!
+//! A row names the right that a request needs, what the audit log has of it, what it uses of its key's quota, the function
+//! that answers, and its operation in the `OpenAPI` document. Everything else that depends on which endpoint a request
+//! is for is derived from the row: the router, the labels of metrics, who needs a key, `Allow`, the paths of the document.
+//!
+//! | where is | file |
+//! |---|---|
+//! | the rows | `rows` |
+//! | which row is that of a request | `matching` |
+//!
+//! A new endpoint takes a row, a handler, and its operation in `openapi`.
+//!
+//! **Invariant:** a request is matched once, by `pipeline`, and carries what was found.
+
+mod matching;
+mod rows;
+#[cfg(test)]
+mod tests;
+
+use std::pin::Pin;
+
+use axum::response::Response;
+use http::{Method, request::Parts};
+
+use super::{Api, extract::Call};
+use concord_model::access_key::Verb;
+use concord_service::quota::Gauge;
+
+pub(crate) use matching::{Matched, TABLE};
+pub(crate) use rows::{AUDIT, CONFIGS, DEFINITIONS, DOCS, DOCUMENT, ENDPOINTS, KEYS, METRICS, UI};
+#[cfg(test)]
+pub(crate) use rows::{CHANGES, CONFIG, WATCH};
+
+/// One method of one path.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    pub(crate) method: EndpointMethod,
+    /// As the document has it, but for the names of parameters: the path of a collection ends with a slash.
+    pub(crate) path: &'static str,
+    pub(crate) right: Right,
+    pub(crate) audited: Audited,
+    /// What is counted while the answer is made, beside the request itself.
+    pub(crate) gauge: Option<Gauge>,
+    pub(crate) pretty: Pretty,
+    /// Whether the body is a patch, in a media type of its own.
+    pub(crate) takes_patch: bool,
+    /// Whether HEAD is answered as GET is, without the body.
+    pub(crate) takes_head: bool,
+    /// Whether the path with a slash more at its end, or one less, is the same one.
+    takes_slash: bool,
+    /// The name of its operation in the document, and in generated clients.
+    pub(crate) operation: &'static str,
+    pub(crate) handler: Handler,
+}
+
+/// A method that an endpoint can have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EndpointMethod {
+    Get,
+    Put,
+    Post,
+    Patch,
+    Delete,
+}
+
+/// What a request must show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Right {
+    /// Nothing: the answer reveals nothing of the data.
+    Open,
+    /// A good key.
+    AnyKey,
+    /// A key with a grant of this verb. The service asks for it, with what the request is about.
+    Granted(Verb),
+}
+
+/// What the audit log has of a request. A write has a line always.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Audited {
+    /// The path names what is read or written.
+    Path,
+    /// The same, and a read has a line always.
+    Always,
+    /// The parameters `definition` name what is listed.
+    Listed,
+    /// The parameters `definition` name what is watched: everything, where there are none.
+    Watched,
+    /// The body of this read names what is read.
+    Body,
+}
+
+/// Whether `?pretty=true` indents the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pretty {
+    /// The answer is no JSON, or has no end.
+    Never,
+    Taken,
+    /// Unless it is a filter: an index may have the name of the parameter.
+    UnlessIndexed,
+}
+
+/// The future of an answer.
+pub(crate) type Answering<'a> = Pin<Box<dyn Future<Output = Response> + Send + 'a>>;
+
+/// What answers the requests of an endpoint.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Handler {
+    /// Gets one config. Most requests do: this future alone is awaited in place, and takes no allocation.
+    GetConfig,
+    /// Answers who has a good key.
+    Keyed(for<'a> fn(&'a Api, Call) -> Answering<'a>),
+    /// Answers anybody.
+    Open(for<'a> fn(&'a Api, OpenCall) -> Answering<'a>),
+}
+
+/// A request that needs no key.
+#[derive(Debug)]
+pub(crate) struct OpenCall {
+    pub(crate) parts: Parts,
+    pub(crate) matched: Matched,
+}
+
+impl Endpoint {
+    const fn new(
+        method: EndpointMethod,
+        path: &'static str,
+        right: Right,
+        operation: &'static str,
+        handler: Handler,
+    ) -> Self {
+        let is_open = matches!(right, Right::Open);
+        Self {
+            method,
+            path,
+            right,
+            audited: Audited::Path,
+            gauge: None,
+            pretty: if is_open { Pretty::Never } else { Pretty::Taken },
+            takes_patch: false,
+            takes_head: matches!(method, EndpointMethod::Get),
+            takes_slash: !is_open,
+            operation,
+            handler,
+        }
+    }
+
+    const fn audited(self, audited: Audited) -> Self {
+        Self { audited, ..self }
+    }
+
+    const fn gauge(self, gauge: Gauge) -> Self {
+        Self { gauge: Some(gauge), ..self }
+    }
+
+    const fn pretty(self, pretty: Pretty) -> Self {
+        Self { pretty, ..self }
+    }
+
+    const fn takes_patch(self) -> Self {
+        Self { takes_patch: true, ..self }
+    }
+
+    /// HEAD is refused: an answer that waits, has no end, or costs as much as with its body.
+    const fn without_head(self) -> Self {
+        Self { takes_head: false, ..self }
+    }
+
+    /// The path with a slash at its end is the same one.
+    const fn with_slash(self) -> Self {
+        Self { takes_slash: true, ..self }
+    }
+
+    /// The path as metrics and the audit log name it, and as the router knows it.
+    pub(crate) fn template(&self) -> &'static str {
+        self.path.strip_suffix('/').filter(|rest| !rest.is_empty()).unwrap_or(self.path)
+    }
+
+    /// Whether a request may change something.
+    pub(crate) fn is_write(&self) -> bool {
+        self.method != EndpointMethod::Get && self.right != Right::Granted(Verb::Read)
+    }
+
+    /// The right that the audit log names.
+    pub(crate) const fn verb(&self) -> Verb {
+        match self.right {
+            Right::Granted(verb) => verb,
+            Right::Open | Right::AnyKey => Verb::Read,
+        }
+    }
+}
+
+impl EndpointMethod {
+    fn http(self) -> Method {
+        match self {
+            Self::Get => Method::GET,
+            Self::Put => Method::PUT,
+            Self::Post => Method::POST,
+            Self::Patch => Method::PATCH,
+            Self::Delete => Method::DELETE,
+        }
+    }
+
+    /// That of a request; HEAD is answered as GET is.
+    fn of(method: &Method) -> Option<Self> {
+        match *method {
+            Method::GET | Method::HEAD => Some(Self::Get),
+            Method::PUT => Some(Self::Put),
+            Method::POST => Some(Self::Post),
+            Method::PATCH => Some(Self::Patch),
+            Method::DELETE => Some(Self::Delete),
+            _ => None,
+        }
+    }
+}
+
+impl OpenCall {
+    /// The parameter of the path.
+    pub(crate) fn name(&self) -> String {
+        self.matched.name(&self.parts.uri)
+    }
+
+    /// Both parameters of the path.
+    pub(crate) fn names(&self) -> [String; 2] {
+        self.matched.names(&self.parts.uri)
+    }
+}

@@ -1,0 +1,293 @@
+//! The way of a request, from its head to its answer:
+//!
+//! ```text
+//! handle          which endpoint is it for (once); pages of other origins
+//! authenticate    the time that it takes; who asks; the standard headers of every answer
+//! admit           the quota of the key; the line of the audit log
+//! finish          the handler's answer: is the right still there; indented, compressed, weighed
+//! contain         the strict audit log; a handler that panics
+//! dispatch        404, 405, or the handler of the endpoint
+//! ```
+//!
+//! **Invariants:** every answer passes `handle`, so that the standard headers are on all of them, those for unknown
+//! paths and for panics included; the revision only where the credential was good. Nothing is answered before `access`
+//! has seen the credential. What is no HTTP, or may be two requests, is refused by `server` and hyper before, with 400 or
+//! 431 and no body.
+
+use std::{panic::AssertUnwindSafe, sync::Arc};
+
+use axum::{
+    body::{Body, HttpBody as _},
+    extract::Request,
+    response::{IntoResponse as _, Response},
+};
+use futures::FutureExt as _;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use hyper::body::Incoming;
+use tracing::error;
+use uuid::{Builder, Uuid};
+
+use super::{
+    Api,
+    access::{self, Access, Reader},
+    boxed::boxed,
+    coding::{self, Coding},
+    configs, cors,
+    decision::{self, Pending},
+    digits::number,
+    endpoints::{Handler, Matched, OpenCall, TABLE},
+    extract::{Asked, Call, ReadRequest},
+    pretty, quota,
+    reply::{self, LogOnly, NO_STORE, NODE, Problem, STATE_REVISION},
+    server::Answerer,
+    weight,
+};
+use concord_model::limits::REQUEST_ID_BYTES_MAX;
+use concord_net::trace::TraceParent;
+use concord_service::{Origin, Refusal, audit::observe, memory_budget::Share, metrics::Connections};
+
+/// The header with the id of a request, which the log names too.
+pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+impl Answerer for Api {
+    fn connections(&self) -> Option<Connections> {
+        Some(self.service.caller_connections())
+    }
+
+    fn is_memory_scarce(&self) -> bool {
+        self.service.reservation(Share::Callers).is_share_scarce()
+    }
+
+    async fn answer(self: Arc<Self>, request: http::Request<Incoming>) -> Response {
+        let matched = TABLE.find(request.method(), request.uri().path());
+        let names = || self.times.names(request.method(), &matched);
+        let traced = self.service.traced_request(TraceParent::of(request.headers()), names);
+        // A box for each body costs more than the question whether there is one.
+        let request = request.map(|body| if body.is_end_stream() { Body::empty() } else { Body::new(body) });
+        let Some(traced) = traced else { return self.open_to_origins(request, matched).await };
+        let answered = |answer: &Response| {
+            let (status, id) = (answer.status().as_u16(), answer.headers().get(&REQUEST_ID));
+            tracing::debug!(status, request_id = ?id, "answered a request");
+            (status, id.cloned())
+        };
+        // Boxed: as most requests belong to no trace, they need not have its space.
+        boxed(|| traced.run(self.open_to_origins(request, matched), answered)).await
+    }
+}
+
+impl Api {
+    /// Answers a request.
+    pub async fn handle(&self, request: Request) -> Response {
+        let matched = TABLE.find(request.method(), request.uri().path());
+        self.open_to_origins(request, matched).await
+    }
+
+    /// Answers a request, and lets pages of the settings' origins read the answer.
+    async fn open_to_origins(&self, request: Request, matched: Matched) -> Response {
+        // Off unless the settings name origins.
+        let Some(origins) = &self.origins else { return self.authenticate(request, matched).await };
+        let (path, headers) = (request.uri().path(), request.headers());
+        let Some(origin) = cors::allowed(origins, path, headers) else {
+            return self.authenticate(request, matched).await;
+        };
+        let mut response = if cors::is_preflight(request.method(), headers) {
+            let id = request_id(headers);
+            self.with_standard_headers(id, false, cors::preflight())
+        } else {
+            boxed(|| self.authenticate(request, matched)).await
+        };
+        cors::open(&mut response, origin);
+        response
+    }
+
+    /// Answers who has a good credential, or needs none. Every answer gets the standard headers, and its time is measured.
+    async fn authenticate(&self, request: Request, matched: Matched) -> Response {
+        let service = &self.service;
+        let begun = self.times.begin(request.method(), &matched);
+        let id = request_id(request.headers());
+        let is_open = matched.is_open(request.method(), request.uri().path());
+        let access = if is_open {
+            Ok(Access::Public)
+        } else {
+            access::authenticate(service, request.headers(), request.extensions()).await
+        };
+        let (is_granted, response) = match access {
+            Ok(access) => {
+                (access != Access::Public, self.admit(access, Asked::new(request, matched), &id).await)
+            }
+            Err(response) => {
+                decision::note_failed_credential(service, (&request, &matched), &id, response.status());
+                (false, response)
+            }
+        };
+        let response = self.with_standard_headers(id, is_granted, response);
+        self.times.end(begun, response.status());
+        response
+    }
+
+    /// Answers a request that its key's quota admits, and has it recorded in the audit log.
+    async fn admit(&self, access: Access, asked: Asked, id: &HeaderValue) -> Response {
+        let Access::Granted(principal) = &access else {
+            return self.finish(access, asked, None).await;
+        };
+        let pending = decision::begin(&self.service, &asked, id, principal);
+        let admitted = quota::admit(&self.service, principal, &asked);
+        let answered = match admitted {
+            Err(exceeded) => quota::refused(&exceeded),
+            Ok(admitted) => {
+                Origin::note(principal);
+                let answered = self.finish(access, asked, pending.as_ref()).await;
+                match admitted {
+                    None => answered,
+                    Some(admitted) => admitted.end(answered),
+                }
+            }
+        };
+        match pending {
+            None => answered,
+            Some(pending) if pending.gets_no_line(&answered) => answered,
+            Some(pending) => boxed(|| pending.end(answered)).await,
+        }
+    }
+
+    /// Makes the answer, and sends it only to who may still see it: indented, compressed and weighed.
+    async fn finish(&self, access: Access, asked: Asked, pending: Option<&Pending>) -> Response {
+        let is_read = !asked.is_write();
+        let (version, is_granted) = (asked.request.version(), access != Access::Public);
+        let is_pretty = match pretty::is_wanted(&self.service, &access, &asked) {
+            Ok(is_wanted) => is_wanted,
+            Err(problem) => return problem.into_response(),
+        };
+        let reader = Reader::of(&access, is_read);
+        let mut response = self.contain(access, asked, pending).await;
+        if let Some(reader) = reader {
+            response = reader.answered(&self.service, response);
+        }
+        if is_pretty {
+            response = Box::pin(pretty::indented(response, &self.service)).await;
+        }
+        if response.extensions().get::<Coding>().is_some() {
+            response = Box::pin(coding::encoded(response, &self.service)).await;
+        }
+        // What needs no key is part of the program and takes no memory of its own.
+        let heavy = if is_granted { weight::bytes_to_weigh(&response, version) } else { None };
+        match heavy {
+            None => response,
+            // Boxed: few answers need it, and every request would have its space.
+            Some(bytes) => Box::pin(weight::weighed(response, bytes, &self.service, is_read)).await,
+        }
+    }
+
+    /// Calls the handler of a request, unless it is a write whose line of the audit log could not be stored; answers 500
+    /// when the handler panics.
+    async fn contain(&self, access: Access, asked: Asked, pending: Option<&Pending>) -> Response {
+        let Some((targets, is_write)) = pending.and_then(Pending::targets) else {
+            let answered = AssertUnwindSafe(self.dispatch(access, asked)).catch_unwind().await;
+            return answered.unwrap_or_else(reply::panicked);
+        };
+        if let Some(Err(refusal)) = is_write.then(|| self.service.audit().admit_write()) {
+            return Problem::from(refusal).into_response();
+        }
+        // Boxed: as above, and this is no read.
+        let answered =
+            boxed(|| AssertUnwindSafe(observe(targets, self.dispatch(access, asked))).catch_unwind());
+        answered.await.unwrap_or_else(reply::panicked)
+    }
+
+    /// Calls the handler of the endpoint.
+    async fn dispatch(&self, access: Access, asked: Asked) -> Response {
+        let (matched, is_head) = (asked.matched, asked.request.method() == Method::HEAD);
+        let endpoint = matched.endpoint.filter(|endpoint| !is_head || endpoint.takes_head);
+        let response = match (endpoint.map(|endpoint| endpoint.handler), access) {
+            (None, _) => not_taken(&matched),
+            // Not boxed: most requests are this one, and the allocation would be theirs.
+            (Some(Handler::GetConfig), Access::Granted(principal)) => {
+                let request = ReadRequest::from(Call { asked, principal });
+                configs::get(&self.service, &request).await.into_response()
+            }
+            (Some(Handler::Keyed(handler)), Access::Granted(principal)) => {
+                handler(self, Call { asked, principal }).await
+            }
+            (Some(Handler::Open(handler)), _) => {
+                handler(self, OpenCall { parts: asked.request.into_parts().0, matched }).await
+            }
+            (Some(Handler::GetConfig | Handler::Keyed(_)), Access::Public) => {
+                let text = "a request passed the access layer without a principal";
+                Problem::from(Refusal::Internal(text.into())).into_response()
+            }
+        };
+        if is_head { without_body(response) } else { response }
+    }
+
+    /// Adds the headers that every answer has, and logs the text of an internal error.
+    fn with_standard_headers(&self, id: HeaderValue, is_granted: bool, mut response: Response) -> Response {
+        let service = &self.service;
+        if let Some(LogOnly(text)) = response.extensions_mut().remove() {
+            error!(request_id = ?id, "a request failed: {text}");
+        }
+        let status = response.status();
+        let headers = response.headers_mut();
+        headers.insert(REQUEST_ID, id);
+        headers.insert(NODE, number(service.node_id()));
+        // No browser takes an answer for another kind of document than it is.
+        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        if is_granted {
+            // What needs a key is for its owner alone, and is in no cache.
+            headers.insert(header::CACHE_CONTROL, NO_STORE);
+        }
+        if is_granted && status != StatusCode::UNAUTHORIZED {
+            headers.entry(STATE_REVISION).or_insert_with(|| number(service.revision()));
+        } else {
+            // Made from no state. Without a key it would tell how much is written.
+            headers.remove(STATE_REVISION);
+        }
+        response
+    }
+}
+
+/// The answer to a path that there is not, or that does not take the method.
+fn not_taken(matched: &Matched) -> Response {
+    match matched.route {
+        None => Problem::UnknownPath.into_response(),
+        Some(route) => {
+            let mut response = Problem::MethodNotAllowed.into_response();
+            response.headers_mut().insert(header::ALLOW, route.allow.clone());
+            response
+        }
+    }
+}
+
+/// The answer to HEAD: the head of the one to GET, with the length that its body would have.
+fn without_body(response: Response) -> Response {
+    let (mut parts, body) = response.into_parts();
+    if let Some(bytes) = body.size_hint().exact() {
+        parts.headers.entry(header::CONTENT_LENGTH).or_insert_with(|| number(bytes));
+    }
+    Response::from_parts(parts, Body::empty())
+}
+
+/// The caller's id of the request if it is valid, else a new one.
+fn request_id(headers: &HeaderMap) -> HeaderValue {
+    let is_valid = |id: &&HeaderValue| {
+        let bytes = id.as_bytes();
+        (1..=REQUEST_ID_BYTES_MAX).contains(&bytes.len()) && bytes.iter().all(u8::is_ascii_graphic)
+    };
+    headers.get(&REQUEST_ID).filter(is_valid).cloned().unwrap_or_else(|| {
+        let mut text = Uuid::encode_buffer();
+        let text = new_request_id().hyphenated().encode_lower(&mut text);
+        HeaderValue::from_str(text).expect("a UUID is visible ASCII")
+    })
+}
+
+/// A new id that sorts by time. It names a request in the log and protects nothing, so its random part needs no system
+/// call.
+fn new_request_id() -> Uuid {
+    let (seconds, nanos) = uuid::Timestamp::now(uuid::NoContext).to_unix();
+    let millis = seconds.saturating_mul(1000).saturating_add(u64::from(nanos) / 1_000_000);
+    let mut random = [0; 10];
+    fastrand::fill(&mut random);
+    Builder::from_unix_timestamp_millis(millis, &random).into_uuid()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,125 @@
+//! What is around every request.
+
+use http::{Method, Request, StatusCode, header};
+use http_body_util::BodyExt as _;
+
+use super::*;
+use crate::endpoints::DEFINITIONS;
+use concord_net::Member;
+use concord_service::{
+    Principal, Service,
+    testing::{KEY, patient_service},
+};
+
+mod secrets;
+mod throttle;
+
+const CONFIG_D: &str = "/api/v1/config_definition/d/config/";
+
+#[test]
+fn a_visible_request_id_is_echoed_and_any_other_is_replaced() {
+    let echo = |id: &str| {
+        let mut headers = HeaderMap::new();
+        headers.insert(REQUEST_ID, HeaderValue::from_str(id).unwrap());
+        request_id(&headers).to_str().unwrap() == id
+    };
+    assert!(echo("a") && echo("trace/1;x=\"y\"") && echo(&"x".repeat(128)));
+    assert!(!echo("") && !echo("a b") && !echo(&"x".repeat(129)));
+    let new = request_id(&HeaderMap::new());
+    assert_eq!(Uuid::parse_str(new.to_str().unwrap()).unwrap().get_version_num(), 7);
+}
+
+/// A node alone, with a definition `d` and two configs.
+async fn node(directory: &std::path::Path) -> Api {
+    node_of(patient_service(directory)).await
+}
+
+async fn node_of(service: Service) -> Api {
+    // Nobody calls these.
+    let (api_addr, peer_addr) = ("127.0.0.1:1".into(), "127.0.0.1:2".into());
+    service.init(&Principal::root(), vec![Member { id: 1, api_addr, peer_addr }]).await.unwrap();
+    let api = Api::new(service);
+    let bodies = [
+        (DEFINITIONS, r#"{"config_definition_key":"d","indexes":["n"]}"#),
+        (CONFIG_D, r#"{"config_key":"k","data":{"n":1}}"#),
+        (CONFIG_D, r#"{"config_key":"a~b","data":{"n":2.50,"s":"\u00e4"}}"#),
+    ];
+    for (path, body) in bodies {
+        let request = Request::post(path).header(header::AUTHORIZATION, KEY).body(Body::from(body)).unwrap();
+        assert_eq!(api.handle(request).await.status(), StatusCode::CREATED);
+    }
+    api
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_taken_is_refused_by_its_path_or_its_method() {
+    let directory = tempfile::tempdir().unwrap();
+    let api = node(directory.path()).await;
+    let ask = async |method: &str, path: &str| {
+        let request = Request::builder().method(method).uri(path).header(header::AUTHORIZATION, KEY);
+        let answer = api.handle(request.body(Body::empty()).unwrap()).await;
+        let allow = answer.headers().get(header::ALLOW).map(|value| value.to_str().unwrap().to_owned());
+        (answer.status().as_u16(), allow)
+    };
+    let config = format!("{CONFIG_D}k");
+    for (method, path, status, allow) in [
+        ("GET", config.as_str(), 200, None),
+        ("HEAD", &config, 200, None),
+        ("POST", &config, 405, Some("GET,HEAD,PUT,PATCH,DELETE")),
+        ("OPTIONS", &config, 405, Some("GET,HEAD,PUT,PATCH,DELETE")),
+        ("PUTX", &config, 405, Some("GET,HEAD,PUT,PATCH,DELETE")),
+        ("HEAD", "/api/v1/watch", 405, Some("GET")),
+        ("HEAD", "/api/v1/changes", 405, Some("GET")),
+        ("HEAD", "/api/v1/cluster/backup", 405, Some("GET")),
+        ("GET", "/api/v1/batch", 405, Some("POST")),
+        ("POST", "/livez", 405, Some("GET,HEAD")),
+        ("GET", "/livez/", 404, None),
+        ("GET", "/docs/a/b", 404, None),
+        ("POST", "/api/v1/nothing", 404, None),
+    ] {
+        assert_eq!(ask(method, path).await, (status, allow.map(str::to_owned)), "{method} {path}");
+    }
+    api.service.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn head_has_the_head_of_get_and_no_body() {
+    let directory = tempfile::tempdir().unwrap();
+    let api = node(directory.path()).await;
+    for path in [&*format!("{CONFIG_D}k"), "/api/v1/whoami", "/livez", "/docs", "/nothing"] {
+        let ask = async |method: Method| {
+            let request = Request::builder().method(method).uri(path).header(header::AUTHORIZATION, KEY);
+            let request = request.header(REQUEST_ID, "one").body(Body::empty()).unwrap();
+            let (mut parts, body) = api.handle(request).await.into_parts();
+            let stated = parts.headers.remove(header::CONTENT_LENGTH);
+            let body = body.collect().await.unwrap().to_bytes();
+            (parts.status, stated.map(|value| value.to_str().unwrap().to_owned()), body)
+        };
+        let (whole, head) = (ask(Method::GET).await, ask(Method::HEAD).await);
+        assert_eq!(head, (whole.0, Some(whole.2.len().to_string()), bytes::Bytes::new()), "{path}");
+    }
+    api.service.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_answers_about_a_config_have_the_standard_headers_and_need_a_key() {
+    let directory = tempfile::tempdir().unwrap();
+    let api = node(directory.path()).await;
+    let body = r#"{"data":{"n":3}}"#;
+    for (method, key, status) in [
+        (Method::GET, KEY, StatusCode::OK),
+        (Method::PUT, KEY, StatusCode::OK),
+        (Method::GET, "wrong", StatusCode::UNAUTHORIZED),
+        (Method::PUT, "wrong", StatusCode::UNAUTHORIZED),
+    ] {
+        let request = Request::builder().method(method).uri(format!("{CONFIG_D}k"));
+        let request = request.header(header::AUTHORIZATION, key).header(REQUEST_ID, "mine");
+        let answer = api.handle(request.body(Body::from(body)).unwrap()).await;
+        assert_eq!(answer.status(), status);
+        assert_eq!(answer.headers()[REQUEST_ID], "mine");
+        assert_eq!(answer.headers()[NODE], "1");
+        assert_eq!(answer.headers().contains_key(STATE_REVISION), status == StatusCode::OK);
+        assert_eq!(answer.headers().contains_key(header::ETAG), status == StatusCode::OK);
+    }
+    api.service.shutdown().await;
+}
