@@ -121,7 +121,7 @@ fn certificates_are_shown_and_never_overwritten() {
     assert_eq!((&shown[0]["subject"], &shown[0]["is_authority"]), (&"CN=test".into(), &true.into()));
     assert_eq!(shown[0]["fingerprint"].as_str().map(str::len), Some(64));
     let again = cert(&["ca", "--cluster", "test", "--out", authority.directory.to_str().unwrap()]);
-    assert!(again.unwrap_err().contains("is there already"));
+    assert!(again.unwrap_err().contains("already exists"));
     let (certificate, key) = authority.certify(5, "five", &[]);
     let text = std::process::Command::new("openssl")
         .args(["verify", "-CAfile"])
