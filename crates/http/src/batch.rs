@@ -16,8 +16,7 @@ use super::{
     condition::Condition,
     configs, definitions,
     extract::WriteRequest,
-    json::Object,
-    redaction::with_redacted,
+    json::{Object, with_redacted},
     reply::{Problem, Reply},
     shape::{TAKES_PARAMETER, takes_parameter},
 };

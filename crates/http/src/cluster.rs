@@ -1,24 +1,44 @@
-//! The cluster: its status as this node knows it, its formation, changes of its members, and its backup.
+//! The cluster: its status as this node knows it, its formation, changes of its members, and its backup; the probes, and
+//! the root path.
 //!
-//! **Invariant:** the status is answered from this node alone, so that it is available whatever state the cluster is in.
+//! **Invariants:** the status is answered from this node alone, so that it is available whatever state the cluster is in.
+//! Liveness does not depend on the cluster: restarting a node that has no quorum would not help it. What needs no key
+//! reveals nothing of the data.
 
-use std::future::{Ready, ready};
+use std::future::{Ready, ready as done};
 
 use serde_json::{Value, json};
 
 use super::{
-    body,
+    Api, body,
+    endpoints::OpenCall,
     extract::{ReadRequest, WriteRequest},
     reply::{Problem, Reply},
 };
 use concord_model::error::Violation;
 use concord_net::NodeId;
-use concord_service::{Alarm, Change, Changed, ClusterView, MemberView, Service};
+use concord_service::{Alarm, Change, Changed, ClusterView, MemberView, Refusal, Service};
+
+/// Names the service and the root of its interface.
+pub(super) fn root(_: &Api, _: &OpenCall) -> Reply {
+    Reply::ok("concord", r#"{"service":"concord","api":"/api/v1"}"#)
+}
+
+/// Liveness: the process answers.
+pub(super) fn live(_: &Api, _: &OpenCall) -> Reply {
+    Reply::ok("alive", "{}")
+}
+
+/// Readiness: the node is caught up with a live leader; or the reason why it is not.
+pub(super) fn ready(api: &Api, _: &OpenCall) -> Result<Reply, Problem> {
+    let answer = api.service.ready().map(|()| Reply::ok("ready", "{}"));
+    answer.map_err(|reason| Refusal::Unavailable(reason).into())
+}
 
 /// Shows the cluster as this node knows it; asks no other node.
 pub(super) fn show(service: Service, request: ReadRequest) -> Ready<Result<Reply, Problem>> {
     let shown = service.cluster(&request.principal);
-    ready(
+    done(
         shown
             .map_err(Problem::from)
             .map(|view| Reply::ok("cluster found", &view_json(&view)).state_revision(view.revision)),

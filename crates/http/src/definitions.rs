@@ -1,4 +1,9 @@
-//! Definitions: create, list, get, replace the indexed paths, delete. Their schemas and unique paths are in `schema`.
+//! Definitions: create, list, get, replace the indexed paths, delete; the states of their indexes. Their schemas and
+//! unique paths are in `schema`.
+//!
+//! The indexes of a large definition are built in the background, after the request that names them is answered. Until
+//! an index is ready, a list that needs it is refused. Answers about the definition report the progress in a header,
+//! because their bodies take no further members.
 //!
 //! **Invariant:** an answer is made of the request, of the outcome of its write, or of the one state that the read
 //! saw, so that a request that is sent again gets the same answer.
@@ -162,6 +167,33 @@ fn shown(object: Object, definition: &Definition, has_revision: bool) -> Object 
     let object = definition.schema.iter().fold(object, |object, schema| object.raw("json_schema", schema));
     let object = object.time("created_at", definition.created_at).time("modified_at", definition.modified_at);
     if has_revision { object.value("revision", &definition.revision) } else { object }
+}
+
+/// Lists the indexes of a definition: whether each can be used, and how many configs it holds.
+pub(super) async fn index_states(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
+    let (consistency, ()) = request.params.with_consistency(Ok(()))?;
+    check_key(&request.definition(), KEY)?;
+    let key = request.definition();
+    let view = service.read(&request.principal, Verb::Read, &key, consistency).await?;
+    let collection = find(&view)?;
+    let definition = &collection.definition;
+    let reply = Reply::ok("indexes found", &states(collection));
+    let reply = reply.record_version(definition.revision, definition.modified_at);
+    Ok(reply.index_building(build_progress(collection)).state_revision(view.revision()))
+}
+
+fn states(collection: &Collection) -> String {
+    let definition = &collection.definition;
+    let of = collection.by_key.len();
+    let done = collection.progress().map_or(of, |progress| progress.done);
+    let item = |(path, slot): (&String, &u16)| {
+        let is_building = definition.indexing.is_building(*slot);
+        let (state, done) = if is_building { ("building", done) } else { ("ready", of) };
+        let item = Object::new().value("path", path).unescaped("state", state);
+        item.value("done", &done).value("of", &of).finish()
+    };
+    let items: Vec<String> = definition.indexes.iter().zip(&definition.indexing.slots).map(item).collect();
+    Object::new().raw("indexes", &format!("[{}]", items.join(","))).finish()
 }
 
 #[cfg(test)]

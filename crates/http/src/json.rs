@@ -8,7 +8,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use concord_model::{error::LocSegment, time::Timestamp};
+use concord_model::{error::LocSegment, redaction::RedactedPlaces, time::Timestamp};
 
 /// A JSON object under construction.
 #[derive(Debug)]
@@ -96,6 +96,14 @@ pub(super) fn loc_json(loc: &[LocSegment]) -> Value {
         LocSegment::Index(place) => Value::from(*place),
     };
     loc.iter().map(step).collect()
+}
+
+/// Adds the places of values that the caller is not shown: an event has no headers.
+pub(super) fn with_redacted(object: Object, places: Option<&RedactedPlaces>) -> Object {
+    match places {
+        Some(places) => object.value("redacted", &places.texts().collect::<Vec<_>>()),
+        None => object,
+    }
 }
 
 #[cfg(test)]

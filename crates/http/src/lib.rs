@@ -4,8 +4,7 @@
 //! |---|---|
 //! | the rows of endpoints, and which of them is that of a request | `endpoints` |
 //! | the way of a request from its head to its answer; the standard headers | `pipeline` |
-//! | accepting connections, their timeouts, the graceful shutdown | `server` |
-//! | futures that are not copied | `boxed` |
+//! | accepting connections, their timeouts, the graceful shutdown; futures that are not copied | `server` |
 //! | authentication of a request | `access` |
 //! | parsing of keys, query, headers and consistency; idempotency keys | `extract` |
 //! | content codings: compressed answers, encoded bodies | `coding` |
@@ -16,9 +15,8 @@
 //! | receiving and parsing of bodies, errors of their shape, media types | `body` |
 //! | the parameter `cursor` and the `Link` to the next page | `cursor` |
 //! | lists of the configs of several definitions | `across` |
-//! | definitions and their lists | `definitions` |
+//! | definitions, their lists, the states of their indexes | `definitions` |
 //! | a definition's schema and unique paths | `schema` |
-//! | the states of a definition's indexes | `indexes` |
 //! | configs and their lists; a config as of a revision | `configs` |
 //! | which parts of records an answer has: `include`, `fields` | `shape` |
 //! | many configs at once | `read` |
@@ -29,18 +27,15 @@
 //! | pages of the audit log | `audit` |
 //! | what of a request is recorded in the audit log | `decision` |
 //! | access keys; who the caller is | `access_keys` |
-//! | cluster status, members, leadership, backup | `cluster` |
+//! | cluster status, members, leadership, backup; probes | `cluster` |
 //! | `/metrics` and its listener; times of requests | `metrics` |
-//! | liveness and readiness probes | `probes` |
 //! | the `OpenAPI` document | `openapi` |
 //! | `/openapi.json` and the page at `/docs` | `docs` |
 //! | quotas of access keys: 429, and what is left | `quota` |
 //! | the console at `/ui`; its modules are in `console/` | `console` |
 //! | status codes, error types, response headers | `reply` |
-//! | which secret values a caller is not shown | `redaction` |
 //! | the codes of errors | `error_code` |
 //! | answers in the memory budget | `weight` |
-//! | numbers in headers | `digits` |
 //! | JSON objects with stored text in them | `json` |
 //! | calls between nodes, on the peer listener | `peer` |
 //!
@@ -52,7 +47,6 @@ mod across;
 mod audit;
 mod batch;
 mod body;
-mod boxed;
 mod cluster;
 mod coding;
 mod condition;
@@ -62,13 +56,11 @@ mod cors;
 mod cursor;
 mod decision;
 mod definitions;
-mod digits;
 mod docs;
 mod endpoints;
 mod error_code;
 mod extract;
 mod history;
-mod indexes;
 mod json;
 pub mod metrics;
 pub mod openapi;
@@ -76,10 +68,8 @@ mod patch;
 pub mod peer;
 mod pipeline;
 mod pretty;
-mod probes;
 mod quota;
 mod read;
-mod redaction;
 mod reply;
 mod rewriting;
 mod schema;

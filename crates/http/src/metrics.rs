@@ -24,11 +24,10 @@ use hyper::body::Incoming;
 
 use super::{
     Api,
-    boxed::boxed,
     endpoints::{Answering, METRICS, Matched, TABLE},
     extract::Call,
     reply::{Problem, Reply},
-    server::Answerer,
+    server::{Answerer, boxed},
 };
 use concord_service::{
     Service,

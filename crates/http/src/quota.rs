@@ -12,7 +12,10 @@ use axum::{
 use futures::StreamExt as _;
 use http::{HeaderName, HeaderValue, header};
 
-use super::{digits::number, extract::Asked, reply::Problem};
+use super::{
+    extract::Asked,
+    reply::{Problem, number},
+};
 use concord_service::{
     Principal, Refusal, Service,
     quota::{Exceeded, Gauge, Held, RateLeft},

@@ -22,7 +22,6 @@ use serde_json::Value;
 use super::{
     batch::Parts,
     coding::{self, Coding},
-    digits::{Digits, number},
     error_code::Code,
     json::Object,
     weight,
@@ -33,6 +32,7 @@ use concord_model::{
     limits::{COMPRESSED_BYTES_MIN, REWRITTEN_BYTES_MAX},
     query::{Page, QueryError},
     record::Revision,
+    redaction::RedactedPlaces,
     time::Timestamp,
 };
 use concord_service::{
@@ -46,6 +46,8 @@ use refusal::{status_and_type, violations};
 pub(super) const STATE_REVISION: HeaderName = HeaderName::from_static("x-concord-revision");
 /// The header with the progress of an index build: configs indexed, `/`, all configs.
 const INDEX_BUILDING: HeaderName = HeaderName::from_static("x-concord-index-building");
+/// The header with the places of values that the caller is not shown.
+const REDACTED: HeaderName = HeaderName::from_static("x-concord-redacted");
 /// The header with the id of the node that answers.
 pub(super) const NODE: HeaderName = HeaderName::from_static("x-concord-node");
 /// The header with the number of configs that do not fit a schema.
@@ -230,8 +232,17 @@ impl Reply {
 
     /// Names the version of the record that the answer is about.
     pub(super) fn record_version(self, revision: Revision, modified: Timestamp) -> Self {
-        let (etag, modified) = (Digits::of(revision), modified.http_date());
-        self.header(header::ETAG, etag.quoted()).header(header::LAST_MODIFIED, &modified)
+        let mut reply = self.header(header::LAST_MODIFIED, &modified.http_date());
+        reply.headers.insert(header::ETAG, entity_tag(revision));
+        reply
+    }
+
+    /// Names the places of values that the caller is not shown, where there are any.
+    pub(super) fn redacted(self, places: Option<&RedactedPlaces>) -> Self {
+        match places.filter(|places| !places.is_empty()) {
+            Some(places) => self.header(REDACTED, &places.texts().collect::<Vec<_>>().join(", ")),
+            None => self,
+        }
     }
 
     /// Reports the progress of an index build, while there is one.
@@ -319,6 +330,21 @@ impl IntoResponse for Reply {
         }
         response
     }
+}
+
+/// A number as the value of a header: an answer has several, so each is written on the stack and copied once.
+pub(super) fn number(number: u64) -> HeaderValue {
+    HeaderValue::from_str(itoa::Buffer::new().format(number)).expect("digits are visible ASCII")
+}
+
+/// A revision in quotes.
+fn entity_tag(revision: Revision) -> HeaderValue {
+    let mut digits = itoa::Buffer::new();
+    let digits = digits.format(revision).as_bytes();
+    // A number has at most 20 digits.
+    let mut text = [b'"'; 22];
+    text[1..=digits.len()].copy_from_slice(digits);
+    HeaderValue::from_bytes(&text[..digits.len() + 2]).expect("digits and quotes are visible ASCII")
 }
 
 /// A success but for its payload, of `bytes`.
@@ -460,9 +486,7 @@ fn refusal_response(refusal: Refusal, parts: Option<Parts>) -> Response {
     let mut response = failure(status, kind, code, &violations);
     if current > 0 {
         // The version that there is: what the next attempt names.
-        let tag = Digits::of(current);
-        let value = HeaderValue::from_str(tag.quoted()).expect("digits in quotes");
-        response.headers_mut().insert(header::ETAG, value);
+        response.headers_mut().insert(header::ETAG, entity_tag(current));
     }
     if status == StatusCode::UNAUTHORIZED {
         response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

@@ -24,8 +24,7 @@ use uuid::Uuid;
 use super::{
     condition::{header_problem, single},
     extract::{Params, QueryErrors, ReadRequest, query_violation},
-    json::Object,
-    redaction::with_redacted,
+    json::{Object, with_redacted},
     reply::{Problem, Reply, refusal_body},
 };
 use concord_model::{

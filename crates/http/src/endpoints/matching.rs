@@ -5,7 +5,7 @@
 //! whoever needs it.
 //!
 //! **Invariants:** nothing is allocated for a path, and one that is longer than any template is not read to its end. A
-//! parameter is never empty.
+//! parameter may be empty, which is no key and no name.
 
 use std::{borrow::Cow, sync::LazyLock};
 
@@ -168,7 +168,7 @@ impl Node {
         if let Some(found) = literal.and_then(|(_, node)| go_on(node, parameters, depth)) {
             return Some(found);
         }
-        let node = self.parameter.as_ref().filter(|_| !segment.is_empty())?;
+        let node = self.parameter.as_ref()?;
         // Hyper takes no longer path.
         let (from, to) = (u16::try_from(from).ok()?, u16::try_from(to).ok()?);
         *parameters.get_mut(depth)? = Span { from, to };

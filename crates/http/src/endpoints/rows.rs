@@ -12,8 +12,8 @@ use super::{
     Right::{AnyKey, Granted, Open},
 };
 use crate::{
-    access_keys, across, audit, batch, boxed::boxed, cluster, configs, console, definitions, docs,
-    extract::WriteRequest, history, indexes, metrics, patch, probes, read, schema, watch,
+    access_keys, across, audit, batch, cluster, configs, console, definitions, docs, extract::WriteRequest,
+    history, metrics, patch, read, schema, server::boxed, watch,
 };
 use concord_model::access_key::Verb;
 use concord_service::quota::Gauge;
@@ -118,7 +118,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         "/api/v1/config_definition/{definition}/indexes",
         Granted(Verb::Read),
         "get_index_states",
-        read!(indexes::show),
+        read!(definitions::index_states),
     ),
     Endpoint::new(
         Get,
@@ -211,11 +211,11 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         write!(cluster::replace),
     ),
     // What needs no key.
-    Endpoint::new(Get, "/", Open, "root", open!(probes::root)),
-    Endpoint::new(Get, "/livez", Open, "livez", open!(probes::live)),
-    Endpoint::new(Get, "/health", Open, "health", open!(probes::live)),
-    Endpoint::new(Get, "/readyz", Open, "readyz", open!(probes::ready)),
-    Endpoint::new(Get, "/readiness-probe", Open, "readiness_probe", open!(probes::ready)),
+    Endpoint::new(Get, "/", Open, "root", open!(cluster::root)),
+    Endpoint::new(Get, "/livez", Open, "livez", open!(cluster::live)),
+    Endpoint::new(Get, "/health", Open, "health", open!(cluster::live)),
+    Endpoint::new(Get, "/readyz", Open, "readyz", open!(cluster::ready)),
+    Endpoint::new(Get, "/readiness-probe", Open, "readiness_probe", open!(cluster::ready)),
     Endpoint::new(Get, DOCUMENT, Open, "openapi", open!(docs::document)),
     Endpoint::new(Get, DOCS, Open, "docs", open!(docs::page)).with_slash(),
     Endpoint::new(Get, "/docs/{file}", Open, "docs_file", open!(docs::file)),

@@ -47,9 +47,6 @@ fn each_row_is_found_by_its_path_with_and_without_a_slash() {
         assert_eq!(operation(row.method.http().as_str(), &path), row.operation);
         let slashed = operation(row.method.http().as_str(), &format!("{path}/"));
         assert_eq!(slashed, if row.takes_slash { row.operation } else { "none" }, "{path}/");
-        if row.takes_slash {
-            assert_eq!(operation("GET", &format!("{path}//")), "none");
-        }
     }
 }
 
@@ -68,6 +65,8 @@ fn a_path_has_the_template_of_its_rows() {
         ("/api/v1/api_key/root/disable", "/api/v1/api_key/root/disable"),
         ("/api/v1/api_key/root/rotate", "/api/v1/api_key/{key_id}/rotate"),
         ("/api/v1/api_key/root", "/api/v1/api_key/{key_id}"),
+        // What is empty is a parameter, too, which its handler refuses.
+        ("/api/v1/config_definition//", "/api/v1/config_definition/{definition}"),
         ("/docs/x.css", "/docs/{file}"),
         ("/docs", "/docs"),
         ("/docs/", "/docs"),
@@ -82,9 +81,9 @@ fn a_path_has_the_template_of_its_rows() {
         ("/api/v1/", "none"),
         ("/api/v1//", "none"),
         ("/api/v1/nothing", "none"),
-        ("/api/v1/config_definition//config/k", "none"),
+        ("/api/v1/config_definition//config/k", CONFIG),
         ("/api/v1/config_definition/d//config/k", "none"),
-        ("/api/v1/config_definition/d/config//", "none"),
+        ("/api/v1/config_definition/d/config//", CONFIG),
         ("/api/v1/config_definition/d/config/k//", "none"),
         ("/api/v1/config_definition/d/config/k/l", "none"),
         ("/api/v1/config_definition/d/Config/k", "none"),

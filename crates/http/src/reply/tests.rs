@@ -194,3 +194,11 @@ async fn a_page_holds_the_memory_of_the_records_that_were_not_taken() {
     drop(one);
     assert!(!others.is_share_scarce(), "12 MiB are left");
 }
+
+#[test]
+fn numbers_are_written_as_anywhere_else() {
+    for value in [0, 1, 9, 10, 99, 100, 12_345, u64::MAX / 10, u64::MAX] {
+        assert_eq!(number(value), HeaderValue::from(value));
+        assert_eq!(entity_tag(value), HeaderValue::from_str(&format!("\"{value}\"")).unwrap());
+    }
+}

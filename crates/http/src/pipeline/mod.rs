@@ -30,16 +30,14 @@ use uuid::{Builder, Uuid};
 use super::{
     Api,
     access::{self, Access, Reader},
-    boxed::boxed,
     coding::{self, Coding},
     configs, cors,
     decision::{self, Pending},
-    digits::number,
     endpoints::{Handler, Matched, OpenCall, TABLE},
     extract::{Asked, Call, ReadRequest},
     pretty, quota,
-    reply::{self, LogOnly, NO_STORE, NODE, Problem, STATE_REVISION},
-    server::Answerer,
+    reply::{self, LogOnly, NO_STORE, NODE, Problem, STATE_REVISION, number},
+    server::{Answerer, boxed},
     weight,
 };
 use concord_model::limits::REQUEST_ID_BYTES_MAX;
