@@ -24,7 +24,8 @@ pub(super) enum Access {
     Public,
 }
 
-/// Lets in a request that needs a key, or answers why not. It takes the parts of the request's head, because a body is used by one thread.
+/// Lets in a request that needs a key, or answers why not. It takes the parts of the request's head, because a body is
+/// used by one thread.
 pub(super) async fn authenticate(
     service: &Service,
     headers: &HeaderMap,

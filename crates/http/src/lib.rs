@@ -38,8 +38,6 @@
 //! | answers in the memory budget | `weight` |
 //! | JSON objects with stored text in them | `json` |
 //! | calls between nodes, on the peer listener | `peer` |
-//!
-//! Imports between these files run one way.
 
 mod access;
 mod access_keys;
