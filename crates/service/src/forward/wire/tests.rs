@@ -117,7 +117,7 @@ fn operations() -> Vec<(Write, &'static str)> {
         ),
         (Write::Read { definition: "d".into(), key: "k".into() }, "0d0164016b"),
         (rollback(Restored::At(300)), "050164016b00ac0202"),
-        (rollback(Restored::Refused(none)), "050164016b0212010026e6f02"),
+        (rollback(Restored::Refused(none)), "050164016b021201026e6f02"),
     ]
 }
 
