@@ -475,7 +475,7 @@ pub(super) fn panicked(payload: Box<dyn Any + Send + 'static>) -> Response {
 
 fn refusal_response(refusal: Refusal, parts: Option<Parts>) -> Response {
     let (status, kind) = status_and_type(&refusal);
-    let breaking = if let Refusal::Breaks(count, _) = &refusal { Some(*count) } else { None };
+    let breaking = if let Refusal::Breaks { count, .. } = &refusal { Some(*count) } else { None };
     let current =
         if let Refusal::Rejected(Rejection::Precondition { current }) = &refusal { *current } else { 0 };
     let code = Code::of(&refusal);

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 use super::{
     document::Document,
-    error::{LocSegment, Rejection, Violation},
+    error::{LocSegment, Violation},
     index,
     limits::{PATCH_DEPTH_MAX, PATCH_VIOLATIONS_MAX},
 };
@@ -68,7 +68,10 @@ pub enum PatchError {
     /// An operation is not possible on this target.
     Violation(Violation),
     /// A `test` found another value.
-    TestFailed(Violation),
+    TestFailed {
+        /// The place of the `test` in its patch, from 0.
+        operation: u64,
+    },
     /// It costs more than it may.
     TooCostly(Violation),
 }
@@ -151,10 +154,7 @@ impl OperationError {
             Self::Violation(text) => {
                 PatchError::Violation(Violation::at(loc, format!("operation {index}: {text}")))
             }
-            Self::TestFailed => {
-                let text = Rejection::TestFailed { operation: index }.to_string();
-                PatchError::TestFailed(Violation::at(loc, text))
-            }
+            Self::TestFailed => PatchError::TestFailed { operation: index },
             Self::TooCostly => {
                 let text = format!("operation {index}: the patch as a whole costs too much");
                 PatchError::TooCostly(Violation::at(loc, text))

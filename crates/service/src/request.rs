@@ -419,10 +419,15 @@ pub enum Refusal {
     Expired(String),
     /// The requested record did not exist at the requested revision.
     NotThere(String),
-    /// This many configs would violate a schema; the violations name the first of them.
-    Breaks(u64, Vec<Violation>),
-    /// A patch's `test` found another value than it names; certainly not applied.
-    TestFailed(Violation),
+    /// Configs would violate a schema.
+    Breaks {
+        /// How many.
+        count: u64,
+        /// These name the first of them.
+        violations: Vec<Violation>,
+        /// The operation of a batch, from 0, that asks for the schema.
+        operation: Option<u32>,
+    },
     /// This node has as many of something open as it may; the text names the limit.
     LimitReached(String),
     /// The key is good, but does not have this right; the same whether what is asked for exists or not.

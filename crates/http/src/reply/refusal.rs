@@ -32,11 +32,9 @@ pub(super) fn violations(refusal: Refusal) -> (Vec<Violation>, Option<LogOnly>) 
         | Refusal::Building(text)
         | Refusal::CursorExpired(text)
         | Refusal::LimitReached(text) => vec![Violation::new(text)],
-        Refusal::TestFailed(violation)
-        | Refusal::ConflictAt(violation)
-        | Refusal::Invalid(Invalid::TooLargeAt(violation)) => vec![violation],
+        Refusal::ConflictAt(violation) | Refusal::Invalid(Invalid::TooLargeAt(violation)) => vec![violation],
         Refusal::NoMember(id) => vec![Violation::new(format!("node {id} is not a member of the cluster"))],
-        Refusal::Breaks(_, violations) => violations,
+        Refusal::Breaks { violations, .. } => violations,
         // The text names nothing that was asked for: it tells nothing about what exists.
         Refusal::Forbidden { verb, operation } => {
             let loc = operation.map(|index| vec!["operations".into(), LocSegment::Index(index.into())]);
@@ -117,13 +115,12 @@ pub(super) fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
         Refusal::StorageFull(_) => (StatusCode::INSUFFICIENT_STORAGE, "storage_full"),
         Refusal::Internal(_) => (StatusCode::INTERNAL_SERVER_ERROR, "server_error"),
         Refusal::Conflict(_)
-        | Refusal::TestFailed(_)
         | Refusal::ConflictAt(_)
         | Refusal::NotUniqueYet { .. }
         | Refusal::Building(_) => (StatusCode::CONFLICT, "conflict_error"),
         Refusal::NoMember(_) | Refusal::NotThere(_) => (StatusCode::NOT_FOUND, "not_found_error"),
         Refusal::Expired(_) | Refusal::CursorExpired(_) => (StatusCode::GONE, "expired_error"),
-        Refusal::Breaks(..) => INVALID,
+        Refusal::Breaks { .. } => INVALID,
         Refusal::OfOperation(_, refusal) => status_and_type(refusal),
         Refusal::Forbidden { .. } => (StatusCode::FORBIDDEN, "forbidden_error"),
         Refusal::KeyEnded => UNAUTHORIZED,

@@ -35,7 +35,6 @@ fn all() -> Vec<(Refusal, u16, &'static str)> {
             "not_found_error",
         ),
         (Refusal::Invalid(Invalid::TooLargeAt(violation())), 413, "payload_too_large"),
-        (Refusal::TestFailed(violation()), 409, "conflict_error"),
         (rejected(Rejection::TestFailed { operation: 0 }), 409, "conflict_error"),
         (Refusal::Overloaded, 429, "rate_limited"),
         (Refusal::StorageFull("full".into()), 507, "storage_full"),

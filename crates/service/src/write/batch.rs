@@ -251,14 +251,15 @@ fn refused(refusal: Refusal, place: u32) -> Refusal {
             Rejection::InBatch { index: place, rejection: Box::new(rejection) }.into()
         }
         Refusal::Invalid(invalid) => at_operation(invalid, place).into(),
-        Refusal::TestFailed(violation) => Refusal::TestFailed(violation_at(violation, place)),
         Refusal::Forbidden { verb, .. } => Refusal::Forbidden { verb, operation: Some(place) },
         Refusal::Conflict(text) => Refusal::ConflictAt(violation_at(Violation::new(text), place)),
         Refusal::ConflictAt(violation) => Refusal::ConflictAt(violation_at(violation, place)),
         Refusal::NotUniqueYet { path, one, other, .. } => {
             Refusal::NotUniqueYet { path, one, other, operation: Some(place) }
         }
-        Refusal::Breaks(count, violations) => Refusal::Breaks(count, all_at(violations, place)),
+        Refusal::Breaks { count, violations, .. } => {
+            Refusal::Breaks { count, violations: all_at(violations, place), operation: Some(place) }
+        }
         Refusal::Expired(_) | Refusal::NotThere(_) => Refusal::OfOperation(place, Box::new(refusal)),
         Refusal::Unavailable(_)
         | Refusal::Undecided(_)

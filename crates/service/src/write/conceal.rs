@@ -36,7 +36,7 @@ pub(super) fn concealed(refusal: Refusal, principal: &Principal, write: &Write) 
         Refusal::NotUniqueYet { .. } => {
             Refusal::ConflictAt(at("a path can't be unique: several configs have the same value there"))
         }
-        Refusal::Breaks(..) => {
+        Refusal::Breaks { .. } => {
             let msg = "configs of the definition do not fit, and the access key has no right to read which";
             Invalid::from(at(msg)).into()
         }
@@ -55,7 +55,6 @@ pub(super) fn concealed(refusal: Refusal, principal: &Principal, write: &Write) 
         | Refusal::NoMember(_)
         | Refusal::Expired(_)
         | Refusal::NotThere(_)
-        | Refusal::TestFailed(_)
         | Refusal::LimitReached(_)
         | Refusal::Forbidden { .. }
         | Refusal::KeyEnded
@@ -67,12 +66,13 @@ pub(super) fn concealed(refusal: Refusal, principal: &Principal, write: &Write) 
 
 /// The operation of a batch that a refusal is about.
 fn operation_of(refusal: &Refusal) -> Option<u64> {
-    let violation = match refusal {
+    match refusal {
         Refusal::Rejected(Rejection::InBatch { index, .. }) | Refusal::OfOperation(index, _) => {
-            return Some((*index).into());
+            Some((*index).into())
         }
-        Refusal::NotUniqueYet { operation, .. } => return operation.map(u64::from),
-        Refusal::Breaks(_, violations) => violations.first()?,
+        Refusal::NotUniqueYet { operation, .. } | Refusal::Breaks { operation, .. } => {
+            operation.map(u64::from)
+        }
         Refusal::Rejected(_)
         | Refusal::Invalid(_)
         | Refusal::Unavailable(_)
@@ -84,16 +84,13 @@ fn operation_of(refusal: &Refusal) -> Option<u64> {
         | Refusal::NoMember(_)
         | Refusal::Expired(_)
         | Refusal::NotThere(_)
-        | Refusal::TestFailed(_)
         | Refusal::LimitReached(_)
         | Refusal::Forbidden { .. }
         | Refusal::KeyEnded
         | Refusal::ConflictAt(_)
         | Refusal::Building(_)
-        | Refusal::CursorExpired(_) => return None,
-    };
-    let [name, LocSegment::Index(index), ..] = violation.loc.as_slice() else { return None };
-    (*name == OPERATIONS.into()).then_some(*index)
+        | Refusal::CursorExpired(_) => None,
+    }
 }
 
 /// The text of a rejection in place of one that tells of records. All of these are 409.
@@ -176,6 +173,11 @@ mod tests {
             other: Key::parse("buried").unwrap(),
             operation: None,
         };
+        let breaks = || Refusal::Breaks {
+            count: 77,
+            violations: vec![Violation::new("config `hidden`")],
+            operation: None,
+        };
         let in_batch = |rejection| Rejection::InBatch { index: 1, rejection: Box::new(rejection) };
         let batch = Write::Batch(vec![delete("e"), delete("d")]);
         let cases = [
@@ -184,9 +186,9 @@ mod tests {
             (in_batch(taken()).into(), batch.clone()),
             (in_batch(Rejection::DefinitionNotEmpty(77)).into(), batch.clone()),
             (shared().of_operation(1), batch.clone()),
-            (Refusal::Breaks(77, vec![Violation::new("config `hidden`")]).of_operation(1), batch),
+            (breaks().of_operation(1), batch),
             (shared(), Write::SetUnique(unique)),
-            (Refusal::Breaks(77, vec![Violation::new("config `hidden`")]), Write::SetSchema(schema)),
+            (breaks(), Write::SetSchema(schema)),
         ];
         let (writer, reader) = (key(&[Verb::Write, Verb::Define]), key(&[Verb::Read]));
         for (refusal, write) in cases {

@@ -249,7 +249,8 @@ impl Scan {
             )
         });
         let first = Violation::at(vec!["json_schema".into()], summary);
-        Ok(Some(Refusal::Breaks(report.count, std::iter::once(first).chain(items).collect())))
+        let violations = std::iter::once(first).chain(items).collect();
+        Ok(Some(Refusal::Breaks { count: report.count, violations, operation: None }))
     }
 
     /// The report on the last state.

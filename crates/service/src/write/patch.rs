@@ -70,7 +70,7 @@ fn apply(patch: &Patch, target: Value, budget: &Budget) -> Result<Value, Refusal
     let mut cost_left = cost_max;
     let made = patch.apply(target, &mut cost_left).map_err(|error| match error {
         PatchError::Violation(violation) => Refusal::from(Invalid::from(in_patch(violation))),
-        PatchError::TestFailed(violation) => Refusal::TestFailed(in_patch(violation)),
+        PatchError::TestFailed { operation } => Rejection::TestFailed { operation }.into(),
         PatchError::TooCostly(violation) => {
             budget.patch_exceeds().unwrap_or_else(|| Invalid::from(in_patch(violation)).into())
         }

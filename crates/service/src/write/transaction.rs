@@ -28,7 +28,7 @@ use crate::{
 use concord_model::{
     access_key::Verb,
     command::{Applied, Command, ConfigRead, Transaction},
-    error::{Invalid, LocSegment, Rejection},
+    error::{Invalid, Rejection},
     key::Key,
     limits::TRANSACTION_READ_BYTES_MAX,
     patch::equal,
@@ -167,31 +167,12 @@ pub(super) fn answered(applied: Applied) -> Decision {
 pub(super) fn remembered(request: &WriteRequest, refusal: Refusal) -> Result<Prepared, Refusal> {
     let has_no_command = matches!(request.write.effect(), Effect::Batch | Effect::Compute);
     let may_be = request.caller.idempotency_key.is_some() && !request.caller.dry_run;
-    if has_no_command
-        && may_be
-        && let Some(rejection) = rejection(&refusal)
-    {
-        let transaction = Transaction { reads: Vec::new(), chosen: Err(rejection), steps: Vec::new() };
-        return Ok(Prepared::Propose { command: Command::Transaction(transaction), definition_read: None });
-    }
-    Err(refusal)
-}
-
-/// The rejection that a refusal by the state is; `None` for others.
-fn rejection(refusal: &Refusal) -> Option<Rejection> {
-    if let Refusal::Rejected(rejection) = refusal {
-        return Some(rejection.clone());
-    }
-    let Refusal::TestFailed(violation) = refusal else { return None };
-    match &violation.loc[..] {
-        [LocSegment::Name(_), LocSegment::Index(operation)] => {
-            Some(Rejection::TestFailed { operation: *operation })
+    match refusal {
+        Refusal::Rejected(rejection) if has_no_command && may_be => {
+            let transaction = Transaction { reads: Vec::new(), chosen: Err(rejection), steps: Vec::new() };
+            Ok(Prepared::Propose { command: Command::Transaction(transaction), definition_read: None })
         }
-        [_, LocSegment::Index(index), LocSegment::Name(_), LocSegment::Index(operation)] => {
-            let rejection = Box::new(Rejection::TestFailed { operation: *operation });
-            Some(Rejection::InBatch { index: u32::try_from(*index).ok()?, rejection })
-        }
-        _ => None,
+        refusal => Err(refusal),
     }
 }
 

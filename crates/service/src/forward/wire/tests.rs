@@ -117,7 +117,7 @@ fn operations() -> Vec<(Write, &'static str)> {
         ),
         (Write::Read { definition: "d".into(), key: "k".into() }, "0d0164016b"),
         (rollback(Restored::At(300)), "050164016b00ac0202"),
-        (rollback(Restored::Refused(none)), "050164016b0212010026e6f02"),
+        (rollback(Restored::Refused(none)), "050164016b021201026e6f02"),
     ]
 }
 
@@ -187,16 +187,18 @@ fn every_answer_is_encoded_as_recorded_and_decoded_as_it_was() {
         other: Key::parse("b").unwrap(),
         operation: Some(1),
     };
+    let violation = Violation::new("bad");
+    let breaks = Refusal::Breaks { count: 2, violations: vec![violation], operation: Some(3) };
     for (attempt, recorded) in [
         (Ok(Decision::new(Ok(applied.clone()), None)), "01000007080001"),
         (Ok(Decision::new(Err(Rejection::Precondition { current: 5 }), None)), "0100010505"),
         (Err(AttemptError::Refused(Refusal::Overloaded)), "010104"),
-        (Err(AttemptError::Refused(not_unique)), "0101110170016101620101"),
+        (Err(AttemptError::Refused(not_unique)), "0101100170016101620101"),
         (Err(AttemptError::Retry("no".into())), "0102026e6f"),
         (Err(AttemptError::Unknown("perhaps".into())), "01030770657268617073"),
         (Ok(Decision::new(Ok(applied), Some("{}".into()))), "010407080001027b7d"),
         (Err(AttemptError::Refused(Refusal::Invalid(Invalid::Violations(violations)))), ""),
-        (Err(AttemptError::Refused(Refusal::Breaks(2, vec![Violation::new("bad")]))), ""),
+        (Err(AttemptError::Refused(breaks)), ""),
     ] {
         let bytes = encode(&WireAnswer::from(attempt.clone()));
         assert_eq!(Attempt::from(decode::<WireAnswer>(&bytes).unwrap()), attempt);

@@ -63,7 +63,7 @@ impl World {
             Some(Refusal::NotUniqueYet { path, one, other, operation: None }) => {
                 format!("{path}: {one} and {other}")
             }
-            Some(Refusal::Breaks(count, violations)) => {
+            Some(Refusal::Breaks { count, violations, operation: None }) => {
                 violations.iter().fold(count.to_string(), |mut text, violation| {
                     write!(text, " | {}", violation.msg).unwrap();
                     text
@@ -142,7 +142,9 @@ fn a_report_lists_the_first_hundred_and_counts_all() {
     assert_eq!((report.count, report.breaking.len()), (300, 100));
     assert_eq!((report.breaking[0].key.as_str(), report.breaking[99].key.as_str()), ("k000", "k099"));
     assert_eq!(report.breaking[0].violations.len(), REPORTED_VIOLATIONS_MAX + 1);
-    let Some(Refusal::Breaks(300, violations)) = scan.refusal(world.found(), &cancel()).unwrap() else {
+    let Some(Refusal::Breaks { count: 300, violations, .. }) =
+        scan.refusal(world.found(), &cancel()).unwrap()
+    else {
         panic!()
     };
     assert_eq!(violations.len(), 101);

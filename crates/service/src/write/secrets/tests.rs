@@ -13,6 +13,7 @@ use crate::{
 };
 use concord_model::{
     command::{Command, Expect, Verdict},
+    error::Rejection,
     limits::Limits,
     time::Timestamp,
 };
@@ -95,7 +96,7 @@ fn written(principal: Principal, write: Write) -> Result<Value, String> {
             };
             Err(violations.iter().map(loc).collect::<Vec<_>>().join(" "))
         }
-        Err(Refusal::TestFailed(_)) => Err("test".into()),
+        Err(Refusal::Rejected(Rejection::TestFailed { .. })) => Err("test".into()),
         Err(refusal) => panic!("{refusal:?}"),
     }
 }
