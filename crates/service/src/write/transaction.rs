@@ -164,6 +164,7 @@ pub(super) fn answered(applied: Applied) -> Decision {
 
 /// A rejection that the leader has confirmed, as a command: with an idempotency key it is remembered, as one of the log is.
 /// A write whose command holds what it is rejected for is proposed itself; of these there is no command.
+#[expect(clippy::wildcard_enum_match_arm, reason = "only what the log could decide is remembered")]
 pub(super) fn remembered(request: &WriteRequest, refusal: Refusal) -> Result<Prepared, Refusal> {
     let has_no_command = matches!(request.write.effect(), Effect::Batch | Effect::Compute);
     let may_be = request.caller.idempotency_key.is_some() && !request.caller.dry_run;
