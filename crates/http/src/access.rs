@@ -19,7 +19,7 @@ use concord_service::{NotAuthenticated, Principal, Refusal, Service};
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Access {
     /// Its credential is good, and this is the credential's owner.
-    Granted(Principal),
+    Authenticated(Principal),
     /// It needs none, and none was looked at.
     Public,
 }
@@ -42,14 +42,14 @@ pub(super) async fn authenticate(
                 service.known_key(credential).filter(|_| !concord_model::sabotage::is("good-key-throttled"));
             let known = known.ok_or_else(|| quota::refused(&exceeded))?;
             CallerConnection::mark_known(extensions);
-            return Ok(Access::Granted(known));
+            return Ok(Access::Authenticated(known));
         }
     };
     match service.authenticate(credential).await {
         Ok(principal) => {
             attempt.was_good();
             CallerConnection::mark_known(extensions);
-            Ok(Access::Granted(principal))
+            Ok(Access::Authenticated(principal))
         }
         Err(NotAuthenticated::NotValid) => {
             attempt.has_failed();
@@ -73,10 +73,10 @@ impl Reader {
     /// The reader of a request; `None` for a write, and for what needs no credential.
     pub(super) fn of(access: &Access, is_read: bool) -> Option<Self> {
         match access {
-            Access::Granted(principal) if is_read => {
+            Access::Authenticated(principal) if is_read => {
                 Some(Self { principal: principal.clone(), begin: Instant::now() })
             }
-            Access::Granted(_) | Access::Public => None,
+            Access::Authenticated(_) | Access::Public => None,
         }
     }
 

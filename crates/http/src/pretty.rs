@@ -33,7 +33,7 @@ pub(super) fn is_wanted(service: &Service, access: &Access, asked: &Asked) -> Re
     if asked.params.0.is_empty() {
         return Ok(false);
     }
-    let Access::Granted(principal) = access else { return Ok(false) };
+    let Access::Authenticated(principal) = access else { return Ok(false) };
     let pretty = asked.matched.endpoint.map_or(Pretty::Taken, |endpoint| endpoint.pretty);
     if pretty == Pretty::Never {
         return Ok(false);

@@ -72,7 +72,7 @@ pub(crate) enum Right {
     /// A good key.
     AnyKey,
     /// A key with a grant of this verb. The service asks for it, with what the request is about.
-    Granted(Verb),
+    Needs(Verb),
 }
 
 /// What the audit log has of a request. A write has a line always.
@@ -178,13 +178,13 @@ impl Endpoint {
 
     /// Whether a request may change something.
     pub(crate) fn is_write(&self) -> bool {
-        self.method != EndpointMethod::Get && self.right != Right::Granted(Verb::Read)
+        self.method != EndpointMethod::Get && self.right != Right::Needs(Verb::Read)
     }
 
     /// The right that the audit log names.
     pub(crate) const fn verb(&self) -> Verb {
         match self.right {
-            Right::Granted(verb) => verb,
+            Right::Needs(verb) => verb,
             Right::Open | Right::AnyKey => Verb::Read,
         }
     }

@@ -1,7 +1,9 @@
 //! The table of endpoints.
 //!
-//! **Invariants:** the rows of a path stand together, in the order in which `Allow` names their methods, and agree in
-//! whether they need a key. No two rows have the same method and path, or the same operation.
+//! `Allow` lists the methods of a path in the order of its rows. The order of paths never decides which row matches.
+//!
+//! **Invariants:** the rows of a path agree in whether they need a key. No two rows have the same method and path, or the
+//! same operation.
 
 use axum::response::IntoResponse as _;
 
@@ -9,7 +11,7 @@ use super::{
     Audited, Endpoint,
     EndpointMethod::{Delete, Get, Patch, Post, Put},
     Handler, Pretty,
-    Right::{AnyKey, Granted, Open},
+    Right::{AnyKey, Needs, Open},
 };
 use crate::{
     access_keys, across, audit, batch, cluster, configs, console, definitions, docs, extract::WriteRequest,
@@ -35,8 +37,8 @@ pub(crate) const DOCUMENT: &str = "/openapi.json";
 pub(crate) const DOCS: &str = "/docs";
 pub(crate) const UI: &str = "/ui";
 
-/// A handler of reads.
-macro_rules! read {
+/// A handler of an endpoint that needs a key and takes no body.
+macro_rules! keyed {
     ($handler:path) => {
         Handler::Keyed(|api, call| {
             boxed(|| async move { $handler(api.service.clone(), call.into()).await.into_response() })
@@ -44,8 +46,8 @@ macro_rules! read {
     };
 }
 
-/// A handler of requests with a body.
-macro_rules! write {
+/// A handler of an endpoint that needs a key. It is given the body, if there is one, and the headers of a write.
+macro_rules! keyed_with_body {
     ($handler:path) => {
         Handler::Keyed(|api, call| {
             boxed(|| async move {
@@ -68,147 +70,154 @@ macro_rules! open {
 /// All rows.
 pub(crate) static ENDPOINTS: &[Endpoint] = &[
     // Definitions.
-    Endpoint::new(Get, DEFINITIONS, Granted(Verb::Read), "list_definitions", read!(definitions::list))
+    Endpoint::new(Get, DEFINITIONS, Needs(Verb::Read), "list_definitions", keyed!(definitions::list))
         .gauge(Gauge::Lists),
-    Endpoint::new(Post, DEFINITIONS, Granted(Verb::Define), "create_definition", write!(definitions::create)),
-    Endpoint::new(Get, DEFINITION, Granted(Verb::Read), "get_definition", read!(definitions::get)),
+    Endpoint::new(
+        Post,
+        DEFINITIONS,
+        Needs(Verb::Define),
+        "create_definition",
+        keyed_with_body!(definitions::create),
+    ),
+    Endpoint::new(Get, DEFINITION, Needs(Verb::Read), "get_definition", keyed!(definitions::get)),
     Endpoint::new(
         Put,
         DEFINITION,
-        Granted(Verb::Define),
+        Needs(Verb::Define),
         "update_definition",
-        write!(definitions::set_indexes),
+        keyed_with_body!(definitions::set_indexes),
     ),
     Endpoint::new(
         Delete,
         DEFINITION,
-        Granted(Verb::Define),
+        Needs(Verb::Define),
         "delete_definition",
-        write!(definitions::delete),
+        keyed_with_body!(definitions::delete),
     ),
-    // Before the parts of definitions: the tree of paths looks for segments in this order.
-    Endpoint::new(Get, CONFIGS, Granted(Verb::Read), "list_configs", read!(configs::list))
+    // First, for speed only: most requests are for configs.
+    Endpoint::new(Get, CONFIGS, Needs(Verb::Read), "list_configs", keyed!(configs::list))
         .gauge(Gauge::Lists)
         .pretty(Pretty::UnlessIndexed),
-    Endpoint::new(Post, CONFIGS, Granted(Verb::Write), "create_config", write!(configs::create)),
-    Endpoint::new(Get, CONFIG, Granted(Verb::Read), "get_config", Handler::GetConfig),
-    Endpoint::new(Put, CONFIG, Granted(Verb::Write), "update_config", write!(configs::put)),
-    Endpoint::new(Patch, CONFIG, Granted(Verb::Write), "patch_config", write!(patch::patch)).takes_patch(),
-    Endpoint::new(Delete, CONFIG, Granted(Verb::Write), "delete_config", write!(configs::delete)),
+    Endpoint::new(Post, CONFIGS, Needs(Verb::Write), "create_config", keyed_with_body!(configs::create)),
+    Endpoint::new(Get, CONFIG, Needs(Verb::Read), "get_config", Handler::GetConfig),
+    Endpoint::new(Put, CONFIG, Needs(Verb::Write), "update_config", keyed_with_body!(configs::put)),
+    Endpoint::new(Patch, CONFIG, Needs(Verb::Write), "patch_config", keyed_with_body!(patch::patch))
+        .takes_patch(),
+    Endpoint::new(Delete, CONFIG, Needs(Verb::Write), "delete_config", keyed_with_body!(configs::delete)),
     Endpoint::new(
         Get,
         "/api/v1/config_definition/{definition}/config/{config}/history",
-        Granted(Verb::Read),
+        Needs(Verb::Read),
         "get_config_history",
-        read!(history::of_config),
+        keyed!(history::of_config),
     ),
     Endpoint::new(
         Post,
         "/api/v1/config_definition/{definition}/config/{config}/rollback",
-        Granted(Verb::Write),
+        Needs(Verb::Write),
         "roll_back_config",
-        write!(history::rollback),
+        keyed_with_body!(history::rollback),
     ),
-    Endpoint::new(Get, SCHEMA, Granted(Verb::Read), "get_schema", read!(schema::get)),
-    Endpoint::new(Put, SCHEMA, Granted(Verb::Define), "update_schema", write!(schema::put)),
-    Endpoint::new(Get, UNIQUE, Granted(Verb::Read), "get_unique", read!(schema::get_unique)),
-    Endpoint::new(Put, UNIQUE, Granted(Verb::Define), "update_unique", write!(schema::put_unique)),
+    Endpoint::new(Get, SCHEMA, Needs(Verb::Read), "get_schema", keyed!(schema::get)),
+    Endpoint::new(Put, SCHEMA, Needs(Verb::Define), "update_schema", keyed_with_body!(schema::put)),
+    Endpoint::new(Get, UNIQUE, Needs(Verb::Read), "get_unique", keyed!(schema::get_unique)),
+    Endpoint::new(Put, UNIQUE, Needs(Verb::Define), "update_unique", keyed_with_body!(schema::put_unique)),
     Endpoint::new(
         Get,
         "/api/v1/config_definition/{definition}/indexes",
-        Granted(Verb::Read),
+        Needs(Verb::Read),
         "get_index_states",
-        read!(definitions::index_states),
+        keyed!(definitions::index_states),
     ),
     Endpoint::new(
         Get,
         "/api/v1/config_definition/{definition}/history",
-        Granted(Verb::Read),
+        Needs(Verb::Read),
         "get_definition_history",
-        read!(history::of_definition),
+        keyed!(history::of_definition),
     ),
     // Many configs at once.
-    Endpoint::new(Get, "/api/v1/config", Granted(Verb::Read), "list_configs_across", read!(across::list))
+    Endpoint::new(Get, "/api/v1/config", Needs(Verb::Read), "list_configs_across", keyed!(across::list))
         .audited(Audited::Listed)
         .gauge(Gauge::Lists),
-    Endpoint::new(Post, "/api/v1/read", Granted(Verb::Read), "read_configs", write!(read::run))
+    Endpoint::new(Post, "/api/v1/read", Needs(Verb::Read), "read_configs", keyed_with_body!(read::run))
         .audited(Audited::Body),
-    Endpoint::new(Post, "/api/v1/batch", Granted(Verb::Write), "run_batch", write!(batch::run)),
+    Endpoint::new(Post, "/api/v1/batch", Needs(Verb::Write), "run_batch", keyed_with_body!(batch::run)),
     // Changes.
-    Endpoint::new(Get, WATCH, Granted(Verb::Read), "watch", read!(watch::open))
+    Endpoint::new(Get, WATCH, Needs(Verb::Read), "watch", keyed!(watch::open))
         .audited(Audited::Watched)
         .gauge(Gauge::Watches)
         .pretty(Pretty::Never)
         .without_head(),
-    Endpoint::new(Get, CHANGES, Granted(Verb::Read), "poll_changes", read!(watch::poll))
+    Endpoint::new(Get, CHANGES, Needs(Verb::Read), "poll_changes", keyed!(watch::poll))
         .audited(Audited::Watched)
         .gauge(Gauge::Watches)
         .pretty(Pretty::Never)
         .without_head(),
     // The audit log.
-    Endpoint::new(Get, AUDIT, Granted(Verb::Audit), "get_audit", read!(audit::show)).audited(Audited::Always),
+    Endpoint::new(Get, AUDIT, Needs(Verb::Audit), "get_audit", keyed!(audit::show)).audited(Audited::Always),
     // Access keys.
-    Endpoint::new(Get, KEYS, Granted(Verb::Keys), "list_api_keys", read!(access_keys::list)),
-    Endpoint::new(Post, KEYS, Granted(Verb::Keys), "create_api_key", write!(access_keys::create)),
-    Endpoint::new(Get, KEY, Granted(Verb::Keys), "get_api_key", read!(access_keys::get)),
-    Endpoint::new(Patch, KEY, Granted(Verb::Keys), "change_api_key", write!(access_keys::change)),
-    Endpoint::new(Delete, KEY, Granted(Verb::Keys), "revoke_api_key", write!(access_keys::revoke)),
+    Endpoint::new(Get, KEYS, Needs(Verb::Keys), "list_api_keys", keyed!(access_keys::list)),
+    Endpoint::new(Post, KEYS, Needs(Verb::Keys), "create_api_key", keyed_with_body!(access_keys::create)),
+    Endpoint::new(Get, KEY, Needs(Verb::Keys), "get_api_key", keyed!(access_keys::get)),
+    Endpoint::new(Patch, KEY, Needs(Verb::Keys), "change_api_key", keyed_with_body!(access_keys::change)),
+    Endpoint::new(Delete, KEY, Needs(Verb::Keys), "revoke_api_key", keyed_with_body!(access_keys::revoke)),
     Endpoint::new(
         Post,
         "/api/v1/api_key/{key_id}/rotate",
-        Granted(Verb::Keys),
+        Needs(Verb::Keys),
         "rotate_api_key",
-        write!(access_keys::rotate),
+        keyed_with_body!(access_keys::rotate),
     ),
     Endpoint::new(
         Post,
         "/api/v1/api_key/root/disable",
-        Granted(Verb::Keys),
+        Needs(Verb::Keys),
         "disable_root_key",
-        write!(access_keys::disable_root),
+        keyed_with_body!(access_keys::disable_root),
     ),
-    Endpoint::new(Get, "/api/v1/whoami", AnyKey, "whoami", read!(access_keys::whoami)),
+    Endpoint::new(Get, "/api/v1/whoami", AnyKey, "whoami", keyed!(access_keys::whoami)),
     // The cluster.
-    Endpoint::new(Get, "/api/v1/cluster", Granted(Verb::Cluster), "get_cluster", read!(cluster::show)),
-    Endpoint::new(Get, METRICS, Granted(Verb::Cluster), "get_metrics", Handler::Keyed(metrics::show)),
+    Endpoint::new(Get, "/api/v1/cluster", Needs(Verb::Cluster), "get_cluster", keyed!(cluster::show)),
+    Endpoint::new(Get, METRICS, Needs(Verb::Cluster), "get_metrics", Handler::Keyed(metrics::show)),
     Endpoint::new(
         Post,
         "/api/v1/cluster/init",
-        Granted(Verb::Cluster),
+        Needs(Verb::Cluster),
         "init_cluster",
-        write!(cluster::init),
+        keyed_with_body!(cluster::init),
     ),
-    Endpoint::new(Get, "/api/v1/cluster/backup", Granted(Verb::Backup), "get_backup", read!(cluster::backup))
+    Endpoint::new(Get, "/api/v1/cluster/backup", Needs(Verb::Backup), "get_backup", keyed!(cluster::backup))
         .audited(Audited::Always)
         .without_head(),
     Endpoint::new(
         Post,
         "/api/v1/cluster/leader",
-        Granted(Verb::Cluster),
+        Needs(Verb::Cluster),
         "move_leadership",
-        write!(cluster::transfer_leadership),
+        keyed_with_body!(cluster::transfer_leadership),
     ),
     Endpoint::new(
         Post,
         "/api/v1/cluster/members",
-        Granted(Verb::Cluster),
+        Needs(Verb::Cluster),
         "add_member",
-        write!(cluster::add),
+        keyed_with_body!(cluster::add),
     ),
-    Endpoint::new(Delete, MEMBER, Granted(Verb::Cluster), "remove_member", write!(cluster::remove)),
+    Endpoint::new(Delete, MEMBER, Needs(Verb::Cluster), "remove_member", keyed_with_body!(cluster::remove)),
     Endpoint::new(
         Post,
         "/api/v1/cluster/members/{id}/promote",
-        Granted(Verb::Cluster),
+        Needs(Verb::Cluster),
         "promote_member",
-        write!(cluster::promote),
+        keyed_with_body!(cluster::promote),
     ),
     Endpoint::new(
         Post,
         "/api/v1/cluster/members/{id}/replace",
-        Granted(Verb::Cluster),
+        Needs(Verb::Cluster),
         "replace_member",
-        write!(cluster::replace),
+        keyed_with_body!(cluster::replace),
     ),
     // What needs no key.
     Endpoint::new(Get, "/", Open, "root", open!(cluster::root)),

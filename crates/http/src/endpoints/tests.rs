@@ -210,8 +210,8 @@ fn the_reference_lists_each_endpoint_with_its_right() {
         let right = &on_page[&(row.method.http().to_string(), openapi::builder::path(row))];
         let is_said = match row.right {
             // Each operation of a batch needs its own.
-            Right::Granted(_) if row.operation == "run_batch" => right.contains("each operation"),
-            Right::Granted(verb) => right.contains(&format!("`{}`", verb.name())),
+            Right::Needs(_) if row.operation == "run_batch" => right.contains("each operation"),
+            Right::Needs(verb) => right.contains(&format!("`{}`", verb.name())),
             Right::Open | Right::AnyKey => !right.contains('`'),
         };
         assert!(is_said, "{row:?}: {right}");

@@ -1,18 +1,22 @@
-//! The way of a request, from its head to its answer:
+//! The way of a request through this layer. Each step calls the next:
 //!
 //! ```text
-//! handle          which endpoint is it for (once); pages of other origins
-//! authenticate    the time that it takes; who asks; the standard headers of every answer
-//! admit           the quota of the key; the line of the audit log
-//! finish          the handler's answer: is the right still there; indented, compressed, weighed
-//! contain         the strict audit log; a handler that panics
-//! dispatch        404, 405, or the handler of the endpoint
+//! step              before the call                        after it
+//! answer            finds the endpoint, once
+//! open_to_origins   answers a preflight                    headers for pages of other origins
+//! authenticate      checks the credential                  standard headers; measures the time
+//! admit             quota of the key; begins a line of     ends the line
+//!                   the audit log
+//! respond                                                  checks the permission of a slow read again; indents,
+//!                                                          compresses and weighs the response
+//! contain           strict audit log                       a panic of the handler becomes 500
+//! dispatch          404 and 405                            calls the handler of the endpoint
 //! ```
 //!
-//! **Invariants:** every answer passes `handle`, so that the standard headers are on all of them, those for unknown
-//! paths and for panics included; the revision only where the credential was good. Nothing is answered before `access`
-//! has seen the credential. What is no HTTP, or may be two requests, is refused by `server` and hyper before, with 400 or
-//! 431 and no body.
+//! **Invariants:** every response gets its headers in `with_standard_headers`: from `authenticate`, or from
+//! `open_to_origins` for a preflight; the revision only where the credential was good. Only preflights and open endpoints
+//! are answered without a check of the credential. What is no HTTP, or may be two requests, is rejected by `server` and
+//! hyper before, with 400 or 431 and no body.
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
@@ -98,7 +102,7 @@ impl Api {
         response
     }
 
-    /// Answers who has a good credential, or needs none. Every answer gets the standard headers, and its time is measured.
+    /// Authenticates the request unless its endpoint is open, then answers it.
     async fn authenticate(&self, request: Request, matched: Matched) -> Response {
         let service = &self.service;
         let begun = self.times.begin(request.method(), &matched);
@@ -109,7 +113,7 @@ impl Api {
         } else {
             access::authenticate(service, request.headers(), request.extensions()).await
         };
-        let (is_granted, response) = match access {
+        let (is_authenticated, response) = match access {
             Ok(access) => {
                 (access != Access::Public, self.admit(access, Asked::new(request, matched), &id).await)
             }
@@ -118,15 +122,15 @@ impl Api {
                 (false, response)
             }
         };
-        let response = self.with_standard_headers(id, is_granted, response);
+        let response = self.with_standard_headers(id, is_authenticated, response);
         self.times.end(begun, response.status());
         response
     }
 
     /// Answers a request that its key's quota admits, and has it recorded in the audit log.
     async fn admit(&self, access: Access, asked: Asked, id: &HeaderValue) -> Response {
-        let Access::Granted(principal) = &access else {
-            return self.finish(access, asked, None).await;
+        let Access::Authenticated(principal) = &access else {
+            return self.respond(access, asked, None).await;
         };
         let pending = decision::begin(&self.service, &asked, id, principal);
         let admitted = quota::admit(&self.service, principal, &asked);
@@ -134,7 +138,7 @@ impl Api {
             Err(exceeded) => quota::refused(&exceeded),
             Ok(admitted) => {
                 Origin::note(principal);
-                let answered = self.finish(access, asked, pending.as_ref()).await;
+                let answered = self.respond(access, asked, pending.as_ref()).await;
                 match admitted {
                     None => answered,
                     Some(admitted) => admitted.end(answered),
@@ -148,10 +152,10 @@ impl Api {
         }
     }
 
-    /// Makes the answer, and sends it only to who may still see it: indented, compressed and weighed.
-    async fn finish(&self, access: Access, asked: Asked, pending: Option<&Pending>) -> Response {
+    /// Calls the handler, checks the permission of a slow read again, then indents, compresses and weighs the response.
+    async fn respond(&self, access: Access, asked: Asked, pending: Option<&Pending>) -> Response {
         let is_read = !asked.is_write();
-        let (version, is_granted) = (asked.request.version(), access != Access::Public);
+        let (version, is_authenticated) = (asked.request.version(), access != Access::Public);
         let is_pretty = match pretty::is_wanted(&self.service, &access, &asked) {
             Ok(is_wanted) => is_wanted,
             Err(problem) => return problem.into_response(),
@@ -168,7 +172,7 @@ impl Api {
             response = Box::pin(coding::encoded(response, &self.service)).await;
         }
         // What needs no key is part of the program and takes no memory of its own.
-        let heavy = if is_granted { weight::bytes_to_weigh(&response, version) } else { None };
+        let heavy = if is_authenticated { weight::bytes_to_weigh(&response, version) } else { None };
         match heavy {
             None => response,
             // Boxed: few answers need it, and every request would have its space.
@@ -199,11 +203,11 @@ impl Api {
         let response = match (endpoint.map(|endpoint| endpoint.handler), access) {
             (None, _) => not_taken(&matched),
             // Not boxed: most requests are this one, and the allocation would be theirs.
-            (Some(Handler::GetConfig), Access::Granted(principal)) => {
+            (Some(Handler::GetConfig), Access::Authenticated(principal)) => {
                 let request = ReadRequest::from(Call { asked, principal });
                 configs::get(&self.service, &request).await.into_response()
             }
-            (Some(Handler::Keyed(handler)), Access::Granted(principal)) => {
+            (Some(Handler::Keyed(handler)), Access::Authenticated(principal)) => {
                 handler(self, Call { asked, principal }).await
             }
             (Some(Handler::Open(handler)), _) => {
@@ -218,7 +222,12 @@ impl Api {
     }
 
     /// Adds the headers that every answer has, and logs the text of an internal error.
-    fn with_standard_headers(&self, id: HeaderValue, is_granted: bool, mut response: Response) -> Response {
+    fn with_standard_headers(
+        &self,
+        id: HeaderValue,
+        is_authenticated: bool,
+        mut response: Response,
+    ) -> Response {
         let service = &self.service;
         if let Some(LogOnly(text)) = response.extensions_mut().remove() {
             error!(request_id = ?id, "a request failed: {text}");
@@ -229,11 +238,11 @@ impl Api {
         headers.insert(NODE, number(service.node_id()));
         // No browser takes an answer for another kind of document than it is.
         headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-        if is_granted {
+        if is_authenticated {
             // What needs a key is for its owner alone, and is in no cache.
             headers.insert(header::CACHE_CONTROL, NO_STORE);
         }
-        if is_granted && status != StatusCode::UNAUTHORIZED {
+        if is_authenticated && status != StatusCode::UNAUTHORIZED {
             headers.entry(STATE_REVISION).or_insert_with(|| number(service.revision()));
         } else {
             // Made from no state. Without a key it would tell how much is written.
