@@ -1,6 +1,7 @@
 //! Who asks for something, and whether they may.
 //!
-//! **Invariant:** [`Principal::authorize`] is the one place that decides whether somebody may do something.
+//! **Invariant:** [`Principal::authorize`] alone decides whether somebody may do something. What a list shows is filtered
+//! by the same grants: definitions and configs by `view::visible`, access keys by [`Principal::may_see_key`].
 
 use std::sync::Arc;
 
