@@ -109,7 +109,7 @@ pub(super) fn begin(
         Kind::ReadOf(Targets::default())
     } else if asked.is_write() {
         let targets = Targets::default();
-        *targets.lock().unwrap_or_else(PoisonError::into_inner) = what(matched, uri, &asked.params);
+        *targets.lock().unwrap_or_else(PoisonError::into_inner) = what(matched, uri, asked.params());
         Kind::Write(targets)
     } else if is_recorded_read(service, asked) {
         Kind::Read
@@ -125,7 +125,7 @@ pub(super) fn begin(
         uri: uri.clone(),
         method: asked.request.method().clone(),
         // What is no value of the parameter is refused.
-        dry_run: asked.params.dry_run().unwrap_or(false),
+        dry_run: asked.params().dry_run().unwrap_or(false),
         principal: principal.clone(),
         before: service.revision(),
         matched: *matched,
@@ -145,9 +145,9 @@ fn is_recorded_read(service: &Service, asked: &Asked) -> bool {
     }
     match endpoint.audited {
         // Which definitions have records on the page is not known yet: those that it may be of.
-        Audited::Listed => across::named(&asked.params).iter().any(|one| audit.records_reads_within(one)),
+        Audited::Listed => across::named(asked.params()).iter().any(|one| audit.records_reads_within(one)),
         Audited::Watched => {
-            let mut named = asked.params.0.iter().filter(|(name, _)| name == "definition").peekable();
+            let mut named = asked.params().0.iter().filter(|(name, _)| name == "definition").peekable();
             // One that names nothing is of everything that its caller may read.
             named.peek().is_none()
                 || named.any(|(_, text)| match Pattern::parse(text) {
@@ -157,7 +157,7 @@ fn is_recorded_read(service: &Service, asked: &Asked) -> bool {
                 })
         }
         Audited::Path | Audited::Always | Audited::Body => {
-            let what = what(&asked.matched, asked.uri(), &asked.params);
+            let what = what(&asked.matched, asked.uri(), asked.params());
             audit.records_reads_of(None) || what.definitions().any(|one| audit.records_reads_of(Some(one)))
         }
     }

@@ -5,7 +5,7 @@
 //!
 //! **Invariant:** a parameter or header of this interface that is malformed refuses the request; it is never ignored.
 
-use std::{borrow::Cow, time::Duration};
+use std::{borrow::Cow, sync::OnceLock, time::Duration};
 
 use axum::{body::Bytes, extract::Request};
 use http::{HeaderMap, HeaderName, Method, Uri, header, request::Parts};
@@ -39,13 +39,18 @@ const CHANGE_REASON: HeaderName = HeaderName::from_static("x-change-reason");
 pub(super) struct Asked {
     pub(super) request: Request,
     pub(super) matched: Matched,
-    pub(super) params: Params,
+    /// Parsed when somebody asks for them: the query of an unauthenticated client costs nothing.
+    params: OnceLock<Params>,
 }
 
 impl Asked {
     pub(super) fn new(request: Request, matched: Matched) -> Self {
-        let params = Params::from_uri(request.uri());
-        Self { request, matched, params }
+        Self { request, matched, params: OnceLock::new() }
+    }
+
+    /// The parameters of the query.
+    pub(super) fn params(&self) -> &Params {
+        self.params.get_or_init(|| Params::from_uri(self.request.uri()))
     }
 
     pub(super) fn uri(&self) -> &Uri {
@@ -263,6 +268,7 @@ pub(super) struct ReadRequest {
 impl From<Call> for ReadRequest {
     fn from(call: Call) -> Self {
         let Call { asked: Asked { request, matched, params }, principal } = call;
+        let params = params.into_inner().unwrap_or_else(|| Params::from_uri(request.uri()));
         let (Parts { uri, headers, .. }, _) = request.into_parts();
         Self { principal, params, matched, uri, headers }
     }
@@ -327,6 +333,7 @@ impl WriteRequest {
     /// Receives the body of a write, and reads its head.
     pub(super) async fn receive(call: Call, service: &Service) -> Result<Self, Problem> {
         let Call { asked: Asked { request, matched, params }, principal } = call;
+        let params = params.into_inner().unwrap_or_else(|| Params::from_uri(request.uri()));
         let (parts, body) = request.into_parts();
         let limit = service.limits().body_bytes;
         let (begin, mut held) = (Instant::now(), service.reservation(Share::Callers));

@@ -30,7 +30,7 @@ const INDENT: usize = 2;
 /// When the parameter is malformed.
 pub(super) fn is_wanted(service: &Service, access: &Access, asked: &Asked) -> Result<bool, Problem> {
     // Most requests have no parameters.
-    if asked.params.0.is_empty() {
+    if asked.params().0.is_empty() {
         return Ok(false);
     }
     let Access::Authenticated(principal) = access else { return Ok(false) };
@@ -39,13 +39,13 @@ pub(super) fn is_wanted(service: &Service, access: &Access, asked: &Asked) -> Re
         return Ok(false);
     }
     if pretty == Pretty::UnlessIndexed
-        && asked.params.get(ESCAPED).is_none()
-        && asked.params.get(PRETTY).is_some()
+        && asked.params().get(ESCAPED).is_none()
+        && asked.params().get(PRETTY).is_some()
         && service.has_index_named(principal, &asked.matched.definition(asked.uri()), PRETTY)
     {
         return Ok(false);
     }
-    Ok(asked.params.flag(ESCAPED)? || asked.params.flag(PRETTY)?)
+    Ok(asked.params().flag(ESCAPED)? || asked.params().flag(PRETTY)?)
 }
 
 /// The answer, indented where it is JSON that is held in memory.

@@ -62,7 +62,7 @@ fn admit_key(service: &Service, principal: &Principal, asked: &Asked) -> Result<
         Some(Gauge::Watches) => admitted.watch = service.admit_open(principal, Gauge::Watches)?,
         Some(Gauge::Lists) => {
             admitted.list = service.admit_open(principal, Gauge::Lists)?;
-            let is_first = asked.params.get("cursor").is_none_or(str::is_empty);
+            let is_first = asked.params().get("cursor").is_none_or(str::is_empty);
             if is_first {
                 service.admit_cursor(principal)?;
             }

@@ -21,7 +21,8 @@ pub const KEY_BYTES_MAX: usize = 255;
 pub const REASON_BYTES_MAX: usize = 1024;
 /// Bytes of an idempotency key. A UUID has 36, a digest in hex 64. Fixed.
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
-/// Outcomes of requests with an idempotency key that are remembered, about 200 bytes each in memory. The oldest is
+/// Outcomes of requests with an idempotency key that are remembered, about 200 bytes each in memory, and one more for
+/// each operation of a batch. The oldest is
 /// forgotten first, but none younger than [`REMEMBERED_AT_LEAST_US`]: while there is none to forget, requests with a key
 /// get 429. Fixed: it is part of the state.
 pub const REMEMBERED_MAX: u64 = 200_000;

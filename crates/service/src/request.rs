@@ -13,9 +13,12 @@ mod contents;
 mod principal;
 mod transaction;
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{self, SeqAccess, Visitor},
+};
 
 use super::deferred_drop::DeferredDrop;
 use concord_model::{
@@ -25,6 +28,7 @@ use concord_model::{
     error::{Invalid, Rejection, Violation},
     flat::decode_without,
     key::Key,
+    limits::BATCH_STEPS_MAX,
     patch::Patch,
     record::Revision,
     redaction::RedactedPlaces,
@@ -166,8 +170,34 @@ fn decode_operation<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Write,
 }
 
 fn decode_operations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Write>, D::Error> {
-    let operations = Vec::<Operation>::deserialize(deserializer)?;
-    Ok(operations.into_iter().map(|Operation(write)| write).collect())
+    deserializer.deserialize_seq(Operations)
+}
+
+/// Decodes the operations of a batch, no more than a batch may have: each is many times its bytes in memory, and the log
+/// numbers the steps of an entry.
+struct Operations;
+
+impl<'de> Visitor<'de> for Operations {
+    type Value = Vec<Write>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at most {BATCH_STEPS_MAX} operations")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Vec<Write>, A::Error> {
+        let mut operations = Vec::new();
+        while let Some(Operation(write)) = sequence.next_element()? {
+            if operations.len() == BATCH_STEPS_MAX {
+                return Err(de::Error::custom("more operations than a batch may have"));
+            }
+            operations.push(write);
+        }
+        Ok(operations)
+    }
+}
+
+fn decode_of_operation<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Box<Refusal>, D::Error> {
+    decode_without(deserializer, &["OfOperation"])
 }
 
 /// What a write does to its target.
@@ -453,12 +483,12 @@ pub enum Refusal {
         /// The operation of a batch, from 0, that asks for it.
         operation: Option<u32>,
     },
-    /// An index that the request needs is being built. Never sent to another node, which may not know it.
+    /// An index that the request needs is being built.
     Building(String),
-    /// The state of a cursor is no longer there. Never sent, likewise.
+    /// The state of a cursor is no longer there.
     CursorExpired(String),
-    /// That of an operation of a batch, from 0. Never sent, likewise.
-    OfOperation(u32, Box<Self>),
+    /// That of an operation of a batch, from 0; never one of a batch itself.
+    OfOperation(u32, #[serde(deserialize_with = "decode_of_operation")] Box<Self>),
 }
 
 impl From<Rejection> for Refusal {

@@ -36,7 +36,7 @@ pub(crate) use rows::{CHANGES, CONFIG, WATCH};
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     pub(crate) method: EndpointMethod,
-    /// As the document has it, but for the names of parameters: the path of a collection ends with a slash.
+    /// As the document has it, except the names of parameters: the path of a collection ends with a slash.
     pub(crate) path: &'static str,
     pub(crate) right: Right,
     pub(crate) audited: Audited,

@@ -184,7 +184,7 @@ pub enum ReadConfig {
     Found(Arc<Config>, RedactedPlaces),
     /// There was none.
     Absent,
-    /// The history that holds it is no longer retained, or no member has it.
+    /// The history that holds it is compacted, or no member has it.
     Unknown,
 }
 

@@ -9,6 +9,7 @@ use concord_model::{
     document::Document,
     error::{Invalid, LocSegment, NothingToRestore, Rejection, Violation},
     key::Key,
+    limits::BATCH_STEPS_MAX,
     patch::{Patch, PatchFormat},
     time::Timestamp,
 };
@@ -175,6 +176,28 @@ fn what_is_nested_in_itself_is_refused_at_any_depth() {
     assert!(decode::<WireAnswer>(&unhex(&format!("{in_batch}080504"))).is_err(), "one in that");
     let deep = [unhex("010001"), [8, 5].repeat(1_000_000)].concat();
     assert!(decode::<WireAnswer>(&deep).is_err());
+}
+
+#[test]
+fn a_refusal_of_an_operation_is_decoded_one_deep() {
+    let nested = |depth: u32| {
+        let inner = Refusal::Conflict("it is there".into());
+        let refusal = (0..depth).fold(inner, |inner, place| Refusal::OfOperation(place, Box::new(inner)));
+        encode(&WireAnswer::from(Attempt::Err(AttemptError::Refused(refusal))))
+    };
+    assert!(decode::<WireAnswer>(&nested(1)).is_ok());
+    assert!(decode::<WireAnswer>(&nested(2)).is_err());
+    assert!(decode::<WireAnswer>(&nested(10_000)).is_err());
+}
+
+#[test]
+fn no_more_operations_are_decoded_than_a_batch_may_have() {
+    let batch = |count: usize| {
+        let request = request(Write::Batch(vec![writes()[0].clone(); count]));
+        decode::<WireRequest<'static>>(&encode(&WireRequest::of(&request, Duration::ZERO)))
+    };
+    assert!(batch(BATCH_STEPS_MAX).is_ok());
+    assert!(batch(BATCH_STEPS_MAX + 1).is_err());
 }
 
 #[test]
