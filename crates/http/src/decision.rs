@@ -124,8 +124,8 @@ pub(super) fn begin(
         id: id.clone(),
         uri: uri.clone(),
         method: asked.request.method().clone(),
-        // What is no value of the parameter is refused.
-        dry_run: asked.params().dry_run().unwrap_or(false),
+        // What is no value of the parameter is refused. The query of a read is not parsed for its line.
+        dry_run: asked.is_write() && asked.params().dry_run().unwrap_or(false),
         principal: principal.clone(),
         before: service.revision(),
         matched: *matched,
@@ -231,11 +231,10 @@ impl Pending {
             }
             Kind::Read | Kind::OnDenial => what(&self.matched, &self.uri, &Params::from_uri(&self.uri)),
         };
-        let is_write = matches!(self.kind, Kind::Write(_));
         Decision {
             key: Some(self.principal.id.as_str().to_owned()),
             what: named,
-            dry_run: is_write && self.dry_run,
+            dry_run: self.dry_run,
             before: self.before,
             after: after.or(response.map(|_| self.service.revision())),
             status: response.map(|response| response.status().as_u16()),
