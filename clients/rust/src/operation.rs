@@ -59,7 +59,7 @@ pub enum Operation {
         /// The schema of its configs.
         #[serde(rename = "json_schema", skip_serializing_if = "Option::is_none")]
         schema: Option<Value>,
-        /// Whether `format` is asserted; `None` leaves that to the draft of the schema.
+        /// Whether `format` is asserted; `None` asserts it.
         #[serde(skip_serializing_if = "Option::is_none")]
         format_assertion: Option<bool>,
     },

@@ -25,7 +25,7 @@ const WATCH_DESCRIPTION: &str = "Server-sent events, in the order of revisions, 
 revision: `revision`, `at`, `by`, `reason` and `changes`, whose items have a `type` (`config_created`, \
 `config_updated`, `config_deleted`, `config_unmatched`, `definition_created`, `definition_updated`, \
 `definition_deleted`), their keys, and the record after the change; a deleted definition has the `count` of the \
-configs that went with it, unless the cluster was of feature level 1 then. With `prev=true` each config has `prev`, its \
+configs that went with it. With `prev=true` each config has `prev`, its \
 data before the change, null for a new one (and `prev_redacted`, as `redacted`). `state` is a part of the initial state: \
 `revision`, `definitions`, `configs`, and `complete`, which is true in the last part. `heartbeat` has the `revision` \
 up to which all changes were sent. A config with secret values that the key may not see has \
