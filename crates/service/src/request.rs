@@ -41,6 +41,9 @@ pub use contents::{NewSchema, NewUnique, Restored, Rollback};
 pub use principal::Principal;
 pub use transaction::{Check, CheckCondition, Transaction};
 
+/// The depth to which stored data is parsed: it was accepted under whatever limit was set at that time.
+pub(super) const STORED_JSON_DEPTH_MAX: usize = 127;
+
 /// Who asks for a write, and what they say about it.
 #[derive(Debug, Clone)]
 pub struct Caller {
@@ -333,10 +336,12 @@ impl Write {
             Self::Batch(operations) | Self::Transaction(Transaction { operations, .. }) => operations,
             single => std::slice::from_mut(single),
         };
-        operations
-            .iter_mut()
-            .filter_map(Self::document_mut)
-            .try_for_each(|document| document.parse_received(json_depth))
+        operations.iter_mut().try_for_each(|operation| {
+            // Stored data were accepted once, perhaps by a node with a higher limit.
+            let is_stored = matches!(operation, Self::Rollback(_));
+            let depth = if is_stored { STORED_JSON_DEPTH_MAX } else { json_depth };
+            operation.document_mut().map_or(Ok(()), |document| document.parse_received(depth))
+        })
     }
 
     /// The length of [`Self::document`].

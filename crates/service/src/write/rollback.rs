@@ -15,7 +15,9 @@ use crate::{
     cpu_pool::{Weight, late},
     forward::INLINE_PARSE_BYTES_MAX,
     memory_budget::{Reservation, Share},
-    request::{Caller, Consistency, Principal, Refusal, Restored, Rollback, Write, Written},
+    request::{
+        Caller, Consistency, Principal, Refusal, Restored, Rollback, STORED_JSON_DEPTH_MAX, Write, Written,
+    },
 };
 use concord_model::{
     access_key::Verb,
@@ -27,8 +29,6 @@ use concord_model::{
 };
 use concord_state::State;
 
-/// The depth to which stored data is parsed: it was accepted under whatever limit was set at that time.
-const STORED_JSON_DEPTH_MAX: usize = 127;
 /// Bytes in memory of a text and its values, for each byte of the text: of common data.
 const PARSED_PART: usize = 8;
 

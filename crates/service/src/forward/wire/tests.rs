@@ -193,6 +193,33 @@ fn a_refusal_of_an_operation_is_decoded_one_deep() {
 }
 
 #[test]
+fn stored_data_of_a_rollback_may_be_deeper_than_new_data() {
+    let deep = Document {
+        text: format!("{}{}", "[".repeat(20), "]".repeat(20)).into(),
+        value: serde_json::Value::Null,
+    };
+    let opened = |write: Write| {
+        let request = request(write);
+        let bytes = encode(&WireRequest::of(&request, Duration::ZERO));
+        decode::<WireRequest<'static>>(&bytes).unwrap().open(10).map(|_| ())
+    };
+    let writes = writes().into_iter();
+    let (mut rolled_back, mut written) = (0, 0);
+    for mut write in writes {
+        if let Write::Rollback(Rollback { restored: Restored::Found { data, .. }, .. }) = &mut write {
+            *data = deep.clone();
+            opened(write).unwrap();
+            rolled_back += 1;
+        } else if let Write::WriteConfig { data, .. } = &mut write {
+            *data = deep.clone();
+            assert!(opened(write).is_err());
+            written += 1;
+        }
+    }
+    assert!(rolled_back > 0 && written > 0, "both kinds are among the samples");
+}
+
+#[test]
 fn no_more_operations_are_decoded_than_a_batch_may_have() {
     let batch = |count: usize| {
         let request = request(Write::Batch(vec![writes()[0].clone(); count]));
