@@ -234,17 +234,17 @@ async fn shut_down(service: &Service, servers: Servers, has_failed: bool) {
 /// Takes part in the cluster until the node fails; returns the reason. Forms it before, where there are members to form
 /// it of.
 async fn participate(service: &Service, members: Option<&[Member]>) -> String {
-    if let Err(error) = service.start().await {
+    if let Err(error) = service.members.start().await {
         return error.to_string();
     }
     match members {
         Some(members) => {
             tokio::select! {
                 reason = service.failed() => return reason,
-                () = service.form_when_possible(members) => {}
+                () = service.members.form_when_possible(members) => {}
             }
         }
-        None if service.consensus().is_none() => {
+        None if service.cx.consensus().is_none() => {
             tracing::info!("this node belongs to no cluster yet: it waits for `concord init`");
         }
         None => {}
@@ -266,7 +266,7 @@ async fn follow_root_keys(service: &Service, root_keys: RootKeys, first: [u8; 32
         match read.unwrap_or_else(|error| Err(error.to_string())) {
             Ok(keys) if digest_of(&keys) == accepted => was_refused = None,
             Ok(keys) => {
-                service.set_root_keys(keys.iter().map(Secret::expose));
+                service.authentication.set_root_keys(keys.iter().map(Secret::expose));
                 tracing::info!(keys = keys.len(), "the root keys have changed");
                 (accepted, was_refused) = (digest_of(&keys), None);
             }

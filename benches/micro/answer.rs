@@ -70,7 +70,8 @@ impl Node {
             let service = Service::new(options, Access::new([KEY]), Arc::new(peers));
             // Nobody calls these.
             let (api_addr, peer_addr) = ("127.0.0.1:1".into(), "127.0.0.1:2".into());
-            let formed = service.init(&Principal::root(), vec![Member { id: 1, api_addr, peer_addr }]).await;
+            let formed =
+                service.members.init(&Principal::root(), vec![Member { id: 1, api_addr, peer_addr }]).await;
             formed.expect("a node alone agrees with itself");
             service
         });

@@ -6,9 +6,8 @@ use std::ops::Range;
 use super::{SRC, Source, Token, assert_none, syntax::named_paths};
 
 /// Methods of the service that ask nobody who calls, and why they need not.
-const FOR_ANYBODY: [(&str, &str); 29] = [
+const FOR_ANYBODY: [(&str, &str); 27] = [
     ("admit_credential", "before there is a principal"),
-    ("audit", "what is recorded; pages of it name a principal"),
     ("authenticate", "finds the principal"),
     ("caller_connections", "counts"),
     ("consensus", "calls between nodes, and the node's life"),
@@ -34,7 +33,6 @@ const FOR_ANYBODY: [(&str, &str); 29] = [
     ("shutdown", "the node's life"),
     ("start", "the node's life"),
     ("stop", "the node's life"),
-    ("traced_request", "what the log and a span say: a method, a route, a trace"),
     ("new", "makes the service"),
 ];
 
@@ -64,21 +62,38 @@ fn close(tokens: &[Token], open: usize) -> usize {
     tokens.len()
 }
 
-/// The bodies of `impl Service`.
-fn bodies(tokens: &[Token]) -> Vec<Range<usize>> {
+/// The type of each public field of a struct; of `Arc<X>`, `X`.
+fn public_fields(source: &Source, of: &str) -> Vec<String> {
+    let text = |at: usize| source.tokens.get(at).map_or("", |token| token.text.as_str());
+    let is_begin = |at: &usize| text(*at) == "struct" && text(at + 1) == of && text(at + 2) == "{";
+    let Some(begin) = (0..source.tokens.len()).find(is_begin) else { return Vec::new() };
+    let fields = begin + 3..close(&source.tokens, begin + 2);
+    let public = fields.filter(|at| text(*at) == "pub" && text(at + 2) == ":");
+    public.map(|at| if text(at + 3) == "Arc" { text(at + 5) } else { text(at + 3) }.to_owned()).collect()
+}
+
+/// What `http` reaches of the service: itself and its units. The audit log and the spans of `Context` take in what is
+/// recorded; a page of the log is a row of `tests/hostile/grants.rs`.
+fn reachable(sources: &[Source]) -> Vec<String> {
+    let of = |name: &str| sources.iter().flat_map(|source| public_fields(source, name)).collect::<Vec<_>>();
+    [vec!["Service".into()], of("Units")].concat()
+}
+
+/// The bodies of `impl X`, for these types.
+fn bodies(tokens: &[Token], types: &[String]) -> Vec<Range<usize>> {
     let is_begin = |place: &usize| {
         let text = |at: usize| tokens.get(at).map_or("", |token| token.text.as_str());
-        text(*place) == "impl" && text(place + 1) == "Service" && text(place + 2) == "{"
+        text(*place) == "impl" && types.iter().any(|name| name == text(place + 1)) && text(place + 2) == "{"
     };
     (0..tokens.len()).filter(is_begin).map(|place| place + 3..close(tokens, place + 2)).collect()
 }
 
 /// Methods of the service that `http` can call and that name neither a principal nor a caller.
-fn for_anybody(source: &Source) -> Vec<(usize, String)> {
+fn for_anybody(source: &Source, types: &[String]) -> Vec<(usize, String)> {
     let tokens = &source.tokens;
     let text = |at: usize| tokens.get(at).map_or("", |token| token.text.as_str());
     let mut found = Vec::new();
-    for place in bodies(tokens).into_iter().flatten() {
+    for place in bodies(tokens, types).into_iter().flatten() {
         let name = match (text(place), text(place + 1), text(place + 2)) {
             ("pub", "async", "fn") => place + 3,
             ("pub", "fn", _) => place + 2,
@@ -118,14 +133,17 @@ fn reaches_past(source: &Source) -> Vec<String> {
 fn what_the_interface_can_call_names_a_principal() {
     let service =
         || SRC.iter().filter(|source| source.path.starts_with("crates/service/src/") && !source.is_test());
+    let types = reachable(&SRC);
+    assert!(types.len() > 10, "the units of the service: {types:?}");
     let mut breaches = Vec::new();
     for source in service() {
-        let unknown = for_anybody(source).into_iter();
+        let unknown = for_anybody(source, &types).into_iter();
         let unknown = unknown.filter(|(_, name)| !FOR_ANYBODY.iter().any(|(known, _)| known == name));
         breaches.extend(unknown.map(|(line, name)| format!("{}:{line} `{name}`", source.path)));
     }
     assert_none("a method that `http` can call names a principal, or stands in the list here", &breaches);
-    let is_there = |name: &str| service().flat_map(for_anybody).any(|(_, found)| found == name);
+    let is_there =
+        |name: &str| service().flat_map(|source| for_anybody(source, &types)).any(|(_, found)| found == name);
     assert!(FOR_ANYBODY.iter().all(|(name, _)| is_there(name)), "a name in the list is no method any more");
 }
 
@@ -144,14 +162,16 @@ fn the_interface_reaches_no_state() {
 #[test]
 fn a_method_for_anybody_is_found() {
     let names = |text: &str| {
-        let found = for_anybody(&Source::new("crates/service/src/x.rs", text));
+        let source = Source::new("crates/service/src/x.rs", text);
+        let found = for_anybody(&source, &reachable(std::slice::from_ref(&source)));
         found.into_iter().map(|(_, name)| name).collect::<Vec<_>>()
     };
     let text = "impl Other { pub fn a(&self) {} }\nimpl Service {\n pub async fn b(&self, at: u64) { f(Principal::root()) }\n \
                 pub fn c(&self, principal: &Principal) {}\n pub(super) fn d(&self) {}\n pub fn answer_x(&self) {}\n \
                 pub fn e(&self, caller: Caller) {}\n \
-                pub fn f<T>(&self, work: impl FnOnce(T)) {}\n}\nimpl Service { pub fn g() {} }";
-    assert_eq!(names(text), ["b", "f", "g"]);
+                pub fn f<T>(&self, work: impl FnOnce(T)) {}\n}\nimpl Service { pub fn g() {} }\n \
+                pub struct Units { pub a: Arc<Reads>, b: Hidden }\nimpl Reads { pub fn h() {} }\nimpl Hidden { pub fn i() {} }";
+    assert_eq!(names(text), ["b", "f", "g", "h"]);
 }
 
 #[test]

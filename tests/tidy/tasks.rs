@@ -40,7 +40,7 @@ const SPAWNS: [(&str, &str); 19] = [
     ),
     ("crates/service/src/read/pinned.rs", "ends when nothing is pinned; it locks, compares and removes"),
     (
-        "crates/service/src/read/shared_index.rs",
+        "crates/service/src/freshness/shared_index.rs",
         "ends when no reader waits; a panic refuses them, and the next starts anew",
     ),
     ("crates/service/src/spans/export.rs", "ends with the node; a panic drops spans, which are counted"),

@@ -1,5 +1,8 @@
 //! The units of `service`, its direct children, name each other one way.
 //!
+//! A unit is a struct that has the units that it calls, so each call names its type. `impl Service` would hide calls, and
+//! stands in two files: the one that makes the units, and `metrics`, which shows figures of all of them.
+//!
 //! `lib.rs` puts them together and is exempt. A name that it brings in from a unit counts as the unit's: a path like
 //! `crate::Rollback` hides no circle.
 
@@ -91,6 +94,22 @@ fn circles(edges: &Edges) -> Vec<String> {
 #[test]
 fn the_units_of_service_name_each_other_one_way() {
     assert_none("no unit of `service` names one that names it", &circles(&edges(&SRC)));
+}
+
+#[test]
+fn a_unit_does_not_extend_the_service() {
+    let extends = |source: &&Source| {
+        source.tokens.windows(3).any(|three| {
+            let text = |at: usize| three[at].text.as_str();
+            (text(0), text(1), text(2)) == ("impl", "Service", "{")
+        })
+    };
+    let of_service = SRC.iter().filter(|source| source.path.starts_with("crates/service/src/"));
+    let found: Vec<&str> = of_service.filter(extends).map(|source| source.path.as_str()).collect();
+    assert_eq!(
+        found,
+        [ROOT, "crates/service/src/metrics/mod.rs", "crates/service/src/metrics/replicated.rs"]
+    );
 }
 
 #[test]

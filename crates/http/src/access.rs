@@ -34,18 +34,20 @@ pub(super) async fn authenticate(
     let refused = |why| Problem::Unauthenticated(why).into_response();
     let credential = credential(headers).map_err(refused)?;
     // Before it is looked at: whoever guesses learns nothing from an answer that comes later.
-    let attempt = match service.admit_credential(credential) {
+    let attempt = match service.quotas.admit_credential(credential) {
         Ok(attempt) => attempt,
         Err(exceeded) => {
             // Whose key is good is not locked out by others of the same address.
-            let known =
-                service.known_key(credential).filter(|_| !concord_model::sabotage::is("good-key-throttled"));
+            let known = service
+                .authentication
+                .known_key(credential)
+                .filter(|_| !concord_model::sabotage::is("good-key-throttled"));
             let known = known.ok_or_else(|| quota::refused(&exceeded))?;
             CallerConnection::mark_known(extensions);
             return Ok(Access::Authenticated(known));
         }
     };
-    match service.authenticate(credential).await {
+    match service.authentication.authenticate(credential).await {
         Ok(principal) => {
             attempt.was_good();
             CallerConnection::mark_known(extensions);
@@ -85,7 +87,7 @@ impl Reader {
         if !response.status().is_success() {
             return response;
         }
-        match service.check_still(&self.principal, self.begin) {
+        match service.authentication.check_still(&self.principal, self.begin) {
             Ok(()) => response,
             Err(refusal) => Problem::from(refusal).into_response(),
         }

@@ -34,20 +34,20 @@ pub(super) async fn create(service: Service, request: WriteRequest) -> Result<Re
     let request = request.refuse_dry_run()?;
     request.condition.for_create()?;
     let terms = request.read(&service, new_key).await?;
-    let made = service.create_key(request.caller, terms).await?;
+    let made = service.keys.create_key(request.caller, terms).await?;
     let location = format!("{KEYS}{}", made.key.id);
     Ok(made_reply(Reply::created("access key created", &made_json(&made), &location), &made))
 }
 
 /// Lists the keys that the caller may manage.
 pub(super) async fn list(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
-    let query = KeyQuery::parse(&request.params.0, service.limits());
+    let query = KeyQuery::parse(&request.params.0, service.cx.limits());
     let (consistency, query) = request.params.with_consistency(query)?;
     let page = query.page.clone();
-    let (found, revision) = service.access_keys(&request.principal, query, consistency).await?;
+    let (found, revision) = service.keys.access_keys(&request.principal, query, consistency).await?;
     let size = |_: &Arc<AccessKey>| 0;
     let render = |object: Object, key: &Arc<AccessKey>| shown(object, key);
-    let reservation = service.reservation(Share::Callers);
+    let reservation = service.cx.reservation(Share::Callers);
     let reply = Reply::page("access keys found", (found, reservation), &page, size, render);
     Ok(reply.state_revision(revision).no_store())
 }
@@ -56,7 +56,7 @@ pub(super) async fn list(service: Service, request: ReadRequest) -> Result<Reply
 pub(super) async fn get(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
     let (consistency, ()) = request.params.with_consistency(Ok(()))?;
     let (key, revision) =
-        service.access_key(&request.principal, &key_id(&request.name())?, consistency).await?;
+        service.keys.access_key(&request.principal, &key_id(&request.name())?, consistency).await?;
     let reply = if request.has(key.revision) {
         Reply::not_modified()
     } else {
@@ -71,7 +71,7 @@ pub(super) async fn change(service: Service, request: WriteRequest) -> Result<Re
     let expect = request.condition.for_change()?;
     let patch = request.read(&service, changed_key).await?;
     let id = key_id(&request.name)?;
-    let (key, written) = service.change_key(request.caller, id, patch, expect).await?;
+    let (key, written) = service.keys.change_key(request.caller, id, patch, expect).await?;
     Ok(Reply::ok("access key changed", &record(&key).finish()).for_write(&written).no_store())
 }
 
@@ -81,7 +81,7 @@ pub(super) async fn revoke(service: Service, request: WriteRequest) -> Result<Re
     let expect = request.condition.for_change()?;
     let id = key_id(&request.name)?;
     let data = Object::new().unescaped("key_id", id.as_str()).finish();
-    let written = service.revoke_key(request.caller, id, expect).await?;
+    let written = service.keys.revoke_key(request.caller, id, expect).await?;
     Ok(Reply::ok("access key revoked", &data).for_write_without_record(&written).no_store())
 }
 
@@ -91,14 +91,14 @@ pub(super) async fn rotate(service: Service, request: WriteRequest) -> Result<Re
     let expect = request.condition.for_change()?;
     let grace_us = request.read(&service, grace).await?;
     let id = key_id(&request.name)?;
-    let made = service.rotate_key(request.caller, id, grace_us, expect).await?;
+    let made = service.keys.rotate_key(request.caller, id, grace_us, expect).await?;
     Ok(made_reply(Reply::ok("access key rotated", &made_json(&made)), &made))
 }
 
 /// Disables the root key. The body is ignored.
 pub(super) async fn disable_root(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
-    let written = service.disable_root(request.caller).await?;
+    let written = service.keys.disable_root(request.caller).await?;
     let data = json!({ "root": "disabled" }).to_string();
     Ok(Reply::ok("root key disabled", &data).for_write_without_record(&written).no_store())
 }
@@ -108,7 +108,7 @@ pub(super) async fn whoami(service: Service, request: ReadRequest) -> Reply {
     let principal = &request.principal;
     let data = match &principal.key {
         Some(key) => {
-            let left = left_json(&service.quota_left(principal));
+            let left = left_json(&service.quotas.quota_left(principal));
             record(key).raw("root", "false").value("quota_left", &left).finish()
         }
         None => Object::new()

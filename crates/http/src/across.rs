@@ -24,7 +24,7 @@ pub(super) async fn list(service: Service, request: ReadRequest) -> Result<Reply
     // No one definition could decide what the name of a parameter means.
     let is_filter = |_: &str| false;
     let params = without_shape(&request.params, is_filter);
-    let query = query::across(&params, service.limits());
+    let query = query::across(&params, service.cx.limits());
     let asked = both(Shape::of(&request.params, is_filter), both(patterns(&request.params), query));
     let (consistency, (shape, (patterns, query))) = request.params.with_consistency(asked)?;
     let source = cursor::source(&request.params, consistency)?;

@@ -23,9 +23,9 @@ const LIMIT_DEFAULT: u64 = 100;
 pub(super) async fn show(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
     // Before anything is said about the request.
     request.principal.authorize(Verb::Audit, None)?;
-    let query = query(&request.params, service.limits().page_limit)?;
+    let query = query(&request.params, service.cx.limits().page_limit)?;
     let (ascends, limit) = (query.after.is_some(), query.limit);
-    let page = service.audit_page(&request.principal, query).await?;
+    let page = service.cx.audit.page(&request.principal, query).await?;
     let next = page.next.map(|next| link(&request.params, if ascends { "after" } else { "before" }, next));
     Ok(Reply::ok("audit lines found", &render(&page, limit)).next_link(next.as_deref()))
 }

@@ -141,11 +141,11 @@ pub(super) async fn run(service: Service, request: WriteRequest) -> Result<Reply
         let msg = "the conditions of a batch are members of its operations";
         return Err(Problem::violation(Violation::at(vec!["header".into()], msg)));
     }
-    let limits = service.limits().clone();
+    let limits = service.cx.limits().clone();
     let (mut operations, parts) = request.read(&service, move |body| parse(body, &limits)).await?;
     let placed = move |refusal| Problem::InBatch(refusal, parts);
     // It holds what the writes take in memory until they are decided.
-    let mut rollbacks = service.begin_rollbacks(&request.caller);
+    let mut rollbacks = service.writes.begin_rollbacks(&request.caller);
     let lists_from = parts.map(|parts| u32::try_from(parts.conditions).unwrap_or(u32::MAX));
     restore(&service, &mut rollbacks, &mut operations, lists_from).await.map_err(placed)?;
     let write = match parts {
@@ -156,14 +156,15 @@ pub(super) async fn run(service: Service, request: WriteRequest) -> Result<Reply
     let outlined: Vec<Outlined> = write.operations().iter().map(outline).collect();
     let principal = request.caller.principal.clone();
     // Whichever list is carried out.
-    let _held =
-        service.reserve_reads(&request.caller.principal, outlined.iter().filter_map(Outlined::read))?;
-    let written = service.write(request.caller, write).await;
+    let _held = service
+        .writes
+        .reserve_reads(&request.caller.principal, outlined.iter().filter_map(Outlined::read))?;
+    let written = service.writes.write(request.caller, write).await;
     let written = written.map_err(placed)?;
     let conditions_held = written.applied.conditions_held();
     let done = &outlined[if conditions_held { then } else { otherwise }];
     let keys = done.iter().filter_map(Outlined::read);
-    let mut reads = service.reads_of(&principal, keys, &written).await.into_iter();
+    let mut reads = service.writes.reads_of(&principal, keys, &written).await.into_iter();
     let mut steps = written.applied.steps().iter();
     let result = |operation: &Outlined| match operation.kind {
         Kind::Change => operation.result(steps.next() == Some(&StepOutcome::Created)).finish(),
@@ -195,7 +196,7 @@ async fn restore(
     for (place, operation) in (0..).zip(operations) {
         let Write::Rollback(Rollback { definition, key, restored, .. }) = operation else { continue };
         let Restored::At(to) = *restored else { continue };
-        *restored = match service.restored(found, (definition.as_str(), key.as_str()), to).await {
+        *restored = match service.writes.restored(found, (definition.as_str(), key.as_str()), to).await {
             Err(refusal) if lists_from.is_some_and(|from| place >= from) => {
                 Restored::Refused(refusal.nothing_to_restore().map_err(|other| other.of_operation(place))?)
             }

@@ -91,10 +91,10 @@ impl Received {
         service: &Service,
         read: impl FnOnce(Value) -> Result<T, Problem> + Send + 'static,
     ) -> Result<T, Problem> {
-        let (text, depth_max) = (self.bytes.clone(), service.limits().json_depth);
+        let (text, depth_max) = (self.bytes.clone(), service.cx.limits().json_depth);
         if is_long(&text) {
             // Boxed: every request would have its space.
-            return Box::pin(service.run_long(move || read(json(&text, depth_max)?))).await?;
+            return Box::pin(service.cx.run_long(move || read(json(&text, depth_max)?))).await?;
         }
         read(json(&text, depth_max)?)
     }

@@ -31,13 +31,13 @@ pub(super) fn live(_: &Api, _: &OpenCall) -> Reply {
 
 /// Readiness: the node is caught up with a live leader; or the reason why it is not.
 pub(super) fn ready(api: &Api, _: &OpenCall) -> Result<Reply, Problem> {
-    let answer = api.service.ready().map(|()| Reply::ok("ready", "{}"));
+    let answer = api.service.members.ready().map(|()| Reply::ok("ready", "{}"));
     answer.map_err(|reason| Refusal::Unavailable(reason).into())
 }
 
 /// Shows the cluster as this node knows it; asks no other node.
 pub(super) fn show(service: Service, request: ReadRequest) -> Ready<Result<Reply, Problem>> {
-    let shown = service.cluster(&request.principal);
+    let shown = service.members.cluster(&request.principal);
     done(
         shown
             .map_err(Problem::from)
@@ -49,7 +49,7 @@ pub(super) fn show(service: Service, request: ReadRequest) -> Ready<Result<Reply
 pub(super) async fn init(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let members = request.read(&service, body::members).await?;
-    let view = service.init(&request.caller.principal, members).await?;
+    let view = service.members.init(&request.caller.principal, members).await?;
     Ok(Reply::ok("cluster formed", &view_json(&view)).state_revision(view.revision))
 }
 
@@ -57,21 +57,21 @@ pub(super) async fn init(service: Service, request: WriteRequest) -> Result<Repl
 pub(super) async fn add(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let change = Change::Add(request.read(&service, body::member).await?);
-    Ok(change_reply("member added", &service.change(&request.caller.principal, change).await?))
+    Ok(change_reply("member added", &service.members.change(&request.caller.principal, change).await?))
 }
 
 /// Makes a learner a voter. The body is ignored.
 pub(super) async fn promote(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let change = Change::Promote(node_id(&request.name)?);
-    Ok(change_reply("member promoted", &service.change(&request.caller.principal, change).await?))
+    Ok(change_reply("member promoted", &service.members.change(&request.caller.principal, change).await?))
 }
 
 /// Removes a member.
 pub(super) async fn remove(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let change = Change::Remove(node_id(&request.name)?);
-    Ok(change_reply("member removed", &service.change(&request.caller.principal, change).await?))
+    Ok(change_reply("member removed", &service.members.change(&request.caller.principal, change).await?))
 }
 
 /// Replaces a member with a new one.
@@ -79,20 +79,20 @@ pub(super) async fn replace(service: Service, request: WriteRequest) -> Result<R
     let request = request.refuse_dry_run()?;
     let new = request.read(&service, body::member).await?;
     let change = Change::Replace { old: node_id(&request.name)?, new };
-    Ok(change_reply("member replaced", &service.change(&request.caller.principal, change).await?))
+    Ok(change_reply("member replaced", &service.members.change(&request.caller.principal, change).await?))
 }
 
 /// Transfers leadership.
 pub(super) async fn transfer_leadership(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let change = Change::Lead(request.read(&service, body::member_id).await?);
-    Ok(change_reply("leadership moved", &service.change(&request.caller.principal, change).await?))
+    Ok(change_reply("leadership moved", &service.members.change(&request.caller.principal, change).await?))
 }
 
 /// Streams a backup of the whole cluster.
 pub(super) async fn backup(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
     let (consistency, ()) = request.params.with_consistency(Ok(()))?;
-    Ok(Reply::backup(service.backup(&request.principal, consistency).await?))
+    Ok(Reply::backup(service.backups.backup(&request.principal, consistency).await?))
 }
 
 /// The id of a member in a path.

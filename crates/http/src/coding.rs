@@ -205,7 +205,7 @@ pub(super) async fn decoded(
         let made = decode(coding, &body, limit, &mut held);
         (made, held)
     };
-    let (made, held) = service.run_long(work).await?;
+    let (made, held) = service.cx.run_long(work).await?;
     match made {
         Ok(decoded) => Ok((decoded.into(), held)),
         Err(NotDecoded::Malformed) => {
@@ -312,7 +312,7 @@ mod tests {
         let gzip = |text: &[u8]| Bytes::from(Coding::Gzip.encode(text).unwrap());
         let zstd = |text: &[u8]| Bytes::from(Coding::Zstd.encode(text).unwrap());
         let decode = async |coding, body| {
-            let held = service.reservation(concord_service::Share::Callers);
+            let held = service.cx.reservation(concord_service::Share::Callers);
             decoded(&service, coding, (body, 1 << 20), held).await
         };
         let bomb = vec![b' '; 64 << 20];

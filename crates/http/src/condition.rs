@@ -88,7 +88,7 @@ impl Stated {
         }
         let config = Some(keys.config.as_str()).filter(|key| !key.is_empty());
         let verb = if config.is_some() { Verb::Write } else { Verb::Define };
-        let current = service.current_revision(principal, verb, &keys.definition, config).await?;
+        let current = service.reads.current_revision(principal, verb, &keys.definition, config).await?;
         Ok(self.judged(current))
     }
 

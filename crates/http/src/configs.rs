@@ -26,7 +26,7 @@ use concord_model::{
     redaction::{RedactedPlaces, may_keep},
 };
 use concord_service::{
-    Consistency, Service, Write, Written, memory_budget::Reservation, read::list::ListScope,
+    Consistency, Service, ShownTo, Write, Written, memory_budget::Reservation, read::list::ListScope,
 };
 use concord_state::query::QueryResult;
 
@@ -39,10 +39,10 @@ pub(super) async fn create(service: Service, request: WriteRequest) -> Result<Re
     let NewConfig { key, data } = request.read(&service, NewConfig::from_json).await?;
     let definition = request.keys.definition;
     let (location, stored) = (location(&definition, &key), data.text.clone());
-    let to = Service::shown_to(&request.caller.principal, &definition);
+    let to = ShownTo::of(&request.caller.principal, &definition);
     let write = Write::WriteConfig { definition, key, data, expect: Expect::Absent };
-    let written = service.write(request.caller, write).await?;
-    let (shown, redacted) = service.echo(to, stored).await;
+    let written = service.writes.write(request.caller, write).await?;
+    let (shown, redacted) = service.redactor.echo(to, stored).await;
     Ok(Reply::created("config created", &shown, &location).redacted(Some(&redacted)).for_write(&written))
 }
 
@@ -68,7 +68,7 @@ pub(super) async fn list(service: Service, request: ReadRequest) -> Result<Reply
 fn filters_named(service: &Service, request: &ReadRequest) -> Vec<&'static str> {
     let is_filter = |name: &&str| {
         request.params.get(name).is_some()
-            && service.has_index_named(&request.principal, &request.definition(), name)
+            && service.reads.has_index_named(&request.principal, &request.definition(), name)
     };
     TAKEN.into_iter().filter(is_filter).collect()
 }
@@ -77,7 +77,7 @@ async fn list_by(service: &Service, request: &ReadRequest, filters: &[&str]) -> 
     let definition = request.definition();
     let is_filter = |name: &str| filters.contains(&name);
     let past = PastRevision::of(&request.params, is_filter(cursor::REVISION));
-    let page = query::configs_shape(&request.params.0, service.limits());
+    let page = query::configs_shape(&request.params.0, service.cx.limits());
     let (consistency, (past, (shape, page))) =
         request.params.with_consistency(both(past, both(Shape::of(&request.params, is_filter), page)))?;
     let source = cursor::source(&request.params, consistency)?;
@@ -107,13 +107,13 @@ pub(super) async fn get(service: &Service, request: &ReadRequest) -> Result<Repl
     if let Some(revision) = revision {
         return Box::pin(get_at(service, request, (consistency, shape), revision)).await;
     }
-    let view = service.read(&request.principal, Verb::Read, &definition, consistency).await?;
+    let view = service.reads.read(&request.principal, Verb::Read, &definition, consistency).await?;
     let collection = find(&view)?;
     let key = request.config();
     check_key(&key, KEY)?;
     let not_found = || Problem::rejected(Rejection::ConfigNotFound, view.revision());
     let config = collection.config(&key).ok_or_else(not_found)?;
-    let shown = view.shown(service, &request.principal, config).await?;
+    let shown = view.shown(&service.reads, &request.principal, config).await?;
     let (config, redacted) = shown.as_ref().map_or((config, None), |(config, places)| (config, Some(places)));
     let is_open = || !collection.may_have_secrets();
     if shape != Shape::default() {
@@ -135,7 +135,7 @@ async fn parts(
         return Ok(found(request, config, shape.has_revision).redacted(redacted.as_ref()));
     };
     let redacted = redacted.map(|places| fields.places(&places));
-    let part = service.project(fields, vec![Arc::clone(config)]).await?;
+    let part = service.reads.project(fields, vec![Arc::clone(config)]).await?;
     let config = part.first().unwrap_or(config);
     Ok(found(request, config, shape.has_revision).redacted(redacted.as_ref()))
 }
@@ -149,7 +149,7 @@ async fn get_at(
 ) -> Result<Reply, Problem> {
     let (definition, key) = (request.definition(), request.config());
     let (principal, keys) = (&request.principal, (&*definition, &*key));
-    let (config, revision, redacted) = service.config_at(principal, consistency, keys, at).await?;
+    let (config, revision, redacted) = service.history.config_at(principal, consistency, keys, at).await?;
     let reply = parts(service, request, shape, (&config, Some(redacted))).await?;
     Ok(reply.state_revision(revision))
 }
@@ -173,15 +173,15 @@ pub(super) async fn put(service: Service, request: WriteRequest) -> Result<Reply
         // What it keeps is not in the request, so the leader makes the data, as it does for a patch.
         let patch = Patch { format: PatchFormat::Replace, document: data };
         let write = Write::PatchConfig { definition, key, patch, expect };
-        return Ok(computed_reply(&service.write(request.caller, write).await?));
+        return Ok(computed_reply(&service.writes.write(request.caller, write).await?));
     }
-    let to = Service::shown_to(&request.caller.principal, &definition);
+    let to = ShownTo::of(&request.caller.principal, &definition);
     let stored = data.text.clone();
     // Only these let a PUT create.
     let location = matches!(expect, Expect::None | Expect::Any).then(|| location(&definition, &key));
     let write = Write::WriteConfig { definition, key, data, expect };
-    let written = service.write(request.caller, write).await?;
-    let (shown, redacted) = service.echo(to, stored).await;
+    let written = service.writes.write(request.caller, write).await?;
+    let (shown, redacted) = service.redactor.echo(to, stored).await;
     let reply = match location.filter(|_| written.applied.has_created()) {
         Some(location) => Reply::created("config created", &shown, &location),
         None => Reply::ok("config updated", &shown),
@@ -203,7 +203,8 @@ pub(super) async fn delete(service: Service, request: WriteRequest) -> Result<Re
     let expect = request.condition.for_change()?;
     let (definition, key) = (request.keys.definition, request.keys.config);
     let data = Object::new().value(definitions::KEY, &definition).value(KEY, &key).finish();
-    let written = service.write(request.caller, Write::DeleteConfig { definition, key, expect }).await?;
+    let written =
+        service.writes.write(request.caller, Write::DeleteConfig { definition, key, expect }).await?;
     Ok(Reply::ok("config deleted", &data).for_write_without_record(&written))
 }
 

@@ -86,12 +86,12 @@ pub(super) async fn list(
 ) -> Result<Reply, Problem> {
     let is_open = match &scope {
         ListScope::Definitions => true,
-        ListScope::Configs(definition) => service.may_compress(&request.principal, definition),
+        ListScope::Configs(definition) => service.reads.may_compress(&request.principal, definition),
         // Any of them may have secret values.
         ListScope::Across(_) => false,
     };
     let list = ListRequest { scope, params: past.applied_to(params) };
-    let listed = service.list(&request.principal, list, page, source).await;
+    let listed = service.reads.list(&request.principal, list, page, source).await;
     let ListPage { records, total, page, revision, next, reservation, mut redacted, .. } =
         listed.map_err(|error| Problem::Refused(error.refusal, error.revision))?;
     let reply = match records {
@@ -101,7 +101,7 @@ pub(super) async fn list(
         ListRecords::Configs(mut results) => {
             if let Some(fields) = shape.fields {
                 redacted = fields.places(&redacted);
-                results = Box::pin(service.project(fields, results)).await?;
+                results = Box::pin(service.reads.project(fields, results)).await?;
             }
             configs::page(QueryResult { results, total }, &page, reservation, shape.has_revision)
         }
@@ -109,7 +109,7 @@ pub(super) async fn list(
             if let Some(fields) = shape.fields {
                 redacted = fields.places(&redacted);
                 let configs = results.iter().map(|record| Arc::clone(&record.config)).collect();
-                let parts = Box::pin(service.project(fields, configs)).await?;
+                let parts = Box::pin(service.reads.project(fields, configs)).await?;
                 results.iter_mut().zip(parts).for_each(|(record, part)| record.config = part);
             }
             across::page(QueryResult { results, total }, &page, reservation, shape.has_revision)

@@ -100,7 +100,7 @@ pub(super) fn begin(
     id: &HeaderValue,
     principal: &Principal,
 ) -> Option<Pending> {
-    let (audit, matched, uri) = (service.audit(), &asked.matched, asked.uri());
+    let (audit, matched, uri) = (&service.cx.audit, &asked.matched, asked.uri());
     if !audit.is_on() {
         return None;
     }
@@ -127,7 +127,7 @@ pub(super) fn begin(
         // What is no value of the parameter is refused. The query of a read is not parsed for its line.
         dry_run: asked.is_write() && asked.params().dry_run().unwrap_or(false),
         principal: principal.clone(),
-        before: service.revision(),
+        before: service.cx.revision(),
         matched: *matched,
         kind,
         is_done: false,
@@ -136,7 +136,7 @@ pub(super) fn begin(
 
 /// Whether the settings, or its endpoint, have a read recorded.
 fn is_recorded_read(service: &Service, asked: &Asked) -> bool {
-    let (audit, Some(endpoint)) = (service.audit(), asked.matched.endpoint) else { return false };
+    let (audit, Some(endpoint)) = (&service.cx.audit, asked.matched.endpoint) else { return false };
     if endpoint.audited == Audited::Always {
         return true;
     }
@@ -193,14 +193,14 @@ impl Pending {
         self.is_done = true;
         match &self.kind {
             Kind::OnDenial | Kind::Read | Kind::ReadOf(_) => {
-                self.service.audit().record(self.decision(Some(&response)));
+                self.service.cx.audit.record(self.decision(Some(&response)));
                 response
             }
             Kind::Write(_) if !status.is_success() && concord_model::sabotage::is("audit-line-lost") => {
                 response
             }
             Kind::Write(_) => {
-                let is_recorded = self.service.audit().record_write(self.decision(Some(&response))).await;
+                let is_recorded = self.service.cx.audit.record_write(self.decision(Some(&response))).await;
                 if is_recorded || !status.is_success() {
                     return response;
                 }
@@ -213,7 +213,7 @@ impl Pending {
 
     /// Whether the settings name what was read.
     fn is_recorded(&self, targets: &Targets) -> bool {
-        let audit = self.service.audit();
+        let audit = &self.service.cx.audit;
         let what = targets.lock().unwrap_or_else(PoisonError::into_inner);
         audit.has_reads()
             && (audit.records_reads_of(None)
@@ -236,7 +236,7 @@ impl Pending {
             what: named,
             dry_run: self.dry_run,
             before: self.before,
-            after: after.or(response.map(|_| self.service.revision())),
+            after: after.or(response.map(|_| self.service.cx.revision())),
             status: response.map(|response| response.status().as_u16()),
             outcome: response.map_or("unknown", outcome_of),
             ..decision(&self.service, &self.method, &self.matched, &self.id)
@@ -248,7 +248,7 @@ impl Drop for Pending {
     fn drop(&mut self) {
         // The caller has left, or the node ends. A write may have been applied.
         if !self.is_done && matches!(self.kind, Kind::Write(_)) {
-            self.service.audit().record(self.decision(None));
+            self.service.cx.audit.record(self.decision(None));
         }
     }
 }
@@ -260,7 +260,7 @@ pub(super) fn note_failed_credential(
     id: &HeaderValue,
     status: StatusCode,
 ) {
-    if !service.audit().is_on() {
+    if !service.cx.audit.is_on() {
         return;
     }
     let decision = Decision {
@@ -268,7 +268,7 @@ pub(super) fn note_failed_credential(
         outcome: outcome(status),
         ..decision(service, request.method(), matched, id)
     };
-    service.audit().record_failed_credential(decision.address, decision);
+    service.cx.audit.record_failed_credential(decision.address, decision);
 }
 
 /// What the audit log calls the outcome of a request: denied, if a part of it was.
@@ -301,7 +301,7 @@ fn outcome(status: StatusCode) -> &'static str {
 /// What the lines of all requests have.
 fn decision(service: &Service, method: &Method, matched: &Matched, id: &HeaderValue) -> Decision {
     Decision {
-        at: service.audit().now(),
+        at: service.cx.audit.now(),
         request_id: id.to_str().unwrap_or_default().to_owned(),
         key: None,
         address: CallerAddress::current(),
@@ -312,7 +312,7 @@ fn decision(service: &Service, method: &Method, matched: &Matched, id: &HeaderVa
         dry_run: false,
         status: None,
         outcome: "unknown",
-        before: service.revision(),
+        before: service.cx.revision(),
         after: None,
     }
 }

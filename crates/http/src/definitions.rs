@@ -40,6 +40,7 @@ pub(super) async fn create(service: Service, request: WriteRequest) -> Result<Re
     let data = schema.iter().fold(data, |data, schema| data.raw("json_schema", &schema.text)).finish();
     let (location, takes_parameter) = (location(&key), takes_parameter(&indexes));
     let written = service
+        .writes
         .write(request.caller, Write::CreateDefinition { key, indexes, schema, format_assertion })
         .await?;
     let reply = Reply::created("config definition created", &data, &location).for_write(&written);
@@ -48,7 +49,7 @@ pub(super) async fn create(service: Service, request: WriteRequest) -> Result<Re
 
 /// Lists definitions.
 pub(super) async fn list(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
-    let query = query::definitions(&request.params.0, service.limits());
+    let query = query::definitions(&request.params.0, service.cx.limits());
     let past = PastRevision::of(&request.params, false);
     let (consistency, (past, (query, shape))) =
         request.params.with_consistency(both(past, both(query, shape(&request.params))))?;
@@ -84,7 +85,7 @@ pub(super) async fn get(service: Service, request: ReadRequest) -> Result<Reply,
     let (consistency, shape) = request.params.with_consistency(shape(&request.params))?;
     check_key(&request.definition(), KEY)?;
     let key = request.definition();
-    let view = service.read(&request.principal, Verb::Read, &key, consistency).await?;
+    let view = service.reads.read(&request.principal, Verb::Read, &key, consistency).await?;
     let collection = find(&view)?;
     let definition = &collection.definition;
     let reply = if request.has(definition.revision) {
@@ -105,7 +106,7 @@ pub(super) async fn set_indexes(service: Service, request: WriteRequest) -> Resu
     let (key, principal) = (request.keys.definition.clone(), request.caller.principal.clone());
     let takes_parameter = takes_parameter(&indexes);
     let write = Write::SetIndexes { key: request.keys.definition, indexes, expect };
-    let written = service.write(request.caller, write).await?;
+    let written = service.writes.write(request.caller, write).await?;
     let mut reply = Reply::ok("config definition updated", &data);
     if has_schema {
         reply = reply.warning(
@@ -117,7 +118,7 @@ pub(super) async fn set_indexes(service: Service, request: WriteRequest) -> Resu
     }
     // The progress is that of the newest state: a request that is sent again may find the build finished. It tells how
     // many configs there are, so a caller who may not read them is not told.
-    let view = service.read_applied(&principal, Verb::Read, &key).ok();
+    let view = service.reads.read_applied(&principal, Verb::Read, &key).ok();
     let progress = view.and_then(|view| build_progress(view.collection().ok()?));
     Ok(reply.index_building(progress).for_write(&written))
 }
@@ -128,7 +129,7 @@ pub(super) async fn delete(service: Service, request: WriteRequest) -> Result<Re
     let restrict = request.params.restrict()?;
     let data = identity(&request.keys.definition).finish();
     let write = Write::DeleteDefinition { key: request.keys.definition, expect, restrict };
-    let written = service.write(request.caller, write).await?;
+    let written = service.writes.write(request.caller, write).await?;
     Ok(Reply::ok("config definition deleted", &data).for_write_without_record(&written))
 }
 
@@ -174,7 +175,7 @@ pub(super) async fn index_states(service: Service, request: ReadRequest) -> Resu
     let (consistency, ()) = request.params.with_consistency(Ok(()))?;
     check_key(&request.definition(), KEY)?;
     let key = request.definition();
-    let view = service.read(&request.principal, Verb::Read, &key, consistency).await?;
+    let view = service.reads.read(&request.principal, Verb::Read, &key, consistency).await?;
     let collection = find(&view)?;
     let definition = &collection.definition;
     let reply = Reply::ok("indexes found", &states(collection));

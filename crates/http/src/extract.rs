@@ -335,10 +335,10 @@ impl WriteRequest {
         let Call { asked: Asked { request, matched, params }, principal } = call;
         let params = params.into_inner().unwrap_or_else(|| Params::from_uri(request.uri()));
         let (parts, body) = request.into_parts();
-        let limit = service.limits().body_bytes;
-        let (begin, mut held) = (Instant::now(), service.reservation(Share::Callers));
+        let limit = service.cx.limits().body_bytes;
+        let (begin, mut held) = (Instant::now(), service.cx.reservation(Share::Callers));
         let body = body::receive(&parts.headers, body, limit, &mut held).await?;
-        let principal = service.still(principal, begin)?;
+        let principal = service.authentication.still(principal, begin)?;
         let (body, held) = match coding::of_body(&parts.headers)? {
             None => (body, held),
             // Boxed: few bodies are encoded.
@@ -358,7 +358,7 @@ impl WriteRequest {
         let request = match begin_idempotency_key(&principal, &parts)?.filter(|_| !dry_run) {
             Some(begun) if body::is_long(&body) => {
                 let body = body.clone();
-                Some(Box::pin(service.run_long(move || begun.end(&body))).await?)
+                Some(Box::pin(service.cx.run_long(move || begun.end(&body))).await?)
             }
             begun => begun.map(|begun| begun.end(&body)),
         };

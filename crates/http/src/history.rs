@@ -20,26 +20,29 @@ const LIMIT_DEFAULT: u64 = 10;
 
 /// Lists the changes of a config.
 pub(super) async fn of_config(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
-    let range = page_range(&request.params, service.limits());
+    let range = page_range(&request.params, service.cx.limits());
     let (consistency, (before, limit)) = request.params.with_consistency(range)?;
     let (definition, config) = (&request.definition(), &request.config());
     check_key(definition, definitions::KEY)?;
     let (page, revision, redacted) = service
+        .history
         .config_history(&request.principal, consistency, (definition, config), (before, limit))
         .await?;
     let path = format!("{}/history", configs::location(definition, config));
     let reply = page_reply(&page, limit, &path).redacted(Some(&redacted)).state_revision(revision);
-    Ok(reply.compressed_for(request.headers(), || service.may_compress(&request.principal, definition)))
+    Ok(reply.compressed_for(request.headers(), || service.reads.may_compress(&request.principal, definition)))
 }
 
 /// Lists the changes of a definition.
 pub(super) async fn of_definition(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
-    let range = page_range(&request.params, service.limits());
+    let range = page_range(&request.params, service.cx.limits());
     let (consistency, (before, limit)) = request.params.with_consistency(range)?;
     let definition = &request.definition();
     check_key(definition, definitions::KEY)?;
-    let (page, revision) =
-        service.definition_history(&request.principal, consistency, definition, (before, limit)).await?;
+    let (page, revision) = service
+        .history
+        .definition_history(&request.principal, consistency, definition, (before, limit))
+        .await?;
     let path = format!("{}/history", definitions::location(definition));
     Ok(page_reply(&page, limit, &path).state_revision(revision).compressed_for(request.headers(), || true))
 }
@@ -51,7 +54,7 @@ pub(super) async fn rollback(service: Service, request: WriteRequest) -> Result<
     check_key(definition, definitions::KEY)?;
     let keys = (definition.as_str(), config.as_str());
     let expect = request.condition.for_rollback();
-    let written = service.rollback(request.caller, keys, to, expect).await?;
+    let written = service.writes.rollback(request.caller, keys, to, expect).await?;
     let restored = written.content.as_deref().unwrap_or("null");
     let reply = if written.applied.has_created() {
         Reply::created("config restored", restored, &configs::location(definition, config))

@@ -100,7 +100,7 @@ impl Api {
     /// Answers for a service.
     #[must_use]
     pub fn new(service: Service) -> Self {
-        let document = docs::document_text(service.limits());
+        let document = docs::document_text(service.cx.limits());
         Self { service, times: Arc::new(RequestTimes::new()), document, origins: None }
     }
 

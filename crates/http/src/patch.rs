@@ -28,7 +28,7 @@ pub(super) async fn patch(service: Service, request: WriteRequest) -> Result<Rep
         request.read(&service, move |body| parse(format, body, &["body".into()], &["patch".into()])).await?;
     let (definition, key) = (request.keys.definition, request.keys.config);
     let write = Write::PatchConfig { definition, key, patch, expect };
-    Ok(computed_reply(&service.write(request.caller, write).await?))
+    Ok(computed_reply(&service.writes.write(request.caller, write).await?))
 }
 
 /// Checks a patch. `shape_loc` is its place in errors of shape, `loc` its place in violations.

@@ -228,7 +228,7 @@ async fn serve_call(
     if call != Call::Writes {
         return Ok(answer(&service, call, body).await?.into_response());
     }
-    let Parts { first, others } = service.answer_writes(body).await?;
+    let Parts { first, others } = service.writes.answer_writes(body).await?;
     Ok(match others {
         None => first.into_response(),
         Some(others) => {
@@ -246,14 +246,14 @@ async fn serve_call(
 /// Passes a call to the service.
 async fn answer(service: &Service, call: Call, body: Bytes) -> Result<Bytes, ReceiveError> {
     match call {
-        Call::Clock => Ok(Service::answer_clock()),
-        Call::Room => Ok(service.answer_room()),
-        Call::Join => service.answer_join(body).await,
-        Call::Levels => Ok(service.answer_levels()),
-        Call::Write => service.answer_write(body).await,
-        Call::Change => service.answer_change(body).await,
-        Call::History => service.answer_history(body).await,
-        Call::Page => service.answer_page(body).await,
+        Call::Clock => Ok(service.clock.answer_clock()),
+        Call::Room => Ok(service.room.answer_room()),
+        Call::Join => service.members.answer_join(body).await,
+        Call::Levels => Ok(service.levels.answer_levels()),
+        Call::Write => service.writes.answer_write(body).await,
+        Call::Change => service.members.answer_change(body).await,
+        Call::History => service.history.answer_history(body).await,
+        Call::Page => service.reads.answer_page(body).await,
         Call::Vote
         | Call::PreVote
         | Call::Stream
@@ -282,13 +282,13 @@ fn admit(
     call: Option<Call>,
     (headers, shown): (&HeaderMap, Option<NodeId>),
 ) -> Result<Admitted, CallRefusal> {
-    let peers = service.peers();
+    let peers = service.cx.peers();
     let admitted = match call {
         Some(Call::Join) => peers.admit_join(headers, shown).map(|digest| Admitted { from: None, digest }),
         Some(Call::Levels) => {
             peers.admit_levels(headers, shown).map(|()| Admitted { from: None, digest: None })
         }
-        _ => peers.admit(headers, shown).and_then(|from| match service.consensus() {
+        _ => peers.admit(headers, shown).and_then(|from| match service.cx.consensus() {
             Some(consensus) if consensus.has_left(from) => {
                 Err((REMOVED_STATUS, format!("node {from} was removed from the cluster")))
             }
@@ -309,7 +309,7 @@ fn reserve(service: &Service, call: Call, headers: &HeaderMap) -> Result<Reserva
     // A part of a page or of the history is made for the answer.
     let answer = if matches!(call, Call::Page | Call::History) { ANSWERED_PART_BYTES } else { 0 };
     let bytes = declared.unwrap_or(0).min(CALL_BYTES_MAX as u64).saturating_mul(copies) + answer;
-    let mut reservation = service.reservation(Share::Peers);
+    let mut reservation = service.cx.reservation(Share::Peers);
     reservation.grow(bytes).map_err(too_many)?;
     Ok(reservation)
 }
@@ -355,7 +355,7 @@ async fn read_body(body: Body) -> Result<Bytes, CallRefusal> {
 fn consensus(service: &Service) -> Result<&Consensus, CallRefusal> {
     // 421 as for a wrong address: nothing was done, and the caller may try again.
     let starting = || CallRefusal(StatusCode::MISDIRECTED_REQUEST, "this node is starting".into());
-    service.consensus().ok_or_else(starting)
+    service.cx.consensus().ok_or_else(starting)
 }
 
 /// The node that has sent a call of consensus.
@@ -400,8 +400,9 @@ async fn serve_frames(
         consensus.serve_member(from, answers).await;
     } else {
         let service = &service;
-        let answers =
-            framed::serve(connection, move |body| async move { Ok(service.answer_read_index(&body).await) });
+        let answers = framed::serve(connection, move |body| async move {
+            Ok(service.freshness.answer_read_index(&body).await)
+        });
         consensus.serve_member(from, answers).await;
     }
 }

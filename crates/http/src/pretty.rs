@@ -41,7 +41,7 @@ pub(super) fn is_wanted(service: &Service, access: &Access, asked: &Asked) -> Re
     if pretty == Pretty::UnlessIndexed
         && asked.params().get(ESCAPED).is_none()
         && asked.params().get(PRETTY).is_some()
-        && service.has_index_named(principal, &asked.matched.definition(asked.uri()), PRETTY)
+        && service.reads.has_index_named(principal, &asked.matched.definition(asked.uri()), PRETTY)
     {
         return Ok(false);
     }

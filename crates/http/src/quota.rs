@@ -56,15 +56,15 @@ pub(super) fn admit(
 }
 
 fn admit_key(service: &Service, principal: &Principal, asked: &Asked) -> Result<Admitted, Exceeded> {
-    let rate = service.admit_request(principal, asked.is_write())?;
+    let rate = service.quotas.admit_request(principal, asked.is_write())?;
     let mut admitted = Admitted { rate, list: None, watch: None, cursor: None };
     match asked.matched.endpoint.and_then(|endpoint| endpoint.gauge) {
-        Some(Gauge::Watches) => admitted.watch = service.admit_open(principal, Gauge::Watches)?,
+        Some(Gauge::Watches) => admitted.watch = service.quotas.admit_open(principal, Gauge::Watches)?,
         Some(Gauge::Lists) => {
-            admitted.list = service.admit_open(principal, Gauge::Lists)?;
+            admitted.list = service.quotas.admit_open(principal, Gauge::Lists)?;
             let is_first = asked.params().get("cursor").is_none_or(str::is_empty);
             if is_first {
-                service.admit_cursor(principal)?;
+                service.quotas.admit_cursor(principal)?;
             }
             admitted.cursor =
                 Some(Cursor { service: service.clone(), principal: principal.clone(), is_first });
@@ -87,7 +87,7 @@ impl Admitted {
         if let Some(Cursor { service, principal, is_first }) = self.cursor {
             // The first page begins a cursor when there is a second one, the last page ends it.
             if response.headers().contains_key(header::LINK) == is_first {
-                service.note_cursor(&principal, is_first);
+                service.quotas.note_cursor(&principal, is_first);
             }
         }
         match self.watch {

@@ -28,7 +28,7 @@ use concord_model::{
 };
 use concord_service::{
     Refusal, Service,
-    read_many::{Asked, ReadMany, ReadResult},
+    read::bulk::{Asked, ReadMany, ReadResult},
 };
 
 const CONFIGS: &str = "configs";
@@ -55,7 +55,7 @@ pub(super) async fn run(service: Service, request: WriteRequest) -> Result<Respo
     let (consistency, ()) = request.params.with_consistency(Ok(()))?;
     let Wanted { asked, known, revision } = request.read(&service, parse).await?;
     let principal = &request.caller.principal;
-    let made = service.read_many(principal, consistency, asked.clone(), revision).await?;
+    let made = service.reads.read_many(principal, consistency, asked.clone(), revision).await?;
     let ReadMany { results, redacted, revision, state_revision, reservation, may_compress } = made;
     let is_denied = |result: &ReadResult| matches!(result, ReadResult::Refused(Refusal::Forbidden { .. }));
     let is_partly_denied = results.iter().any(is_denied);

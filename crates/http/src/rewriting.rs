@@ -34,7 +34,7 @@ impl Held {
         let Some(bytes) = response.body().size_hint().exact().filter(|bytes| *bytes > 0) else {
             return Err(response);
         };
-        let mut room = service.reservation(Share::Callers);
+        let mut room = service.cx.reservation(Share::Callers);
         if room.grow(bytes).is_err() {
             // The answer itself is weighed after this.
             return Err(response);
@@ -66,7 +66,7 @@ impl Held {
                 let _room = &room;
                 rewrite(&text)
             };
-            Box::pin(service.run_long(work)).await.ok()
+            Box::pin(service.cx.run_long(work)).await.ok()
         };
         (parts, plain, made)
     }

@@ -40,7 +40,7 @@ pub(super) async fn put(service: Service, request: WriteRequest) -> Result<Reply
     let (key, compiled) = (request.keys.definition, Compiled::default());
     let new = NewSchema { key, schema, format_assertion, expect, force, compiled };
     if request.caller.dry_run {
-        let tried = service.try_schema(request.caller, new).await?;
+        let tried = service.writes.try_schema(request.caller, new).await?;
         let data = with_report(Object::new(), &tried.report).finish();
         let reply = Reply::ok("schema checked, nothing was stored", &data);
         return Ok(reply.breaking_configs(tried.report.count).state_revision(tried.revision).dry_run());
@@ -48,8 +48,8 @@ pub(super) async fn put(service: Service, request: WriteRequest) -> Result<Reply
     let stored = new.schema.as_ref().map(|schema| schema.text.clone());
     let data = identity(&new.key).raw("json_schema", schema_or_null(stored.as_deref()));
     let principal = request.caller.principal.clone();
-    let written = service.write(request.caller, Write::SetSchema(new.clone())).await?;
-    let tried = if force { service.breaking(&principal, new).await } else { Ok(None) };
+    let written = service.writes.write(request.caller, Write::SetSchema(new.clone())).await?;
+    let tried = if force { service.writes.breaking(&principal, new).await } else { Ok(None) };
     let reply = stored_reply(data, tried, written.revision);
     Ok(reply.record_version(written.applied.revision, written.applied.at))
 }
@@ -86,12 +86,12 @@ pub(super) async fn put_unique(service: Service, request: WriteRequest) -> Resul
     let data = Object::new().value("paths", &paths).finish();
     let new = NewUnique { key: request.keys.definition, paths, expect };
     if request.caller.dry_run {
-        let revision = service.try_unique(request.caller, new).await?;
+        let revision = service.writes.try_unique(request.caller, new).await?;
         return Ok(Reply::ok("unique paths checked, nothing was stored", &data)
             .state_revision(revision)
             .dry_run());
     }
-    let written = service.write(request.caller, Write::SetUnique(new)).await?;
+    let written = service.writes.write(request.caller, Write::SetUnique(new)).await?;
     let reply = Reply::ok("unique paths stored", &data);
     Ok(reply.record_version(written.applied.revision, written.applied.at).state_revision(written.revision))
 }
@@ -106,7 +106,7 @@ async fn get_part(
     let (consistency, ()) = request.params.with_consistency(Ok(()))?;
     check_key(&request.definition(), KEY)?;
     let key = request.definition();
-    let view = service.read(&request.principal, Verb::Read, &key, consistency).await?;
+    let view = service.reads.read(&request.principal, Verb::Read, &key, consistency).await?;
     let definition = &find(&view)?.definition;
     let reply = if request.has(definition.revision) {
         Reply::not_modified()

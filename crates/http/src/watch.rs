@@ -72,7 +72,7 @@ pub(super) async fn open(service: Service, request: ReadRequest) -> Result<Reply
     let last = last_event_id(request.headers())?;
     let wanted = wanted(&request.params, begin(&request.params, last), |name| !RESERVED.contains(&name))?;
     let has_prev = wanted.has_prev;
-    let watch = service.watch(request.principal, wanted).await?;
+    let watch = service.watches.watch(request.principal, wanted).await?;
     let (position, cluster) = (watch.position(), watch.cluster());
     let first = stream::once(async { Ok(Bytes::from_static(RETRY_LINE.as_bytes())) });
     let rest = stream::unfold(watch, move |mut watch: Watch| async move {
@@ -101,7 +101,7 @@ pub(super) async fn poll(service: Service, request: ReadRequest) -> Result<Reply
         return Err(Problem::violation(query_violation("initial", msg)));
     }
     let has_prev = wanted.has_prev;
-    let changes = service.poll(request.principal, wanted, wait).await?;
+    let changes = service.watches.poll(request.principal, wanted, wait).await?;
     let next = changes.upto.saturating_add(1);
     let reply = if changes.events.is_empty() {
         Reply::not_modified()

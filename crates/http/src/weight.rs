@@ -46,7 +46,7 @@ pub(super) fn bytes_to_weigh(response: &Response, version: Version) -> Option<u6
 /// Weighs an answer that is held in memory as a whole: a caller may read it slowly. A read whose answer does not fit
 /// is refused; a write may have been applied, so its answer counts all the same.
 pub(super) async fn weighed(response: Response, bytes: u64, service: &Service, is_read: bool) -> Response {
-    let mut reservation = service.reservation(Share::Callers);
+    let mut reservation = service.cx.reservation(Share::Callers);
     if is_read {
         if let Err(refusal) = reservation.grow(bytes) {
             return Problem::from(refusal).into_response();

@@ -428,6 +428,12 @@ pub enum Verdict {
 const PROPOSAL_HEAD_BYTES: usize = 96;
 
 impl Proposal {
+    /// What the cluster proposes of itself, without a key and without a request that may be sent again.
+    #[must_use]
+    pub fn new(at: Timestamp, by: &str, command: Command) -> Self {
+        Self { at, by: by.into(), reason: None, request: None, definition_read: None, command, key: None }
+    }
+
     /// The bytes that an entry of the log holds, which has this proposal alone. The first is the feature level that a node
     /// must know to apply it, so that a node which does not know it finds out without decoding the rest.
     #[must_use]

@@ -10,21 +10,25 @@
 //! **Invariant:** a backup never delays writes: the snapshot is taken of an immutable state, and the cipher runs on the
 //! threads for long work.
 
+use crate::{context::Context, freshness::Freshness};
 use std::{io, sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use tokio::{
     io::AsyncReadExt as _,
-    sync::{OwnedSemaphorePermit, mpsc},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     time::{Instant, timeout_at},
 };
 
 use super::{
-    Service,
     cpu_pool::Weight,
     request::{Consistency, Principal, Refusal},
 };
-use concord_model::{access_key::Verb, limits::BACKUP_RATE_MIN, record::Revision};
+use concord_model::{
+    access_key::Verb,
+    limits::{BACKUP_RATE_MIN, BACKUPS_MAX},
+    record::Revision,
+};
 use concord_storage::{SnapshotContent, snapshot::envelope::SealedStream};
 
 /// Bytes of one chunk of the file.
@@ -42,26 +46,46 @@ pub struct Backup {
     content_bytes: u64,
     file: SnapshotContent,
     sealing: Option<SealedStream>,
-    service: Service,
+    backups: Arc<Backups>,
     permit: OwnedSemaphorePermit,
 }
 
-impl Service {
+/// Makes backups, one at a time.
+#[derive(Debug)]
+pub struct Backups {
+    pub(crate) cx: Arc<Context>,
+    pub(crate) freshness: Arc<Freshness>,
+    pub(crate) permits: Arc<Semaphore>,
+}
+
+impl Backups {
+    pub(crate) fn new(cx: &Arc<Context>, freshness: &Arc<Freshness>) -> Self {
+        Self {
+            cx: Arc::clone(cx),
+            freshness: Arc::clone(freshness),
+            permits: Arc::new(Semaphore::new(BACKUPS_MAX)),
+        }
+    }
+
     /// The snapshot file of a state that satisfies the consistency.
     ///
     /// # Errors
     /// When the principal may not; when another backup is being made, no such state can be confirmed in time, or the file can't be written.
-    pub async fn backup(&self, principal: &Principal, consistency: Consistency) -> Result<Backup, Refusal> {
+    pub async fn backup(
+        self: &Arc<Self>,
+        principal: &Principal,
+        consistency: Consistency,
+    ) -> Result<Backup, Refusal> {
         principal.authorize(Verb::Backup, None)?;
         let busy = |_| Refusal::LimitReached("this node is making a backup, and makes one at a time".into());
-        let permit = Arc::clone(&self.inner.backups).try_acquire_owned().map_err(busy)?;
-        self.view(consistency).await?;
-        let consensus = self.consensus_or_refusal()?.clone();
+        let permit = Arc::clone(&self.permits).try_acquire_owned().map_err(busy)?;
+        self.freshness.view(consistency).await?;
+        let consensus = self.cx.consensus_or_refusal()?.clone();
         // In a task of its own: a caller that leaves must not make room for the next while this one is being written.
         let made = tokio::spawn(async move { (consensus.fresh_snapshot().await, permit) }).await;
         let (made, permit) = made.map_err(|error| Refusal::Internal(error.to_string()))?;
         let (snapshot, file) = made.map_err(Refusal::Internal)?;
-        let sealing = self.inner.options.backup_envelope.as_ref().map(|envelope| envelope.begin_stream());
+        let sealing = self.cx.options.backup_envelope.as_ref().map(|envelope| envelope.begin_stream());
         let sealing = sealing.transpose().map_err(|error| Refusal::Internal(error.to_string()))?;
         let content_bytes = snapshot.bytes;
         let length = sealing.is_none().then_some(content_bytes);
@@ -71,7 +95,7 @@ impl Service {
             content_bytes,
             file,
             sealing,
-            service: self.clone(),
+            backups: Arc::clone(self),
             permit,
         })
     }
@@ -85,7 +109,7 @@ impl Backup {
         let deadline =
             Instant::now() + SEND_TIMEOUT + Duration::from_secs(self.content_bytes / BACKUP_RATE_MIN);
         tokio::spawn(async move {
-            let Self { content_bytes, mut file, mut sealing, service, permit, .. } = self;
+            let Self { content_bytes, mut file, mut sealing, backups, permit, .. } = self;
             let (mut left, mut held) = (content_bytes, Some(permit));
             while left > 0 {
                 let mut chunk = BytesMut::with_capacity(CHUNK_BYTES);
@@ -99,7 +123,7 @@ impl Backup {
                     (Err(error), _) => Err(error),
                     (Ok(_), None) => Ok(chunk.freeze()),
                     (Ok(_), Some(stream)) => {
-                        let sealed = service.seal((stream, chunk.freeze()), left == 0, deadline).await;
+                        let sealed = backups.seal((stream, chunk.freeze()), left == 0, deadline).await;
                         sealed.map(|(stream, bytes)| {
                             sealing = stream;
                             bytes
@@ -128,7 +152,7 @@ impl Backup {
     }
 }
 
-impl Service {
+impl Backups {
     /// Encrypts the next piece of a backup, on a thread for long work; returns what goes on with it, unless this was the
     /// last one.
     async fn seal(
@@ -145,7 +169,7 @@ impl Service {
             bytes.extend(stream.finish()?);
             Ok((None, bytes.into()))
         };
-        let sealed = self.inner.cpu_pool.run(Weight::Short, deadline, work).await;
+        let sealed = self.cx.cpu_pool.run(Weight::Short, deadline, work).await;
         sealed.map_err(|refusal| io::Error::other(format!("{refusal:?}")))?
     }
 }

@@ -3,11 +3,11 @@
 //! **Invariant:** a certificate that has ended, or ends within [`CERTIFICATE_WARNING`], is an alarm as long as it is in
 //! use, and a line of the log when it becomes one and once a day.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep};
 
-use super::{Service, now, request::Alarm, run_blocking};
+use super::{context::Context, now, request::Alarm, run_blocking};
 use concord_model::{limits::CERTIFICATE_WARNING, time::Timestamp};
 use concord_net::tls::certificate::Certificate;
 
@@ -20,55 +20,53 @@ const REMINDER: Duration = Duration::from_secs(24 * 60 * 60);
 const FOR_CALLERS: &str = "the listener for callers";
 const FOR_NODES: &str = "calls between nodes";
 
-impl Service {
-    /// The certificates in use, with where.
-    pub(super) fn certificates(&self) -> Vec<(&'static str, Certificate)> {
-        let callers = self.inner.options.caller_tls.iter().flat_map(|tls| tls.certificates());
-        let nodes = self.peers().tls().into_iter().flat_map(|tls| tls.certificates());
-        callers.map(|one| (FOR_CALLERS, one)).chain(nodes.map(|one| (FOR_NODES, one))).collect()
-    }
+/// The certificates in use, with where.
+pub(super) fn in_use(cx: &Context) -> Vec<(&'static str, Certificate)> {
+    let callers = cx.options.caller_tls.iter().flat_map(|tls| tls.certificates());
+    let nodes = cx.peers().tls().into_iter().flat_map(|tls| tls.certificates());
+    callers.map(|one| (FOR_CALLERS, one)).chain(nodes.map(|one| (FOR_NODES, one))).collect()
+}
 
-    /// Every certificate of this node that has ended or ends soon.
-    pub(super) fn certificate_alarms(&self) -> Vec<Alarm> {
-        let now = now();
-        let alarm = |(place, one): (_, Certificate)| {
-            let message = ending(place, &one, now)?;
-            Some(Alarm { kind: "certificate", node_id: Some(self.node_id()), message })
-        };
-        self.certificates().into_iter().filter_map(alarm).collect()
-    }
+/// Every certificate of this node that has ended or ends soon.
+pub(super) fn alarms(cx: &Context) -> Vec<Alarm> {
+    let now = now();
+    let alarm = |(place, one): (_, Certificate)| {
+        let message = ending(place, &one, now)?;
+        Some(Alarm { kind: "certificate", node_id: Some(cx.node_id()), message })
+    };
+    in_use(cx).into_iter().filter_map(alarm).collect()
+}
 
-    /// Reads the files of the certificates again when they change, until this node stops. A file that can't be used
-    /// leaves what was read before. Returns the reason when it can't go on.
-    pub async fn keep_certificates(&self) -> String {
-        let (mut said, mut said_at) = (Vec::new(), Instant::now());
-        loop {
-            let alarms = self.certificate_alarms();
-            if alarms != said || said_at.elapsed() >= REMINDER {
-                for alarm in &alarms {
-                    tracing::warn!("{}", alarm.message);
-                }
-                (said, said_at) = (alarms, Instant::now());
+/// Reads the files of the certificates again when they change, until this node stops. A file that can't be used
+/// leaves what was read before. Returns the reason when it can't go on.
+pub(super) async fn keep(cx: &Arc<Context>) -> String {
+    let (mut said, mut said_at) = (Vec::new(), Instant::now());
+    loop {
+        let alarms = alarms(cx);
+        if alarms != said || said_at.elapsed() >= REMINDER {
+            for alarm in &alarms {
+                tracing::warn!("{}", alarm.message);
             }
-            sleep(INTERVAL).await;
-            let service = self.clone();
-            if let Err(refusal) = run_blocking(move || service.look_at_files()).await {
-                return format!("the certificates can't be read again: {refusal:?}");
-            }
+            (said, said_at) = (alarms, Instant::now());
+        }
+        sleep(INTERVAL).await;
+        let at_files = Arc::clone(cx);
+        if let Err(refusal) = run_blocking(move || look_at_files(&at_files)).await {
+            return format!("the certificates can't be read again: {refusal:?}");
         }
     }
+}
 
-    fn look_at_files(&self) {
-        let callers = self.inner.options.caller_tls.as_ref().and_then(|tls| tls.look());
-        let nodes = self.peers().tls().and_then(|tls| tls.look());
-        for (place, looked) in [(FOR_CALLERS, callers), (FOR_NODES, nodes)] {
-            match looked {
-                None => {}
-                Some(Ok(())) => tracing::info!("the files of TLS for {place} have changed and are in use"),
-                Some(Err(error)) => tracing::error!(
-                    "the files of TLS for {place} have changed and can't be used; what was read before stays: {error}"
-                ),
-            }
+fn look_at_files(cx: &Context) {
+    let callers = cx.options.caller_tls.as_ref().and_then(|tls| tls.look());
+    let nodes = cx.peers().tls().and_then(|tls| tls.look());
+    for (place, looked) in [(FOR_CALLERS, callers), (FOR_NODES, nodes)] {
+        match looked {
+            None => {}
+            Some(Ok(())) => tracing::info!("the files of TLS for {place} have changed and are in use"),
+            Some(Err(error)) => tracing::error!(
+                "the files of TLS for {place} have changed and can't be used; what was read before stays: {error}"
+            ),
         }
     }
 }

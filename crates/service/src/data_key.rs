@@ -5,32 +5,28 @@
 //!
 //! **Invariant:** a data key that the directory still needs is never given up.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use super::{Service, request::Alarm};
+use super::{context::Context, request::Alarm};
 
 /// How often the file is read: the longest time that an operator waits for a new key.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-impl Service {
-    /// Reads the file until the node ends.
-    pub(super) async fn keep_data_key(self) -> Result<(), String> {
-        loop {
-            tokio::time::sleep(INTERVAL).await;
-            let Some(consensus) = self.consensus() else { continue };
-            let at_rest = consensus.store().at_rest().clone();
-            if !at_rest.seals() {
-                return std::future::pending().await;
-            }
-            tokio::task::spawn_blocking(move || at_rest.refresh())
-                .await
-                .map_err(|error| error.to_string())?;
+/// Reads the file until the node ends.
+pub(super) async fn keep(cx: Arc<Context>) -> Result<(), String> {
+    loop {
+        tokio::time::sleep(INTERVAL).await;
+        let Some(consensus) = cx.consensus() else { continue };
+        let at_rest = consensus.store().at_rest().clone();
+        if !at_rest.seals() {
+            return std::future::pending().await;
         }
+        tokio::task::spawn_blocking(move || at_rest.refresh()).await.map_err(|error| error.to_string())?;
     }
+}
 
-    /// What is wrong with the file.
-    pub(super) fn data_key_alarm(&self) -> Option<Alarm> {
-        let message = self.consensus()?.store().at_rest().problem()?;
-        Some(Alarm { kind: "data_key", node_id: Some(self.node_id()), message })
-    }
+/// What is wrong with the file.
+pub(super) fn alarm(cx: &Context) -> Option<Alarm> {
+    let message = cx.consensus()?.store().at_rest().problem()?;
+    Some(Alarm { kind: "data_key", node_id: Some(cx.node_id()), message })
 }

@@ -10,14 +10,18 @@
 //! **Invariant:** the level rises only after every member has offered it, while no change of the members is under way.
 //! A member that is restarted with an older version in between stops at the entry and changes nothing.
 
-use std::{collections::BTreeMap, sync::PoisonError, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures::future::join_all;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{Service, metrics::process, request::Resources};
+use super::{clock::Clock, context::Context, metrics::process, request::Resources, room::Room};
 use concord_consensus::Consensus;
 use concord_model::{
     command::{Command, Proposal},
@@ -73,14 +77,23 @@ pub(super) struct Answer {
 /// What the members answered last.
 pub(super) type Answers = BTreeMap<NodeId, Answer>;
 
-impl Service {
+/// The feature levels that the members know, and the level of the cluster.
+#[derive(Debug)]
+pub struct FeatureLevels {
+    pub(crate) cx: Arc<Context>,
+    pub(crate) clock: Arc<Clock>,
+    pub(crate) room: Arc<Room>,
+    pub(crate) member_answers: Mutex<Answers>,
+}
+
+impl FeatureLevels {
     /// The levels of this node.
     #[must_use]
     pub fn levels(&self) -> Levels {
         let held_at = if concord_model::sabotage::is("level-raised-alone") {
             level_max()
         } else {
-            self.inner.options.feature_level_max
+            self.cx.options.feature_level_max
         };
         let max = level_max();
         Levels {
@@ -92,7 +105,7 @@ impl Service {
     }
 
     fn answer(&self) -> Answer {
-        let reserve = &self.inner.disk_reserve;
+        let reserve = &self.room.reserve;
         let resources = Resources {
             memory_bytes: process::resident_bytes(),
             disk_free_bytes: reserve.free_bytes(),
@@ -109,8 +122,8 @@ impl Service {
 
     /// What the other members answered last, and what this node answers.
     pub(super) fn member_answers(&self) -> Answers {
-        let mut told = self.inner.member_answers.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        told.insert(self.node_id(), self.answer());
+        let mut told = self.member_answers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        told.insert(self.cx.node_id(), self.answer());
         told
     }
 
@@ -118,21 +131,22 @@ impl Service {
     ///
     /// # Errors
     /// Never: what fails is tried again.
-    pub(super) async fn keep_raising_feature_level(self) -> Result<(), String> {
-        let Some(consensus) = self.consensus() else { return Ok(()) };
+    pub(super) async fn keep_raising_feature_level(self: Arc<Self>) -> Result<(), String> {
+        let Some(consensus) = self.cx.consensus() else { return Ok(()) };
         let held_at = self.levels().offered;
         if held_at < level_max() {
             tracing::info!(held_at, "this node holds the cluster's feature level at {held_at} or below");
         }
-        while !self.inner.stopping.is_cancelled() && !self.has_left() {
-            let may_rise = self.leads(consensus) && consensus.state().feature_level() < self.levels().offered;
+        while !self.cx.is_over() {
+            let may_rise =
+                self.cx.leads(consensus) && consensus.state().feature_level() < self.levels().offered;
             if may_rise {
                 self.raise_feature_level(consensus).await;
             } else {
                 self.ask_members(consensus).await;
             }
             tokio::select! {
-                () = self.inner.stopping.cancelled() => {}
+                () = self.cx.stopping.cancelled() => {}
                 () = consensus.leader_changed() => {}
                 () = sleep(if may_rise { RAISE_INTERVAL } else { SHOW_INTERVAL }) => {}
             }
@@ -143,14 +157,13 @@ impl Service {
     /// Raises the level step by step as far as all members offer. The caller leads.
     async fn raise_feature_level(&self, consensus: &Consensus) {
         // A member that joins meanwhile might know less.
-        let Ok(_no_change) = self.inner.changing.try_lock() else { return };
+        let Ok(_no_change) = self.cx.changing.try_lock() else { return };
         let Some(offered) = self.ask_members(consensus).await else { return };
         for to in consensus.state().feature_level() + 1..=offered.min(self.levels().offered) {
-            let (at, by) = (self.stamp(&consensus.state()).await, AUTHOR.into());
+            let at = self.clock.stamp(&consensus.state()).await;
             let command = Command::RaiseFeatureLevel { to };
-            let proposal =
-                Proposal { at, by, reason: None, request: None, definition_read: None, command, key: None };
-            match timeout(self.inner.options.write_timeout, consensus.write(proposal)).await {
+            let proposal = Proposal::new(at, AUTHOR, command);
+            match timeout(self.cx.options.write_timeout, consensus.write(proposal)).await {
                 Ok(Ok(_)) => tracing::info!(level = to, "the cluster has feature level {to} from now on"),
                 // The state shows whether it was applied.
                 Ok(Err(error)) => return tracing::debug!(?error, to, "the feature level was not raised"),
@@ -167,9 +180,9 @@ impl Service {
         }
         let members: Vec<Member> =
             consensus.status().members.into_iter().map(|status| status.member).collect();
-        let others = members.iter().filter(|member| member.id != self.node_id());
+        let others = members.iter().filter(|member| member.id != self.cx.node_id());
         let answers = join_all(others.map(async |member| (member.id, self.ask_levels(member).await))).await;
-        let mut told = self.inner.member_answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.member_answers.lock().unwrap_or_else(PoisonError::into_inner);
         let mut lowest = Some(u32::MAX);
         told.retain(|id, _| members.iter().any(|member| member.id == *id));
         for (id, answer) in answers {
@@ -192,7 +205,7 @@ impl Service {
     /// Asks one node for its levels.
     pub(super) async fn ask_levels(&self, member: &Member) -> Result<Answer, CallError> {
         let (id, addr) = (member.id, &member.peer_addr);
-        let call = self.peers().call(Lane::Forward, id, addr, Call::Levels, Bytes::new(), LEVELS_TIMEOUT);
+        let call = self.cx.peers().call(Lane::Forward, id, addr, Call::Levels, Bytes::new(), LEVELS_TIMEOUT);
         decode(&call.await?).map_err(|error| CallError::Unknown(error.to_string()))
     }
 

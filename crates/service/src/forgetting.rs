@@ -6,11 +6,11 @@
 //!
 //! **Invariant:** nothing waits for this task, and what fails is tried again.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
-use super::Service;
+use super::{clock::Clock, context::Context};
 use concord_consensus::Consensus;
 use concord_model::{
     command::{Command, Proposal},
@@ -31,41 +31,39 @@ const STEP_US: u64 = REMEMBERED_REQUEST_AGE_US / 96;
 /// The author in the log: no access key has this id.
 const AUTHOR: &str = "cluster";
 
-impl Service {
-    /// Runs until the node stops.
-    pub(super) async fn forget_outcomes(self) -> Result<(), String> {
-        let Some(consensus) = self.consensus() else { return Ok(()) };
-        // The rest of what one entry could not forget, without another step.
-        let mut due = None;
-        while !self.inner.stopping.is_cancelled() && !self.has_left() {
-            due = self.forget(consensus, due).await;
-            tokio::select! {
-                () = self.inner.stopping.cancelled() => {}
-                () = sleep(CHECK_INTERVAL) => {}
-            }
-        }
-        Ok(())
+/// Runs until the node stops.
+pub(super) async fn forget_outcomes(cx: Arc<Context>, clock: Arc<Clock>) -> Result<(), String> {
+    let Some(consensus) = cx.consensus() else { return Ok(()) };
+    // The rest of what one entry could not forget, without another step.
+    let mut due = None;
+    while !cx.is_over() {
+        due = forget((&cx, &clock), consensus, due).await;
+        cx.pause(CHECK_INTERVAL).await;
     }
+    Ok(())
+}
 
-    /// Proposes what is due; what is left of it.
-    async fn forget(&self, consensus: &Consensus, due: Option<Revision>) -> Option<Revision> {
-        if !self.leads(consensus) {
-            return None;
-        }
-        let state = consensus.state();
-        let left = due.filter(|upto| state.requests().next().is_some_and(|oldest| oldest.revision <= *upto));
-        let upto = left.or_else(|| too_old(&state, self.confirmed_time(CONFIRM)?))?;
-        let command = Command::Forget { upto };
-        let (by, at) = (AUTHOR.to_owned(), self.stamp(&state).await);
-        let proposal =
-            Proposal { at, by, reason: None, request: None, definition_read: None, command, key: None };
-        match timeout(FORGET_TIMEOUT, consensus.write(proposal)).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => tracing::debug!(?error, "forgetting was not decided"),
-            Err(_) => tracing::debug!("forgetting was not decided in time"),
-        }
-        Some(upto)
+/// Proposes what is due; what is left of it.
+async fn forget(
+    (cx, clock): (&Context, &Clock),
+    consensus: &Consensus,
+    due: Option<Revision>,
+) -> Option<Revision> {
+    if !cx.leads(consensus) {
+        return None;
     }
+    let state = consensus.state();
+    let left = due.filter(|upto| state.requests().next().is_some_and(|oldest| oldest.revision <= *upto));
+    let upto = left.or_else(|| too_old(&state, clock.confirmed_time(CONFIRM)?))?;
+    let command = Command::Forget { upto };
+    let at = clock.stamp(&state).await;
+    let proposal = Proposal::new(at, AUTHOR, command);
+    match timeout(FORGET_TIMEOUT, consensus.write(proposal)).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => tracing::debug!(?error, "forgetting was not decided"),
+        Err(_) => tracing::debug!("forgetting was not decided in time"),
+    }
+    Some(upto)
 }
 
 /// The newest entry whose outcome is too old, once one is too old by a step.

@@ -6,11 +6,11 @@
 //! **Invariant:** the progress of a build is in the state alone, so the build continues on whichever node leads. Two nodes
 //! that both believe that they lead do no harm: a step that is proposed twice is applied once.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
-use super::Service;
+use super::{clock::Clock, context::Context, room::Room};
 use concord_consensus::Consensus;
 use concord_model::{
     command::{Command, Proposal},
@@ -26,42 +26,47 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The shortest pause between two steps.
 const PAUSE_MIN: Duration = Duration::from_millis(2);
 
-impl Service {
-    /// Runs until the node stops.
-    pub(super) async fn keep_building(self) -> Result<(), String> {
-        let Some(consensus) = self.consensus() else { return Ok(()) };
-        let mut last_built = None;
-        while !self.inner.stopping.is_cancelled() && !self.has_left() {
-            let pause = self.build_step(consensus, &mut last_built).await.unwrap_or(POLL_INTERVAL);
-            tokio::select! {
-                () = self.inner.stopping.cancelled() => {}
-                () = sleep(pause) => {}
-            }
-        }
-        Ok(())
+/// Runs until the node stops.
+pub(super) async fn keep_building(
+    cx: Arc<Context>,
+    clock: Arc<Clock>,
+    room: Arc<Room>,
+) -> Result<(), String> {
+    let Some(consensus) = cx.consensus() else { return Ok(()) };
+    let mut last_built = None;
+    while !cx.is_over() {
+        let pause =
+            build_step(&cx, (&clock, &room), consensus, &mut last_built).await.unwrap_or(POLL_INTERVAL);
+        cx.pause(pause).await;
     }
+    Ok(())
+}
 
-    /// Makes one step if this node leads and there is one; how long to pause after it.
-    async fn build_step(&self, consensus: &Consensus, last_built: &mut Option<Key>) -> Option<Duration> {
-        // A build needs space on the disk, like any write that removes nothing.
-        if !self.leads(consensus) || self.check_room().is_err() {
-            return None;
+/// Makes one step if this node leads and there is one; how long to pause after it.
+async fn build_step(
+    cx: &Context,
+    (clock, room): (&Clock, &Room),
+    consensus: &Consensus,
+    last_built: &mut Option<Key>,
+) -> Option<Duration> {
+    // A build needs space on the disk, like any write that removes nothing.
+    if !cx.leads(consensus) || room.check_room().is_err() {
+        return None;
+    }
+    let state = consensus.state();
+    let next = state.building_after(last_built.as_ref()).cloned()?;
+    let at = clock.stamp(&state).await;
+    *last_built = Some(next.key.clone());
+    let began = Instant::now();
+    let written = timeout(cx.options.write_timeout, consensus.write(step(&next, at)?)).await;
+    match written {
+        Ok(Ok(_)) => Some(began.elapsed().max(PAUSE_MIN)),
+        // The state shows at the next poll whether the step was applied.
+        Ok(Err(error)) => {
+            tracing::debug!(definition = %next.key, ?error, "a step of an index build was not confirmed");
+            None
         }
-        let state = consensus.state();
-        let next = state.building_after(last_built.as_ref()).cloned()?;
-        let at = self.stamp(&state).await;
-        *last_built = Some(next.key.clone());
-        let began = Instant::now();
-        let written = timeout(self.inner.options.write_timeout, consensus.write(step(&next, at)?)).await;
-        match written {
-            Ok(Ok(_)) => Some(began.elapsed().max(PAUSE_MIN)),
-            // The state shows at the next poll whether the step was applied.
-            Ok(Err(error)) => {
-                tracing::debug!(definition = %next.key, ?error, "a step of an index build was not confirmed");
-                None
-            }
-            Err(_) => None,
-        }
+        Err(_) => None,
     }
 }
 
@@ -69,13 +74,5 @@ impl Service {
 fn step(definition: &Definition, at: Timestamp) -> Option<Proposal> {
     let build = definition.indexing.build.as_ref()?;
     let (key, begun, cursor) = (definition.key.clone(), build.begun, build.cursor.clone());
-    Some(Proposal {
-        at,
-        by: AUTHOR.into(),
-        reason: None,
-        request: None,
-        definition_read: None,
-        command: Command::BuildIndex { key, begun, cursor },
-        key: None,
-    })
+    Some(Proposal::new(at, AUTHOR, Command::BuildIndex { key, begun, cursor }))
 }

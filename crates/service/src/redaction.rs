@@ -13,7 +13,7 @@
 //!
 //! The schema of now is that of the state that this node has applied. What is shown may be newer than that: a page that
 //! another node has sent, or a change that is in the feed and not applied yet. Whoever shows it waits until it is applied
-//! (`Service::state_to_show`).
+//! (`Freshness::state_to_show`).
 //!
 //! **Invariant:** where it can't be told in time what is secret, everything is; and it is never told by a state that is
 //! older than the data.
@@ -25,15 +25,18 @@ use std::{collections::BTreeMap, sync::Arc};
 use tokio::time::Instant;
 
 use super::{
-    Service,
+    context::Context,
     cpu_pool::Weight,
     request::{Principal, Refusal},
-    write::validators::Validator,
+    schemas::Schemas,
+    schemas::Validator,
 };
 use concord_model::{
     access_key::Verb,
+    index::{IndexPath, Step},
     record::{Config, Definition, Revision},
     redaction::{RedactedPlaces, redacted},
+    schema::secret::{Place, SecretPlaces, Way},
 };
 use concord_state::{
     Collection, State,
@@ -73,6 +76,16 @@ pub struct ShownTo {
     definition: String,
 }
 
+impl ShownTo {
+    /// Who is to be shown what they write, and of which definition; `None` for the owner of the root key, who is shown
+    /// it as it is.
+    #[must_use]
+    pub fn of(principal: &Principal, definition: &str) -> Option<Self> {
+        let is_any = principal.key.is_some();
+        is_any.then(|| Self { principal: principal.clone(), definition: definition.to_owned() })
+    }
+}
+
 /// A definition, and the revision at which it had the data that are shown.
 pub(super) type Of<'a> = (&'a str, Revision);
 
@@ -82,6 +95,19 @@ pub(super) fn is_shown_whole(principal: &Principal, found: &Collection) -> bool 
     principal.key.is_none()
         || !found.may_have_secrets()
         || principal.authorize(Verb::Reveal, Some(found.definition.key.as_str())).is_ok()
+}
+
+/// Whether a path leads to a secret place, or through or above one: an object is indexed by its whole value.
+pub(crate) fn is_secret_path(places: &SecretPlaces, path: &IndexPath) -> bool {
+    let steps = path.steps.iter();
+    let way: Vec<Way<'_>> = steps
+        .map(|step| match step {
+            Step::Member(name) => Way::Member(name),
+            Step::AnyMember => Way::AnyMember,
+            Step::Elements => Way::AnyElement,
+        })
+        .collect();
+    places.at_any(&way) != Place::Open
 }
 
 /// Whether a state is older than data of a revision, and may lack a mark that was there when they were written.
@@ -123,7 +149,14 @@ impl Redaction {
     }
 }
 
-impl Service {
+/// Shows a caller data without the secret values that it may not see.
+#[derive(Debug)]
+pub struct Redactor {
+    pub(crate) cx: Arc<Context>,
+    pub(crate) schemas: Arc<Schemas>,
+}
+
+impl Redactor {
     /// How a caller is shown the configs that a definition of this key had at a revision.
     ///
     /// # Errors
@@ -145,7 +178,7 @@ impl Service {
         match found.filter(|found| found.definition.created_revision() <= at) {
             None => Ok(Redaction::Whole),
             Some(found) if found.may_have_secrets() => {
-                Ok(Redaction::Places(self.validator(&found.definition).await?))
+                Ok(Redaction::Places(self.schemas.validator(&found.definition).await?))
             }
             Some(_) => Ok(Redaction::Nothing),
         }
@@ -164,7 +197,7 @@ impl Service {
         if principal.key.is_none() || !definition.may_have_secrets() || may_reveal() {
             return Ok(Redaction::Nothing);
         }
-        Ok(Redaction::Places(self.validator(definition).await?))
+        Ok(Redaction::Places(self.schemas.validator(definition).await?))
     }
 
     /// Configs as a caller is shown them, and the places of what is not shown.
@@ -188,8 +221,8 @@ impl Service {
         if bytes <= INLINE_BYTES_MAX {
             return Ok(work());
         }
-        let deadline = Instant::now() + self.inner.options.read_timeout;
-        self.inner.cpu_pool.run(Weight::List, deadline, move |_| work()).await
+        let deadline = Instant::now() + self.cx.options.read_timeout;
+        self.cx.cpu_pool.run(Weight::List, deadline, move |_| work()).await
     }
 
     /// Configs of several definitions as a caller is shown them, each with the number that it was given with, and the
@@ -213,8 +246,8 @@ impl Service {
         if bytes <= INLINE_BYTES_MAX {
             return Ok(work());
         }
-        let deadline = Instant::now() + self.inner.options.read_timeout;
-        self.inner.cpu_pool.run(Weight::List, deadline, move |_| work()).await
+        let deadline = Instant::now() + self.cx.options.read_timeout;
+        self.cx.cpu_pool.run(Weight::List, deadline, move |_| work()).await
     }
 
     /// A config as a caller is shown it who may read it, by the schema of a state; `None` when it is shown as it is
@@ -235,14 +268,6 @@ impl Service {
         }
         let (mut shown, places) = self.redact(redaction, vec![Arc::clone(config)]).await?;
         Ok(shown.pop().filter(|_| !places.is_empty()).map(|config| (config, places)))
-    }
-
-    /// Who is to be shown what they write, and of which definition; `None` for the owner of the root key, who is shown
-    /// it as it is.
-    #[must_use]
-    pub fn shown_to(principal: &Principal, definition: &str) -> Option<ShownTo> {
-        let is_any = principal.key.is_some();
-        is_any.then(|| ShownTo { principal: principal.clone(), definition: definition.to_owned() })
     }
 
     /// Data that a caller wrote, as they are shown in the answer. The write has been done, so it never fails.
@@ -268,19 +293,19 @@ impl Service {
         if principal.key.is_none() {
             return (data, RedactedPlaces::default());
         }
-        let state = self.applied();
+        let state = self.cx.applied();
         let redaction = self.redaction(principal, &state, of).await.unwrap_or(Redaction::Whole);
         let mut places = RedactedPlaces::default();
         if redaction.is_nothing() || data.len() <= INLINE_BYTES_MAX {
             let shown = redaction.data(&data, &mut places);
             return (shown, places);
         }
-        let deadline = Instant::now() + self.inner.options.read_timeout;
+        let deadline = Instant::now() + self.cx.options.read_timeout;
         let work = move |_: &_| {
             let shown = redaction.data(&data, &mut places);
             (shown, places)
         };
-        let shown = self.inner.cpu_pool.run(Weight::Short, deadline, work).await;
+        let shown = self.cx.cpu_pool.run(Weight::Short, deadline, work).await;
         shown.unwrap_or_else(|_| ("null".into(), RedactedPlaces::whole()))
     }
 
@@ -289,7 +314,7 @@ impl Service {
         if principal.key.is_none() {
             return false;
         }
-        let state = self.applied();
+        let state = self.cx.applied();
         let is_whole = |definition: &str| {
             let found = state.definition(definition).filter(|_| !is_late(&state, event.revision));
             found.filter(|found| found.definition.created_revision() <= event.revision).map_or_else(
@@ -313,7 +338,7 @@ impl Service {
         event: &Event,
         has_prev: bool,
     ) -> Result<(Arc<Event>, RedactedEvent), Refusal> {
-        let state = self.applied();
+        let state = self.cx.applied();
         let (mut items, mut redacted) = (event.items.clone(), RedactedEvent::default());
         for (number, item) in items.iter_mut().enumerate() {
             let RecordChange::Config { definition, before, after, .. } = item else { continue };

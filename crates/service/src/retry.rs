@@ -22,7 +22,7 @@ use std::{future::Future, time::Duration};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::{Service, request::Refusal};
+use super::request::Refusal;
 use concord_consensus::{Confirmation, Consensus, ReadError, WriteError};
 use concord_model::{error::Invalid, limits::RESEND_TIME_MAX};
 use concord_net::{Member, client::CallError};
@@ -94,17 +94,6 @@ pub(super) enum OnUnknown {
 pub(super) enum Leader {
     ThisNode,
     Other(Member),
-}
-
-impl Service {
-    /// Where an attempt is to be made.
-    pub(super) fn known_leader(&self, consensus: &Consensus) -> Attempt<Leader> {
-        if self.leads(consensus) {
-            return Ok(Leader::ThisNode);
-        }
-        let leader = consensus.leader().filter(|leader| leader.id != self.node_id());
-        leader.map(Leader::Other).ok_or_else(|| AttemptError::Retry("no leader is known".into()))
-    }
 }
 
 /// Confirms that this node leads and has applied every entry that was committed before the call.

@@ -10,16 +10,15 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use bytes::Bytes;
 use futures::future::join_all;
 use serde::{Deserialize, Serialize};
-use tokio::time::sleep;
 
-use super::{Service, request::Refusal};
+use super::{context::Context, disk_reserve::DiskReserve, request::Refusal};
 use concord_consensus::Consensus;
 use concord_model::limits::WAITING_CHANGES_BYTES_MAX;
 use concord_net::{
@@ -42,7 +41,7 @@ struct RoomResponse {
 
 /// What a voter said when it was asked last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Room {
+enum VoterRoom {
     Free,
     Full,
     /// It did not answer.
@@ -51,10 +50,10 @@ enum Room {
 
 /// What the leader knows of the other voters' volumes; empty on the others.
 #[derive(Debug, Default)]
-pub(super) struct VotersRoom(Mutex<BTreeMap<NodeId, Room>>);
+pub(super) struct Voters(Mutex<BTreeMap<NodeId, VoterRoom>>);
 
-impl VotersRoom {
-    fn set(&self, voters: BTreeMap<NodeId, Room>) {
+impl Voters {
+    fn set(&self, voters: BTreeMap<NodeId, VoterRoom>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = voters;
     }
 
@@ -62,7 +61,7 @@ impl VotersRoom {
     fn check(&self) -> Result<(), Refusal> {
         let voters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = |room| voters.values().filter(|one| **one == room).count();
-        let (all, full, absent) = (voters.len() + 1, count(Room::Full), count(Room::Absent));
+        let (all, full, absent) = (voters.len() + 1, count(VoterRoom::Full), count(VoterRoom::Absent));
         if full == 0 || (all - full - absent) * 2 > all || concord_model::sabotage::is("full-voters-ignored")
         {
             return Ok(());
@@ -74,29 +73,43 @@ impl VotersRoom {
     }
 }
 
-impl Service {
+/// The free space of the voters' volumes, as this node knows it.
+#[derive(Debug)]
+pub struct Room {
+    pub(crate) cx: Arc<Context>,
+    pub(crate) reserve: DiskReserve,
+    pub(crate) voters: Voters,
+}
+
+impl Room {
+    pub(crate) fn new(cx: &Arc<Context>) -> Self {
+        let reserve = DiskReserve::new(cx.options.directory.clone(), cx.options.disk_reserve_bytes);
+        Self { cx: Arc::clone(cx), reserve, voters: Voters::default() }
+    }
+
     /// Refuses writes that need space while this node's volume, or too many of the voters', are below their reserve or
     /// do not keep up.
     pub(super) fn check_room(&self) -> Result<(), Refusal> {
-        self.inner.disk_reserve.check()?;
+        self.reserve.check()?;
         self.check_waiting_changes()?;
-        self.inner.voters_room.check()
+        self.voters.check()
     }
 
     /// Refuses writes while more applied changes wait for this node's disk than may be in memory.
     pub(super) fn check_waiting_changes(&self) -> Result<(), Refusal> {
-        let waiting = self.consensus().map_or(0, |consensus| consensus.store().waiting_bytes());
+        let waiting = self.cx.consensus().map_or(0, |consensus| consensus.store().waiting_bytes());
         check_waiting(waiting)
     }
 
     /// Asks the other voters for their room while this node leads, until it stops.
-    pub(super) async fn keep_room(self) -> Result<(), String> {
-        let Some(consensus) = self.consensus() else { return Ok(()) };
+    pub(super) async fn keep_room(self: Arc<Self>) -> Result<(), String> {
+        let Some(consensus) = self.cx.consensus() else { return Ok(()) };
         let mut was_short = false;
-        while !self.inner.stopping.is_cancelled() && !self.has_left() {
-            let voters = if self.leads(consensus) { self.ask_room(consensus).await } else { BTreeMap::new() };
-            self.inner.voters_room.set(voters);
-            let short = self.inner.voters_room.check().err();
+        while !self.cx.is_over() {
+            let voters =
+                if self.cx.leads(consensus) { self.ask_room(consensus).await } else { BTreeMap::new() };
+            self.voters.set(voters);
+            let short = self.voters.check().err();
             if short.is_some() != was_short {
                 was_short = !was_short;
                 match short {
@@ -104,29 +117,26 @@ impl Service {
                     None => tracing::info!("a majority of the voters has room again, or another node leads"),
                 }
             }
-            tokio::select! {
-                () = self.inner.stopping.cancelled() => {}
-                () = sleep(INTERVAL) => {}
-            }
+            self.cx.pause(INTERVAL).await;
         }
         Ok(())
     }
 
-    async fn ask_room(&self, consensus: &Consensus) -> BTreeMap<NodeId, Room> {
+    async fn ask_room(&self, consensus: &Consensus) -> BTreeMap<NodeId, VoterRoom> {
         let members = consensus.status().members;
-        let others = members.iter().filter(|one| one.voter && one.member.id != self.node_id());
+        let others = members.iter().filter(|one| one.voter && one.member.id != self.cx.node_id());
         let asked = others.map(async |one| {
             let (id, addr) = (one.member.id, &one.member.peer_addr);
             let called =
-                self.peers().call(Lane::Forward, id, addr, Call::Room, Bytes::new(), CALL_TIMEOUT).await;
+                self.cx.peers().call(Lane::Forward, id, addr, Call::Room, Bytes::new(), CALL_TIMEOUT).await;
             let room = match called {
                 Ok(body) => match decode::<RoomResponse>(&body) {
-                    Ok(RoomResponse { full: true }) => Room::Full,
-                    Ok(RoomResponse { full: false }) | Err(_) => Room::Free,
+                    Ok(RoomResponse { full: true }) => VoterRoom::Full,
+                    Ok(RoomResponse { full: false }) | Err(_) => VoterRoom::Free,
                 },
                 // It is starting, for instance.
-                Err(CallError::Refused { .. }) => Room::Free,
-                Err(CallError::NotSent(_) | CallError::Unknown(_)) => Room::Absent,
+                Err(CallError::Refused { .. }) => VoterRoom::Free,
+                Err(CallError::NotSent(_) | CallError::Unknown(_)) => VoterRoom::Absent,
             };
             (id, room)
         });
@@ -135,7 +145,7 @@ impl Service {
 
     /// Answers the leader's question for this node's room.
     pub fn answer_room(&self) -> Bytes {
-        let full = self.inner.disk_reserve.check().is_err() || self.check_waiting_changes().is_err();
+        let full = self.reserve.check().is_err() || self.check_waiting_changes().is_err();
         encode(&RoomResponse { full })
     }
 }
@@ -161,7 +171,7 @@ mod tests {
 
     #[test]
     fn writes_are_refused_when_the_full_voters_are_needed() {
-        use Room::{Absent, Free, Full};
+        use VoterRoom::{Absent, Free, Full};
         for (others, refused) in [
             (vec![], false),
             (vec![Free, Free], false),
@@ -174,7 +184,7 @@ mod tests {
             (vec![Full, Full, Full, Free], true),
             (vec![Full, Free, Absent, Absent], true),
         ] {
-            let room = VotersRoom::default();
+            let room = Voters::default();
             room.set((2..).zip(others.iter().copied()).collect());
             assert_eq!(room.check().is_err(), refused, "{others:?}");
         }

@@ -18,13 +18,17 @@ pub const SECRET: &str = "a-cluster-secret";
 /// The root key.
 pub const KEY: &str = "a-root-key-of-length";
 
-/// The owner of a stored key with these verbs for all definitions.
-pub fn owner(verbs: &[Verb]) -> Principal {
-    let definitions = vec![Pattern::parse("*").expect("a fixture is valid")];
+/// The owner of a stored key with these grants: verbs, and patterns of definitions.
+pub fn key(grants: &[(&[Verb], &[&str])]) -> Principal {
+    let pattern = |text: &&str| Pattern::parse(text).expect("a fixture is valid");
+    let grant = |(verbs, patterns): &(&[Verb], &[&str])| Grant {
+        verbs: verbs.iter().copied().collect(),
+        definitions: patterns.iter().map(pattern).collect(),
+    };
     let key = AccessKey {
         id: KeyId::parse("abcdefghijkl").expect("a fixture is valid"),
         name: "some".into(),
-        grants: Grants(vec![Grant { verbs: verbs.iter().copied().collect(), definitions }]),
+        grants: Grants(grants.iter().map(grant).collect()),
         quota: Quota::default(),
         expires_at: None,
         created_at: Timestamp(1),
@@ -35,6 +39,11 @@ pub fn owner(verbs: &[Verb]) -> Principal {
         last_used_day: None,
     };
     Principal::of_key(Arc::new(key), 1)
+}
+
+/// The owner of a stored key with these verbs for all definitions.
+pub fn owner(verbs: &[Verb]) -> Principal {
+    key(&[(verbs, &["*"])])
 }
 
 /// Node 1, without consensus.

@@ -195,7 +195,7 @@ async fn a_long_body_is_read_on_a_thread_for_long_work() {
         concord_service::testing::service(directory.path(), concord_model::limits::Limits::default());
     for (length, expected) in [(10, false), (INLINE_PARSE_BYTES_MAX, true)] {
         let body = format!(r#"{{"data":{{"x":"{}"}}}}"#, "x".repeat(length));
-        let received = Received::new(body.into(), service.reservation(Share::Callers)).unwrap();
+        let received = Received::new(body.into(), service.cx.reservation(Share::Callers)).unwrap();
         let read = |value: Value| {
             let document = new_data(value)?;
             Ok((document.text.len(), std::thread::current().name() == Some("concord-cpu")))

@@ -19,7 +19,7 @@ const CLUSTER_ID: Uuid = Uuid::from_u128(7);
 fn node() -> Service {
     let service = service(&std::env::temp_dir(), Limits::default());
     let me = Identity { cluster_id: CLUSTER_ID, node_id: 1, format: FORMAT };
-    service.peers().me.set(me).unwrap();
+    service.cx.peers().me.set(me).unwrap();
     service
 }
 
@@ -52,7 +52,7 @@ async fn a_call_is_refused_for_its_headers_before_its_body_is_read() {
 #[tokio::test]
 async fn forwarded_writes_are_refused_beyond_the_memory_for_calls() {
     let service = node();
-    let mut held = service.reservation(Share::Peers);
+    let mut held = service.cx.reservation(Share::Peers);
     held.grow(40 << 20).unwrap();
     for name in ["write", "writes"] {
         let request = Request::post(format!("{PATH_PREFIX}{name}"))

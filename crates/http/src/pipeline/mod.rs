@@ -57,13 +57,13 @@ impl Answerer for Api {
     }
 
     fn is_memory_scarce(&self) -> bool {
-        self.service.reservation(Share::Callers).is_share_scarce()
+        self.service.cx.reservation(Share::Callers).is_share_scarce()
     }
 
     async fn answer(self: Arc<Self>, request: http::Request<Incoming>) -> Response {
         let matched = TABLE.find(request.method(), request.uri().path());
         let names = || self.times.names(request.method(), &matched);
-        let traced = self.service.traced_request(TraceParent::of(request.headers()), names);
+        let traced = self.service.cx.spans.traced_request(TraceParent::of(request.headers()), names);
         // A box for each body costs more than the question whether there is one.
         let request = request.map(|body| if body.is_end_stream() { Body::empty() } else { Body::new(body) });
         let Some(traced) = traced else { return self.open_to_origins(request, matched).await };
@@ -187,7 +187,7 @@ impl Api {
             let answered = AssertUnwindSafe(self.dispatch(access, asked)).catch_unwind().await;
             return answered.unwrap_or_else(reply::panicked);
         };
-        if let Some(Err(refusal)) = is_write.then(|| self.service.audit().admit_write()) {
+        if let Some(Err(refusal)) = is_write.then(|| self.service.cx.audit.admit_write()) {
             return Problem::from(refusal).into_response();
         }
         // Boxed: as above, and this is no read.
@@ -235,7 +235,7 @@ impl Api {
         let status = response.status();
         let headers = response.headers_mut();
         headers.insert(REQUEST_ID, id);
-        headers.insert(NODE, number(service.node_id()));
+        headers.insert(NODE, number(service.cx.node_id()));
         // No browser takes an answer for another kind of document than it is.
         headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         if is_authenticated {
@@ -243,7 +243,7 @@ impl Api {
             headers.insert(header::CACHE_CONTROL, NO_STORE);
         }
         if is_authenticated && status != StatusCode::UNAUTHORIZED {
-            headers.entry(STATE_REVISION).or_insert_with(|| number(service.revision()));
+            headers.entry(STATE_REVISION).or_insert_with(|| number(service.cx.revision()));
         } else {
             // Made from no state. Without a key it would tell how much is written.
             headers.remove(STATE_REVISION);

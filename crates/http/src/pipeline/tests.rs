@@ -37,7 +37,7 @@ async fn node(directory: &std::path::Path) -> Api {
 async fn node_of(service: Service) -> Api {
     // Nobody calls these.
     let (api_addr, peer_addr) = ("127.0.0.1:1".into(), "127.0.0.1:2".into());
-    service.init(&Principal::root(), vec![Member { id: 1, api_addr, peer_addr }]).await.unwrap();
+    service.members.init(&Principal::root(), vec![Member { id: 1, api_addr, peer_addr }]).await.unwrap();
     let api = Api::new(service);
     let bodies = [
         (DEFINITIONS, r#"{"config_definition_key":"d","indexes":["n"]}"#),

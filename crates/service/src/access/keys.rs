@@ -14,8 +14,12 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
 use crate::{
-    Service,
+    access::Authentication,
+    clock::Clock,
+    context::Context,
+    freshness::Freshness,
     request::{AccessWrite, Caller, Consistency, KeyPatch, Level, Principal, Refusal, Write, Written},
+    write::Writes,
 };
 use concord_model::{
     access_key::{AccessKey, KeyId, Verb, clear_text::ClearText, list::KeyQuery},
@@ -36,7 +40,17 @@ pub struct MadeKey {
     pub written: Written,
 }
 
-impl Service {
+/// The access keys of the cluster, for callers that manage them.
+#[derive(Debug)]
+pub struct AccessKeys {
+    pub(crate) cx: Arc<Context>,
+    pub(crate) clock: Arc<Clock>,
+    pub(crate) freshness: Arc<Freshness>,
+    pub(crate) authentication: Arc<Authentication>,
+    pub(crate) writes: Arc<Writes>,
+}
+
+impl AccessKeys {
     /// Creates an access key.
     ///
     /// # Errors
@@ -72,7 +86,7 @@ impl Service {
         write: AccessWrite,
     ) -> Result<MadeKey, Refusal> {
         let (sha256, principal) = (sha256_of(&text), caller.principal.clone());
-        let mut written = self.write(caller, Write::Access(write)).await?;
+        let mut written = self.writes.write(caller, Write::Access(write)).await?;
         let made = written.applied.revision;
         let state = self.state_at_least(made).await?;
         written.revision = state.revision();
@@ -104,7 +118,7 @@ impl Service {
         caller.principal.authorize(Verb::Keys, None)?;
         let principal = caller.principal.clone();
         let write = AccessWrite::Change { id: id.clone(), patch, expect };
-        let mut written = self.write(caller, Write::Access(write)).await?;
+        let mut written = self.writes.write(caller, Write::Access(write)).await?;
         let state = self.state_at_least(written.applied.revision).await?;
         written.revision = state.revision();
         // A request that is sent again may find that the key was given more since.
@@ -119,7 +133,7 @@ impl Service {
     /// Why it was refused.
     pub async fn revoke_key(&self, caller: Caller, id: KeyId, expect: Expect) -> Result<Written, Refusal> {
         caller.principal.authorize(Verb::Keys, None)?;
-        self.write(caller, Write::Access(AccessWrite::Revoke { id, expect })).await
+        self.writes.write(caller, Write::Access(AccessWrite::Revoke { id, expect })).await
     }
 
     /// Disables the root key.
@@ -128,7 +142,7 @@ impl Service {
     /// Why it was refused.
     pub async fn disable_root(&self, caller: Caller) -> Result<Written, Refusal> {
         caller.principal.authorize(Verb::Keys, None)?;
-        self.write(caller, Write::Access(AccessWrite::DisableRoot)).await
+        self.writes.write(caller, Write::Access(AccessWrite::DisableRoot)).await
     }
 
     /// The access key with an id, and the revision of the state that it was read from.
@@ -142,7 +156,7 @@ impl Service {
         consistency: Consistency,
     ) -> Result<(Arc<AccessKey>, Revision), Refusal> {
         principal.authorize(Verb::Keys, None)?;
-        let state = self.view(consistency).await?;
+        let state = self.freshness.view(consistency).await?;
         let key = state.access_key(id).filter(|key| principal.may_see_key(key));
         let key = key.ok_or(Rejection::KeyNotFound)?;
         Ok((Arc::clone(key), state.revision()))
@@ -159,10 +173,10 @@ impl Service {
         consistency: Consistency,
     ) -> Result<(QueryResult<Arc<AccessKey>>, Revision), Refusal> {
         principal.authorize(Verb::Keys, None)?;
-        let state = self.view(consistency).await?;
+        let state = self.freshness.view(consistency).await?;
         let (revision, principal) = (state.revision(), principal.clone());
         // All keys are compared and sorted: up to some milliseconds.
-        let found = self.run_long(move || {
+        let found = self.cx.run_long(move || {
             let seen = state.access_keys().filter(|key| principal.may_see_key(key)).cloned();
             let (results, total) = query.page_of(seen);
             QueryResult { results, total }
@@ -172,7 +186,8 @@ impl Service {
 
     /// This node's state once it has applied a revision.
     async fn state_at_least(&self, revision: Revision) -> Result<Arc<State>, Refusal> {
-        self.view(Consistency { level: Level::Local { max_staleness: None }, min_revision: Some(revision) })
+        self.freshness
+            .view(Consistency { level: Level::Local { max_staleness: None }, min_revision: Some(revision) })
             .await
     }
 }

@@ -20,7 +20,10 @@ pub(crate) mod keys;
 pub mod upkeep;
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -30,17 +33,21 @@ use subtle::{Choice, ConstantTimeEq as _};
 use tokio::time::Instant;
 
 use super::{
-    Service,
+    clock::Clock,
+    context::Context,
+    freshness::Freshness,
     request::{Principal, Refusal},
 };
 use concord_model::{
-    access_key::{KeyId, clear_text::ClearText},
-    limits::KEYS_UNCONFIRMED_MAX,
+    access_key::{AccessKey, KeyId, clear_text::ClearText},
+    limits::{KEYS_MARKED_MAX, KEYS_UNCONFIRMED_MAX},
     time::Timestamp,
 };
 use concord_state::State;
 use upkeep::Used;
 
+/// How long a request may take to arrive, or to be answered, until its caller is judged again.
+const JUDGED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// How long a credential that this node does not know waits for a newer state.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -100,10 +107,19 @@ impl std::fmt::Debug for Access {
     }
 }
 
-impl Service {
+/// Finds who asks, and judges again whether they still may.
+#[derive(Debug)]
+pub struct Authentication {
+    pub(crate) cx: Arc<Context>,
+    pub(crate) clock: Arc<Clock>,
+    pub(crate) freshness: Arc<Freshness>,
+    pub(crate) access: Access,
+}
+
+impl Authentication {
     /// From now on these root keys are accepted and no others.
     pub fn set_root_keys<'a>(&self, root_keys: impl IntoIterator<Item = &'a str>) {
-        self.inner.access.roots.store(Arc::new(digests(root_keys)));
+        self.access.roots.store(Arc::new(digests(root_keys)));
     }
 
     /// The principal of a credential (the header's value without `Bearer `).
@@ -112,8 +128,9 @@ impl Service {
     /// When it is not valid, or this node can't know whether it is.
     pub async fn authenticate(&self, credential: &[u8]) -> Result<Principal, NotAuthenticated> {
         let given: [u8; 32] = Sha256::digest(credential).into();
-        if self.inner.access.is_root(&given) {
-            let is_disabled = self.consensus().is_some_and(|consensus| consensus.state().is_root_disabled());
+        if self.access.is_root(&given) {
+            let is_disabled =
+                self.cx.consensus().is_some_and(|consensus| consensus.state().is_root_disabled());
             if !is_disabled {
                 return Ok(Principal::of_root(tag_of(&given)));
             }
@@ -144,14 +161,14 @@ impl Service {
 
     /// The owner of a stored key by the applied state, while that is confirmed to be recent.
     fn known_owner(&self, id: &KeyId, given: &[u8; 32]) -> Option<Principal> {
-        let consensus = self.consensus().filter(|_| !self.has_left())?;
-        self.staleness().filter(|age| *age < KEYS_UNCONFIRMED_MAX)?;
+        let consensus = self.cx.consensus().filter(|_| !self.cx.has_left())?;
+        self.freshness.staleness().filter(|age| *age < KEYS_UNCONFIRMED_MAX)?;
         self.owner(&consensus.state(), id, given)
     }
 
     fn owner(&self, state: &State, id: &KeyId, given: &[u8; 32]) -> Option<Principal> {
         let key = state.access_key(id)?;
-        let at = if key.has_end() { self.log_time(state) } else { Timestamp(0) };
+        let at = if key.has_end() { self.clock.log_time(state) } else { Timestamp(0) };
         let is_good = |until: Option<Timestamp>| until.is_none_or(|end| at < end);
         let mut secrets = key.secrets.iter().filter(|secret| is_good(secret.until));
         let secret = secrets.find(|secret| bool::from(given.ct_eq(&secret.sha256)))?;
@@ -163,19 +180,95 @@ impl Service {
     }
 
     /// A state that has every change that was acknowledged before the call.
+    /// Notes that a key was used, if that is news. Once it is marked, this costs no lock until the next day.
+    pub(super) fn note_use(&self, key: &AccessKey) {
+        let access = &self.access;
+        let today = access.today.load(Ordering::Relaxed);
+        // Just after a start the day is not known: whether it is news is judged when the keys are marked.
+        if today != 0 && key.last_used_day >= Some(today) {
+            return;
+        }
+        let mut used = access.used();
+        if used.len() < 4 * KEYS_MARKED_MAX {
+            used.insert(key.id.clone());
+        }
+    }
+
     async fn confirmed_state(&self) -> Result<Arc<State>, NotAuthenticated> {
         let unknown = |why: &str| {
             NotAuthenticated::Unconfirmed(format!(
                 "this node can't know now whether the access key is valid: {why}"
             ))
         };
-        let consensus = self.consensus().filter(|_| !self.has_left());
-        let consensus = consensus.ok_or_else(|| unknown(&self.absence()))?;
-        match self.confirm_until(consensus, Instant::now() + CONFIRM_TIMEOUT).await {
+        let consensus = self.cx.consensus().filter(|_| !self.cx.has_left());
+        let consensus = consensus.ok_or_else(|| unknown(&self.cx.absence()))?;
+        match self.freshness.confirm_until(consensus, Instant::now() + CONFIRM_TIMEOUT).await {
             Ok(()) => Ok(consensus.state()),
             Err(Refusal::Unavailable(why)) => Err(unknown(&why)),
             Err(_) => Err(unknown("it has lost the cluster")),
         }
+    }
+}
+
+impl Authentication {
+    /// A principal as it is now: what lasts longer than a request asks again whether it may go on.
+    ///
+    /// # Errors
+    /// [`Refusal::KeyEnded`]; on a node that has lost the cluster, that it can't know.
+    pub(super) fn renewed(&self, principal: &Principal) -> Result<Principal, Refusal> {
+        if !principal.is_root() && self.freshness.staleness().is_none_or(|age| age > KEYS_UNCONFIRMED_MAX) {
+            let text = "this node has lost the cluster, and can't know whether the key is still valid";
+            return Err(Refusal::Unavailable(text.into()));
+        }
+        self.judged(principal)
+    }
+
+    /// The principal of a request that began at this time and is read only now: its body may have taken so long that its
+    /// right has ended.
+    ///
+    /// # Errors
+    /// That the key is not good any more, or that this node has lost the cluster and cannot tell.
+    pub fn still(&self, principal: Principal, begin: Instant) -> Result<Principal, Refusal> {
+        if begin.elapsed() < JUDGED_AGAIN_AFTER { Ok(principal) } else { self.renewed(&principal) }
+    }
+
+    /// Refuses the answer to a read that began at this time, where it took so long that the right to it has ended, or
+    /// may have.
+    ///
+    /// # Errors
+    /// The same; and that the key has lost a part of its grants meanwhile: whoever asks again is judged
+    /// by those that are left.
+    pub fn check_still(&self, principal: &Principal, begin: Instant) -> Result<(), Refusal> {
+        if begin.elapsed() < JUDGED_AGAIN_AFTER {
+            return Ok(());
+        }
+        let now = self.renewed(principal)?;
+        let (Some(before), Some(now)) = (&principal.key, &now.key) else { return Ok(()) };
+        if now.grants.covers(&before.grants) {
+            return Ok(());
+        }
+        let text = "the grants of the access key were changed while the request was under way: send it again";
+        Err(Refusal::Unavailable(text.into()))
+    }
+
+    /// A principal as it is by the state that this node has applied.
+    ///
+    /// # Errors
+    /// [`Refusal::KeyEnded`].
+    pub(super) fn judged(&self, principal: &Principal) -> Result<Principal, Refusal> {
+        let state = self.cx.applied();
+        if principal.is_root() {
+            let is_replaced = principal.secret != 0 && !self.access.has_root(principal.secret);
+            let has_ended = state.is_root_disabled() || is_replaced;
+            return if has_ended { Err(Refusal::KeyEnded) } else { Ok(principal.clone()) };
+        }
+        let key =
+            KeyId::parse(&principal.id).and_then(|id| state.access_key(&id)).ok_or(Refusal::KeyEnded)?;
+        let at = if key.has_end() { self.clock.log_time(&state) } else { Timestamp(0) };
+        if !key.is_valid_at(at) || key.secret_at(principal.secret, at).is_none() {
+            return Err(Refusal::KeyEnded);
+        }
+        Ok(Principal::of_key(Arc::clone(key), principal.secret))
     }
 }
 

@@ -13,20 +13,19 @@
 use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},
+    sync::Arc,
     sync::atomic::Ordering,
     time::Duration,
 };
 
-use tokio::time::sleep;
-
 use crate::{
-    Service,
+    access::keys::AccessKeys,
     request::{AccessWrite, Caller, Consistency, Principal, Refusal, Write},
     run_blocking,
 };
 use concord_consensus::Consensus;
 use concord_model::{
-    access_key::{AccessKey, KeyId, day_of},
+    access_key::{KeyId, day_of},
     limits::KEYS_MARKED_MAX,
 };
 
@@ -38,29 +37,15 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// The file that asks for the root key.
 const RECOVER_ROOT_FILE: &str = "recover-root";
 
-impl Service {
-    /// Notes that a key was used, if that is news. Once it is marked, this costs no lock until the next day.
-    pub(super) fn note_use(&self, key: &AccessKey) {
-        let access = &self.inner.access;
-        let today = access.today.load(Ordering::Relaxed);
-        // Just after a start the day is not known: whether it is news is judged when the keys are marked.
-        if today != 0 && key.last_used_day >= Some(today) {
-            return;
-        }
-        let mut used = access.used();
-        if used.len() < 4 * KEYS_MARKED_MAX {
-            used.insert(key.id.clone());
-        }
-    }
-
+impl AccessKeys {
     /// Marks keys as used, and enables the root key where that is asked for, until this node stops.
     ///
     /// # Errors
     /// Never: what fails is tried again.
-    pub(crate) async fn keep_access(self) -> Result<(), String> {
-        let Some(consensus) = self.consensus() else { return Ok(()) };
+    pub(crate) async fn keep_access(self: Arc<Self>) -> Result<(), String> {
+        let Some(consensus) = self.cx.consensus() else { return Ok(()) };
         let mut asks_for_root = true;
-        while !self.inner.stopping.is_cancelled() && !self.has_left() {
+        while !self.cx.is_over() {
             if asks_for_root {
                 asks_for_root = self.recover_root().await.unwrap_or_else(|error| {
                     tracing::warn!(?error, "the root key is not enabled yet");
@@ -68,19 +53,16 @@ impl Service {
                 });
             }
             let state = consensus.state();
-            self.inner.access.today.store(day_of(self.log_time(&state)), Ordering::Relaxed);
+            self.authentication.access.today.store(day_of(self.clock.log_time(&state)), Ordering::Relaxed);
             self.mark_used(consensus).await;
-            tokio::select! {
-                () = self.inner.stopping.cancelled() => {}
-                () = sleep(INTERVAL) => {}
-            }
+            self.cx.pause(INTERVAL).await;
         }
         Ok(())
     }
 
     /// Marks some of the keys that were used; those that could not be marked are marked later.
     async fn mark_used(&self, consensus: &Consensus) {
-        let (access, state) = (&self.inner.access, consensus.state());
+        let (access, state) = (&self.authentication.access, consensus.state());
         let today = access.today.load(Ordering::Relaxed);
         if today == 0 {
             return;
@@ -94,7 +76,7 @@ impl Service {
         if due.is_empty() {
             return;
         }
-        match self.write(as_cluster(None), Write::Access(AccessWrite::MarkUsed(due.clone()))).await {
+        match self.writes.write(as_cluster(None), Write::Access(AccessWrite::MarkUsed(due.clone()))).await {
             Ok(_) => {
                 let mut used = access.used();
                 due.drain(..).for_each(|id| {
@@ -107,13 +89,13 @@ impl Service {
 
     /// Enables the root key if the operator has asked for it; returns whether it must be tried again.
     async fn recover_root(&self) -> Result<bool, Refusal> {
-        let path = self.inner.options.directory.join(RECOVER_ROOT_FILE);
+        let path = self.cx.options.directory.join(RECOVER_ROOT_FILE);
         if !exists(path.clone()).await? {
             return Ok(false);
         }
-        if self.view(Consistency::LINEARIZABLE).await?.is_root_disabled() {
-            let reason = format!("concord recover-root on node {}", self.node_id());
-            self.write(as_cluster(Some(reason)), Write::Access(AccessWrite::EnableRoot)).await?;
+        if self.freshness.view(Consistency::LINEARIZABLE).await?.is_root_disabled() {
+            let reason = format!("concord recover-root on node {}", self.cx.node_id());
+            self.writes.write(as_cluster(Some(reason)), Write::Access(AccessWrite::EnableRoot)).await?;
             tracing::warn!(
                 "the root key was disabled, and is enabled again: an operator asked for it on this node"
             );

@@ -8,7 +8,6 @@
 //! | failed credentials, counted by address and minute | `failed` |
 //! | the check of a log for edited, missing and inserted lines | `verify` |
 //! | pages of the log | `page` |
-//! | when this node leads | `leadership` |
 //! | what a write turns out to be about | `targets` |
 //!
 //! Each line bears the SHA-256 of the line before and a number, also across files and starts. So a line can't be
@@ -24,7 +23,6 @@
 
 mod failed;
 mod files;
-mod leadership;
 mod line;
 mod page;
 pub(crate) mod targets;
@@ -45,7 +43,7 @@ use std::{
 use tokio::sync::{Semaphore, oneshot};
 
 use super::{
-    Service, now,
+    now,
     request::{Alarm, Principal, Refusal},
     run_blocking,
 };
@@ -55,6 +53,7 @@ use concord_model::{
 };
 use concord_net::NodeId;
 use failed::Failed;
+use line::Event;
 pub use line::{Decision, What};
 pub use page::{AuditPage, AuditQuery};
 pub(super) use targets::name;
@@ -240,6 +239,12 @@ impl Audit {
         }
     }
 
+    /// Records that this node leads from now on, or leads no more.
+    pub(super) fn record_leadership(&self, leads: bool, term: u64) {
+        let event = if leads { Event::LeadershipWon(term) } else { Event::LeadershipLost(term) };
+        self.send(Message::Event(event, self.now()));
+    }
+
     fn send(&self, message: Message) {
         let Some(queue) = &self.queue else { return };
         let lines = u64::from(message.is_line());
@@ -282,31 +287,22 @@ impl Audit {
         let message = format!("the audit log of node {node} is not complete, {lost} lines are lost: {text}");
         Some(Alarm { kind: "audit", node_id: Some(node), message })
     }
-}
-
-impl Service {
-    /// This node's audit log.
-    #[must_use]
-    pub fn audit(&self) -> &Audit {
-        &self.inner.audit
-    }
 
     /// A page of this node's audit log.
     ///
     /// # Errors
     /// When the principal has no right to it, there is no log, it can't be read, or too many pages are being read.
-    pub async fn audit_page(&self, principal: &Principal, query: AuditQuery) -> Result<AuditPage, Refusal> {
+    pub async fn page(&self, principal: &Principal, query: AuditQuery) -> Result<AuditPage, Refusal> {
         principal.authorize(Verb::Audit, None)?;
-        let audit = self.audit();
-        if !audit.is_on() {
+        if !self.is_on() {
             return Err(Refusal::NotThere("this node keeps no audit log (`CONCORD_AUDIT=off`)".into()));
         }
         let busy =
             |_| Refusal::LimitReached("this node reads as many pages of its audit log as it may".into());
-        let _permit = audit.reads.try_acquire().map_err(busy)?;
+        let _permit = self.reads.try_acquire().map_err(busy)?;
         // Who was answered finds the line of it, unless the disk hangs.
-        drop(tokio::time::timeout(WRITTEN_WITHIN, audit.until(Message::Written)).await);
-        let directory = audit.options.directory.clone();
+        drop(tokio::time::timeout(WRITTEN_WITHIN, self.until(Message::Written)).await);
+        let directory = self.options.directory.clone();
         run_blocking(move || page::read(&directory, &query)).await?.map_err(Refusal::Internal)
     }
 }

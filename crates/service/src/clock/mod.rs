@@ -8,11 +8,12 @@
 //! Every node asks the other voters for their clocks once a second, so that whichever leads next knows them.
 //!
 //! **Invariant:** nothing is deleted or forgotten because of one reading of one clock: what decides by age asks
-//! [`Service::confirmed_time`], every entry is stamped with [`Service::stamp`].
+//! [`Clock::confirmed_time`], every entry is stamped with [`Clock::stamp`].
 
 mod log_clock;
 
 use std::{
+    sync::Arc,
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -22,10 +23,10 @@ use futures::future::join_all;
 use serde::{Deserialize, Serialize};
 use tokio::{
     sync::SetOnce,
-    time::{Instant, sleep, timeout_at},
+    time::{Instant, timeout_at},
 };
 
-use super::{Service, now, request::Alarm};
+use super::{context::Context, now, request::Alarm};
 use concord_consensus::Consensus;
 use concord_model::time::Timestamp;
 use concord_net::{
@@ -54,7 +55,8 @@ struct ClockResponse {
 
 /// The clock of the log, with this node's monotonic clock.
 #[derive(Debug)]
-pub(super) struct Clock {
+pub struct Clock {
+    cx: Arc<Context>,
     began: Instant,
     log: Mutex<LogClock>,
     /// Set once a time is followed.
@@ -62,8 +64,8 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    pub(super) fn new() -> Self {
-        Self { began: Instant::now(), log: Mutex::default(), is_set: SetOnce::new() }
+    pub(super) fn new(cx: &Arc<Context>) -> Self {
+        Self { cx: Arc::clone(cx), began: Instant::now(), log: Mutex::default(), is_set: SetOnce::new() }
     }
 
     fn read(&self) -> Reading {
@@ -79,24 +81,22 @@ impl Clock {
     }
 }
 
-impl Service {
+impl Clock {
     /// The time of an entry that is proposed on this state. Just after a start it waits as [`Self::clock_set`] does:
     /// whatever the first entry is, the clock of one node must not decide its time.
     pub(super) async fn stamp(&self, state: &State) -> Timestamp {
         if concord_model::sabotage::is("wall-clock-trusted") {
             return now();
         }
-        let clock = &self.inner.clock;
-        if clock.is_set.get().is_none() {
+        if self.is_set.get().is_none() {
             self.clock_set(Instant::now() + FIRST_TIMEOUT).await;
         }
-        clock.lock().stamp(clock.read(), state.last_at())
+        self.lock().stamp(self.read(), state.last_at())
     }
 
     /// The time of the log as far as this node knows it, for what the log decides again.
     pub(super) fn log_time(&self, state: &State) -> Timestamp {
-        let clock = &self.inner.clock;
-        clock.lock().time(clock.read(), state.last_at())
+        self.lock().time(self.read(), state.last_at())
     }
 
     /// The time by which age is judged, if a majority of the voters has agreed on it for at least so long.
@@ -104,25 +104,22 @@ impl Service {
         if concord_model::sabotage::is("wall-clock-trusted") {
             return Some(now());
         }
-        let clock = &self.inner.clock;
-        clock.lock().confirmed(clock.read(), at_least)
+        self.lock().confirmed(self.read(), at_least)
     }
 
     /// Waits until the clocks of a majority are known, at most for a moment after consensus has started.
     pub(super) async fn clock_set(&self, deadline: Instant) {
-        let clock = &self.inner.clock;
-        if clock.is_set.get().is_none() {
+        if self.is_set.get().is_none() {
             let deadline = deadline.min(Instant::now() + FIRST_TIMEOUT);
-            let _timed_out = timeout_at(deadline, clock.is_set.wait()).await.is_err();
+            let _timed_out = timeout_at(deadline, self.is_set.wait()).await.is_err();
             // From here on whatever is known decides.
-            drop(clock.is_set.set(()));
+            drop(self.is_set.set(()));
         }
     }
 
     /// Every clock that is wrong, as far as this node knows.
     pub(super) fn clock_alarms(&self) -> Vec<Alarm> {
-        let clock = &self.inner.clock;
-        let deviations = clock.lock().deviations(clock.read());
+        let deviations = self.lock().deviations(self.read());
         deviations.into_iter().map(|deviation| self.alarm(deviation)).collect()
     }
 
@@ -132,7 +129,7 @@ impl Service {
         match deviation {
             Deviation::Own(_) => Alarm {
                 kind: "clock",
-                node_id: Some(self.node_id()),
+                node_id: Some(self.cx.node_id()),
                 message: format!("this node's clock is {seconds} s {side} the log's time"),
             },
             Deviation::Other(id, _) => Alarm {
@@ -151,12 +148,13 @@ impl Service {
     }
 
     /// Asks the other voters for their clocks until this node stops, and logs when its own is wrong or right again.
-    pub(super) async fn keep_clock(self) -> Result<(), String> {
-        let Some(consensus) = self.consensus() else { return Ok(()) };
+    pub(super) async fn keep_clock(self: Arc<Self>) -> Result<(), String> {
+        let Some(consensus) = self.cx.consensus() else { return Ok(()) };
         let mut was_wrong = false;
-        while !self.inner.stopping.is_cancelled() && !self.has_left() {
+        while !self.cx.is_over() {
             let is_set = self.ask_clocks(consensus).await;
-            let wrong = self.clock_alarms().into_iter().find(|alarm| alarm.node_id == Some(self.node_id()));
+            let wrong =
+                self.clock_alarms().into_iter().find(|alarm| alarm.node_id == Some(self.cx.node_id()));
             if wrong.is_some() != was_wrong {
                 was_wrong = !was_wrong;
                 match wrong {
@@ -167,52 +165,49 @@ impl Service {
                     ),
                 }
             }
-            tokio::select! {
-                () = self.inner.stopping.cancelled() => {}
-                () = sleep(if is_set { INTERVAL } else { FIRST_INTERVAL }) => {}
-            }
+            self.cx.pause(if is_set { INTERVAL } else { FIRST_INTERVAL }).await;
         }
         Ok(())
     }
 
     /// One round over the other voters. Returns whether a time is followed.
     async fn ask_clocks(&self, consensus: &Consensus) -> bool {
-        let clock = &self.inner.clock;
         let members = consensus.status().members;
         if members.is_empty() {
             // Not formed yet: who votes is not known.
             return false;
         }
-        let voters = members.into_iter().filter(|one| one.voter && one.member.id != self.node_id());
+        let voters = members.into_iter().filter(|one| one.voter && one.member.id != self.cx.node_id());
         let others: Vec<Member> = voters.map(|one| one.member).collect();
-        clock.lock().set_others(others.iter().map(|member| member.id));
+        self.lock().set_others(others.iter().map(|member| member.id));
         join_all(others.iter().map(async |member| {
-            let asked = clock.elapsed();
+            let asked = self.elapsed();
             let called = self
+                .cx
                 .peers()
                 .call(Lane::Forward, member.id, &member.peer_addr, Call::Clock, Bytes::new(), CALL_TIMEOUT)
                 .await;
             let response = called.ok().and_then(|body| decode::<ClockResponse>(&body).ok());
             if let Some(ClockResponse { wall }) = response {
-                clock.lock().hear(member.id, wall, (asked, clock.elapsed()));
+                self.lock().hear(member.id, wall, (asked, self.elapsed()));
             }
         }))
         .await;
         let last_at = consensus.state().last_at();
         let is_set = {
-            let mut log = clock.lock();
-            log.update(clock.read(), last_at, false);
+            let mut log = self.lock();
+            log.update(self.read(), last_at, false);
             log.is_set()
         };
         if is_set {
-            drop(clock.is_set.set(()));
+            drop(self.is_set.set(()));
         }
         is_set
     }
 
     /// Answers another node's question for this node's clock.
-    pub fn answer_clock() -> Bytes {
-        encode(&ClockResponse { wall: now() })
+    pub fn answer_clock(&self) -> Bytes {
+        encode(&ClockResponse { wall: self.read().wall })
     }
 }
 
@@ -230,9 +225,9 @@ mod tests {
     async fn no_entry_has_a_time_before_the_clocks_of_the_others_are_known() {
         let directory = tempfile::tempdir().unwrap();
         let (service, state) = (service(directory.path(), Limits::default()), State::new());
-        let mut stamp = pin!(service.stamp(&state));
+        let mut stamp = pin!(service.clock.stamp(&state));
         assert!(poll!(stamp.as_mut()).is_pending());
-        service.inner.clock.is_set.set(()).unwrap();
+        service.clock.is_set.set(()).unwrap();
         assert!(stamp.await > Timestamp(0));
     }
 

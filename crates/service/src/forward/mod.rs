@@ -17,7 +17,7 @@ use std::{pin::pin, sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    Service,
+    context::Context,
     request::{Decision, Target, WriteRequest},
     retry::{Attempt, AttemptError},
 };
@@ -40,7 +40,14 @@ const ANSWER_TIME_PART: u32 = 5;
 const ANSWER_TIME_MIN: Duration = Duration::from_millis(100);
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
 
-impl Service {
+/// Sends writes to the leader.
+#[derive(Debug)]
+pub(crate) struct Forwarder {
+    pub(crate) cx: Arc<Context>,
+    pub(crate) batcher: Arc<batching::Batcher>,
+}
+
+impl Forwarder {
     /// Makes an attempt at a write on the leader, which is another node.
     pub(super) async fn forward(
         &self,
@@ -49,9 +56,9 @@ impl Service {
         leader: &Member,
         deadline: Instant,
     ) -> Attempt<Decision> {
-        let (peers, batcher) = (&self.inner.peers, &self.inner.forwarding);
+        let (peers, batcher) = (&self.cx.peers, &self.batcher);
         // Sent later, the leader would have no time to decide it, and its answer might come too late to be known.
-        let for_answer = answer_time(self.inner.options.write_timeout);
+        let for_answer = answer_time(self.cx.options.write_timeout);
         if remaining(deadline) <= for_answer {
             return Err(AttemptError::Retry("the time is too short to ask the leader again".into()));
         }
@@ -71,7 +78,7 @@ impl Service {
                 )),
             }
         });
-        self.in_forward_span(trace::at(0), leader, answered).await
+        self.cx.spans.in_forward_span(trace::at(0), leader, answered).await
     }
 }
 

@@ -15,17 +15,22 @@
 pub(super) mod retention;
 
 use std::{sync::Arc, time::Duration};
+use tokio::sync::Semaphore;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout_at};
 
-use super::{Consistency, Principal, Refusal, Service, read::wait_until_applied, run_blocking};
+use super::{
+    Consistency, Principal, Refusal, clock::Clock, context::Context, freshness::Freshness,
+    freshness::wait_until_applied, redaction::Redactor, run_blocking,
+};
 use concord_consensus::Consensus;
 use concord_model::{
     access_key::Verb,
     error::{Invalid, Rejection, Violation},
     key::Key,
+    limits::HISTORY_READS_MAX,
     record::{Config, Revision},
     redaction::RedactedPlaces,
 };
@@ -69,7 +74,32 @@ enum HistoryResponse {
     Unavailable(String),
 }
 
-impl Service {
+/// Reads the history of this node and of the other members.
+#[derive(Debug)]
+pub struct HistoryReader {
+    pub(crate) cx: Arc<Context>,
+    pub(crate) clock: Arc<Clock>,
+    pub(crate) freshness: Arc<Freshness>,
+    pub(crate) redactor: Arc<Redactor>,
+    pub(crate) permits: Semaphore,
+}
+
+impl HistoryReader {
+    pub(crate) fn new(
+        cx: &Arc<Context>,
+        clock: &Arc<Clock>,
+        freshness: &Arc<Freshness>,
+        redactor: &Arc<Redactor>,
+    ) -> Self {
+        Self {
+            cx: Arc::clone(cx),
+            clock: Arc::clone(clock),
+            freshness: Arc::clone(freshness),
+            redactor: Arc::clone(redactor),
+            permits: Semaphore::new(HISTORY_READS_MAX),
+        }
+    }
+
     /// The changes of a config before a revision, newest first, and the revision that the answer belongs to. A config
     /// that was deleted has its history as long as its definition exists.
     ///
@@ -83,7 +113,7 @@ impl Service {
         (before, limit): (Option<Revision>, usize),
     ) -> Result<(HistoryPage, Revision, RedactedPlaces), Refusal> {
         principal.authorize(Verb::Read, Some(definition))?;
-        let state = self.view(consistency).await?;
+        let state = self.freshness.view(consistency).await?;
         let subject = subject(&state, definition, key)?;
         let page = self.changes_of(&state, subject, before, limit).await?;
         let exists = state.definition(definition).is_some_and(|found| found.config(key).is_some());
@@ -102,7 +132,7 @@ impl Service {
         definition: &str,
         mut page: HistoryPage,
     ) -> Result<(HistoryPage, RedactedPlaces), Refusal> {
-        let redaction = self.redaction(principal, state, (definition, Revision::MAX)).await?;
+        let redaction = self.redactor.redaction(principal, state, (definition, Revision::MAX)).await?;
         let images = page.items.iter_mut().map(|item| &mut item.after);
         let mut configs: Vec<&mut Arc<Config>> = images
             .filter_map(|image| match image {
@@ -111,7 +141,7 @@ impl Service {
             })
             .collect();
         let stored = configs.iter().map(|config| Arc::clone(config)).collect();
-        let (shown, redacted) = self.redact(redaction, stored).await?;
+        let (shown, redacted) = self.redactor.redact(redaction, stored).await?;
         for (config, shown) in configs.iter_mut().zip(shown) {
             **config = shown;
         }
@@ -131,7 +161,7 @@ impl Service {
         (before, limit): (Option<Revision>, usize),
     ) -> Result<(HistoryPage, Revision), Refusal> {
         principal.authorize(Verb::Read, Some(key))?;
-        let state = self.view(consistency).await?;
+        let state = self.freshness.view(consistency).await?;
         let page = self.changes_of(&state, Subject::Definition(key.into()), before, limit).await?;
         if page.items.is_empty() && before.is_none() && state.definition(key).is_none() {
             return Err(Rejection::DefinitionNotFound.into());
@@ -151,9 +181,9 @@ impl Service {
         at: Revision,
     ) -> Result<(Arc<Config>, Revision, RedactedPlaces), Refusal> {
         principal.authorize(Verb::Read, Some(definition))?;
-        let state = self.view(consistency).await?;
+        let state = self.freshness.view(consistency).await?;
         let config = self.config_as_of(&state, (definition, key), at, "query").await?;
-        let shown = self.redact_one(principal, &state, definition, &config).await?;
+        let shown = self.redactor.redact_one(principal, &state, definition, &config).await?;
         let (config, redacted) = shown.unwrap_or((config, RedactedPlaces::default()));
         Ok((config, state.revision(), redacted))
     }
@@ -168,8 +198,8 @@ impl Service {
         key: &str,
         revision: Revision,
     ) -> Result<Arc<Config>, Refusal> {
-        let consensus = self.consensus_or_refusal()?;
-        let deadline = Instant::now() + self.inner.options.read_timeout;
+        let consensus = self.cx.consensus_or_refusal()?;
+        let deadline = Instant::now() + self.cx.options.read_timeout;
         wait_until_applied(consensus, revision, deadline).await?;
         let state = consensus.state();
         let gone =
@@ -268,16 +298,16 @@ impl Service {
 
     /// The other members, in the order in which they are asked for a part of the history.
     pub(crate) fn members_to_ask(&self, consensus: &Consensus) -> Vec<Member> {
-        other_members(consensus, self.node_id())
+        other_members(consensus, self.cx.node_id())
     }
 
     /// Reads this node's history; where it lacks something, the other members' histories.
     async fn read_history(&self, request: HistoryRequest) -> Result<HistoryResponse, Refusal> {
-        let consensus = self.consensus_or_refusal()?;
-        let deadline = Instant::now() + self.inner.options.read_timeout;
+        let consensus = self.cx.consensus_or_refusal()?;
+        let deadline = Instant::now() + self.cx.options.read_timeout;
         let local = timeout_at(deadline, self.read_local_history(consensus, request.clone())).await;
         let mut response = local.map_err(|_| Refusal::Overloaded)??;
-        for member in other_members(consensus, self.node_id()) {
+        for member in other_members(consensus, self.cx.node_id()) {
             let HistoryResponse::Unavailable(why) = &response else { break };
             let timeout = deadline.saturating_duration_since(Instant::now()).min(MEMBER_TIMEOUT);
             if timeout.is_zero() {
@@ -307,7 +337,7 @@ impl Service {
         timeout: Duration,
     ) -> HistoryResponse {
         let body = encode(request);
-        let call = self.peers().call(lane, member.id, &member.peer_addr, Call::History, body, timeout);
+        let call = self.cx.peers().call(lane, member.id, &member.peer_addr, Call::History, body, timeout);
         let unavailable =
             |why: &dyn std::fmt::Display| HistoryResponse::Unavailable(format!("node {}: {why}", member.id));
         match call.await {
@@ -322,12 +352,12 @@ impl Service {
     /// When the body is not one of this version. Everything else is a response.
     pub async fn answer_history(&self, body: Bytes) -> Result<Bytes, ReceiveError> {
         let request: HistoryRequest = decode(&body)?;
-        let response = match self.consensus() {
+        let response = match self.cx.consensus() {
             Some(consensus) => match self.read_local_history(consensus, request).await {
                 Ok(response) => response,
                 Err(refusal) => HistoryResponse::Unavailable(format!("{refusal:?}")),
             },
-            None => HistoryResponse::Unavailable(self.absence()),
+            None => HistoryResponse::Unavailable(self.cx.absence()),
         };
         Ok(encode(&response))
     }
@@ -337,7 +367,7 @@ impl Service {
         consensus: &Consensus,
         request: HistoryRequest,
     ) -> Result<HistoryResponse, Refusal> {
-        let permit = self.inner.history_reads.acquire().await;
+        let permit = self.permits.acquire().await;
         let _permit = permit.map_err(|error| Refusal::Internal(error.to_string()))?;
         let store = consensus.store().clone();
         run_blocking(move || read(&store, &request)).await

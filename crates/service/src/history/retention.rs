@@ -7,12 +7,12 @@
 //!
 //! **Invariant:** nothing waits for this task, and what fails is tried again.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::{sleep, timeout};
 
 use super::{HistoryRequest, HistoryResponse, other_members};
-use crate::{Service, run_blocking};
+use crate::{history::HistoryReader, run_blocking};
 use concord_consensus::Consensus;
 use concord_model::{
     command::{Command, Proposal},
@@ -80,24 +80,26 @@ impl Retention {
     }
 }
 
-impl Service {
+impl HistoryReader {
     /// Compacts the history and fills its gaps until this node stops.
-    pub(crate) async fn maintain_history(self) -> Result<(), String> {
+    pub(crate) async fn maintain_history(self: Arc<Self>) -> Result<(), String> {
         loop {
             let is_complete = self.fill_gaps().await;
             self.compact().await;
             let pause = if is_complete { CHECK_INTERVAL } else { TRANSFER_RETRY_PAUSE };
             tokio::select! {
                 () = sleep(pause) => {}
-                () = self.inner.stopping.cancelled() => return Ok(()),
+                () = self.cx.stopping.cancelled() => return Ok(()),
             }
         }
     }
 
     /// On the leader: proposes a new compaction revision when a step is due.
     async fn compact(&self) {
-        let Some(consensus) = self.consensus().filter(|consensus| self.leads(consensus)) else { return };
-        let (retention, state) = (self.inner.options.retention, consensus.state());
+        let Some(consensus) = self.cx.consensus().filter(|consensus| self.cx.leads(consensus)) else {
+            return;
+        };
+        let (retention, state) = (self.cx.options.retention, consensus.state());
         let current = state.compaction_revision();
         let by_age = self.by_age(consensus, retention, current).await;
         let compaction_revision = retention.by_count(state.revision(), current).max(by_age);
@@ -105,9 +107,8 @@ impl Service {
             return;
         }
         let command = Command::Compact { compaction_revision };
-        let (by, at) = (AUTHOR.to_owned(), self.stamp(&state).await);
-        let proposal =
-            Proposal { at, by, reason: None, request: None, definition_read: None, command, key: None };
+        let at = self.clock.stamp(&state).await;
+        let proposal = Proposal::new(at, AUTHOR, command);
         match timeout(COMPACT_TIMEOUT, consensus.write(proposal)).await {
             Ok(Ok(_)) => tracing::info!(
                 compaction_revision,
@@ -152,15 +153,15 @@ impl Service {
     fn age_limits(&self, retention: Retention) -> Option<AgeLimits> {
         let age = retention.age?;
         let confirm = (age / u32::try_from(STEPS_OF_RETAINED).unwrap_or(1)).min(CONFIRM_MAX);
-        retention.age_limits(self.confirmed_time(confirm)?)
+        retention.age_limits(self.clock.confirmed_time(confirm)?)
     }
 
     /// Fills the gaps of this node's history; `false` when one remains.
     async fn fill_gaps(&self) -> bool {
-        let Some(consensus) = self.consensus() else { return true };
+        let Some(consensus) = self.cx.consensus() else { return true };
         let mut parts = 0;
         while let Some((after, upto)) = consensus.store().history().first_gap() {
-            if self.inner.stopping.is_cancelled() || self.has_left() {
+            if self.cx.stopping.is_cancelled() || self.cx.has_left() {
                 return false;
             }
             let Some(part) = self.fetch_history(consensus, after, upto).await else { return false };
@@ -189,7 +190,7 @@ impl Service {
     /// The part of the history after a revision that any other member has.
     async fn fetch_history(&self, consensus: &Consensus, after: Revision, upto: Revision) -> Option<Vec<u8>> {
         let request = HistoryRequest::Transfer { after, upto };
-        for member in other_members(consensus, self.node_id()) {
+        for member in other_members(consensus, self.cx.node_id()) {
             match self.request_history(&member, &request, Lane::Bulk, TRANSFER_TIMEOUT).await {
                 HistoryResponse::Transfer(part) => return Some(part),
                 HistoryResponse::Unavailable(why) => {

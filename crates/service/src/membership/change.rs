@@ -8,7 +8,7 @@
 //! **Invariant:** *unavailable* and *conflict* are answered only when the members have certainly not been changed, not
 //! even in part. A change that is half made when the time is up is *undecided*, with what is made in the text.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -19,8 +19,8 @@ use super::{
     steps::{Membership, MembershipChange, conflict},
 };
 use crate::{
-    Service,
     forward::wire::{named, principal},
+    membership::Members,
     request::{ClusterView, Principal, Refusal},
     retry::{Attempt, AttemptError, Leader, OnUnknown, Retry, confirm_leadership},
 };
@@ -115,18 +115,18 @@ impl From<ChangeError> for AttemptError {
     }
 }
 
-impl Service {
+impl Members {
     /// Makes a change, whichever node leads.
     ///
     /// # Errors
     /// The refusal of the change; see [`Refusal`].
-    pub async fn change(&self, principal: &Principal, change: Change) -> Result<Changed, Refusal> {
+    pub async fn change(self: &Arc<Self>, principal: &Principal, change: Change) -> Result<Changed, Refusal> {
         principal.authorize(Verb::Cluster, None)?;
         check(&change)?;
-        let consensus = self.consensus_or_refusal()?;
+        let consensus = self.cx.consensus_or_refusal()?;
         let deadline = Instant::now() + MEMBER_CHANGE_TIMEOUT;
         let retry = Retry::until(deadline, OnUnknown::Stop, "no leader took the change in time");
-        let attempt = async |deadline| match self.known_leader(consensus)? {
+        let attempt = async |deadline| match self.cx.known_leader(consensus)? {
             Leader::ThisNode => self.change_as_leader(principal.clone(), change.clone(), deadline).await,
             Leader::Other(leader) => {
                 self.forward_change(consensus, (principal, &change), &leader, deadline).await
@@ -139,7 +139,7 @@ impl Service {
     }
 
     async fn forward_change(
-        &self,
+        self: &Arc<Self>,
         consensus: &Consensus,
         (principal, change): (&Principal, &Change),
         leader: &Member,
@@ -150,7 +150,7 @@ impl Service {
         let forwarded = ForwardedChange { change: change.clone(), remaining_ms };
         let body = encode_forwarded(&forwarded, principal);
         let call =
-            self.peers().call(Lane::Forward, leader.id, &leader.peer_addr, Call::Change, body, remaining);
+            self.cx.peers().call(Lane::Forward, leader.id, &leader.peer_addr, Call::Change, body, remaining);
         let leader_lost = async {
             consensus.leader_changed().await;
             sleep(OLD_LEADER_TIMEOUT).await;
@@ -173,7 +173,7 @@ impl Service {
     ///
     /// # Errors
     /// When the body is not one of this version. Everything else is a response.
-    pub async fn answer_change(&self, body: Bytes) -> Result<Bytes, ReceiveError> {
+    pub async fn answer_change(self: &Arc<Self>, body: Bytes) -> Result<Bytes, ReceiveError> {
         let (ForwardedChange { change, remaining_ms }, principal) = decode_forwarded(&body)?;
         let time =
             Duration::from_millis(remaining_ms).saturating_sub(RESPONSE_TIME).min(MEMBER_CHANGE_TIMEOUT);
@@ -183,20 +183,20 @@ impl Service {
     /// Makes a change if this node leads. It runs as a task of its own: a caller that disconnects must not leave the
     /// change half-way.
     async fn change_as_leader(
-        &self,
+        self: &Arc<Self>,
         principal: Principal,
         change: Change,
         deadline: Instant,
     ) -> Attempt<ChangeMade> {
-        let service = self.clone();
+        let this = Arc::clone(self);
         let task = tokio::spawn(async move {
-            let Some(consensus) = service.consensus() else {
-                return Err(AttemptError::Retry(service.absence()));
+            let Some(consensus) = this.cx.consensus() else {
+                return Err(AttemptError::Retry(this.cx.absence()));
             };
-            if !service.leads(consensus) {
-                return Err(AttemptError::Retry(format!("node {} does not lead", service.node_id())));
+            if !this.cx.leads(consensus) {
+                return Err(AttemptError::Retry(format!("node {} does not lead", this.cx.node_id())));
             }
-            let Ok(_one_at_a_time) = timeout(LOCK_TIMEOUT, service.inner.changing.lock()).await else {
+            let Ok(_one_at_a_time) = timeout(LOCK_TIMEOUT, this.cx.changing.lock()).await else {
                 if consensus.is_joint() {
                     // Perhaps this very change: a lost leader left it half made, and this node is completing it.
                     return Err(AttemptError::Retry("a change of the members is being completed".into()));
@@ -205,13 +205,13 @@ impl Service {
             };
             confirm_leadership(consensus, Instant::now() + LEADERSHIP_TIMEOUT).await?;
             // Judged again where it is decided: the key may have been revoked on the way.
-            service.judged(&principal)?.authorize(Verb::Cluster, None)?;
+            this.authentication.judged(&principal)?.authorize(Verb::Cluster, None)?;
             if consensus.is_joint() {
                 // A lost leader's change comes first: the requested change may be the remainder of it.
                 consensus.complete_change().await?;
             }
             let before = Membership::of(consensus);
-            let steps = MembershipChange { service: &service, consensus, deadline, before };
+            let steps = MembershipChange { members: &this, consensus, deadline, before };
             let result = steps.make(&change).await;
             match &result {
                 Ok(made) => tracing::info!(?change, revision = made.revision, "changed the cluster"),
@@ -223,15 +223,15 @@ impl Service {
     }
 
     /// On the leader: completes a change that a lost leader has left half made, as a task of its own.
-    pub(super) fn complete_change(&self, consensus: &Consensus) {
-        if !consensus.is_joint() || !self.leads(consensus) {
+    pub(super) fn complete_change(self: &Arc<Self>, consensus: &Consensus) {
+        if !consensus.is_joint() || !self.cx.leads(consensus) {
             return;
         }
-        let service = self.clone();
+        let this = Arc::clone(self);
         tokio::spawn(async move {
-            let Some(consensus) = service.consensus() else { return };
+            let Some(consensus) = this.cx.consensus() else { return };
             // When the lock is held, the change is this node's own and continues by itself.
-            let Ok(_one_at_a_time) = service.inner.changing.try_lock() else { return };
+            let Ok(_one_at_a_time) = this.cx.changing.try_lock() else { return };
             if !consensus.is_joint() {
                 return;
             }

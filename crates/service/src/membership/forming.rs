@@ -14,7 +14,7 @@
 //!    nothing.
 //! 2. No cluster is formed with a member that belongs to one that is formed already.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
 use super::check_address;
-use crate::{ClusterView, Principal, Refusal, Service};
+use crate::{ClusterView, Principal, Refusal, membership::Members};
 use concord_consensus::Consensus;
 use concord_model::{
     access_key::Verb,
@@ -62,33 +62,37 @@ pub(super) struct JoinResponse {
     refused: Option<String>,
 }
 
-impl Service {
+impl Members {
     /// Forms the cluster from this node: writes identities here and on every member, then initialises consensus. When
     /// it is called again with the same members, it returns the cluster as it is.
     ///
     /// # Errors
     /// When this node may not form a cluster of these members, or one of them can't be reached.
-    pub async fn init(&self, principal: &Principal, members: Vec<Member>) -> Result<ClusterView, Refusal> {
+    pub async fn init(
+        self: &Arc<Self>,
+        principal: &Principal,
+        members: Vec<Member>,
+    ) -> Result<ClusterView, Refusal> {
         principal.authorize(Verb::Cluster, None)?;
-        check_members(&members, self.node_id())?;
-        let service = self.clone();
+        check_members(&members, self.cx.node_id())?;
+        let this = Arc::clone(self);
         // As a task of its own: a caller that disconnects must not leave it half-way.
-        let formed = tokio::spawn(async move { service.form(members).await }).await;
+        let formed = tokio::spawn(async move { this.form(members).await }).await;
         formed.map_err(|error| Refusal::Internal(format!("forming the cluster ended: {error}")))??;
         Ok(self.cluster_view())
     }
 
     /// Forms the cluster of these members as soon as all of them answer, or returns when another node has done it. For
     /// as long as the node runs: a member may be started, or get its name, at any time.
-    pub async fn form_when_possible(&self, members: &[Member]) {
+    pub async fn form_when_possible(self: &Arc<Self>, members: &[Member]) {
         let mut last = None;
         loop {
-            if let Some(consensus) = self.consensus()
+            if let Some(consensus) = self.cx.consensus()
                 && consensus.is_initialized().await
             {
                 return;
             }
-            let formed = match check_members(members, self.node_id()) {
+            let formed = match check_members(members, self.cx.node_id()) {
                 Ok(()) => self.form(members.to_vec()).await,
                 Err(invalid) => Err(invalid.into()),
             };
@@ -101,51 +105,51 @@ impl Service {
         }
     }
 
-    async fn form(&self, members: Vec<Member>) -> Result<(), Refusal> {
+    async fn form(self: &Arc<Self>, members: Vec<Member>) -> Result<(), Refusal> {
         // A node that has only begun to answer opens its directory. Nothing is held meanwhile that another waits for.
-        let Ok(_forming) = timeout(OWN_START_TIMEOUT, self.inner.forming.lock()).await else {
+        let Ok(_forming) = timeout(OWN_START_TIMEOUT, self.forming.lock()).await else {
             return Err(Refusal::Unavailable("this node is starting, or is being formed already".into()));
         };
-        let directory = &self.inner.options.directory;
+        let directory = &self.cx.options.directory;
         let stored = Identity::read(directory).map_err(Refusal::Internal)?;
-        if let Some(consensus) = self.consensus()
+        if let Some(consensus) = self.cx.consensus()
             && consensus.is_initialized().await
         {
             return check_same_members(consensus, &members);
         }
         let cluster_id = self.choose_cluster_id(stored.as_ref(), &members).await?;
         let identity =
-            stored.clone().unwrap_or(Identity { cluster_id, node_id: self.node_id(), format: FORMAT });
+            stored.clone().unwrap_or(Identity { cluster_id, node_id: self.cx.node_id(), format: FORMAT });
         if stored.is_none() {
             identity.write(directory).map_err(Refusal::Internal)?;
         }
-        for member in members.iter().filter(|member| member.id != self.node_id()) {
+        for member in members.iter().filter(|member| member.id != self.cx.node_id()) {
             let request = JoinRequest::TakeIdentity { cluster_id, node_id: member.id };
             if self.request_join(member, &request).await?.initialized {
                 return Err(Refusal::Unavailable("the cluster is being formed by another node".into()));
             }
         }
         self.start_consensus(identity).await.map_err(|error| Refusal::Internal(error.to_string()))?;
-        let consensus = self.consensus_or_refusal()?;
+        let consensus = self.cx.consensus_or_refusal()?;
         consensus.initialize(members).await.map_err(Refusal::Undecided)?;
         tracing::info!(cluster = %cluster_id, "formed the cluster {cluster_id}");
         // The answer should show a working cluster. One that takes longer to begin is formed all the same.
         let deadline = Instant::now() + FIRST_READ_TIMEOUT;
-        if let Err(refusal) = self.confirm_until(consensus, deadline).await {
+        if let Err(refusal) = self.freshness.confirm_until(consensus, deadline).await {
             tracing::warn!("the cluster is formed, but does not work yet: {refusal:?}");
         }
-        self.await_first_feature_level(consensus, deadline).await;
+        self.levels.await_first_feature_level(consensus, deadline).await;
         Ok(())
     }
 
     /// The cluster id to form under: the one that a call which broke off has left, or a new one.
     async fn choose_cluster_id(
-        &self,
+        self: &Arc<Self>,
         stored: Option<&Identity>,
         members: &[Member],
     ) -> Result<Uuid, Refusal> {
-        let mut found = stored.map(|identity| (identity.cluster_id, self.node_id()));
-        for member in members.iter().filter(|member| member.id != self.node_id()) {
+        let mut found = stored.map(|identity| (identity.cluster_id, self.cx.node_id()));
+        for member in members.iter().filter(|member| member.id != self.cx.node_id()) {
             let response = self.request_join(member, &JoinRequest::Identify).await?;
             if response.node_id != member.id {
                 return Err(invalid_members(format!(
@@ -178,7 +182,7 @@ impl Service {
         request: &JoinRequest,
     ) -> Result<JoinResponse, Refusal> {
         let Member { id, peer_addr, .. } = member;
-        let call = self.peers().call_join(*id, peer_addr, encode(request), JOIN_TIMEOUT);
+        let call = self.cx.peers().call_join(*id, peer_addr, encode(request), JOIN_TIMEOUT);
         let body =
             call.await.map_err(|error| Refusal::Unavailable(format!("node {id} at {peer_addr}: {error}")))?;
         let response: JoinResponse =
@@ -193,16 +197,16 @@ impl Service {
     ///
     /// # Errors
     /// When the body is not one of this version.
-    pub async fn answer_join(&self, body: Bytes) -> Result<Bytes, ReceiveError> {
+    pub async fn answer_join(self: &Arc<Self>, body: Bytes) -> Result<Bytes, ReceiveError> {
         let request: JoinRequest = decode(&body)?;
-        let service = self.clone();
-        let response = tokio::spawn(async move { service.join(request).await }).await;
+        let this = Arc::clone(self);
+        let response = tokio::spawn(async move { this.join(request).await }).await;
         response
             .map(|response| encode(&response))
             .map_err(|error| ReceiveError::Failed(format!("ended: {error}")))
     }
 
-    async fn join(&self, request: JoinRequest) -> JoinResponse {
+    async fn join(self: &Arc<Self>, request: JoinRequest) -> JoinResponse {
         let refused = match request {
             JoinRequest::Identify => self.still_starting(),
             JoinRequest::TakeIdentity { cluster_id, node_id } => {
@@ -212,33 +216,32 @@ impl Service {
         if let Some(text) = &refused {
             tracing::warn!("refused to join: {text}");
         }
-        let initialized = match self.consensus() {
+        let initialized = match self.cx.consensus() {
             Some(consensus) => consensus.is_initialized().await,
             None => false,
         };
-        let cluster_id = self.inner.peers.me.get().map(|me| me.cluster_id);
-        JoinResponse { node_id: self.node_id(), cluster_id, initialized, refused }
+        let cluster_id = self.cx.peers.me.get().map(|me| me.cluster_id);
+        JoinResponse { node_id: self.cx.node_id(), cluster_id, initialized, refused }
     }
 
     /// Why this node can't say yet whether it has a log, if it can't.
     fn still_starting(&self) -> Option<String> {
         // In this order: consensus is set when the log is open, and never unset.
-        match Identity::read(&self.inner.options.directory) {
+        match Identity::read(&self.cx.options.directory) {
             Ok(None) => None,
-            Ok(Some(_)) if self.consensus().is_some() => None,
+            Ok(Some(_)) if self.cx.consensus().is_some() => None,
             Ok(Some(_)) => Some("it is starting".into()),
             Err(error) => Some(error),
         }
     }
 
-    async fn take_identity(&self, cluster_id: Uuid, node_id: NodeId) -> Result<(), String> {
-        if node_id != self.node_id() {
-            return Err(format!("this is node {}, not node {node_id}", self.node_id()));
+    async fn take_identity(self: &Arc<Self>, cluster_id: Uuid, node_id: NodeId) -> Result<(), String> {
+        if node_id != self.cx.node_id() {
+            return Err(format!("this is node {}, not node {node_id}", self.cx.node_id()));
         }
         // Not `lock`: two nodes that form a cluster at once would wait for each other.
-        let _forming =
-            self.inner.forming.try_lock().map_err(|_| "it is starting, or forms a cluster itself")?;
-        let directory = &self.inner.options.directory;
+        let _forming = self.forming.try_lock().map_err(|_| "it is starting, or forms a cluster itself")?;
+        let directory = &self.cx.options.directory;
         let identity = match Identity::read(directory)? {
             Some(stored) if stored.cluster_id == cluster_id => stored,
             Some(stored) => return Err(format!("it belongs to the cluster {} already", stored.cluster_id)),

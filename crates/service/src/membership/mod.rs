@@ -4,7 +4,7 @@
 //! |---|---|
 //! | What starts when the directory has an identity? What does `GET /api/v1/cluster` show? | this one |
 //! | How does a cluster begin, and how does a node get its identity? | `forming` |
-//! | When is a node ready? | `readiness` |
+//! | When is a node ready? When is a change of the leader recorded in the audit log? | `readiness` |
 //! | How does a change of members or of the leader reach the leader? | `change` |
 //! | What does the leader do, step by step? | `steps` |
 //!
@@ -15,25 +15,48 @@ mod forming;
 mod readiness;
 mod steps;
 
-use tokio::runtime::Handle;
+use std::sync::Arc;
 
-use super::{ClusterView, MemberView, Principal, Refusal, Service, feature_level::Answer};
+use tokio::{runtime::Handle, sync::Mutex};
+
+use super::{
+    ClusterView, MemberView, Principal, Refusal, access::Authentication, access::keys::AccessKeys,
+    certificates, clock::Clock, context::Context, data_key, feature_level::Answer,
+    feature_level::FeatureLevels, forgetting::forget_outcomes, freshness::Freshness, history::HistoryReader,
+    index_build::keep_building, room::Room,
+};
 use concord_consensus::{Consensus, MemberStatus, Start, StartError};
 use concord_model::{access_key::Verb, feature::LEVEL_MIN};
 use concord_net::{Member, NodeId, identity::Identity};
 use concord_state::digest;
+use readiness::record_leadership;
 
 /// The directory of the log within the data directory, as [`Consensus`] names it.
 const LOG_DIRECTORY: &str = "log";
 
-impl Service {
+/// This node as a member of its cluster.
+#[derive(Debug)]
+pub struct Members {
+    pub(crate) cx: Arc<Context>,
+    pub(crate) clock: Arc<Clock>,
+    pub(crate) room: Arc<Room>,
+    pub(crate) levels: Arc<FeatureLevels>,
+    pub(crate) freshness: Arc<Freshness>,
+    pub(crate) authentication: Arc<Authentication>,
+    pub(crate) history: Arc<HistoryReader>,
+    pub(crate) keys: Arc<AccessKeys>,
+    /// Held while an identity is written or consensus is started: one at a time.
+    pub(crate) forming: Mutex<()>,
+}
+
+impl Members {
     /// Starts this node's part in consensus when the directory has an identity.
     ///
     /// # Errors
     /// When the directory is another node's, or its content can't be trusted.
-    pub async fn start(&self) -> Result<(), StartError> {
-        let _forming = self.inner.forming.lock().await;
-        let directory = &self.inner.options.directory;
+    pub async fn start(self: &Arc<Self>) -> Result<(), StartError> {
+        let _forming = self.forming.lock().await;
+        let directory = &self.cx.options.directory;
         let Some(identity) = Identity::read(directory).map_err(StartError::Refused)? else { return Ok(()) };
         // The log is made right after the identity is written. A member without its log has forgotten its vote.
         if !directory.join(LOG_DIRECTORY).is_dir() {
@@ -47,27 +70,27 @@ impl Service {
     }
 
     /// Starts consensus under the identity in the directory, and the tasks that need it. The caller holds `forming`.
-    async fn start_consensus(&self, identity: Identity) -> Result<(), StartError> {
-        if self.consensus().is_some() {
+    async fn start_consensus(self: &Arc<Self>, identity: Identity) -> Result<(), StartError> {
+        if self.cx.consensus().is_some() {
             return Ok(());
         }
-        if identity.node_id != self.node_id() {
-            let (theirs, ours) = (identity.node_id, self.node_id());
+        if identity.node_id != self.cx.node_id() {
+            let (theirs, ours) = (identity.node_id, self.cx.node_id());
             return Err(StartError::Refused(format!(
                 "{} names node {theirs}, but this is node {ours}",
-                self.inner.options.directory.join("identity.json").display()
+                self.cx.options.directory.join("identity.json").display()
             )));
         }
-        let me = self.inner.peers.me.get_or_init(|| identity.clone());
+        let me = self.cx.peers.me.get_or_init(|| identity.clone());
         if *me != identity {
             return Err(StartError::Refused("the identity in the data directory has changed".into()));
         }
-        let options = &self.inner.options;
+        let options = &self.cx.options;
         let consensus = Consensus::start(Start {
             me: identity,
             directory: options.directory.clone(),
             store: options.store.clone(),
-            peers: self.inner.peers.clone(),
+            peers: self.cx.peers.clone(),
             timers: options.timers.clone(),
             snapshot_log_bytes: options.snapshot_log_bytes,
             log_stall_timeout: options.log_stall_timeout,
@@ -76,17 +99,18 @@ impl Service {
             runtime: options.consensus_runtime.clone().unwrap_or_else(Handle::current),
         })
         .await?;
-        if self.inner.consensus.set(consensus.clone()).is_ok() {
+        if self.cx.consensus.set(consensus.clone()).is_ok() {
+            let Self { cx, clock, room, levels, history, keys, .. } = &**self;
             consensus.supervise("monitor-readiness", self.clone().monitor_readiness());
-            consensus.supervise("maintain-history", self.clone().maintain_history());
-            consensus.supervise("build-indexes", self.clone().keep_building());
-            consensus.supervise("forget-outcomes", self.clone().forget_outcomes());
-            consensus.supervise("keep-room", self.clone().keep_room());
-            consensus.supervise("keep-clock", self.clone().keep_clock());
-            consensus.supervise("keep-access", self.clone().keep_access());
-            consensus.supervise("keep-data-key", self.clone().keep_data_key());
-            consensus.supervise("record-leadership", self.clone().record_leadership());
-            consensus.supervise("raise-feature-level", self.clone().keep_raising_feature_level());
+            consensus.supervise("maintain-history", history.clone().maintain_history());
+            consensus.supervise("build-indexes", keep_building(cx.clone(), clock.clone(), room.clone()));
+            consensus.supervise("forget-outcomes", forget_outcomes(cx.clone(), clock.clone()));
+            consensus.supervise("keep-room", room.clone().keep_room());
+            consensus.supervise("keep-clock", clock.clone().keep_clock());
+            consensus.supervise("keep-access", keys.clone().keep_access());
+            consensus.supervise("keep-data-key", data_key::keep(cx.clone()));
+            consensus.supervise("record-leadership", record_leadership(cx.clone()));
+            consensus.supervise("raise-feature-level", levels.clone().keep_raising_feature_level());
         }
         Ok(())
     }
@@ -102,8 +126,8 @@ impl Service {
 
     fn cluster_view(&self) -> ClusterView {
         let mut view = ClusterView {
-            cluster_id: self.cluster_id(),
-            node_id: self.node_id(),
+            cluster_id: self.cx.cluster_id(),
+            node_id: self.cx.node_id(),
             leader_id: None,
             term: 0,
             revision: 0,
@@ -111,26 +135,26 @@ impl Service {
             feature_level: LEVEL_MIN,
             data_key: None,
             members: Vec::new(),
-            alarms: self.certificate_alarms(),
+            alarms: certificates::alarms(&self.cx),
         };
-        if let Some(consensus) = self.consensus() {
+        if let Some(consensus) = self.cx.consensus() {
             let (status, state) = (consensus.status(), consensus.state());
             view.leader_id = status.leader_id;
             view.term = status.term;
             view.revision = state.revision();
             view.digest = digest::shown_digest(state.digest());
-            view.alarms.extend(self.clock_alarms());
-            view.alarms.extend(self.data_key_alarm());
+            view.alarms.extend(self.clock.clock_alarms());
+            view.alarms.extend(data_key::alarm(&self.cx));
             view.data_key = consensus.store().at_rest().encryption().map(|at| at.data_key.to_string());
             view.feature_level = state.feature_level();
-            let (members, told) = (status.members.into_iter(), self.member_answers());
+            let (members, told) = (status.members.into_iter(), self.levels.member_answers());
             let shown = |member: MemberStatus| {
                 let answer = told.get(&member.member.id);
                 member_view(member, status.leader_id, answer)
             };
             view.members = members.map(shown).collect();
         }
-        view.alarms.extend(self.audit().alarm(self.node_id()));
+        view.alarms.extend(self.cx.audit.alarm(self.cx.node_id()));
         view
     }
 }

@@ -1,13 +1,15 @@
-//! Whether this node is ready: it has caught up with a live leader, as recently as a reader would notice.
+//! Whether this node is ready: it has caught up with a live leader, as recently as a reader would notice. And the
+//! lines of the audit log about who leads.
 //!
 //! **Invariant:** a node that has not confirmed its state within `READY_STALENESS_MAX`, has left the cluster, or is
 //! stopping is not ready.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
-use crate::Service;
+use crate::{context::Context, membership::Members};
+use concord_consensus::Leadership;
 use concord_model::limits::READY_STALENESS_MAX;
 
 /// How often this node confirms that it has caught up.
@@ -15,23 +17,24 @@ const READINESS_INTERVAL: Duration = Duration::from_millis(250);
 /// How long one confirmation may take.
 const READINESS_TIMEOUT: Duration = Duration::from_secs(1);
 
-impl Service {
+impl Members {
     /// Whether this node has caught up with a live leader.
     ///
     /// # Errors
     /// Why it has not.
     pub fn ready(&self) -> Result<(), String> {
-        if self.inner.stopping.is_cancelled() {
+        if self.cx.stopping.is_cancelled() {
             return Err("this node is stopping".into());
         }
-        let consensus = self.consensus().filter(|_| !self.has_left()).ok_or_else(|| self.absence())?;
+        let consensus =
+            self.cx.consensus().filter(|_| !self.cx.has_left()).ok_or_else(|| self.cx.absence())?;
         if !consensus.status().running {
             return Err("consensus has ended on this node".into());
         }
         if let Some(stalled) = consensus.log_stalled() {
             return Err(format!("the log of this node has not moved for {} ms", stalled.as_millis()));
         }
-        match self.staleness() {
+        match self.freshness.staleness() {
             Some(age) if age < READY_STALENESS_MAX => Ok(()),
             Some(_) | None if consensus.leader().is_none() => Err("no leader is known".into()),
             Some(age) => Err(format!("this node has not caught up with a leader for {} ms", age.as_millis())),
@@ -41,17 +44,17 @@ impl Service {
 
     /// Confirms periodically that this node has caught up, as a read does, and logs when its readiness changes. On the
     /// leader it also completes the change of members that a lost leader has left half made.
-    pub(super) async fn monitor_readiness(self) -> Result<(), String> {
-        let Some(consensus) = self.consensus() else { return Ok(()) };
+    pub(super) async fn monitor_readiness(self: Arc<Self>) -> Result<(), String> {
+        let Some(consensus) = self.cx.consensus() else { return Ok(()) };
         let (mut was_ready, mut since) = (false, Instant::now());
-        while !self.inner.stopping.is_cancelled() {
-            if self.has_left() {
+        while !self.cx.stopping.is_cancelled() {
+            if self.cx.has_left() {
                 consensus.retire();
                 tracing::warn!("this node was taken out of the cluster and takes no part any more");
                 return Ok(());
             }
             self.complete_change(consensus);
-            let confirmed = timeout(READINESS_TIMEOUT, self.confirm(consensus)).await;
+            let confirmed = timeout(READINESS_TIMEOUT, self.freshness.confirm(consensus)).await;
             let why = match &confirmed {
                 Ok(Ok(())) => String::new(),
                 Ok(Err(error)) => error.to_string(),
@@ -67,11 +70,30 @@ impl Service {
                     Err(text) => tracing::warn!(lasted_ms, why, "not ready: {text}"),
                 }
             }
-            tokio::select! {
-                () = self.inner.stopping.cancelled() => {}
-                () = sleep(READINESS_INTERVAL) => {}
-            }
+            self.cx.pause(READINESS_INTERVAL).await;
         }
         Ok(())
+    }
+}
+
+/// Records in the audit log when this node begins to lead and when it ceases to: a change of the leader by an election
+/// has no request that would be recorded. Each node records its own leadership only.
+pub(super) async fn record_leadership(cx: Arc<Context>) -> Result<(), String> {
+    let Some(consensus) = cx.consensus() else { return Ok(()) };
+    let (mut leadership, mut was_mine) = (consensus.leadership(), false);
+    loop {
+        let Leadership { leader_id, term, .. } = leadership.borrow_and_update().clone();
+        let is_mine = leader_id == Some(cx.node_id());
+        if is_mine != was_mine {
+            cx.audit.record_leadership(is_mine, term);
+        }
+        was_mine = is_mine;
+        let is_over = tokio::select! {
+            () = cx.stopping.cancelled() => true,
+            changed = leadership.changed() => changed.is_err(),
+        };
+        if is_over {
+            return Ok(());
+        }
     }
 }

@@ -24,7 +24,7 @@ use super::{
     forming::JoinRequest,
 };
 use crate::{
-    Service,
+    membership::Members,
     request::Refusal,
     retry::{Attempt, AttemptError},
 };
@@ -56,7 +56,7 @@ impl Membership {
 
 /// One change on the leader.
 pub(super) struct MembershipChange<'a> {
-    pub(super) service: &'a Service,
+    pub(super) members: &'a Members,
     pub(super) consensus: &'a Consensus,
     pub(super) deadline: Instant,
     pub(super) before: Membership,
@@ -136,7 +136,7 @@ impl MembershipChange<'_> {
         if !self.before.voters.contains(&id) {
             return Err(conflict(format!("node {id} does not vote, so it can't lead")));
         }
-        if id != self.service.node_id() {
+        if id != self.members.cx.node_id() {
             self.expect_caught_up(id).await?;
             self.consensus.transfer_leadership_to(id).await?;
         }
@@ -189,9 +189,9 @@ impl MembershipChange<'_> {
     /// Gives a node that belongs to no cluster the identity of a member of this one.
     async fn give_identity(&self, member: &Member) -> Attempt<()> {
         let id = member.id;
-        let own = self.service.inner.peers.me.get().map(|me| me.cluster_id);
-        let cluster_id = own.ok_or_else(|| AttemptError::Retry(self.service.absence()))?;
-        let found = self.service.request_join(member, &JoinRequest::Identify).await.map_err(not_joined)?;
+        let own = self.members.cx.peers.me.get().map(|me| me.cluster_id);
+        let cluster_id = own.ok_or_else(|| AttemptError::Retry(self.members.cx.absence()))?;
+        let found = self.members.request_join(member, &JoinRequest::Identify).await.map_err(not_joined)?;
         if found.node_id != id {
             return Err(conflict(format!(
                 "node {} answers at {}, not node {id}",
@@ -201,7 +201,7 @@ impl MembershipChange<'_> {
         if found.cluster_id.is_some_and(|theirs| theirs != cluster_id) {
             return Err(conflict(format!("node {id} belongs to another cluster")));
         }
-        let asked = self.service.ask_levels(member).await;
+        let asked = self.members.levels.ask_levels(member).await;
         let levels = asked
             .map_err(|error| AttemptError::Retry(format!("node {id} at {}: {error}", member.peer_addr)))?
             .levels;
@@ -214,7 +214,7 @@ impl MembershipChange<'_> {
             )));
         }
         let request = JoinRequest::TakeIdentity { cluster_id, node_id: id };
-        self.service.request_join(member, &request).await.map(drop).map_err(not_joined)
+        self.members.request_join(member, &request).await.map(drop).map_err(not_joined)
     }
 
     /// Waits for a new member until the deadline of the change.
@@ -254,7 +254,7 @@ impl MembershipChange<'_> {
 
     /// When the member that is removed is this leader: transfers leadership. The next leader makes the change.
     async fn step_down(&self, id: NodeId) -> Attempt<()> {
-        if id != self.service.node_id() {
+        if id != self.members.cx.node_id() {
             return Ok(());
         }
         if self.consensus.transfer_leadership().await {

@@ -25,7 +25,7 @@ pub use connections::{Connections, Open};
 pub use family::{Family, Labels, MEDIA_TYPE, render};
 pub use histogram::{Counts, Histogram};
 
-use super::{Principal, Refusal, Service, Share, now};
+use super::{Principal, Refusal, Service, Share, certificates, data_key, now};
 use concord_model::{access_key::Verb, limits::WAITING_CHANGES_BYTES_MAX};
 use concord_net::tls::certificate::Certificate;
 
@@ -66,37 +66,37 @@ impl Service {
     /// Counts connections of the listener for callers.
     #[must_use]
     pub fn caller_connections(&self) -> Connections {
-        self.inner.connections[0].clone()
+        self.connections[0].clone()
     }
 
     /// Counts connections of the listener for other nodes.
     #[must_use]
     pub fn node_connections(&self) -> Connections {
-        self.inner.connections[1].clone()
+        self.connections[1].clone()
     }
 
     /// Readiness, alarms, certificates, the audit log.
     fn of_node(&self) -> Vec<Family> {
-        let mut alarms = self.certificate_alarms();
-        if self.consensus().is_some() {
-            alarms.extend(self.clock_alarms());
-            alarms.extend(self.data_key_alarm());
+        let mut alarms = certificates::alarms(&self.cx);
+        if self.cx.consensus().is_some() {
+            alarms.extend(self.clock.clock_alarms());
+            alarms.extend(data_key::alarm(&self.cx));
         }
-        alarms.extend(self.audit().alarm(self.node_id()));
+        alarms.extend(self.cx.audit.alarm(self.cx.node_id()));
         let raised = ALARMS
             .map(|kind| (label("type", kind), alarms.iter().filter(|alarm| alarm.kind == kind).count()));
-        let ends = self.certificates().into_iter().map(|(place, one)| {
+        let ends = certificates::in_use(&self.cx).into_iter().map(|(place, one)| {
             let Certificate { subject, serial, ends, .. } = one;
             let labels = vec![("place", place.to_owned()), ("subject", subject), ("serial", serial)];
             (labels, ends.0 / 1_000_000)
         });
-        let (is_failing, lost) = self.audit().figures();
+        let (is_failing, lost) = self.cx.audit.figures();
         vec![
-            Family::gauge("concord_node_id", "The id of this node.", self.node_id()),
+            Family::gauge("concord_node_id", "The id of this node.", self.cx.node_id()),
             Family::gauge(
                 "concord_ready",
                 "1 while this node has caught up with a live leader.",
-                self.ready().is_ok(),
+                self.members.ready().is_ok(),
             ),
             Family::gauges(
                 "concord_alarms",
@@ -124,13 +124,13 @@ impl Service {
 
     /// What requests wait for, and how many there may be.
     fn of_requests(&self) -> Vec<Family> {
-        let inner = &self.inner;
-        let limits = &inner.options.limits;
-        let in_flight = limits.writes_in_flight.saturating_sub(inner.admission.available_permits());
-        let [threads, running, waiting] = inner.cpu_pool.figures();
-        let [watches, watches_max] = inner.hub.figures();
-        let [spans_sent, spans_unqueued, spans_refused] = inner.spans.figures();
-        let listeners = ["callers", "nodes"].into_iter().zip(&inner.connections);
+        let (cx, limits) = (&self.cx, self.cx.limits());
+        let in_flight = limits.writes_in_flight.saturating_sub(self.writes.admission.available_permits());
+        let [threads, running, waiting] = cx.cpu_pool.figures();
+        let [watches, watches_max] = self.watches.hub.figures();
+        let [quota_keys, failing_addresses] = self.quotas.counts();
+        let [spans_sent, spans_unqueued, spans_refused] = cx.spans.figures();
+        let listeners = ["callers", "nodes"].into_iter().zip(&self.connections);
         let connections = listeners.map(|(name, open)| (label("listener", name), open.count()));
         vec![
             Family::gauges("concord_connections", "Open connections.", connections),
@@ -143,7 +143,7 @@ impl Service {
             Family::gauge(
                 "concord_forward_queue_writes",
                 "Writes that wait on this node for the next call to the leader.",
-                inner.forwarding.waiting(),
+                self.writes.forwarder.batcher.waiting(),
             ),
             Family::gauge(
                 "concord_cpu_pool_threads",
@@ -157,12 +157,12 @@ impl Service {
             Family::gauge(
                 "concord_quota_keys",
                 "Access keys with a quota that were used lately.",
-                inner.quotas.count(),
+                quota_keys,
             ),
             Family::gauge(
                 "concord_failed_credential_addresses",
                 "Addresses whose failed credentials are counted.",
-                inner.failed_credentials.count(),
+                failing_addresses,
             ),
             Family::counter("concord_spans_sent", "Spans that the collector has taken.", spans_sent),
             Family::counters(
@@ -175,10 +175,10 @@ impl Service {
 
     /// What is known to be in memory.
     fn of_memory(&self) -> Vec<Family> {
-        let inner = &self.inner;
-        let (pinned, pinned_bytes) = inner.pinned_states.figures(&self.applied());
-        let [callers, callers_max] = inner.memory_budget.used(Share::Callers);
-        let [peers, peers_max] = inner.memory_budget.used(Share::Peers);
+        let budget = &self.cx.memory_budget;
+        let (pinned, pinned_bytes) = self.reads.pinned_states.figures(&self.cx.applied());
+        let [callers, callers_max] = budget.used(Share::Callers);
+        let [peers, peers_max] = budget.used(Share::Peers);
         let shares = |values: [u64; 3]| {
             ["callers", "nodes", "pins"].map(|share| label("share", share)).into_iter().zip(values)
         };
@@ -191,7 +191,7 @@ impl Service {
             Family::gauges(
                 "concord_memory_budget_max_bytes",
                 "What they may.",
-                shares([callers_max, peers_max, inner.memory_budget.pins_max()]),
+                shares([callers_max, peers_max, budget.pins_max()]),
             ),
             Family::gauge(
                 "concord_pinned_states",
@@ -208,7 +208,7 @@ impl Service {
 
     /// The replicated state.
     fn of_state(&self) -> Vec<Family> {
-        let state = self.applied();
+        let state = self.cx.applied();
         vec![
             Family::gauge(
                 "concord_state_revision",
@@ -231,7 +231,7 @@ impl Service {
             Family::gauge(
                 "concord_feature_level_max",
                 "The highest feature level that this node agrees to.",
-                self.inner.options.feature_level_max,
+                self.cx.options.feature_level_max,
             ),
         ]
     }

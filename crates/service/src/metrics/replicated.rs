@@ -21,7 +21,7 @@ fn members<T>(figures: &RaftFigures, of: impl Fn(&MemberFigures) -> Option<T>) -
 impl Service {
     /// Consensus and its log. Before this node has an identity, each metric is there without a sample.
     pub(super) fn of_consensus(&self) -> Vec<Family> {
-        let figures = self.consensus().map(Consensus::raft_figures);
+        let figures = self.cx.consensus().map(Consensus::raft_figures);
         let mut families = self.of_leadership(figures.as_ref());
         families.extend(of_members(figures.as_ref()));
         families.extend(of_log(figures.as_ref()));
@@ -29,7 +29,7 @@ impl Service {
     }
 
     fn of_leadership(&self, figures: Option<&RaftFigures>) -> Vec<Family> {
-        let me = self.node_id();
+        let me = self.cx.node_id();
         let leads = figures.map(|one| (Labels::new(), one.leader_id == Some(me)));
         let has_leader = figures.map(|one| (Labels::new(), one.leader_id.is_some()));
         let age = figures.and_then(|one| one.quorum_age).map(|age| (Labels::new(), age));
@@ -52,15 +52,15 @@ impl Service {
 
     /// The store and its volume.
     pub(super) fn of_store(&self) -> Vec<Family> {
-        let consensus = self.consensus();
+        let consensus = self.cx.consensus();
         let figures = consensus.map(Consensus::figures);
         let of = |read: fn(&Figures) -> u64| figures.as_ref().map(|one| (Labels::new(), read(one)));
         let waiting = consensus.map(|one| (Labels::new(), one.store().waiting_bytes()));
         let snapshot = consensus.and_then(|one| one.store().current_snapshot());
         let snapshot_bytes = snapshot.as_ref().map(|file| (Labels::new(), file.bytes));
         let feed = consensus.map(|one| one.feed().figures());
-        let free = self.inner.disk_reserve.free_bytes().map(|free| (Labels::new(), free));
-        let refuses = consensus.map(|_| (Labels::new(), self.check_room().is_err()));
+        let free = self.room.reserve.free_bytes().map(|free| (Labels::new(), free));
+        let refuses = consensus.map(|_| (Labels::new(), self.room.check_room().is_err()));
         vec![
             Family::gauges(
                 "concord_store_history_revision",
@@ -101,7 +101,7 @@ impl Service {
             Family::gauge(
                 "concord_store_disk_reserve_bytes",
                 "Free bytes below which writes other than deletes are refused.",
-                self.inner.disk_reserve.reserve_bytes(),
+                self.room.reserve.reserve_bytes(),
             ),
             Family::gauges(
                 "concord_store_refuses_writes",
@@ -111,7 +111,7 @@ impl Service {
             Family::gauge(
                 "concord_memory_sled_cache_max_bytes",
                 "What sled may cache.",
-                self.inner.options.store.sled_cache_bytes,
+                self.cx.options.store.sled_cache_bytes,
             ),
             Family::gauges(
                 "concord_memory_feed_bytes",

@@ -23,13 +23,13 @@ use std::{
     time::Instant,
 };
 
-use super::{Service, request::Principal};
+use super::{context::Context, request::Principal};
 use account::Account;
 pub use account::{Gauge, Held};
 use concord_consensus::Consensus;
 use concord_model::access_key::{KeyId, Quota};
 pub use throttle::Attempt;
-pub(super) use throttle::FailedCredentials;
+use throttle::FailedCredentials;
 
 /// Keys whose use is remembered. Above, those that have nothing in use are forgotten: their buckets are full anyway.
 const ACCOUNTS_MAX: usize = 4096;
@@ -77,17 +77,17 @@ pub struct QuotaLeft {
     pub lists: Option<u64>,
 }
 
-/// The quotas of a node.
+/// What each key with a quota has in use.
 #[derive(Debug)]
-pub(super) struct Quotas {
+struct Accounts {
     /// For keys that have none of their own.
     defaults: Quota,
     accounts: RwLock<BTreeMap<KeyId, Arc<Account>>>,
     begin: Instant,
 }
 
-impl Quotas {
-    pub(super) fn new(defaults: Quota) -> Self {
+impl Accounts {
+    fn new(defaults: Quota) -> Self {
         Self { defaults, accounts: RwLock::default(), begin: Instant::now() }
     }
 
@@ -109,7 +109,7 @@ impl Quotas {
     }
 
     /// The keys that are counted.
-    pub(super) fn count(&self) -> usize {
+    fn count(&self) -> usize {
         self.accounts.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 
@@ -133,13 +133,32 @@ impl Quotas {
     }
 }
 
-impl Service {
+/// The quotas of access keys on this node, and the failed credentials of addresses.
+#[derive(Debug)]
+pub struct Quotas {
+    cx: Arc<Context>,
+    accounts: Accounts,
+    failed_credentials: FailedCredentials,
+}
+
+impl Quotas {
+    pub(super) fn new(cx: &Arc<Context>) -> Self {
+        let accounts = Accounts::new(cx.options.quotas);
+        let failed_credentials = FailedCredentials::new(cx.options.failed_credentials);
+        Self { cx: Arc::clone(cx), accounts, failed_credentials }
+    }
+
+    /// The keys and the addresses that are counted.
+    pub(super) fn counts(&self) -> [usize; 2] {
+        [self.accounts.count(), self.failed_credentials.count()]
+    }
+
     /// Counts a request of a key against its rates. What is left of the scarcest one, where there is any.
     ///
     /// # Errors
     /// When a rate is used up; the request counts for nothing then.
     pub fn admit_request(&self, principal: &Principal, is_write: bool) -> Result<Option<RateLeft>, Exceeded> {
-        let quotas = &self.inner.quotas;
+        let quotas = &self.accounts;
         let Some((quota, id)) = quotas.of(principal) else { return Ok(None) };
         let writes = quota.writes_per_second.filter(|_| is_write);
         if quota.requests_per_second.is_none() && writes.is_none() {
@@ -153,7 +172,7 @@ impl Service {
     /// # Errors
     /// When all are taken.
     pub fn admit_open(&self, principal: &Principal, gauge: Gauge) -> Result<Option<Held>, Exceeded> {
-        let quotas = &self.inner.quotas;
+        let quotas = &self.accounts;
         let Some((quota, id)) = quotas.of(principal) else { return Ok(None) };
         let max = match gauge {
             Gauge::Watches => quota.watches,
@@ -167,14 +186,14 @@ impl Service {
     /// # Errors
     /// When it has.
     pub fn admit_cursor(&self, principal: &Principal) -> Result<(), Exceeded> {
-        let quotas = &self.inner.quotas;
+        let quotas = &self.accounts;
         let Some((Quota { cursors: Some(max), .. }, id)) = quotas.of(principal) else { return Ok(()) };
         quotas.account(id).admit_cursor(max, quotas.now())
     }
 
     /// Counts a cursor that a list has begun, or one whose last page was read.
     pub fn note_cursor(&self, principal: &Principal, has_begun: bool) {
-        let quotas = &self.inner.quotas;
+        let quotas = &self.accounts;
         if let Some((Quota { cursors: Some(_), .. }, id)) = quotas.of(principal) {
             quotas.account(id).note_cursor(has_begun, quotas.now());
         }
@@ -183,12 +202,13 @@ impl Service {
     /// What a principal has left on this node.
     #[must_use]
     pub fn quota_left(&self, principal: &Principal) -> QuotaLeft {
-        let quotas = &self.inner.quotas;
+        let quotas = &self.accounts;
         let left = quotas.of(principal).map(|(quota, id)| quotas.account(id).left(&quota, quotas.now()));
         let left = left.unwrap_or_default();
         let Some(key) = principal.key.as_ref() else { return left };
         let Quota { bytes, records, .. } = key.quota;
-        let state = self.consensus().filter(|_| bytes.is_some() || records.is_some()).map(Consensus::state);
+        let state =
+            self.cx.consensus().filter(|_| bytes.is_some() || records.is_some()).map(Consensus::state);
         let stored = state.map(|state| state.stored_under(&key.grants)).unwrap_or_default();
         QuotaLeft {
             bytes: bytes.map(|most| most.saturating_sub(stored.bytes)),
@@ -202,7 +222,7 @@ impl Service {
     /// # Errors
     /// How long it takes until it may.
     pub fn admit_credential(&self, credential: &[u8]) -> Result<Attempt<'_>, Exceeded> {
-        self.inner.failed_credentials.admit(credential)
+        self.failed_credentials.admit(credential)
     }
 }
 

@@ -31,12 +31,12 @@ async fn a_key_without_a_quota_and_the_root_key_are_never_refused_and_have_no_ac
     let service = service(directory.path(), Limits::default());
     for principal in [Principal::root(), principal("aaaaaaaaaaaa", Quota::default())] {
         for _ in 0..10_000 {
-            assert_eq!(service.admit_request(&principal, true), Ok(None));
+            assert_eq!(service.quotas.admit_request(&principal, true), Ok(None));
         }
-        assert!(service.admit_open(&principal, Gauge::Watches).unwrap().is_none());
-        assert_eq!(service.quota_left(&principal), QuotaLeft::default());
+        assert!(service.quotas.admit_open(&principal, Gauge::Watches).unwrap().is_none());
+        assert_eq!(service.quotas.quota_left(&principal), QuotaLeft::default());
     }
-    assert!(service.inner.quotas.accounts.read().unwrap().is_empty());
+    assert!(service.quotas.accounts.accounts.read().unwrap().is_empty());
 }
 
 #[test]
@@ -61,16 +61,16 @@ async fn places_are_given_back() {
     let service = service(directory.path(), Limits::default());
     let quota = Quota { watches: Some(2), lists: Some(1), ..Quota::default() };
     let one = principal("aaaaaaaaaaaa", quota);
-    let first = service.admit_open(&one, Gauge::Watches).unwrap();
-    let _second = service.admit_open(&one, Gauge::Watches).unwrap();
-    assert!(service.admit_open(&one, Gauge::Watches).is_err());
-    assert_eq!(service.quota_left(&one).watches, Some(0));
-    assert!(service.admit_open(&one, Gauge::Lists).is_ok(), "another kind");
+    let first = service.quotas.admit_open(&one, Gauge::Watches).unwrap();
+    let _second = service.quotas.admit_open(&one, Gauge::Watches).unwrap();
+    assert!(service.quotas.admit_open(&one, Gauge::Watches).is_err());
+    assert_eq!(service.quotas.quota_left(&one).watches, Some(0));
+    assert!(service.quotas.admit_open(&one, Gauge::Lists).is_ok(), "another kind");
     let other = principal("bbbbbbbbbbbb", quota);
-    assert!(service.admit_open(&other, Gauge::Watches).is_ok(), "another key");
+    assert!(service.quotas.admit_open(&other, Gauge::Watches).is_ok(), "another key");
     drop(first);
-    assert!(service.admit_open(&one, Gauge::Watches).is_ok());
-    assert_eq!(service.quota_left(&one).lists, Some(1));
+    assert!(service.quotas.admit_open(&one, Gauge::Watches).is_ok());
+    assert_eq!(service.quotas.quota_left(&one).lists, Some(1));
 }
 
 #[tokio::test]
@@ -78,12 +78,12 @@ async fn a_cursor_counts_until_its_last_page() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path(), Limits::default());
     let one = principal("aaaaaaaaaaaa", Quota { cursors: Some(1), ..Quota::default() });
-    assert_eq!(service.admit_cursor(&one), Ok(()));
-    service.note_cursor(&one, true);
-    let refused = service.admit_cursor(&one).unwrap_err();
+    assert_eq!(service.quotas.admit_cursor(&one), Ok(()));
+    service.quotas.note_cursor(&one, true);
+    let refused = service.quotas.admit_cursor(&one).unwrap_err();
     assert!((290..=300).contains(&refused.retry_after_s), "{refused:?}");
-    service.note_cursor(&one, false);
-    assert_eq!(service.admit_cursor(&one), Ok(()));
+    service.quotas.note_cursor(&one, false);
+    assert_eq!(service.quotas.admit_cursor(&one), Ok(()));
     let account = Account::default();
     account.note_cursor(true, 0);
     assert!(account.admit_cursor(1, 1).is_err());

@@ -5,7 +5,7 @@
 //!
 //! Behind one address there may be many callers, of whom one guesses. The credential that was good last on a connection
 //! goes on there whatever the others do; to know it again, the connection has a keyed hash of it. A stored key that this
-//! node knows goes on everywhere (`Service::known_key`), because nobody guesses one. Neither tells a guesser anything,
+//! node knows goes on everywhere (`Authentication::known_key`), because nobody guesses one. Neither tells a guesser anything,
 //! since they would have to have it. So only a root key on a new connection, and a key that this node has not applied
 //! yet, wait for others of their address.
 //!

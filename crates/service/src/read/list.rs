@@ -33,10 +33,10 @@ use super::{
     records::ListRecords,
 };
 use crate::{
-    Consistency, Principal, Refusal, Service,
+    Consistency, Principal, Refusal,
     cpu_pool::{Cancel, Weight},
     memory_budget::{Reservation, Share},
-    view::visible,
+    read::Reads,
 };
 use concord_model::{
     access_key::{Pattern, Verb},
@@ -123,7 +123,7 @@ impl From<Refusal> for ListError {
     }
 }
 
-impl Service {
+impl Reads {
     /// A page of a list. `page` is what the parameters say of pages.
     ///
     /// # Errors
@@ -138,19 +138,19 @@ impl Service {
     ) -> Result<ListPage, ListError> {
         principal.authorize(Verb::Read, list.definition())?;
         let keys = match &list.scope {
-            ListScope::Definitions => visible(principal, Verb::Read),
+            ListScope::Definitions => principal.visible(Verb::Read),
             ListScope::Configs(_) => KeySet::ALL,
-            ListScope::Across(patterns) => named_by(patterns).and(&visible(principal, Verb::Read)),
+            ListScope::Across(patterns) => named_by(patterns).and(&principal.visible(Verb::Read)),
         };
         let fingerprint = self.fingerprint(&list, principal, &keys);
         if let Some(definition) = list.definition()
-            && let Some(found) = self.applied().definition(definition)
+            && let Some(found) = self.cx.applied().definition(definition)
         {
-            self.check_filters(principal, found, &list.params).await?;
+            self.redactor.check_filters(principal, found, &list.params).await?;
         }
         if matches!(list.scope, ListScope::Across(_)) {
             if principal.key.is_some() {
-                Box::pin(self.check_filters_across(principal, &keys, &list.params)).await?;
+                Box::pin(self.redactor.check_filters_across(principal, &keys, &list.params)).await?;
             }
             let page = self.page(list, (keys, fingerprint), page, source).await?;
             return if principal.key.is_none() {
@@ -197,15 +197,15 @@ impl Service {
         page: Page,
         consistency: Consistency,
     ) -> Result<ListPage, ListError> {
-        let deadline = Instant::now() + self.inner.options.read_timeout;
-        let state = self.view(consistency).await?;
+        let deadline = Instant::now() + self.cx.options.read_timeout;
+        let state = self.freshness.view(consistency).await?;
         let wanted = Wanted { page: page.page, limit: page.limit, all: false };
         let Listed { records, total, .. } = self.run_list(&state, (list, keys), wanted, deadline).await?;
         let reservation = self.reserve_page(&records)?;
-        let (revision, consensus) = (state.revision(), self.consensus_or_refusal()?);
+        let (revision, consensus) = (state.revision(), self.cx.consensus_or_refusal()?);
         let next = next_page(&page, total).map(|page| {
-            self.inner.pinned_states.pin(&state, consensus);
-            Cursor { node: self.node_id(), revision, page, fingerprint }
+            self.pinned_states.pin(&state, consensus);
+            Cursor { node: self.cx.node_id(), revision, page, fingerprint }
         });
         Ok(ListPage {
             records,
@@ -221,7 +221,7 @@ impl Service {
 
     /// Reserves what a page of large records may keep in memory.
     pub(super) fn reserve_page(&self, records: &ListRecords) -> Result<Reservation, Refusal> {
-        let (budget, bytes) = (&self.inner.memory_budget, records.bytes());
+        let (budget, bytes) = (&self.cx.memory_budget, records.bytes());
         self.check_page(bytes)?;
         // A smaller one is rendered as a whole, and weighed with all answers.
         let bytes = if bytes > BUFFERED_PAGE_BYTES_MAX { bytes } else { 0 };
@@ -230,7 +230,7 @@ impl Service {
 
     /// Refuses a page of more bytes than an answer may have, whatever else is in flight.
     pub(super) fn check_page(&self, bytes: u64) -> Result<(), Refusal> {
-        let max = self.inner.memory_budget.answer_max();
+        let max = self.cx.memory_budget.answer_max();
         if bytes <= max {
             return Ok(());
         }
@@ -249,23 +249,23 @@ impl Service {
         deadline: Instant,
     ) -> Result<Listed, ListError> {
         if list.is_short() && list.is_quick_to_parse(state) {
-            let query = Query::new(state, (list, keys), self.limits())?;
+            let query = Query::new(state, (list, keys), self.cx.limits())?;
             let unindexed: Vec<_> = query.without_indexes().cloned().collect();
             if !unindexed.is_empty() {
                 self.build_indexes(unindexed, deadline).await?;
             }
-            let (query, list_in_progress) = (query.at(wanted), self.inner.short_lists.begin());
+            let (query, list_in_progress) = (query.at(wanted), self.short_lists.begin());
             let place = if query.is_worth_a_thread() { list_in_progress.place().await } else { None };
             if let Some(place) = place {
                 let work = self.list_work(state, (list, keys), wanted);
-                return self.inner.short_lists.run(place, move || work(&|| false)).await?;
+                return self.short_lists.run(place, move || work(&|| false)).await?;
             }
-            if let Some(listed) = query.run_if_short(self.limits()) {
+            if let Some(listed) = query.run_if_short(self.cx.limits()) {
                 return listed;
             }
         }
         let work = self.list_work(state, (list, keys), wanted);
-        self.inner.cpu_pool.run(Weight::List, deadline, move |cancel| work(&|| cancel.is_over())).await?
+        self.cx.cpu_pool.run(Weight::List, deadline, move |cancel| work(&|| cancel.is_over())).await?
     }
 
     /// A list as work for any thread, which is told when nobody waits for it any more.
@@ -276,7 +276,7 @@ impl Service {
         wanted: Wanted,
     ) -> impl FnOnce(&dyn Fn() -> bool) -> Result<Listed, ListError> + Send + 'static {
         let (state, list, keys, limits) =
-            (Arc::clone(state), list.clone(), keys.clone(), self.limits().clone());
+            (Arc::clone(state), list.clone(), keys.clone(), self.cx.limits().clone());
         move |is_over| {
             let query = Query::new(&state, (&list, &keys), &limits)?.at(wanted);
             query.run(&limits, is_over).unwrap_or_else(|| Err(late().into()))
@@ -289,7 +289,7 @@ impl Service {
         let work = move |cancel: &Cancel| {
             of.iter().take_while(|_| !cancel.is_over()).for_each(|collection| collection.build_indexes());
         };
-        self.inner.cpu_pool.run(Weight::Short, deadline, work).await
+        self.cx.cpu_pool.run(Weight::Short, deadline, work).await
     }
 
     async fn page_of_cursor(
@@ -299,8 +299,8 @@ impl Service {
         page: Page,
         cursor: Cursor,
     ) -> Result<ListPage, Refusal> {
-        let consensus = self.consensus_or_refusal()?;
-        let (records, total, reservation) = if cursor.node == self.node_id() {
+        let consensus = self.cx.consensus_or_refusal()?;
+        let (records, total, reservation) = if cursor.node == self.cx.node_id() {
             let (records, total) = self.page_of_pinned(cursor, (&list, &keys), page.limit).await?;
             let reservation = self.reserve_page(&records)?;
             (records, total, reservation)
@@ -328,8 +328,8 @@ impl Service {
         list: (&ListRequest, &KeySet),
         limit: u64,
     ) -> Result<(ListRecords, u64), Refusal> {
-        let deadline = Instant::now() + self.inner.options.read_timeout;
-        let pinned = self.inner.pinned_states.find(cursor.revision, &cursor.fingerprint);
+        let deadline = Instant::now() + self.cx.options.read_timeout;
+        let pinned = self.pinned_states.find(cursor.revision, &cursor.fingerprint);
         let (state, matches) = pinned.ok_or_else(|| expired("its state is no longer held"))?;
         if let Some(matches) = matches {
             return Ok((matches.page(cursor.page, limit), matches.len() as u64));
@@ -343,8 +343,8 @@ impl Service {
             return Ok((records, total));
         }
         let page = records.page(cursor.page, limit);
-        let now = self.consensus_or_refusal()?.state();
-        self.inner.pinned_states.retain_matches(cursor.revision, cursor.fingerprint, Arc::new(records), &now);
+        let now = self.cx.consensus_or_refusal()?.state();
+        self.pinned_states.retain_matches(cursor.revision, cursor.fingerprint, Arc::new(records), &now);
         Ok((page, total))
     }
 
@@ -352,7 +352,7 @@ impl Service {
     /// that key may see of them, so that its pages are of one list although the grants change.
     fn fingerprint(&self, list: &ListRequest, principal: &Principal, keys: &KeySet) -> Fingerprint {
         // A cursor belongs to one cluster. The order of parameters with different names has no meaning.
-        let cluster = self.inner.peers.me.get().map(|me| me.cluster_id);
+        let cluster = self.cx.peers.me.get().map(|me| me.cluster_id);
         let mut params: Vec<_> =
             list.params.iter().filter(|(name, _)| !PLACE_PARAMETERS.contains(&name.as_str())).collect();
         params.sort_by(|a, b| a.0.cmp(&b.0));

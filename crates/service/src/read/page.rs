@@ -19,11 +19,12 @@ use super::{
     earlier::{EarlierPage, NotMade},
     list::{BUFFERED_PAGE_BYTES_MAX, ListRequest, expired},
     records::ListRecords,
-    wait_until_applied,
 };
 use crate::{
-    Refusal, Service,
+    Refusal,
+    freshness::wait_until_applied,
     memory_budget::{Reservation, Share},
+    read::Reads,
 };
 use concord_consensus::Consensus;
 use concord_model::{
@@ -77,7 +78,7 @@ struct Chunk {
     definition: Option<Arc<Definition>>,
 }
 
-impl Service {
+impl Reads {
     /// The page of a cursor, from the node that holds its state, the number of records on all pages, and what the page
     /// holds in memory.
     pub(super) async fn fetch_page(
@@ -91,7 +92,7 @@ impl Service {
         let Some(holder) = members.find(|member| member.id == cursor.node) else {
             return Err(expired(&format!("node {} is no member any more", cursor.node)));
         };
-        let deadline = Instant::now() + self.inner.options.read_timeout;
+        let deadline = Instant::now() + self.cx.options.read_timeout;
         let (page, reservation) = self.fetch_from(&holder, cursor, (&list, &keys), (limit, deadline)).await?;
         Ok((page.records, page.total, reservation))
     }
@@ -104,9 +105,9 @@ impl Service {
         (list, keys): (ListRequest, KeySet),
         limit: u64,
     ) -> Result<(EarlierPage, Reservation), Refusal> {
-        let deadline = Instant::now() + self.inner.options.read_timeout;
+        let deadline = Instant::now() + self.cx.options.read_timeout;
         let mut last = Refusal::Unavailable(format!("no member has this part of the history: {why}"));
-        for member in self.members_to_ask(consensus) {
+        for member in self.history.members_to_ask(consensus) {
             if Instant::now() >= deadline {
                 break;
             }
@@ -139,7 +140,7 @@ impl Service {
         loop {
             let request = PageRequest { cursor, list: list.clone(), limit, skip: page.len() as u64 };
             let timeout = deadline.saturating_duration_since(Instant::now());
-            let (peers, body) = (self.peers(), encode(&(&request, keys)));
+            let (peers, body) = (self.cx.peers(), encode(&(&request, keys)));
             let response =
                 peers.call(Lane::Forward, holder.id, &holder.peer_addr, Call::Page, body, timeout).await;
             let Chunk { records, left, total, definition } = chunk_of(response)?;
@@ -182,7 +183,7 @@ impl Service {
     }
 }
 
-impl Service {
+impl Reads {
     /// The response to a request for a page of the state of an earlier revision. Never asks a third node.
     async fn past_response(
         &self,
@@ -190,8 +191,8 @@ impl Service {
         (page, limit, skip): (u64, u64, u64),
         (list, keys): (ListRequest, KeySet),
     ) -> PageResponse {
-        let deadline = Instant::now() + self.inner.options.read_timeout;
-        let applied = match self.consensus_or_refusal() {
+        let deadline = Instant::now() + self.cx.options.read_timeout;
+        let applied = match self.cx.consensus_or_refusal() {
             Ok(consensus) => wait_until_applied(consensus, at, deadline).await,
             Err(refusal) => Err(refusal),
         };

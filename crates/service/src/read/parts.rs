@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use crate::{Consistency, Level, Principal, Refusal, Service, cpu_pool::Weight};
+use crate::{Consistency, Level, Principal, Refusal, cpu_pool::Weight, read::Reads};
 use concord_model::{
     access_key::Verb,
     projection::Projection,
@@ -18,7 +18,7 @@ use concord_model::{
 /// Bytes of data up to which their parts are taken on the threads that serve requests.
 const INLINE_BYTES_MAX: usize = 64 << 10;
 
-impl Service {
+impl Reads {
     /// Configs with the parts of their data that the caller asks for.
     ///
     /// # Errors
@@ -39,8 +39,8 @@ impl Service {
         if bytes <= INLINE_BYTES_MAX {
             return Ok(work());
         }
-        let deadline = Instant::now() + self.inner.options.read_timeout;
-        self.inner.cpu_pool.run(Weight::List, deadline, move |_| work()).await
+        let deadline = Instant::now() + self.cx.options.read_timeout;
+        self.cx.cpu_pool.run(Weight::List, deadline, move |_| work()).await
     }
 
     /// Whether a definition that the principal may read has an index of this one member, so that a parameter of this
@@ -50,7 +50,7 @@ impl Service {
         if principal.authorize(Verb::Read, Some(definition)).is_err() {
             return false;
         }
-        let state = self.applied();
+        let state = self.cx.applied();
         // The names of parameters have nothing in them that a path escapes.
         state
             .definition(definition)
@@ -70,7 +70,8 @@ impl Service {
         config: Option<&str>,
     ) -> Result<Option<Revision>, Refusal> {
         principal.authorize(verb, Some(definition))?;
-        let state = self.view(Consistency { level: Level::Linearizable, min_revision: None }).await?;
+        let state =
+            self.freshness.view(Consistency { level: Level::Linearizable, min_revision: None }).await?;
         let Some(found) = state.definition(definition) else { return Ok(None) };
         Ok(match config {
             None => Some(found.definition.revision),
@@ -83,6 +84,6 @@ impl Service {
     #[must_use]
     pub fn may_compress(&self, principal: &Principal, definition: &str) -> bool {
         principal.authorize(Verb::Read, Some(definition)).is_ok()
-            && self.applied().definition(definition).is_some_and(|found| !found.may_have_secrets())
+            && self.cx.applied().definition(definition).is_some_and(|found| !found.may_have_secrets())
     }
 }

@@ -5,28 +5,11 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use tokio::time::Instant;
+use super::{list::ListPage, records::ListRecords};
+use crate::{Principal, Refusal, read::Reads};
+use concord_model::key::Key;
 
-use super::{list::ListPage, records::ListRecords, wait_until_applied};
-use crate::{Principal, Refusal, Service};
-use concord_model::{key::Key, record::Revision};
-use concord_state::State;
-
-impl Service {
-    /// The state by which data of a revision are shown: one that has applied it.
-    ///
-    /// # Errors
-    /// When this node has not applied it in time.
-    pub(crate) async fn state_to_show(&self, at: Revision) -> Result<Arc<State>, Refusal> {
-        let state = self.applied();
-        if state.revision() >= at {
-            return Ok(state);
-        }
-        let deadline = Instant::now() + self.inner.options.read_timeout;
-        wait_until_applied(self.consensus_or_refusal()?, at, deadline).await?;
-        Ok(self.applied())
-    }
-
+impl Reads {
     /// A page as a caller is shown it.
     pub(super) async fn redact_page(
         &self,
@@ -35,20 +18,20 @@ impl Service {
         mut page: ListPage,
     ) -> Result<ListPage, Refusal> {
         // Another node may have sent it, which has applied more.
-        let now = self.state_to_show(page.revision).await?;
-        let redaction = self.redaction(principal, &now, (definition, page.revision)).await?;
+        let now = self.freshness.state_to_show(page.revision).await?;
+        let redaction = self.redactor.redaction(principal, &now, (definition, page.revision)).await?;
         let then = match page.then.take() {
             None => None,
             Some(then) => {
                 let found = now.definition(definition).map(|found| &found.definition);
-                self.check_past_filters(principal, (&then, found), params).await?;
-                Some(self.redaction_of(principal, &then).await?)
+                self.redactor.check_past_filters(principal, (&then, found), params).await?;
+                Some(self.redactor.redaction_of(principal, &then).await?)
             }
         };
         if let ListRecords::Configs(configs) = page.records {
-            let (mut shown, mut redacted) = self.redact(redaction, configs).await?;
+            let (mut shown, mut redacted) = self.redactor.redact(redaction, configs).await?;
             if let Some(then) = then {
-                let (shown_then, places) = self.redact(then, shown).await?;
+                let (shown_then, places) = self.redactor.redact(then, shown).await?;
                 shown = shown_then;
                 redacted.extend(places);
             }
@@ -64,16 +47,17 @@ impl Service {
         principal: &Principal,
         mut page: ListPage,
     ) -> Result<ListPage, Refusal> {
-        let state = self.state_to_show(page.revision).await?;
+        let state = self.freshness.state_to_show(page.revision).await?;
         let ListRecords::Across(records) = &mut page.records else { return Ok(page) };
         let mut of_definitions: BTreeMap<Key, Vec<usize>> = BTreeMap::new();
         for (place, record) in records.iter().enumerate() {
             of_definitions.entry(record.definition.clone()).or_default().push(place);
         }
         for (definition, places) in of_definitions {
-            let redaction = self.redaction(principal, &state, (definition.as_str(), page.revision)).await?;
+            let redaction =
+                self.redactor.redaction(principal, &state, (definition.as_str(), page.revision)).await?;
             let stored = places.iter().map(|place| Arc::clone(&records[*place].config)).collect();
-            let (shown, redacted) = self.redact(redaction, stored).await?;
+            let (shown, redacted) = self.redactor.redact(redaction, stored).await?;
             for (place, shown) in places.into_iter().zip(shown) {
                 records[place].config = shown;
             }

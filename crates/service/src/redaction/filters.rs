@@ -12,10 +12,10 @@ use tokio::time::Instant;
 
 use super::is_shown_whole;
 use crate::{
-    Service,
     cpu_pool::{Cancel, Weight, late},
+    redaction::Redactor,
+    redaction::is_secret_path,
     request::{Principal, Refusal},
-    write::secrets::is_secret_path,
 };
 use concord_model::{
     access_key::Verb,
@@ -27,7 +27,7 @@ use concord_model::{
 };
 use concord_state::{Collection, State};
 
-impl Service {
+impl Redactor {
     /// Reads the types that a definition declares for the paths of a query, where that takes its time; the query is quick to
     /// parse then.
     ///
@@ -42,9 +42,9 @@ impl Service {
             return Ok(());
         }
         let definition = Arc::clone(definition);
-        let deadline = Instant::now() + self.inner.options.read_timeout;
+        let deadline = Instant::now() + self.cx.options.read_timeout;
         let read = move |_: &_| drop(index::declared_paths(&definition));
-        self.inner.cpu_pool.run(Weight::Short, deadline, read).await
+        self.cx.cpu_pool.run(Weight::Short, deadline, read).await
     }
 
     /// Refuses filters and sorts by secret values to who may not see them.
@@ -61,7 +61,7 @@ impl Service {
             return Ok(());
         }
         let definition = &found.definition;
-        let validator = self.validator(definition).await?;
+        let validator = self.schemas.validator(definition).await?;
         let Some(secrets) = validator.secrets() else { return Ok(()) };
         self.read_declared(params, definition).await?;
         if self.names(params, definition, |path| is_secret_path(secrets, path)) {
@@ -85,7 +85,7 @@ impl Service {
             return Ok(());
         }
         for marked in now.into_iter().chain([then]).filter(|definition| definition.may_have_secrets()) {
-            let validator = self.validator(marked).await?;
+            let validator = self.schemas.validator(marked).await?;
             let Some(secrets) = validator.secrets() else { continue };
             self.read_declared(params, then).await?;
             if self.names(params, then, |path| is_secret_path(secrets, path)) {
@@ -103,7 +103,7 @@ impl Service {
         is_meant: impl Fn(&IndexPath) -> bool,
     ) -> bool {
         // Whoever answers the request refuses one that does not parse.
-        let Ok(query) = query::configs(params, definition, self.limits()) else { return false };
+        let Ok(query) = query::configs(params, definition, self.cx.limits()) else { return false };
         let sorted = if let ConfigSort::Slot(slot) = query.sort { Some(Field::Slot(slot)) } else { None };
         let is_meant = |field: Field| match field {
             Field::Slot(slot) => path_of(definition, slot).is_none_or(|path| is_meant(&path)),
@@ -119,22 +119,22 @@ impl Service {
     /// # Errors
     /// As for [`Self::check_filters`].
     pub(crate) async fn check_filters_across(
-        &self,
+        self: &Arc<Self>,
         principal: &Principal,
         keys: &KeySet,
         params: &[(String, String)],
     ) -> Result<(), Refusal> {
-        let Ok(query) = query::across(params, self.limits()) else { return Ok(()) };
+        let Ok(query) = query::across(params, self.cx.limits()) else { return Ok(()) };
         if query.filters().is_empty() {
             return Ok(());
         }
-        let (service, principal, keys) = (self.clone(), principal.clone(), keys.clone());
-        let state = self.applied();
+        let (this, principal, keys) = (Arc::clone(self), principal.clone(), keys.clone());
+        let state = self.cx.applied();
         let work = move |cancel: &Cancel| {
-            service.is_filtered_by_a_secret(&state, (&principal, &keys), query.filters(), cancel)
+            this.is_filtered_by_a_secret(&state, (&principal, &keys), query.filters(), cancel)
         };
-        let deadline = Instant::now() + self.inner.options.read_timeout;
-        let is_by_a_secret = self.inner.cpu_pool.run(Weight::List, deadline, work).await??;
+        let deadline = Instant::now() + self.cx.options.read_timeout;
+        let is_by_a_secret = self.cx.cpu_pool.run(Weight::List, deadline, work).await??;
         if is_by_a_secret { Err(names_a_secret()) } else { Ok(()) }
     }
 
@@ -156,7 +156,7 @@ impl Service {
             if !self.names(filters, definition, |_| true) {
                 continue;
             }
-            let validator = self.validator_in_pool(definition, cancel)?;
+            let validator = self.schemas.validator_in_pool(definition, cancel)?;
             let Some(secrets) = validator.secrets() else { continue };
             if self.names(filters, definition, |path| is_secret_path(secrets, path)) {
                 return Ok(true);
@@ -227,7 +227,7 @@ mod tests {
         let later = Instant::now() + Duration::from_secs(600);
         let found = |principal: &Principal, keys: &[&str], path: &str, cancel: &Cancel| {
             let filters = [(path.to_owned(), "x".to_owned())];
-            service.is_filtered_by_a_secret(&state, (principal, &of(keys)), &filters, cancel)
+            service.redactor.is_filtered_by_a_secret(&state, (principal, &of(keys)), &filters, cancel)
         };
         let cancel = Cancel::new(CancellationToken::new(), later);
         for (principal, keys, path, expected) in [

@@ -44,7 +44,7 @@ async fn others_have_their_turn_between_the_schemas_of_one_answer() {
     let blind = owner(&[Verb::Read]);
     let redact_all = async || {
         for number in 1..=DEFINITIONS {
-            service.redaction_of(&blind, &marked(number)).await.unwrap();
+            service.redactor.redaction_of(&blind, &marked(number)).await.unwrap();
         }
     };
     redact_all().await;
@@ -60,11 +60,11 @@ async fn what_was_written_to_a_definition_that_is_gone_is_not_shown_by_the_schem
     let directory = tempfile::tempdir().unwrap();
     let service = patient_service(directory.path());
     let (api_addr, peer_addr) = ("127.0.0.1:1".into(), "127.0.0.1:2".into());
-    service.init(&Principal::root(), vec![Member { id: 1, api_addr, peer_addr }]).await.unwrap();
+    service.members.init(&Principal::root(), vec![Member { id: 1, api_addr, peer_addr }]).await.unwrap();
     let write = async |write: Write| {
         let caller =
             Caller { principal: Principal::root(), reason: None, idempotency_key: None, dry_run: false };
-        service.write(caller, write).await.unwrap().applied.revision
+        service.writes.write(caller, write).await.unwrap().applied.revision
     };
     let define = |schema: Option<Document>| Write::CreateDefinition {
         key: "s".into(),
@@ -76,7 +76,8 @@ async fn what_was_written_to_a_definition_that_is_gone_is_not_shown_by_the_schem
     let first = write(define(Some(Document::new(schema)))).await;
     let (blind, seeing) = (owner(&[Verb::Read, Verb::Write]), owner(&[Verb::Read, Verb::Reveal]));
     let shown = async |principal: &Principal, at: Revision| {
-        let (text, places) = service.shown_data(principal, ("s", at), r#"{"pw":"hidden"}"#.into()).await;
+        let (text, places) =
+            service.redactor.shown_data(principal, ("s", at), r#"{"pw":"hidden"}"#.into()).await;
         (text.contains("hidden"), places.texts().map(str::to_owned).collect::<Vec<_>>())
     };
     assert_eq!(shown(&blind, first).await, (false, vec!["#/pw".into()]));
@@ -101,11 +102,11 @@ async fn what_is_newer_than_the_applied_state_is_not_shown_by_a_schema_that_may_
     let directory = tempfile::tempdir().unwrap();
     let service = patient_service(directory.path());
     let (api_addr, peer_addr) = ("127.0.0.1:1".into(), "127.0.0.1:2".into());
-    service.init(&Principal::root(), vec![Member { id: 1, api_addr, peer_addr }]).await.unwrap();
+    service.members.init(&Principal::root(), vec![Member { id: 1, api_addr, peer_addr }]).await.unwrap();
     let write = async |write: Write| {
         let caller =
             Caller { principal: Principal::root(), reason: None, idempotency_key: None, dry_run: false };
-        service.write(caller, write).await.unwrap().applied.revision
+        service.writes.write(caller, write).await.unwrap().applied.revision
     };
     let define = |key: &str| Write::CreateDefinition {
         key: key.into(),
@@ -130,15 +131,19 @@ async fn what_is_newer_than_the_applied_state_is_not_shown_by_a_schema_that_may_
         let item = RecordChange::Config { definition, key, before: Before::Nothing, after };
         Event::new(revision, Timestamp(1), ("root", None), vec![item]).unwrap()
     };
-    assert!(!service.is_to_be_redacted(&blind, &event(at)), "there is no mark");
+    assert!(!service.redactor.is_to_be_redacted(&blind, &event(at)), "there is no mark");
     // As the feed has it before it is applied, or another node's page: the entries between may have made a mark.
     let next = event(at + 1);
-    assert!(service.is_to_be_redacted(&blind, &next) && !service.is_to_be_redacted(&seeing, &next));
-    let state = service.applied();
-    let redaction = async |principal: &Principal| service.redaction(principal, &state, ("s", at + 1)).await;
+    assert!(
+        service.redactor.is_to_be_redacted(&blind, &next)
+            && !service.redactor.is_to_be_redacted(&seeing, &next)
+    );
+    let state = service.cx.applied();
+    let redaction =
+        async |principal: &Principal| service.redactor.redaction(principal, &state, ("s", at + 1)).await;
     assert!(matches!(redaction(&blind).await, Ok(Redaction::Whole)));
     assert!(matches!(redaction(&seeing).await, Ok(Redaction::Nothing)));
-    let (shown, written) = tokio::join!(service.state_to_show(at + 1), write(define("t")));
+    let (shown, written) = tokio::join!(service.freshness.state_to_show(at + 1), write(define("t")));
     assert!(written > at && shown.unwrap().revision() > at, "it waits");
-    assert!(!service.is_to_be_redacted(&blind, &next), "no mark came");
+    assert!(!service.redactor.is_to_be_redacted(&blind, &next), "no mark came");
 }

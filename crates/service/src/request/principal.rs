@@ -1,7 +1,7 @@
 //! Who asks for something, and whether they may.
 //!
 //! **Invariant:** [`Principal::authorize`] alone decides whether somebody may do something. What a list shows is filtered
-//! by the same grants: definitions and configs by `view::visible`, access keys by [`Principal::may_see_key`].
+//! by the same grants: definitions and configs by [`Principal::visible`], access keys by [`Principal::may_see_key`].
 
 use std::sync::Arc;
 
@@ -10,6 +10,7 @@ use smol_str::SmolStr;
 use super::{Effect, Refusal, Target, Write};
 use concord_model::{
     access_key::{AccessKey, Verb},
+    key_set::{KeyRange, KeySet},
     record::Revision,
 };
 
@@ -85,6 +86,16 @@ impl Principal {
         match &self.key {
             None => self.is_root(),
             Some(own) => own.grants.covers(&other.grants),
+        }
+    }
+
+    /// The definitions for which the principal has the right to a verb.
+    #[must_use]
+    pub fn visible(&self, verb: Verb) -> KeySet {
+        match &self.key {
+            _ if self.is_root() => KeySet::ALL,
+            None => KeySet::NONE,
+            Some(key) => KeySet::of(key.grants.patterns(verb).filter_map(KeyRange::of)),
         }
     }
 

@@ -41,7 +41,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Service, now,
+    now,
     retry::{Attempt, AttemptError},
 };
 use concord_model::time::Timestamp;
@@ -92,7 +92,7 @@ fn add(count: &AtomicU64, more: usize) {
 
 /// The spans of a node.
 #[derive(Debug, Default)]
-pub(super) struct Spans {
+pub struct Spans {
     counts: Arc<Counts>,
     outbox: Option<Arc<Outbox>>,
 }
@@ -268,7 +268,7 @@ impl TracedRequest {
     }
 }
 
-impl Service {
+impl Spans {
     /// A request whose caller names this trace, or none, if it belongs to one. `names` are the method and the route.
     #[must_use]
     pub fn traced_request(
@@ -280,7 +280,7 @@ impl Service {
             let (method, route) = names();
             Work::Request { method, route }
         };
-        let span = self.inner.spans.begin_request(caller, work);
+        let span = self.begin_request(caller, work);
         let trace = span.as_ref().and_then(Span::context).or(caller)?;
         Some(TracedRequest { trace, span })
     }
@@ -292,7 +292,7 @@ impl Service {
         leader: &Member,
         forwarding: Pin<&mut impl Future<Output = Attempt<T>>>,
     ) -> Attempt<T> {
-        let span = self.inner.spans.begin(trace, || Work::Forward(leader.clone()));
+        let span = self.begin(trace, || Work::Forward(leader.clone()));
         let Some(span) = span else { return forwarding.await };
         let attempt = with_traces(vec![span.context()], forwarding).await;
         span.end(&attempt);
@@ -307,7 +307,7 @@ impl Service {
     ) -> Attempt<T> {
         // Pinned: passed on, it would take its space again in each function.
         let deciding = pin!(deciding);
-        let Some(span) = self.inner.spans.begin(trace, || Work::Decision) else {
+        let Some(span) = self.begin(trace, || Work::Decision) else {
             return traced(trace, deciding).await;
         };
         let attempt = traced(span.context(), deciding).await;

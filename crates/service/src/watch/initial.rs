@@ -11,7 +11,11 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{filter::Selection, scope::Scope};
-use crate::{Principal, RedactedRecords, Refusal, Service, read::pinned::Held, redaction::Redaction};
+use crate::{
+    Principal, RedactedRecords, Refusal,
+    read::pinned::Held,
+    redaction::{Redaction, Redactor},
+};
 use concord_model::{
     key::Key,
     limits::WATCH_INITIAL_TIMEOUT,
@@ -64,7 +68,7 @@ impl InitialChunk {
     /// The chunk as a caller is shown it.
     pub(super) async fn redacted(
         mut self,
-        service: &Service,
+        redactor: &Redactor,
         principal: &Principal,
         now: &State,
     ) -> Result<Self, Refusal> {
@@ -74,10 +78,10 @@ impl InitialChunk {
             let known = last.as_ref().filter(|(key, _)| key == definition);
             let redaction = match known {
                 Some((_, redaction)) => redaction.clone(),
-                None => service.redaction(principal, now, (definition.as_str(), self.revision)).await?,
+                None => redactor.redaction(principal, now, (definition.as_str(), self.revision)).await?,
             };
             last = Some((definition.clone(), redaction.clone()));
-            let (mut shown, places) = service.redact(redaction, vec![Arc::clone(config)]).await?;
+            let (mut shown, places) = redactor.redact(redaction, vec![Arc::clone(config)]).await?;
             if let Some(shown) = shown.pop().filter(|_| !places.is_empty()) {
                 *config = shown;
                 self.redacted.insert(number, places);

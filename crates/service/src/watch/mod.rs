@@ -30,6 +30,13 @@ mod scope;
 mod shown;
 mod topics;
 
+use crate::{
+    access::Authentication,
+    context::Context,
+    freshness::Freshness,
+    read::{Reads, pinned::PinnedStates},
+    redaction::Redactor,
+};
 use std::{
     collections::VecDeque,
     fmt::Display,
@@ -43,7 +50,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Consistency, Inner, Level, Principal, RedactedEvent, Refusal, Reservation, Service, Share};
+use super::{Consistency, Level, Principal, RedactedEvent, Refusal, Reservation, Share};
 use concord_consensus::Consensus;
 use concord_model::{error::Violation, limits::WATCH_UNCONFIRMED_MAX, record::Revision};
 use concord_state::{
@@ -113,7 +120,7 @@ pub enum Notice {
 /// An open watch.
 #[derive(Debug)]
 pub struct Watch {
-    service: Service,
+    watches: Arc<Watches>,
     consensus: Consensus,
     feed: Arc<Feed>,
     registration: Registration,
@@ -143,16 +150,48 @@ pub struct Watch {
     has_ended: bool,
 }
 
-impl Service {
+/// Opens watches.
+#[derive(Debug)]
+pub struct Watches {
+    pub(crate) cx: Arc<Context>,
+    pub(crate) freshness: Arc<Freshness>,
+    pub(crate) authentication: Arc<Authentication>,
+    pub(crate) redactor: Arc<Redactor>,
+    pub(crate) pinned_states: Arc<PinnedStates>,
+    pub(crate) hub: Arc<Hub>,
+}
+
+impl Watches {
+    pub(crate) fn new(
+        cx: &Arc<Context>,
+        freshness: &Arc<Freshness>,
+        authentication: &Arc<Authentication>,
+        redactor: &Arc<Redactor>,
+        reads: &Reads,
+    ) -> Self {
+        Self {
+            cx: Arc::clone(cx),
+            freshness: Arc::clone(freshness),
+            authentication: Arc::clone(authentication),
+            redactor: Arc::clone(redactor),
+            pinned_states: Arc::clone(&reads.pinned_states),
+            hub: Arc::new(Hub::new(cx.options.limits.watches)),
+        }
+    }
+
     /// Opens a watch.
     ///
     /// # Errors
     /// When the principal may not read what it asks for; when the changes are no longer retained, or not on this node;
     /// when the request is invalid; when this node or the key has as many watches as it may.
-    pub async fn watch(&self, principal: Principal, request: WatchRequest) -> Result<Watch, Refusal> {
+    pub async fn watch(
+        self: &Arc<Self>,
+        principal: Principal,
+        request: WatchRequest,
+    ) -> Result<Watch, Refusal> {
         let scope = Scope::of(&principal, &request.definitions, &request.configs)?;
         scope.authorize(&principal)?;
-        let hub = &self.inner.hub;
+        let hub = &self.hub;
         let right = hub.rights.register(&principal, hub.watches_max_of(&principal))?;
         let permit = Arc::clone(&hub.permits).try_acquire_owned().map_err(|_| {
             Refusal::LimitReached(format!(
@@ -162,17 +201,17 @@ impl Service {
         })?;
         let requested_at = Instant::now();
         let state = self.view_to_watch(request.consistency, request.start).await?;
-        let consensus = self.consensus_or_refusal()?;
-        if self.inner.stopping.is_cancelled() {
+        let consensus = self.cx.consensus_or_refusal()?;
+        if self.cx.stopping.is_cancelled() {
             return Err(Refusal::Unavailable("this node is stopping".into()));
         }
-        shown::check(self, &principal, (&scope, &request.filters, request.start), &state).await?;
-        let selection = Selection::new(scope, request.filters, &state, self.limits())?;
+        shown::check(&self.redactor, &principal, (&scope, &request.filters, request.start), &state).await?;
+        let selection = Selection::new(scope, request.filters, &state, self.cx.limits())?;
         let feed = consensus.feed();
         if hub.begin(&feed) {
-            let confirm = confirm_periodically(Arc::downgrade(&self.inner), self.inner.stopping.clone());
+            let confirm = confirm_periodically(Arc::downgrade(self), self.cx.stopping.clone());
             consensus.supervise("confirm-watches", confirm);
-            let judge = judge_periodically(Arc::downgrade(&self.inner), self.inner.stopping.clone());
+            let judge = judge_periodically(Arc::downgrade(self), self.cx.stopping.clone());
             consensus.supervise("judge-watches", judge);
             consensus
                 .supervise("wake-watches", Arc::clone(hub).follow(Arc::clone(&feed), consensus.revisions()));
@@ -197,11 +236,11 @@ impl Service {
             }
             WatchStart::After(revision) => revision,
         };
-        let pinned = &self.inner.pinned_states;
+        let pinned = &self.pinned_states;
         let is_initial = request.start == WatchStart::InitialState;
         let initial = is_initial.then(|| Initial::new(pinned.hold(&state, consensus)));
         let mut watch = Watch {
-            service: self.clone(),
+            watches: Arc::clone(self),
             consensus: consensus.clone(),
             feed,
             registration,
@@ -233,33 +272,36 @@ impl Service {
     /// they accept an old one: it waits.
     async fn view_to_watch(&self, mut wanted: Consistency, start: WatchStart) -> Result<Arc<State>, Refusal> {
         let (WatchStart::After(seen), Level::Local { .. }) = (start, wanted.level) else {
-            return self.view(wanted).await;
+            return self.freshness.view(wanted).await;
         };
-        let is_behind = seen > self.revision() && wanted.min_revision.is_none_or(|least| least < seen);
+        let is_behind = seen > self.cx.revision() && wanted.min_revision.is_none_or(|least| least < seen);
         if !is_behind {
-            return self.view(wanted).await;
+            return self.freshness.view(wanted).await;
         }
         wanted.min_revision = Some(seen);
         let text = format!("this node has not applied revision {seen} yet; go on at another");
-        self.view(wanted).await.map_err(|_| Refusal::Unavailable(text))
+        self.freshness.view(wanted).await.map_err(|_| Refusal::Unavailable(text))
     }
 }
 
 /// Confirms periodically, while there is a watch, that this node still follows the cluster.
-async fn confirm_periodically(inner: Weak<Inner>, stopping: CancellationToken) -> Result<(), String> {
+async fn confirm_periodically(watches: Weak<Watches>, stopping: CancellationToken) -> Result<(), String> {
     loop {
-        let Some(service) = inner.upgrade().map(|inner| Service { inner }) else { return Ok(()) };
-        let (hub, requested_at) = (&service.inner.hub, Instant::now());
-        let is_confirmed = match service.consensus() {
+        let Some(watches) = watches.upgrade() else { return Ok(()) };
+        let (hub, requested_at) = (&watches.hub, Instant::now());
+        let is_confirmed = match watches.cx.consensus() {
             Some(consensus) if hub.has_watches() => {
-                matches!(timeout(WATCH_CONFIRM_INTERVAL, service.confirm(consensus)).await, Ok(Ok(())))
+                matches!(
+                    timeout(WATCH_CONFIRM_INTERVAL, watches.freshness.confirm(consensus)).await,
+                    Ok(Ok(()))
+                )
             }
             Some(_) | None => true,
         };
         if is_confirmed {
             hub.confirm(requested_at);
         }
-        drop(service);
+        drop(watches);
         tokio::select! {
             () = sleep(WATCH_CONFIRM_INTERVAL) => {}
             () = stopping.cancelled() => return Ok(()),
@@ -288,7 +330,7 @@ impl Watch {
     /// The id of the cluster that the changes are of.
     #[must_use]
     pub fn cluster(&self) -> Option<uuid::Uuid> {
-        self.service.cluster_id()
+        self.watches.cx.cluster_id()
     }
 
     /// The next notice; waits for it. `None` after the end.
@@ -333,7 +375,7 @@ impl Watch {
     }
 
     async fn wait(&mut self) -> Result<Notice, Refusal> {
-        let stopping = self.service.inner.stopping.clone();
+        let stopping = self.watches.cx.stopping.clone();
         if stopping.is_cancelled() {
             return Ok(self.stop());
         }
@@ -360,13 +402,13 @@ impl Watch {
             return Ok(Notice::Progress(self.position));
         }
         let heartbeat_due =
-            self.poll_until.unwrap_or(self.last_notice + self.service.inner.options.watch_heartbeat);
+            self.poll_until.unwrap_or(self.last_notice + self.watches.cx.options.watch_heartbeat);
         loop {
             self.right.check(self.selection.scope())?;
             if let Some(notice) = self.next_read()? {
                 return Ok(notice);
             }
-            let left = self.service.inner.peers.left.clone();
+            let left = self.watches.cx.peers.left.clone();
             if left.is_cancelled() {
                 return Err(Refusal::Unavailable("this node was taken out of the cluster".into()));
             }
@@ -374,7 +416,7 @@ impl Watch {
                 return Ok(self.stop());
             }
             if self.is_due(heartbeat_due) {
-                if !self.is_local && self.service.inner.hub.unconfirmed() > WATCH_UNCONFIRMED_MAX {
+                if !self.is_local && self.watches.hub.unconfirmed() > WATCH_UNCONFIRMED_MAX {
                     return Err(Refusal::Unavailable(
                         "this node has lost the cluster; go on at another".into(),
                     ));
@@ -397,11 +439,11 @@ impl Watch {
 
     /// Reserves a part of the initial state, which a slow caller holds until it has read it; waits for the memory.
     async fn reserve_initial_chunk(&self) -> Result<Reservation, Refusal> {
-        let (begin, service) = (Instant::now(), &self.service);
+        let (begin, watches) = (Instant::now(), &self.watches);
         loop {
-            match service.inner.memory_budget.reserve(Share::Callers, CHUNK_BYTES as u64) {
+            match watches.cx.memory_budget.reserve(Share::Callers, CHUNK_BYTES as u64) {
                 Err(refusal) if begin.elapsed() > WATCH_UNCONFIRMED_MAX => return Err(refusal),
-                Err(_) if service.inner.stopping.is_cancelled() => {
+                Err(_) if watches.cx.stopping.is_cancelled() => {
                     return Err(Refusal::Unavailable("this node is stopping".into()));
                 }
                 Err(_) => sleep(MEMORY_PAUSE).await,
@@ -461,7 +503,7 @@ impl Watch {
         let bytes: usize = piece.events.iter().map(|event| event.bytes() + prev(event)).sum();
         self.held = None;
         if bytes > UNWEIGHED_EVENTS_BYTES {
-            match self.service.inner.memory_budget.reserve(Share::Callers, bytes as u64) {
+            match self.watches.cx.memory_budget.reserve(Share::Callers, bytes as u64) {
                 Ok(held) => self.held = Some(held),
                 Err(_) => {
                     self.replay = None;
@@ -477,7 +519,7 @@ impl Watch {
 
     async fn read_history(&mut self, replay: Replay) -> Result<EventPage, Refusal> {
         let closed = |_| Refusal::Internal("the readers of the history are never closed".into());
-        let permit = self.service.inner.hub.history_readers.acquire().await.map_err(closed)?;
+        let permit = self.watches.hub.history_readers.acquire().await.map_err(closed)?;
         let read = tokio::task::spawn_blocking(move || replay.read()).await;
         drop(permit);
         let read = read.map_err(|error| Refusal::Internal(format!("reading the history: {error}")))?;

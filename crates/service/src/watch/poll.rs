@@ -12,7 +12,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{Notice, Selected, Watch, WatchRequest};
-use crate::{Principal, RedactedEvent, Refusal, Reservation, Service};
+use crate::{Principal, RedactedEvent, Refusal, Reservation, watch::Watches};
 use concord_model::{limits::POLL_BYTES_MAX, record::Revision};
 use concord_state::feed::Event;
 
@@ -35,13 +35,13 @@ pub struct Changes {
     held: Vec<Reservation>,
 }
 
-impl Service {
+impl Watches {
     /// The next changes, or none when none came in time.
     ///
     /// # Errors
-    /// As [`Service::watch`]; and why the watch ended, if it had nothing to return.
+    /// As [`Self::watch`]; and why the watch ended, if it had nothing to return.
     pub async fn poll(
-        &self,
+        self: &Arc<Self>,
         principal: Principal,
         request: WatchRequest,
         wait: Duration,

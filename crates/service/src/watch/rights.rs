@@ -23,8 +23,9 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+use super::Watches;
 use super::scope::Scope;
-use crate::{Inner, Principal, Refusal, Service};
+use crate::{Principal, Refusal};
 use concord_model::record::Revision;
 
 /// How often keys are judged again: a watch ends within a second of the end of its right.
@@ -158,7 +159,7 @@ impl Drop for Right {
 
 /// Judges the keys of open watches again and again, until the node stops.
 pub(super) async fn judge_periodically(
-    inner: Weak<Inner>,
+    watches: Weak<Watches>,
     stopping: CancellationToken,
 ) -> Result<(), String> {
     loop {
@@ -166,16 +167,16 @@ pub(super) async fn judge_periodically(
             () = sleep(CHECK_INTERVAL) => {}
             () = stopping.cancelled() => return Ok(()),
         }
-        let Some(service) = inner.upgrade().map(|inner| Service { inner }) else { return Ok(()) };
-        let rights = Arc::clone(&service.inner.hub.rights);
+        let Some(watches) = watches.upgrade() else { return Ok(()) };
+        let rights = Arc::clone(&watches.hub.rights);
         if rights.has_stored_keys()
-            && service.staleness().is_none_or(|age| age >= CONFIRM_AGE)
-            && let Some(consensus) = service.consensus()
+            && watches.freshness.staleness().is_none_or(|age| age >= CONFIRM_AGE)
+            && let Some(consensus) = watches.cx.consensus()
         {
             // Where it fails, the judgement sees how old the state is.
-            let _failed = timeout(CONFIRM_TIMEOUT, service.confirm(consensus)).await.is_err();
+            let _failed = timeout(CONFIRM_TIMEOUT, watches.freshness.confirm(consensus)).await.is_err();
         }
-        rights.judge(|principal| service.renewed(principal));
+        rights.judge(|principal| watches.authentication.renewed(principal));
     }
 }
 

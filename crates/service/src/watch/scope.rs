@@ -11,7 +11,7 @@
 use std::collections::BTreeSet;
 
 use super::{invalid, topics::Topic};
-use crate::{Principal, Refusal, view::visible};
+use crate::{Principal, Refusal};
 use concord_model::{
     access_key::{Pattern, Verb},
     key::Key,
@@ -52,7 +52,7 @@ impl Matching {
     /// Of what the patterns name a caller may read this much; `None` when that is nothing.
     fn new(keys: BTreeSet<Key>, patterns: Vec<KeyRange>, principal: &Principal) -> Option<Self> {
         let asked = KeySet::of(keys.iter().cloned().map(KeyRange::Key).chain(patterns));
-        let readable = asked.and(&visible(principal, Verb::Read));
+        let readable = asked.and(&principal.visible(Verb::Read));
         (!readable.is_empty()).then_some(Self { keys, asked, readable })
     }
 }
@@ -83,7 +83,7 @@ impl Scope {
             configs.iter().map(|text| key("config_key", text)).collect::<Result<BTreeSet<Key>, _>>()?;
         let needs_one_definition = || invalid("definition", NEEDS_ONE_DEFINITION);
         match (keys.len(), patterns.is_empty(), configs.is_empty()) {
-            (0, true, true) => Ok(Self::Visible(visible(principal, Verb::Read))),
+            (0, true, true) => Ok(Self::Visible(principal.visible(Verb::Read))),
             (_, true, true) => Ok(Self::Definitions(keys)),
             (_, false, true) => {
                 let forbidden = Refusal::Forbidden { verb: Verb::Read, operation: None };
@@ -110,10 +110,10 @@ impl Scope {
             Self::Matching(of) => {
                 of.keys.iter().try_for_each(|key| read(key.as_str()))?;
                 principal.authorize(Verb::Read, None)?;
-                let readable = of.asked.and(&visible(principal, Verb::Read));
+                let readable = of.asked.and(&principal.visible(Verb::Read));
                 if readable == of.readable { Ok(()) } else { forbidden }
             }
-            Self::Visible(keys) if visible(principal, Verb::Read) == *keys => {
+            Self::Visible(keys) if principal.visible(Verb::Read) == *keys => {
                 principal.authorize(Verb::Read, None)
             }
             Self::Visible(_) => forbidden,
@@ -186,7 +186,7 @@ fn pattern(text: &str) -> Option<KeyRange> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::tests::key;
+    use crate::testing::key;
 
     fn principal(patterns: &[&str]) -> Principal {
         key(&[(&[Verb::Read], patterns)])

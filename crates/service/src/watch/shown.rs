@@ -10,13 +10,13 @@
 //! **Invariant:** no notice leaves a watch that has a value which its caller may not see, or was chosen by one.
 
 use super::{Notice, Watch, WatchStart, scope::Scope};
-use crate::{Principal, Refusal, Service};
+use crate::{Principal, Refusal, redaction::Redactor};
 use concord_model::{access_key::Verb, record::Definition};
 use concord_state::{State, feed::Event};
 
 /// Refuses filters by secret values; makes the filters quick to parse.
 pub(super) async fn check(
-    service: &Service,
+    redactor: &Redactor,
     principal: &Principal,
     (scope, filters, start): (&Scope, &[(String, String)], WatchStart),
     state: &State,
@@ -25,8 +25,8 @@ pub(super) async fn check(
     match definition.and_then(|key| state.definition(key.as_str())) {
         Some(found) => {
             check_start(principal, &found.definition, start)?;
-            service.read_declared(filters, &found.definition).await?;
-            service.check_filters(principal, found, filters).await
+            redactor.read_declared(filters, &found.definition).await?;
+            redactor.check_filters(principal, found, filters).await
         }
         None => Ok(()),
     }
@@ -52,7 +52,7 @@ impl Watch {
     /// Whether an event has data that the caller may not be shown. It takes its time to redact them.
     pub(super) fn is_to_be_redacted(&self, event: &Event) -> bool {
         let principal = self.right.principal();
-        principal.is_none_or(|principal| self.service.is_to_be_redacted(&principal, event))
+        principal.is_none_or(|principal| self.watches.redactor.is_to_be_redacted(&principal, event))
     }
 
     /// The next notice, as the caller is shown it.
@@ -65,17 +65,19 @@ impl Watch {
         }
         if let Notice::Changes(event, ..) = &notice {
             // The feed has it a moment before it is applied.
-            drop(self.service.state_to_show(event.revision).await?);
+            drop(self.watches.freshness.state_to_show(event.revision).await?);
         }
         match notice {
-            Notice::Changes(event, selected, _) if self.service.is_to_be_redacted(&principal, &event) => {
-                let redact = self.service.redact_event(&principal, &event, self.has_prev);
+            Notice::Changes(event, selected, _)
+                if self.watches.redactor.is_to_be_redacted(&principal, &event) =>
+            {
+                let redact = self.watches.redactor.redact_event(&principal, &event, self.has_prev);
                 let (shown, redacted) = Box::pin(redact).await?;
                 Ok(Notice::Changes(shown, selected, redacted))
             }
             Notice::State(chunk) => {
-                let (service, state) = (&self.service, self.service.applied());
-                Ok(Notice::State(Box::pin(chunk.redacted(service, &principal, &state)).await?))
+                let (redactor, state) = (&self.watches.redactor, self.watches.cx.applied());
+                Ok(Notice::State(Box::pin(chunk.redacted(redactor, &principal, &state)).await?))
             }
             Notice::Changes(..) | Notice::Progress(_) | Notice::End(_) => Ok(notice),
         }

@@ -19,9 +19,9 @@ use std::collections::BTreeSet;
 use super::{
     prepare::{Preparation, PreparedWrite, check_intake, prepare_write},
     transaction::{Reads, all_hold, read},
-    validators::Validators,
 };
 use crate::request::{Effect, Refusal, Target, Write};
+use crate::schemas::Validators;
 use concord_model::{
     command::{BatchStep, Command, THIS_ENTRY, Transaction},
     error::{Invalid, LocSegment, NothingToRestore, Rejection, Violation},

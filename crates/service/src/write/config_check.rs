@@ -24,10 +24,10 @@ use super::{
     write_barrier::{BarrierHolder, Raised, raise},
 };
 use crate::{
-    Service,
     cpu_pool::{Cancel, ScanPlace, Way, Weight},
     request::{Effect, Refusal, Write, WriteRequest},
     retry::{Attempt, AttemptError, confirm_leadership},
+    write::Writes,
 };
 use concord_consensus::Consensus;
 use concord_model::{
@@ -224,14 +224,14 @@ fn constraints(write: &Write) -> impl Iterator<Item = &Write> {
     write.operations().iter().filter(|operation| operation.effect() == Effect::Constrain)
 }
 
-impl Service {
+impl Writes {
     /// How long a write may take in total.
     pub(super) fn time_for(&self, write: &Write) -> Duration {
-        let time = self.inner.options.write_timeout;
+        let time = self.cx.options.write_timeout;
         if !write.constrains() {
             return time;
         }
-        let state = self.applied();
+        let state = self.cx.applied();
         let configs_of =
             |write: &Write| state.definition(write.definition()).map_or(0, |found| found.by_key.len());
         let configs: u64 = constraints(write).map(configs_of).sum();
@@ -240,7 +240,7 @@ impl Service {
 
     pub(super) fn new_config_check(&self, request: &Arc<WriteRequest>) -> ConfigCheck {
         let definitions: BTreeSet<&str> = constraints(&request.write).map(Write::definition).collect();
-        let barriers = definitions.into_iter().map(|definition| self.inner.write_barriers.of(definition));
+        let barriers = definitions.into_iter().map(|definition| self.write_barriers.of(definition));
         ConfigCheck {
             request: Arc::clone(request),
             steps: Arc::default(),
@@ -297,7 +297,7 @@ impl Service {
             Some(_) if is_urgent => Weight::Urgent,
             Some(_) => Weight::Resumed,
         };
-        let mut turn = self.inner.cpu_pool.turn(weight, deadline).await?;
+        let mut turn = self.cx.cpu_pool.turn(weight, deadline).await?;
         let place = check.place.take().unwrap_or_else(|| turn.take_place());
         let (request, steps) = (Arc::clone(&check.request), Arc::clone(&check.steps));
         let mut scans = std::mem::take(&mut check.scans);
@@ -308,7 +308,7 @@ impl Service {
             Ok(pass.map(|pass| (scans, place, pass)))
         };
         let scanned: Result<Result<_, Cancelled>, Refusal> =
-            self.inner.cpu_pool.run_in(turn, deadline, work).await?;
+            self.cx.cpu_pool.run_in(turn, deadline, work).await?;
         let (scans, place, pass) = scanned?.map_err(|Cancelled| late())?;
         (check.scans, check.place) = (scans, Some(place));
         Ok(pass)

@@ -13,7 +13,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::validators::within;
+use crate::schemas::within;
 use crate::{
     cpu_pool::Cancel,
     request::{Compiled, NewSchema, NewUnique, Refusal, Write},

@@ -13,7 +13,6 @@ use tokio::time::Instant;
 
 use super::{
     access::{Judged, judge},
-    budget::{Budget, may_be_inline, weight_of},
     config_check::{Pass, Scans, Steps, needs_config_check, set_configs_read},
     config_scan::{Cancelled, Pace},
     content_of,
@@ -21,10 +20,11 @@ use super::{
     redefine::keep_pace,
 };
 use crate::{
-    Service,
+    budget::{Budget, may_be_inline, weight_of},
     cpu_pool::{Cancel, Way, Weight},
     request::{Decision, Effect, Refusal, WriteRequest},
     retry::{Attempt, AttemptError, confirm_leadership},
+    write::Writes,
 };
 use concord_consensus::{Consensus, WriteError};
 use concord_model::{
@@ -36,23 +36,23 @@ use concord_model::{
 };
 use concord_state::State;
 
-impl Service {
+impl Writes {
     /// Tries a write on this node, which leads or did so a moment ago.
     pub(super) async fn dry_run(
-        &self,
+        self: &Arc<Self>,
         consensus: &Consensus,
         request: &Arc<WriteRequest>,
         deadline: Instant,
     ) -> Attempt<Decision> {
-        self.clock_set(deadline).await;
+        self.clock.clock_set(deadline).await;
         confirm_leadership(consensus, deadline).await?;
         let state = consensus.state();
-        let at = self.stamp(&state).await;
+        let at = self.clock.stamp(&state).await;
         let Judged { principal, key } = judge(&state, request, || at)?;
         let changes_definition = matches!(request.write.effect(), Effect::Define | Effect::Constrain);
         if may_be_inline(&request.write) && !changes_definition {
             let budget = Budget::inline();
-            let (validators, limits) = (&self.inner.validators, self.limits());
+            let (validators, limits) = (&self.schemas.validators, self.cx.limits());
             let with = Preparation { validators, limits, budget: &budget, principal: &principal };
             let tried = try_on(&state, request, Stamp { at, key: key.clone() }, with, None);
             if !budget.is_abandoned() {
@@ -65,19 +65,19 @@ impl Service {
             (false, true) => Weight::Long,
             (false, false) => weight_of(&request.write),
         };
-        let mut turn = self.inner.cpu_pool.turn(weight, deadline).await?;
+        let mut turn = self.cx.cpu_pool.turn(weight, deadline).await?;
         let place = checks.then(|| turn.take_place());
-        let (service, request) = (self.clone(), Arc::clone(request));
+        let (this, request) = (Arc::clone(self), Arc::clone(request));
         let work = move |cancel: &Cancel, way: &mut Way| {
             let _place = place;
             let budget = Budget::in_pool(&request.write, cancel.clone());
-            let (validators, limits) = (&service.inner.validators, service.limits());
+            let (validators, limits) = (&this.schemas.validators, this.cx.limits());
             let with = Preparation { validators, limits, budget: &budget, principal: &principal };
             let mut pace = || keep_pace(cancel, way);
             let check: Option<(&mut Pace<'_>, &Cancel)> = checks.then_some((&mut pace, cancel));
             try_on(&state, &request, Stamp { at, key }, with, check)
         };
-        self.inner.cpu_pool.run_in(turn, deadline, work).await?
+        self.cx.cpu_pool.run_in(turn, deadline, work).await?
     }
 }
 

@@ -17,7 +17,6 @@ use tokio::{
 };
 
 use crate::{
-    Service,
     cpu_pool::Weight,
     forward::{
         INLINE_PARSE_BYTES_MAX, answer_time,
@@ -27,6 +26,7 @@ use crate::{
     origin::Origin,
     request::{Decision, Refusal, WriteRequest},
     retry::{Attempt, AttemptError},
+    write::Writes,
 };
 use concord_net::{
     ReceiveError,
@@ -52,18 +52,18 @@ impl std::fmt::Debug for Parts {
     }
 }
 
-impl Service {
+impl Writes {
     /// Decides a write that another node has forwarded.
     ///
     /// # Errors
     /// When this version can't read the body. Everything else is an answer.
-    pub async fn answer_write(&self, body: Bytes) -> Result<Bytes, ReceiveError> {
-        let json_depth = self.limits().json_depth;
+    pub async fn answer_write(self: &Arc<Self>, body: Bytes) -> Result<Bytes, ReceiveError> {
+        let json_depth = self.cx.limits().json_depth;
         let open = move |body: &[u8]| decode::<WireRequest<'static>>(body)?.open(json_depth);
         let received = Instant::now();
         let (remaining, request) = if body.len() > INLINE_PARSE_BYTES_MAX {
             let deadline = received + time_to_decide(remaining_of(&body)?);
-            match self.inner.cpu_pool.run(Weight::Short, deadline, move |_| open(&body)).await {
+            match self.cx.cpu_pool.run(Weight::Short, deadline, move |_| open(&body)).await {
                 Ok(opened) => opened?,
                 Err(refusal) => return Ok(encode(&WireAnswer::from(Err(refusal.into())))),
             }
@@ -71,7 +71,8 @@ impl Service {
             open(&body)?
         };
         let remaining = remaining.saturating_sub(received.elapsed());
-        let decided = self.in_decision_span(trace::at(0), self.decide_forwarded(request, remaining)).await;
+        let decided =
+            self.cx.spans.in_decision_span(trace::at(0), self.decide_forwarded(request, remaining)).await;
         Ok(encode(&WireAnswer::from(decided)))
     }
 
@@ -80,7 +81,7 @@ impl Service {
     ///
     /// # Errors
     /// When this version can't read the body, or it holds more writes than a batch may. Everything else is an answer.
-    pub async fn answer_writes(&self, body: Bytes) -> Result<Parts, ReceiveError> {
+    pub async fn answer_writes(self: &Arc<Self>, body: Bytes) -> Result<Parts, ReceiveError> {
         let mut decisions = self.decisions(&body)?;
         drop(body);
         let first = encode_part(&gather(&mut decisions).await);
@@ -108,21 +109,21 @@ impl Service {
 
     /// The decisions on the writes of a call, each with its place in the call, in the order in which they are made.
     fn decisions(
-        &self,
+        self: &Arc<Self>,
         body: &[u8],
     ) -> Result<FuturesUnordered<BoxFuture<'static, (u16, WireAnswer)>>, ReceiveError> {
         let requests: Vec<WireRequest<'static>> = decode(body)?;
         if requests.len() > BATCH_WRITES_MAX {
             return Err(ReceiveError::Malformed(format!("{} writes in one call", requests.len())));
         }
-        let json_depth = self.limits().json_depth;
+        let json_depth = self.cx.limits().json_depth;
         let decide = |(place, request): (u16, WireRequest<'static>)| {
-            let (service, trace) = (self.clone(), trace::at(usize::from(place)));
+            let (this, trace) = (Arc::clone(self), trace::at(usize::from(place)));
             let decided = async move {
                 match request.open(json_depth) {
                     Ok((remaining, request)) => {
-                        let deciding = service.decide_forwarded(request, remaining);
-                        service.in_decision_span(trace, deciding).await.into()
+                        let deciding = this.decide_forwarded(request, remaining);
+                        this.cx.spans.in_decision_span(trace, deciding).await.into()
                     }
                     // It alone is refused; the others of its batch are decided.
                     Err(error) => WireAnswer::Retry(format!("the leader: {error}")),
@@ -133,12 +134,16 @@ impl Service {
         Ok((0..).zip(requests).map(decide).collect())
     }
 
-    async fn decide_forwarded(&self, request: WriteRequest, remaining: Duration) -> Attempt<Decision> {
-        let Some(consensus) = self.consensus() else { return Err(AttemptError::Retry(self.absence())) };
-        if !self.leads(consensus) {
-            return Err(AttemptError::Retry(format!("node {} does not lead", self.node_id())));
+    async fn decide_forwarded(
+        self: &Arc<Self>,
+        request: WriteRequest,
+        remaining: Duration,
+    ) -> Attempt<Decision> {
+        let Some(consensus) = self.cx.consensus() else { return Err(AttemptError::Retry(self.cx.absence())) };
+        if !self.cx.leads(consensus) {
+            return Err(AttemptError::Retry(format!("node {} does not lead", self.cx.node_id())));
         }
-        let _permit = self.inner.admission.try_acquire().map_err(|_| Refusal::Overloaded)?;
+        let _permit = self.admission.try_acquire().map_err(|_| Refusal::Overloaded)?;
         self.check_disk(&request.write)?;
         let time = time_to_decide(remaining).min(self.time_for(&request.write));
         let decided = self.decide(consensus, &Arc::new(request), Instant::now() + time).await;
@@ -220,7 +225,7 @@ mod tests {
             )
         };
         let batch = body(&[write("{}"), write("[[[[]]]]"), write("{}")]);
-        let parts = service.answer_writes(batch).await.unwrap();
+        let parts = service.writes.answer_writes(batch).await.unwrap();
         assert!(parts.others.is_none(), "all were decided at once");
         let mut answers = take_part(&mut BytesMut::from(parts.first)).unwrap().expect("a whole part");
         answers.sort_unstable_by_key(|(place, _)| *place);
@@ -228,6 +233,6 @@ mod tests {
         let is_unread = |(_, answer): &(u16, WireAnswer)| matches!(answer, WireAnswer::Retry(text) if text.starts_with("the leader"));
         assert_eq!(answers.iter().map(is_unread).collect::<Vec<_>>(), [false, true, false], "{answers:?}");
         let many: Vec<WriteRequest> = (0..=BATCH_WRITES_MAX).map(|_| write("{}")).collect();
-        assert!(service.answer_writes(body(&many)).await.is_err());
+        assert!(service.writes.answer_writes(body(&many)).await.is_err());
     }
 }

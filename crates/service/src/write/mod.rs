@@ -34,7 +34,6 @@
 
 pub(super) mod access;
 pub(super) mod batch;
-mod budget;
 mod conceal;
 mod config_check;
 pub(super) mod config_scan;
@@ -48,22 +47,32 @@ pub(super) mod redefine;
 pub(super) mod rollback;
 pub(super) mod secrets;
 pub(super) mod transaction;
-pub(super) mod validators;
 pub(super) mod write_barrier;
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout, timeout_at},
+};
 
+use super::budget::{Budget, may_be_inline, weight_of};
 use super::{
-    Service, audit,
+    audit,
+    clock::Clock,
+    context::Context,
     cpu_pool::Cancel,
+    forward::Forwarder,
+    freshness::Freshness,
+    history::HistoryReader,
     origin::key_tag,
+    redaction::Redactor,
     request::{Caller, Decision, Effect, Refusal, Target, Write, WriteRequest, Written},
     retry::{Attempt, AttemptError, Leader, OnUnknown, Retry, confirm_leadership},
+    room::Room,
+    schemas::Schemas,
 };
 use access::{Judged, judge};
-use budget::{Budget, may_be_inline, weight_of};
 use conceal::concealed;
 use concord_consensus::Consensus;
 use concord_model::{
@@ -86,18 +95,36 @@ const APPLY_TIMEOUT: Duration = Duration::from_secs(1);
 /// A write with less time left is not proposed: some rounds of busy disks.
 const DECISION_TIME: Duration = Duration::from_millis(100);
 
-impl Service {
+/// Decides writes, here or through the leader.
+#[derive(Debug)]
+pub struct Writes {
+    pub(crate) cx: Arc<Context>,
+    pub(crate) clock: Arc<Clock>,
+    pub(crate) room: Arc<Room>,
+    pub(crate) schemas: Arc<Schemas>,
+    pub(crate) freshness: Arc<Freshness>,
+    pub(crate) redactor: Arc<Redactor>,
+    pub(crate) history: Arc<HistoryReader>,
+    pub(crate) forwarder: Forwarder,
+    /// One permit for each write in progress.
+    pub(crate) admission: Semaphore,
+    pub(crate) record_locks: record_locks::RecordLocks,
+    pub(crate) keyed_writes: keyed_writes::KeyedWrites,
+    pub(crate) write_barriers: Arc<write_barrier::WriteBarriers>,
+}
+
+impl Writes {
     /// Carries a write out: success means that it is durable on a majority.
     ///
     /// # Errors
     /// Why it was refused; see [`Refusal`].
-    pub async fn write(&self, caller: Caller, write: Write) -> Result<Written, Refusal> {
+    pub async fn write(self: &Arc<Self>, caller: Caller, write: Write) -> Result<Written, Refusal> {
         audit::name(&write);
-        let _permit = self.inner.admission.try_acquire().map_err(|_| Refusal::Overloaded)?;
+        let _permit = self.admission.try_acquire().map_err(|_| Refusal::Overloaded)?;
         caller.principal.authorize_write(&write)?;
-        check_intake(&write, self.limits())?;
+        check_intake(&write, self.cx.limits())?;
         self.check_disk(&write)?;
-        let consensus = self.consensus_or_refusal()?;
+        let consensus = self.cx.consensus_or_refusal()?;
         let deadline = Instant::now() + self.time_for(&write);
         let request = Arc::new(WriteRequest { caller, write });
         let retry = Retry::until(deadline, on_unknown(&request.caller), "no leader took the request in time");
@@ -119,7 +146,7 @@ impl Service {
             && let Target::Config { definition, key } = request.write.target()
         {
             // The record was written again since: the retained history has the content that this request gave it.
-            let earlier = Box::pin(self.config_written_at(definition, key, revision)).await;
+            let earlier = Box::pin(self.history.config_written_at(definition, key, revision)).await;
             content = earlier.ok().map(|config| Arc::clone(&config.data));
         }
         Ok(self.shown(&request, Written::new(applied, state.revision(), false, content)).await)
@@ -130,7 +157,7 @@ impl Service {
         if let Some(content) = written.content.take() {
             let (principal, definition) = (&request.caller.principal, request.write.definition());
             let of = (definition, written.applied.revision);
-            let (content, redacted) = Box::pin(self.shown_data(principal, of, content)).await;
+            let (content, redacted) = Box::pin(self.redactor.shown_data(principal, of, content)).await;
             (written.content, written.redacted) = (Some(content), redacted);
         }
         written
@@ -138,24 +165,24 @@ impl Service {
 
     /// Refuses writes that need space on the disk while the reserve is used up.
     fn check_disk(&self, write: &Write) -> Result<(), Refusal> {
-        if write.is_removal() { self.check_waiting_changes() } else { self.check_room() }
+        if write.is_removal() { self.room.check_waiting_changes() } else { self.room.check_room() }
     }
 
     async fn attempt(
-        &self,
+        self: &Arc<Self>,
         consensus: &Consensus,
         request: &Arc<WriteRequest>,
         deadline: Instant,
     ) -> Attempt<Decision> {
-        match self.known_leader(consensus)? {
+        match self.cx.known_leader(consensus)? {
             Leader::ThisNode => self.decide(consensus, request, deadline).await,
-            Leader::Other(leader) => self.forward(consensus, request, &leader, deadline).await,
+            Leader::Other(leader) => self.forwarder.forward(consensus, request, &leader, deadline).await,
         }
     }
 
     /// Decides a write on this node, which leads or did so a moment ago.
     async fn decide(
-        &self,
+        self: &Arc<Self>,
         consensus: &Consensus,
         request: &Arc<WriteRequest>,
         deadline: Instant,
@@ -163,18 +190,17 @@ impl Service {
         if request.caller.dry_run {
             return Box::pin(self.dry_run(consensus, request, deadline)).await;
         }
-        let locks = &self.inner.record_locks;
+        let locks = &self.record_locks;
         let is_computed = request.write.is_computed();
         let needed = if is_computed || locks.any_held() { lock_set(&request.write) } else { <_>::default() };
-        self.clock_set(deadline).await;
+        self.clock.clock_set(deadline).await;
         let Some(_locks) = locks.acquire(needed, deadline).await else {
             return retry("other writes of this config were decided first, and the time was up");
         };
         // One that was decided before is answered, however many its key has made.
         let (mut check, mut is_counted) = (None, false);
         for _ in 0..PREPARATIONS_MAX {
-            let Ok(_admitted) = timeout_at(deadline, self.inner.write_barriers.admit(&request.write)).await
-            else {
+            let Ok(_admitted) = timeout_at(deadline, self.write_barriers.admit(&request.write)).await else {
                 return retry("the schema of the definition is being changed");
             };
             let (prepared, key) = self.prepare_confirmed(consensus, request, deadline).await?;
@@ -199,7 +225,7 @@ impl Service {
                 // If it were proposed now, its outcome would hardly be known in time.
                 return retry("the time was up before the write was proposed");
             }
-            let at = self.stamp(&consensus.state()).await;
+            let at = self.clock.stamp(&consensus.state()).await;
             check_room(&consensus.state(), &request.caller, at)?;
             let proposal = request.proposal(at, command, definition_read, key);
             match timeout_at(deadline, consensus.write(proposal)).await {
@@ -225,7 +251,7 @@ impl Service {
     /// Refuses a request with an idempotency key of a stored key that has made as many as it may.
     fn check_keyed(&self, caller: &Caller) -> Attempt<()> {
         let key = caller.idempotency_key.and_then(|_| key_tag(&caller.principal));
-        if key.is_none_or(|key| self.inner.keyed_writes.count(key)) {
+        if key.is_none_or(|key| self.keyed_writes.count(key)) {
             return Ok(());
         }
         let text = "this access key has made as many requests with an idempotency key as one key may: wait, or send without one";
@@ -234,12 +260,12 @@ impl Service {
 
     /// What a decision may take while the disks are busy; a small part of a short time for writes.
     fn decision_time(&self) -> Duration {
-        DECISION_TIME.min(self.inner.options.write_timeout / 10)
+        DECISION_TIME.min(self.cx.options.write_timeout / 10)
     }
 
     /// Prepares against the applied state; a refusal is confirmed at a read index.
     async fn prepare_confirmed(
-        &self,
+        self: &Arc<Self>,
         consensus: &Consensus,
         request: &Arc<WriteRequest>,
         deadline: Instant,
@@ -265,7 +291,7 @@ impl Service {
             Ok(prepared) => Ok(prepared),
             Err(refusal) => {
                 let proposed = transaction::remembered(request, refusal)?;
-                let Judged { key, .. } = judge(&state, request, || self.log_time(&state))?;
+                let Judged { key, .. } = judge(&state, request, || self.clock.log_time(&state))?;
                 Ok((proposed, key))
             }
         }
@@ -274,16 +300,16 @@ impl Service {
     /// Judges in whose name a write is made, and prepares it: at once if that is cheap, else in the pool for long work,
     /// until the deadline at most.
     async fn prepare(
-        &self,
+        self: &Arc<Self>,
         state: Arc<State>,
         request: &Arc<WriteRequest>,
         deadline: Instant,
     ) -> Result<(Prepared, Option<KeyUse>), Refusal> {
-        let Judged { principal, key } = judge(&state, request, || self.log_time(&state))?;
+        let Judged { principal, key } = judge(&state, request, || self.clock.log_time(&state))?;
         if may_be_inline(&request.write) {
             let found = state.definition(request.write.definition());
             let budget = Budget::inline();
-            let (validators, limits) = (&self.inner.validators, self.limits());
+            let (validators, limits) = (&self.schemas.validators, self.cx.limits());
             let with = Preparation { validators, limits, budget: &budget, principal: &principal };
             let prepared = prepare(&state, found, request, with);
             if !budget.is_abandoned() {
@@ -291,15 +317,15 @@ impl Service {
             }
         }
         let weight = weight_of(&request.write);
-        let (service, request) = (self.clone(), Arc::clone(request));
+        let (this, request) = (Arc::clone(self), Arc::clone(request));
         let work = move |cancel: &Cancel| {
             let found = state.definition(request.write.definition());
             let budget = Budget::in_pool(&request.write, cancel.clone());
-            let (validators, limits) = (&service.inner.validators, service.limits());
+            let (validators, limits) = (&this.schemas.validators, this.cx.limits());
             let with = Preparation { validators, limits, budget: &budget, principal: &principal };
             prepare(&state, found, &request, with)
         };
-        let prepared = Box::pin(self.inner.cpu_pool.run(weight, deadline, work)).await?;
+        let prepared = Box::pin(self.cx.cpu_pool.run(weight, deadline, work)).await?;
         prepared.map(|prepared| (prepared, key))
     }
 }

@@ -11,12 +11,12 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{
-    budget::Budget,
     prepare::{Preparation, PreparedWrite, check_bytes, check_expect, parse_key},
     record_locks::LockSet,
-    validators::within,
 };
+use crate::budget::Budget;
 use crate::request::{Effect, Refusal, Target, Write};
+use crate::schemas::within;
 use concord_model::{
     command::{Command, Expect},
     document::{Document, DocumentError},

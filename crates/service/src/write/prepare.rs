@@ -18,14 +18,14 @@ use serde_json::Value;
 use super::{
     access::prepare_access,
     batch::{check_operations, prepare_batch},
-    budget::Budget,
     patch::prepare_patch,
     redefine,
     secrets::Secrets,
     transaction::without_changes,
-    validators::{Validators, stored_schema, within},
 };
+use crate::budget::Budget;
 use crate::request::{Caller, Effect, Principal, Refusal, Restored, Rollback, Write, WriteRequest};
+use crate::schemas::{Validators, stored_schema, within};
 use concord_model::{
     access_key::KeyUse,
     command::{Applied, Command, Done, Expect, Outcome, Proposal},

@@ -22,12 +22,13 @@ use super::{
         Preparation, Prepared, PreparedWrite, check_definition_expect, check_intake, formats_for,
         rejection_first,
     },
-    validators::within,
 };
 use crate::{
-    Principal, Service,
+    Principal,
     cpu_pool::{Cancel, Way, Weight},
     request::{Caller, Consistency, NewSchema, NewUnique, Refusal, Write, WriteRequest},
+    schemas::within,
+    write::Writes,
 };
 use concord_model::{
     access_key::Verb,
@@ -133,14 +134,14 @@ pub(super) fn check_unique_stay_indexed(found: &Definition, indexes: &[String]) 
     })
 }
 
-impl Service {
+impl Writes {
     /// Tries a schema without storing it: validated as by [`Self::write`], with a report in place of a refusal because
     /// of configs. The report names configs, so the caller must have the right to read them.
     ///
     /// # Errors
     /// Any other refusal that the write would get.
-    pub async fn try_schema(&self, caller: Caller, new: NewSchema) -> Result<Tried, Refusal> {
-        let _permit = self.inner.admission.try_acquire().map_err(|_| Refusal::Overloaded)?;
+    pub async fn try_schema(self: &Arc<Self>, caller: Caller, new: NewSchema) -> Result<Tried, Refusal> {
+        let _permit = self.admission.try_acquire().map_err(|_| Refusal::Overloaded)?;
         caller.principal.authorize(Verb::Read, Some(&new.key))?;
         let (state, write) = self.prepare_redefinition(caller, Write::SetSchema(new)).await?;
         self.report(state, write).await.map(|(tried, _)| tried)
@@ -150,8 +151,8 @@ impl Service {
     ///
     /// # Errors
     /// The refusal that the write would get.
-    pub async fn try_unique(&self, caller: Caller, new: NewUnique) -> Result<Revision, Refusal> {
-        let _permit = self.inner.admission.try_acquire().map_err(|_| Refusal::Overloaded)?;
+    pub async fn try_unique(self: &Arc<Self>, caller: Caller, new: NewUnique) -> Result<Revision, Refusal> {
+        let _permit = self.admission.try_acquire().map_err(|_| Refusal::Overloaded)?;
         caller.principal.authorize(Verb::Read, Some(&new.key))?;
         let (state, write) = self.prepare_redefinition(caller, Write::SetUnique(new)).await?;
         let (tried, refusal) = self.report(state, write).await?;
@@ -163,27 +164,31 @@ impl Service {
     ///
     /// # Errors
     /// Why there is no report. The schema is stored all the same, so this is no refusal of the request.
-    pub async fn breaking(&self, principal: &Principal, new: NewSchema) -> Result<Option<Tried>, Refusal> {
+    pub async fn breaking(
+        self: &Arc<Self>,
+        principal: &Principal,
+        new: NewSchema,
+    ) -> Result<Option<Tried>, Refusal> {
         if principal.authorize(Verb::Read, Some(&new.key)).is_err() {
             return Ok(None);
         }
-        let consensus = self.consensus_or_refusal()?;
+        let consensus = self.cx.consensus_or_refusal()?;
         let report = self.report(consensus.state(), Write::SetSchema(new)).await;
         report.map(|(tried, _)| Some(tried))
     }
 
     /// Validates a change except for its configs. Returns the state that the configs are to be checked in.
     async fn prepare_redefinition(
-        &self,
+        self: &Arc<Self>,
         caller: Caller,
         write: Write,
     ) -> Result<(Arc<State>, Write), Refusal> {
-        check_intake(&write, self.limits())?;
+        check_intake(&write, self.cx.limits())?;
         caller.principal.authorize_write(&write)?;
-        let state = self.view(Consistency::LINEARIZABLE).await?;
+        let state = self.freshness.view(Consistency::LINEARIZABLE).await?;
         // Nothing is stored, so nothing is remembered either.
         let request = Arc::new(WriteRequest { caller: Caller { idempotency_key: None, ..caller }, write });
-        let deadline = Instant::now() + self.inner.options.write_timeout;
+        let deadline = Instant::now() + self.cx.options.write_timeout;
         match self.prepare(Arc::clone(&state), &request, deadline).await?.0 {
             Prepared::Propose { .. } => Ok((state, request.write.clone())),
             Prepared::Known(_) | Prepared::Read(_) => {
@@ -192,10 +197,14 @@ impl Service {
         }
     }
 
-    async fn report(&self, state: Arc<State>, write: Write) -> Result<(Tried, Option<Refusal>), Refusal> {
+    async fn report(
+        self: &Arc<Self>,
+        state: Arc<State>,
+        write: Write,
+    ) -> Result<(Tried, Option<Refusal>), Refusal> {
         let deadline = Instant::now() + CONFIG_CHECK_TIMEOUT;
         let late = || Refusal::Unavailable("the configs could not be checked in time".into());
-        let mut turn = self.inner.cpu_pool.turn(Weight::Scan, deadline).await?;
+        let mut turn = self.cx.cpu_pool.turn(Weight::Scan, deadline).await?;
         let place = turn.take_place();
         let work = move |cancel: &Cancel, way: &mut Way| {
             let _place = place;
@@ -210,7 +219,7 @@ impl Service {
             }))
         };
         let scanned: Result<Result<_, Cancelled>, Refusal> =
-            self.inner.cpu_pool.run_in(turn, deadline, work).await?;
+            self.cx.cpu_pool.run_in(turn, deadline, work).await?;
         scanned?.map_err(|Cancelled| late())
     }
 }

@@ -11,13 +11,13 @@ use tokio::time::{Instant, timeout_at};
 
 use super::prepare::decided_before;
 use crate::{
-    Service,
     cpu_pool::{Weight, late},
     forward::INLINE_PARSE_BYTES_MAX,
     memory_budget::{Reservation, Share},
     request::{
         Caller, Consistency, Principal, Refusal, Restored, Rollback, STORED_JSON_DEPTH_MAX, Write, Written,
     },
+    write::Writes,
 };
 use concord_model::{
     access_key::Verb,
@@ -56,13 +56,13 @@ impl Rollbacks {
     }
 }
 
-impl Service {
+impl Writes {
     /// Writes the data that a config had at a revision; a deleted config is created again. The result has that data.
     ///
     /// # Errors
     /// The write's refusals, and those of [`Self::config_at`].
     pub async fn rollback(
-        &self,
+        self: &Arc<Self>,
         caller: Caller,
         (definition, key): (&str, &str),
         to: Revision,
@@ -73,18 +73,18 @@ impl Service {
             caller.principal.authorize(verb, Some(definition))?;
         }
         let principal = caller.principal.clone();
-        let state = self.view(Consistency::LINEARIZABLE).await?;
+        let state = self.freshness.view(Consistency::LINEARIZABLE).await?;
         if let Some(outcome) = decided_before(&state, &caller) {
             let applied = outcome?;
             let revision = applied.revision;
             let written = Written::new(applied, state.revision(), false, None);
             // What it wrote may be no longer retained. That it was done is certain all the same.
-            return Ok(match self.config_written_at(definition, key, revision).await {
+            return Ok(match self.history.config_written_at(definition, key, revision).await {
                 Ok(config) => self.with_data(&principal, definition, written, &config).await,
                 Err(_) => written,
             });
         }
-        let config = self.config_as_of(&state, (definition, key), to, "body").await?;
+        let config = self.history.config_as_of(&state, (definition, key), to, "body").await?;
         let restored = self.restored_of(&state, definition, &config).await?;
         let rollback = Rollback { definition: definition.into(), key: key.into(), restored, expect };
         let written = self.write(caller, Write::Rollback(rollback)).await?;
@@ -97,9 +97,9 @@ impl Service {
         Rollbacks {
             caller: caller.clone(),
             state: None,
-            deadline: Instant::now() + self.inner.options.read_timeout,
+            deadline: Instant::now() + self.cx.options.read_timeout,
             bytes: 0,
-            reservation: self.inner.memory_budget.begin(Share::Callers),
+            reservation: self.cx.memory_budget.begin(Share::Callers),
         }
     }
 
@@ -108,7 +108,7 @@ impl Service {
     /// # Errors
     /// As for [`Self::rollback`]; when the data of all of them are too many bytes.
     pub async fn restored(
-        &self,
+        self: &Arc<Self>,
         found: &mut Rollbacks,
         (definition, key): (&str, &str),
         to: Revision,
@@ -118,13 +118,13 @@ impl Service {
         }
         let state = match &found.state {
             Some(state) => Arc::clone(state),
-            None => Arc::clone(found.state.insert(self.view(Consistency::LINEARIZABLE).await?)),
+            None => Arc::clone(found.state.insert(self.freshness.view(Consistency::LINEARIZABLE).await?)),
         };
         if decided_before(&state, &found.caller).is_some() {
             // The write is not prepared again, and its answer does not show the data.
             return Ok(Restored::At(to));
         }
-        let config = self.config_as_of(&state, (definition, key), to, "body");
+        let config = self.history.config_as_of(&state, (definition, key), to, "body");
         let config = timeout_at(found.deadline, config).await.map_err(|_| late())??;
         found.add(config.data.len())?;
         self.restored_of(&state, definition, &config).await
@@ -132,7 +132,7 @@ impl Service {
 
     /// The data of an earlier config, parsed.
     async fn restored_of(
-        &self,
+        self: &Arc<Self>,
         state: &State,
         definition: &str,
         config: &Config,
@@ -143,24 +143,24 @@ impl Service {
             document::parse(text.as_bytes(), STORED_JSON_DEPTH_MAX)
                 .map(|value| Document { text: Arc::clone(&text), value })
         };
-        let deadline = Instant::now() + self.inner.options.write_timeout;
+        let deadline = Instant::now() + self.cx.options.write_timeout;
         let data = match config.data.len() {
             0..=INLINE_PARSE_BYTES_MAX => parse(),
-            _ => self.inner.cpu_pool.run(Weight::Short, deadline, move |_| parse()).await?,
+            _ => self.cx.cpu_pool.run(Weight::Short, deadline, move |_| parse()).await?,
         };
         let data = data.map_err(|error| Refusal::Internal(format!("stored data: {error}")))?;
         Ok(Restored::Found { id: found.definition.id, data })
     }
 
     async fn with_data(
-        &self,
+        self: &Arc<Self>,
         principal: &Principal,
         definition: &str,
         written: Written,
         config: &Config,
     ) -> Written {
         let of = (definition, written.applied.revision);
-        let (data, redacted) = self.shown_data(principal, of, Arc::clone(&config.data)).await;
+        let (data, redacted) = self.redactor.shown_data(principal, of, Arc::clone(&config.data)).await;
         Written { content: Some(data), redacted, ..written }
     }
 }

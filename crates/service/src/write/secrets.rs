@@ -13,29 +13,23 @@
 //!
 //! **Invariant:** what is refused here is refused before anything is proposed. The log holds whole data, never a marker.
 
-use std::sync::Arc;
-
 use serde_json::Value;
-use tokio::{task::yield_now, time::Instant};
 
-use super::{
-    budget::Budget,
-    validators::{Validator, within},
-};
 use crate::{
-    Service,
-    cpu_pool::{Cancel, Weight},
-    request::{Principal, Refusal, Write},
+    budget::Budget,
+    redaction::is_secret_path,
+    request::{Principal, Refusal},
+    schemas::within,
 };
 use concord_model::{
     access_key::Verb,
     document::Document,
     error::{Invalid, LocSegment, Violation},
-    index::{IndexPath, Step},
+    index::IndexPath,
     patch::{self, Patch, PatchFormat},
     record::Definition,
     redaction::{ResolveError, Stored, check_nulls, hide, may_keep, resolve},
-    schema::secret::{Place, SecretPlaces, Way},
+    schema::secret::SecretPlaces,
 };
 use concord_state::Collection;
 
@@ -183,60 +177,9 @@ impl<'a> Secrets<'a> {
     }
 }
 
-/// Whether a path leads to a secret place, or through or above one: an object is indexed by its whole value.
-pub(crate) fn is_secret_path(places: &SecretPlaces, path: &IndexPath) -> bool {
-    let steps = path.steps.iter();
-    let way: Vec<Way<'_>> = steps
-        .map(|step| match step {
-            Step::Member(name) => Way::Member(name),
-            Step::AnyMember => Way::AnyMember,
-            Step::Elements => Way::AnyElement,
-        })
-        .collect();
-    places.at_any(&way) != Place::Open
-}
-
 fn in_data(error: ResolveError) -> Invalid {
     let (ResolveError::Violation(violation) | ResolveError::TooCostly(violation)) = error;
     Invalid::Violations(within("data", vec![violation]))
-}
-
-impl Service {
-    /// The compiled schema of a definition, which says what of its data is secret.
-    ///
-    /// # Errors
-    /// When it was not compiled in time.
-    pub(crate) async fn validator(&self, definition: &Arc<Definition>) -> Result<Arc<Validator>, Refusal> {
-        if let Some(known) = self.inner.validators.known(definition) {
-            return Ok(known);
-        }
-        let budget = Budget::inline();
-        let found = self.inner.validators.of(definition, &budget);
-        if !budget.is_abandoned() {
-            // An answer may be of a thousand definitions, and each of them takes up to a millisecond: others have their
-            // turn between them.
-            yield_now().await;
-            return found;
-        }
-        let (service, definition) = (self.clone(), Arc::clone(definition));
-        let work = move |cancel: &Cancel| service.validator_in_pool(&definition, cancel);
-        let deadline = Instant::now() + self.inner.options.read_timeout;
-        self.inner.cpu_pool.run(Weight::Short, deadline, work).await?
-    }
-
-    /// The same, for who is on a thread for long work already.
-    ///
-    /// # Errors
-    /// When the result is not needed any more.
-    pub(crate) fn validator_in_pool(
-        &self,
-        definition: &Definition,
-        cancel: &Cancel,
-    ) -> Result<Arc<Validator>, Refusal> {
-        // Compiling it is all that this is charged for.
-        let budget = Budget::in_pool(&Write::Batch(Vec::new()), cancel.clone());
-        self.inner.validators.of(definition, &budget)
-    }
 }
 
 #[cfg(test)]

@@ -21,9 +21,9 @@ use super::{
     prepare::{Preparation, parse_key},
 };
 use crate::{
-    Service,
     memory_budget::{Reservation, Share},
     request::{CheckCondition, Decision, Effect, Principal, Refusal, Target, Write, WriteRequest, Written},
+    write::Writes,
 };
 use concord_model::{
     access_key::Verb,
@@ -188,7 +188,7 @@ pub enum ReadConfig {
     Unknown,
 }
 
-impl Service {
+impl Writes {
     /// Reserves what the answer to a transaction may take, by the size that the configs have now: once it is decided,
     /// it can't be refused any more.
     ///
@@ -199,7 +199,7 @@ impl Service {
         principal: &Principal,
         keys: impl Iterator<Item = (&'a str, &'a str)>,
     ) -> Result<Reservation, Refusal> {
-        let state = self.applied();
+        let state = self.cx.applied();
         // The transaction is refused if one of them may not be read.
         let keys = keys.filter(|(definition, _)| principal.authorize(Verb::Read, Some(definition)).is_ok());
         let size = |(definition, key): (&str, &str)| {
@@ -209,7 +209,7 @@ impl Service {
                 .map_or(0, |config| config.data.len())
         };
         let bytes = keys.map(size).fold(0_usize, usize::saturating_add).min(TRANSACTION_READ_BYTES_MAX);
-        self.inner.memory_budget.reserve(Share::Callers, bytes as u64)
+        self.cx.memory_budget.reserve(Share::Callers, bytes as u64)
     }
 
     /// The configs as a transaction has read them, in the order of their keys; the answer to a request that is sent
@@ -224,10 +224,10 @@ impl Service {
         let revision = written.applied.revision;
         let changes = !written.applied.steps().is_empty();
         let at = if changes && !written.dry_run { revision.saturating_sub(1) } else { revision };
-        let deadline = Instant::now() + self.inner.options.read_timeout;
+        let deadline = Instant::now() + self.cx.options.read_timeout;
         let mut keys = keys.peekable();
         if keys.peek().is_some()
-            && let Ok(consensus) = self.consensus_or_refusal()
+            && let Ok(consensus) = self.cx.consensus_or_refusal()
         {
             // A node that does not know the revision in time has not the configs of it either.
             let _late = timeout_at(deadline, consensus.wait_applied(revision)).await.is_err();
@@ -246,14 +246,14 @@ impl Service {
         (definition, key): (&str, &str),
         at: Revision,
     ) -> ReadConfig {
-        let state = self.applied();
+        let state = self.cx.applied();
         let found = state.definition(definition);
         if found.is_none_or(|found| found.definition.created_revision() > at) {
             // It was deleted since.
             return ReadConfig::Unknown;
         }
-        match self.config_as_of(&state, (definition, key), at, "body").await {
-            Ok(config) => match self.redact_one(principal, &state, definition, &config).await {
+        match self.history.config_as_of(&state, (definition, key), at, "body").await {
+            Ok(config) => match self.redactor.redact_one(principal, &state, definition, &config).await {
                 Ok(shown) => {
                     let (config, redacted) = shown.unwrap_or((config, RedactedPlaces::default()));
                     ReadConfig::Found(config, redacted)

@@ -28,6 +28,7 @@
 
 mod retained;
 
+use crate::read::Reads;
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::{Instant, timeout_at};
@@ -37,11 +38,12 @@ use super::{
     list::{ListError, ListPage, ListRequest, PageSource, foreign_cursor, next_page},
     query::Wanted,
     records::ListRecords,
-    wait_until_applied,
 };
 use crate::{
-    Refusal, Service,
+    Refusal,
     cpu_pool::{Cancel, Weight, late},
+    freshness::wait_until_applied,
+    history::HistoryReader,
     memory_budget::{Reservation, Share},
     run_blocking,
 };
@@ -92,7 +94,7 @@ impl From<Refusal> for NotMade {
     }
 }
 
-impl Service {
+impl Reads {
     /// A page of an earlier state, which this node makes or another member.
     pub(super) async fn page_of_past(
         &self,
@@ -101,18 +103,18 @@ impl Service {
         page: Page,
         source: PageSource,
     ) -> Result<ListPage, ListError> {
-        let consensus = self.consensus_or_refusal()?;
+        let consensus = self.cx.consensus_or_refusal()?;
         let (state, number) = match source {
-            PageSource::Fresh(consistency) => (self.view(consistency).await?, page.page),
+            PageSource::Fresh(consistency) => (self.freshness.view(consistency).await?, page.page),
             PageSource::Cursor(cursor) if cursor.fingerprint == fingerprint && cursor.revision == at => {
                 // Another node may have applied it first.
-                let deadline = Instant::now() + self.inner.options.read_timeout;
+                let deadline = Instant::now() + self.cx.options.read_timeout;
                 wait_until_applied(consensus, at, deadline).await?;
                 (consensus.state(), cursor.page)
             }
             PageSource::Cursor(_) => return Err(foreign_cursor().into()),
         };
-        Self::check_revision(&state, at, "query")?;
+        HistoryReader::check_revision(&state, at, "query")?;
         drop(state);
         let place = (number, page.limit);
         let (EarlierPage { records, total, definition }, reservation) =
@@ -123,13 +125,13 @@ impl Service {
                 }
                 Err(NotMade::Refused(error)) => return Err(error),
                 Err(NotMade::Elsewhere(why)) => {
-                    let cursor = Cursor { node: self.node_id(), revision: at, page: number, fingerprint };
+                    let cursor = Cursor { node: self.cx.node_id(), revision: at, page: number, fingerprint };
                     self.fetch_past_page(consensus, (cursor, why), (list, keys), page.limit).await?
                 }
             };
         let page = Page { page: number, ..page };
         let next = next_page(&page, total);
-        let next = next.map(|page| Cursor { node: self.node_id(), revision: at, page, fingerprint });
+        let next = next.map(|page| Cursor { node: self.cx.node_id(), revision: at, page, fingerprint });
         let redacted = RedactedPlaces::default();
         Ok(ListPage { records, total, page, revision: at, next, reservation, redacted, then: definition })
     }
@@ -142,7 +144,7 @@ impl Service {
         (page, limit): (u64, u64),
         share: Share,
     ) -> Result<EarlierPage, NotMade> {
-        let deadline = Instant::now() + self.inner.options.read_timeout;
+        let deadline = Instant::now() + self.cx.options.read_timeout;
         let scope = self.undo_scope(list, at)?;
         let (past, _reservation) = self.past(scope, at, (share, deadline)).await?;
         let wanted = Wanted { page, limit, all: false };
@@ -157,7 +159,7 @@ impl Service {
     /// What of the state a list needs. The past of a definition ends with its deletion, as for reads of one config.
     fn undo_scope(&self, list: &ListRequest, at: Revision) -> Result<UndoScope, ListError> {
         let Some(key) = list.definition() else { return Ok(UndoScope::Definitions) };
-        let state = self.consensus_or_refusal()?.state();
+        let state = self.cx.consensus_or_refusal()?.state();
         let found = state.definition(key).map(|found| &found.definition);
         let found = found.filter(|definition| definition.created_revision() <= at);
         let not_found =
@@ -173,7 +175,7 @@ impl Service {
         at: Revision,
         (share, deadline): (Share, Instant),
     ) -> Result<(Arc<EarlierState>, Option<Reservation>), NotMade> {
-        let pasts = &self.inner.earlier_states;
+        let pasts = &self.earlier_states;
         if let Some(found) = pasts.find(&scope, at) {
             return Ok((found, None));
         }
@@ -183,12 +185,12 @@ impl Service {
         if let Some(found) = pasts.find(&scope, at) {
             return Ok((found, None));
         }
-        let consensus = self.consensus_or_refusal()?;
+        let consensus = self.cx.consensus_or_refusal()?;
         let later = match pasts.nearest_after(&scope, at) {
             Some(later) => later,
             None => self.present(consensus, &scope, deadline).await?,
         };
-        let reservation = self.inner.memory_budget.begin(share);
+        let reservation = self.cx.memory_budget.begin(share);
         let (past, reservation) =
             self.go_back(consensus, (&scope, at), later, (reservation, deadline)).await?;
         pasts.keep(scope, at, &past, consensus);
@@ -211,7 +213,7 @@ impl Service {
                 revision: Some(state.revision()),
             })?;
         }
-        let (upto, permit) = (state.revision(), self.inner.history_reads.acquire());
+        let (upto, permit) = (state.revision(), self.history.permits.acquire());
         let permit = timeout_at(deadline, permit).await.map_err(|_| late())?;
         let _permit = permit.map_err(|error| Refusal::Internal(error.to_string()))?;
         let timeout = deadline.saturating_duration_since(Instant::now()).min(CATCH_UP_TIMEOUT);
@@ -248,7 +250,7 @@ impl Service {
             retained::end_use(later);
             Ok((Arc::new(past), reservation))
         };
-        self.inner.cpu_pool.run(Weight::List, deadline, work).await?
+        self.cx.cpu_pool.run(Weight::List, deadline, work).await?
     }
 }
 
@@ -295,7 +297,7 @@ fn no_past(error: UndoError, refused: Option<Refusal>) -> NotMade {
     match error {
         UndoError::GivenUp => refused.unwrap_or_else(late).into(),
         UndoError::History(HistoryError::Compacted { compaction_revision }) => {
-            Service::compacted(compaction_revision).into()
+            HistoryReader::compacted(compaction_revision).into()
         }
         UndoError::History(HistoryError::Gap { .. }) => NotMade::Elsewhere(error.to_string()),
         UndoError::History(HistoryError::Failed(_)) => {

@@ -9,12 +9,10 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::{
     Principal,
+    budget::Budget,
     request::{Caller, Compiled, NewSchema, NewUnique},
-    write::{
-        budget::Budget,
-        prepare::{Preparation, Prepared, check_intake, prepare},
-        validators::Validators,
-    },
+    schemas::Validators,
+    write::prepare::{Preparation, Prepared, check_intake, prepare},
 };
 use concord_model::{
     command::{Expect, Verdict},

@@ -7,12 +7,10 @@ use serde_json::json;
 use super::*;
 use crate::{
     Principal,
+    budget::Budget,
     request::Compiled,
-    write::{
-        budget::Budget,
-        prepare::{Preparation, prepare},
-        validators::Validators,
-    },
+    schemas::Validators,
+    write::prepare::{Preparation, prepare},
 };
 use concord_model::schema::Formats;
 use concord_model::{

@@ -4,12 +4,12 @@ use serde_json::json;
 
 use super::*;
 use crate::{
+    Write,
+    budget::Budget,
     request::{Caller, Compiled, NewSchema, WriteRequest},
+    schemas::Validators,
     testing::owner,
-    write::{
-        prepare::{Preparation, Prepared, prepare},
-        validators::Validators,
-    },
+    write::prepare::{Preparation, Prepared, prepare},
 };
 use concord_model::{
     command::{Command, Expect, Verdict},

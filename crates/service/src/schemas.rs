@@ -6,15 +6,20 @@
 //! **Invariant:** the cache is bounded by the number of its schemas and by what they take when they are compiled: a
 //! kilobyte of text may become megabytes.
 
+use crate::context::Context;
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use serde_json::Value;
+use tokio::{task::yield_now, time::Instant};
 
-use super::budget::Budget;
-use crate::request::Refusal;
+use super::{
+    budget::Budget,
+    cpu_pool::{Cancel, Weight},
+};
+use crate::request::{Refusal, Write};
 use concord_model::{
     document::Document,
     error::{Invalid, LocSegment, Violation},
@@ -185,6 +190,54 @@ impl Cache {
         if let Some(slot) = self.by_definition.remove(&id) {
             self.bytes -= slot.validator.bytes;
         }
+    }
+}
+
+/// The compiled schemas of this node.
+#[derive(Debug)]
+pub(crate) struct Schemas {
+    pub(crate) cx: Arc<Context>,
+    pub(crate) validators: Validators,
+}
+
+impl Schemas {
+    /// The compiled schema of a definition, which says what of its data is secret.
+    ///
+    /// # Errors
+    /// When it was not compiled in time.
+    pub(crate) async fn validator(
+        self: &Arc<Self>,
+        definition: &Arc<Definition>,
+    ) -> Result<Arc<Validator>, Refusal> {
+        if let Some(known) = self.validators.known(definition) {
+            return Ok(known);
+        }
+        let budget = Budget::inline();
+        let found = self.validators.of(definition, &budget);
+        if !budget.is_abandoned() {
+            // An answer may be of a thousand definitions, and each of them takes up to a millisecond: others have their
+            // turn between them.
+            yield_now().await;
+            return found;
+        }
+        let (this, definition) = (Arc::clone(self), Arc::clone(definition));
+        let work = move |cancel: &Cancel| this.validator_in_pool(&definition, cancel);
+        let deadline = Instant::now() + self.cx.options.read_timeout;
+        self.cx.cpu_pool.run(Weight::Short, deadline, work).await?
+    }
+
+    /// The same, for who is on a thread for long work already.
+    ///
+    /// # Errors
+    /// When the result is not needed any more.
+    pub(crate) fn validator_in_pool(
+        &self,
+        definition: &Definition,
+        cancel: &Cancel,
+    ) -> Result<Arc<Validator>, Refusal> {
+        // Compiling it is all that this is charged for.
+        let budget = Budget::in_pool(&Write::Batch(Vec::new()), cancel.clone());
+        self.validators.of(definition, &budget)
     }
 }
 

@@ -9,42 +9,21 @@ use super::*;
 use crate::{
     Caller, Change, Check, CheckCondition, Compiled, NewSchema, NewUnique, Restored, Rollback, Write,
     read::list::{ListRequest, ListScope, PageSource},
-    testing::service,
+    testing::{key, service},
     watch::{WatchRequest, WatchStart},
 };
 use concord_model::{
-    access_key::{AccessKey, Grant, Grants, KeyId, Pattern, Quota, Verbs},
+    access_key::Verb,
     command::Expect,
     document::Document,
+    key_set::KeySet,
     limits::Limits,
     patch::{Patch, PatchFormat},
     query::Page,
-    time::Timestamp,
 };
 use concord_net::Member;
 
 const LINEARIZABLE: Consistency = Consistency::LINEARIZABLE;
-
-pub(crate) fn key(grants: &[(&[Verb], &[&str])]) -> Principal {
-    let grant = |(verbs, patterns): &(&[Verb], &[&str])| Grant {
-        verbs: verbs.iter().copied().collect::<Verbs>(),
-        definitions: patterns.iter().map(|text| Pattern::parse(text).unwrap()).collect(),
-    };
-    let key = AccessKey {
-        id: KeyId::parse("abcdefghijkl").unwrap(),
-        name: "k".into(),
-        grants: Grants(grants.iter().map(grant).collect()),
-        quota: Quota::default(),
-        expires_at: None,
-        created_at: Timestamp(1),
-        created_by: "root".into(),
-        modified_at: Timestamp(1),
-        revision: 1,
-        secrets: Vec::new(),
-        last_used_day: None,
-    };
-    Principal::of_key(Arc::new(key), 1)
-}
 
 fn object() -> Document {
     Document::new(serde_json::json!({}))
@@ -138,23 +117,23 @@ async fn every_read_asks_for_its_verb_before_it_looks_anything_up() {
             start: WatchStart::Now,
             consistency: LINEARIZABLE,
         };
-        let listed = service.list(&principal, list, page(), fresh).await;
+        let listed = service.reads.list(&principal, list, page(), fresh).await;
         let answers = [
-            is_forbidden(service.read(&principal, Verb::Read, d, LINEARIZABLE).await),
-            is_forbidden(service.config_history(&principal, LINEARIZABLE, (d, k), (None, 1)).await),
-            is_forbidden(service.definition_history(&principal, LINEARIZABLE, d, (None, 1)).await),
-            is_forbidden(service.config_at(&principal, LINEARIZABLE, (d, k), 1).await),
+            is_forbidden(service.reads.read(&principal, Verb::Read, d, LINEARIZABLE).await),
+            is_forbidden(service.history.config_history(&principal, LINEARIZABLE, (d, k), (None, 1)).await),
+            is_forbidden(service.history.definition_history(&principal, LINEARIZABLE, d, (None, 1)).await),
+            is_forbidden(service.history.config_at(&principal, LINEARIZABLE, (d, k), 1).await),
             is_forbidden(listed.map_err(|error| error.refusal)),
-            is_forbidden(service.watch(principal.clone(), watch(d)).await),
-            is_forbidden(service.watch(principal.clone(), watch("billing.*")).await),
-            is_forbidden(service.poll(principal.clone(), watch(d), Duration::ZERO).await),
+            is_forbidden(service.watches.watch(principal.clone(), watch(d)).await),
+            is_forbidden(service.watches.watch(principal.clone(), watch("billing.*")).await),
+            is_forbidden(service.watches.poll(principal.clone(), watch(d), Duration::ZERO).await),
         ];
         assert_eq!(answers, [expected; 8], "{principal:?}");
         let mut both = watch(d);
         both.definitions.push("secret".into());
         let may_both = principal.key.is_none();
         assert_eq!(
-            is_forbidden(service.watch(principal.clone(), both).await),
+            is_forbidden(service.watches.watch(principal.clone(), both).await),
             !may_both,
             "each definition is asked for"
         );
@@ -178,19 +157,19 @@ async fn a_list_or_watch_of_everything_is_of_what_a_key_may_read() {
     for (principal, expected) in
         [(key(&[(&[Verb::Read], &["other"])]), false), (key(&[(&[Verb::Write], &["*"])]), true)]
     {
-        let listed = service.list(&principal, list(), page(), PageSource::Fresh(LINEARIZABLE)).await;
+        let listed = service.reads.list(&principal, list(), page(), PageSource::Fresh(LINEARIZABLE)).await;
         assert_eq!(is_forbidden(listed.map_err(|error| error.refusal)), expected);
-        assert_eq!(is_forbidden(service.watch(principal, everything()).await), expected);
+        assert_eq!(is_forbidden(service.watches.watch(principal, everything()).await), expected);
     }
     let both = key(&[
         (&[Verb::Read], &["a.*", "b"]),
         (&[Verb::Read, Verb::Write], &["a.b", "c*"]),
         (&[Verb::Write], &["d"]),
     ]);
-    let keys = visible(&both, Verb::Read);
+    let keys = both.visible(Verb::Read);
     let seen = ["a", "a.b", "b", "bb", "cc", "d"].map(|key| keys.contains(key));
     assert_eq!(seen, [false, true, true, false, true, false]);
-    assert_eq!(visible(&Principal::root(), Verb::Read), KeySet::ALL);
+    assert_eq!(Principal::root().visible(Verb::Read), KeySet::ALL);
 }
 
 #[tokio::test]
@@ -209,14 +188,15 @@ async fn every_write_asks_for_its_verbs_alone_and_in_a_batch() {
         for (principal, expected) in principals {
             for dry_run in [false, true] {
                 let caller = || Caller { dry_run, ..caller(&principal) };
-                let single = service.write(caller(), write.clone()).await;
+                let single = service.writes.write(caller(), write.clone()).await;
                 assert_eq!(is_forbidden(single), expected, "{write:?} {principal:?}");
                 let other = Write::DeleteConfig {
                     definition: "free".into(),
                     key: "k".into(),
                     expect: Expect::Present,
                 };
-                let batched = service.write(caller(), Write::Batch(vec![other.clone(), write.clone()])).await;
+                let batched =
+                    service.writes.write(caller(), Write::Batch(vec![other.clone(), write.clone()])).await;
                 // The other operation is forbidden, unless all definitions are granted.
                 let refused = batched.unwrap_err();
                 let Refusal::Forbidden { operation: Some(place), .. } = refused else {
@@ -228,7 +208,7 @@ async fn every_write_asks_for_its_verbs_alone_and_in_a_batch() {
         let both = key(&[(needed, &["billing.*"]), (&[Verb::Write], &["free"])]);
         let other =
             Write::DeleteConfig { definition: "free".into(), key: "k".into(), expect: Expect::Present };
-        let batch = |operations| service.write(caller(&both), Write::Batch(operations));
+        let batch = |operations| service.writes.write(caller(&both), Write::Batch(operations));
         assert!(!is_forbidden(batch(vec![other.clone(), write.clone()]).await), "{write:?}");
         let foreign =
             Write::DeleteConfig { definition: "z".into(), key: "k".into(), expect: Expect::Present };
@@ -258,17 +238,20 @@ async fn what_reads_configs_beside_a_write_asks_for_that_too() {
     ] {
         let principal = key(&[(verbs, &["d"])]);
         let caller = || Caller { dry_run: true, ..caller(&principal) };
-        assert_eq!(is_forbidden(service.try_schema(caller(), schema()).await), expected, "{verbs:?}");
-        assert_eq!(is_forbidden(service.try_unique(caller(), unique()).await), expected, "{verbs:?}");
+        assert_eq!(is_forbidden(service.writes.try_schema(caller(), schema()).await), expected, "{verbs:?}");
+        assert_eq!(is_forbidden(service.writes.try_unique(caller(), unique()).await), expected, "{verbs:?}");
     }
     let definer = key(&[(&[Verb::Define], &["d"])]);
-    assert!(service.breaking(&definer, schema()).await.unwrap().is_none(), "stored, and nothing is told");
+    assert!(
+        service.writes.breaking(&definer, schema()).await.unwrap().is_none(),
+        "stored, and nothing is told"
+    );
     for (verbs, expected) in
         [(&[Verb::Write, Verb::Read][..], false), (&[Verb::Write], true), (&[Verb::Read], true)]
     {
         let caller = caller(&key(&[(verbs, &["d"])]));
         assert_eq!(
-            is_forbidden(service.rollback(caller, ("d", "k"), 1, Expect::Present).await),
+            is_forbidden(service.writes.rollback(caller, ("d", "k"), 1, Expect::Present).await),
             expected,
             "{verbs:?}"
         );
@@ -282,14 +265,14 @@ async fn the_cluster_and_backups_have_verbs_of_their_own() {
     for verb in Verb::ALL {
         let principal = key(&[(&[verb], &["*"])]);
         let is_cluster = verb == Verb::Cluster;
-        assert_eq!(service.cluster(&principal).is_ok(), is_cluster, "{verb}");
-        let changed = service.change(&principal, Change::Promote(2)).await;
+        assert_eq!(service.members.cluster(&principal).is_ok(), is_cluster, "{verb}");
+        let changed = service.members.change(&principal, Change::Promote(2)).await;
         assert_eq!(is_forbidden(changed), !is_cluster, "{verb}");
         let members = vec![Member { id: 9, api_addr: "a:1".into(), peer_addr: "a:2".into() }];
-        let formed = service.init(&principal, members).await.unwrap_err();
+        let formed = service.members.init(&principal, members).await.unwrap_err();
         assert_eq!(matches!(formed, Refusal::Forbidden { .. }), !is_cluster, "{verb} {formed:?}");
         assert_eq!(
-            is_forbidden(service.backup(&principal, LINEARIZABLE).await),
+            is_forbidden(service.backups.backup(&principal, LINEARIZABLE).await),
             verb != Verb::Backup,
             "{verb}"
         );

@@ -1,5 +1,7 @@
 //! A node without consensus: what it refuses and why.
 
+mod rights;
+
 use super::*;
 use crate::testing::service;
 use concord_consensus::StartError;
@@ -16,18 +18,22 @@ fn write() -> (Caller, Write) {
 async fn a_node_that_belongs_to_no_cluster_refuses_everything_with_that_reason() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path(), Limits::default());
-    service.start().await.unwrap();
+    service.members.start().await.unwrap();
     let (caller, write) = write();
     let refusals = [
-        service.write(caller, write).await.unwrap_err(),
-        service.view(Consistency { level: Level::Linearizable, min_revision: None }).await.unwrap_err(),
+        service.writes.write(caller, write).await.unwrap_err(),
+        service
+            .freshness
+            .view(Consistency { level: Level::Linearizable, min_revision: None })
+            .await
+            .unwrap_err(),
     ];
     for refusal in refusals {
         assert_eq!(refusal, Refusal::Unavailable("this node belongs to no cluster yet".into()));
     }
-    assert!(service.ready().is_err());
-    assert_eq!(service.revision(), 0);
-    assert_eq!(service.cluster(&Principal::root()).unwrap().cluster_id, None);
+    assert!(service.members.ready().is_err());
+    assert_eq!(service.cx.revision(), 0);
+    assert_eq!(service.members.cluster(&Principal::root()).unwrap().cluster_id, None);
 }
 
 #[tokio::test]
@@ -35,7 +41,7 @@ async fn writes_above_the_limit_are_refused_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path(), Limits { writes_in_flight: 0, ..Limits::default() });
     let (caller, write) = write();
-    assert_eq!(service.write(caller, write).await.unwrap_err(), Refusal::Overloaded);
+    assert_eq!(service.writes.write(caller, write).await.unwrap_err(), Refusal::Overloaded);
 }
 
 #[tokio::test]
@@ -43,7 +49,7 @@ async fn a_member_without_its_log_does_not_start() {
     let directory = tempfile::tempdir().unwrap();
     let identity = Identity { cluster_id: uuid::Uuid::from_u128(7), node_id: 1, format: FORMAT };
     identity.write(directory.path()).unwrap();
-    let refused = service(directory.path(), Limits::default()).start().await;
+    let refused = service(directory.path(), Limits::default()).members.start().await;
     assert!(matches!(refused, Err(StartError::Refused(text)) if text.contains("no log")));
 }
 
@@ -53,7 +59,7 @@ async fn the_directory_of_another_node_is_refused() {
     let identity = Identity { cluster_id: uuid::Uuid::from_u128(7), node_id: 2, format: FORMAT };
     identity.write(directory.path()).unwrap();
     std::fs::create_dir(directory.path().join("log")).unwrap();
-    let refused = service(directory.path(), Limits::default()).start().await;
+    let refused = service(directory.path(), Limits::default()).members.start().await;
     assert!(matches!(refused, Err(StartError::Refused(text)) if text.contains("names node 2")));
 }
 

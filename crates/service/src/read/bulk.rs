@@ -15,9 +15,11 @@ use std::sync::Arc;
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
-    Consistency, Principal, Refusal, Service,
+    Consistency, Principal, Refusal,
     audit::targets::name_read,
+    history::HistoryReader,
     memory_budget::{Reservation, Share},
+    read::Reads,
     redaction::Redaction,
 };
 use concord_model::{
@@ -63,7 +65,7 @@ pub struct ReadMany {
     pub may_compress: bool,
 }
 
-impl Service {
+impl Reads {
     /// Many configs of one state, or as of a revision.
     ///
     /// # Errors
@@ -86,13 +88,13 @@ impl Service {
         {
             return Err(refusal.clone());
         }
-        let deadline = Instant::now() + self.inner.options.read_timeout;
-        let state = self.view(consistency).await?;
+        let deadline = Instant::now() + self.cx.options.read_timeout;
+        let state = self.freshness.view(consistency).await?;
         if let Some(at) = at {
-            Self::check_revision(&state, at, "body")?;
+            HistoryReader::check_revision(&state, at, "body")?;
         }
         let mut results = Vec::with_capacity(asked.len());
-        let mut reservation = self.inner.memory_budget.begin(Share::Callers);
+        let mut reservation = self.cx.memory_budget.begin(Share::Callers);
         for (one, allowed) in asked.iter().zip(allowed) {
             let found = match (allowed, at) {
                 (Err(refusal), _) => Err(refusal),
@@ -131,7 +133,7 @@ impl Service {
     /// Names what is read in the audit log. A line names only so many definitions, so those whose reads are recorded come
     /// first: nobody reads one of these unnoticed by naming others before it.
     fn name_in_audit_log(&self, asked: &[Asked]) {
-        let audit = self.audit();
+        let audit = &self.cx.audit;
         if audit.has_reads() {
             let is_recorded = |one: &&Asked| audit.records_reads_of(Some(&one.definition));
             asked.iter().filter(is_recorded).for_each(|one| name_read(&one.definition));
@@ -141,7 +143,7 @@ impl Service {
 
     /// Refuses an answer of more bytes than one may have, whatever else is in flight.
     fn check_answer(&self, bytes: u64) -> Result<(), Refusal> {
-        let max = self.inner.memory_budget.answer_max();
+        let max = self.cx.memory_budget.answer_max();
         if bytes <= max {
             return Ok(());
         }
@@ -158,7 +160,7 @@ impl Service {
         at: Revision,
         deadline: Instant,
     ) -> Result<ReadResult, Refusal> {
-        let read = self.config_as_of(state, (&asked.definition, &asked.key), at, "body");
+        let read = self.history.config_as_of(state, (&asked.definition, &asked.key), at, "body");
         let Ok(found) = timeout_at(deadline, read).await else {
             return Err(Refusal::Unavailable("the configs were not found in the history in time".into()));
         };
@@ -181,7 +183,7 @@ impl Service {
         for (place, (one, result)) in asked.iter().zip(&made.results).enumerate() {
             let ReadResult::Found(config) = result else { continue };
             let of = (one.definition.as_str(), at.unwrap_or(Revision::MAX));
-            let redaction = self.redaction(principal, state, of).await?;
+            let redaction = self.redactor.redaction(principal, state, of).await?;
             if !redaction.is_nothing() {
                 hidden.push((place, redaction, Arc::clone(config)));
             }
@@ -189,7 +191,7 @@ impl Service {
         if hidden.is_empty() {
             return Ok(());
         }
-        let (shown, places) = self.redact_each(hidden).await?;
+        let (shown, places) = self.redactor.redact_each(hidden).await?;
         for (place, config) in shown {
             if let Some(result) = made.results.get_mut(place) {
                 *result = ReadResult::Found(config);

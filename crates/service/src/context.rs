@@ -1,0 +1,165 @@
+//! What the units of a service share: the options, the node's consensus and peers, the pool for long work, the budget of
+//! memory. A unit has a `cx` and the units below it that it calls, and nothing else.
+
+use std::{sync::Arc, time::Duration};
+
+use concord_consensus::Consensus;
+use concord_model::{limits::Limits, record::Revision};
+use concord_net::{NodeId, client::Peers};
+use concord_state::State;
+use tokio::{
+    sync::SetOnce,
+    time::{Instant, sleep},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Options,
+    audit::Audit,
+    cpu_pool::{CpuPool, Weight},
+    memory_budget::{MemoryBudget, Reservation, Share},
+    request::Refusal,
+    retry::{Attempt, AttemptError, Leader},
+    spans::Spans,
+};
+
+/// What the units of a service share.
+#[derive(Debug)]
+pub struct Context {
+    pub(crate) options: Options,
+    pub(crate) peers: Arc<Peers>,
+    /// Set once this node has an identity.
+    pub(crate) consensus: SetOnce<Consensus>,
+    /// Held while this node changes the members or the feature level: one change at a time.
+    pub(crate) changing: tokio::sync::Mutex<()>,
+    /// Where work runs that takes longer than about a millisecond.
+    pub(crate) cpu_pool: CpuPool,
+    pub(crate) memory_budget: MemoryBudget,
+    /// This node's audit log.
+    pub audit: Audit,
+    /// The spans of requests that belong to a trace.
+    pub spans: Spans,
+    pub(crate) stopping: CancellationToken,
+}
+
+impl Context {
+    pub(crate) fn new(options: Options, peers: Arc<Peers>) -> Self {
+        Self {
+            peers,
+            consensus: SetOnce::new(),
+            changing: tokio::sync::Mutex::new(()),
+            cpu_pool: CpuPool::new(),
+            memory_budget: MemoryBudget::new(options.limits.in_flight_bytes as u64),
+            audit: Audit::start(options.audit.clone(), options.node_id),
+            spans: Spans::start(options.spans.clone(), options.node_id),
+            stopping: CancellationToken::new(),
+            options,
+        }
+    }
+
+    /// The limits of what is accepted from callers.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.options.limits
+    }
+
+    /// Runs work that takes longer than about a millisecond, where it delays no other request.
+    ///
+    /// # Errors
+    /// When it was not done within the time of a write; it must not have changed anything.
+    pub async fn run_long<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let deadline = Instant::now() + self.options.write_timeout;
+        self.cpu_pool.run(Weight::Short, deadline, |_| work()).await
+    }
+
+    /// An empty reservation of memory for a request, which grows with what the request holds.
+    #[must_use]
+    pub fn reservation(&self, share: Share) -> Reservation {
+        self.memory_budget.begin(share)
+    }
+
+    /// This node's id.
+    #[must_use]
+    pub fn node_id(&self) -> NodeId {
+        self.options.node_id
+    }
+
+    /// The id of the cluster that this node belongs to, once it belongs to one.
+    pub(crate) fn cluster_id(&self) -> Option<uuid::Uuid> {
+        self.peers.me.get().map(|me| me.cluster_id)
+    }
+
+    /// The client for calls to other nodes, and the check of calls from them.
+    #[must_use]
+    pub fn peers(&self) -> &Peers {
+        &self.peers
+    }
+
+    /// This node's consensus, once it has been started.
+    #[must_use]
+    pub fn consensus(&self) -> Option<&Consensus> {
+        self.consensus.get()
+    }
+
+    /// The applied revision, however old (for headers of errors); 0 before the node has an identity.
+    #[must_use]
+    pub fn revision(&self) -> Revision {
+        self.consensus().map_or(0, |consensus| consensus.state().revision())
+    }
+
+    /// The state that this node has applied, however old; empty before the node has an identity.
+    pub(crate) fn applied(&self) -> Arc<State> {
+        self.consensus().map(Consensus::state).unwrap_or_default()
+    }
+
+    pub(crate) fn consensus_or_refusal(&self) -> Result<&Consensus, Refusal> {
+        let consensus = self.consensus().filter(|_| !self.has_left());
+        consensus.ok_or_else(|| Refusal::Unavailable(self.absence()))
+    }
+
+    /// Why there is no consensus on this node.
+    pub(crate) fn absence(&self) -> String {
+        if self.has_left() {
+            "this node was taken out of the cluster".into()
+        } else if self.peers.me.get().is_some() {
+            "this node is starting".into()
+        } else {
+            "this node belongs to no cluster yet".into()
+        }
+    }
+
+    /// Whether this node was removed from the cluster. Its state only gets older from then on, so it answers no reads
+    /// either.
+    pub(crate) fn has_left(&self) -> bool {
+        self.peers.left.is_cancelled()
+    }
+
+    /// Whether the tasks of this node end: it stops, or was removed from the cluster.
+    pub(crate) fn is_over(&self) -> bool {
+        self.stopping.is_cancelled() || self.has_left()
+    }
+
+    /// Waits for so long, or until the node stops.
+    pub(crate) async fn pause(&self, time: Duration) {
+        tokio::select! {
+            () = self.stopping.cancelled() => {}
+            () = sleep(time) => {}
+        }
+    }
+
+    pub(crate) fn leads(&self, consensus: &Consensus) -> bool {
+        consensus.leader_id() == Some(self.node_id())
+    }
+
+    /// The leader as this node knows it.
+    pub(crate) fn known_leader(&self, consensus: &Consensus) -> Attempt<Leader> {
+        if self.leads(consensus) {
+            return Ok(Leader::ThisNode);
+        }
+        let leader = consensus.leader().filter(|leader| leader.id != self.node_id());
+        leader.map(Leader::Other).ok_or_else(|| AttemptError::Retry("no leader is known".into()))
+    }
+}
