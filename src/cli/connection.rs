@@ -82,7 +82,7 @@ pub(super) struct TryArgs {
     reason: Option<String>,
 }
 
-/// How fresh a read must be; see docs/guides/freshness.md.
+/// How fresh a read must be; see docs/guides/read-consistency.md.
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct FreshnessArgs {
     /// Read consistency. linearizable: sees every write acknowledged before the read. lease: the same without

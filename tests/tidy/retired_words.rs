@@ -1,6 +1,6 @@
 //! The words that the glossary's terms have replaced do not come back.
 //!
-//! `docs/internals/glossary.md` gives each thing one name. A reader who meets another word for it looks for another
+//! `docs/glossary.md` gives each thing one name. A reader who meets another word for it looks for another
 //! thing. This file holds words that are gone from the whole tree, each with the term to use. It is the only file that
 //! may hold them. The glossary lists more words to avoid, which the tree still has; reviewers look for those.
 //!
