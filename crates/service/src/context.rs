@@ -23,6 +23,9 @@ use super::{
     spans::Spans,
 };
 
+/// Bytes of data that are parsed, rendered or redacted on the threads that serve requests: less than about a millisecond.
+pub(crate) const INLINE_BYTES_MAX: usize = 64 << 10;
+
 /// What the units of a service share.
 #[derive(Debug)]
 pub struct Context {
@@ -73,6 +76,29 @@ impl Context {
     ) -> Result<T, Refusal> {
         let deadline = Instant::now() + self.options.write_timeout;
         self.cpu_pool.run(Weight::Short, deadline, |_| work()).await
+    }
+
+    /// Does work on so many bytes of data: here when they are few, else in the pool for long work, until a deadline.
+    ///
+    /// # Errors
+    /// When it was not done in time.
+    pub(crate) async fn work<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        weight: Weight,
+        deadline: Instant,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        if bytes <= INLINE_BYTES_MAX {
+            Ok(work())
+        } else {
+            self.cpu_pool.run(weight, deadline, |_| work()).await
+        }
+    }
+
+    /// When a read that begins now must be answered.
+    pub(crate) fn read_deadline(&self) -> Instant {
+        Instant::now() + self.options.read_timeout
     }
 
     /// An empty reservation of memory for a request, which grows with what the request holds.

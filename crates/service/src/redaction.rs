@@ -22,8 +22,6 @@ mod filters;
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use tokio::time::Instant;
-
 use super::{
     context::Context,
     cpu_pool::Weight,
@@ -42,9 +40,6 @@ use concord_state::{
     Collection, State,
     feed::{Before, Event, RecordChange},
 };
-
-/// Bytes of data that are redacted on the threads that serve requests; they are parsed.
-const INLINE_BYTES_MAX: usize = 64 << 10;
 
 /// How the data of a definition's configs are shown.
 #[derive(Debug, Clone)]
@@ -218,11 +213,7 @@ impl Redactor {
             let shown = configs.iter().map(|config| redaction.config(config, &mut places)).collect();
             (shown, places)
         };
-        if bytes <= INLINE_BYTES_MAX {
-            return Ok(work());
-        }
-        let deadline = Instant::now() + self.cx.options.read_timeout;
-        self.cx.cpu_pool.run(Weight::List, deadline, move |_| work()).await
+        self.cx.work(bytes, Weight::List, self.cx.read_deadline(), work).await
     }
 
     /// Configs of several definitions as a caller is shown them, each with the number that it was given with, and the
@@ -243,11 +234,7 @@ impl Redactor {
             };
             (configs.iter().map(shown).collect(), places)
         };
-        if bytes <= INLINE_BYTES_MAX {
-            return Ok(work());
-        }
-        let deadline = Instant::now() + self.cx.options.read_timeout;
-        self.cx.cpu_pool.run(Weight::List, deadline, move |_| work()).await
+        self.cx.work(bytes, Weight::List, self.cx.read_deadline(), work).await
     }
 
     /// A config as a caller is shown it who may read it, by the schema of a state; `None` when it is shown as it is
@@ -293,19 +280,17 @@ impl Redactor {
         if principal.key.is_none() {
             return (data, RedactedPlaces::default());
         }
-        let state = self.cx.applied();
+        let (state, bytes) = (self.cx.applied(), data.len());
         let redaction = self.redaction(principal, &state, of).await.unwrap_or(Redaction::Whole);
-        let mut places = RedactedPlaces::default();
-        if redaction.is_nothing() || data.len() <= INLINE_BYTES_MAX {
-            let shown = redaction.data(&data, &mut places);
-            return (shown, places);
+        if redaction.is_nothing() {
+            return (data, RedactedPlaces::default());
         }
-        let deadline = Instant::now() + self.cx.options.read_timeout;
-        let work = move |_: &_| {
+        let work = move || {
+            let mut places = RedactedPlaces::default();
             let shown = redaction.data(&data, &mut places);
             (shown, places)
         };
-        let shown = self.cx.cpu_pool.run(Weight::Short, deadline, work).await;
+        let shown = self.cx.work(bytes, Weight::Short, self.cx.read_deadline(), work).await;
         shown.unwrap_or_else(|_| ("null".into(), RedactedPlaces::whole()))
     }
 

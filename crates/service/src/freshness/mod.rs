@@ -83,7 +83,7 @@ impl Freshness {
     /// When no such state is available in time.
     pub(crate) async fn view(self: &Arc<Self>, consistency: Consistency) -> Result<Arc<State>, Refusal> {
         let consensus = self.cx.consensus_or_refusal()?;
-        let deadline = Instant::now() + self.cx.options.read_timeout;
+        let deadline = self.cx.read_deadline();
         match consistency.level {
             Level::Linearizable if concord_model::sabotage::is("local-read") => {}
             Level::Linearizable => self.confirm_until(consensus, deadline).await?,
@@ -121,7 +121,7 @@ impl Freshness {
         if state.revision() >= at {
             return Ok(state);
         }
-        let deadline = Instant::now() + self.cx.options.read_timeout;
+        let deadline = self.cx.read_deadline();
         wait_until_applied(self.cx.consensus_or_refusal()?, at, deadline).await?;
         Ok(self.cx.applied())
     }

@@ -199,7 +199,7 @@ impl HistoryReader {
         revision: Revision,
     ) -> Result<Arc<Config>, Refusal> {
         let consensus = self.cx.consensus_or_refusal()?;
-        let deadline = Instant::now() + self.cx.options.read_timeout;
+        let deadline = self.cx.read_deadline();
         wait_until_applied(consensus, revision, deadline).await?;
         let state = consensus.state();
         let gone =
@@ -304,7 +304,7 @@ impl HistoryReader {
     /// Reads this node's history; where it lacks something, the other members' histories.
     async fn read_history(&self, request: HistoryRequest) -> Result<HistoryResponse, Refusal> {
         let consensus = self.cx.consensus_or_refusal()?;
-        let deadline = Instant::now() + self.cx.options.read_timeout;
+        let deadline = self.cx.read_deadline();
         let local = timeout_at(deadline, self.read_local_history(consensus, request.clone())).await;
         let mut response = local.map_err(|_| Refusal::Overloaded)??;
         for member in other_members(consensus, self.cx.node_id()) {

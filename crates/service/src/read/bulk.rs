@@ -88,7 +88,7 @@ impl Reads {
         {
             return Err(refusal.clone());
         }
-        let deadline = Instant::now() + self.cx.options.read_timeout;
+        let deadline = self.cx.read_deadline();
         let state = self.freshness.view(consistency).await?;
         if let Some(at) = at {
             HistoryReader::check_revision(&state, at, "body")?;

@@ -1,10 +1,10 @@
 //! Lists of definitions and of configs: the first page, and the pages that cursors name.
 //!
 //! ```text
-//! list ─┬─ at an earlier revision: `past`
+//! list ─┬─ at an earlier revision: `earlier`
 //!       ├─ first page: a state as fresh as requested ─ run the query ─ pin the state when there is a next page
-//!       └─ cursor ─ is it of this list? ─┬─ this node holds the state: `page_of_pinned`
-//!                                        └─ another node holds it: `page::fetch`
+//!       └─ cursor ─ is it of this list? ─┬─ this node holds the state: `Lister::pinned_page`
+//!                                        └─ another node holds it: `page`
 //! ```
 //!
 //! A list that is a walk along an index is walked to the page. A list with conditions is computed and sorted as a
@@ -105,7 +105,7 @@ pub struct ListPage {
     /// The places of what is not shown of its configs.
     pub redacted: RedactedPlaces,
     /// The definition of the configs of an earlier revision, as it was then.
-    pub(super) then: Option<Arc<Definition>>,
+    pub(super) definition: Option<Arc<Definition>>,
 }
 
 /// Why a list was refused.
@@ -123,12 +123,33 @@ impl From<Refusal> for ListError {
     }
 }
 
+/// The records of a page, from whichever state and node.
+#[derive(Debug, PartialEq)]
+pub(super) struct PageRecords {
+    pub(super) records: ListRecords,
+    /// The number of records on all pages.
+    pub(super) total: u64,
+    /// The definition of the configs of an earlier revision, as it was then.
+    pub(super) definition: Option<Arc<Definition>>,
+}
+
+impl ListPage {
+    /// The page that a cursor names, of these records.
+    pub(super) fn new(cursor: Cursor, page: Page, found: PageRecords, reservation: Reservation) -> Self {
+        let PageRecords { records, total, definition } = found;
+        let page = Page { page: cursor.page, ..page };
+        let next = next_page(&page, total).map(|page| Cursor { page, ..cursor });
+        let (revision, redacted) = (cursor.revision, RedactedPlaces::default());
+        Self { records, total, page, revision, next, reservation, redacted, definition }
+    }
+}
+
 impl Reads {
     /// A page of a list. `page` is what the parameters say of pages.
     ///
     /// # Errors
-    /// When the principal may not read it, the query is invalid, the definition does not exist, an index is still being built, the cursor is of
-    /// another list or has expired, or no state is available in time.
+    /// When the principal may not read it, the query is invalid, the definition does not exist, an index is still being
+    /// built, the cursor is of another list or has expired, or no state is available in time.
     pub async fn list(
         &self,
         principal: &Principal,
@@ -148,75 +169,24 @@ impl Reads {
         {
             self.redactor.check_filters(principal, found, &list.params).await?;
         }
-        if matches!(list.scope, ListScope::Across(_)) {
-            if principal.key.is_some() {
-                Box::pin(self.redactor.check_filters_across(principal, &keys, &list.params)).await?;
-            }
-            let page = self.page(list, (keys, fingerprint), page, source).await?;
-            return if principal.key.is_none() {
-                Ok(page)
-            } else {
-                Ok(Box::pin(self.redact_across(principal, page)).await?)
-            };
+        if matches!(list.scope, ListScope::Across(_)) && principal.key.is_some() {
+            Box::pin(self.redactor.check_filters_across(principal, &keys, &list.params)).await?;
         }
-        let definition = list.definition().map(str::to_owned);
-        let params = if list.past().is_some() { list.params.clone() } else { Vec::new() };
-        let page = self.page(list, (keys, fingerprint), page, source).await?;
-        match definition.filter(|_| principal.key.is_some()) {
-            Some(definition) => {
-                Ok(Box::pin(self.redact_page(principal, (&definition, &params), page)).await?)
+        let lister = Lister::new(self, list, keys);
+        let page = match (lister.listing.list.past(), source) {
+            (Some(at), source) => lister.page_at(at, page, source, fingerprint).await?,
+            (None, PageSource::Fresh(consistency)) => {
+                lister.first_page(page, consistency, fingerprint).await?
             }
-            None => Ok(page),
-        }
-    }
-
-    async fn page(
-        &self,
-        list: ListRequest,
-        (keys, fingerprint): (KeySet, Fingerprint),
-        page: Page,
-        source: PageSource,
-    ) -> Result<ListPage, ListError> {
-        if let Some(at) = list.past() {
-            return self.page_of_past((list, keys, fingerprint), at, page, source).await;
-        }
-        match source {
-            PageSource::Fresh(consistency) => {
-                self.first_page((&list, &keys, fingerprint), page, consistency).await
+            (None, PageSource::Cursor(cursor)) if cursor.fingerprint == fingerprint => {
+                lister.page_of_cursor(page, cursor).await?
             }
-            PageSource::Cursor(cursor) if cursor.fingerprint == fingerprint => {
-                Ok(self.page_of_cursor(list, keys, page, cursor).await?)
-            }
-            PageSource::Cursor(_) => Err(foreign_cursor().into()),
+            (None, PageSource::Cursor(_)) => return Err(foreign_cursor().into()),
+        };
+        if principal.key.is_none() {
+            return Ok(page);
         }
-    }
-
-    async fn first_page(
-        &self,
-        (list, keys, fingerprint): (&ListRequest, &KeySet, Fingerprint),
-        page: Page,
-        consistency: Consistency,
-    ) -> Result<ListPage, ListError> {
-        let deadline = Instant::now() + self.cx.options.read_timeout;
-        let state = self.freshness.view(consistency).await?;
-        let wanted = Wanted { page: page.page, limit: page.limit, all: false };
-        let Listed { records, total, .. } = self.run_list(&state, (list, keys), wanted, deadline).await?;
-        let reservation = self.reserve_page(&records)?;
-        let (revision, consensus) = (state.revision(), self.cx.consensus_or_refusal()?);
-        let next = next_page(&page, total).map(|page| {
-            self.pinned_states.pin(&state, consensus);
-            Cursor { node: self.cx.node_id(), revision, page, fingerprint }
-        });
-        Ok(ListPage {
-            records,
-            total,
-            page,
-            revision,
-            next,
-            reservation,
-            redacted: RedactedPlaces::default(),
-            then: None,
-        })
+        Ok(Box::pin(self.redact_page(principal, &lister.listing.list, page)).await?)
     }
 
     /// Reserves what a page of large records may keep in memory.
@@ -240,124 +210,140 @@ impl Reads {
         Err(Refusal::Invalid(Violation::at(vec!["query".into(), "limit".into()], msg).into()))
     }
 
-    /// Runs a list on a state: when that is short here or on the thread for such lists, else on those for long work.
-    pub(super) async fn run_list(
+    /// The name of a list. A cursor belongs to the key that it was made for; one of a list of definitions also to what
+    /// that key may see of them, so that its pages are of one list although the grants change.
+    fn fingerprint(&self, list: &ListRequest, principal: &Principal, keys: &KeySet) -> Fingerprint {
+        // A cursor belongs to one cluster. The order of parameters with different names has no meaning.
+        let cluster = self.cx.cluster_id();
+        let mut params: Vec<_> =
+            list.params.iter().filter(|(name, _)| !PLACE_PARAMETERS.contains(&name.as_str())).collect();
+        params.sort_by(|a, b| a.0.cmp(&b.0));
+        let bytes = encode(&(cluster, &list.scope, params, principal.id.as_str(), keys));
+        xxh3_128(&bytes).to_be_bytes()
+    }
+}
+
+/// A list, and the definitions that its caller may see of it.
+#[derive(Debug)]
+pub(super) struct Listing {
+    pub(super) list: ListRequest,
+    pub(super) keys: KeySet,
+}
+
+/// Answers one list until its deadline.
+pub(super) struct Lister<'a> {
+    pub(super) reads: &'a Reads,
+    pub(super) listing: Arc<Listing>,
+    pub(super) deadline: Instant,
+}
+
+impl<'a> Lister<'a> {
+    pub(super) fn new(reads: &'a Reads, list: ListRequest, keys: KeySet) -> Self {
+        let deadline = Instant::now() + reads.cx.options.read_timeout;
+        Self { reads, listing: Arc::new(Listing { list, keys }), deadline }
+    }
+
+    async fn first_page(
         &self,
-        state: &Arc<State>,
-        (list, keys): (&ListRequest, &KeySet),
-        wanted: Wanted,
-        deadline: Instant,
-    ) -> Result<Listed, ListError> {
+        page: Page,
+        consistency: Consistency,
+        fingerprint: Fingerprint,
+    ) -> Result<ListPage, ListError> {
+        let (reads, cx) = (self.reads, &self.reads.cx);
+        let state = reads.freshness.view(consistency).await?;
+        let wanted = Wanted { page: page.page, limit: page.limit, all: false };
+        let Listed { records, total, .. } = self.run(&state, wanted).await?;
+        let reservation = reads.reserve_page(&records)?;
+        let consensus = cx.consensus_or_refusal()?;
+        let cursor = Cursor { node: cx.node_id(), revision: state.revision(), page: page.page, fingerprint };
+        let found = PageRecords { records, total, definition: None };
+        let page = ListPage::new(cursor, page, found, reservation);
+        if page.next.is_some() {
+            reads.pinned_states.pin(&state, consensus);
+        }
+        Ok(page)
+    }
+
+    async fn page_of_cursor(&self, page: Page, cursor: Cursor) -> Result<ListPage, Refusal> {
+        let consensus = self.reads.cx.consensus_or_refusal()?;
+        let (found, reservation) = if cursor.node == self.reads.cx.node_id() {
+            let found = self.pinned_page(cursor, page.limit).await?;
+            let reservation = self.reads.reserve_page(&found.records)?;
+            (found, reservation)
+        } else {
+            self.fetch_page(consensus, cursor, page.limit).await?
+        };
+        Ok(ListPage::new(cursor, page, found, reservation))
+    }
+
+    /// A page of a state that this node holds.
+    pub(super) async fn pinned_page(&self, cursor: Cursor, limit: u64) -> Result<PageRecords, Refusal> {
+        let pinned_states = &self.reads.pinned_states;
+        let pinned = pinned_states.find(cursor.revision, &cursor.fingerprint);
+        let (state, matches) = pinned.ok_or_else(|| expired("its state is no longer held"))?;
+        let found = |records, total| PageRecords { records, total, definition: None };
+        if let Some(matches) = matches {
+            return Ok(found(matches.page(cursor.page, limit), matches.len() as u64));
+        }
+        // All matches may have to be sorted, which the next pages then need not.
+        let wanted = Wanted { page: cursor.page, limit, all: true };
+        let listed = self.run(&state, wanted).await;
+        end_use(state);
+        let Listed { records, total, is_all } = listed.map_err(|error| error.refusal)?;
+        if !is_all {
+            return Ok(found(records, total));
+        }
+        let page = records.page(cursor.page, limit);
+        let now = self.reads.cx.consensus_or_refusal()?.state();
+        pinned_states.retain_matches(cursor.revision, cursor.fingerprint, Arc::new(records), &now);
+        Ok(found(page, total))
+    }
+
+    /// Runs the list on a state: when that is short here or on the thread for such lists, else on those for long work.
+    pub(super) async fn run(&self, state: &Arc<State>, wanted: Wanted) -> Result<Listed, ListError> {
+        let (cx, short_lists, list) = (&self.reads.cx, &self.reads.short_lists, &self.listing.list);
         if list.is_short() && list.is_quick_to_parse(state) {
-            let query = Query::new(state, (list, keys), self.cx.limits())?;
+            let query = Query::new(state, &self.listing, cx.limits())?;
             let unindexed: Vec<_> = query.without_indexes().cloned().collect();
             if !unindexed.is_empty() {
-                self.build_indexes(unindexed, deadline).await?;
+                self.build_indexes(unindexed).await?;
             }
-            let (query, list_in_progress) = (query.at(wanted), self.short_lists.begin());
+            let (query, list_in_progress) = (query.at(wanted), short_lists.begin());
             let place = if query.is_worth_a_thread() { list_in_progress.place().await } else { None };
             if let Some(place) = place {
-                let work = self.list_work(state, (list, keys), wanted);
-                return self.short_lists.run(place, move || work(&|| false)).await?;
+                let work = self.work(state, wanted);
+                return short_lists.run(place, move || work(&|| false)).await?;
             }
-            if let Some(listed) = query.run_if_short(self.cx.limits()) {
+            if let Some(listed) = query.run_if_short(cx.limits()) {
                 return listed;
             }
         }
-        let work = self.list_work(state, (list, keys), wanted);
-        self.cx.cpu_pool.run(Weight::List, deadline, move |cancel| work(&|| cancel.is_over())).await?
+        let work = self.work(state, wanted);
+        let work = move |cancel: &Cancel| work(&|| cancel.is_over());
+        cx.cpu_pool.run(Weight::List, self.deadline, work).await?
     }
 
-    /// A list as work for any thread, which is told when nobody waits for it any more.
-    fn list_work(
+    /// The list as work for any thread, which is told when nobody waits for it any more.
+    fn work(
         &self,
         state: &Arc<State>,
-        (list, keys): (&ListRequest, &KeySet),
         wanted: Wanted,
-    ) -> impl FnOnce(&dyn Fn() -> bool) -> Result<Listed, ListError> + Send + 'static {
-        let (state, list, keys, limits) =
-            (Arc::clone(state), list.clone(), keys.clone(), self.cx.limits().clone());
+    ) -> impl FnOnce(&dyn Fn() -> bool) -> Result<Listed, ListError> + Send + 'static + use<> {
+        let (state, listing) = (Arc::clone(state), Arc::clone(&self.listing));
+        let limits = self.reads.cx.limits().clone();
         move |is_over| {
-            let query = Query::new(&state, (&list, &keys), &limits)?.at(wanted);
+            let query = Query::new(&state, &listing, &limits)?.at(wanted);
             query.run(&limits, is_over).unwrap_or_else(|| Err(late().into()))
         }
     }
 
     /// Builds the indexes that a short list reads and that are not there. It takes some milliseconds for each definition,
     /// once for all lists that want them, and counts as no long list.
-    async fn build_indexes(&self, of: Vec<Arc<Collection>>, deadline: Instant) -> Result<(), Refusal> {
+    async fn build_indexes(&self, of: Vec<Arc<Collection>>) -> Result<(), Refusal> {
         let work = move |cancel: &Cancel| {
             of.iter().take_while(|_| !cancel.is_over()).for_each(|collection| collection.build_indexes());
         };
-        self.cx.cpu_pool.run(Weight::Short, deadline, work).await
-    }
-
-    async fn page_of_cursor(
-        &self,
-        list: ListRequest,
-        keys: KeySet,
-        page: Page,
-        cursor: Cursor,
-    ) -> Result<ListPage, Refusal> {
-        let consensus = self.cx.consensus_or_refusal()?;
-        let (records, total, reservation) = if cursor.node == self.cx.node_id() {
-            let (records, total) = self.page_of_pinned(cursor, (&list, &keys), page.limit).await?;
-            let reservation = self.reserve_page(&records)?;
-            (records, total, reservation)
-        } else {
-            self.fetch_page(consensus, cursor, (list, keys), page.limit).await?
-        };
-        let page = Page { page: cursor.page, ..page };
-        let next = next_page(&page, total).map(|page| Cursor { page, ..cursor });
-        Ok(ListPage {
-            records,
-            total,
-            page,
-            revision: cursor.revision,
-            next,
-            reservation,
-            redacted: RedactedPlaces::default(),
-            then: None,
-        })
-    }
-
-    /// A page of a state that this node holds, and the number of records on all pages.
-    pub(super) async fn page_of_pinned(
-        &self,
-        cursor: Cursor,
-        list: (&ListRequest, &KeySet),
-        limit: u64,
-    ) -> Result<(ListRecords, u64), Refusal> {
-        let deadline = Instant::now() + self.cx.options.read_timeout;
-        let pinned = self.pinned_states.find(cursor.revision, &cursor.fingerprint);
-        let (state, matches) = pinned.ok_or_else(|| expired("its state is no longer held"))?;
-        if let Some(matches) = matches {
-            return Ok((matches.page(cursor.page, limit), matches.len() as u64));
-        }
-        // All matches may have to be sorted, which the next pages then need not.
-        let wanted = Wanted { page: cursor.page, limit, all: true };
-        let listed = self.run_list(&state, list, wanted, deadline).await;
-        end_use(state);
-        let Listed { records, total, is_all } = listed.map_err(|error| error.refusal)?;
-        if !is_all {
-            return Ok((records, total));
-        }
-        let page = records.page(cursor.page, limit);
-        let now = self.cx.consensus_or_refusal()?.state();
-        self.pinned_states.retain_matches(cursor.revision, cursor.fingerprint, Arc::new(records), &now);
-        Ok((page, total))
-    }
-
-    /// The name of a list. A cursor belongs to the key that it was made for; one of a list of definitions also to what
-    /// that key may see of them, so that its pages are of one list although the grants change.
-    fn fingerprint(&self, list: &ListRequest, principal: &Principal, keys: &KeySet) -> Fingerprint {
-        // A cursor belongs to one cluster. The order of parameters with different names has no meaning.
-        let cluster = self.cx.peers.me.get().map(|me| me.cluster_id);
-        let mut params: Vec<_> =
-            list.params.iter().filter(|(name, _)| !PLACE_PARAMETERS.contains(&name.as_str())).collect();
-        params.sort_by(|a, b| a.0.cmp(&b.0));
-        let bytes = encode(&(cluster, &list.scope, params, principal.id.as_str(), keys));
-        xxh3_128(&bytes).to_be_bytes()
+        self.reads.cx.cpu_pool.run(Weight::Short, self.deadline, work).await
     }
 }
 

@@ -16,8 +16,8 @@ use tokio::time::Instant;
 
 use super::{
     cursor::Cursor,
-    earlier::{EarlierPage, NotMade},
-    list::{BUFFERED_PAGE_BYTES_MAX, ListRequest, expired},
+    earlier::NotMade,
+    list::{BUFFERED_PAGE_BYTES_MAX, ListRequest, Lister, Listing, PageRecords, expired},
     records::ListRecords,
 };
 use crate::{
@@ -72,54 +72,52 @@ enum PageResponse {
 /// Records of a page that another node has sent.
 #[derive(Debug, PartialEq)]
 struct Chunk {
-    records: ListRecords,
+    found: PageRecords,
+    /// How many of the page come after them.
     left: u64,
-    total: u64,
-    definition: Option<Arc<Definition>>,
 }
 
-impl Reads {
-    /// The page of a cursor, from the node that holds its state, the number of records on all pages, and what the page
-    /// holds in memory.
+impl Lister<'_> {
+    /// The page of a cursor, from the node that holds its state, and what the page holds in memory.
     pub(super) async fn fetch_page(
         &self,
         consensus: &Consensus,
         cursor: Cursor,
-        (list, keys): (ListRequest, KeySet),
         limit: u64,
-    ) -> Result<(ListRecords, u64, Reservation), Refusal> {
+    ) -> Result<(PageRecords, Reservation), Refusal> {
         let mut members = consensus.status().members.into_iter().map(|status| status.member);
         let Some(holder) = members.find(|member| member.id == cursor.node) else {
             return Err(expired(&format!("node {} is no member any more", cursor.node)));
         };
-        let deadline = Instant::now() + self.cx.options.read_timeout;
-        let (page, reservation) = self.fetch_from(&holder, cursor, (&list, &keys), (limit, deadline)).await?;
-        Ok((page.records, page.total, reservation))
+        self.fetch_from(&holder, cursor, limit).await
     }
 
     /// A page of the state of an earlier revision from another member, the leader first. `why`: what this node lacks.
-    pub(super) async fn fetch_past_page(
+    pub(super) async fn fetch_earlier_page(
         &self,
         consensus: &Consensus,
-        (cursor, why): (Cursor, String),
-        (list, keys): (ListRequest, KeySet),
+        cursor: Cursor,
         limit: u64,
-    ) -> Result<(EarlierPage, Reservation), Refusal> {
-        let deadline = Instant::now() + self.cx.options.read_timeout;
+        why: &str,
+    ) -> Result<(PageRecords, Reservation), Refusal> {
         let mut last = Refusal::Unavailable(format!("no member has this part of the history: {why}"));
-        for member in self.history.members_to_ask(consensus) {
-            if Instant::now() >= deadline {
+        for member in self.reads.history.members_to_ask(consensus) {
+            if Instant::now() >= self.deadline {
                 break;
             }
-            tracing::debug!(why, member = member.id, "requesting a page of the past from another member");
+            tracing::debug!(
+                why,
+                member = member.id,
+                "requesting a page of an earlier revision from another member"
+            );
             let cursor = Cursor { node: member.id, ..cursor };
-            match self.fetch_from(&member, cursor, (&list, &keys), (limit, deadline)).await {
+            match self.fetch_from(&member, cursor, limit).await {
                 Ok(found) => return Ok(found),
                 // Another one may have it, or be less busy.
                 Err(refusal @ (Refusal::Unavailable(_) | Refusal::LimitReached(_) | Refusal::Overloaded)) => {
                     last = refusal;
                 }
-                // A node that does not know pages of the past looks for a state that it holds.
+                // It does not run.
                 Err(Refusal::CursorExpired(_)) => {}
                 Err(refusal) => return Err(refusal),
             }
@@ -132,81 +130,69 @@ impl Reads {
         &self,
         holder: &Member,
         cursor: Cursor,
-        (list, keys): (&ListRequest, &KeySet),
-        (limit, deadline): (u64, Instant),
-    ) -> Result<(EarlierPage, Reservation), Refusal> {
+        limit: u64,
+    ) -> Result<(PageRecords, Reservation), Refusal> {
+        let Listing { list, keys } = &*self.listing;
         let (mut page, mut bytes) = (ListRecords::default(), 0);
-        let mut reservation = self.reserve_page(&page)?;
+        let mut reservation = self.reads.reserve_page(&page)?;
         loop {
             let request = PageRequest { cursor, list: list.clone(), limit, skip: page.len() as u64 };
-            let timeout = deadline.saturating_duration_since(Instant::now());
-            let (peers, body) = (self.cx.peers(), encode(&(&request, keys)));
+            let timeout = self.deadline.saturating_duration_since(Instant::now());
+            let (peers, body) = (self.reads.cx.peers(), encode(&(&request, keys)));
             let response =
                 peers.call(Lane::Forward, holder.id, &holder.peer_addr, Call::Page, body, timeout).await;
-            let Chunk { records, left, total, definition } = chunk_of(response)?;
-            let is_last = left == 0 || records.len() == 0;
-            let more = records.bytes();
-            page.append(records);
-            bytes += more;
-            self.check_page(bytes)?;
+            let Chunk { found, left } = chunk_of(response)?;
+            let is_last = left == 0 || found.records.len() == 0;
+            bytes += found.records.bytes();
+            page.append(found.records);
+            self.reads.check_page(bytes)?;
             if bytes > BUFFERED_PAGE_BYTES_MAX {
                 // These records are copies: what arrived is held as a whole.
                 reservation.grow(bytes.saturating_sub(reservation.bytes()))?;
             }
             if is_last {
-                return Ok((EarlierPage { records: page, total, definition }, reservation));
+                return Ok((PageRecords { records: page, ..found }, reservation));
             }
         }
     }
+}
 
+impl Reads {
     /// Answers another node's request for a page of a state that this node holds.
     ///
     /// # Errors
     /// When the body is not one of this version. Everything else is a response.
     pub async fn answer_page(&self, body: Bytes) -> Result<Bytes, ReceiveError> {
         let (PageRequest { cursor, list, limit, skip }, keys): (_, KeySet) = decode(&body)?;
-        if let Some(at) = list.past() {
-            let response = self.past_response(at, (cursor.page, limit, skip), (list, keys)).await;
-            return Ok(encode(&response));
-        }
-        let response = match self.page_of_pinned(cursor, (&list, &keys), limit).await {
-            Ok((records, total)) => {
-                let (records, left) = records.chunk(usize::try_from(skip).unwrap_or(usize::MAX));
-                PageResponse::Chunk { records, left, total }
+        let lister = Lister::new(self, list, keys);
+        let chunk = |records: ListRecords| records.chunk(usize::try_from(skip).unwrap_or(usize::MAX));
+        let response = if let Some(at) = lister.listing.list.past() {
+            match lister.earlier_chunk(at, cursor, limit).await {
+                Ok(PageRecords { records, total, definition }) => {
+                    let (records, left) = chunk(records);
+                    PageResponse::Earlier { records, left, total, definition }
+                }
+                Err(NotMade::Elsewhere(why)) => PageResponse::NotThere(why),
+                Err(NotMade::Refused(error)) => PageResponse::Refused(error.refusal),
             }
-            // As every version knows them.
-            Err(Refusal::CursorExpired(text)) => PageResponse::Refused(Refusal::Expired(text)),
-            Err(Refusal::Building(text)) => PageResponse::Refused(Refusal::Conflict(text)),
-            Err(refusal) => PageResponse::Refused(refusal),
+        } else {
+            match lister.pinned_page(cursor, limit).await {
+                Ok(PageRecords { records, total, .. }) => {
+                    let (records, left) = chunk(records);
+                    PageResponse::Chunk { records, left, total }
+                }
+                Err(refusal) => PageResponse::Refused(refusal),
+            }
         };
         Ok(encode(&response))
     }
 }
 
-impl Reads {
-    /// The response to a request for a page of the state of an earlier revision. Never asks a third node.
-    async fn past_response(
-        &self,
-        at: Revision,
-        (page, limit, skip): (u64, u64, u64),
-        (list, keys): (ListRequest, KeySet),
-    ) -> PageResponse {
-        let deadline = Instant::now() + self.cx.options.read_timeout;
-        let applied = match self.cx.consensus_or_refusal() {
-            Ok(consensus) => wait_until_applied(consensus, at, deadline).await,
-            Err(refusal) => Err(refusal),
-        };
-        if let Err(refusal) = applied {
-            return PageResponse::Refused(refusal);
-        }
-        match self.past_page((&list, &keys), at, (page, limit), Share::Peers).await {
-            Ok(EarlierPage { records, total, definition }) => {
-                let (records, left) = records.chunk(usize::try_from(skip).unwrap_or(usize::MAX));
-                PageResponse::Earlier { records, left, total, definition }
-            }
-            Err(NotMade::Elsewhere(why)) => PageResponse::NotThere(why),
-            Err(NotMade::Refused(error)) => PageResponse::Refused(error.refusal),
-        }
+impl Lister<'_> {
+    /// The records of a page of an earlier revision, for another node. Never asks a third node.
+    async fn earlier_chunk(&self, at: Revision, cursor: Cursor, limit: u64) -> Result<PageRecords, NotMade> {
+        wait_until_applied(self.reads.cx.consensus_or_refusal()?, at, self.deadline).await?;
+        self.earlier_page(at, cursor.page, limit, Share::Peers).await
     }
 }
 
@@ -224,15 +210,14 @@ fn chunk_of(response: Result<Bytes, CallError>) -> Result<Chunk, Refusal> {
     };
     match decode(&body) {
         Ok(PageResponse::Chunk { records, left, total }) => {
-            Ok(Chunk { records, left, total, definition: None })
+            Ok(Chunk { found: PageRecords { records, total, definition: None }, left })
         }
         Ok(PageResponse::Earlier { records, left, total, definition }) => {
-            Ok(Chunk { records, left, total, definition })
+            Ok(Chunk { found: PageRecords { records, total, definition }, left })
         }
         Ok(PageResponse::NotThere(why)) => {
             Err(Refusal::Unavailable(format!("no member has this part of the history: {why}")))
         }
-        Ok(PageResponse::Refused(Refusal::Expired(text))) => Err(Refusal::CursorExpired(text)),
         Ok(PageResponse::Refused(refusal)) => Err(refusal),
         Err(error) => Err(Refusal::Internal(format!("the page of another node is {error}"))),
     }
@@ -257,7 +242,8 @@ mod tests {
             assert!(decode::<(PageRequest, KeySet)>(&body[..body.len() - 1]).is_err());
         }
         let chunk = PageResponse::Chunk { records: configs(2, 3), left: 1, total: 9 };
-        let expected = Chunk { records: configs(2, 3), left: 1, total: 9, definition: None };
+        let expected =
+            Chunk { found: PageRecords { records: configs(2, 3), total: 9, definition: None }, left: 1 };
         assert_eq!(chunk_of(Ok(encode(&chunk))).unwrap(), expected);
         let definition = Definition {
             id: 7,
@@ -277,7 +263,8 @@ mod tests {
             total: 9,
             definition: definition.clone(),
         };
-        assert_eq!(chunk_of(Ok(encode(&earlier))).unwrap(), Chunk { definition, ..expected });
+        let found = PageRecords { definition, ..expected.found };
+        assert_eq!(chunk_of(Ok(encode(&earlier))).unwrap(), Chunk { found, left: 1 });
         let lacks = chunk_of(Ok(encode(&PageResponse::NotThere("a gap".into()))));
         assert!(matches!(lacks, Err(Refusal::Unavailable(_))), "{lacks:?}");
         let refused = Refusal::Overloaded;

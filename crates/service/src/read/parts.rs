@@ -6,17 +6,12 @@
 
 use std::sync::Arc;
 
-use tokio::time::Instant;
-
 use crate::{Consistency, Level, Principal, Refusal, cpu_pool::Weight, read::Reads};
 use concord_model::{
     access_key::Verb,
     projection::Projection,
     record::{Config, Revision},
 };
-
-/// Bytes of data up to which their parts are taken on the threads that serve requests.
-const INLINE_BYTES_MAX: usize = 64 << 10;
 
 impl Reads {
     /// Configs with the parts of their data that the caller asks for.
@@ -36,11 +31,7 @@ impl Reads {
             };
             configs.iter().map(part).collect()
         };
-        if bytes <= INLINE_BYTES_MAX {
-            return Ok(work());
-        }
-        let deadline = Instant::now() + self.cx.options.read_timeout;
-        self.cx.cpu_pool.run(Weight::List, deadline, move |_| work()).await
+        self.cx.work(bytes, Weight::List, self.cx.read_deadline(), work).await
     }
 
     /// Whether a definition that the principal may read has an index of this one member, so that a parameter of this

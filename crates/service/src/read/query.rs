@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::{
-    list::{ListError, ListRequest, ListScope},
+    list::{ListError, ListScope, Listing},
     records::ListRecords,
 };
 use crate::Refusal;
@@ -37,11 +37,8 @@ pub(super) enum Query<'a> {
 }
 
 impl<'a> Query<'a> {
-    pub(super) fn new(
-        state: &'a State,
-        (list, keys): (&ListRequest, &'a KeySet),
-        limits: &Limits,
-    ) -> Result<Self, ListError> {
+    pub(super) fn new(state: &'a State, listing: &'a Listing, limits: &Limits) -> Result<Self, ListError> {
+        let Listing { list, keys } = listing;
         let key = match &list.scope {
             ListScope::Definitions => {
                 let query = query::definitions(&list.params, limits).map_err(invalid)?;

@@ -5,66 +5,84 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{list::ListPage, records::ListRecords};
+use super::{
+    list::{ListPage, ListRequest, ListScope},
+    records::ListRecords,
+};
 use crate::{Principal, Refusal, read::Reads};
-use concord_model::key::Key;
+use concord_model::{key::Key, record::Revision, redaction::RedactedPlaces};
+use concord_state::{State, query::AcrossRecord};
 
 impl Reads {
-    /// A page as a caller is shown it.
+    /// A page of a list as its caller is shown it.
     pub(super) async fn redact_page(
         &self,
         principal: &Principal,
-        (definition, params): (&str, &[(String, String)]),
+        list: &ListRequest,
         mut page: ListPage,
     ) -> Result<ListPage, Refusal> {
+        if list.scope == ListScope::Definitions {
+            return Ok(page);
+        }
         // Another node may have sent it, which has applied more.
         let now = self.freshness.state_to_show(page.revision).await?;
-        let redaction = self.redactor.redaction(principal, &now, (definition, page.revision)).await?;
-        let then = match page.then.take() {
-            None => None,
-            Some(then) => {
-                let found = now.definition(definition).map(|found| &found.definition);
-                self.redactor.check_past_filters(principal, (&then, found), params).await?;
-                Some(self.redactor.redaction_of(principal, &then).await?)
-            }
-        };
-        if let ListRecords::Configs(configs) = page.records {
-            let (mut shown, mut redacted) = self.redactor.redact(redaction, configs).await?;
-            if let Some(then) = then {
-                let (shown_then, places) = self.redactor.redact(then, shown).await?;
-                shown = shown_then;
-                redacted.extend(places);
-            }
-            (page.records, page.redacted) = (ListRecords::Configs(shown), redacted);
-            weigh(&mut page)?;
+        if list.definition().is_some() {
+            // Whatever its records are: how many there are in all would tell something as well.
+            self.redact_configs(principal, &now, list, &mut page).await?;
+        } else if let ListRecords::Across(records) = &mut page.records {
+            let redacted = self.redact_across(principal, &now, page.revision, records).await?;
+            page.redacted.extend(redacted);
         }
+        weigh(&mut page)?;
         Ok(page)
     }
 
-    /// A page of a list across definitions as a caller is shown it.
-    pub(super) async fn redact_across(
+    async fn redact_configs(
         &self,
         principal: &Principal,
-        mut page: ListPage,
-    ) -> Result<ListPage, Refusal> {
-        let state = self.freshness.state_to_show(page.revision).await?;
-        let ListRecords::Across(records) = &mut page.records else { return Ok(page) };
+        now: &State,
+        list: &ListRequest,
+        page: &mut ListPage,
+    ) -> Result<(), Refusal> {
+        let Some(definition) = list.definition() else { return Ok(()) };
+        let redaction = self.redactor.redaction(principal, now, (definition, page.revision)).await?;
+        let mut redactions = vec![redaction];
+        if let Some(earlier) = page.definition.take() {
+            let found = now.definition(definition).map(|found| &found.definition);
+            self.redactor.check_past_filters(principal, (&earlier, found), &list.params).await?;
+            redactions.push(self.redactor.redaction_of(principal, &earlier).await?);
+        }
+        for redaction in redactions {
+            let ListRecords::Configs(configs) = &mut page.records else { continue };
+            let (shown, redacted) = self.redactor.redact(redaction, std::mem::take(configs)).await?;
+            *configs = shown;
+            page.redacted.extend(redacted);
+        }
+        Ok(())
+    }
+
+    async fn redact_across(
+        &self,
+        principal: &Principal,
+        now: &State,
+        at: Revision,
+        records: &mut [AcrossRecord],
+    ) -> Result<RedactedPlaces, Refusal> {
         let mut of_definitions: BTreeMap<Key, Vec<usize>> = BTreeMap::new();
         for (place, record) in records.iter().enumerate() {
             of_definitions.entry(record.definition.clone()).or_default().push(place);
         }
+        let mut all = RedactedPlaces::default();
         for (definition, places) in of_definitions {
-            let redaction =
-                self.redactor.redaction(principal, &state, (definition.as_str(), page.revision)).await?;
+            let redaction = self.redactor.redaction(principal, now, (definition.as_str(), at)).await?;
             let stored = places.iter().map(|place| Arc::clone(&records[*place].config)).collect();
             let (shown, redacted) = self.redactor.redact(redaction, stored).await?;
             for (place, shown) in places.into_iter().zip(shown) {
                 records[place].config = shown;
             }
-            page.redacted.extend(redacted);
+            all.extend(redacted);
         }
-        weigh(&mut page)?;
-        Ok(page)
+        Ok(all)
     }
 }
 

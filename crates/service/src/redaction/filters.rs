@@ -8,8 +8,6 @@
 
 use std::sync::Arc;
 
-use tokio::time::Instant;
-
 use super::is_shown_whole;
 use crate::{
     cpu_pool::{Cancel, Weight, late},
@@ -42,7 +40,7 @@ impl Redactor {
             return Ok(());
         }
         let definition = Arc::clone(definition);
-        let deadline = Instant::now() + self.cx.options.read_timeout;
+        let deadline = self.cx.read_deadline();
         let read = move |_: &_| drop(index::declared_paths(&definition));
         self.cx.cpu_pool.run(Weight::Short, deadline, read).await
     }
@@ -133,7 +131,7 @@ impl Redactor {
         let work = move |cancel: &Cancel| {
             this.is_filtered_by_a_secret(&state, (&principal, &keys), query.filters(), cancel)
         };
-        let deadline = Instant::now() + self.cx.options.read_timeout;
+        let deadline = self.cx.read_deadline();
         let is_by_a_secret = self.cx.cpu_pool.run(Weight::List, deadline, work).await??;
         if is_by_a_secret { Err(names_a_secret()) } else { Ok(()) }
     }
@@ -181,6 +179,8 @@ mod tests {
     use std::time::Duration;
 
     use tokio_util::sync::CancellationToken;
+
+    use tokio::time::Instant;
 
     use super::*;
     use crate::testing::{owner, service};

@@ -35,9 +35,8 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     cursor::{Cursor, Fingerprint},
-    list::{ListError, ListPage, ListRequest, PageSource, foreign_cursor, next_page},
+    list::{ListError, ListPage, Lister, PageRecords, PageSource, foreign_cursor},
     query::Wanted,
-    records::ListRecords,
 };
 use crate::{
     Refusal,
@@ -48,30 +47,13 @@ use crate::{
     run_blocking,
 };
 use concord_consensus::Consensus;
-use concord_model::{
-    error::Rejection,
-    key_set::KeySet,
-    limits::PAST_RESERVED_AT_ONCE,
-    query::Page,
-    record::{Definition, Revision},
-    redaction::RedactedPlaces,
-};
-use concord_state::earlier::EarlierState;
+use concord_model::{error::Rejection, limits::PAST_RESERVED_AT_ONCE, query::Page, record::Revision};
+use concord_state::{State, earlier::EarlierState};
 use concord_storage::{HistoryError, Undo, UndoError, UndoScope};
 pub(crate) use retained::EarlierStates;
 
 /// How long a list waits until the history holds what this node has applied: milliseconds while the disk works.
 const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// A page of an earlier state.
-#[derive(Debug)]
-pub(super) struct EarlierPage {
-    pub(super) records: ListRecords,
-    /// The number of records on all pages.
-    pub(super) total: u64,
-    /// The definition of then, whose configs these are.
-    pub(super) definition: Option<Arc<Definition>>,
-}
 
 /// Why this node has no page of an earlier state.
 #[derive(Debug)]
@@ -94,129 +76,127 @@ impl From<Refusal> for NotMade {
     }
 }
 
-impl Reads {
-    /// A page of an earlier state, which this node makes or another member.
-    pub(super) async fn page_of_past(
+impl Lister<'_> {
+    /// A page of the list as of a revision, which this node makes or another member.
+    pub(super) async fn page_at(
         &self,
-        (list, keys, fingerprint): (ListRequest, KeySet, Fingerprint),
         at: Revision,
         page: Page,
         source: PageSource,
+        fingerprint: Fingerprint,
     ) -> Result<ListPage, ListError> {
-        let consensus = self.cx.consensus_or_refusal()?;
+        let (reads, cx) = (self.reads, &self.reads.cx);
+        let consensus = cx.consensus_or_refusal()?;
         let (state, number) = match source {
-            PageSource::Fresh(consistency) => (self.freshness.view(consistency).await?, page.page),
+            PageSource::Fresh(consistency) => (reads.freshness.view(consistency).await?, page.page),
             PageSource::Cursor(cursor) if cursor.fingerprint == fingerprint && cursor.revision == at => {
                 // Another node may have applied it first.
-                let deadline = Instant::now() + self.cx.options.read_timeout;
-                wait_until_applied(consensus, at, deadline).await?;
+                wait_until_applied(consensus, at, self.deadline).await?;
                 (consensus.state(), cursor.page)
             }
             PageSource::Cursor(_) => return Err(foreign_cursor().into()),
         };
         HistoryReader::check_revision(&state, at, "query")?;
         drop(state);
-        let place = (number, page.limit);
-        let (EarlierPage { records, total, definition }, reservation) =
-            match self.past_page((&list, &keys), at, place, Share::Callers).await {
-                Ok(found) => {
-                    let reservation = self.reserve_page(&found.records)?;
-                    (found, reservation)
-                }
-                Err(NotMade::Refused(error)) => return Err(error),
-                Err(NotMade::Elsewhere(why)) => {
-                    let cursor = Cursor { node: self.cx.node_id(), revision: at, page: number, fingerprint };
-                    self.fetch_past_page(consensus, (cursor, why), (list, keys), page.limit).await?
-                }
-            };
-        let page = Page { page: number, ..page };
-        let next = next_page(&page, total);
-        let next = next.map(|page| Cursor { node: self.cx.node_id(), revision: at, page, fingerprint });
-        let redacted = RedactedPlaces::default();
-        Ok(ListPage { records, total, page, revision: at, next, reservation, redacted, then: definition })
+        let cursor = Cursor { node: cx.node_id(), revision: at, page: number, fingerprint };
+        let (found, reservation) = match self.earlier_page(at, number, page.limit, Share::Callers).await {
+            Ok(found) => {
+                let reservation = reads.reserve_page(&found.records)?;
+                (found, reservation)
+            }
+            Err(NotMade::Refused(error)) => return Err(error),
+            Err(NotMade::Elsewhere(why)) => {
+                self.fetch_earlier_page(consensus, cursor, page.limit, &why).await?
+            }
+        };
+        Ok(ListPage::new(cursor, page, found, reservation))
     }
 
-    /// A page of the state as of a revision, which this node has applied.
-    pub(super) async fn past_page(
+    /// A page of the list as of a revision, which this node has applied. What it reads is reserved from `share`.
+    pub(super) async fn earlier_page(
         &self,
-        (list, keys): (&ListRequest, &KeySet),
         at: Revision,
-        (page, limit): (u64, u64),
+        page: u64,
+        limit: u64,
         share: Share,
-    ) -> Result<EarlierPage, NotMade> {
-        let deadline = Instant::now() + self.cx.options.read_timeout;
-        let scope = self.undo_scope(list, at)?;
-        let (past, _reservation) = self.past(scope, at, (share, deadline)).await?;
+    ) -> Result<PageRecords, NotMade> {
+        let list = &self.listing.list;
+        let rewind = Rewind {
+            reads: self.reads,
+            consensus: self.reads.cx.consensus_or_refusal()?,
+            scope: self.undo_scope(at)?,
+            at,
+            deadline: self.deadline,
+        };
+        let (earlier, _reservation) = rewind.state(share).await?;
         let wanted = Wanted { page, limit, all: false };
-        let listed = self.run_list(&past.state, (list, keys), wanted, deadline).await;
-        let definition = list.definition().and_then(|key| past.state.definition(key));
+        let listed = self.run(&earlier.state, wanted).await;
+        let definition = list.definition().and_then(|key| earlier.state.definition(key));
         let definition = definition.map(|found| Arc::clone(&found.definition));
-        retained::end_use(past);
+        retained::end_use(earlier);
         let listed = listed?;
-        Ok(EarlierPage { records: listed.records, total: listed.total, definition })
+        Ok(PageRecords { records: listed.records, total: listed.total, definition })
     }
 
-    /// What of the state a list needs. The past of a definition ends with its deletion, as for reads of one config.
-    fn undo_scope(&self, list: &ListRequest, at: Revision) -> Result<UndoScope, ListError> {
-        let Some(key) = list.definition() else { return Ok(UndoScope::Definitions) };
-        let state = self.cx.consensus_or_refusal()?.state();
+    /// What of the state the list needs. The past of a definition ends with its deletion, as for reads of one config.
+    fn undo_scope(&self, at: Revision) -> Result<UndoScope, ListError> {
+        let Some(key) = self.listing.list.definition() else { return Ok(UndoScope::Definitions) };
+        let state = self.reads.cx.consensus_or_refusal()?.state();
         let found = state.definition(key).map(|found| &found.definition);
         let found = found.filter(|definition| definition.created_revision() <= at);
-        let not_found =
-            || ListError { refusal: Rejection::DefinitionNotFound.into(), revision: Some(state.revision()) };
-        let found = found.ok_or_else(not_found)?;
+        let found = found.ok_or_else(|| definition_not_found(&state))?;
         Ok(UndoScope::Configs { id: found.id, key: found.key.clone() })
     }
+}
 
-    /// What of the state was there at a revision; and for who has made it, what it holds until it is used.
-    async fn past(
-        &self,
-        scope: UndoScope,
-        at: Revision,
-        (share, deadline): (Share, Instant),
-    ) -> Result<(Arc<EarlierState>, Option<Reservation>), NotMade> {
-        let pasts = &self.earlier_states;
-        if let Some(found) = pasts.find(&scope, at) {
+fn definition_not_found(state: &State) -> ListError {
+    ListError { refusal: Rejection::DefinitionNotFound.into(), revision: Some(state.revision()) }
+}
+
+/// Makes a part of the state as it was at a revision, until a deadline.
+struct Rewind<'a> {
+    reads: &'a Reads,
+    consensus: &'a Consensus,
+    scope: UndoScope,
+    at: Revision,
+    deadline: Instant,
+}
+
+impl Rewind<'_> {
+    /// That part of the state; and for who has made it, what it holds until it is used.
+    async fn state(&self, share: Share) -> Result<(Arc<EarlierState>, Option<Reservation>), NotMade> {
+        let (states, Self { scope, at, .. }) = (&self.reads.earlier_states, self);
+        if let Some(found) = states.find(scope, *at) {
             return Ok((found, None));
         }
         // The others wait for the first, and one of them goes on if its caller leaves.
-        let turn = pasts.turn(&scope, at);
-        let _turn = timeout_at(deadline, turn.lock()).await.map_err(|_| late())?;
-        if let Some(found) = pasts.find(&scope, at) {
+        let turn = states.turn(scope, *at);
+        let _turn = timeout_at(self.deadline, turn.lock()).await.map_err(|_| late())?;
+        if let Some(found) = states.find(scope, *at) {
             return Ok((found, None));
         }
-        let consensus = self.cx.consensus_or_refusal()?;
-        let later = match pasts.nearest_after(&scope, at) {
+        let later = match states.nearest_after(scope, *at) {
             Some(later) => later,
-            None => self.present(consensus, &scope, deadline).await?,
+            None => self.present().await?,
         };
-        let reservation = self.cx.memory_budget.begin(share);
-        let (past, reservation) =
-            self.go_back(consensus, (&scope, at), later, (reservation, deadline)).await?;
-        pasts.keep(scope, at, &past, consensus);
-        Ok((past, Some(reservation)))
+        let reservation = self.reads.cx.memory_budget.begin(share);
+        let (earlier, reservation) = self.go_back(later, reservation).await?;
+        states.keep(scope.clone(), *at, &earlier, self.consensus);
+        Ok((earlier, Some(reservation)))
     }
 
     /// The state that this node has applied, once its history holds all that led to it.
-    async fn present(
-        &self,
-        consensus: &Consensus,
-        scope: &UndoScope,
-        deadline: Instant,
-    ) -> Result<Arc<EarlierState>, NotMade> {
-        let (state, store) = (consensus.state(), consensus.store().clone());
-        if let UndoScope::Configs { id, key } = scope {
+    async fn present(&self) -> Result<Arc<EarlierState>, NotMade> {
+        let (state, store) = (self.consensus.state(), self.consensus.store().clone());
+        if let UndoScope::Configs { id, key } = &self.scope {
             let found = state.definition(key.as_str());
             // It was deleted since it was looked up.
-            found.filter(|found| found.definition.id == *id).ok_or_else(|| ListError {
-                refusal: Rejection::DefinitionNotFound.into(),
-                revision: Some(state.revision()),
-            })?;
+            found.filter(|found| found.definition.id == *id).ok_or_else(|| definition_not_found(&state))?;
         }
-        let (upto, permit) = (state.revision(), self.history.permits.acquire());
-        let permit = timeout_at(deadline, permit).await.map_err(|_| late())?;
+        let (upto, permit) = (state.revision(), self.reads.history.permits.acquire());
+        let permit = timeout_at(self.deadline, permit).await.map_err(|_| late())?;
         let _permit = permit.map_err(|error| Refusal::Internal(error.to_string()))?;
-        let timeout = deadline.saturating_duration_since(Instant::now()).min(CATCH_UP_TIMEOUT);
+        let timeout = self.deadline.saturating_duration_since(Instant::now()).min(CATCH_UP_TIMEOUT);
         let is_written = run_blocking(move || store.wait_for_history(upto, timeout)).await?;
         if is_written {
             Ok(Arc::new(EarlierState::present(state)))
@@ -228,36 +208,36 @@ impl Reads {
     /// Goes back from a later state.
     async fn go_back(
         &self,
-        consensus: &Consensus,
-        (scope, at): (&UndoScope, Revision),
         later: Arc<EarlierState>,
-        (mut reservation, deadline): (Reservation, Instant),
+        mut reservation: Reservation,
     ) -> Result<(Arc<EarlierState>, Reservation), NotMade> {
-        let (store, scope, present) = (consensus.store().clone(), scope.clone(), consensus.state());
+        let (store, present) = (self.consensus.store().clone(), self.consensus.state());
+        let (scope, at) = (self.scope.clone(), self.at);
         let work = move |cancel: &Cancel| {
             let mut weight = Weighed { reservation: &mut reservation, pending: 0, refused: None };
             let range = (at, later.state.revision());
             let go_on = &mut |bytes| weight.add(bytes) && !cancel.is_over();
             let undone = store.history().undo(&scope, range, go_on);
             let (pending, refused) = (weight.pending, weight.refused);
-            let undo = undone.map_err(|error| no_past(error, refused))?;
+            let undo = undone.map_err(|error| not_undone(error, refused))?;
             reservation.grow(pending)?;
             tracing::debug!(at, from = range.1, changes = undo.changes, "made an earlier state again");
-            let past = made(&later, (&scope, at), undo, cancel)?;
+            let earlier = made(&later, &scope, at, undo, cancel)?;
             // What it is weighed with while it is used; then its place among those that are kept is.
-            let bytes = past.bytes_kept_beside(&present);
+            let bytes = earlier.bytes_kept_beside(&present);
             reservation.grow(bytes.saturating_sub(reservation.bytes()))?;
             retained::end_use(later);
-            Ok((Arc::new(past), reservation))
+            Ok((Arc::new(earlier), reservation))
         };
-        self.cx.cpu_pool.run(Weight::List, deadline, work).await?
+        self.reads.cx.cpu_pool.run(Weight::List, self.deadline, work).await?
     }
 }
 
 /// The earlier state, from a later one and what was replaced since.
 fn made(
     later: &EarlierState,
-    (scope, at): (&UndoScope, Revision),
+    scope: &UndoScope,
+    at: Revision,
     mut undo: Undo,
     cancel: &Cancel,
 ) -> Result<EarlierState, NotMade> {
@@ -271,8 +251,8 @@ fn made(
     // It was created before: the history says otherwise only if it is not that of this state.
     let not_there = || Refusal::Internal(format!("the history has no definition `{key}` at revision {at}"));
     let definition = definition.ok_or_else(not_there)?;
-    let past = later.configs_at(at, &definition, undo.configs, &|| cancel.is_over());
-    Ok(past.ok_or_else(late)?)
+    let earlier = later.configs_at(at, &definition, undo.configs, &|| cancel.is_over());
+    Ok(earlier.ok_or_else(late)?)
 }
 
 /// Reserves what the history makes this node hold, in steps.
@@ -293,7 +273,7 @@ impl Weighed<'_> {
     }
 }
 
-fn no_past(error: UndoError, refused: Option<Refusal>) -> NotMade {
+fn not_undone(error: UndoError, refused: Option<Refusal>) -> NotMade {
     match error {
         UndoError::GivenUp => refused.unwrap_or_else(late).into(),
         UndoError::History(HistoryError::Compacted { compaction_revision }) => {
