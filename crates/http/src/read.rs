@@ -28,7 +28,7 @@ use concord_model::{
 };
 use concord_service::{
     Refusal, Service,
-    read::bulk::{Asked, ReadMany, ReadResult},
+    read::bulk::{BulkRead, BulkRequest, ConfigName, ReadResult},
 };
 
 const CONFIGS: &str = "configs";
@@ -36,7 +36,7 @@ const CONFIGS: &str = "configs";
 /// What a body asks for.
 #[derive(Debug, PartialEq)]
 struct Wanted {
-    asked: Vec<Asked>,
+    asked: Vec<ConfigName>,
     /// The versions that the caller has, as entity tags.
     known: Vec<Option<String>>,
     revision: Option<Revision>,
@@ -44,7 +44,7 @@ struct Wanted {
 
 /// One result, before it is rendered.
 struct Item {
-    asked: Asked,
+    asked: ConfigName,
     known: Option<String>,
     result: ReadResult,
 }
@@ -55,8 +55,9 @@ pub(super) async fn run(service: Service, request: WriteRequest) -> Result<Respo
     let (consistency, ()) = request.params.with_consistency(Ok(()))?;
     let Wanted { asked, known, revision } = request.read(&service, parse).await?;
     let principal = &request.caller.principal;
-    let made = service.reads.read_many(principal, consistency, asked.clone(), revision).await?;
-    let ReadMany { results, redacted, revision, state_revision, reservation, may_compress } = made;
+    let bulk = BulkRequest { configs: asked.clone(), at: revision };
+    let made = service.reads.read_bulk(principal, consistency, bulk).await?;
+    let BulkRead { results, redacted, revision, state_revision, reservation, may_compress } = made;
     let is_denied = |result: &ReadResult| matches!(result, ReadResult::Refused(Refusal::Forbidden { .. }));
     let is_partly_denied = results.iter().any(is_denied);
     let items: Vec<Item> = asked
@@ -132,7 +133,7 @@ fn parse(body: Value) -> Result<Wanted, Problem> {
             continue;
         };
         let mut item = Fields { object, loc, errors: std::mem::take(&mut fields.errors) };
-        let asked = Asked { definition: item.string(definitions::KEY), key: item.string(configs::KEY) };
+        let asked = ConfigName { definition: item.string(definitions::KEY), key: item.string(configs::KEY) };
         let has_known = item.has("if_none_match") && !item.is_null("if_none_match");
         wanted.known.push(has_known.then(|| item.string("if_none_match")));
         fields.errors = item.errors;
@@ -163,7 +164,8 @@ mod tests {
         let one = json!({"config_definition_key": "d", "config_key": "k", "if_none_match": "\"7\""});
         let two = json!({"config_definition_key": "e", "config_key": "l", "if_none_match": null});
         let wanted = parse(json!({"configs": [one, two], "revision": 9})).unwrap();
-        let asked = |definition: &str, key: &str| Asked { definition: definition.into(), key: key.into() };
+        let asked =
+            |definition: &str, key: &str| ConfigName { definition: definition.into(), key: key.into() };
         assert_eq!(wanted.asked, [asked("d", "k"), asked("e", "l")]);
         assert_eq!(wanted.known, [Some("\"7\"".to_owned()), None]);
         assert_eq!(wanted.revision, Some(9));

@@ -81,9 +81,6 @@ impl ShownTo {
     }
 }
 
-/// A definition, and the revision at which it had the data that are shown.
-pub(super) type Of<'a> = (&'a str, Revision);
-
 /// Whether a caller is shown all data of a definition as they are stored.
 pub(super) fn is_shown_whole(principal: &Principal, found: &Collection) -> bool {
     // The first is all that the owner of the root key costs.
@@ -160,7 +157,8 @@ impl Redactor {
         &self,
         principal: &Principal,
         state: &State,
-        (definition, at): (&str, Revision),
+        definition: &str,
+        at: Revision,
     ) -> Result<Redaction, Refusal> {
         let may_all = principal.key.is_none() || principal.authorize(Verb::Reveal, Some(definition)).is_ok();
         if may_all || (at != Revision::MAX && concord_model::sabotage::is("past-not-redacted")) {
@@ -249,7 +247,7 @@ impl Redactor {
         definition: &str,
         config: &Arc<Config>,
     ) -> Result<Option<(Arc<Config>, RedactedPlaces)>, Refusal> {
-        let redaction = self.redaction(principal, state, (definition, Revision::MAX)).await?;
+        let redaction = self.redaction(principal, state, definition, Revision::MAX).await?;
         if redaction.is_nothing() {
             return Ok(None);
         }
@@ -263,7 +261,7 @@ impl Redactor {
             None => (data, RedactedPlaces::default()),
             Some(ShownTo { principal, definition }) => {
                 // Whatever the definition was then: the caller has sent them.
-                Box::pin(self.shown_data(&principal, (&definition, Revision::MAX), data)).await
+                Box::pin(self.shown_data(&principal, &definition, Revision::MAX, data)).await
             }
         }
     }
@@ -274,14 +272,15 @@ impl Redactor {
     pub(super) async fn shown_data(
         &self,
         principal: &Principal,
-        of: Of<'_>,
+        definition: &str,
+        at: Revision,
         data: Arc<str>,
     ) -> (Arc<str>, RedactedPlaces) {
         if principal.key.is_none() {
             return (data, RedactedPlaces::default());
         }
         let (state, bytes) = (self.cx.applied(), data.len());
-        let redaction = self.redaction(principal, &state, of).await.unwrap_or(Redaction::Whole);
+        let redaction = self.redaction(principal, &state, definition, at).await.unwrap_or(Redaction::Whole);
         if redaction.is_nothing() {
             return (data, RedactedPlaces::default());
         }
@@ -327,7 +326,7 @@ impl Redactor {
         let (mut items, mut redacted) = (event.items.clone(), RedactedEvent::default());
         for (number, item) in items.iter_mut().enumerate() {
             let RecordChange::Config { definition, before, after, .. } = item else { continue };
-            let redaction = self.redaction(principal, &state, (definition.as_str(), event.revision)).await?;
+            let redaction = self.redaction(principal, &state, definition.as_str(), event.revision).await?;
             if redaction.is_nothing() {
                 continue;
             }

@@ -26,7 +26,7 @@ use concord_consensus::Consensus;
 use concord_net::{
     Member,
     call::Call,
-    client::{Lane, Peers},
+    client::Lane,
     codec::{decode, encode},
     trace,
 };
@@ -66,7 +66,7 @@ impl Forwarder {
             if may_batch(request) {
                 batcher.send(peers, leader, request, deadline).await
             } else {
-                Box::pin(send_alone(peers, leader, request, (deadline - for_answer, deadline))).await
+                Box::pin(self.send_alone(leader, request, deadline - for_answer, deadline)).await
             }
         };
         let answered = pin!(async {
@@ -80,26 +80,32 @@ impl Forwarder {
         });
         self.cx.spans.in_forward_span(trace::at(0), leader, answered).await
     }
-}
 
-/// Sends a write in a call of its own, until `latest`.
-async fn send_alone(
-    peers: &Peers,
-    leader: &Member,
-    request: &WriteRequest,
-    (latest, deadline): (Instant, Instant),
-) -> Attempt<Decision> {
-    let is_ordinary = matches!(request.write.target(), Target::Config { .. }) && !request.caller.dry_run;
-    let Ok(_place) = timeout_at(latest, peers.lone_call(!is_ordinary)).await else {
-        return Err(AttemptError::Retry("the time was up before the write was sent to the leader".into()));
-    };
-    let remaining = remaining(deadline);
-    let body = encode(&WireRequest::of(request, remaining));
-    let answer =
-        peers.call(Lane::Forward, leader.id, &leader.peer_addr, Call::Write, body, remaining).await?;
-    match decode::<WireAnswer>(&answer) {
-        Ok(answer) => answer.into(),
-        Err(error) => Err(AttemptError::Unknown(format!("the leader's answer is {error}"))),
+    /// Sends a write in a call of its own, until `latest`.
+    async fn send_alone(
+        &self,
+        leader: &Member,
+        request: &WriteRequest,
+        latest: Instant,
+        deadline: Instant,
+    ) -> Attempt<Decision> {
+        let is_ordinary = matches!(request.write.target(), Target::Config { .. }) && !request.caller.dry_run;
+        let Ok(_place) = timeout_at(latest, self.cx.peers.lone_call(!is_ordinary)).await else {
+            return Err(AttemptError::Retry(
+                "the time was up before the write was sent to the leader".into(),
+            ));
+        };
+        let remaining = remaining(deadline);
+        let body = encode(&WireRequest::of(request, remaining));
+        let answer = self
+            .cx
+            .peers
+            .call(Lane::Forward, leader.id, &leader.peer_addr, Call::Write, body, remaining)
+            .await?;
+        match decode::<WireAnswer>(&answer) {
+            Ok(answer) => answer.into(),
+            Err(error) => Err(AttemptError::Unknown(format!("the leader's answer is {error}"))),
+        }
     }
 }
 

@@ -132,7 +132,7 @@ impl HistoryReader {
         definition: &str,
         mut page: HistoryPage,
     ) -> Result<(HistoryPage, RedactedPlaces), Refusal> {
-        let redaction = self.redactor.redaction(principal, state, (definition, Revision::MAX)).await?;
+        let redaction = self.redactor.redaction(principal, state, definition, Revision::MAX).await?;
         let images = page.items.iter_mut().map(|item| &mut item.after);
         let mut configs: Vec<&mut Arc<Config>> = images
             .filter_map(|image| match image {

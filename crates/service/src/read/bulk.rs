@@ -30,9 +30,18 @@ use concord_model::{
 };
 use concord_state::State;
 
-/// A config that is asked for.
+/// Many configs, of one revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asked {
+pub struct BulkRequest {
+    /// Which.
+    pub configs: Vec<ConfigName>,
+    /// The earlier revision that they are to be of.
+    pub at: Option<Revision>,
+}
+
+/// The name of a config.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigName {
     /// The key of its definition.
     pub definition: String,
     /// Its key.
@@ -50,7 +59,7 @@ pub enum ReadResult {
 
 /// The configs that were asked for, in that order.
 #[derive(Debug)]
-pub struct ReadMany {
+pub struct BulkRead {
     /// One for each.
     pub results: Vec<ReadResult>,
     /// The places of what is not shown of them.
@@ -71,16 +80,16 @@ impl Reads {
     /// # Errors
     /// When the principal may read none of them; when the revision is expired or does not exist yet; when no state is
     /// available in time.
-    pub async fn read_many(
+    pub async fn read_bulk(
         &self,
         principal: &Principal,
         consistency: Consistency,
-        asked: Vec<Asked>,
-        at: Option<Revision>,
-    ) -> Result<ReadMany, Refusal> {
-        self.name_in_audit_log(&asked);
+        request: BulkRequest,
+    ) -> Result<BulkRead, Refusal> {
+        let BulkRequest { configs: asked, at } = &request;
+        self.name_in_audit_log(asked);
         let mut allowed = Vec::with_capacity(asked.len());
-        for one in &asked {
+        for one in asked {
             allowed.push(principal.authorize(Verb::Read, Some(&one.definition)));
         }
         if let Some(Err(refusal)) = allowed.first()
@@ -91,7 +100,7 @@ impl Reads {
         let deadline = self.cx.read_deadline();
         let state = self.freshness.view(consistency).await?;
         if let Some(at) = at {
-            HistoryReader::check_revision(&state, at, "body")?;
+            HistoryReader::check_revision(&state, *at, "body")?;
         }
         let mut results = Vec::with_capacity(asked.len());
         let mut reservation = self.cx.memory_budget.begin(Share::Callers);
@@ -99,7 +108,7 @@ impl Reads {
             let found = match (allowed, at) {
                 (Err(refusal), _) => Err(refusal),
                 (Ok(()), None) => Ok(now(&state, one)),
-                (Ok(()), Some(at)) => self.then(&state, one, at, deadline).await,
+                (Ok(()), Some(at)) => self.as_of(&state, one, *at, deadline).await,
             };
             let result = match found {
                 Ok(result) => result,
@@ -116,7 +125,7 @@ impl Reads {
             matches!(result, ReadResult::Refused(_))
                 || state.definition(&one.definition).is_some_and(|found| !found.may_have_secrets())
         });
-        let mut made = ReadMany {
+        let mut made = BulkRead {
             results,
             redacted: RedactedPlaces::default(),
             revision: at.unwrap_or_else(|| state.revision()),
@@ -125,17 +134,17 @@ impl Reads {
             may_compress,
         };
         if principal.key.is_some() {
-            Box::pin(self.redact_many(principal, &state, (&asked, at), &mut made)).await?;
+            Box::pin(self.redact_bulk(principal, &state, &request, &mut made)).await?;
         }
         Ok(made)
     }
 
     /// Names what is read in the audit log. A line names only so many definitions, so those whose reads are recorded come
     /// first: nobody reads one of these unnoticed by naming others before it.
-    fn name_in_audit_log(&self, asked: &[Asked]) {
+    fn name_in_audit_log(&self, asked: &[ConfigName]) {
         let audit = &self.cx.audit;
         if audit.has_reads() {
-            let is_recorded = |one: &&Asked| audit.records_reads_of(Some(&one.definition));
+            let is_recorded = |one: &&ConfigName| audit.records_reads_of(Some(&one.definition));
             asked.iter().filter(is_recorded).for_each(|one| name_read(&one.definition));
         }
         asked.iter().for_each(|one| name_read(&one.definition));
@@ -153,10 +162,10 @@ impl Reads {
     }
 
     /// A config as of a revision.
-    async fn then(
+    async fn as_of(
         &self,
         state: &Arc<State>,
-        asked: &Asked,
+        asked: &ConfigName,
         at: Revision,
         deadline: Instant,
     ) -> Result<ReadResult, Refusal> {
@@ -172,18 +181,18 @@ impl Reads {
     }
 
     /// Takes from the results what the principal is not shown.
-    async fn redact_many(
+    async fn redact_bulk(
         &self,
         principal: &Principal,
         state: &State,
-        (asked, at): (&[Asked], Option<Revision>),
-        made: &mut ReadMany,
+        request: &BulkRequest,
+        made: &mut BulkRead,
     ) -> Result<(), Refusal> {
         let mut hidden: Vec<(usize, Redaction, Arc<Config>)> = Vec::new();
-        for (place, (one, result)) in asked.iter().zip(&made.results).enumerate() {
+        for (place, (one, result)) in request.configs.iter().zip(&made.results).enumerate() {
             let ReadResult::Found(config) = result else { continue };
-            let of = (one.definition.as_str(), at.unwrap_or(Revision::MAX));
-            let redaction = self.redactor.redaction(principal, state, of).await?;
+            let at = request.at.unwrap_or(Revision::MAX);
+            let redaction = self.redactor.redaction(principal, state, &one.definition, at).await?;
             if !redaction.is_nothing() {
                 hidden.push((place, redaction, Arc::clone(config)));
             }
@@ -203,7 +212,7 @@ impl Reads {
 }
 
 /// A config of the state.
-fn now(state: &State, asked: &Asked) -> ReadResult {
+fn now(state: &State, asked: &ConfigName) -> ReadResult {
     let Some(found) = state.definition(&asked.definition) else {
         return ReadResult::Refused(Rejection::DefinitionNotFound.into());
     };

@@ -45,11 +45,11 @@ impl Reads {
         page: &mut ListPage,
     ) -> Result<(), Refusal> {
         let Some(definition) = list.definition() else { return Ok(()) };
-        let redaction = self.redactor.redaction(principal, now, (definition, page.revision)).await?;
+        let redaction = self.redactor.redaction(principal, now, definition, page.revision).await?;
         let mut redactions = vec![redaction];
         if let Some(earlier) = page.definition.take() {
             let found = now.definition(definition).map(|found| &found.definition);
-            self.redactor.check_past_filters(principal, (&earlier, found), &list.params).await?;
+            self.redactor.check_past_filters(principal, &earlier, found, &list.params).await?;
             redactions.push(self.redactor.redaction_of(principal, &earlier).await?);
         }
         for redaction in redactions {
@@ -74,7 +74,7 @@ impl Reads {
         }
         let mut all = RedactedPlaces::default();
         for (definition, places) in of_definitions {
-            let redaction = self.redactor.redaction(principal, now, (definition.as_str(), at)).await?;
+            let redaction = self.redactor.redaction(principal, now, definition.as_str(), at).await?;
             let stored = places.iter().map(|place| Arc::clone(&records[*place].config)).collect();
             let (shown, redacted) = self.redactor.redact(redaction, stored).await?;
             for (place, shown) in places.into_iter().zip(shown) {

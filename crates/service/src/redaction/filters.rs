@@ -76,17 +76,18 @@ impl Redactor {
     pub(crate) async fn check_past_filters(
         &self,
         principal: &Principal,
-        (then, now): (&Arc<Definition>, Option<&Arc<Definition>>),
+        earlier: &Arc<Definition>,
+        now: Option<&Arc<Definition>>,
         params: &[(String, String)],
     ) -> Result<(), Refusal> {
-        if principal.key.is_none() || principal.authorize(Verb::Reveal, Some(then.key.as_str())).is_ok() {
+        if principal.key.is_none() || principal.authorize(Verb::Reveal, Some(earlier.key.as_str())).is_ok() {
             return Ok(());
         }
-        for marked in now.into_iter().chain([then]).filter(|definition| definition.may_have_secrets()) {
+        for marked in now.into_iter().chain([earlier]).filter(|definition| definition.may_have_secrets()) {
             let validator = self.schemas.validator(marked).await?;
             let Some(secrets) = validator.secrets() else { continue };
-            self.read_declared(params, then).await?;
-            if self.names(params, then, |path| is_secret_path(secrets, path)) {
+            self.read_declared(params, earlier).await?;
+            if self.names(params, earlier, |path| is_secret_path(secrets, path)) {
                 return Err(names_a_secret());
             }
         }
@@ -129,23 +130,22 @@ impl Redactor {
         let (this, principal, keys) = (Arc::clone(self), principal.clone(), keys.clone());
         let state = self.cx.applied();
         let work = move |cancel: &Cancel| {
-            this.is_filtered_by_a_secret(&state, (&principal, &keys), query.filters(), cancel)
+            let named = hidden_in_part(&state, &principal, &keys);
+            this.is_filtered_by_a_secret(named, query.filters(), cancel)
         };
         let deadline = self.cx.read_deadline();
         let is_by_a_secret = self.cx.cpu_pool.run(Weight::List, deadline, work).await??;
         if is_by_a_secret { Err(names_a_secret()) } else { Ok(()) }
     }
 
-    /// Whether one of the definitions has filters by what is secret in it to a principal.
-    fn is_filtered_by_a_secret(
+    /// Whether one of the definitions has an index on a secret value that one of the filters names.
+    fn is_filtered_by_a_secret<'a>(
         &self,
-        state: &State,
-        (principal, keys): (&Principal, &KeySet),
+        definitions: impl Iterator<Item = &'a Collection>,
         filters: &[(String, String)],
         cancel: &Cancel,
     ) -> Result<bool, Refusal> {
-        let named = state.definitions().filter(|found| keys.contains(found.definition.key.as_str()));
-        for found in named.filter(|found| !is_shown_whole(principal, found)) {
+        for found in definitions {
             if cancel.is_over() {
                 return Err(late());
             }
@@ -162,6 +162,16 @@ impl Redactor {
         }
         Ok(false)
     }
+}
+
+/// The definitions with these keys that may have values which the principal is not shown.
+fn hidden_in_part<'a>(
+    state: &'a State,
+    principal: &'a Principal,
+    keys: &'a KeySet,
+) -> impl Iterator<Item = &'a Collection> {
+    let named = state.definitions().filter(|found| keys.contains(found.definition.key.as_str()));
+    named.filter(|found| !is_shown_whole(principal, found)).map(|found| &**found)
 }
 
 fn names_a_secret() -> Refusal {
@@ -227,7 +237,9 @@ mod tests {
         let later = Instant::now() + Duration::from_secs(600);
         let found = |principal: &Principal, keys: &[&str], path: &str, cancel: &Cancel| {
             let filters = [(path.to_owned(), "x".to_owned())];
-            service.redactor.is_filtered_by_a_secret(&state, (principal, &of(keys)), &filters, cancel)
+            let keys = of(keys);
+            let named = hidden_in_part(&state, principal, &keys);
+            service.redactor.is_filtered_by_a_secret(named, &filters, cancel)
         };
         let cancel = Cancel::new(CancellationToken::new(), later);
         for (principal, keys, path, expected) in [

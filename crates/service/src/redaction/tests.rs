@@ -77,7 +77,7 @@ async fn what_was_written_to_a_definition_that_is_gone_is_not_shown_by_the_schem
     let (blind, seeing) = (owner(&[Verb::Read, Verb::Write]), owner(&[Verb::Read, Verb::Reveal]));
     let shown = async |principal: &Principal, at: Revision| {
         let (text, places) =
-            service.redactor.shown_data(principal, ("s", at), r#"{"pw":"hidden"}"#.into()).await;
+            service.redactor.shown_data(principal, "s", at, r#"{"pw":"hidden"}"#.into()).await;
         (text.contains("hidden"), places.texts().map(str::to_owned).collect::<Vec<_>>())
     };
     assert_eq!(shown(&blind, first).await, (false, vec!["#/pw".into()]));
@@ -140,7 +140,7 @@ async fn what_is_newer_than_the_applied_state_is_not_shown_by_a_schema_that_may_
     );
     let state = service.cx.applied();
     let redaction =
-        async |principal: &Principal| service.redactor.redaction(principal, &state, ("s", at + 1)).await;
+        async |principal: &Principal| service.redactor.redaction(principal, &state, "s", at + 1).await;
     assert!(matches!(redaction(&blind).await, Ok(Redaction::Whole)));
     assert!(matches!(redaction(&seeing).await, Ok(Redaction::Nothing)));
     let (shown, written) = tokio::join!(service.freshness.state_to_show(at + 1), write(define("t")));

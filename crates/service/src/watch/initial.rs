@@ -78,7 +78,7 @@ impl InitialChunk {
             let known = last.as_ref().filter(|(key, _)| key == definition);
             let redaction = match known {
                 Some((_, redaction)) => redaction.clone(),
-                None => redactor.redaction(principal, now, (definition.as_str(), self.revision)).await?,
+                None => redactor.redaction(principal, now, definition.as_str(), self.revision).await?,
             };
             last = Some((definition.clone(), redaction.clone()));
             let (mut shown, places) = redactor.redact(redaction, vec![Arc::clone(config)]).await?;

@@ -156,8 +156,9 @@ impl Writes {
     async fn shown(&self, request: &WriteRequest, mut written: Written) -> Written {
         if let Some(content) = written.content.take() {
             let (principal, definition) = (&request.caller.principal, request.write.definition());
-            let of = (definition, written.applied.revision);
-            let (content, redacted) = Box::pin(self.redactor.shown_data(principal, of, content)).await;
+            let at = written.applied.revision;
+            let shown = self.redactor.shown_data(principal, definition, at, content);
+            let (content, redacted) = Box::pin(shown).await;
             (written.content, written.redacted) = (Some(content), redacted);
         }
         written

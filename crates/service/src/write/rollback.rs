@@ -159,8 +159,9 @@ impl Writes {
         written: Written,
         config: &Config,
     ) -> Written {
-        let of = (definition, written.applied.revision);
-        let (data, redacted) = self.redactor.shown_data(principal, of, Arc::clone(&config.data)).await;
+        let at = written.applied.revision;
+        let (data, redacted) =
+            self.redactor.shown_data(principal, definition, at, Arc::clone(&config.data)).await;
         Written { content: Some(data), redacted, ..written }
     }
 }
