@@ -1,5 +1,5 @@
-//! What the units of a service share: the options, the node's consensus and peers, the pool for long work, the budget of
-//! memory. A unit has a `cx` and the units below it that it calls, and nothing else.
+//! What the units of a service share: the options, consensus, the peers, the CPU pool, the memory budget. Each unit
+//! holds it as `cx`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,7 +23,7 @@ use super::{
     spans::Spans,
 };
 
-/// Bytes of data that are parsed, rendered or redacted on the threads that serve requests: less than about a millisecond.
+/// Up to this many bytes of data are parsed, rendered or redacted inline: that takes less than about a millisecond.
 pub(crate) const INLINE_BYTES_MAX: usize = 64 << 10;
 
 /// What the units of a service share.
@@ -33,9 +33,9 @@ pub struct Context {
     pub(crate) peers: Arc<Peers>,
     /// Set once this node has an identity.
     pub(crate) consensus: SetOnce<Consensus>,
-    /// Held while this node changes the members or the feature level: one change at a time.
+    /// Held while this node changes the members or the feature level, so that changes run one at a time.
     pub(crate) changing: tokio::sync::Mutex<()>,
-    /// Where work runs that takes longer than about a millisecond.
+    /// Runs work that takes longer than about a millisecond.
     pub(crate) cpu_pool: CpuPool,
     pub(crate) memory_budget: MemoryBudget,
     /// This node's audit log.
@@ -60,16 +60,16 @@ impl Context {
         }
     }
 
-    /// The limits of what is accepted from callers.
+    /// The limits of client requests.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.options.limits
     }
 
-    /// Runs work that takes longer than about a millisecond, where it delays no other request.
+    /// Runs work that takes longer than about a millisecond in the CPU pool, where it delays no other request.
     ///
     /// # Errors
-    /// When it was not done within the time of a write; it must not have changed anything.
+    /// If it was not done within the write timeout. It may still be running then, so it must not have side effects.
     pub async fn run_long<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -78,10 +78,10 @@ impl Context {
         self.cpu_pool.run(Weight::Short, deadline, |_| work()).await
     }
 
-    /// Does work on so many bytes of data: here when they are few, else in the pool for long work, until a deadline.
+    /// Runs work on this many bytes of data: inline up to [`INLINE_BYTES_MAX`], otherwise in the CPU pool.
     ///
     /// # Errors
-    /// When it was not done in time.
+    /// If it was not done before the deadline.
     pub(crate) async fn work<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -96,12 +96,12 @@ impl Context {
         }
     }
 
-    /// When a read that begins now must be answered.
+    /// The deadline of a read that begins now.
     pub(crate) fn read_deadline(&self) -> Instant {
         Instant::now() + self.options.read_timeout
     }
 
-    /// An empty reservation of memory for a request, which grows with what the request holds.
+    /// An empty memory reservation for a request. It grows with what the request holds.
     #[must_use]
     pub fn reservation(&self, share: Share) -> Reservation {
         self.memory_budget.begin(share)
@@ -113,24 +113,24 @@ impl Context {
         self.options.node_id
     }
 
-    /// The id of the cluster that this node belongs to, once it belongs to one.
+    /// The id of this node's cluster; `None` while it belongs to none.
     pub(crate) fn cluster_id(&self) -> Option<uuid::Uuid> {
         self.peers.me.get().map(|me| me.cluster_id)
     }
 
-    /// The client for calls to other nodes, and the check of calls from them.
+    /// The client for peer RPCs, and the admission of peer RPCs to this node.
     #[must_use]
     pub fn peers(&self) -> &Peers {
         &self.peers
     }
 
-    /// This node's consensus, once it has been started.
+    /// This node's consensus; `None` before it has started.
     #[must_use]
     pub fn consensus(&self) -> Option<&Consensus> {
         self.consensus.get()
     }
 
-    /// The applied revision, however old (for headers of errors); 0 before the node has an identity.
+    /// The applied revision, however old, for the headers of errors; 0 before the node has an identity.
     #[must_use]
     pub fn revision(&self) -> Revision {
         self.consensus().map_or(0, |consensus| consensus.state().revision())
@@ -141,15 +141,17 @@ impl Context {
         self.consensus().map(Consensus::state).unwrap_or_default()
     }
 
+    /// This node's consensus. Fails with *unavailable* before it has started, and after the node was removed from the
+    /// cluster.
     pub(crate) fn consensus_or_refusal(&self) -> Result<&Consensus, Refusal> {
         let consensus = self.consensus().filter(|_| !self.has_left());
         consensus.ok_or_else(|| Refusal::Unavailable(self.absence()))
     }
 
-    /// Why there is no consensus on this node.
+    /// Why this node has no consensus to serve requests with.
     pub(crate) fn absence(&self) -> String {
         if self.has_left() {
-            "this node was taken out of the cluster".into()
+            "this node was removed from the cluster".into()
         } else if self.peers.me.get().is_some() {
             "this node is starting".into()
         } else {
@@ -157,18 +159,17 @@ impl Context {
         }
     }
 
-    /// Whether this node was removed from the cluster. Its state only gets older from then on, so it answers no reads
-    /// either.
+    /// Whether this node was removed from the cluster. Its state no longer changes, so it serves no reads either.
     pub(crate) fn has_left(&self) -> bool {
         self.peers.left.is_cancelled()
     }
 
-    /// Whether the tasks of this node end: it stops, or was removed from the cluster.
+    /// Whether the tasks of this node must end: the node stops, or was removed from the cluster.
     pub(crate) fn is_over(&self) -> bool {
         self.stopping.is_cancelled() || self.has_left()
     }
 
-    /// Waits for so long, or until the node stops.
+    /// Waits for `time`, or until the node stops.
     pub(crate) async fn pause(&self, time: Duration) {
         tokio::select! {
             () = self.stopping.cancelled() => {}
@@ -176,11 +177,12 @@ impl Context {
         }
     }
 
+    /// Whether this node is the leader, as far as it knows.
     pub(crate) fn leads(&self, consensus: &Consensus) -> bool {
         consensus.leader_id() == Some(self.node_id())
     }
 
-    /// The leader as this node knows it.
+    /// The leader that this node knows. Fails with a reason to retry if it knows none.
     pub(crate) fn known_leader(&self, consensus: &Consensus) -> Attempt<Leader> {
         if self.leads(consensus) {
             return Ok(Leader::ThisNode);

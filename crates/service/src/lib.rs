@@ -1,24 +1,24 @@
-//! What a node does for its callers: decides writes, answers reads at the freshness they ask for, opens watches, and
-//! manages the members of the cluster.
+//! The operations of a node: it prepares and forwards writes, serves reads at the requested freshness, delivers
+//! watches, and manages the members of the cluster.
 //!
-//! | to find | look in |
+//! | topic | file |
 //! |---|---|
-//! | what a caller asks and how it can be refused | `request` |
+//! | requests of clients, and rejections | `request` |
 //! | what the units share | `context` |
-//! | compiled schemas; what a preparation may cost | `schemas`, `budget` |
-//! | a write on its way: validation, locks, batches, patches, dry runs, changes of a schema | `write` |
-//! | how a write reaches the leader, alone or in a forwarding batch | `forward` |
+//! | compiled schemas; the cost of preparing a write | `schemas`, `budget` |
+//! | the write path: validation, locks, batches, patches, dry runs, schema changes | `write` |
+//! | forwarding a write to the leader, alone or in a forwarding batch | `forward` |
 //! | the time of the log, from the clocks of the members | `clock` |
 //! | when an idempotency key is forgotten | `forgetting` |
 //! | targets of the fuzzer | `fuzz` |
-//! | what a caller is shown of data with secret values | `redaction` |
-//! | how an attempt is repeated through changes of the leader | `retry` |
-//! | reads as fresh as is asked: linearizable, by lease, local | `freshness` |
-//! | definitions, lists with their cursors and pages, many configs at once | `read` |
+//! | redaction of secret values | `redaction` |
+//! | retries after the leader changed | `retry` |
+//! | the freshness of reads: linearizable, by lease, local | `freshness` |
+//! | reads of definitions and configs, lists with cursors, bulk reads | `read` |
 //! | earlier revisions, their retention | `history` |
 //! | watches | `watch` |
-//! | forming the cluster, readiness, changes of the members | `membership` |
-//! | the feature level of the cluster; which levels the members know, and what they tell of themselves | `feature_level` |
+//! | bootstrapping the cluster, readiness, membership changes | `membership` |
+//! | the feature level of the cluster; the levels and reports of its members | `feature_level` |
 //! | builds of indexes (on the leader) | `index_build` |
 //! | the file that holds the whole state | `backup` |
 //! | the certificates of this node: when they end, when their files change | `certificates` |
@@ -29,21 +29,22 @@
 //! | a few threads for one kind of work | `own_threads` |
 //! | the file of data keys, read again | `data_key` |
 //! | where a request comes from | `origin` |
-//! | rates and open things of an access key, failed credentials of an address | `quota` |
-//! | what is measured, and the page of `/metrics` | `metrics` |
-//! | spans of requests that belong to a trace, and the collector that they are sent to | `spans` |
-//! | the bytes that requests in flight hold in memory | `memory_budget` |
-//! | where what is large is freed | `deferred_drop` |
+//! | quotas of access keys, failed credentials of addresses | `quota` |
+//! | the metrics at `/metrics` | `metrics` |
+//! | spans of traced requests, and their export to the collector | `spans` |
+//! | the memory that requests in flight hold | `memory_budget` |
+//! | freeing large values on another thread | `deferred_drop` |
 //!
-//! This file is the [`Service`]: it makes the units and gives each the ones that it calls. A unit is a struct of the
-//! [`Context`] and of those units, so they depend on each other in one direction: none can be made before those it calls.
+//! This file is the [`Service`]: it constructs the units and gives each the units that it calls. A unit is a struct
+//! that holds the [`Context`] and those units. So dependencies run one way: a unit is constructed after the units
+//! that it calls.
 //!
 //! A node has no log and no consensus before it has an identity. [`Members::init`] writes it, on this node or through a
 //! call from another.
 //!
-//! **Invariants:** the wall clock is read here and nowhere else, for `clock` and for the lines of `audit`; timeouts use the monotonic one.
-//! *Unavailable* is answered only when a write has certainly not been proposed; whatever may have been applied is
-//! *undecided*, and stays so through every retry.
+//! **Invariants:** the wall clock is read only here, for `clock` and for the lines of `audit`; timeouts use the
+//! monotonic clock. *Unavailable* means that a write was certainly not proposed. A write that may have been applied
+//! is *undecided*, and stays so through every retry.
 
 pub mod access;
 pub mod audit;
@@ -138,17 +139,17 @@ pub use write::{
 pub struct Options {
     /// This node's id.
     pub node_id: NodeId,
-    /// The data directory; the caller holds its lock.
+    /// The data directory. The caller of [`Service::new`] holds its lock.
     pub directory: PathBuf,
-    /// The limits of what is accepted from callers.
+    /// The limits of client requests.
     pub limits: Limits,
     /// How long a write may take in total.
     pub write_timeout: Duration,
     /// How long a read may take in total.
     pub read_timeout: Duration,
-    /// How long a watch stays silent before it is sent a heartbeat.
+    /// The time without an event after which a watch sends a heartbeat.
     pub watch_heartbeat: Duration,
-    /// Where consensus runs; where it is started if there is no such runtime.
+    /// The runtime that consensus runs on; `None` for the runtime that starts it.
     pub consensus_runtime: Option<Handle>,
     /// Raft's timers.
     pub timers: Timers,
@@ -156,73 +157,73 @@ pub struct Options {
     pub store: store::Options,
     /// Bytes of log after which a snapshot is due.
     pub snapshot_log_bytes: u64,
-    /// The process ends once its log has not moved for so long.
+    /// The process exits once its log has made no progress for this long.
     pub log_stall_timeout: Duration,
     /// Free bytes of the volume below which only writes that remove something are accepted.
     pub disk_reserve_bytes: u64,
-    /// Members that may be asked for a snapshot when this node's state is damaged.
+    /// Members from which this node may fetch a snapshot if its own state is damaged.
     pub rescue: Vec<Member>,
-    /// The operator's file of data keys; with one, the data directory is encrypted.
+    /// The operator's file of data keys. If there is one, the data directory is encrypted.
     pub data_key_file: Option<PathBuf>,
-    /// What backups are encrypted and signed with; none where they are handed out in clear.
+    /// The keys that encrypt and sign backups; `None` for unencrypted backups.
     pub backup_envelope: Option<Arc<Envelope>>,
     /// How much of the history is retained.
     pub retention: Retention,
     /// The highest feature level of the cluster that this node agrees to.
     pub feature_level_max: u32,
-    /// TLS of the listener for callers.
+    /// TLS of the client listener.
     pub caller_tls: Option<Arc<CallerTls>>,
     /// The audit log.
     pub audit: audit::Options,
     /// The quotas of keys that have none of their own.
     pub quotas: Quota,
-    /// Failed credentials of an address in a minute; 0 for as many as come.
+    /// The most failed credentials of an address per minute; 0 for no limit.
     pub failed_credentials: u64,
     /// The collector of spans, if there is one.
     pub spans: Option<spans::Options>,
 }
 
-/// What a node does for its callers, unit by unit. Cloning shares it.
+/// The operations of a node, unit by unit. Clones share the units.
 #[derive(Debug, Clone)]
 pub struct Service {
     units: Arc<Units>,
 }
 
-/// The units of a service. Each names the units that it calls; the order of their construction in [`Service::new`] is
-/// the order of that dependence.
+/// The units of a service. Each holds the units that it calls; [`Service::new`] constructs them in the order of these
+/// dependencies.
 #[derive(Debug)]
 pub struct Units {
     /// What the units share.
     pub cx: Arc<Context>,
-    /// Rates and open things of an access key, failed credentials of an address.
+    /// Quotas of access keys, failed credentials of addresses.
     pub quotas: Quotas,
     /// The free space of the voters' volumes.
     pub room: Arc<Room>,
     /// The feature levels that the members know.
     pub levels: Arc<FeatureLevels>,
-    /// How fresh the state of a read is.
+    /// The freshness of reads.
     pub freshness: Arc<Freshness>,
-    /// What a caller is shown of data with secret values.
+    /// Redaction of secret values.
     pub redactor: Arc<Redactor>,
-    /// Who asks, and whether they still may.
+    /// Authentication of clients, and whether their access keys are still valid.
     pub authentication: Arc<Authentication>,
-    /// Earlier revisions.
+    /// Reads of the history and of earlier revisions.
     pub history: Arc<HistoryReader>,
-    /// Definitions, lists, many configs at once.
+    /// Reads of single records, lists and bulk reads.
     pub reads: Arc<Reads>,
-    /// Writes, their dry runs and checks.
+    /// Writes, dry runs and config scans.
     pub writes: Arc<Writes>,
-    /// Access keys, as their owners manage them.
+    /// Management of access keys.
     pub keys: Arc<AccessKeys>,
-    /// Watches and long polls.
+    /// Watches and long polling.
     pub watches: Arc<Watches>,
-    /// The file that holds the whole state.
+    /// Backups of the whole state.
     pub backups: Arc<Backups>,
     /// Forming the cluster, readiness, changes of the members.
     pub members: Arc<Members>,
     /// The time of the log.
     pub clock: Arc<Clock>,
-    /// Open connections of the listener for callers, and of that for other nodes.
+    /// Open connections of the client listener and of the peer listener.
     connections: [metrics::Connections; 2],
 }
 
@@ -314,19 +315,19 @@ impl Service {
         Self { units: Arc::new(units) }
     }
 
-    /// Makes the node report that it is not ready, so that load balancers send callers elsewhere.
+    /// Makes the node report that it is not ready, so that load balancers send requests to other nodes.
     pub fn stop(&self) {
         self.cx.stopping.cancel();
     }
 
-    /// Hands leadership over to another node if this one leads.
+    /// Transfers leadership to another node if this one leads.
     pub async fn hand_over(&self) {
         if let Some(consensus) = self.cx.consensus() {
             consensus.transfer_leadership().await;
         }
     }
 
-    /// Stops consensus and closes log and store.
+    /// Stops consensus and closes the log and the store.
     pub async fn shutdown(&self) {
         self.stop();
         if let Some(consensus) = self.cx.consensus() {
@@ -336,32 +337,31 @@ impl Service {
         self.cx.spans.flush().await;
     }
 
-    /// Completes with the reason when this node can't continue.
+    /// Waits until this node can't continue. Returns the reason.
     pub async fn failed(&self) -> String {
         self.cx.consensus.wait().await.failed().await
     }
 
-    /// Reads the files of the certificates again when they change, until this node stops. Returns the reason when it
-    /// can't go on.
+    /// Reloads the certificate files when they change, until this node stops. Returns the reason if it can't continue.
     pub async fn keep_certificates(&self) -> String {
         certificates::keep(&self.cx).await
     }
 }
 
-/// Runs work that takes long on a thread for blocking work.
+/// Runs work that blocks for long on a blocking thread. Fails if the work panics.
 async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Refusal> {
     tokio::task::spawn_blocking(work)
         .await
         .map_err(|error| Refusal::Internal(format!("blocking work ended early: {error}")))
 }
 
-/// This machine's wall clock, right or wrong.
+/// The time of this machine's wall clock, right or wrong.
 #[expect(
     clippy::disallowed_methods,
     reason = "the one place that reads it, for the time of the log and of audit lines"
 )]
 pub fn now() -> Timestamp {
-    // A clock before 1970 reads as 0: it is wrong by so much that it can't matter by how much.
+    // A clock before 1970 reads as 0. It is wrong anyway.
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
 }

@@ -1,22 +1,21 @@
-//! What a caller is shown of the data of configs.
+//! Redacts secret values in the data of configs.
 //!
-//! Records leave the service as they are stored, or with `null` in place of each secret value, for a caller who has no
-//! right to `reveal` them. What is secret is what the schema of *now* says, also of a revision of the past: whoever takes
-//! a mark away opens the place, in the past as well, and needs the right to reveal for that
-//! (`write/secrets.rs`). Of a definition that was deleted since, the schema is not known any more, so of its configs no
-//! data are shown at all.
+//! For a client without the permission `reveal`, `null` replaces each secret value. The *current* schema decides
+//! which fields are secret, also in data of an earlier revision. So a write that removes a mark reveals the earlier
+//! values as well, and needs `reveal` for that (`write/secrets.rs`). The schema of a deleted definition is unknown,
+//! so the data of its configs is redacted as a whole.
 //!
-//! The owner of the root key is shown everything, and a definition without a mark has nothing to hide: both are decided
-//! by a look at a flag, and the stored text goes out as it is.
+//! The root key sees everything, and a definition without marks has nothing to redact. A flag decides each of the two
+//! cases, and the stored text is sent as it is.
 //!
-//! Lists that are filtered or sorted by what is secret are in `redaction/filters.rs`.
+//! `redaction/filters.rs` rejects lists that filter or sort by secret fields.
 //!
-//! The schema of now is that of the state that this node has applied. What is shown may be newer than that: a page that
-//! another node has sent, or a change that is in the feed and not applied yet. Whoever shows it waits until it is applied
+//! The current schema is that of the state that this node has applied. The data may be newer: a page from another node,
+//! or a change in the feed that is not applied yet. It is redacted only after this node has applied its revision
 //! (`Freshness::state_to_show`).
 //!
-//! **Invariant:** where it can't be told in time what is secret, everything is; and it is never told by a state that is
-//! older than the data.
+//! **Invariant:** if the secret fields are not known in time, everything is redacted. They are never taken from a state
+//! that is older than the data.
 
 mod filters;
 
@@ -41,30 +40,30 @@ use concord_state::{
     feed::{Before, Event, RecordChange},
 };
 
-/// How the data of a definition's configs are shown.
+/// How to redact the configs of a definition.
 #[derive(Debug, Clone)]
 pub(super) enum Redaction {
-    /// As they are stored.
-    Nothing,
-    /// Without what this says is secret.
-    Places(Arc<Validator>),
     /// Not at all.
+    Nothing,
+    /// The fields that this schema marks as secret.
+    Places(Arc<Validator>),
+    /// The data as a whole.
     Whole,
 }
 
-/// The redacted places of some of the records that are shown, by their numbers.
+/// The redacted paths of records, by the index of the record.
 pub type RedactedRecords = BTreeMap<usize, RedactedPlaces>;
 
-/// The redacted places of an event's configs, by the numbers of its items.
+/// The redacted paths of an event's configs, by the index of the item.
 #[derive(Debug, Default)]
 pub struct RedactedEvent {
-    /// As they are after it.
+    /// In the configs after the event.
     pub after: RedactedRecords,
-    /// As they were before it.
+    /// In the configs before the event.
     pub before: RedactedRecords,
 }
 
-/// Who is shown data that they wrote.
+/// The client that wrote data and gets it back in the response.
 #[derive(Debug)]
 pub struct ShownTo {
     principal: Principal,
@@ -72,24 +71,23 @@ pub struct ShownTo {
 }
 
 impl ShownTo {
-    /// Who is to be shown what they write, and of which definition; `None` for the owner of the root key, who is shown
-    /// it as it is.
+    /// The client and the definition that it writes to; `None` for the root key, whose response is not redacted.
     #[must_use]
     pub fn of(principal: &Principal, definition: &str) -> Option<Self> {
-        let is_any = principal.key.is_some();
-        is_any.then(|| Self { principal: principal.clone(), definition: definition.to_owned() })
+        let has_key = principal.key.is_some();
+        has_key.then(|| Self { principal: principal.clone(), definition: definition.to_owned() })
     }
 }
 
-/// Whether a caller is shown all data of a definition as they are stored.
-pub(super) fn is_shown_whole(principal: &Principal, found: &Collection) -> bool {
-    // The first is all that the owner of the root key costs.
+/// Whether a principal sees all data of a definition unredacted.
+pub(super) fn may_see_all(principal: &Principal, found: &Collection) -> bool {
+    // A request with the root key costs only the first check.
     principal.key.is_none()
         || !found.may_have_secrets()
         || principal.authorize(Verb::Reveal, Some(found.definition.key.as_str())).is_ok()
 }
 
-/// Whether a path leads to a secret place, or through or above one: an object is indexed by its whole value.
+/// Whether a path leads to a secret field, or to a value inside or around one: an object is indexed by its whole value.
 pub(crate) fn is_secret_path(places: &SecretPlaces, path: &IndexPath) -> bool {
     let steps = path.steps.iter();
     let way: Vec<Way<'_>> = steps
@@ -102,13 +100,14 @@ pub(crate) fn is_secret_path(places: &SecretPlaces, path: &IndexPath) -> bool {
     places.at_any(&way) != Place::Open
 }
 
-/// Whether a state is older than data of a revision, and may lack a mark that was there when they were written.
+/// Whether a state is older than data of revision `at`, and so may lack a mark that the data was written with.
+/// [`Revision::MAX`] stands for data that is not newer than any state.
 fn is_late(state: &State, at: Revision) -> bool {
     at != Revision::MAX && state.revision() < at
 }
 
 impl Redaction {
-    /// Data as they are shown; the places of what is not shown are added to `places`.
+    /// Redacts data, and adds the redacted paths to `places`.
     fn data(&self, text: &Arc<str>, places: &mut RedactedPlaces) -> Arc<str> {
         match self {
             Self::Nothing => Arc::clone(text),
@@ -119,9 +118,9 @@ impl Redaction {
             Self::Places(validator) => {
                 match validator.secrets().and_then(|secrets| redacted(secrets, text)) {
                     None => Arc::clone(text),
-                    Some((shown, more)) => {
+                    Some((redacted, more)) => {
                         places.extend(more);
-                        shown.into()
+                        redacted.into()
                     }
                 }
             }
@@ -141,7 +140,7 @@ impl Redaction {
     }
 }
 
-/// Shows a caller data without the secret values that it may not see.
+/// Redacts data for principals without the permission `reveal`.
 #[derive(Debug)]
 pub struct Redactor {
     pub(crate) cx: Arc<Context>,
@@ -149,10 +148,11 @@ pub struct Redactor {
 }
 
 impl Redactor {
-    /// How a caller is shown the configs that a definition of this key had at a revision.
+    /// How to redact configs that the definition with this key had at revision `at`; [`Revision::MAX`] for configs of
+    /// `state` itself.
     ///
     /// # Errors
-    /// When its schema was not compiled in time.
+    /// If its schema was not compiled in time.
     pub(super) async fn redaction(
         &self,
         principal: &Principal,
@@ -160,8 +160,9 @@ impl Redactor {
         definition: &str,
         at: Revision,
     ) -> Result<Redaction, Refusal> {
-        let may_all = principal.key.is_none() || principal.authorize(Verb::Reveal, Some(definition)).is_ok();
-        if may_all || (at != Revision::MAX && concord_model::sabotage::is("past-not-redacted")) {
+        let may_reveal =
+            principal.key.is_none() || principal.authorize(Verb::Reveal, Some(definition)).is_ok();
+        if may_reveal || (at != Revision::MAX && concord_model::sabotage::is("past-not-redacted")) {
             return Ok(Redaction::Nothing);
         }
         if is_late(state, at) {
@@ -177,10 +178,10 @@ impl Redactor {
         }
     }
 
-    /// How a caller is shown what was written by the schema of a definition that may have been replaced since.
+    /// How to redact configs by the schema of this version of a definition, which may have been replaced since.
     ///
     /// # Errors
-    /// When its schema was not compiled in time.
+    /// If its schema was not compiled in time.
     pub(super) async fn redaction_of(
         &self,
         principal: &Principal,
@@ -193,10 +194,10 @@ impl Redactor {
         Ok(Redaction::Places(self.schemas.validator(definition).await?))
     }
 
-    /// Configs as a caller is shown them, and the places of what is not shown.
+    /// Redacts configs of one definition. Returns them with the redacted paths.
     ///
     /// # Errors
-    /// When they were not redacted in time.
+    /// If they were not redacted before the read deadline.
     pub(super) async fn redact(
         &self,
         redaction: Redaction,
@@ -208,17 +209,16 @@ impl Redactor {
         let bytes = configs.iter().map(|config| config.data.len()).fold(0_usize, usize::saturating_add);
         let work = move || {
             let mut places = RedactedPlaces::default();
-            let shown = configs.iter().map(|config| redaction.config(config, &mut places)).collect();
-            (shown, places)
+            let redacted = configs.iter().map(|config| redaction.config(config, &mut places)).collect();
+            (redacted, places)
         };
         self.cx.work(bytes, Weight::List, self.cx.read_deadline(), work).await
     }
 
-    /// Configs of several definitions as a caller is shown them, each with the number that it was given with, and the
-    /// places of what is not shown.
+    /// Redacts configs of several definitions. Returns each with its number, and the redacted paths of all.
     ///
     /// # Errors
-    /// When they were not redacted in time.
+    /// If they were not redacted before the read deadline.
     pub(super) async fn redact_each(
         &self,
         configs: Vec<(usize, Redaction, Arc<Config>)>,
@@ -227,19 +227,19 @@ impl Redactor {
             configs.iter().map(|(_, _, config)| config.data.len()).fold(0_usize, usize::saturating_add);
         let work = move || {
             let mut places = RedactedPlaces::default();
-            let shown = |(number, redaction, config): &(usize, Redaction, Arc<Config>)| {
+            let redact = |(number, redaction, config): &(usize, Redaction, Arc<Config>)| {
                 (*number, redaction.config(config, &mut places))
             };
-            (configs.iter().map(shown).collect(), places)
+            (configs.iter().map(redact).collect(), places)
         };
         self.cx.work(bytes, Weight::List, self.cx.read_deadline(), work).await
     }
 
-    /// A config as a caller is shown it who may read it, by the schema of a state; `None` when it is shown as it is
-    /// stored.
+    /// Redacts a config by the schema in `state`, for a principal who may read it; `None` if there is nothing to
+    /// redact.
     ///
     /// # Errors
-    /// When it was not redacted in time.
+    /// If it was not redacted before the read deadline.
     pub(super) async fn redact_one(
         &self,
         principal: &Principal,
@@ -251,24 +251,24 @@ impl Redactor {
         if redaction.is_nothing() {
             return Ok(None);
         }
-        let (mut shown, places) = self.redact(redaction, vec![Arc::clone(config)]).await?;
-        Ok(shown.pop().filter(|_| !places.is_empty()).map(|config| (config, places)))
+        let (mut redacted, places) = self.redact(redaction, vec![Arc::clone(config)]).await?;
+        Ok(redacted.pop().filter(|_| !places.is_empty()).map(|config| (config, places)))
     }
 
-    /// Data that a caller wrote, as they are shown in the answer. The write has been done, so it never fails.
+    /// Redacts data that a client wrote, for the response. It never fails, because the write is already applied.
     pub async fn echo(&self, to: Option<ShownTo>, data: Arc<str>) -> (Arc<str>, RedactedPlaces) {
         match to {
             None => (data, RedactedPlaces::default()),
             Some(ShownTo { principal, definition }) => {
-                // Whatever the definition was then: the caller has sent them.
+                // The revision does not matter: the client knows what it sent.
                 Box::pin(self.shown_data(&principal, &definition, Revision::MAX, data)).await
             }
         }
     }
 
-    /// Stored data, as they are shown in the answer to a write. The write has been done, so it never fails. Meanwhile the
-    /// definition may have been deleted and created again: what was written to the one before is not shown by the schema
-    /// of the new one. Nor is it shown by a state that is older than the write, which may lack a mark.
+    /// Redacts stored data for the response to a write at revision `at`. It never fails, because the write is already
+    /// applied. The data is redacted as a whole if the definition was deleted since, even if it was created again, or
+    /// if this node's state is older than the write and may lack a mark.
     pub(super) async fn shown_data(
         &self,
         principal: &Principal,
@@ -286,36 +286,37 @@ impl Redactor {
         }
         let work = move || {
             let mut places = RedactedPlaces::default();
-            let shown = redaction.data(&data, &mut places);
-            (shown, places)
+            let redacted = redaction.data(&data, &mut places);
+            (redacted, places)
         };
-        let shown = self.cx.work(bytes, Weight::Short, self.cx.read_deadline(), work).await;
-        shown.unwrap_or_else(|_| ("null".into(), RedactedPlaces::whole()))
+        let redacted = self.cx.work(bytes, Weight::Short, self.cx.read_deadline(), work).await;
+        redacted.unwrap_or_else(|_| ("null".into(), RedactedPlaces::whole()))
     }
 
-    /// Whether an event has data that a caller may not be shown.
+    /// Whether an event may have data to redact for a principal.
     pub(super) fn is_to_be_redacted(&self, principal: &Principal, event: &Event) -> bool {
         if principal.key.is_none() {
             return false;
         }
         let state = self.cx.applied();
-        let is_whole = |definition: &str| {
+        let is_unredacted = |definition: &str| {
             let found = state.definition(definition).filter(|_| !is_late(&state, event.revision));
             found.filter(|found| found.definition.created_revision() <= event.revision).map_or_else(
                 || principal.authorize(Verb::Reveal, Some(definition)).is_ok(),
-                |found| is_shown_whole(principal, found),
+                |found| may_see_all(principal, found),
             )
         };
         event.items.iter().any(|item| match item {
-            RecordChange::Config { definition, .. } => !is_whole(definition.as_str()),
+            RecordChange::Config { definition, .. } => !is_unredacted(definition.as_str()),
             RecordChange::Definition { .. } => false,
         })
     }
 
-    /// An event as a caller is shown it; without the configs before it, unless they ask for them.
+    /// Redacts an event. With `has_prev`, its previous values are redacted as well; otherwise those that might have
+    /// secret values are removed.
     ///
     /// # Errors
-    /// When it was not redacted in time.
+    /// If it was not redacted before the read deadline.
     pub(super) async fn redact_event(
         &self,
         principal: &Principal,
@@ -341,12 +342,12 @@ impl Redactor {
                 self.redact_record(&redaction, after, number, &mut redacted.after).await?;
             }
         }
-        let shown = Event::new(event.revision, event.at, (&event.by, event.reason.as_ref()), items);
-        let shown = shown.ok_or_else(|| Refusal::Internal("an event without items".into()))?;
-        Ok((Arc::new(shown), redacted))
+        let event = Event::new(event.revision, event.at, (&event.by, event.reason.as_ref()), items);
+        let event = event.ok_or_else(|| Refusal::Internal("an event without items".into()))?;
+        Ok((Arc::new(event), redacted))
     }
 
-    /// Redacts one of several records, and notes the places by its number.
+    /// Redacts a config of an event, and adds its redacted paths under the index of its item.
     async fn redact_record(
         &self,
         redaction: &Redaction,
@@ -354,9 +355,9 @@ impl Redactor {
         number: usize,
         redacted: &mut RedactedRecords,
     ) -> Result<(), Refusal> {
-        let (mut shown, places) = self.redact(redaction.clone(), vec![Arc::clone(record)]).await?;
-        if let Some(shown) = shown.pop().filter(|_| !places.is_empty()) {
-            *record = shown;
+        let (mut configs, places) = self.redact(redaction.clone(), vec![Arc::clone(record)]).await?;
+        if let Some(config) = configs.pop().filter(|_| !places.is_empty()) {
+            *record = config;
             redacted.insert(number, places);
         }
         Ok(())

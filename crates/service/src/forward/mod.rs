@@ -1,13 +1,13 @@
-//! Sends a write to the leader's peer listener and returns what became of it there.
+//! Sends a write to the leader's peer listener and returns its outcome.
 //!
-//! | to find | look in |
+//! | topic | file |
 //! |---|---|
-//! | the bytes of a forwarded write and of its answer | `wire` |
-//! | how small writes share a call | `batching` |
-//! | how the leader takes a forwarded write in | `write/forwarded` |
+//! | the bytes of a forwarded write and of the response | `wire` |
+//! | forwarding batches: small writes that share an RPC | `batching` |
+//! | receiving a forwarded write on the leader | `write/forwarded` |
 //!
-//! **Invariant:** one hop: a forwarded write is never forwarded again. Each failure of a call is told apart exactly:
-//! not sent or refused before anything was done, or unknown.
+//! **Invariant:** one hop: a forwarded write is never forwarded again. A failed RPC is classified exactly: not sent,
+//! rejected before anything was done, or outcome unknown.
 
 pub(super) mod batching;
 pub(super) mod wire;
@@ -32,15 +32,15 @@ use concord_net::{
 };
 use wire::{WireAnswer, WireRequest};
 
-/// Bytes of documents up to which the leader parses a call on the threads that serve requests.
+/// Up to this many bytes of documents, the leader parses a forwarded write inline.
 pub(super) const INLINE_PARSE_BYTES_MAX: usize = 64 << 10;
-/// The part of a write's time that is left for the way of the leader's answer, and its bounds: also in a busy moment the
-/// answer that a write was not decided must arrive before its sender gives up, or nobody knows.
+/// The part of a write's time that is reserved for the leader's response to arrive, and its bounds. A response that the
+/// write was not decided must arrive before the sender's deadline even under load; otherwise the outcome is unknown.
 const ANSWER_TIME_PART: u32 = 5;
 const ANSWER_TIME_MIN: Duration = Duration::from_millis(100);
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Sends writes to the leader.
+/// Forwards writes to the leader.
 #[derive(Debug)]
 pub(crate) struct Forwarder {
     pub(crate) cx: Arc<Context>,
@@ -48,7 +48,7 @@ pub(crate) struct Forwarder {
 }
 
 impl Forwarder {
-    /// Makes an attempt at a write on the leader, which is another node.
+    /// Makes one attempt at a write on the leader, which is another node.
     pub(super) async fn forward(
         &self,
         consensus: &Consensus,
@@ -57,10 +57,13 @@ impl Forwarder {
         deadline: Instant,
     ) -> Attempt<Decision> {
         let (peers, batcher) = (&self.cx.peers, &self.batcher);
-        // Sent later, the leader would have no time to decide it, and its answer might come too late to be known.
+        // If the write were sent later, the leader would have no time to decide it, or its response would arrive too
+        // late.
         let for_answer = answer_time(self.cx.options.write_timeout);
         if remaining(deadline) <= for_answer {
-            return Err(AttemptError::Retry("the time is too short to ask the leader again".into()));
+            return Err(AttemptError::Retry(
+                "too little time is left to send the write to the leader".into(),
+            ));
         }
         let sent = async {
             if may_batch(request) {
@@ -72,7 +75,7 @@ impl Forwarder {
         let answered = pin!(async {
             tokio::select! {
                 attempt = sent => attempt,
-                // A lost leader never answers. A write that may be repeated need not wait for that.
+                // A lost leader never responds. A write that can be retried need not wait for the timeout.
                 () = consensus.leader_changed(), if request.is_repeatable() => Err(AttemptError::Unknown(
                     "the leader changed while the write was in progress".into(),
                 )),
@@ -81,7 +84,7 @@ impl Forwarder {
         self.cx.spans.in_forward_span(trace::at(0), leader, answered).await
     }
 
-    /// Sends a write in a call of its own, until `latest`.
+    /// Sends a write in an RPC of its own, which must start before `latest`.
     async fn send_alone(
         &self,
         leader: &Member,
@@ -104,12 +107,12 @@ impl Forwarder {
             .await?;
         match decode::<WireAnswer>(&answer) {
             Ok(answer) => answer.into(),
-            Err(error) => Err(AttemptError::Unknown(format!("the leader's answer is {error}"))),
+            Err(error) => Err(AttemptError::Unknown(format!("the leader's response is {error}"))),
         }
     }
 }
 
-/// The part of a time that is left for the way of an answer.
+/// The part of a write's time that is reserved for the response to arrive.
 pub(super) fn answer_time(time: Duration) -> Duration {
     (time / ANSWER_TIME_PART).clamp(ANSWER_TIME_MIN, ANSWER_TIME_MAX).min(time / 2)
 }

@@ -1,13 +1,13 @@
-//! How fresh the state of a read is: linearizable, by lease, or as this node has it.
+//! Makes the state of a read as fresh as requested: linearizable, by lease, or local.
 //!
-//! A linearizable read on any node waits until this node has applied a *read index*: an index of the log that the
-//! leader returns after a quorum has confirmed that it still leads. A state that has applied it holds every write
-//! that was acknowledged before the index was requested.
+//! A linearizable read on any node waits until this node has applied a *read index*: a log index that the leader
+//! returns after a quorum has confirmed its leadership. A state that has applied it holds every write that was
+//! acknowledged before the index was requested.
 //!
-//! | question | file |
+//! | topic | file |
 //! |---|---|
-//! | How does a read see every acknowledged write? How stale is this node? | this one: [`Freshness::view`] |
-//! | How do concurrent reads share one request for a read index? | `shared_index` |
+//! | linearizable reads, lease reads, staleness | this one: [`Freshness::view`] |
+//! | concurrent reads that share one request for a read index | `shared_index` |
 //!
 //! **Invariant:** a linearizable read waits for an index that was requested after the read arrived.
 
@@ -42,13 +42,13 @@ use concord_net::{
 use concord_state::State;
 pub(super) use shared_index::SharedReadIndex;
 
-/// How long one request for a read index may take. A live leader answers within two round trips.
+/// The time limit of one request for a read index. A live leader responds within two round trips.
 const READ_INDEX_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The body of a request for a read index for which the leader's lease is enough. Others are empty.
+/// The body of a request for a read index that the leader may serve under its lease. Other requests have an empty body.
 const BY_LEASE: &[u8] = &[1];
 
-/// The leader's answer to a request for a read index. New variants go to the end.
+/// The leader's response to a request for a read index. New variants go to the end.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum ReadIndexResponse {
     Index(ReadIndex),
@@ -56,7 +56,7 @@ enum ReadIndexResponse {
     NoQuorum(String),
 }
 
-/// Makes the state of a read as fresh as is asked.
+/// Provides states that are as fresh as requested.
 #[derive(Debug)]
 pub struct Freshness {
     pub(crate) cx: Arc<Context>,
@@ -80,7 +80,7 @@ impl Freshness {
     /// A state that is as fresh as requested.
     ///
     /// # Errors
-    /// When no such state is available in time.
+    /// If no such state is available in time, or if lease reads are requested and the settings do not allow them.
     pub(crate) async fn view(self: &Arc<Self>, consistency: Consistency) -> Result<Arc<State>, Refusal> {
         let consensus = self.cx.consensus_or_refusal()?;
         let deadline = self.cx.read_deadline();
@@ -112,10 +112,10 @@ impl Freshness {
         fresh_since.map(|moment| moment.elapsed())
     }
 
-    /// The state by which data of a revision are shown: one that has applied it.
+    /// The state whose schemas decide how data of a revision is redacted: one that has applied the revision.
     ///
     /// # Errors
-    /// When this node has not applied it in time.
+    /// If this node did not apply the revision before the read deadline.
     pub(crate) async fn state_to_show(&self, at: Revision) -> Result<Arc<State>, Refusal> {
         let state = self.cx.applied();
         if state.revision() >= at {
@@ -126,7 +126,8 @@ impl Freshness {
         Ok(self.cx.applied())
     }
 
-    /// Confirms once that the applied state holds every write that was acknowledged before the call.
+    /// Waits until the applied state is confirmed to hold every write that was acknowledged before this call. Fails
+    /// if one request for a read index fails.
     pub(super) async fn confirm(self: &Arc<Self>, consensus: &Consensus) -> Result<(), ReadError> {
         self.confirm_once(Confirmation::Quorum, consensus).await
     }
@@ -145,7 +146,7 @@ impl Freshness {
         let index = shared.get(move || this.clone().fetch_read_index(by)).await?;
         consensus.wait_read(index).await;
         if by == Confirmation::Lease {
-            // What rests on clocks does not count as confirmed for others.
+            // A confirmation that depends on clocks does not count for the staleness.
             return Ok(());
         }
         let mut fresh_since = self.fresh_since.lock().unwrap_or_else(PoisonError::into_inner);
@@ -153,7 +154,7 @@ impl Freshness {
         Ok(())
     }
 
-    /// Confirms as [`Self::confirm`] does, and tries again while the leader changes, until the deadline.
+    /// Like [`Self::confirm`], but retries while the leader changes, until the deadline.
     pub(super) async fn confirm_until(
         self: &Arc<Self>,
         consensus: &Consensus,
@@ -168,7 +169,7 @@ impl Freshness {
         consensus: &Consensus,
         deadline: Instant,
     ) -> Result<(), Refusal> {
-        // A confirmation stores nothing, so no outcome of it is uncertain.
+        // A confirmation stores nothing, so a request whose outcome is unknown can be retried.
         let retry = Retry::until(deadline, OnUnknown::Ignore, "the read was not confirmed in time");
         let confirm = async |deadline| {
             let reason = match timeout_at(deadline, self.confirm_once(by, consensus)).await {
@@ -181,7 +182,7 @@ impl Freshness {
         retry.run(consensus, confirm).await
     }
 
-    /// One read index: of this node when it leads, otherwise of the leader.
+    /// Fetches a read index: from this node if it leads, otherwise from the leader.
     async fn fetch_read_index(self: Arc<Self>, by: Confirmation) -> Result<ReadIndex, ReadError> {
         let Some(consensus) = self.cx.consensus() else { return Err(ReadError::NotLeader(None)) };
         let Some(leader) = consensus.leader() else { return Err(ReadError::NotLeader(None)) };
@@ -196,13 +197,13 @@ impl Freshness {
         let call = self.read_indexes.call(peers, to, request, READ_INDEX_TIMEOUT);
         tokio::select! {
             response = call => read_index_of(response),
-            // A call to a dead leader may hang until its timeout while a new leader is already known.
+            // A call to a dead leader may last until its timeout although a new leader is known already.
             () = consensus.leader_changed() => Err(ReadError::NotLeader(None)),
         }
     }
 
-    /// Answers another node's request for a read index. Never forwards it. By its lease it answers only where this
-    /// node's own settings allow that too.
+    /// Responds to another node's request for a read index, and never forwards it. A request for a lease read is served
+    /// under the lease only if this node's own settings allow that, otherwise by a quorum.
     pub async fn answer_read_index(&self, request: &[u8]) -> Bytes {
         let by_lease = request == BY_LEASE && self.cx.options.timers.lease_reads;
         let by = if by_lease { Confirmation::Lease } else { Confirmation::Quorum };
@@ -218,7 +219,7 @@ impl Freshness {
     }
 }
 
-/// Waits until this node has applied a revision.
+/// Waits until this node has applied a revision. Fails at the deadline.
 pub(super) async fn wait_until_applied(
     consensus: &Consensus,
     revision: Revision,
@@ -230,10 +231,10 @@ pub(super) async fn wait_until_applied(
     })
 }
 
-/// The read index in a leader's response.
+/// The read index in the leader's response, or the reason why it has none.
 fn read_index_of(response: Result<Bytes, CallError>) -> Result<ReadIndex, ReadError> {
     let response = response.map_err(|error| error.to_string()).and_then(|bytes| {
-        decode(&bytes).map_err(|error: ReceiveError| format!("the leader's answer is {error}"))
+        decode(&bytes).map_err(|error: ReceiveError| format!("the leader's response is {error}"))
     });
     match response {
         Ok(ReadIndexResponse::Index(index)) => Ok(index),
@@ -249,7 +250,7 @@ mod tests {
     #[test]
     fn a_read_index_response_decodes_to_what_was_encoded() {
         let seven = ReadIndex(7);
-        assert_eq!(encode(&ReadIndexResponse::Index(seven))[..], [1, 0, 7], "as it was first sent");
+        assert_eq!(encode(&ReadIndexResponse::Index(seven))[..], [1, 0, 7], "the format that nodes send");
         for response in [
             ReadIndexResponse::Index(seven),
             ReadIndexResponse::NotLeader,

@@ -1,14 +1,13 @@
-//! Many configs at once: of one state, each judged by itself.
+//! Bulk reads: many configs of one state, each authorized by itself.
 //!
-//! A caller who may read some of what they ask for is told of each of the others that it is forbidden, whether it exists
-//! or not, and in the words of a read of it alone. Who may read none of it is refused as a whole, before the state is
-//! looked at.
+//! A config that the client may not read is reported as forbidden, whether it exists or not, with the message that a
+//! read of it alone returns. If the client may read none of the configs, the request is rejected before the state is
+//! read.
 //!
-//! Of the past each config is found in the history by itself, so fewer of them can be asked for; all are of the
-//! requested revision.
+//! At an earlier revision, each config is looked up in the history by itself. So such a request may name fewer configs.
 //!
-//! **Invariant:** all configs of an answer are of one revision, and one that is not among them was not there, or is
-//! forbidden, or the caller has it.
+//! **Invariant:** all configs of a response are of one revision. A requested config that is not among them did not
+//! exist at that revision or is forbidden.
 
 use std::sync::Arc;
 
@@ -30,12 +29,12 @@ use concord_model::{
 };
 use concord_state::State;
 
-/// Many configs, of one revision.
+/// A bulk read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BulkRequest {
-    /// Which.
+    /// The names of the configs.
     pub configs: Vec<ConfigName>,
-    /// The earlier revision that they are to be of.
+    /// The earlier revision to read; `None` for the current state.
     pub at: Option<Revision>,
 }
 
@@ -48,49 +47,49 @@ pub struct ConfigName {
     pub key: String,
 }
 
-/// What is answered to one of them.
+/// The result for one requested config.
 #[derive(Debug)]
 pub enum ReadResult {
-    /// The config as the caller is shown it.
+    /// The config, redacted for the principal.
     Found(Arc<Config>),
-    /// It was not read, or not there.
+    /// The config does not exist, or the principal may not read it.
     Refused(Refusal),
 }
 
-/// The configs that were asked for, in that order.
+/// The response to a bulk read.
 #[derive(Debug)]
 pub struct BulkRead {
-    /// One for each.
+    /// One result for each requested config, in the order of the request.
     pub results: Vec<ReadResult>,
-    /// The places of what is not shown of them.
+    /// The paths of the redacted values.
     pub redacted: RedactedPlaces,
-    /// The revision that they are of.
+    /// The revision of the configs.
     pub revision: Revision,
     /// The revision of the state that was read.
     pub state_revision: Revision,
-    /// What they may keep in memory until they are sent.
+    /// The memory that the configs hold until they are sent.
     pub reservation: Reservation,
-    /// Whether the answer may be compressed.
+    /// Whether the response may be compressed.
     pub may_compress: bool,
 }
 
 impl Reads {
-    /// Many configs of one state, or as of a revision.
+    /// Reads many configs of one state, current or at an earlier revision.
     ///
     /// # Errors
-    /// When the principal may read none of them; when the revision is expired or does not exist yet; when no state is
-    /// available in time.
+    /// If the principal may read none of them, the revision is compacted or does not exist yet, the configs are larger
+    /// than a response may be, or no state is available in time.
     pub async fn read_bulk(
         &self,
         principal: &Principal,
         consistency: Consistency,
         request: BulkRequest,
     ) -> Result<BulkRead, Refusal> {
-        let BulkRequest { configs: asked, at } = &request;
-        self.name_in_audit_log(asked);
-        let mut allowed = Vec::with_capacity(asked.len());
-        for one in asked {
-            allowed.push(principal.authorize(Verb::Read, Some(&one.definition)));
+        let BulkRequest { configs: names, at } = &request;
+        self.name_in_audit_log(names);
+        let mut allowed = Vec::with_capacity(names.len());
+        for name in names {
+            allowed.push(principal.authorize(Verb::Read, Some(&name.definition)));
         }
         if let Some(Err(refusal)) = allowed.first()
             && allowed.iter().all(Result::is_err)
@@ -102,13 +101,13 @@ impl Reads {
         if let Some(at) = at {
             HistoryReader::check_revision(&state, *at, "body")?;
         }
-        let mut results = Vec::with_capacity(asked.len());
+        let mut results = Vec::with_capacity(names.len());
         let mut reservation = self.cx.memory_budget.begin(Share::Callers);
-        for (one, allowed) in asked.iter().zip(allowed) {
+        for (name, allowed) in names.iter().zip(allowed) {
             let found = match (allowed, at) {
                 (Err(refusal), _) => Err(refusal),
-                (Ok(()), None) => Ok(now(&state, one)),
-                (Ok(()), Some(at)) => self.as_of(&state, one, *at, deadline).await,
+                (Ok(()), None) => Ok(current_config(&state, name)),
+                (Ok(()), Some(at)) => self.earlier_config(&state, name, *at, deadline).await,
             };
             let result = match found {
                 Ok(result) => result,
@@ -121,11 +120,11 @@ impl Reads {
             }
             results.push(result);
         }
-        let may_compress = asked.iter().zip(&results).all(|(one, result)| {
+        let may_compress = names.iter().zip(&results).all(|(name, result)| {
             matches!(result, ReadResult::Refused(_))
-                || state.definition(&one.definition).is_some_and(|found| !found.may_have_secrets())
+                || state.definition(&name.definition).is_some_and(|found| !found.may_have_secrets())
         });
-        let mut made = BulkRead {
+        let mut bulk = BulkRead {
             results,
             redacted: RedactedPlaces::default(),
             revision: at.unwrap_or_else(|| state.revision()),
@@ -134,44 +133,45 @@ impl Reads {
             may_compress,
         };
         if principal.key.is_some() {
-            Box::pin(self.redact_bulk(principal, &state, &request, &mut made)).await?;
+            Box::pin(self.redact_bulk(principal, &state, &request, &mut bulk)).await?;
         }
-        Ok(made)
+        Ok(bulk)
     }
 
-    /// Names what is read in the audit log. A line names only so many definitions, so those whose reads are recorded come
-    /// first: nobody reads one of these unnoticed by naming others before it.
-    fn name_in_audit_log(&self, asked: &[ConfigName]) {
+    /// Names the requested definitions in the audit log. A line has a limited number of them, so those whose reads are
+    /// recorded come first. Otherwise a client could hide such a read by naming other definitions before it.
+    fn name_in_audit_log(&self, names: &[ConfigName]) {
         let audit = &self.cx.audit;
         if audit.has_reads() {
-            let is_recorded = |one: &&ConfigName| audit.records_reads_of(Some(&one.definition));
-            asked.iter().filter(is_recorded).for_each(|one| name_read(&one.definition));
+            let is_recorded = |name: &&ConfigName| audit.records_reads_of(Some(&name.definition));
+            names.iter().filter(is_recorded).for_each(|name| name_read(&name.definition));
         }
-        asked.iter().for_each(|one| name_read(&one.definition));
+        names.iter().for_each(|name| name_read(&name.definition));
     }
 
-    /// Refuses an answer of more bytes than one may have, whatever else is in flight.
+    /// Rejects a response that is larger than a response may be, whatever else is in flight.
     fn check_answer(&self, bytes: u64) -> Result<(), Refusal> {
         let max = self.cx.memory_budget.answer_max();
         if bytes <= max {
             return Ok(());
         }
-        let msg =
-            format!("the configs have {bytes} bytes or more, and an answer has at most {max}: ask for fewer");
+        let msg = format!(
+            "the configs have at least {bytes} bytes, more than the {max} that a response may have: request fewer"
+        );
         Err(Invalid::from(Violation::at(vec!["body".into(), "configs".into()], msg)).into())
     }
 
-    /// A config as of a revision.
-    async fn as_of(
+    /// A config at an earlier revision. Fails if its history can't be read in time.
+    async fn earlier_config(
         &self,
         state: &Arc<State>,
-        asked: &ConfigName,
+        name: &ConfigName,
         at: Revision,
         deadline: Instant,
     ) -> Result<ReadResult, Refusal> {
-        let read = self.history.config_as_of(state, (&asked.definition, &asked.key), at, "body");
+        let read = self.history.config_as_of(state, (&name.definition, &name.key), at, "body");
         let Ok(found) = timeout_at(deadline, read).await else {
-            return Err(Refusal::Unavailable("the configs were not found in the history in time".into()));
+            return Err(Refusal::Unavailable("the configs were not read from the history in time".into()));
         };
         match found {
             Ok(config) => Ok(ReadResult::Found(config)),
@@ -180,43 +180,43 @@ impl Reads {
         }
     }
 
-    /// Takes from the results what the principal is not shown.
+    /// Redacts the results for the principal.
     async fn redact_bulk(
         &self,
         principal: &Principal,
         state: &State,
         request: &BulkRequest,
-        made: &mut BulkRead,
+        bulk: &mut BulkRead,
     ) -> Result<(), Refusal> {
-        let mut hidden: Vec<(usize, Redaction, Arc<Config>)> = Vec::new();
-        for (place, (one, result)) in request.configs.iter().zip(&made.results).enumerate() {
+        let mut to_redact: Vec<(usize, Redaction, Arc<Config>)> = Vec::new();
+        for (index, (name, result)) in request.configs.iter().zip(&bulk.results).enumerate() {
             let ReadResult::Found(config) = result else { continue };
             let at = request.at.unwrap_or(Revision::MAX);
-            let redaction = self.redactor.redaction(principal, state, &one.definition, at).await?;
+            let redaction = self.redactor.redaction(principal, state, &name.definition, at).await?;
             if !redaction.is_nothing() {
-                hidden.push((place, redaction, Arc::clone(config)));
+                to_redact.push((index, redaction, Arc::clone(config)));
             }
         }
-        if hidden.is_empty() {
+        if to_redact.is_empty() {
             return Ok(());
         }
-        let (shown, places) = self.redactor.redact_each(hidden).await?;
-        for (place, config) in shown {
-            if let Some(result) = made.results.get_mut(place) {
+        let (configs, paths) = self.redactor.redact_each(to_redact).await?;
+        for (index, config) in configs {
+            if let Some(result) = bulk.results.get_mut(index) {
                 *result = ReadResult::Found(config);
             }
         }
-        made.redacted = places;
+        bulk.redacted = paths;
         Ok(())
     }
 }
 
-/// A config of the state.
-fn now(state: &State, asked: &ConfigName) -> ReadResult {
-    let Some(found) = state.definition(&asked.definition) else {
+/// A config of the current state.
+fn current_config(state: &State, name: &ConfigName) -> ReadResult {
+    let Some(found) = state.definition(&name.definition) else {
         return ReadResult::Refused(Rejection::DefinitionNotFound.into());
     };
-    match found.config(&asked.key) {
+    match found.config(&name.key) {
         Some(config) => ReadResult::Found(Arc::clone(config)),
         None => ReadResult::Refused(Rejection::ConfigNotFound.into()),
     }

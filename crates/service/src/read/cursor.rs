@@ -1,11 +1,11 @@
-//! A cursor: the name of a page of a list of one state, as text that callers send back.
+//! A cursor: the name of a page in a list of one state, as opaque text for clients.
 //!
 //! ```text
 //! base64url( version byte │ node, revision, page, list fingerprint (postcard) │ CRC-32C of all before, big-endian )
 //! ```
 //!
-//! **Invariant:** a text is a cursor only when [`Cursor::text`] made it: the checksum covers every byte, and nothing
-//! may follow.
+//! **Invariant:** text that was damaged, shortened or extended never parses: the checksum covers every byte, and no
+//! byte may follow it.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde::{Deserialize, Serialize};
@@ -16,24 +16,24 @@ use concord_net::NodeId;
 /// The version of the format: the first byte of every cursor.
 const FORMAT_VERSION: u8 = 1;
 
-/// A hash of everything that decides which records a list has and in which order.
+/// A hash of everything that decides which records a list contains, and their order.
 pub(crate) type Fingerprint = [u8; 16];
 
-/// The place of a page in a list of one state.
+/// The name of a page in a list of one state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cursor {
     /// The node that holds the state.
     pub node: NodeId,
-    /// The state's revision.
+    /// The revision of the state.
     pub revision: Revision,
-    /// The page's number.
+    /// The number of the page.
     pub page: u64,
-    /// The list's fingerprint.
+    /// The fingerprint of the list.
     pub fingerprint: Fingerprint,
 }
 
 impl Cursor {
-    /// The text that a caller sends back.
+    /// The text with which a client requests the page.
     #[must_use]
     pub fn text(&self) -> String {
         let mut bytes = encoding::append(vec![FORMAT_VERSION], self);
@@ -42,7 +42,7 @@ impl Cursor {
         URL_SAFE_NO_PAD.encode(bytes)
     }
 
-    /// The cursor that a text encodes.
+    /// Parses the text of a cursor; `None` if it is invalid.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_parses_from_its_text_and_nothing_else_is_one() {
+    fn only_the_exact_text_of_a_cursor_parses() {
         let text = cursor().text();
         assert_eq!(Cursor::parse(&text), Some(cursor()));
         assert!(text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_'), "{text}");

@@ -2,23 +2,23 @@
 //!
 //! ```text
 //! list ─┬─ at an earlier revision: `earlier`
-//!       ├─ first page: a state as fresh as requested ─ run the query ─ pin the state when there is a next page
+//!       ├─ first page: a state as fresh as requested ─ run the query ─ pin the state if there is a next page
 //!       └─ cursor ─ is it of this list? ─┬─ this node holds the state: `Lister::pinned_page`
 //!                                        └─ another node holds it: `page`
 //! ```
 //!
-//! A list that is a walk along an index is walked to the page. A list with conditions is computed and sorted as a
-//! whole; from its second page on the sorted matches are retained with the pinned state.
+//! A list that walks an index starts the walk at the page. Any other list is computed and sorted as a whole; from the
+//! second page on, the sorted matches are retained with the pinned state.
 //!
-//! A list that tests few configs is answered where it arrives, or by one thread beside while several lists are under way.
-//! A long one runs on the threads for long work, until the read's deadline; only so many of one caller wait at once, and
-//! they never take all of those threads.
+//! A short list runs inline, or on another thread while several lists are in progress. A long list runs in the CPU
+//! pool, until the read deadline. The pool limits how many lists of one client wait, and never gives all of its threads
+//! to lists.
 //!
-//! The records of a page are not copied: they are rendered one by one as the answer is sent. But an answer keeps them
-//! in memory while they are replaced, so a page of large records is weighed against the memory budget.
+//! The records of a page are not copied: they are rendered one by one while the response is sent. They stay in memory
+//! until then, even if writes replace them. So a page of large records reserves memory.
 //!
-//! **Invariant:** every page after the first is of the state of the first one, on whichever node it is requested, or
-//! refused as *expired*: then the caller begins with the first page.
+//! **Invariant:** every page after the first is of the state of the first page, on whichever node it is requested.
+//! Otherwise the cursor is rejected as *expired*, and the client starts again with the first page.
 
 use std::sync::Arc;
 
@@ -49,13 +49,12 @@ use concord_model::{
 use concord_net::codec::encode;
 use concord_state::{Collection, State};
 
-/// Parameters that do not decide which records a list has: the place in it, and how fresh its first page must be.
+/// Parameters that do not change which records a list contains: they choose the page and its freshness.
 pub const PLACE_PARAMETERS: [&str; 5] = ["cursor", "page", "consistency", "max_staleness_ms", "min_revision"];
 
-/// Bytes of parameters up to which a list is answered on the thread that took the request: a value takes a microsecond to
-/// parse and to look up.
+/// A short list has at most this many bytes of parameters: parsing and looking up a value takes a microsecond.
 const SHORT_PARAMS_BYTES: usize = 2 << 10;
-/// Bytes of records up to which a page is rendered as a whole before it is sent.
+/// A page with at most this many bytes of records is rendered as a whole before it is sent.
 pub const BUFFERED_PAGE_BYTES_MAX: u64 = 4 << 20;
 
 /// What is listed. Sent between nodes: new variants go to the end.
@@ -65,11 +64,11 @@ pub enum ListScope {
     Definitions,
     /// The configs of a definition.
     Configs(String),
-    /// The configs of those definitions that the patterns name; of all, if there are none.
+    /// The configs of all definitions that the patterns match; without patterns, of all definitions.
     Across(Vec<Pattern>),
 }
 
-/// A list as a caller requests it. Sent between nodes.
+/// A list as a client requests it. Sent between nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListRequest {
     /// What is listed.
@@ -78,12 +77,12 @@ pub struct ListRequest {
     pub params: Vec<(String, String)>,
 }
 
-/// Which state a page is read from.
+/// The state that a page is read from.
 #[derive(Debug, Clone, Copy)]
 pub enum PageSource {
-    /// One that is as fresh as requested; the parameters name the page.
+    /// A state that is as fresh as requested; the parameters name the page.
     Fresh(Consistency),
-    /// The one that a cursor names, with the page.
+    /// The state that the cursor names, as well as the page.
     Cursor(Cursor),
 }
 
@@ -96,24 +95,24 @@ pub struct ListPage {
     pub total: u64,
     /// The page's number and size.
     pub page: Page,
-    /// The revision of the state that it was read from.
+    /// The revision of the state that was read.
     pub revision: Revision,
-    /// The cursor of the next page, where there is one.
+    /// The cursor of the next page; `None` for the last page.
     pub next: Option<Cursor>,
-    /// What the page may keep in memory until it is sent.
+    /// The memory that the page holds until it is sent.
     pub reservation: Reservation,
-    /// The places of what is not shown of its configs.
+    /// The paths of the redacted values.
     pub redacted: RedactedPlaces,
-    /// The definition of the configs of an earlier revision, as it was then.
+    /// For configs at an earlier revision: their definition at that revision.
     pub(super) definition: Option<Arc<Definition>>,
 }
 
-/// Why a list was refused.
+/// Why a list was rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListError {
-    /// The refusal.
+    /// The rejection.
     pub refusal: Refusal,
-    /// The state that was read, when it is the reason.
+    /// The revision of the state that was read, if the state is the reason.
     pub revision: Option<Revision>,
 }
 
@@ -123,18 +122,18 @@ impl From<Refusal> for ListError {
     }
 }
 
-/// The records of a page, from whichever state and node.
+/// The records of a page, whatever state and node they come from.
 #[derive(Debug, PartialEq)]
 pub(super) struct PageRecords {
     pub(super) records: ListRecords,
     /// The number of records on all pages.
     pub(super) total: u64,
-    /// The definition of the configs of an earlier revision, as it was then.
+    /// For configs at an earlier revision: their definition at that revision.
     pub(super) definition: Option<Arc<Definition>>,
 }
 
 impl ListPage {
-    /// The page that a cursor names, of these records.
+    /// The page that the cursor names, with the records that were found for it.
     pub(super) fn new(cursor: Cursor, page: Page, found: PageRecords, reservation: Reservation) -> Self {
         let PageRecords { records, total, definition } = found;
         let page = Page { page: cursor.page, ..page };
@@ -145,11 +144,12 @@ impl ListPage {
 }
 
 impl Reads {
-    /// A page of a list. `page` is what the parameters say of pages.
+    /// Returns a page of a list. `page` holds the parameters about pages.
     ///
     /// # Errors
-    /// When the principal may not read it, the query is invalid, the definition does not exist, an index is still being
-    /// built, the cursor is of another list or has expired, or no state is available in time.
+    /// If the principal lacks a permission, the query is invalid, the definition does not exist, an index is being
+    /// built, the cursor belongs to another list or has expired, the page is larger than a response may be, or no
+    /// state is available in time.
     pub async fn list(
         &self,
         principal: &Principal,
@@ -173,7 +173,7 @@ impl Reads {
             Box::pin(self.redactor.check_filters_across(principal, &keys, &list.params)).await?;
         }
         let lister = Lister::new(self, list, keys);
-        let page = match (lister.listing.list.past(), source) {
+        let page = match (lister.listing.list.earlier_revision(), source) {
             (Some(at), source) => lister.page_at(at, page, source, fingerprint).await?,
             (None, PageSource::Fresh(consistency)) => {
                 lister.first_page(page, consistency, fingerprint).await?
@@ -189,29 +189,29 @@ impl Reads {
         Ok(Box::pin(self.redact_page(principal, &lister.listing.list, page)).await?)
     }
 
-    /// Reserves what a page of large records may keep in memory.
+    /// Reserves memory for a page of large records. Fails if the page is too large or the memory limit is reached.
     pub(super) fn reserve_page(&self, records: &ListRecords) -> Result<Reservation, Refusal> {
         let (budget, bytes) = (&self.cx.memory_budget, records.bytes());
         self.check_page(bytes)?;
-        // A smaller one is rendered as a whole, and weighed with all answers.
+        // A smaller page is rendered as a whole, and its response reserves memory like any other.
         let bytes = if bytes > BUFFERED_PAGE_BYTES_MAX { bytes } else { 0 };
         budget.reserve(Share::Callers, bytes)
     }
 
-    /// Refuses a page of more bytes than an answer may have, whatever else is in flight.
+    /// Rejects a page that is larger than a response may be, whatever else is in flight.
     pub(super) fn check_page(&self, bytes: u64) -> Result<(), Refusal> {
         let max = self.cx.memory_budget.answer_max();
         if bytes <= max {
             return Ok(());
         }
         let msg = format!(
-            "the page has {bytes} bytes or more, and an answer has at most {max}: a lower `limit` makes it smaller"
+            "the page has at least {bytes} bytes, more than the {max} that a response may have: set a lower `limit`"
         );
         Err(Refusal::Invalid(Violation::at(vec!["query".into(), "limit".into()], msg).into()))
     }
 
-    /// The name of a list. A cursor belongs to the key that it was made for; one of a list of definitions also to what
-    /// that key may see of them, so that its pages are of one list although the grants change.
+    /// The fingerprint of a list for a principal. It covers the access key and the definitions that the key may see:
+    /// after a change of these a cursor no longer matches, so its pages never belong to two different lists.
     fn fingerprint(&self, list: &ListRequest, principal: &Principal, keys: &KeySet) -> Fingerprint {
         // A cursor belongs to one cluster. The order of parameters with different names has no meaning.
         let cluster = self.cx.cluster_id();
@@ -223,7 +223,7 @@ impl Reads {
     }
 }
 
-/// A list, and the definitions that its caller may see of it.
+/// A list, and the keys of the definitions that its client may see.
 #[derive(Debug)]
 pub(super) struct Listing {
     pub(super) list: ListRequest,
@@ -276,16 +276,16 @@ impl<'a> Lister<'a> {
         Ok(ListPage::new(cursor, page, found, reservation))
     }
 
-    /// A page of a state that this node holds.
+    /// A page of a state that this node holds. Fails with *expired* if it no longer holds the state.
     pub(super) async fn pinned_page(&self, cursor: Cursor, limit: u64) -> Result<PageRecords, Refusal> {
         let pinned_states = &self.reads.pinned_states;
         let pinned = pinned_states.find(cursor.revision, &cursor.fingerprint);
-        let (state, matches) = pinned.ok_or_else(|| expired("its state is no longer held"))?;
+        let (state, matches) = pinned.ok_or_else(|| expired("this node no longer holds its state"))?;
         let found = |records, total| PageRecords { records, total, definition: None };
         if let Some(matches) = matches {
             return Ok(found(matches.page(cursor.page, limit), matches.len() as u64));
         }
-        // All matches may have to be sorted, which the next pages then need not.
+        // The list may have to sort all matches. They are retained, so the next pages need not do it again.
         let wanted = Wanted { page: cursor.page, limit, all: true };
         let listed = self.run(&state, wanted).await;
         end_use(state);
@@ -294,12 +294,12 @@ impl<'a> Lister<'a> {
             return Ok(found(records, total));
         }
         let page = records.page(cursor.page, limit);
-        let now = self.reads.cx.consensus_or_refusal()?.state();
-        pinned_states.retain_matches(cursor.revision, cursor.fingerprint, Arc::new(records), &now);
+        let current = self.reads.cx.consensus_or_refusal()?.state();
+        pinned_states.retain_matches(cursor.revision, cursor.fingerprint, Arc::new(records), &current);
         Ok(found(page, total))
     }
 
-    /// Runs the list on a state: when that is short here or on the thread for such lists, else on those for long work.
+    /// Runs the list on a state: a short one inline or on another thread, a long one in the CPU pool.
     pub(super) async fn run(&self, state: &Arc<State>, wanted: Wanted) -> Result<Listed, ListError> {
         let (cx, short_lists, list) = (&self.reads.cx, &self.reads.short_lists, &self.listing.list);
         if list.is_short() && list.is_quick_to_parse(state) {
@@ -323,7 +323,7 @@ impl<'a> Lister<'a> {
         cx.cpu_pool.run(Weight::List, self.deadline, work).await?
     }
 
-    /// The list as work for any thread, which is told when nobody waits for it any more.
+    /// The list as work for any thread. It ends early once its argument returns true: nobody waits for the result.
     fn work(
         &self,
         state: &Arc<State>,
@@ -337,28 +337,29 @@ impl<'a> Lister<'a> {
         }
     }
 
-    /// Builds the indexes that a short list reads and that are not there. It takes some milliseconds for each definition,
-    /// once for all lists that want them, and counts as no long list.
-    async fn build_indexes(&self, of: Vec<Arc<Collection>>) -> Result<(), Refusal> {
+    /// Builds the missing indexes of a short list. That takes some milliseconds per definition, once for all lists that
+    /// need them, so it does not count as a long list.
+    async fn build_indexes(&self, collections: Vec<Arc<Collection>>) -> Result<(), Refusal> {
         let work = move |cancel: &Cancel| {
-            of.iter().take_while(|_| !cancel.is_over()).for_each(|collection| collection.build_indexes());
+            let needed = collections.iter().take_while(|_| !cancel.is_over());
+            needed.for_each(|collection| collection.build_indexes());
         };
         self.reads.cx.cpu_pool.run(Weight::Short, self.deadline, work).await
     }
 }
 
-/// The number of the page after this one, if there is one.
+/// The number of the next page; `None` after the last page.
 pub(super) fn next_page(page: &Page, total: u64) -> Option<u64> {
     page.page.checked_add(1).filter(|_| page.page.saturating_mul(page.limit) < total)
 }
 
-/// The definitions that patterns name.
+/// The definitions that the patterns match; without patterns, all definitions.
 fn named_by(patterns: &[Pattern]) -> KeySet {
     if patterns.is_empty() { KeySet::ALL } else { KeySet::of(patterns.iter().filter_map(KeyRange::of)) }
 }
 
 impl ListRequest {
-    /// Whether it takes no longer than about a millisecond to read the types that the schema declares for its paths.
+    /// Whether the types that the schema declares for its paths are read in less than about a millisecond.
     fn is_quick_to_parse(&self, state: &State) -> bool {
         let found = self.definition().and_then(|key| state.definition(key));
         found.is_none_or(|found| query::is_quick_to_parse(&self.params, &found.definition))
@@ -372,26 +373,26 @@ impl ListRequest {
         }
     }
 
-    /// The earlier revision whose state is listed.
-    pub(super) fn past(&self) -> Option<Revision> {
+    /// The earlier revision that the list reads; `None` for a list of the current state.
+    pub(super) fn earlier_revision(&self) -> Option<Revision> {
         let text = self.params.iter().rev().find(|(name, _)| name == query::PAST).map(|(_, text)| text)?;
         text.parse().ok()
     }
 
-    /// Whether its parameters are read in less than about a millisecond.
+    /// Whether its parameters are parsed in less than about a millisecond.
     pub(super) fn is_short(&self) -> bool {
         let bytes: usize = self.params.iter().map(|(name, text)| name.len() + text.len()).sum();
         bytes <= SHORT_PARAMS_BYTES
     }
 }
 
-/// The refusal of a cursor that was made for another list, or for another key.
+/// The rejection of a cursor that belongs to another list or another access key.
 pub(super) fn foreign_cursor() -> Refusal {
-    let msg = "the cursor was made for another list: its `Link` has the parameters that belong to it";
+    let msg = "the cursor belongs to another list: send it with the other parameters of its `Link`";
     Refusal::Invalid(Violation::at(vec!["query".into(), "cursor".into()], msg).into())
 }
 
-/// The refusal of a cursor whose state is no longer available.
+/// The rejection of a cursor whose state is no longer available.
 pub(super) fn expired(why: &str) -> Refusal {
     Refusal::CursorExpired(format!("the cursor has expired, begin with the first page: {why}"))
 }
@@ -401,22 +402,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_version_0_1_lists_is_sent_as_it_sends_it() {
+    fn a_list_scope_is_sent_as_an_optional_definition_key() {
         let params = vec![("n".to_owned(), "1".to_owned())];
-        for (scope, before) in
+        for (scope, key) in
             [(ListScope::Definitions, None), (ListScope::Configs("d".into()), Some("d".to_owned()))]
         {
             let list = ListRequest { scope, params: params.clone() };
-            assert_eq!(encode(&list), encode(&(before, &params)));
+            assert_eq!(encode(&list), encode(&(key, &params)));
         }
     }
 
     #[test]
-    fn a_page_before_another_has_a_next_one() {
+    fn every_page_but_the_last_has_a_next_one() {
         let page = |page, limit| Page { page, limit, descending: false, search: String::new() };
         assert_eq!(next_page(&page(1, 10), 11), Some(2));
         assert_eq!(next_page(&page(2, 10), 20), None);
         assert_eq!(next_page(&page(1, 10), 0), None);
-        assert_eq!(next_page(&page(u64::MAX, 10), u64::MAX), None, "its number would not fit");
+        assert_eq!(next_page(&page(u64::MAX, 10), u64::MAX), None, "the number of the next page overflows");
     }
 }

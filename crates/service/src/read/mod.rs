@@ -1,19 +1,19 @@
-//! Reads: single definitions and configs, lists with their pages, many configs at once.
+//! Reads: definitions, configs, lists and bulk reads.
 //!
-//! | question | file |
+//! | topic | file |
 //! |---|---|
-//! | How is one definition or config read? | `view` |
-//! | How are many configs read at once? | `bulk` |
-//! | How is a list answered, its first page and the later ones? | `list` |
-//! | How does a page come from the node that holds its state? | `page` |
-//! | What is in a cursor? | `cursor` |
-//! | Which parts of a record does an answer have? Is a parameter one of a list, or a filter? | `parts` |
-//! | Which states are retained for cursors, and for how long? | `pinned` |
-//! | How is a list at an earlier revision answered? | `earlier` |
-//! | Which query is a list, and what does it find? | `query` |
-//! | Which thread finds it, when it is short? | `short_lists` |
-//! | What of a page is a caller shown? | `shown` |
-//! | What is on a page, and how is it cut for a call? | `records` |
+//! | reading one definition or config | `view` |
+//! | bulk reads | `bulk` |
+//! | lists: the first page and the later ones | `list` |
+//! | pages of states that other nodes hold | `page` |
+//! | the format of a cursor | `cursor` |
+//! | field selection; whether a parameter is a filter; compression | `parts` |
+//! | pinned states and how long they are retained | `pinned` |
+//! | lists at an earlier revision | `earlier` |
+//! | the query of a list: making it, its cost, running it | `query` |
+//! | the thread for short lists | `short_lists` |
+//! | redaction of a page | `shown` |
+//! | the records of a list: cut into pages and chunks | `records` |
 
 pub mod bulk;
 pub mod cursor;
@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 use super::{context::Context, freshness::Freshness, history::HistoryReader, redaction::Redactor};
 
-/// Answers reads: definitions, lists, many configs at once.
+/// Serves reads of single records, lists and bulk reads.
 #[derive(Debug)]
 pub struct Reads {
     pub(crate) cx: Arc<Context>,
@@ -42,7 +42,7 @@ pub struct Reads {
     pub(crate) history: Arc<HistoryReader>,
     pub(crate) short_lists: short_lists::ShortLists,
     pub(crate) pinned_states: Arc<pinned::PinnedStates>,
-    /// Earlier states that lists have made again.
+    /// Reconstructed earlier states, retained for further lists.
     pub(crate) earlier_states: Arc<earlier::EarlierStates>,
 }
 

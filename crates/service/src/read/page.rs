@@ -1,12 +1,11 @@
-//! Pages of states that other nodes hold.
+//! Fetches pages from the nodes that hold their states.
 //!
-//! A node that is given another node's cursor requests the page from that node. The page arrives in chunks, because a
-//! page of the largest records is larger than one call may be.
+//! A node that receives another node's cursor requests the page from that node. The page arrives in chunks, because a
+//! page of the largest records is larger than one RPC may be. The same RPC fetches a page at an earlier revision from a
+//! member whose history has what this node lacks.
 //!
-//! **Invariants:** one hop: the node that is asked never asks a third one. When that node no longer holds the state,
-//! is no member any more or does not run, the cursor is *expired*.
-//!
-//! A page of an earlier revision is requested by the same call from a member whose history has what this node lacks.
+//! **Invariants:** one hop: a node that receives this RPC never calls a third node. If the node of a cursor no longer
+//! holds the state, is no longer a member or does not run, the cursor is *expired*.
 
 use std::sync::Arc;
 
@@ -38,34 +37,34 @@ use concord_net::{
     codec::{decode, encode},
 };
 
-/// A page that is requested from the node that holds its state.
+/// A request for a page to the node that holds its state.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct PageRequest {
     cursor: Cursor,
     list: ListRequest,
     limit: u64,
-    /// Records of the page that the requesting node has already.
+    /// The number of records of the page that the requesting node has already.
     skip: u64,
 }
 
-/// The response. New variants go to the end.
+/// The response to a [`PageRequest`]. New variants go to the end.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 enum PageResponse {
-    /// Records of the page, how many of it come after them, and the number of records on all pages.
+    /// Records of the page, the number of its records after them, and the number of records on all pages.
     Chunk {
         records: ListRecords,
         left: u64,
         total: u64,
     },
     Refused(Refusal),
-    /// The same of a state of an earlier revision, with the definition of then.
+    /// The same for a state at an earlier revision, with the definition at that revision.
     Earlier {
         records: ListRecords,
         left: u64,
         total: u64,
         definition: Option<Arc<Definition>>,
     },
-    /// The node's history lacks what leads to the earlier state.
+    /// The node's history lacks changes that it needs to reconstruct the earlier state.
     NotThere(String),
 }
 
@@ -73,12 +72,12 @@ enum PageResponse {
 #[derive(Debug, PartialEq)]
 struct Chunk {
     found: PageRecords,
-    /// How many of the page come after them.
+    /// The number of records of the page after them.
     left: u64,
 }
 
 impl Lister<'_> {
-    /// The page of a cursor, from the node that holds its state, and what the page holds in memory.
+    /// Fetches the page of a cursor from the node that holds its state. Returns it with the memory that it holds.
     pub(super) async fn fetch_page(
         &self,
         consensus: &Consensus,
@@ -87,12 +86,12 @@ impl Lister<'_> {
     ) -> Result<(PageRecords, Reservation), Refusal> {
         let mut members = consensus.status().members.into_iter().map(|status| status.member);
         let Some(holder) = members.find(|member| member.id == cursor.node) else {
-            return Err(expired(&format!("node {} is no member any more", cursor.node)));
+            return Err(expired(&format!("node {} is no longer a member", cursor.node)));
         };
         self.fetch_from(&holder, cursor, limit).await
     }
 
-    /// A page of the state of an earlier revision from another member, the leader first. `why`: what this node lacks.
+    /// Fetches a page at an earlier revision from another member, the leader first. `why` says what this node lacks.
     pub(super) async fn fetch_earlier_page(
         &self,
         consensus: &Consensus,
@@ -108,16 +107,16 @@ impl Lister<'_> {
             tracing::debug!(
                 why,
                 member = member.id,
-                "requesting a page of an earlier revision from another member"
+                "requesting a page at an earlier revision from another member"
             );
             let cursor = Cursor { node: member.id, ..cursor };
             match self.fetch_from(&member, cursor, limit).await {
                 Ok(found) => return Ok(found),
-                // Another one may have it, or be less busy.
+                // Another member may have the history, or be less busy.
                 Err(refusal @ (Refusal::Unavailable(_) | Refusal::LimitReached(_) | Refusal::Overloaded)) => {
                     last = refusal;
                 }
-                // It does not run.
+                // The member does not run.
                 Err(Refusal::CursorExpired(_)) => {}
                 Err(refusal) => return Err(refusal),
             }
@@ -125,7 +124,7 @@ impl Lister<'_> {
         Err(last)
     }
 
-    /// A page from the node that is asked, in chunks.
+    /// Fetches a page from one node, chunk by chunk.
     async fn fetch_from(
         &self,
         holder: &Member,
@@ -147,7 +146,7 @@ impl Lister<'_> {
             page.append(found.records);
             self.reads.check_page(bytes)?;
             if bytes > BUFFERED_PAGE_BYTES_MAX {
-                // These records are copies: what arrived is held as a whole.
+                // These records are copies that no state shares, so the page occupies memory as a whole.
                 reservation.grow(bytes.saturating_sub(reservation.bytes()))?;
             }
             if is_last {
@@ -158,15 +157,15 @@ impl Lister<'_> {
 }
 
 impl Reads {
-    /// Answers another node's request for a page of a state that this node holds.
+    /// Responds to another node's request for a page of a state that this node holds or can reconstruct.
     ///
     /// # Errors
-    /// When the body is not one of this version. Everything else is a response.
+    /// If the body is not a request of this version. Every other failure is a response.
     pub async fn answer_page(&self, body: Bytes) -> Result<Bytes, ReceiveError> {
         let (PageRequest { cursor, list, limit, skip }, keys): (_, KeySet) = decode(&body)?;
         let lister = Lister::new(self, list, keys);
         let chunk = |records: ListRecords| records.chunk(usize::try_from(skip).unwrap_or(usize::MAX));
-        let response = if let Some(at) = lister.listing.list.past() {
+        let response = if let Some(at) = lister.listing.list.earlier_revision() {
             match lister.earlier_chunk(at, cursor, limit).await {
                 Ok(PageRecords { records, total, definition }) => {
                     let (records, left) = chunk(records);
@@ -189,23 +188,25 @@ impl Reads {
 }
 
 impl Lister<'_> {
-    /// The records of a page of an earlier revision, for another node. Never asks a third node.
+    /// The records of a page at an earlier revision, for another node. Never calls a third node.
     async fn earlier_chunk(&self, at: Revision, cursor: Cursor, limit: u64) -> Result<PageRecords, NotMade> {
         wait_until_applied(self.reads.cx.consensus_or_refusal()?, at, self.deadline).await?;
         self.earlier_page(at, cursor.page, limit, Share::Peers).await
     }
 }
 
-/// The chunk in another node's response.
+/// The chunk in another node's response, or the reason why it has none.
 fn chunk_of(response: Result<Bytes, CallError>) -> Result<Chunk, Refusal> {
     let body = match response {
         Ok(body) => body,
-        // A node that does not run has lost the states that it held.
+        // A node that was stopped has lost its pinned states.
         Err(CallError::NotSent(text)) => {
             return Err(expired(&format!("the node that held its state is gone: {text}")));
         }
         Err(error @ (CallError::Unknown(_) | CallError::Refused { .. })) => {
-            return Err(Refusal::Unavailable(format!("the node that holds the page: {error}")));
+            return Err(Refusal::Unavailable(format!(
+                "the node that holds the page did not send it: {error}"
+            )));
         }
     };
     match decode(&body) {
@@ -219,7 +220,7 @@ fn chunk_of(response: Result<Bytes, CallError>) -> Result<Chunk, Refusal> {
             Err(Refusal::Unavailable(format!("no member has this part of the history: {why}")))
         }
         Ok(PageResponse::Refused(refusal)) => Err(refusal),
-        Err(error) => Err(Refusal::Internal(format!("the page of another node is {error}"))),
+        Err(error) => Err(Refusal::Internal(format!("the page from another node is {error}"))),
     }
 }
 
@@ -230,7 +231,7 @@ mod tests {
     use concord_model::{index::Indexing, key::Key, key_set::KeyRange, time::Timestamp};
 
     #[test]
-    fn calls_for_a_page_decode_to_what_was_encoded() {
+    fn page_requests_and_responses_decode_to_what_was_encoded() {
         let cursor = Cursor { node: 2, revision: 7, page: 3, fingerprint: [1; 16] };
         let list =
             ListRequest { scope: ListScope::Configs("d".into()), params: vec![("n".into(), "1".into())] };
@@ -272,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_of_a_node_that_does_not_run_has_expired() {
+    fn a_cursor_of_a_node_that_does_not_run_has_expired() {
         let gone = chunk_of(Err(CallError::NotSent("connection refused".into())));
         assert!(matches!(gone, Err(Refusal::CursorExpired(_))));
         let slow = chunk_of(Err(CallError::Unknown("time-out".into())));

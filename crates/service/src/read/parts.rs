@@ -1,8 +1,8 @@
-//! What of a record an answer has, and what decides it: parts of data, names of indexes, the revision that a condition
-//! is judged by, and whether an answer may be compressed.
+//! Which parts of a record a response has, and what decides it: field selection, index names, the revision that a
+//! precondition is evaluated against, and whether the response may be compressed.
 //!
-//! **Invariant:** nothing here tells a caller of a definition that the caller may not read, or of a record that the
-//! caller may neither read nor write.
+//! **Invariant:** nothing here reveals a definition that the client may not read, or a record that the client may
+//! neither read nor write.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use concord_model::{
 };
 
 impl Reads {
-    /// Configs with the parts of their data that the caller asks for.
+    /// Returns the configs with only the selected fields of their data.
     ///
     /// # Errors
-    /// When that was not done in time.
+    /// If that was not done before the read deadline.
     pub async fn project(
         &self,
         projection: Arc<Projection>,
@@ -25,34 +25,34 @@ impl Reads {
     ) -> Result<Vec<Arc<Config>>, Refusal> {
         let bytes = configs.iter().map(|config| config.data.len()).fold(0_usize, usize::saturating_add);
         let work = move || {
-            let part = |config: &Arc<Config>| {
+            let project = |config: &Arc<Config>| {
                 let data = projection.of(&config.data).into();
                 Arc::new(Config { data, entries: Box::default(), ..Config::clone(config) })
             };
-            configs.iter().map(part).collect()
+            configs.iter().map(project).collect()
         };
         self.cx.work(bytes, Weight::List, self.cx.read_deadline(), work).await
     }
 
-    /// Whether a definition that the principal may read has an index of this one member, so that a parameter of this
-    /// name is a filter.
+    /// Whether a definition has an index on the top-level field `name`, which makes a parameter of this name a filter.
+    /// False if the principal may not read the definition.
     #[must_use]
     pub fn has_index_named(&self, principal: &Principal, definition: &str, name: &str) -> bool {
         if principal.authorize(Verb::Read, Some(definition)).is_err() {
             return false;
         }
         let state = self.cx.applied();
-        // The names of parameters have nothing in them that a path escapes.
+        // These names contain no character that an index path escapes.
         state
             .definition(definition)
             .is_some_and(|found| found.definition.indexes.iter().any(|path| path == name))
     }
 
-    /// The revision of a definition or config, of a state that has every acknowledged write; `None` where there is no
-    /// such record.
+    /// The revision of a definition or config in a state that has every acknowledged write; `None` if the record does
+    /// not exist.
     ///
     /// # Errors
-    /// When the principal does not have the verb for the definition, or no such state is available in time.
+    /// If the principal lacks the permission `verb` on the definition, or if no such state is available in time.
     pub async fn current_revision(
         &self,
         principal: &Principal,
@@ -70,8 +70,9 @@ impl Reads {
         })
     }
 
-    /// Whether an answer with configs of a definition may be compressed for a principal: not where it may have secret
-    /// values. The length of a compressed text tells what of it is repeated, and so whether a guess is in it.
+    /// Whether a response with configs of a definition may be compressed for a principal: only if the principal may
+    /// read the definition and it has no secret fields. The length of a compressed text reveals repetitions, and so
+    /// whether a guess occurs in it.
     #[must_use]
     pub fn may_compress(&self, principal: &Principal, definition: &str) -> bool {
         principal.authorize(Verb::Read, Some(definition)).is_ok()

@@ -1,6 +1,7 @@
-//! A list as a query of one state: which it is, what of it is wanted, what was found.
+//! The query of a list on one state: making it, its cost, running it.
 //!
-//! **Invariant:** a query that is not refused when it is made is answered, unless it is given up.
+//! **Invariant:** a query that [`Query::new`] accepts returns its page unless it is cancelled. The one exception is a
+//! list across definitions, whose filters are matched with the definitions only when it runs.
 
 use std::sync::Arc;
 
@@ -21,15 +22,14 @@ use concord_state::{
     query::{AcrossRecord, QueryResult},
 };
 
-/// The price of a list, in tests of a config, up to which it is answered on the thread that took the request, or on the
-/// one beside for such lists: less than a millisecond.
+/// A short list costs at most this many tests of a config: less than a millisecond.
 const SHORT_LIST_PRICE: u64 = 4096;
-/// The definitions of a list across definitions up to which it is.
+/// A short list across definitions covers at most this many definitions.
 const SHORT_LIST_DEFINITIONS: u64 = 64;
-/// The price from which the thread beside may find the page: waking it takes some microseconds.
+/// A list that costs less than this is not worth waking another thread, which takes some microseconds.
 const LIST_ELSEWHERE_PRICE: u64 = 64;
 
-/// The query of a list, for one state.
+/// The query of a list on one state.
 pub(super) enum Query<'a> {
     Definitions(&'a State, &'a KeySet, DefinitionQuery),
     Configs(&'a Arc<Collection>, ConfigQuery),
@@ -60,9 +60,9 @@ impl<'a> Query<'a> {
         }
     }
 
-    /// The definitions whose indexes it reads, if it is short, and which do not have them.
+    /// The definitions whose indexes have to be built first, if the list may be short.
     pub(super) fn without_indexes(&self) -> impl Iterator<Item = &'a Arc<Collection>> {
-        let (one, all) = match self {
+        let (single, several) = match self {
             Self::Definitions(..) => (None, None),
             Self::Configs(collection, query) => {
                 (Some(*collection).filter(|_| !query.is_by_key_alone()), None)
@@ -72,10 +72,10 @@ impl<'a> Query<'a> {
                 (None, is_short.then(|| state.collections_in(keys)))
             }
         };
-        one.into_iter().chain(all.into_iter().flatten()).filter(|collection| !collection.has_indexes())
+        single.into_iter().chain(several.into_iter().flatten()).filter(|collection| !collection.has_indexes())
     }
 
-    /// The same for the wanted page.
+    /// The same query for the wanted page.
     pub(super) fn at(mut self, wanted: Wanted) -> Self {
         let is_walk = match &self {
             Self::Definitions(_, keys, query) => query.is_walk(keys),
@@ -90,7 +90,7 @@ impl<'a> Query<'a> {
         self
     }
 
-    /// Whether the page takes so long that another thread is worth waking, and less than about a millisecond.
+    /// Whether the list is short and yet costs enough to wake another thread for it.
     pub(super) fn is_worth_a_thread(&self) -> bool {
         match self {
             Self::Configs(collection, query) => {
@@ -100,7 +100,7 @@ impl<'a> Query<'a> {
         }
     }
 
-    /// The page, when that takes no longer than about a millisecond.
+    /// The page, if the list is short.
     pub(super) fn run_if_short(&self, limits: &Limits) -> Option<Result<Listed, ListError>> {
         match self {
             Self::Definitions(state, keys, query) => {
@@ -113,7 +113,7 @@ impl<'a> Query<'a> {
                 let found = if plan.price() <= SHORT_LIST_PRICE { plan.run(&|| false) } else { None };
                 found.map(|found| Ok(Listed::configs(found, query)))
             }
-            // To plan it takes a look at each of the definitions, and with filters at its schema.
+            // Planning it visits each definition, and with filters also its schema.
             Self::Across(state, keys, query) => {
                 let is_short = query.is_of_all() && state.definitions_in(keys) <= SHORT_LIST_DEFINITIONS;
                 if !is_short {
@@ -129,7 +129,7 @@ impl<'a> Query<'a> {
         }
     }
 
-    /// The page; `None` when `is_over` has said that it is not needed any more.
+    /// The page; `None` if `is_over` returned true before it was complete.
     pub(super) fn run(
         &self,
         limits: &Limits,
@@ -151,12 +151,12 @@ impl<'a> Query<'a> {
         }
     }
 
-    /// The refusal of a list across definitions.
+    /// The rejection of a list across definitions whose planning failed.
     fn refused(&self, error: QueryError) -> ListError {
         match (self, error) {
             (Self::Across(state, ..), QueryError::Building(path)) => {
                 let text = format!(
-                    "the index of `{path}` is being built in one of the definitions; the list can be had when it is ready"
+                    "the index of `{path}` is being built in one of the definitions; retry when it is complete"
                 );
                 ListError { refusal: Refusal::Building(text), revision: Some(state.revision()) }
             }
@@ -165,21 +165,21 @@ impl<'a> Query<'a> {
     }
 }
 
-/// Which records of a list are wanted.
+/// The part of a list that a request needs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted {
     pub(super) page: u64,
     pub(super) limit: u64,
-    /// All records, unless the list is a walk from its place in an index, which costs the same at any depth.
+    /// Whether to return all records, unless the list walks an index: a walk costs the same at any depth.
     pub(super) all: bool,
 }
 
-/// The records of a list that were found.
+/// The result of a list.
 pub(super) struct Listed {
     pub(super) records: ListRecords,
     /// The number of records on all pages.
     pub(super) total: u64,
-    /// Whether these are all of them.
+    /// Whether `records` are the records of all pages.
     pub(super) is_all: bool,
 }
 
@@ -200,25 +200,23 @@ impl Listed {
     }
 }
 
-/// The refusal of a list that was not done in time.
+/// The rejection of a list that was not done in time.
 pub(super) fn late() -> Refusal {
-    Refusal::Unavailable("the list was not done in time: it tests too many records, or others do".into())
+    Refusal::Unavailable("the list was not done in time: this list or others test too many records".into())
 }
 
 fn being_built(path: &str, collection: &Collection) -> Refusal {
     let progress = collection.progress().map_or_else(String::new, |progress| {
         format!(" ({} of {} configs are done)", progress.done, progress.total)
     });
-    Refusal::Building(format!(
-        "the index of `{path}` is being built{progress}; the list can be had when it is ready"
-    ))
+    Refusal::Building(format!("the index of `{path}` is being built{progress}; retry when it is complete"))
 }
 
-/// What is wrong with the parameters.
+/// The rejection of invalid parameters.
 fn invalid(error: QueryError) -> ListError {
     let violations = match error {
         QueryError::Violations(violations) => Invalid::Violations(violations),
-        // Callers check the parameters of pages before; only another node with other limits gets here.
+        // The HTTP layer checks page parameters earlier. So the list comes from a node with other limits.
         QueryError::NotIntegers(names) => {
             Violation::new(format!("not integers: {}", names.join(", "))).into()
         }

@@ -1,4 +1,4 @@
-//! The records of a list or of a page of it: cut into pages, and pages into chunks that fit one call.
+//! The records of a list or of a page: cut into pages, and pages into chunks that fit one RPC.
 //!
 //! **Invariant:** consecutive pages, and consecutive chunks, join without a gap and without an overlap.
 
@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use concord_model::record::{Config, Definition};
 use concord_state::query::AcrossRecord;
 
-/// Bytes of records after which a chunk ends. A page of the largest records is larger than one call may be.
+/// A chunk ends after this many bytes of records. A page of the largest records is larger than one RPC may be.
 const CHUNK_BYTES: usize = 4 << 20;
 
-/// The records of a list, sorted, or of a page of it.
+/// The sorted records of a list or of a page.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum ListRecords {
     /// Definitions.
@@ -38,7 +38,7 @@ impl ListRecords {
         }
     }
 
-    /// The bytes of their texts.
+    /// The total bytes of their data or schemas.
     pub(super) fn bytes(&self) -> u64 {
         let bytes: usize = match self {
             Self::Definitions(records) => {
@@ -50,7 +50,7 @@ impl ListRecords {
         bytes as u64
     }
 
-    /// A page of them.
+    /// The records of one page.
     pub(super) fn page(&self, page: u64, limit: u64) -> Self {
         let from = page.saturating_sub(1).saturating_mul(limit);
         let index = |number: u64| usize::try_from(number).unwrap_or(usize::MAX).min(self.len());
@@ -62,7 +62,7 @@ impl ListRecords {
         }
     }
 
-    /// The chunk that begins at an index, and the number of records after it.
+    /// The chunk that begins at the index `from`, and the number of records after it.
     pub(super) fn chunk(self, from: usize) -> (Self, u64) {
         match self {
             Self::Definitions(records) => {
@@ -90,18 +90,19 @@ impl ListRecords {
             (Self::Definitions(records), Self::Definitions(more)) => records.extend(more),
             (Self::Configs(records), Self::Configs(more)) => records.extend(more),
             (Self::Across(records), Self::Across(more)) => records.extend(more),
-            // Still empty, and so of the other kind.
+            // The page is still empty and has the default kind.
             (all @ (Self::Definitions(_) | Self::Configs(_) | Self::Across(_)), more) => *all = more,
         }
     }
 }
 
-/// A config as it is sent: the receiver shows it and needs no index entries.
+/// A config without its index entries, which the receiving node does not need.
 fn without_entries(config: &Arc<Config>) -> Arc<Config> {
     Arc::new(Config { entries: Box::default(), ..Config::clone(config) })
 }
 
-/// At least one record from an index on, and no more after [`CHUNK_BYTES`]; the number of records after them.
+/// The records from the index `from` on, up to the one that reaches [`CHUNK_BYTES`], and the number of records after
+/// them.
 fn chunk<R>(records: Vec<R>, from: usize, bytes: impl Fn(&R) -> usize) -> (Vec<R>, u64) {
     let mut sum = 0_usize;
     let rest = records.len().saturating_sub(from);

@@ -1,7 +1,7 @@
-//! A page of a list as a caller is shown it who may not see secret values.
+//! Redacts pages of lists.
 //!
-//! **Invariant:** what is secret by the schema of now, or of the revision that is listed, leaves the service for nobody
-//! without the right to reveal it.
+//! **Invariant:** a value that is secret by the current schema, or by the schema at the listed revision, is returned
+//! only to a client with the permission `reveal`.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -14,7 +14,8 @@ use concord_model::{key::Key, record::Revision, redaction::RedactedPlaces};
 use concord_state::{State, query::AcrossRecord};
 
 impl Reads {
-    /// A page of a list as its caller is shown it.
+    /// Redacts a page for the principal that requested it. Fails if the list filters or sorts by a secret field, or
+    /// if the page was not redacted in time.
     pub(super) async fn redact_page(
         &self,
         principal: &Principal,
@@ -24,39 +25,39 @@ impl Reads {
         if list.scope == ListScope::Definitions {
             return Ok(page);
         }
-        // Another node may have sent it, which has applied more.
-        let now = self.freshness.state_to_show(page.revision).await?;
+        // The page may come from a node that has applied more than this one.
+        let state = self.freshness.state_to_show(page.revision).await?;
         if list.definition().is_some() {
-            // Whatever its records are: how many there are in all would tell something as well.
-            self.redact_configs(principal, &now, list, &mut page).await?;
+            // Even a page without records is checked: the total of a list filtered by a secret field reveals something.
+            self.redact_configs(principal, &state, list, &mut page).await?;
         } else if let ListRecords::Across(records) = &mut page.records {
-            let redacted = self.redact_across(principal, &now, page.revision, records).await?;
-            page.redacted.extend(redacted);
+            let paths = self.redact_across(principal, &state, page.revision, records).await?;
+            page.redacted.extend(paths);
         }
-        weigh(&mut page)?;
+        reserve_growth(&mut page)?;
         Ok(page)
     }
 
     async fn redact_configs(
         &self,
         principal: &Principal,
-        now: &State,
+        state: &State,
         list: &ListRequest,
         page: &mut ListPage,
     ) -> Result<(), Refusal> {
         let Some(definition) = list.definition() else { return Ok(()) };
-        let redaction = self.redactor.redaction(principal, now, definition, page.revision).await?;
+        let redaction = self.redactor.redaction(principal, state, definition, page.revision).await?;
         let mut redactions = vec![redaction];
         if let Some(earlier) = page.definition.take() {
-            let found = now.definition(definition).map(|found| &found.definition);
-            self.redactor.check_past_filters(principal, &earlier, found, &list.params).await?;
+            let current = state.definition(definition).map(|found| &found.definition);
+            self.redactor.check_earlier_filters(principal, &earlier, current, &list.params).await?;
             redactions.push(self.redactor.redaction_of(principal, &earlier).await?);
         }
         for redaction in redactions {
             let ListRecords::Configs(configs) = &mut page.records else { continue };
-            let (shown, redacted) = self.redactor.redact(redaction, std::mem::take(configs)).await?;
-            *configs = shown;
-            page.redacted.extend(redacted);
+            let (redacted, paths) = self.redactor.redact(redaction, std::mem::take(configs)).await?;
+            *configs = redacted;
+            page.redacted.extend(paths);
         }
         Ok(())
     }
@@ -64,30 +65,30 @@ impl Reads {
     async fn redact_across(
         &self,
         principal: &Principal,
-        now: &State,
+        state: &State,
         at: Revision,
         records: &mut [AcrossRecord],
     ) -> Result<RedactedPlaces, Refusal> {
-        let mut of_definitions: BTreeMap<Key, Vec<usize>> = BTreeMap::new();
-        for (place, record) in records.iter().enumerate() {
-            of_definitions.entry(record.definition.clone()).or_default().push(place);
+        let mut by_definition: BTreeMap<Key, Vec<usize>> = BTreeMap::new();
+        for (index, record) in records.iter().enumerate() {
+            by_definition.entry(record.definition.clone()).or_default().push(index);
         }
         let mut all = RedactedPlaces::default();
-        for (definition, places) in of_definitions {
-            let redaction = self.redactor.redaction(principal, now, definition.as_str(), at).await?;
-            let stored = places.iter().map(|place| Arc::clone(&records[*place].config)).collect();
-            let (shown, redacted) = self.redactor.redact(redaction, stored).await?;
-            for (place, shown) in places.into_iter().zip(shown) {
-                records[place].config = shown;
+        for (definition, indexes) in by_definition {
+            let redaction = self.redactor.redaction(principal, state, definition.as_str(), at).await?;
+            let stored = indexes.iter().map(|index| Arc::clone(&records[*index].config)).collect();
+            let (redacted, paths) = self.redactor.redact(redaction, stored).await?;
+            for (index, config) in indexes.into_iter().zip(redacted) {
+                records[index].config = config;
             }
-            all.extend(redacted);
+            all.extend(paths);
         }
         Ok(all)
     }
 }
 
-/// Weighs a page again: `null` may be longer than what it stands for.
-fn weigh(page: &mut ListPage) -> Result<(), Refusal> {
+/// Reserves what redaction has added to a page: `null` may be longer than the value that it replaces.
+fn reserve_growth(page: &mut ListPage) -> Result<(), Refusal> {
     let bytes = page.records.bytes();
     if page.reservation.bytes() > 0 && bytes > page.reservation.bytes() {
         page.reservation.grow(bytes - page.reservation.bytes())?;

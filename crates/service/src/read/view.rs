@@ -1,18 +1,18 @@
-//! What a caller may see of a state, and nothing else of it.
+//! Reads of one definition and its configs, authorized for a principal.
 //!
-//! Records leave the service in one of these ways: a [`DefinitionView`], a page of a list, a part of the history, the
-//! events of a watch, a backup, the answer to a write. Each of them names the principal and what it is for, and
-//! [`Principal::authorize`] is asked before the state is looked at. So a refusal is the same, and takes as long, whether
-//! or not the thing exists.
+//! Records leave the service in one of these ways: a [`DefinitionView`], a page of a list, a bulk read, a part of the
+//! history, the events of a watch, a backup, the response to a write. Each of them names the principal and the
+//! permission that it needs, and calls [`Principal::authorize`] before it reads the state. So a rejection is the
+//! same, and takes as long, whether or not the record exists.
 //!
-//! **Invariant:** `http` can't reach a `State`: what returns one is visible within the service only, which
-//! `tests/tidy/grants.rs` checks as well.
+//! **Invariant:** `http` can't reach a `State`: a function that returns one is visible within the service only.
+//! `tests/tidy/grants.rs` checks that as well.
 
 use std::sync::Arc;
 
 use crate::read::Reads;
 use crate::{
-    redaction::is_shown_whole,
+    redaction::may_see_all,
     request::{Consistency, Principal, Refusal},
 };
 use concord_model::{
@@ -23,7 +23,7 @@ use concord_model::{
 };
 use concord_state::{Collection, State};
 
-/// One definition of a state, with its configs, for a caller who may see it.
+/// One definition of a state, with its configs, for a principal who may see it.
 #[derive(Debug)]
 pub struct DefinitionView<'a> {
     state: Arc<State>,
@@ -34,33 +34,33 @@ impl DefinitionView<'_> {
     /// The definition with its configs.
     ///
     /// # Errors
-    /// When the state has none of this key.
+    /// If the state has no definition with this key.
     pub fn collection(&self) -> Result<&Collection, Rejection> {
         self.state.definition(self.definition).map(|found| &**found).ok_or(Rejection::DefinitionNotFound)
     }
 
-    /// A config of it as a caller is shown it, with the places of what is not shown; `None` when it is shown as it is
-    /// stored.
+    /// A config of this definition redacted for a principal, with the paths of the redacted values; `None` if there is
+    /// nothing to redact.
     ///
     /// # Errors
-    /// When it was not redacted in time.
+    /// If it was not redacted before the read deadline.
     pub async fn shown(
         &self,
         reads: &Reads,
         principal: &Principal,
         config: &Arc<Config>,
     ) -> Result<Option<(Arc<Config>, RedactedPlaces)>, Refusal> {
-        let is_whole = || {
+        let is_unredacted = || {
             let found = self.state.definition(self.definition);
-            found.is_some_and(|found| is_shown_whole(principal, found))
+            found.is_some_and(|found| may_see_all(principal, found))
         };
-        if principal.key.is_none() || is_whole() {
+        if principal.key.is_none() || is_unredacted() {
             return Ok(None);
         }
         Box::pin(reads.redactor.redact_one(principal, &self.state, self.definition, config)).await
     }
 
-    /// The state's revision.
+    /// The revision of the state.
     #[must_use]
     pub fn revision(&self) -> Revision {
         self.state.revision()
@@ -68,10 +68,10 @@ impl DefinitionView<'_> {
 }
 
 impl Reads {
-    /// A definition for a principal who has the verb for it, from a state that is as fresh as requested.
+    /// A view of a definition, from a state that is as fresh as requested.
     ///
     /// # Errors
-    /// When the principal has not; when no such state is available in time.
+    /// If the principal lacks the permission `verb` on the definition, or if no such state is available in time.
     pub async fn read<'a>(
         &self,
         principal: &Principal,
@@ -83,10 +83,10 @@ impl Reads {
         Ok(DefinitionView { state: self.freshness.view(consistency).await?, definition })
     }
 
-    /// The same from the state that this node has applied, however old.
+    /// A view of a definition, from the state that this node has applied, however old.
     ///
     /// # Errors
-    /// When the principal does not have the verb for the definition.
+    /// If the principal lacks the permission `verb` on the definition.
     pub fn read_applied<'a>(
         &self,
         principal: &Principal,

@@ -1,14 +1,14 @@
-//! Filters and sorts by secret values, which are refused to who may not see them: the records that are found would tell
-//! what the values are.
+//! Rejects filters and sorts by secret fields from clients without `reveal`: the records that they find would reveal
+//! the values.
 //!
-//! A secret place can't be indexed; but a revision of the past may have had an index of what is secret now. That a place
-//! is indexed now and secret now is refused when it is written, and looked for here all the same.
+//! A secret field can't be indexed. But at an earlier revision there may have been an index on a field that is secret
+//! now. A write that would make a field both indexed and secret is rejected; this file checks that case all the same.
 //!
 //! **Invariant:** nothing here depends on the data of a config.
 
 use std::sync::Arc;
 
-use super::is_shown_whole;
+use super::may_see_all;
 use crate::{
     cpu_pool::{Cancel, Weight, late},
     redaction::Redactor,
@@ -26,11 +26,11 @@ use concord_model::{
 use concord_state::{Collection, State};
 
 impl Redactor {
-    /// Reads the types that a definition declares for the paths of a query, where that takes its time; the query is quick to
-    /// parse then.
+    /// Reads the types that a definition declares for the paths of a query, in the CPU pool if that takes long. After
+    /// that, the query is quick to parse.
     ///
     /// # Errors
-    /// When they were not read in time.
+    /// If they were not read before the read deadline.
     pub(crate) async fn read_declared(
         &self,
         params: &[(String, String)],
@@ -45,17 +45,17 @@ impl Redactor {
         self.cx.cpu_pool.run(Weight::Short, deadline, read).await
     }
 
-    /// Refuses filters and sorts by secret values to who may not see them.
+    /// Rejects filters and sorts by secret fields, unless the principal may `reveal` them.
     ///
     /// # Errors
-    /// The violation, or that the schema was not compiled in time.
+    /// If a filter or the sort uses a secret field, or if the schema was not compiled in time.
     pub(crate) async fn check_filters(
         &self,
         principal: &Principal,
         found: &Collection,
         params: &[(String, String)],
     ) -> Result<(), Refusal> {
-        if is_shown_whole(principal, found) {
+        if may_see_all(principal, found) {
             return Ok(());
         }
         let definition = &found.definition;
@@ -68,22 +68,23 @@ impl Redactor {
         Ok(())
     }
 
-    /// The same of a list at an earlier revision, whose paths are those that were indexed then: by what is secret then,
-    /// and by what is secret now, of the definition that has the key now.
+    /// Like [`Self::check_filters`], for a list at an earlier revision. Its paths are those that `earlier` indexes. A
+    /// field is secret if `earlier` or `current`, the current definition with this key, marks it.
     ///
     /// # Errors
     /// As for [`Self::check_filters`].
-    pub(crate) async fn check_past_filters(
+    pub(crate) async fn check_earlier_filters(
         &self,
         principal: &Principal,
         earlier: &Arc<Definition>,
-        now: Option<&Arc<Definition>>,
+        current: Option<&Arc<Definition>>,
         params: &[(String, String)],
     ) -> Result<(), Refusal> {
         if principal.key.is_none() || principal.authorize(Verb::Reveal, Some(earlier.key.as_str())).is_ok() {
             return Ok(());
         }
-        for marked in now.into_iter().chain([earlier]).filter(|definition| definition.may_have_secrets()) {
+        for marked in current.into_iter().chain([earlier]).filter(|definition| definition.may_have_secrets())
+        {
             let validator = self.schemas.validator(marked).await?;
             let Some(secrets) = validator.secrets() else { continue };
             self.read_declared(params, earlier).await?;
@@ -94,14 +95,14 @@ impl Redactor {
         Ok(())
     }
 
-    /// Whether a list is filtered or sorted by such a path, or by one that is not known.
+    /// Whether a list filters or sorts by a path that `is_meant` accepts, or by an unknown path.
     fn names(
         &self,
         params: &[(String, String)],
         definition: &Definition,
         is_meant: impl Fn(&IndexPath) -> bool,
     ) -> bool {
-        // Whoever answers the request refuses one that does not parse.
+        // A query that does not parse is rejected when the list runs.
         let Ok(query) = query::configs(params, definition, self.cx.limits()) else { return false };
         let sorted = if let ConfigSort::Slot(slot) = query.sort { Some(Field::Slot(slot)) } else { None };
         let is_meant = |field: Field| match field {
@@ -111,9 +112,9 @@ impl Redactor {
         query.filters.iter().map(|filter| filter.field).chain(sorted).any(is_meant)
     }
 
-    /// Refuses filters of a list across definitions by values that are secret in one of them. There may be any number of
-    /// definitions, each with a schema to compile, so this runs on the threads for long work, as the list does: until
-    /// the read's deadline, and with as many turns at once as one caller has for lists.
+    /// Rejects filters of a list across definitions by a field that is secret in one of them. Any number of definitions
+    /// may have a schema to compile. So this runs in the CPU pool like the list itself: until the read deadline, and
+    /// within the limit for the lists of one client.
     ///
     /// # Errors
     /// As for [`Self::check_filters`].
@@ -130,16 +131,16 @@ impl Redactor {
         let (this, principal, keys) = (Arc::clone(self), principal.clone(), keys.clone());
         let state = self.cx.applied();
         let work = move |cancel: &Cancel| {
-            let named = hidden_in_part(&state, &principal, &keys);
-            this.is_filtered_by_a_secret(named, query.filters(), cancel)
+            let redacted = redacted_definitions(&state, &principal, &keys);
+            this.has_secret_filter(redacted, query.filters(), cancel)
         };
         let deadline = self.cx.read_deadline();
-        let is_by_a_secret = self.cx.cpu_pool.run(Weight::List, deadline, work).await??;
-        if is_by_a_secret { Err(names_a_secret()) } else { Ok(()) }
+        let has_secret_filter = self.cx.cpu_pool.run(Weight::List, deadline, work).await??;
+        if has_secret_filter { Err(names_a_secret()) } else { Ok(()) }
     }
 
-    /// Whether one of the definitions has an index on a secret value that one of the filters names.
-    fn is_filtered_by_a_secret<'a>(
+    /// Whether a filter uses a field that one of the definitions indexes and marks as secret.
+    fn has_secret_filter<'a>(
         &self,
         definitions: impl Iterator<Item = &'a Collection>,
         filters: &[(String, String)],
@@ -150,7 +151,7 @@ impl Redactor {
                 return Err(late());
             }
             let definition = &found.definition;
-            // Of most of them the paths are not indexed, and what is secret there does not matter.
+            // Most definitions don't index the paths of the filters, so their secret fields don't matter.
             if !self.names(filters, definition, |_| true) {
                 continue;
             }
@@ -164,18 +165,18 @@ impl Redactor {
     }
 }
 
-/// The definitions with these keys that may have values which the principal is not shown.
-fn hidden_in_part<'a>(
+/// The definitions with these keys whose data may be redacted for the principal.
+fn redacted_definitions<'a>(
     state: &'a State,
     principal: &'a Principal,
     keys: &'a KeySet,
 ) -> impl Iterator<Item = &'a Collection> {
     let named = state.definitions().filter(|found| keys.contains(found.definition.key.as_str()));
-    named.filter(|found| !is_shown_whole(principal, found)).map(|found| &**found)
+    named.filter(|found| !may_see_all(principal, found)).map(|found| &**found)
 }
 
 fn names_a_secret() -> Refusal {
-    let msg = "the list is filtered or sorted by a secret value, which this key may not see";
+    let msg = "the list filters or sorts by a secret field, which needs the permission `reveal`";
     Invalid::from(Violation::at(vec!["query".into()], msg)).into()
 }
 
@@ -207,7 +208,7 @@ mod tests {
         Proposal { at, by, reason: None, request: None, definition_read: None, command, key: None }
     }
 
-    /// Definitions that index what may be secret, as no leader proposes them.
+    /// A state with definitions that may index secret fields. No leader would propose them.
     fn indexed(definitions: &[(&str, &str)]) -> State {
         let mut state = State::new();
         let schema = serde_json::json!({
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_is_by_a_secret_where_one_of_the_definitions_has_indexed_it() {
+    fn a_filter_by_a_field_that_one_definition_indexes_and_marks_secret_is_found() {
         let directory = tempfile::tempdir().unwrap();
         let service = service(directory.path(), Limits::default());
         let state = indexed(&[("a", "open"), ("b", "pw"), ("c", "open")]);
@@ -238,8 +239,8 @@ mod tests {
         let found = |principal: &Principal, keys: &[&str], path: &str, cancel: &Cancel| {
             let filters = [(path.to_owned(), "x".to_owned())];
             let keys = of(keys);
-            let named = hidden_in_part(&state, principal, &keys);
-            service.redactor.is_filtered_by_a_secret(named, &filters, cancel)
+            let redacted = redacted_definitions(&state, principal, &keys);
+            service.redactor.has_secret_filter(redacted, &filters, cancel)
         };
         let cancel = Cancel::new(CancellationToken::new(), later);
         for (principal, keys, path, expected) in [

@@ -1,4 +1,4 @@
-//! What an answer to a write shows when the definition is another one by then, and who waits for many schemas.
+//! Redaction of responses whose definition has changed since, and fairness while many schemas are compiled.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,7 +12,7 @@ use concord_model::{
 };
 use concord_net::Member;
 
-/// A definition with a secret place, one of many.
+/// A definition with a secret field, one of many.
 fn marked(number: u64) -> Arc<Definition> {
     let schema = serde_json::json!({ "properties": { "pw": { "x-concord-secret": true } } });
     Arc::new(Definition {
@@ -29,7 +29,7 @@ fn marked(number: u64) -> Arc<Definition> {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn others_have_their_turn_between_the_schemas_of_one_answer() {
+async fn other_tasks_run_between_the_schemas_of_one_response() {
     const DEFINITIONS: u64 = 50;
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path(), Limits::default());
@@ -51,12 +51,12 @@ async fn others_have_their_turn_between_the_schemas_of_one_answer() {
     let first = turns.load(Ordering::Relaxed);
     assert!(first >= DEFINITIONS, "{first} turns");
     redact_all().await;
-    assert_eq!(turns.load(Ordering::Relaxed), first, "what is compiled is at hand");
+    assert_eq!(turns.load(Ordering::Relaxed), first, "compiled schemas are cached");
     other.abort();
 }
 
 #[tokio::test]
-async fn what_was_written_to_a_definition_that_is_gone_is_not_shown_by_the_schema_of_a_new_one() {
+async fn data_of_a_deleted_definition_is_not_redacted_by_the_schema_of_its_successor() {
     let directory = tempfile::tempdir().unwrap();
     let service = patient_service(directory.path());
     let (api_addr, peer_addr) = ("127.0.0.1:1".into(), "127.0.0.1:2".into());
@@ -98,7 +98,7 @@ async fn what_was_written_to_a_definition_that_is_gone_is_not_shown_by_the_schem
 }
 
 #[tokio::test]
-async fn what_is_newer_than_the_applied_state_is_not_shown_by_a_schema_that_may_lack_a_mark() {
+async fn data_newer_than_the_applied_state_is_redacted_as_a_whole() {
     let directory = tempfile::tempdir().unwrap();
     let service = patient_service(directory.path());
     let (api_addr, peer_addr) = ("127.0.0.1:1".into(), "127.0.0.1:2".into());
@@ -132,7 +132,7 @@ async fn what_is_newer_than_the_applied_state_is_not_shown_by_a_schema_that_may_
         Event::new(revision, Timestamp(1), ("root", None), vec![item]).unwrap()
     };
     assert!(!service.redactor.is_to_be_redacted(&blind, &event(at)), "there is no mark");
-    // As the feed has it before it is applied, or another node's page: the entries between may have made a mark.
+    // The feed or another node's page has it before this node applies it. The entries in between may add a mark.
     let next = event(at + 1);
     assert!(
         service.redactor.is_to_be_redacted(&blind, &next)
@@ -144,6 +144,6 @@ async fn what_is_newer_than_the_applied_state_is_not_shown_by_a_schema_that_may_
     assert!(matches!(redaction(&blind).await, Ok(Redaction::Whole)));
     assert!(matches!(redaction(&seeing).await, Ok(Redaction::Nothing)));
     let (shown, written) = tokio::join!(service.freshness.state_to_show(at + 1), write(define("t")));
-    assert!(written > at && shown.unwrap().revision() > at, "it waits");
-    assert!(!service.redactor.is_to_be_redacted(&blind, &next), "no mark came");
+    assert!(written > at && shown.unwrap().revision() > at, "it waits until the revision is applied");
+    assert!(!service.redactor.is_to_be_redacted(&blind, &next), "no mark was added");
 }

@@ -1,30 +1,31 @@
-//! Lists of an earlier revision: the state of then, made again.
+//! Lists at an earlier revision, from a reconstructed state.
 //!
 //! ```text
-//! list?revision=N ─ this node has made the state of N: run the query
-//!                 ├ it can make it: back from the nearest later state by what the history says was replaced
+//! list?revision=N ─ this node retains the state of revision N: run the query
+//!                 ├ its history suffices: go back from the nearest later state by the previous values in the history
 //!                 └ its history has a gap: another member makes the page (`Call::Page`)
 //! ```
 //!
-//! The way is back from a later state and not forward from a snapshot: there are two snapshots and a history that reaches
-//! much further back, and where both ways lead to a revision, reading the changes since is the cheaper one, because a
-//! snapshot has every record of every definition. The state holds only what the list needs ([`EarlierState`]), shares what did
-//! not change with the present one, and is retained (`retained`) for those who ask next, and to go back further from.
+//! A state is reconstructed backwards from a later state, not forwards from a snapshot. There are only two snapshots,
+//! and the history reaches much further back. Where both ways lead to a revision, reading the changes since is
+//! cheaper, because a snapshot has every record of every definition. The reconstructed state has only what the list
+//! needs ([`EarlierState`]) and shares what did not change with the current state. It is retained (`retained`) for
+//! further lists, and as the start for still earlier revisions.
 //!
-//! | question | file |
+//! | topic | file |
 //! |---|---|
-//! | How is a page of an earlier state made, and by which node? | this one |
-//! | Which earlier states are retained, and for how long? | `retained` |
+//! | making a page of an earlier state, and choosing the node that makes it | this one |
+//! | which earlier states are retained, and for how long | `retained` |
 //!
-//! A page is named by its revision and number alone. So a cursor of such a list is good on every node, also after a
-//! restart, until the revision is compacted.
+//! A page is named by its revision and number alone. So its cursor is valid on every node, also after a restart, until
+//! the revision is compacted.
 //!
-//! What counts of the definition is what it was at the revision: its indexed paths, and the types that its schema gave
-//! them. What is secret then *or now* is redacted, and no list may be filtered or sorted by it (`list`). The caller's
-//! rights are those of now.
+//! A list uses the definition at its revision: the indexed fields, and the types that the schema declared for them. A
+//! field is redacted if that schema *or the current one* marks it as secret, and no list may filter or sort by it
+//! (`list`). Permissions are the current ones.
 //!
-//! **Invariants:** the work runs on the threads for long work, until the read's deadline; what it reads into memory is
-//! reserved before it is held; one state is made once, however many ask for it at the same time.
+//! **Invariants:** reconstruction runs in the CPU pool, until the read deadline. What it reads into memory is reserved
+//! first. One state is reconstructed once, however many requests need it at the same time.
 
 mod retained;
 
@@ -52,15 +53,16 @@ use concord_state::{State, earlier::EarlierState};
 use concord_storage::{HistoryError, Undo, UndoError, UndoScope};
 pub(crate) use retained::EarlierStates;
 
-/// How long a list waits until the history holds what this node has applied: milliseconds while the disk works.
+/// How long a list waits until the history holds what this node has applied. It takes milliseconds while the disk
+/// works.
 const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why this node has no page of an earlier state.
 #[derive(Debug)]
 pub(super) enum NotMade {
-    /// No node has.
+    /// The list is rejected; no other node is tried.
     Refused(ListError),
-    /// Its history lacks something; another member may have it.
+    /// This node's history is incomplete; another member may have the page.
     Elsewhere(String),
 }
 
@@ -77,7 +79,7 @@ impl From<Refusal> for NotMade {
 }
 
 impl Lister<'_> {
-    /// A page of the list as of a revision, which this node makes or another member.
+    /// A page of the list at a revision, made by this node or by another member.
     pub(super) async fn page_at(
         &self,
         at: Revision,
@@ -90,7 +92,7 @@ impl Lister<'_> {
         let (state, number) = match source {
             PageSource::Fresh(consistency) => (reads.freshness.view(consistency).await?, page.page),
             PageSource::Cursor(cursor) if cursor.fingerprint == fingerprint && cursor.revision == at => {
-                // Another node may have applied it first.
+                // The node that made the cursor may have applied the revision before this one.
                 wait_until_applied(consensus, at, self.deadline).await?;
                 (consensus.state(), cursor.page)
             }
@@ -112,7 +114,7 @@ impl Lister<'_> {
         Ok(ListPage::new(cursor, page, found, reservation))
     }
 
-    /// A page of the list as of a revision, which this node has applied. What it reads is reserved from `share`.
+    /// A page of the list at a revision that this node has applied. Its memory is reserved from `share`.
     pub(super) async fn earlier_page(
         &self,
         at: Revision,
@@ -138,7 +140,8 @@ impl Lister<'_> {
         Ok(PageRecords { records: listed.records, total: listed.total, definition })
     }
 
-    /// What of the state the list needs. The past of a definition ends with its deletion, as for reads of one config.
+    /// The part of the state that the list needs. A deleted definition has no earlier revisions, as in reads of one
+    /// config.
     fn undo_scope(&self, at: Revision) -> Result<UndoScope, ListError> {
         let Some(key) = self.listing.list.definition() else { return Ok(UndoScope::Definitions) };
         let state = self.reads.cx.consensus_or_refusal()?.state();
@@ -153,7 +156,7 @@ fn definition_not_found(state: &State) -> ListError {
     ListError { refusal: Rejection::DefinitionNotFound.into(), revision: Some(state.revision()) }
 }
 
-/// Makes a part of the state as it was at a revision, until a deadline.
+/// Reconstructs a part of the state at a revision, until a deadline.
 struct Rewind<'a> {
     reads: &'a Reads,
     consensus: &'a Consensus,
@@ -163,13 +166,14 @@ struct Rewind<'a> {
 }
 
 impl Rewind<'_> {
-    /// That part of the state; and for who has made it, what it holds until it is used.
+    /// The part of the state. If this call reconstructed it, also the reservation of its memory, to hold while it is
+    /// used.
     async fn state(&self, share: Share) -> Result<(Arc<EarlierState>, Option<Reservation>), NotMade> {
         let (states, Self { scope, at, .. }) = (&self.reads.earlier_states, self);
         if let Some(found) = states.find(scope, *at) {
             return Ok((found, None));
         }
-        // The others wait for the first, and one of them goes on if its caller leaves.
+        // Other lists wait for the first one. If its client disconnects, one of them takes over.
         let turn = states.turn(scope, *at);
         let _turn = timeout_at(self.deadline, turn.lock()).await.map_err(|_| late())?;
         if let Some(found) = states.find(scope, *at) {
@@ -185,12 +189,12 @@ impl Rewind<'_> {
         Ok((earlier, Some(reservation)))
     }
 
-    /// The state that this node has applied, once its history holds all that led to it.
+    /// The applied state, once the history holds every change up to it.
     async fn present(&self) -> Result<Arc<EarlierState>, NotMade> {
         let (state, store) = (self.consensus.state(), self.consensus.store().clone());
         if let UndoScope::Configs { id, key } = &self.scope {
             let found = state.definition(key.as_str());
-            // It was deleted since it was looked up.
+            // The definition may have been deleted since it was looked up.
             found.filter(|found| found.definition.id == *id).ok_or_else(|| definition_not_found(&state))?;
         }
         let (upto, permit) = (state.revision(), self.reads.history.permits.acquire());
@@ -205,7 +209,7 @@ impl Rewind<'_> {
         }
     }
 
-    /// Goes back from a later state.
+    /// Reconstructs the state from a later one.
     async fn go_back(
         &self,
         later: Arc<EarlierState>,
@@ -221,9 +225,9 @@ impl Rewind<'_> {
             let (pending, refused) = (weight.pending, weight.refused);
             let undo = undone.map_err(|error| not_undone(error, refused))?;
             reservation.grow(pending)?;
-            tracing::debug!(at, from = range.1, changes = undo.changes, "made an earlier state again");
-            let earlier = made(&later, &scope, at, undo, cancel)?;
-            // What it is weighed with while it is used; then its place among those that are kept is.
+            tracing::debug!(at, from = range.1, changes = undo.changes, "reconstructed an earlier state");
+            let earlier = undo_changes(&later, &scope, at, undo, cancel)?;
+            // This reservation counts the state while the list uses it, the limit of the retained states afterwards.
             let bytes = earlier.bytes_kept_beside(&present);
             reservation.grow(bytes.saturating_sub(reservation.bytes()))?;
             retained::end_use(later);
@@ -233,8 +237,8 @@ impl Rewind<'_> {
     }
 }
 
-/// The earlier state, from a later one and what was replaced since.
-fn made(
+/// The earlier state, from a later one and the previous values of what was changed since.
+fn undo_changes(
     later: &EarlierState,
     scope: &UndoScope,
     at: Revision,
@@ -248,14 +252,14 @@ fn made(
         Some(before) => before,
         None => later.state.definition(key.as_str()).map(|found| Arc::clone(&found.definition)),
     };
-    // It was created before: the history says otherwise only if it is not that of this state.
+    // The definition was created before `at`. So if it is missing, the history does not belong to this state.
     let not_there = || Refusal::Internal(format!("the history has no definition `{key}` at revision {at}"));
     let definition = definition.ok_or_else(not_there)?;
     let earlier = later.configs_at(at, &definition, undo.configs, &|| cancel.is_over());
     Ok(earlier.ok_or_else(late)?)
 }
 
-/// Reserves what the history makes this node hold, in steps.
+/// Reserves memory for the changes that are read from the history, in steps.
 struct Weighed<'a> {
     reservation: &'a mut Reservation,
     pending: u64,
@@ -263,7 +267,7 @@ struct Weighed<'a> {
 }
 
 impl Weighed<'_> {
-    /// Whether there is room for so many bytes more.
+    /// Counts more bytes. False once a reservation was rejected.
     fn add(&mut self, bytes: u64) -> bool {
         self.pending = self.pending.saturating_add(bytes);
         if self.pending >= PAST_RESERVED_AT_ONCE {
