@@ -28,9 +28,9 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::{
     cursor::{Cursor, Fingerprint},
-    pinned::end_use,
     query::{Listed, Query, Wanted, late},
     records::ListRecords,
+    retained::drop_deferred,
 };
 use crate::{
     Consistency, Principal, Refusal, Service,
@@ -337,7 +337,7 @@ impl Service {
         // All matches may have to be sorted, which the next pages then need not.
         let wanted = Wanted { page: cursor.page, limit, all: true };
         let listed = self.run_list(&state, list, wanted, deadline).await;
-        end_use(state);
+        drop_deferred(state);
         let Listed { records, total, is_all } = listed.map_err(|error| error.refusal)?;
         if !is_all {
             return Ok((records, total));

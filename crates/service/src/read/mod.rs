@@ -8,7 +8,7 @@
 //! | How does a page come from the node that holds its state? | `page` |
 //! | What is in a cursor? | `cursor` |
 //! | Which parts of a record does an answer have? Is a parameter one of a list, or a filter? | `parts` |
-//! | Which states are retained for cursors, and for how long? | `pinned` |
+//! | Which states are retained for cursors? Which values are retained, and for how long? | `pinned`, `retained` |
 //! | How is a list at an earlier revision answered? | `earlier` |
 //! | Which query is a list, and what does it find? | `query` |
 //! | Which thread finds it, when it is short? | `short_lists` |
@@ -29,6 +29,7 @@ mod parts;
 pub(super) mod pinned;
 mod query;
 pub mod records;
+mod retained;
 mod shared_index;
 pub(super) mod short_lists;
 mod shown;

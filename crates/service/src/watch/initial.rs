@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{filter::Selection, scope::Scope};
-use crate::{Principal, RedactedRecords, Refusal, Service, read::pinned::Held, redaction::Redaction};
+use crate::{Principal, RedactedRecords, Refusal, Service, read::pinned::WatchPin, redaction::Redaction};
 use concord_model::{
     key::Key,
     limits::WATCH_INITIAL_TIMEOUT,
@@ -46,7 +46,7 @@ pub struct InitialChunk {
 /// A snapshot that is being read.
 #[derive(Debug)]
 pub(super) struct Initial {
-    held: Held,
+    held: WatchPin,
     until: Instant,
     next: Place,
 }
@@ -88,7 +88,7 @@ impl InitialChunk {
 }
 
 impl Initial {
-    pub(super) fn new(held: Held) -> Self {
+    pub(super) fn new(held: WatchPin) -> Self {
         Self { held, until: Instant::now() + WATCH_INITIAL_TIMEOUT, next: Place::default() }
     }
 

@@ -9,12 +9,12 @@
 //! The way is back from a later state and not forward from a snapshot: there are two snapshots and a history that reaches
 //! much further back, and where both ways lead to a revision, reading the changes since is the cheaper one, because a
 //! snapshot has every record of every definition. The state holds only what the list needs ([`EarlierState`]), shares what did
-//! not change with the present one, and is retained (`retained`) for those who ask next, and to go back further from.
+//! not change with the present one, and is retained (`states`) for those who ask next, and to go back further from.
 //!
 //! | question | file |
 //! |---|---|
 //! | How is a page of an earlier state made, and by which node? | this one |
-//! | Which earlier states are retained, and for how long? | `retained` |
+//! | Which earlier states are retained? | `states` |
 //!
 //! A page is named by its revision and number alone. So a cursor of such a list is good on every node, also after a
 //! restart, until the revision is compacted.
@@ -26,7 +26,7 @@
 //! **Invariants:** the work runs on the threads for long work, until the read's deadline; what it reads into memory is
 //! reserved before it is held; one state is made once, however many ask for it at the same time.
 
-mod retained;
+mod states;
 
 use std::{sync::Arc, time::Duration};
 
@@ -37,6 +37,7 @@ use super::{
     list::{ListError, ListPage, ListRequest, PageSource, foreign_cursor, next_page},
     query::Wanted,
     records::ListRecords,
+    retained::drop_deferred,
     wait_until_applied,
 };
 use crate::{
@@ -56,7 +57,7 @@ use concord_model::{
 };
 use concord_state::earlier::EarlierState;
 use concord_storage::{HistoryError, Undo, UndoError, UndoScope};
-pub(crate) use retained::EarlierStates;
+pub(crate) use states::EarlierStates;
 
 /// How long a list waits until the history holds what this node has applied: milliseconds while the disk works.
 const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(2);
@@ -149,7 +150,7 @@ impl Service {
         let listed = self.run_list(&past.state, (list, keys), wanted, deadline).await;
         let definition = list.definition().and_then(|key| past.state.definition(key));
         let definition = definition.map(|found| Arc::clone(&found.definition));
-        retained::end_use(past);
+        drop_deferred(past);
         let listed = listed?;
         Ok(EarlierPage { records: listed.records, total: listed.total, definition })
     }
@@ -245,7 +246,7 @@ impl Service {
             // What it is weighed with while it is used; then its place among those that are kept is.
             let bytes = past.bytes_kept_beside(&present);
             reservation.grow(bytes.saturating_sub(reservation.bytes()))?;
-            retained::end_use(later);
+            drop_deferred(later);
             Ok((Arc::new(past), reservation))
         };
         self.inner.cpu_pool.run(Weight::List, deadline, work).await?
