@@ -332,7 +332,7 @@ impl Service {
                 self.redact_record(&redaction, after, number, &mut redacted.after).await?;
             }
         }
-        let shown = Event::new(event.revision, event.at, (&event.by, event.reason.as_ref()), items);
+        let shown = Event::new(event.revision, event.at, &event.by, event.reason.as_ref(), items);
         let shown = shown.ok_or_else(|| Refusal::Internal("an event without items".into()))?;
         Ok((Arc::new(shown), redacted))
     }

@@ -1,4 +1,4 @@
-//! What is compiled, what is refused, and that the time is bounded.
+//! What is compiled, what is rejected, and that the time is bounded.
 
 use serde_json::json;
 
@@ -31,7 +31,7 @@ fn places(schema: &Schema, data: &Value) -> Vec<String> {
 }
 
 #[test]
-fn a_type_that_is_none_is_named_beside_those_that_are() {
+fn the_message_for_an_unknown_type_lists_the_valid_types() {
     let types =
         "`type` is `array`, `boolean`, `integer`, `null`, `number`, `object`, `string`, or a list of these";
     for draft in ["http://json-schema.org/draft-07/schema#", "https://json-schema.org/draft/2020-12/schema"] {
@@ -142,7 +142,7 @@ fn references_inside_the_document_are_followed() {
 }
 
 #[test]
-fn references_without_a_target_in_the_document_are_refused_at_their_location() {
+fn references_without_a_target_in_the_document_are_rejected_at_their_location() {
     for reference in [
         "http://127.0.0.1:1/x",
         "https://example.com/x#/y",
@@ -236,7 +236,7 @@ fn recursive_schemas_that_descend_through_the_data_are_compiled() {
 }
 
 #[test]
-fn a_schema_that_applies_itself_in_place_is_refused() {
+fn a_schema_that_applies_itself_in_place_is_rejected() {
     for schema in [
         json!({"$ref": "#"}),
         json!({"allOf": [{"$ref": "#"}]}),

@@ -128,7 +128,7 @@ async fn what_is_newer_than_the_applied_state_is_not_shown_by_a_schema_that_may_
         let definition = Key::parse("s").unwrap();
         let (key, after) = (config.key.clone(), Some(Arc::new(config)));
         let item = RecordChange::Config { definition, key, before: Before::Nothing, after };
-        Event::new(revision, Timestamp(1), ("root", None), vec![item]).unwrap()
+        Event::new(revision, Timestamp(1), "root", None, vec![item]).unwrap()
     };
     assert!(!service.is_to_be_redacted(&blind, &event(at)), "there is no mark");
     // As the feed has it before it is applied, or another node's page: the entries between may have made a mark.

@@ -31,11 +31,11 @@ use concord_model::{
     access_key::Verb,
     document::Document,
     error::{Invalid, LocSegment, Violation},
-    index::{IndexPath, Step},
+    index::{IndexPath, PathStep},
     patch::{self, Patch, PatchFormat},
     record::Definition,
-    redaction::{ResolveError, Stored, check_nulls, hide, may_keep, resolve},
-    schema::secret::{Place, SecretPlaces, Way},
+    redaction::{MarkerSource, ResolveError, check_nulls, hide, may_keep, resolve},
+    schema::secret::{Secrecy, SecretPlaces, SecretStep},
 };
 use concord_state::Collection;
 
@@ -108,7 +108,7 @@ impl<'a> Secrets<'a> {
         if may_keep(&data.text) {
             budget.charge_check(places.steps_max(bytes))?;
             let (mut copy, mut cost_left) = (data.value.clone(), 0);
-            let stored = Stored { before: None, is_hidden: false, cost_left: &mut cost_left };
+            let stored = MarkerSource { before: None, is_hidden: false, cost_left: &mut cost_left };
             if let Err(error) = resolve(places, &mut copy, bytes, stored) {
                 return Ok(Err(in_data(error)));
             }
@@ -170,7 +170,7 @@ impl<'a> Secrets<'a> {
         let is_hidden = is_hidden && patch.format != PatchFormat::Replace;
         let cost_max = budget.patch_cost();
         let mut cost_left = cost_max;
-        let stored = Stored { before: Some(before), is_hidden, cost_left: &mut cost_left };
+        let stored = MarkerSource { before: Some(before), is_hidden, cost_left: &mut cost_left };
         let resolved = resolve(places, &mut made, bytes, stored);
         budget.charge_patch(cost_max - cost_left);
         match resolved {
@@ -186,14 +186,14 @@ impl<'a> Secrets<'a> {
 /// Whether a path leads to a secret place, or through or above one: an object is indexed by its whole value.
 pub(crate) fn is_secret_path(places: &SecretPlaces, path: &IndexPath) -> bool {
     let steps = path.steps.iter();
-    let way: Vec<Way<'_>> = steps
+    let way: Vec<SecretStep<'_>> = steps
         .map(|step| match step {
-            Step::Member(name) => Way::Member(name),
-            Step::AnyMember => Way::AnyMember,
-            Step::Elements => Way::AnyElement,
+            PathStep::Member(name) => SecretStep::Member(name),
+            PathStep::AnyMember => SecretStep::AnyMember,
+            PathStep::Elements => SecretStep::AnyElement,
         })
         .collect();
-    places.at_any(&way) != Place::Open
+    places.at_any(&way) != Secrecy::Open
 }
 
 fn in_data(error: ResolveError) -> Invalid {

@@ -235,13 +235,13 @@ impl Service {
         let (store, scope, present) = (consensus.store().clone(), scope.clone(), consensus.state());
         let work = move |cancel: &Cancel| {
             let mut weight = Weighed { reservation: &mut reservation, pending: 0, refused: None };
-            let range = (at, later.state.revision());
+            let from = later.state.revision();
             let go_on = &mut |bytes| weight.add(bytes) && !cancel.is_over();
-            let undone = store.history().undo(&scope, range, go_on);
+            let undone = store.history().undo(&scope, at, from, go_on);
             let (pending, refused) = (weight.pending, weight.refused);
             let undo = undone.map_err(|error| no_past(error, refused))?;
             reservation.grow(pending)?;
-            tracing::debug!(at, from = range.1, changes = undo.changes, "made an earlier state again");
+            tracing::debug!(at, from, changes = undo.changes, "made an earlier state again");
             let past = made(&later, (&scope, at), undo, cancel)?;
             // What it is weighed with while it is used; then its place among those that are kept is.
             let bytes = past.bytes_kept_beside(&present);
