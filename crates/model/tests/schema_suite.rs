@@ -75,7 +75,7 @@ impl SuiteResult {
 /// Why a schema is rejected: nothing is fetched, and there are no dialects but the drafts. Anything else is unexpected.
 fn reason(message: &str) -> &str {
     match message {
-        _ if message.contains("nothing is ever fetched") => "refers to another document",
+        _ if message.contains("Concord fetches nothing") => "refers to another document",
         _ if message.contains("unknown dialect") => "has a dialect of its own",
         _ => message,
     }

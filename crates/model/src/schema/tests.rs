@@ -33,13 +33,13 @@ fn places(schema: &Schema, data: &Value) -> Vec<String> {
 #[test]
 fn the_message_for_an_unknown_type_lists_the_valid_types() {
     let types =
-        "`type` is `array`, `boolean`, `integer`, `null`, `number`, `object`, `string`, or a list of these";
+        "`type` must be `array`, `boolean`, `integer`, `null`, `number`, `object`, `string`, or a list of these";
     for draft in ["http://json-schema.org/draft-07/schema#", "https://json-schema.org/draft/2020-12/schema"] {
         let schema = |inner: Value| json!({"$schema": draft, "properties": {"type": inner}});
         let (place, text) = refused(&schema(json!({"type": "objct"})));
-        assert_eq!((place.as_str(), text), ("/properties/type/type", format!("{types}, and not \"objct\"")));
+        assert_eq!((place.as_str(), text), ("/properties/type/type", format!("{types}, not \"objct\"")));
         let (_, text) = refused(&schema(json!({"type": ["string", "nul"]})));
-        assert_eq!(text, format!("{types}, and not [\"string\",\"nul\"]"));
+        assert_eq!(text, format!("{types}, not [\"string\",\"nul\"]"));
         // A schema of a member that is named so, and no type.
         let (place, text) = refused(&schema(json!("objct")));
         assert_eq!(place, "/properties/type");
@@ -268,7 +268,7 @@ fn patterns_are_linear_and_small() {
         compiled(&with(good));
     }
     for (bad, why) in [
-        ("(a", "no regular expression"),
+        ("(a", "not a regular expression"),
         ("a{1000}{1000}", "KiB"),
         ("((a{100}){100}){100}", "KiB"),
         ("\\p{L}{1000}", "KiB"),
