@@ -13,7 +13,7 @@ use concord_model::{
     command::{Command, Expect, IdempotencyKey, Proposal},
     entry::GROUP_PROPOSALS_MAX,
     key::Key,
-    record::Entry as IndexEntry,
+    record::IndexEntry,
     time::Timestamp,
 };
 use concord_net::{client::Secrets, identity::FORMAT};
