@@ -20,8 +20,8 @@ requests-not-in-snapshot | chaos 1
 index-left-on-delete     | unit state::apply::tests::every_verdict_on_configs
 vote-not-persisted       | unit consensus::suite::openraft_accepts_our_storage
 clock-in-apply           | chaos 1
-sled-beyond-log          | unit storage::tests::sled_never_holds_what_the_log_does_not
-state-ahead-of-log       | unit storage::tests::a_state_newer_than_the_log_is_refused
+sled-beyond-log          | unit storage::tests::sled_never_holds_a_change_that_the_log_lacks
+state-ahead-of-log       | unit storage::tests::a_state_newer_than_the_log_is_rejected
 damaged-log-accepted     | unit consensus::codec::tests::every_flipped_bit_of_a_payload_is_damage_and_never_an_early_end
 purge-beyond-snapshot    | it chaos::bitrot::a_damaged_newest_snapshot_costs_nothing
 unknown-as-503           | chaos 1
@@ -34,7 +34,7 @@ batch-torn               | chaos 1
 watch-skips              | chaos 1
 history-returns-current  | chaos 1
 task-end-ignored         | unit consensus::supervisor::tests::a_panic_or_an_error_of_a_task_is_the_node_s_end
-unique-ignored           | unit state::apply::tests::redefine::a_value_of_a_unique_path_is_one_configs
+unique-ignored           | unit state::apply::tests::redefine::a_value_of_a_unique_field_belongs_to_one_config
 wall-clock-trusted       | it hostile::clocks::a_clock_that_jumps_by_33_days_deletes_and_forgets_nothing
 level-raised-alone       | it hostile::upgrades::an_upgrade_that_is_held_back_is_undone_node_by_node_under_load_with_kills
 directory-not-marked     | it hostile::upgrades::an_older_program_refuses_the_directory_of_a_higher_level_and_changes_nothing
@@ -46,15 +46,15 @@ work-without-turns       | unit service::cpu_pool::tests::runs_no_more_than_its_
 later-request-confirmed  | unit consensus::stream::tests::a_response_does_not_confirm_a_later_request_with_the_same_last_id
 verdicts-shifted         | unit consensus::group::tests::what_arrives_meanwhile_leaves_together_and_each_has_its_own_verdict
 transaction-reads-unchecked | unit state::apply::tests::a_transaction_that_was_chosen_by_another_state_is_stale_and_changes_nothing
-config-check-trusted     | unit state::apply::tests::redefine::what_a_batch_writes_itself_makes_its_change_of_the_definition_not_stale
-young-outcome-forgotten  | unit state::apply::remember::tests::a_flood_of_requests_forgets_none_that_may_be_sent_again
+config-check-trusted     | unit state::apply::tests::redefine::the_writes_of_a_batch_do_not_make_its_schema_change_stale
+young-outcome-forgotten  | unit state::apply::idempotency::tests::a_flood_of_requests_expires_no_record_that_a_retry_may_need
 author-not-decided-again | unit state::access::tests::nothing_is_decided_in_the_name_of_a_revoked_key
 batch-grant-skipped      | unit service::tests::rights::every_write_asks_for_its_verbs_alone_and_in_a_batch
 past-not-redacted        | unit http::pipeline::tests::secrets::no_answer_shows_a_secret_value_without_the_right_to_reveal
 good-key-throttled       | unit http::pipeline::tests::throttle::a_good_key_is_not_locked_out_by_who_guesses_behind_its_address
 audit-line-lost          | unit http::decision::tests::every_operation_called_once_has_exactly_one_line
 nonce-reused             | unit storage::at_rest::tests::no_nonce_is_used_twice_and_debug_shows_no_key
-plain-file-accepted      | unit storage::tests::encrypted::files_in_clear_are_refused_once_everything_is_encrypted
+plain-file-accepted      | unit storage::tests::encrypted::unencrypted_files_are_rejected_once_everything_is_encrypted
 '
 
 # binaries KIND TARGET…: builds tests (KIND `lib` or `test`) and prints of each its manifest and its executable.

@@ -335,7 +335,7 @@ fn make_service(settings: &Settings, tls: &Tls, (lone_calls_max, consensus): (us
         watch_heartbeat: settings.watch_heartbeat,
         consensus_runtime: Some(consensus.clone()),
         timers: settings.timers.clone(),
-        store: store::Options::default(),
+        store: store::StoreOptions::default(),
         snapshot_log_bytes: settings.snapshot_log_bytes,
         log_stall_timeout: settings.log_stall_timeout,
         disk_reserve_bytes: settings.disk_reserve_bytes,

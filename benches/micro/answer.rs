@@ -47,7 +47,7 @@ impl Node {
             watch_heartbeat: Duration::from_secs(10),
             consensus_runtime: None,
             timers: Timers::default(),
-            store: store::Options::default(),
+            store: store::StoreOptions::default(),
             snapshot_log_bytes: 64 << 20,
             log_stall_timeout: Duration::from_secs(60),
             disk_reserve_bytes: 0,

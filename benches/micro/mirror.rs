@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use concord_storage::{Batch, LogRange, Options, Position, Store};
+use concord_storage::{Batch, LogRange, Position, Store, StoreOptions};
 use divan::{Bencher, counter::ItemsCount};
 
 use crate::data::World;
@@ -25,7 +25,8 @@ impl Filled {
     fn new() -> Self {
         let directory = tempfile::tempdir().expect("there is a directory for temporary files");
         let log = LogRange { purged: 0, last: 0 };
-        let (store, _) = Store::open(directory.path(), Options::default(), log).expect("it is a fresh one");
+        let (store, _) =
+            Store::open(directory.path(), StoreOptions::default(), log).expect("it is a fresh one");
         let mut filled = Self { _directory: directory, store, world: World::new(0) };
         filled.write(CONFIGS, 0);
         filled.settle();

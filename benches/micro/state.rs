@@ -2,7 +2,7 @@
 
 use concord_model::{
     index,
-    query::{ConfigQuery, ConfigSort, Field, Filter, Page, Test},
+    query::{ConfigQuery, ConfigSort, Filter, FilterField, FilterTest, Page},
 };
 use concord_state::State;
 use divan::{Bencher, black_box};
@@ -36,8 +36,8 @@ fn list_page(bencher: Bencher<'_, '_>) {
         page: Page { page: 1, limit: 100, descending: false, search: String::new() },
         sort: ConfigSort::Key,
         filters: vec![Filter {
-            field: Field::Slot(0),
-            test: Test::AnyOf(vec![index::encode(&json!(7))]),
+            field: FilterField::Slot(0),
+            test: FilterTest::AnyOf(vec![index::encode(&json!(7))]),
             empty_array_at: None,
             within: None,
         }],

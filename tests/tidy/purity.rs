@@ -45,7 +45,7 @@ const SHARED_ALLOWED: [(&str, &[&str], &str); 4] = [
         "what was read of recent large schemas; the same is read again without it",
     ),
     (
-        "crates/state/src/index/deferred.rs",
+        "crates/state/src/index/deferred/mod.rs",
         &["Mutex", "AtomicU64", "OnceLock", "static"],
         "clones of a state share the indexes that one of them has made; the number only tells lines of states apart",
     ),

@@ -4,7 +4,7 @@
 use super::{SRC, Source, assert_none};
 
 /// Files that spawn tasks of their own: when these end, and what follows from a panic.
-const SPAWNS: [(&str, &str); 19] = [
+const SPAWNS: [(&str, &str); 18] = [
     ("crates/http/src/body.rs", "ends at its time-out; a panic only leaves a rest of a body unread"),
     (
         "crates/http/src/peer.rs",
@@ -34,11 +34,7 @@ const SPAWNS: [(&str, &str); 19] = [
     ),
     ("crates/service/src/membership/change.rs", "ends with its change; the caller awaits it"),
     ("crates/service/src/membership/forming.rs", "ends with the forming; the caller awaits it"),
-    (
-        "crates/service/src/read/earlier/retained.rs",
-        "ends when no earlier state is retained; it locks, compares and removes",
-    ),
-    ("crates/service/src/read/pinned.rs", "ends when nothing is pinned; it locks, compares and removes"),
+    ("crates/service/src/read/retained.rs", "ends when nothing is retained; it locks, compares and removes"),
     (
         "crates/service/src/freshness/shared_index.rs",
         "ends when no reader waits; a panic refuses them, and the next starts anew",

@@ -273,7 +273,7 @@ mod tests {
     use super::*;
     use crate::types::EncodedProposal;
     use concord_net::Member;
-    use concord_storage::at_rest::{AtRest, KEYS, Purpose};
+    use concord_storage::at_rest::{AtRest, KEYS, KeyPurpose};
 
     fn payloads() -> Vec<LogPayload> {
         let member = |id| (id, Member { id, api_addr: format!("a:{id}"), peer_addr: format!("p:{id}") });
@@ -331,7 +331,7 @@ mod tests {
     fn an_encrypted_payload_is_read_at_its_own_place_only() {
         let directory = tempfile::tempdir().unwrap();
         let at_rest = AtRest::for_tests(directory.path(), KEYS[0]);
-        let key = at_rest.sealing_key(Purpose::Log).unwrap();
+        let key = at_rest.sealing_key(KeyPurpose::Log).unwrap();
         let id = WireLogId { index: 7, term: 2, node: 1 };
         for payload in payloads() {
             let sealed = payload.clone().seal(&key, &id);

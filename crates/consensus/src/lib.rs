@@ -153,7 +153,7 @@ pub struct Start {
     /// The data directory: the log is in `log`, the store in `store` below it.
     pub directory: PathBuf,
     /// Settings of the store. Its keys are opened here.
-    pub store: store::Options,
+    pub store: store::StoreOptions,
     /// The operator's file of data keys.
     pub data_key_file: Option<PathBuf>,
     /// Calls to the other members.

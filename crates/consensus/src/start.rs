@@ -45,7 +45,7 @@ use super::{
 };
 use concord_net::{Member, NodeId, client::Peers, identity::Identity};
 use concord_state::State;
-use concord_storage::{Loaded, LogRange, Options, Position, Store, StoreError, at_rest::AtRest};
+use concord_storage::{Loaded, LogRange, Position, Store, StoreError, StoreOptions, at_rest::AtRest};
 
 /// Most entries of one append; the log's reader bounds the bytes.
 const APPEND_ENTRIES_MAX: u64 = 1024;
@@ -192,7 +192,7 @@ fn open_log(me: &Identity, directory: &Path, at_rest: &AtRest) -> Result<Wal, St
 
 async fn open_store(
     directory: &Path,
-    options: Options,
+    options: StoreOptions,
     log: LogRange,
 ) -> Result<(Store, Loaded), StartError> {
     let path = directory.join(STORE_DIRECTORY);

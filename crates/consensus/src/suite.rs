@@ -28,7 +28,7 @@ use concord_net::{
     client::{Peers, Secrets},
     identity::{FORMAT, Identity},
 };
-use concord_storage::{Loaded, LogRange, Options, Store};
+use concord_storage::{Loaded, LogRange, Store, StoreOptions};
 
 struct Builder;
 
@@ -49,7 +49,7 @@ impl StoreBuilder<TypeConfig, Log, Machine, Guard> for Builder {
         let directory = tempfile::tempdir().unwrap();
         let wal = Wal::open(&directory.path().join("log")).unwrap();
         let range = LogRange { purged: 0, last: 0 };
-        let opened = Store::open(&directory.path().join("store"), Options::default(), range).unwrap();
+        let opened = Store::open(&directory.path().join("store"), StoreOptions::default(), range).unwrap();
         let (store, Loaded::State(state, position)) = opened else {
             panic!("a fresh store has a whole state")
         };
@@ -80,7 +80,7 @@ async fn start(directory: &Path) -> Result<Consensus, StartError> {
     Consensus::start(Start {
         me,
         directory: directory.into(),
-        store: Options::default(),
+        store: StoreOptions::default(),
         peers: Arc::new(Peers::new(Secrets(vec!["secret".into()]))),
         // A lease that a busy machine's pauses do not outlast.
         timers: Timers { heartbeat_ms: 50, election_min_ms: 500, election_max_ms: 700, lease_reads: false },

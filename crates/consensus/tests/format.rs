@@ -17,7 +17,7 @@ use concord_model::{
     feature::level_max,
     index::{Build, Indexing},
     key::Key,
-    record::{Config, Definition, Entry},
+    record::{Config, Definition, IndexEntry},
     schema::{Formats, StoredSchema},
     time::Timestamp,
 };
@@ -77,7 +77,7 @@ fn entries_of_the_log() {
         &plain(Command::DeleteDefinition { key: key("d"), expect: Expect::Present, restrict: true }),
         "01e4e0f4e586ee900304726f6f74000000020164020100",
     );
-    let entries = Box::from([Entry { slot: 1, value: b"\x05x\x00".as_slice().into() }]);
+    let entries = Box::from([IndexEntry { slot: 1, value: b"\x05x\x00".as_slice().into() }]);
     entry(
         &full(Command::WriteConfig {
             definition: key("d"),
@@ -245,7 +245,7 @@ fn records() {
     let config = Config {
         key: key("k"),
         data: Arc::from(r#"{"a":1}"#),
-        entries: Box::from([Entry { slot: 0, value: [1, 2].as_slice().into() }]),
+        entries: Box::from([IndexEntry { slot: 0, value: [1, 2].as_slice().into() }]),
         created_at,
         modified_at,
         revision: 9,
@@ -274,7 +274,7 @@ fn changes_of_the_history() {
     let config = Arc::new(Config {
         key: key("k"),
         data: Arc::from(r#"{"a":1}"#),
-        entries: Box::from([Entry { slot: 0, value: [1, 2].as_slice().into() }]),
+        entries: Box::from([IndexEntry { slot: 0, value: [1, 2].as_slice().into() }]),
         created_at,
         modified_at,
         revision: 9,

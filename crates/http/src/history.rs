@@ -13,7 +13,7 @@ use super::{
 };
 use concord_model::{limits::Limits, query::QueryError, record::Revision};
 use concord_service::Service;
-use concord_storage::{AfterImage, HistoryEntry, HistoryPage, Operation};
+use concord_storage::{AfterImage, HistoryEntry, HistoryPage, RecordOperation};
 
 /// Changes of a page where the caller sets no `limit`.
 const LIMIT_DEFAULT: u64 = 10;
@@ -94,9 +94,9 @@ fn page_reply(page: &HistoryPage, limit: usize, path: &str) -> Reply {
 /// A change as JSON.
 fn item(change: &HistoryEntry) -> String {
     let operation = match change.operation {
-        Operation::Create => "create",
-        Operation::Update => "update",
-        Operation::Delete => "delete",
+        RecordOperation::Create => "create",
+        RecordOperation::Update => "update",
+        RecordOperation::Delete => "delete",
     };
     let data = match &change.after {
         AfterImage::Deleted => "null".to_owned(),
@@ -128,7 +128,7 @@ mod tests {
             at: Timestamp(1),
             by: "root".into(),
             reason: Some("\"why\"".into()),
-            operation: Operation::Delete,
+            operation: RecordOperation::Delete,
             after: AfterImage::Deleted,
         };
         let expected = r#"{"revision":7,"operation":"delete","at":"1970-01-01T00:00:00.000001Z","by":"root","reason":"\"why\"","data":null}"#;

@@ -1,9 +1,9 @@
-//! A JSON text that a caller sent: bounded before it is parsed, then stored as it was written.
+//! A JSON text from a client: bounded before it is parsed, then stored as it was written.
 //!
 //! One scan over the bytes precedes the parser. It counts the depth, because the parser is recursive and would exhaust
 //! the stack first. It checks member names, because `serde_json` would read `{"$serde_json::private::Number": "1"}` as
-//! the number 1. A text that passes the scan is shallow and holds no such name, so the parsed value is what the text
-//! says.
+//! the number 1. A text that passes the scan is shallow and holds no such name, so the parsed value is that of the
+//! text.
 //!
 //! Numbers keep their digits and are never expanded: `1e999999999` takes a dozen bytes here and everywhere. The only
 //! change to their text is an explicit sign of the exponent (`1e400` becomes `1e+400`).
@@ -160,7 +160,7 @@ fn string_end(bytes: &[u8], from: usize) -> Option<usize> {
     }
 }
 
-/// Refuses the string between the quotes at `start` and `end` when it is a reserved member name.
+/// Rejects the string between the quotes at `start` and `end` when it is a reserved member name.
 fn check_name(text: &str, start: usize, end: usize) -> Result<(), DocumentError> {
     let after = text.as_bytes()[end + 1..].iter().find(|b| !b" \t\r\n".contains(b));
     let inner = &text[start + 1..end];
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn depth_is_refused_before_parsing() {
+    fn depth_is_rejected_before_parsing() {
         let nested = |n: usize| format!("{}{}", "[".repeat(n), "]".repeat(n));
         assert!(parse(nested(64).as_bytes(), 64).is_ok());
         assert_eq!(parse(nested(65).as_bytes(), 64), Err(DocumentError::TooDeep(64)));
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reserved_name_is_refused_however_it_is_written() {
+    fn a_reserved_name_is_rejected_in_every_spelling() {
         for text in [
             r#"{"$serde_json::private::Number":"1"}"#,
             r#"{"$serde_json::private::RawValue":"1"}"#,

@@ -1,7 +1,8 @@
-//! The encoding of what is stored or sent between nodes: postcard, appended to bytes that begin with a tag or a version.
+//! The encoding of what is stored or sent between nodes: postcard, appended to bytes that begin with a tag or a
+//! version.
 //!
-//! postcard's own way to append takes texts byte by byte. Each change is encoded several times on each node, for the log,
-//! the digest, the history and sled, and most of a record is one text; so here a text is one copy.
+//! postcard's own way to append takes texts byte by byte. Each change is encoded several times on each node, for the
+//! log, the digest, the history and sled, and most of a record is one text; so here a text is one copy.
 //!
 //! **Invariant:** the bytes are those of postcard's own functions. `crates/consensus/tests/format.rs` pins them.
 

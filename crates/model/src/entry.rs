@@ -1,8 +1,8 @@
 //! The bytes of an entry of the log: one proposal, or several that the leader has gathered into a group.
 //!
 //! Much of what a small write costs is the entry and not the change: its way through openraft, its record in the log,
-//! its frame to each member, the wake-ups. So small writes that arrive while an entry is under way leave together in the
-//! next one (`crates/consensus/src/group.rs`).
+//! its frame to each member, the wake-ups. So small writes that arrive while an entry is under way leave together in
+//! the next one (`crates/consensus/src/group.rs`).
 //!
 //! ```text
 //! one proposal      level `u8` · the proposal (postcard)            `Proposal::to_bytes`
@@ -12,8 +12,8 @@
 //! The level of a group is the highest of its proposals.
 //!
 //! **Invariants**
-//! 1. A group only shares the entry: each of its proposals is decided by itself, in order, at a revision of its own, and
-//!    has its own time, author, reason, idempotency key and verdict.
+//! 1. A group only shares the entry: each of its proposals is decided by itself, in order, at a revision of its own,
+//!    and has its own time, author, reason, idempotency key and verdict.
 //! 2. Applying a group costs no more than applying its proposals one by one: only commands that cost little share an
 //!    entry ([`Command::may_share_entry`]), and number and bytes are bounded. A group never contains a group.
 

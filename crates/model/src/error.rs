@@ -1,8 +1,8 @@
 //! Rejections of the log, and violations of a request.
 //!
 //! A [`Rejection`] is a decision of the log: it is replicated and the same on every node. An [`Invalid`] request is
-//! refused before anything is proposed. **Invariant:** neither knows an HTTP status; only
-//! `crates/http/src/reply.rs` does.
+//! rejected before anything is proposed. **Invariant:** neither knows an HTTP status; only `crates/http/src/reply.rs`
+//! does.
 
 use std::fmt;
 
@@ -55,7 +55,7 @@ pub enum Rejection {
         rejection: Box<Rejection>,
     },
     /// The access key in whose name the command is made was revoked, has expired, or has another secret by now.
-    #[error("the access key is not valid any more")]
+    #[error("the access key is no longer valid")]
     KeyEnded,
     /// The root key is disabled.
     #[error("the root key is disabled")]
@@ -67,18 +67,16 @@ pub enum Rejection {
     #[error("an access key with this id exists already")]
     KeyExists,
     /// As many access keys as a cluster has.
-    #[error(
-        "the cluster has {ACCESS_KEYS_MAX} access keys, the most that it can: revoke one that is not used"
-    )]
+    #[error("the cluster has {ACCESS_KEYS_MAX} access keys, the limit: revoke an unused key")]
     TooManyKeys,
     /// Without the root key, nobody could manage access keys afterwards.
     #[error(
-        "no access key with the right to `keys` that never expires would be left while the root key is disabled"
+        "while the root key is disabled, an access key with the permission `keys` must remain that never expires"
     )]
     NoKeyForKeys,
     /// The definitions that the access key may change would hold more than its quota allows.
     #[error(
-        "the definitions that the access key may change may hold {limit} {quota}, and they would hold {needed}"
+        "quota exceeded: the definitions that this access key may write can hold {limit} {quota}, and would hold {needed}"
     )]
     QuotaExceeded {
         /// What of.
@@ -98,13 +96,13 @@ pub enum Rejection {
         current: Option<Revision>,
     },
     /// A `test` of a JSON Patch found another value than it names.
-    #[error("operation {operation}: the value is not the one that `test` names")]
+    #[error("operation {operation}: the value differs from that of `test`")]
     TestFailed {
         /// The place of the `test` in its patch, from 0.
         operation: u64,
     },
     /// There is nothing that a rollback of a transaction could write.
-    #[error("there is nothing to go back to")]
+    #[error("there is no earlier state to roll back to")]
     NothingToRestore(NothingToRestore),
 }
 
@@ -163,7 +161,7 @@ pub enum LocSegment {
     Index(u64),
 }
 
-/// Why a request is refused before it is proposed.
+/// Why a request is rejected before it is proposed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Invalid {
     /// Parameters, keys, indexes, schema or data break rules. All violations that were found; at least one.

@@ -1,9 +1,9 @@
 //! Feature levels: what a version of this program can read, apply and write.
 //!
 //! The level of a cluster is part of its state (`State::feature_level`). It rises only by an entry of the log
-//! ([`Command::RaiseFeatureLevel`](super::command::Command::RaiseFeatureLevel)), and the leader proposes that entry only
-//! when every member can. Until then a newer version behaves, byte for byte, as the version before it does, so an upgrade
-//! can be undone node by node.
+//! ([`Command::RaiseFeatureLevel`](super::command::Command::RaiseFeatureLevel)), and the leader proposes that entry
+//! only when every member can. Until then a newer version behaves, byte for byte, as the version before it does, so an
+//! upgrade can be undone node by node.
 //!
 //! | level | the versions that know it | what it adds |
 //! |---|---|---|

@@ -1,12 +1,12 @@
 //! Decoding of a type that contains itself, to a depth of one.
 //!
-//! Some enums have a variant that holds values of the same enum: a batch holds commands, and is one. A decoder that
-//! follows such bytes as deep as they go uses the stack of its thread up, which ends the process; and bytes of the log
-//! would end it at every start. So the inner value is decoded by [`decode_without`], which refuses that variant before it
-//! decodes anything of it.
+//! Some enums have a variant that holds values of the same enum: a batch is a command that holds commands. A decoder
+//! that follows such bytes to any depth exhausts the stack of its thread, which ends the process. Bytes in the log
+//! would end it at every start. So the inner value is decoded by [`decode_without`], which rejects that variant before
+//! it decodes anything of it.
 //!
-//! **Invariant:** every stored or sent type that contains itself decodes the inner value by this. Nothing that this
-//! program writes is nested deeper, and the bytes of what it writes are not changed by it.
+//! **Invariant:** every stored or sent type that contains itself decodes the inner value this way. This program writes
+//! nothing that is nested deeper, so the bytes that it writes do not change.
 
 use std::{fmt, marker::PhantomData};
 
@@ -61,7 +61,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Without<D> {
     }
 }
 
-/// A visitor, and its access to the enum, that refuses the variants of these indexes.
+/// A visitor, and its access to the enum, that rejects the variants of these indexes.
 struct Refusing<T> {
     inner: T,
     refused: Vec<u32>,
@@ -99,36 +99,36 @@ mod tests {
     use super::*;
 
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
-    enum Tree {
+    enum Nested {
         Leaf(u8),
         Many(Vec<Branch>),
         Empty,
     }
 
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
-    struct Branch(#[serde(deserialize_with = "leaf")] Tree);
+    struct Branch(#[serde(deserialize_with = "leaf")] Nested);
 
-    fn leaf<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Tree, D::Error> {
+    fn leaf<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Nested, D::Error> {
         decode_without(deserializer, &["Many"])
     }
 
     #[test]
     fn the_inner_value_is_any_other_variant() {
-        let bytes = |tree: &Tree| postcard::to_allocvec(tree).unwrap();
-        let flat = Tree::Many(vec![Branch(Tree::Leaf(7)), Branch(Tree::Empty)]);
+        let bytes = |tree: &Nested| postcard::to_allocvec(tree).unwrap();
+        let flat = Nested::Many(vec![Branch(Nested::Leaf(7)), Branch(Nested::Empty)]);
         assert_eq!(bytes(&flat), [1, 2, 0, 7, 2]);
         assert_eq!(postcard::from_bytes(&bytes(&flat)), Ok(flat));
-        let nested = Tree::Many(vec![Branch(Tree::Many(Vec::new()))]);
-        assert!(postcard::from_bytes::<Tree>(&bytes(&nested)).is_err());
-        assert!(postcard::from_bytes::<Tree>(&[1, 1, 3]).is_err(), "no such variant");
+        let nested = Nested::Many(vec![Branch(Nested::Many(Vec::new()))]);
+        assert!(postcard::from_bytes::<Nested>(&bytes(&nested)).is_err());
+        assert!(postcard::from_bytes::<Nested>(&[1, 1, 3]).is_err(), "no such variant");
     }
 
     #[test]
     fn a_name_that_the_enum_does_not_have_decodes_nothing() {
         #[derive(Debug, Deserialize)]
-        struct Wrong(#[serde(deserialize_with = "wrong")] Tree);
+        struct Wrong(#[serde(deserialize_with = "wrong")] Nested);
 
-        fn wrong<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Tree, D::Error> {
+        fn wrong<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Nested, D::Error> {
             decode_without(deserializer, &["Many", "Several"])
         }
 

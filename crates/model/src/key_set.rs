@@ -1,4 +1,4 @@
-//! The definitions that a caller may see, as ranges of keys.
+//! The definitions that a client may see, as ranges of keys.
 //!
 //! The patterns of a grant are single keys and prefixes. Sorted, and without those that another contains, they are
 //! disjoint ranges in the order of the keys: whether a key is in the set is one search, and the definitions in it are
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_contains_what_one_of_its_patterns_does() {
+    fn a_set_contains_the_keys_that_one_of_its_patterns_matches() {
         let patterns = [key("a"), prefix("a.b"), prefix("a.b.c"), key("a.a"), prefix("c"), key("b~")];
         let texts =
             ["", "a", "a.", "a.a", "a.aa", "a.b", "a.b.c", "a.bz", "a.c", "b", "b~", "b~~", "c", "cz", "d"];

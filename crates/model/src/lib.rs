@@ -1,16 +1,16 @@
-//! What the data is: definitions, configs, the commands that change them, the queries that find them.
+//! The data model: definitions, configs, the commands that change them, the queries that find them.
 //!
 //! | file | what it holds |
 //! |---|---|
 //! | [`key`], [`record`], [`time`] | keys, the two stored records, timestamps |
-//! | [`document`] | JSON text of a caller: bounded, parsed, stored as written |
+//! | [`document`] | JSON text of a client: bounded, parsed, stored as written |
 //! | [`schema`] | JSON Schema: what is compiled, what a check may cost |
 //! | [`index`] | indexed paths, their slots, values as bytes that sort |
 //! | [`query`] | list queries: page, sort, search, filters |
-//! | [`projection`] | parts of data: the members that a caller names |
-//! | [`key_set`] | the definitions that a caller may see, as ranges of keys |
+//! | [`projection`] | field selection: the members of data that a request names |
+//! | [`key_set`] | the definitions that a client may see, as ranges of keys |
 //! | [`patch`] | JSON Merge Patch and JSON Patch |
-//! | [`redaction`] | secret values: hidden from who may not see them, kept by who writes the rest |
+//! | [`redaction`] | secret values: hidden from clients without `reveal`, kept when these write the rest |
 //! | [`access_key`] | access keys: what each may do, and how it is written down |
 //! | [`command`] | what is proposed, what the log decides |
 //! | [`entry`] | the bytes of a log entry: one proposal, or several |
@@ -19,7 +19,7 @@
 //! | [`feature`] | feature levels: what versions of this program have in common |
 //! | [`sabotage`] | seeded bugs, in builds that verify the tests only |
 //! | [`error`] | rejections of the log, violations of a request |
-//! | [`limits`] | the limits that a caller or an operator can meet |
+//! | [`limits`] | the limits that a client or an operator can reach |
 //!
 //! **Invariant:** everything here is pure: no I/O, no clock, no randomness, no async. The same text gives the same
 //! value on every node and in every version, because what is computed here is replicated.

@@ -1,13 +1,13 @@
-//! The limits that a caller or an operator can meet, each with its unit, its reason and its setting.
+//! The limits that a client or an operator can reach, each with its unit, its reason and its setting.
 //!
-//! A limit belongs here when it decides an answer: a request is refused, a list is cut, a remembered outcome expires.
-//! Constants that only tune a layer (buffer sizes, batch sizes, intervals) stand where they are used.
-//! [`Limits`] holds what an operator can set. Every other limit is fixed: the constants bound the work of one request
-//! or of one log entry.
+//! A limit belongs here when it decides a response: a request is rejected, a list is cut, a remembered outcome expires.
+//! Constants that only tune a layer (buffer sizes, batch sizes, intervals) are where they are used. [`Limits`] holds
+//! what an operator can set. Every other limit is fixed: the constants bound the work of one request or of one log
+//! entry.
 //!
-//! **Invariant:** limits are applied when a request is accepted, on the node that accepts it. What the log has
-//! decided is never refused later, so nodes with different settings agree all the same. The fixed limits that
-//! `state` applies (remembered requests, build steps) decide what an entry does and are the same on every node.
+//! **Invariant:** limits are applied when a request is accepted, on the node that accepts it. A decision of the log is
+//! never rejected later, so nodes with different settings still agree. The fixed limits that `state` applies
+//! (remembered requests, build steps) decide what an entry does and are the same on every node.
 
 use std::time::Duration;
 
@@ -22,11 +22,10 @@ pub const REASON_BYTES_MAX: usize = 1024;
 /// Bytes of an idempotency key. A UUID has 36, a digest in hex 64. Fixed.
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
 /// Outcomes of requests with an idempotency key that are remembered, about 200 bytes each in memory, and one more for
-/// each operation of a batch. The oldest is
-/// forgotten first, but none younger than [`REMEMBERED_AT_LEAST_US`]: while there is none to forget, requests with a key
-/// get 429. Fixed: it is part of the state.
+/// each operation of a batch. The oldest is forgotten first, but none younger than [`REMEMBERED_AT_LEAST_US`]: while
+/// there is none to forget, requests with a key get 429. Fixed: it is part of the state.
 pub const REMEMBERED_MAX: u64 = 200_000;
-/// Of these, those that one stored access key may fill, so that it leaves room to the others; more get 429. Fixed.
+/// How many of these one stored access key may fill, so that others have room; further requests get 429. Fixed.
 pub const KEYED_WRITES_PER_KEY_MAX: u64 = REMEMBERED_MAX / 2;
 /// How long a node sends a request with an idempotency key again by itself after it came in; when it was not answered
 /// by then, the caller gets 504. Fixed: [`REMEMBERED_AT_LEAST_US`] rests on it.
@@ -39,7 +38,7 @@ pub const FORGOTTEN_PER_ENTRY_MAX: usize = 256;
 /// Microseconds for which such an outcome is remembered, by the log's time: a day, as payment services do. Fixed: it
 /// is part of the state.
 pub const REMEMBERED_REQUEST_AGE_US: u64 = 24 * 60 * 60 * 1_000_000;
-/// Violations that one answer lists: enough to mend a document, bounded for a hostile one. Fixed.
+/// Violations that one response lists: enough to fix a document, bounded for a hostile one. Fixed.
 pub const VIOLATIONS_MAX: usize = 1000;
 /// Bytes of one violation's text. The validator quotes the data, which may be a megabyte. Fixed.
 pub const VIOLATION_TEXT_BYTES_MAX: usize = 300;
@@ -58,7 +57,7 @@ pub const KEY_NAME_BYTES_MAX: usize = 255;
 pub const GRANTS_MAX: usize = 64;
 /// Patterns of all grants of a key. Each request may compare all of them: some microseconds. Fixed.
 pub const GRANT_PATTERNS_MAX: usize = 128;
-/// How long the text before may stay good when a key is rotated: a month of seconds. Fixed.
+/// How long the previous secret may remain valid when a key is rotated: a month, in seconds. Fixed.
 pub const ROTATION_GRACE_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// Keys that one entry marks as used. Fixed.
 pub const KEYS_MARKED_MAX: usize = 256;
@@ -97,8 +96,8 @@ pub const INDEX_ENTRIES_MAX: usize = 10_000;
 /// Indexed paths of a definition that are patterns (`labels.*`, `items[].name`): several of them may select the same
 /// values, and each is an entry. Fixed.
 pub const INDEX_PATTERNS_MAX: usize = 16;
-/// Values of a config that one pattern selects: each is an index entry that a write computes and stores. Fixed: a config
-/// with more has a mark instead, which is the same on every node.
+/// Values of a config that one pattern selects: each is an index entry that a write computes and stores. Fixed: a
+/// config with more has a mark instead, which is the same on every node.
 pub const INDEX_PATTERN_ENTRIES_MAX: usize = 1000;
 /// Bytes of these entries, with the names of their members. Fixed: as above.
 pub const INDEX_PATTERN_BYTES_MAX: usize = 256 << 10;
@@ -106,14 +105,14 @@ pub const INDEX_PATTERN_BYTES_MAX: usize = 256 << 10;
 pub const INDEX_PATH_WILDCARDS_MAX: usize = 4;
 /// Bytes of a member's name in an index entry; of a longer one it has the digest. Fixed: as above.
 pub const INDEX_PATTERN_NAME_BYTES_MAX: usize = 64;
-/// Subschemas that are visited to resolve an indexed path through references and unions: some milliseconds, and more than
-/// the unions of common schemas have variants. What was not visited may be anything. Fixed.
+/// Subschemas that are visited to resolve an indexed path through references and unions: some milliseconds, and more
+/// than the unions of common schemas have variants. What was not visited may be anything. Fixed.
 pub const PATH_SUBSCHEMAS_MAX: usize = 10_000;
 /// Bytes of an indexed path. Each of its members is looked up in the schema, through up to
 /// [`PATH_SUBSCHEMAS_MAX`] subschemas. Fixed.
 pub const INDEX_PATH_BYTES_MAX: usize = 1024;
 /// Configs up to which a definition is reindexed in the one log entry that changes its paths: some 10 ms. A larger one
-/// is reindexed in steps, and until then queries on its new paths are refused. The definitions of a batch share it.
+/// is reindexed in steps, and until then queries on its new paths are rejected. The definitions of a batch share it.
 /// Fixed: every node must decide the same.
 pub const REINDEX_CONFIGS_MAX: u64 = 1000;
 /// Bytes of data likewise: they are parsed, some 10 ms. Fixed: as above.
@@ -137,8 +136,8 @@ pub const BATCH_DATA_BYTES_MAX: usize = 128 << 20;
 /// The most bytes of the records that a batch replaces or deletes. The history keeps them with the batch, in one piece
 /// that another member must be able to fetch.
 pub const BATCH_REPLACED_BYTES_MAX: usize = 32 << 20;
-/// Operations of one batch that all configs of a definition are checked for (`set_schema`, `set_unique`): each is a scan
-/// of its own, within the time of one ([`CONFIG_CHECK_TIMEOUT`]). Fixed.
+/// Operations of one batch that all configs of a definition are checked for (`set_schema`, `set_unique`): each is a
+/// scan of its own, within the time of one ([`CONFIG_CHECK_TIMEOUT`]). Fixed.
 pub const BATCH_CONFIG_CHECKS_MAX: usize = 100;
 
 // Patches.
@@ -149,7 +148,7 @@ pub const PATCH_COST_MAX: usize = 32 << 20;
 /// Levels of nesting that an operation of a patch may make: what recursive functions can nest on a thread's stack. The
 /// limit of the data, `--json-depth`, is lower and applies to the result. Fixed.
 pub const PATCH_DEPTH_MAX: usize = 256;
-/// Violations of one patch's shape after which the check ends: enough to mend it. Fixed.
+/// Violations of one patch's shape after which the check ends: enough to fix it. Fixed.
 pub const PATCH_VIOLATIONS_MAX: usize = 100;
 
 // Schemas: a check that has begun can't be stopped, so its cost is bounded before (`schema/cost.rs`).
@@ -175,7 +174,7 @@ pub const SCHEMA_COST_STEPS_MAX: usize = 1_000_000;
 /// Evaluations of one check of data, long strings and numbers counted more: a second or two. Fixed.
 pub const CHECK_EVALUATIONS_MAX: u64 = 20_000_000;
 /// Evaluations up to which a check lists violations: each may be one, of microseconds and some hundred bytes. Above,
-/// the answer says only that the data break the schema. Fixed.
+/// the response says only that the data break the schema. Fixed.
 pub const LISTED_EVALUATIONS_MAX: u64 = 500_000;
 
 /// The most bytes that the paths of all violations may take while they are collected: each has its own.
@@ -187,7 +186,7 @@ pub const LISTED_BYTES_MAX: usize = 4 << 20;
 pub const CHECK_STACK_MAX: usize = 1_500;
 /// Bytes of one compiled pattern: `.{1,1000}` takes 1 MiB, `\p{L}{1,100}` 4 MiB. Fixed.
 pub const PATTERN_BYTES_MAX: usize = 8 << 20;
-/// Bytes of the text of a pattern that looks around or refers back: far above what common ones have. Fixed.
+/// Bytes of the text of a pattern with look-around or a back-reference: far more than common patterns have. Fixed.
 pub const BACKTRACKING_PATTERN_BYTES_MAX: usize = 4 << 10;
 /// Steps back that matching a text with such a pattern may take; a text that takes more does not match. Common patterns
 /// take fewer than the text has characters; the worst ones double with each character. Fixed.
@@ -202,16 +201,16 @@ pub const CACHED_SCHEMAS_BYTES_MAX: usize = 64 << 20;
 
 // Secret places (`schema/secret.rs`).
 
-/// Steps that looking for the secret places of data may take, beside [`SECRET_STEPS_PER_BYTE`]. Fixed.
+/// Steps that the search for the secret fields of data may take, in addition to [`SECRET_STEPS_PER_BYTE`]. Fixed.
 pub const SECRET_STEPS_MIN: u64 = 100_000;
 /// The same for each byte of the data: far more than unions of dozens of variants take, and half a second at most. What
 /// is left after them counts as secret. Fixed.
 pub const SECRET_STEPS_PER_BYTE: u64 = 64;
-/// Steps that finding out which violations of data are about a secret value may take, for all of one check. What is left
-/// after them counts as secret. Fixed.
+/// Steps that finding out which violations of data are about a secret value may take, for all of one check. What is
+/// left after them counts as secret. Fixed.
 pub const SECRET_LISTED_STEPS_MAX: u64 = 1_000_000;
-/// [`PATTERN_STEPS_MAX`] for the name of a member on the way to a secret place: where a pattern takes more, what it names
-/// counts as secret. Names are short. Fixed.
+/// [`PATTERN_STEPS_MAX`] for the name of a member on the way to a secret field: where a pattern takes more, what it
+/// names counts as secret. Names are short. Fixed.
 pub const SECRET_PATTERN_STEPS_MAX: u64 = 1_000;
 /// Bytes of the header that names the redacted places of an answer (`X-Concord-Redacted`), and of the same list in an
 /// event: proxies take headers of some kilobytes. What is left out is marked by `...`. Fixed.
@@ -224,7 +223,8 @@ pub const REDACTED_PLACES_BYTES_MAX: usize = 1024;
 /// callers. Fixed. Where the process may open fewer files, the listeners share what those leave beside
 /// [`OPEN_FILES_RESERVE`].
 pub const CONNECTIONS_MAX: usize = 20_000;
-/// How long the handshake of TLS may take, from the moment a connection is accepted: some round trips of a slow link. Fixed.
+/// How long the handshake of TLS may take, from the moment a connection is accepted: some round trips of a slow link.
+/// Fixed.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a request's head: a filter of a thousand UUIDs has 37 KB, and no URI may have more. Beyond: 431. Fixed.
 pub const HEAD_BYTES_MAX: usize = 64 << 10;
@@ -249,14 +249,15 @@ pub const HTTP2_STREAMS_MAX: u32 = 256;
 pub const SHUTDOWN_DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a body may take to arrive: one of the default limit (8 MiB) then needs 70 KB/s. Fixed.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long a body or an answer may take while half of the memory for requests is in use, beside [`SCARCE_RATE`]. Fixed.
+/// How long a body or an answer may take while half of the memory for requests is in use, beside [`SCARCE_RATE`].
+/// Fixed.
 pub const SCARCE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes a second that a caller must send of a body then, or take of his answers: a slow one must not hold what others
 /// need. Fixed.
 pub const SCARCE_RATE: u64 = 1 << 20;
 /// Bytes in memory for each byte of a body: the text as received, as part of a document, and in the log entry. Fixed.
 pub const BODY_COPIES: u64 = 3;
-/// Bytes in memory for each JSON value of a body, beside its text. Fixed.
+/// Bytes in memory for each JSON value of a body, in addition to its text. Fixed.
 pub const PARSED_VALUE_BYTES: u64 = 128;
 /// Longest request id that is echoed: a trace context has 55 characters, the joined ids of proxies about 100. Fixed.
 pub const REQUEST_ID_BYTES_MAX: usize = 128;
@@ -277,21 +278,21 @@ pub const READY_STALENESS_MAX: Duration = Duration::from_secs(2);
 
 // Cursors, history, watches.
 
-/// Bytes of applied changes that wait for the history on a node's disk. Above, writes are refused: a disk that does
+/// Bytes of applied changes that wait for the history on a node's disk. Above, writes are rejected: a disk that does
 /// not keep up must not fill the memory. A second of the highest load. Fixed.
 pub const WAITING_CHANGES_BYTES_MAX: u64 = 128 << 20;
 /// The same where a node is asked for no writes, as a follower that no majority needs: above, it applies no further
-/// entries until its disk has caught up. More than the other bound, which refuses in time what this one would only delay.
-/// Fixed.
+/// entries until its disk has caught up. More than the other bound, which rejects in time what this one would only
+/// delay. Fixed.
 pub const APPLIED_CHANGES_BYTES_MAX: u64 = 2 * WAITING_CHANGES_BYTES_MAX;
 
-/// How long a state is retained unused: long enough for a person who reads a page and for a job that processes one. Fixed.
+/// How long a state is retained unused: long enough to read or process a page. Fixed.
 pub const CURSOR_IDLE_MAX: Duration = Duration::from_secs(5 * 60);
 /// Pinned states of a node. What they keep in memory is bounded by a share of `--in-flight-bytes`. Fixed.
 pub const PINNED_STATES_MAX: usize = 1024;
-/// Lists that test more than some thousand configs and wait on a node, of one address; more get 429 at once. One waits
-/// for as long as a read may take, and in that time a processor ends about so many among a hundred thousand configs.
-/// Fixed.
+/// Lists that test more than some thousand configs and wait on a node, of one address; further requests get 429 at
+/// once. One waits for as long as a read may take, and in that time a processor ends about so many among a hundred
+/// thousand configs. Fixed.
 pub const LONG_LISTS_MAX: usize = 64;
 /// Definitions and patterns that a list across definitions names. Fixed.
 pub const LIST_PATTERNS_MAX: usize = 64;
@@ -301,7 +302,7 @@ pub const FIELDS_MAX: usize = 100;
 pub const FIELD_DEPTH_MAX: usize = 100;
 /// Configs that one request reads: their answer is made as a whole. Fixed.
 pub const READ_CONFIGS_MAX: usize = 1000;
-/// Configs that one request reads of the past: each is found in the history by itself. Fixed.
+/// Configs that one request reads at an earlier revision: each is looked up in the history separately. Fixed.
 pub const READ_PAST_CONFIGS_MAX: usize = 100;
 /// Bytes of an answer from which it is compressed: a smaller one fits one packet as it is. Fixed.
 pub const COMPRESSED_BYTES_MIN: u64 = 1 << 10;
@@ -309,7 +310,7 @@ pub const COMPRESSED_BYTES_MIN: u64 = 1 << 10;
 pub const REWRITTEN_BYTES_MAX: u64 = 8 << 20;
 /// Bytes of an answer that is indented for reading; one that would be larger is sent as it is. Fixed.
 pub const PRETTY_BYTES_MAX: usize = 16 << 20;
-/// Bytes that decoding one compressed body may take beside the body: the window of the encoder. Fixed.
+/// Bytes that decoding one compressed body may take in addition to the body: the window of the encoder. Fixed.
 pub const DECODE_WINDOW_BYTES: u64 = 8 << 20;
 /// Backups that a node makes and sends at once: a backup is the whole state. More get 429. Fixed.
 pub const BACKUPS_MAX: usize = 1;
@@ -318,8 +319,7 @@ pub const BACKUPS_MAX: usize = 1;
 pub const BACKUP_RATE_MIN: u64 = 256 << 10;
 /// Sorted matches that are retained for one list with conditions. A longer list is computed again for each page. Fixed.
 pub const PINNED_MATCHES_MAX: usize = 1 << 20;
-/// How long an earlier state that a node has made again for lists is retained unused: long enough to page through one.
-/// Fixed.
+/// How long an earlier state that was rebuilt for a list is retained unused: long enough to page through it. Fixed.
 pub const PAST_IDLE_MAX: Duration = Duration::from_secs(60);
 /// Earlier states that a node retains. What they keep in memory is bounded by a share of `--in-flight-bytes`. Fixed.
 pub const PAST_STATES_MAX: usize = 64;
@@ -348,7 +348,7 @@ pub const REPORTED_VIOLATIONS_MAX: usize = 10;
 /// How long it may take otherwise; a million of them take some seconds. Fixed.
 pub const CONFIG_CHECK_TIMEOUT: Duration = Duration::from_secs(50);
 
-/// The limits that a node's settings may change. Each refusal names the limit.
+/// The limits that a node's settings may change. Each rejection names the limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Bytes of a request body: `--body-bytes`.
@@ -365,9 +365,9 @@ pub struct Limits {
     pub batch_operations: usize,
     /// Records of a page: `--page-limit`.
     pub page_limit: usize,
-    /// Writes that a node works on at once; more get 429 at once: `--writes-in-flight`.
+    /// Writes that a node works on at once; further requests get 429 at once: `--writes-in-flight`.
     pub writes_in_flight: usize,
-    /// Watches that are open on a node at once; more get 429: `--watches`.
+    /// Watches that are open on a node at once; further requests get 429: `--watches`.
     pub watches: usize,
     /// Bytes that the requests in flight, and the states retained for them, hold in memory: `--in-flight-bytes`.
     pub in_flight_bytes: usize,

@@ -1,10 +1,10 @@
-//! Parts of data: the members that a caller names, and nothing else.
+//! Field selection: the members of the data that a request names, and nothing else.
 //!
-//! The data are read once, from left to right; what is not asked for is skipped, and what is asked for is copied as it
-//! was written. So the price is that of reading the text, however many paths there are.
+//! The data are read once, from left to right; members that the request does not name are skipped, and the others are
+//! copied as they were written. So the price is that of reading the text, however many paths there are.
 //!
-//! **Invariant:** what is returned is a JSON object with the members of the data that lie on one of the paths, in their
-//! order, and each has the text that it has there. An object on the way to nothing is left out.
+//! **Invariant:** the result is a JSON object with the members of the data that are on one of the paths, in the order
+//! and with the text of the data. An object on the way to no selected member is left out.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -22,21 +22,21 @@ use super::{
 /// The paths that a caller names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Projection {
-    members: Members,
+    members: ProjectedMembers,
     paths: Vec<Vec<LocSegment>>,
 }
 
-type Members = BTreeMap<String, Node>;
+type ProjectedMembers = BTreeMap<String, ProjectionNode>;
 
-/// What of a member is asked for.
+/// Which parts of a member the request names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Node {
+enum ProjectionNode {
     Whole,
-    Members(Members),
+    Members(ProjectedMembers),
 }
 
 impl Projection {
-    /// Parses paths with commas between: `a.b,c`. A backslash stands before a dot, a comma or a backslash of a name.
+    /// Parses comma-separated paths: `a.b,c`. A backslash stands before a dot, a comma or a backslash of a name.
     ///
     /// # Errors
     /// What is wrong, as a text.
@@ -45,11 +45,11 @@ impl Projection {
         if texts.len() > FIELDS_MAX {
             return Err(format!("`fields` has at most {FIELDS_MAX} paths"));
         }
-        let (mut members, mut paths) = (Members::new(), Vec::new());
+        let (mut members, mut paths) = (ProjectedMembers::new(), Vec::new());
         for text in texts {
             let Some(names) = IndexPath::parse(&text).ok().and_then(IndexPath::into_members) else {
                 return Err(
-                    "`fields` must be paths of members with commas between, such as `db.port,name`".into()
+                    "`fields` must be comma-separated paths of members, such as `db.port,name`".into()
                 );
             };
             if names.len() > FIELD_DEPTH_MAX {
@@ -64,11 +64,11 @@ impl Projection {
         Ok(Self { members, paths })
     }
 
-    /// The parts of data. What is not an object stays as it is: `null` stands for data that the caller is not shown.
+    /// The parts of data. What is not an object stays as it is: `null` stands for redacted data.
     #[must_use]
     pub fn of(&self, data: &str) -> String {
         let mut out = String::new();
-        let part = Part { members: &self.members, out: &mut out };
+        let part = MembersWriter { members: &self.members, out: &mut out };
         match part.deserialize(&mut serde_json::Deserializer::from_str(data)) {
             Ok(_) if !out.is_empty() => out,
             // Stored data were parsed when they were written.
@@ -76,7 +76,7 @@ impl Projection {
         }
     }
 
-    /// Of the places that the caller is not shown, those that it asks for.
+    /// The redacted places that the request names.
     #[must_use]
     pub fn places(&self, redacted: &RedactedPlaces) -> RedactedPlaces {
         redacted.on(&self.paths)
@@ -106,24 +106,25 @@ fn split(text: &str) -> Vec<String> {
     texts
 }
 
-fn add(members: &mut Members, path: &[String]) {
+fn add(members: &mut ProjectedMembers, path: &[String]) {
     let Some((name, rest)) = path.split_first() else { return };
-    let node = members.entry(name.clone()).or_insert_with(|| Node::Members(Members::new()));
+    let node =
+        members.entry(name.clone()).or_insert_with(|| ProjectionNode::Members(ProjectedMembers::new()));
     match node {
-        // More is asked for already.
-        Node::Whole => {}
-        _ if rest.is_empty() => *node = Node::Whole,
-        Node::Members(members) => add(members, rest),
+        // A shorter path already selects more.
+        ProjectionNode::Whole => {}
+        _ if rest.is_empty() => *node = ProjectionNode::Whole,
+        ProjectionNode::Members(members) => add(members, rest),
     }
 }
 
-/// Writes the members of an object that are asked for. It gives whether there were any.
-struct Part<'a> {
-    members: &'a Members,
+/// Writes the members of an object that the request names. Returns whether there were any.
+struct MembersWriter<'a> {
+    members: &'a ProjectedMembers,
     out: &'a mut String,
 }
 
-impl<'de> DeserializeSeed<'de> for Part<'_> {
+impl<'de> DeserializeSeed<'de> for MembersWriter<'_> {
     type Value = bool;
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<bool, D::Error> {
@@ -131,7 +132,7 @@ impl<'de> DeserializeSeed<'de> for Part<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Part<'_> {
+impl<'de> Visitor<'de> for MembersWriter<'_> {
     type Value = bool;
 
     fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -153,11 +154,13 @@ impl<'de> Visitor<'de> for Part<'_> {
             self.out.push_str(&serde_json::to_string(&name).map_err(serde::de::Error::custom)?);
             self.out.push(':');
             let is_there = match node {
-                Node::Whole => {
+                ProjectionNode::Whole => {
                     self.out.push_str(map.next_value::<&RawValue>()?.get());
                     true
                 }
-                Node::Members(members) => map.next_value_seed(Part { members, out: &mut *self.out })?,
+                ProjectionNode::Members(members) => {
+                    map.next_value_seed(MembersWriter { members, out: &mut *self.out })?
+                }
             };
             if is_there {
                 any = true;

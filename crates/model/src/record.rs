@@ -21,8 +21,8 @@ pub type Revision = u64;
 /// A definition: the schema of its configs and the paths that index them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Definition {
-    /// Unique for ever, and greater than the ids of all definitions created before: the revision that created it and the
-    /// step of its batch. A definition that is deleted and created again has another id.
+    /// Unique for ever, and greater than the ids of all definitions created before: the revision that created it and
+    /// the step of its batch. A definition that is deleted and created again has another id.
     pub id: u64,
     /// Its key, unique in the cluster.
     pub key: Key,
@@ -53,7 +53,7 @@ impl Definition {
         self.id >> STEP_BITS
     }
 
-    /// Whether the schema has the mark of a secret place somewhere: derived, and not stored.
+    /// Whether the schema has the mark of a secret field somewhere: derived, and not stored.
     #[must_use]
     pub fn may_have_secrets(&self) -> bool {
         // The text is one that this program wrote, so the name has no escapes.
@@ -77,7 +77,7 @@ pub struct Config {
     #[serde(deserialize_with = "encoding::shared_text")]
     pub data: Arc<str>,
     /// Its entries in the definition's indexes.
-    pub entries: Entries,
+    pub entries: IndexEntries,
     /// When it was created.
     pub created_at: Timestamp,
     /// When it was last changed.
@@ -88,7 +88,7 @@ pub struct Config {
 
 /// One value of one indexed path.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Entry {
+pub struct IndexEntry {
     /// The slot that the definition's `indexing` assigns to the path.
     pub slot: u16,
     /// The value as bytes that sort like the values (`index/value.rs`).
@@ -96,4 +96,4 @@ pub struct Entry {
 }
 
 /// A config's index entries, sorted and unique.
-pub type Entries = Box<[Entry]>;
+pub type IndexEntries = Box<[IndexEntry]>;

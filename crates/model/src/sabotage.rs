@@ -32,30 +32,30 @@
 //! | `config-check-trusted` | a definition changes although a config was written after all were checked |
 //! | `watch-skips` | at times a watch omits a change |
 //! | `history-returns-current` | a read of the history returns the current state |
-//! | `task-end-ignored` | a node goes on although one of its tasks has panicked |
-//! | `unique-ignored` | a value of a unique path is accepted twice |
+//! | `task-end-ignored` | a node continues although one of its tasks has panicked |
+//! | `unique-ignored` | a value of a unique field is accepted twice |
 //! | `wall-clock-trusted` | the leader's wall clock alone is the time of the log |
 //! | `level-raised-alone` | a leader raises the feature level without asking the members |
 //! | `directory-not-marked` | a directory keeps its format although it is written at a higher feature level |
 //! | `tail-not-flushed` | what a start reads at the log's end counts as durable unflushed |
-//! | `stall-ignored` | a node goes on although its log does not move |
+//! | `stall-ignored` | a node continues although its log does not move |
 //! | `full-voters-ignored` | the leader accepts writes although a majority of the voters has no room for them |
 //! | `budget-ignored` | requests hold as much memory as they ask for |
 //! | `work-without-turns` | long work runs on more threads than there are processors |
 //! | `later-request-confirmed` | the response to an append confirms a later one with the same last entry |
 //! | `verdicts-shifted` | the writes that share an entry get one another's verdicts |
-//! | `young-outcome-forgotten` | the outcome of a request is forgotten while it may be sent again |
+//! | `young-outcome-forgotten` | an idempotency record expires while the request may be retried |
 //! | `author-not-decided-again` | a write in the name of a revoked key is decided |
-//! | `batch-grant-skipped` | only the first operation of a batch is judged |
-//! | `past-not-redacted` | secret values of the past are shown to everybody |
-//! | `good-key-throttled` | whoever guesses locks out the keys of others at the same address |
-//! | `audit-line-lost` | a write that is refused has no line in the audit log |
+//! | `batch-grant-skipped` | only the first operation of a batch is authorized |
+//! | `past-not-redacted` | secret values of earlier revisions are shown to everybody |
+//! | `good-key-throttled` | failed credentials lock out the keys of others at the same address |
+//! | `audit-line-lost` | a rejected write has no line in the audit log |
 //! | `nonce-reused` | all pieces of a file are encrypted with one nonce |
-//! | `plain-file-accepted` | an encrypted directory takes files in clear |
+//! | `plain-file-accepted` | an encrypted directory accepts unencrypted files |
 //!
-//! Nobody has written a version that knows a feature level after the newest one. So that tests can upgrade a cluster all
-//! the same, a build with debug assertions or with the feature `sabotage` knows one level more when
-//! `CONCORD_TEST_FEATURE_LEVEL` is set ([`knows_test_level`]): one binary is both versions.
+//! No version knows a feature level after the newest one. So that tests can still upgrade a cluster, a build with debug
+//! assertions or with the feature `sabotage` knows one level more when `CONCORD_TEST_FEATURE_LEVEL` is set
+//! ([`knows_test_level`]): one binary is both versions.
 //!
 //! **Invariant:** in a build for use this file is two constants.
 
@@ -89,7 +89,7 @@ pub(crate) const fn knows_test_level() -> bool {
     false
 }
 
-/// A proposal with another value, for the bug `memory-damaged`; rarely, so that the node goes on for a while.
+/// A proposal with another value, for the bug `memory-damaged`; rarely, so that the node continues for a while.
 #[cfg(feature = "sabotage")]
 pub fn damaged(
     revision: crate::record::Revision,

@@ -2,7 +2,7 @@
 //! told apart, and paths through its unions are indexed.
 
 use concord_model::{
-    index::{IndexPath, Kind, Types, check_paths},
+    index::{IndexPath, JsonKind, Types, check_paths},
     schema::{Formats, Schema},
 };
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ fn parsed(text: &str) -> Value {
 fn kinds(schema: &Value, path: &str) -> Vec<&'static str> {
     check_paths(&[path.to_owned()], Some(schema), 64).unwrap_or_else(|violations| panic!("{violations:?}"));
     let path = IndexPath::parse(path).unwrap();
-    Types::of(Some(schema)).declared(&path).unwrap().indexed().iter().map(Kind::name).collect()
+    Types::of(Some(schema)).declared(&path).unwrap().indexed().iter().map(JsonKind::name).collect()
 }
 
 #[test]

@@ -154,7 +154,7 @@ pub struct Options {
     /// Raft's timers.
     pub timers: Timers,
     /// The store's settings.
-    pub store: store::Options,
+    pub store: store::StoreOptions,
     /// Bytes of log after which a snapshot is due.
     pub snapshot_log_bytes: u64,
     /// The process exits once its log has made no progress for this long.

@@ -6,7 +6,7 @@
 //! | share | of | for |
 //! |---|---|---|
 //! | pins | three eighths | states that are retained for cursors and watches (`read/pinned.rs`) |
-//! | past | one eighth | earlier states that lists have made again (`read/earlier/retained.rs`) |
+//! | past | one eighth | earlier states that lists have made again (`read/earlier/states.rs`) |
 //! | callers | three eighths | bodies of requests and what is made of them, answers, events that watches hold |
 //! | peers | one eighth | calls of other nodes: forwarded writes, pages, parts of the history |
 //!

@@ -30,10 +30,10 @@ use super::{
 };
 use concord_model::{
     access_key::Verb,
-    index::{IndexPath, Step},
+    index::{IndexPath, PathStep},
     record::{Config, Definition, Revision},
     redaction::{RedactedPlaces, redacted},
-    schema::secret::{Place, SecretPlaces, Way},
+    schema::secret::{Secrecy, SecretPlaces, SecretStep},
 };
 use concord_state::{
     Collection, State,
@@ -90,14 +90,14 @@ pub(super) fn may_see_all(principal: &Principal, found: &Collection) -> bool {
 /// Whether a path leads to a secret field, or to a value inside or around one: an object is indexed by its whole value.
 pub(crate) fn is_secret_path(places: &SecretPlaces, path: &IndexPath) -> bool {
     let steps = path.steps.iter();
-    let way: Vec<Way<'_>> = steps
+    let way: Vec<SecretStep<'_>> = steps
         .map(|step| match step {
-            Step::Member(name) => Way::Member(name),
-            Step::AnyMember => Way::AnyMember,
-            Step::Elements => Way::AnyElement,
+            PathStep::Member(name) => SecretStep::Member(name),
+            PathStep::AnyMember => SecretStep::AnyMember,
+            PathStep::Elements => SecretStep::AnyElement,
         })
         .collect();
-    places.at_any(&way) != Place::Open
+    places.at_any(&way) != Secrecy::Open
 }
 
 /// Whether a state is older than data of revision `at`, and so may lack a mark that the data was written with.
@@ -342,7 +342,7 @@ impl Redactor {
                 self.redact_record(&redaction, after, number, &mut redacted.after).await?;
             }
         }
-        let event = Event::new(event.revision, event.at, (&event.by, event.reason.as_ref()), items);
+        let event = Event::new(event.revision, event.at, &event.by, event.reason.as_ref(), items);
         let event = event.ok_or_else(|| Refusal::Internal("an event without items".into()))?;
         Ok((Arc::new(event), redacted))
     }

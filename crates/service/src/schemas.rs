@@ -25,7 +25,7 @@ use concord_model::{
     error::{Invalid, LocSegment, Violation},
     index::{self, StoredPath},
     limits::CACHED_SCHEMAS_BYTES_MAX,
-    record::{Definition, Entries, Revision},
+    record::{Definition, IndexEntries, Revision},
     schema::{Schema, secret::SecretPlaces},
 };
 
@@ -66,7 +66,7 @@ impl Validator {
         &self,
         data: &Document,
         budget: &Budget,
-    ) -> Result<Result<Entries, Invalid>, Refusal> {
+    ) -> Result<Result<IndexEntries, Invalid>, Refusal> {
         budget.charge_data(data.text.len(), self.paths.len())?;
         let invalid = |violations| Invalid::Violations(within("data", violations));
         match &self.schema {

@@ -87,7 +87,7 @@ fn options(directory: &Path, limits: Limits) -> Options {
         watch_heartbeat: Duration::from_secs(1),
         consensus_runtime: None,
         timers: Timers { heartbeat_ms: 200, election_min_ms: 600, election_max_ms: 900, lease_reads: false },
-        store: store::Options::default(),
+        store: store::StoreOptions::default(),
         snapshot_log_bytes: 1,
         log_stall_timeout: Duration::from_secs(60),
         disk_reserve_bytes: 0,

@@ -1,13 +1,12 @@
 //! Builds a state from stored records, each index in one pass: at start and from a received snapshot.
 //!
 //! **Invariant:** a state that is built from another state's records equals it, digest included; records that no state
-//! could hold are refused.
+//! could hold are rejected.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
-    ByKey, Collection, Indexes, RememberedOutcome, State, digest,
-    feature::FeatureLevel,
+    ByKey, Collection, FeatureLevel, Indexes, RememberedOutcome, State, digest,
     index::{deferred::DeferredIndexes, tree::Tree},
     replaced::{config_bytes, definition_bytes},
     stored::content_bytes,
@@ -21,7 +20,7 @@ use concord_model::{
 /// Collects the records: each definition before its configs, the configs of one ascending by key, remembered outcomes
 /// oldest first.
 #[derive(Debug, Default)]
-pub struct Builder {
+pub struct StateBuilder {
     state: State,
     /// The definitions with their configs, by id.
     collections: BTreeMap<Revision, (Arc<Definition>, Vec<Arc<Config>>)>,
@@ -34,7 +33,7 @@ pub struct Builder {
 #[error("{0}")]
 pub struct BuildError(pub String);
 
-impl Builder {
+impl StateBuilder {
     /// A builder without records.
     #[must_use]
     pub fn new() -> Self {

@@ -4,8 +4,8 @@
 //! of the state, and a deleted definition is one subtraction. It detects errors, not forgeries: the nodes trust each
 //! other.
 //!
-//! **Invariant:** the digest covers every record with all its members, the time of the last change, the feature level and
-//! whether the root key is disabled, and nothing else; an entry that changes none of them does not change it.
+//! **Invariant:** the digest covers every record with all its members, the time of the last change, the feature level
+//! and whether the root key is disabled, and nothing else; an entry that changes none of them does not change it.
 
 use std::cell::RefCell;
 
@@ -25,7 +25,7 @@ const BUFFER_BYTES_MAX: usize = 16 << 10;
 
 /// What is hashed. The variant number is encoded first, so that no two kinds share an encoding.
 #[derive(Serialize)]
-enum Row<'a> {
+enum DigestInput<'a> {
     Definition(&'a Definition),
     Config(Revision, &'a Config),
     Request(&'a RememberedOutcome),
@@ -40,7 +40,7 @@ thread_local! {
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-fn hash(row: &Row<'_>) -> u128 {
+fn hash(row: &DigestInput<'_>) -> u128 {
     BUFFER.with_borrow_mut(|buffer| {
         *buffer = encoding::append(std::mem::take(buffer), row);
         let hash = xxh3_128(buffer);
@@ -51,26 +51,26 @@ fn hash(row: &Row<'_>) -> u128 {
 }
 
 pub(super) fn of_definition(definition: &Definition) -> u128 {
-    hash(&Row::Definition(definition))
+    hash(&DigestInput::Definition(definition))
 }
 
 pub(super) fn of_config(definition: Revision, config: &Config) -> u128 {
-    hash(&Row::Config(definition, config))
+    hash(&DigestInput::Config(definition, config))
 }
 
 pub(super) fn of_access_key(key: &AccessKey) -> u128 {
-    hash(&Row::AccessKey(key))
+    hash(&DigestInput::AccessKey(key))
 }
 
 pub(super) fn of_request(request: &RememberedOutcome) -> u128 {
-    hash(&Row::Request(request))
+    hash(&DigestInput::Request(request))
 }
 
-/// The digest of a state as people see it, in `GET /api/v1/cluster` and of a backup: equal for equal states, and telling
-/// nothing else.
+/// The digest of a state as people see it, in `GET /api/v1/cluster` and of a backup: equal for equal states, and
+/// telling nothing else.
 ///
-/// The digest itself is a sum of hashes that anybody can compute. Whoever saw it before and after a write, and may read
-/// the record but for its secret values, could try values until the difference is that of the two hashes.
+/// The digest itself is a sum of hashes that anybody can compute. A client that sees it before and after a write, and
+/// may read the record without its secret values, could try values until the difference matches the two hashes.
 #[must_use]
 pub fn shown_digest(digest: u128) -> u128 {
     let hash = Sha256::new().chain_update(b"concord digest").chain_update(digest.to_be_bytes());
@@ -82,9 +82,12 @@ impl State {
     /// The digest of all stored records.
     #[must_use]
     pub fn digest(&self) -> u128 {
-        let level = hash(&Row::FeatureLevel(self.feature_level()));
-        let root = if self.is_root_disabled() { hash(&Row::RootDisabled) } else { 0 };
-        self.sum.wrapping_add(hash(&Row::LastAt(self.last_at.0))).wrapping_add(level).wrapping_add(root)
+        let level = hash(&DigestInput::FeatureLevel(self.feature_level()));
+        let root = if self.is_root_disabled() { hash(&DigestInput::RootDisabled) } else { 0 };
+        self.sum
+            .wrapping_add(hash(&DigestInput::LastAt(self.last_at.0)))
+            .wrapping_add(level)
+            .wrapping_add(root)
     }
 }
 
@@ -99,13 +102,13 @@ impl Collection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::builder::Builder;
+    use crate::builder::StateBuilder;
     use concord_model::time::Timestamp;
 
     #[test]
     fn the_digest_that_is_shown_is_no_sum() {
         let at = |level: u32| {
-            let mut builder = Builder::new();
+            let mut builder = StateBuilder::new();
             builder.feature_level(level);
             builder.finish(100, Timestamp(100)).unwrap()
         };

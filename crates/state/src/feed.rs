@@ -4,8 +4,8 @@
 //! the feed no longer contains them, the reader reads the history instead. So a slow reader costs nothing here, and no
 //! reader loses an event because a buffer was full.
 //!
-//! Publishing pushes one pointer for each change, under a lock that is held for microseconds; readers copy pointers under
-//! it and do nothing else.
+//! Publishing pushes one pointer for each change, under a lock that is held for microseconds; readers copy pointers
+//! under it and do nothing else.
 //!
 //! **Invariants**
 //! 1. The feed contains every change after `compaction_revision` up to and including `applied_revision`, in order. An
@@ -108,7 +108,8 @@ impl Event {
     pub fn new(
         revision: Revision,
         at: Timestamp,
-        (by, reason): (&str, Option<&String>),
+        by: &str,
+        reason: Option<&String>,
         items: Vec<RecordChange>,
     ) -> Option<Self> {
         let (rendered, indexed) = (OnceLock::new(), Mutex::new(None));
@@ -154,7 +155,7 @@ impl Event {
             | Edit::Forget(_) => None,
         };
         let items = change.edits.iter().filter_map(item).collect();
-        Self::new(change.revision, change.at, (&change.by, change.reason.as_ref()), items)
+        Self::new(change.revision, change.at, &change.by, change.reason.as_ref(), items)
     }
 
     /// The approximate bytes that it retains in memory: the records and their rendering.
@@ -186,8 +187,8 @@ impl Event {
         self.items.iter().map(item).sum()
     }
 
-    /// Its configs with the entries of a definition's indexes; `make` computes them unless the last call was for the same
-    /// version of the same definition.
+    /// Its configs with the entries of a definition's indexes; `make` computes them unless the last call was for the
+    /// same version of the same definition.
     pub fn indexed(
         &self,
         definition: &Key,

@@ -1,7 +1,7 @@
-//! What the cluster has agreed on: one immutable value, the same on every node at the same revision.
+//! The replicated state: one immutable value, the same on every node at the same revision.
 //!
-//! A [`State`] is a tree of shared nodes: a clone is a snapshot that is taken in constant time, and a page, its sort, its
-//! filters and its total all come from one snapshot. Each definition owns its subtree, so that deleting it is one
+//! A [`State`] is a tree of shared nodes: a clone is a snapshot that is taken in constant time, and a page, its sort,
+//! its filters and its total all come from one snapshot. Each definition owns its subtree, so that deleting it is one
 //! removal, however many configs it has.
 //!
 //! | file | what it does |
@@ -11,18 +11,16 @@
 //! | [`query`] | lists: a page, and the exact number of all matching records |
 //! | [`builder`] | a state from stored records: at start and from a received snapshot |
 //! | [`digest`] | one number by which two nodes compare what they hold |
-//! | [`compaction`] | the oldest revision whose state is available |
-//! | [`feature`] | the feature level of the cluster |
 //! | [`feed`] | the recent changes in memory, for watchers |
-//! | [`access`] | the access keys, and in whose name something may be decided |
-//! | [`stored`] | what the definitions of an access key hold, and its quota of that |
-//! | [`earlier`] | an earlier state, made of a later one and of what was replaced since |
+//! | [`access`] | the access keys, and whether a proposal in the name of one is accepted |
+//! | [`stored`] | the records and bytes that an access key may change, and its quota |
+//! | [`earlier`] | an earlier state, rebuilt from a later one |
 //! | `replaced` | what a snapshot keeps in memory after the state has moved on |
 //!
 //! Shared memory: snapshots of a definition share a cache of applied index updates, with a `Mutex` around two words and
-//! an `AtomicU64` that numbers the updates of the process (`index/deferred.rs`). Neither affects a result: the numbers are
-//! never stored, hashed or sent, and the cached value depends on the updates alone; a race decides only which thread
-//! computes it. `digest` reuses a buffer in each thread.
+//! an `AtomicU64` that numbers the updates of the process (`index/deferred`). Neither affects a result: the numbers
+//! are never stored, hashed or sent, and the cached value depends on the updates alone; a race decides only which
+//! thread computes it. `digest` reuses a buffer in each thread.
 //!
 //! **Invariant:** only [`State::apply`] and [`State::advance`] change an agreed state, and the result depends on the
 //! state and their arguments alone.
@@ -30,10 +28,8 @@
 pub mod access;
 pub mod apply;
 pub mod builder;
-pub mod compaction;
 pub mod digest;
 pub mod earlier;
-pub mod feature;
 pub mod feed;
 pub mod index;
 pub mod query;
@@ -51,18 +47,18 @@ use concord_model::{
     access_key::AccessKey,
     command::{IdempotencyKey, Outcome},
     error::Rejection,
+    feature::LEVEL_MIN,
     key::Key,
     record::{Config, Definition, Revision},
     time::Timestamp,
 };
-use feature::FeatureLevel;
 use index::{
     backfill::Reindexed,
-    deferred::{DeferredIndexes, Source},
+    deferred::{DeferredIndexes, IndexSource},
     tree::{Item, Tree},
 };
 pub use index::{
-    entries::{ByKey, BySlot, ByTime, Record},
+    entries::{ByKey, BySlot, ByTime, KeyedRecord},
     indexes::Indexes,
 };
 
@@ -81,6 +77,8 @@ pub struct State {
     configs: u64,
     /// The sum of the hashes of all records (`digest.rs`).
     sum: u128,
+    /// Not in the digest: it says how far back the history reaches, not what is stored. A restored backup, whose
+    /// history begins with the restore, has the digest of the backup.
     compaction_revision: Revision,
     feature_level: FeatureLevel,
     access_keys: Tree<ByKeyId>,
@@ -94,17 +92,27 @@ pub struct State {
     replaced: replaced::Replaced,
 }
 
+/// The feature level of the cluster (`model/feature.rs`); [`LEVEL_MIN`] in a state that nothing has raised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct FeatureLevel(u32);
+
+impl Default for FeatureLevel {
+    fn default() -> Self {
+        Self(LEVEL_MIN)
+    }
+}
+
 /// A definition with its configs and their indexes.
 #[derive(Debug, Clone)]
 pub struct Collection {
     /// The definition itself.
     pub definition: Arc<Definition>,
-    /// Whether the schema may mark secret places.
+    /// Whether the schema may mark secret fields.
     is_marked: bool,
     /// The primary index: all configs by key.
     pub by_key: Tree<ByKey<Arc<Config>>>,
-    /// The indexes by time and by value. Their entries name configs by key, so a write touches only the indexes in which
-    /// the position of its config changes.
+    /// The indexes by time and by value. Their entries name configs by key, so a write touches only the indexes in
+    /// which the position of its config changes.
     deferred: DeferredIndexes,
     /// For each indexed path, how many entries are not the first of their config.
     repeated: Vec<u64>,
@@ -337,7 +345,7 @@ impl State {
     }
 
     /// How much has been decided: each proposal is decided at the next revision, and an entry of the log without one
-    /// takes a revision, too. It is the state's own count and not the index of an entry, which may hold several
+    /// takes a revision as well. It is the state's own count and not the index of an entry, which may hold several
     /// proposals.
     #[must_use]
     pub fn revision(&self) -> Revision {
@@ -348,6 +356,27 @@ impl State {
     #[must_use]
     pub fn last_at(&self) -> Timestamp {
         self.last_at
+    }
+
+    /// The oldest revision whose state is available. Changes after it are retained, older ones may be deleted. The log
+    /// decides it, so all nodes agree on which revisions are compacted.
+    #[must_use]
+    pub fn compaction_revision(&self) -> Revision {
+        self.compaction_revision
+    }
+
+    /// The same records at a later revision and without their history: the first state of a restored cluster.
+    #[must_use]
+    pub fn restored_at(mut self, revision: Revision) -> Self {
+        self.revision = self.revision.max(revision);
+        self.raise_compaction_revision(self.revision);
+        self
+    }
+
+    /// The feature level of the cluster. Whatever a level adds is used from that level on.
+    #[must_use]
+    pub fn feature_level(&self) -> u32 {
+        self.feature_level.0
     }
 
     /// The definition with this key, and its configs.
@@ -406,7 +435,7 @@ impl State {
 }
 
 impl Collection {
-    /// Whether the data may have secret places; where it says no, they have none.
+    /// Whether the data may have secret fields; where it says no, they have none.
     #[must_use]
     pub fn may_have_secrets(&self) -> bool {
         self.is_marked
@@ -427,7 +456,7 @@ impl Collection {
     /// which takes some milliseconds.
     #[must_use]
     pub fn indexes(&self) -> &Indexes {
-        self.deferred.indexes(Source {
+        self.deferred.indexes(IndexSource {
             definition: &self.definition,
             configs: &self.by_key,
             repeated: &self.repeated,
@@ -440,7 +469,7 @@ impl Collection {
         self.deferred.is_built()
     }
 
-    /// Builds the indexes, for those who read them next.
+    /// Builds the indexes for their next readers.
     pub fn build_indexes(&self) {
         let _built = self.indexes();
     }

@@ -4,17 +4,17 @@
 //! two states bounds what the older one holds alone, without a look at its records: texts that were replaced, and the
 //! nodes of the indexes on the way to each of them.
 //!
-//! **Invariant:** the counts decide nothing that is agreed on; they are neither stored nor sent, and differ between nodes.
-//! So their arithmetic saturates: a wrong count must not stop a node that applies.
+//! **Invariant:** the counts decide nothing that is agreed on; they are neither stored nor sent, and differ between
+//! nodes. So their arithmetic saturates: a wrong count must not stop a node that applies.
 
 use super::{Collection, State};
 use concord_model::record::{Config, Definition};
 
 /// Bytes of index nodes that the change of one record replaces: one path in each of four indexes.
 pub(super) const NODE_BYTES_PER_CHANGE: u64 = 16 << 10;
-/// Bytes of a record beside its text, and of its share in all indexes.
+/// Bytes of a record in addition to its text, including its share of all indexes.
 pub(super) const BYTES_PER_RECORD: u64 = 512;
-/// Bytes of an index entry beside its value.
+/// Bytes of an index entry in addition to its value.
 const BYTES_PER_ENTRY: usize = 64;
 
 /// What was replaced in all states up to one.
@@ -44,7 +44,7 @@ impl State {
         self.replaced.changes = self.replaced.changes.saturating_add(1);
     }
 
-    /// Counts the records of a definition that is deleted, or whose records are all made anew.
+    /// Counts the records of a definition that is deleted, or whose records are all replaced.
     pub(super) fn count_replaced_collection(&mut self, collection: &Collection) {
         let records = collection.by_key.len().saturating_mul(BYTES_PER_RECORD);
         self.count_replaced(collection.bytes.saturating_add(records));
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_state_keeps_what_was_replaced_since() {
+    fn an_older_state_keeps_the_records_replaced_since() {
         let mut state = State::new();
         apply(
             &mut state,

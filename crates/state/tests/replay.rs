@@ -8,11 +8,11 @@ use concord_model::{
     },
     index,
     key::Key,
-    record::Entries,
+    record::IndexEntries,
     schema::{Formats, StoredSchema},
     time::Timestamp,
 };
-use concord_state::{Change, Edit, State, builder::Builder};
+use concord_state::{Change, Edit, State, builder::StateBuilder};
 use fastrand::Rng;
 use serde_json::{Value, json};
 
@@ -50,7 +50,7 @@ fn expect(random: &mut Rng, revision: u64) -> Expect {
 }
 
 /// The index entries of data by the definition as the state has it, and the revision that was read.
-fn entries(state: &State, definition: &Key, data: &Value) -> (Entries, Option<u64>) {
+fn entries(state: &State, definition: &Key, data: &Value) -> (IndexEntries, Option<u64>) {
     let Some(found) = state.definition(definition.as_str()) else { return (Box::default(), None) };
     let paths = index::stored_paths(&found.definition);
     (index::entries(&paths, data).unwrap(), Some(found.definition.revision))
@@ -214,7 +214,7 @@ fn proposals(seed: u64, count: u64) -> Vec<(u64, Option<Proposal>)> {
 
 /// The same state, built from its records as at a start.
 fn rebuilt(state: &State) -> State {
-    let mut builder = Builder::new();
+    let mut builder = StateBuilder::new();
     for collection in state.definitions() {
         builder.definition(collection.definition.as_ref().clone()).unwrap();
         for config in collection.by_key.from(0) {

@@ -71,7 +71,7 @@ impl Write for InPieces {
 
 /// What was read as the next frame of a file.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Frame {
+pub(super) enum FileFrame {
     /// The bytes that were written, and their checksum.
     Whole(Vec<u8>, u32),
     /// The file ends here, between two frames.
@@ -173,29 +173,29 @@ pub(super) fn write_frame(to: &mut impl Write, bytes: &[u8]) -> io::Result<u32> 
     Ok(check)
 }
 
-/// Reads the next frame. An error is the disk's; damage is [`Frame::Damaged`] or [`Frame::Cut`].
-pub(super) fn read_frame(from: &mut impl Read) -> io::Result<Frame> {
+/// Reads the next frame. An error is the disk's; damage is [`FileFrame::Damaged`] or [`FileFrame::Cut`].
+pub(super) fn read_frame(from: &mut impl Read) -> io::Result<FileFrame> {
     let mut header = Vec::with_capacity(FRAME_HEADER_BYTES);
     from.by_ref().take(FRAME_HEADER_BYTES as u64).read_to_end(&mut header)?;
     if header.is_empty() {
-        return Ok(Frame::End);
+        return Ok(FileFrame::End);
     }
     let Some((length, length_check, check)) = split_header(&header) else {
-        return Ok(Frame::Cut("it ends inside the header of a block"));
+        return Ok(FileFrame::Cut("it ends inside the header of a block"));
     };
     if crc32c::crc32c(&length) != length_check {
-        return Ok(Frame::Damaged("the length of a block is not what was written"));
+        return Ok(FileFrame::Damaged("the length of a block is not what was written"));
     }
     let length = u32::from_le_bytes(length) as usize;
     let mut bytes = Vec::with_capacity(length.min(FRAME_BYTES_PREALLOCATED));
     from.by_ref().take(length as u64).read_to_end(&mut bytes)?;
     if bytes.len() < length {
-        return Ok(Frame::Cut("it ends inside a block"));
+        return Ok(FileFrame::Cut("it ends inside a block"));
     }
     if crc32c::crc32c(&bytes) != check {
-        return Ok(Frame::Damaged("a block is not what was written"));
+        return Ok(FileFrame::Damaged("a block is not what was written"));
     }
-    Ok(Frame::Whole(bytes, check))
+    Ok(FileFrame::Whole(bytes, check))
 }
 
 fn split_header(header: &[u8]) -> Option<([u8; 4], u32, u32)> {
@@ -214,21 +214,21 @@ mod tests {
         let mut file = Vec::new();
         write_frame(&mut file, b"some bytes").unwrap();
         assert!(
-            matches!(read_frame(&mut &file[..]).unwrap(), Frame::Whole(bytes, _) if bytes == b"some bytes")
+            matches!(read_frame(&mut &file[..]).unwrap(), FileFrame::Whole(bytes, _) if bytes == b"some bytes")
         );
-        assert_eq!(read_frame(&mut &file[..0]).unwrap(), Frame::End);
+        assert_eq!(read_frame(&mut &file[..0]).unwrap(), FileFrame::End);
         for cut in 1..file.len() {
-            assert!(matches!(read_frame(&mut &file[..cut]).unwrap(), Frame::Cut(_)), "cut at {cut}");
+            assert!(matches!(read_frame(&mut &file[..cut]).unwrap(), FileFrame::Cut(_)), "cut at {cut}");
         }
         for bit in 0..file.len() * 8 {
             let mut file = file.clone();
             file[bit / 8] ^= 1 << (bit % 8);
-            assert!(matches!(read_frame(&mut &file[..]).unwrap(), Frame::Damaged(_)), "bit {bit}");
+            assert!(matches!(read_frame(&mut &file[..]).unwrap(), FileFrame::Damaged(_)), "bit {bit}");
         }
     }
 
     #[test]
-    fn a_large_file_has_no_more_than_a_piece_that_is_not_durable() {
+    fn at_most_one_piece_of_a_large_file_is_not_durable() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("large");
         let mut file = InPieces::new(File::create(&path).unwrap());

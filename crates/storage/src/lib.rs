@@ -7,8 +7,8 @@
 //! incoming/                                snapshots that are being received
 //! ```
 //!
-//! The Raft log makes a write durable. The files here say where applying the log starts again, and keep what
-//! is purged from the log.
+//! The Raft log makes a write durable. The files here determine where applying the log starts again, and keep what is
+//! purged from the log.
 //!
 //! | where | what it does |
 //! |---|---|
@@ -57,12 +57,12 @@ use serde::{Deserialize, Serialize};
 
 use at_rest::AtRest;
 pub use history::{
-    AfterImage, AsOf, Changes, History, HistoryEntry, HistoryError, HistoryPage, Operation, StoredChange,
-    StoredEdit, Subject, Undo, UndoError, UndoScope,
+    AfterImage, AsOf, History, HistoryChanges, HistoryEntry, HistoryError, HistoryPage, RecordOperation,
+    StoredChange, StoredEdit, Subject, Undo, UndoError, UndoScope,
 };
 use snapshot::retained::RetainedSnapshots;
 pub use snapshot::transfer::{IncomingSnapshot, SnapshotContent};
-use writer::Shared;
+use writer::WriterShared;
 
 use concord_model::{feature::level_max, record::Revision};
 use concord_state::{Change, State};
@@ -93,7 +93,7 @@ pub struct LogRange {
 
 /// Settings of the store; tests use small ones.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct StoreOptions {
     /// Bytes that sled caches. Little, because reads are served from the state in memory; the cached pages
     /// occupy several times as much memory.
     pub sled_cache_bytes: u64,
@@ -108,7 +108,7 @@ pub struct Options {
     pub at_rest: AtRest,
 }
 
-impl Default for Options {
+impl Default for StoreOptions {
     fn default() -> Self {
         Self {
             sled_cache_bytes: 4 << 20,
@@ -130,7 +130,7 @@ pub enum Loaded {
     Nothing,
 }
 
-/// Why the store can't go on. The node stops.
+/// Why the store can't continue. The node stops.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// An operation on the disk failed.
@@ -221,15 +221,15 @@ pub struct Figures {
 /// for it.
 #[derive(Debug, Clone)]
 pub struct Store {
-    inner: Arc<Inner>,
+    inner: Arc<StoreInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct StoreInner {
     directory: PathBuf,
     at_rest: AtRest,
     snapshots: RetainedSnapshots,
-    shared: Arc<Shared>,
+    shared: Arc<WriterShared>,
     history: Arc<History>,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Received snapshots since the start: numbers their files.
@@ -241,8 +241,12 @@ impl Store {
     ///
     /// # Errors
     /// When the disk fails, or when a state is newer than the log.
-    pub fn open(directory: &Path, options: Options, log: LogRange) -> Result<(Self, Loaded), StoreError> {
-        let open::Opened { snapshots, history: writer, start, nothing } =
+    pub fn open(
+        directory: &Path,
+        options: StoreOptions,
+        log: LogRange,
+    ) -> Result<(Self, Loaded), StoreError> {
+        let open::OpenedStore { snapshots, history: writer, start, nothing } =
             open::open(directory, &options, log)?;
         let incoming = directory.join("incoming");
         files::remove(&incoming)?;
@@ -251,7 +255,7 @@ impl Store {
         // Entries up to the loaded state are durable in a file, if not in the log.
         let log_durable = log.last.max(position.index);
         let history = writer.history();
-        let shared = Arc::new(Shared::new((state.clone(), position.clone()), log_durable, &writer));
+        let shared = Arc::new(WriterShared::new((state.clone(), position.clone()), log_durable, &writer));
         let thread = std::thread::Builder::new()
             .name("store".into())
             .spawn({
@@ -259,7 +263,7 @@ impl Store {
                 move || writer::run(&shared, writer, start, options.mirror_backlog_records)
             })
             .map_err(files::io("can't start the store's thread"))?;
-        let inner = Inner {
+        let inner = StoreInner {
             directory: directory.into(),
             at_rest: options.at_rest,
             snapshots,
@@ -272,8 +276,8 @@ impl Store {
         Ok((Self { inner: Arc::new(inner) }, loaded))
     }
 
-    /// Refuses a directory that a newer version has written to, and changes nothing in it. Blocking. Called before the log
-    /// is opened, too.
+    /// Rejects a directory that a newer version has written to, and changes nothing in it. Blocking. Called before the
+    /// log is opened as well.
     ///
     /// # Errors
     /// [`StoreError::Newer`], or when the disk fails.
@@ -386,12 +390,12 @@ impl Store {
         if found.digest == digest && found.position == *position {
             Ok(found)
         } else {
-            Err(StoreError::Damaged(format!("{} holds another state", path.display())))
+            Err(StoreError::Damaged(format!("{} contains a different state", path.display())))
         }
     }
 
     /// The same for a snapshot of this store that is to be sent. One that is damaged is set aside, so that the next is
-    /// built anew. Blocking.
+    /// rebuilt. Blocking.
     ///
     /// # Errors
     /// As above.
@@ -416,10 +420,10 @@ impl Store {
     }
 }
 
-impl Inner {
+impl StoreInner {
     fn end(&self, complete: bool) {
         self.shared.end(complete);
-        // The lock is held until the thread has ended, so that a second call returns after that, too.
+        // The lock is held until the thread has ended, so that a second call also returns after that.
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the store's thread panicked");
@@ -427,7 +431,7 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for StoreInner {
     /// Without `close` the files stay as a crash would leave them, and nothing keeps them open. But a thread that the
     /// disk holds up, which sled does when a volume is full, holds up nobody else: this may be a worker, or the end of
     /// a start that has failed for the same reason.

@@ -1,23 +1,23 @@
 //! Opening a store: which whole state is on the disk, and whether it belongs to the log.
 //!
-//! sled is newer than the snapshots and is tried first. It is loaded if no merge was interrupted, it is at
-//! least as new as the newest snapshot and no newer than the history on the disk (otherwise the changes
-//! between them would be missing from the history for good), and its records have the digest of its
-//! checkpoint. Otherwise the newest snapshot is loaded that is whole; applying the log after it restores the
-//! rest.
+//! sled is newer than the snapshots and is tried first. It is loaded if no merge was interrupted, it is at least as new
+//! as the newest snapshot and no newer than the history on the disk (otherwise the changes between them would be
+//! missing from the history permanently), and its records have the digest of its checkpoint. Otherwise the newest whole
+//! snapshot is loaded; applying the log after it restores the rest.
 //!
-//! What a newer version wrote is neither damage nor lost: such a directory is refused before anything in it is changed.
+//! Files of a newer version are neither damaged nor lost: such a directory is rejected before anything in it is
+//! changed.
 //!
-//! When encryption was turned on or off since the last start, snapshots and history are written anew here, before any of
+//! If encryption was turned on or off since the last start, snapshots and history are rewritten here, before any of
 //! them is used, and sled is rebuilt.
 //!
-//! **Invariant:** a state newer than the log shows that the log was lost. The node has forgotten its vote
-//! then and must not go on.
+//! **Invariant:** a state newer than the log shows that the log was lost. The node has forgotten its vote then and must
+//! not continue.
 
 use std::path::Path;
 
 use super::{
-    LogIndex, LogRange, Options, Position, StoreError,
+    LogIndex, LogRange, Position, StoreError, StoreOptions,
     at_rest::AtRest,
     files,
     history::{format, writer::HistoryWriter},
@@ -32,7 +32,7 @@ use concord_state::State;
 
 /// The parts of an opened store.
 #[derive(Debug)]
-pub(super) struct Opened {
+pub(super) struct OpenedStore {
     pub(super) snapshots: RetainedSnapshots,
     pub(super) history: HistoryWriter,
     pub(super) start: MirrorStart,
@@ -44,7 +44,11 @@ pub(super) struct Opened {
 type Mirrored = (Trees, u64, State, Position);
 
 /// Opens a store's directories and finds the newest whole state.
-pub(super) fn open(directory: &Path, options: &Options, log: LogRange) -> Result<Opened, StoreError> {
+pub(super) fn open(
+    directory: &Path,
+    options: &StoreOptions,
+    log: LogRange,
+) -> Result<OpenedStore, StoreError> {
     refuse_newer(directory, &options.at_rest)?;
     files::make_directory(directory)?;
     remove_invalidated(directory)?;
@@ -75,11 +79,11 @@ pub(super) fn open(directory: &Path, options: &Options, log: LogRange) -> Result
     }
     history.compact(newest.0.compaction_revision())?;
     let start = MirrorStart { databases, trees, existed, newest };
-    Ok(Opened { snapshots, history, start, nothing })
+    Ok(OpenedStore { snapshots, history, start, nothing })
 }
 
-/// Refuses a directory with a file that is whole and of a format that this version does not know. It changes nothing and
-/// is called before anything else looks at the directory: what opens a file takes an unknown one for a damaged one.
+/// Rejects a directory with a file that is whole and of a format that this version does not know. It changes nothing
+/// and is called before anything else looks at the directory: what opens a file takes an unknown one for a damaged one.
 pub(super) fn refuse_newer(directory: &Path, at_rest: &AtRest) -> Result<(), StoreError> {
     let files_of = |part: &str| {
         let directory = directory.join(part);
@@ -122,7 +126,7 @@ fn remove_invalidated(directory: &Path) -> Result<(), StoreError> {
     if !marker.exists() {
         return Ok(());
     }
-    tracing::warn!("the state on this disk was found to differ from the other members'; it is rebuilt");
+    tracing::warn!("the state on this disk differed from that of the other members: rebuilding it");
     for part in ["sled", "snapshot", "history"] {
         files::remove(&directory.join(part))?;
     }

@@ -1,8 +1,7 @@
 //! The store's thread: appends what was applied to the history and mirrors it into sled.
 //!
-//! Applying an entry pushes into a queue and continues; everything that touches a disk happens on this
-//! thread. Each round writes the history first and then makes one bounded step of sled, so that rebuilding
-//! sled never delays the history.
+//! Applying an entry only pushes into a queue; everything that touches a disk happens on this thread. Each round writes
+//! the history first and then makes one bounded step of sled, so that rebuilding sled never delays the history.
 //!
 //! **Invariant:** a failure of the history ends the thread and is reported; a failure of sled never ends it.
 
@@ -21,7 +20,7 @@ use super::{
     history::writer::HistoryWriter,
     sled::{
         checkpoint::Checkpoint,
-        mirror::{Mirror, MirrorStart, Progress, StepContext},
+        mirror::{Mirror, MirrorProgress, MirrorStart, StepContext},
     },
 };
 use concord_model::{limits::APPLIED_CHANGES_BYTES_MAX, record::Revision};
@@ -40,8 +39,8 @@ const REST_MAX: Duration = Duration::from_millis(20);
 
 /// What the handles share with the thread.
 #[derive(Debug)]
-pub(super) struct Shared {
-    queue: Mutex<Queue>,
+pub(super) struct WriterShared {
+    queue: Mutex<WriterQueue>,
     /// Signalled when there is work for the thread.
     wake: Condvar,
     /// Signalled when the thread made progress.
@@ -55,8 +54,8 @@ pub(super) struct Shared {
 
 /// The thread's work, and how far it is.
 #[derive(Debug)]
-struct Queue {
-    items: VecDeque<Item>,
+struct WriterQueue {
+    items: VecDeque<WriterItem>,
     newest: (State, Position),
     /// The local log is durable up to this entry.
     log_durable: LogIndex,
@@ -65,13 +64,13 @@ struct Queue {
     /// The history is durable up to this revision.
     synced: Revision,
     figures: Figures,
-    ending: Ending,
+    ending: WriterEnding,
     /// The thread is working, or pauses to batch: it need not be woken.
     busy: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ending {
+enum WriterEnding {
     No,
     /// Mirror everything, then end.
     Close,
@@ -82,7 +81,7 @@ enum Ending {
 }
 
 #[derive(Debug)]
-enum Item {
+enum WriterItem {
     Applied {
         checkpoint: Checkpoint,
         changes: Vec<Arc<Change>>,
@@ -98,19 +97,19 @@ enum Item {
 /// What one round works on.
 #[derive(Debug)]
 struct Round {
-    items: VecDeque<Item>,
+    items: VecDeque<WriterItem>,
     newest: (State, Position),
     log_durable: LogIndex,
     sync_to: Revision,
-    ending: Ending,
+    ending: WriterEnding,
     /// Bytes that no longer wait once the items are processed.
     bytes: u64,
 }
 
 impl Store {
-    /// Enqueues what was applied. Never blocks. What waits for the history is bounded by who
-    /// calls it ([`Self::wait_for_room`]) and, earlier, by the service ([`Self::waiting_bytes`]); what waits for sled is
-    /// bounded here.
+    /// Enqueues what was applied. Never blocks. What waits for the history is bounded by who calls it
+    /// ([`Self::wait_for_room`]) and, earlier, by the service ([`Self::waiting_bytes`]); what waits for sled is bounded
+    /// here.
     pub fn enqueue(&self, batch: Batch) {
         let Batch { state, position, changes } = batch;
         let checkpoint = Checkpoint::of(&state, &position);
@@ -121,13 +120,13 @@ impl Store {
         let mut queue = self.inner.shared.queue();
         queue.figures.applied = state.revision();
         let before = std::mem::replace(&mut queue.newest, (state, position)).0;
-        if queue.ending == Ending::Over {
+        if queue.ending == WriterEnding::Over {
             return;
         }
         let bytes = edits().map(Edit::bytes).fold(0, u64::saturating_add);
         self.inner.shared.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
         let (retired, small) = if frees { (Some(Box::new(before)), None) } else { (None, Some(before)) };
-        queue.items.push_back(Item::Applied { checkpoint, changes, state: needed, retired });
+        queue.items.push_back(WriterItem::Applied { checkpoint, changes, state: needed, retired });
         self.inner.shared.wake(queue);
         drop(small);
     }
@@ -151,8 +150,9 @@ impl Store {
         self.inner.shared.waiting_bytes.load(Ordering::Relaxed)
     }
 
-    /// Waits while more changes wait for the history than [`APPLIED_CHANGES_BYTES_MAX`]. Applying waits for this before it
-    /// enqueues: entries that are not applied are on the disk, and what is applied is in memory until it is there, too.
+    /// Waits while more changes wait for the history than [`APPLIED_CHANGES_BYTES_MAX`]. Applying waits for this before
+    /// it enqueues: entries that are not applied are on the disk, and what is applied is in memory until it is there as
+    /// well.
     pub async fn wait_for_room(&self) {
         loop {
             // Before the look: it is notified of what happens in between.
@@ -173,7 +173,8 @@ impl Store {
     /// Waits until the history can be read up to and including a revision; returns whether it can. Blocking.
     #[must_use]
     pub fn wait_for_history(&self, revision: Revision, timeout: Duration) -> bool {
-        let missing = |queue: &mut Queue| queue.ending != Ending::Over && queue.figures.history < revision;
+        let missing =
+            |queue: &mut WriterQueue| queue.ending != WriterEnding::Over && queue.figures.history < revision;
         let shared = &self.inner.shared;
         let queue = match shared.done.wait_timeout_while(shared.queue(), timeout, missing) {
             Ok((queue, _)) => queue,
@@ -182,7 +183,7 @@ impl Store {
         queue.figures.history >= revision
     }
 
-    /// Completes when the store's thread has failed for good: the node must stop.
+    /// Completes when the store's thread has failed: the node must stop.
     pub async fn failed(&self) -> String {
         let mut failed = self.inner.shared.failed.subscribe();
         // The guard of the watched value must not live across an await.
@@ -195,7 +196,7 @@ impl Store {
     }
 }
 
-impl Shared {
+impl WriterShared {
     pub(super) fn new(newest: (State, Position), log_durable: LogIndex, history: &HistoryWriter) -> Self {
         let figures = Figures {
             applied: newest.0.revision(),
@@ -203,7 +204,7 @@ impl Shared {
             history_bytes: history.bytes(),
             ..Figures::default()
         };
-        let queue = Queue {
+        let queue = WriterQueue {
             items: VecDeque::new(),
             log_durable,
             sync_to: 0,
@@ -211,7 +212,7 @@ impl Shared {
             synced: newest.0.revision(),
             newest,
             figures,
-            ending: Ending::No,
+            ending: WriterEnding::No,
             busy: false,
         };
         Self {
@@ -224,7 +225,7 @@ impl Shared {
         }
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, WriterQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -238,7 +239,7 @@ impl Shared {
         // The log is purged to an installed snapshot; the file itself is durable.
         queue.log_durable = queue.log_durable.max(position.index);
         queue.newest = (state.clone(), position.clone());
-        queue.items.push_back(Item::Installed(Box::new(state), position));
+        queue.items.push_back(WriterItem::Installed(Box::new(state), position));
         self.wake(queue);
     }
 
@@ -255,7 +256,7 @@ impl Shared {
         self.wake.notify_one();
         let queue = self
             .done
-            .wait_while(queue, |queue| queue.ending != Ending::Over && queue.synced < revision)
+            .wait_while(queue, |queue| queue.ending != WriterEnding::Over && queue.synced < revision)
             .unwrap_or_else(PoisonError::into_inner);
         if queue.synced >= revision {
             return Ok(());
@@ -270,8 +271,8 @@ impl Shared {
     /// Asks the thread to end; with `complete` after everything is mirrored.
     pub(super) fn end(&self, complete: bool) {
         let mut queue = self.queue();
-        if queue.ending == Ending::No {
-            queue.ending = if complete { Ending::Close } else { Ending::Abandon };
+        if queue.ending == WriterEnding::No {
+            queue.ending = if complete { WriterEnding::Close } else { WriterEnding::Abandon };
         }
         queue.busy = false;
         self.wake.notify_one();
@@ -279,14 +280,14 @@ impl Shared {
 
     /// Waits until the thread has nothing left to do; whether that was in time.
     pub(super) fn wait_over(&self, timeout: Duration) -> bool {
-        let is_working = |queue: &mut Queue| queue.ending != Ending::Over;
+        let is_working = |queue: &mut WriterQueue| queue.ending != WriterEnding::Over;
         match self.done.wait_timeout_while(self.queue(), timeout, is_working) {
-            Ok((queue, _)) => queue.ending == Ending::Over,
-            Err(error) => error.into_inner().0.ending == Ending::Over,
+            Ok((queue, _)) => queue.ending == WriterEnding::Over,
+            Err(error) => error.into_inner().0.ending == WriterEnding::Over,
         }
     }
 
-    fn wake(&self, queue: MutexGuard<'_, Queue>) {
+    fn wake(&self, queue: MutexGuard<'_, WriterQueue>) {
         if !queue.busy {
             self.wake.notify_one();
         }
@@ -295,7 +296,7 @@ impl Shared {
     /// The thread has ended: releases everybody who waits for it.
     fn over(&self, failure: Option<String>) {
         let mut queue = self.queue();
-        queue.ending = Ending::Over;
+        queue.ending = WriterEnding::Over;
         let items = std::mem::take(&mut queue.items);
         drop(queue);
         drop(items);
@@ -304,7 +305,7 @@ impl Shared {
         self.waiting_bytes.store(0, Ordering::Relaxed);
         self.drained.notify_waiters();
         if let Some(text) = failure {
-            tracing::error!("the store can't go on: {text}");
+            tracing::error!("the store failed: {text}");
             self.failed.send_replace(Some(text));
         }
     }
@@ -313,7 +314,7 @@ impl Shared {
 /// The thread's own state.
 #[derive(Debug)]
 struct Worker<'a> {
-    shared: &'a Shared,
+    shared: &'a WriterShared,
     history: HistoryWriter,
     mirror: Mirror,
     /// When something was applied last.
@@ -325,7 +326,7 @@ struct Worker<'a> {
 }
 
 /// Runs until the store is closed or the history fails.
-pub(super) fn run(shared: &Shared, history: HistoryWriter, start: MirrorStart, backlog_max: usize) {
+pub(super) fn run(shared: &WriterShared, history: HistoryWriter, start: MirrorStart, backlog_max: usize) {
     let ended = panic::catch_unwind(AssertUnwindSafe(|| {
         let (mirror, rest) = (Mirror::new(start, backlog_max), Duration::ZERO);
         Worker { shared, history, mirror, applied_at: Instant::now(), seen: (0, 0), rest }.run()
@@ -347,21 +348,21 @@ impl Worker<'_> {
         let mut closing_since = None;
         loop {
             let round = self.wait(progress);
-            let closing = round.ending == Ending::Close;
+            let closing = round.ending == WriterEnding::Close;
             let (log_durable, sync_to, ending) = (round.log_durable, round.sync_to, round.ending);
             let bytes = round.bytes;
             self.seen = (log_durable, sync_to);
             let log_durable =
                 if concord_model::sabotage::is("sled-beyond-log") { LogIndex::MAX } else { log_durable };
             self.process(round)?;
-            // Whoever adds holds the queue's lock, as this thread did when it read the sum.
+            // A thread that adds holds the queue's lock, as this thread did when it read the sum.
             self.shared.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
             self.shared.drained.notify_waiters();
             if closing || (sync_to > self.history_synced() && self.history.applied() >= sync_to) {
                 self.history.seal()?;
                 self.synced();
             }
-            if ending == Ending::Abandon {
+            if ending == WriterEnding::Abandon {
                 self.mirror.abandon();
                 return Ok(());
             }
@@ -377,7 +378,7 @@ impl Worker<'_> {
             let is_loaded = !closing && self.applied_at.elapsed() < LOAD_WINDOW;
             self.rest = if is_loaded { begun.elapsed().min(REST_MAX) } else { Duration::ZERO };
             self.publish();
-            if closing && progress == Progress::Idle {
+            if closing && progress == MirrorProgress::Idle {
                 self.mirror.close();
                 return Ok(());
             }
@@ -385,7 +386,7 @@ impl Worker<'_> {
     }
 
     /// Closes sled if it was not used for long, and wakes the thread for that otherwise.
-    fn or_close_sled(&mut self, progress: Progress) -> Progress {
+    fn or_close_sled(&mut self, progress: MirrorProgress) -> MirrorProgress {
         match self.mirror.close_unused(Instant::now()) {
             Some(left) => progress.within(left),
             None => progress,
@@ -393,18 +394,18 @@ impl Worker<'_> {
     }
 
     /// Waits until there is work, and takes it.
-    fn wait(&self, progress: Progress) -> Round {
+    fn wait(&self, progress: MirrorProgress) -> Round {
         let mut queue = self.shared.queue();
-        let nothing_new = |queue: &mut Queue| {
+        let nothing_new = |queue: &mut WriterQueue| {
             queue.items.is_empty()
-                && queue.ending == Ending::No
+                && queue.ending == WriterEnding::No
                 && (queue.log_durable, queue.sync_to) == self.seen
         };
         queue.busy = false;
         let queue = match progress {
-            Progress::Worked => Ok(queue),
-            Progress::Idle => self.shared.wake.wait_while(queue, nothing_new),
-            Progress::Wait(time) => self
+            MirrorProgress::Worked => Ok(queue),
+            MirrorProgress::Idle => self.shared.wake.wait_while(queue, nothing_new),
+            MirrorProgress::Wait(time) => self
                 .shared
                 .wake
                 .wait_timeout_while(queue, time, nothing_new)
@@ -415,12 +416,12 @@ impl Worker<'_> {
     }
 
     /// Pauses so that more arrives, unless a caller waits for the thread; then takes everything.
-    fn batch(&self, progress: Progress, mut queue: MutexGuard<'_, Queue>) -> Round {
-        let pause = if progress == Progress::Worked { self.rest } else { BATCHING_PAUSE };
-        if !pause.is_zero() && queue.ending == Ending::No && queue.sync_to <= queue.synced {
+    fn batch(&self, progress: MirrorProgress, mut queue: MutexGuard<'_, WriterQueue>) -> Round {
+        let pause = if progress == MirrorProgress::Worked { self.rest } else { BATCHING_PAUSE };
+        if !pause.is_zero() && queue.ending == WriterEnding::No && queue.sync_to <= queue.synced {
             queue.busy = true;
             let nobody_waits =
-                |queue: &mut Queue| queue.ending == Ending::No && queue.sync_to <= queue.synced;
+                |queue: &mut WriterQueue| queue.ending == WriterEnding::No && queue.sync_to <= queue.synced;
             queue = match self.shared.wake.wait_timeout_while(queue, pause, nobody_waits) {
                 Ok((queue, _)) => queue,
                 Err(error) => error.into_inner().0,
@@ -445,14 +446,14 @@ impl Worker<'_> {
         self.applied_at = Instant::now();
         for item in round.items {
             match item {
-                Item::Applied { checkpoint, changes, state, retired } => {
+                WriterItem::Applied { checkpoint, changes, state, retired } => {
                     changes.iter().try_for_each(|change| self.history.write(change))?;
                     self.history.advance(checkpoint.revision)?;
                     self.history.compact(checkpoint.compaction_revision)?;
                     self.mirror.enqueue(checkpoint, changes, state);
                     drop(retired);
                 }
-                Item::Installed(state, position) => {
+                WriterItem::Installed(state, position) => {
                     self.history.seal()?;
                     self.history.skip_to(state.revision())?;
                     self.history.compact(state.compaction_revision())?;

@@ -19,7 +19,7 @@ use crate::{
     types::{Entry, Membership},
     wire::WireLogId,
 };
-use concord_storage::at_rest::{AtRest, FileKey, Purpose};
+use concord_storage::at_rest::{AtRest, FileKey, KeyPurpose};
 
 /// Bytes of a record in a file in addition to its payload, at most.
 const RECORD_OVERHEAD_BYTES: usize = 128;
@@ -77,7 +77,7 @@ pub(super) struct LogKeys {
 
 impl LogKeys {
     pub(super) fn new(at_rest: &AtRest) -> Self {
-        let key = at_rest.file_key(Purpose::Log, &[]);
+        let key = at_rest.file_key(KeyPurpose::Log, &[]);
         Self { key, seals: at_rest.seals(), allows_plain: at_rest.allows_plain() }
     }
 

@@ -13,12 +13,12 @@ use concord_model::{
     command::{Command, Expect, IdempotencyKey, Proposal},
     entry::GROUP_PROPOSALS_MAX,
     key::Key,
-    record::Entry as IndexEntry,
+    record::IndexEntry,
     time::Timestamp,
 };
 use concord_net::{client::Secrets, identity::FORMAT};
 use concord_state::feed::EventPageMax;
-use concord_storage::{Loaded, LogRange, Options, StoredChange, StoredEdit};
+use concord_storage::{Loaded, LogRange, StoreOptions, StoredChange, StoredEdit};
 
 /// Applied when the state has its definitions, and the log has as many entries as revisions.
 const BEGUN: u64 = 3;
@@ -129,7 +129,7 @@ struct Node {
 
 fn open(directory: &TempDir, last: LogIndex) -> (Store, Machine) {
     let range = LogRange { purged: 0, last };
-    let opened = Store::open(&directory.path().join("store"), Options::default(), range).unwrap();
+    let opened = Store::open(&directory.path().join("store"), StoreOptions::default(), range).unwrap();
     let (store, Loaded::State(state, position)) = opened else { panic!("the log has all of it") };
     let wal = Wal::open(&directory.path().join("log")).unwrap();
     let log = wal.with_listener(Arc::new(store.clone()), DirectoryFormat::new(directory.path(), FORMAT));

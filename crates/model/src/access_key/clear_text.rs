@@ -1,10 +1,10 @@
 //! The text of a key that its owner holds: `concord_<id>_<secret>_<checksum>`.
 //!
 //! The secret is 256 random bits in 43 characters, the checksum the CRC-32C of everything before it in 6, both in base
-//! 62. The fixed beginning lets scanners of source code and logs find a key that leaked; the checksum tells a mistyped
-//! or invented text from a key before anything is looked up.
+//! 62. The fixed beginning lets scanners of source code and logs find a key that leaked; the checksum exposes a mistyped
+//! or invented text before anything is looked up.
 //!
-//! **Invariant:** whoever holds the text holds the key, so `Debug` shows its id only.
+//! **Invariant:** the text is the credential, so `Debug` shows only the id.
 
 use std::fmt;
 

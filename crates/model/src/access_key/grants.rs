@@ -1,7 +1,7 @@
-//! What a key is granted: verbs on the definitions that patterns name.
+//! The grants of a key: verbs on the definitions that patterns match.
 //!
-//! **Invariants:** what is not granted is refused; grants only add up. [`Grants::covers`] never says yes to something
-//! that [`Grants::allows`] refuses; it may say no where only several patterns together cover another one.
+//! **Invariants:** whatever is not granted is rejected; grants only add up. [`Grants::covers`] never says yes to
+//! something that [`Grants::allows`] rejects; it may say no where only several patterns together cover another one.
 
 use std::fmt;
 
@@ -138,7 +138,7 @@ impl Pattern {
     /// Parses a pattern.
     ///
     /// # Errors
-    /// When the text is none.
+    /// When the text is invalid.
     pub fn parse(text: &str) -> Result<Self, PatternError> {
         let beginning = text.strip_suffix('*');
         let is_good = match beginning {

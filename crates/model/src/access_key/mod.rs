@@ -1,4 +1,4 @@
-//! Access keys: who may do what, until when, and how such a key is written down.
+//! Access keys: their permissions, their expiry, and their text.
 //!
 //! | to find | look in |
 //! |---|---|
@@ -7,11 +7,11 @@
 //! | lists of keys | [`list`] |
 //!
 //! This file has the key as it is stored. Only its id and the SHA-256 of its texts are stored, sent or logged; the text
-//! itself exists where it is made, and with its owner.
+//! itself exists only where it is made, and with its owner.
 //!
-//! **Invariants:** an id is never used for another key. A key's `revision` changes with everything that decides
-//! whether a request in its name is allowed: its grants, its expiry, its secrets. So whoever has judged a request by a
-//! key can name the revision, and a different one means that the judgement must be made again.
+//! **Invariants:** an id is never used for another key. A key's `revision` changes with everything that decides whether
+//! a request in its name is allowed: its grants, its expiry, its secrets. So code that has authorized a request by a
+//! key can name the revision, and a different revision means that it must authorize the request again.
 
 pub mod clear_text;
 pub mod grants;
@@ -36,7 +36,7 @@ const DAY_US: u64 = 24 * 60 * 60 * 1_000_000;
 pub struct KeyId(SmolStr);
 
 impl KeyId {
-    /// Parses an id; `None` when the text is none.
+    /// Parses an id; `None` when the text is invalid.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         (text.len() == ID_CHARS && is_base62(text)).then(|| Self(text.into()))
@@ -70,7 +70,7 @@ impl Serialize for KeyId {
 impl<'de> Deserialize<'de> for KeyId {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = <std::borrow::Cow<'de, str>>::deserialize(from)?;
-        Self::parse(&text).ok_or_else(|| de::Error::custom("no id of an access key"))
+        Self::parse(&text).ok_or_else(|| de::Error::custom("invalid access key id"))
     }
 }
 
@@ -153,7 +153,7 @@ pub struct AccessKey {
     pub last_used_day: Option<u64>,
 }
 
-/// Secrets of a key that are good at once: the newest, and the one before while its grace lasts.
+/// Secrets of a key that are valid at the same time: the newest, and the previous one during its grace period.
 pub const SECRETS_MAX: usize = 2;
 
 impl AccessKey {

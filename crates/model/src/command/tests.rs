@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_proposal_round_trips_and_a_longer_or_newer_one_is_refused() {
+fn a_proposal_round_trips_and_a_longer_or_newer_one_is_rejected() {
     let proposal = Proposal {
         at: Timestamp(7),
         by: "root".into(),

@@ -1,13 +1,12 @@
 //! The types that a schema declares for the paths of a definition, read once for each version of it.
 //!
-//! A filter's text is read by them, so each list needs them, and a schema of 2 MiB takes some 20 ms to read. The result is
-//! a few bytes for each path.
+//! Filters are parsed by these types, so each list needs them, and a schema of 2 MiB takes some 20 ms to read. The
+//! result is a few bytes for each path.
 //!
-//! The results of recent large schemas are shared by the process, with the text that they were read from. The entry of a
-//! text is found by its address, which is nobody else's while the entry holds it.
+//! The results of recent large schemas are shared by the process, with the text that they were read from. The entry of
+//! a text is found by its address, which stays unique while the entry holds the text.
 //!
-//! **Invariant:** what is returned depends on the definition alone; whether it was read before decides only how long that
-//! takes.
+//! **Invariant:** the result depends on the definition alone; whether it was read before only affects the time.
 
 use std::{
     collections::VecDeque,
@@ -29,15 +28,15 @@ const SHARED_BYTES_MAX: usize = 32 << 20;
 pub type DeclaredPaths = Arc<[Declared]>;
 
 #[derive(Debug)]
-struct Known {
+struct KnownPaths {
     schema: Arc<str>,
     revision: Revision,
     paths: DeclaredPaths,
 }
 
-static RECENT: Mutex<VecDeque<Known>> = Mutex::new(VecDeque::new());
+static RECENT: Mutex<VecDeque<KnownPaths>> = Mutex::new(VecDeque::new());
 
-fn recent() -> MutexGuard<'static, VecDeque<Known>> {
+fn recent() -> MutexGuard<'static, VecDeque<KnownPaths>> {
     // No code that holds the lock can panic between two consistent values.
     RECENT.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -50,7 +49,8 @@ fn large(definition: &Definition) -> Option<&Arc<str>> {
 
 fn known(schema: &Arc<str>, definition: &Definition) -> Option<DeclaredPaths> {
     let recent = recent();
-    let is_it = |known: &&Known| Arc::ptr_eq(&known.schema, schema) && known.revision == definition.revision;
+    let is_it =
+        |known: &&KnownPaths| Arc::ptr_eq(&known.schema, schema) && known.revision == definition.revision;
     recent.iter().find(is_it).map(|known| Arc::clone(&known.paths))
 }
 
@@ -76,7 +76,7 @@ pub fn declared_paths(definition: &Definition) -> DeclaredPaths {
     if let Some(schema) = large {
         let (schema, revision) = (Arc::clone(schema), definition.revision);
         let mut recent = recent();
-        recent.push_back(Known { schema, revision, paths: Arc::clone(&paths) });
+        recent.push_back(KnownPaths { schema, revision, paths: Arc::clone(&paths) });
         let mut bytes: usize = recent.iter().map(|known| known.schema.len()).sum();
         let mut removed = Vec::new();
         while recent.len() > SHARED_MAX || (bytes > SHARED_BYTES_MAX && recent.len() > 1) {
@@ -97,7 +97,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        index::{Indexing, Kind, Kinds},
+        index::{Indexing, JsonKind, JsonKinds},
         key::Key,
         time::Timestamp,
     };
@@ -127,11 +127,11 @@ mod tests {
         let kinds = |definition: &Definition| declared_paths(definition)[0].kinds;
         let first = definition(&text, 1, "a");
         assert!(!is_quick_to_declare(&first));
-        assert_eq!(kinds(&first), Kinds::of([Kind::String]));
+        assert_eq!(kinds(&first), JsonKinds::of([JsonKind::String]));
         assert!(is_quick_to_declare(&first) && Arc::ptr_eq(&declared_paths(&first), &declared_paths(&first)));
-        assert_eq!(kinds(&definition(&text, 2, "b")), Kinds::of([Kind::Boolean]), "other indexes");
-        assert_eq!(kinds(&definition(&other, 1, "a")), Kinds::of([Kind::Number]), "another schema");
-        assert_eq!(kinds(&first), Kinds::of([Kind::String]));
+        assert_eq!(kinds(&definition(&text, 2, "b")), JsonKinds::of([JsonKind::Boolean]), "other indexes");
+        assert_eq!(kinds(&definition(&other, 1, "a")), JsonKinds::of([JsonKind::Number]), "another schema");
+        assert_eq!(kinds(&first), JsonKinds::of([JsonKind::String]));
         for _ in 0..SHARED_MAX {
             kinds(&definition(&schema("null"), 1, "a"));
         }

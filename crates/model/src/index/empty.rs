@@ -1,4 +1,4 @@
-//! Whether data have an empty array at a path. It has no elements and so no index entry, but it is there.
+//! Whether data have an empty array at a path. It has no elements and so no index entry, but it exists.
 //!
 //! **Invariant:** the time is that of reading the text once; no value is built.
 
@@ -6,18 +6,18 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::Step;
+use super::PathStep;
 
 /// Whether the value at the path is an array without elements. `text` is the JSON text of stored data.
 #[must_use]
-pub fn has_empty_array(text: &str, steps: &[Step]) -> bool {
+pub fn has_empty_array(text: &str, steps: &[PathStep]) -> bool {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     At(steps).deserialize(&mut deserializer).unwrap_or(false)
 }
 
 /// Reads the value below these steps, none of which is any member.
 #[derive(Clone, Copy)]
-struct At<'a>(&'a [Step]);
+struct At<'a>(&'a [PathStep]);
 
 impl<'de> DeserializeSeed<'de> for At<'_> {
     type Value = bool;
@@ -38,7 +38,7 @@ impl<'de> Visitor<'de> for At<'_> {
         let mut is_empty = false;
         while let Some(name) = map.next_key::<std::borrow::Cow<'de, str>>()? {
             match self.0.split_first() {
-                Some((Step::Member(first), rest)) if *first == name => {
+                Some((PathStep::Member(first), rest)) if *first == name => {
                     is_empty = map.next_value_seed(At(rest))?;
                 }
                 Some(_) | None => drop(map.next_value::<IgnoredAny>()?),
@@ -48,7 +48,7 @@ impl<'de> Visitor<'de> for At<'_> {
     }
 
     fn visit_seq<S: SeqAccess<'de>>(self, mut items: S) -> Result<bool, S::Error> {
-        if let Some((Step::Elements, rest)) = self.0.split_first() {
+        if let Some((PathStep::Elements, rest)) = self.0.split_first() {
             let mut is_any_empty = false;
             while let Some(is_empty) = items.next_element_seed(At(rest))? {
                 is_any_empty |= is_empty;

@@ -2,11 +2,12 @@
 //!
 //! An index with inline values compares them without following pointers, and copies a node without touching a reference
 //! count for each value; a config with inline values is decoded, copied and freed without a call of the allocator for
-//! each. Longer bytes are shared between a config and the indexes. Inline bytes are compared by words: an index compares
-//! some thirty pairs for each change, and a call for each took a third of the time of changing it.
+//! each. Longer bytes are shared between a config and the indexes. Inline bytes are compared by words: an index
+//! compares some thirty pairs for each change, and a call for each took a third of the time of changing it.
 //!
 //! **Invariants:** equal bytes have one representation: bytes that fit inline are never on the heap. What follows them
-//! there is zero, so the order of the whole arrays, and of the lengths where those are equal, is the order of the bytes.
+//! there is zero, so the order of the whole arrays, and of the lengths where those are equal, is the order of the
+//! bytes.
 
 use std::{cmp::Ordering, fmt, ops::Deref, sync::Arc};
 
@@ -157,7 +158,7 @@ mod tests {
             b in proptest::collection::vec(prop_oneof![Just(0_u8), Just(1), any::<u8>()], 0..26),
             common in 0..26_usize,
         ) {
-            // The first of them begins as the second, so that what is compared last decides, too.
+            // The first of them begins like the second, so that the last comparison matters as well.
             let a: Vec<u8> = b.iter().take(common).chain(&a).copied().collect();
             let order = InlineBytes::from(&*a).cmp(&InlineBytes::from(&*b));
             prop_assert_eq!(order, a.cmp(&b));

@@ -1,9 +1,10 @@
 //! Indexed paths: their syntax, the values that they select from data, and the order of those values.
 //!
 //! A path names members from the root of the data (`a.b`), and may be a pattern (`labels.*`, `items[].name`). It must
-//! resolve through the `properties` of the schema, also through local `$ref`, `allOf`, `anyOf` and `oneOf`, and a pattern
-//! through the schemas of other members and of elements, so that a misspelled path is refused when the definition is
-//! written instead of finding nothing later. Below an unconstrained part of the schema (`{}` or `true`) any path resolves.
+//! resolve through the `properties` of the schema, also through local `$ref`, `allOf`, `anyOf` and `oneOf`, and a
+//! pattern through the schemas of other members and of elements, so that a misspelled path is rejected when the
+//! definition is written instead of finding nothing later. Below an unconstrained part of the schema (`{}` or `true`)
+//! any path resolves.
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -29,11 +30,11 @@ mod values;
 
 use serde_json::Value;
 
-pub use declared::{Declared, Kind, Kinds, Types};
+pub use declared::{Declared, JsonKind, JsonKinds, Types};
 pub use declared_paths::{DeclaredPaths, declared_paths, is_quick_to_declare};
 pub use empty::has_empty_array;
 pub use inline_bytes::InlineBytes;
-pub use path::{IndexPath, Step, is_pattern};
+pub use path::{IndexPath, PathStep, is_pattern};
 pub use slots::{Build, Indexing, SlotAssignment, is_pattern_slot};
 pub use value::{STRING, encode, kind_bounds};
 pub use values::{TOO_MANY, values_at};
@@ -44,7 +45,7 @@ use super::{
         INDEX_ENTRIES_MAX, INDEX_PATH_BYTES_MAX, INDEX_PATTERN_BYTES_MAX, INDEX_PATTERN_ENTRIES_MAX,
         INDEX_PATTERNS_MAX,
     },
-    record::{Definition, Entries, Entry},
+    record::{Definition, IndexEntries, IndexEntry},
 };
 
 /// A path of a stored definition, with its slot.
@@ -135,7 +136,7 @@ pub fn stored_paths(definition: &Definition) -> Vec<StoredPath> {
 ///
 /// # Errors
 /// When the array at a path has more than [`INDEX_ENTRIES_MAX`] elements, or a pattern selects more than is indexed.
-pub fn entries(paths: &[StoredPath], data: &Value) -> Result<Entries, Violation> {
+pub fn entries(paths: &[StoredPath], data: &Value) -> Result<IndexEntries, Violation> {
     let too_long = |path: &&IndexPath| {
         let found = values::find(path, data).and_then(Value::as_array);
         found.is_some_and(|elements| elements.len() > INDEX_ENTRIES_MAX)
@@ -147,7 +148,7 @@ pub fn entries(paths: &[StoredPath], data: &Value) -> Result<Entries, Violation>
     }
     let entries = all_entries(paths, data);
     let marked = |stored: &&StoredPath| {
-        let is_mark = |entry: &Entry| entry.slot == stored.slot && *entry.value == *TOO_MANY;
+        let is_mark = |entry: &IndexEntry| entry.slot == stored.slot && *entry.value == *TOO_MANY;
         stored.path.is_pattern() && entries.iter().any(is_mark)
     };
     match paths.iter().find(marked) {
@@ -173,16 +174,17 @@ pub fn prefix_of(names: &[&str]) -> Box<[u8]> {
 
 /// The members that a path names before it may have several values.
 fn beginning(path: &IndexPath) -> Vec<LocSegment> {
-    let member = |step: &Step| if let Step::Member(name) = step { Some(name.as_str().into()) } else { None };
+    let member =
+        |step: &PathStep| if let PathStep::Member(name) = step { Some(name.as_str().into()) } else { None };
     path.steps.iter().map_while(member).collect()
 }
 
 /// The index entries of data, sorted and unique.
 ///
-/// A scalar, null included, has one entry by its value; an array one for each element; an object one by its whole value.
-/// A missing value has no entry. What a pattern selects has its entries alike (`values`).
+/// A scalar, null included, has one entry by its value; an array one for each element; an object one by its whole
+/// value. A missing value has no entry. What a pattern selects has its entries alike (`values`).
 #[must_use]
-pub fn all_entries(paths: &[StoredPath], data: &Value) -> Entries {
+pub fn all_entries(paths: &[StoredPath], data: &Value) -> IndexEntries {
     let mut entries = Vec::new();
     for StoredPath { slot, path } in paths {
         let slot = *slot;
@@ -192,9 +194,9 @@ pub fn all_entries(paths: &[StoredPath], data: &Value) -> Entries {
         }
         match values::find(path, data) {
             Some(Value::Array(elements)) => {
-                entries.extend(elements.iter().map(|value| Entry { slot, value: encode(value).into() }));
+                entries.extend(elements.iter().map(|value| IndexEntry { slot, value: encode(value).into() }));
             }
-            Some(value) => entries.push(Entry { slot, value: encode(value).into() }),
+            Some(value) => entries.push(IndexEntry { slot, value: encode(value).into() }),
             None => {}
         }
     }

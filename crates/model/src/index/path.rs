@@ -17,12 +17,12 @@ pub struct IndexPath {
     /// As it was written.
     pub text: String,
     /// The way from the root of the data; never empty.
-    pub steps: Vec<Step>,
+    pub steps: Vec<PathStep>,
 }
 
 /// A step from a value to one or several below it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub enum PathStep {
     /// The member of this name.
     Member(String),
     /// Every member.
@@ -38,7 +38,7 @@ impl IndexPath {
     /// The names of its members; `None` of a pattern.
     #[must_use]
     pub fn into_members(self) -> Option<Vec<String>> {
-        let name = |step| if let Step::Member(name) = step { Some(name) } else { None };
+        let name = |step| if let PathStep::Member(name) = step { Some(name) } else { None };
         self.steps.into_iter().map(name).collect()
     }
 
@@ -59,18 +59,18 @@ impl IndexPath {
                 // The root may be an array.
                 [] if arrays > 0 && place == 0 => {}
                 [] => return Err(empty_member(text)),
-                [('*', false)] => steps.push(Step::AnyMember),
-                name => steps.push(Step::Member(name.iter().map(|(c, _)| *c).collect())),
+                [('*', false)] => steps.push(PathStep::AnyMember),
+                name => steps.push(PathStep::Member(name.iter().map(|(c, _)| *c).collect())),
             }
-            steps.extend(std::iter::repeat_n(Step::Elements, arrays));
+            steps.extend(std::iter::repeat_n(PathStep::Elements, arrays));
         }
-        if steps.last() == Some(&Step::Elements) {
+        if steps.last() == Some(&PathStep::Elements) {
             let msg = format!(
                 "index path `{text}` ends in `[]`: an array at the end is indexed by its elements without it"
             );
             return Err(Violation::new(msg));
         }
-        let wildcards = steps.iter().filter(|step| !matches!(step, Step::Member(_))).count();
+        let wildcards = steps.iter().filter(|step| !matches!(step, PathStep::Member(_))).count();
         if wildcards > INDEX_PATH_WILDCARDS_MAX {
             let msg = format!(
                 "index path `{text}` has {wildcards} steps that are `*` or `[]`; at most {INDEX_PATH_WILDCARDS_MAX}"
@@ -83,14 +83,14 @@ impl IndexPath {
     /// A path of a definition, which was valid when it was stored. One that does not parse selects nothing.
     #[must_use]
     pub fn stored(text: &str) -> Self {
-        let nothing = |_| Self { text: text.into(), steps: vec![Step::Member(String::new())] };
+        let nothing = |_| Self { text: text.into(), steps: vec![PathStep::Member(String::new())] };
         Self::parse(text).unwrap_or_else(nothing)
     }
 
     /// Whether it may select several values.
     #[must_use]
     pub fn is_pattern(&self) -> bool {
-        self.steps.iter().any(|step| !matches!(step, Step::Member(_)))
+        self.steps.iter().any(|step| !matches!(step, PathStep::Member(_)))
     }
 
     /// Where another path names the members that this one leaves open: the names, in their order.
@@ -99,8 +99,8 @@ impl IndexPath {
         let mut names = Vec::new();
         for (own, given) in self.steps.iter().zip(&other.steps) {
             match (own, given) {
-                (Step::AnyMember, Step::Member(name)) => names.push(name.as_str()),
-                (own, given) if own == given && *own != Step::AnyMember => {}
+                (PathStep::AnyMember, PathStep::Member(name)) => names.push(name.as_str()),
+                (own, given) if own == given && *own != PathStep::AnyMember => {}
                 _ => return None,
             }
         }
@@ -114,8 +114,8 @@ pub fn is_pattern(text: &str) -> bool {
     IndexPath::parse(text).is_ok_and(|path| path.is_pattern())
 }
 
-/// The beginning of the entries of a member of a map: its name, or the digest of a long one. No name's is the beginning of
-/// another's, because no UTF-8 text contains the bytes that end it or begin a digest.
+/// The beginning of the entries of a member of a map: its name, or the digest of a long one. No name's is the beginning
+/// of another's, because no UTF-8 text contains the bytes that end it or begin a digest.
 pub(super) fn push_name(name: &str, to: &mut Vec<u8>) {
     if name.len() <= INDEX_PATTERN_NAME_BYTES_MAX {
         to.extend_from_slice(name.as_bytes());
@@ -163,8 +163,8 @@ fn split(text: &str) -> Result<Vec<Vec<Char>>, Violation> {
 mod tests {
     use super::*;
 
-    fn member(name: &str) -> Step {
-        Step::Member(name.into())
+    fn member(name: &str) -> PathStep {
+        PathStep::Member(name.into())
     }
 
     #[test]
@@ -179,19 +179,19 @@ mod tests {
     #[test]
     fn stars_and_brackets_are_patterns() {
         let all = IndexPath::parse("labels.*").unwrap();
-        assert_eq!(all.steps, [member("labels"), Step::AnyMember]);
+        assert_eq!(all.steps, [member("labels"), PathStep::AnyMember]);
         assert_eq!(
             IndexPath::parse("groups.*[].items[][].name").unwrap().steps[1..],
             [
-                Step::AnyMember,
-                Step::Elements,
+                PathStep::AnyMember,
+                PathStep::Elements,
                 member("items"),
-                Step::Elements,
-                Step::Elements,
+                PathStep::Elements,
+                PathStep::Elements,
                 member("name")
             ]
         );
-        assert_eq!(IndexPath::parse("[].name").unwrap().steps, [Step::Elements, member("name")]);
+        assert_eq!(IndexPath::parse("[].name").unwrap().steps, [PathStep::Elements, member("name")]);
         for literal in [r"a.\*", "a.b*", "a[0].b", r"a\[].b"] {
             assert!(!IndexPath::parse(literal).unwrap().is_pattern(), "{literal}");
         }
@@ -200,7 +200,7 @@ mod tests {
             assert!(IndexPath::parse(bad).is_err(), "{bad}");
         }
         assert_eq!(IndexPath::stored(r"a.\*").steps, [member("a"), member("*")]);
-        assert_eq!(IndexPath::stored("a.*").steps, [member("a"), Step::AnyMember]);
+        assert_eq!(IndexPath::stored("a.*").steps, [member("a"), PathStep::AnyMember]);
     }
 
     #[test]

@@ -7,8 +7,8 @@
 //! The highest bit of a slot says that its path is a pattern (`path`), so that an entry alone says how it is read; the
 //! other bits are its number.
 //!
-//! **Invariant:** while no build is in progress, a definition's configs have entries of its `slots` only. During a build
-//! they may have entries of unused slots, but none of a slot that was assigned to a new path.
+//! **Invariant:** while no build is in progress, a definition's configs have entries of its `slots` only. During a
+//! build they may have entries of unused slots, but none of a slot that was assigned to a new path.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,10 +1,10 @@
 //! Values as bytes that sort like the values: null < false < true < numbers < strings, then arrays and objects,
 //! which are compared for equality only.
 //!
-//! Numbers are decimals of any length in one exact order, independent of their text: `6`, `6.0` and `60e-1` have the same
-//! bytes. A number is encoded as its sign, the exponent of `0.d₁d₂… × 10^e`, and its digits, two in a byte; a negative one
-//! as the complement of its magnitude. Numbers are never expanded: `1e400` costs as much as `1`. Exponents beyond
-//! 64 bits saturate.
+//! Numbers are decimals of any length in one exact order, independent of their text: `6`, `6.0` and `60e-1` have the
+//! same bytes. A number is encoded as its sign, the exponent of `0.d₁d₂… × 10^e`, and its digits, two in a byte; a
+//! negative one as the complement of its magnitude. Numbers are never expanded: `1e400` costs as much as `1`. Exponents
+//! beyond 64 bits saturate.
 //!
 //! **Invariant:** for scalars `encode(a) < encode(b)` exactly when a < b, and equal exactly when a = b.
 

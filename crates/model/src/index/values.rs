@@ -3,10 +3,10 @@
 //! The entry of a value below members that a pattern leaves open begins with their names, so that the values of one
 //! member are next to each other in the index.
 //!
-//! A pattern may select as many values as the data have, and several patterns may select the same ones. So what is
-//! written has at most [`INDEX_PATTERN_ENTRIES_MAX`] entries for each pattern, and [`INDEX_PATTERN_BYTES_MAX`] bytes of
-//! them. A config that was there before the pattern may have more: in place of its entries it has one mark, and whether
-//! a filter finds it is read from its data.
+//! A pattern may select as many values as the data have, and several patterns may select the same ones. So a written
+//! config has at most [`INDEX_PATTERN_ENTRIES_MAX`] entries for each pattern, and [`INDEX_PATTERN_BYTES_MAX`] bytes of
+//! them. A config that was written before the pattern was indexed may have more. Then it has one mark instead of its
+//! entries, and filters read its data.
 //!
 //! **Invariant:** what a filter finds does not depend on the limits; they decide where it is read from.
 
@@ -14,10 +14,10 @@ use std::ops::ControlFlow;
 
 use serde_json::Value;
 
-use super::{IndexPath, Step, encode, path::push_name};
+use super::{IndexPath, PathStep, encode, path::push_name};
 use crate::{
     limits::{INDEX_PATTERN_BYTES_MAX, INDEX_PATTERN_ENTRIES_MAX},
-    record::Entry,
+    record::IndexEntry,
 };
 
 /// The only entry of a config that has more values than are indexed. No value's entry is the same: none begins with two
@@ -26,35 +26,35 @@ pub const TOO_MANY: &[u8] = &[0xFF, 0xFF];
 
 /// Calls a function with each value that a path selects, and the beginning of its entry.
 fn visit<'v>(
-    steps: &[Step],
+    steps: &[PathStep],
     value: &'v Value,
     prefix: &mut Vec<u8>,
     found: &mut dyn FnMut(&[u8], &'v Value) -> ControlFlow<()>,
 ) -> ControlFlow<()> {
     let Some((step, rest)) = steps.split_first() else { return found(prefix, value) };
     match (step, value) {
-        (Step::Member(name), Value::Object(members)) => match members.get(name) {
+        (PathStep::Member(name), Value::Object(members)) => match members.get(name) {
             Some(member) => visit(rest, member, prefix, found),
             None => ControlFlow::Continue(()),
         },
-        (Step::AnyMember, Value::Object(members)) => members.iter().try_for_each(|(name, member)| {
+        (PathStep::AnyMember, Value::Object(members)) => members.iter().try_for_each(|(name, member)| {
             let length = prefix.len();
             push_name(name, prefix);
             let flow = visit(rest, member, prefix, found);
             prefix.truncate(length);
             flow
         }),
-        (Step::Elements, Value::Array(elements)) => {
+        (PathStep::Elements, Value::Array(elements)) => {
             elements.iter().try_for_each(|element| visit(rest, element, prefix, found))
         }
-        (Step::Member(_) | Step::AnyMember | Step::Elements, _) => ControlFlow::Continue(()),
+        (PathStep::Member(_) | PathStep::AnyMember | PathStep::Elements, _) => ControlFlow::Continue(()),
     }
 }
 
 /// The values of data by which they are indexed, where the steps lead, each encoded behind a prefix; an array by its
 /// elements. Also whether anything is there, if only an empty array.
 #[must_use]
-pub fn values_at(steps: &[Step], prefix: &[u8], data: &Value) -> (Vec<Box<[u8]>>, bool) {
+pub fn values_at(steps: &[PathStep], prefix: &[u8], data: &Value) -> (Vec<Box<[u8]>>, bool) {
     let (mut values, mut is_there) = (Vec::new(), false);
     let _all = visit(steps, data, &mut prefix.to_vec(), &mut |prefix, value| {
         is_there = true;
@@ -72,13 +72,13 @@ pub fn values_at(steps: &[Step], prefix: &[u8], data: &Value) -> (Vec<Box<[u8]>>
 /// The value at a path that is no pattern.
 pub(super) fn find<'v>(path: &IndexPath, data: &'v Value) -> Option<&'v Value> {
     path.steps.iter().try_fold(data, |value, step| match step {
-        Step::Member(name) => value.as_object()?.get(name),
-        Step::AnyMember | Step::Elements => None,
+        PathStep::Member(name) => value.as_object()?.get(name),
+        PathStep::AnyMember | PathStep::Elements => None,
     })
 }
 
 /// Adds the entries of a pattern; whether there are no more than may be. Otherwise it adds the mark.
-pub(super) fn add_pattern(path: &IndexPath, slot: u16, data: &Value, entries: &mut Vec<Entry>) -> bool {
+pub(super) fn add_pattern(path: &IndexPath, slot: u16, data: &Value, entries: &mut Vec<IndexEntry>) -> bool {
     let (begin, mut bytes) = (entries.len(), 0_usize);
     let flow = visit(&path.steps, data, &mut Vec::new(), &mut |prefix, value| {
         let mut add = |value: &Value| {
@@ -89,14 +89,14 @@ pub(super) fn add_pattern(path: &IndexPath, slot: u16, data: &Value, entries: &m
             }
             let value =
                 if prefix.is_empty() { value.into() } else { [prefix, &value].concat().as_slice().into() };
-            entries.push(Entry { slot, value });
+            entries.push(IndexEntry { slot, value });
             ControlFlow::Continue(())
         };
         if let Value::Array(elements) = value { elements.iter().try_for_each(&mut add) } else { add(value) }
     });
     if flow.is_break() {
         entries.truncate(begin);
-        entries.push(Entry { slot, value: TOO_MANY.into() });
+        entries.push(IndexEntry { slot, value: TOO_MANY.into() });
     }
     flow.is_continue()
 }

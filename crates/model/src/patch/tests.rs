@@ -128,7 +128,7 @@ fn a_test_compares_by_value() {
 }
 
 #[test]
-fn an_operation_on_a_missing_path_is_refused_with_its_index() {
+fn an_operation_on_a_missing_path_is_rejected_with_its_index() {
     let target = r#"{"a":{"b":1},"l":[1,2]}"#;
     for operation in [
         r#"{"op":"remove","path":"/x"}"#,
@@ -176,7 +176,7 @@ fn all_errors_of_the_shape_are_returned() {
 }
 
 #[test]
-fn a_patch_that_would_cost_too_much_is_refused() {
+fn a_patch_that_would_cost_too_much_is_rejected() {
     let text = "x".repeat(1 << 16);
     let target = format!(r#"{{"a":["{text}"]}}"#);
     let double = r#"{"op":"copy","from":"/a","path":"/a/-"}"#;

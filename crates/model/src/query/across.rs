@@ -1,12 +1,12 @@
 //! A list of the configs of several definitions.
 //!
-//! What it is sorted by is what every config has. Its filters are read for each definition by the types that this one
-//! declares; the definitions in which they can't be read have no match, and only where that is so in all of them the list
-//! is refused.
+//! It is sorted by a property that every config has. Its filters are parsed for each definition by the types that the
+//! definition declares. A definition for which they can't be parsed has no match. If that is so for all definitions,
+//! the list is rejected.
 //!
 //! **Invariant:** the query of one definition finds what a list of this definition alone finds with the same filters.
 
-use super::{ConfigQuery, ConfigSort, Page, Params, QueryError, at, configs, last, page, quoted};
+use super::{ConfigQuery, ConfigSort, Page, QueryError, QueryParams, at, configs, last, page, quoted};
 use crate::{limits::Limits, record::Definition};
 
 /// The parameter that names definitions, by key or by pattern.
@@ -36,11 +36,11 @@ pub struct AcrossQuery {
     filters: Vec<(String, String)>,
 }
 
-/// Parses the query of such a list, but for its filters.
+/// Parses the query of such a list without its filters.
 ///
 /// # Errors
 /// All violations.
-pub fn across(params: &Params, limits: &Limits) -> Result<AcrossQuery, QueryError> {
+pub fn across(params: &QueryParams, limits: &Limits) -> Result<AcrossQuery, QueryError> {
     let mut violations = Vec::new();
     let page = page(params, limits, &mut violations)?;
     let sort = match last(params, "sort_by") {
@@ -74,7 +74,7 @@ impl AcrossQuery {
 
     /// Its filters, as they were given.
     #[must_use]
-    pub fn filters(&self) -> &Params {
+    pub fn filters(&self) -> &QueryParams {
         &self.filters
     }
 

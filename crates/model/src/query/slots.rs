@@ -1,14 +1,15 @@
 //! The indexed paths that a query names: their slots, and the types that their values may have.
 //!
-//! A path that is indexed as it is named wins over a pattern that it matches (`labels.team` over `labels.*`), and of
-//! several patterns the first in the list of the definition. The types of a pattern are those of all that it selects.
+//! A path that is indexed itself takes precedence over a pattern that it matches (`labels.team` over `labels.*`), and
+//! of several patterns the first in the definition's list. The types of a pattern are the types of all values that it
+//! selects.
 
 use std::{collections::BTreeMap, ops::Bound};
 
-use super::{Bytes, ConfigSort, Field, Filter, Test, Within, at, quoted, test};
+use super::{ConfigSort, Filter, FilterField, FilterTest, FilterValue, Within, at, operator, quoted};
 use crate::{
     error::Violation,
-    index::{self, Declared, DeclaredPaths, IndexPath, Kind, StoredPath},
+    index::{self, Declared, DeclaredPaths, IndexPath, JsonKind, StoredPath},
     record::Definition,
 };
 
@@ -16,12 +17,12 @@ use crate::{
 pub(super) struct Slots<'a> {
     definition: &'a Definition,
     parsed: Option<(Vec<StoredPath>, DeclaredPaths)>,
-    resolved: BTreeMap<String, Slot>,
+    resolved: BTreeMap<String, FilterSlot>,
 }
 
 /// The slot of a path, and the types that its values may have.
 #[derive(Clone)]
-struct Slot {
+struct FilterSlot {
     number: u16,
     declared: Declared,
     /// As the query names it.
@@ -35,7 +36,7 @@ impl<'a> Slots<'a> {
     }
 
     /// The slot of a path and its declared types.
-    fn find(&mut self, text: &str) -> Option<Slot> {
+    fn find(&mut self, text: &str) -> Option<FilterSlot> {
         if let Some(known) = self.resolved.get(text) {
             return Some(known.clone());
         }
@@ -44,7 +45,7 @@ impl<'a> Slots<'a> {
         Some(found)
     }
 
-    fn resolve(&mut self, text: &str) -> Option<Slot> {
+    fn resolve(&mut self, text: &str) -> Option<FilterSlot> {
         let definition = self.definition;
         let (paths, declared) = self
             .parsed
@@ -54,7 +55,7 @@ impl<'a> Slots<'a> {
         let of_plain = |stored: &StoredPath| !stored.path.is_pattern() && stored.path.steps == plain.steps;
         if let Some(place) = paths.iter().position(of_plain) {
             let (number, declared) = (paths[place].slot, declared(place));
-            return Some(Slot { number, declared, path: plain, within: None });
+            return Some(FilterSlot { number, declared, path: plain, within: None });
         }
         let path = IndexPath::parse(text).ok()?;
         let mut patterns = paths.iter().enumerate().filter(|(_, stored)| stored.path.is_pattern());
@@ -62,7 +63,7 @@ impl<'a> Slots<'a> {
             patterns.find_map(|(place, stored)| Some((place, stored.slot, stored.path.matched(&path)?)));
         let (place, number, names) = matched?;
         let within = Within { prefix: index::prefix_of(&names), steps: path.steps.clone() };
-        Some(Slot { number, declared: declared(place), path: path.clone(), within: Some(within) })
+        Some(FilterSlot { number, declared: declared(place), path: path.clone(), within: Some(within) })
     }
 
     pub(super) fn sort(&mut self, text: Option<&str>, violations: &mut Vec<Violation>) -> ConfigSort {
@@ -73,12 +74,14 @@ impl<'a> Slots<'a> {
             Some(path) => {
                 let path = path.strip_prefix("data.").filter(|_| self.find(path).is_none()).unwrap_or(path);
                 match self.find(path) {
-                    Some(Slot { within: Some(_), .. }) => {
-                        let msg = "an indexed path with `*` or `[]` may have several values, and so no order";
+                    Some(FilterSlot { within: Some(_), .. }) => {
+                        let msg = "an indexed path with `*` or `[]` may have several values: lists can't be sorted by it";
                         violations.push(at("sort_by", msg.into()));
                     }
                     Some(slot) if slot.declared.is_sortable() => return ConfigSort::Slot(slot.number),
-                    Some(_) => violations.push(at("sort_by", "arrays and objects have no order".into())),
+                    Some(_) => {
+                        violations.push(at("sort_by", "lists can't be sorted by arrays or objects".into()));
+                    }
                     None => {
                         let msg = format!(
                             "sort field must be `config_key`, `created_at`, `modified_at` or an indexed path, not `{}`",
@@ -95,22 +98,22 @@ impl<'a> Slots<'a> {
     pub(super) fn filter(&mut self, name: &str, text: &str) -> Result<Filter, String> {
         let (path, operator) = operator_of(name);
         let field = match path {
-            "created_at" => Some((Field::Created, None)),
-            "modified_at" => Some((Field::Modified, None)),
-            "config_key" => Some((Field::Key, None)),
+            "created_at" => Some((FilterField::Created, None)),
+            "modified_at" => Some((FilterField::Modified, None)),
+            "config_key" => Some((FilterField::Key, None)),
             path => {
                 let stripped = path.strip_prefix("data.");
                 let slot = self.find(path).or_else(|| self.find(stripped?));
-                slot.map(|slot| (Field::Slot(slot.number), Some(slot)))
+                slot.map(|slot| (FilterField::Slot(slot.number), Some(slot)))
             }
         };
         let (field, slot) = field.ok_or_else(|| self.not_indexed(path))?;
         let declared = slot.as_ref().map_or(Declared::ANY, |slot| slot.declared);
-        let test = test::parse(field, declared, operator, text)?;
-        let asks_for_any = matches!(test, Test::NoneOf(_) | Test::Exists(_));
+        let test = operator::parse(field, declared, operator, text)?;
+        let asks_for_any = matches!(test, FilterTest::NoneOf(_) | FilterTest::Exists(_));
         let (path, within) = slot.map(|slot| (slot.path, slot.within)).unzip();
         let within = within.flatten();
-        let path = path.filter(|_| asks_for_any && declared.kinds.has(Kind::Array));
+        let path = path.filter(|_| asks_for_any && declared.kinds.has(JsonKind::Array));
         let test = match &within {
             Some(within) => behind(test, &within.prefix),
             None => test,
@@ -120,11 +123,11 @@ impl<'a> Slots<'a> {
 }
 
 impl Slots<'_> {
-    /// The message for a path that no index is for. Whoever names a pattern itself means one of its members.
+    /// The message for a path without an index. A client that names a pattern itself means one of its members.
     fn not_indexed(&self, path: &str) -> String {
         let is_own = self.definition.indexes.iter().any(|own| own == path) && index::is_pattern(path);
         if is_own {
-            return format!("`{}` stands for many members: name one in place of each `*`", quoted(path));
+            return format!("`{}` matches many members: replace each `*` with the name of one", quoted(path));
         }
         format!("`{}` is not an indexed path", quoted(path))
     }
@@ -143,21 +146,21 @@ fn is_unescaped(text: &str) -> bool {
 }
 
 /// A test of values whose entries begin with a prefix.
-fn behind(test: Test, prefix: &[u8]) -> Test {
-    let value = |value: Bytes| [prefix, &value].concat().into_boxed_slice();
-    let bound = |bound: Bound<Bytes>| bound.map(value);
+fn behind(test: FilterTest, prefix: &[u8]) -> FilterTest {
+    let value = |value: FilterValue| [prefix, &value].concat().into_boxed_slice();
+    let bound = |bound: Bound<FilterValue>| bound.map(value);
     match test {
-        Test::AnyOf(values) => Test::AnyOf(values.into_iter().map(value).collect()),
-        Test::NoneOf(values) => Test::NoneOf(values.into_iter().map(value).collect()),
-        Test::Ranges(ranges) => {
-            Test::Ranges(ranges.into_iter().map(|(from, to)| (bound(from), bound(to))).collect())
+        FilterTest::AnyOf(values) => FilterTest::AnyOf(values.into_iter().map(value).collect()),
+        FilterTest::NoneOf(values) => FilterTest::NoneOf(values.into_iter().map(value).collect()),
+        FilterTest::Ranges(ranges) => {
+            FilterTest::Ranges(ranges.into_iter().map(|(from, to)| (bound(from), bound(to))).collect())
         }
-        Test::Prefix(text) => {
+        FilterTest::Prefix(text) => {
             let from = [prefix, &[index::STRING], text.as_bytes()].concat();
             // No UTF-8 text contains this byte, so this bound is above all texts with the prefix.
             let to = [&from[..], &[0xFF]].concat();
-            Test::Ranges(vec![(Bound::Included(from.into()), Bound::Excluded(to.into()))])
+            FilterTest::Ranges(vec![(Bound::Included(from.into()), Bound::Excluded(to.into()))])
         }
-        Test::Exists(expected) => Test::Exists(expected),
+        FilterTest::Exists(expected) => FilterTest::Exists(expected),
     }
 }

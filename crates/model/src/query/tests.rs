@@ -47,7 +47,7 @@ fn pages_are_integers_of_any_size() {
 #[test]
 fn texts_are_parsed_by_their_declared_type() {
     let test = |name: &str, text: &str| ask(&[(name, text)]).map(|query| query.filters[0].test.clone());
-    let is = |value: Value| Ok(Test::AnyOf(vec![index::encode(&value)]));
+    let is = |value: Value| Ok(FilterTest::AnyOf(vec![index::encode(&value)]));
     assert_eq!(test("n", "6.0"), is(6.into()));
     assert_eq!(test("s", "6"), is("6".into()));
     assert_eq!(test("tags", "x"), is("x".into()));
@@ -88,7 +88,7 @@ fn a_text_is_each_value_that_the_declared_types_allow_and_quotes_say_that_it_is_
     let any = |values: &[Value]| {
         let mut values: Vec<_> = values.iter().map(index::encode).collect();
         values.sort();
-        Test::AnyOf(values)
+        FilterTest::AnyOf(values)
     };
     assert_eq!(test("u", "7"), any(&[7.into(), "7".into()]));
     assert_eq!(test("u", r#""7""#), any(&["7".into()]));
@@ -96,12 +96,12 @@ fn a_text_is_each_value_that_the_declared_types_allow_and_quotes_say_that_it_is_
     assert_eq!(test("u", r#""null""#), any(&["null".into()]));
     assert_eq!(test("u", "x"), any(&["x".into()]));
     assert_eq!(test("u[in]", r#"1,"a,b",x"#), any(&[1.into(), "1".into(), "a,b".into(), "x".into()]));
-    assert!(matches!(test("u[gte]", "7"), Test::Ranges(ranges) if ranges.len() == 2));
-    assert!(matches!(test("u[gte]", r#""7""#), Test::Ranges(ranges) if ranges.len() == 1));
+    assert!(matches!(test("u[gte]", "7"), FilterTest::Ranges(ranges) if ranges.len() == 2));
+    assert!(matches!(test("u[gte]", r#""7""#), FilterTest::Ranges(ranges) if ranges.len() == 1));
 }
 
 #[test]
-fn a_path_that_is_being_built_is_refused_and_others_are_not() {
+fn only_a_path_whose_index_is_being_built_is_rejected() {
     let mut definition = definition();
     definition.indexing.build = Some(Build { begun: 1, slots: vec![1], cursor: None });
     let ask = |name: &str, text: &str| {
@@ -136,12 +136,12 @@ fn a_bracket_behind_a_backslash_is_part_of_a_members_name() {
     let test = |name: &str| ask(name).map(|filter| (filter.within.unwrap().prefix, filter.test));
     let equal = test(r"labels.\[1]").unwrap();
     assert_eq!(&*equal.0, b"[1]\xFF");
-    assert!(matches!(equal.1, Test::AnyOf(_)));
+    assert!(matches!(equal.1, FilterTest::AnyOf(_)));
     let range = test(r"labels.\[1][gte]").unwrap();
     assert_eq!(range.0, equal.0);
-    assert!(matches!(range.1, Test::Ranges(_)));
+    assert!(matches!(range.1, FilterTest::Ranges(_)));
     // Two backslashes are one that is part of the name.
     let range = test(r"labels.a\\[gte]").unwrap();
     assert_eq!(&*range.0, b"a\\\xFF");
-    assert!(matches!(range.1, Test::Ranges(_)));
+    assert!(matches!(range.1, FilterTest::Ranges(_)));
 }

@@ -1,4 +1,4 @@
-//! What is redacted, and what a marker keeps.
+//! Redacted values, and the values that markers keep.
 
 use proptest::{collection::vec, prelude::*};
 use serde_json::json;
@@ -22,7 +22,7 @@ fn stored() -> Value {
 fn kept(data: Value, before: Option<&Value>, is_hidden: bool) -> Result<Value, String> {
     let (schema, mut data, mut cost_left) = (schema(), data, 1 << 20);
     let bytes = data.to_string().len();
-    let stored = Stored { before, is_hidden, cost_left: &mut cost_left };
+    let stored = MarkerSource { before, is_hidden, cost_left: &mut cost_left };
     match resolve(schema.secrets().unwrap(), &mut data, bytes, stored) {
         Ok(()) => Ok(data),
         Err(ResolveError::Violation(violation) | ResolveError::TooCostly(violation)) => {
@@ -104,13 +104,13 @@ fn what_is_copied_is_bounded() {
     let mut data = json!({"list": vec![json!({"token": token}); 100]});
     let bytes = data.to_string().len();
     let mut cost_left = 50_000;
-    let stored = Stored { before: Some(&before), is_hidden: true, cost_left: &mut cost_left };
+    let stored = MarkerSource { before: Some(&before), is_hidden: true, cost_left: &mut cost_left };
     let result = resolve(schema.secrets().unwrap(), &mut data, bytes, stored);
     assert!(matches!(result, Err(ResolveError::TooCostly(_))), "{result:?}");
 }
 
 #[test]
-fn null_at_a_secret_place_is_refused_and_elsewhere_not() {
+fn only_null_at_a_secret_field_is_rejected() {
     let schema = schema();
     let refused = |data: Value| {
         let checked = check_nulls(schema.secrets().unwrap(), &data, data.to_string().len());
@@ -136,7 +136,7 @@ enum Shape {
 
 const NAMES: [&str; 5] = ["a", "b", "key_c", "~/", "é"];
 
-/// Shared shapes have no references: a subschema that refers to itself at one place is refused.
+/// Shared shapes have no references: a subschema that refers to itself at one place is rejected.
 fn shape(leaf: impl Strategy<Value = Shape> + 'static) -> impl Strategy<Value = Shape> {
     leaf.prop_recursive(4, 24, 4, |inner| {
         let boxed = inner.clone().prop_map(Box::new);
@@ -269,13 +269,13 @@ proptest! {
         let mut back: Value = serde_json::from_str(&text).unwrap();
         secrets.visit_mut(&mut back, text.len(), &mut |_, value| *value = json!({"$concord-keep": true}));
         let (bytes, mut cost_left) = (back.to_string().len(), usize::MAX);
-        let stored = Stored { before: Some(&data), is_hidden: false, cost_left: &mut cost_left };
+        let stored = MarkerSource { before: Some(&data), is_hidden: false, cost_left: &mut cost_left };
         prop_assert_eq!(resolve(secrets, &mut back, bytes, stored), Ok(()));
         prop_assert_eq!(back.to_string(), text.clone());
         let mut hidden = data.clone();
         hide(secrets, &mut hidden, text.len()).unwrap();
         let (bytes, mut cost_left) = (hidden.to_string().len(), usize::MAX);
-        let stored = Stored { before: Some(&data), is_hidden: true, cost_left: &mut cost_left };
+        let stored = MarkerSource { before: Some(&data), is_hidden: true, cost_left: &mut cost_left };
         prop_assert_eq!(resolve(secrets, &mut hidden, bytes, stored), Ok(()));
         prop_assert_eq!(hidden.to_string(), text);
     }
@@ -288,7 +288,7 @@ fn markers_below_long_names_take_bounded_memory() {
     let secrets = schema.secrets().unwrap();
     let mut data = json!({ "x".repeat(500_000): vec![json!({"$concord-keep": true}); 1000] });
     let (bytes, mut cost_left) = (600_000, usize::MAX);
-    let stored = Stored { before: None, is_hidden: false, cost_left: &mut cost_left };
+    let stored = MarkerSource { before: None, is_hidden: false, cost_left: &mut cost_left };
     assert!(matches!(resolve(secrets, &mut data, bytes, stored), Err(ResolveError::TooCostly(_))));
     assert!(matches!(hide(secrets, &mut data, bytes), Err(ResolveError::TooCostly(_))));
     assert!(data.as_object().unwrap().values().all(|list| list[999].is_null()), "nothing is left to see");

@@ -1,12 +1,12 @@
 //! An upper bound of the cost of a check, computed before it runs: a check that has begun can't be stopped.
 //!
-//! A check descends through the data. At each place some subschemas are evaluated, each some number of times: those that
-//! the place above passes down, and those that they apply at the same place (`allOf`, `anyOf`, `$ref`, …). This module
-//! follows that multiset from the root through every kind of place that data can have, as an automaton: a state is a
-//! multiset, a transition is a member's name or an element's index. Equal multisets are one state, so a recursive
-//! schema becomes a loop.
+//! A check descends through the data. At each place some subschemas are evaluated, each some number of times: the
+//! subschemas that the place above passes down, and the subschemas that these apply at the same place (`allOf`,
+//! `anyOf`, `$ref`, …). This module follows that multiset from the root through every kind of place that data can have,
+//! as an automaton: a state is a multiset, a transition is a member's name or an element's index. Equal multisets are
+//! one state, so a recursive schema becomes a loop.
 //!
-//! Refused are:
+//! These are rejected:
 //! - a subschema that applies itself at the same place (`{"$ref": "#"}`): a check would not end;
 //! - more than [`PLACE_EVALUATIONS_MAX`] evaluations at the root, which every document has: chains of `allOf` that
 //!   double;
@@ -14,25 +14,25 @@
 //!
 //! A tree, a linked list, or left and right branches need one evaluation for each level and pass. Two branches of a
 //! union that recurse through a member of the same name need two, then four: the validator may evaluate both at every
-//! level, even if a discriminator distinguishes them. Such a schema is admitted, and a place with more than
-//! [`NESTED_EVALUATIONS_MAX`] evaluations is *exceeded*: only data that reach it are refused.
+//! level, even if a discriminator distinguishes them. Such a schema is accepted, and a place with more than
+//! [`NESTED_EVALUATIONS_MAX`] evaluations is *exceeded*: only data that reach it are rejected.
 //!
 //! Why that is enough: every branch counts as taken and every pattern as matching, so no check evaluates more than the
-//! automaton says. Data are no deeper than [`DEPTH_MAX`]. So a check costs at most the sum over the places of the data,
-//! and [`Costs::check_budget`] computes that sum before a check begins.
+//! automaton counts. Data are no deeper than [`DEPTH_MAX`]. So a check costs at most the sum over the places of the
+//! data, and [`Costs::check_budget`] computes that sum before a check begins.
 //!
 //! `unevaluatedProperties` and `unevaluatedItems` evaluate subschemas again to find out what they cover. For them each
 //! subschema has a second node, its *coverage node*, which evaluates the subschemas and their coverage nodes.
 //!
-//! **Invariant:** a check that [`Costs::check_budget`] allows evaluates at most [`CHECK_EVALUATIONS_MAX`] subschemas and
-//! nests at most [`CHECK_STACK_MAX`] calls.
+//! **Invariant:** a check that [`Costs::check_budget`] allows evaluates at most [`CHECK_EVALUATIONS_MAX`] subschemas
+//! and nests at most [`CHECK_STACK_MAX`] calls.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde_json::Value;
 
 use super::{
-    graph::{Graph, Node},
+    graph::{Graph, SubschemaNode},
     size::{arithmetic, matching, measure, size_of},
 };
 use crate::{
@@ -56,7 +56,7 @@ const TRANSITION_BYTES: usize = 96;
 /// The automaton: what is evaluated at each kind of place. The root is the first state.
 #[derive(Debug)]
 pub(super) struct Costs {
-    states: Vec<State>,
+    states: Vec<PlaceKind>,
     transitions: Vec<Transitions>,
     /// The highest cost of a state.
     cost: u64,
@@ -70,7 +70,7 @@ pub(super) struct Costs {
 
 /// A kind of place.
 #[derive(Debug, Default, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct State {
+struct PlaceKind {
     /// Evaluations there, weighted.
     cost: u64,
     /// The cost of comparisons there when the value is a number.
@@ -111,10 +111,10 @@ struct Ranking<'g, 's> {
 }
 
 /// Builds the automaton.
-struct Builder<'g, 's> {
+struct AutomatonBuilder<'g, 's> {
     ranking: Ranking<'g, 's>,
-    states: Vec<State>,
-    interned: BTreeMap<State, usize>,
+    states: Vec<PlaceKind>,
+    interned: BTreeMap<PlaceKind, usize>,
     transitions: Vec<Transitions>,
     /// The transitions by the nodes that have children.
     interned_transitions: BTreeMap<Multiset, usize>,
@@ -127,7 +127,7 @@ impl Costs {
     /// # Errors
     /// When they are not bounded.
     pub(super) fn of(graph: &Graph<'_>) -> Result<Self, Violation> {
-        let mut builder = Builder {
+        let mut builder = AutomatonBuilder {
             ranking: Ranking::of(graph)?,
             states: Vec::new(),
             interned: BTreeMap::new(),
@@ -141,8 +141,8 @@ impl Costs {
                 builder.descend(transitions, &set, depth + 1)?;
             }
         }
-        let Builder { states, transitions, .. } = builder;
-        let full = |state: &State| state.cost.saturating_add(transitions[state.transitions].name_cost);
+        let AutomatonBuilder { states, transitions, .. } = builder;
+        let full = |state: &PlaceKind| state.cost.saturating_add(transitions[state.transitions].name_cost);
         let cost = states.iter().map(full).max().unwrap_or(0);
         let numeric = states.iter().map(|state| state.numeric).max().unwrap_or(0);
         let of_state = states.iter().map(|state| state.positions);
@@ -154,7 +154,7 @@ impl Costs {
     /// Approximate bytes of the automaton.
     pub(super) fn weight_bytes(&self) -> usize {
         let places = self.transitions.iter().map(|next| next.properties.len() + next.prefix_items.len() + 2);
-        self.states.len() * std::mem::size_of::<State>() + places.sum::<usize>() * TRANSITION_BYTES
+        self.states.len() * std::mem::size_of::<PlaceKind>() + places.sum::<usize>() * TRANSITION_BYTES
     }
 
     /// The highest cost that a check of `data` can have: an estimate while that is small, computed place by place
@@ -273,8 +273,8 @@ impl<'g, 's> Ranking<'g, 's> {
         Ok(())
     }
 
-    /// Everything that is evaluated at a place of this depth when `entries` are; `None` when that exceeds what a place may
-    /// have.
+    /// Everything that is evaluated at a place of this depth when `entries` are; `None` when that exceeds what a place
+    /// may have.
     fn expand(&mut self, entries: &[(usize, u64)], depth: usize) -> Result<Option<Multiset>, Violation> {
         let is_nested = depth > 0;
         let most = if is_nested { NESTED_EVALUATIONS_MAX } else { PLACE_EVALUATIONS_MAX };
@@ -310,7 +310,7 @@ impl<'g, 's> Ranking<'g, 's> {
     }
 
     /// The node of a rank, or the node whose coverage node has that rank, and its chain.
-    fn at(&self, rank: usize) -> (&'g Node<'s>, usize) {
+    fn at(&self, rank: usize) -> (&'g SubschemaNode<'s>, usize) {
         let node = self.by_rank[rank];
         (&self.graph.nodes[node % self.graph.nodes.len()], self.chain[node])
     }
@@ -320,7 +320,7 @@ impl<'g, 's> Ranking<'g, 's> {
     }
 }
 
-impl Builder<'_, '_> {
+impl AutomatonBuilder<'_, '_> {
     /// The state of a place at which either `one` or `other` are evaluated; `None` when nothing is.
     fn state(
         &mut self,
@@ -337,7 +337,7 @@ impl Builder<'_, '_> {
             set = set.zip(more).map(|(set, more)| union(set, more));
         }
         let Some(mut set) = set else { return Ok(Some(self.exceeded())) };
-        let mut state = State::default();
+        let mut state = PlaceKind::default();
         for (rank, times) in &set {
             let (node, chain) = self.ranking.at(*rank);
             state.cost = state.cost.saturating_add(times.saturating_mul(node.weight));
@@ -370,7 +370,7 @@ impl Builder<'_, '_> {
             transitions.push(Transitions::default());
             transitions.len() - 1
         });
-        let state = State { cost: EXCEEDED, transitions: nothing, ..State::default() };
+        let state = PlaceKind { cost: EXCEEDED, transitions: nothing, ..PlaceKind::default() };
         let states = &mut self.states;
         *self.interned.entry(state).or_insert_with_key(|state| {
             states.push(state.clone());
@@ -438,7 +438,9 @@ impl Builder<'_, '_> {
             let next = self.state(&matched, &additional, depth)?;
             self.transitions[transitions].properties.insert((*name).into(), next);
         }
-        let pick = |all: &dyn Fn(&Node<'_>) -> Vec<usize>, with_coverage: bool| -> Vec<(usize, u64)> {
+        let pick = |all: &dyn Fn(&SubschemaNode<'_>) -> Vec<usize>,
+                    with_coverage: bool|
+         -> Vec<(usize, u64)> {
             let parts = parts.iter().filter(|(_, is_plain, _)| *is_plain || with_coverage);
             parts.flat_map(|(node, _, times)| all(node).into_iter().map(|target| (target, *times))).collect()
         };

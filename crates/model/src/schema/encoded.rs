@@ -1,10 +1,11 @@
-//! References whose text is no URI: `#/definitions/Page<Item>`, `#/$defs/Größe`.
+//! References whose text is not a URI: `#/definitions/Page<Item>`, `#/$defs/Größe`.
 //!
-//! A reference is a URI reference, in which such characters are percent-encoded. Generators write them as they are (those
-//! for TypeScript name a generic type `Page<Item>`), and other validators follow them. So a schema is compiled with the
-//! characters encoded.
+//! A reference is a URI reference, in which such characters are percent-encoded. Generators write them as they are
+//! (those for TypeScript name a generic type `Page<Item>`), and other validators follow them. So a schema is compiled
+//! with the characters encoded.
 //!
-//! **Invariant:** only the text of references changes, and what is in no URI. Data inside a schema (`const`, `enum`) stay.
+//! **Invariant:** only the text of references changes, and only characters that a URI can't have. Data inside a schema
+//! (`const`, `enum`) stay.
 
 use std::borrow::Cow;
 
@@ -40,7 +41,7 @@ fn encoded(text: &str) -> Cow<'_, str> {
 }
 
 /// How the members of a schema's member are to be read.
-enum Part {
+enum MemberRole {
     /// A reference.
     Reference,
     /// Data.
@@ -51,7 +52,7 @@ enum Part {
     Schemas,
 }
 
-impl Part {
+impl MemberRole {
     fn of(keyword: &str) -> Self {
         match keyword {
             "$ref" | "$dynamicRef" => Self::Reference,
@@ -66,12 +67,18 @@ impl Part {
 /// Whether a predicate holds for any reference of a schema. The recursion is bounded by the document's depth.
 fn any_reference(schema: &Value, predicate: &dyn Fn(&str) -> bool) -> bool {
     match schema {
-        Value::Object(members) => members.iter().any(|(keyword, member)| match (Part::of(keyword), member) {
-            (Part::Reference, Value::String(text)) => predicate(text),
-            (Part::Named, Value::Object(named)) => named.values().any(|part| any_reference(part, predicate)),
-            (Part::Data, _) => false,
-            (Part::Reference | Part::Named | Part::Schemas, member) => any_reference(member, predicate),
-        }),
+        Value::Object(members) => {
+            members.iter().any(|(keyword, member)| match (MemberRole::of(keyword), member) {
+                (MemberRole::Reference, Value::String(text)) => predicate(text),
+                (MemberRole::Named, Value::Object(named)) => {
+                    named.values().any(|part| any_reference(part, predicate))
+                }
+                (MemberRole::Data, _) => false,
+                (MemberRole::Reference | MemberRole::Named | MemberRole::Schemas, member) => {
+                    any_reference(member, predicate)
+                }
+            })
+        }
         Value::Array(parts) => parts.iter().any(|part| any_reference(part, predicate)),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
     }
@@ -81,11 +88,13 @@ fn encode(schema: &mut Value) {
     match schema {
         Value::Object(members) => {
             for (keyword, member) in members.iter_mut() {
-                match (Part::of(keyword), member) {
-                    (Part::Reference, Value::String(text)) => *text = encoded(text).into_owned(),
-                    (Part::Named, Value::Object(named)) => named.values_mut().for_each(encode),
-                    (Part::Data, _) => {}
-                    (Part::Reference | Part::Named | Part::Schemas, member) => encode(member),
+                match (MemberRole::of(keyword), member) {
+                    (MemberRole::Reference, Value::String(text)) => *text = encoded(text).into_owned(),
+                    (MemberRole::Named, Value::Object(named)) => named.values_mut().for_each(encode),
+                    (MemberRole::Data, _) => {}
+                    (MemberRole::Reference | MemberRole::Named | MemberRole::Schemas, member) => {
+                        encode(member);
+                    }
                 }
             }
         }

@@ -1,8 +1,8 @@
 //! Asserted formats mean the same in every draft.
 //!
 //! The validator checks a format from the draft on that defines it, and libraries write formats in whatever draft they
-//! have: zod-to-json-schema writes draft 7 with `uuid` and `duration`, which came with 2019-09. Whoever has formats
-//! asserted gets these checked as well.
+//! have: zod-to-json-schema writes draft 7 with `uuid` and `duration`, which came with 2019-09. If formats are
+//! asserted, these are checked as well.
 
 use jsonschema::{Draft, ValidationOptions};
 use serde_json::{Value, json};

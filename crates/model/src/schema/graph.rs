@@ -1,9 +1,10 @@
 //! The subschemas of a document and how one applies another: at the same place of the data, or one level below.
 //!
 //! References are resolved by `jsonschema`'s own resolver, so that this graph and the validator find the same target. A
-//! target is identified by its address in memory: one outside the document is refused, and the resolver's retriever
-//! returns an empty document, so nothing is ever fetched. The exception are the meta-schemas of the drafts, which are in
-//! the library: such a target is one node that applies to every value below it, and stands for the whole meta-schema.
+//! target is identified by its address in memory: one outside the document is rejected, and the resolver's retriever
+//! returns an empty document, so nothing is ever fetched. The exception are the meta-schemas of the drafts, which are
+//! in the library: such a target is one node that applies to every value below it, and stands for the whole
+//! meta-schema.
 //!
 //! **Invariant:** the graph has an edge for every subschema that the validator may apply. It may have more.
 
@@ -16,13 +17,6 @@ use crate::{
     error::{LocSegment, Violation},
     limits::{LARGE_SCHEMA_CYCLE_REFS_MAX, LARGE_SCHEMA_SUBSCHEMAS, SCHEMA_CYCLE_REFS_MAX, SUBSCHEMAS_MAX},
 };
-pub(super) use keywords::reference_keywords;
-use keywords::{children, references};
-use values::Values;
-pub use values::address;
-
-mod keywords;
-mod values;
 
 /// The base URI of a document that names none; `jsonschema` uses the same.
 const DEFAULT_BASE: &str = "json-schema:///";
@@ -35,7 +29,7 @@ const NUMERIC_KEYWORDS: [&str; 7] =
 
 /// A subschema.
 #[derive(Debug, Default)]
-pub(super) struct Node<'s> {
+pub(super) struct SubschemaNode<'s> {
     /// The address of its value.
     pub(super) address: usize,
     /// The cost of one evaluation without its subschemas: a long `enum`, `required` or `properties` adds to it.
@@ -73,11 +67,11 @@ pub(super) struct Node<'s> {
 /// All subschemas of a document; the root is the first.
 #[derive(Debug)]
 pub(super) struct Graph<'s> {
-    pub(super) nodes: Vec<Node<'s>>,
+    pub(super) nodes: Vec<SubschemaNode<'s>>,
     values: Values<'s>,
 }
 
-/// How a subschema applies: the field of [`Node`] that it belongs to.
+/// How a subschema applies: the field of [`SubschemaNode`] that it belongs to.
 #[derive(Clone, Copy)]
 enum Edge<'s> {
     InPlace,
@@ -104,24 +98,24 @@ impl<'s> Edge<'s> {
     }
 }
 
-/// Returns an empty document for every remote reference, so that the reference can be refused with its location.
+/// Returns an empty document for every remote reference, so that the reference can be rejected with its location.
 struct NoRetrieval;
 
 /// The traversal from the root; `R` is the resolver, whose type `jsonschema` does not export.
 struct Walk<'s, R> {
     draft: Draft,
     values: Values<'s>,
-    nodes: Vec<Node<'s>>,
+    nodes: Vec<SubschemaNode<'s>>,
     /// The nodes by address and scope: a reference of the same subschema may have another target in another scope.
     interned: BTreeMap<(usize, String), usize>,
-    queue: Vec<Visit<'s, R>>,
+    queue: Vec<SubschemaVisit<'s, R>>,
     /// The targets of references from one embedded document to another, by their base URIs.
     cross_references: BTreeMap<(String, String), BTreeSet<usize>>,
     violations: Vec<Violation>,
 }
 
 /// A subschema to visit.
-struct Visit<'s, R> {
+struct SubschemaVisit<'s, R> {
     node: usize,
     value: &'s Value,
     resolver: R,
@@ -152,7 +146,7 @@ impl<'s> Graph<'s> {
         let scope =
             scope_of(root.base_uri().as_str(), (&root.dynamic_scope()).into_iter().map(ToString::to_string));
         walk.intern(schema, root, scope);
-        while let Some(Visit { node, value, resolver, scope }) = walk.queue.pop() {
+        while let Some(SubschemaVisit { node, value, resolver, scope }) = walk.queue.pop() {
             let Value::Object(map) = value else { continue };
             walk.visit(node, value, map)?;
             for (edge, child) in children(map, draft) {
@@ -286,9 +280,9 @@ impl<'s, R> Walk<'s, R> {
             return node;
         }
         let node = self.nodes.len();
-        self.nodes.push(Node::of(value));
+        self.nodes.push(SubschemaNode::of(value));
         self.interned.insert(key.clone(), node);
-        self.queue.push(Visit { node, value, resolver, scope: key.1 });
+        self.queue.push(SubschemaVisit { node, value, resolver, scope: key.1 });
         node
     }
 
@@ -298,11 +292,11 @@ impl<'s, R> Walk<'s, R> {
         known.unwrap_or_else(|| {
             let this = self.nodes.len();
             let (below, weight) = (vec![this], META_SCHEMA_WEIGHT);
-            self.nodes.push(Node {
+            self.nodes.push(SubschemaNode {
                 weight,
                 additional_properties: below.clone(),
                 items: below,
-                ..Node::default()
+                ..SubschemaNode::default()
             });
             this
         })
@@ -317,7 +311,7 @@ impl<'s, R> Walk<'s, R> {
         }
         let dialect = map.get("$schema").and_then(Value::as_str);
         if dialect.is_some_and(|dialect| Draft::from_schema_uri(dialect) != self.draft) {
-            self.violation(value, "$schema", "a part of a schema must be of the whole's draft".into());
+            self.violation(value, "$schema", "a subschema must have the draft of the whole schema".into());
         }
         let keywords = ["unevaluatedProperties", "unevaluatedItems"];
         if self.draft >= Draft::Draft201909 {
@@ -334,7 +328,7 @@ impl<'s, R> Walk<'s, R> {
         }
     }
 
-    /// Refuses too many references on cycles of embedded documents.
+    /// Rejects too many references on cycles of embedded documents.
     fn check_cycles(&mut self) {
         let mut targets: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for (from, to) in self.cross_references.keys() {
@@ -377,7 +371,7 @@ impl<'s, R> Walk<'s, R> {
     }
 }
 
-impl<'s> Node<'s> {
+impl<'s> SubschemaNode<'s> {
     fn of(value: &Value) -> Self {
         let length = |keyword: &str| match value.get(keyword) {
             Some(Value::Array(items)) => items.len(),
@@ -461,9 +455,122 @@ fn document_of(reference: &str) -> &str {
 }
 
 fn nowhere(reference: &str, error: &jsonschema::ReferencingError) -> String {
-    format!("`{reference}` leads nowhere: {error}")
+    format!("`{reference}` does not resolve: {error}")
 }
 
 fn outside(reference: &str) -> String {
-    format!("`{reference}` must lead to a schema inside this document: nothing is ever fetched")
+    format!("`{reference}` must refer to a schema inside this document: Concord fetches nothing")
+}
+
+/// The keywords whose value is an object with subschemas as members.
+const OBJECT_KEYWORDS: [&str; 6] =
+    ["$defs", "definitions", "dependentSchemas", "dependencies", "properties", "patternProperties"];
+
+/// Whether the siblings of a `$ref` are ignored.
+fn ignores_ref_siblings(map: &Map<String, Value>, draft: Draft) -> bool {
+    draft < Draft::Draft201909 && map.contains_key("$ref")
+}
+
+/// The keywords that refer to a subschema in a draft.
+pub(super) fn reference_keywords(draft: Draft) -> &'static [&'static str] {
+    if draft < Draft::Draft201909 {
+        return &["$ref"];
+    }
+    if draft == Draft::Draft201909 { &["$ref", "$recursiveRef"] } else { &["$ref", "$dynamicRef"] }
+}
+
+/// The references of a subschema. Keywords of other drafts do not count.
+fn references(map: &Map<String, Value>, draft: Draft) -> impl Iterator<Item = (&'static str, &str)> {
+    reference_keywords(draft).iter().filter_map(|keyword| Some((*keyword, map.get(*keyword)?.as_str()?)))
+}
+
+/// The subschemas of a subschema, by the keywords of all drafts at once; booleans cost nothing and are left out.
+fn children(map: &Map<String, Value>, draft: Draft) -> Vec<(Edge<'_>, &Value)> {
+    let only_ref = ignores_ref_siblings(map, draft);
+    let single_items = map.get("items").is_some_and(|items| !items.is_array());
+    let mut found = Vec::new();
+    for (keyword, value) in map {
+        let edge = match keyword.as_str() {
+            "$defs" | "definitions" => Edge::None,
+            _ if only_ref => continue,
+            "allOf" | "anyOf" | "oneOf" | "not" | "if" | "then" | "else" | "contentSchema" => Edge::InPlace,
+            "dependentSchemas" | "dependencies" => Edge::InPlace,
+            "properties" => Edge::Property(""),
+            "patternProperties" => Edge::PatternProperty,
+            "additionalProperties" | "unevaluatedProperties" => Edge::AdditionalProperty,
+            "prefixItems" => Edge::PrefixItem(0),
+            "items" if value.is_array() => Edge::PrefixItem(0),
+            "additionalItems" if single_items => Edge::None,
+            "items" | "additionalItems" | "unevaluatedItems" => Edge::Item,
+            "contains" => Edge::Contains,
+            "propertyNames" => Edge::PropertyName,
+            _ => continue,
+        };
+        if let Some(members) = value.as_object().filter(|_| OBJECT_KEYWORDS.contains(&keyword.as_str())) {
+            found.extend(members.iter().map(|(name, child)| (edge.of_member(name), child)));
+        } else if let Value::Array(items) = value {
+            found.extend(items.iter().enumerate().map(|(index, child)| (edge.of_element(index), child)));
+        } else {
+            found.push((edge, value));
+        }
+    }
+    found.retain(|(_, child)| child.is_object());
+    found
+}
+
+/// Every value of the document by its address, with its container's address and the segment that leads from there.
+#[derive(Debug, Default)]
+struct Values<'s>(BTreeMap<usize, (usize, LocSegment, &'s Value)>);
+
+impl<'s> Values<'s> {
+    fn of(schema: &'s Value) -> Self {
+        let mut values = Self::default();
+        values.0.insert(address(schema), (0, LocSegment::Index(0), schema));
+        let mut queue = vec![schema];
+        while let Some(value) = queue.pop() {
+            let container = address(value);
+            let mut add = |child: &'s Value, segment| {
+                values.0.insert(address(child), (container, segment, child));
+                queue.push(child);
+            };
+            match value {
+                Value::Object(map) => {
+                    for (name, child) in map {
+                        add(child, name.as_str().into());
+                    }
+                }
+                Value::Array(items) => {
+                    for (child, index) in items.iter().zip(0..) {
+                        add(child, LocSegment::Index(index));
+                    }
+                }
+                Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+            }
+        }
+        values
+    }
+
+    /// The document's value at the same address, when there is one and it may be a schema.
+    fn find(&self, value: &Value) -> Option<&'s Value> {
+        let found = self.0.get(&address(value)).map(|(.., found)| *found);
+        found.filter(|found| found.is_object() || found.is_boolean())
+    }
+
+    fn loc(&self, address: usize) -> Vec<LocSegment> {
+        let mut loc = Vec::new();
+        let mut at = address;
+        // The root has no container: address 0.
+        while let Some((container, segment, _)) = self.0.get(&at).filter(|(container, ..)| *container != 0) {
+            loc.push(segment.clone());
+            at = *container;
+        }
+        loc.reverse();
+        loc
+    }
+}
+
+/// Identifies a value: the document is borrowed for as long as the graph lives, so addresses are stable.
+#[must_use]
+pub fn address(value: &Value) -> usize {
+    std::ptr::from_ref(value).addr()
 }

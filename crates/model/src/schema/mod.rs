@@ -4,14 +4,13 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `encoded` | references whose text is no URI are encoded |
+//! | `encoded` | encodes references whose text is not a URI |
 //! | `formats` | an asserted format is checked in every draft |
 //! | `graph` | the subschemas and references of a document; nothing is fetched |
 //! | `pattern` | patterns match in linear time and bounded memory |
 //! | `references` | where references lead, for other readers of a schema |
-//! | `positions` | how many states of a pattern a match may be in |
 //! | `cost` | the cost of a check is bounded before it begins, because a check that has begun can't be stopped |
-//! | `secret` | the secret places of data: those that a marked subschema applies to |
+//! | `secret` | the secret fields of data: the places that a marked subschema applies to |
 //! | `stored` | a schema as it is stored: its text, and what `format` means in it |
 //! | `size` | the size of data, as the cost counts it |
 //! | `unique` | `uniqueItems` in O(n log n) |
@@ -36,7 +35,7 @@ use cost::Costs;
 use graph::Graph;
 pub use graph::address;
 pub use references::References;
-use secret::{Place, SecretPlaces};
+use secret::{Secrecy, SecretPlaces};
 pub use stored::{Formats, StoredSchema};
 
 mod cost;
@@ -44,7 +43,6 @@ mod encoded;
 mod formats;
 mod graph;
 mod pattern;
-mod positions;
 mod references;
 pub mod secret;
 mod size;
@@ -71,8 +69,8 @@ impl Schema {
     /// The caller has bounded the size and depth of `schema`.
     ///
     /// # Errors
-    /// When the document is no valid schema of its draft, refers outside itself, has a pattern that does not
-    /// match in linear time, or when a check could cost too much. Each violation has its location, from the schema's root.
+    /// When the document is no valid schema of its draft, refers outside itself, has a pattern that does not match in
+    /// linear time, or when a check could cost too much. Each violation has its location, from the schema's root.
     pub fn compile(schema: &Value, formats: Formats) -> Result<Self, Vec<Violation>> {
         let encoded = encoded::references(schema);
         let schema = &*encoded;
@@ -90,7 +88,7 @@ impl Schema {
             + costs.weight_bytes()
             + patterns.weight_bytes()
             + secrets.as_ref().map_or(0, SecretPlaces::weight_bytes);
-        let validator = build(draft, (formats, patterns), refers_to_meta_schema, schema)
+        let validator = build(draft, formats, patterns, refers_to_meta_schema, schema)
             .map_err(|error| vec![violation_of(&error, schema)])?;
         let costs = schema.is_object().then_some(costs);
         Ok(Self { validator, costs, secrets, weight_bytes, formats })
@@ -102,7 +100,7 @@ impl Schema {
         self.weight_bytes
     }
 
-    /// The secret places of its data; `None` when it has none.
+    /// The secret fields of its data; `None` when it has none.
     #[must_use]
     pub fn secrets(&self) -> Option<&SecretPlaces> {
         self.secrets.as_ref()
@@ -122,8 +120,8 @@ impl Schema {
         self.price(data).is_ok() && self.validator.is_valid(data)
     }
 
-    /// Validates data: all violations, each with `loc` from the data's root, at most [`VIOLATIONS_MAX`]. For data that are
-    /// very large for the schema the only violation says that they break it.
+    /// Validates data: all violations, each with `loc` from the data's root, at most [`VIOLATIONS_MAX`]. For data that
+    /// are very large for the schema the only violation says that they break it.
     ///
     /// # Errors
     /// When the data break the schema, or when the check would cost too much.
@@ -143,7 +141,9 @@ impl Schema {
         // The validator collects all violations, also those of every branch of a union, before it returns the first.
         if price > LISTED_EVALUATIONS_MAX || price.saturating_mul(longest_path(data)) > LISTED_PATHS_BYTES_MAX
         {
-            return Err(vec![Violation::new("the data break the schema, and are too large to list where")]);
+            return Err(vec![Violation::new(
+                "the data break the schema; they are too large to list each violation",
+            )]);
         }
         let mut steps_left = SECRET_LISTED_STEPS_MAX;
         let mut bytes_left = LISTED_BYTES_MAX;
@@ -170,22 +170,19 @@ impl Schema {
     /// about.
     fn violation(&self, error: &ValidationError<'_>, data: &Value, steps_left: &mut u64) -> Violation {
         let mut loc = segments(error.instance_path().as_str(), data);
-        let place = self.secrets.as_ref().map_or(Place::Open, |secrets| secrets.at_within(&loc, steps_left));
-        if let Place::Secret(depth) = place {
+        let place =
+            self.secrets.as_ref().map_or(Secrecy::Open, |secrets| secrets.at_within(&loc, steps_left));
+        if let Secrecy::Secret(depth) = place {
             // What is below is a part of the value, the names of members included.
             loc.truncate(depth);
             let keyword = error.kind().keyword();
-            return Violation::at(
-                loc,
-                format!("the value, which is secret, breaks `{keyword}` of the schema"),
-            );
+            return Violation::at(loc, format!("the secret value breaks `{keyword}` of the schema"));
         }
         if matches!(error.kind(), ValidationErrorKind::BacktrackLimitExceeded { .. }) {
-            let msg =
-                format!("whether a pattern matches takes more than {PATTERN_STEPS_MAX} steps to find out");
+            let msg = format!("matching a pattern takes more than {PATTERN_STEPS_MAX} steps");
             return Violation::at(loc, msg);
         }
-        let mut msg = if place == Place::Open { shortened(error) } else { shortened(&error.masked()) };
+        let mut msg = if place == Secrecy::Open { shortened(error) } else { shortened(&error.masked()) };
         let is_format = matches!(error.kind(), ValidationErrorKind::Format { .. });
         if is_format && self.formats == Formats::Asserted {
             msg.push_str(FORMAT_HINT);
@@ -256,7 +253,8 @@ const REGEX_TEXT_BYTES_MAX: usize = 32 << 10;
 /// The validator of a schema of a draft with these patterns.
 fn build(
     draft: Draft,
-    (formats, patterns): (Formats, pattern::Compiled),
+    formats: Formats,
+    patterns: pattern::CompiledPatterns,
     refers_to_meta_schema: bool,
     schema: &Value,
 ) -> Result<Validator, ValidationError<'static>> {
@@ -285,7 +283,7 @@ fn draft_of(schema: &Value) -> Result<Draft, Violation> {
     let draft = dialect.as_str().map_or(Draft::Unknown, Draft::from_schema_uri);
     if draft == Draft::Unknown {
         let msg = format!(
-            "{} is no known dialect; known are drafts 4, 6, 7, 2019-09 and 2020-12",
+            "unknown dialect {}: Concord knows drafts 4, 6, 7, 2019-09 and 2020-12",
             shortened(dialect)
         );
         return Err(Violation::at(vec!["$schema".into()], msg));
@@ -308,15 +306,15 @@ fn against_meta_schema(schema: &Value, draft: Draft) -> Vec<Violation> {
     meta.iter_errors(schema).take(VIOLATIONS_MAX).map(|error| violation_of_schema(&error, schema)).collect()
 }
 
-/// The meta-schema's error as a violation. A misspelt `type` is the most frequent one, and its reader knows nothing of the
-/// alternatives that the meta-schema has for it.
+/// The meta-schema's error as a violation. A misspelt `type` is the most frequent one, and its reader knows nothing of
+/// the alternatives that the meta-schema has for it.
 fn violation_of_schema(error: &ValidationError<'_>, schema: &Value) -> Violation {
     let violation = violation_of(error, schema);
     let is_type = violation.loc.last() == Some(&LocSegment::Name("type".into()));
     if !is_type || !matches!(error.kind(), ValidationErrorKind::AnyOf { .. }) {
         return violation;
     }
-    let text = format_args!("`type` is {TYPES}, or a list of these, and not {}", error.instance());
+    let text = format_args!("`type` must be {TYPES}, or a list of these, not {}", error.instance());
     Violation::at(violation.loc, shortened(&text))
 }
 

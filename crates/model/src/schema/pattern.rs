@@ -2,22 +2,31 @@
 //!
 //! The engine is `regex`, which matches in linear time: it has no look-around and no back-references, because both can
 //! make a match take exponential time. A schema that has one of them is matched by `fancy-regex`, which backtracks: at
-//! most [`PATTERN_STEPS_MAX`] times for a text, and each of its patterns is charged as if it did. A text that takes more
-//! does not match. A pattern without them can still be large (`a{1000}{1000}`, `\p{L}{500}`), so the compiled size of
-//! each pattern is limited, and that of all patterns of a schema. The translation into the engine's syntax is limited
-//! too, before it begins: it parses the pattern once for each character class.
+//! most [`PATTERN_STEPS_MAX`] times for a text, and each of its patterns is charged as if it did. A text that takes
+//! more does not match. A pattern without them can still be large (`a{1000}{1000}`, `\p{L}{500}`), so the compiled size
+//! of each pattern is limited, and that of all patterns of a schema. The translation into the engine's syntax is
+//! limited too, before it begins: it parses the pattern once for each character class.
 //!
-//! **Invariant:** a pattern that is accepted here compiles in the validator, which uses the same options.
+//! The engine follows a pattern as an automaton and caches the combinations of states that a match is in. If there are
+//! too many combinations, the engine follows each state by itself, byte by byte, which costs hundreds of times as much.
+//! A pattern with few states has few combinations, so only patterns with many states are priced ([`costly_positions`]).
+//! They are counted on the syntax tree that the engine's own parser makes of the text that the validator passes to the
+//! engine. That text is not the pattern (`[` in a class, `\cX`, `\d`), and another grammar would count other states.
+//!
+//! **Invariants:** a pattern that is accepted here compiles in the validator, which uses the same options. The count of
+//! positions is an upper bound, up to a constant factor, of the states of the compiled pattern. A class counts once: of
+//! its states for the bytes of a character, a match is in one.
 
 use std::collections::BTreeMap;
 
 use jsonschema::{
     Draft, FancyRegex, PatternOptions, Regex, ValidationOptions, Validator, error::ValidationErrorKind,
 };
-use regex_syntax::ast::{ErrorKind, parse::Parser};
+use jsonschema_regex::to_rust_regex;
+use regex_syntax::ast::{Ast, ErrorKind, GroupKind, RepetitionKind, RepetitionRange, parse::Parser};
 use serde_json::{Map, Value};
 
-use super::{graph::Graph, positions};
+use super::graph::Graph;
 use crate::{
     error::{LocSegment, Violation},
     limits::{
@@ -56,14 +65,14 @@ fn backtracking(size: usize, steps: u64) -> PatternOptions<FancyRegex> {
 
 /// What the patterns of a schema take.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Compiled {
+pub(super) struct CompiledPatterns {
     bytes: usize,
     count: usize,
-    /// Whether one of them looks around or refers back.
+    /// Whether one of them has look-around or a back-reference.
     backtracks: bool,
 }
 
-impl Compiled {
+impl CompiledPatterns {
     /// The options of the validator. The patterns share what matches may cache.
     pub(super) fn configure(self, options: ValidationOptions<'static>) -> ValidationOptions<'static> {
         if self.backtracks {
@@ -84,9 +93,9 @@ impl Compiled {
     }
 }
 
-/// Checks the patterns of all subschemas. Plain data (a `default`, for example) has none, unless a reference points into
-/// it. Enters the positions of each into the graph, and returns what all of them take when they are compiled.
-pub(super) fn check(graph: &mut Graph<'_>, draft: Draft) -> Result<Compiled, Vec<Violation>> {
+/// Checks the patterns of all subschemas. Plain data (a `default`, for example) has none, unless a reference points
+/// into it. Enters the positions of each into the graph, and returns what all of them take when they are compiled.
+pub(super) fn check(graph: &mut Graph<'_>, draft: Draft) -> Result<CompiledPatterns, Vec<Violation>> {
     let mut patterns =
         Patterns { draft, sizes: BTreeMap::new(), bytes: 0, translation_bytes: 0, violations: Vec::new() };
     for (map, loc) in graph.subschemas() {
@@ -104,23 +113,23 @@ pub(super) fn check(graph: &mut Graph<'_>, draft: Draft) -> Result<Compiled, Vec
         return Err(patterns.violations);
     }
     // Only now: a pattern that is accepted has a bounded translation.
-    let of = |(pattern, size): (&&'_ str, &Option<Size>)| {
+    let of = |(pattern, size): (&&'_ str, &Option<PatternSize>)| {
         let backtracks = size.is_some_and(|size| size.backtracks);
         // What backtracks is charged by its steps.
-        if backtracks { 0 } else { positions::costly(pattern) }
+        if backtracks { 0 } else { costly_positions(pattern) }
     };
     let all: BTreeMap<&str, u64> = patterns.sizes.iter().map(|pattern| (*pattern.0, of(pattern))).collect();
     let backtracks = patterns.sizes.values().flatten().any(|size| size.backtracks);
     // Then the same engine matches all patterns of the schema.
     let steps = if backtracks { PATTERN_STEPS_MAX / STEPS_PER_EVALUATION * ASSUMED_RUNS } else { 0 };
     graph.set_patterns(|pattern| all.get(pattern).copied().unwrap_or(u64::MAX), steps);
-    Ok(Compiled { bytes: patterns.bytes, count: patterns.sizes.len(), backtracks })
+    Ok(CompiledPatterns { bytes: patterns.bytes, count: patterns.sizes.len(), backtracks })
 }
 
 /// The patterns that were checked.
 struct Patterns<'s> {
     draft: Draft,
-    sizes: BTreeMap<&'s str, Option<Size>>,
+    sizes: BTreeMap<&'s str, Option<PatternSize>>,
     bytes: usize,
     /// What the translation of all of them parses.
     translation_bytes: usize,
@@ -179,19 +188,19 @@ fn translation_bytes(pattern: &str) -> usize {
 
 /// The approximate size of a compiled pattern.
 #[derive(Debug, Clone, Copy)]
-struct Size {
+struct PatternSize {
     bytes: usize,
     backtracks: bool,
 }
 
 /// The approximate size of the compiled pattern; `None` when it does not compile within the limit.
-fn size_of(pattern: &str, draft: Draft) -> Option<Size> {
+fn size_of(pattern: &str, draft: Draft) -> Option<PatternSize> {
     let schema = Value::Object(Map::from_iter([("pattern".to_owned(), Value::String(pattern.to_owned()))]));
     let plain = || jsonschema::options().with_draft(draft).offline();
     let mut tiers = SIZE_TIERS_BYTES.into_iter();
     if !backtracks(pattern) {
         let fits = |size: &usize| plain().with_pattern_options(options(*size)).build(&schema).is_ok();
-        return tiers.find(fits).map(|bytes| Size { bytes, backtracks: false });
+        return tiers.find(fits).map(|bytes| PatternSize { bytes, backtracks: false });
     }
     if pattern.len() > BACKTRACKING_PATTERN_BYTES_MAX {
         return None;
@@ -201,10 +210,10 @@ fn size_of(pattern: &str, draft: Draft) -> Option<Size> {
     let fits = |size: &usize| {
         plain().with_pattern_options(backtracking(*size, PATTERN_STEPS_MAX)).build(&schema).is_ok()
     };
-    tiers.find(fits).map(|size| Size { bytes: size.saturating_mul(parts), backtracks: true })
+    tiers.find(fits).map(|size| PatternSize { bytes: size.saturating_mul(parts), backtracks: true })
 }
 
-/// Whether a pattern looks around or refers back.
+/// Whether a pattern has look-around or a back-reference.
 fn backtracks(pattern: &str) -> bool {
     let error = Parser::new().parse(pattern).err();
     let kinds = [ErrorKind::UnsupportedLookAround, ErrorKind::UnsupportedBackreference];
@@ -242,7 +251,7 @@ impl NamePattern {
             return Some(schema.is_valid(&name));
         }
         let Err(error) = schema.validate(&name) else { return Some(true) };
-        // Any other error is none of the name.
+        // Any other error does not concern the name.
         matches!(error.kind(), ValidationErrorKind::Pattern { .. }).then_some(false)
     }
 
@@ -252,7 +261,7 @@ impl NamePattern {
     }
 }
 
-/// Why a pattern that does not compile is refused.
+/// Why a pattern that does not compile is rejected.
 fn refusal(pattern: &str) -> String {
     let shown: String = pattern.chars().take(100).collect();
     let (most, error) = (PATTERN_BYTES_MAX >> 10, Parser::new().parse(pattern).err());
@@ -261,26 +270,152 @@ fn refusal(pattern: &str) -> String {
             if pattern.len() > BACKTRACKING_PATTERN_BYTES_MAX =>
         {
             format!(
-                "the pattern `{shown}` looks around or refers back and has more than {BACKTRACKING_PATTERN_BYTES_MAX} bytes"
+                "the pattern `{shown}` has look-around or a back-reference, and more than {BACKTRACKING_PATTERN_BYTES_MAX} bytes"
             )
         }
         Some(ErrorKind::UnsupportedLookAround | ErrorKind::UnsupportedBackreference) => {
-            format!("the pattern `{shown}` is no regular expression, or takes more than {most} KiB")
+            format!("the pattern `{shown}` is not a regular expression, or takes more than {most} KiB")
         }
-        Some(kind) => format!("the pattern `{shown}` is no regular expression: {kind}"),
+        Some(kind) => format!("the pattern `{shown}` is not a regular expression: {kind}"),
         None => format!("the pattern `{shown}` takes more than {most} KiB"),
+    }
+}
+
+/// Positions up to which all their combinations are cached.
+const CHEAP_POSITIONS_MAX: u64 = 8;
+
+/// The positions of a pattern: the states of the automaton that a match may be in at one byte. 0 if they are few.
+fn costly_positions(pattern: &str) -> u64 {
+    let positions = positions(pattern);
+    if positions > CHEAP_POSITIONS_MAX { positions } else { 0 }
+}
+
+/// All positions. A pattern that the engine does not compile is rejected elsewhere.
+fn positions(pattern: &str) -> u64 {
+    let translated = to_rust_regex(pattern).ok();
+    let tree = translated.and_then(|translated| Parser::new().parse(&translated).ok());
+    tree.map_or(u64::MAX, |tree| count(&tree))
+}
+
+/// The recursion is bounded by the parser, which rejects a deep tree.
+fn count(tree: &Ast) -> u64 {
+    match tree {
+        Ast::Flags(_) => 0,
+        Ast::Empty(_)
+        | Ast::Assertion(_)
+        | Ast::Dot(_)
+        | Ast::ClassUnicode(_)
+        | Ast::ClassPerl(_)
+        | Ast::ClassBracketed(_) => 1,
+        Ast::Literal(literal) => literal.c.len_utf8() as u64,
+        Ast::Repetition(repetition) => {
+            let repeated = count(&repetition.ast);
+            match &repetition.op.kind {
+                RepetitionKind::ZeroOrOne | RepetitionKind::ZeroOrMore | RepetitionKind::OneOrMore => {
+                    repeated.saturating_add(1)
+                }
+                RepetitionKind::Range(range) => repeated.saturating_mul(times(range)),
+            }
+        }
+        Ast::Group(group) => {
+            let captured = !matches!(group.kind, GroupKind::NonCapturing(_));
+            count(&group.ast).saturating_add(captured.into())
+        }
+        Ast::Alternation(alternation) => sum(&alternation.asts),
+        Ast::Concat(concat) => sum(&concat.asts),
+    }
+}
+
+fn sum(trees: &[Ast]) -> u64 {
+    trees.iter().map(count).fold(0, u64::saturating_add)
+}
+
+/// How often the engine compiles what is repeated.
+fn times(range: &RepetitionRange) -> u64 {
+    match *range {
+        RepetitionRange::Exactly(times) | RepetitionRange::Bounded(_, times) => times.max(1).into(),
+        // The last one is a loop.
+        RepetitionRange::AtLeast(times) => u64::from(times) + 1,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::{collection::vec, prelude::*, sample::select};
+    use regex_automata::{nfa::thompson, util::syntax};
+
     use super::*;
 
     #[test]
-    fn the_patterns_of_a_schema_share_what_matches_may_cache() {
-        let cached = |count: usize| Compiled { bytes: 0, count, backtracks: false }.weight_bytes();
+    fn the_patterns_of_a_schema_share_the_match_cache() {
+        let cached = |count: usize| CompiledPatterns { bytes: 0, count, backtracks: false }.weight_bytes();
         assert_eq!((cached(0), cached(1), cached(32)), (0, MATCH_CACHE_BYTES_MAX, PATTERNS_BYTES_MAX));
         assert_eq!(cached(1000), PATTERNS_BYTES_MAX / 1000 * 1000);
         assert_eq!(cached(4000), 4000 * MATCH_CACHE_BYTES_MIN);
     }
+
+    #[test]
+    fn positions_are_counted_with_their_repetitions() {
+        for (pattern, expected) in [
+            ("", 1),
+            ("^[a-z]+$", 4),
+            ("abc", 3),
+            ("aé", 3),
+            (r"a{3}b{2,5}c{4,}", 13),
+            (r"(?:ab){10}", 20),
+            (r"(?<year>a){4}", 8),
+            (r"(?:a(?:b){3}){5}", 20),
+            (r"[\]x]{7}\{2", 9),
+            (r"\p{L}{100}", 100),
+            (r"\cA{7}", 7),
+            (r"[\s\d]{7}", 7),
+            ("(?:a{4294967295}){4294967295}{4294967295}", u64::MAX),
+            ("((", u64::MAX),
+        ] {
+            assert_eq!(positions(pattern), expected, "{pattern}");
+        }
+        assert_eq!((costly_positions(&"a".repeat(8)), costly_positions(&"a".repeat(9))), (0, 9));
+    }
+
+    #[test]
+    fn comments_and_classes_of_the_engine_hide_no_positions() {
+        for (pattern, plain) in [
+            ("(?x)#{\n[ab]*a[ab]{300}$", "[ab]*a[ab]{300}$"),
+            ("[]{]?[ab]*a[ab]{300}$", "[ab]*a[ab]{300}$"),
+            // With nested classes it would be one class. The validator has none.
+            ("[[]{2}]{300}]", "[x]{2}]{300}]"),
+            (r"[ab]*a[\s[ab]{300}$", "[ab]*a[ab]{300}$"),
+        ] {
+            assert!(positions(pattern) >= positions(plain), "{pattern}: {}", positions(pattern));
+        }
+    }
+
+    /// The states of the compiled pattern, with classes of bytes: each is one state.
+    fn compiled_states(pattern: &str) -> Option<u64> {
+        let translated = to_rust_regex(pattern).ok()?;
+        let compiler = thompson::Config::new().utf8(false).nfa_size_limit(Some(1 << 20));
+        let bytes = syntax::Config::new().unicode(false).utf8(false);
+        let compiled = thompson::Compiler::new().configure(compiler).syntax(bytes).build(&translated).ok()?;
+        Some(compiled.states().len() as u64)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        #[test]
+        fn the_count_bounds_what_the_engine_compiles(parts in vec(select(&PARTS[..]), 0..24)) {
+            let pattern = parts.concat();
+            if let Some(states) = compiled_states(&pattern) {
+                // The whole match adds a few.
+                prop_assert!(states <= 3 * positions(&pattern) + 16, "{pattern}: {states}, {}", positions(&pattern));
+            }
+        }
+    }
+
+    /// Parts of which texts are made that one grammar may read differently from another.
+    const PARTS: [&str; 40] = [
+        "a", "b", "#", "\n", " ", "-", "&&", "~~", "--", "^", "$", r"\b", "|", "*", "+", "?", "[", "]", "[^",
+        "[]", "[a-c", "[ab]", "{", "}", "{3}", "{2,7}", "{4,}", "{0}", "(", ")", "(?:", "(?x)", "(?x:",
+        "(?i)", "(?<n>", r"\[", r"\]", r"\{", r"\cA", r"\d",
+    ];
 }

@@ -1,10 +1,10 @@
-//! Where the references of a schema lead, for those who read the schema beside the validator.
+//! Resolves the references of a schema for code that reads the schema itself, not through the validator.
 //!
-//! Without embedded identifiers and anchors a reference is a pointer from the root, and nothing is computed before it is
-//! followed. With them the references are resolved as the validator does, by the [`Graph`] of the whole document.
+//! Without embedded identifiers and anchors a reference is a pointer from the root, and nothing is computed before it
+//! is followed. With them the references are resolved as the validator does, by the [`Graph`] of the whole document.
 //!
-//! **Invariant:** a target is one that the validator would use, in some scope. A reference that leads nowhere, or out of
-//! the document, has none.
+//! **Invariant:** a target is one that the validator would use, in some scope. A reference that leads nowhere, or out
+//! of the document, has none.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +44,7 @@ impl<'s> References<'s> {
         Self { root: Some(schema), ignores_siblings: draft < Draft::Draft201909, keywords, resolved }
     }
 
-    /// Whether nothing beside a `$ref` counts.
+    /// Whether keywords beside a `$ref` are ignored.
     #[must_use]
     pub fn ignores_siblings(&self) -> bool {
         self.ignores_siblings

@@ -9,7 +9,7 @@ const POSITIONS_PER_EVALUATION: u64 = 16;
 
 /// The total size of the data: of all values, of the numbers, and of the texts.
 #[derive(Default)]
-pub(super) struct Size {
+pub(super) struct DataSize {
     pub(super) plain: u64,
     pub(super) numeric: u64,
     /// Bytes of texts and of the names of members.
@@ -17,10 +17,10 @@ pub(super) struct Size {
 }
 
 /// The size of the data, and their depth.
-pub(super) fn measure(data: &Value) -> (Size, usize) {
-    let inner = |(sum, depth): (Size, usize), value: &Value| {
+pub(super) fn measure(data: &Value) -> (DataSize, usize) {
+    let inner = |(sum, depth): (DataSize, usize), value: &Value| {
         let (more, deeper) = measure(value);
-        let sum = Size {
+        let sum = DataSize {
             plain: sum.plain.saturating_add(more.plain),
             numeric: sum.numeric.saturating_add(more.numeric),
             text: sum.text.saturating_add(more.text),
@@ -28,15 +28,15 @@ pub(super) fn measure(data: &Value) -> (Size, usize) {
         (sum, depth.max(deeper))
     };
     let (mut size, depth) = match data {
-        Value::Array(items) => items.iter().fold((Size::default(), 0), inner),
+        Value::Array(items) => items.iter().fold((DataSize::default(), 0), inner),
         Value::Object(map) => {
-            let (mut size, depth) = map.values().fold((Size::default(), 0), inner);
+            let (mut size, depth) = map.values().fold((DataSize::default(), 0), inner);
             size.text = size.text.saturating_add(map.keys().map(|name| name.len() as u64).sum());
             (size, depth)
         }
-        Value::Number(number) => (Size { numeric: arithmetic(number), ..Size::default() }, 0),
-        Value::String(text) => (Size { text: text.len() as u64, ..Size::default() }, 0),
-        Value::Null | Value::Bool(_) => (Size::default(), 0),
+        Value::Number(number) => (DataSize { numeric: arithmetic(number), ..DataSize::default() }, 0),
+        Value::String(text) => (DataSize { text: text.len() as u64, ..DataSize::default() }, 0),
+        Value::Null | Value::Bool(_) => (DataSize::default(), 0),
     };
     size.plain = size.plain.saturating_add(size_of(data));
     (size, depth + 1)

@@ -21,7 +21,7 @@ impl Formats {
         if is_asserted { Self::Asserted } else { Self::Annotated }
     }
 
-    /// As a caller is told.
+    /// As a client reads it.
     #[must_use]
     pub fn is_asserted(self) -> bool {
         match self {
@@ -102,7 +102,7 @@ mod tests {
     struct New(#[serde(with = "super")] Option<StoredSchema>);
 
     #[test]
-    fn a_schema_comes_back_with_what_format_means_in_it() {
+    fn a_stored_schema_keeps_its_choice_for_format() {
         let of = |formats| New(Some(StoredSchema { text: "{}".into(), formats }));
         for (new, bytes) in [
             (New(None), &b"\x00"[..]),

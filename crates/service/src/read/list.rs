@@ -28,9 +28,9 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::{
     cursor::{Cursor, Fingerprint},
-    pinned::end_use,
     query::{Listed, Query, Wanted, late},
     records::ListRecords,
+    retained::drop_deferred,
 };
 use crate::{
     Consistency, Principal, Refusal,
@@ -288,7 +288,7 @@ impl<'a> Lister<'a> {
         // The list may have to sort all matches. They are retained, so the next pages need not do it again.
         let wanted = Wanted { page: cursor.page, limit, all: true };
         let listed = self.run(&state, wanted).await;
-        end_use(state);
+        drop_deferred(state);
         let Listed { records, total, is_all } = listed.map_err(|error| error.refusal)?;
         if !is_all {
             return Ok(found(records, total));

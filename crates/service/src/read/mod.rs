@@ -8,7 +8,7 @@
 //! | pages of states that other nodes hold | `page` |
 //! | the format of a cursor | `cursor` |
 //! | field selection; whether a parameter is a filter; compression | `parts` |
-//! | pinned states and how long they are retained | `pinned` |
+//! | states that are retained for cursors; retaining values with limits | `pinned`, `retained` |
 //! | lists at an earlier revision | `earlier` |
 //! | the query of a list: making it, its cost, running it | `query` |
 //! | the thread for short lists | `short_lists` |
@@ -25,6 +25,7 @@ mod parts;
 pub(super) mod pinned;
 mod query;
 pub mod records;
+mod retained;
 pub(super) mod short_lists;
 mod shown;
 pub mod view;

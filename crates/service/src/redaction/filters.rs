@@ -20,7 +20,7 @@ use concord_model::{
     error::{Invalid, Violation},
     index::{self, IndexPath},
     key_set::KeySet,
-    query::{self, ConfigSort, Field},
+    query::{self, ConfigSort, FilterField},
     record::Definition,
 };
 use concord_state::{Collection, State};
@@ -104,10 +104,11 @@ impl Redactor {
     ) -> bool {
         // A query that does not parse is rejected when the list runs.
         let Ok(query) = query::configs(params, definition, self.cx.limits()) else { return false };
-        let sorted = if let ConfigSort::Slot(slot) = query.sort { Some(Field::Slot(slot)) } else { None };
-        let is_meant = |field: Field| match field {
-            Field::Slot(slot) => path_of(definition, slot).is_none_or(|path| is_meant(&path)),
-            Field::Created | Field::Modified | Field::Key => false,
+        let sorted =
+            if let ConfigSort::Slot(slot) = query.sort { Some(FilterField::Slot(slot)) } else { None };
+        let is_meant = |field: FilterField| match field {
+            FilterField::Slot(slot) => path_of(definition, slot).is_none_or(|path| is_meant(&path)),
+            FilterField::Created | FilterField::Modified | FilterField::Key => false,
         };
         query.filters.iter().map(|filter| filter.field).chain(sorted).any(is_meant)
     }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::{filter::Selection, scope::Scope};
 use crate::{
     Principal, RedactedRecords, Refusal,
-    read::pinned::Held,
+    read::pinned::WatchPin,
     redaction::{Redaction, Redactor},
 };
 use concord_model::{
@@ -50,7 +50,7 @@ pub struct InitialChunk {
 /// A snapshot that is being read.
 #[derive(Debug)]
 pub(super) struct Initial {
-    held: Held,
+    held: WatchPin,
     until: Instant,
     next: Place,
 }
@@ -92,7 +92,7 @@ impl InitialChunk {
 }
 
 impl Initial {
-    pub(super) fn new(held: Held) -> Self {
+    pub(super) fn new(held: WatchPin) -> Self {
         Self { held, until: Instant::now() + WATCH_INITIAL_TIMEOUT, next: Place::default() }
     }
 

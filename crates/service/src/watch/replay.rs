@@ -12,7 +12,7 @@ use concord_model::{
     record::{Config, Revision},
 };
 use concord_state::feed::{Before, Event, EventPage, RecordChange};
-use concord_storage::{Changes, HistoryError, StoreError, StoredChange, StoredEdit, Subject};
+use concord_storage::{HistoryChanges, HistoryError, StoreError, StoredChange, StoredEdit, Subject};
 
 /// Changes that one read examines: some ten milliseconds of a blocking thread.
 const CHANGES_PER_READ_MAX: usize = 20_000;
@@ -25,7 +25,7 @@ pub(super) struct Replay {
     start: Revision,
     /// The last revision that the history held when it was opened.
     history_upto: Revision,
-    changes: Option<Changes>,
+    changes: Option<HistoryChanges>,
     /// The keys of definitions by their ids, those of deleted ones included.
     definitions: BTreeMap<Revision, Key>,
     /// Whether events need the configs as they were before.
@@ -137,7 +137,7 @@ impl Replay {
                 StoredEdit::Reindexed { .. } | StoredEdit::Remember(_) | StoredEdit::Forget(_) => {}
             }
         }
-        Ok(Event::new(change.revision, change.at, (&change.by, change.reason.as_ref()), items))
+        Ok(Event::new(change.revision, change.at, &change.by, change.reason.as_ref(), items))
     }
 
     /// The config that the change at a revision wrote. The segment of a change that replaced it has it.

@@ -2,7 +2,7 @@
 //!
 //! The node that was asked has judged the request already, by its own state. The leader judges it again by the state
 //! that the command rests on, and the proposal names the key as it was then; if the key changes before the entry is
-//! applied, the verdict is *stale*, and all of this is done once more (`crates/state/src/access.rs`).
+//! applied, the verdict is *stale*, and all of this is done once more (`crates/state/src/access/mod.rs`).
 //!
 //! A key can give only what it has: who creates or changes a key must have all that the key may do afterwards, and
 //! a key that may do more than the caller is to the caller as if it did not exist.

@@ -28,7 +28,7 @@ use concord_model::{
     index::IndexPath,
     patch::{self, Patch, PatchFormat},
     record::Definition,
-    redaction::{ResolveError, Stored, check_nulls, hide, may_keep, resolve},
+    redaction::{MarkerSource, ResolveError, check_nulls, hide, may_keep, resolve},
     schema::secret::SecretPlaces,
 };
 use concord_state::Collection;
@@ -102,7 +102,7 @@ impl<'a> Secrets<'a> {
         if may_keep(&data.text) {
             budget.charge_check(places.steps_max(bytes))?;
             let (mut copy, mut cost_left) = (data.value.clone(), 0);
-            let stored = Stored { before: None, is_hidden: false, cost_left: &mut cost_left };
+            let stored = MarkerSource { before: None, is_hidden: false, cost_left: &mut cost_left };
             if let Err(error) = resolve(places, &mut copy, bytes, stored) {
                 return Ok(Err(in_data(error)));
             }
@@ -164,7 +164,7 @@ impl<'a> Secrets<'a> {
         let is_hidden = is_hidden && patch.format != PatchFormat::Replace;
         let cost_max = budget.patch_cost();
         let mut cost_left = cost_max;
-        let stored = Stored { before: Some(before), is_hidden, cost_left: &mut cost_left };
+        let stored = MarkerSource { before: Some(before), is_hidden, cost_left: &mut cost_left };
         let resolved = resolve(places, &mut made, bytes, stored);
         budget.charge_patch(cost_max - cost_left);
         match resolved {

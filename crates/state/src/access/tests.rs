@@ -1,9 +1,9 @@
-//! Who may make what is decided, in the order of the log.
+//! Proposals in the name of access keys, in the order of the log.
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Change, builder::Builder};
+use crate::{Change, builder::StateBuilder};
 use concord_model::{
     access_key::{Grant, KeyUse, Pattern, Quota},
     command::{Command, IdempotencyKey},
@@ -37,12 +37,12 @@ fn define(number: u64) -> Command {
     Command::CreateDefinition { key, indexes: Vec::new(), schema: None }
 }
 
-struct World {
+struct AccessWorld {
     state: State,
     at: u64,
 }
 
-impl World {
+impl AccessWorld {
     fn new() -> Self {
         Self { state: State::new(), at: SECOND }
     }
@@ -76,7 +76,7 @@ impl World {
     }
 
     fn rebuilt(&self) -> State {
-        let mut builder = Builder::new();
+        let mut builder = StateBuilder::new();
         for collection in self.state.definitions() {
             builder.definition((*collection.definition).clone()).unwrap();
         }
@@ -91,7 +91,7 @@ impl World {
 
 #[test]
 fn nothing_is_decided_in_the_name_of_a_revoked_key() {
-    let mut world = World::new();
+    let mut world = AccessWorld::new();
     world.access(create(1, &[Verb::Define])).unwrap();
     let key = world.key_use(1);
     let change = world.apply(Some(key.clone()), define(1)).1.unwrap();
@@ -110,7 +110,7 @@ fn nothing_is_decided_in_the_name_of_a_revoked_key() {
 
 #[test]
 fn a_request_that_was_decided_keeps_its_outcome_after_the_revocation() {
-    let mut world = World::new();
+    let mut world = AccessWorld::new();
     world.access(create(1, &[Verb::Define])).unwrap();
     let request = Some(IdempotencyKey { id: [1; 16], fingerprint: [2; 16] });
     let first = Proposal { request, ..proposal(world.at + 1, Some(world.key_use(1)), define(1)) };
@@ -121,7 +121,7 @@ fn a_request_that_was_decided_keeps_its_outcome_after_the_revocation() {
 
 #[test]
 fn a_judgement_by_other_terms_is_stale() {
-    let mut world = World::new();
+    let mut world = AccessWorld::new();
     world.access(create(1, &[Verb::Define])).unwrap();
     let before = world.key_use(1);
     let expect = Expect::Read(Some(before.revision));
@@ -137,7 +137,7 @@ fn a_judgement_by_other_terms_is_stale() {
 
 #[test]
 fn a_key_ends_by_the_time_of_the_log() {
-    let mut world = World::new();
+    let mut world = AccessWorld::new();
     let end = 10 * SECOND;
     let terms = terms(&[Verb::Define], Some(end));
     world.access(AccessCommand::Create { id: id(1), terms, sha256: [1; 32] }).unwrap();
@@ -150,8 +150,8 @@ fn a_key_ends_by_the_time_of_the_log() {
 }
 
 #[test]
-fn a_rotated_secret_is_good_for_its_grace() {
-    let mut world = World::new();
+fn the_previous_secret_is_valid_for_the_grace_period() {
+    let mut world = AccessWorld::new();
     world.access(create(1, &[Verb::Define])).unwrap();
     let first = world.key_use(1);
     let rotate =
@@ -176,7 +176,7 @@ fn a_rotated_secret_is_good_for_its_grace() {
 
 #[test]
 fn the_last_key_that_manages_keys_stays_while_root_is_disabled() {
-    let mut world = World::new();
+    let mut world = AccessWorld::new();
     assert_eq!(world.access(AccessCommand::DisableRoot), Err(Rejection::NoKeyForKeys));
     world.access(create(1, &[Verb::Read])).unwrap();
     assert_eq!(world.access(AccessCommand::DisableRoot), Err(Rejection::NoKeyForKeys));
@@ -200,7 +200,7 @@ fn the_last_key_that_manages_keys_stays_while_root_is_disabled() {
 
 #[test]
 fn a_key_that_expires_is_not_the_last_that_manages_keys_while_root_is_disabled() {
-    let mut world = World::new();
+    let mut world = AccessWorld::new();
     let change = |number, expires_at| AccessCommand::Change {
         id: id(number),
         terms: terms(&[Verb::Keys], expires_at),
@@ -228,7 +228,7 @@ fn a_key_that_expires_is_not_the_last_that_manages_keys_while_root_is_disabled()
 
 #[test]
 fn preconditions_and_limits_of_keys() {
-    let mut world = World::new();
+    let mut world = AccessWorld::new();
     let revoke = |number, expect| AccessCommand::Revoke { id: id(number), expect };
     assert_eq!(world.access(revoke(1, Expect::Any)), Err(Rejection::KeyNotFound));
     let created = world.access(create(1, &[Verb::Read])).unwrap();
@@ -247,8 +247,8 @@ fn preconditions_and_limits_of_keys() {
 }
 
 #[test]
-fn a_use_is_marked_once_a_day_and_changes_no_judgement() {
-    let mut world = World::new();
+fn a_use_is_marked_once_a_day_and_keeps_authorizations_valid() {
+    let mut world = AccessWorld::new();
     world.access(create(1, &[Verb::Define])).unwrap();
     let key = world.key_use(1);
     let mark = Command::Access(AccessCommand::MarkUsed { ids: vec![id(1), id(2)] });
@@ -262,7 +262,7 @@ fn a_use_is_marked_once_a_day_and_changes_no_judgement() {
 }
 
 #[derive(Debug, Clone)]
-enum Step {
+enum AccessStep {
     Create(u64),
     Manage(u64, Managed),
     Disable,
@@ -280,36 +280,36 @@ enum Managed {
     Rotate(u64),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = AccessStep> {
     let number = || 0u64..4;
     prop_oneof![
-        number().prop_map(Step::Create),
-        number().prop_map(|number| Step::Manage(number, Managed::Change)),
-        number().prop_map(|number| Step::Manage(number, Managed::Revoke)),
-        (number(), 0u64..5).prop_map(|(number, grace)| Step::Manage(number, Managed::Rotate(grace))),
-        Just(Step::Disable),
-        Just(Step::Enable),
+        number().prop_map(AccessStep::Create),
+        number().prop_map(|number| AccessStep::Manage(number, Managed::Change)),
+        number().prop_map(|number| AccessStep::Manage(number, Managed::Revoke)),
+        (number(), 0u64..5).prop_map(|(number, grace)| AccessStep::Manage(number, Managed::Rotate(grace))),
+        Just(AccessStep::Disable),
+        Just(AccessStep::Enable),
         (proptest::option::of(number()), 0u64..2, any::<bool>()).prop_map(
-            |(author, revision_back, old_secret)| Step::Write { author, revision_back, old_secret }
+            |(author, revision_back, old_secret)| AccessStep::Write { author, revision_back, old_secret }
         ),
-        (0u64..4).prop_map(Step::Wait),
+        (0u64..4).prop_map(AccessStep::Wait),
     ]
 }
 
 /// What a model of a few lines says of the keys: their revision, and each secret with its end.
-type Model = std::collections::BTreeMap<u64, (Revision, Vec<(Revision, Option<u64>)>)>;
+type KeysModel = std::collections::BTreeMap<u64, (Revision, Vec<(Revision, Option<u64>)>)>;
 
 proptest! {
     /// A write is decided exactly when its author may make it, and whatever happens, the state equals the one that is
     /// built from its records.
     #[test]
     fn a_write_is_decided_only_in_a_good_name(steps in proptest::collection::vec(step(), 1..60)) {
-        let mut world = World::new();
-        let mut model = Model::new();
+        let mut world = AccessWorld::new();
+        let mut model = KeysModel::new();
         let (mut disabled, mut written) = (false, 0);
         for step in steps {
             match step {
-                Step::Create(number) => {
+                AccessStep::Create(number) => {
                     // As a node that enables the root key first, so that the model needs no author.
                     world.access(AccessCommand::EnableRoot).unwrap();
                     disabled = false;
@@ -319,7 +319,7 @@ proptest! {
                         model.insert(number, (applied.revision, vec![(applied.revision, None)]));
                     }
                 }
-                Step::Manage(number, managed) => {
+                AccessStep::Manage(number, managed) => {
                     world.access(AccessCommand::EnableRoot).unwrap();
                     disabled = false;
                     let (id, expect) = (id(number), Expect::Any);
@@ -345,17 +345,17 @@ proptest! {
                         }
                     }
                 }
-                Step::Disable => disabled |= world.access(AccessCommand::DisableRoot).is_ok(),
-                Step::Enable => {
+                AccessStep::Disable => disabled |= world.access(AccessCommand::DisableRoot).is_ok(),
+                AccessStep::Enable => {
                     world.access(AccessCommand::EnableRoot).unwrap();
                     disabled = false;
                 }
-                Step::Write { author: None, .. } => {
+                AccessStep::Write { author: None, .. } => {
                     written += 1;
                     let outcome = world.apply(None, define(written)).0;
                     prop_assert_eq!(outcome.is_ok(), !disabled);
                 }
-                Step::Write { author: Some(number), revision_back, old_secret } => {
+                AccessStep::Write { author: Some(number), revision_back, old_secret } => {
                     written += 1;
                     world.at += SECOND;
                     let known = model.get(&number);
@@ -371,7 +371,7 @@ proptest! {
                         (true, _) => prop_assert_eq!(verdict, Verdict::Stale),
                     }
                 }
-                Step::Wait(seconds) => world.at += seconds * SECOND,
+                AccessStep::Wait(seconds) => world.at += seconds * SECOND,
             }
             prop_assert_eq!(world.state.is_root_disabled(), disabled);
             prop_assert_eq!(world.state.access_key_count(), model.len() as u64);

@@ -1,9 +1,9 @@
 //! Replaces the schema or the unique paths of a definition; its configs do not change.
 //!
 //! The leader has validated the configs on one snapshot before it proposed the change, because that takes time in
-//! proportion to their number. Here the only question is whether a config was written since: the index by time of the
-//! last change answers it in one look-up. A batch may write configs and then change their definition: the leader has
-//! checked what its earlier steps write with the rest, so the question is asked of the state before the batch.
+//! proportion to their number. Here it only remains to check whether a config was written since. The index by time of
+//! the last change answers that in one look-up. A batch may write configs and then change their definition: the leader
+//! has checked what its earlier steps write with the rest, so this looks at the state before the batch.
 //!
 //! **Invariant:** the cost does not grow with the number of configs: the collection's indexes are shared, not rebuilt.
 
@@ -23,8 +23,8 @@ impl Collection {
 }
 
 impl State {
-    /// Whether the leader's check of all configs does not hold any more: one was written since, by another entry than
-    /// the one that is being decided. `before` is the state before it. Of a definition that the entry itself created all
+    /// Whether the leader's check of all configs no longer holds: a config was written since by another entry than the
+    /// one that is being decided. `before` is the state before it. Of a definition that the entry itself created all
     /// configs are its own.
     pub(super) fn is_config_check_stale(&self, before: &Self, command: &Command) -> bool {
         let (key, read, paths) = match command {

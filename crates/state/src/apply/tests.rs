@@ -3,10 +3,10 @@
 mod redefine;
 
 use super::*;
-use crate::{BySlot, builder::Builder};
+use crate::{BySlot, builder::StateBuilder};
 use concord_model::{
     command::{BatchStep, ConfigRead, IdempotencyKey, Transaction},
-    record::{Entries, Entry},
+    record::{IndexEntries, IndexEntry},
 };
 
 pub(super) fn key(text: &str) -> Key {
@@ -30,7 +30,7 @@ pub(crate) fn define(name: &str) -> Proposal {
 }
 
 pub(crate) fn write(name: &str, data: &str, expect: Expect) -> Proposal {
-    let entries: Entries = Box::new([Entry { slot: 0, value: data.as_bytes().into() }]);
+    let entries: IndexEntries = Box::new([IndexEntry { slot: 0, value: data.as_bytes().into() }]);
     let (definition, data) = (key("d"), data.into());
     proposal(Command::WriteConfig { definition, key: key(name), data, entries, expect })
 }
@@ -49,7 +49,7 @@ pub(crate) fn decide(state: &mut State, proposal: &Proposal) -> Outcome {
 
 /// The same state, built from its records.
 pub(crate) fn rebuilt(state: &State) -> State {
-    let mut builder = Builder::new();
+    let mut builder = StateBuilder::new();
     for collection in state.definitions() {
         builder.definition((*collection.definition).clone()).unwrap();
         for config in collection.configs() {
@@ -220,4 +220,31 @@ fn times_grow_and_entries_without_effect_change_nothing() {
     state.advance(99);
     assert_eq!((state.digest(), state.last_at()), before);
     assert_eq!(state.revision(), 99);
+}
+
+#[test]
+fn the_compaction_revision_only_rises_and_never_above_the_revision_of_the_state() {
+    let mut state = State::new();
+    let digest = state.digest();
+    for (revision, asked, expected) in [(5, 3, 3), (6, 2, 3), (7, 100, 7), (8, 8, 8)] {
+        let command = Command::Compact { compaction_revision: asked };
+        let (_, change) = state.apply(revision, &proposal(command));
+        assert_eq!((change, state.compaction_revision()), (None, expected));
+    }
+    assert_eq!(state.digest(), digest);
+    state.advance(9);
+    assert_eq!(state.clone().restored_at(20).compaction_revision(), 20);
+    assert_eq!(state.restored_at(20).revision(), 20);
+}
+
+#[test]
+fn the_level_rises_by_one_and_is_part_of_the_digest() {
+    let mut state = State::new();
+    let digest = state.digest();
+    for (revision, to, expected) in [(1, 0, 1), (2, 3, 1), (3, 2, 2), (4, 1, 2), (5, 2, 2), (6, 4, 2)] {
+        let command = Command::RaiseFeatureLevel { to };
+        let (_, change) = state.apply(revision, &proposal(command));
+        assert_eq!((change, state.feature_level()), (None, expected), "to {to}");
+        assert_eq!(state.digest() == digest, expected == 1, "to {to}");
+    }
 }

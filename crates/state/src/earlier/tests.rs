@@ -1,4 +1,4 @@
-//! Earlier states that were made again, compared with the states that were there.
+//! Rebuilt earlier states, compared with the original ones.
 
 use proptest::prelude::*;
 
@@ -16,7 +16,7 @@ fn key(text: &str) -> Key {
     Key::parse(text).unwrap()
 }
 
-/// A state that goes on, with all states and changes so far.
+/// A state that continues, with all states and changes so far.
 struct Lived {
     states: Vec<State>,
     changes: Vec<Option<Change>>,
@@ -80,7 +80,7 @@ impl Lived {
 }
 
 #[derive(Debug, Clone)]
-enum Step {
+enum EditStep {
     Write(u8, u8, u8),
     Delete(u8, u8),
     Create(u8),
@@ -88,13 +88,13 @@ enum Step {
     Index(u8, u8),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = EditStep> {
     prop_oneof![
-        12 => (0..2u8, any::<u8>(), any::<u8>()).prop_map(|(d, k, v)| Step::Write(d, k, v)),
-        3 => (0..2u8, any::<u8>()).prop_map(|(d, k)| Step::Delete(d, k)),
-        1 => (0..2u8).prop_map(Step::Create),
-        1 => (0..2u8).prop_map(Step::Drop),
-        1 => (0..2u8, 0..4u8).prop_map(|(d, n)| Step::Index(d, n)),
+        12 => (0..2u8, any::<u8>(), any::<u8>()).prop_map(|(d, k, v)| EditStep::Write(d, k, v)),
+        3 => (0..2u8, any::<u8>()).prop_map(|(d, k)| EditStep::Delete(d, k)),
+        1 => (0..2u8).prop_map(EditStep::Create),
+        1 => (0..2u8).prop_map(EditStep::Drop),
+        1 => (0..2u8, 0..4u8).prop_map(|(d, n)| EditStep::Index(d, n)),
     ]
 }
 
@@ -103,7 +103,7 @@ fn paths(number: u8) -> Vec<String> {
     lists[usize::from(number % 4)].iter().map(|path| (*path).to_owned()).collect()
 }
 
-fn lived(steps: &[Step]) -> Lived {
+fn lived(steps: &[EditStep]) -> Lived {
     let mut lived = Lived::new();
     for name in KEYS {
         lived.apply(Command::CreateDefinition { key: key(name), indexes: paths(0), schema: None });
@@ -111,25 +111,25 @@ fn lived(steps: &[Step]) -> Lived {
     for step in steps {
         let name = |place: &u8| KEYS[usize::from(place % 2)];
         match step {
-            Step::Write(d, number, value) => lived.write(name(d), *number, *value),
-            Step::Delete(d, number) => lived.apply(Command::DeleteConfig {
+            EditStep::Write(d, number, value) => lived.write(name(d), *number, *value),
+            EditStep::Delete(d, number) => lived.apply(Command::DeleteConfig {
                 definition: key(name(d)),
                 key: key(&format!("k{}", number % 12)),
                 expect: Expect::Any,
             }),
-            Step::Create(d) => {
+            EditStep::Create(d) => {
                 lived.apply(Command::CreateDefinition {
                     key: key(name(d)),
                     indexes: paths(*d),
                     schema: None,
                 });
             }
-            Step::Drop(d) => lived.apply(Command::DeleteDefinition {
+            EditStep::Drop(d) => lived.apply(Command::DeleteDefinition {
                 key: key(name(d)),
                 expect: Expect::Any,
                 restrict: false,
             }),
-            Step::Index(d, number) => lived.apply(Command::SetIndexes {
+            EditStep::Index(d, number) => lived.apply(Command::SetIndexes {
                 key: key(name(d)),
                 indexes: paths(*number),
                 expect: Expect::Any,
@@ -139,10 +139,10 @@ fn lived(steps: &[Step]) -> Lived {
     lived
 }
 
-type Content = (Arc<Definition>, Vec<Vec<Arc<Config>>>);
+type CollectionContent = (Arc<Definition>, Vec<Vec<Arc<Config>>>);
 
 /// All records, and the lists by each index.
-fn content(state: &State, name: &str) -> Option<Content> {
+fn content(state: &State, name: &str) -> Option<CollectionContent> {
     let found = state.definition(name)?;
     let mut lists = vec![found.configs().cloned().collect()];
     let sorts = found.definition.indexes.iter().map(String::as_str).chain([
@@ -225,7 +225,7 @@ fn an_index_that_was_being_built_is_complete() {
 }
 
 #[test]
-fn what_is_not_needed_any_more_is_given_up_and_what_is_shared_is_not_counted() {
+fn an_unneeded_result_is_given_up_and_shared_records_do_not_count() {
     let mut lived = Lived::new();
     lived.apply(Command::CreateDefinition { key: key("d"), indexes: vec![], schema: None });
     for number in 0..12 {

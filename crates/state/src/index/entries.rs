@@ -5,7 +5,7 @@
 use std::{cmp::Ordering, fmt, sync::Arc};
 
 use super::tree::{Item, Weight};
-use crate::{Collection, stored::Stored};
+use crate::{Collection, stored::StoredTotals};
 use concord_model::{
     index::InlineBytes,
     key::Key,
@@ -14,7 +14,7 @@ use concord_model::{
 };
 
 /// A record that has a key.
-pub trait Record: Clone + fmt::Debug {
+pub trait KeyedRecord: Clone + fmt::Debug {
     /// What is summed up over records of this kind.
     type Weight: Weight;
     /// The record's key.
@@ -23,7 +23,7 @@ pub trait Record: Clone + fmt::Debug {
     fn weight(&self) -> Self::Weight;
 }
 
-impl Record for Key {
+impl KeyedRecord for Key {
     type Weight = ();
 
     fn key(&self) -> &Key {
@@ -33,7 +33,7 @@ impl Record for Key {
     fn weight(&self) {}
 }
 
-impl Record for Arc<Config> {
+impl KeyedRecord for Arc<Config> {
     type Weight = ();
 
     fn key(&self) -> &Key {
@@ -43,7 +43,7 @@ impl Record for Arc<Config> {
     fn weight(&self) {}
 }
 
-impl Record for Arc<Definition> {
+impl KeyedRecord for Arc<Definition> {
     type Weight = ();
 
     fn key(&self) -> &Key {
@@ -53,14 +53,14 @@ impl Record for Arc<Definition> {
     fn weight(&self) {}
 }
 
-impl Record for Arc<Collection> {
-    type Weight = Stored;
+impl KeyedRecord for Arc<Collection> {
+    type Weight = StoredTotals;
 
     fn key(&self) -> &Key {
         &self.definition.key
     }
 
-    fn weight(&self) -> Stored {
+    fn weight(&self) -> StoredTotals {
         self.stored()
     }
 }
@@ -73,7 +73,7 @@ pub struct ByKey<R> {
     pub record: R,
 }
 
-impl<R: Record> ByKey<R> {
+impl<R: KeyedRecord> ByKey<R> {
     /// A record by its key.
     #[must_use]
     pub fn new(record: R) -> Self {
@@ -81,7 +81,7 @@ impl<R: Record> ByKey<R> {
     }
 }
 
-impl<R: Record> Item for ByKey<R> {
+impl<R: KeyedRecord> Item for ByKey<R> {
     type SearchKey<'a> = &'a str;
     type Bound = Key;
     type Weight = R::Weight;
@@ -116,7 +116,7 @@ pub struct ByTime<R> {
     pub of: R,
 }
 
-impl<R: Record> Item for ByTime<R> {
+impl<R: KeyedRecord> Item for ByTime<R> {
     type SearchKey<'a> = (Timestamp, &'a str);
     type Bound = Self;
     type Weight = ();

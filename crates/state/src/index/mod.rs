@@ -7,7 +7,6 @@
 //! | [`indexes`] | the indexes by time and by value: made of the configs, or edited |
 //! | `deferred` | their updates, applied in batches |
 //! | [`backfill`] | changed indexed paths, and the index build that follows |
-//! | `unique` | unique paths: whether another config has a value |
 //!
 //! **Invariant:** every index contains exactly the entries of the configs, at any time that it is read.
 
@@ -16,4 +15,3 @@ pub(crate) mod deferred;
 pub(crate) mod entries;
 pub mod indexes;
 pub mod tree;
-mod unique;

@@ -1,13 +1,14 @@
-//! Lists of definitions: of all, or of those that a caller may see.
+//! Lists of definitions: of all, or of the definitions that a client may see.
 //!
 //! The latter are a few ranges of the index by key. Their number is known without looking at any of them, and a page in
-//! the order of the keys is walked from its place. A page in the order of a time needs all of them, and so does a search.
+//! the order of the keys is walked from its place. A page in the order of a time needs all of them, and so does a
+//! search.
 //!
 //! **Invariant:** the answer is the one that the same list would have in a state without the other definitions.
 
 use std::{ops::Range, sync::Arc};
 
-use super::{NEVER_OVER, QueryResult, State, Steps, contains, page_of_index, scan, size, skip};
+use super::{CancelCheck, NEVER_OVER, QueryResult, State, contains, page_of_index, scan, size, skip};
 use concord_model::{
     key::Key,
     key_set::{KeyRange, KeySet},
@@ -22,8 +23,8 @@ impl State {
         self.list_until(query, &KeySet::ALL, &|| false).expect(NEVER_OVER)
     }
 
-    /// A page of the definitions whose keys are in a set, as if there were no others; `None` when `is_over` has said that
-    /// it is not needed any more.
+    /// A page of the definitions whose keys are in a set, as if there were no others; `None` when `is_over` has
+    /// returned true.
     #[must_use]
     pub fn list_until(
         &self,
@@ -31,7 +32,7 @@ impl State {
         keys: &KeySet,
         is_over: &dyn Fn() -> bool,
     ) -> Option<QueryResult<Arc<Definition>>> {
-        let (page, steps) = (&query.page, &mut Steps::new(is_over));
+        let (page, steps) = (&query.page, &mut CancelCheck::new(is_over));
         if let Some(ranges) = keys.ranges() {
             return self.list_ranges(query, ranges, steps);
         }
@@ -62,7 +63,7 @@ impl State {
         &self,
         query: &DefinitionQuery,
         ranges: &[KeyRange],
-        steps: &mut Steps<'_>,
+        steps: &mut CancelCheck<'_>,
     ) -> Option<QueryResult<Arc<Definition>>> {
         let page = &query.page;
         let places = self.places(ranges);
@@ -116,7 +117,7 @@ impl State {
         &self,
         page: &Page,
         places: &[Range<u64>],
-        steps: &mut Steps<'_>,
+        steps: &mut CancelCheck<'_>,
     ) -> Option<QueryResult<Arc<Definition>>> {
         if !page.search.is_empty() {
             let (from, limit) = (skip(page), page.limit);
@@ -152,7 +153,7 @@ impl State {
         &self,
         page: &Page,
         places: &[Range<u64>],
-        steps: &mut Steps<'_>,
+        steps: &mut CancelCheck<'_>,
     ) -> Option<Vec<&Arc<Definition>>> {
         let mut found = Vec::new();
         for definition in places.iter().flat_map(|places| self.at_places(places)) {
@@ -185,7 +186,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::builder::Builder;
+    use crate::builder::StateBuilder;
     use concord_model::{index::Indexing, time::Timestamp};
 
     const PREFIXES: [&str; 7] = ["a", "a.", "a.b", "b-", "d", "z", "b"];
@@ -193,7 +194,7 @@ mod tests {
 
     /// The definitions of some keys. Their times are in no relation to their keys, and some are equal.
     fn state(keys: impl Fn(&str) -> bool) -> State {
-        let mut builder = Builder::new();
+        let mut builder = StateBuilder::new();
         for (place, text) in (0_u64..).zip(KEYS).filter(|(_, key)| keys(key)) {
             let definition = Definition {
                 id: place + 1,

@@ -1,30 +1,30 @@
-//! The rows of a page, collected from records in any order, and the end of long work.
+//! Collects the rows of a page from records in any order, and ends work whose result is no longer needed.
 //!
-//! **Invariant:** collecting holds no more rows than twice the place where the page ends and [`SURPLUS_ROWS`], however
-//! many records match.
+//! **Invariant:** collecting holds at most twice as many rows as there are up to the end of the page, plus
+//! [`SURPLUS_ROWS`], however many records match.
 
 use std::{cmp::Ordering, sync::Arc};
 
 use super::{QueryResult, matching::entries_of};
 use concord_model::{query::ConfigSort, record::Config};
 
-/// Steps of work between two questions whether its result is still needed: some hundred microseconds.
+/// Steps of work between two checks whether its result is still needed: some hundred microseconds.
 const STEPS_BETWEEN_QUESTIONS: usize = 1024;
 /// Rows beyond the end of the page after which the surplus is dropped.
 const SURPLUS_ROWS: usize = 1024;
 
-/// Asks now and then whether the result of long work is still needed.
-pub(super) struct Steps<'a> {
+/// Checks periodically whether the result of long work is still needed.
+pub(super) struct CancelCheck<'a> {
     is_over: &'a dyn Fn() -> bool,
     left: usize,
 }
 
-impl<'a> Steps<'a> {
+impl<'a> CancelCheck<'a> {
     pub(super) fn new(is_over: &'a dyn Fn() -> bool) -> Self {
         Self { is_over, left: STEPS_BETWEEN_QUESTIONS }
     }
 
-    /// Counts steps; `None` when the result is not needed any more.
+    /// Counts steps; `None` when the result is no longer needed.
     pub(super) fn take(&mut self, steps: usize) -> Option<()> {
         if let Some(left) = self.left.checked_sub(steps) {
             self.left = left;

@@ -3,12 +3,12 @@
 use proptest::prelude::*;
 
 use super::{matching::holds, rows::compare, *};
-use crate::builder::Builder;
+use crate::builder::StateBuilder;
 use concord_model::{
     index::Indexing,
     key::Key,
-    query::Test,
-    record::{Definition, Entry},
+    query::FilterTest,
+    record::{Definition, IndexEntry},
     time::Timestamp,
 };
 
@@ -18,7 +18,7 @@ fn value(n: u8) -> Box<[u8]> {
 
 /// Configs whose first slot has at most one value and whose second slot is an array.
 fn state(rows: &[(Option<u8>, Vec<u8>)]) -> State {
-    let mut builder = Builder::new();
+    let mut builder = StateBuilder::new();
     let definition = Definition {
         id: 1,
         key: Key::parse("d").unwrap(),
@@ -32,9 +32,9 @@ fn state(rows: &[(Option<u8>, Vec<u8>)]) -> State {
     };
     builder.definition(definition).unwrap();
     for (n, (one, many)) in rows.iter().enumerate() {
-        let mut entries: Vec<Entry> =
-            one.iter().map(|n| Entry { slot: 0, value: value(*n).into() }).collect();
-        entries.extend(many.iter().map(|n| Entry { slot: 1, value: value(*n).into() }));
+        let mut entries: Vec<IndexEntry> =
+            one.iter().map(|n| IndexEntry { slot: 0, value: value(*n).into() }).collect();
+        entries.extend(many.iter().map(|n| IndexEntry { slot: 1, value: value(*n).into() }));
         entries.sort();
         entries.dedup();
         let config = Config {
@@ -51,7 +51,7 @@ fn state(rows: &[(Option<u8>, Vec<u8>)]) -> State {
 }
 
 fn filter() -> impl Strategy<Value = Filter> {
-    let field = prop_oneof![Just(Field::Slot(0)), Just(Field::Slot(1))];
+    let field = prop_oneof![Just(FilterField::Slot(0)), Just(FilterField::Slot(1))];
     let values = || {
         let numbers = proptest::collection::btree_set(0u8..6, 1..3);
         numbers.prop_map(|numbers| numbers.into_iter().map(value).collect::<Vec<_>>())
@@ -64,10 +64,10 @@ fn filter() -> impl Strategy<Value = Filter> {
         ]
     };
     let test = prop_oneof![
-        values().prop_map(Test::AnyOf),
-        values().prop_map(Test::NoneOf),
-        (bound(), bound()).prop_map(|range| Test::Ranges(vec![range])),
-        any::<bool>().prop_map(Test::Exists),
+        values().prop_map(FilterTest::AnyOf),
+        values().prop_map(FilterTest::NoneOf),
+        (bound(), bound()).prop_map(|range| FilterTest::Ranges(vec![range])),
+        any::<bool>().prop_map(FilterTest::Exists),
     ];
     (field, test).prop_map(|(field, test)| Filter { field, test, empty_array_at: None, within: None })
 }

@@ -1,11 +1,11 @@
-//! What is counted, and what a quota refuses.
+//! Counts of records and bytes, and the writes that a quota rejects.
 
 use std::sync::Arc;
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::builder::Builder;
+use crate::builder::StateBuilder;
 use concord_model::{
     access_key::{Grant, KeyId, KeyUse, Quota},
     command::{AccessCommand, BatchStep, Command, Expect, KeyTerms, Verdict},
@@ -36,12 +36,12 @@ fn delete(definition: &str, key: &str) -> Command {
 }
 
 /// A state with a key of these grants and this quota.
-struct World {
+struct StoredWorld {
     state: State,
     key: KeyUse,
 }
 
-impl World {
+impl StoredWorld {
     fn new(grants: Vec<Grant>, quota: Quota) -> Self {
         let id = KeyId::parse("aaaaaaaaaaaa").unwrap();
         let key = KeyUse { id: id.clone(), revision: 1, secret: 1 };
@@ -78,7 +78,7 @@ impl World {
         self.apply(Some(self.key.clone()), command)
     }
 
-    fn stored(&self) -> Stored {
+    fn stored(&self) -> StoredTotals {
         let key = self.state.access_key(&self.key.id).unwrap();
         self.state.stored_under(&key.grants)
     }
@@ -90,12 +90,12 @@ fn batch(commands: Vec<Command>) -> Command {
 }
 
 #[test]
-fn a_write_that_makes_too_much_is_refused_and_changes_nothing() {
+fn a_write_with_too_many_entries_is_rejected_and_changes_nothing() {
     let quota = Quota { bytes: Some(100), records: Some(4), ..Quota::default() };
-    let mut world = World::new(vec![grant(&[Verb::Write, Verb::Define], &["app.*", "app.eu"])], quota);
+    let mut world = StoredWorld::new(vec![grant(&[Verb::Write, Verb::Define], &["app.*", "app.eu"])], quota);
     world.by_key(define("app.eu")).unwrap();
     world.by_key(write("app.eu", "a", 60)).unwrap();
-    assert_eq!(world.stored(), Stored { bytes: 60, records: 2 });
+    assert_eq!(world.stored(), StoredTotals { bytes: 60, records: 2 });
     let digest = world.state.digest();
     let refused = world.by_key(write("app.eu", "b", 41)).unwrap_err();
     assert_eq!(refused, Rejection::QuotaExceeded { quota: StoredQuota::Bytes, limit: 100, needed: 101 });
@@ -112,19 +112,20 @@ fn a_write_that_makes_too_much_is_refused_and_changes_nothing() {
         .unwrap();
     let digest = world.state.digest();
     assert!(world.by_key(batch(vec![delete("app.us", "c"), write("app.us", "d", 101)])).is_err());
-    assert_eq!((world.state.digest(), world.stored()), (digest, Stored { bytes: 90, records: 3 }));
+    assert_eq!((world.state.digest(), world.stored()), (digest, StoredTotals { bytes: 90, records: 3 }));
 }
 
 #[test]
-fn what_others_wrote_counts_and_what_makes_nothing_larger_is_never_refused() {
+fn writes_of_others_count_and_a_write_that_shrinks_is_never_rejected() {
     let quota = Quota { bytes: Some(10), ..Quota::default() };
-    let mut world = World::new(vec![grant(&[Verb::Write], &["app"]), grant(&[Verb::Read], &["*"])], quota);
+    let mut world =
+        StoredWorld::new(vec![grant(&[Verb::Write], &["app"]), grant(&[Verb::Read], &["*"])], quota);
     for name in ["app", "other"] {
         world.root(define(name));
         world.root(write(name, "a", 50));
         world.root(write(name, "b", 50));
     }
-    assert_eq!(world.stored(), Stored { bytes: 100, records: 3 }, "not what it may only read");
+    assert_eq!(world.stored(), StoredTotals { bytes: 100, records: 3 }, "not what it may only read");
     assert!(world.by_key(write("app", "c", 2)).is_err());
     world.by_key(write("app", "a", 50)).unwrap();
     world.by_key(write("app", "a", 49)).unwrap();
@@ -135,13 +136,13 @@ fn what_others_wrote_counts_and_what_makes_nothing_larger_is_never_refused() {
 
 #[test]
 fn definitions_that_several_patterns_name_count_once() {
-    let mut world = World::new(Vec::new(), Quota::default());
+    let mut world = StoredWorld::new(Vec::new(), Quota::default());
     for name in ["app", "app.eu", "app.eu.west", "application", "b"] {
         world.root(define(name));
         world.root(write(name, "k", 10));
     }
     let under = |patterns: &[&str]| world.state.stored_under(&Grants(vec![grant(&[Verb::Define], patterns)]));
-    let many = |count: u64| Stored { bytes: 10 * count, records: 2 * count };
+    let many = |count: u64| StoredTotals { bytes: 10 * count, records: 2 * count };
     assert_eq!(under(&["app"]), many(1));
     assert_eq!(under(&["app.*"]), many(2));
     assert_eq!(under(&["app*", "app.eu", "application"]), many(4));
@@ -150,8 +151,8 @@ fn definitions_that_several_patterns_name_count_once() {
 }
 
 /// What the definitions of these grants hold, counted record by record.
-fn counted(state: &State, grants: &Grants) -> Stored {
-    let mut counted = Stored::default();
+fn counted(state: &State, grants: &Grants) -> StoredTotals {
+    let mut counted = StoredTotals::default();
     for collection in state.definitions() {
         if grants.allows(Verb::Write, Some(collection.definition.key.as_str())) {
             counted.records += 1 + collection.by_key.len();
@@ -164,7 +165,7 @@ fn counted(state: &State, grants: &Grants) -> Stored {
 
 #[test]
 fn the_counts_are_those_of_many_definitions() {
-    let mut world = World::new(Vec::new(), Quota::default());
+    let mut world = StoredWorld::new(Vec::new(), Quota::default());
     let patterns: [&[&str]; 6] =
         [&["d1*"], &["d05*", "d0*", "d051"], &["d100", "d3*"], &["e*"], &["*"], &["d2*", "d1*", "d199"]];
     for turn in 0..1200_usize {
@@ -193,7 +194,7 @@ fn the_counts_are_those_of_many_definitions() {
 
 /// The same state from its records.
 fn rebuilt(state: &State) -> State {
-    let mut builder = Builder::new();
+    let mut builder = StateBuilder::new();
     for collection in state.definitions() {
         builder.definition((*collection.definition).clone()).unwrap();
         for config in collection.configs() {
@@ -207,7 +208,7 @@ proptest! {
     #[test]
     fn the_counts_are_those_of_the_records(steps in prop::collection::vec((0..3_usize, 0..4_usize, 0..6_usize), 1..40)) {
         let names = ["a", "b", "b.c"];
-        let mut world = World::new(vec![grant(&[Verb::Write], &["b*"])], Quota::default());
+        let mut world = StoredWorld::new(vec![grant(&[Verb::Write], &["b*"])], Quota::default());
         for (name, key, kind) in steps {
             let (name, key) = (names[name], ["k", "kk", "l", "m"][key]);
             let command = match kind {

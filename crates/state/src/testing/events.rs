@@ -32,7 +32,5 @@ pub fn event(revision: Revision, definition: &str, name: &str, data: &str) -> Ar
     let after = Some(config(name, revision, data));
     let item =
         RecordChange::Config { definition: key(definition), key: key(name), before: Before::Nothing, after };
-    Arc::new(
-        Event::new(revision, Timestamp(revision), ("root", None), vec![item]).expect("a fixture is valid"),
-    )
+    Arc::new(Event::new(revision, Timestamp(revision), "root", None, vec![item]).expect("a fixture is valid"))
 }

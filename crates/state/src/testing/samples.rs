@@ -8,7 +8,7 @@ use concord_model::{
     entry,
     index::Indexing,
     key::Key,
-    record::{Definition, Entry},
+    record::{Definition, IndexEntry},
     time::Timestamp,
 };
 
@@ -55,7 +55,7 @@ pub fn all_proposals() -> Vec<Proposal> {
         definition: key("d"),
         key: key(name),
         data: r#"{"group":"g1","n":12}"#.into(),
-        entries: Box::new([Entry { slot: 0, value: b"\x40g1".as_slice().into() }]),
+        entries: Box::new([IndexEntry { slot: 0, value: b"\x40g1".as_slice().into() }]),
         expect,
     };
     let step = |command| BatchStep { definition_read: Some(1), command };
@@ -81,7 +81,7 @@ pub fn all_proposals() -> Vec<Proposal> {
     commands.into_iter().map(proposal).collect()
 }
 
-/// The state after those that create and change, and the changes.
+/// The state after the commands that create and change, and the changes.
 pub fn state() -> (State, Vec<Change>) {
     let (mut state, mut changes) = (State::default(), Vec::new());
     for (revision, proposal) in (1..).zip(all_proposals().into_iter().take(4)) {

@@ -1,11 +1,11 @@
 //! Encrypts and decrypts one piece of bytes, with XChaCha20-Poly1305.
 //!
-//! A piece that is written on its own stands with its nonce of 24 bytes: 16 random bytes that this process drew for the
-//! key, and a counter. A power cut may take back what was written, and a log or segment then goes on at the same place
-//! with other content, by another process: other random bytes. So no place, no revision and no index serves as a
-//! nonce. Pieces of a file that is written once, from its begin to its end, are counted instead (`stream`).
+//! A piece that is written separately has its nonce of 24 bytes beside it: 16 random bytes that this process drew for
+//! the key, and a counter. A power loss may lose what was written, and a log or segment then continues at the same
+//! place with other content, by another process: other random bytes. So no place, no revision and no index serves as a
+//! nonce. The pieces of a file that is written once, from start to end, are counted instead (`stream`).
 //!
-//! **Invariant:** nothing of a piece is returned unless all of it, its place and its key are those it was written with.
+//! **Invariant:** a piece is returned only if all of it, its place and its key are the same as when it was written.
 
 use std::{
     fmt,
@@ -27,7 +27,8 @@ const PREFIX_BYTES: usize = NONCE_BYTES - 8;
 /// Random bytes of the operating system.
 pub(super) fn random<const N: usize>() -> Result<[u8; N], String> {
     let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(|error| format!("the system gives no random bytes: {error}"))?;
+    getrandom::fill(&mut bytes)
+        .map_err(|error| format!("the operating system returned no random bytes: {error}"))?;
     Ok(bytes)
 }
 

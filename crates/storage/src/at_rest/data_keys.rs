@@ -1,8 +1,8 @@
 //! The operator's file of data keys.
 //!
-//! One key in a line, 32 random bytes in base64; empty lines and lines with `#` say nothing. The first key is the
-//! current one, the others are for directories that stand under them. The word `none` in the first place turns
-//! encryption off.
+//! One key in a line, 32 random bytes in base64; empty lines and lines that begin with `#` are ignored. The first key
+//! is the current one; the others are for directories that are still encrypted under them. The word `none` in the first
+//! place turns encryption off.
 //!
 //! **Invariant:** no text of an error, a log line or `Debug` holds a key.
 
@@ -105,7 +105,7 @@ impl DataKeys {
                     format!("line {number} is not 32 random bytes in base64; `concord keygen data` makes one")
                 })?;
                 if key.iter().all(|byte| *byte == key[0]) {
-                    return Err(format!("line {number} is one byte repeated, and no random key"));
+                    return Err(format!("line {number} is one byte repeated, not a random key"));
                 }
                 found.keys.push(DataKey::new(key));
             }
@@ -131,7 +131,7 @@ impl DataKeys {
 }
 
 fn decode(line: &str) -> Option<Zeroizing<[u8; 32]>> {
-    // One more than fits: a longer text is refused by its length.
+    // One more than fits: a longer text is rejected by its length.
     let mut bytes = Zeroizing::new([0; 36]);
     let length = STANDARD.decode_slice(line, &mut *bytes).ok()?;
     (length == 32).then(|| Zeroizing::new(*bytes.first_chunk().expect("there are 36")))
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused_without_its_text() {
+    fn an_invalid_key_is_rejected_without_its_text() {
         let refused = |text: &str| DataKeys::parse(text).unwrap_err();
         for text in ["", "# none\n", "\n \n"] {
             assert!(refused(text).contains("no key"), "{text:?}");

@@ -5,10 +5,10 @@
 //! the key and its tag, 48 bytes · crc32c of all before `u32le`
 //! ```
 //!
-//! What stands before the nonce is authenticated with the key. Two copies, because without this file nothing in the
-//! directory can be read: one damaged sector must not cost a member.
+//! The bytes before the nonce are authenticated with the key. There are two copies, because without this file nothing
+//! in the directory can be read: one damaged sector must not cost a member.
 //!
-//! **Invariant:** the first copy is durable before the second is touched, so that one of them is whole at any time.
+//! **Invariant:** the first copy is durable before the second is touched, so one of them is always whole.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ use sha2::Sha256;
 use zeroize::Zeroizing;
 
 use super::{
-    DataKeyId, Purpose,
+    DataKeyId, KeyPurpose,
     cipher::{FileKey, NONCE_BYTES, TAG_BYTES, random},
     data_keys::DataKey,
     files,
@@ -45,8 +45,9 @@ impl DirectoryKey {
         Ok(Self(Zeroizing::new(random()?)))
     }
 
-    /// The key for a purpose and an id. HMAC is a pseudo-random function: without this key it tells nothing about others.
-    pub(super) fn file_key(&self, purpose: Purpose, id: &[u8]) -> FileKey {
+    /// The key for a purpose and an id. HMAC is a pseudo-random function: without this key it reveals nothing about
+    /// others.
+    pub(super) fn file_key(&self, purpose: KeyPurpose, id: &[u8]) -> FileKey {
         let mut mac =
             <Hmac<Sha256> as Mac>::new_from_slice(&*self.0).expect("HMAC takes keys of every length");
         mac.update(b"concord file key");

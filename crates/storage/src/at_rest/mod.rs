@@ -1,4 +1,4 @@
-//! Encryption of the data directory: what stands on the disk is of no use without the data key.
+//! Encryption of the data directory: without the data key, the files on the disk are useless.
 //!
 //! The operator gives a file with data keys. A data key encrypts one thing only: the key of the directory, which is
 //! random and is made once (`directory_key`). Every file has a key of its own, derived from the key of the directory
@@ -15,8 +15,8 @@
 //! What stays visible: names, numbers and sizes of files, ids of log entries, votes, the identity, the ids of
 //! definitions in sled. `docs/operations/encryption.md` is the whole list.
 //!
-//! It is turned on and off at a start: log, history and snapshots are written anew before the node serves, and sled is
-//! rebuilt. Nodes send each other what they always did; each directory has keys of its own.
+//! It is turned on and off at a start: log, history and snapshots are rewritten before the node serves, and sled is
+//! rebuilt. What nodes send each other does not change; each directory has keys of its own.
 //!
 //! | where | what it does |
 //! |---|---|
@@ -24,12 +24,12 @@
 //! | `data_keys` | the operator's file |
 //! | `directory_key` | the key of the directory, encrypted under a data key, in two copies |
 //! | `cipher` | encrypts and decrypts one piece of bytes |
-//! | `stream` | encrypts a file from its begin to its end |
+//! | `stream` | encrypts a file from start to end |
 //!
 //! **Invariants**
 //! 1. A key is durable before the first byte is written under it.
 //! 2. A wrong or missing key is found before anything in the directory is changed.
-//! 3. No nonce is used twice with one key, whatever a power cut takes back: see `cipher`.
+//! 3. No nonce is used twice with one key, whatever a power loss discards: see `cipher`.
 
 mod cipher;
 mod data_keys;
@@ -60,7 +60,7 @@ pub const KEYS: [&str; 2] =
 
 /// What a file key is for: a key of one purpose opens nothing of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose {
+pub enum KeyPurpose {
     /// Entries of the Raft log.
     Log = 1,
     /// A segment of the history.
@@ -83,10 +83,10 @@ pub struct Encryption {
 /// The keys of an open directory. Clones share them. The default has none and leaves files as they are.
 #[derive(Clone, Default)]
 pub struct AtRest {
-    inner: Option<Arc<Inner>>,
+    inner: Option<Arc<AtRestInner>>,
 }
 
-struct Inner {
+struct AtRestInner {
     /// The data directory.
     directory: PathBuf,
     key_file: PathBuf,
@@ -105,7 +105,7 @@ impl fmt::Debug for AtRest {
 }
 
 /// What a check of a directory and its key file found.
-enum Found {
+enum EncryptionState {
     /// Neither a key nor an encrypted directory.
     Plain,
     /// A data key for a directory that is not encrypted yet.
@@ -122,17 +122,17 @@ impl AtRest {
     /// In one line: the file can't be read or holds no key, or the directory needs another key.
     pub fn open(directory: &Path, key_file: Option<&Path>) -> Result<Self, String> {
         let (key, wrapped, keys) = match find(directory, key_file)? {
-            Found::Plain => return Ok(Self::default()),
-            Found::TurnOn(keys) => {
+            EncryptionState::Plain => return Ok(Self::default()),
+            EncryptionState::TurnOn(keys) => {
                 let Some(current) = keys.current() else { return Ok(Self::default()) };
                 let key = DirectoryKey::random()?;
                 let wrapped = Wrapped::new(&key, current, false)?;
                 (key, wrapped, keys)
             }
-            Found::Encrypted(key, wrapped, keys) => (key, wrapped, keys),
+            EncryptionState::Encrypted(key, wrapped, keys) => (key, wrapped, keys),
         };
         let Some(key_file) = key_file else { return Ok(Self::default()) };
-        let inner = Inner {
+        let inner = AtRestInner {
             directory: directory.into(),
             key_file: key_file.into(),
             key,
@@ -164,7 +164,7 @@ impl AtRest {
         self.inner.as_ref().is_some_and(|inner| inner.seals)
     }
 
-    /// Whether there is a key: files of the other kind, encrypted or not, have to be written anew.
+    /// Whether there is a key: files of the other kind, encrypted or not, have to be rewritten.
     pub(crate) fn has_key(&self) -> bool {
         self.inner.is_some()
     }
@@ -177,12 +177,12 @@ impl AtRest {
     }
 
     /// The key of a file, by the random bytes that it was made with; `None` without a key of the directory.
-    pub fn file_key(&self, purpose: Purpose, id: &[u8]) -> Option<FileKey> {
+    pub fn file_key(&self, purpose: KeyPurpose, id: &[u8]) -> Option<FileKey> {
         self.inner.as_ref().map(|inner| inner.key.file_key(purpose, id))
     }
 
     /// The key of sled or the log, which have no head of their own; `None` when what is written is not encrypted.
-    pub fn sealing_key(&self, purpose: Purpose) -> Option<FileKey> {
+    pub fn sealing_key(&self, purpose: KeyPurpose) -> Option<FileKey> {
         self.seals().then(|| self.file_key(purpose, &[])).flatten()
     }
 
@@ -193,16 +193,16 @@ impl AtRest {
     }
 
     /// Whether a file that is not encrypted may be one of this directory. Once everything is encrypted it is not:
-    /// whoever can write to the disk could put there what he likes.
+    /// anybody who can write to the disk could replace it.
     pub fn allows_plain(&self) -> bool {
-        let allows = |inner: &Arc<Inner>| !inner.seals || !inner.wrapped().is_converted;
+        let allows = |inner: &Arc<AtRestInner>| !inner.seals || !inner.wrapped().is_converted;
         self.inner.as_ref().is_none_or(allows) || concord_model::sabotage::is("plain-file-accepted")
     }
 
     /// Records that everything is as it is to be: the end of turning encryption on or off. Blocking.
     ///
     /// # Errors
-    /// In one line: the key file can't be read any more, or the disk fails.
+    /// In one line: the key file can no longer be read, or the disk fails.
     pub fn converted(&self) -> Result<(), String> {
         let Some(inner) = self.inner.as_ref().filter(|_| !self.is_converted()) else { return Ok(()) };
         if !inner.seals {
@@ -278,7 +278,7 @@ impl AtRest {
         let before = std::mem::replace(&mut *wrapped, renewed).data_key;
         tracing::info!(
             data_key = %current.id(),
-            "the key of the data directory stands under data key {} now, and no longer under {before}",
+            "the key of the data directory is now encrypted under data key {}, no longer under {before}",
             current.id()
         );
         Ok(Some(current.id()))
@@ -296,7 +296,7 @@ impl AtRest {
     }
 }
 
-impl Inner {
+impl AtRestInner {
     fn wrapped(&self) -> std::sync::MutexGuard<'_, Wrapped> {
         self.wrapped.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -314,7 +314,7 @@ pub(super) fn random_key() -> Result<Zeroizing<[u8; 32]>, String> {
 /// A new data key as a line of the operator's file, and its id.
 ///
 /// # Errors
-/// In one line: the system gives no random bytes.
+/// In one line: the operating system returned no random bytes.
 pub fn new_data_key() -> Result<(Zeroizing<String>, DataKeyId), String> {
     data_keys::DataKey::random()
 }
@@ -334,10 +334,10 @@ fn lacking(directory: &Path, key_file: &Path, needed: DataKeyId, keys: &DataKeys
     )
 }
 
-fn find(directory: &Path, key_file: Option<&Path>) -> Result<Found, String> {
+fn find(directory: &Path, key_file: Option<&Path>) -> Result<EncryptionState, String> {
     let wrapped = Wrapped::read(directory)?;
     match (wrapped, key_file) {
-        (None, None) => Ok(Found::Plain),
+        (None, None) => Ok(EncryptionState::Plain),
         (Some(wrapped), None) => Err(format!(
             "the data directory {} is encrypted under data key {}: set --data-key-file or CONCORD_DATA_KEY_FILE; nothing \
              was changed",
@@ -346,7 +346,7 @@ fn find(directory: &Path, key_file: Option<&Path>) -> Result<Found, String> {
         )),
         (None, Some(path)) => {
             let keys = DataKeys::read(path)?;
-            Ok(if keys.current().is_some() { Found::TurnOn(keys) } else { Found::Plain })
+            Ok(if keys.current().is_some() { EncryptionState::TurnOn(keys) } else { EncryptionState::Plain })
         }
         (Some(wrapped), Some(path)) => {
             let keys = DataKeys::read(path)?;
@@ -354,7 +354,7 @@ fn find(directory: &Path, key_file: Option<&Path>) -> Result<Found, String> {
             let data_key = data_key.ok_or_else(|| lacking(directory, path, wrapped.data_key, &keys))?;
             let key =
                 wrapped.unwrap(data_key).map_err(|error| format!("{}: {error}", directory.display()))?;
-            Ok(Found::Encrypted(key, wrapped, keys))
+            Ok(EncryptionState::Encrypted(key, wrapped, keys))
         }
     }
 }

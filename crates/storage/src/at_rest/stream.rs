@@ -1,4 +1,4 @@
-//! A file that is encrypted from its begin to its end: a snapshot.
+//! A file that is encrypted from start to end: a snapshot.
 //!
 //! ```text
 //! head    `CONCSEAL` · format `u16le` · purpose, a byte · 0 · random bytes of the file, 16 · crc32c of these `u32le`
@@ -6,11 +6,11 @@
 //! ```
 //!
 //! The nonce of a chunk is its number, and whether it is the last one. The key is derived from the file's random bytes
-//! and encrypts nothing else, so a number serves once. A file that ends early has no last chunk, and one that was put
-//! together from two has chunks of another key.
+//! and encrypts nothing else, so each number is used once. A file that ends early has no last chunk, and one that was
+//! put together from two has chunks of another key.
 //!
-//! **Invariant:** what is read is what was written, from the first byte on; anything else is an error of the kind
-//! *invalid data*.
+//! **Invariant:** the content is returned as it was written, from the first byte on; anything else is an error of the
+//! kind *invalid data*.
 
 use std::{
     fs::File,
@@ -18,7 +18,7 @@ use std::{
 };
 
 use super::{
-    AtRest, FileKey, Purpose,
+    AtRest, FileKey, KeyPurpose,
     cipher::{NONCE_BYTES, TAG_BYTES, random},
 };
 
@@ -52,7 +52,7 @@ pub(crate) struct Sealer {
 
 impl Sealer {
     /// The sealer of a new file, and the file's head; `None` when what is written is not encrypted.
-    pub(crate) fn new(at_rest: &AtRest, purpose: Purpose) -> io::Result<Option<(Self, Vec<u8>)>> {
+    pub(crate) fn new(at_rest: &AtRest, purpose: KeyPurpose) -> io::Result<Option<(Self, Vec<u8>)>> {
         if !at_rest.seals() {
             return Ok(None);
         }
@@ -99,8 +99,8 @@ pub(crate) struct Opener {
 }
 
 impl Opener {
-    /// Content of the next chunk, of whose bytes there are as many as a chunk has, or fewer at the file's end.
-    /// `is_last`: the file ends with them.
+    /// Content of the next chunk, from the bytes of one chunk, or fewer at the file's end. `is_last`: the file ends
+    /// with them.
     pub(crate) fn open(&mut self, sealed: &mut Vec<u8>, is_last: bool) -> io::Result<()> {
         let ends_early = || damaged("it ends inside a chunk");
         let length = sealed.len().checked_sub(TAG_BYTES).ok_or_else(ends_early)?;
@@ -120,15 +120,15 @@ impl Opener {
 
 /// What the first bytes of a file say.
 #[derive(Debug)]
-pub(crate) enum Head {
+pub(crate) enum FileHead {
     /// It is not encrypted.
     Plain,
     Sealed(Opener),
 }
 
-impl Head {
+impl FileHead {
     /// Looks at the first bytes of a file, of which there are [`HEAD_BYTES`], or fewer when it is shorter.
-    pub(crate) fn parse(bytes: &[u8], at_rest: &AtRest, purpose: Purpose) -> io::Result<Self> {
+    pub(crate) fn parse(bytes: &[u8], at_rest: &AtRest, purpose: KeyPurpose) -> io::Result<Self> {
         let Some(rest) = bytes.strip_prefix(MAGIC) else {
             return if at_rest.allows_plain() {
                 Ok(Self::Plain)
@@ -171,7 +171,7 @@ pub(crate) fn content_bytes(file_bytes: u64) -> u64 {
 
 /// A file that is read, encrypted or not.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(crate) struct DecryptingReader {
     file: File,
     opener: Option<Opener>,
     chunk: Vec<u8>,
@@ -179,17 +179,17 @@ pub(crate) struct Source {
     ended: bool,
 }
 
-impl Source {
+impl DecryptingReader {
     /// The content of a file from its begin.
-    pub(crate) fn new(mut file: File, at_rest: &AtRest, purpose: Purpose) -> io::Result<Self> {
+    pub(crate) fn new(mut file: File, at_rest: &AtRest, purpose: KeyPurpose) -> io::Result<Self> {
         let mut head = Vec::with_capacity(HEAD_BYTES);
         Read::by_ref(&mut file).take(HEAD_BYTES as u64).read_to_end(&mut head)?;
-        let opener = match Head::parse(&head, at_rest, purpose)? {
-            Head::Plain => {
+        let opener = match FileHead::parse(&head, at_rest, purpose)? {
+            FileHead::Plain => {
                 file.rewind()?;
                 None
             }
-            Head::Sealed(opener) => Some(opener),
+            FileHead::Sealed(opener) => Some(opener),
         };
         Ok(Self { file, opener, chunk: Vec::new(), offset: 0, ended: false })
     }
@@ -209,7 +209,7 @@ impl Source {
     }
 }
 
-impl Read for Source {
+impl Read for DecryptingReader {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         let Some(opener) = &mut self.opener else { return self.file.read(to) };
         while self.offset == self.chunk.len() {
@@ -236,7 +236,7 @@ pub(crate) struct Sink<W> {
 
 impl<W: Write> Sink<W> {
     /// Begins a file.
-    pub(crate) fn new(mut to: W, at_rest: &AtRest, purpose: Purpose) -> io::Result<Self> {
+    pub(crate) fn new(mut to: W, at_rest: &AtRest, purpose: KeyPurpose) -> io::Result<Self> {
         let sealer = match Sealer::new(at_rest, purpose)? {
             None => None,
             Some((sealer, head)) => {

@@ -1,4 +1,4 @@
-//! Keys are turned on, rotated and turned off; what is encrypted is read as it was written, or refused.
+//! Keys are turned on, rotated and turned off; what is encrypted is read as it was written, or rejected.
 
 use std::{
     fs,
@@ -8,7 +8,7 @@ use std::{
 use proptest::prelude::*;
 
 use super::{
-    stream::{Head, Sink, Source},
+    stream::{DecryptingReader, FileHead, Sink},
     *,
 };
 
@@ -32,8 +32,8 @@ fn the_key_of_a_directory_survives_rotation_and_needs_the_right_data_key() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
     let first = AtRest::for_tests(at, KEYS[0]);
-    let sealed = first.file_key(Purpose::Log, b"x").unwrap().seal(b"here", b"content");
-    let read = |at_rest: &AtRest| at_rest.file_key(Purpose::Log, b"x").unwrap().open(b"here", &sealed);
+    let sealed = first.file_key(KeyPurpose::Log, b"x").unwrap().seal(b"here", b"content");
+    let read = |at_rest: &AtRest| at_rest.file_key(KeyPurpose::Log, b"x").unwrap().open(b"here", &sealed);
     let before = key_bytes(at);
     assert!(refusal(at, KEYS[1]).contains(&first.encryption().unwrap().data_key.to_string()));
     assert!(AtRest::open(at, None).unwrap_err().contains("CONCORD_DATA_KEY_FILE"));
@@ -56,7 +56,7 @@ fn the_key_of_a_directory_survives_rotation_and_needs_the_right_data_key() {
 }
 
 #[test]
-fn one_damaged_copy_costs_nothing_and_two_are_refused() {
+fn one_damaged_copy_is_tolerated_and_two_are_rejected() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
     drop(AtRest::for_tests(at, KEYS[0]));
@@ -97,7 +97,7 @@ fn encryption_is_turned_off_by_the_word_none() {
     let off = AtRest::open(at, Some(&key_file(at, &format!("none\n{}", KEYS[0])))).unwrap();
     off.prepare().unwrap();
     assert!(!off.seals() && off.has_key() && off.encryption().is_none());
-    // The directory still holds encrypted files: the key stays until they are written anew.
+    // The directory still holds encrypted files: the key stays until they are rewritten.
     assert!(AtRest::open(at, None).is_err());
     off.converted().unwrap();
     assert!(AtRest::open(at, None).is_ok());
@@ -121,7 +121,7 @@ fn the_mark_of_an_encrypted_directory_is_kept_by_rotation() {
 }
 
 fn write(path: &Path, at_rest: &AtRest, parts: &[Vec<u8>]) {
-    let mut sink = Sink::new(fs::File::create(path).unwrap(), at_rest, Purpose::Snapshot).unwrap();
+    let mut sink = Sink::new(fs::File::create(path).unwrap(), at_rest, KeyPurpose::Snapshot).unwrap();
     for part in parts {
         sink.write_all(part).unwrap();
     }
@@ -130,7 +130,7 @@ fn write(path: &Path, at_rest: &AtRest, parts: &[Vec<u8>]) {
 
 fn read(path: &Path, at_rest: &AtRest) -> std::io::Result<Vec<u8>> {
     let mut content = Vec::new();
-    Source::new(fs::File::open(path)?, at_rest, Purpose::Snapshot)?.read_to_end(&mut content)?;
+    DecryptingReader::new(fs::File::open(path)?, at_rest, KeyPurpose::Snapshot)?.read_to_end(&mut content)?;
     Ok(content)
 }
 
@@ -150,10 +150,10 @@ fn a_stream_is_read_as_it_was_written_and_its_length_is_known() {
         }
     }
     let kind = |at_rest: &AtRest, purpose| {
-        Head::parse(&fs::read(&path).unwrap()[..stream::HEAD_BYTES], at_rest, purpose)
+        FileHead::parse(&fs::read(&path).unwrap()[..stream::HEAD_BYTES], at_rest, purpose)
     };
-    assert!(kind(&at_rest, Purpose::Log).is_err(), "another purpose");
-    assert!(kind(&AtRest::default(), Purpose::Snapshot).is_err(), "no key");
+    assert!(kind(&at_rest, KeyPurpose::Log).is_err(), "another purpose");
+    assert!(kind(&AtRest::default(), KeyPurpose::Snapshot).is_err(), "no key");
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn every_flipped_bit_and_every_cut_of_a_small_stream_is_found() {
         let mut damaged = whole.clone();
         damaged[bit / 8] ^= 1 << (bit % 8);
         fs::write(&path, &damaged).unwrap();
-        // A damaged magic makes it a plain file, which its reader refuses; its content never appears.
+        // A damaged magic makes it a plain file, which its reader rejects; its content never appears.
         match read(&path, &at_rest) {
             Ok(content) => assert!(bit < 64 && content == damaged, "bit {bit}"),
             Err(_) => assert!(bit >= 64, "bit {bit}"),
@@ -234,11 +234,11 @@ fn no_nonce_is_used_twice_and_debug_shows_no_key() {
     let mut nonces = std::collections::BTreeSet::new();
     for _ in 0..4 {
         // As after a restart: the same key, another process.
-        let key = at_rest.file_key(Purpose::Log, &[]).unwrap();
+        let key = at_rest.file_key(KeyPurpose::Log, &[]).unwrap();
         for _ in 0..256 {
             assert!(nonces.insert(key.seal(b"the same place", b"the same content")[..24].to_vec()));
         }
     }
-    let shown = format!("{at_rest:?} {:?}", at_rest.file_key(Purpose::Log, &[]));
+    let shown = format!("{at_rest:?} {:?}", at_rest.file_key(KeyPurpose::Log, &[]));
     assert_eq!(shown, "AtRest { seals: true, .. } Some(FileKey)");
 }

@@ -9,16 +9,16 @@ use super::{
     format::StoredChange,
     query::HistoryError,
     reader::SegmentReader,
-    segments::{History, Span, Spans},
+    segments::{History, SegmentSpan, SegmentSpans},
 };
 use concord_model::record::Revision;
 
 /// The changes from a revision on that were written when it was created, oldest first.
 #[derive(Debug)]
-pub struct Changes {
+pub struct HistoryChanges {
     history: Arc<History>,
     from: Revision,
-    spans: VecDeque<Span>,
+    spans: VecDeque<SegmentSpan>,
     current: Option<SegmentReader>,
     /// What is missing after the last of `spans`.
     gap: Option<HistoryError>,
@@ -29,7 +29,7 @@ impl History {
     ///
     /// # Errors
     /// When the revision was compacted, its changes are not on this node, or the disk fails.
-    pub fn changes_from(self: &Arc<Self>, from: Revision) -> Result<Changes, HistoryError> {
+    pub fn changes_from(self: &Arc<Self>, from: Revision) -> Result<HistoryChanges, HistoryError> {
         let compaction_revision = self.compaction_revision();
         let from = from.max(1);
         if from <= compaction_revision {
@@ -39,10 +39,10 @@ impl History {
     }
 
     /// The same as far as this disk still has them, although they may be below the compaction revision.
-    pub(super) fn retained_from(self: &Arc<Self>, from: Revision) -> Result<Changes, HistoryError> {
-        let Spans { all, applied, .. } = self.spans();
+    pub(super) fn retained_from(self: &Arc<Self>, from: Revision) -> Result<HistoryChanges, HistoryError> {
+        let SegmentSpans { all, applied, .. } = self.spans();
         // After the end there is nothing yet, whatever is missing before it.
-        let mut spans: VecDeque<Span> = if from > applied { VecDeque::new() } else { all.into() };
+        let mut spans: VecDeque<SegmentSpan> = if from > applied { VecDeque::new() } else { all.into() };
         while spans.get(1).is_some_and(|next| next.after < from) {
             spans.pop_front();
         }
@@ -67,13 +67,13 @@ impl History {
             Some(gap) if covered < from => Err(gap),
             gap => {
                 spans.truncate(contiguous);
-                Ok(Changes { history: Arc::clone(self), from, spans, current: None, gap })
+                Ok(HistoryChanges { history: Arc::clone(self), from, spans, current: None, gap })
             }
         }
     }
 }
 
-impl Changes {
+impl HistoryChanges {
     fn advance(&mut self) -> Result<Option<StoredChange>, HistoryError> {
         loop {
             let Some(reader) = &mut self.current else {
@@ -98,7 +98,7 @@ impl Changes {
     }
 }
 
-impl Iterator for Changes {
+impl Iterator for HistoryChanges {
     type Item = Result<StoredChange, HistoryError>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -1,6 +1,6 @@
-//! Segments that are written anew because encryption was turned on or off since they were written.
+//! Segments that are rewritten because encryption was turned on or off since they were written.
 //!
-//! **Invariant:** a segment is replaced only by one that is durable and holds every change that could be read of it.
+//! **Invariant:** a segment is replaced only by a durable one that holds every readable change of it.
 
 use std::{
     fs::File,
@@ -10,13 +10,13 @@ use std::{
 
 use super::{
     format::{self, Encoder, SegmentFrame, SegmentHead},
-    frames::Frames,
+    frames::SegmentFrames,
     segment_index::Index,
 };
 use crate::{
     StoreError,
     at_rest::AtRest,
-    files::{self, Frame, io},
+    files::{self, FileFrame, io},
 };
 use concord_model::record::Revision;
 
@@ -33,7 +33,7 @@ pub(super) struct Copied {
     damage: Option<&'static str>,
 }
 
-/// Writes all segments of a directory anew that are encrypted and should not be, or the other way round. Nothing is open
+/// Rewrites all segments of a directory that are encrypted and should not be, or the other way round. Nothing is open
 /// yet.
 pub(super) fn convert(directory: &Path, at_rest: &AtRest) -> Result<(), StoreError> {
     if at_rest.is_converted() {
@@ -44,7 +44,7 @@ pub(super) fn convert(directory: &Path, at_rest: &AtRest) -> Result<(), StoreErr
         if is_sealed(&path)? == at_rest.seals() {
             continue;
         }
-        let failed = || format!("can't write {} anew", path.display());
+        let failed = || format!("can't rewrite {}", path.display());
         let unfinished = files::unfinished(&path);
         let from = File::open(&path).map_err(io(failed()))?;
         let to = File::create(&unfinished).map_err(io(failed()))?;
@@ -82,20 +82,20 @@ fn is_sealed(path: &Path) -> Result<bool, StoreError> {
     let file = File::open(path).map_err(io(failed()))?;
     let mut begin = file.take(format::HEADER_FRAME_BYTES);
     let first = files::read_frame(&mut begin).map_err(io(failed()))?;
-    let Frame::Whole(first, _) = first else { return Ok(false) };
+    let FileFrame::Whole(first, _) = first else { return Ok(false) };
     Ok(SegmentHead::parse(&first).is_some_and(|head| head.id.is_some()))
 }
 
 /// Writes the changes of a segment as a sealed segment, durably, up to the first damage.
 pub(super) fn copy(from: impl Read, to: File, after: Revision, at_rest: &AtRest) -> io::Result<Copied> {
-    let mut frames = Frames::new(BufReader::with_capacity(BUFFER_BYTES, from));
+    let mut frames = SegmentFrames::new(BufReader::with_capacity(BUFFER_BYTES, from));
     let mut encoder = Encoder::new(BufWriter::with_capacity(BUFFER_BYTES, to), after, at_rest)?;
     let (mut index, mut begun) = (Index::default(), false);
     let damage = loop {
         let bytes = match frames.next(at_rest, after)? {
-            Frame::Whole(bytes, _) => bytes,
-            Frame::End => break None,
-            Frame::Cut(what) | Frame::Damaged(what) => break Some(what),
+            FileFrame::Whole(bytes, _) => bytes,
+            FileFrame::End => break None,
+            FileFrame::Cut(what) | FileFrame::Damaged(what) => break Some(what),
         };
         match SegmentFrame::parse(&bytes) {
             Some(SegmentFrame::Header(at)) if at == after && !begun => begun = true,

@@ -9,7 +9,7 @@
 //!                       offset of the index `u64le`                                        if sealed
 //! ```
 //!
-//! The first frame of an encrypted segment has format 2 and goes on with 16 random bytes; every frame after it is
+//! The first frame of an encrypted segment has format 2 and continues with 16 random bytes; every frame after it is
 //! encrypted (`frames`). Its other content is the same.
 //!
 //! A segment is named by the revision after which it begins: `segment-<20 digits>.open` while it is appended
@@ -32,7 +32,7 @@ use super::{frames, segment_index::Index};
 use crate::{
     StoreError,
     at_rest::{self, AtRest, FileKey},
-    files::{self, Frame, io},
+    files::{self, FileFrame, io},
 };
 use concord_model::{
     encoding,
@@ -192,7 +192,7 @@ fn format_of(first_frame: &[u8]) -> Option<u16> {
     Some(u16::from_le_bytes(*format))
 }
 
-/// Refuses a segment whose first frame is whole and of a format that this version does not know.
+/// Rejects a segment whose first frame is whole and of a format that this version does not know.
 pub(crate) fn refuse_newer(path: &Path) -> Result<(), StoreError> {
     let name = path.display().to_string();
     let mut file = File::open(path).map_err(io(format!("can't open {name}")))?;
@@ -200,13 +200,13 @@ pub(crate) fn refuse_newer(path: &Path) -> Result<(), StoreError> {
     let first = files::read_frame(&mut (&mut file).take(HEADER_FRAME_BYTES))
         .map_err(io(format!("can't read {name}")))?;
     match first {
-        Frame::Whole(bytes, _) => match format_of(&bytes) {
+        FileFrame::Whole(bytes, _) => match format_of(&bytes) {
             Some(format) if !(FORMAT..=FORMAT_SEALED).contains(&format) => {
                 Err(StoreError::unknown_format(&name, format, FORMAT..=FORMAT_SEALED))
             }
             Some(_) | None => Ok(()),
         },
-        Frame::End | Frame::Cut(_) | Frame::Damaged(_) => Ok(()),
+        FileFrame::End | FileFrame::Cut(_) | FileFrame::Damaged(_) => Ok(()),
     }
 }
 
@@ -252,7 +252,7 @@ pub(super) enum SegmentFrame {
 
 /// What a segment's frames add up to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Totals {
+pub(super) struct SegmentTotals {
     pub(super) frames: u64,
     /// The last revision that the segment covers.
     pub(super) upto: Revision,
@@ -262,12 +262,12 @@ pub(super) struct Totals {
 /// The last frame of a sealed segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Seal {
-    pub(super) totals: Totals,
+    pub(super) totals: SegmentTotals,
     /// The offset of the index's frame.
     pub(super) index_at: u64,
 }
 
-impl Totals {
+impl SegmentTotals {
     pub(super) fn add(&mut self, upto: Revision, check: u32) {
         self.frames += 1;
         self.upto = upto;
@@ -276,11 +276,12 @@ impl Totals {
 }
 
 impl Seal {
-    /// Bytes of its frame with the frame's header, if it is not encrypted: it is found by counting them back from the end of a file.
+    /// Bytes of its frame with the frame's header, if it is not encrypted: it is found by counting them back from the
+    /// end of a file.
     pub(super) const FRAME_BYTES: usize = files::FRAME_HEADER_BYTES + 1 + 8 + 8 + 4 + 8;
 
     fn to_bytes(self) -> Vec<u8> {
-        let Totals { frames, upto, check } = self.totals;
+        let SegmentTotals { frames, upto, check } = self.totals;
         let numbers = [frames.to_le_bytes(), upto.to_le_bytes()].concat();
         [&[SEAL][..], &numbers, &check.to_le_bytes(), &self.index_at.to_le_bytes()].concat()
     }
@@ -289,7 +290,7 @@ impl Seal {
         let (frames, rest) = bytes.split_first_chunk::<8>()?;
         let (upto, rest) = rest.split_first_chunk::<8>()?;
         let (check, rest) = rest.split_first_chunk::<4>()?;
-        let totals = Totals {
+        let totals = SegmentTotals {
             frames: u64::from_le_bytes(*frames),
             upto: Revision::from_le_bytes(*upto),
             check: u32::from_le_bytes(*check),
@@ -322,7 +323,7 @@ fn whole<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Option<T> {
 pub(super) struct Encoder<W> {
     pub(super) to: W,
     key: Option<FileKey>,
-    totals: Totals,
+    totals: SegmentTotals,
     pub(super) bytes: u64,
     /// The frame that is being encoded; kept for the next one.
     buffer: Vec<u8>,
@@ -335,14 +336,15 @@ impl<W: Write> Encoder<W> {
     /// Begins a segment after a revision: an encrypted one if the directory is.
     pub(super) fn new(to: W, after: Revision, at_rest: &AtRest) -> std::io::Result<Self> {
         let id = at_rest.seals().then(at_rest::random_id).transpose()?;
-        let mut encoder = Self { to, key: None, totals: Totals::default(), bytes: 0, buffer: Vec::new() };
+        let mut encoder =
+            Self { to, key: None, totals: SegmentTotals::default(), bytes: 0, buffer: Vec::new() };
         encoder.frame(&SegmentHead { after, id }.to_bytes(), after)?;
         encoder.key = id.and_then(|id| frames::segment_key(at_rest, after, &id));
         Ok(encoder)
     }
 
     /// Continues a segment that was scanned, with its key.
-    pub(super) fn resume(to: W, key: Option<FileKey>, totals: Totals, bytes: u64) -> Self {
+    pub(super) fn resume(to: W, key: Option<FileKey>, totals: SegmentTotals, bytes: u64) -> Self {
         Self { to, key, totals, bytes, buffer: Vec::new() }
     }
 

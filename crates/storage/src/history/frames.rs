@@ -1,13 +1,14 @@
 //! The frames of a segment file, encrypted or not.
 //!
-//! The first frame of a segment is always in clear: it says whether the others are encrypted, and holds the random
+//! The first frame of a segment is never encrypted: it says whether the others are encrypted, and holds the random
 //! bytes that the segment's key is derived from (`format`). The content of every other frame of an encrypted segment is
 //! encrypted and bound to its offset. So a frame is read only in the file and at the place where it was written.
 //!
-//! A segment that a crash has torn is never appended to when it is encrypted: it is sealed, and a new one with a key of
-//! its own is begun (`writer`).
+//! An encrypted segment that a crash has torn is never appended to: the writer seals it and starts a new one with a key
+//! of its own (`writer`).
 //!
-//! **Invariant:** the checksum of a frame is that of the bytes on the disk, and what can't be decrypted is damage.
+//! **Invariant:** the checksum of a frame is that of the bytes on the disk, and a frame that can't be decrypted is
+//! damaged.
 
 use std::{
     fs::File,
@@ -16,14 +17,14 @@ use std::{
 
 use super::format::SegmentHead;
 use crate::{
-    at_rest::{AtRest, FileKey, OVERHEAD_BYTES, Purpose},
-    files::{self, Frame},
+    at_rest::{AtRest, FileKey, KeyPurpose, OVERHEAD_BYTES},
+    files::{self, FileFrame},
 };
 use concord_model::record::Revision;
 
 /// The key of a segment, by its place in the history and the random bytes of its head.
 pub(super) fn segment_key(at_rest: &AtRest, after: Revision, id: &[u8]) -> Option<FileKey> {
-    at_rest.file_key(Purpose::Segment, &[&after.to_le_bytes()[..], id].concat())
+    at_rest.file_key(KeyPurpose::Segment, &[&after.to_le_bytes()[..], id].concat())
 }
 
 /// What encryption adds to each frame but the first.
@@ -51,26 +52,26 @@ pub(super) fn write(
 }
 
 /// Reads the frame at an offset; returns its content, and its length on the disk.
-pub(super) fn read(from: &mut impl Read, key: Option<&FileKey>, offset: u64) -> io::Result<(Frame, u64)> {
+pub(super) fn read(from: &mut impl Read, key: Option<&FileKey>, offset: u64) -> io::Result<(FileFrame, u64)> {
     let frame = files::read_frame(from)?;
-    let Frame::Whole(bytes, check) = frame else { return Ok((frame, 0)) };
+    let FileFrame::Whole(bytes, check) = frame else { return Ok((frame, 0)) };
     let length = (files::FRAME_HEADER_BYTES + bytes.len()) as u64;
-    let Some(key) = key else { return Ok((Frame::Whole(bytes, check), length)) };
+    let Some(key) = key else { return Ok((FileFrame::Whole(bytes, check), length)) };
     Ok(match key.open(&offset.to_le_bytes(), &bytes) {
-        Some(content) => (Frame::Whole(content, check), length),
-        None => (Frame::Damaged("a block was not written there"), length),
+        Some(content) => (FileFrame::Whole(content, check), length),
+        None => (FileFrame::Damaged("a block was not written there"), length),
     })
 }
 
 /// The frames of a file, one after the other.
 #[derive(Debug)]
-pub(super) struct Frames<R> {
+pub(super) struct SegmentFrames<R> {
     from: R,
     key: Option<FileKey>,
     offset: u64,
 }
 
-impl<R: Read> Frames<R> {
+impl<R: Read> SegmentFrames<R> {
     /// From the first frame on, of a segment that begins after a revision.
     pub(super) fn new(from: R) -> Self {
         Self { from, key: None, offset: 0 }
@@ -86,15 +87,15 @@ impl<R: Read> Frames<R> {
         self.key
     }
 
-    pub(super) fn next(&mut self, at_rest: &AtRest, after: Revision) -> io::Result<Frame> {
+    pub(super) fn next(&mut self, at_rest: &AtRest, after: Revision) -> io::Result<FileFrame> {
         let (frame, length) = read(&mut self.from, self.key.as_ref(), self.offset)?;
         if self.offset == 0
-            && let Frame::Whole(first, _) = &frame
+            && let FileFrame::Whole(first, _) = &frame
             && let Some(head) = SegmentHead::parse(first)
         {
             self.key = key_of(head, at_rest, after)?;
             if self.key.is_none() && !at_rest.allows_plain() {
-                return Ok(Frame::Damaged("it is not encrypted"));
+                return Ok(FileFrame::Damaged("it is not encrypted"));
             }
         }
         self.offset += length;
@@ -117,7 +118,7 @@ impl SegmentFile {
         let mut key = None;
         // Without a key nothing in the directory is encrypted: the head need not be read.
         if at_rest.has_key() {
-            if let Frame::Whole(first, _) = files::read_frame(&mut file)?
+            if let FileFrame::Whole(first, _) = files::read_frame(&mut file)?
                 && let Some(head) = SegmentHead::parse(&first)
             {
                 key = key_of(head, at_rest, after)?;
@@ -147,7 +148,7 @@ impl SegmentFile {
         Ok(())
     }
 
-    pub(super) fn next(&mut self) -> io::Result<Frame> {
+    pub(super) fn next(&mut self) -> io::Result<FileFrame> {
         // The first frame is in clear.
         let key = self.key.as_ref().filter(|_| self.offset > 0);
         let (frame, length) = read(&mut self.file, key, self.offset)?;

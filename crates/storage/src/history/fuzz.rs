@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     at_rest::AtRest,
-    files::{self, Frame},
+    files::{self, FileFrame},
 };
 use concord_state::Change;
 use concord_state::testing::join;
@@ -17,15 +17,15 @@ pub(crate) fn scan(bytes: &[u8]) -> bool {
     // The revision that the segment itself says it begins after.
     let mut rest = bytes;
     let after = match files::read_frame(&mut rest).expect("memory is read") {
-        Frame::Whole(frame, _) => match SegmentFrame::parse(&frame) {
+        FileFrame::Whole(frame, _) => match SegmentFrame::parse(&frame) {
             Some(SegmentFrame::Header(after)) => after,
             _ => 0,
         },
-        Frame::End | Frame::Cut(_) | Frame::Damaged(_) => 0,
+        FileFrame::End | FileFrame::Cut(_) | FileFrame::Damaged(_) => 0,
     };
     let scan = match scan_from(bytes, after, &AtRest::default()) {
         Ok(scan) => scan,
-        // Whole, and written by a newer version: refused.
+        // Whole, and written by a newer version: rejected.
         Err(error) => {
             assert_eq!(error.kind(), std::io::ErrorKind::Unsupported, "memory is read");
             return false;
@@ -50,7 +50,7 @@ pub(crate) fn framed(parts: &[&[u8]]) -> Vec<u8> {
 /// The parts of which [`framed`] makes the bytes again.
 pub(crate) fn unframed(mut bytes: &[u8]) -> Vec<u8> {
     let mut frames = Vec::new();
-    while let Frame::Whole(frame, _) = files::read_frame(&mut bytes).expect("memory is read") {
+    while let FileFrame::Whole(frame, _) = files::read_frame(&mut bytes).expect("memory is read") {
         frames.push(frame);
     }
     join(&frames.iter().map(Vec::as_slice).collect::<Vec<_>>())

@@ -12,19 +12,19 @@
 //! |---|---|
 //! | `format` | the format of a change and of a segment file |
 //! | `frames` | the frames of a segment, encrypted or not |
-//! | `conversion` | a segment written anew, when encryption was turned on or off |
+//! | `conversion` | rewrites segments after encryption was turned on or off |
 //! | `writer` | appends changes to the open segment, seals it, removes compacted segments |
 //! | `segments` | [`History`]: which segments exist, shared by the writer and the readers |
 //! | `segment_index` | the index of one segment: offsets by record, by revision and by time |
 //! | `reader` | reads one segment frame by frame |
 //! | `query` | the changes of one record, a config as of a revision |
 //! | `changes` | all changes from a revision on, in order |
-//! | `undo` | what the changes after a revision replaced: the way back to an earlier state |
+//! | `undo` | the records that the changes after a revision replaced |
 //! | `fuzz` | segments for the fuzzer |
 //! | `transfer` | segments that fill a gap in the history of another member |
 //!
-//! **Invariants:** a change is written once, in the order of revisions. A reader gets every change of its
-//! range or an error: a part that was compacted or is missing is never passed over.
+//! **Invariants:** a change is written once, in the order of revisions. A reader gets every change of its range or an
+//! error: a part that was compacted or is missing is never skipped.
 
 mod changes;
 mod conversion;
@@ -40,9 +40,9 @@ mod transfer;
 mod undo;
 pub(super) mod writer;
 
-pub use changes::Changes;
+pub use changes::HistoryChanges;
 pub use format::{StoredChange, StoredEdit};
-pub use query::{AfterImage, AsOf, HistoryEntry, HistoryError, HistoryPage, Operation};
+pub use query::{AfterImage, AsOf, HistoryEntry, HistoryError, HistoryPage, RecordOperation};
 pub use segment_index::Subject;
 pub use segments::History;
 pub use undo::{Undo, UndoError, UndoScope};

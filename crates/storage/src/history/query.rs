@@ -16,11 +16,11 @@ use super::{
     frames::SegmentFile,
     reader::SegmentReader,
     segment_index::{Few, Subject, TimeSeek},
-    segments::{History, Span, Spans},
+    segments::{History, SegmentSpan, SegmentSpans},
 };
 use crate::{
     StoreError,
-    files::{Frame, io},
+    files::{FileFrame, io},
 };
 use concord_model::{
     limits::HISTORY_PAGE_BYTES_MAX,
@@ -55,7 +55,7 @@ pub enum HistoryError {
 
 /// What a change did to a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Operation {
+pub enum RecordOperation {
     /// The record did not exist before.
     Create,
     /// The record's content was replaced.
@@ -87,7 +87,7 @@ pub struct HistoryEntry {
     /// The reason that the caller gave.
     pub reason: Option<String>,
     /// What was done.
-    pub operation: Operation,
+    pub operation: RecordOperation,
     /// The record after the change.
     pub after: AfterImage,
 }
@@ -139,9 +139,9 @@ impl HistoryEntry {
         };
         let operation = match (existed, &after) {
             (false, AfterImage::Deleted) => return None,
-            (true, AfterImage::Deleted) => Operation::Delete,
-            (false, AfterImage::Definition(_) | AfterImage::Config(_)) => Operation::Create,
-            (true, AfterImage::Definition(_) | AfterImage::Config(_)) => Operation::Update,
+            (true, AfterImage::Deleted) => RecordOperation::Delete,
+            (false, AfterImage::Definition(_) | AfterImage::Config(_)) => RecordOperation::Create,
+            (true, AfterImage::Definition(_) | AfterImage::Config(_)) => RecordOperation::Update,
         };
         let StoredChange { revision, at, by, reason, .. } = change;
         Some(Self { revision, at, by, reason, operation, after })
@@ -182,7 +182,7 @@ impl History {
     }
 
     fn try_page(&self, subject: &Subject, upto: Revision, limit: usize) -> Result<HistoryPage, HistoryError> {
-        let Spans { all, compaction_revision, .. } = self.spans();
+        let SegmentSpans { all, compaction_revision, .. } = self.spans();
         if upto < compaction_revision {
             return Err(HistoryError::Compacted { compaction_revision });
         }
@@ -215,7 +215,7 @@ impl History {
         at: Revision,
         upto: Revision,
     ) -> Result<AsOf, HistoryError> {
-        let Spans { all, compaction_revision, .. } = self.spans();
+        let SegmentSpans { all, compaction_revision, .. } = self.spans();
         if at < compaction_revision {
             return Err(HistoryError::Compacted { compaction_revision });
         }
@@ -257,8 +257,8 @@ impl History {
     }
 
     /// The segment that has the change of a revision.
-    fn span_of(&self, revision: Revision) -> Result<Span, HistoryError> {
-        let Spans { all, compaction_revision, .. } = self.spans();
+    fn span_of(&self, revision: Revision) -> Result<SegmentSpan, HistoryError> {
+        let SegmentSpans { all, compaction_revision, .. } = self.spans();
         let span = all.into_iter().find(|span| span.after < revision && span.upto >= revision);
         span.ok_or(if revision <= compaction_revision {
             HistoryError::Compacted { compaction_revision }
@@ -332,13 +332,13 @@ impl PageBuilder {
 /// Reads the changes of one record from one segment, by the segment's index.
 struct SegmentLookup<'a> {
     history: &'a History,
-    span: Span,
+    span: SegmentSpan,
     subject: &'a Subject,
     file: Option<SegmentFile>,
 }
 
 impl<'a> SegmentLookup<'a> {
-    fn new(history: &'a History, span: Span, subject: &'a Subject) -> Self {
+    fn new(history: &'a History, span: SegmentSpan, subject: &'a Subject) -> Self {
         Self { history, span, subject, file: None }
     }
 
@@ -352,9 +352,9 @@ impl<'a> SegmentLookup<'a> {
     ) -> Result<bool, HistoryError> {
         let subject = self.subject;
         loop {
-            let found = self.history.with_index(self.span, |index| {
-                index.find(subject, (after, upto), Few::Newest(LOOKUP_BATCH))
-            })?;
+            let found = self
+                .history
+                .with_index(self.span, |index| index.find(subject, after, upto, Few::Newest(LOOKUP_BATCH)))?;
             for (_, offset) in &found {
                 let entry = HistoryEntry::of(self.change(*offset)?, subject);
                 if entry.is_some_and(|entry| !page.add(entry)) {
@@ -372,9 +372,9 @@ impl<'a> SegmentLookup<'a> {
     fn first_replaced(&mut self, mut after: Revision, upto: Revision) -> Result<Option<AsOf>, HistoryError> {
         let subject = self.subject;
         loop {
-            let found = self.history.with_index(self.span, |index| {
-                index.find(subject, (after, upto), Few::Oldest(LOOKUP_BATCH))
-            })?;
+            let found = self
+                .history
+                .with_index(self.span, |index| index.find(subject, after, upto, Few::Oldest(LOOKUP_BATCH)))?;
             for (_, offset) in &found {
                 let change = self.change(*offset)?;
                 if let Some(value) = self.replaced(change)? {
@@ -396,7 +396,7 @@ impl<'a> SegmentLookup<'a> {
             none => none.insert(self.history.open(self.span)?),
         };
         file.seek(offset).map_err(io(failed()))?;
-        if let Frame::Whole(bytes, _) = file.next().map_err(io(failed()))?
+        if let FileFrame::Whole(bytes, _) = file.next().map_err(io(failed()))?
             && let Some(SegmentFrame::Change(change)) = SegmentFrame::parse(&bytes)
         {
             return Ok(change);
@@ -434,7 +434,7 @@ impl<'a> SegmentLookup<'a> {
     fn change_at(&mut self, revision: Revision) -> Result<StoredChange, HistoryError> {
         let subject = self.subject;
         let found = self.history.with_index(self.span, |index| {
-            index.find(subject, (revision.saturating_sub(1), revision), Few::Oldest(LOOKUP_BATCH))
+            index.find(subject, revision.saturating_sub(1), revision, Few::Oldest(LOOKUP_BATCH))
         })?;
         // The index finds by a hash: another record's change may be among them.
         for (_, offset) in found {

@@ -10,15 +10,15 @@ use std::{
 };
 
 use super::{
-    format::{SegmentFrame, StoredChange, Totals},
-    frames::{Frames, SegmentFile},
+    format::{SegmentFrame, SegmentTotals, StoredChange},
+    frames::{SegmentFile, SegmentFrames},
     segment_index::Index,
-    segments::Span,
+    segments::SegmentSpan,
 };
 use crate::{
     StoreError,
     at_rest::{AtRest, FileKey},
-    files::{Frame, io},
+    files::{FileFrame, io},
 };
 use concord_model::record::Revision;
 
@@ -26,8 +26,8 @@ use concord_model::record::Revision;
 #[derive(Debug)]
 pub(super) struct SegmentReader {
     file: SegmentFile,
-    span: Span,
-    totals: Totals,
+    span: SegmentSpan,
+    totals: SegmentTotals,
     /// It reads from the first frame: the totals can be compared with those of the seal.
     from_start: bool,
     ended: bool,
@@ -35,9 +35,9 @@ pub(super) struct SegmentReader {
 
 impl SegmentReader {
     /// Starts at the frame at an offset; 0 is the first one.
-    pub(super) fn open(mut file: SegmentFile, span: Span, offset: u64) -> Result<Self, StoreError> {
+    pub(super) fn open(mut file: SegmentFile, span: SegmentSpan, offset: u64) -> Result<Self, StoreError> {
         file.seek(offset).map_err(io("can't read the history"))?;
-        let totals = Totals { upto: span.after, ..Totals::default() };
+        let totals = SegmentTotals { upto: span.after, ..SegmentTotals::default() };
         Ok(Self { file, span, totals, from_start: offset == 0, ended: false })
     }
 
@@ -49,11 +49,11 @@ impl SegmentReader {
                 .next()
                 .map_err(io(format!("can't read the history segment after revision {}", self.span.after)))?;
             let (bytes, check) = match frame {
-                Frame::Whole(bytes, check) => (bytes, check),
+                FileFrame::Whole(bytes, check) => (bytes, check),
                 // What the writer appends may be there in part.
-                Frame::End | Frame::Cut(_) if !self.span.sealed => return Ok(None),
-                Frame::End => return Err(self.damaged("it ends early")),
-                Frame::Cut(what) | Frame::Damaged(what) => return Err(self.damaged(what)),
+                FileFrame::End | FileFrame::Cut(_) if !self.span.sealed => return Ok(None),
+                FileFrame::End => return Err(self.damaged("it ends early")),
+                FileFrame::Cut(what) | FileFrame::Damaged(what) => return Err(self.damaged(what)),
             };
             match SegmentFrame::parse(&bytes) {
                 Some(SegmentFrame::Header(after))
@@ -100,8 +100,8 @@ impl SegmentReader {
 
 /// What a segment holds up to its first damage.
 #[derive(Debug, Default)]
-pub(super) struct Scan {
-    pub(super) totals: Totals,
+pub(super) struct SegmentScan {
+    pub(super) totals: SegmentTotals,
     /// Bytes that are whole; of a segment without a seal, those before its index.
     pub(super) bytes: u64,
     pub(super) sealed: bool,
@@ -113,7 +113,7 @@ pub(super) struct Scan {
 }
 
 /// Reads a segment's file up to its first damage.
-pub(super) fn scan(path: &Path, after: Revision, at_rest: &AtRest) -> Result<Scan, StoreError> {
+pub(super) fn scan(path: &Path, after: Revision, at_rest: &AtRest) -> Result<SegmentScan, StoreError> {
     let file = File::open(path).map_err(io(format!("can't open {}", path.display())))?;
     let file = BufReader::with_capacity(256 << 10, file);
     scan_from(file, after, at_rest).map_err(|error| {
@@ -126,22 +126,29 @@ pub(super) fn scan(path: &Path, after: Revision, at_rest: &AtRest) -> Result<Sca
 
 /// Reads a segment up to its first damage. A whole frame that this version does not know is an error of the kind
 /// *unsupported*: it must not be cut off.
-pub(super) fn scan_from(from: impl Read, after: Revision, at_rest: &AtRest) -> std::io::Result<Scan> {
-    let mut frames = Frames::new(from);
+pub(super) fn scan_from(from: impl Read, after: Revision, at_rest: &AtRest) -> std::io::Result<SegmentScan> {
+    let mut frames = SegmentFrames::new(from);
     let scan = scan_frames(&mut frames, after, at_rest)?;
-    Ok(Scan { key: frames.into_key(), ..scan })
+    Ok(SegmentScan { key: frames.into_key(), ..scan })
 }
 
-fn scan_frames(frames: &mut Frames<impl Read>, after: Revision, at_rest: &AtRest) -> std::io::Result<Scan> {
-    let mut scan = Scan { totals: Totals { upto: after, ..Totals::default() }, ..Scan::default() };
+fn scan_frames(
+    frames: &mut SegmentFrames<impl Read>,
+    after: Revision,
+    at_rest: &AtRest,
+) -> std::io::Result<SegmentScan> {
+    let mut scan = SegmentScan {
+        totals: SegmentTotals { upto: after, ..SegmentTotals::default() },
+        ..SegmentScan::default()
+    };
     // Only the seal may follow the index. Without a seal the index is cut off, so it is not counted before.
-    let mut indexed: Option<(Totals, u64)> = None;
+    let mut indexed: Option<(SegmentTotals, u64)> = None;
     loop {
         let begin = frames.offset();
         let (bytes, check) = match frames.next(at_rest, after)? {
-            Frame::Whole(bytes, check) => (bytes, check),
-            Frame::End => return Ok(scan),
-            Frame::Cut(what) | Frame::Damaged(what) => {
+            FileFrame::Whole(bytes, check) => (bytes, check),
+            FileFrame::End => return Ok(scan),
+            FileFrame::Cut(what) | FileFrame::Damaged(what) => {
                 scan.damage = Some(what);
                 return Ok(scan);
             }

@@ -127,15 +127,15 @@ pub(super) enum TimeSeek {
 }
 
 /// Hash of the record, revision, offset of the change.
-type Entry = (u64, Revision, u64);
+type IndexedChange = (u64, Revision, u64);
 
 /// The entries of an index; stored as one ascending list.
 #[derive(Debug, Clone, Default)]
-struct Entries {
+struct IndexedChanges {
     /// Each ascends, and is at least twice as long as the next one.
-    runs: Vec<Vec<Entry>>,
+    runs: Vec<Vec<IndexedChange>>,
     /// The newest ones, in no order.
-    newest: Vec<Entry>,
+    newest: Vec<IndexedChange>,
 }
 
 /// Which of several changes are looked up.
@@ -147,8 +147,8 @@ pub(super) enum Few {
     Newest(usize),
 }
 
-impl Entries {
-    fn push(&mut self, entry: Entry) {
+impl IndexedChanges {
+    fn push(&mut self, entry: IndexedChange) {
         self.newest.push(entry);
         if self.newest.len() >= NEWEST_MAX {
             let mut run = std::mem::replace(&mut self.newest, Vec::with_capacity(NEWEST_MAX));
@@ -165,8 +165,8 @@ impl Entries {
     }
 
     /// The entries from one to another, both included.
-    fn between(&self, first: Entry, last: Entry, few: Few) -> Vec<Entry> {
-        let mut found: Vec<Entry> =
+    fn between(&self, first: IndexedChange, last: IndexedChange, few: Few) -> Vec<IndexedChange> {
+        let mut found: Vec<IndexedChange> =
             self.newest.iter().filter(|entry| (first..=last).contains(entry)).copied().collect();
         for run in &self.runs {
             let part = &run[run.partition_point(|entry| *entry < first)..];
@@ -189,8 +189,8 @@ impl Entries {
         found
     }
 
-    fn ascending(&self) -> Vec<Entry> {
-        let mut all: Vec<Entry> = self.runs.iter().flatten().chain(&self.newest).copied().collect();
+    fn ascending(&self) -> Vec<IndexedChange> {
+        let mut all: Vec<IndexedChange> = self.runs.iter().flatten().chain(&self.newest).copied().collect();
         all.sort();
         all.dedup();
         all
@@ -201,23 +201,23 @@ impl Entries {
     }
 }
 
-impl PartialEq for Entries {
+impl PartialEq for IndexedChanges {
     fn eq(&self, other: &Self) -> bool {
         self.ascending() == other.ascending()
     }
 }
 
-impl Eq for Entries {}
+impl Eq for IndexedChanges {}
 
-impl Serialize for Entries {
+impl Serialize for IndexedChanges {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.ascending().serialize(serializer)
     }
 }
 
-impl<'de> Deserialize<'de> for Entries {
+impl<'de> Deserialize<'de> for IndexedChanges {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut run = Vec::<Entry>::deserialize(deserializer)?;
+        let mut run = Vec::<IndexedChange>::deserialize(deserializer)?;
         // Perhaps of a damaged file; ascending already, and then this only looks.
         run.sort();
         Ok(Self { runs: vec![run], newest: Vec::new() })
@@ -227,7 +227,7 @@ impl<'de> Deserialize<'de> for Entries {
 /// The index of one segment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Index {
-    entries: Entries,
+    entries: IndexedChanges,
     seek_points: Vec<SeekPoint>,
 }
 
@@ -246,7 +246,8 @@ impl Index {
     pub(super) fn find(
         &self,
         subject: &Subject,
-        (after, upto): (Revision, Revision),
+        after: Revision,
+        upto: Revision,
         few: Few,
     ) -> Vec<(Revision, u64)> {
         let hash = subject.hash();
@@ -274,7 +275,7 @@ impl Index {
 
     /// Approximate bytes in memory.
     pub(super) fn bytes(&self) -> usize {
-        self.entries.len() * size_of::<Entry>() + self.seek_points.len() * 24
+        self.entries.len() * size_of::<IndexedChange>() + self.seek_points.len() * 24
     }
 }
 
@@ -288,8 +289,8 @@ mod tests {
     }
 
     #[test]
-    fn runs_find_what_an_ordered_set_finds() {
-        let (mut entries, mut set) = (Entries::default(), std::collections::BTreeSet::new());
+    fn runs_find_the_same_as_an_ordered_set() {
+        let (mut entries, mut set) = (IndexedChanges::default(), std::collections::BTreeSet::new());
         for number in 1..=1000_u64 {
             // Few hashes, in no order, and some entries twice.
             let entry = (number * 7919 % 13, number / 2, number / 2 * 10);
@@ -310,7 +311,7 @@ mod tests {
         }
         let bytes = postcard::to_stdvec(&entries).unwrap();
         assert_eq!(bytes, postcard::to_stdvec(&set).unwrap(), "the stored form is that of a set");
-        assert_eq!(postcard::from_bytes::<Entries>(&bytes), Ok(entries));
+        assert_eq!(postcard::from_bytes::<IndexedChanges>(&bytes), Ok(entries));
     }
 
     #[test]
@@ -320,12 +321,12 @@ mod tests {
             index.add(&StoredChange::of(&change(revision), 0), revision * 10);
         }
         let subject = Subject::Config { definition: 1, key: "k".into() };
-        let find = |low, high| offsets(index.find(&subject, (low, high), Few::Oldest(100)));
+        let find = |low, high| offsets(index.find(&subject, low, high, Few::Oldest(100)));
         assert_eq!(find(0, 100).len(), 9);
         assert_eq!(find(3, 5), [40, 50]);
         assert!(find(5, 5).is_empty() && find(9, 3).is_empty());
         for other in [Subject::Config { definition: 2, key: "k".into() }, Subject::Definition("k".into())] {
-            assert!(index.find(&other, (0, 100), Few::Oldest(100)).is_empty());
+            assert!(index.find(&other, 0, 100, Few::Oldest(100)).is_empty());
         }
         assert_eq!((index.offset_before(7), index.offset_before(0)), (0, 0));
         index.add(&StoredChange::of(&change(10), 0), 10 + SEEK_POINT_BYTES);

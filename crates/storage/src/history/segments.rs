@@ -22,7 +22,7 @@ use super::{
 use crate::{
     StoreError,
     at_rest::AtRest,
-    files::{Frame, io},
+    files::{FileFrame, io},
 };
 use concord_model::{key::Key, record::Revision};
 
@@ -34,11 +34,11 @@ const CACHED_INDEX_BYTES_MAX: usize = 64 << 20;
 pub struct History {
     pub(super) directory: PathBuf,
     pub(super) at_rest: AtRest,
-    inner: Mutex<Inner>,
+    inner: Mutex<HistoryInner>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct HistoryInner {
     /// By the revision after which each begins.
     segments: BTreeMap<Revision, SegmentState>,
     compaction_revision: Revision,
@@ -59,7 +59,7 @@ struct SegmentState {
 
 /// The revisions that a segment covers now: those after `after`, up to and including `upto`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Span {
+pub(super) struct SegmentSpan {
     pub(super) after: Revision,
     pub(super) upto: Revision,
     pub(super) sealed: bool,
@@ -67,8 +67,8 @@ pub(super) struct Span {
 
 /// All segments, ascending, as of one moment.
 #[derive(Debug)]
-pub(super) struct Spans {
-    pub(super) all: Vec<Span>,
+pub(super) struct SegmentSpans {
+    pub(super) all: Vec<SegmentSpan>,
     pub(super) compaction_revision: Revision,
     pub(super) applied: Revision,
 }
@@ -78,18 +78,18 @@ impl History {
         Self { directory: directory.into(), at_rest: at_rest.clone(), inner: Mutex::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, HistoryInner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn spans(&self) -> Spans {
+    pub(super) fn spans(&self) -> SegmentSpans {
         let inner = self.lock();
-        let span = |(after, segment): (&Revision, &SegmentState)| Span {
+        let span = |(after, segment): (&Revision, &SegmentState)| SegmentSpan {
             after: *after,
             upto: segment.upto,
             sealed: segment.sealed,
         };
-        Spans {
+        SegmentSpans {
             all: inner.segments.iter().map(span).collect(),
             compaction_revision: inner.compaction_revision,
             applied: inner.applied,
@@ -144,7 +144,7 @@ impl History {
         inner.segments.insert(segment.after, state);
     }
 
-    /// Adds a received segment; `false` when its range is not missing any more.
+    /// Adds a received segment; `false` when its range is no longer missing.
     pub(super) fn add_received(&self, after: Revision, upto: Revision, bytes: u64) -> bool {
         let mut inner = self.lock();
         let overlaps = |(other, segment): (&Revision, &SegmentState)| *other < upto && segment.upto > after;
@@ -194,7 +194,7 @@ impl History {
         inner.evict();
     }
 
-    /// Raises the compaction revision and forgets the segments that lie below it; returns them. The newest
+    /// Raises the compaction revision and returns the segments below it, which it removes from the list. The newest
     /// segment stays while it is open.
     pub(super) fn raise_compaction_revision(&self, compaction_revision: Revision) -> Vec<Segment> {
         let mut inner = self.lock();
@@ -215,7 +215,11 @@ impl History {
     }
 
     /// Calls `read` with the index of a segment.
-    pub(super) fn with_index<T>(&self, span: Span, read: impl Fn(&Index) -> T) -> Result<T, HistoryError> {
+    pub(super) fn with_index<T>(
+        &self,
+        span: SegmentSpan,
+        read: impl Fn(&Index) -> T,
+    ) -> Result<T, HistoryError> {
         {
             let mut inner = self.lock();
             if let Some(index) = inner.segments.get(&span.after).and_then(|segment| segment.index.as_ref()) {
@@ -236,7 +240,7 @@ impl History {
     }
 
     /// Opens the file of a segment, which may be sealed or removed meanwhile.
-    pub(super) fn open(&self, span: Span) -> Result<SegmentFile, HistoryError> {
+    pub(super) fn open(&self, span: SegmentSpan) -> Result<SegmentFile, HistoryError> {
         let path = |sealed| Segment { after: span.after, sealed }.path(&self.directory);
         let missing = |error: &std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
         for sealed in [span.sealed, true] {
@@ -258,7 +262,7 @@ impl History {
     }
 }
 
-impl Inner {
+impl HistoryInner {
     /// Marks a segment as the most recently used. Only sealed segments are listed.
     fn touch(&mut self, after: Revision) {
         if self.recently_used.back() != Some(&after)
@@ -285,7 +289,7 @@ impl Inner {
     }
 }
 
-fn damaged(span: Span, what: &str) -> StoreError {
+fn damaged(span: SegmentSpan, what: &str) -> StoreError {
     StoreError::Damaged(format!("the history segment after revision {} is damaged: {what}", span.after))
 }
 
@@ -295,24 +299,24 @@ pub(super) fn read_seal(file: &mut SegmentFile) -> std::io::Result<Option<Seal>>
     let Some(offset) = file.length()?.checked_sub(bytes) else { return Ok(None) };
     file.seek(offset)?;
     Ok(match file.next()? {
-        Frame::Whole(bytes, _) => match SegmentFrame::parse(&bytes) {
+        FileFrame::Whole(bytes, _) => match SegmentFrame::parse(&bytes) {
             Some(SegmentFrame::Seal(seal)) => Some(seal),
             _ => None,
         },
-        Frame::End | Frame::Cut(_) | Frame::Damaged(_) => None,
+        FileFrame::End | FileFrame::Cut(_) | FileFrame::Damaged(_) => None,
     })
 }
 
-fn read_index(mut file: SegmentFile, span: Span) -> Result<Index, StoreError> {
+fn read_index(mut file: SegmentFile, span: SegmentSpan) -> Result<Index, StoreError> {
     let failed = || format!("can't read the history segment after revision {}", span.after);
     let seal = read_seal(&mut file).map_err(io(failed()))?.ok_or_else(|| damaged(span, "it has no seal"))?;
     file.seek(seal.index_at).map_err(io(failed()))?;
     match file.next().map_err(io(failed()))? {
-        Frame::Whole(bytes, _) => match SegmentFrame::parse(&bytes) {
+        FileFrame::Whole(bytes, _) => match SegmentFrame::parse(&bytes) {
             Some(SegmentFrame::Index(index)) => Ok(index),
             _ => Err(damaged(span, "its index can't be decoded")),
         },
-        Frame::End => Err(damaged(span, "its index is missing")),
-        Frame::Cut(what) | Frame::Damaged(what) => Err(damaged(span, what)),
+        FileFrame::End => Err(damaged(span, "its index is missing")),
+        FileFrame::Cut(what) | FileFrame::Damaged(what) => Err(damaged(span, what)),
     }
 }

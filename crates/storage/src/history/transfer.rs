@@ -27,8 +27,8 @@ use concord_model::record::Revision;
 const EXPORT_BYTES: u64 = 4 << 20;
 
 impl History {
-    /// The changes after a revision, up to and including another or as many as one message holds, as a sealed
-    /// segment for [`Self::import`]. Blocking.
+    /// The changes after a revision, up to and including another, or up to the size of one message, as a sealed segment
+    /// for [`Self::import`]. Blocking.
     ///
     /// # Errors
     /// When the range is not on this node, or the disk fails.

@@ -1,9 +1,9 @@
 //! The current database of a mirror: closed while nothing is written for a while, and opened again for the next merge.
 //!
-//! An open database keeps a table of its pages in memory beside its cache: 53 MB with 300,000 configs of two indexes,
-//! in 100,000 pages of about nine rows. That is some 530 bytes for each page and 180 for each config; it grows with the
-//! configs, and a merge needs it for a second. To open it took 55 ms with 300,000 configs and to close it 30, so it is
-//! left open for a multiple of that.
+//! An open database keeps a table of its pages in memory in addition to its cache: 53 MB with 300,000 configs of two
+//! indexes, in 100,000 pages of about nine rows. That is some 530 bytes for each page and 180 for each config; it grows
+//! with the configs, and a merge needs it for a second. To open it took 55 ms with 300,000 configs and to close it 30,
+//! so it is left open for a multiple of that.
 //!
 //! **Invariant:** it is closed only while no merge is being written. What it holds then was handed to the operating
 //! system.
@@ -50,7 +50,7 @@ impl Current {
     /// The database to write to; it is opened if it is closed.
     ///
     /// # Errors
-    /// When it can't be opened; it does not exist any more then.
+    /// When it can't be opened; it no longer exists then.
     pub(super) fn writable(&mut self, databases: &DatabaseDir) -> Result<Option<&Trees>, TreeError> {
         if matches!(self, Self::Closed) {
             *self = Self::None;
@@ -99,7 +99,7 @@ impl Current {
     /// that.
     ///
     /// # Errors
-    /// When sled fails; it does not exist any more then.
+    /// When sled fails; it no longer exists then.
     pub(super) fn close_unused(&mut self, now: Instant) -> Result<Option<Duration>, TreeError> {
         let Self::Open { used_at, opening, .. } = self else { return Ok(None) };
         let left = (*used_at + UNUSED_MIN.max(*opening * UNUSED_FACTOR)).saturating_duration_since(now);

@@ -1,8 +1,8 @@
 //! Loading a state from the trees, when a node starts.
 //!
 //! One thread reads the rows of configs out of sled while another makes configs of them. On its way to a row sled
-//! allocates and frees several times as much as the row. On one thread these blocks would lie among the configs, and what
-//! is freed would leave gaps between them that the allocator can't give back for as long as the node runs.
+//! allocates and frees several times as much as the row. On one thread these blocks would lie among the configs, and
+//! what is freed would leave gaps between them that the allocator can't give back for as long as the node runs.
 //!
 //! **Invariant:** a state is loaded only if its records have the digest of the checkpoint.
 
@@ -16,7 +16,7 @@ use serde::Deserialize;
 use super::{
     checkpoint::Checkpoint,
     keys,
-    sealing::Kind,
+    sealing::SealedTree,
     trees::{TreeError, Trees, catch_panic, damaged_row},
 };
 use concord_model::{
@@ -25,23 +25,23 @@ use concord_model::{
 };
 use concord_state::{
     RememberedOutcome, State,
-    builder::{BuildError, Builder},
+    builder::{BuildError, StateBuilder},
 };
 
-/// Bytes of rows that are passed on at once.
+/// Bytes of rows that are passed to the other thread at once.
 const PART_BYTES: usize = 256 << 10;
 /// Parts that wait for the thread that makes configs.
 const PARTS_WAITING: usize = 4;
 
 /// Rows, one behind the other.
 #[derive(Debug, Default)]
-struct Part {
+struct RowBatch {
     bytes: Vec<u8>,
     /// The lengths of each row's key and value.
     lengths: Vec<(usize, usize)>,
 }
 
-impl Part {
+impl RowBatch {
     fn add(&mut self, key: &[u8], value: &[u8]) {
         self.bytes.extend_from_slice(key);
         self.bytes.extend_from_slice(value);
@@ -61,11 +61,11 @@ impl Part {
 }
 
 impl Trees {
-    /// Loads the state of a checkpoint, validated by its digest; returns its approximate bytes, too.
+    /// Loads the state of a checkpoint, validated by its digest; also returns its approximate bytes.
     pub(crate) fn load(&self, checkpoint: &Checkpoint) -> Result<(State, u64), TreeError> {
         let state = catch_panic(|| {
             let mut rows = RecordAssembler::default();
-            self.rows(Kind::Definitions, &self.definitions, |key, value| {
+            self.rows(SealedTree::Definitions, &self.definitions, |key, value| {
                 rows.add(key, value, &mut |_, record: Definition, rows| rows.builder.definition(record))
             })?;
             rows.end(&mut |_, record: Definition, rows| rows.builder.definition(record))?;
@@ -84,11 +84,11 @@ impl Trees {
             for (id, config) in unordered {
                 rows.builder.config(id, config).map_err(|error| TreeError::new(error.0))?;
             }
-            self.rows(Kind::Requests, &self.requests, |_, value| {
+            self.rows(SealedTree::Requests, &self.requests, |_, value| {
                 let request: RememberedOutcome = keys::decode(value).ok_or_else(damaged_row)?;
                 rows.builder.request(request).map_err(|error| TreeError::new(error.0))
             })?;
-            self.rows(Kind::AccessKeys, &self.access_keys, |_, value| {
+            self.rows(SealedTree::AccessKeys, &self.access_keys, |_, value| {
                 let key: AccessKey = keys::decode(value).ok_or_else(damaged_row)?;
                 rows.builder.access_key(key).map_err(|error| TreeError::new(error.0))
             })?;
@@ -119,22 +119,22 @@ impl Trees {
             let sender = thread::Builder::new().name("sled-rows".into());
             let sent = sender.spawn_scoped(scope, move || catch_panic(|| self.send_configs(&to)));
             let sent = sent.map_err(|error| TreeError::new(format!("no thread: {error}")))?;
-            let taken = parts.iter().try_for_each(|part: Part| part.each(read));
-            // Whoever sends learns of an error here by the end of the channel.
+            let taken = parts.iter().try_for_each(|part: RowBatch| part.each(read));
+            // The sender learns of an error here by the end of the channel.
             drop(parts);
             let sent = sent.join().unwrap_or_else(|_| Err(TreeError::new("the thread has panicked")));
             match (sent, taken) {
-                // The database must not be used any more.
+                // The database must no longer be used.
                 (Err(error), _) if error.panicked => Err(error),
                 (sent, taken) => taken.and(sent),
             }
         })
     }
 
-    fn send_configs(&self, to: &SyncSender<Part>) -> Result<(), TreeError> {
+    fn send_configs(&self, to: &SyncSender<RowBatch>) -> Result<(), TreeError> {
         let send = |part| to.send(part).map_err(|_| TreeError::new("the rows are not wanted any more"));
-        let mut part = Part::default();
-        self.rows(Kind::Configs, &self.configs, |key, value| {
+        let mut part = RowBatch::default();
+        self.rows(SealedTree::Configs, &self.configs, |key, value| {
             part.add(key, value);
             if part.bytes.len() < PART_BYTES { Ok(()) } else { send(std::mem::take(&mut part)) }
         })?;
@@ -144,7 +144,7 @@ impl Trees {
 
 /// Joins the chunks of records while the rows of a tree are read in order.
 struct RecordAssembler {
-    builder: Builder,
+    builder: StateBuilder,
     row: Option<(Revision, Vec<u8>, u16)>,
     value: Vec<u8>,
     bytes: u64,
@@ -152,7 +152,7 @@ struct RecordAssembler {
 
 impl Default for RecordAssembler {
     fn default() -> Self {
-        Self { builder: Builder::new(), row: None, value: Vec::new(), bytes: 0 }
+        Self { builder: StateBuilder::new(), row: None, value: Vec::new(), bytes: 0 }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Changes are merged by key to the newest value, and written as rows in bounded steps.
 //!
-//! A merge that takes changes refers to the newest text of each config, which the state refers to as well, and of the
-//! text before only to what its rows are. So while it takes changes it costs memory for each key and none for the text;
-//! once it is being written, the state goes on and the merge alone may keep what it has not written.
+//! While a merge collects changes, it refers to the newest text of each config, as the state does. Of the text before
+//! it only keeps the rows. So it costs memory for each key and none for the text. While it is being written, the state
+//! continues, and the merge alone may hold the text that it has not written.
 //!
 //! **Invariant:** writing a merge gives the same rows as writing its changes one by one, because every update
 //! knows the rows that the trees hold (of the first `before`) and the record that they must hold (the last
@@ -32,19 +32,19 @@ const WEIGHT_BYTES: usize = 4 << 10;
 
 /// One batch of applied changes that is not merged yet: a pending update.
 #[derive(Debug)]
-pub(super) struct Pending {
+pub(super) struct PendingBatch {
     pub(super) checkpoint: Checkpoint,
     pub(super) changes: Vec<Arc<Change>>,
     /// The state at the checkpoint, when a definition was indexed again.
     pub(super) state: Option<Box<State>>,
 }
 
-impl Pending {
+impl PendingBatch {
     fn edits(&self) -> impl Iterator<Item = &Edit> {
         self.changes.iter().flat_map(|change| &change.edits)
     }
 
-    /// Its weight in a queue; an empty one counts, too.
+    /// Its weight in a queue; an empty one counts as well.
     pub(super) fn weight(&self) -> usize {
         1 + self.edits().map(weight).sum::<usize>()
     }
@@ -76,7 +76,7 @@ type Update<Held, T> = (Option<Held>, Option<Arc<T>>);
 
 /// Changes merged by key, which are written in several steps.
 #[derive(Debug)]
-pub(super) struct Merge {
+pub(super) struct SledMerge {
     /// What the trees hold once the merge is written.
     pub(super) checkpoint: Checkpoint,
     /// Definitions whose rows are all removed before anything is put.
@@ -100,8 +100,8 @@ pub(super) struct Merge {
 
 /// The next step of a merge.
 #[derive(Debug)]
-pub(super) enum Step {
-    /// The caller removes the rows of this definition and calls [`Merge::definition_deleted`] once all are
+pub(super) enum MergeStep {
+    /// The caller removes the rows of this definition and calls [`SledMerge::definition_deleted`] once all are
     /// removed.
     DeleteDefinition(Revision),
     Put(Rows),
@@ -109,7 +109,7 @@ pub(super) enum Step {
     Done,
 }
 
-impl Merge {
+impl SledMerge {
     pub(super) fn new(checkpoint: Checkpoint) -> Self {
         Self {
             checkpoint,
@@ -169,8 +169,8 @@ impl Merge {
     }
 
     /// Adds the next pending update in the order of the log.
-    pub(super) fn add(&mut self, pending: Pending) {
-        let Pending { checkpoint, changes, state } = pending;
+    pub(super) fn add(&mut self, pending: PendingBatch) {
+        let PendingBatch { checkpoint, changes, state } = pending;
         let mut reindexed = BTreeSet::new();
         for edit in changes.iter().flat_map(|change| &change.edits) {
             self.changes += 1;
@@ -259,15 +259,15 @@ impl Merge {
         self.configs.retain(|(definition, _), _| *definition != id);
     }
 
-    /// The caller has removed all rows of the definition of [`Step::DeleteDefinition`].
+    /// The caller has removed all rows of the definition of [`MergeStep::DeleteDefinition`].
     pub(super) fn definition_deleted(&mut self) {
         self.deleted.pop_front();
     }
 
     /// The next step, of about `limit` records.
-    pub(super) fn step(&mut self, limit: usize) -> Step {
+    pub(super) fn step(&mut self, limit: usize) -> MergeStep {
         if let Some(id) = self.deleted.front() {
-            return Step::DeleteDefinition(*id);
+            return MergeStep::DeleteDefinition(*id);
         }
         if !std::mem::replace(&mut self.is_sorted, true) {
             self.configs.sort_unstable_by(|a, _, b, _| b.cmp(a));
@@ -276,11 +276,11 @@ impl Merge {
         let mut budget = limit;
         while budget > 0 && self.put(&mut rows, &mut budget) {}
         if budget == limit {
-            return Step::Done;
+            return MergeStep::Done;
         }
         // Sorted rows that are neighbours in a tree are on one of its pages; each row occurs once.
         rows.list.sort_unstable();
-        Step::Put(rows)
+        MergeStep::Put(rows)
     }
 
     /// Puts one record, or some configs of a collection; returns whether there was any.
@@ -326,13 +326,13 @@ impl Merge {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::rows::{Row, Table},
+        super::rows::{SledRow, SledTable},
         *,
     };
     use crate::{Position, history::writer::tests::change};
     use concord_model::time::Timestamp;
 
-    fn pending(revision: Revision) -> Pending {
+    fn pending(revision: Revision) -> PendingBatch {
         let position = Position { index: revision, raft_meta: Vec::new() };
         let checkpoint = Checkpoint {
             feature_level: 1,
@@ -343,31 +343,31 @@ mod tests {
             compaction_revision: 0,
             root_disabled: false,
         };
-        Pending { checkpoint, changes: vec![Arc::new(change(revision))], state: None }
+        PendingBatch { checkpoint, changes: vec![Arc::new(change(revision))], state: None }
     }
 
     #[test]
-    fn a_key_that_changes_often_weighs_one_and_is_put_once() {
-        let mut merge = Merge::new(pending(1).checkpoint);
+    fn a_key_that_changes_often_weighs_as_one_and_is_written_once() {
+        let mut merge = SledMerge::new(pending(1).checkpoint);
         (1..=50).for_each(|revision| merge.add(pending(revision)));
         assert_eq!((merge.records(), merge.checkpoint.revision), (1, 50));
-        let Step::Put(rows) = merge.step(10) else { panic!("there is something to put") };
+        let MergeStep::Put(rows) = merge.step(10) else { panic!("there is something to put") };
         let last = change(50);
         let Edit::Config { definition, after: Some(after), .. } = &last.edits[0] else { panic!("a config") };
         let row = keys::config(*definition, &after.key, 0);
         let entry = &after.entries[0];
         let index = keys::index(*definition, entry.slot, &entry.value, &after.key);
         let expected = [
-            Row { table: Table::Configs, key: row, value: Some(keys::encode(&**after)) },
-            Row { table: Table::Indexes, key: index, value: Some(Vec::new()) },
+            SledRow { table: SledTable::Configs, key: row, value: Some(keys::encode(&**after)) },
+            SledRow { table: SledTable::Indexes, key: index, value: Some(Vec::new()) },
         ];
         assert_eq!(rows.list, expected);
-        assert!(matches!(merge.step(10), Step::Done));
+        assert!(matches!(merge.step(10), MergeStep::Done));
     }
 
     #[test]
     fn a_merge_refers_to_the_newest_text_alone() {
-        let mut merge = Merge::new(pending(1).checkpoint);
+        let mut merge = SledMerge::new(pending(1).checkpoint);
         let texts: Vec<Arc<Config>> = (2..=50)
             .map(|revision| {
                 let pending = pending(revision);
@@ -386,9 +386,9 @@ mod tests {
 
     #[test]
     fn an_unchanged_index_entry_is_not_written() {
-        let mut merge = Merge::new(pending(2).checkpoint);
+        let mut merge = SledMerge::new(pending(2).checkpoint);
         merge.add(pending(2));
-        let Step::Put(rows) = merge.step(10) else { panic!("there is something to put") };
-        assert!(rows.list.iter().all(|row| row.table == Table::Configs), "{rows:?}");
+        let MergeStep::Put(rows) = merge.step(10) else { panic!("there is something to put") };
+        assert!(rows.list.iter().all(|row| row.table == SledTable::Configs), "{rows:?}");
     }
 }

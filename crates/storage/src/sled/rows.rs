@@ -6,13 +6,13 @@ use super::keys;
 use concord_model::{
     access_key::{AccessKey, KeyId},
     key::Key,
-    record::{Config, Definition, Entries, Revision},
+    record::{Config, Definition, IndexEntries, Revision},
 };
 use concord_state::RememberedOutcome;
 
 /// A tree whose rows are records or index entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Table {
+pub(super) enum SledTable {
     Definitions,
     Configs,
     Indexes,
@@ -22,8 +22,8 @@ pub(super) enum Table {
 
 /// A row to put, or to remove when it has no value.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Row {
-    pub(super) table: Table,
+pub(super) struct SledRow {
+    pub(super) table: SledTable,
     pub(super) key: Vec<u8>,
     pub(super) value: Option<Vec<u8>>,
 }
@@ -31,19 +31,19 @@ pub(super) struct Row {
 /// Rows to put and to remove.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
-    pub(super) list: Vec<Row>,
+    pub(super) list: Vec<SledRow>,
     /// Approximate bytes that are added and removed.
     pub(super) added: u64,
     pub(super) removed: u64,
 }
 
 impl Rows {
-    fn put(&mut self, table: Table, key: Vec<u8>, value: Vec<u8>) {
-        self.list.push(Row { table, key, value: Some(value) });
+    fn put(&mut self, table: SledTable, key: Vec<u8>, value: Vec<u8>) {
+        self.list.push(SledRow { table, key, value: Some(value) });
     }
 
-    fn remove(&mut self, table: Table, key: Vec<u8>) {
-        self.list.push(Row { table, key, value: None });
+    fn remove(&mut self, table: SledTable, key: Vec<u8>) {
+        self.list.push(SledRow { table, key, value: None });
     }
 
     pub(super) fn definition(&mut self, before: Option<&Definition>, after: Option<&Definition>) {
@@ -58,14 +58,14 @@ impl Rows {
             let bytes = keys::encode(after);
             self.added += bytes.len() as u64;
             for (chunk, bytes) in keys::chunks(&bytes) {
-                self.put(Table::Definitions, keys::definition(id, chunk), bytes.to_vec());
+                self.put(SledTable::Definitions, keys::definition(id, chunk), bytes.to_vec());
                 written = chunk + 1;
             }
         }
         if let Some(before) = before {
             self.removed += rough(before) as u64;
             for chunk in written..keys::chunk_count(before, rough(before)) {
-                self.remove(Table::Definitions, keys::definition(id, chunk));
+                self.remove(SledTable::Definitions, keys::definition(id, chunk));
             }
         }
     }
@@ -81,14 +81,14 @@ impl Rows {
         if let Some(after) = after {
             let bytes = keys::encode(after);
             for (chunk, bytes) in keys::chunks(&bytes) {
-                self.put(Table::Configs, keys::config(definition, key, chunk), bytes.to_vec());
+                self.put(SledTable::Configs, keys::config(definition, key, chunk), bytes.to_vec());
                 written = chunk + 1;
             }
             self.added += rough_bytes(after) as u64;
         }
         if let Some(before) = before {
             for chunk in written..before.chunks {
-                self.remove(Table::Configs, keys::config(definition, key, chunk));
+                self.remove(SledTable::Configs, keys::config(definition, key, chunk));
             }
             self.removed += before.bytes as u64;
         }
@@ -107,26 +107,26 @@ impl Rows {
         let old = before.map_or(&[][..], |rows| &rows.entries);
         let new = after.map_or(&[][..], |record| &record.entries);
         for entry in old.iter().filter(|entry| new.binary_search(entry).is_err()) {
-            self.remove(Table::Indexes, keys::index(definition, entry.slot, &entry.value, key));
+            self.remove(SledTable::Indexes, keys::index(definition, entry.slot, &entry.value, key));
         }
         for entry in new.iter().filter(|entry| old.binary_search(entry).is_err()) {
-            self.put(Table::Indexes, keys::index(definition, entry.slot, &entry.value, key), Vec::new());
+            self.put(SledTable::Indexes, keys::index(definition, entry.slot, &entry.value, key), Vec::new());
         }
     }
 
     pub(super) fn remember(&mut self, request: &RememberedOutcome) {
-        self.put(Table::Requests, keys::request(request.revision).to_vec(), keys::encode(request));
+        self.put(SledTable::Requests, keys::request(request.revision).to_vec(), keys::encode(request));
     }
 
     pub(super) fn access_key(&mut self, id: &KeyId, after: Option<&AccessKey>) {
         match after {
-            Some(after) => self.put(Table::AccessKeys, keys::access_key(id), keys::encode(after)),
-            None => self.remove(Table::AccessKeys, keys::access_key(id)),
+            Some(after) => self.put(SledTable::AccessKeys, keys::access_key(id), keys::encode(after)),
+            None => self.remove(SledTable::AccessKeys, keys::access_key(id)),
         }
     }
 
     pub(super) fn forget(&mut self, revision: Revision) {
-        self.remove(Table::Requests, keys::request(revision).to_vec());
+        self.remove(SledTable::Requests, keys::request(revision).to_vec());
     }
 }
 
@@ -143,7 +143,7 @@ pub(super) struct ConfigRows {
     chunks: u16,
     /// Approximate bytes; see [`rough_bytes`].
     bytes: usize,
-    entries: Entries,
+    entries: IndexEntries,
 }
 
 impl ConfigRows {

@@ -26,8 +26,8 @@ use sled::{Batch, Db, Tree};
 use super::{
     checkpoint::Checkpoint,
     keys,
-    rows::{Row, Rows, Table},
-    sealing::{Kind, Sealing},
+    rows::{Rows, SledRow, SledTable},
+    sealing::{SealedTree, Sealing},
 };
 use crate::{LogIndex, StoreError, at_rest::AtRest, files};
 use concord_model::record::Revision;
@@ -37,7 +37,7 @@ use concord_model::record::Revision;
 const CLOSE_ATTEMPTS: u32 = 2000;
 const CLOSE_RETRY_PAUSE: Duration = Duration::from_millis(5);
 
-/// Why a database can't be used any more.
+/// Why a database is no longer usable.
 #[derive(Debug)]
 pub(crate) struct TreeError {
     pub(crate) text: String,
@@ -142,7 +142,7 @@ impl Trees {
         });
         let bytes = intact.ok_or_else(|| damaged_meta(name))?;
         match &self.sealing {
-            Some(sealing) => sealing.open(Kind::Meta, name.as_bytes(), &bytes).map(Some),
+            Some(sealing) => sealing.open(SealedTree::Meta, name.as_bytes(), &bytes).map(Some),
             None => Ok(Some(bytes)),
         }
     }
@@ -151,7 +151,7 @@ impl Trees {
     fn meta_bytes(&self, name: &str, bytes: Vec<u8>) -> Vec<u8> {
         // sled does not detect a damaged value. What decides about loading the rest has a checksum of its own.
         let mut bytes = match &self.sealing {
-            Some(sealing) => sealing.seal(Kind::Meta, name.as_bytes(), &bytes),
+            Some(sealing) => sealing.seal(SealedTree::Meta, name.as_bytes(), &bytes),
             None => bytes,
         };
         let check = crc32c::crc32c(&bytes);
@@ -162,7 +162,7 @@ impl Trees {
     /// Calls `read` with each row of a tree, in its order, and the row's value as it was given.
     pub(super) fn rows(
         &self,
-        kind: Kind,
+        kind: SealedTree,
         tree: &Tree,
         mut read: impl FnMut(&[u8], &[u8]) -> Result<(), TreeError>,
     ) -> Result<(), TreeError> {
@@ -179,13 +179,13 @@ impl Trees {
     /// Puts and removes rows, one by one: during a merge, or in trees that are not current yet.
     pub(super) fn write(&self, rows: Rows) -> Result<(), TreeError> {
         catch_panic(|| {
-            for Row { table, key, value } in rows.list {
+            for SledRow { table, key, value } in rows.list {
                 let (tree, kind) = match table {
-                    Table::Definitions => (&self.definitions, Kind::Definitions),
-                    Table::Configs => (&self.configs, Kind::Configs),
-                    Table::Indexes => (&self.indexes, Kind::Indexes),
-                    Table::Requests => (&self.requests, Kind::Requests),
-                    Table::AccessKeys => (&self.access_keys, Kind::AccessKeys),
+                    SledTable::Definitions => (&self.definitions, SealedTree::Definitions),
+                    SledTable::Configs => (&self.configs, SealedTree::Configs),
+                    SledTable::Indexes => (&self.indexes, SealedTree::Indexes),
+                    SledTable::Requests => (&self.requests, SealedTree::Requests),
+                    SledTable::AccessKeys => (&self.access_keys, SealedTree::AccessKeys),
                 };
                 let (key, value) = match &self.sealing {
                     None => (key, value),
@@ -302,7 +302,7 @@ const PLAIN: &str = "state-";
 /// How that of an encrypted one begins.
 const SEALED: &str = "sealed-";
 
-/// The number of a database; `None` when it is none.
+/// The number in the name of a database; `None` for another name.
 fn number(name: &str) -> Option<u64> {
     name.strip_prefix(PLAIN).or_else(|| name.strip_prefix(SEALED))?.parse().ok()
 }

@@ -1,6 +1,6 @@
 //! Snapshot files outside a store: a backup is inspected, or restored as the first snapshot of a new store.
 //!
-//! A backup is the content of a snapshot, in clear or in an `envelope`.
+//! A backup is the content of a snapshot, unencrypted or in an `envelope`.
 //!
 //! **Invariant:** a file is used only after all of it was read and its records have the digest that its
 //! header names.
@@ -13,11 +13,11 @@ use std::{
 
 use super::{
     envelope::{self, Opening, SignerKey},
-    file::{self, Content, Header, read_error},
+    file::{self, Header, SnapshotSource, read_error},
 };
 use crate::{
-    Options, Position, StoreError,
-    at_rest::{AtRest, Purpose, stream::Source},
+    Position, StoreError, StoreOptions,
+    at_rest::{AtRest, KeyPurpose, stream::DecryptingReader},
     files::{self, io},
 };
 use concord_model::record::Revision;
@@ -109,14 +109,12 @@ impl Input {
         let name = self.path.display().to_string();
         let (file, is_sealed) = self.opened()?;
         let content = if is_sealed {
-            Content::Backup(self.opening.open(file).map_err(read_error(&name))?)
+            SnapshotSource::Backup(self.opening.open(file).map_err(read_error(&name))?)
         } else if self.opening.needs_signature() {
-            return Err(StoreError::Damaged(format!(
-                "{name} is not signed, and only signed backups are to be taken"
-            )));
+            return Err(StoreError::Damaged(format!("{name} is not signed, but a signer was given")));
         } else {
-            let source = Source::new(file, &AtRest::default(), Purpose::Snapshot);
-            Content::File(source.map_err(read_error(&name))?)
+            let source = DecryptingReader::new(file, &AtRest::default(), KeyPurpose::Snapshot);
+            SnapshotSource::File(source.map_err(read_error(&name))?)
         };
         file::read_content(content, name)
     }
@@ -132,7 +130,7 @@ pub fn inspect(input: &Input) -> Result<Summary, StoreError> {
 }
 
 /// Writes the state of a backup as the first snapshot of the store in `directory`, at another place in the log. Its
-/// revision becomes that place's index: the log and the revisions of the new cluster go on from the same number.
+/// revision becomes that place's index: the log and the revisions of the new cluster continue from the same number.
 /// Blocking.
 ///
 /// # Errors
@@ -150,7 +148,7 @@ pub fn restore(
     files::make_directory(&snapshots)?;
     let to = snapshots.join(format!("snapshot-{:020}.concord", position.index));
     let unfinished = files::unfinished(&to);
-    file::write(&unfinished, &state, position, Options::default().block_bytes, at_rest)?;
+    file::write(&unfinished, &state, position, StoreOptions::default().block_bytes, at_rest)?;
     files::rename(&unfinished, &to)
 }
 

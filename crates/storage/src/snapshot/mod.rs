@@ -14,7 +14,6 @@
 //! |---|---|
 //! | `file` | the format: a header, the records in blocks, a footer |
 //! | `retained` | the two snapshots that are retained: written, installed, validated |
-//! | `paced` | writes a large file in pieces with rests between them |
 //! | [`envelope`] | an encrypted and signed backup |
 //! | `transfer` | its content on the way between the disk and a connection |
 //! | [`backup`] | a snapshot file outside a store: inspected, or restored into a new store |
@@ -25,6 +24,5 @@
 pub mod backup;
 pub mod envelope;
 pub(super) mod file;
-mod paced;
 pub(super) mod retained;
 pub(super) mod transfer;

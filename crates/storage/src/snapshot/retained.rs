@@ -13,12 +13,12 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use super::file::{self, Header, Reader};
+use super::file::{self, Header, SnapshotReader};
 use crate::{
     LogIndex, LogRange, Position, SnapshotFile, StoreError,
     at_rest::{
-        AtRest, Purpose,
-        stream::{self, Sink, Source},
+        AtRest, KeyPurpose,
+        stream::{self, DecryptingReader, Sink},
     },
     files::{self, io},
 };
@@ -210,7 +210,7 @@ impl RetainedSnapshots {
 
 /// Reads a file through and compares its checksums.
 pub(crate) fn verify(path: &Path, at_rest: &AtRest) -> Result<SnapshotFile, StoreError> {
-    describe(path, Reader::open(path, at_rest)?.verify()?)
+    describe(path, SnapshotReader::open(path, at_rest)?.verify()?)
 }
 
 /// The same, and compares its place with its name.
@@ -245,16 +245,16 @@ fn is_sealed(path: &Path) -> Result<bool, StoreError> {
     Ok(stream::is_sealed(&begin))
 }
 
-/// Writes a file anew when encryption was turned on or off since it was written.
+/// Rewrites a file if encryption was turned on or off since it was written.
 fn convert(path: &Path, at_rest: &AtRest) -> Result<(), StoreError> {
     if at_rest.is_converted() || is_sealed(path)? == at_rest.seals() {
         return Ok(());
     }
-    let failed = || format!("can't write {} anew", path.display());
+    let failed = || format!("can't rewrite {}", path.display());
     let unfinished = files::unfinished(path);
     let copy = || {
-        let mut from = Source::new(fs::File::open(path)?, at_rest, Purpose::Snapshot)?;
-        let mut to = Sink::new(fs::File::create(&unfinished)?, at_rest, Purpose::Snapshot)?;
+        let mut from = DecryptingReader::new(fs::File::open(path)?, at_rest, KeyPurpose::Snapshot)?;
+        let mut to = Sink::new(fs::File::create(&unfinished)?, at_rest, KeyPurpose::Snapshot)?;
         std::io::copy(&mut from, &mut to)?;
         to.finish()?.sync_all()
     };

@@ -1,10 +1,10 @@
 //! Snapshot files on their way between this node's disk and a connection.
 //!
-//! What is sent is the content of a snapshot, the same bytes whether the directory is encrypted or not: each node has
-//! keys of its own, and the connection protects what is on it. What is received is encrypted before it reaches the
-//! disk.
+//! A node sends the content of a snapshot, the same bytes whether its directory is encrypted or not: each node has keys
+//! of its own, and the connection protects the bytes on their way. The receiver encrypts the content before it reaches
+//! the disk.
 //!
-//! **Invariant:** what is sent is what was written, or the stream ends with an error.
+//! **Invariant:** the stream has the content as it was written, or ends with an error.
 
 use std::{
     io,
@@ -19,8 +19,8 @@ use tokio::{
 };
 
 use crate::at_rest::{
-    AtRest, Purpose,
-    stream::{self, Head, Opener, Sealer},
+    AtRest, KeyPurpose,
+    stream::{self, FileHead, Opener, Sealer},
 };
 
 /// The content of a snapshot file that is read. The file stays readable when a newer one replaces it.
@@ -47,12 +47,12 @@ impl SnapshotContent {
         let mut file = File::open(path).await?;
         let mut head = Vec::with_capacity(stream::HEAD_BYTES);
         (&mut file).take(stream::HEAD_BYTES as u64).read_to_end(&mut head).await?;
-        let sealed = match Head::parse(&head, at_rest, Purpose::Snapshot)? {
-            Head::Plain => {
+        let sealed = match FileHead::parse(&head, at_rest, KeyPurpose::Snapshot)? {
+            FileHead::Plain => {
                 file.rewind().await?;
                 None
             }
-            Head::Sealed(opener) => Some(Sealed {
+            FileHead::Sealed(opener) => Some(Sealed {
                 opener,
                 read: Vec::with_capacity(Opener::CHUNK_BYTES + 1),
                 chunk: Vec::new(),
@@ -121,7 +121,7 @@ pub struct IncomingSnapshot {
 impl IncomingSnapshot {
     pub(crate) async fn create(path: PathBuf, at_rest: &AtRest) -> io::Result<Self> {
         let mut file = File::create(&path).await?;
-        let sealer = match Sealer::new(at_rest, Purpose::Snapshot)? {
+        let sealer = match Sealer::new(at_rest, KeyPurpose::Snapshot)? {
             None => None,
             Some((sealer, head)) => {
                 file.write_all(&head).await?;

@@ -1,13 +1,13 @@
-//! The end of a store that was not closed.
+//! Dropping a store that was not closed.
 
 use super::{super::sled::mirror::Mirror, *};
 
 #[test]
-fn a_thread_that_the_disk_holds_up_holds_up_nobody_else() {
+fn a_stalled_disk_blocks_only_the_thread_of_the_store() {
     let directory = tempfile::tempdir().unwrap();
     let (release, hung) = std::sync::mpsc::channel::<()>();
     let open::Opened { snapshots, history, start, .. } =
-        open::open(directory.path(), &Options::default(), LogRange { purged: 0, last: 0 }).unwrap();
+        open::open(directory.path(), &StoreOptions::default(), LogRange { purged: 0, last: 0 }).unwrap();
     let newest = start.newest.clone();
     // Closed as the thread closes it: sled may hang when a database is only dropped.
     Mirror::new(start, 1).abandon();

@@ -1,4 +1,4 @@
-//! A state that was found wrong is removed, and a file that holds none is refused.
+//! A state that differs from the other members' is removed, and a file without a state is rejected.
 
 use super::{
     super::{Loaded, StoreError, at_rest::AtRest, snapshot},
@@ -25,7 +25,7 @@ fn an_invalidated_state_is_removed() {
 }
 
 #[test]
-fn a_damaged_snapshot_that_is_to_be_sent_is_set_aside_and_built_anew_although_nothing_is_written() {
+fn a_damaged_snapshot_to_send_is_set_aside_and_rebuilt_without_new_writes() {
     let mut fixture = Fixture::new();
     fixture.define("d");
     fixture.write("d", 0..20, "x");
@@ -39,7 +39,7 @@ fn a_damaged_snapshot_that_is_to_be_sent_is_set_aside_and_built_anew_although_no
 }
 
 #[test]
-fn a_whole_file_that_holds_no_state_is_refused_before_it_is_adopted() {
+fn a_whole_file_without_a_state_is_rejected_before_it_is_adopted() {
     let mut fixture = Fixture::new();
     fixture.write("d", 0..10, "1");
     let own = fixture.snapshot();

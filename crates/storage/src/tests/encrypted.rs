@@ -1,11 +1,11 @@
-//! A store in an encrypted directory: what is on the disk tells nothing, is read as it was written, and anything else
-//! is refused or rebuilt.
+//! A store in an encrypted directory: its files reveal nothing and are read as they were written, and anything else is
+//! rejected or rebuilt.
 
 use std::fs;
 
 use super::fixture::Fixture;
 use crate::{
-    Loaded, Options, StoreError,
+    Loaded, StoreError, StoreOptions,
     at_rest::{AtRest, KEYS},
 };
 
@@ -27,7 +27,8 @@ impl Encrypted {
 
     /// Not encrypted yet.
     fn plain() -> Self {
-        let options = Options { segment_bytes: 4 << 10, block_bytes: 1 << 10, ..Options::default() };
+        let options =
+            StoreOptions { segment_bytes: 4 << 10, block_bytes: 1 << 10, ..StoreOptions::default() };
         Self { keys: tempfile::tempdir().unwrap(), fixture: Fixture::with(options) }
     }
 
@@ -74,7 +75,7 @@ impl Encrypted {
 }
 
 #[test]
-fn an_encrypted_store_is_loaded_from_sled_and_tells_nothing() {
+fn an_encrypted_store_is_loaded_from_sled_and_shows_no_text() {
     let mut encrypted = Encrypted::new();
     encrypted.fill();
     encrypted.fixture.write("d-telling", 0..2, &"a telling value".repeat(10_000));
@@ -163,7 +164,7 @@ fn a_crash_leaves_a_history_that_goes_on_in_a_segment_of_its_own() {
 }
 
 #[test]
-fn files_that_change_places_are_refused() {
+fn files_that_change_places_are_rejected() {
     let mut encrypted = Encrypted::new();
     encrypted.fill();
     let digest = encrypted.fixture.state.digest();
@@ -187,7 +188,7 @@ fn files_that_change_places_are_refused() {
 }
 
 #[test]
-fn files_in_clear_are_refused_once_everything_is_encrypted() {
+fn unencrypted_files_are_rejected_once_everything_is_encrypted() {
     let mut plain = Fixture::new();
     plain.define("d");
     plain.write("d", 0..9, "somebody else's");

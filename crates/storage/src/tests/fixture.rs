@@ -11,7 +11,7 @@ use super::{
 };
 use concord_model::{
     command::{IdempotencyKey, Proposal},
-    record::Entry,
+    record::IndexEntry,
 };
 
 /// How long a test waits for a condition that must become true.
@@ -20,7 +20,7 @@ pub(super) const DEADLINE: Duration = Duration::from_secs(60);
 /// A directory, its store, and the state after everything that was applied.
 pub(super) struct Fixture {
     pub(super) directory: tempfile::TempDir,
-    pub(super) options: Options,
+    pub(super) options: StoreOptions,
     pub(super) store: Option<Store>,
     pub(super) state: State,
     pub(super) log: LogRange,
@@ -32,10 +32,10 @@ pub(super) fn key(text: &str) -> Key {
 
 impl Fixture {
     pub(super) fn new() -> Self {
-        Self::with(Options { segment_bytes: 4 << 10, block_bytes: 1 << 10, ..Options::default() })
+        Self::with(StoreOptions { segment_bytes: 4 << 10, block_bytes: 1 << 10, ..StoreOptions::default() })
     }
 
-    pub(super) fn with(options: Options) -> Self {
+    pub(super) fn with(options: StoreOptions) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let log = LogRange { purged: 0, last: 0 };
         let mut fixture = Self { directory, options, store: None, state: State::new(), log };
@@ -130,8 +130,8 @@ impl Fixture {
         }
     }
 
-    /// The revision of the checkpoint and the merge target in a copy of sled's files, taken while sled is working; `None` if
-    /// the copy can't be read.
+    /// The revision of the checkpoint and the merge target in a copy of sled's files, taken while sled is working;
+    /// `None` if the copy can't be read.
     pub(super) fn sled_on_disk(&self) -> Option<(Revision, Option<LogIndex>)> {
         let copy = tempfile::tempdir().unwrap();
         for entry in fs::read_dir(self.sled()).unwrap() {
@@ -231,7 +231,7 @@ pub(super) fn position(revision: Revision) -> Position {
 
 pub(super) fn write(definition: &str, name: &str, data: &str) -> Command {
     let value = format!("\x40{}", &data[..data.len().min(600)]);
-    let entries = Box::new([Entry { slot: 0, value: value.into_bytes().into() }]);
+    let entries = Box::new([IndexEntry { slot: 0, value: value.into_bytes().into() }]);
     let data = format!("{{\"a\":\"{data}\"}}").into();
     Command::WriteConfig { definition: key(definition), key: key(name), data, entries, expect: Expect::Any }
 }

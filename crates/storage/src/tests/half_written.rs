@@ -1,13 +1,13 @@
-//! The history after a power cut in the middle of what one entry of the log changed.
+//! The history after a power loss in the middle of the changes of one log entry.
 //!
 //! An entry may hold several proposals, and each has its own revision and its own change in the history. The end of the
-//! newest segment is not durable, so a power cut may leave some of them. The log has the entry, and applying it again
+//! newest segment is not durable, so a power loss may leave some of them. The log has the entry, and applying it again
 //! writes the rest and nothing twice.
 
 use std::{collections::BTreeSet, fs};
 
 use super::fixture::{DEADLINE, Fixture, write};
-use crate::{Options, StoredChange, history::format};
+use crate::{StoreOptions, StoredChange, history::format};
 use concord_model::{command::Command, record::Revision};
 
 const CHANGES: u64 = 24;
@@ -23,9 +23,10 @@ fn history(fixture: &Fixture) -> Vec<StoredChange> {
 }
 
 #[test]
-fn what_an_entry_changed_is_complete_after_a_power_cut_at_any_byte_of_it() {
+fn the_changes_of_an_entry_are_complete_after_a_power_loss_at_any_byte() {
     let begun = || {
-        let options = Options { segment_bytes: 1 << 20, block_bytes: 1 << 10, ..Options::default() };
+        let options =
+            StoreOptions { segment_bytes: 1 << 20, block_bytes: 1 << 10, ..StoreOptions::default() };
         let mut fixture = Fixture::with(options);
         fixture.define("d");
         fixture.write("d", 0..3, "before");

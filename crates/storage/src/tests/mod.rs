@@ -78,7 +78,7 @@ fn a_large_batch_is_merged_to_the_same_rows() {
 
 #[test]
 fn a_backlog_that_overflows_ends_in_the_same_rows() {
-    let mut fixture = Fixture::with(Options { mirror_backlog_records: 100, ..Options::default() });
+    let mut fixture = Fixture::with(StoreOptions { mirror_backlog_records: 100, ..StoreOptions::default() });
     fixture.define("d");
     fixture.apply((0..900).map(|number| write("d", &format!("k{number}"), "v")).collect());
     fixture.write("d", 0..300, "w");
@@ -107,7 +107,7 @@ fn a_key_that_changes_between_two_merges_has_the_rows_of_its_last_change() {
 }
 
 #[test]
-fn what_was_mirrored_is_on_the_disk_when_the_process_is_killed() {
+fn mirrored_changes_are_on_the_disk_when_the_process_is_killed() {
     let mut fixture = Fixture::new();
     fixture.define("d");
     fixture.write("d", 0..300, "x");
@@ -126,7 +126,7 @@ fn what_was_mirrored_is_on_the_disk_when_the_process_is_killed() {
 }
 
 #[test]
-fn sled_never_holds_what_the_log_does_not() {
+fn sled_never_holds_a_change_that_the_log_lacks() {
     let mut fixture = Fixture::new();
     fixture.define("d");
     fixture.write("d", 0..5, "x");
@@ -233,7 +233,7 @@ fn two_snapshots_are_retained_and_the_older_one_replaces_a_damaged_one() {
 }
 
 #[test]
-fn a_state_newer_than_the_log_is_refused() {
+fn a_state_newer_than_the_log_is_rejected() {
     let mut fixture = Fixture::new();
     fixture.define("d");
     fixture.write("d", 0..10, "x");
@@ -345,7 +345,7 @@ fn equal_states_give_equal_files() {
 }
 
 #[test]
-fn a_definition_that_is_indexed_again_has_the_same_rows_as_one_that_always_was() {
+fn a_reindexed_definition_has_the_rows_of_one_that_was_always_indexed() {
     let mut fixture = Fixture::new();
     fixture.define("d");
     fixture.define("e");

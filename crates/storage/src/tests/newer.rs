@@ -1,4 +1,4 @@
-//! What a newer version has written refuses the start, and every file stays as it was.
+//! A directory with files of a newer version is rejected at the start, and every file stays as it was.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,9 @@ fn content(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 fn rewrite_first_frame(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
     let bytes = fs::read(path).unwrap();
     let mut rest = bytes.as_slice();
-    let files::Frame::Whole(mut frame, _) = files::read_frame(&mut rest).unwrap() else { panic!("a frame") };
+    let files::FileFrame::Whole(mut frame, _) = files::read_frame(&mut rest).unwrap() else {
+        panic!("a frame")
+    };
     change(&mut frame);
     let mut written = Vec::new();
     files::write_frame(&mut written, &frame).unwrap();
@@ -31,7 +33,7 @@ fn rewrite_first_frame(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
 }
 
 #[test]
-fn a_file_of_an_unknown_format_refuses_the_start_and_everything_stays_as_it_was() {
+fn a_file_of_an_unknown_format_prevents_the_start_and_nothing_changes() {
     // The place of the format in the first frame of each kind of file.
     for (directory, beginning, place) in
         [("snapshot", "snapshot-", 8), ("history", "segment-", 9), ("sled", "", 0)]

@@ -1,10 +1,10 @@
-//! What waits for the history's disk: it is counted, and it holds up nobody else.
+//! Changes that wait for the history's disk are counted, and block nobody else.
 
 use super::{super::*, fixture::Fixture};
 use concord_model::limits::APPLIED_CHANGES_BYTES_MAX;
 
 #[test]
-fn what_waits_for_the_history_is_counted_until_it_is_there() {
+fn changes_that_wait_for_the_history_are_counted_until_they_are_written() {
     let mut fixture = Fixture::new();
     fixture.define("d");
     let mut most = 0;
@@ -37,16 +37,16 @@ async fn applying_waits_while_too_much_waits_for_the_history() {
 }
 
 #[test]
-fn a_thread_that_the_disk_holds_up_holds_up_nobody_else() {
+fn a_stalled_disk_blocks_only_the_thread_of_the_store() {
     let directory = tempfile::tempdir().unwrap();
     let (release, hung) = std::sync::mpsc::channel::<()>();
-    let open::Opened { snapshots, history, start, .. } =
-        open::open(directory.path(), &Options::default(), LogRange { purged: 0, last: 0 }).unwrap();
-    let inner = Inner {
+    let open::OpenedStore { snapshots, history, start, .. } =
+        open::open(directory.path(), &StoreOptions::default(), LogRange { purged: 0, last: 0 }).unwrap();
+    let inner = StoreInner {
         at_rest: Default::default(),
         directory: directory.path().into(),
         snapshots,
-        shared: Arc::new(Shared::new(start.newest.clone(), 0, &history)),
+        shared: Arc::new(WriterShared::new(start.newest.clone(), 0, &history)),
         history: history.history(),
         thread: Mutex::new(Some(std::thread::spawn(move || {
             hung.recv().unwrap_err();

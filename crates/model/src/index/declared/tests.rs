@@ -9,7 +9,7 @@ fn declared(schema: &Value, path: &str) -> Option<Declared> {
 }
 
 fn find(schema: &Value, path: &str) -> Option<Vec<&'static str>> {
-    Some(declared(schema, path)?.kinds.iter().map(Kind::name).collect())
+    Some(declared(schema, path)?.kinds.iter().map(JsonKind::name).collect())
 }
 
 const ANY: [&str; 6] = ["null", "boolean", "number", "string", "array", "object"];
@@ -37,7 +37,7 @@ fn paths_resolve_through_properties_references_and_all_of() {
     for missing in ["size.h", "closed.x", "nothing", "size.w.x"] {
         assert_eq!(find(&schema, missing), None, "{missing}");
     }
-    assert_eq!(declared(&schema, "tags").unwrap().elements, Kinds::of([Kind::String]));
+    assert_eq!(declared(&schema, "tags").unwrap().elements, JsonKinds::of([JsonKind::String]));
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn paths_resolve_through_unions_and_nullable_objects() {
     assert_eq!(find(&schema, "nullable.n"), Some(vec!["number"]));
     assert_eq!(find(&schema, "case.b"), Some(vec!["number", "string"]));
     let list = declared(&schema, "list").unwrap();
-    assert_eq!(list.indexed(), Kinds::of([Kind::Null, Kind::Number]));
+    assert_eq!(list.indexed(), JsonKinds::of([JsonKind::Null, JsonKind::Number]));
     for missing in ["zip.x", "pet.other", "maybe.kind.x", "nullable.x", "case.c"] {
         assert_eq!(find(&schema, missing), None, "{missing}");
     }
@@ -109,7 +109,7 @@ fn paths_resolve_as_the_validator_resolves_references() {
 }
 
 #[test]
-fn the_search_ends_and_what_it_did_not_see_may_be_anything() {
+fn the_search_ends_and_the_rest_may_be_anything() {
     let schema = json!({"properties": {"a": {"$ref": "#/properties/b"}, "b": {"$ref": "#/properties/a"}}});
     assert_eq!(find(&schema, "a.x"), None);
     let variants: Vec<Value> = (0..PATH_SUBSCHEMAS_MAX + 10).map(|_| json!({"type": "integer"})).collect();

@@ -1,27 +1,27 @@
 //! Whether a schema compares secret values with others: `uniqueItems` on a list in which some are.
 //!
-//! Whoever may write such a list and not see its values could keep them, add a guess, and be told by the refusal whether
-//! it is one of them. So such a schema is refused, as an index on a secret place is.
+//! A client that may write such a list and not see its values could keep them, add a guess, and learn from the
+//! rejection whether the guess is among them. So such a schema is rejected, like an index on a secret field.
 //!
-//! Two subschemas may apply to one list, of which one compares its elements and the other marks them: pairs of subschemas
-//! that may apply to the same place are followed from the root on.
+//! Two subschemas may apply to one list, of which one compares its elements and the other marks them: pairs of
+//! subschemas that may apply to the same place are followed from the root on.
 //!
-//! **Invariant:** a schema of which this says no compares none. It may say yes where patterns of names exclude each other,
-//! or where a schema has too many such pairs.
+//! **Invariant:** a schema of which this says no compares none. It may say yes where patterns of names exclude each
+//! other, or where a schema has too many such pairs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::{Graph, Node, map_of, reaching};
+use super::{Graph, SubschemaNode, map_of, reaching};
 
 /// Pairs of subschemas that are looked at: some tens of milliseconds.
 const PAIRS_MAX: usize = 50_000;
 
-/// Whether there is a list whose elements are compared, and of which some are secret or hold something that is. `kept` are
-/// the subschemas from which a mark can be reached.
+/// Whether there is a list whose elements are compared, and of which some are secret or hold something that is. `kept`
+/// are the subschemas from which a mark can be reached.
 pub(super) fn compares(graph: &Graph<'_>, kept: &BTreeMap<usize, usize>) -> bool {
-    let is_unique = |node: &Node<'_>| {
+    let is_unique = |node: &SubschemaNode<'_>| {
         map_of(graph, node).and_then(|map| map.get("uniqueItems")) == Some(&Value::Bool(true))
     };
     let unique: BTreeSet<usize> =
@@ -63,13 +63,13 @@ pub(super) fn compares(graph: &Graph<'_>, kept: &BTreeMap<usize, usize>) -> bool
     false
 }
 
-fn in_place(node: &Node<'_>) -> impl Iterator<Item = usize> {
+fn in_place(node: &SubschemaNode<'_>) -> impl Iterator<Item = usize> {
     node.in_place.iter().chain(&node.refs).copied()
 }
 
 /// What a node applies to members, with the name where it is one.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Name<'s> {
+enum ComparedName<'s> {
     One(&'s str),
     /// A pattern.
     Any,
@@ -77,24 +77,33 @@ enum Name<'s> {
     Other,
 }
 
-fn members<'n, 's>(node: &'n Node<'s>) -> impl Iterator<Item = (Name<'s>, usize)> + use<'n, 's> {
-    let named = node.properties.iter().map(|(name, id)| (Name::One(name), *id));
-    let patterns = node.pattern_properties.iter().map(|id| (Name::Any, *id));
-    named.chain(patterns).chain(node.additional_properties.iter().map(|id| (Name::Other, *id)))
+fn members<'n, 's>(
+    node: &'n SubschemaNode<'s>,
+) -> impl Iterator<Item = (ComparedName<'s>, usize)> + use<'n, 's> {
+    let named = node.properties.iter().map(|(name, id)| (ComparedName::One(name), *id));
+    let patterns = node.pattern_properties.iter().map(|id| (ComparedName::Any, *id));
+    named.chain(patterns).chain(node.additional_properties.iter().map(|id| (ComparedName::Other, *id)))
 }
 
 /// Whether a member may have both names, each as its node gives it.
-fn may_be_same(marking: &Node<'_>, comparing: &Node<'_>, one: Name<'_>, other: Name<'_>) -> bool {
+fn may_be_same(
+    marking: &SubschemaNode<'_>,
+    comparing: &SubschemaNode<'_>,
+    one: ComparedName<'_>,
+    other: ComparedName<'_>,
+) -> bool {
     match (one, other) {
-        (Name::One(one), Name::One(other)) => one == other,
-        (Name::One(name), Name::Other) => !marking.properties.contains_key(name),
-        (Name::Other, Name::One(name)) => !comparing.properties.contains_key(name),
-        (Name::One(_), Name::Any) | (Name::Any, _) | (Name::Other, Name::Any | Name::Other) => true,
+        (ComparedName::One(one), ComparedName::One(other)) => one == other,
+        (ComparedName::One(name), ComparedName::Other) => !marking.properties.contains_key(name),
+        (ComparedName::Other, ComparedName::One(name)) => !comparing.properties.contains_key(name),
+        (ComparedName::One(_), ComparedName::Any)
+        | (ComparedName::Any, _)
+        | (ComparedName::Other, ComparedName::Any | ComparedName::Other) => true,
     }
 }
 
 /// What a node applies to elements, with the position where it is one.
-fn elements(node: &Node<'_>) -> impl Iterator<Item = (Option<usize>, usize)> {
+fn elements(node: &SubschemaNode<'_>) -> impl Iterator<Item = (Option<usize>, usize)> {
     let first = node.prefix_items.iter().enumerate().filter_map(|(place, id)| Some((Some(place), (*id)?)));
     first.chain(node.items.iter().chain(&node.contains).map(|id| (None, *id)))
 }

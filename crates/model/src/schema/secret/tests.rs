@@ -5,14 +5,14 @@ use serde_json::json;
 use super::*;
 use crate::schema::{Formats, Schema};
 
-/// The secret places of data, as JSON pointers.
+/// The secret fields of data, as JSON pointers.
 fn found(schema: &Value, data: &Value) -> Vec<String> {
     let schema = Schema::compile(schema, Formats::Asserted)
         .unwrap_or_else(|violations| panic!("{schema}: {violations:?}"));
     let mut all = Vec::new();
     if let Some(secrets) = schema.secrets() {
         secrets.visit(data, data.to_string().len(), &mut |path, _| {
-            assert_eq!(secrets.at(path), Place::Secret(path.len()), "{path:?}");
+            assert_eq!(secrets.at(path), Secrecy::Secret(path.len()), "{path:?}");
             all.push(path.iter().fold(String::new(), |text, segment| match segment {
                 LocSegment::Name(name) => format!("{text}/{name}"),
                 LocSegment::Index(index) => format!("{text}/{index}"),
@@ -122,16 +122,16 @@ fn a_place_knows_what_is_above_and_below_it() {
     let secrets = schema.secrets().unwrap();
     let at =
         |names: &[&str]| secrets.at(&names.iter().map(|name| LocSegment::from(*name)).collect::<Vec<_>>());
-    assert_eq!(at(&[]), Place::AboveSecret);
-    assert_eq!(at(&["db"]), Place::AboveSecret);
-    assert_eq!(at(&["db", "login"]), Place::Secret(2));
-    assert_eq!(at(&["db", "login", "user"]), Place::Secret(2));
-    assert_eq!((at(&["n"]), at(&["db", "host"])), (Place::Open, Place::Open));
+    assert_eq!(at(&[]), Secrecy::AboveSecret);
+    assert_eq!(at(&["db"]), Secrecy::AboveSecret);
+    assert_eq!(at(&["db", "login"]), Secrecy::Secret(2));
+    assert_eq!(at(&["db", "login", "user"]), Secrecy::Secret(2));
+    assert_eq!((at(&["n"]), at(&["db", "host"])), (Secrecy::Open, Secrecy::Open));
 }
 
 /// Data for which the walk would take long are secret from the place on at which its steps are used up.
 #[test]
-fn a_visit_ends_and_what_is_left_counts_as_secret() {
+fn a_visit_ends_and_the_rest_counts_as_secret() {
     let variants: Vec<Value> = (0..300)
         .map(|n| json!({"items": {"minimum": n, "properties": {"s": {"x-concord-secret": true}}}}))
         .collect();
@@ -191,8 +191,8 @@ fn many_names_of_patterns_that_backtrack_end_a_visit() {
     assert_eq!(visited(&json!({"m": names(10)})), Vec::<Vec<LocSegment>>::new());
     assert_eq!(visited(&json!({"m": names(10_000)})), [vec![LocSegment::from("m")]]);
     let path = [LocSegment::from("m"), LocSegment::from("k0")];
-    assert_eq!(secrets.at(&path), Place::Open);
-    assert_eq!(secrets.at_within(&path, &mut 10), Place::Secret(1));
+    assert_eq!(secrets.at(&path), Secrecy::Open);
+    assert_eq!(secrets.at_within(&path, &mut 10), Secrecy::Secret(1));
 }
 
 #[test]
@@ -210,13 +210,13 @@ fn the_hints_of_formats_and_steps_are_at_open_places_alone() {
         found.unwrap_or_else(|| panic!("{at}: {violations:?}")).msg.clone()
     };
     let secret = text(json!({"pw": "hunter2"}), "pw");
-    assert_eq!(secret, "the value, which is secret, breaks `format` of the schema");
+    assert_eq!(secret, "the secret value breaks `format` of the schema");
     let open = text(json!({"open": "nobody"}), "open");
     assert!(open.contains("nobody") && open.contains("format_assertion"), "{open}");
     // What can't be decided is told where nothing else is wrong.
     let slow = "a".repeat(60) + "b";
     let secret = text(json!({"secret_slow": slow}), "secret_slow");
-    assert!(secret.starts_with("the value, which is secret, breaks"), "{secret}");
+    assert!(secret.starts_with("the secret value breaks"), "{secret}");
     let open = text(json!({"open_slow": slow}), "open_slow");
     assert!(open.contains("2000 steps"), "{open}");
 }

@@ -9,13 +9,13 @@
 //! A state is reconstructed backwards from a later state, not forwards from a snapshot. There are only two snapshots,
 //! and the history reaches much further back. Where both ways lead to a revision, reading the changes since is
 //! cheaper, because a snapshot has every record of every definition. The reconstructed state has only what the list
-//! needs ([`EarlierState`]) and shares what did not change with the current state. It is retained (`retained`) for
+//! needs ([`EarlierState`]) and shares what did not change with the current state. It is retained (`states`) for
 //! further lists, and as the start for still earlier revisions.
 //!
 //! | topic | file |
 //! |---|---|
 //! | making a page of an earlier state, and choosing the node that makes it | this one |
-//! | which earlier states are retained, and for how long | `retained` |
+//! | which earlier states are retained, and for how long | `states` |
 //!
 //! A page is named by its revision and number alone. So its cursor is valid on every node, also after a restart, until
 //! the revision is compacted.
@@ -27,7 +27,7 @@
 //! **Invariants:** reconstruction runs in the CPU pool, until the read deadline. What it reads into memory is reserved
 //! first. One state is reconstructed once, however many requests need it at the same time.
 
-mod retained;
+mod states;
 
 use crate::read::Reads;
 use std::{sync::Arc, time::Duration};
@@ -38,6 +38,7 @@ use super::{
     cursor::{Cursor, Fingerprint},
     list::{ListError, ListPage, Lister, PageRecords, PageSource, foreign_cursor},
     query::Wanted,
+    retained::drop_deferred,
 };
 use crate::{
     Refusal,
@@ -51,7 +52,7 @@ use concord_consensus::Consensus;
 use concord_model::{error::Rejection, limits::PAST_RESERVED_AT_ONCE, query::Page, record::Revision};
 use concord_state::{State, earlier::EarlierState};
 use concord_storage::{HistoryError, Undo, UndoError, UndoScope};
-pub(crate) use retained::EarlierStates;
+pub(crate) use states::EarlierStates;
 
 /// How long a list waits until the history holds what this node has applied. It takes milliseconds while the disk
 /// works.
@@ -135,7 +136,7 @@ impl Lister<'_> {
         let listed = self.run(&earlier.state, wanted).await;
         let definition = list.definition().and_then(|key| earlier.state.definition(key));
         let definition = definition.map(|found| Arc::clone(&found.definition));
-        retained::end_use(earlier);
+        drop_deferred(earlier);
         let listed = listed?;
         Ok(PageRecords { records: listed.records, total: listed.total, definition })
     }
@@ -219,18 +220,18 @@ impl Rewind<'_> {
         let (scope, at) = (self.scope.clone(), self.at);
         let work = move |cancel: &Cancel| {
             let mut weight = Weighed { reservation: &mut reservation, pending: 0, refused: None };
-            let range = (at, later.state.revision());
+            let from = later.state.revision();
             let go_on = &mut |bytes| weight.add(bytes) && !cancel.is_over();
-            let undone = store.history().undo(&scope, range, go_on);
+            let undone = store.history().undo(&scope, at, from, go_on);
             let (pending, refused) = (weight.pending, weight.refused);
             let undo = undone.map_err(|error| not_undone(error, refused))?;
             reservation.grow(pending)?;
-            tracing::debug!(at, from = range.1, changes = undo.changes, "reconstructed an earlier state");
+            tracing::debug!(at, from, changes = undo.changes, "reconstructed an earlier state");
             let earlier = undo_changes(&later, &scope, at, undo, cancel)?;
             // This reservation counts the state while the list uses it, the limit of the retained states afterwards.
             let bytes = earlier.bytes_kept_beside(&present);
             reservation.grow(bytes.saturating_sub(reservation.bytes()))?;
-            retained::end_use(later);
+            drop_deferred(later);
             Ok((Arc::new(earlier), reservation))
         };
         self.reads.cx.cpu_pool.run(Weight::List, self.deadline, work).await?

@@ -53,7 +53,7 @@ fn known(data: &str) -> Before {
 }
 
 fn event(items: Vec<RecordChange>) -> Event {
-    Event::new(9, Timestamp(9), ("root", None), items).unwrap()
+    Event::new(9, Timestamp(9), "root", None, items).unwrap()
 }
 
 fn items(places: &[(usize, bool)]) -> Selected {

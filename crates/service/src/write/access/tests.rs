@@ -7,7 +7,7 @@ use concord_model::{
     command::{Command, Proposal},
     testing::key,
 };
-use concord_state::builder::Builder;
+use concord_state::builder::StateBuilder;
 
 fn grants(text: &[(&[Verb], &str)]) -> Grants {
     let grant = |(verbs, pattern): &(&[Verb], &str)| Grant {
@@ -18,7 +18,7 @@ fn grants(text: &[(&[Verb], &str)]) -> Grants {
 }
 
 fn state(keys: Vec<AccessKey>, root_disabled: bool) -> State {
-    let mut builder = Builder::new();
+    let mut builder = StateBuilder::new();
     builder.root_disabled(root_disabled);
     keys.into_iter().for_each(|key| builder.access_key(key).unwrap());
     builder.finish(100, Timestamp(100)).unwrap()

@@ -1,4 +1,4 @@
-//! All or nothing, each step after the one before, one edit for each record.
+//! Batches are atomic, apply their steps in order, and make one edit for each record.
 
 use super::*;
 use crate::{
@@ -77,7 +77,7 @@ fn later_steps_see_earlier_ones_and_all_have_one_revision() {
 }
 
 #[test]
-fn the_outcome_says_what_each_step_did_and_is_remembered() {
+fn the_stored_outcome_has_the_result_of_each_step() {
     use StepOutcome::{Changed, Created, Deleted};
     let mut state = state();
     let remove = |name: &str| {
@@ -95,7 +95,7 @@ fn the_outcome_says_what_each_step_did_and_is_remembered() {
 }
 
 #[test]
-fn a_transaction_says_whether_its_conditions_held_beside_what_its_steps_did() {
+fn the_outcome_of_a_transaction_has_its_conditions_and_its_steps() {
     let mut state = state();
     let step = |proposal: Proposal| BatchStep { definition_read: None, command: proposal.command };
     for conditions_held in [true, false] {

@@ -85,7 +85,7 @@ fn a_redefinition_changes_neither_configs_nor_indexes() {
 }
 
 #[test]
-fn a_value_of_a_unique_path_is_one_configs() {
+fn a_value_of_a_unique_field_belongs_to_one_config() {
     let mut state = filled(&["a", "b"]);
     // Not unique yet.
     decide(&mut state, &write("k2", "b", Expect::Absent)).unwrap();
@@ -110,12 +110,12 @@ fn a_value_of_a_unique_path_is_one_configs() {
 }
 
 #[test]
-fn each_element_of_an_array_is_a_value_and_a_missing_member_is_none() {
+fn each_element_of_an_array_is_a_value_but_a_missing_member_is_not() {
     let mut state = filled(&[]);
     decide(&mut state, &set_unique(&["n"], Some(0))).unwrap();
     let write = |name: &str, values: &[&str]| {
-        let entries: Entries =
-            values.iter().map(|value| Entry { slot: 0, value: value.as_bytes().into() }).collect();
+        let entries: IndexEntries =
+            values.iter().map(|value| IndexEntry { slot: 0, value: value.as_bytes().into() }).collect();
         let (definition, data, expect) = (key("d"), "{}".into(), Expect::Any);
         proposal(Command::WriteConfig { definition, key: key(name), data, entries, expect })
     };
@@ -138,7 +138,7 @@ fn batch(steps: Vec<(u64, Proposal)>) -> Proposal {
 }
 
 #[test]
-fn what_a_batch_writes_itself_makes_its_change_of_the_definition_not_stale() {
+fn the_writes_of_a_batch_do_not_make_its_schema_change_stale() {
     let change = |read| {
         let own = vec![(1, write("k0", "c", Expect::Present)), (1, write("k2", "d", Expect::Absent))];
         let changes =

@@ -306,7 +306,7 @@ fn configs_and_bytes_decide_whether_a_definition_is_reindexed_in_steps() {
 }
 
 #[test]
-fn the_steps_of_a_batch_share_what_is_reindexed_at_once() {
+fn the_steps_of_a_batch_share_the_limit_of_reindexing_at_once() {
     let mut state = heavy(3, REINDEX_BYTES_MAX / 4);
     let read = Some(state.definition("d").unwrap().definition.revision);
     let step = |read, path: &str| BatchStep {

@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     State,
     apply::tests::{decide, define, delete, proposal, rebuilt, same, write},
-    builder::Builder,
+    builder::StateBuilder,
 };
 use concord_model::{
     command::{Command, Expect},
@@ -58,7 +58,7 @@ fn without_indexes() -> State {
 }
 
 #[test]
-fn every_snapshot_shows_all_updates_whoever_reads_first() {
+fn every_snapshot_shows_all_updates_whichever_is_read_first() {
     let mut random = Rng::with_seed(11);
     let mut state = filled();
     let (mut snapshots, mut most, mut unread) = (Vec::new(), 0, 0);
@@ -92,7 +92,7 @@ fn every_snapshot_shows_all_updates_whoever_reads_first() {
 }
 
 #[test]
-fn what_nobody_reads_is_not_kept() {
+fn updates_that_nobody_reads_are_not_kept() {
     let mut state = without_indexes();
     for n in 0..CONFIGS {
         decide(&mut state, &write(&format!("k{n}"), "8", Expect::Any)).unwrap();
@@ -116,7 +116,7 @@ fn what_nobody_reads_is_not_kept() {
 }
 
 #[test]
-fn what_is_read_between_writes_is_edited_and_not_built_anew() {
+fn indexes_read_between_writes_are_edited_and_not_rebuilt() {
     let mut state = without_indexes();
     for n in 0..CONFIGS {
         read(&state.clone());
@@ -134,7 +134,7 @@ fn a_large_collection_keeps_its_indexes() {
     let configs = READER_ENTRIES_MAX / 3 + 1;
     let one = filled();
     let one = one.definition("d").unwrap();
-    let mut builder = Builder::new();
+    let mut builder = StateBuilder::new();
     builder.definition((*one.definition).clone()).unwrap();
     for n in 0..configs {
         let config =

@@ -8,19 +8,19 @@
 
 use std::{cmp::Ordering, iter::Peekable, sync::Arc, vec::IntoIter};
 
-use super::{BRANCH_CHILDREN_MAX, Child, Item, Node, SPARE_CAPACITY, Tree, child, join};
+use super::{BRANCH_CHILDREN_MAX, Child, Item, SPARE_CAPACITY, Tree, TreeNode, child, join};
 
 /// Edits up to which they are applied one by one: that copies only shared nodes.
 const SINGLE_EDITS_MAX: usize = 4;
 
 /// An item, and whether it is present after the edit.
-pub type Edit<T> = (T, bool);
+pub type TreeEdit<T> = (T, bool);
 
-type Edits<T> = Peekable<IntoIter<Edit<T>>>;
+type TreeEdits<T> = Peekable<IntoIter<TreeEdit<T>>>;
 
 impl<T: Item> Tree<T> {
     /// Applies edits; of several edits of one item the last one counts.
-    pub fn edit_all(&mut self, mut edits: Vec<Edit<T>>) {
+    pub fn edit_all(&mut self, mut edits: Vec<TreeEdit<T>>) {
         if edits.len() <= SINGLE_EDITS_MAX {
             for (item, present) in edits {
                 if present { drop(self.insert(item)) } else { drop(self.remove(item.search_key())) }
@@ -40,21 +40,26 @@ impl<T: Item> Tree<T> {
         self.len = level.iter().map(|child| child.count).sum();
         while level.len() > 1 {
             let mut above = Vec::new();
-            add_parts(level, BRANCH_CHILDREN_MAX, true, Node::Branch, &mut above);
+            add_parts(level, BRANCH_CHILDREN_MAX, true, TreeNode::Branch, &mut above);
             level = above;
         }
-        self.root = level.pop().map_or_else(|| Arc::new(Node::Leaf(Vec::new())), |root| root.node);
+        self.root = level.pop().map_or_else(|| Arc::new(TreeNode::Leaf(Vec::new())), |root| root.node);
         self.collapse_root();
     }
 }
 
 /// Adds the nodes that replace a node. It consumes the edits up to a bound, or all.
-fn edited<T: Item>(node: &Node<T>, edits: &mut Edits<T>, up_to: Option<&T::Bound>, into: &mut Vec<Child<T>>) {
+fn edited<T: Item>(
+    node: &TreeNode<T>,
+    edits: &mut TreeEdits<T>,
+    up_to: Option<&T::Bound>,
+    into: &mut Vec<Child<T>>,
+) {
     match node {
-        Node::Leaf(items) => {
-            add_parts(merged(items, edits, up_to), T::LEAF_ITEMS_MAX, up_to.is_none(), Node::Leaf, into);
+        TreeNode::Leaf(items) => {
+            add_parts(merged(items, edits, up_to), T::LEAF_ITEMS_MAX, up_to.is_none(), TreeNode::Leaf, into);
         }
-        Node::Branch(children) => {
+        TreeNode::Branch(children) => {
             let mut changed = Vec::with_capacity(children.len() + SPARE_CAPACITY);
             let mut touched = Vec::new();
             for (position, below) in children.iter().enumerate() {
@@ -73,7 +78,7 @@ fn edited<T: Item>(node: &Node<T>, edits: &mut Edits<T>, up_to: Option<&T::Bound
                     join(&mut changed, position);
                 }
             }
-            add_parts(changed, BRANCH_CHILDREN_MAX, up_to.is_none(), Node::Branch, into);
+            add_parts(changed, BRANCH_CHILDREN_MAX, up_to.is_none(), TreeNode::Branch, into);
         }
     }
 }
@@ -83,7 +88,7 @@ fn is_within<T: Item>(item: &T, up_to: Option<&T::Bound>) -> bool {
 }
 
 /// A leaf's items with the edits up to a bound applied.
-fn merged<T: Item>(mut items: &[T], edits: &mut Edits<T>, up_to: Option<&T::Bound>) -> Vec<T> {
+fn merged<T: Item>(mut items: &[T], edits: &mut TreeEdits<T>, up_to: Option<&T::Bound>) -> Vec<T> {
     let mut merged = Vec::with_capacity(items.len() + SPARE_CAPACITY);
     while let Some((item, present)) = edits.next_if(|(item, _)| is_within(item, up_to)) {
         let key = item.search_key();
@@ -101,13 +106,13 @@ fn merged<T: Item>(mut items: &[T], edits: &mut Edits<T>, up_to: Option<&T::Boun
     merged
 }
 
-/// Adds nodes of at most `width_max` elements: of equal width, or full ones where items are added at the end; none for an
-/// empty list.
+/// Adds nodes of at most `width_max` elements: of equal width, or full ones where items are added at the end; none for
+/// an empty list.
 fn add_parts<E, T: Item>(
     list: Vec<E>,
     width_max: usize,
     grows_at_end: bool,
-    node: impl Fn(Vec<E>) -> Node<T>,
+    node: impl Fn(Vec<E>) -> TreeNode<T>,
     into: &mut Vec<Child<T>>,
 ) {
     let count = list.len().div_ceil(width_max);

@@ -8,7 +8,7 @@ use super::*;
 
 /// A number, and a value that is not part of the search key.
 #[derive(Debug, Clone, PartialEq)]
-struct Row<T = ()>(u32, T);
+struct TestItem<T = ()>(u32, T);
 
 /// The sum of the numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -20,7 +20,7 @@ impl Weight for Sum {
     }
 }
 
-impl<T: Clone + fmt::Debug> Item for Row<T> {
+impl<T: Clone + fmt::Debug> Item for TestItem<T> {
     const LEAF_ITEMS_MAX: usize = 8;
     type SearchKey<'a> = u32;
     type Bound = u32;
@@ -47,7 +47,7 @@ impl<T: Clone + fmt::Debug> Item for Row<T> {
     }
 }
 
-fn agrees(tree: &Tree<Row>, model: &BTreeSet<u32>) {
+fn agrees(tree: &Tree<TestItem>, model: &BTreeSet<u32>) {
     let all: Vec<u32> = tree.from(0).map(|n| n.0).collect();
     assert_eq!(all, model.iter().copied().collect::<Vec<_>>());
     assert_eq!(tree.len(), model.len() as u64);
@@ -74,10 +74,10 @@ proptest! {
     #[test]
     fn it_equals_a_model_set(steps in proptest::collection::vec((any::<bool>(), 0u32..3000), 0..4000)) {
         let (mut tree, mut model) = (Tree::new(), BTreeSet::new());
-        let mut old: Option<(Tree<Row>, BTreeSet<u32>)> = None;
+        let mut old: Option<(Tree<TestItem>, BTreeSet<u32>)> = None;
         for (n, (put, number)) in steps.into_iter().enumerate() {
             if put {
-                prop_assert_eq!(tree.insert(Row(number, ())).is_none(), model.insert(number));
+                prop_assert_eq!(tree.insert(TestItem(number, ())).is_none(), model.insert(number));
             } else {
                 prop_assert_eq!(tree.remove(number).is_some(), model.remove(&number));
             }
@@ -106,7 +106,7 @@ proptest! {
             // Dense and sparse runs, so that nodes overflow and become empty.
             let edits: Vec<_> = edits
                 .into_iter()
-                .map(|(number, chance)| (Row(from + number % width, ()), chance < share))
+                .map(|(number, chance)| (TestItem(from + number % width, ()), chance < share))
                 .collect();
             let (old, old_model) = (tree.clone(), model.clone());
             for (row, present) in &edits {
@@ -121,12 +121,12 @@ proptest! {
 }
 
 /// All leaves of a node have the same height, and counts, bounds and widths are right. Returns the height.
-fn assert_shape(node: &Node<Row>, is_root: bool) -> u32 {
+fn assert_shape(node: &TreeNode<TestItem>, is_root: bool) -> u32 {
     assert!(is_root || width(node) > 0);
     assert!(width(node) <= width_max(node));
     match node {
-        Node::Leaf(_) => 0,
-        Node::Branch(children) => {
+        TreeNode::Leaf(_) => 0,
+        TreeNode::Branch(children) => {
             let heights: BTreeSet<u32> =
                 children.iter().map(|child| assert_shape(&child.node, false)).collect();
             assert!(heights.len() == 1 && (!is_root || children.len() > 1));
@@ -142,12 +142,12 @@ fn assert_shape(node: &Node<Row>, is_root: bool) -> u32 {
 fn a_tree_that_grows_at_its_end_fills_its_leaves() {
     let mut tree = Tree::new();
     for run in 0..100 {
-        tree.edit_all((0..50).map(|n| (Row(run * 50 + n, ()), true)).collect());
+        tree.edit_all((0..50).map(|n| (TestItem(run * 50 + n, ()), true)).collect());
     }
-    fn leaves(node: &Node<Row>) -> usize {
+    fn leaves(node: &TreeNode<TestItem>) -> usize {
         match node {
-            Node::Leaf(_) => 1,
-            Node::Branch(children) => children.iter().map(|child| leaves(&child.node)).sum(),
+            TreeNode::Leaf(_) => 1,
+            TreeNode::Branch(children) => children.iter().map(|child| leaves(&child.node)).sum(),
         }
     }
     assert!(leaves(&tree.root) < 5000 / 8 * 11 / 10, "{} leaves", leaves(&tree.root));
@@ -156,25 +156,25 @@ fn a_tree_that_grows_at_its_end_fills_its_leaves() {
 #[test]
 fn it_grows_shrinks_and_is_built_from_sorted_items() {
     let model: BTreeSet<u32> = (0..20_000).collect();
-    let mut tree = Tree::from_sorted(model.iter().map(|n| Row(*n, ())));
+    let mut tree = Tree::from_sorted(model.iter().map(|n| TestItem(*n, ())));
     agrees(&tree, &model);
     let mut grown = Tree::new();
     for n in &model {
-        grown.insert(Row(*n, ()));
+        grown.insert(TestItem(*n, ()));
     }
     agrees(&grown, &model);
     for n in 0..20_000 {
-        assert_eq!(tree.remove((n * 7919) % 20_000), Some(Row((n * 7919) % 20_000, ())));
+        assert_eq!(tree.remove((n * 7919) % 20_000), Some(TestItem((n * 7919) % 20_000, ())));
     }
     agrees(&tree, &BTreeSet::new());
-    assert!(tree.is_empty() && tree.insert(Row(1, ())).is_none());
+    assert!(tree.is_empty() && tree.insert(TestItem(1, ())).is_none());
 }
 
 #[test]
 fn an_item_is_changed_in_place_and_a_clone_is_not() {
-    let mut tree: Tree<Row<u32>> = Tree::new();
+    let mut tree: Tree<TestItem<u32>> = Tree::new();
     for n in 0..1000 {
-        tree.insert(Row((n * 7919) % 1000, 0));
+        tree.insert(TestItem((n * 7919) % 1000, 0));
     }
     let old = tree.clone();
     for n in 0..1000 {
@@ -182,7 +182,9 @@ fn an_item_is_changed_in_place_and_a_clone_is_not() {
     }
     assert_eq!(tree.edit(1000, |_| ()), None);
     assert_eq!((tree.len(), old.len()), (1000, 1000));
-    assert!((0..1000).all(|n| tree.get(n) == Some(&Row(n, n + 1)) && old.get(n) == Some(&Row(n, 0))));
-    assert_eq!(tree.insert(Row(999, 7)), Some(Row(999, 1000)));
-    assert_eq!(tree.get(999), Some(&Row(999, 7)));
+    assert!(
+        (0..1000).all(|n| tree.get(n) == Some(&TestItem(n, n + 1)) && old.get(n) == Some(&TestItem(n, 0)))
+    );
+    assert_eq!(tree.insert(TestItem(999, 7)), Some(TestItem(999, 1000)));
+    assert_eq!(tree.get(999), Some(&TestItem(999, 7)));
 }

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::builder::Builder;
+use crate::builder::StateBuilder;
 use concord_model::{index, key_set::KeyRange, query, record::Definition, time::Timestamp};
 
 fn key(text: &str) -> Key {
@@ -16,7 +16,7 @@ const NAMES: [&str; 6] = ["a", "a.b", "a.c", "b", "c", "d"];
 /// Definitions whose configs have these numbers. The times are in no relation to the keys, and no two are equal; of
 /// every second definition `n` is indexed.
 fn state(configs: &[Vec<u16>]) -> State {
-    let mut builder = Builder::new();
+    let mut builder = StateBuilder::new();
     let count = configs.iter().map(Vec::len).sum::<usize>() as u64 + 1;
     let mut number = 0_u64;
     for (place, numbers) in configs.iter().enumerate() {
@@ -55,8 +55,8 @@ fn state(configs: &[Vec<u16>]) -> State {
 
 /// All records that a list has, in its order.
 fn expected(state: &State, keys: &KeySet, query: &AcrossQuery, n: Option<u16>) -> Vec<(String, String)> {
-    let mut rows: Vec<(usize, Arc<Config>)> = Vec::new();
-    for (place, collection) in state.definitions().enumerate() {
+    let mut rows: Vec<PartConfig<'_>> = Vec::new();
+    for (part, collection) in state.definitions().enumerate() {
         let has_index = n.is_none() || collection.definition.slot("n").is_some();
         if !has_index || !keys.contains(collection.definition.key.as_str()) {
             continue;
@@ -65,11 +65,11 @@ fn expected(state: &State, keys: &KeySet, query: &AcrossQuery, n: Option<u16>) -
             n.is_none_or(|n| *config.data == *format!(r#"{{"n":{n}}}"#))
                 && config.key.as_str().contains(&query.page.search)
         };
-        rows.extend(collection.configs().filter(is_meant).map(|config| (place, Arc::clone(config))));
+        rows.extend(collection.configs().filter(is_meant).map(|config| PartConfig { part, config }));
     }
-    rows.sort_by(|a, b| compare((a.0, &a.1), (b.0, &b.1), query.sort, query.page.descending));
-    let names = |(place, config): (usize, Arc<Config>)| {
-        let definition = state.definitions().nth(place).unwrap().definition.key.to_string();
+    rows.sort_by(|a, b| compare(*a, *b, query.sort, query.page.descending));
+    let names = |PartConfig { part, config }: PartConfig<'_>| {
+        let definition = state.definitions().nth(part).unwrap().definition.key.to_string();
         (definition, config.key.to_string())
     };
     rows.into_iter().map(names).collect()

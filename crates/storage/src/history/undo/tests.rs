@@ -1,4 +1,4 @@
-//! What is taken back, compared with the states that were there.
+//! Undone changes, compared with the original states.
 
 use std::collections::BTreeMap;
 
@@ -27,11 +27,11 @@ fn definition(revision: Revision) -> Arc<Definition> {
     })
 }
 
-type Records = (Option<Arc<Definition>>, BTreeMap<String, Arc<Config>>);
+type RecordsAsOf = (Option<Arc<Definition>>, BTreeMap<String, Arc<Config>>);
 
 /// Writes changes of a definition and of three configs, and what there was after each of them.
-fn write(writer: &mut HistoryWriter, revisions: std::ops::RangeInclusive<Revision>) -> Vec<Records> {
-    let mut now: Records = (None, BTreeMap::new());
+fn write(writer: &mut HistoryWriter, revisions: std::ops::RangeInclusive<Revision>) -> Vec<RecordsAsOf> {
+    let mut now: RecordsAsOf = (None, BTreeMap::new());
     let mut all = vec![now.clone()];
     for revision in revisions {
         let edit = if revision % 13 == 1 {
@@ -67,10 +67,11 @@ fn scope() -> UndoScope {
 /// What there was at `after`, from what there was at `upto`.
 fn taken_back(
     history: &Arc<History>,
-    upto: &Records,
-    range: (Revision, Revision),
-) -> Result<Records, UndoError> {
-    let undo = history.undo(&scope(), range, &mut |_| true)?;
+    upto: &RecordsAsOf,
+    after: Revision,
+    until: Revision,
+) -> Result<RecordsAsOf, UndoError> {
+    let undo = history.undo(&scope(), after, until, &mut |_| true)?;
     let (mut definition, mut configs) = upto.clone();
     for (_, before) in undo.definitions {
         definition = before;
@@ -85,7 +86,7 @@ fn taken_back(
 }
 
 #[test]
-fn what_is_taken_back_is_what_there_was() {
+fn undoing_changes_restores_the_earlier_records() {
     for segment_bytes in [300, 1000, 1 << 20] {
         let directory = tempfile::tempdir().unwrap();
         let mut writer = HistoryWriter::open(directory.path(), segment_bytes, &AtRest::default()).unwrap();
@@ -94,16 +95,16 @@ fn what_is_taken_back_is_what_there_was() {
         for upto in [80, 79, 41, 14] {
             for after in 0..=upto {
                 let records = |revision: u64| &all[usize::try_from(revision).unwrap()];
-                let found = taken_back(&history, records(upto), (after, upto)).unwrap();
+                let found = taken_back(&history, records(upto), after, upto).unwrap();
                 assert_eq!(found, *records(after), "{segment_bytes}: {after} from {upto}");
             }
         }
         assert!(matches!(
-            history.undo(&scope(), (3, 81), &mut |_| true),
+            history.undo(&scope(), 3, 81, &mut |_| true),
             Err(UndoError::History(HistoryError::Gap { upto: 81, .. }))
         ));
         let mut left = 3;
-        let given_up = history.undo(&scope(), (3, 80), &mut |_| {
+        let given_up = history.undo(&scope(), 3, 80, &mut |_| {
             left -= 1;
             left > 0
         });
@@ -112,17 +113,17 @@ fn what_is_taken_back_is_what_there_was() {
 }
 
 #[test]
-fn a_compaction_takes_away_what_is_below_it_and_nothing_else() {
+fn a_compaction_removes_only_segments_below_it() {
     let directory = tempfile::tempdir().unwrap();
     let mut writer = HistoryWriter::open(directory.path(), 600, &AtRest::default()).unwrap();
     let all = write(&mut writer, 1..=80);
     writer.compact(50).unwrap();
     let history = writer.history();
     for after in 50..80 {
-        let found = taken_back(&history, &all[80], (after, 80)).unwrap();
+        let found = taken_back(&history, &all[80], after, 80).unwrap();
         assert_eq!(found, all[usize::try_from(after).unwrap()], "{after}");
     }
-    let compacted = history.undo(&scope(), (49, 80), &mut |_| true);
+    let compacted = history.undo(&scope(), 49, 80, &mut |_| true);
     assert!(matches!(
         compacted,
         Err(UndoError::History(HistoryError::Compacted { compaction_revision: 50 }))
@@ -140,7 +141,7 @@ fn a_received_segment_has_the_definitions_that_were_replaced() {
     let segment = whole.history().export(30, 80).unwrap();
     writer.history().import(30, &segment).unwrap();
     for after in 30..80 {
-        let found = taken_back(&writer.history(), &all[80], (after, 80)).unwrap();
+        let found = taken_back(&writer.history(), &all[80], after, 80).unwrap();
         assert_eq!(found, all[usize::try_from(after).unwrap()], "{after}");
     }
 }

@@ -5,7 +5,7 @@ use std::{fs, sync::Arc};
 use super::*;
 use crate::{
     history::{
-        query::{AsOf, HistoryError, Operation},
+        query::{AsOf, HistoryError, RecordOperation},
         segment_index::Subject,
     },
     snapshot::file::tests::config,
@@ -177,7 +177,7 @@ fn a_crash_between_seal_and_rename_is_completed() {
     clippy::cognitive_complexity,
     reason = "one history, checked after each step; clippy counts its assertions"
 )]
-fn what_an_installed_state_skipped_is_a_gap_and_not_an_empty_range() {
+fn changes_that_an_installed_state_skipped_are_a_gap() {
     let directory = tempfile::tempdir().unwrap();
     let mut writer = open(directory.path());
     writer.write(&change(1)).unwrap();
@@ -248,8 +248,8 @@ fn a_record_is_found_across_segments_deletions_and_a_restart() {
         assert_eq!(seen, (1..=60).rev().collect::<Vec<_>>());
         let page = history.page(&subject(), 14, 2).unwrap();
         let operations: Vec<_> = page.items.iter().map(|entry| entry.operation).collect();
-        assert_eq!(operations, [Operation::Delete, Operation::Update]);
-        assert_eq!(history.page(&subject(), 8, 1).unwrap().items[0].operation, Operation::Create);
+        assert_eq!(operations, [RecordOperation::Delete, RecordOperation::Update]);
+        assert_eq!(history.page(&subject(), 8, 1).unwrap().items[0].operation, RecordOperation::Create);
         assert_eq!(history.config_written_at(&subject(), 20).unwrap(), record(20));
         assert!(history.config_written_at(&subject(), 21).is_err());
         assert_eq!(history.last_revision_at(Timestamp(33)).unwrap(), 33);
@@ -296,7 +296,7 @@ fn an_open_segment_is_sealed_by_a_compaction_and_removed_by_the_next() {
 }
 
 #[test]
-fn damage_in_the_open_segment_is_an_error_and_an_end_that_is_not_written_is_none() {
+fn damage_in_the_open_segment_is_an_error_but_an_unwritten_end_is_not() {
     let directory = tempfile::tempdir().unwrap();
     let mut writer = open(directory.path());
     for revision in 1..=3 {

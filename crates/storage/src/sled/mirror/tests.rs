@@ -8,7 +8,7 @@ use crate::{
     snapshot::file::tests::{config, definition},
 };
 use concord_model::time::Timestamp;
-use concord_state::{Edit, builder::Builder};
+use concord_state::{Edit, builder::StateBuilder};
 
 /// The revision at an entry: another number, so that a test fails where one is taken for the other.
 fn revision(index: LogIndex) -> Revision {
@@ -49,11 +49,11 @@ fn loaded(log_durable: LogIndex) -> StepContext {
 }
 
 /// Steps until there is nothing to do now.
-fn work(mirror: &mut Mirror, context: StepContext) -> Progress {
+fn work(mirror: &mut Mirror, context: StepContext) -> MirrorProgress {
     loop {
         match mirror.step(context) {
-            Progress::Worked => {}
-            progress @ (Progress::Idle | Progress::Wait(_)) => return progress,
+            MirrorProgress::Worked => {}
+            progress @ (MirrorProgress::Idle | MirrorProgress::Wait(_)) => return progress,
         }
     }
 }
@@ -75,13 +75,16 @@ fn updates_are_merged_when_idle_and_only_as_far_as_the_log_is_durable() {
     let directory = tempfile::tempdir().unwrap();
     let mut mirror = start(directory.path(), 1000);
     (1..=5).for_each(|index| enqueue(&mut mirror, index));
-    assert_eq!(work(&mut mirror, idle(0)), Progress::Idle);
+    assert_eq!(work(&mut mirror, idle(0)), MirrorProgress::Idle);
     let waits = work(&mut mirror, loaded(4));
-    assert!(matches!(waits, Progress::Wait(time) if time <= MERGE_IDLE_DELAY), "{waits:?}");
+    assert!(matches!(waits, MirrorProgress::Wait(time) if time <= MERGE_IDLE_DELAY), "{waits:?}");
     assert_eq!(mirror.mirrored(), 0);
-    assert_eq!(work(&mut mirror, idle(4)), Progress::Idle);
+    assert_eq!(work(&mut mirror, idle(4)), MirrorProgress::Idle);
     assert_eq!((mirror.mirrored(), position(&mirror)), (revision(4), Some(checkpoint(4))));
-    assert_eq!(work(&mut mirror, StepContext { closing: Some(Instant::now()), ..loaded(5) }), Progress::Idle);
+    assert_eq!(
+        work(&mut mirror, StepContext { closing: Some(Instant::now()), ..loaded(5) }),
+        MirrorProgress::Idle
+    );
     assert_eq!((mirror.mirrored(), position(&mirror)), (revision(5), Some(checkpoint(5))));
     mirror.close();
 }
@@ -101,7 +104,7 @@ fn sled_is_closed_while_nothing_is_written_and_opened_for_the_next_merge() {
         assert_eq!(closed.checkpoint().unwrap().unwrap().position, checkpoint(index - 1).position);
         closed.close().unwrap();
         enqueue(&mut mirror, index);
-        assert_eq!(work(&mut mirror, idle(index)), Progress::Idle);
+        assert_eq!(work(&mut mirror, idle(index)), MirrorProgress::Idle);
         assert_eq!((mirror.mirrored(), position(&mirror)), (revision(index), Some(checkpoint(index))));
     }
     assert_eq!(mirror.close_unused(Instant::now() + later), None);
@@ -119,7 +122,7 @@ fn sled_that_is_gone_when_it_is_opened_again_is_rebuilt() {
     mirror.databases.remove_all().unwrap();
     enqueue(&mut mirror, 1);
     mirror.set_newest(State::new(), checkpoint(1).position);
-    assert_eq!(work(&mut mirror, idle(1)), Progress::Idle);
+    assert_eq!(work(&mut mirror, idle(1)), MirrorProgress::Idle);
     assert_eq!((mirror.rebuilds(), mirror.errors), (1, 0));
     assert_eq!(position(&mirror).unwrap().position, checkpoint(1).position);
     mirror.close();
@@ -146,12 +149,15 @@ fn a_store_that_is_closed_waits_for_a_small_state_only() {
         let directory = tempfile::tempdir().unwrap();
         let mut mirror = start(directory.path(), 1000);
         mirror.closing_max = closing_max;
-        let mut builder = Builder::new();
+        let mut builder = StateBuilder::new();
         builder.definition(definition(1)).unwrap();
         (100..300).for_each(|number| builder.config(1, config(&format!("k{number}"), number, "{}")).unwrap());
         mirror.install(builder.finish(revision(300), Timestamp(300)).unwrap(), checkpoint(300).position);
-        assert_eq!(mirror.step(loaded(300)), Progress::Worked, "the rebuild begins");
-        assert_eq!(work(&mut mirror, StepContext { closing: Some(since), ..loaded(300) }), Progress::Idle);
+        assert_eq!(mirror.step(loaded(300)), MirrorProgress::Worked, "the rebuild begins");
+        assert_eq!(
+            work(&mut mirror, StepContext { closing: Some(since), ..loaded(300) }),
+            MirrorProgress::Idle
+        );
         assert_eq!(mirror.mirrored() == revision(300), is_complete);
         let databases = mirror.databases.clone();
         mirror.close();

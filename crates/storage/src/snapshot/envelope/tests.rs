@@ -1,14 +1,14 @@
-//! What is read of an encrypted backup, and what is refused.
+//! What is read of an encrypted backup, and what is rejected.
 
 use super::*;
 
-struct Keys {
+struct BackupKeys {
     directory: tempfile::TempDir,
     recipient: String,
     signer: SignerKey,
 }
 
-impl Keys {
+impl BackupKeys {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let (identity, recipient) = new_identity();
@@ -46,7 +46,7 @@ impl Keys {
 
 #[test]
 fn a_backup_is_read_by_its_recipient_and_by_its_writer() {
-    let keys = Keys::new();
+    let keys = BackupKeys::new();
     for length in [0, 1, 70_000, 200_000] {
         let content = vec![7; length];
         let own = keys.write(&content);
@@ -55,7 +55,7 @@ fn a_backup_is_read_by_its_recipient_and_by_its_writer() {
         let mut file = File::open(keys.at("backup")).unwrap();
         assert_eq!(Opening::default().verify(&mut file).unwrap(), keys.signer);
     }
-    let other = Keys::new();
+    let other = BackupKeys::new();
     let foreign = Opening::read(Some(&other.at("identity")), &[keys.signer.to_string()]).unwrap();
     assert!(keys.read(&foreign).unwrap_err().to_string().contains("decrypted"));
     let foreign = Opening::read(Some(&keys.at("identity")), &[other.signer.to_string()]).unwrap();
@@ -66,7 +66,7 @@ fn a_backup_is_read_by_its_recipient_and_by_its_writer() {
 
 #[test]
 fn a_backup_that_is_sent_as_it_is_made_is_read_by_its_recipient() {
-    let keys = Keys::new();
+    let keys = BackupKeys::new();
     let envelope = Envelope::read(std::slice::from_ref(&keys.recipient), &keys.at("signing")).unwrap();
     for length in [0, 1, 70_000, 200_000] {
         let content: Vec<u8> = (0..=250).cycle().take(length).collect();
@@ -83,8 +83,8 @@ fn a_backup_that_is_sent_as_it_is_made_is_read_by_its_recipient() {
 }
 
 #[test]
-fn every_changed_byte_and_every_cut_is_refused() {
-    let keys = Keys::new();
+fn every_changed_byte_and_every_cut_is_rejected() {
+    let keys = BackupKeys::new();
     keys.write(b"the content");
     let (whole, opening) = (std::fs::read(keys.at("backup")).unwrap(), keys.opening());
     for place in 8..whole.len() {
@@ -102,10 +102,10 @@ fn every_changed_byte_and_every_cut_is_refused() {
 }
 
 #[test]
-fn a_backup_that_is_another_one_when_it_is_decrypted_is_refused() {
-    let keys = Keys::new();
+fn a_backup_that_changes_between_reads_is_rejected() {
+    let keys = BackupKeys::new();
     // Whoever knows the recipient can encrypt to it, and sign with a key of their own.
-    let forger = Keys { recipient: keys.recipient.clone(), ..Keys::new() };
+    let forger = BackupKeys { recipient: keys.recipient.clone(), ..BackupKeys::new() };
     for length in [10, 70_000, 600_000] {
         forger.write(&vec![6; length]);
         keys.write(&vec![7; length]);
@@ -125,8 +125,8 @@ fn a_backup_that_is_another_one_when_it_is_decrypted_is_refused() {
 }
 
 #[test]
-fn what_is_no_key_is_refused_without_its_text() {
-    let keys = Keys::new();
+fn an_invalid_key_is_rejected_without_its_text() {
+    let keys = BackupKeys::new();
     assert!(Envelope::read(&["age1nothing".into()], &keys.at("signing")).is_err());
     std::fs::write(keys.at("signing"), "a-secret-that-is-no-key").unwrap();
     let error = Envelope::read(std::slice::from_ref(&keys.recipient), &keys.at("signing")).unwrap_err();

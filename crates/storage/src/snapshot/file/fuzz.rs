@@ -1,13 +1,13 @@
 //! Snapshot files for the fuzzer: put into frames, taken out of them.
 
-use super::{BLOCK, Header, Totals};
-use crate::files::{self, Frame};
+use super::{BLOCK, Header, SnapshotTotals};
+use crate::files::{self, FileFrame};
 use concord_state::testing::join;
 
 /// A file with this header and these blocks, which are not compressed yet, and with the footer that fits.
 pub(crate) fn framed(parts: &[&[u8]]) -> Vec<u8> {
     let Some((head, blocks)) = parts.split_first() else { return Vec::new() };
-    let (mut bytes, mut totals) = (Vec::new(), Totals::default());
+    let (mut bytes, mut totals) = (Vec::new(), SnapshotTotals::default());
     files::write_frame(&mut bytes, head).expect("memory grows");
     for block in blocks {
         let length = u32::try_from(block.len()).expect("a part is short");
@@ -22,7 +22,7 @@ pub(crate) fn framed(parts: &[&[u8]]) -> Vec<u8> {
 /// The parts of which [`framed`] makes the bytes again.
 pub(crate) fn unframed(mut bytes: &[u8]) -> Vec<u8> {
     let mut found = Vec::new();
-    while let Frame::Whole(frame, _) = files::read_frame(&mut bytes).expect("memory is read") {
+    while let FileFrame::Whole(frame, _) = files::read_frame(&mut bytes).expect("memory is read") {
         if found.is_empty() {
             found.push(frame);
         } else if let Some((&[BLOCK, a, b, c, d], block)) = frame.split_first_chunk::<5>() {

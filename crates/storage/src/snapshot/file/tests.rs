@@ -8,7 +8,7 @@ use concord_model::{
     error::Rejection,
     index::Indexing,
     key::Key,
-    record::{Entry, Revision},
+    record::{IndexEntry, Revision},
     testing::key,
     time::Timestamp,
 };
@@ -31,7 +31,7 @@ pub(crate) fn config(key: &str, revision: Revision, data: &str) -> Config {
     Config {
         key: Key::parse(key).unwrap(),
         data: data.into(),
-        entries: Box::new([Entry { slot: 0, value: (&b"v\0"[..]).into() }]),
+        entries: Box::new([IndexEntry { slot: 0, value: (&b"v\0"[..]).into() }]),
         created_at: Timestamp(revision),
         modified_at: Timestamp(revision),
         revision,
@@ -51,19 +51,19 @@ pub(crate) fn remembered(revision: Revision) -> RememberedOutcome {
 pub(crate) fn without_a_state(path: &Path) {
     let header = Header::of(&State::new(), &Position { index: 9, raft_meta: Vec::new() });
     let header = Header { configs: 1, ..header };
-    let mut writer = Writer::create(path, &header, 1 << 10, &AtRest::default()).unwrap();
-    writer.record(RecordRef::Config(&config("k", 9, "1"))).unwrap();
+    let mut writer = SnapshotWriter::create(path, &header, 1 << 10, &AtRest::default()).unwrap();
+    writer.record(SnapshotRecordRef::Config(&config("k", 9, "1"))).unwrap();
     writer.finish().unwrap();
 }
 
-fn sample(path: &Path, configs: u64) -> Vec<Record> {
-    let mut records = vec![Record::Definition(definition(1))];
+fn sample(path: &Path, configs: u64) -> Vec<SnapshotRecord> {
+    let mut records = vec![SnapshotRecord::Definition(definition(1))];
     for number in 0..configs {
         let data = format!("{{\"a\":{}}}", "1".repeat(usize::try_from(number).unwrap()));
-        records.push(Record::Config(config(&format!("k{number:05}"), number + 2, &data)));
+        records.push(SnapshotRecord::Config(config(&format!("k{number:05}"), number + 2, &data)));
     }
-    records.push(Record::Request(remembered(9)));
-    records.push(Record::AccessKey(key(9)));
+    records.push(SnapshotRecord::Request(remembered(9)));
+    records.push(SnapshotRecord::AccessKey(key(9)));
     let header = Header {
         format: FORMAT,
         feature_level: 1,
@@ -79,13 +79,13 @@ fn sample(path: &Path, configs: u64) -> Vec<Record> {
         root_disabled: true,
         content_bytes: 0,
     };
-    let mut writer = Writer::create(path, &header, 100, &AtRest::default()).unwrap();
+    let mut writer = SnapshotWriter::create(path, &header, 100, &AtRest::default()).unwrap();
     for record in &records {
         let record = match record {
-            Record::Definition(record) => RecordRef::Definition(record),
-            Record::Config(record) => RecordRef::Config(record),
-            Record::Request(record) => RecordRef::Request(record),
-            Record::AccessKey(record) => RecordRef::AccessKey(record),
+            SnapshotRecord::Definition(record) => SnapshotRecordRef::Definition(record),
+            SnapshotRecord::Config(record) => SnapshotRecordRef::Config(record),
+            SnapshotRecord::Request(record) => SnapshotRecordRef::Request(record),
+            SnapshotRecord::AccessKey(record) => SnapshotRecordRef::AccessKey(record),
         };
         writer.record(record).unwrap();
     }
@@ -93,8 +93,8 @@ fn sample(path: &Path, configs: u64) -> Vec<Record> {
     records
 }
 
-fn read_all(path: &Path) -> Result<Vec<Record>, StoreError> {
-    let mut reader = Reader::open(path, &AtRest::default())?;
+fn read_all(path: &Path) -> Result<Vec<SnapshotRecord>, StoreError> {
+    let mut reader = SnapshotReader::open(path, &AtRest::default())?;
     let mut records = Vec::new();
     while let Some(record) = reader.next()? {
         records.push(record);
@@ -103,7 +103,7 @@ fn read_all(path: &Path) -> Result<Vec<Record>, StoreError> {
 }
 
 fn verify(path: &Path) -> Result<(), StoreError> {
-    Reader::open(path, &AtRest::default()).and_then(Reader::verify).map(drop)
+    SnapshotReader::open(path, &AtRest::default()).and_then(SnapshotReader::verify).map(drop)
 }
 
 #[test]
@@ -150,6 +150,6 @@ fn every_cut_and_every_addition_is_found() {
 #[test]
 fn borrowed_records_have_the_same_bytes_as_owned_ones() {
     let shared = Arc::new(definition(3));
-    let bytes = postcard::to_stdvec(&RecordRef::Definition(&shared)).unwrap();
-    assert_eq!(postcard::from_bytes::<Record>(&bytes), Ok(Record::Definition(definition(3))));
+    let bytes = postcard::to_stdvec(&SnapshotRecordRef::Definition(&shared)).unwrap();
+    assert_eq!(postcard::from_bytes::<SnapshotRecord>(&bytes), Ok(SnapshotRecord::Definition(definition(3))));
 }

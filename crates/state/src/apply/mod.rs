@@ -4,19 +4,25 @@
 //! looks its definition up once for each phase: the steps of a dry run skip the first, and the last descends the tree
 //! mutably and copies the shared nodes on its path, so it happens only once the command is accepted.
 //!
-//! **Invariant:** the result depends on the state and the arguments alone. The settings' limits are not applied here:
-//! what has been agreed on is never refused later.
+//! | file | what it does |
+//! |---|---|
+//! | `batch` | applies several changes atomically |
+//! | `redefine` | replaces the schema or the unique fields of a definition |
+//! | `idempotency` | keeps and expires idempotency records |
+//!
+//! **Invariant:** the result depends on the state and the arguments alone. The settings' limits are not applied here: a
+//! proposal that was agreed on is never rejected later.
 
 mod batch;
+mod idempotency;
 mod redefine;
-mod remember;
 #[cfg(test)]
 pub(super) mod tests;
 
 use std::sync::Arc;
 
 use super::{
-    ByKey, ByTime, Change, Collection, Edit, RememberedOutcome, Source, State, digest,
+    ByKey, ByTime, Change, Collection, Edit, FeatureLevel, IndexSource, RememberedOutcome, State, digest,
     replaced::config_bytes, stored::content_bytes,
 };
 use batch::DecidedBatch;
@@ -73,7 +79,7 @@ impl State {
             let outcome = if is_same { known.outcome.clone() } else { Err(Rejection::RequestReused) };
             return (Verdict::Decided(outcome), None);
         }
-        // Nothing is remembered for somebody who may do nothing: it would be an entry in his name.
+        // No outcome is stored for an author without permissions: it would be an entry in their name.
         if let Some(verdict) = self.refused_author(context.at, proposal) {
             return (verdict, None);
         }
@@ -198,7 +204,11 @@ impl State {
                 Ok(context.applied(StepOutcome::Changed))
             }
             Command::DeleteDefinition { key, expect, restrict } => {
-                self.delete_definition(context, key, (*expect, *restrict), edits)
+                let configs = self.expect_definition(key, *expect)?;
+                if *restrict && configs > 0 {
+                    return Err(Rejection::DefinitionNotEmpty(configs));
+                }
+                Ok(self.delete_definition(context, key, edits))
             }
             Command::WriteConfig { definition, key, data, entries, expect } => {
                 let collection = self.expect_collection(definition)?;
@@ -233,7 +243,7 @@ impl State {
                 self.redefine(context, key, |old| Definition { unique, ..old }, edits);
                 Ok(context.applied(StepOutcome::Changed))
             }
-            // What a leader proposes itself has no precondition.
+            // The proposals of a leader itself have no precondition.
             Command::Compact { compaction_revision } => {
                 self.raise_compaction_revision(*compaction_revision);
                 Ok(context.applied(StepOutcome::NoRecord))
@@ -249,6 +259,21 @@ impl State {
                 Ok(context.applied(StepOutcome::NoRecord))
             }
         }
+    }
+
+    /// The compaction revision is never lowered and never exceeds the state's revision.
+    pub(super) fn raise_compaction_revision(&mut self, compaction_revision: Revision) {
+        self.compaction_revision = self.compaction_revision.max(compaction_revision.min(self.revision));
+    }
+
+    /// Raises the feature level when `to` is the next one, and changes nothing otherwise: the proposal of an earlier
+    /// leader comes late. The levels that this version knows do not count: every node that applies the entry must
+    /// decide the same, and a node that does not know the level cannot decode the entry.
+    fn raise_feature_level(&mut self, context: EntryContext, to: u32) -> Applied {
+        if to == self.feature_level.0 + 1 {
+            self.feature_level = FeatureLevel(to);
+        }
+        context.applied(StepOutcome::NoRecord)
     }
 
     fn expect_collection(&self, definition: &Key) -> Result<&Collection, Rejection> {
@@ -306,27 +331,17 @@ impl State {
         self.by_modified.insert(ByTime { at: definition.modified_at, of: definition });
     }
 
-    fn delete_definition(
-        &mut self,
-        context: EntryContext,
-        key: &Key,
-        (expect, is_restricted): (Expect, bool),
-        edits: &mut Vec<Edit>,
-    ) -> Outcome {
-        let configs = self.expect_definition(key, expect)?;
-        if is_restricted && configs > 0 {
-            return Err(Rejection::DefinitionNotEmpty(configs));
-        }
+    fn delete_definition(&mut self, context: EntryContext, key: &Key, edits: &mut Vec<Edit>) -> Applied {
         if let Some(old) = self.delete_collection(key) {
             // The published state still shares the subtree: it is freed with the last such snapshot.
             let (definition, configs) = (old.definition.id, old.by_key.len());
             edits.push(Edit::Definition { before: Some(Arc::clone(&old.definition)), after: None });
             edits.push(Edit::Deleted { definition, configs });
         }
-        Ok(context.applied(StepOutcome::Deleted))
+        context.applied(StepOutcome::Deleted)
     }
 
-    /// Removes a collection for good.
+    /// Deletes a collection.
     fn delete_collection(&mut self, key: &Key) -> Option<Arc<Collection>> {
         let old = self.remove_collection(key)?;
         self.count_replaced_collection(&old);
@@ -390,7 +405,8 @@ impl Collection {
             self.count_repeated(after, |count| *count += 1);
             self.by_key.insert(ByKey::new(Arc::clone(after)));
         }
-        let source = Source { definition: &self.definition, configs: &self.by_key, repeated: &self.repeated };
+        let source =
+            IndexSource { definition: &self.definition, configs: &self.by_key, repeated: &self.repeated };
         self.deferred.edit(source, before, after);
     }
 

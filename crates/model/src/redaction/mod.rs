@@ -1,15 +1,16 @@
-//! Secret values in data: hidden from a caller who may not see them, and left as they are by one who writes the rest.
+//! Secret values in data: hidden from a client without the permission `reveal`, and kept when such a client writes the
+//! rest.
 //!
-//! A redacted value is `null`, and the answer names its place. A caller who sends `{"$concord-keep": true}` at the place
-//! of a secret value leaves it as it is: [`resolve`] puts the stored value there. Nowhere else has that member a meaning,
-//! so elsewhere it is refused: a marker that was stored as data would have destroyed what it was to keep.
+//! A redacted value is `null`, and the response names its place. A client that sends `{"$concord-keep": true}` at the
+//! place of a secret value leaves it as it is: [`resolve`] puts the stored value there. Elsewhere that member has no
+//! meaning and is rejected: a marker that was stored as data would have replaced the value that it was meant to keep.
 //!
-//! A patch of a caller who may not see the values is applied to data in which each is hidden behind a token, a
-//! marker that names the place of its value ([`hide`]). So no `test` compares a value and no `copy` moves one to an open place: a token
-//! is resolved only at a secret place with the same names on the way to it. Elements of an array may have moved.
+//! A patch of a client without `reveal` is applied to data in which each is hidden behind a token, a marker that names
+//! the place of its value ([`hide`]). So no `test` compares a value and no `copy` moves one to an open place: a token
+//! is resolved only at a secret field with the same names on the way to it. Elements of an array may have moved.
 //!
-//! A caller who may not see the values can't write `null` at a secret place ([`check_nulls`]): that is what they
-//! were shown, and whoever reads, changes and writes a record back would destroy the value.
+//! Such a client can't write `null` at a secret field ([`check_nulls`]): that is what they were shown. A client that
+//! reads, changes and writes back a record would destroy the value.
 //!
 //! **Invariants:** everything here follows from the arguments alone. A stored value never gets to a place that is not
 //! secret.
@@ -97,7 +98,7 @@ impl RedactedPlaces {
         self.pointers.insert(pointer);
     }
 
-    /// Those of them that lie on one of the paths, below it or above it.
+    /// The places on one of the paths, below it or above it.
     #[must_use]
     pub fn on(&self, paths: &[Vec<LocSegment>]) -> Self {
         let asked: Vec<String> = paths.iter().map(|path| pointer(path)).collect();
@@ -136,8 +137,8 @@ fn pointer(path: &[LocSegment]) -> String {
     text
 }
 
-/// Data as a caller sees them who may not see their secret values: as text, and the places of what was redacted.
-/// `None` when there is nothing to redact.
+/// Data as a client without `reveal` sees them: as text, with the places that were redacted. `None` when there is
+/// nothing to redact.
 #[must_use]
 pub fn redacted(places: &SecretPlaces, text: &str) -> Option<(String, RedactedPlaces)> {
     let Ok(mut data) = serde_json::from_str::<Value>(text) else {
@@ -154,7 +155,7 @@ pub fn redacted(places: &SecretPlaces, text: &str) -> Option<(String, RedactedPl
     found_any.then(|| (data.to_string(), redacted))
 }
 
-/// Refuses data, or a merge patch, with `null` at a secret place. `bytes` is the length of its text.
+/// Rejects data, or a merge patch, with `null` at a secret field. `bytes` is the length of its text.
 ///
 /// # Errors
 /// When there is one, with its location.
@@ -195,13 +196,13 @@ fn path_bytes(path: &[LocSegment]) -> usize {
 }
 
 fn too_many_places() -> ResolveError {
-    let msg = "the places of the secret values take too much together: their names are too long";
+    let msg = "the paths of the secret values are too long in total";
     ResolveError::TooCostly(Violation::at(Vec::new(), msg))
 }
 
 /// What the markers of data are resolved with.
 #[derive(Debug)]
-pub struct Stored<'a> {
+pub struct MarkerSource<'a> {
     /// The stored data; `None` for a config that does not exist.
     pub before: Option<&'a Value>,
     /// Whether the data were made from hidden ones, so that there may be tokens among the markers.
@@ -213,16 +214,16 @@ pub struct Stored<'a> {
 /// Puts the stored values in place of the markers and tokens of `data`, whose text has so many bytes.
 ///
 /// # Errors
-/// When a marker or a token is not at a secret place, has no value, or more is copied than `cost_left` allows.
+/// When a marker or a token is not at a secret field, has no value, or more is copied than `cost_left` allows.
 pub fn resolve(
     places: &SecretPlaces,
     data: &mut Value,
     bytes: usize,
-    mut stored: Stored<'_>,
+    mut stored: MarkerSource<'_>,
 ) -> Result<(), ResolveError> {
     let mut markers = Vec::new();
     let mut left = MARKED_PATHS_BYTES_MAX;
-    find_markers(data, &mut Vec::new(), (&mut markers, &mut left)).ok_or_else(too_many_places)?;
+    find_markers(data, &mut Vec::new(), &mut markers, &mut left).ok_or_else(too_many_places)?;
     if markers.is_empty() {
         return Ok(());
     }
@@ -246,7 +247,7 @@ pub fn resolve(
     match markers.get(next) {
         None => Ok(()),
         Some(path) => {
-            let msg = "`$concord-keep` keeps a secret value, but this place is not secret";
+            let msg = "`$concord-keep` keeps a secret value, but this field is not secret";
             Err(ResolveError::Violation(Violation::at(path.clone(), msg)))
         }
     }
@@ -267,8 +268,12 @@ pub enum ResolveError {
     TooCostly(Violation),
 }
 
-/// The stored value for what is at a secret place, which begins with a marker.
-fn resolved(path: &[LocSegment], value: &Value, stored: &mut Stored<'_>) -> Result<Value, ResolveError> {
+/// The stored value for what is at a secret field, which begins with a marker.
+fn resolved(
+    path: &[LocSegment],
+    value: &Value,
+    stored: &mut MarkerSource<'_>,
+) -> Result<Value, ResolveError> {
     let wrong = |msg: &str| ResolveError::Violation(Violation::at(path.to_vec(), msg));
     let marker = value.as_object().filter(|members| members.len() == 1).and_then(|members| members.get(KEEP));
     let source = match marker {
@@ -279,14 +284,14 @@ fn resolved(path: &[LocSegment], value: &Value, stored: &mut Stored<'_>) -> Resu
         Some(_) | None => return Err(wrong(NOT_WHOLE)),
     };
     if !is_same_shape(&source, path) {
-        return Err(wrong("a secret value can't be moved to another place by who may not see it"));
+        return Err(wrong("without the permission `reveal`, a secret value can't move to another path"));
     }
     let before = stored.before.ok_or_else(|| wrong("there is no value to keep: the config is new"))?;
     let kept = at(before, &source).ok_or_else(|| wrong("there is no value to keep here"))?;
     match stored.cost_left.checked_sub(patch::size(kept)) {
         Some(left) => *stored.cost_left = left,
         None => {
-            let msg = "the secret values that are kept take too much together";
+            let msg = "the secret values to keep are too large in total";
             return Err(ResolveError::TooCostly(Violation::at(path.to_vec(), msg)));
         }
     }
@@ -300,7 +305,8 @@ const NOT_WHOLE: &str = "a secret value is kept as a whole by exactly `{\"$conco
 fn find_markers(
     value: &Value,
     path: &mut Vec<LocSegment>,
-    (found, left): (&mut Vec<Vec<LocSegment>>, &mut usize),
+    found: &mut Vec<Vec<LocSegment>>,
+    left: &mut usize,
 ) -> Option<()> {
     match value {
         Value::Object(members) => {
@@ -311,14 +317,14 @@ fn find_markers(
             }
             for (name, member) in members {
                 path.push(name.as_str().into());
-                find_markers(member, path, (found, left))?;
+                find_markers(member, path, found, left)?;
                 path.pop();
             }
         }
         Value::Array(elements) => {
             for (index, element) in (0..).zip(elements) {
                 path.push(LocSegment::Index(index));
-                find_markers(element, path, (found, left))?;
+                find_markers(element, path, found, left)?;
                 path.pop();
             }
         }

@@ -5,10 +5,10 @@
 //! only records the config before and after as a pending update. The first reader applies the pending updates, and its
 //! result serves later readers.
 //!
-//! When enough updates are pending and nobody has read, a small collection gives its indexes up: who lists next builds
-//! them from the configs, which takes half as long again as to apply the updates, and writes that nobody lists pay
-//! nothing. From then on updates are recorded again. In a large collection `apply` applies the updates itself: each node
-//! is then copied once for many writes.
+//! When enough updates are pending and nobody has read, a small collection drops its indexes. The next list builds them
+//! from the configs, which takes 1.5 times as long as applying the updates; without lists, writes cost nothing. From
+//! then on updates are recorded again. In a large collection `apply` applies the updates itself: each node is then
+//! copied once for many writes.
 //!
 //! # Shared memory
 //! Clones of one collection share the last result that any of them computed, behind a [`Mutex`] that is held for the
@@ -31,7 +31,7 @@ use std::sync::{
 
 use super::{
     entries::ByKey,
-    indexes::{Edits, Indexes},
+    indexes::{IndexEdits, Indexes},
     tree::{self, Tree},
 };
 use concord_model::{
@@ -42,13 +42,13 @@ use concord_model::{
 /// Pending updates of a collection. Applying them takes about 2 ms of a core, in which nothing else is applied: with
 /// 10,000 configs half of all nodes are copied for them.
 const PENDING_MAX: u64 = 1024;
-/// The same of a large collection, whose nodes are in no CPU cache, so that each update copies one of its own: it takes 2
-/// to 4 ms.
+/// The same of a large collection, whose nodes are in no CPU cache, so that each update copies one of its own: it takes
+/// 2 to 4 ms.
 const PENDING_MAX_LARGE: u64 = 512;
 /// Configs from which on a collection is large.
 const LARGE_CONFIGS_MIN: u64 = 32 << 10;
-/// Entries of all indexes up to which a reader builds them, on a thread for long work. 40,000 took 6 ms of a core, and to
-/// apply 1,000 pending updates to as many took 4.
+/// Entries of all indexes up to which a reader builds them, on a thread for long work. 40,000 took 6 ms of a core, and
+/// to apply 1,000 pending updates to as many took 4.
 const READER_ENTRIES_MAX: u64 = 48 << 10;
 /// Configs for each pending update: the indexes of a small collection are cheap to update at once.
 const CONFIGS_PER_PENDING: u64 = 8;
@@ -112,14 +112,14 @@ impl tree::Item for PendingUpdate {
 
 /// What the indexes are computed from: a definition's configs, with the change that is recorded.
 #[derive(Clone, Copy)]
-pub(crate) struct Source<'a> {
+pub(crate) struct IndexSource<'a> {
     pub(crate) definition: &'a Definition,
     pub(crate) configs: &'a Tree<ByKey<Arc<Config>>>,
     /// For each indexed path, how many entries are not the first of their config.
     pub(crate) repeated: &'a [u64],
 }
 
-impl Source<'_> {
+impl IndexSource<'_> {
     fn build(self) -> Arc<Indexes> {
         Arc::new(Indexes::of(&self.definition.indexing, self.configs))
     }
@@ -145,7 +145,7 @@ impl DeferredIndexes {
     }
 
     /// The indexes with all pending updates.
-    pub(crate) fn indexes<'a>(&'a self, source: Source<'a>) -> &'a Indexes {
+    pub(crate) fn indexes<'a>(&'a self, source: IndexSource<'a>) -> &'a Indexes {
         if let Some(base) = self.base.as_ref().filter(|_| self.pending.is_empty()) {
             return base;
         }
@@ -174,7 +174,7 @@ impl DeferredIndexes {
     /// Records a change of a config; one of the two may be absent. The source has the change already.
     pub(crate) fn edit(
         &mut self,
-        source: Source<'_>,
+        source: IndexSource<'_>,
         before: Option<&Arc<Config>>,
         after: Option<&Arc<Config>>,
     ) {
@@ -183,7 +183,7 @@ impl DeferredIndexes {
         if pending_max == 0 {
             let mut base = self.take_current(&source.definition.indexing);
             if let Some(indexes) = &mut base {
-                let mut edits = Edits::new(&source.definition.indexing);
+                let mut edits = IndexEdits::new(&source.definition.indexing);
                 edits.add(before, after);
                 Arc::make_mut(indexes).edit_all(edits);
             }
@@ -212,7 +212,7 @@ impl DeferredIndexes {
 
     /// Enough updates are pending: applies those of a large collection. A small one continues from what was read last,
     /// or has no indexes until they are read.
-    fn end_pending(&mut self, source: Source<'_>) {
+    fn end_pending(&mut self, source: IndexSource<'_>) {
         let number = self.last_number();
         if !source.is_small() {
             let base = self.take_current(&source.definition.indexing).unwrap_or_else(|| source.build());
@@ -268,7 +268,7 @@ impl DeferredIndexes {
     /// Applies the pending updates after `up_to` to indexes that contain those up to it.
     fn with_pending(&self, mut indexes: Arc<Indexes>, up_to: u64, indexing: &Indexing) -> Arc<Indexes> {
         if up_to < self.last_number() {
-            let mut edits = Edits::new(indexing);
+            let mut edits = IndexEdits::new(indexing);
             for update in self.pending_after(up_to) {
                 edits.add(update.before.as_ref(), update.after.as_ref());
             }

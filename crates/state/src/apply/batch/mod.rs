@@ -1,8 +1,8 @@
-//! Batches: several changes in one entry, all or none.
+//! Batches: several changes in one entry, applied atomically.
 //!
-//! The steps are decided in order on a clone of the state, so each sees the result of those before it; the clone becomes
-//! the state only when all are accepted. Each step has its own time, one microsecond after the one before; the last one
-//! is the time of the entry.
+//! The steps are decided in order on a clone of the state, so each sees the result of those before it; the clone
+//! becomes the state only when all are accepted. Each step has its own time, one microsecond after the one before; the
+//! last one is the time of the entry.
 //!
 //! **Invariant:** a batch produces at most one edit for each record, from its state before the batch to its state after
 //! it, so that a revision identifies one content of a record.
@@ -104,8 +104,8 @@ impl State {
         (!is_stale).then(|| self.try_step(index, &step.command))
     }
 
-    /// Applies a step of a batch to a scratch copy of the state: the leader validates the later steps against it before it
-    /// proposes the batch. The records that it writes have the revision [`THIS_ENTRY`].
+    /// Applies a step of a batch to a scratch copy of the state: the leader validates the later steps against it before
+    /// it proposes the batch. The records that it writes have the revision [`THIS_ENTRY`].
     ///
     /// # Errors
     /// The rejection of the step.
@@ -198,7 +198,7 @@ fn merged(step_edits: &[Edit], before_batch: &State, next: &State) -> Vec<Edit> 
         if existed || after.is_some() {
             let remains = existed && after.is_some();
             edits.push(Edit::Definition { before, after });
-            // All configs of a new definition are new, too.
+            // All configs of a new definition are new as well.
             if remains && reindexed.contains(&id) {
                 edits.push(Edit::Reindexed { definition: id });
             }

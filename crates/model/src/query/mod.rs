@@ -1,8 +1,13 @@
 //! List queries, parsed from the query string of a URL: page, sort, search, filters.
 //!
-//! The text of a filter is parsed by the types that the schema declares for its path and compared as the bytes of
-//! `index` (`query/test.rs`); `query/slots.rs` finds the paths that a query names. A filter on a path that is not indexed is refused, so that no filter silently scans all
-//! configs.
+//! The text of a filter is parsed by the types that the schema declares for its path, and compared as the bytes of
+//! [`index`]. A filter on a path without an index is rejected, so that no filter silently scans all configs.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `operator` | parses the operator and the text of a filter |
+//! | `slots` | finds the indexed paths that a query names |
+//! | `across` | parses queries for the configs of several definitions |
 //!
 //! **Invariant:** a query that was parsed can be answered; it can't fail later.
 
@@ -10,7 +15,7 @@ use std::ops::Bound;
 
 use super::{
     error::Violation,
-    index::{self, Step},
+    index::{self, PathStep},
     key_set::KeySet,
     limits::{FILTER_VALUES_MAX, FILTERS_MAX, Limits, VIOLATIONS_MAX},
     record::Definition,
@@ -18,8 +23,8 @@ use super::{
 use slots::Slots;
 
 mod across;
+mod operator;
 mod slots;
-mod test;
 
 pub use across::{AcrossQuery, AcrossSort, DEFINITION, across};
 
@@ -37,12 +42,12 @@ const RESERVED: [&str; 10] = [
     PAST,
 ];
 
-/// The parameter that names the revision whose state a list shows. As `revision` it is written where no path of this name
-/// is indexed.
+/// The parameter that names the revision whose state a list shows. As `revision` it is written where no path of this
+/// name is indexed.
 pub const PAST: &str = "$revision";
 
 /// The encoded value of a field: for a slot as by `index::encode`, for a time big-endian, for a key its text.
-pub type Bytes = Box<[u8]>;
+pub type FilterValue = Box<[u8]>;
 
 /// How definitions are sorted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,12 +126,12 @@ impl ConfigQuery {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {
     /// The field that is tested.
-    pub field: Field,
+    pub field: FilterField,
     /// The test.
-    pub test: Test,
+    pub test: FilterTest,
     /// The steps that lead to the field, where it may be an array and the test asks whether it has a value: an empty
     /// array is a value and has no index entry.
-    pub empty_array_at: Option<Vec<Step>>,
+    pub empty_array_at: Option<Vec<PathStep>>,
     /// Where the indexed path is a pattern: which of its values the filter is about.
     pub within: Option<Within>,
 }
@@ -137,12 +142,12 @@ pub struct Within {
     /// The beginning of their index entries.
     pub prefix: Box<[u8]>,
     /// The steps that lead to them, none of which is any member.
-    pub steps: Vec<Step>,
+    pub steps: Vec<PathStep>,
 }
 
 /// A field that a filter tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Field {
+pub enum FilterField {
     /// An indexed path.
     Slot(u16),
     /// The time of creation.
@@ -155,20 +160,20 @@ pub enum Field {
 
 /// The test of a filter.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Test {
+pub enum FilterTest {
     /// A value is one of these, which ascend: each is there once.
-    AnyOf(Vec<Bytes>),
+    AnyOf(Vec<FilterValue>),
     /// The field has a value, and none of its values is one of these, which ascend.
-    NoneOf(Vec<Bytes>),
+    NoneOf(Vec<FilterValue>),
     /// A value is between the bounds of one of these, which do not overlap.
-    Ranges(Vec<(Bound<Bytes>, Bound<Bytes>)>),
+    Ranges(Vec<(Bound<FilterValue>, Bound<FilterValue>)>),
     /// A value is a string with this prefix.
     Prefix(String),
     /// Whether the field has a value.
     Exists(bool),
 }
 
-/// Why a query is refused.
+/// Why a query is rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QueryError {
     /// These parameters are no integers.
@@ -179,13 +184,13 @@ pub enum QueryError {
     Building(String),
 }
 
-type Params = [(String, String)];
+type QueryParams = [(String, String)];
 
 /// Parses the query of a definition list. `params` are the decoded pairs in order; unknown ones are ignored.
 ///
 /// # Errors
 /// All violations.
-pub fn definitions(params: &Params, limits: &Limits) -> Result<DefinitionQuery, QueryError> {
+pub fn definitions(params: &QueryParams, limits: &Limits) -> Result<DefinitionQuery, QueryError> {
     let mut violations = Vec::new();
     let page = page(params, limits, &mut violations)?;
     let sort = match last(params, "sort_by") {
@@ -208,11 +213,12 @@ pub fn definitions(params: &Params, limits: &Limits) -> Result<DefinitionQuery, 
     }
 }
 
-/// Parses what a config list's query says without its definition, to refuse it before the definition is looked up.
+/// Parses the parts of a config list's query that do not depend on the definition, so that an invalid query is rejected
+/// before the definition is looked up.
 ///
 /// # Errors
 /// All violations.
-pub fn configs_shape(params: &Params, limits: &Limits) -> Result<Page, QueryError> {
+pub fn configs_shape(params: &QueryParams, limits: &Limits) -> Result<Page, QueryError> {
     let mut violations = Vec::new();
     let page = page(params, limits, &mut violations)?;
     if violations.is_empty() { Ok(page) } else { Err(QueryError::Violations(violations)) }
@@ -222,7 +228,11 @@ pub fn configs_shape(params: &Params, limits: &Limits) -> Result<Page, QueryErro
 ///
 /// # Errors
 /// All violations.
-pub fn configs(params: &Params, definition: &Definition, limits: &Limits) -> Result<ConfigQuery, QueryError> {
+pub fn configs(
+    params: &QueryParams,
+    definition: &Definition,
+    limits: &Limits,
+) -> Result<ConfigQuery, QueryError> {
     let mut violations = Vec::new();
     let page = page(params, limits, &mut violations)?;
     let mut slots = Slots::new(definition);
@@ -238,8 +248,8 @@ pub fn configs(params: &Params, definition: &Definition, limits: &Limits) -> Res
         }
     }
     let values = |filter: &Filter| match &filter.test {
-        Test::AnyOf(values) | Test::NoneOf(values) => values.len(),
-        Test::Ranges(_) | Test::Prefix(_) | Test::Exists(_) => 1,
+        FilterTest::AnyOf(values) | FilterTest::NoneOf(values) => values.len(),
+        FilterTest::Ranges(_) | FilterTest::Prefix(_) | FilterTest::Exists(_) => 1,
     };
     if filters.len() > FILTERS_MAX {
         violations.push(Violation::new(format!("a query has at most {FILTERS_MAX} filters")));
@@ -250,10 +260,12 @@ pub fn configs(params: &Params, definition: &Definition, limits: &Limits) -> Res
     if !violations.is_empty() {
         return Err(QueryError::Violations(violations));
     }
-    let sorted = if let ConfigSort::Slot(slot) = sort { Some(Field::Slot(slot)) } else { None };
-    let building = |field: Field| match field {
-        Field::Slot(slot) if definition.indexing.is_building(slot) => definition.indexing.position(slot),
-        Field::Slot(_) | Field::Created | Field::Modified | Field::Key => None,
+    let sorted = if let ConfigSort::Slot(slot) = sort { Some(FilterField::Slot(slot)) } else { None };
+    let building = |field: FilterField| match field {
+        FilterField::Slot(slot) if definition.indexing.is_building(slot) => {
+            definition.indexing.position(slot)
+        }
+        FilterField::Slot(_) | FilterField::Created | FilterField::Modified | FilterField::Key => None,
     };
     match filters.iter().map(|filter| filter.field).chain(sorted).find_map(building) {
         Some(position) => Err(QueryError::Building(definition.indexes[position].clone())),
@@ -267,7 +279,7 @@ pub fn configs(params: &Params, definition: &Definition, limits: &Limits) -> Res
 impl Filter {
     /// Puts its values into their order, each once.
     fn sort(&mut self) {
-        if let Test::AnyOf(values) | Test::NoneOf(values) = &mut self.test {
+        if let FilterTest::AnyOf(values) | FilterTest::NoneOf(values) = &mut self.test {
             values.sort_unstable();
             values.dedup();
         }
@@ -281,18 +293,19 @@ fn merge(filters: &mut Vec<Filter>, filter: Filter) {
             && other.within == filter.within
             && matches!(
                 (&other.test, &filter.test),
-                (Test::AnyOf(_), Test::AnyOf(_)) | (Test::NoneOf(_), Test::NoneOf(_))
+                (FilterTest::AnyOf(_), FilterTest::AnyOf(_)) | (FilterTest::NoneOf(_), FilterTest::NoneOf(_))
             )
     });
     match (same.map(|other| &mut other.test), filter.test) {
-        (Some(Test::AnyOf(values)), Test::AnyOf(more)) | (Some(Test::NoneOf(values)), Test::NoneOf(more)) => {
+        (Some(FilterTest::AnyOf(values)), FilterTest::AnyOf(more))
+        | (Some(FilterTest::NoneOf(values)), FilterTest::NoneOf(more)) => {
             values.extend(more);
         }
         (_, test) => filters.push(Filter { test, ..filter }),
     }
 }
 
-pub(crate) fn last<'a>(params: &'a Params, name: &str) -> Option<&'a str> {
+pub(crate) fn last<'a>(params: &'a QueryParams, name: &str) -> Option<&'a str> {
     params.iter().rev().find(|(other, _)| other == name).map(|(_, text)| text.as_str())
 }
 
@@ -311,7 +324,7 @@ pub(crate) fn quoted(text: &str) -> String {
 }
 
 pub(crate) fn page(
-    params: &Params,
+    params: &QueryParams,
     limits: &Limits,
     violations: &mut Vec<Violation>,
 ) -> Result<Page, QueryError> {
@@ -357,15 +370,15 @@ fn integer(text: &str) -> Option<i128> {
     Some(text.parse().unwrap_or(extreme))
 }
 
-/// Whether a query takes no longer than about a millisecond to parse: the types of the paths that it names are known, or
-/// the schema is not large.
+/// Whether a query takes no longer than about a millisecond to parse: the types of the paths that it names are known,
+/// or the schema is not large.
 #[must_use]
-pub fn is_quick_to_parse(params: &Params, definition: &Definition) -> bool {
+pub fn is_quick_to_parse(params: &QueryParams, definition: &Definition) -> bool {
     !names_path(params) || index::is_quick_to_declare(definition)
 }
 
 /// Whether a query may name a path; otherwise the schema is not needed.
-fn names_path(params: &Params) -> bool {
+fn names_path(params: &QueryParams) -> bool {
     const FIELDS: [&str; 3] = ["config_key", "created_at", "modified_at"];
     params.iter().any(|(name, text)| match name.as_str() {
         "sort_by" => !FIELDS.contains(&text.as_str()),

@@ -1,18 +1,21 @@
-//! The secret places of data: those that a subschema with `"x-concord-secret"` applies to.
+//! The secret fields of data: those that a subschema with `"x-concord-secret"` applies to.
 //!
 //! A place is secret when any subschema that can apply to it has the mark, whether it applies to the data at hand or
 //! not: each branch of a union counts, and both of a condition. So what is secret follows from the names and indexes on
 //! the way to a place, and not from the values there. Where it is not certain that a subschema applies
-//! (`unevaluatedProperties`, `contains`, a pattern that takes too many steps to match), it counts as one that does. Anything but `false` as the value of the mark is
-//! the mark: a `"true"` that was meant as `true` must not show what it was to hide.
+//! (`unevaluatedProperties`, `contains`, a pattern that takes too many steps to match), it counts as one that does.
+//! Anything but `false` as the value of the mark is the mark: a `"true"` that was meant as `true` must not show what it
+//! was to hide.
 //!
-//! Whether the schema compares them with each other is found out in `compared`.
+//! | file | what it does |
+//! |---|---|
+//! | `compared` | finds schemas that compare secret values with each other |
 //!
 //! The places are computed once, when the schema is compiled: of the graph of its subschemas only those are left from
 //! which a mark can be reached, and a schema without one has no [`SecretPlaces`].
 //!
-//! **Invariants:** what is at or below a secret place is one secret value: places are the outermost ones. A visit
-//! takes a bounded number of steps in proportion to the data; where they are used up, what is left counts as secret.
+//! **Invariants:** what is at or below a secret field is one secret value: places are the outermost ones. A visit takes
+//! a bounded number of steps in proportion to the data; where they are used up, what is left counts as secret.
 
 mod compared;
 
@@ -22,7 +25,7 @@ use jsonschema::Draft;
 use serde_json::{Map, Value};
 
 use super::{
-    graph::{Graph, Node},
+    graph::{Graph, SubschemaNode},
     pattern::NamePattern,
 };
 use crate::{
@@ -37,10 +40,10 @@ pub const MARK: &str = "x-concord-secret";
 const PART_BYTES: usize = 256;
 const PATTERN_BYTES: usize = 16 << 10;
 
-/// The secret places of a schema's data.
+/// The secret fields of a schema's data.
 #[derive(Debug)]
 pub struct SecretPlaces {
-    parts: Vec<Part>,
+    parts: Vec<SecretSubschema>,
     /// The parts that apply to the data as a whole.
     root: Vec<usize>,
     /// Whether the schema compares secret values.
@@ -49,7 +52,7 @@ pub struct SecretPlaces {
 
 /// A subschema from which a mark can be reached.
 #[derive(Debug, Default)]
-struct Part {
+struct SecretSubschema {
     is_secret: bool,
     /// Applied at the same place.
     in_place: Vec<usize>,
@@ -68,7 +71,7 @@ struct Part {
 
 /// A step on the way to one or several places of data.
 #[derive(Debug, Clone, Copy)]
-pub enum Way<'a> {
+pub enum SecretStep<'a> {
     /// The member of a name.
     Member(&'a str),
     /// Every member.
@@ -79,19 +82,19 @@ pub enum Way<'a> {
 
 /// What is at a place of the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    /// No secret place is there or below.
+pub enum Secrecy {
+    /// No secret field is there or below.
     Open,
-    /// A secret place may be below.
+    /// A secret field may be below.
     AboveSecret,
-    /// It is at or below the secret place that so many segments lead to.
+    /// It is at or below the secret field that so many segments lead to.
     Secret(usize),
 }
 
 impl SecretPlaces {
-    /// The secret places of a schema whose patterns were checked; `None` without any.
+    /// The secret fields of a schema whose patterns were checked; `None` without any.
     pub(super) fn of(graph: &Graph<'_>, draft: Draft) -> Option<Self> {
-        let is_marked = |node: &Node<'_>| {
+        let is_marked = |node: &SubschemaNode<'_>| {
             let mark = map_of(graph, node).and_then(|map| map.get(MARK));
             mark.is_some_and(|mark| *mark != Value::Bool(false))
         };
@@ -101,7 +104,7 @@ impl SecretPlaces {
             return None;
         }
         let kept = reaching(graph, &marked);
-        let parts = kept.keys().map(|id| Part::of(graph, *id, &kept, draft)).collect();
+        let parts = kept.keys().map(|id| SecretSubschema::of(graph, *id, &kept, draft)).collect();
         let compares = compared::compares(graph, &kept);
         let mut places = Self { parts, root: Vec::new(), compares };
         for id in marked {
@@ -132,14 +135,14 @@ impl SecretPlaces {
         let bytes = bytes as u64;
         let most = SECRET_STEPS_MIN.saturating_add(SECRET_STEPS_PER_BYTE.saturating_mul(bytes));
         // A value takes two bytes at least, and each subschema and each of its patterns is looked at once.
-        let patterns: u64 = self.parts.iter().map(Part::pattern_steps).sum();
+        let patterns: u64 = self.parts.iter().map(SecretSubschema::pattern_steps).sum();
         let width = patterns.saturating_add(self.parts.len() as u64 + 1);
         most.min(width.saturating_mul(bytes / 2 + 2))
     }
 
-    /// Calls `found` for each secret place of the data, whose text has so many bytes, in their order.
+    /// Calls `found` for each secret field of the data, whose text has so many bytes, in their order.
     pub fn visit(&self, data: &Value, bytes: usize, found: &mut dyn FnMut(&[LocSegment], &Value)) {
-        let mut visit = Visit { places: self, steps_left: self.steps_max(bytes), path: Vec::new() };
+        let mut visit = SecretVisit { places: self, steps_left: self.steps_max(bytes), path: Vec::new() };
         visit.shared(&self.root, data, found);
     }
 
@@ -150,49 +153,49 @@ impl SecretPlaces {
         bytes: usize,
         found: &mut dyn FnMut(&[LocSegment], &mut Value),
     ) {
-        let mut visit = Visit { places: self, steps_left: self.steps_max(bytes), path: Vec::new() };
+        let mut visit = SecretVisit { places: self, steps_left: self.steps_max(bytes), path: Vec::new() };
         visit.mutable(&self.root, data, found);
     }
 
     /// What is at a place.
     #[must_use]
-    pub fn at(&self, path: &[LocSegment]) -> Place {
+    pub fn at(&self, path: &[LocSegment]) -> Secrecy {
         let mut steps = u64::MAX;
         self.at_within(path, &mut steps)
     }
 
     /// What is at any of the places that a path leads to.
     #[must_use]
-    pub fn at_any(&self, path: &[Way<'_>]) -> Place {
+    pub fn at_any(&self, path: &[SecretStep<'_>]) -> Secrecy {
         let mut set = self.root.clone();
         for (depth, way) in path.iter().enumerate() {
             if self.is_secret(&set) {
-                return Place::Secret(depth);
+                return Secrecy::Secret(depth);
             }
             set = match way {
-                Way::Member(name) => self.member(&set, name),
-                Way::AnyMember => self.any(&set, Part::all_members),
-                Way::AnyElement => self.any(&set, Part::all_elements),
+                SecretStep::Member(name) => self.member(&set, name),
+                SecretStep::AnyMember => self.any(&set, SecretSubschema::all_members),
+                SecretStep::AnyElement => self.any(&set, SecretSubschema::all_elements),
             };
         }
         match set.is_empty() {
-            true => Place::Open,
-            false if self.is_secret(&set) => Place::Secret(path.len()),
-            false => Place::AboveSecret,
+            true => Secrecy::Open,
+            false if self.is_secret(&set) => Secrecy::Secret(path.len()),
+            false => Secrecy::AboveSecret,
         }
     }
 
     /// The parts that may apply below what these apply to.
-    fn any(&self, set: &[usize], below: fn(&Part) -> Vec<usize>) -> Vec<usize> {
+    fn any(&self, set: &[usize], below: fn(&SecretSubschema) -> Vec<usize>) -> Vec<usize> {
         self.with_applied(set.iter().flat_map(|part| below(&self.parts[*part])).collect())
     }
 
     /// The same in so many steps; without them the place counts as secret.
-    pub(super) fn at_within(&self, path: &[LocSegment], steps_left: &mut u64) -> Place {
+    pub(super) fn at_within(&self, path: &[LocSegment], steps_left: &mut u64) -> Secrecy {
         let mut set = self.root.clone();
         for (depth, segment) in path.iter().enumerate() {
             if self.is_secret(&set) || !self.pay(&set, 1, steps_left) {
-                return Place::Secret(depth);
+                return Secrecy::Secret(depth);
             }
             set = match segment {
                 LocSegment::Name(name) => self.member(&set, name),
@@ -200,9 +203,9 @@ impl SecretPlaces {
             };
         }
         match set.is_empty() {
-            true => Place::Open,
-            false if self.is_secret(&set) => Place::Secret(path.len()),
-            false => Place::AboveSecret,
+            true => Secrecy::Open,
+            false if self.is_secret(&set) => Secrecy::Secret(path.len()),
+            false => Secrecy::AboveSecret,
         }
     }
 
@@ -210,7 +213,8 @@ impl SecretPlaces {
         set.iter().any(|part| self.parts[*part].is_secret)
     }
 
-    /// Pays for looking at a value to which these apply, and at so many of its members. `false` when too little is left.
+    /// Pays for looking at a value to which these apply, and at so many of its members. `false` when too little is
+    /// left.
     fn pay(&self, set: &[usize], members: usize, steps_left: &mut u64) -> bool {
         let patterns: u64 = set.iter().map(|part| self.parts[*part].pattern_steps()).sum();
         let steps = patterns.saturating_mul(members as u64).saturating_add(set.len() as u64);
@@ -272,13 +276,13 @@ impl SecretPlaces {
 }
 
 /// A visit of data.
-struct Visit<'a> {
+struct SecretVisit<'a> {
     places: &'a SecretPlaces,
     steps_left: u64,
     path: Vec<LocSegment>,
 }
 
-impl Visit<'_> {
+impl SecretVisit<'_> {
     /// Whether the value at the path counts as secret; `set` applies to it.
     fn is_secret(&mut self, set: &[usize], value: &Value) -> bool {
         let is_secret = self.places.is_secret(set);
@@ -363,7 +367,7 @@ impl Visit<'_> {
     }
 }
 
-impl Part {
+impl SecretSubschema {
     /// The parts that may apply to a member.
     fn all_members(&self) -> Vec<usize> {
         let patterns = self.patterns.iter().map(|(_, target)| target);
@@ -424,7 +428,7 @@ impl Part {
     }
 }
 
-fn map_of<'s>(graph: &Graph<'s>, node: &Node<'s>) -> Option<&'s Map<String, Value>> {
+fn map_of<'s>(graph: &Graph<'s>, node: &SubschemaNode<'s>) -> Option<&'s Map<String, Value>> {
     graph.value_at(node.address)?.as_object()
 }
 

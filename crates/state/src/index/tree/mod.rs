@@ -2,23 +2,25 @@
 //!
 //! Each branch stores for every child its greatest item and the number of items below it, so that the rank of a bound
 //! and the item at a position cost one descent from the root: exact totals and deep pages cost the same as the first
-//! page. Where items have weights, each branch stores their sum below every child, too: what the items up to a bound weigh
-//! costs the same. A clone copies a pointer; a change copies the nodes on its path only where a clone still shares them.
-//! Source: B+trees with subtree counts ("order-statistic trees", Cormen et al., *Introduction to Algorithms*,
-//! chapter 14), with nodes shared as in persistent trees.
+//! page. Where items have weights, each branch also stores their sum below every child, so the weight of the items up
+//! to a bound costs the same. A clone copies a pointer; a change copies the nodes on its path only where a clone still
+//! shares them. Source: B+trees with subtree counts ("order-statistic trees", Cormen et al., *Introduction to
+//! Algorithms*, chapter 14), with nodes shared as in persistent trees.
 //!
-//! **Invariant:** items ascend strictly; `count`, `max` and `weight` of a child are those of its node; no node but the root leaf is
-//! empty.
+//! | file | what it does |
+//! |---|---|
+//! | `bulk` | applies many edits at once |
+//!
+//! **Invariant:** items ascend strictly. `count`, `max` and `weight` of a child are those of its node. Only the root
+//! leaf may be empty.
 
 mod bulk;
-mod iter;
 #[cfg(test)]
 mod tests;
 
 use std::{cmp::Ordering, fmt, sync::Arc};
 
-pub use bulk::Edit;
-pub use iter::{BackIter, Iter};
+pub use bulk::TreeEdit;
 
 /// Children of a branch.
 const BRANCH_CHILDREN_MAX: usize = 32;
@@ -62,11 +64,11 @@ pub trait Item: Clone + fmt::Debug {
 /// Unique items in ascending order.
 #[derive(Clone)]
 pub struct Tree<T: Item> {
-    root: Arc<Node<T>>,
+    root: Arc<TreeNode<T>>,
     len: u64,
 }
 
-enum Node<T: Item> {
+enum TreeNode<T: Item> {
     Leaf(Vec<T>),
     Branch(Vec<Child<T>>),
 }
@@ -76,10 +78,10 @@ struct Child<T: Item> {
     count: u64,
     max: T::Bound,
     weight: T::Weight,
-    node: Arc<Node<T>>,
+    node: Arc<TreeNode<T>>,
 }
 
-impl<T: Item> Clone for Node<T> {
+impl<T: Item> Clone for TreeNode<T> {
     fn clone(&self) -> Self {
         match self {
             Self::Leaf(items) => Self::Leaf(copy(items)),
@@ -119,7 +121,7 @@ impl<T: Item> Tree<T> {
     /// An empty tree.
     #[must_use]
     pub fn new() -> Self {
-        Self { root: Arc::new(Node::Leaf(Vec::new())), len: 0 }
+        Self { root: Arc::new(TreeNode::Leaf(Vec::new())), len: 0 }
     }
 
     /// The tree of items that ascend strictly; every node is full.
@@ -136,18 +138,18 @@ impl<T: Item> Tree<T> {
             len += 1;
             leaf.push(item);
             if leaf.len() == T::LEAF_ITEMS_MAX {
-                level.extend(child(Node::Leaf(std::mem::replace(
+                level.extend(child(TreeNode::Leaf(std::mem::replace(
                     &mut leaf,
                     Vec::with_capacity(T::LEAF_ITEMS_MAX),
                 ))));
             }
         }
         leaf.shrink_to_fit();
-        level.extend(child(Node::Leaf(leaf)));
+        level.extend(child(TreeNode::Leaf(leaf)));
         while level.len() > 1 {
             level = level
                 .chunks(BRANCH_CHILDREN_MAX)
-                .filter_map(|part| child(Node::Branch(part.to_vec())))
+                .filter_map(|part| child(TreeNode::Branch(part.to_vec())))
                 .collect();
         }
         level.pop().map_or_else(Self::new, |root| Self { root: root.node, len })
@@ -171,8 +173,8 @@ impl<T: Item> Tree<T> {
         let mut node = &*self.root;
         loop {
             match node {
-                Node::Leaf(items) => return find(items, key).ok().map(|position| &items[position]),
-                Node::Branch(children) => node = &children.get(child_position(children, key))?.node,
+                TreeNode::Leaf(items) => return find(items, key).ok().map(|position| &items[position]),
+                TreeNode::Branch(children) => node = &children.get(child_position(children, key))?.node,
             }
         }
     }
@@ -181,9 +183,9 @@ impl<T: Item> Tree<T> {
     pub fn insert(&mut self, item: T) -> Option<T> {
         let (old, split) = insert(Arc::make_mut(&mut self.root), item);
         if let Some(right) = split {
-            let left = std::mem::replace(&mut self.root, Arc::new(Node::Leaf(Vec::new())));
+            let left = std::mem::replace(&mut self.root, Arc::new(TreeNode::Leaf(Vec::new())));
             let children = node_child(left).into_iter().chain([right]).collect();
-            self.root = Arc::new(Node::Branch(children));
+            self.root = Arc::new(TreeNode::Branch(children));
         }
         self.len += u64::from(old.is_none());
         old
@@ -206,26 +208,26 @@ impl<T: Item> Tree<T> {
     fn collapse_root(&mut self) {
         loop {
             let only = match &*self.root {
-                Node::Branch(children) if children.len() == 1 => Arc::clone(&children[0].node),
-                Node::Branch(children) if children.is_empty() => Arc::new(Node::Leaf(Vec::new())),
-                Node::Branch(_) | Node::Leaf(_) => return,
+                TreeNode::Branch(children) if children.len() == 1 => Arc::clone(&children[0].node),
+                TreeNode::Branch(children) if children.is_empty() => Arc::new(TreeNode::Leaf(Vec::new())),
+                TreeNode::Branch(_) | TreeNode::Leaf(_) => return,
             };
             self.root = only;
         }
     }
 
-    /// The number of items before the first one whose bound makes `before` false. `before` must be true for a prefix of the
-    /// items and false for the rest.
+    /// The number of items before the first one whose bound makes `before` false. `before` must be true for a prefix of
+    /// the items and false for the rest.
     #[must_use]
     pub fn rank(&self, before: impl Fn(&T::Bound) -> bool) -> u64 {
         let mut node = &*self.root;
         let mut rank = 0;
         loop {
             match node {
-                Node::Leaf(items) => {
+                TreeNode::Leaf(items) => {
                     return rank + items.partition_point(|item| before(&item.bound())) as u64;
                 }
-                Node::Branch(children) => {
+                TreeNode::Branch(children) => {
                     let position = children.partition_point(|child| before(&child.max));
                     rank += children[..position].iter().map(|child| child.count).sum::<u64>();
                     match children.get(position) {
@@ -243,11 +245,11 @@ impl<T: Item> Tree<T> {
         let (mut node, mut sum) = (&*self.root, T::Weight::default());
         loop {
             match node {
-                Node::Leaf(items) => {
+                TreeNode::Leaf(items) => {
                     let position = items.partition_point(|item| before(&item.bound()));
                     return sum.plus(weights(&items[..position]));
                 }
-                Node::Branch(children) => {
+                TreeNode::Branch(children) => {
                     let position = children.partition_point(|child| before(&child.max));
                     sum = children[..position].iter().fold(sum, |sum, child| sum.plus(child.weight));
                     match children.get(position) {
@@ -272,11 +274,11 @@ impl<T: Item> Tree<T> {
         let (mut node, mut left) = (&*self.root, position);
         loop {
             match node {
-                Node::Leaf(items) => {
+                TreeNode::Leaf(items) => {
                     iter.leaf = items[clamp(left, items.len())..].iter();
                     return iter;
                 }
-                Node::Branch(children) => {
+                TreeNode::Branch(children) => {
                     let mut rest = children.iter();
                     loop {
                         let Some(child) = rest.next() else { return iter };
@@ -299,11 +301,11 @@ impl<T: Item> Tree<T> {
         let (mut node, mut left) = (&*self.root, position.min(self.len));
         loop {
             match node {
-                Node::Leaf(items) => {
+                TreeNode::Leaf(items) => {
                     iter.leaf = items[..clamp(left, items.len())].iter();
                     return iter;
                 }
-                Node::Branch(children) => {
+                TreeNode::Branch(children) => {
                     let mut at = 0;
                     while at + 1 < children.len() && left > children[at].count {
                         left -= children[at].count;
@@ -331,19 +333,19 @@ fn child_position<T: Item>(children: &[Child<T>], key: T::SearchKey<'_>) -> usiz
 }
 
 /// A node as a child of its parent; `None` when it is empty.
-fn child<T: Item>(node: Node<T>) -> Option<Child<T>> {
+fn child<T: Item>(node: TreeNode<T>) -> Option<Child<T>> {
     node_child(Arc::new(node))
 }
 
-fn node_child<T: Item>(node: Arc<Node<T>>) -> Option<Child<T>> {
+fn node_child<T: Item>(node: Arc<TreeNode<T>>) -> Option<Child<T>> {
     let (count, max) = measure(&node)?;
     Some(Child { count, max, weight: weigh(&node), node })
 }
 
-fn measure<T: Item>(node: &Node<T>) -> Option<(u64, T::Bound)> {
+fn measure<T: Item>(node: &TreeNode<T>) -> Option<(u64, T::Bound)> {
     match node {
-        Node::Leaf(items) => Some((items.len() as u64, items.last()?.bound())),
-        Node::Branch(children) => {
+        TreeNode::Leaf(items) => Some((items.len() as u64, items.last()?.bound())),
+        TreeNode::Branch(children) => {
             Some((children.iter().map(|child| child.count).sum(), children.last()?.max.clone()))
         }
     }
@@ -353,23 +355,23 @@ fn weights<T: Item>(items: &[T]) -> T::Weight {
     items.iter().fold(T::Weight::default(), |sum, item| sum.plus(item.weight()))
 }
 
-fn weigh<T: Item>(node: &Node<T>) -> T::Weight {
+fn weigh<T: Item>(node: &TreeNode<T>) -> T::Weight {
     match node {
-        Node::Leaf(items) => weights(items),
-        Node::Branch(children) => {
+        TreeNode::Leaf(items) => weights(items),
+        TreeNode::Branch(children) => {
             children.iter().fold(T::Weight::default(), |sum, child| sum.plus(child.weight))
         }
     }
 }
 
 fn edit<T: Item, R>(
-    node: &mut Node<T>,
+    node: &mut TreeNode<T>,
     key: T::SearchKey<'_>,
     change: impl FnOnce(&mut T) -> R,
 ) -> Option<R> {
     match node {
-        Node::Leaf(items) => find(items, key).ok().map(|position| change(&mut items[position])),
-        Node::Branch(children) => {
+        TreeNode::Leaf(items) => find(items, key).ok().map(|position| change(&mut items[position])),
+        TreeNode::Branch(children) => {
             let position = child_position(children, key);
             let below = children.get_mut(position)?;
             let done = edit(Arc::make_mut(&mut below.node), key, change)?;
@@ -388,17 +390,17 @@ fn split<E>(list: &mut Vec<E>, grown_at: usize) -> Vec<E> {
     right
 }
 
-fn insert<T: Item>(node: &mut Node<T>, item: T) -> (Option<T>, Option<Child<T>>) {
+fn insert<T: Item>(node: &mut TreeNode<T>, item: T) -> (Option<T>, Option<Child<T>>) {
     match node {
-        Node::Leaf(items) => match find(items, item.search_key()) {
+        TreeNode::Leaf(items) => match find(items, item.search_key()) {
             Ok(position) => (Some(std::mem::replace(&mut items[position], item)), None),
             Err(position) => {
                 insert_at(items, position, item);
                 let right = (items.len() > T::LEAF_ITEMS_MAX).then(|| split(items, position));
-                (None, right.and_then(|right| child(Node::Leaf(right))))
+                (None, right.and_then(|right| child(TreeNode::Leaf(right))))
             }
         },
-        Node::Branch(children) => {
+        TreeNode::Branch(children) => {
             let position = child_position(children, item.search_key()).min(children.len() - 1);
             let below = &mut children[position];
             let grown = match T::compare(T::search_key_of(&below.max), item.search_key()) {
@@ -417,7 +419,7 @@ fn insert<T: Item>(node: &mut Node<T>, item: T) -> (Option<T>, Option<Child<T>>)
             refresh(below);
             insert_at(children, position + 1, right);
             let right = (children.len() > BRANCH_CHILDREN_MAX).then(|| split(children, position + 1));
-            (old, right.and_then(|right| child(Node::Branch(right))))
+            (old, right.and_then(|right| child(TreeNode::Branch(right))))
         }
     }
 }
@@ -428,10 +430,10 @@ fn refresh<T: Item>(child: &mut Child<T>) {
     }
 }
 
-fn remove<T: Item>(node: &mut Node<T>, key: T::SearchKey<'_>) -> Option<T> {
+fn remove<T: Item>(node: &mut TreeNode<T>, key: T::SearchKey<'_>) -> Option<T> {
     match node {
-        Node::Leaf(items) => find(items, key).ok().map(|position| items.remove(position)),
-        Node::Branch(children) => {
+        TreeNode::Leaf(items) => find(items, key).ok().map(|position| items.remove(position)),
+        TreeNode::Branch(children) => {
             let position = child_position(children, key);
             let below = children.get_mut(position)?;
             let old = remove(Arc::make_mut(&mut below.node), key)?;
@@ -450,18 +452,18 @@ fn remove<T: Item>(node: &mut Node<T>, key: T::SearchKey<'_>) -> Option<T> {
     }
 }
 
-fn width<T: Item>(node: &Node<T>) -> usize {
+fn width<T: Item>(node: &TreeNode<T>) -> usize {
     match node {
-        Node::Leaf(items) => items.len(),
-        Node::Branch(children) => children.len(),
+        TreeNode::Leaf(items) => items.len(),
+        TreeNode::Branch(children) => children.len(),
     }
 }
 
 /// The greatest width of a node.
-fn width_max<T: Item>(node: &Node<T>) -> usize {
+fn width_max<T: Item>(node: &TreeNode<T>) -> usize {
     match node {
-        Node::Leaf(_) => T::LEAF_ITEMS_MAX,
-        Node::Branch(_) => BRANCH_CHILDREN_MAX,
+        TreeNode::Leaf(_) => T::LEAF_ITEMS_MAX,
+        TreeNode::Branch(_) => BRANCH_CHILDREN_MAX,
     }
 }
 
@@ -478,11 +480,69 @@ fn join<T: Item>(children: &mut Vec<Child<T>>, position: usize) {
     let right = children.remove(left + 1);
     let into = &mut children[left];
     match (Arc::make_mut(&mut into.node), Arc::unwrap_or_clone(right.node)) {
-        (Node::Leaf(items), Node::Leaf(more)) => items.extend(more),
-        (Node::Branch(below), Node::Branch(more)) => below.extend(more),
-        (Node::Leaf(_), Node::Branch(_)) | (Node::Branch(_), Node::Leaf(_)) => {
+        (TreeNode::Leaf(items), TreeNode::Leaf(more)) => items.extend(more),
+        (TreeNode::Branch(below), TreeNode::Branch(more)) => below.extend(more),
+        (TreeNode::Leaf(_), TreeNode::Branch(_)) | (TreeNode::Branch(_), TreeNode::Leaf(_)) => {
             debug_assert!(false, "neighbours have the same height");
         }
     }
     refresh(into);
+}
+
+/// Ascending items of a [`Tree`](super::Tree).
+pub struct Iter<'a, T: Item> {
+    above: Vec<std::slice::Iter<'a, Child<T>>>,
+    leaf: std::slice::Iter<'a, T>,
+}
+
+impl<T: Item> fmt::Debug for Iter<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Iter").finish_non_exhaustive()
+    }
+}
+
+impl<'a, T: Item> Iterator for Iter<'a, T> {
+    type Item = &'a T;
+
+    fn next(&mut self) -> Option<&'a T> {
+        loop {
+            if let Some(item) = self.leaf.next() {
+                return Some(item);
+            }
+            match self.above.last_mut()?.next().map(|child| &*child.node) {
+                Some(TreeNode::Leaf(items)) => self.leaf = items.iter(),
+                Some(TreeNode::Branch(children)) => self.above.push(children.iter()),
+                None => drop(self.above.pop()),
+            }
+        }
+    }
+}
+
+/// Descending items of a [`Tree`](super::Tree).
+pub struct BackIter<'a, T: Item> {
+    above: Vec<std::slice::Iter<'a, Child<T>>>,
+    leaf: std::slice::Iter<'a, T>,
+}
+
+impl<T: Item> fmt::Debug for BackIter<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BackIter").finish_non_exhaustive()
+    }
+}
+
+impl<'a, T: Item> Iterator for BackIter<'a, T> {
+    type Item = &'a T;
+
+    fn next(&mut self) -> Option<&'a T> {
+        loop {
+            if let Some(item) = self.leaf.next_back() {
+                return Some(item);
+            }
+            match self.above.last_mut()?.next_back().map(|child| &*child.node) {
+                Some(TreeNode::Leaf(items)) => self.leaf = items.iter(),
+                Some(TreeNode::Branch(children)) => self.above.push(children.iter()),
+                None => drop(self.above.pop()),
+            }
+        }
+    }
 }

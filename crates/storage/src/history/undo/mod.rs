@@ -1,11 +1,11 @@
-//! What the changes after a revision replaced: the way back from a state to an earlier one.
+//! Finds the records that the changes after a revision replaced, to rebuild the state at that revision.
 //!
 //! A record as of a revision is what the first change after that revision replaced, so one pass over the changes finds
 //! all records that differ. The edit embeds the replaced record where that is in an older segment; where it is in the
 //! same one, which can only be the segment that the revision lies in, a second pass over that segment collects it.
 //!
-//! **Invariant:** each record that a change of the range touched is in the answer exactly once, as it was before the
-//! first of them, or the whole answer is an error.
+//! **Invariant:** the result has each record that a change of the range touched exactly once, as it was before the
+//! first of these changes, or the whole result is an error.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,7 +22,7 @@ use concord_model::{
     record::{Config, Definition, Revision},
 };
 
-/// Bytes that a record takes in the answer beside its text.
+/// Bytes that a record takes in the answer in addition to its text.
 const BYTES_PER_RECORD: u64 = 256;
 
 /// Which records are taken back.
@@ -56,26 +56,27 @@ pub enum UndoError {
     /// The history can't be read.
     #[error(transparent)]
     History(#[from] HistoryError),
-    /// Who asked does not need it any more, or may not have so much.
+    /// The caller no longer needs the result, or has no memory for it.
     #[error("given up")]
     GivenUp,
 }
 
-/// Asked after each change, with the bytes that the answer has grown by: whether to go on.
+/// Called after each change with the bytes that the result has grown by. Returns whether to continue.
 pub(super) type GoOn<'a> = &'a mut dyn FnMut(u64) -> bool;
 
 impl History {
     /// What the changes after `after`, up to and including `upto`, replaced. Blocking.
     ///
     /// # Errors
-    /// When the revision was compacted, changes are not on this node, the disk fails, or `go_on` says so.
+    /// When the revision was compacted, changes are not on this node, the disk fails, or `go_on` returns false.
     pub fn undo(
         self: &Arc<Self>,
         scope: &UndoScope,
-        (after, upto): (Revision, Revision),
+        after: Revision,
+        upto: Revision,
         go_on: GoOn<'_>,
     ) -> Result<Undo, UndoError> {
-        let mut pass = Pass { scope, undo: Undo::default(), wanted: BTreeMap::new() };
+        let mut pass = UndoPass { scope, undo: Undo::default(), wanted: BTreeMap::new() };
         if after >= upto {
             return Ok(pass.undo);
         }
@@ -99,10 +100,10 @@ impl History {
         Ok(pass.undo)
     }
 
-    /// Finds the replaced configs that the edits only name: they were written in the segment that `upto` lies in.
+    /// Finds the replaced configs that the edits only name: they were written in the segment that contains `upto`.
     fn find_wanted(
         self: &Arc<Self>,
-        pass: &mut Pass<'_>,
+        pass: &mut UndoPass<'_>,
         upto: Revision,
         go_on: GoOn<'_>,
     ) -> Result<(), UndoError> {
@@ -141,14 +142,14 @@ impl History {
 }
 
 /// One pass over the changes.
-struct Pass<'a> {
+struct UndoPass<'a> {
     scope: &'a UndoScope,
     undo: Undo,
     /// The replaced configs that are only named, by the revisions that wrote them.
     wanted: BTreeMap<Key, Revision>,
 }
 
-impl Pass<'_> {
+impl UndoPass<'_> {
     /// Takes back what a change did to records that none before it touched. The bytes of what was embedded.
     fn add(&mut self, history: &History, change: StoredChange) -> Result<u64, UndoError> {
         self.undo.changes += 1;

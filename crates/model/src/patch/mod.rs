@@ -1,8 +1,8 @@
 //! Patches of data: JSON Merge Patch (RFC 7396) and JSON Patch (RFC 6902), over values that keep their written text.
 //!
 //! The crate `json-patch` was tried and is not used: with `preserve_order` its removals move the last member to the
-//! position of the removed one, its `test` compares the texts of numbers (`6` and `6.0` differ), and its `copy` doubles a
-//! document as often as the patch says. Here members keep their order, numbers are compared by value, and the cost of
+//! position of the removed one, its `test` compares the texts of numbers (`6` and `6.0` differ), and its `copy` doubles
+//! a document as often as the patch says. Here members keep their order, numbers are compared by value, and the cost of
 //! a patch is bounded.
 //!
 //! **Invariant:** the result of a patch depends on the patch and its target alone, and costs no more than
@@ -78,7 +78,7 @@ pub enum PatchError {
 
 /// One operation of a JSON Patch.
 #[derive(Debug, PartialEq)]
-enum Operation<'a> {
+enum PatchOperation<'a> {
     Add { path: Pointer, value: &'a Value },
     Remove { path: Pointer },
     Replace { path: Pointer, value: &'a Value },
@@ -103,7 +103,7 @@ impl Patch {
             }
             (PatchFormat::Json, Value::Array(operations)) => {
                 for (index, operation) in (0..).zip(operations) {
-                    if Operation::parse(operation, index, &mut errors).is_none()
+                    if PatchOperation::parse(operation, index, &mut errors).is_none()
                         && errors.len() > PATCH_VIOLATIONS_MAX
                     {
                         break;
@@ -120,16 +120,16 @@ impl Patch {
     /// # Errors
     /// When an operation can't be applied, or costs more than is left.
     pub fn apply(&self, mut target: Value, cost_left: &mut usize) -> Result<Value, PatchError> {
-        let mut budget = Budget(cost_left);
+        let mut budget = PatchBudget(cost_left);
         match (self.format, &self.document.value) {
             (PatchFormat::Merge, patch) => merge(&mut target, patch),
             (PatchFormat::Replace, data) => target.clone_from(data),
             (PatchFormat::Json, Value::Array(operations)) => {
                 for (index, operation) in (0..).zip(operations) {
                     let at = |error: OperationError| error.at(index);
-                    let operation = Operation::parse(operation, index, &mut Vec::new());
-                    let operation =
-                        operation.ok_or_else(|| at(OperationError::Violation("is no operation")))?;
+                    let operation = PatchOperation::parse(operation, index, &mut Vec::new());
+                    let operation = operation
+                        .ok_or_else(|| at(OperationError::Violation("must be a JSON Patch operation")))?;
                     operation.apply(&mut target, &mut budget).map_err(at)?;
                 }
             }
@@ -156,27 +156,27 @@ impl OperationError {
             }
             Self::TestFailed => PatchError::TestFailed { operation: index },
             Self::TooCostly => {
-                let text = format!("operation {index}: the patch as a whole costs too much");
+                let text = format!("operation {index}: the patch exceeds the cost limit of a patch");
                 PatchError::TooCostly(Violation::at(loc, text))
             }
         }
     }
 }
 
-const PATH_NOT_FOUND: OperationError = OperationError::Violation("`path` leads nowhere");
-const FROM_NOT_FOUND: OperationError = OperationError::Violation("`from` leads nowhere");
+const PATH_NOT_FOUND: OperationError = OperationError::Violation("`path` does not exist in the data");
+const FROM_NOT_FOUND: OperationError = OperationError::Violation("`from` does not exist in the data");
 
 /// The remaining cost that a patch may have: roughly the bytes and elements that it copies or moves.
-struct Budget<'a>(&'a mut usize);
+struct PatchBudget<'a>(&'a mut usize);
 
-impl Budget<'_> {
+impl PatchBudget<'_> {
     fn spend(&mut self, cost: usize) -> Result<(), OperationError> {
         *self.0 = self.0.checked_sub(cost).ok_or(OperationError::TooCostly)?;
         Ok(())
     }
 }
 
-impl<'a> Operation<'a> {
+impl<'a> PatchOperation<'a> {
     /// Parses an operation; `None` when it is invalid, with all its errors added to `errors`.
     fn parse(value: &'a Value, index: u64, errors: &mut Vec<ShapeError>) -> Option<Self> {
         let at = |name: &str| vec![LocSegment::Index(index), name.into()];
@@ -231,7 +231,7 @@ impl<'a> Operation<'a> {
         operation.filter(|_| errors.len() == before)
     }
 
-    fn apply(self, target: &mut Value, budget: &mut Budget<'_>) -> Result<(), OperationError> {
+    fn apply(self, target: &mut Value, budget: &mut PatchBudget<'_>) -> Result<(), OperationError> {
         match self {
             Self::Add { path, value } => path.add(target, value.clone(), budget),
             Self::Remove { path } => path.remove(target, budget).ok_or(PATH_NOT_FOUND)?.map(drop),
@@ -279,14 +279,19 @@ impl Pointer {
         })
     }
 
-    /// Refuses a value that would be nested too deep at this location.
+    /// Rejects a value that would be nested too deep at this location.
     fn check_depth(&self, value: &Value) -> Result<(), OperationError> {
         let fits = self.0.len() + depth(value) <= PATCH_DEPTH_MAX;
         if fits { Ok(()) } else { Err(OperationError::Violation("the data would be nested too deep")) }
     }
 
     /// Adds a value: as a new member, in place of a member, or between two elements.
-    fn add(&self, target: &mut Value, value: Value, budget: &mut Budget<'_>) -> Result<(), OperationError> {
+    fn add(
+        &self,
+        target: &mut Value,
+        value: Value,
+        budget: &mut PatchBudget<'_>,
+    ) -> Result<(), OperationError> {
         self.check_depth(&value)?;
         let Some((last, parents)) = self.0.split_last() else {
             *target = value;
@@ -309,7 +314,11 @@ impl Pointer {
     }
 
     /// Removes the value; `None` when there is none. The values after it keep their order.
-    fn remove(&self, target: &mut Value, budget: &mut Budget<'_>) -> Option<Result<Value, OperationError>> {
+    fn remove(
+        &self,
+        target: &mut Value,
+        budget: &mut PatchBudget<'_>,
+    ) -> Option<Result<Value, OperationError>> {
         let (last, parents) = self.0.split_last()?;
         match descend(target, parents)? {
             Value::Object(members) => {

@@ -1,14 +1,13 @@
-//! What the definitions hold that an access key may change, and the key's quota of it.
+//! Counts the records and bytes of the definitions that an access key may change, and applies the key's quota.
 //!
-//! A quota of bytes and records bounds all of them together, whoever wrote them: so nothing has to be remembered of who
-//! wrote what, and the count is that of the records themselves. Bytes are those of the keys and data of configs; records
-//! are definitions and configs.
+//! A quota bounds the total of these definitions, including records that others wrote. So the state need not record who
+//! wrote what. Bytes are those of the keys and data of configs; records are definitions and configs.
 //!
-//! It is decided with the write, by the key as it is in the state: two writes at once, on two nodes, can't exceed it
+//! The log applies the quota with each write, by the current key. So two concurrent writes on two nodes can't exceed it
 //! together.
 //!
-//! **Invariants:** the counts follow from the records alone, so they are the same on every node. A write after which
-//! nothing is larger is never refused, however little the quota is.
+//! **Invariants:** the counts follow from the records alone, so they are the same on every node. A write that makes
+//! nothing larger is never rejected, however small the quota is.
 
 use super::{Collection, State, index::tree::Weight};
 use concord_model::{
@@ -18,16 +17,16 @@ use concord_model::{
     record::Config,
 };
 
-/// The keys that a pattern is of: they are side by side, whatever the pattern. Ordered so that a span comes before those
-/// that are in it.
+/// The keys that a pattern is of: they are side by side, whatever the pattern. Ordered so that a span comes before
+/// those that are in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Span<'a> {
+struct KeySpan<'a> {
     first: &'a str,
     /// It is of this key alone, and not of all that begin with it.
     is_one: bool,
 }
 
-impl<'a> Span<'a> {
+impl<'a> KeySpan<'a> {
     fn of(pattern: &'a Pattern) -> Self {
         let beginning = pattern.beginning();
         Self { first: beginning.unwrap_or(pattern.as_str()), is_one: beginning.is_none() }
@@ -45,7 +44,7 @@ impl<'a> Span<'a> {
 
 /// What some definitions hold.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Stored {
+pub struct StoredTotals {
     /// Bytes of the keys and data of configs.
     pub bytes: u64,
     /// Definitions and configs.
@@ -57,7 +56,7 @@ pub(super) fn content_bytes(config: &Config) -> u64 {
     (config.key.as_str().len() + config.data.len()) as u64
 }
 
-impl Weight for Stored {
+impl Weight for StoredTotals {
     fn plus(self, other: Self) -> Self {
         Self {
             bytes: self.bytes.saturating_add(other.bytes),
@@ -68,31 +67,31 @@ impl Weight for Stored {
 
 impl Collection {
     /// What the definition and its configs are.
-    pub(super) fn stored(&self) -> Stored {
-        Stored { bytes: self.content, records: self.by_key.len().saturating_add(1) }
+    pub(super) fn stored(&self) -> StoredTotals {
+        StoredTotals { bytes: self.content, records: self.by_key.len().saturating_add(1) }
     }
 }
 
 impl State {
-    /// What the definitions hold that these grants allow to change. Costs as many descents of the index of definitions as
-    /// the grants have patterns, however many definitions these are of.
+    /// What the definitions hold that these grants allow to change. Costs as many descents of the index of definitions
+    /// as the grants have patterns, however many definitions these are of.
     #[must_use]
-    pub fn stored_under(&self, grants: &Grants) -> Stored {
+    pub fn stored_under(&self, grants: &Grants) -> StoredTotals {
         let changes = |verb: &Verb| matches!(verb, Verb::Write | Verb::Define);
         let granted = grants.0.iter().filter(|grant| grant.verbs.iter().any(|verb| changes(&verb)));
         let patterns = granted.flat_map(|grant| &grant.definitions);
-        let mut spans: Vec<Span<'_>> = patterns.map(Span::of).collect();
+        let mut spans: Vec<KeySpan<'_>> = patterns.map(KeySpan::of).collect();
         spans.sort_unstable();
-        // Each definition counts once. Two spans are apart, or one is in the other, which is then right before it or before
-        // others that are in it, too.
+        // Each definition counts once. Two spans are apart, or one is in the other, which is then right before it or
+        // before others that are in it, too.
         spans.dedup_by(|later, earlier| earlier.includes(later));
-        spans.into_iter().fold(Stored::default(), |sum, span| sum.plus(self.stored_in(span)))
+        spans.into_iter().fold(StoredTotals::default(), |sum, span| sum.plus(self.stored_in(span)))
     }
 
-    fn stored_in(&self, span: Span<'_>) -> Stored {
+    fn stored_in(&self, span: KeySpan<'_>) -> StoredTotals {
         let begin = self.by_key.weight_before(|key| key.as_str() < span.first);
         let end = self.by_key.weight_before(|key| key.as_str() < span.first || span.contains(key.as_str()));
-        Stored {
+        StoredTotals {
             bytes: end.bytes.saturating_sub(begin.bytes),
             records: end.records.saturating_sub(begin.records),
         }
@@ -104,7 +103,7 @@ impl State {
         (key.quota.bytes.is_some() || key.quota.records.is_some()).then(|| (**key).clone())
     }
 
-    /// Refuses what has made more than a key's quota allows, since the state before it.
+    /// Rejects what has made more than a key's quota allows, since the state before it.
     pub(super) fn expect_within_quota(&self, key: &AccessKey, before: &Self) -> Result<(), Rejection> {
         let (now, earlier) = (self.stored_under(&key.grants), before.stored_under(&key.grants));
         for (quota, limit, now, earlier) in [

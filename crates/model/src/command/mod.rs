@@ -1,4 +1,4 @@
-//! What is proposed to the cluster, what a log entry holds, and what the log decides.
+//! Commands, proposals and verdicts: the changes that the leader proposes, and the decisions of the log.
 //!
 //! [`Command`] (one change) → [`Proposal`] (what an entry holds, alone or with others: [`entry`](super::entry)) →
 //! [`Verdict`] (what `state` decides).
@@ -6,8 +6,6 @@
 //! **Invariant:** everything that a decision depends on is in the proposal or in the state: the time, the author, the
 //! idempotency key, the revision of the definition that the data were validated against. Replicated enums grow only
 //! at the end; `crates/consensus/tests/format.rs` pins their bytes.
-
-mod size;
 
 use std::{fmt, sync::Arc};
 
@@ -20,7 +18,7 @@ use super::{
     feature::{LEVEL_MIN, level_max},
     flat::decode_without,
     key::Key,
-    record::{Entries, Revision},
+    record::{IndexEntries, Revision},
     schema::StoredSchema,
     time::Timestamp,
 };
@@ -56,8 +54,8 @@ pub enum Command {
         #[serde(with = "super::schema::stored")]
         schema: Option<StoredSchema>,
     },
-    /// Replaces the indexed paths of a definition. A small definition is reindexed in the same entry, a large one by the
-    /// [`Command::BuildIndex`] entries after it.
+    /// Replaces the indexed paths of a definition. A small definition is reindexed in the same entry, a large one by
+    /// the [`Command::BuildIndex`] entries after it.
     SetIndexes {
         /// The definition.
         key: Key,
@@ -85,7 +83,7 @@ pub enum Command {
         #[serde(deserialize_with = "encoding::shared_text")]
         data: Arc<str>,
         /// Its index entries, computed with the definition that [`Proposal::definition_read`] names.
-        entries: Entries,
+        entries: IndexEntries,
         /// The precondition.
         expect: Expect,
     },
@@ -112,8 +110,8 @@ pub enum Command {
         schema: Option<StoredSchema>,
         /// The precondition.
         expect: Expect,
-        /// The leader has validated all configs up to and including this revision; if there is a later one, the verdict is
-        /// [`Verdict::Stale`]. `None` when they may break the schema.
+        /// The leader has validated all configs up to and including this revision; if there is a later one, the verdict
+        /// is [`Verdict::Stale`]. `None` when they may break the schema.
         configs_read: Option<Revision>,
     },
     /// Replaces the unique paths of a definition.
@@ -151,7 +149,7 @@ pub enum Command {
         /// The newest entry whose outcome is forgotten.
         upto: Revision,
     },
-    /// Changes who may do what.
+    /// Changes an access key or the root key.
     Access(AccessCommand),
     /// Several changes as one, which rest on configs that were read.
     Transaction(Transaction),
@@ -215,14 +213,14 @@ pub enum AccessCommand {
         id: KeyId,
         /// The SHA-256 of its new text.
         sha256: [u8; 32],
-        /// Microseconds for which the text before is still good.
+        /// Microseconds for which the previous secret remains valid.
         grace_us: u64,
         /// The precondition.
         expect: Expect,
     },
     /// Notes that these keys were used on the day of the entry; proposed by the nodes themselves.
     MarkUsed {
-        /// The keys; those that are gone are passed over.
+        /// The keys. Revoked keys are skipped.
         ids: Vec<KeyId>,
     },
     /// From now on nothing is decided in the name of the root key.
@@ -245,8 +243,8 @@ pub struct KeyTerms {
 }
 
 impl Command {
-    /// The feature level that a node must know to apply the command: it is proposed only in a cluster of that level, but
-    /// for the command that raises the level to it.
+    /// The feature level that a node must know to apply the command: it is proposed only in a cluster of that level,
+    /// but for the command that raises the level to it.
     #[must_use]
     pub fn feature_level(&self) -> u32 {
         match self {
@@ -424,7 +422,7 @@ pub enum Verdict {
     Stale,
 }
 
-/// Room for what a proposal has beside its command.
+/// Space for the members of a proposal other than its command.
 const PROPOSAL_HEAD_BYTES: usize = 96;
 
 impl Proposal {
@@ -515,6 +513,30 @@ pub enum DecodeError {
     /// The bytes are not those that were written.
     #[error("damaged")]
     Damaged,
+}
+
+/// Space for the members of a command, and of a batch step, other than texts.
+const STEP_HEAD_BYTES: usize = 24;
+/// Space for the members of an index entry other than its value.
+const ENTRY_HEAD_BYTES: usize = 6;
+
+impl Command {
+    /// The approximate number of bytes of its encoding if they are many, so that its buffer is allocated once. A wrong
+    /// number costs another allocation.
+    fn rough_bytes(&self) -> usize {
+        if let Self::WriteConfig { definition, key, data, entries, .. } = self {
+            let entries: usize = entries.iter().map(|entry| ENTRY_HEAD_BYTES + entry.value.len()).sum();
+            return STEP_HEAD_BYTES + definition.as_str().len() + key.as_str().len() + data.len() + entries;
+        }
+        let of_step = |step: &BatchStep| STEP_HEAD_BYTES + step.command.rough_bytes();
+        if let Self::Batch(steps) = self {
+            return steps.iter().map(of_step).sum();
+        }
+        if let Self::Transaction(Transaction { steps, .. }) = self {
+            return steps.iter().map(|(_, step)| of_step(step)).sum();
+        }
+        0
+    }
 }
 
 #[cfg(test)]

@@ -1,15 +1,15 @@
-//! A state as it was: an earlier one, made of a later one and of what was replaced since.
+//! Rebuilds an earlier state from a later one and from the records that were replaced since.
 //!
-//! Nothing of it is agreed on; it is what a list at an earlier revision is answered from. So it holds no more than such a
-//! list needs, either all definitions without configs or one definition with its configs, and shares every record and
-//! index node with the later state that did not change between the two.
+//! The log does not agree on it; it only answers lists at an earlier revision. So it holds no more than such a list
+//! needs, either all definitions without configs or one definition with its configs, and shares every record and index
+//! node with the later state that did not change between the two.
 //!
 //! The index entries of a config belong to the indexed paths of the time when they were computed, and an index build
-//! rewrites them without a trace in the history. So entries are taken over only where no change of the definition lies
-//! between; otherwise they are computed again from the data, as a build does, and every index is complete.
+//! rewrites them without a trace in the history. So entries are reused only if the definition did not change in
+//! between. Otherwise they are computed again from the data, as in a build, and every index is complete.
 //!
-//! **Invariant:** lists of such a state are those of the state that was there at its revision; where an index was being
-//! built then, the list that was refused is answered.
+//! **Invariant:** lists of such a state equal those of the state at its revision. The exception: lists that were
+//! rejected then, because an index was being built, are answered.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -23,9 +23,9 @@ use concord_model::{
     record::{Config, Definition, Revision},
 };
 
-/// Changed configs of a definition, in parts of all, above which its indexes are built anew and not edited.
+/// If more than one in so many configs of a definition changed, its indexes are rebuilt and not edited.
 const EDITED_PART: u64 = 8;
-/// Configs between two questions whether the result is still needed.
+/// Configs between two checks whether the result is still needed.
 const CONFIGS_BETWEEN_QUESTIONS: usize = 256;
 
 /// An earlier state.
@@ -33,12 +33,12 @@ const CONFIGS_BETWEEN_QUESTIONS: usize = 256;
 pub struct EarlierState {
     /// Its definitions without configs, or one definition with its configs.
     pub state: Arc<State>,
-    /// At most how many bytes it held, when it was made, beside the present state.
+    /// An upper bound of the bytes that it held in addition to the current state when it was built.
     own_bytes: u64,
 }
 
 impl EarlierState {
-    /// A state as it is, to go back from.
+    /// The current state, to go back from.
     #[must_use]
     pub fn present(state: Arc<State>) -> Self {
         Self { state, own_bytes: 0 }
@@ -68,7 +68,7 @@ impl EarlierState {
 
     /// The state of one definition as of a revision: as `definition`, with the configs that it had. `replaced`: the
     /// configs that changed between that revision and this state, as they were; `None` for one that did not exist.
-    /// `None` when `is_over` has said that the result is not needed any more.
+    /// `None` when `is_over` has returned true.
     #[must_use]
     pub fn configs_at(
         &self,
@@ -83,7 +83,7 @@ impl EarlierState {
         };
         let same_paths =
             later.definition.revision == definition.revision && later.definition.indexing.build.is_none();
-        let work = Work { definition: finished(definition), same_paths, left: 0, is_over };
+        let work = CollectionRebuild { definition: finished(definition), same_paths, left: 0, is_over };
         let is_edited = same_paths && replaced.len() as u64 <= later.by_key.len() / EDITED_PART;
         let (collection, own_bytes) =
             if is_edited { work.edited(later, replaced)? } else { work.built(later, replaced)? };
@@ -91,7 +91,7 @@ impl EarlierState {
         Some(Self { state: Arc::new(past), own_bytes: self.own_bytes.saturating_add(own_bytes) })
     }
 
-    /// At most how many bytes it keeps in memory that the state of now does not hold.
+    /// An upper bound of the bytes that it keeps in memory in addition to the current state.
     #[must_use]
     pub fn bytes_kept_beside(&self, now: &State) -> u64 {
         let all = self.state.bytes.saturating_add(self.state.nodes_bytes());
@@ -121,8 +121,8 @@ fn finished(definition: &Arc<Definition>) -> Arc<Definition> {
     Arc::new(Definition { indexing, ..Definition::clone(definition) })
 }
 
-/// The making of a past collection.
-struct Work<'a> {
+/// Rebuilds the earlier collection of one definition.
+struct CollectionRebuild<'a> {
     definition: Arc<Definition>,
     /// Whether the later collection has the same indexed paths, and all entries of them.
     same_paths: bool,
@@ -130,8 +130,8 @@ struct Work<'a> {
     is_over: &'a dyn Fn() -> bool,
 }
 
-impl Work<'_> {
-    /// The later collection, with the replaced configs put back one by one.
+impl CollectionRebuild<'_> {
+    /// Edits the later collection: puts the replaced configs back one by one.
     fn edited(
         mut self,
         later: &Collection,
@@ -150,7 +150,7 @@ impl Work<'_> {
         Some((past, own_bytes))
     }
 
-    /// A collection with indexes of its own.
+    /// Builds a collection with indexes of its own.
     fn built(
         mut self,
         later: &Collection,
@@ -184,7 +184,7 @@ impl Work<'_> {
 
     /// A replaced config with the entries of the definition's paths.
     fn as_indexed(&self, config: Arc<Config>, paths: &[StoredPath]) -> Arc<Config> {
-        // What was written after the last change of the paths has their entries.
+        // A config that was written after the last change of the paths has their entries.
         if self.same_paths && config.revision > self.definition.revision {
             return config;
         }

@@ -1,14 +1,14 @@
-//! The access keys of the cluster, and in whose name something may be decided.
+//! The access keys of the cluster, and whether the log may decide a proposal in the name of one.
 //!
-//! Whether a key may do something is judged before the log, by the node that was asked and by the leader. Here it is
-//! decided again, from what the log says: a proposal names the key as it was when it was judged. If that key is gone,
-//! has expired or has another secret, nothing is decided; if only something else of it has changed, the verdict is
-//! stale, and the leader judges again by the key as it is. So the grants are not looked at here, and still no entry after
-//! a change of them rests on those before.
+//! The receiving node and the leader authorize a request before they propose it. The proposal names the key and the
+//! revision of the key at that time, so the log can check whether the authorization still holds. If the key is gone,
+//! has expired or has another secret, the proposal is rejected. If the key changed in another way, the verdict is
+//! stale, and the leader authorizes again by the current key. So this module ignores the grants, and yet no entry after
+//! a change of grants depends on the grants before.
 //!
-//! **Invariants:** once a key is revoked, nothing is decided in its name. While the root key is disabled, nothing is
-//! decided in its name, and there is a key that may manage keys and never expires. One that expires does not count:
-//! nothing would be decided when its time comes, and nobody could manage keys from then on.
+//! **Invariants:** the log accepts no proposal in the name of a revoked key, or of the root key while it is disabled.
+//! While the root key is disabled, there is a key that may manage keys and never expires. A key that expires does not
+//! count: nobody could manage keys after that.
 
 use std::{cmp::Ordering, sync::Arc};
 

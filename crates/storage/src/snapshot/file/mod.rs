@@ -13,37 +13,44 @@
 //!
 //! In an encrypted directory all of this is the content of an encrypted file (`at_rest/stream.rs`).
 //!
-//! **Invariant:** a file that ends early, holds more than was written or differs in one bit is never accepted
-//! as a snapshot.
+//! A snapshot is written while the node serves requests, which a core that is busy for seconds would delay. So after
+//! each piece of the file that is durable, the writer rests as long as it worked.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `header` | the first frame |
+//! | `fuzz` | snapshot files for the fuzzer |
+//!
+//! **Invariants:** a file that ends early, holds more than was written or differs in one bit is never accepted as a
+//! snapshot. Writing takes at most half of a core, unless a piece takes longer than the longest rest.
 
-mod content;
 mod header;
 
 use std::{
+    fmt,
     fs::File,
-    io::{BufReader, BufWriter, ErrorKind, Read as _},
+    io::{BufReader, BufWriter, ErrorKind, Read, Write},
     path::Path,
+    time::{Duration, Instant},
 };
 
 use serde::{Deserialize, Serialize};
 
-pub(super) use self::content::Content;
 pub(crate) use self::header::Header;
-use super::paced::Paced;
 use crate::{
     Position, StoreError,
     at_rest::{
-        AtRest, Purpose,
-        stream::{Sink, Source},
+        AtRest, KeyPurpose,
+        stream::{DecryptingReader, Sink},
     },
-    files::{self, Frame, io},
+    files::{self, FileFrame, InPieces, io},
 };
 use concord_model::{
     access_key::AccessKey,
     encoding,
     record::{Config, Definition},
 };
-use concord_state::{RememberedOutcome, State, builder::Builder};
+use concord_state::{RememberedOutcome, State, builder::StateBuilder};
 
 const BLOCK: u8 = 1;
 const FOOTER: u8 = 2;
@@ -52,9 +59,9 @@ const BLOCK_BYTES_MAX: usize = 1 << 30;
 /// No bytes compress to less than a part in so many: one byte of LZ4 repeats at most 255 bytes.
 const COMPRESSION_MAX: usize = 256;
 
-/// A record as it is written; [`Record`] is what is read. Both have the same variants in the same order.
+/// A record as it is written; [`SnapshotRecord`] is what is read. Both have the same variants in the same order.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub(super) enum RecordRef<'a> {
+pub(super) enum SnapshotRecordRef<'a> {
     /// The configs up to the next definition belong to it.
     Definition(&'a Definition),
     Config(&'a Config),
@@ -64,7 +71,7 @@ pub(super) enum RecordRef<'a> {
 
 /// A record as it is read.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-pub(super) enum Record {
+pub(super) enum SnapshotRecord {
     Definition(Definition),
     Config(Config),
     Request(RememberedOutcome),
@@ -73,7 +80,7 @@ pub(super) enum Record {
 
 /// The last frame.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-struct Totals {
+struct SnapshotTotals {
     blocks: u64,
     records: u64,
     check: u32,
@@ -81,7 +88,7 @@ struct Totals {
     content_bytes: u64,
 }
 
-impl Totals {
+impl SnapshotTotals {
     fn block(&mut self, length: u32, check: u32) {
         self.blocks += 1;
         self.content_bytes += u64::from(length);
@@ -96,15 +103,15 @@ impl Totals {
 
 /// Writes a file record by record.
 #[derive(Debug)]
-pub(super) struct Writer {
+pub(super) struct SnapshotWriter {
     file: BufWriter<Sink<Paced>>,
     name: String,
     block: Vec<u8>,
     block_bytes: usize,
-    totals: Totals,
+    totals: SnapshotTotals,
 }
 
-impl Writer {
+impl SnapshotWriter {
     pub(super) fn create(
         path: &Path,
         header: &Header,
@@ -114,19 +121,19 @@ impl Writer {
         let name = path.display().to_string();
         let failed = || format!("can't create {name}");
         let file = File::create(path).map_err(io(failed()))?;
-        let file = Sink::new(Paced::new(file), at_rest, Purpose::Snapshot).map_err(io(failed()))?;
+        let file = Sink::new(Paced::new(file), at_rest, KeyPurpose::Snapshot).map_err(io(failed()))?;
         let mut writer = Self {
             file: BufWriter::with_capacity(256 << 10, file),
             name,
             block: Vec::with_capacity(block_bytes + block_bytes / 4),
             block_bytes,
-            totals: Totals::default(),
+            totals: SnapshotTotals::default(),
         };
         writer.frame(&header.to_bytes())?;
         Ok(writer)
     }
 
-    pub(super) fn record(&mut self, record: RecordRef<'_>) -> Result<(), StoreError> {
+    pub(super) fn record(&mut self, record: SnapshotRecordRef<'_>) -> Result<(), StoreError> {
         let block = std::mem::take(&mut self.block);
         self.block = encoding::append(block, &record);
         self.totals.records += 1;
@@ -167,42 +174,42 @@ impl Writer {
 
 /// Reads a file record by record.
 #[derive(Debug)]
-pub(super) struct Reader {
-    file: BufReader<Content>,
+pub(super) struct SnapshotReader {
+    file: BufReader<SnapshotSource>,
     name: String,
     pub(super) header: Header,
     block: Vec<u8>,
     /// How much of the block has been read.
     offset: usize,
     /// What has been read.
-    totals: Totals,
+    totals: SnapshotTotals,
 }
 
-impl Reader {
+impl SnapshotReader {
     pub(super) fn open(path: &Path, at_rest: &AtRest) -> Result<Self, StoreError> {
         let name = path.display().to_string();
         let file = File::open(path).map_err(io(format!("can't open {name}")))?;
-        let file = Source::new(file, at_rest, Purpose::Snapshot).map_err(read_error(&name))?;
-        Self::new(Content::File(file), name)
+        let file = DecryptingReader::new(file, at_rest, KeyPurpose::Snapshot).map_err(read_error(&name))?;
+        Self::new(SnapshotSource::File(file), name)
     }
 
-    fn new(content: Content, name: String) -> Result<Self, StoreError> {
+    fn new(content: SnapshotSource, name: String) -> Result<Self, StoreError> {
         let mut file = BufReader::with_capacity(256 << 10, content);
         let damaged = |what: &str| StoreError::Damaged(format!("{name} is damaged: {what}"));
         let header = match files::read_frame(&mut file).map_err(read_error(&name))? {
-            Frame::Whole(bytes, _) => Header::from_bytes(&bytes, &name)?,
-            Frame::End => return Err(damaged("it is empty")),
-            Frame::Cut(what) | Frame::Damaged(what) => {
+            FileFrame::Whole(bytes, _) => Header::from_bytes(&bytes, &name)?,
+            FileFrame::End => return Err(damaged("it is empty")),
+            FileFrame::Cut(what) | FileFrame::Damaged(what) => {
                 return Err(StoreError::Damaged(format!(
-                    "{name} is damaged, or is no snapshot and no backup: {what}"
+                    "{name} is damaged, or is neither a snapshot nor a backup: {what}"
                 )));
             }
         };
-        Ok(Self { file, name, header, block: Vec::new(), offset: 0, totals: Totals::default() })
+        Ok(Self { file, name, header, block: Vec::new(), offset: 0, totals: SnapshotTotals::default() })
     }
 
     /// The next record; `None` at the end, once the whole file was valid.
-    pub(super) fn next(&mut self) -> Result<Option<Record>, StoreError> {
+    pub(super) fn next(&mut self) -> Result<Option<SnapshotRecord>, StoreError> {
         while self.offset == self.block.len() {
             match self.next_block()? {
                 Some(frame) => self.decompress(&frame)?,
@@ -230,13 +237,13 @@ impl Reader {
     /// The next block's frame; `None` after the footer, whose checksum over the blocks has been compared.
     fn next_block(&mut self) -> Result<Option<Vec<u8>>, StoreError> {
         match files::read_frame(&mut self.file).map_err(read_error(&self.name))? {
-            Frame::Whole(bytes, check) if bytes.first() == Some(&BLOCK) => {
+            FileFrame::Whole(bytes, check) if bytes.first() == Some(&BLOCK) => {
                 self.totals.block(self.block_length(&bytes)?.0, check);
                 Ok(Some(bytes))
             }
-            Frame::Whole(bytes, _) => self.footer(&bytes).map(|()| None),
-            Frame::End => Err(self.damaged("it ends early")),
-            Frame::Cut(what) | Frame::Damaged(what) => Err(self.damaged(what)),
+            FileFrame::Whole(bytes, _) => self.footer(&bytes).map(|()| None),
+            FileFrame::End => Err(self.damaged("it ends early")),
+            FileFrame::Cut(what) | FileFrame::Damaged(what) => Err(self.damaged(what)),
         }
     }
 
@@ -266,7 +273,7 @@ impl Reader {
             .and_then(|rest| rest.first_chunk::<8>())
             .map(|records| u64::from_le_bytes(*records))
             .ok_or_else(|| self.damaged("its footer is too short"))?;
-        let expected = Totals { records, ..self.totals };
+        let expected = SnapshotTotals { records, ..self.totals };
         if expected.to_bytes() != bytes {
             return Err(self.damaged("its footer counts different blocks"));
         }
@@ -324,18 +331,18 @@ pub(crate) fn write(
     #[cfg(feature = "sabotage")]
     let state = without_requests.as_ref().unwrap_or(state);
     let header = Header::of(state, position);
-    let mut writer = Writer::create(path, &header, block_bytes, at_rest)?;
+    let mut writer = SnapshotWriter::create(path, &header, block_bytes, at_rest)?;
     for collection in state.definitions() {
-        writer.record(RecordRef::Definition(&collection.definition))?;
+        writer.record(SnapshotRecordRef::Definition(&collection.definition))?;
         for config in collection.by_key.from(0) {
-            writer.record(RecordRef::Config(&config.record))?;
+            writer.record(SnapshotRecordRef::Config(&config.record))?;
         }
     }
     for request in state.requests() {
-        writer.record(RecordRef::Request(request))?;
+        writer.record(SnapshotRecordRef::Request(request))?;
     }
     for key in state.access_keys() {
-        writer.record(RecordRef::AccessKey(key))?;
+        writer.record(SnapshotRecordRef::AccessKey(key))?;
     }
     Ok(Header { content_bytes: writer.finish()?, ..header })
 }
@@ -346,7 +353,7 @@ fn without_requests(state: &State) -> Option<State> {
     if !concord_model::sabotage::is("requests-not-in-snapshot") {
         return None;
     }
-    let mut builder = Builder::new();
+    let mut builder = StateBuilder::new();
     for collection in state.definitions() {
         builder.definition((*collection.definition).clone()).ok()?;
         for config in collection.configs() {
@@ -364,34 +371,34 @@ fn without_requests(state: &State) -> Option<State> {
 
 /// The feature level of the state in a file.
 pub(crate) fn feature_level_of(path: &Path, at_rest: &AtRest) -> Result<u32, StoreError> {
-    Ok(Reader::open(path, at_rest)?.header.feature_level)
+    Ok(SnapshotReader::open(path, at_rest)?.header.feature_level)
 }
 
 /// Reads the state of a file, validated by the digest that the header names.
 pub(crate) fn read(path: &Path, at_rest: &AtRest) -> Result<(State, Header), StoreError> {
-    state_of(Reader::open(path, at_rest)?)
+    state_of(SnapshotReader::open(path, at_rest)?)
 }
 
 /// The same of content that is not in a file of its own.
-pub(super) fn read_content(content: Content, name: String) -> Result<(State, Header), StoreError> {
-    state_of(Reader::new(content, name)?)
+pub(super) fn read_content(content: SnapshotSource, name: String) -> Result<(State, Header), StoreError> {
+    state_of(SnapshotReader::new(content, name)?)
 }
 
-fn state_of(mut reader: Reader) -> Result<(State, Header), StoreError> {
-    let mut builder = Builder::new();
+fn state_of(mut reader: SnapshotReader) -> Result<(State, Header), StoreError> {
+    let mut builder = StateBuilder::new();
     let mut definition = None;
     while let Some(record) = reader.next()? {
         let added = match record {
-            Record::Definition(record) => {
+            SnapshotRecord::Definition(record) => {
                 definition = Some(record.id);
                 builder.definition(record)
             }
-            Record::Config(record) => {
+            SnapshotRecord::Config(record) => {
                 let id = definition.ok_or_else(|| reader.damaged("a config has no definition"))?;
                 builder.config(id, record)
             }
-            Record::Request(record) => builder.request(record),
-            Record::AccessKey(record) => builder.access_key(record),
+            SnapshotRecord::Request(record) => builder.request(record),
+            SnapshotRecord::AccessKey(record) => builder.access_key(record),
         };
         added.map_err(|error| reader.damaged(&error.0))?;
     }
@@ -410,3 +417,62 @@ fn state_of(mut reader: Reader) -> Result<(State, Header), StoreError> {
 pub(crate) mod fuzz;
 #[cfg(test)]
 pub(crate) mod tests;
+
+/// Where the content of a snapshot is read from.
+pub(crate) enum SnapshotSource {
+    File(DecryptingReader),
+    /// An encrypted backup.
+    Backup(Box<dyn Read + Send>),
+}
+
+impl fmt::Debug for SnapshotSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Content")
+    }
+}
+
+impl Read for SnapshotSource {
+    fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Self::File(source) => source.read(to),
+            Self::Backup(content) => content.read(to),
+        }
+    }
+}
+
+/// Longest rest. A piece takes longer only on an overloaded machine, where a longer rest does not help.
+const REST_MAX: Duration = Duration::from_millis(100);
+
+/// A file that is written piece by piece, with rests.
+#[derive(Debug)]
+struct Paced {
+    file: InPieces,
+    /// When the current piece was started.
+    begun: Instant,
+}
+
+impl Paced {
+    fn new(file: File) -> Self {
+        Self { file: InPieces::new(file), begun: Instant::now() }
+    }
+
+    /// Makes the last piece durable.
+    fn finish(self) -> std::io::Result<()> {
+        self.file.finish().map(drop)
+    }
+}
+
+impl Write for Paced {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let worked = self.begun.elapsed();
+        if self.file.end_piece()? {
+            std::thread::sleep(worked.min(REST_MAX));
+            self.begun = Instant::now();
+        }
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.file.flush()
+    }
+}

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A step takes as long as some dozens of writes, and other writes are decided between two steps. Their configs have
-//! entries of all paths, so it does not matter on which side of the cursor they are. The progress of the build is part of
-//! the definition's record: every node knows it, a snapshot contains it, and a new leader continues from it.
+//! entries of all paths, so it does not matter on which side of the cursor they are. The progress of the build is part
+//! of the definition's record: every node knows it, a snapshot contains it, and a new leader continues from it.
 //!
 //! **Invariant:** the index of each slot contains exactly the entries of that slot that the configs have, also during a
 //! build; so a state that is built from records in the middle of a build equals the one that was stored. A step changes
@@ -22,7 +22,7 @@ use concord_model::{
     index::{self, Build, Indexing, StoredPath},
     key::Key,
     limits::{BUILD_STEP_BYTES_MAX, BUILD_STEP_CONFIGS_MAX, REINDEX_BYTES_MAX, REINDEX_CONFIGS_MAX},
-    record::{Config, Definition, Entries, Entry, Revision},
+    record::{Config, Definition, IndexEntries, IndexEntry, Revision},
 };
 
 /// What one entry has reindexed. It matters within that entry alone, so it is no part of what nodes agree on: another
@@ -244,9 +244,9 @@ impl StepBuilder {
     }
 
     /// The entries of a config; `None` when they do not change.
-    fn entries(&self, config: &Config) -> Option<Entries> {
+    fn entries(&self, config: &Config) -> Option<IndexEntries> {
         let ready = config.entries.iter().filter(|entry| self.ready.contains(&entry.slot)).cloned();
-        let mut entries: Vec<Entry> = ready.collect();
+        let mut entries: Vec<IndexEntry> = ready.collect();
         if !self.building.is_empty() {
             entries.extend(index::all_entries(&self.building, &parsed(config)));
             // Both parts are sorted; no slot is in both.

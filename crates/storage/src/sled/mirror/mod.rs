@@ -1,10 +1,10 @@
 //! Mirrors what was applied into sled, write-behind: no response waits for it.
 //!
-//! sled lags on purpose: the log makes a write durable, and sled only says where applying starts again after
-//! a restart. So changes are merged to the newest value of each key, and a merge is written when nothing has
-//! been applied for a moment, when it is large, when a start would have many changes to apply again, or when it
-//! is old: a key that changes ten times meanwhile is written once. A merge is written row by row, in small steps,
-//! between writing its target and its checkpoint; a crash in between costs a start from the snapshot and the log.
+//! sled lags on purpose: the log makes a write durable, and sled only determines where applying starts again after a
+//! restart. So changes are merged to the newest value of each key, and a merge is written when nothing has been applied
+//! for a moment, when it is large, when a start would have many changes to apply again, or when it is old: a key that
+//! changes ten times meanwhile is written once. A merge is written row by row, in small steps, between writing its
+//! target and its checkpoint; a crash in between costs a start from the snapshot and the log.
 //!
 //! When even that falls behind, sled is left alone until the load is over and then rebuilt from the newest
 //! state. It is also rebuilt after an error, after a snapshot was installed and when it has grown too large,
@@ -23,7 +23,7 @@ use std::{
 use super::{
     checkpoint::Checkpoint,
     current::Current,
-    merge::{Merge, Pending, Step},
+    merge::{MergeStep, PendingBatch, SledMerge},
     trees::{DatabaseDir, TreeError, Trees},
 };
 use crate::{LogIndex, Position};
@@ -32,7 +32,7 @@ use concord_state::{Change, State};
 
 /// A merge is written when nothing was applied for this long: sled of an idle service is complete.
 const MERGE_IDLE_DELAY: Duration = Duration::from_millis(200);
-/// A merge is written at this age: a service with little to do is soon complete, too.
+/// A merge is written at this age: even with few writes, sled is soon complete.
 const MERGE_DELAY_MAX: Duration = Duration::from_secs(60);
 /// A merge is written when this many changes were merged into it. This bounds what a start after a crash applies again,
 /// besides reading the log: one to three seconds.
@@ -58,11 +58,11 @@ const SIZE_CHECK_STEPS: u32 = 512;
 const REBUILD_IDLE_DELAY: Duration = Duration::from_secs(1);
 /// Longest pause between two attempts after errors.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(60);
-/// More records than this are not written while the store is being closed: that would take longer than two seconds, and a
-/// start that loads the snapshot takes less.
+/// More records than this are not written while the store is being closed: that would take longer than two seconds, and
+/// a start that loads the snapshot takes less.
 const CLOSING_RECORDS_MAX: u64 = 100_000;
-/// The state is not written anew for longer than this while the store is being closed: fewer records may be large, or
-/// the disk slow.
+/// While the store is closing, the state is rewritten for at most this long: fewer records may be large, or the disk
+/// slow.
 const CLOSING_TIME_MAX: Duration = Duration::from_secs(3);
 /// Databases that are left open after an error, each with its cache, before sled is left alone.
 const LEFT_OPEN_MAX: u32 = 4;
@@ -81,7 +81,7 @@ enum RebuildDue {
 
 /// What a step did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Progress {
+pub(crate) enum MirrorProgress {
     /// There may be more to do.
     Worked,
     /// There is nothing to do until something is enqueued or the log is flushed.
@@ -90,7 +90,7 @@ pub(crate) enum Progress {
     Wait(Duration),
 }
 
-impl Progress {
+impl MirrorProgress {
     /// The same, where something else is to be done within this time.
     pub(crate) fn within(self, time: Duration) -> Self {
         match self {
@@ -133,15 +133,15 @@ pub(crate) struct Mirror {
     trees: Current,
     newest: (State, Position),
     /// Updates that are not merged yet: the log does not hold them durably, or `next_merge` is closed.
-    queue: VecDeque<Pending>,
+    queue: VecDeque<PendingBatch>,
     queue_weight: usize,
     /// The merge that is written next, and when it was begun.
-    next_merge: Option<(Merge, Instant)>,
+    next_merge: Option<(SledMerge, Instant)>,
     /// The merge that is being written.
-    merge: Option<Merge>,
+    merge: Option<SledMerge>,
     /// The trees hold the target of a merge that is not complete.
     merge_begun: bool,
-    rebuild: Option<(Trees, Merge)>,
+    rebuild: Option<(Trees, SledMerge)>,
     rebuild_due: Option<RebuildDue>,
     mirrored: Revision,
     /// Approximate bytes of the rows.
@@ -207,11 +207,11 @@ impl Mirror {
         if self.rebuild_due.is_some() {
             return;
         }
-        let pending = Pending { checkpoint, changes, state };
+        let pending = PendingBatch { checkpoint, changes, state };
         self.queue_weight += pending.weight();
         self.queue.push_back(pending);
         let merges = [self.merge.as_ref(), self.next_merge.as_ref().map(|(merge, _)| merge)];
-        let merged: usize = merges.into_iter().flatten().map(Merge::records).sum();
+        let merged: usize = merges.into_iter().flatten().map(SledMerge::records).sum();
         if self.queue_weight + merged > self.backlog_max {
             tracing::info!("sled is far behind and is rebuilt when the load is over");
             self.rebuilds += 1;
@@ -233,12 +233,16 @@ impl Mirror {
     }
 
     /// Does one bounded piece of work.
-    pub(crate) fn step(&mut self, context: StepContext) -> Progress {
+    pub(crate) fn step(&mut self, context: StepContext) -> MirrorProgress {
         match self.try_step(context) {
             Ok(progress) => progress,
             Err(error) => {
                 self.discard_trees(&error);
-                if context.closing.is_some() && self.errors > 1 { Progress::Idle } else { Progress::Worked }
+                if context.closing.is_some() && self.errors > 1 {
+                    MirrorProgress::Idle
+                } else {
+                    MirrorProgress::Worked
+                }
             }
         }
     }
@@ -276,17 +280,17 @@ impl Mirror {
         })
     }
 
-    fn try_step(&mut self, context: StepContext) -> Result<Progress, TreeError> {
+    fn try_step(&mut self, context: StepContext) -> Result<MirrorProgress, TreeError> {
         if context.closing.is_some_and(|since| self.takes_long(since)) {
             tracing::info!(
                 "sled is not complete, and is left as it is: the next start loads a snapshot and the log"
             );
-            return Ok(Progress::Idle);
+            return Ok(MirrorProgress::Idle);
         }
         if let Some(due) = self.rebuild_due {
             return match due.delay(context) {
-                Duration::ZERO => self.begin_rebuild().map(|()| Progress::Worked),
-                delay => Ok(Progress::Wait(delay)),
+                Duration::ZERO => self.begin_rebuild().map(|()| MirrorProgress::Worked),
+                delay => Ok(MirrorProgress::Wait(delay)),
             };
         }
         self.merge_durable(context.log_durable);
@@ -295,12 +299,12 @@ impl Mirror {
         }
         if self.merge.is_none() {
             match self.merge_delay(context) {
-                None => return Ok(Progress::Idle),
+                None => return Ok(MirrorProgress::Idle),
                 Some(Duration::ZERO) => self.merge = self.next_merge.take().map(|(merge, _)| merge),
-                Some(delay) => return Ok(Progress::Wait(delay)),
+                Some(delay) => return Ok(MirrorProgress::Wait(delay)),
             }
         }
-        self.merge_step(context.closing.is_some()).map(|()| Progress::Worked)
+        self.merge_step(context.closing.is_some()).map(|()| MirrorProgress::Worked)
     }
 
     /// Whether more is to be written than in a store that is being closed since then.
@@ -311,7 +315,8 @@ impl Mirror {
         }
         let next = self.next_merge.as_ref().map(|(merge, _)| merge);
         let rebuild = self.rebuild.as_ref().map(|(_, merge)| merge);
-        let begun = [self.merge.as_ref(), next, rebuild].into_iter().flatten().map(Merge::left).sum::<u64>();
+        let begun =
+            [self.merge.as_ref(), next, rebuild].into_iter().flatten().map(SledMerge::left).sum::<u64>();
         let due = self.rebuild_due.map_or(0, |_| self.newest.0.definitions().map(|c| c.by_key.len()).sum());
         begun + due > self.closing_max
     }
@@ -330,24 +335,26 @@ impl Mirror {
             self.databases.remove_all()?;
         }
         let (state, position) = &self.newest;
-        let merge = Merge::from_state(state, Checkpoint::of(state, position));
+        let merge = SledMerge::from_state(state, Checkpoint::of(state, position));
         self.rebuild = Some((self.databases.create()?, merge));
         self.logical_bytes = 0;
         self.rebuild_due = None;
         Ok(())
     }
 
-    fn rebuild_step(&mut self, log_durable: LogIndex) -> Result<Progress, TreeError> {
-        let Some((trees, merge)) = &mut self.rebuild else { return Ok(Progress::Idle) };
+    fn rebuild_step(&mut self, log_durable: LogIndex) -> Result<MirrorProgress, TreeError> {
+        let Some((trees, merge)) = &mut self.rebuild else { return Ok(MirrorProgress::Idle) };
         match merge.step(STEP_RECORDS) {
-            Step::Put(rows) => {
+            MergeStep::Put(rows) => {
                 self.logical_bytes += rows.added;
                 trees.write(rows)?;
             }
-            Step::DeleteDefinition(_) => merge.definition_deleted(),
+            MergeStep::DeleteDefinition(_) => merge.definition_deleted(),
             // The trees become current only now, so only now must the log hold durably what they hold.
-            Step::Done if merge.checkpoint.position.index > log_durable => return Ok(Progress::Idle),
-            Step::Done => {
+            MergeStep::Done if merge.checkpoint.position.index > log_durable => {
+                return Ok(MirrorProgress::Idle);
+            }
+            MergeStep::Done => {
                 trees.commit(&merge.checkpoint)?;
                 self.databases.make_current(trees)?;
                 self.mirrored = merge.checkpoint.revision;
@@ -357,7 +364,7 @@ impl Mirror {
                 self.check_size(true)?;
             }
         }
-        Ok(Progress::Worked)
+        Ok(MirrorProgress::Worked)
     }
 
     fn merge_step(&mut self, closing: bool) -> Result<(), TreeError> {
@@ -368,18 +375,18 @@ impl Mirror {
             self.merge_begun = true;
         }
         match merge.step(STEP_RECORDS) {
-            Step::DeleteDefinition(id) => {
+            MergeStep::DeleteDefinition(id) => {
                 let (done, bytes) = trees.delete_definition(id, STEP_DELETED_ROWS)?;
                 self.logical_bytes = self.logical_bytes.saturating_sub(bytes);
                 if done {
                     merge.definition_deleted();
                 }
             }
-            Step::Put(rows) => {
+            MergeStep::Put(rows) => {
                 self.logical_bytes = (self.logical_bytes + rows.added).saturating_sub(rows.removed);
                 trees.write(rows)?;
             }
-            Step::Done => {
+            MergeStep::Done => {
                 trees.commit(&merge.checkpoint)?;
                 self.mirrored = merge.checkpoint.revision;
                 self.merge_begun = false;
@@ -395,7 +402,7 @@ impl Mirror {
             let next = self.queue.pop_front_if(|next| next.checkpoint.position.index <= log_durable);
             let Some(pending) = next else { return };
             self.queue_weight -= pending.weight();
-            let begin = || (Merge::new(pending.checkpoint.clone()), Instant::now());
+            let begin = || (SledMerge::new(pending.checkpoint.clone()), Instant::now());
             self.next_merge.get_or_insert_with(begin).0.add(pending);
         }
     }
@@ -414,7 +421,7 @@ impl Mirror {
         Some(due.saturating_duration_since(Instant::now()))
     }
 
-    /// Discards what is not written. A part of `merge` may be in the trees: `merge_begun` says so.
+    /// Discards what is not written. A part of `merge` may be in the trees: `merge_begun` is true then.
     fn discard_pending(&mut self) {
         self.queue.clear();
         self.queue_weight = 0;

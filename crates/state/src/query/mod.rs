@@ -1,19 +1,18 @@
 //! Lists: a page of the matching records in the requested order, and the exact number of all that match.
 //!
-//! Without filters a page is read from its position in an index. With filters the most selective one is looked up in its
-//! index, and the others are tested on the records found; only when none can be looked up (`ne`, `exists=false`,
+//! Without filters a page is read from its position in an index. With filters the most selective one is looked up in
+//! its index, and the others are tested on the records found; only when none can be looked up (`ne`, `exists=false`,
 //! `search`), or the look-up would not be cheaper, are all records of the definition tested.
 //!
-//! What a list costs is known before it is run ([`Plan`]). Who runs a long one passes a function that says when its
-//! result is not needed any more.
+//! What a list costs is known before it is run ([`QueryPlan`]). The caller of a long one passes a function that returns
+//! true when its result is no longer needed.
 //!
 //! | file | what it does |
 //! |---|---|
 //! | this one | finds where the matching records are, and what it costs to test them |
 //! | `matching` | tests one record |
 //! | `rows` | keeps the rows of the page |
-//! | `spans` | the bounds of the values that a filter accepts |
-//! | `definitions` | lists of definitions, of all or of those that a caller may see |
+//! | `definitions` | lists of definitions |
 //! | `across` | lists of the configs of several definitions |
 //!
 //! **Invariant:** ties are broken by key, ascending in both directions; records without the sort field come last in
@@ -23,7 +22,6 @@ mod across;
 mod definitions;
 mod matching;
 mod rows;
-mod spans;
 
 use std::{cmp::Ordering, collections::BTreeSet, ops::Bound, sync::Arc};
 
@@ -35,13 +33,12 @@ pub use across::{AcrossPlan, AcrossRecord};
 use concord_model::{
     index::TOO_MANY,
     key::Key,
-    query::{ConfigQuery, ConfigSort, Field, Filter, Page},
+    query::{ConfigQuery, ConfigSort, Filter, FilterField, FilterTest, Page, Within},
     record::Config,
 };
 use matching::contains;
 pub use matching::finds;
-use rows::{FirstRows, Steps, sort_value};
-use spans::{Span, is_one_value, only, spans};
+use rows::{CancelCheck, FirstRows, sort_value};
 
 /// A page and the number of all records that match.
 #[derive(Debug)]
@@ -51,8 +48,8 @@ pub struct QueryResult<T> {
     /// The number of records of all pages.
     pub total: u64,
 }
-/// The cost of looking a config up by its key, in configs that a scan tests: a filter is looked up in its index only when
-/// it selects at most one config in this many.
+/// The cost of looking a config up by its key, in configs that a scan tests: a filter is looked up in its index only
+/// when it selects at most one config in this many.
 const LOOKUP_COST_CONFIGS: u64 = 4;
 /// The cost of reading a config's data of a kilobyte, in tests of a filter on one value.
 const DATA_READ_COST_TESTS: u64 = 16;
@@ -76,7 +73,7 @@ fn page_of_index<'a, T: tree::Item, R: Clone + 'a>(
     page: &Page,
     record: impl Fn(&'a T) -> &'a R,
     matches: impl Fn(&R) -> bool,
-    steps: &mut Steps<'_>,
+    steps: &mut CancelCheck<'_>,
 ) -> Option<QueryResult<R>> {
     let (skip, limit) = (skip(page), page.limit);
     if page.search.is_empty() {
@@ -105,7 +102,7 @@ fn scan<'a, R: Clone + 'a>(
     skip: u64,
     limit: u64,
     matches: impl Fn(&R) -> bool,
-    steps: &mut Steps<'_>,
+    steps: &mut CancelCheck<'_>,
 ) -> Option<QueryResult<R>> {
     let mut found = QueryResult { results: Vec::new(), total: 0 };
     for record in records {
@@ -123,16 +120,16 @@ fn scan<'a, R: Clone + 'a>(
 
 /// How a list of configs is answered.
 #[derive(Debug)]
-pub struct Plan<'a> {
+pub struct QueryPlan<'a> {
     collection: &'a Collection,
     query: &'a ConfigQuery,
-    source: Source<'a>,
+    source: PlanSource<'a>,
     price: u64,
 }
 
 /// Where a plan finds the configs of a list.
 #[derive(Debug)]
-enum Source<'a> {
+enum PlanSource<'a> {
     /// At their places in the index by which they are sorted.
     Index,
     /// In the ranges of an index; a config may be there more than once.
@@ -141,7 +138,7 @@ enum Source<'a> {
     All,
 }
 
-impl Plan<'_> {
+impl QueryPlan<'_> {
     /// About how many tests of one filter on one value, and rows of a page, the answer takes: some hundred nanoseconds
     /// each.
     #[must_use]
@@ -149,23 +146,23 @@ impl Plan<'_> {
         self.price
     }
 
-    /// The page; `None` when `is_over` has said that it is not needed any more.
+    /// The page; `None` when `is_over` has returned true.
     #[must_use]
     pub fn run(&self, is_over: &dyn Fn() -> bool) -> Option<QueryResult<Arc<Config>>> {
-        let steps = &mut Steps::new(is_over);
+        let steps = &mut CancelCheck::new(is_over);
         let (collection, query) = (self.collection, self.query);
         match &self.source {
-            Source::Index => collection.page_by_index(query, steps),
-            Source::All => collection.page_of(collection.configs(), query, steps),
-            Source::Ranges(Ranges::Key(ranges)) => {
+            PlanSource::Index => collection.page_by_index(query, steps),
+            PlanSource::All => collection.page_of(collection.configs(), query, steps),
+            PlanSource::Ranges(Ranges::Key(ranges)) => {
                 let found = in_ranges(&collection.by_key, ranges);
                 collection.page_of(found.map(|item| &item.record), query, steps)
             }
-            Source::Ranges(Ranges::Time(index, ranges)) => {
+            PlanSource::Ranges(Ranges::Time(index, ranges)) => {
                 let found = in_ranges(index, ranges);
                 collection.page_of(found.map(|item| collection.config_of(&item.of)), query, steps)
             }
-            Source::Ranges(Ranges::Slot { index, ranges, has_arrays }) => {
+            PlanSource::Ranges(Ranges::Slot { index, ranges, has_arrays }) => {
                 let found = in_ranges(index, ranges).map(|item| collection.config_of(&item.key));
                 if !has_arrays {
                     return collection.page_of(found, query, steps);
@@ -187,15 +184,15 @@ impl Collection {
 
     /// How a page of configs is found, and what that costs.
     #[must_use]
-    pub fn plan<'a>(&'a self, query: &'a ConfigQuery) -> Plan<'a> {
+    pub fn plan<'a>(&'a self, query: &'a ConfigQuery) -> QueryPlan<'a> {
         let all = self.by_key.len();
         let rows = query.page.limit.min(all);
         if query.filters.is_empty() {
             let price = if query.page.search.is_empty() { self.rows_price(query) } else { all };
-            return Plan {
+            return QueryPlan {
                 collection: self,
                 query,
-                source: Source::Index,
+                source: PlanSource::Index,
                 price: price.saturating_add(rows),
             };
         }
@@ -203,20 +200,20 @@ impl Collection {
         let tested = best.as_ref().map_or(all, Ranges::count);
         // A config is tested by each filter, and an array by each of its elements.
         let weight = |filter: &Filter| match filter.field {
-            Field::Slot(_) if filter.empty_array_at.is_some() => DATA_READ_COST_TESTS,
-            Field::Slot(slot) => self.index(slot).map_or(1, |index| 1 + index.len() / all.max(1)),
-            Field::Created | Field::Modified | Field::Key => 1,
+            FilterField::Slot(_) if filter.empty_array_at.is_some() => DATA_READ_COST_TESTS,
+            FilterField::Slot(slot) => self.index(slot).map_or(1, |index| 1 + index.len() / all.max(1)),
+            FilterField::Created | FilterField::Modified | FilterField::Key => 1,
         };
         let weights = query.filters.iter().map(weight).fold(0, u64::saturating_add);
         let marked = query.filters.iter().map(|filter| self.marked(filter)).fold(0, u64::saturating_add);
         let price = tested.saturating_mul(weights).saturating_add(rows);
         let price = price.saturating_add(marked.saturating_mul(MARKED_COST_TESTS));
-        Plan { collection: self, query, source: best.map_or(Source::All, Source::Ranges), price }
+        QueryPlan { collection: self, query, source: best.map_or(PlanSource::All, PlanSource::Ranges), price }
     }
 
     /// The configs that have more values of a filter's pattern than are indexed: they are tested by their data.
     fn marked(&self, filter: &Filter) -> u64 {
-        let (Field::Slot(slot), Some(_)) = (filter.field, &filter.within) else { return 0 };
+        let (FilterField::Slot(slot), Some(_)) = (filter.field, &filter.within) else { return 0 };
         let Some(index) = self.index(slot) else { return 0 };
         let mark = positions(index, &[only(TOO_MANY)], |item, bound| item.value().cmp(bound));
         mark.iter().map(|(from, to)| to - from).sum()
@@ -232,7 +229,11 @@ impl Collection {
     }
 
     /// A page without filters.
-    fn page_by_index(&self, query: &ConfigQuery, steps: &mut Steps<'_>) -> Option<QueryResult<Arc<Config>>> {
+    fn page_by_index(
+        &self,
+        query: &ConfigQuery,
+        steps: &mut CancelCheck<'_>,
+    ) -> Option<QueryResult<Arc<Config>>> {
         let page = &query.page;
         let matches = |config: &Arc<Config>| finds(query, config);
         match query.sort {
@@ -248,7 +249,7 @@ impl Collection {
         &self,
         records: impl Iterator<Item = &'a Arc<Config>>,
         query: &ConfigQuery,
-        steps: &mut Steps<'_>,
+        steps: &mut CancelCheck<'_>,
     ) -> Option<QueryResult<Arc<Config>>> {
         let from = size(skip(&query.page));
         let mut rows =
@@ -270,7 +271,7 @@ impl Collection {
         index: &Tree<ByTime<Key>>,
         page: &Page,
         matches: impl Fn(&Arc<Config>) -> bool,
-        steps: &mut Steps<'_>,
+        steps: &mut CancelCheck<'_>,
     ) -> Option<QueryResult<Arc<Config>>> {
         page_of_index(index, page, |item| self.config_of(&item.of), matches, steps)
     }
@@ -295,7 +296,7 @@ impl Collection {
         &self,
         slot: u16,
         query: &ConfigQuery,
-        steps: &mut Steps<'_>,
+        steps: &mut CancelCheck<'_>,
     ) -> Option<QueryResult<Arc<Config>>> {
         let (index, page) = (self.index(slot), &query.page);
         // An array has several entries in the index, so positions in the index are not positions in the list.
@@ -339,19 +340,19 @@ impl Collection {
     fn ranges(&self, filter: &Filter) -> Option<Ranges<'_>> {
         let spans = spans(filter)?;
         Some(match filter.field {
-            Field::Slot(slot) => {
+            FilterField::Slot(slot) => {
                 let index = self.index(slot)?;
                 let ranges = positions(index, &spans, |item, bound| item.value().cmp(bound));
                 // A config has each value once, and the mark of too many values is its only entry.
                 let is_one =
-                    |span: &&Span| !is_one_value(span) || span.0 != Bound::Included(TOO_MANY.to_vec());
-                let values: Vec<&Span> = spans.iter().filter(is_one).collect();
+                    |span: &&ValueRange| !is_one_value(span) || span.0 != Bound::Included(TOO_MANY.to_vec());
+                let values: Vec<&ValueRange> = spans.iter().filter(is_one).collect();
                 let is_once = values.len() == 1 && values.iter().all(|span| is_one_value(span));
                 Ranges::Slot { index, ranges, has_arrays: self.repeated(slot) > 0 && !is_once }
             }
-            Field::Created => Ranges::of_time(&self.indexes().by_created, &spans),
-            Field::Modified => Ranges::of_time(&self.indexes().by_modified, &spans),
-            Field::Key => {
+            FilterField::Created => Ranges::of_time(&self.indexes().by_created, &spans),
+            FilterField::Modified => Ranges::of_time(&self.indexes().by_modified, &spans),
+            FilterField::Key => {
                 Ranges::Key(positions(&self.by_key, &spans, |key, bound| key.as_str().as_bytes().cmp(bound)))
             }
         })
@@ -372,7 +373,7 @@ enum Ranges<'a> {
 }
 
 impl<'a> Ranges<'a> {
-    fn of_time(index: &'a Tree<ByTime<Key>>, spans: &[Span]) -> Self {
+    fn of_time(index: &'a Tree<ByTime<Key>>, spans: &[ValueRange]) -> Self {
         Self::Time(
             index,
             positions(index, spans, |item, bound| item.at.0.to_be_bytes().as_slice().cmp(bound)),
@@ -392,10 +393,10 @@ fn in_ranges<'a, T: tree::Item>(index: &'a Tree<T>, ranges: &'a [(u64, u64)]) ->
 /// The ranges of positions that spans of values have in an index.
 fn positions<T: tree::Item>(
     index: &Tree<T>,
-    spans: &[Span],
+    spans: &[ValueRange],
     compare: impl Fn(&T::Bound, &[u8]) -> Ordering,
 ) -> Vec<(u64, u64)> {
-    let range = |span: &Span| {
+    let range = |span: &ValueRange| {
         let from = match &span.0 {
             Bound::Included(bytes) => index.rank(|item| compare(item, bytes) == Ordering::Less),
             Bound::Excluded(bytes) => index.rank(|item| compare(item, bytes) != Ordering::Greater),
@@ -461,6 +462,52 @@ impl<'a> Iterator for Runs<'a> {
         self.left -= 1;
         self.run.next()
     }
+}
+
+type ValueRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
+/// The bounds of the values that a filter accepts; `None` when they have no bounds.
+fn spans(filter: &Filter) -> Option<Vec<ValueRange>> {
+    let mut spans = spans_of_values(filter)?;
+    // What has more values than are indexed is among the candidates of every test.
+    spans.extend(filter.within.iter().map(|_| only(TOO_MANY)));
+    Some(spans)
+}
+
+fn only(value: &[u8]) -> ValueRange {
+    (Bound::Included(value.to_vec()), Bound::Included(value.to_vec()))
+}
+
+fn is_one_value((from, to): &ValueRange) -> bool {
+    matches!((from, to), (Bound::Included(from), Bound::Included(to)) if from == to)
+}
+
+fn spans_of_values(filter: &Filter) -> Option<Vec<ValueRange>> {
+    let owned = |bound: &Bound<Box<[u8]>>| bound.as_ref().map(|bytes| bytes.to_vec());
+    Some(match &filter.test {
+        FilterTest::AnyOf(values) => values.iter().map(|value| only(value)).collect(),
+        FilterTest::Ranges(ranges) => ranges.iter().map(|(from, to)| (owned(from), owned(to))).collect(),
+        FilterTest::Prefix(text) => {
+            let tag = if matches!(filter.field, FilterField::Slot(_)) { STRING_TAG } else { &[] };
+            let from = [tag, text.as_bytes()].concat();
+            // No UTF-8 text contains this byte, so this bound is above all texts with the prefix.
+            let to = [&from[..], &[0xFF]].concat();
+            vec![(Bound::Included(from), Bound::Excluded(to))]
+        }
+        // An empty array has a value and no entry.
+        FilterTest::Exists(true)
+            if matches!(filter.field, FilterField::Slot(_)) && filter.empty_array_at.is_none() =>
+        {
+            match &filter.within {
+                None => vec![(Bound::Unbounded, Bound::Unbounded)],
+                // No value begins with this byte.
+                Some(Within { prefix, .. }) => {
+                    vec![(Bound::Included(prefix.to_vec()), Bound::Excluded([&prefix[..], &[0xFF]].concat()))]
+                }
+            }
+        }
+        FilterTest::Exists(_) | FilterTest::NoneOf(_) => return None,
+    })
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! Which outcomes of requests with an idempotency key are remembered, and for how long.
+//! The idempotency records: which outcomes of requests with an idempotency key are stored, and for how long.
 //!
-//! | | |
+//! | outcomes that are | rule |
 //! |---|---|
-//! | too old | forgotten by [`Command::Forget`](concord_model::command::Command::Forget), which the leader proposes when a majority's clocks agree that an outcome is older than a day |
-//! | too many | the oldest goes if it is older than a node sends a request again; younger ones stay, and the leader refuses requests with a key while there is no room ([`State::has_room_to_remember`]) |
+//! | too old | expired by [`Command::Forget`](concord_model::command::Command::Forget); the leader proposes it when the clocks of a majority agree that an outcome is older than a day |
+//! | too many | the oldest expires if no node retries its request any longer; younger ones stay, and the leader rejects requests with a key while there is no room ([`State::has_room_to_remember`]) |
 //!
-//! **Invariant:** no outcome is forgotten while a node may still send its request again.
+//! **Invariant:** no outcome expires while a node may still retry its request.
 
 use std::sync::Arc;
 
@@ -18,13 +18,12 @@ use concord_model::{
     time::Timestamp,
 };
 
-/// Outcomes that one entry forgets at most beside what it does itself. An entry adds one, so the surplus drains.
+/// Outcomes that one entry expires at most, in addition to its own change. An entry adds one, so the surplus drains.
 const FORGOTTEN_BESIDE_MAX: usize = 16;
 
 impl State {
-    /// Whether one more outcome can be remembered without forgetting one that is still needed. The leader asks this
-    /// before it proposes; what is in the log is always remembered, so what it has proposed meanwhile may exceed the
-    /// limit.
+    /// Whether one more outcome can be stored without expiring one that is still needed. The leader checks this before
+    /// it proposes; what is in the log is always remembered, so what it has proposed meanwhile may exceed the limit.
     #[must_use]
     pub fn has_room_to_remember(&self, now: Timestamp) -> bool {
         self.requests.len() < REMEMBERED_MAX || self.may_forget_oldest(now)
@@ -126,7 +125,7 @@ mod tests {
         }
     }
 
-    /// A request that is refused, which is remembered like any other.
+    /// A request that is rejected, which is remembered like any other.
     fn refused(at: u64, number: u64) -> Proposal {
         let (definition, key) = (Key::parse("d").unwrap(), Key::parse("k").unwrap());
         let expect = concord_model::command::Expect::Present;
@@ -152,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_requests_forgets_none_that_may_be_sent_again() {
+    fn a_flood_of_requests_expires_no_record_that_a_retry_may_need() {
         // 10,000 a second.
         let (mut state, at) = full(100);
         let now = Timestamp(at);
@@ -168,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn one_entry_s_time_forgets_nothing_and_the_command_does() {
+    fn only_the_forget_command_expires_idempotency_records() {
         let month = 31 * REMEMBERED_REQUEST_AGE_US;
         let mut state = State::new();
         for number in 0..700 {

@@ -1,7 +1,7 @@
 //! Writing the history: appends changes to the open segment, seals it, removes compacted segments.
 //!
-//! The Raft log makes a change durable; a segment is durable when it is sealed: when it is full, before a
-//! snapshot counts, and at a clean stop. Its bytes are fsynced in pieces before, so that the seal delays no fsync of the
+//! The Raft log makes a change durable; a segment is durable when it is sealed: when it is full, before a snapshot
+//! counts, and at a graceful shutdown. Its bytes are fsynced in pieces before, so that the seal delays no fsync of the
 //! log. So the newest segment may have a torn end after a crash. It is cut there, and applying the log after the loaded
 //! state writes the rest again.
 //!

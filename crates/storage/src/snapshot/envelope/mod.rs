@@ -5,12 +5,13 @@
 //! signature of all before, 64 bytes
 //! ```
 //!
-//! It is encrypted to the recipients that the operator names, so that whoever makes backups can't read them. Encryption
-//! alone does not say who made a file: a recipient is public. So it is signed too (Ed25519, over the SHA-512 of what
-//! stands before the signature), and a restore takes only what one of the signers that the operator names has signed.
-//! The signature is compared before anything is decrypted, and what is decrypted is compared with what was signed.
+//! It is encrypted to the recipients that the operator names, so that an operator who makes backups can't read them.
+//! Encryption alone does not say who made a file: a recipient is public. So it is also signed (Ed25519, over the
+//! SHA-512 of everything before the signature), and a restore accepts only backups by the signers that the operator
+//! names. The signature is verified before anything is decrypted, and the decrypted bytes are compared with the signed
+//! ones.
 //!
-//! **Invariant:** nothing of an encrypted backup is used unless its signature is that of a signer who was named.
+//! **Invariant:** nothing of an encrypted backup is used unless one of the named signers has signed it.
 
 use std::{
     fmt,
@@ -38,7 +39,7 @@ const FORMAT: u16 = 1;
 const KEY_BYTES: usize = 32;
 const HEAD_BYTES: usize = 8 + 2 + KEY_BYTES;
 const SIGNATURE_BYTES: usize = 64;
-/// What the signature is about, so that a signature of something else is none.
+/// What the signature covers, so that a signature of something else is invalid.
 const CONTEXT: &[u8] = b"concord backup";
 /// Bytes of a file of the operator's at most.
 const FILE_BYTES_MAX: u64 = 64 << 10;
@@ -64,7 +65,7 @@ impl SignerKey {
     /// Reads it as [`Self`] is shown.
     ///
     /// # Errors
-    /// In one line: it is none.
+    /// In one line: it is invalid.
     pub fn parse(text: &str) -> Result<Self, String> {
         let none =
             || format!("`{text}` is not the public key of a signer; `concord keygen signing` prints one");
@@ -102,7 +103,7 @@ impl Envelope {
     /// Reads the recipients, as age has them, and the file of the signing key. Blocking.
     ///
     /// # Errors
-    /// In one line: a recipient is none, or the file holds no key.
+    /// In one line: a recipient is invalid, or the file holds no key.
     pub fn read(recipients: &[String], signing_key_file: &Path) -> Result<Self, String> {
         let parse =
             |text: &String| Recipient::from_str(text).map_err(|error| format!("recipient `{text}`: {error}"));
@@ -170,7 +171,7 @@ impl SealedStream {
     }
 }
 
-/// Hands on what is written to it. The other end is held beside it.
+/// Passes on what is written to it. The caller holds the other end.
 struct Made(mpsc::Sender<Vec<u8>>);
 
 impl Write for Made {
@@ -254,7 +255,7 @@ impl Opening {
     /// Reads the file of identities, as age has them, and the public keys of the signers. Blocking.
     ///
     /// # Errors
-    /// In one line: the file holds no identity, or a signer is none.
+    /// In one line: the file holds no identity, or a signer is invalid.
     pub fn read(identity_file: Option<&Path>, signers: &[String]) -> Result<Self, String> {
         let mut identities = Vec::new();
         if let Some(path) = identity_file {
@@ -302,7 +303,7 @@ impl Opening {
         }
         let public = head.last_chunk().expect("the head is longer than a key");
         let signer = VerifyingKey::from_bytes(public)
-            .map_err(|_| refused("the backup is damaged: its signer is none"))?;
+            .map_err(|_| refused("the backup is damaged: its signer is invalid"))?;
         let (mut hash, mut left) = (Sha512::new(), signed - HEAD_BYTES as u64);
         hash.update(head);
         let mut buffer = vec![0; 256 << 10];
@@ -323,9 +324,7 @@ impl Opening {
         if self.signers.is_empty() || self.signers.contains(&signer) {
             return Ok((signer, message));
         }
-        Err(refused(format!(
-            "the backup was signed by {signer}, and not by one of the signers that were named"
-        )))
+        Err(refused(format!("the backup was signed by {signer}, which is not among the given signers")))
     }
 
     /// The content of a file whose signature is that of a signer who was named.
@@ -384,7 +383,7 @@ pub fn new_identity() -> (Zeroizing<String>, String) {
 /// A new key for signing backups, and its public half.
 ///
 /// # Errors
-/// In one line: the system gives no random bytes.
+/// In one line: the operating system returned no random bytes.
 pub fn new_signing_key() -> Result<(Zeroizing<String>, SignerKey), String> {
     let bytes = at_rest::random_key()?;
     let public = SigningKey::from_bytes(&bytes).verifying_key();

@@ -2,17 +2,17 @@
 //!
 //! Without filters a page is read from its place: the place is found by dividing the definitions' indexes until no more
 //! than one config of each is undecided, and each division takes a look-up in each of them. So a page costs the same at
-//! any depth, and grows with the number of definitions. With filters each definition's matches are found as in a list of
-//! its own, and merged.
+//! any depth, and grows with the number of definitions. With filters each definition's matches are found as in a list
+//! of its own, and merged.
 //!
-//! **Invariants:** the order is total: what has equal sort values is in the ascending order of the config's key, then of
-//! the definition's. A definition in which a filter can't be read has no match.
+//! **Invariants:** the order is total: configs with equal sort values ascend by the config's key, then by the
+//! definition's. A definition in which a filter can't be read has no match.
 
 use std::{cmp::Ordering, collections::BinaryHeap, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use super::{QueryResult, State, Steps, size, skip};
+use super::{CancelCheck, QueryResult, State, size, skip};
 use crate::Collection;
 use concord_model::{
     key::Key,
@@ -39,19 +39,25 @@ pub struct AcrossRecord {
 pub struct AcrossPlan<'a> {
     query: &'a AcrossQuery,
     /// Ascending by the definition's key.
-    parts: Vec<Part<'a>>,
+    parts: Vec<AcrossPart<'a>>,
 }
 
 /// One definition's part of a list.
 #[derive(Debug)]
-struct Part<'a> {
+struct AcrossPart<'a> {
     collection: &'a Collection,
     query: ConfigQuery,
 }
 
+/// A config, and the index of its definition among the parts of the list.
+#[derive(Clone, Copy)]
+struct PartConfig<'a> {
+    part: usize,
+    config: &'a Arc<Config>,
+}
+
 impl State {
-    /// How a list of the configs of those definitions is answered whose keys are in a set; `None` when `is_over` has said
-    /// that it is not needed any more.
+    /// Plans a list of the configs of all definitions whose keys are in a set. `None` when `is_over` has returned true.
     ///
     /// # Errors
     /// When an index that it needs is being built, or its filters can't be read in any of the definitions.
@@ -62,14 +68,14 @@ impl State {
         limits: &Limits,
         is_over: &dyn Fn() -> bool,
     ) -> Option<Result<AcrossPlan<'a>, QueryError>> {
-        let steps = &mut Steps::new(is_over);
+        let steps = &mut CancelCheck::new(is_over);
         let (mut parts, mut refused) = (Vec::new(), None);
         for collection in self.collections_in(keys) {
             // A schema may be parsed for it.
             let schema = collection.definition.schema.as_ref().filter(|_| !query.is_of_all());
             steps.take(1 + schema.map_or(0, |schema| schema.len() / 64))?;
             match query.within(&collection.definition, limits) {
-                Ok(query) => parts.push(Part { collection, query }),
+                Ok(query) => parts.push(AcrossPart { collection, query }),
                 Err(building @ QueryError::Building(_)) => return Some(Err(building)),
                 Err(error @ (QueryError::Violations(_) | QueryError::NotIntegers(_))) => {
                     refused.get_or_insert(error);
@@ -117,14 +123,14 @@ impl AcrossPlan<'_> {
             let rows = self.query.page.limit.min(self.total());
             return parts.saturating_mul(LOOKUP_TESTS).saturating_add(rows);
         }
-        let price = |part: &Part<'_>| part.collection.plan(&part.query).price();
+        let price = |part: &AcrossPart<'_>| part.collection.plan(&part.query).price();
         self.parts.iter().map(price).fold(parts, u64::saturating_add)
     }
 
-    /// A page of it; `None` when `is_over` has said that it is not needed any more.
+    /// A page of the list. `None` when `is_over` has returned true.
     #[must_use]
     pub fn run(&self, is_over: &dyn Fn() -> bool) -> Option<QueryResult<AcrossRecord>> {
-        let steps = &mut Steps::new(is_over);
+        let steps = &mut CancelCheck::new(is_over);
         match (self.is_positional(), self.query.sort) {
             (true, AcrossSort::Definition) => Some(self.page_by_definition()),
             (true, AcrossSort::Key | AcrossSort::Created | AcrossSort::Modified) => self.page_at_place(steps),
@@ -136,8 +142,8 @@ impl AcrossPlan<'_> {
         self.parts.iter().map(|part| part.collection.by_key.len()).sum()
     }
 
-    fn record(&self, (place, config): (usize, &Arc<Config>)) -> AcrossRecord {
-        let definition = self.parts[place].collection.definition.key.clone();
+    fn record(&self, PartConfig { part, config }: PartConfig<'_>) -> AcrossRecord {
+        let definition = self.parts[part].collection.definition.key.clone();
         AcrossRecord { definition, config: Arc::clone(config) }
     }
 
@@ -146,13 +152,13 @@ impl AcrossPlan<'_> {
         let page = &self.query.page;
         let (mut left, limit) = (skip(page), size(page.limit));
         let mut results = Vec::new();
-        let mut add = |place: usize| {
-            let configs = &self.parts[place].collection.by_key;
+        let mut add = |part: usize| {
+            let configs = &self.parts[part].collection.by_key;
             let from = left.min(configs.len());
             left -= from;
             let needed = limit - results.len();
-            let found = configs.from(from).take(needed).map(|item| self.record((place, &item.record)));
-            results.extend(found);
+            let found = configs.from(from).take(needed);
+            results.extend(found.map(|item| self.record(PartConfig { part, config: &item.record })));
         };
         if page.descending {
             (0..self.parts.len()).rev().for_each(&mut add);
@@ -163,20 +169,19 @@ impl AcrossPlan<'_> {
     }
 
     /// A page of all configs, from its place in the order of all.
-    fn page_at_place(&self, steps: &mut Steps<'_>) -> Option<QueryResult<AcrossRecord>> {
+    fn page_at_place(&self, steps: &mut CancelCheck<'_>) -> Option<QueryResult<AcrossRecord>> {
         let (page, sort) = (&self.query.page, self.query.sort);
         let (total, offset) = (self.total(), skip(page));
         if offset >= total {
             return Some(QueryResult { results: Vec::new(), total });
         }
         let mut sequences = Vec::with_capacity(self.parts.len());
-        for (place, part) in self.parts.iter().enumerate() {
-            let collection = part.collection;
-            sequences.push(Sequence { collection, sort, descending: page.descending, place });
+        for (part, AcrossPart { collection, .. }) in self.parts.iter().enumerate() {
+            sequences.push(Sequence { collection, sort, descending: page.descending, part });
         }
         let from = divided(&sequences, offset, steps)?;
         let passed: u64 = from.iter().sum();
-        let mut merge = Merge::new(&sequences, from);
+        let mut merge = SequenceMerge::new(&sequences, from);
         for _ in passed..offset {
             steps.take(1)?;
             merge.next();
@@ -193,43 +198,38 @@ impl AcrossPlan<'_> {
     /// A page of what each definition's plan finds.
     fn page_of_matches(
         &self,
-        steps: &mut Steps<'_>,
+        steps: &mut CancelCheck<'_>,
         is_over: &dyn Fn() -> bool,
     ) -> Option<QueryResult<AcrossRecord>> {
         let page = &self.query.page;
         let (from, limit) = (skip(page), page.limit);
         let (mut total, mut rows) = (0, Vec::new());
-        for (place, part) in self.parts.iter().enumerate() {
+        for (index, part) in self.parts.iter().enumerate() {
             steps.take(1)?;
             let mut query = part.query.clone();
             // What is not among so many first ones of its definition is not among the first of all.
             (query.page.page, query.page.limit) = (1, from.saturating_add(limit));
             let found = part.collection.plan(&query).run(is_over)?;
             total += found.total;
-            rows.extend(found.results.into_iter().map(|config| (place, config)));
+            rows.extend(found.results.into_iter().map(|config| (index, config)));
         }
         let (sort, descending) = (self.query.sort, page.descending);
         steps.take(rows.len() / 4)?;
-        rows.sort_unstable_by(|a, b| compare((a.0, &a.1), (b.0, &b.1), sort, descending));
-        let results = rows.iter().skip(size(from)).take(size(limit));
-        Some(QueryResult {
-            results: results.map(|(place, config)| self.record((*place, config))).collect(),
-            total,
-        })
+        let mut rows: Vec<_> = rows.iter().map(|(part, config)| PartConfig { part: *part, config }).collect();
+        rows.sort_unstable_by(|a, b| compare(*a, *b, sort, descending));
+        let rows = rows.into_iter().skip(size(from)).take(size(limit));
+        Some(QueryResult { results: rows.map(|row| self.record(row)).collect(), total })
     }
 }
 
-/// The order of a list: of configs with the places of their definitions.
-fn compare(
-    (place_a, a): (usize, &Config),
-    (place_b, b): (usize, &Config),
-    sort: AcrossSort,
-    descending: bool,
-) -> Ordering {
+/// The order of a list.
+fn compare(one: PartConfig<'_>, two: PartConfig<'_>, sort: AcrossSort, descending: bool) -> Ordering {
     let directed = |order: Ordering| if descending { order.reverse() } else { order };
-    let ties = a.key.cmp(&b.key).then(place_a.cmp(&place_b));
+    let (a, b) = (one.config, two.config);
+    let by_part = one.part.cmp(&two.part);
+    let ties = a.key.cmp(&b.key).then(by_part);
     match sort {
-        AcrossSort::Definition => directed(place_a.cmp(&place_b)).then(ties),
+        AcrossSort::Definition => directed(by_part).then(ties),
         AcrossSort::Key => directed(a.key.cmp(&b.key)).then(ties),
         // No two configs of one definition have the same time, each step of a batch has its own.
         AcrossSort::Created => directed(a.created_at.cmp(&b.created_at)).then(ties),
@@ -242,7 +242,8 @@ struct Sequence<'a> {
     collection: &'a Collection,
     sort: AcrossSort,
     descending: bool,
-    place: usize,
+    /// The index of its definition among the parts of the list.
+    part: usize,
 }
 
 impl<'a> Sequence<'a> {
@@ -266,10 +267,10 @@ impl<'a> Sequence<'a> {
         }
     }
 
-    /// How many of its configs come before one in the order of the list.
-    fn before(&self, (place, pivot): (usize, &Config)) -> u64 {
+    /// The number of its configs that come before one in the order of the list.
+    fn before(&self, PartConfig { part, config: pivot }: PartConfig<'_>) -> u64 {
         // Whether its own config with the same sort value and key comes before the pivot.
-        let takes_equal = self.place < place;
+        let takes_equal = self.part < part;
         let is_counted =
             |order: Ordering| order == Ordering::Less || (order == Ordering::Equal && takes_equal);
         let is_left = |order: Ordering| order == Ordering::Less || (order == Ordering::Equal && !takes_equal);
@@ -291,37 +292,34 @@ impl<'a> Sequence<'a> {
 
 /// For each sequence how many of its configs certainly come before a place in the order of all; together they are fewer
 /// than the place by at most one for each sequence.
-fn divided(sequences: &[Sequence<'_>], place: u64, steps: &mut Steps<'_>) -> Option<Vec<u64>> {
+fn divided(sequences: &[Sequence<'_>], place: u64, steps: &mut CancelCheck<'_>) -> Option<Vec<u64>> {
     let mut low: Vec<u64> = vec![0; sequences.len()];
     let mut high: Vec<u64> = sequences.iter().map(Sequence::len).collect();
     loop {
         // The middles of what is undecided, by their order; the pivot has half of it on either side.
-        let mut middles: Vec<(usize, &Arc<Config>, u64)> = Vec::new();
+        let mut middles: Vec<(PartConfig<'_>, u64)> = Vec::new();
         for (index, sequence) in sequences.iter().enumerate() {
             steps.take(1)?;
             let undecided = high[index] - low[index];
             if undecided > 1
                 && let Some(config) = sequence.at(low[index] + undecided / 2)
             {
-                middles.push((index, config, undecided));
+                middles.push((PartConfig { part: index, config }, undecided));
             }
         }
         let Some(first) = sequences.first().filter(|_| !middles.is_empty()) else { return Some(low) };
-        let order = |a: &(usize, &Arc<Config>, u64), b: &(usize, &Arc<Config>, u64)| {
-            compare((a.0, a.1), (b.0, b.1), first.sort, first.descending)
-        };
-        middles.sort_unstable_by(order);
-        let half = middles.iter().map(|(.., undecided)| undecided).sum::<u64>() / 2;
+        middles.sort_unstable_by(|(a, _), (b, _)| compare(*a, *b, first.sort, first.descending));
+        let half = middles.iter().map(|(_, undecided)| undecided).sum::<u64>() / 2;
         let mut sum = 0;
-        let pivot = middles.iter().find(|(.., undecided)| {
+        let pivot = middles.iter().find(|(_, undecided)| {
             sum += undecided;
             sum > half
         });
-        let Some((of, pivot, _)) = pivot else { return Some(low) };
+        let Some((pivot, _)) = pivot else { return Some(low) };
         let mut ranks = Vec::with_capacity(sequences.len());
         for sequence in sequences {
             steps.take(1)?;
-            ranks.push(sequence.before((*of, pivot)));
+            ranks.push(sequence.before(*pivot));
         }
         let is_reached = ranks.iter().sum::<u64>() <= place;
         for ((low, high), rank) in low.iter_mut().zip(&mut high).zip(ranks) {
@@ -335,42 +333,40 @@ fn divided(sequences: &[Sequence<'_>], place: u64, steps: &mut Steps<'_>) -> Opt
 }
 
 /// The configs of several sequences in the order of all.
-struct Merge<'a, 'b> {
+struct SequenceMerge<'a, 'b> {
     sequences: &'b [Sequence<'a>],
     next: Vec<u64>,
-    heads: BinaryHeap<Head<'a>>,
+    heads: BinaryHeap<SequenceHead<'a>>,
 }
 
 /// The next config of a sequence. The greatest is the first in the order.
-struct Head<'a> {
-    place: usize,
-    config: &'a Arc<Config>,
+struct SequenceHead<'a> {
+    config: PartConfig<'a>,
     sort: AcrossSort,
     descending: bool,
 }
 
-impl Ord for Head<'_> {
+impl Ord for SequenceHead<'_> {
     fn cmp(&self, other: &Self) -> Ordering {
-        let (one, two) = ((self.place, &**self.config), (other.place, &**other.config));
-        compare(one, two, self.sort, self.descending).reverse()
+        compare(self.config, other.config, self.sort, self.descending).reverse()
     }
 }
 
-impl PartialOrd for Head<'_> {
+impl PartialOrd for SequenceHead<'_> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Head<'_> {
+impl PartialEq for SequenceHead<'_> {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Head<'_> {}
+impl Eq for SequenceHead<'_> {}
 
-impl<'a, 'b> Merge<'a, 'b> {
+impl<'a, 'b> SequenceMerge<'a, 'b> {
     fn new(sequences: &'b [Sequence<'a>], next: Vec<u64>) -> Self {
         let mut merge = Self { sequences, next, heads: BinaryHeap::with_capacity(sequences.len()) };
         for index in 0..sequences.len() {
@@ -380,21 +376,22 @@ impl<'a, 'b> Merge<'a, 'b> {
     }
 
     fn push(&mut self, index: usize) {
-        let Sequence { sort, descending, place, .. } = self.sequences[index];
+        let Sequence { sort, descending, part, .. } = self.sequences[index];
         if let Some(config) = self.sequences[index].at(self.next[index]) {
             self.next[index] += 1;
-            self.heads.push(Head { place, config, sort, descending });
+            let config = PartConfig { part, config };
+            self.heads.push(SequenceHead { config, sort, descending });
         }
     }
 }
 
-impl<'a> Iterator for Merge<'a, '_> {
-    type Item = (usize, &'a Arc<Config>);
+impl<'a> Iterator for SequenceMerge<'a, '_> {
+    type Item = PartConfig<'a>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let head = self.heads.pop()?;
-        self.push(head.place);
-        Some((head.place, head.config))
+        self.push(head.config.part);
+        Some(head.config)
     }
 }
 
