@@ -19,8 +19,8 @@ const SPAWNS: [(&str, &str); 19] = [
     ("src/node/listener.rs", "a listener's task: its end is the node's end"),
     ("crates/consensus/src/consensus.rs", "a seeded bug only"),
     (
-        "crates/consensus/src/group.rs",
-        "ends when no write waits; a panic sends back what waits and answers the rest as unknown",
+        "crates/consensus/src/group/mod.rs",
+        "ends when no write waits; a panic gives waiting writes back and leaves the others unknown",
     ),
     ("crates/consensus/src/start.rs", "the start of consensus awaits it"),
     ("crates/consensus/src/supervisor.rs", "the supervised tasks"),
@@ -29,8 +29,8 @@ const SPAWNS: [(&str, &str); 19] = [
         "ends with the backup or at its time-out; a panic ends the answer early",
     ),
     (
-        "crates/service/src/forward/batching.rs",
-        "ends when no write waits; a panic answers its writes as unknown",
+        "crates/service/src/forward/batching/mod.rs",
+        "ends when no write waits; a panic leaves the writes of its batch unknown",
     ),
     ("crates/service/src/membership/change.rs", "ends with its change; the caller awaits it"),
     ("crates/service/src/membership/forming.rs", "ends with the forming; the caller awaits it"),
@@ -41,7 +41,7 @@ const SPAWNS: [(&str, &str); 19] = [
     ("crates/service/src/read/pinned.rs", "ends when nothing is pinned; it locks, compares and removes"),
     (
         "crates/service/src/read/shared_index.rs",
-        "ends when no reader waits; a panic refuses them, and the next starts anew",
+        "ends when no reader waits; a panic rejects them, and the next reader starts another",
     ),
     ("crates/service/src/spans/export.rs", "ends with the node; a panic drops spans, which are counted"),
     (

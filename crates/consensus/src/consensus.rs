@@ -60,7 +60,7 @@ pub(super) struct Inner {
     /// The leader that openraft knows. It is copied here because reading openraft's metrics clones all of them.
     pub(super) leader: watch::Receiver<Option<Member>>,
     pub(super) stopping: Arc<AtomicBool>,
-    pub(super) groups: Arc<WriteGroups>,
+    pub(super) groups: WriteGroups,
     pub(super) context: Arc<NetworkContext>,
     pub(super) contacts: Contacts,
     pub(super) leadership: watch::Receiver<Leadership>,

@@ -9,8 +9,8 @@
 //! | where is … | file |
 //! |---|---|
 //! | what the service calls: write, read index, status, shutdown | `consensus` |
-//! | many small writes as one entry | `group` |
-//! | who still joins what is about to leave | `joining` |
+//! | group commit: many small writes in one entry | `group` |
+//! | how items that many callers send are batched | `batch_queue` |
 //! | how a node opens log and store and starts openraft | `start` |
 //! | openraft's log storage: append, vote, truncate, purge | `log`; its records' bytes in `codec` |
 //! | openraft's state machine: applying entries, publishing the state | `machine` |
@@ -40,6 +40,7 @@
 //!    knows the revision, which the state counts; a [`ReadIndex`] is passed on unread.
 
 mod applied_waiters;
+pub mod batch_queue;
 mod codec;
 mod consensus;
 mod contact;
@@ -49,7 +50,6 @@ mod figures;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzz;
 mod group;
-mod joining;
 mod leadership;
 mod log;
 mod machine;
@@ -73,7 +73,6 @@ use tokio::runtime::Handle;
 
 pub use contact::Contact;
 pub use figures::{MemberFigures, RaftFigures};
-pub use joining::{Arrivals, Departure, Joining, let_others_join};
 pub use leadership::Leadership;
 pub use log::figures::LogFigures;
 pub use supervisor::end_process_later;

@@ -49,7 +49,7 @@ use super::{
     },
 };
 use concord_net::{
-    Member, NodeId,
+    Member, NodeId, PeerAddress,
     call::Call,
     client::{CallError, Lane, Peers},
     framed::{FramedCalls, Frames},
@@ -254,7 +254,7 @@ impl RaftNetworkV2<TypeConfig> for MemberClient {
     ) -> Result<AppendEntriesResponse<TypeConfig>, RPCError<TypeConfig>> {
         let body = wire::to_bytes(&WireAppendRequest::from(&rpc));
         // openraft sends heartbeats this way; entries go through the stream.
-        let (peers, to) = (&self.context.peers, (self.to, self.addr.as_str()));
+        let (peers, to) = (&self.context.peers, PeerAddress { id: self.to, addr: &self.addr });
         let called = self.heartbeats.call(peers, to, body.into(), option.hard_ttl());
         let response: WireAppendResponse = decode(&self.observe(called).await.map_err(unreachable)?)?;
         Ok(response.into())
@@ -270,9 +270,9 @@ impl RaftNetworkV2<TypeConfig> for MemberClient {
     {
         match self.lane {
             Lane::Append => {
-                let (peers, to, addr) = (&self.context.peers, self.to, &self.addr);
+                let (peers, to) = (&self.context.peers, PeerAddress { id: self.to, addr: &self.addr });
                 let open = async move {
-                    let connection = peers.open(Lane::Append, (to, addr), Call::Stream, OPEN_TIMEOUT).await;
+                    let connection = peers.open(Lane::Append, to, Call::Stream, OPEN_TIMEOUT).await;
                     let connection = connection.map_err(unreachable)?;
                     Ok(frames(Box::new(connection)))
                 };

@@ -290,11 +290,11 @@ impl Parts {
         let stopping = Arc::new(AtomicBool::new(false));
         let (leader_sender, leader) = watch::channel(None);
         let (leadership_sender, leadership) = watch::channel(Leadership::default());
-        let (groups, handed_over) = (Arc::new(WriteGroups::default()), Arc::new(AtomicU64::new(0)));
+        let (groups, handed_over) = (WriteGroups::default(), Arc::new(AtomicU64::new(0)));
         let follower = LeaderFollower {
             leader: leader_sender,
             leadership: leadership_sender,
-            groups: Arc::clone(&groups),
+            groups: groups.clone(),
             stopping: Arc::clone(&stopping),
             handed_over: Arc::clone(&handed_over),
             context: Arc::clone(&context),

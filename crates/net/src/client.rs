@@ -32,7 +32,15 @@ use hyper_util::rt::TokioIo;
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroize as _;
 
-use super::{NodeId, admission::Members, call::Call, identity::Identity, tls::nodes::NodeTls, trace};
+use super::{
+    NodeId, PeerAddress,
+    admission::Members,
+    call::Call,
+    framed::{self, FrameStream},
+    identity::Identity,
+    tls::nodes::NodeTls,
+    trace,
+};
 use lone::LoneCalls;
 use transport::{Body, Transport, error_chain, from_content, whole};
 
@@ -201,7 +209,7 @@ impl Peers {
         self.respond(lane, request, timeout, |response| body_of(response, RESPONSE_BYTES_MAX)).await
     }
 
-    /// Calls a node whose response comes in parts. The timeout bounds the time until it begins.
+    /// Calls a node whose response is several frames. The timeout bounds the time until it begins.
     ///
     /// # Errors
     /// See [`CallError`]; those of the stream are [`CallError::Unknown`].
@@ -209,7 +217,7 @@ impl Peers {
         clippy::too_many_arguments,
         reason = "a call needs all of these, and callers have them as separate values"
     )]
-    pub async fn call_in_parts(
+    pub async fn call_in_frames(
         &self,
         lane: Lane,
         to: NodeId,
@@ -217,13 +225,14 @@ impl Peers {
         call: Call,
         body: Bytes,
         timeout: Duration,
-    ) -> Result<BoxStream<'static, Result<Bytes, CallError>>, CallError> {
+    ) -> Result<FrameStream, CallError> {
         let request = with_body(self.request(to, addr, call)?, whole(body))?;
-        let parts = |response: Response<Incoming>| {
-            let unknown = |error: hyper::Error| CallError::Unknown(error_chain(&error));
-            std::future::ready(Ok(response.into_body().into_data_stream().map_err(unknown).boxed()))
+        let frames = |response: Response<Incoming>| {
+            let body = response.into_body().into_data_stream();
+            let lost = |error: hyper::Error| io::Error::other(error_chain(&error));
+            std::future::ready(Ok(framed::frames_of(body.map_err(lost))))
         };
-        self.respond(lane, request, timeout, parts).await
+        self.respond(lane, request, timeout, frames).await
     }
 
     fn request(&self, to: NodeId, addr: &str, call: Call) -> Result<request::Builder, CallError> {
@@ -278,11 +287,11 @@ impl Peers {
     pub async fn open(
         &self,
         lane: Lane,
-        (to, addr): (NodeId, &str),
+        to: PeerAddress<'_>,
         call: Call,
         timeout: Duration,
     ) -> Result<TokioIo<Upgraded>, CallError> {
-        let request = self.request(to, addr, call)?;
+        let request = self.request(to.id, to.addr, call)?;
         let request = request.header(CONNECTION, "upgrade").header(UPGRADE, protocol(call));
         let request = with_body(request, whole(Bytes::new()))?;
         let upgrade = |response: Response<Incoming>| async {

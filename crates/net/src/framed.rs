@@ -21,23 +21,30 @@
 
 use std::{future::Future, io, pin::pin, sync::Arc, time::Duration};
 
-use bytes::Bytes;
-use futures::{SinkExt as _, StreamExt as _, future::BoxFuture};
+use bytes::{Bytes, BytesMut};
+use futures::{
+    SinkExt as _, Stream, StreamExt as _, TryStreamExt as _, future::BoxFuture, stream::BoxStream,
+};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::Mutex,
     time::{Instant, sleep},
 };
-use tokio_util::codec::{Framed, LengthDelimitedCodec};
+use tokio_util::{
+    codec::{Encoder as _, Framed, FramedRead, LengthDelimitedCodec},
+    io::StreamReader,
+};
 
 use super::{
-    NodeId, ReceiveError,
+    NodeId, PeerAddress, ReceiveError,
     call::Call,
     client::{CallError, Lane, Peers},
 };
 
 /// Longest frame. A heartbeat has less than 100 bytes, the text of a failed read index some hundred.
 const FRAME_BYTES_MAX: usize = 64 << 10;
+/// Longest frame of a response: the answers to all writes of a forwarding batch, with long violations.
+const RESPONSE_FRAME_BYTES_MAX: usize = 32 << 20;
 /// How long opening a connection may take, in time-outs of a request. No longer: an attempt that begins anew reaches a
 /// node that has become reachable sooner.
 const OPEN_TIMEOUTS: u32 = 2;
@@ -52,9 +59,33 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
 /// A connection as a stream and sink of frames.
 pub type Frames = Framed<Box<dyn Connection>, LengthDelimitedCodec>;
 
+/// A response as a stream of its frames, each of which is received whole.
+pub type FrameStream = BoxStream<'static, Result<Bytes, CallError>>;
+
+/// The one way to frame: a length of four bytes, the most significant first, then at most so many bytes.
+fn codec(bytes_max: usize) -> LengthDelimitedCodec {
+    LengthDelimitedCodec::builder().max_frame_length(bytes_max).new_codec()
+}
+
 /// The frames of a connection, of at most so many bytes.
 pub fn frames(connection: Box<dyn Connection>, bytes_max: usize) -> Frames {
-    Framed::new(connection, LengthDelimitedCodec::builder().max_frame_length(bytes_max).new_codec())
+    Framed::new(connection, codec(bytes_max))
+}
+
+/// A frame of a response's body, below 4 GiB.
+#[must_use]
+pub fn frame(content: Bytes) -> Bytes {
+    let mut frame = BytesMut::new();
+    let encoded = codec(usize::MAX).encode(content, &mut frame);
+    encoded.expect("what one response holds is far below 4 GiB");
+    frame.freeze()
+}
+
+/// The frames of a response's body, of at most [`RESPONSE_FRAME_BYTES_MAX`].
+pub(super) fn frames_of(body: impl Stream<Item = io::Result<Bytes>> + Send + 'static) -> FrameStream {
+    let frames = FramedRead::new(StreamReader::new(body), codec(RESPONSE_FRAME_BYTES_MAX));
+    let unknown = |error: io::Error| CallError::Unknown(error.to_string());
+    frames.map_ok(BytesMut::freeze).map_err(unknown).boxed()
 }
 
 /// A connection that is being opened.
@@ -100,26 +131,28 @@ impl FramedCalls {
     pub async fn call(
         &self,
         peers: &Arc<Peers>,
-        (to, addr): (NodeId, &str),
+        to: PeerAddress<'_>,
         body: Bytes,
         timeout: Duration,
     ) -> Result<Bytes, CallError> {
         let late = |_| Err(CallError::Unknown(format!("no answer within {timeout:?}")));
-        let exchanged = self.exchange(peers, (to, addr), &body, timeout * OPEN_TIMEOUTS);
+        let exchanged = self.exchange(peers, to, &body, timeout * OPEN_TIMEOUTS);
         tokio::time::timeout(timeout, exchanged).await.unwrap_or_else(late)
     }
 
     async fn exchange(
         &self,
         peers: &Arc<Peers>,
-        (to, addr): (NodeId, &str),
+        to: PeerAddress<'_>,
         body: &Bytes,
         open_timeout: Duration,
     ) -> Result<Bytes, CallError> {
         let mut connection = self.connection.lock().await;
         let connection = match &mut *connection {
-            Some(connection) if connection.node == to && connection.addr == addr => connection,
-            other => other.insert(ToNode { node: to, addr: addr.to_owned(), opening: None, idle: None }),
+            Some(connection) if connection.node == to.id && connection.addr == to.addr => connection,
+            other => {
+                other.insert(ToNode { node: to.id, addr: to.addr.to_owned(), opening: None, idle: None })
+            }
         };
         if let Some(frames) = connection.idle.take()
             && let Ok(answer) = connection.exchange(frames, body).await
@@ -154,7 +187,8 @@ impl ToNode {
         let opening = self.opening.get_or_insert_with(|| {
             let (peers, node, addr) = (Arc::clone(peers), self.node, self.addr.clone());
             Box::pin(async move {
-                let connection = peers.open(lane, (node, &addr), call, timeout).await?;
+                let connection =
+                    peers.open(lane, PeerAddress { id: node, addr: &addr }, call, timeout).await?;
                 Ok(frames(Box::new(connection), FRAME_BYTES_MAX))
             })
         });

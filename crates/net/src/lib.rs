@@ -45,6 +45,23 @@ pub struct Member {
     pub peer_addr: String,
 }
 
+impl Member {
+    /// The address of its peer listener.
+    #[must_use]
+    pub fn peer(&self) -> PeerAddress<'_> {
+        PeerAddress { id: self.id, addr: &self.peer_addr }
+    }
+}
+
+/// A node that is called, and where it is called.
+#[derive(Debug, Clone, Copy)]
+pub struct PeerAddress<'a> {
+    /// Its id.
+    pub id: NodeId,
+    /// The address of its peer listener (`host:port`).
+    pub addr: &'a str,
+}
+
 /// Why a received call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReceiveError {

@@ -110,7 +110,14 @@ impl Caller {
     }
 
     async fn call(&self, body: &'static str, timeout: Duration) -> Result<Bytes, CallError> {
-        self.calls.call(&self.peers, (2, &self.node.addr), Bytes::from_static(body.as_bytes()), timeout).await
+        self.calls
+            .call(
+                &self.peers,
+                PeerAddress { id: 2, addr: &self.node.addr },
+                Bytes::from_static(body.as_bytes()),
+                timeout,
+            )
+            .await
     }
 
     /// Asserts that a request is answered, and how many connections for frames were opened until then.
@@ -188,7 +195,7 @@ async fn another_address_has_another_connection() {
     caller.is_answered("one", 1).await;
     let elsewhere = Node::start().await;
     let body = Bytes::from_static(b"two");
-    let to = (2, elsewhere.addr.as_str());
+    let to = PeerAddress { id: 2, addr: &elsewhere.addr };
     assert_eq!(caller.calls.call(&caller.peers, to, body, LONG).await.unwrap(), "two");
     assert_eq!((caller.node.calls("read-index"), elsewhere.calls("read-index")), (1, 1));
 }
@@ -197,7 +204,8 @@ async fn another_address_has_another_connection() {
 async fn a_frame_that_is_too_long_ends_the_connection() {
     let caller = Caller::start().await;
     let long = Bytes::from(vec![0; FRAME_BYTES_MAX + 1]);
-    let sent = caller.calls.call(&caller.peers, (2, &caller.node.addr), long, LONG).await;
+    let sent =
+        caller.calls.call(&caller.peers, PeerAddress { id: 2, addr: &caller.node.addr }, long, LONG).await;
     assert!(matches!(sent, Err(CallError::Unknown(_))), "{sent:?}");
     caller.is_answered("one", 2).await;
     let (mut from, to) = tokio::io::duplex(1 << 10);

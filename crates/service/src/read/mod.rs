@@ -172,7 +172,7 @@ impl Service {
             Confirmation::Quorum => Bytes::new(),
             Confirmation::Lease => Bytes::from_static(BY_LEASE),
         };
-        let (peers, to) = (&self.inner.peers, (leader.id, leader.peer_addr.as_str()));
+        let (peers, to) = (&self.inner.peers, leader.peer());
         let call = self.inner.read_indexes.call(peers, to, request, READ_INDEX_TIMEOUT);
         tokio::select! {
             response = call => read_index_of(response),
