@@ -72,7 +72,7 @@ impl AppliedWaiters {
     }
 
     /// Registers a waiter; `None` when the number was reached meanwhile.
-    fn register(&self, number: u64) -> Option<(Registration<'_>, oneshot::Receiver<()>)> {
+    fn register(&self, number: u64) -> Option<(WaiterRegistration<'_>, oneshot::Receiver<()>)> {
         let mut registry = self.lock();
         if self.is_applied(number) {
             return None;
@@ -81,7 +81,7 @@ impl AppliedWaiters {
         let key = (number, registry.registered);
         let (wake, woken) = oneshot::channel();
         registry.wakers.insert(key, wake);
-        Some((Registration { waiters: self, key }, woken))
+        Some((WaiterRegistration { waiters: self, key }, woken))
     }
 
     fn lock(&self) -> MutexGuard<'_, Registry> {
@@ -91,12 +91,12 @@ impl AppliedWaiters {
 }
 
 /// A registered waiter; dropping it removes the registration.
-struct Registration<'a> {
+struct WaiterRegistration<'a> {
     waiters: &'a AppliedWaiters,
     key: WaiterKey,
 }
 
-impl Drop for Registration<'_> {
+impl Drop for WaiterRegistration<'_> {
     fn drop(&mut self) {
         if !self.waiters.is_applied(self.key.0) {
             self.waiters.lock().wakers.remove(&self.key);

@@ -49,7 +49,7 @@ const FORM_TIMEOUT: Duration = Duration::from_secs(10);
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the clones of [`Consensus`] share.
-pub(super) struct Inner {
+pub(super) struct ConsensusInner {
     pub(super) id: NodeId,
     pub(super) raft: Raft,
     pub(super) publisher: Arc<AppliedPublisher>,
@@ -68,13 +68,13 @@ pub(super) struct Inner {
     pub(super) handed_over: Arc<AtomicU64>,
 }
 
-impl fmt::Debug for Inner {
+impl fmt::Debug for ConsensusInner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Inner").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("ConsensusInner").field("id", &self.id).finish_non_exhaustive()
     }
 }
 
-impl Drop for Inner {
+impl Drop for ConsensusInner {
     fn drop(&mut self) {
         self.publisher.supervisor.stop();
     }

@@ -34,7 +34,7 @@ pub struct Contact {
 
 /// A member as the task has seen it.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct SeenMember {
     /// When it answered last, as far as is known; when it was first looked at, if it never did.
     answered_at: Instant,
     is_silent: bool,
@@ -42,7 +42,7 @@ struct Seen {
 
 /// What the leader knows of all members. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Contacts(Arc<Mutex<BTreeMap<NodeId, Seen>>>);
+pub(super) struct Contacts(Arc<Mutex<BTreeMap<NodeId, SeenMember>>>);
 
 /// A member that has begun or ceased to answer.
 #[derive(Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ enum News {
 }
 
 impl Contacts {
-    fn seen(&self) -> MutexGuard<'_, BTreeMap<NodeId, Seen>> {
+    fn seen(&self) -> MutexGuard<'_, BTreeMap<NodeId, SeenMember>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -74,7 +74,7 @@ impl Contacts {
         let (mut seen, mut news) = (self.seen(), Vec::new());
         seen.retain(|id, _| members.contains_key(id));
         for (id, answered_at) in members {
-            let one = seen.entry(*id).or_insert(Seen { answered_at: now, is_silent: false });
+            let one = seen.entry(*id).or_insert(SeenMember { answered_at: now, is_silent: false });
             let before = one.answered_at;
             one.answered_at = answered_at.map_or(before, |at| at.max(before));
             let silent_for = now.saturating_duration_since(one.answered_at);

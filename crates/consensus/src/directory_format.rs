@@ -23,11 +23,11 @@ use concord_net::identity::Identity;
 /// The format that a directory has. Clones share it.
 #[derive(Debug, Clone)]
 pub(super) struct DirectoryFormat {
-    inner: Arc<Inner>,
+    inner: Arc<SharedFormat>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct SharedFormat {
     directory: PathBuf,
     /// The format that `identity.json` names durably.
     format: AtomicU32,
@@ -44,7 +44,7 @@ impl DirectoryFormat {
 
     fn knowing(known: u32, directory: &Path, format: u32) -> Self {
         let (format, raising) = (AtomicU32::new(format), Mutex::default());
-        Self { inner: Arc::new(Inner { directory: directory.into(), format, known, raising }) }
+        Self { inner: Arc::new(SharedFormat { directory: directory.into(), format, known, raising }) }
     }
 
     /// Whether the directory is one of at least this level already.

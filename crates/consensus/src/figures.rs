@@ -7,12 +7,12 @@ use std::{
     time::Duration,
 };
 
-use super::{Consensus, log::figures::LogFigures};
+use super::{Consensus, log::LogFigures};
 use concord_net::NodeId;
 
 /// What is counted since the process began.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct ConsensusCounts {
     pub(super) leaders_seen: AtomicU64,
     pub(super) elections_won: AtomicU64,
     pub(super) snapshots_built: AtomicU64,

@@ -74,7 +74,7 @@ use tokio::runtime::Handle;
 pub use contact::Contact;
 pub use figures::{MemberFigures, RaftFigures};
 pub use leadership::Leadership;
-pub use log::figures::LogFigures;
+pub use log::LogFigures;
 pub use supervisor::end_process_later;
 
 use concord_model::record::Revision;
@@ -239,5 +239,5 @@ pub enum ReadError {
 /// This node's consensus module: the only access to openraft. Clones share one instance.
 #[derive(Debug, Clone)]
 pub struct Consensus {
-    inner: Arc<consensus::Inner>,
+    inner: Arc<consensus::ConsensusInner>,
 }

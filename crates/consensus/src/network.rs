@@ -2,7 +2,7 @@
 //!
 //! | call | connections | deadline |
 //! |---|---|---|
-//! | heartbeat | one that stays open (`crates/net/src/framed.rs`) | openraft's |
+//! | heartbeat | one that stays open (`crates/net/src/framed/mod.rs`) | openraft's |
 //! | vote, transfer of leadership | [`Lane::Heartbeat`] | openraft's |
 //! | entries | [`Lane::Append`], as a stream (`stream.rs`) | by size: an entry of 8 MiB on a slow link takes longer than a heartbeat |
 //! | snapshot | [`Lane::Bulk`] | openraft's, 120 s |
@@ -40,7 +40,7 @@ use tokio::{
 };
 
 use super::{
-    figures::{Counts, count},
+    figures::{ConsensusCounts, count},
     stream::{AppendPipeline, frames},
     types::{Snapshot, TypeConfig, Vote},
     wire::{
@@ -77,7 +77,7 @@ pub(super) struct NetworkContext {
     pub(super) rebuild: Notify,
     /// Members that answer heartbeats again.
     pub(super) recovered: mpsc::Sender<NodeId>,
-    pub(super) counts: Counts,
+    pub(super) counts: ConsensusCounts,
 }
 
 /// Makes openraft's clients.

@@ -29,11 +29,11 @@ use tokio::{
 use super::{
     Consensus, LOG_DIRECTORY, Leadership, STORE_DIRECTORY, Start, StartError, Timers,
     codec::LogHeader,
-    consensus::Inner,
+    consensus::ConsensusInner,
     contact::Contacts,
     directory_format::DirectoryFormat,
     divergence::DivergenceDetector,
-    figures::Counts,
+    figures::ConsensusCounts,
     group::WriteGroups,
     leadership::LeaderFollower,
     log::{self, Log, Wal},
@@ -121,7 +121,7 @@ impl Consensus {
             // its vote another one could lead while the first still answers by its lease.
             sleep(Duration::from_millis(timers.election_max_ms)).await;
         }
-        let parts = Parts { id: me.node_id, store, log, machine, timers, snapshot_log_bytes };
+        let parts = ConsensusParts { id: me.node_id, store, log, machine, timers, snapshot_log_bytes };
         runtime.spawn(parts.start(peers)).await.map_err(failed)?
     }
 }
@@ -261,7 +261,7 @@ impl StateRecovery<'_> {
 }
 
 /// What openraft and its tasks are started with.
-struct Parts {
+struct ConsensusParts {
     id: NodeId,
     store: Store,
     log: Log,
@@ -270,7 +270,7 @@ struct Parts {
     snapshot_log_bytes: u64,
 }
 
-impl Parts {
+impl ConsensusParts {
     async fn start(self, peers: Arc<Peers>) -> Result<Consensus, StartError> {
         let Self { id, store, log, machine, timers, snapshot_log_bytes } = self;
         let (publisher, machine_dropped) = (machine.publisher(), machine.dropped());
@@ -281,7 +281,7 @@ impl Parts {
             snapshots_in_flight: AtomicUsize::new(0),
             rebuild: Notify::new(),
             recovered,
-            counts: Counts::default(),
+            counts: ConsensusCounts::default(),
         });
         let config = Arc::new(config(&timers)?);
         let raft = Raft::new(id, config, Network(Arc::clone(&context)), log.clone(), machine);
@@ -328,7 +328,7 @@ impl Parts {
         supervisor.spawn("snapshots", snapshots.run());
         supervisor.spawn("end-back-off", end_back_off);
         supervisor.spawn("compare-states", divergence.run());
-        let inner = Inner {
+        let inner = ConsensusInner {
             id,
             raft,
             publisher,

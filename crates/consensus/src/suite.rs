@@ -30,7 +30,7 @@ use concord_net::{
 };
 use concord_storage::{Loaded, LogRange, Options, Store};
 
-struct Builder;
+struct SuiteBuilder;
 
 /// What a test holds while it runs: the directory, and the store, which is closed before the directory is removed.
 struct Guard {
@@ -44,7 +44,7 @@ impl Drop for Guard {
     }
 }
 
-impl StoreBuilder<TypeConfig, Log, Machine, Guard> for Builder {
+impl StoreBuilder<TypeConfig, Log, Machine, Guard> for SuiteBuilder {
     async fn build(&self) -> Result<(Guard, Log, Machine), StorageError<TypeConfig>> {
         let directory = tempfile::tempdir().unwrap();
         let wal = Wal::open(&directory.path().join("log")).unwrap();
@@ -68,7 +68,7 @@ impl StoreBuilder<TypeConfig, Log, Machine, Guard> for Builder {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn openraft_accepts_our_storage() {
-    Suite::test_all(Builder).await.unwrap();
+    Suite::test_all(SuiteBuilder).await.unwrap();
 }
 
 fn identity() -> Identity {

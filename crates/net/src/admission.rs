@@ -21,7 +21,7 @@ use http::HeaderMap;
 use super::{
     NodeId,
     client::{AT, CLUSTER, CREDENTIAL, DIGEST, FROM, Peers, TO},
-    credential::{BodyDigest, Purpose, Scope, digest_of},
+    credential::{BodyDigest, CredentialPurpose, CredentialScope, digest_of},
 };
 
 /// Status and text of a refusal.
@@ -50,7 +50,7 @@ impl Peers {
     /// 401 when it proves nothing, 421 when it is for another cluster or node.
     pub fn admit(&self, headers: &HeaderMap, shown: Option<NodeId>) -> Result<NodeId, NotAdmitted> {
         let cluster = text(headers, CLUSTER).and_then(|text| text.parse::<uuid::Uuid>().ok());
-        self.admit_proof(headers, shown, cluster.map(Purpose::Call))?;
+        self.admit_proof(headers, shown, cluster.map(CredentialPurpose::Call))?;
         let me = self.me.get().ok_or_else(|| misdirected("this node belongs to no cluster"))?;
         if cluster != Some(me.cluster_id) {
             return Err(misdirected("this node belongs to another cluster"));
@@ -81,7 +81,7 @@ impl Peers {
             return self.admit(headers, shown).map(drop);
         }
         let cluster = text(headers, CLUSTER).and_then(|text| text.parse::<uuid::Uuid>().ok());
-        self.admit_proof(headers, shown, cluster.map(Purpose::Call))
+        self.admit_proof(headers, shown, cluster.map(CredentialPurpose::Call))
     }
 
     /// Admits a received `join`, which names no cluster: the called node may have none. Returns the digest that the
@@ -95,7 +95,7 @@ impl Peers {
         shown: Option<NodeId>,
     ) -> Result<Option<BodyDigest>, NotAdmitted> {
         let digest = text(headers, DIGEST).and_then(digest_of);
-        self.admit_proof(headers, shown, digest.map(Purpose::Join))?;
+        self.admit_proof(headers, shown, digest.map(CredentialPurpose::Join))?;
         let digest = digest.filter(|_| shown.is_none());
         // A node without an identity answers all, with its id: the caller learns whom it has called instead.
         match self.me.get() {
@@ -110,7 +110,7 @@ impl Peers {
         &self,
         headers: &HeaderMap,
         shown: Option<NodeId>,
-        purpose: Option<Purpose>,
+        purpose: Option<CredentialPurpose>,
     ) -> Result<(), NotAdmitted> {
         match shown {
             Some(_) => return Ok(()),
@@ -123,7 +123,7 @@ impl Peers {
         let (Some(at), Some(to), Some(purpose)) = scope else {
             return Err(unproven(format!("the headers beside {CREDENTIAL} are incomplete")));
         };
-        if !(Scope { at, to, purpose }).is_proven(given.as_bytes(), self.secrets()) {
+        if !(CredentialScope { at, to, purpose }).is_proven(given.as_bytes(), self.secrets()) {
             return Err(unproven("the cluster's secret is another one"));
         }
         let known = self.own_addresses();

@@ -24,7 +24,7 @@ pub type BodyDigest = [u8; 32];
 
 /// What a credential is for.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Purpose {
+pub(super) enum CredentialPurpose {
     /// Any call within this cluster but `join`.
     Call(Uuid),
     /// A `join` with the body of this digest.
@@ -33,26 +33,26 @@ pub(super) enum Purpose {
 
 /// Whom and what a credential is for.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Scope<'a> {
+pub(super) struct CredentialScope<'a> {
     /// The address that is called, as the caller spells it.
     pub(super) at: &'a str,
     /// The node that is called.
     pub(super) to: NodeId,
-    pub(super) purpose: Purpose,
+    pub(super) purpose: CredentialPurpose,
 }
 
-impl Scope<'_> {
+impl CredentialScope<'_> {
     /// The credential as the text of a header.
     pub(super) fn sign(&self, secret: &str) -> String {
         let mut mac =
             Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("HMAC takes a key of any length");
         let (label, what): (&[u8; 16], [u8; 32]) = match self.purpose {
-            Purpose::Call(cluster) => {
+            CredentialPurpose::Call(cluster) => {
                 let mut what = [0; 32];
                 what[..16].copy_from_slice(cluster.as_bytes());
                 (b"concord call  v2", what)
             }
-            Purpose::Join(digest) => (b"concord join  v2", digest),
+            CredentialPurpose::Join(digest) => (b"concord join  v2", digest),
         };
         mac.update(label);
         mac.update(&what);
@@ -90,7 +90,8 @@ pub(super) fn digest_of(text: &str) -> Option<BodyDigest> {
 mod tests {
     use super::*;
 
-    const SCOPE: Scope<'_> = Scope { at: "a:1", to: 2, purpose: Purpose::Call(Uuid::from_u128(7)) };
+    const SCOPE: CredentialScope<'_> =
+        CredentialScope { at: "a:1", to: 2, purpose: CredentialPurpose::Call(Uuid::from_u128(7)) };
 
     #[test]
     fn a_credential_is_good_for_one_secret_address_node_and_purpose() {
@@ -99,11 +100,11 @@ mod tests {
         assert!(SCOPE.is_proven(given.as_bytes(), &secrets));
         assert!(!SCOPE.is_proven(given.as_bytes(), &secrets[..1]) && !SCOPE.is_proven(given.as_bytes(), &[]));
         let others = [
-            Scope { at: "a:10", ..SCOPE },
-            Scope { at: "b:1", ..SCOPE },
-            Scope { to: 3, ..SCOPE },
-            Scope { purpose: Purpose::Call(Uuid::from_u128(8)), ..SCOPE },
-            Scope { purpose: Purpose::Join([7; 32]), ..SCOPE },
+            CredentialScope { at: "a:10", ..SCOPE },
+            CredentialScope { at: "b:1", ..SCOPE },
+            CredentialScope { to: 3, ..SCOPE },
+            CredentialScope { purpose: CredentialPurpose::Call(Uuid::from_u128(8)), ..SCOPE },
+            CredentialScope { purpose: CredentialPurpose::Join([7; 32]), ..SCOPE },
         ];
         for other in others {
             assert!(!other.is_proven(given.as_bytes(), &secrets), "{other:?}");
@@ -115,7 +116,7 @@ mod tests {
 
     #[test]
     fn the_bytes_of_a_credential_stay() {
-        let join = Scope { purpose: Purpose::Join(body_digest(b"body")), ..SCOPE };
+        let join = CredentialScope { purpose: CredentialPurpose::Join(body_digest(b"body")), ..SCOPE };
         assert_eq!(SCOPE.sign("secret"), "wOOfqxt93gq5eMlMg4c4RyUdGxpqsK3VDGD1d3Ra38o");
         assert_eq!(join.sign("secret"), "V-Fn2-_smNUE7Ln94Xgibpv9kPrJAJg9J9Wxvjz1mI0");
     }

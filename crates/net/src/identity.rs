@@ -36,7 +36,7 @@ pub struct Identity {
 
 /// What every format has.
 #[derive(Deserialize)]
-struct Format {
+struct IdentityFormat {
     format: u32,
 }
 
@@ -54,7 +54,7 @@ impl Identity {
         };
         let damaged = |error: serde_json::Error| format!("{}: {error}", path.display());
         // The format first: a later one may have other members.
-        let Format { format } = serde_json::from_slice(&bytes).map_err(damaged)?;
+        let IdentityFormat { format } = serde_json::from_slice(&bytes).map_err(damaged)?;
         let known = level_max();
         if format > known {
             return Err(format!(

@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderValue};
 use super::{
     NodeId,
     client::{AT, CLUSTER, CREDENTIAL, CallError, DIGEST, FROM, Peers, TO, value},
-    credential::{Purpose, Scope, body_digest, text_of},
+    credential::{CredentialPurpose, CredentialScope, body_digest, text_of},
     tls::nodes::Mode,
 };
 
@@ -24,7 +24,7 @@ impl Peers {
         if self.is_tls_required() {
             return Ok(headers);
         }
-        headers.extend(self.proof(to, addr, Purpose::Call(me.cluster_id))?);
+        headers.extend(self.proof(to, addr, CredentialPurpose::Call(me.cluster_id))?);
         Ok(headers)
     }
 
@@ -35,7 +35,7 @@ impl Peers {
             return Ok(headers);
         }
         let digest = body_digest(body);
-        headers.extend(self.proof(to, addr, Purpose::Join(digest))?);
+        headers.extend(self.proof(to, addr, CredentialPurpose::Join(digest))?);
         headers.insert(DIGEST, value(&text_of(&digest))?);
         Ok(headers)
     }
@@ -49,8 +49,8 @@ impl Peers {
     }
 
     /// The header that proves the secret to one node.
-    fn proof(&self, to: NodeId, at: &str, purpose: Purpose) -> Result<HeaderMap, CallError> {
-        let credential = Scope { at, to, purpose }.sign(self.secret()?);
+    fn proof(&self, to: NodeId, at: &str, purpose: CredentialPurpose) -> Result<HeaderMap, CallError> {
+        let credential = CredentialScope { at, to, purpose }.sign(self.secret()?);
         let mut headers = HeaderMap::new();
         headers.insert(CREDENTIAL, sensitive(&credential)?);
         Ok(headers)

@@ -18,7 +18,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Decides each entry once it is permitted.
 #[derive(Debug, Clone)]
-struct Leader(Arc<Decisions>);
+struct SimulatedLeader(Arc<Decisions>);
 
 #[derive(Debug)]
 struct Decisions {
@@ -28,7 +28,7 @@ struct Decisions {
     failure: Mutex<Option<Option<WriteError>>>,
 }
 
-impl Proposer for Leader {
+impl Proposer for SimulatedLeader {
     async fn propose(&self, entry: Bytes) -> Result<Vec<Verdict>, WriteError> {
         let proposals = entry::decode(&entry).unwrap();
         self.0.entries.lock().unwrap().push(entry);
@@ -70,17 +70,17 @@ fn proposal(number: u64, bytes: usize) -> Proposal {
     }
 }
 
-struct Test {
+struct GroupTest {
     groups: WriteGroups,
-    leader: Leader,
+    leader: SimulatedLeader,
 }
 
-impl Test {
+impl GroupTest {
     fn new() -> Self {
         let (entries, failure) = (Mutex::default(), Mutex::default());
         let decisions = Decisions { entries, permitted: Semaphore::new(0), failure };
         let groups = BatchQueue::new(BatchPolicy { alone_max: 1, ..GROUPS });
-        Self { groups: WriteGroups(Arc::new(groups)), leader: Leader(Arc::new(decisions)) }
+        Self { groups: WriteGroups(Arc::new(groups)), leader: SimulatedLeader(Arc::new(decisions)) }
     }
 
     /// A write in a task of its own.
@@ -148,7 +148,7 @@ async fn answer(write: JoinHandle<WriteResult>) -> WriteResult {
 
 #[tokio::test]
 async fn a_lone_write_is_proposed_at_once_as_a_plain_proposal() {
-    let test = Test::new();
+    let test = GroupTest::new();
     test.permit(10);
     for number in 0..5 {
         let written = test.groups.write(&test.leader, proposal(number, 0).to_bytes()).await;
@@ -162,7 +162,7 @@ async fn a_lone_write_is_proposed_at_once_as_a_plain_proposal() {
 
 #[tokio::test]
 async fn writes_that_arrive_meanwhile_share_an_entry_and_each_gets_its_own_verdict() {
-    let test = Test::new();
+    let test = GroupTest::new();
     let (first, others) = test.begun(0..10).await;
     assert_eq!(test.entries(), [[1000]], "one is in flight at a time");
     test.permit(1);
@@ -181,7 +181,7 @@ async fn writes_that_arrive_meanwhile_share_an_entry_and_each_gets_its_own_verdi
 
 #[tokio::test]
 async fn writes_that_are_ready_join_the_group_that_leaves() {
-    let test = Test::new();
+    let test = GroupTest::new();
     let (first, others) = test.begun(0..1).await;
     test.permit(1);
     answer(first).await.unwrap();
@@ -197,7 +197,7 @@ async fn writes_that_are_ready_join_the_group_that_leaves() {
 #[tokio::test]
 async fn every_write_of_busy_clients_is_answered() {
     const CALLERS: u64 = 20;
-    let test = Test::new();
+    let test = GroupTest::new();
     test.permit(10_000);
     let callers: Vec<_> = (0..CALLERS)
         .map(|caller| {
@@ -223,7 +223,7 @@ async fn every_write_of_busy_clients_is_answered() {
 
 /// The sizes of the entries of ten clients that were in a group, and write again one after the other.
 async fn entries_of_clients_that_return() -> Vec<usize> {
-    let test = Test::new();
+    let test = GroupTest::new();
     let (first, others) = test.begun(0..10).await;
     test.permit(1);
     answer(first).await.unwrap();
@@ -263,7 +263,7 @@ async fn the_next_group_waits_for_the_clients_of_the_one_before() {
 
 #[tokio::test]
 async fn few_clients_never_wait_and_more_share_entries() {
-    let test = Test { groups: WriteGroups::default(), ..Test::new() };
+    let test = GroupTest { groups: WriteGroups::default(), ..GroupTest::new() };
     let few: Vec<_> = (0..ALONE_MAX as u64).map(|number| test.write(number)).collect();
     test.has_entries(ALONE_MAX).await;
     let more: Vec<_> = (100..103).map(|number| test.write(number)).collect();
@@ -290,7 +290,7 @@ async fn few_clients_never_wait_and_more_share_entries() {
 
 #[tokio::test]
 async fn a_group_has_at_most_so_many_writes_and_bytes() {
-    let test = Test::new();
+    let test = GroupTest::new();
     let most = GROUP_PROPOSALS_MAX as u64;
     let (_, others) = test.begun(0..2 * most + 3).await;
     test.permit(4);
@@ -300,7 +300,7 @@ async fn a_group_has_at_most_so_many_writes_and_bytes() {
     let sizes: Vec<usize> = test.entries().iter().map(Vec::len).collect();
     assert_eq!(sizes, [1, GROUP_PROPOSALS_MAX, GROUP_PROPOSALS_MAX, 3]);
 
-    let test = Test::new();
+    let test = GroupTest::new();
     let (_first, _) = test.begun(0..0).await;
     let large: Vec<_> = (0..5)
         .map(|number| {
@@ -321,7 +321,7 @@ async fn a_group_has_at_most_so_many_writes_and_bytes() {
 #[tokio::test]
 async fn each_write_of_an_entry_gets_the_error_of_the_entry() {
     for error in [WriteError::NotLeader(Some(2)), WriteError::Undecided("discarded".into())] {
-        let test = Test::new();
+        let test = GroupTest::new();
         let (first, others) = test.begun(0..3).await;
         test.fail(Some(error.clone()));
         test.permit(2);
@@ -335,7 +335,7 @@ async fn each_write_of_an_entry_gets_the_error_of_the_entry() {
 
 #[tokio::test]
 async fn a_client_that_leaves_withdraws_only_its_own_write() {
-    let test = Test::new();
+    let test = GroupTest::new();
     let (first, mut others) = test.begun(0..4).await;
     // A withdrawn write is not proposed.
     others.remove(1).abort();
@@ -355,7 +355,7 @@ async fn a_client_that_leaves_withdraws_only_its_own_write() {
 
 #[tokio::test]
 async fn after_a_panic_each_write_has_the_right_error() {
-    let test = Test::new();
+    let test = GroupTest::new();
     let (first, others) = test.begun(0..3).await;
     test.permit(1);
     answer(first).await.unwrap();
@@ -375,7 +375,7 @@ async fn after_a_panic_each_write_has_the_right_error() {
 
 #[tokio::test]
 async fn a_reset_gives_waiting_writes_back_and_waits_for_no_entry() {
-    let test = Test::new();
+    let test = GroupTest::new();
     let (first, others) = test.begun(0..3).await;
     test.groups.reset();
     for other in others {
@@ -398,7 +398,7 @@ async fn a_reset_gives_waiting_writes_back_and_waits_for_no_entry() {
 #[test]
 fn the_end_of_the_process_answers_every_write() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let test = Test::new();
+    let test = GroupTest::new();
     let write = |number| test.groups.write(&test.leader, proposal(number, 0).to_bytes()).boxed();
     let (mut first, mut second, mut third) = (write(1), write(2), write(3));
     runtime.block_on(async {

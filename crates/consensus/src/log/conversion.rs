@@ -23,7 +23,7 @@ use std::{
 use raft_log::{RaftLog, api::raft_log_writer::RaftLogWriter as _};
 use tokio::sync::oneshot;
 
-use super::{AfterFlush, FlushCallback, Wal, WalTypes, progress::Progress, shared::LogKeys};
+use super::{AfterFlush, FlushCallback, Wal, WalTypes, progress::LogProgress, shared::LogKeys};
 use concord_storage::at_rest::AtRest;
 
 /// Bytes of entries that are written at once.
@@ -99,7 +99,7 @@ fn copy(from: &RaftLog<WalTypes>, to: &mut RaftLog<WalTypes>, keys: &LogKeys) ->
 /// Writes everything durably.
 fn flush(log: &mut RaftLog<WalTypes>) -> io::Result<()> {
     let (sender, flushed) = oneshot::channel();
-    let operation = Arc::<Progress>::default().begin(0);
+    let operation = Arc::<LogProgress>::default().begin(0);
     log.flush(true, Some(FlushCallback { then: AfterFlush::Tell(sender), operation }))?;
     flushed.blocking_recv().unwrap_or_else(|_| Err(io::Error::other("the log's writer has stopped")))
 }

@@ -24,7 +24,7 @@ const TICK_MAX: Duration = Duration::from_millis(500);
 
 /// Counts what is begun and ended. Shared by the log, its callbacks and the watchdog.
 #[derive(Debug, Default)]
-pub(super) struct Progress {
+pub(super) struct LogProgress {
     begun: AtomicU64,
     ended: AtomicU64,
     /// Bytes of what is begun and not ended.
@@ -35,17 +35,17 @@ pub(super) struct Progress {
 
 /// One operation on the disk. It ends when this is dropped.
 #[derive(Debug)]
-pub(super) struct Operation {
-    progress: Arc<Progress>,
+pub(super) struct LogOperation {
+    progress: Arc<LogProgress>,
     bytes: usize,
 }
 
-impl Progress {
+impl LogProgress {
     /// Begins an operation that writes so many bytes.
-    pub(super) fn begin(self: &Arc<Self>, bytes: usize) -> Operation {
+    pub(super) fn begin(self: &Arc<Self>, bytes: usize) -> LogOperation {
         self.begun.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        Operation { progress: Arc::clone(self), bytes }
+        LogOperation { progress: Arc::clone(self), bytes }
     }
 
     /// Operations that have not ended, and their bytes.
@@ -63,7 +63,7 @@ impl Progress {
     }
 }
 
-impl Drop for Operation {
+impl Drop for LogOperation {
     fn drop(&mut self) {
         self.progress.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
         self.progress.ended.fetch_add(1, Ordering::Relaxed);
@@ -72,14 +72,14 @@ impl Drop for Operation {
 
 /// One kind of operation as the watchdog has seen it.
 #[derive(Debug, Default)]
-struct Seen {
+struct SeenProgress {
     ended: u64,
     ticks: u32,
 }
 
-impl Seen {
+impl SeenProgress {
     /// For how many ticks nothing has ended although something was begun.
-    fn look(&mut self, progress: &Progress) -> u32 {
+    fn look(&mut self, progress: &LogProgress) -> u32 {
         let ended = progress.ended.load(Ordering::Relaxed);
         if ended != self.ended || progress.begun.load(Ordering::Relaxed) == ended {
             *self = Self { ended, ticks: 0 };
@@ -92,14 +92,14 @@ impl Seen {
 
 /// Watches the operations of a log while there is one, and calls `stalled` once none has ended for `timeout`.
 pub(super) fn watch(
-    kinds: [(&'static str, Weak<Progress>); 2],
+    kinds: [(&'static str, Weak<LogProgress>); 2],
     timeout: Duration,
     stalled: impl FnOnce(String) + Send + 'static,
 ) -> std::io::Result<()> {
     let tick = (timeout / 20).clamp(Duration::from_millis(5), TICK_MAX);
     let reported_after = REPORTED_AFTER.min(timeout / 2);
     std::thread::Builder::new().name("log-watchdog".into()).spawn(move || {
-        let mut seen: [Seen; 2] = Default::default();
+        let mut seen: [SeenProgress; 2] = Default::default();
         loop {
             std::thread::sleep(tick);
             for ((kind, progress), seen) in kinds.iter().zip(&mut seen) {
@@ -127,8 +127,8 @@ mod tests {
     const TIMEOUT: Duration = Duration::from_millis(100);
     const FAR: Duration = Duration::from_secs(60);
 
-    fn watched() -> (Arc<Progress>, Arc<Progress>, mpsc::Receiver<String>) {
-        let (writes, reads) = (Arc::new(Progress::default()), Arc::new(Progress::default()));
+    fn watched() -> (Arc<LogProgress>, Arc<LogProgress>, mpsc::Receiver<String>) {
+        let (writes, reads) = (Arc::new(LogProgress::default()), Arc::new(LogProgress::default()));
         let (sender, stalled) = mpsc::channel();
         let kinds = [("write", Arc::downgrade(&writes)), ("read", Arc::downgrade(&reads))];
         watch(kinds, TIMEOUT, move |why| drop(sender.send(why))).unwrap();
@@ -149,8 +149,8 @@ mod tests {
 
     #[test]
     fn operations_that_end_are_none_and_neither_is_an_idle_log() {
-        let progress = Arc::new(Progress::default());
-        let mut seen = Seen::default();
+        let progress = Arc::new(LogProgress::default());
+        let mut seen = SeenProgress::default();
         assert_eq!([seen.look(&progress), seen.look(&progress)], [0, 0], "idle");
         let hung = progress.begin(3);
         assert_eq!([seen.look(&progress), seen.look(&progress)], [1, 2], "in flight");

@@ -77,7 +77,7 @@ pub(super) fn from_content(content: impl AsyncRead + Send + 'static) -> Body {
 
 /// A pool of connections to nodes.
 #[derive(Debug, Clone)]
-pub(super) struct Transport(legacy::Client<Connector, Body>);
+pub(super) struct PeerTransport(legacy::Client<Connector, Body>);
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -88,7 +88,7 @@ pub(super) struct NoAnswer {
     pub(super) text: String,
 }
 
-impl Transport {
+impl PeerTransport {
     /// A pool whose connections have the local address `source`.
     pub(super) fn new(source: Option<IpAddr>, tls: Option<Arc<NodeTls>>, plain: Arc<PlainNodes>) -> Self {
         let mut http = HttpConnector::new();
@@ -167,7 +167,7 @@ struct Connector {
 type ConnectError = Box<dyn Error + Send + Sync>;
 
 impl tower::Service<Uri> for Connector {
-    type Response = TokioIo<Wire>;
+    type Response = TokioIo<PeerSocket>;
     type Error = ConnectError;
     type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
 
@@ -182,20 +182,20 @@ impl tower::Service<Uri> for Connector {
 }
 
 impl Connector {
-    async fn connect(&mut self, uri: Uri) -> Result<Wire, ConnectError> {
-        let Some(tls) = self.tls.clone() else { return self.connect_plain(uri).await.map(Wire::Plain) };
+    async fn connect(&mut self, uri: Uri) -> Result<PeerSocket, ConnectError> {
+        let Some(tls) = self.tls.clone() else { return self.connect_plain(uri).await.map(PeerSocket::Plain) };
         let node = node_of(&uri).ok_or("the address names no node")?;
         let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
         if tls.mode() == Mode::Migrate && self.plain.has(&authority) {
-            return self.connect_plain(uri).await.map(Wire::Plain);
+            return self.connect_plain(uri).await.map(PeerSocket::Plain);
         }
         let stream = self.connect_plain(uri.clone()).await?;
         match timeout(HANDSHAKE_TIMEOUT, shake_hands(&tls, node, stream)).await {
-            Ok(Ok(stream)) => Ok(Wire::Tls(stream)),
+            Ok(Ok(stream)) => Ok(PeerSocket::Tls(stream)),
             Ok(Err(error)) if tls.mode() == Mode::Migrate && speaks_no_tls(&error) => {
                 tracing::info!("node {node} does not speak TLS yet, and is called plainly");
                 self.plain.note(&authority);
-                self.connect_plain(uri).await.map(Wire::Plain)
+                self.connect_plain(uri).await.map(PeerSocket::Plain)
             }
             Ok(Err(error)) => Err(format!("TLS: {error}").into()),
             Err(_) => Err("the handshake of TLS took too long".into()),
@@ -225,24 +225,24 @@ fn speaks_no_tls(error: &io::Error) -> bool {
 }
 
 /// A connection to a node.
-enum Wire {
+enum PeerSocket {
     Plain(TcpStream),
     Tls(Box<Trusted<TlsStream<TcpStream>>>),
 }
 
-impl fmt::Debug for Wire {
+impl fmt::Debug for PeerSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Wire")
+        f.write_str("PeerSocket")
     }
 }
 
-impl Connection for Wire {
+impl Connection for PeerSocket {
     fn connected(&self) -> Connected {
         Connected::new()
     }
 }
 
-impl AsyncRead for Wire {
+impl AsyncRead for PeerSocket {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -255,7 +255,7 @@ impl AsyncRead for Wire {
     }
 }
 
-impl AsyncWrite for Wire {
+impl AsyncWrite for PeerSocket {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),

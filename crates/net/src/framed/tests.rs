@@ -22,7 +22,7 @@ const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(50);
 
 /// A node with this listener, which answers a frame with its own bytes, except those that are named below.
-struct Node {
+struct FrameNode {
     addr: String,
     /// How often each call was made.
     calls: Mutex<BTreeMap<String, usize>>,
@@ -34,7 +34,7 @@ struct Node {
     connections: Mutex<JoinSet<()>>,
 }
 
-impl Node {
+impl FrameNode {
     async fn start() -> Arc<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let node = Arc::new(Self {
@@ -95,18 +95,18 @@ impl Node {
 }
 
 /// Another node, which calls this one.
-struct Caller {
+struct FrameCaller {
     peers: Arc<Peers>,
     calls: FramedCalls,
-    node: Arc<Node>,
+    node: Arc<FrameNode>,
 }
 
-impl Caller {
+impl FrameCaller {
     async fn start() -> Self {
         let peers = Peers::new(Secrets(vec!["a-secret".into()]));
         peers.me.set(Identity { cluster_id: uuid::Uuid::from_u128(1), node_id: 1, format: 1 }).unwrap();
         let calls = FramedCalls::new(Lane::Forward, Call::ReadIndex);
-        Self { peers: Arc::new(peers), calls, node: Node::start().await }
+        Self { peers: Arc::new(peers), calls, node: FrameNode::start().await }
     }
 
     async fn call(&self, body: &'static str, timeout: Duration) -> Result<Bytes, CallError> {
@@ -134,7 +134,7 @@ impl Caller {
 
 #[tokio::test]
 async fn a_connection_is_used_again_after_a_good_answer() {
-    let caller = Caller::start().await;
+    let caller = FrameCaller::start().await;
     for body in ["one", "", "three"] {
         caller.is_answered(body, 1).await;
     }
@@ -142,7 +142,7 @@ async fn a_connection_is_used_again_after_a_good_answer() {
 
 #[tokio::test]
 async fn a_connection_is_not_used_again_after_a_failure() {
-    let caller = Caller::start().await;
+    let caller = FrameCaller::start().await;
     caller.is_lost("fail", LONG).await;
     caller.is_answered("one", 2).await;
     // On a connection that was used before, the request is sent again on another.
@@ -153,7 +153,7 @@ async fn a_connection_is_not_used_again_after_a_failure() {
 
 #[tokio::test]
 async fn a_late_answer_counts_for_no_later_request() {
-    let caller = Caller::start().await;
+    let caller = FrameCaller::start().await;
     caller.is_answered("one", 1).await;
     caller.is_lost("late", SHORT).await;
     assert_eq!(caller.node.late.load(Ordering::SeqCst), 1, "it was received once");
@@ -164,7 +164,7 @@ async fn a_late_answer_counts_for_no_later_request() {
 
 #[tokio::test]
 async fn a_request_that_is_given_up_takes_its_connection_with_it() {
-    let caller = Caller::start().await;
+    let caller = FrameCaller::start().await;
     caller.is_answered("one", 1).await;
     let given_up = tokio::time::timeout(SHORT, caller.call("late", LONG)).await;
     assert!(given_up.is_err());
@@ -173,7 +173,7 @@ async fn a_request_that_is_given_up_takes_its_connection_with_it() {
 
 #[tokio::test]
 async fn a_restart_of_the_node_fails_no_request() {
-    let caller = Caller::start().await;
+    let caller = FrameCaller::start().await;
     for opened in 1..5 {
         caller.is_answered("one", opened).await;
         caller.node.restart().await;
@@ -182,7 +182,7 @@ async fn a_restart_of_the_node_fails_no_request() {
 
 #[tokio::test]
 async fn the_next_request_goes_on_with_opening_a_connection() {
-    let caller = Caller::start().await;
+    let caller = FrameCaller::start().await;
     caller.node.may_open.forget_permits(Semaphore::MAX_PERMITS);
     caller.is_lost("one", Duration::from_secs(1)).await;
     caller.node.may_open.add_permits(1);
@@ -191,9 +191,9 @@ async fn the_next_request_goes_on_with_opening_a_connection() {
 
 #[tokio::test]
 async fn another_address_has_another_connection() {
-    let caller = Caller::start().await;
+    let caller = FrameCaller::start().await;
     caller.is_answered("one", 1).await;
-    let elsewhere = Node::start().await;
+    let elsewhere = FrameNode::start().await;
     let body = Bytes::from_static(b"two");
     let to = PeerAddress { id: 2, addr: &elsewhere.addr };
     assert_eq!(caller.calls.call(&caller.peers, to, body, LONG).await.unwrap(), "two");
@@ -202,7 +202,7 @@ async fn another_address_has_another_connection() {
 
 #[tokio::test]
 async fn a_frame_that_is_too_long_ends_the_connection() {
-    let caller = Caller::start().await;
+    let caller = FrameCaller::start().await;
     let long = Bytes::from(vec![0; FRAME_BYTES_MAX + 1]);
     let sent =
         caller.calls.call(&caller.peers, PeerAddress { id: 2, addr: &caller.node.addr }, long, LONG).await;

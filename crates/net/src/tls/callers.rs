@@ -34,14 +34,14 @@ pub struct CallerFiles {
 
 /// What was made of them.
 #[derive(Debug)]
-struct Material {
+struct CallerMaterial {
     config: Arc<ServerConfig>,
     certificates: Vec<Certificate>,
 }
 
 /// The listener's side of TLS.
 #[derive(Debug)]
-pub struct CallerTls(Reloaded<Material>);
+pub struct CallerTls(Reloaded<CallerMaterial>);
 
 impl CallerTls {
     /// Reads the files.
@@ -72,7 +72,7 @@ impl CallerTls {
     }
 }
 
-fn load(files: &CallerFiles) -> Result<Material, String> {
+fn load(files: &CallerFiles) -> Result<CallerMaterial, String> {
     let own = read_certified_key(&files.certificate, &files.key)?;
     let mut certificates =
         vec![Certificate::parse(own.end_entity_cert().map_err(|error| error.to_string())?)?];
@@ -96,5 +96,5 @@ fn load(files: &CallerFiles) -> Result<Material, String> {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
     }
-    Ok(Material { config: Arc::new(config), certificates })
+    Ok(CallerMaterial { config: Arc::new(config), certificates })
 }

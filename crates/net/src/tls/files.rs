@@ -98,13 +98,13 @@ pub fn read_authorities(path: &Path) -> Result<(Arc<RootCertStore>, Vec<Certific
 
 /// By what a changed file is recognised.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Stamp {
+struct FileStamp {
     changed: (i64, i64),
     length: u64,
     inode: u64,
 }
 
-impl Stamp {
+impl FileStamp {
     fn of(path: &Path) -> Option<Self> {
         let of = |data: Metadata| Self {
             changed: (data.mtime(), data.mtime_nsec()),
@@ -124,7 +124,7 @@ pub struct Reloaded<T> {
     current: ArcSwap<T>,
     /// Counts the changes.
     generation: AtomicU64,
-    seen: Mutex<Vec<Option<Stamp>>>,
+    seen: Mutex<Vec<Option<FileStamp>>>,
 }
 
 impl<T: fmt::Debug> fmt::Debug for Reloaded<T> {
@@ -175,8 +175,8 @@ impl<T> Reloaded<T> {
     }
 }
 
-fn stamps(files: &[PathBuf]) -> Vec<Option<Stamp>> {
-    files.iter().map(|path| Stamp::of(path)).collect()
+fn stamps(files: &[PathBuf]) -> Vec<Option<FileStamp>> {
+    files.iter().map(|path| FileStamp::of(path)).collect()
 }
 
 #[cfg(test)]

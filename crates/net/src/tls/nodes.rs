@@ -56,7 +56,7 @@ pub enum Mode {
 
 /// What was made of the files.
 #[derive(Debug)]
-struct Material {
+struct NodeMaterial {
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
     verifier: Arc<NodeVerifier>,
@@ -68,7 +68,7 @@ struct Material {
 pub struct NodeTls {
     own: NodeName,
     mode: Mode,
-    material: Reloaded<Material>,
+    material: Reloaded<NodeMaterial>,
 }
 
 impl NodeTls {
@@ -155,7 +155,7 @@ impl NodeTls {
     }
 }
 
-fn load(files: &NodeFiles, expected: &NodeName) -> Result<Material, String> {
+fn load(files: &NodeFiles, expected: &NodeName) -> Result<NodeMaterial, String> {
     let own = read_certified_key(&files.certificate, &files.key)?;
     let shown = own.end_entity_cert().map_err(|error| error.to_string())?;
     let name = NodeName::of(shown)?;
@@ -201,5 +201,5 @@ fn load(files: &NodeFiles, expected: &NodeName) -> Result<Material, String> {
         .with_custom_certificate_verifier(Arc::clone(&verifier) as _)
         .with_client_cert_resolver(Arc::new(SingleCertAndKey::from(own)));
     client.resumption = Resumption::disabled();
-    Ok(Material { server: Arc::new(server), client: Arc::new(client), verifier, certificates })
+    Ok(NodeMaterial { server: Arc::new(server), client: Arc::new(client), verifier, certificates })
 }

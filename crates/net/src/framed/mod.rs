@@ -52,12 +52,12 @@ const OPEN_TIMEOUTS: u32 = 2;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An upgraded connection.
-pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
+pub trait UpgradedConnection: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> UpgradedConnection for T {}
 
 /// A connection as a stream and sink of frames.
-pub type Frames = Framed<Box<dyn Connection>, LengthDelimitedCodec>;
+pub type Frames = Framed<Box<dyn UpgradedConnection>, LengthDelimitedCodec>;
 
 /// A response as a stream of its frames, each of which is received whole.
 pub type FrameStream = BoxStream<'static, Result<Bytes, CallError>>;
@@ -68,7 +68,7 @@ fn codec(bytes_max: usize) -> LengthDelimitedCodec {
 }
 
 /// The frames of a connection, of at most so many bytes.
-pub fn frames(connection: Box<dyn Connection>, bytes_max: usize) -> Frames {
+pub fn frames(connection: Box<dyn UpgradedConnection>, bytes_max: usize) -> Frames {
     Framed::new(connection, codec(bytes_max))
 }
 
@@ -200,7 +200,7 @@ impl ToNode {
 
 /// The end that answers: each request in the order in which they come, until the connection ends, fails, or is not used.
 /// An error ends it.
-pub async fn serve<A>(connection: impl Connection + 'static, answer: impl Fn(Bytes) -> A)
+pub async fn serve<A>(connection: impl UpgradedConnection + 'static, answer: impl Fn(Bytes) -> A)
 where
     A: Future<Output = Result<Bytes, ReceiveError>>,
 {
@@ -208,7 +208,7 @@ where
 }
 
 async fn serve_for<A>(
-    connection: impl Connection + 'static,
+    connection: impl UpgradedConnection + 'static,
     idle_timeout: Duration,
     answer: impl Fn(Bytes) -> A,
 ) where

@@ -5,10 +5,15 @@
 //! (`tls/nodes.rs`) prove the sender and the receiver; a plain call proves the cluster's secret. Heartbeats, appends,
 //! forwarded calls and snapshots use separate connections ([`Lane`]), so that a large one never delays a small one.
 //!
-//! **Invariant:** [`CallError::NotSent`] means that the other node has certainly not received the call. In doubt the error is
-//! [`CallError::Unknown`].
+//! A forwarded write that is too large for a batch has an RPC and a connection of its own, and the receiving node serves a
+//! limited number of connections. A connection above that limit is closed or waits, and the outcome of its write is
+//! unknown; a write that waits for a [`LoneCall`] was certainly not sent.
+//!
+//! **Invariants**
+//! 1. [`CallError::NotSent`] means that the other node has certainly not received the RPC. In doubt the error is
+//!    [`CallError::Unknown`].
+//! 2. Slow writes never use up the lone calls of the others.
 
-mod lone;
 mod transport;
 
 use std::{
@@ -29,6 +34,7 @@ use http::{
 use http_body_util::BodyExt as _;
 use hyper::{body::Incoming, upgrade::Upgraded};
 use hyper_util::rt::TokioIo;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroize as _;
 
@@ -41,8 +47,7 @@ use super::{
     tls::nodes::NodeTls,
     trace,
 };
-use lone::LoneCalls;
-use transport::{Body, Transport, error_chain, from_content, whole};
+use transport::{Body, PeerTransport, error_chain, from_content, whole};
 
 /// The header with the cluster's id.
 pub const CLUSTER: &str = "x-concord-cluster";
@@ -136,10 +141,10 @@ pub struct Peers {
     secrets: Secrets,
     /// The certificates; without them calls are plain.
     pub(super) tls: Option<Arc<NodeTls>>,
-    heartbeat: Transport,
-    append: Transport,
-    forward: Transport,
-    bulk: Transport,
+    heartbeat: PeerTransport,
+    append: PeerTransport,
+    forward: PeerTransport,
+    bulk: PeerTransport,
     lone: LoneCalls,
 }
 
@@ -155,7 +160,7 @@ impl Peers {
     #[must_use]
     pub fn from_address(secrets: Secrets, source: Option<IpAddr>, tls: Option<Arc<NodeTls>>) -> Self {
         let plain = Arc::default();
-        let transport = || Transport::new(source, tls.clone(), Arc::clone(&plain));
+        let transport = || PeerTransport::new(source, tls.clone(), Arc::clone(&plain));
         Self {
             me: OnceLock::new(),
             left: CancellationToken::new(),
@@ -335,7 +340,7 @@ impl Peers {
         Ok((header, response.into_body().into_data_stream().map_err(io::Error::other).boxed()))
     }
 
-    fn transport(&self, lane: Lane) -> &Transport {
+    fn transport(&self, lane: Lane) -> &PeerTransport {
         match lane {
             Lane::Heartbeat => &self.heartbeat,
             Lane::Append => &self.append,
@@ -390,12 +395,12 @@ async fn within<T>(
 }
 
 /// Sends and waits for the whole response.
-async fn response_body(transport: &Transport, request: Request<Body>) -> Result<Bytes, CallError> {
+async fn response_body(transport: &PeerTransport, request: Request<Body>) -> Result<Bytes, CallError> {
     body_of(send(transport, request).await?, RESPONSE_BYTES_MAX).await
 }
 
 /// Sends and waits for the response's head.
-async fn send(transport: &Transport, request: Request<Body>) -> Result<Response<Incoming>, CallError> {
+async fn send(transport: &PeerTransport, request: Request<Body>) -> Result<Response<Incoming>, CallError> {
     let response = match transport.send(request).await {
         Ok(response) => response,
         Err(error) if error.is_unsent => return Err(CallError::NotSent(error.text)),
@@ -429,5 +434,102 @@ async fn body_of(response: Response<Incoming>, bytes_max: usize) -> Result<Bytes
     Ok(body.freeze())
 }
 
+/// Most lone calls at once, if no limit of open files requires fewer: as many writes as a leader decides in a few fsyncs.
+const LONE_CALLS_MAX: usize = 1024;
+/// One in so many may be for a slow write.
+const LONG_PART: usize = 4;
+
+/// The permits for calls with one write each.
+#[derive(Debug)]
+struct LoneCalls {
+    all: Semaphore,
+    long: Semaphore,
+}
+
+impl LoneCalls {
+    fn new(most: usize) -> Self {
+        let most = most.clamp(2, LONE_CALLS_MAX);
+        Self { all: Semaphore::new(most), long: Semaphore::new((most / LONG_PART).max(1)) }
+    }
+}
+
+impl Default for LoneCalls {
+    fn default() -> Self {
+        Self::new(LONE_CALLS_MAX)
+    }
+}
+
+/// A permit for a call with one write.
+#[derive(Debug)]
+pub struct LoneCall<'a> {
+    _all: SemaphorePermit<'a>,
+    _long: Option<SemaphorePermit<'a>>,
+}
+
+impl Peers {
+    /// The same with at most so many calls at once that have one write each.
+    #[must_use]
+    pub fn with_lone_calls(self, most: usize) -> Self {
+        Self { lone: LoneCalls::new(most), ..self }
+    }
+
+    /// Waits for the permit for a call with one write.
+    pub async fn lone_call(&self, is_long: bool) -> LoneCall<'_> {
+        let place = async |places| Semaphore::acquire(places).await.expect("it is never closed");
+        let _long = if is_long { Some(place(&self.lone.long).await) } else { None };
+        LoneCall { _all: place(&self.lone.all).await, _long }
+    }
+}
+
 #[cfg(test)]
-mod tests;
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    fn peers() -> Peers {
+        let peers = Peers::new(Secrets(vec!["secret".into()]));
+        let me = Identity { cluster_id: uuid::Uuid::from_u128(1), node_id: 1, format: 1 };
+        peers.me.set(me).unwrap();
+        peers
+    }
+
+    #[tokio::test]
+    async fn a_refused_connection_was_not_sent() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap().to_string();
+        drop(listener);
+        let timeout = Duration::from_secs(5);
+        let response = peers().call(Lane::Heartbeat, 2, &addr, Call::Vote, Bytes::new(), timeout).await;
+        let Err(CallError::NotSent(text)) = response else { panic!("{response:?}") };
+        assert!(!text.contains(&addr), "callers see this text: {text}");
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_breaks_after_the_request_leaves_the_outcome_unknown() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap().to_string();
+        let server = async {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            tokio::io::AsyncReadExt::read(&mut socket, &mut [0; 1]).await.unwrap();
+        };
+        let peers = peers();
+        let call = peers.call(Lane::Forward, 2, &addr, Call::Write, Bytes::new(), Duration::from_secs(5));
+        let (response, ()) = tokio::join!(call, server);
+        assert!(matches!(response, Err(CallError::Unknown(_))), "{response:?}");
+    }
+
+    #[tokio::test]
+    async fn slow_writes_leave_permits_for_others() {
+        let peers = Peers::new(Secrets(vec!["s".into()])).with_lone_calls(8);
+        let long = [peers.lone_call(true).await, peers.lone_call(true).await];
+        assert!(peers.lone_call(true).now_or_never().is_none());
+        let mut short = Vec::new();
+        for _ in 0..6 {
+            short.push(peers.lone_call(false).await);
+        }
+        assert!(peers.lone_call(false).now_or_never().is_none());
+        drop(long);
+        assert!(peers.lone_call(false).now_or_never().is_some());
+    }
+}

@@ -339,7 +339,7 @@ impl Machine {
 
 impl RaftStateMachine<TypeConfig> for Machine {
     type SnapshotData = SnapshotFile;
-    type SnapshotBuilder = Builder;
+    type SnapshotBuilder = StateSnapshotBuilder;
 
     async fn applied_state(&mut self) -> io::Result<(Option<LogId>, StoredMembership)> {
         Ok((self.last_log_id, self.membership.stored.clone()))
@@ -363,15 +363,19 @@ impl RaftStateMachine<TypeConfig> for Machine {
         Ok(())
     }
 
-    async fn try_create_snapshot_builder(&mut self, force: bool) -> Option<Builder> {
+    async fn try_create_snapshot_builder(&mut self, force: bool) -> Option<StateSnapshotBuilder> {
         if !force && self.store.current_snapshot().is_none() {
             return None;
         }
-        Some(Builder { publisher: self.publisher(), store: self.store.clone(), must_be_current: force })
+        Some(StateSnapshotBuilder {
+            publisher: self.publisher(),
+            store: self.store.clone(),
+            must_be_current: force,
+        })
     }
 
-    async fn get_snapshot_builder(&mut self) -> Builder {
-        Builder { publisher: self.publisher(), store: self.store.clone(), must_be_current: true }
+    async fn get_snapshot_builder(&mut self) -> StateSnapshotBuilder {
+        StateSnapshotBuilder { publisher: self.publisher(), store: self.store.clone(), must_be_current: true }
     }
 
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, file: SnapshotFile) -> io::Result<()> {
@@ -442,14 +446,14 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
 /// Gives openraft the newest snapshot. While the node runs, `snapshot.rs` has built it already, because a failure
 /// here would be fatal. openraft insists on a new one only at start, when the log is purged and there is none.
 #[derive(Debug)]
-pub(super) struct Builder {
+pub(super) struct StateSnapshotBuilder {
     publisher: Arc<AppliedPublisher>,
     store: Store,
     /// Whether the snapshot must hold all that is applied now.
     must_be_current: bool,
 }
 
-impl RaftSnapshotBuilder<TypeConfig> for Builder {
+impl RaftSnapshotBuilder<TypeConfig> for StateSnapshotBuilder {
     type SnapshotData = SnapshotFile;
 
     async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
