@@ -53,7 +53,7 @@ async fn a_leader_says_that_a_follower_is_gone_and_that_it_is_back() {
     assert_eq!((&elsewhere["reachable"], &elsewhere["last_contact_ms"]), (&Value::Null, &Value::Null));
 
     cluster.node(follower).kill();
-    let silent = format!("node {follower} does not answer this leader");
+    let silent = format!("node {follower} does not respond to this leader");
     let (place, gone) = line(&mut cluster, leader, 0, &silent).await;
     assert_eq!((&gone["level"], &gone["node"]), (&"WARN".into(), &follower.into()), "{gone}");
     assert!(gone["silent_ms"].as_u64().is_some_and(|ms| ms >= 3000), "{gone}");
@@ -65,7 +65,7 @@ async fn a_leader_says_that_a_follower_is_gone_and_that_it_is_back() {
     .await;
 
     cluster.node(follower).start().await;
-    let back = format!("node {follower} answers this leader again");
+    let back = format!("node {follower} responds to this leader again");
     let (_, back) = line(&mut cluster, leader, place, &back).await;
     assert!(back["silent_ms"].as_u64().is_some_and(|ms| ms >= 3000), "{back}");
     eventually("the status shows it", async || {

@@ -1,9 +1,9 @@
-//! Which members answer the leader, and since when one does not.
+//! Which members respond to the leader, and since when one does not.
 //!
-//! openraft knows when each member last acknowledged a heartbeat; it tells nobody when that is long ago. The task here
-//! compares it with [`LIVENESS_TIMEOUT`] and logs each change once.
+//! openraft knows when each member last acknowledged a heartbeat, but does not report when that was long ago. The task
+//! here compares that time with [`LIVENESS_TIMEOUT`] and logs each change once.
 //!
-//! **Invariant:** only the leader knows anything of members. On every other node the list is empty.
+//! **Invariant:** only the leader knows the contact of members. On every other node the list is empty.
 
 use std::{
     collections::BTreeMap,
@@ -20,13 +20,13 @@ use super::{
 };
 use concord_net::NodeId;
 
-/// How often it is looked at.
+/// How often the task checks the members.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// What the leader knows of a member.
+/// The contact of the leader with a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Contact {
-    /// Time since it last answered, or since this node began to lead.
+    /// Time since its last response, or since this node became leader.
     pub silent_for: Duration,
     /// Whether that is short enough.
     pub is_reachable: bool,
@@ -35,7 +35,7 @@ pub struct Contact {
 /// A member as the task has seen it.
 #[derive(Debug, Clone, Copy)]
 struct SeenMember {
-    /// When it answered last, as far as is known; when it was first looked at, if it never did.
+    /// When it last responded, as far as is known; when it was first checked, if it never did.
     answered_at: Instant,
     is_silent: bool,
 }
@@ -44,7 +44,7 @@ struct SeenMember {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Contacts(Arc<Mutex<BTreeMap<NodeId, SeenMember>>>);
 
-/// A member that has begun or ceased to answer.
+/// A member that has started or stopped responding.
 #[derive(Debug, PartialEq, Eq)]
 enum News {
     Silent(NodeId, Duration),
@@ -124,10 +124,20 @@ impl Contacts {
             let ms = u64::try_from(lasted.as_millis()).unwrap_or(u64::MAX);
             match one {
                 News::Silent(..) => {
-                    tracing::warn!(node, address, silent_ms = ms, "node {node} does not answer this leader");
+                    tracing::warn!(
+                        node,
+                        address,
+                        silent_ms = ms,
+                        "node {node} does not respond to this leader"
+                    );
                 }
                 News::Back(..) => {
-                    tracing::info!(node, address, silent_ms = ms, "node {node} answers this leader again");
+                    tracing::info!(
+                        node,
+                        address,
+                        silent_ms = ms,
+                        "node {node} responds to this leader again"
+                    );
                 }
             }
         }
@@ -139,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_member_is_reported_once_when_it_falls_silent_and_once_when_it_is_back() {
+    fn a_silent_member_is_reported_once_and_so_is_its_return() {
         let (contacts, begin) = (Contacts::default(), Instant::now());
         let at = |seconds: u64| begin + Duration::from_secs(seconds);
         let update = |now: u64, two: Option<u64>| {

@@ -68,7 +68,7 @@ impl LeaderFollower {
         // A failure is in the last metrics. After a panic of openraft's core they end without one.
         let ended = match &metrics.borrow_watched().running_state {
             Err(fatal) => format!("openraft has stopped: {fatal}"),
-            Ok(()) => "openraft has ended".to_owned(),
+            Ok(()) => "openraft has stopped".to_owned(),
         };
         if self.stopping.load(Ordering::Relaxed) { Ok(()) } else { Err(ended) }
     }

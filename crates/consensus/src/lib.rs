@@ -1,4 +1,4 @@
-//! Consensus: the Raft protocol (openraft), its log, the state machine and the calls between members.
+//! Consensus: the Raft protocol (openraft), its log, the state machine and the RPCs between members.
 //!
 //! ```text
 //! write ──▶ consensus ──▶ openraft ──▶ log (fsync) ──▶ network ──▶ the other members
@@ -20,10 +20,10 @@
 //! | the answers to those calls | `receive`, `stream` (append) |
 //! | when a snapshot is built and the log purged; how a snapshot is received | `snapshot` |
 //! | changes of the membership, transfer of leadership | `membership` |
-//! | the tasks that live as long as the node, and what their end means | `supervisor` |
-//! | who leads, since when and why | `leadership` |
-//! | which members answer the leader | `contact` |
-//! | what is counted and known for metrics | `figures` |
+//! | the tasks that live as long as the node | `supervisor` |
+//! | the leader, its term, and why it changed | `leadership` |
+//! | which members respond to the leader | `contact` |
+//! | counters and figures for metrics | `figures` |
 //! | the comparison of this node's state with the other members' | `divergence` |
 //! | the start of a new cluster from a backup | `restore` |
 //! | openraft's types as this crate uses them, and the types that are encoded in their place | `types`, `wire` |
@@ -35,7 +35,7 @@
 //! **Invariants**
 //! 1. openraft's types do not leave this crate and are never serialised: [`Consensus`] is the only way in.
 //! 2. A write is acknowledged only when it is durable on a majority.
-//! 3. A write whose outcome is not certain is [`WriteError::Undecided`], never a refusal.
+//! 3. A write whose outcome is unknown is [`WriteError::Undecided`], never a rejection.
 //! 4. The index of an entry stays in this crate, and in the places in the log that the store records. Everybody else
 //!    knows the revision, which the state counts; a [`ReadIndex`] is passed on unread.
 
@@ -187,7 +187,7 @@ pub enum StartError {
 /// Why a write has no verdict.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WriteError {
-    /// Certainly not appended here. Holds the leader, if another one is known; there is none when the lease has
+    /// Certainly not appended here. Names the leader, if another one is known; there is none when the lease has
     /// expired or leadership is being transferred: the caller retries.
     NotLeader(Option<NodeId>),
     /// It may or may not be decided: openraft discarded the entry or stopped.

@@ -1,6 +1,6 @@
 //! The append stream: entries from the leader to a member over one persistent connection, with pipelined requests.
 //!
-//! It is opened by a peer call, which is admitted like any other. Then the connection is upgraded and has frames
+//! A peer RPC opens it, which is admitted like any other. Then the connection is upgraded and has frames
 //! only: a length of four bytes and a [`WireAppendRequest`], or in the other direction its [`WireAppendResponse`].
 //! As HTTP, a request and its response would cost more than the entries in them, and the sender would have to wait
 //! for each response before the next request, because requests on two connections may arrive in another order. Here
@@ -9,13 +9,13 @@
 //! **Invariants**
 //! 1. Responses have the order of the requests. When openraft's requests end, the responses end without an error:
 //!    after anything else openraft starts over at once.
-//! 2. A connection is not used again after any failure, nor while a response on it is outstanding.
+//! 2. A connection is not reused after any failure, nor while a response on it is outstanding.
 //! 3. A member is unreachable once it has not answered within the timeout of the oldest request.
 //! 4. A response confirms the request that it answers and no later one. openraft matches responses with requests by
 //!    their last log id alone (`InflightAppendQueue::drain_acked`): of several requests in flight with the same last
-//!    id, the first response would count as the answer to the newest, and a read index that was asked for in between
+//!    id, the first response would count as the answer to the newest, and a read index that was requested in between
 //!    would be confirmed by a member that has since elected another leader. So of responses to such requests only the
-//!    last is handed on.
+//!    last is passed on.
 
 use std::{
     collections::VecDeque,
@@ -161,7 +161,7 @@ where
         {
             self.frames = Some(open.await?);
         }
-        let frames = self.frames.as_mut().ok_or_else(|| unreachable("the connection has failed"))?;
+        let frames = self.frames.as_mut().ok_or_else(|| unreachable("the connection failed"))?;
         let body = wire::append_request(request);
         let timeout = (self.timeout_of)(request.entries.len(), body.len());
         let deadline = Instant::now() + timeout;
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_rejection_is_handed_on_although_a_later_request_has_the_same_last_id() {
+    async fn a_rejection_is_returned_although_a_later_request_has_the_same_last_id() {
         let (leader, mut member) = connection();
         let mut idle = None;
         let input = stream::iter([request(4, 3), request(4, 3)]).chain(stream::pending());
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_malformed_frame_ends_the_member_s_end() {
+    async fn a_malformed_frame_ends_the_stream_of_the_member() {
         let (mut leader, member) = connection();
         leader.send(Bytes::from(wire::to_bytes(&WireAppendRequest::from(&request(1, 2))))).await.unwrap();
         leader.send(Bytes::from_static(b"?")).await.unwrap();
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn entries_in_the_name_of_another_node_end_the_member_s_end() {
+    async fn entries_in_the_name_of_another_node_end_the_stream_of_the_member() {
         let (mut leader, member) = connection();
         leader.send(Bytes::from(wire::to_bytes(&WireAppendRequest::from(&request(1, 2))))).await.unwrap();
         assert_eq!(AppendRequests { from: 2, frames: member }.count().await, 0);

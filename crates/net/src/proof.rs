@@ -1,4 +1,4 @@
-//! The headers of a call: for whom it is, of whom it is, and, unless TLS proves that, what proves the cluster's secret.
+//! The headers of a sent RPC: its addressee, its sender, and a credential unless TLS proves the sender.
 //!
 //! **Invariant:** secrets are never logged, and never sent.
 
@@ -40,7 +40,7 @@ impl Peers {
         Ok(headers)
     }
 
-    /// The headers that name whom a call is for.
+    /// The headers that name the addressee.
     fn to_headers(to: NodeId, at: &str) -> Result<HeaderMap, CallError> {
         let mut headers = HeaderMap::new();
         headers.insert(AT, value(at)?);
@@ -56,7 +56,7 @@ impl Peers {
         Ok(headers)
     }
 
-    /// Whether calls are made and taken over TLS only, whose certificates prove who calls whom.
+    /// Whether RPCs are sent and accepted over TLS only, whose certificates prove both ends.
     pub(super) fn is_tls_required(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.mode() == Mode::Required)
     }

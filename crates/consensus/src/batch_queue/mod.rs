@@ -6,9 +6,9 @@
 //!               └── items that arrive meanwhile ◀──────────┘
 //! ```
 //!
-//! What leaves costs about as much with one item as with many. Three parts of Concord batch: the group commits of the
-//! leader, the forwarding batches and the read-index requests of each node. They differ in their [`BatchPolicy`] and in
-//! the loop around [`BatchSender::next`], which sends the batch and answers its items.
+//! A batch costs about as much with one item as with many. Group commit on the leader, forwarding batches and requests for
+//! a read index use this queue. They differ in their [`BatchPolicy`] and in the loop around [`BatchSender::next`], which
+//! sends a batch and answers its items.
 //!
 //! The client requests that a node admits bound the queue: each waiting item belongs to one of them, and is withdrawn
 //! when that request ends.
@@ -35,7 +35,7 @@ use tokio::sync::oneshot;
 
 use linger::{Arrivals, Linger, SentBatch};
 
-/// What the users of a [`BatchQueue`] choose.
+/// The limits and the timing of a [`BatchQueue`].
 #[derive(Debug, Clone, Copy)]
 pub struct BatchPolicy {
     /// Most items of a batch.
@@ -103,7 +103,7 @@ pub enum Unanswered {
     CutOff,
 }
 
-/// The way of an item that may leave at once.
+/// What [`BatchQueue::push_unless_idle`] did with an item.
 #[derive(Debug)]
 pub enum Pushed<'a, T, A> {
     /// Little is in flight: the caller sends the item itself.

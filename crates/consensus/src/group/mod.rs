@@ -76,7 +76,7 @@ pub(super) async fn propose_alone(proposer: &impl Proposer, proposal: Vec<u8>) -
 }
 
 fn mismatch() -> WriteError {
-    WriteError::Undecided("an entry has another number of verdicts than of proposals".into())
+    WriteError::Undecided("the number of verdicts of an entry differs from that of its proposals".into())
 }
 
 impl WriteGroups {

@@ -228,7 +228,7 @@ async fn entries_of_clients_that_return() -> Vec<usize> {
     test.permit(1);
     answer(first).await.unwrap();
     test.has_entries(2).await;
-    // The wait is at most twice as long as this group is under way, so it takes a while.
+    // The wait is at most twice as long as this group is in flight, so it takes a while.
     tokio::time::sleep(Duration::from_millis(3)).await;
     test.permit(1);
     for write in others {

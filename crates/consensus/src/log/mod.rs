@@ -15,11 +15,11 @@
 //!
 //! | where | what it does |
 //! |---|---|
-//! | `open` | the log from its files: made durable, identified |
-//! | `conversion` | the log written anew, when encryption was turned on or off |
+//! | `open` | opening the log from its files |
+//! | `conversion` | rewriting the log, when encryption was turned on or off |
 //! | `shared` | raft-log behind its lock: which change may wait, and which can't |
 //! | `recent` | the newest entries in memory |
-//! | `progress` | what is begun and not ended, and the watchdog over it |
+//! | `progress` | the operations in flight, and the watchdog |
 
 mod conversion;
 mod open;

@@ -1,6 +1,6 @@
-//! The log from its files: opened, made durable, identified, before there is a store to notify of its flushes.
+//! Opens the log: makes it durable and identifies it, before there is a store to notify of its fsyncs.
 //!
-//! **Invariant:** nothing rests on a record of the log, no vote and no acknowledgement, before it is durable.
+//! **Invariant:** no vote and no acknowledgement relies on a record of the log before it is durable.
 
 use std::{fs::File, io, path::Path, sync::Arc, time::Duration};
 
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_read_at_the_start_is_made_durable() {
+    fn records_read_at_the_start_are_made_durable() {
         let directory = tempfile::tempdir().unwrap();
         let header = LogHeader { cluster: [7; 16], node: 1, installing: None };
         Wal::open(directory.path()).unwrap().set_header(header).unwrap();

@@ -1,8 +1,7 @@
-//! The newest entries of the log in memory: what applying and replicating read, without the log's lock and without a
-//! disk.
+//! The newest entries of the log in memory, for applying and replicating without the log's lock and without a disk.
 //!
-//! raft-log has a cache of its own, with the same bytes, but can be asked only through the log's lock, and does not
-//! say beforehand whether an entry has to be read from a file.
+//! raft-log has a cache with the same bytes. It is only accessible through the log's lock, and does not tell beforehand
+//! whether an entry must be read from a file.
 //!
 //! **Invariant:** every entry of the log from `first` on is here, in order and without a gap.
 

@@ -1,9 +1,9 @@
-//! raft-log behind its lock, and which changes of it may wait for the disk.
+//! raft-log behind its lock, and which of its changes may wait for the disk.
 //!
-//! raft-log only queues what it writes, for a thread of its own. It waits for the disk in two cases: its queue is full,
-//! or a file is full and the next one has to be made. Both are known beforehand.
+//! raft-log only queues writes for a thread of its own. It waits for the disk in two cases: its queue is full, or a file is
+//! full and the next one must be created. Both are known beforehand.
 //!
-//! **Invariant:** `try_change` never waits for the disk; everything else here may, and is called on threads for that.
+//! **Invariant:** `try_change` never waits for the disk. Everything else here may, and runs on threads for blocking work.
 
 use std::{
     io,
@@ -71,7 +71,7 @@ pub(super) struct LogKeys {
     key: Option<FileKey>,
     /// Whether new entries are encrypted.
     seals: bool,
-    /// Whether an entry that is not encrypted may be one of this log.
+    /// Whether an unencrypted entry may be one of this log.
     allows_plain: bool,
 }
 

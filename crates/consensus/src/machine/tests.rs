@@ -182,7 +182,7 @@ impl TestNode {
 }
 
 #[tokio::test]
-async fn grouped_in_any_way_proposals_give_the_same_state_history_and_events() {
+async fn any_grouping_of_proposals_gives_the_same_state_history_and_events() {
     for seed in 1..=3 {
         let all = proposals(seed, 700);
         // Each by itself, without a log.
@@ -253,7 +253,7 @@ async fn a_restart_anywhere_continues_revisions_and_history() {
 }
 
 #[tokio::test]
-async fn those_who_wait_for_an_entry_and_those_who_wait_for_a_revision_are_told_apart() {
+async fn waiters_for_an_entry_and_for_a_revision_are_independent() {
     use futures::FutureExt as _;
 
     let all = proposals(4, 60);
@@ -276,7 +276,7 @@ async fn those_who_wait_for_an_entry_and_those_who_wait_for_a_revision_are_told_
 }
 
 #[tokio::test]
-async fn a_damaged_group_is_the_node_s_end_and_nothing_of_it_is_published() {
+async fn a_damaged_group_ends_the_node_and_nothing_of_it_is_published() {
     let all = proposals(5, 40);
     let mut log = entries(&all, 40, 5);
     let mut node = TestNode::new();

@@ -1,9 +1,9 @@
-//! The client for calls to other nodes. `admission.rs` lets received ones in.
+//! The client for RPCs to other nodes. `admission.rs` admits received ones.
 //!
-//! A call is `POST /peer/{name}` with a binary body. Its headers (`proof.rs`) name the cluster, the sender and the
-//! receiver: a node that has taken over another one's address must not vote in the wrong cluster. The certificates of TLS
-//! (`tls/nodes.rs`) prove the sender and the receiver; a plain call proves the cluster's secret. Heartbeats, appends,
-//! forwarded calls and snapshots use separate connections ([`Lane`]), so that a large one never delays a small one.
+//! An RPC is `POST /peer/{name}` with a binary body. Its headers (`proof.rs`) name the cluster, the sender and the
+//! receiver: a node that took over the address of another one must not vote in the wrong cluster. The TLS certificates
+//! (`tls/nodes.rs`) prove the sender and the receiver; an unencrypted RPC proves the cluster secret. Heartbeats, appends,
+//! forwarded RPCs and snapshots use separate connections ([`Lane`]), so that a large one never delays a small one.
 //!
 //! A forwarded write that is too large for a batch has an RPC and a connection of its own, and the receiving node serves a
 //! limited number of connections. A connection above that limit is closed or waits, and the outcome of its write is
@@ -55,23 +55,23 @@ pub const CLUSTER: &str = "x-concord-cluster";
 pub const FROM: &str = "x-concord-from";
 /// The header with the receiver's id.
 pub const TO: &str = "x-concord-to";
-/// The header with the address that is called, as the sender spells it.
+/// The header with the called address, as the sender writes it.
 pub const AT: &str = "x-concord-at";
-/// The header that proves the cluster's secret: see `credential.rs`.
+/// The header that proves the cluster secret: see `credential.rs`.
 pub const CREDENTIAL: &str = "x-concord-credential";
 /// The header with the digest of the body of a `join`.
 pub const DIGEST: &str = "x-concord-digest";
 /// The header with a snapshot's position, length and digest: in the request of [`Call::Snapshot`], in the response
 /// of [`Call::FetchSnapshot`].
 pub const SNAPSHOT_HEADER: &str = "x-concord-head";
-/// The status by which a node refuses a sender that was removed from the cluster.
+/// The status with which a node rejects a sender that was removed from the cluster.
 pub const REMOVED_STATUS: u16 = 410;
 
 /// Longest response: responses are small, but a faulty node must not fill the memory.
 const RESPONSE_BYTES_MAX: usize = 64 << 20;
-/// How long the text of a refusal may take.
+/// How long reading the text of a rejection may take.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
-/// Longest text of a refusal that is read.
+/// Most bytes of the text of a rejection that are read.
 const REFUSAL_BYTES_MAX: usize = 1024;
 
 /// The cluster's secrets. The first is sent, all are accepted, so that secrets can be rotated.
@@ -99,8 +99,8 @@ pub enum CallError {
     /// It may have been received: time-out, lost connection.
     #[error("outcome unknown: {0}")]
     Unknown(String),
-    /// Received and refused before anything was done: wrong identity or secret, malformed, unknown call.
-    #[error("refused with {status}: {text}")]
+    /// Received and rejected before anything was done: wrong identity or secret, malformed, unknown call.
+    #[error("rejected with {status}: {text}")]
     Refused {
         /// The HTTP status, 4xx.
         status: u16,
@@ -130,7 +130,7 @@ pub(crate) type FetchedSnapshot = (Bytes, BoxStream<'static, io::Result<Bytes>>)
 pub struct Peers {
     /// This node; unset until it belongs to a cluster.
     pub me: OnceLock<Identity>,
-    /// Cancelled once a member has refused a call because this node was removed from the cluster.
+    /// Cancelled once a member rejected an RPC because this node was removed from the cluster.
     pub left: CancellationToken,
     /// The members that were agreed on.
     members: RwLock<Members>,
@@ -139,7 +139,7 @@ pub struct Peers {
     /// The addresses of this node that its settings name.
     pub(super) configured: Vec<String>,
     secrets: Secrets,
-    /// The certificates; without them calls are plain.
+    /// The certificates; without them RPCs are unencrypted.
     pub(super) tls: Option<Arc<NodeTls>>,
     heartbeat: PeerTransport,
     append: PeerTransport,
@@ -246,7 +246,7 @@ impl Peers {
         Ok(post(to, addr, call, headers))
     }
 
-    /// Sends a request within the cluster, and takes from its response what is asked for. The timeout bounds both.
+    /// Sends a request within the cluster, and reads its response with `take`. The timeout bounds both.
     async fn respond<T, F>(
         &self,
         lane: Lane,
@@ -261,7 +261,7 @@ impl Peers {
         self.note_removal(within(timeout, response).await)
     }
 
-    /// Cancels [`Self::left`] if a member has refused a call because this node was removed.
+    /// Cancels [`Self::left`] if a member rejected an RPC because this node was removed.
     fn note_removal<T>(&self, response: Result<T, CallError>) -> Result<T, CallError> {
         if let Err(CallError::Refused { status: REMOVED_STATUS, .. }) = response {
             self.left.cancel();
@@ -391,7 +391,7 @@ async fn within<T>(
 ) -> Result<T, CallError> {
     tokio::time::timeout(timeout, call)
         .await
-        .unwrap_or_else(|_| Err(CallError::Unknown(format!("no answer within {timeout:?}"))))
+        .unwrap_or_else(|_| Err(CallError::Unknown(format!("no response within {timeout:?}"))))
 }
 
 /// Sends and waits for the whole response.
@@ -417,7 +417,7 @@ async fn send(transport: &PeerTransport, request: Request<Body>) -> Result<Respo
     if status.is_client_error() {
         Err(CallError::Refused { status: status.as_u16(), text })
     } else {
-        Err(CallError::Unknown(format!("answered with {status}: {text}")))
+        Err(CallError::Unknown(format!("status {status}: {text}")))
     }
 }
 
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_that_breaks_after_the_request_leaves_the_outcome_unknown() {
+    async fn the_outcome_is_unknown_after_a_lost_connection() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap().to_string();
         let server = async {

@@ -1,22 +1,21 @@
-//! Calls as frames on a connection that stays open, one after another.
+//! RPCs as frames on a connection that stays open, one after another.
 //!
-//! A linearizable read waits for a heartbeat to the other members, and on a follower for a call to the leader before
-//! that. Over HTTP the headers, the credential and the tasks of the connection cost more than what is asked. So one call
-//! opens a connection, is admitted like any other, and has the connection upgraded. From then on it has frames only: a
-//! length of four bytes and the body of a request, and in the other direction the same with its answer.
+//! A linearizable read waits for a heartbeat to the other members, and on a follower first for an RPC to the leader. Over
+//! HTTP the headers, the credential and the tasks of the connection cost more than the request itself. So one RPC opens a
+//! connection, is admitted like any other, and upgrades it. From then on each request and each response is one frame.
 //!
-//! | | the caller's end | the end that answers |
+//! | | calling end | serving end |
 //! |---|---|---|
-//! | file | [`FramedCalls`] | [`serve`], called by `crates/http/src/peer.rs` |
-//! | no answer in time | drops the connection; the next request opens another | |
-//! | a failure | the same; if the connection was used before, the request itself is sent again on another | closes the connection without an answer |
+//! | code | [`FramedCalls`] | [`serve`], called by `crates/http/src/peer.rs` |
+//! | no response in time | drops the connection; the next request opens another | |
+//! | failure | the same; if the connection had been used before, retries the request on another | closes the connection without a response |
 //! | no request for [`IDLE_TIMEOUT`] | | closes the connection |
-//! | the caller is removed from the cluster | is refused when it opens another | closes the connection |
+//! | the calling node is removed from the cluster | is rejected when it opens another | closes the connection |
 //!
 //! **Invariants**
-//! 1. An answer never counts for a later request: one request at a time is under way, and the connection is used again
-//!    only after the whole answer to it.
-//! 2. A request may be received twice, so only calls are made this way that change nothing by being repeated.
+//! 1. A response never counts for a later request: one request at a time is in flight, and the connection is reused only
+//!    after the whole response to it.
+//! 2. A request may be received twice, so only idempotent RPCs are made this way.
 //! 3. A frame has at most [`FRAME_BYTES_MAX`].
 
 use std::{future::Future, io, pin::pin, sync::Arc, time::Duration};
@@ -43,9 +42,11 @@ use super::{
 
 /// Longest frame. A heartbeat has less than 100 bytes, the text of a failed read index some hundred.
 const FRAME_BYTES_MAX: usize = 64 << 10;
+/// The first buffer of a response's frames: the answers to some ten writes.
+const RESPONSE_BUFFER_BYTES: usize = 1 << 10;
 /// Longest frame of a response: the answers to all writes of a forwarding batch, with long violations.
 const RESPONSE_FRAME_BYTES_MAX: usize = 32 << 20;
-/// How long opening a connection may take, in time-outs of a request. No longer: an attempt that begins anew reaches a
+/// How long opening a connection may take, in timeouts of a request. No longer: a new attempt reaches a
 /// node that has become reachable sooner.
 const OPEN_TIMEOUTS: u32 = 2;
 /// How long a connection without a request stays open.
@@ -83,7 +84,8 @@ pub fn frame(content: Bytes) -> Bytes {
 
 /// The frames of a response's body, of at most [`RESPONSE_FRAME_BYTES_MAX`].
 pub(super) fn frames_of(body: impl Stream<Item = io::Result<Bytes>> + Send + 'static) -> FrameStream {
-    let frames = FramedRead::new(StreamReader::new(body), codec(RESPONSE_FRAME_BYTES_MAX));
+    let (body, codec) = (StreamReader::new(body), codec(RESPONSE_FRAME_BYTES_MAX));
+    let frames = FramedRead::with_capacity(body, codec, RESPONSE_BUFFER_BYTES);
     let unknown = |error: io::Error| CallError::Unknown(error.to_string());
     frames.map_ok(BytesMut::freeze).map_err(unknown).boxed()
 }
@@ -91,7 +93,7 @@ pub(super) fn frames_of(body: impl Stream<Item = io::Result<Bytes>> + Send + 'st
 /// A connection that is being opened.
 type OpenFuture = BoxFuture<'static, Result<Frames, CallError>>;
 
-/// The caller's end: requests of one kind to one node at a time.
+/// The calling end: requests of one kind to one node at a time.
 #[derive(Debug)]
 pub struct FramedCalls {
     lane: Lane,
@@ -105,10 +107,10 @@ pub struct FramedCalls {
 struct ToNode {
     node: NodeId,
     addr: String,
-    /// It stays when a request ends before the connection is open, and the next one goes on with it: opening takes two
+    /// It stays when a request ends before the connection is open, and the next one continues with it: opening takes two
     /// round trips more than a request has time for.
     opening: Option<OpenFuture>,
-    /// The connection while no request is under way.
+    /// The connection while no request is in flight.
     idle: Option<Frames>,
 }
 
@@ -135,7 +137,7 @@ impl FramedCalls {
         body: Bytes,
         timeout: Duration,
     ) -> Result<Bytes, CallError> {
-        let late = |_| Err(CallError::Unknown(format!("no answer within {timeout:?}")));
+        let late = |_| Err(CallError::Unknown(format!("no response within {timeout:?}")));
         let exchanged = self.exchange(peers, to, &body, timeout * OPEN_TIMEOUTS);
         tokio::time::timeout(timeout, exchanged).await.unwrap_or_else(late)
     }
@@ -159,7 +161,7 @@ impl FramedCalls {
         {
             return Ok(answer);
         }
-        // The other end may have closed the idle connection, or the node was restarted: that says nothing about it.
+        // The other end may have closed the idle connection, or the node may have restarted: it may still be reachable.
         let frames = connection.open(peers, self.lane, self.opening, open_timeout).await?;
         let lost = |error| CallError::Unknown(format!("the connection was lost: {error}"));
         connection.exchange(frames, body).await.map_err(lost)
@@ -170,7 +172,7 @@ impl ToNode {
     async fn exchange(&mut self, mut frames: Frames, body: &Bytes) -> io::Result<Bytes> {
         frames.send(body.clone()).await?;
         let answer = frames.next().await.unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()))?;
-        // What came beyond the answer is none to a later request.
+        // Bytes beyond the response must not count for a later request.
         if frames.read_buffer().is_empty() {
             self.idle = Some(frames);
         }
@@ -216,7 +218,7 @@ async fn serve_for<A>(
 {
     let mut frames = frames(Box::new(connection), FRAME_BYTES_MAX);
     let mut used_at = Instant::now();
-    // It is set again when it rings, not with each request: that would cost more than the request's frames.
+    // It is reset when it fires, not with each request: that would cost more than the frames of the request.
     let mut idle = pin!(sleep(idle_timeout));
     loop {
         let request = tokio::select! {
@@ -240,7 +242,7 @@ async fn serve_for<A>(
             None => return,
         };
         if let Err(error) = sent {
-            tracing::debug!(%error, "a connection for frames has failed");
+            tracing::debug!(%error, "a framed connection failed");
             return;
         }
         used_at = Instant::now();

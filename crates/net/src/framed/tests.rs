@@ -1,4 +1,4 @@
-//! When a connection is used again, and when it is not.
+//! When a framed connection is reused, and when it is not.
 
 use std::{
     collections::BTreeMap,
@@ -8,6 +8,7 @@ use std::{
     },
 };
 
+use futures::stream;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
@@ -133,7 +134,7 @@ impl FrameCaller {
 }
 
 #[tokio::test]
-async fn a_connection_is_used_again_after_a_good_answer() {
+async fn a_connection_is_reused_after_a_response() {
     let caller = FrameCaller::start().await;
     for body in ["one", "", "three"] {
         caller.is_answered(body, 1).await;
@@ -141,7 +142,7 @@ async fn a_connection_is_used_again_after_a_good_answer() {
 }
 
 #[tokio::test]
-async fn a_connection_is_not_used_again_after_a_failure() {
+async fn a_connection_is_not_reused_after_a_failure() {
     let caller = FrameCaller::start().await;
     caller.is_lost("fail", LONG).await;
     caller.is_answered("one", 2).await;
@@ -152,7 +153,7 @@ async fn a_connection_is_not_used_again_after_a_failure() {
 }
 
 #[tokio::test]
-async fn a_late_answer_counts_for_no_later_request() {
+async fn a_late_response_does_not_answer_a_later_request() {
     let caller = FrameCaller::start().await;
     caller.is_answered("one", 1).await;
     caller.is_lost("late", SHORT).await;
@@ -163,7 +164,7 @@ async fn a_late_answer_counts_for_no_later_request() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_given_up_takes_its_connection_with_it() {
+async fn an_abandoned_request_closes_its_connection() {
     let caller = FrameCaller::start().await;
     caller.is_answered("one", 1).await;
     let given_up = tokio::time::timeout(SHORT, caller.call("late", LONG)).await;
@@ -172,7 +173,7 @@ async fn a_request_that_is_given_up_takes_its_connection_with_it() {
 }
 
 #[tokio::test]
-async fn a_restart_of_the_node_fails_no_request() {
+async fn no_request_fails_when_the_node_restarts() {
     let caller = FrameCaller::start().await;
     for opened in 1..5 {
         caller.is_answered("one", opened).await;
@@ -181,7 +182,7 @@ async fn a_restart_of_the_node_fails_no_request() {
 }
 
 #[tokio::test]
-async fn the_next_request_goes_on_with_opening_a_connection() {
+async fn the_next_request_continues_to_open_the_connection() {
     let caller = FrameCaller::start().await;
     caller.node.may_open.forget_permits(Semaphore::MAX_PERMITS);
     caller.is_lost("one", Duration::from_secs(1)).await;
@@ -201,7 +202,7 @@ async fn another_address_has_another_connection() {
 }
 
 #[tokio::test]
-async fn a_frame_that_is_too_long_ends_the_connection() {
+async fn an_oversized_frame_closes_the_connection() {
     let caller = FrameCaller::start().await;
     let long = Bytes::from(vec![0; FRAME_BYTES_MAX + 1]);
     let sent =
@@ -216,7 +217,7 @@ async fn a_frame_that_is_too_long_ends_the_connection() {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_not_used_is_closed() {
+async fn an_idle_connection_is_closed() {
     let (from, to) = tokio::io::duplex(1 << 10);
     let mut from = frames(Box::new(from), FRAME_BYTES_MAX);
     let served = tokio::spawn(serve_for(to, SHORT, async |body| Ok(body)));
@@ -224,4 +225,20 @@ async fn a_connection_that_is_not_used_is_closed() {
     assert_eq!(from.next().await.unwrap().unwrap(), "one");
     assert!(from.next().await.is_none());
     served.await.unwrap();
+}
+
+#[tokio::test]
+async fn the_frames_of_a_response_are_received_whole() {
+    let body = [frame("one".into()), frame("two".into())].concat();
+    for cut in 0..=body.len() {
+        let chunks = [&body[..cut], &body[cut..]].map(|chunk| Ok(Bytes::copy_from_slice(chunk)));
+        let frames: Vec<Bytes> = frames_of(stream::iter(chunks)).try_collect().await.unwrap();
+        assert_eq!(frames, ["one", "two"]);
+    }
+    let cut_off = Bytes::copy_from_slice(&body[..body.len() - 1]);
+    let oversized = u32::try_from(RESPONSE_FRAME_BYTES_MAX + 1).unwrap().to_be_bytes();
+    for (chunk, whole) in [(cut_off, 1), (Bytes::copy_from_slice(&oversized), 0)] {
+        let frames: Vec<_> = frames_of(stream::iter([Ok(chunk)])).collect().await;
+        assert!(matches!(&frames[whole..], [Err(CallError::Unknown(_))]), "{frames:?}");
+    }
 }
