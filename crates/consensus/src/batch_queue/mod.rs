@@ -10,6 +10,10 @@
 //! a read index use this queue. They differ in their [`BatchPolicy`] and in the loop around [`BatchSender::next`], which
 //! sends a batch and answers its items.
 //!
+//! | where is … | file |
+//! |---|---|
+//! | how long a batch waits for others to join it | `linger` |
+//!
 //! The client requests that a node admits bound the queue: each waiting item belongs to one of them, and is withdrawn
 //! when that request ends.
 //!

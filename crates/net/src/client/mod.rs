@@ -5,6 +5,10 @@
 //! (`tls/nodes.rs`) prove the sender and the receiver; an unencrypted RPC proves the cluster secret. Heartbeats, appends,
 //! forwarded RPCs and snapshots use separate connections ([`Lane`]), so that a large one never delays a small one.
 //!
+//! | where is … | file |
+//! |---|---|
+//! | the pool of connections, unencrypted or over TLS | `transport` |
+//!
 //! A forwarded write that is too large for a batch has an RPC and a connection of its own, and the receiving node serves a
 //! limited number of connections. A connection above that limit is closed or waits, and the outcome of its write is
 //! unknown; a write that waits for a [`LoneCall`] was certainly not sent.
