@@ -54,7 +54,7 @@ use listener::{Listener, MetricsServer, Servers};
 
 /// The file that is locked while a process uses the directory.
 const LOCK_FILE: &str = "lock";
-/// Threads of consensus. What would occupy one for long runs elsewhere (`crates/consensus/src/machine.rs`,
+/// Threads of consensus. What would occupy one for long runs elsewhere (`crates/consensus/src/machine/mod.rs`,
 /// `spawn_blocking`).
 const CONSENSUS_THREADS: usize = 1;
 /// How often free memory is given back to the system.

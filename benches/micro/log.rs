@@ -1,6 +1,6 @@
 //! What it costs to make entries durable.
 //!
-//! This is the library's log, raft-log by itself, with the settings that `crates/consensus/src/log.rs` gives it: the node's own
+//! This is the library's log, raft-log by itself, with the settings that `crates/consensus/src/log/mod.rs` gives it: the node's own
 //! type around it takes openraft's entries, and both are no public items. What is missing here is the bytes of an
 //! entry (`proposal_there_and_back`) and the word to openraft behind the flush.
 

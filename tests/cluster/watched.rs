@@ -41,7 +41,7 @@ async fn a_leader_says_that_a_follower_is_gone_and_that_it_is_back() {
     let mut cluster = Cluster::start_with("watched-follower", &options).await;
     let leader = cluster.leader().await;
     let follower = leader % 3 + 1;
-    let (_, won) = line(&mut cluster, leader, 0, "this node leads the cluster from now on").await;
+    let (_, won) = line(&mut cluster, leader, 0, "this node became leader").await;
     assert_eq!(won["level"], "INFO");
     assert!(won["term"].as_u64().is_some_and(|term| term > 0), "{won}");
     assert!(won["why"].as_str().is_some_and(|why| !why.is_empty()), "{won}");
@@ -53,7 +53,7 @@ async fn a_leader_says_that_a_follower_is_gone_and_that_it_is_back() {
     assert_eq!((&elsewhere["reachable"], &elsewhere["last_contact_ms"]), (&Value::Null, &Value::Null));
 
     cluster.node(follower).kill();
-    let silent = format!("node {follower} does not answer this leader");
+    let silent = format!("node {follower} does not respond to this leader");
     let (place, gone) = line(&mut cluster, leader, 0, &silent).await;
     assert_eq!((&gone["level"], &gone["node"]), (&"WARN".into(), &follower.into()), "{gone}");
     assert!(gone["silent_ms"].as_u64().is_some_and(|ms| ms >= 3000), "{gone}");
@@ -65,7 +65,7 @@ async fn a_leader_says_that_a_follower_is_gone_and_that_it_is_back() {
     .await;
 
     cluster.node(follower).start().await;
-    let back = format!("node {follower} answers this leader again");
+    let back = format!("node {follower} responds to this leader again");
     let (_, back) = line(&mut cluster, leader, place, &back).await;
     assert!(back["silent_ms"].as_u64().is_some_and(|ms| ms >= 3000), "{back}");
     eventually("the status shows it", async || {
@@ -123,15 +123,15 @@ async fn an_election_is_in_the_log_and_in_the_audit_log() {
     let before = lines(&mut cluster, others[0]).len();
     cluster.node(leader).pause();
     let next = cluster.leader_on(&others).await;
-    let (_, won) = line(&mut cluster, next, 0, "this node leads the cluster from now on").await;
+    let (_, won) = line(&mut cluster, next, 0, "this node became leader").await;
     let why = won["why"].as_str().unwrap_or_default();
     assert!(why.contains(&format!("node {leader}")), "{won}");
     let term = won["term"].clone();
     if next != others[0] {
-        line(&mut cluster, others[0], before, &format!("node {next} leads the cluster")).await;
+        line(&mut cluster, others[0], before, &format!("node {next} became leader")).await;
     }
     cluster.node(leader).resume();
-    line(&mut cluster, leader, 0, "this node leads no more").await;
+    line(&mut cluster, leader, 0, "this node stepped down as leader").await;
     for (id, event) in [(next, "leadership_won"), (leader, "leadership_lost")] {
         let client = cluster.client(id);
         eventually("it is in the audit log", async || {

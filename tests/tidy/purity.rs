@@ -130,7 +130,7 @@ fn what_is_impure_is_found() {
 #[test]
 fn only_the_reply_knows_status_codes() {
     let mut breaches = Vec::new();
-    let allowed = ["crates/http/src/", "src/cli/", "crates/net/src/client.rs"];
+    let allowed = ["crates/http/src/", "src/cli/", "crates/net/src/client/mod.rs"];
     for source in SRC.iter().filter(|source| !allowed.iter().any(|path| source.path.starts_with(path))) {
         let lines = source.product().filter(|(_, line)| line.contains("StatusCode"));
         breaches.extend(lines.map(|(number, _)| format!("{}:{number}", source.path)));

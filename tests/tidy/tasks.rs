@@ -19,8 +19,8 @@ const SPAWNS: [(&str, &str); 18] = [
     ("src/node/listener.rs", "a listener's task: its end is the node's end"),
     ("crates/consensus/src/consensus.rs", "a seeded bug only"),
     (
-        "crates/consensus/src/group.rs",
-        "ends when no write waits; a panic sends back what waits and answers the rest as unknown",
+        "crates/consensus/src/group/mod.rs",
+        "ends when no write waits; a panic gives waiting writes back and leaves the others unknown",
     ),
     ("crates/consensus/src/start.rs", "the start of consensus awaits it"),
     ("crates/consensus/src/supervisor.rs", "the supervised tasks"),
@@ -29,8 +29,8 @@ const SPAWNS: [(&str, &str); 18] = [
         "ends with the backup or at its time-out; a panic ends the answer early",
     ),
     (
-        "crates/service/src/forward/batching.rs",
-        "ends when no write waits; a panic answers its writes as unknown",
+        "crates/service/src/forward/batching/mod.rs",
+        "ends when no write waits; a panic leaves the writes of its batch unknown",
     ),
     ("crates/service/src/membership/change.rs", "ends with its change; the caller awaits it"),
     ("crates/service/src/membership/forming.rs", "ends with the forming; the caller awaits it"),

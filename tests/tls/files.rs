@@ -45,10 +45,10 @@ async fn a_node_says_which_file_is_wrong() {
         refuses(&mut wrong(name, &foreign.1), &["is not the key of the certificate", "node-1.key"]).await;
         refuses(&mut wrong(name, &foreign.0), &["no private key"]).await;
     }
-    refuses(&mut wrong("CONCORD_PEER_CA_FILE", &foreign.0), &["that of no authority"]).await;
+    refuses(&mut wrong("CONCORD_PEER_CA_FILE", &foreign.0), &["not a CA certificate"]).await;
     let garbage = root.path().join("garbage");
     std::fs::write(&garbage, "node-3").unwrap();
-    refuses(&mut wrong("CONCORD_PEER_REVOKED_FILE", &garbage), &["line 1", "no fingerprint"]).await;
+    refuses(&mut wrong("CONCORD_PEER_REVOKED_FILE", &garbage), &["line 1", "neither a fingerprint"]).await;
     let mut as_another = mine(2);
     as_another.id = 3;
     refuses(&mut as_another, &["is the certificate of node-2.test", "this is node 3"]).await;

@@ -2,7 +2,7 @@
 //!
 //! Each waiter is woken once, when its number is reached. A channel that all of them watch would wake hundreds of
 //! forwarded writes at every apply batch before theirs. Writes and reads at a revision wait for revisions, reads after
-//! a read index for entries of the log; each registry has its own numbers, so nobody is woken by the other.
+//! a read index for entries of the log; each registry has its own numbers, so neither wakes the waiters of the other.
 //!
 //! **Invariants**
 //! 1. No waiter stays asleep once its number is reached.
@@ -72,7 +72,7 @@ impl AppliedWaiters {
     }
 
     /// Registers a waiter; `None` when the number was reached meanwhile.
-    fn register(&self, number: u64) -> Option<(Registration<'_>, oneshot::Receiver<()>)> {
+    fn register(&self, number: u64) -> Option<(WaiterRegistration<'_>, oneshot::Receiver<()>)> {
         let mut registry = self.lock();
         if self.is_applied(number) {
             return None;
@@ -81,7 +81,7 @@ impl AppliedWaiters {
         let key = (number, registry.registered);
         let (wake, woken) = oneshot::channel();
         registry.wakers.insert(key, wake);
-        Some((Registration { waiters: self, key }, woken))
+        Some((WaiterRegistration { waiters: self, key }, woken))
     }
 
     fn lock(&self) -> MutexGuard<'_, Registry> {
@@ -91,12 +91,12 @@ impl AppliedWaiters {
 }
 
 /// A registered waiter; dropping it removes the registration.
-struct Registration<'a> {
+struct WaiterRegistration<'a> {
     waiters: &'a AppliedWaiters,
     key: WaiterKey,
 }
 
-impl Drop for Registration<'_> {
+impl Drop for WaiterRegistration<'_> {
     fn drop(&mut self) {
         if !self.waiters.is_applied(self.key.0) {
             self.waiters.lock().wakers.remove(&self.key);
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn each_waiter_waits_for_its_own_revision_and_no_longer() {
+    async fn each_waiter_is_woken_at_its_own_revision() {
         let waiters = AppliedWaiters::new(5);
         assert_eq!(waiters.wait(5).now_or_never(), Some(()));
         let (mut six, mut nine) = (Box::pin(waiters.wait(6)), Box::pin(waiters.wait(9)));

@@ -8,10 +8,10 @@
 //!
 //! | content of a sealed block | format `01`, tag of the payload, feature level, nonce, the encrypted payload, its tag |
 //!
-//! Numbers are big-endian. Blocks are the payloads (`C1` blank, `C2` proposal, `C3` membership, `C4` any of them, encrypted) and the log's
-//! header (`D1`). raft-log takes a record that ends too early for the torn end of the file and truncates the log
-//! there. So a damaged length must never look like a short file, and a damaged record type must never be read as
-//! another type: hence the checksum after the length and the tag before everything else.
+//! Numbers are big-endian. Blocks are the payloads (`C1` blank, `C2` proposal, `C3` membership, `C4` any of them,
+//! encrypted) and the log's header (`D1`). raft-log takes a record that ends too early for the torn end of the file and
+//! truncates the log there. So a damaged length must never look like a short file, and a damaged record type must never
+//! be read as another type: hence the checksum after the length and the tag before everything else.
 //!
 //! **Invariant:** damage is [`io::ErrorKind::InvalidData`]; [`io::ErrorKind::UnexpectedEof`] means that the file
 //! ends; [`io::ErrorKind::Unsupported`] is a whole entry of a feature level that this version does not know.
@@ -76,20 +76,20 @@ impl LogPayload {
         Self { tag: SEALED, bytes: [head, sealed].concat().into() }
     }
 
-    /// Decrypts the payload of an entry. With a key, an entry that is not encrypted is damage unless `allows_plain`.
+    /// Decrypts the payload of an entry. With a key, an unencrypted entry is damage unless `allows_plain`.
     pub(super) fn open(self, key: Option<&FileKey>, id: &WireLogId, allows_plain: bool) -> io::Result<Self> {
         if self.tag != SEALED {
             let is_ours = key.is_none() || allows_plain;
-            return if is_ours { Ok(self) } else { Err(damaged("an entry that is not encrypted")) };
+            return if is_ours { Ok(self) } else { Err(damaged("an unencrypted entry")) };
         }
         let (head, sealed) = self
             .bytes
             .split_at_checked(SEALED_HEAD_BYTES)
             .filter(|(head, _)| head[0] == SEALED_FORMAT)
-            .ok_or_else(|| damaged("not an encrypted entry of a format that this version knows"))?;
-        let key = key.ok_or_else(|| damaged("an entry is encrypted, and there is no key for it"))?;
+            .ok_or_else(|| damaged("an encrypted entry of an unknown format"))?;
+        let key = key.ok_or_else(|| damaged("an entry is encrypted, but no key is configured"))?;
         let opened = key.open(&place(head, id), sealed);
-        let bytes = opened.ok_or_else(|| damaged("an entry is not what was encrypted at its place"))?;
+        let bytes = opened.ok_or_else(|| damaged("an entry cannot be decrypted at its position"))?;
         Ok(Self { tag: head[1], bytes: bytes.into() })
     }
 }
@@ -258,7 +258,7 @@ impl TryFrom<LogPayload> for Payload {
         let decoded = match payload.tag {
             BLANK => WirePayload::Blank,
             PROPOSAL => WirePayload::Proposal(payload.bytes),
-            SEALED => return Err(damaged("an entry is encrypted, and there is no key for it")),
+            SEALED => return Err(damaged("an entry is encrypted, but no key is configured")),
             _ => WirePayload::Membership(
                 wire::from_bytes::<WireMembership>(&payload.bytes)
                     .map_err(|error| damaged(&error.to_string()))?,
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn one_type_of_record_is_not_read_as_another() {
+    fn a_record_is_not_decoded_as_another_type() {
         let mut id = Vec::new();
         WireLogId { index: 1, term: 1, node: 1 }.encode(&mut id).unwrap();
         assert_eq!(WireVote::decode(id.as_slice()).unwrap_err().kind(), io::ErrorKind::InvalidData);

@@ -45,11 +45,11 @@ use concord_storage::{Figures, Store};
 
 /// How long forming a cluster may take: the members elect a leader and commit the membership.
 const FORM_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long openraft may take to stop before log and store are closed all the same.
+/// How long openraft may take to stop. Then log and store are closed anyway.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the clones of [`Consensus`] share.
-pub(super) struct Inner {
+pub(super) struct ConsensusInner {
     pub(super) id: NodeId,
     pub(super) raft: Raft,
     pub(super) publisher: Arc<AppliedPublisher>,
@@ -60,21 +60,21 @@ pub(super) struct Inner {
     /// The leader that openraft knows. It is copied here because reading openraft's metrics clones all of them.
     pub(super) leader: watch::Receiver<Option<Member>>,
     pub(super) stopping: Arc<AtomicBool>,
-    pub(super) groups: Arc<WriteGroups>,
+    pub(super) groups: WriteGroups,
     pub(super) context: Arc<NetworkContext>,
     pub(super) contacts: Contacts,
     pub(super) leadership: watch::Receiver<Leadership>,
-    /// The member that has handed leadership over to this node last; 0 before one did.
+    /// The member that last transferred leadership to this node; 0 if none did.
     pub(super) handed_over: Arc<AtomicU64>,
 }
 
-impl fmt::Debug for Inner {
+impl fmt::Debug for ConsensusInner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Inner").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("ConsensusInner").field("id", &self.id).finish_non_exhaustive()
     }
 }
 
-impl Drop for Inner {
+impl Drop for ConsensusInner {
     fn drop(&mut self) {
         self.publisher.supervisor.stop();
     }
@@ -135,8 +135,8 @@ impl Consensus {
             committed && metrics.current_leader.is_some()
         };
         let waited =
-            self.inner.raft.wait(Some(FORM_TIMEOUT)).metrics(is_formed, "the cluster is formed").await;
-        waited.map(drop).map_err(|error| format!("the cluster is not formed yet: {error}"))
+            self.inner.raft.wait(Some(FORM_TIMEOUT)).metrics(is_formed, "the cluster is bootstrapped").await;
+        waited.map(drop).map_err(|error| format!("the cluster is not bootstrapped yet: {error}"))
     }
 
     /// Proposes on the leader and waits for the verdict, without a time limit of its own. Takes the proposal by
@@ -168,7 +168,7 @@ impl Consensus {
     /// On the leader: the read index. A state that has applied it ([`Self::wait_read`]) holds every write that was
     /// acknowledged before the call. Bounded by the election time-out. Concurrent calls share one round of heartbeats.
     ///
-    /// openraft judges a lease in its core, which also begins a transfer of leadership: from then on it refuses.
+    /// openraft checks the lease in its core, which also starts a transfer of leadership: from then on it rejects reads.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -244,7 +244,7 @@ impl Consensus {
         }
     }
 
-    /// Who leads, as it changes. Of several changes in a moment the last one is seen.
+    /// The leadership as it changes. Of several changes at once, only the last one is seen.
     #[must_use]
     pub fn leadership(&self) -> watch::Receiver<Leadership> {
         self.inner.leadership.clone()
@@ -271,7 +271,7 @@ impl Consensus {
         }
     }
 
-    /// For how long this node's log has not moved, if that is worth a report.
+    /// For how long this node's log has made no progress, if that is reported.
     #[must_use]
     pub fn log_stalled(&self) -> Option<Duration> {
         self.inner.log.stalled()
@@ -307,8 +307,8 @@ impl Consensus {
         self.inner.groups.reset();
         match timeout(STOP_TIMEOUT, self.inner.raft.shutdown()).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::error!(%error, "openraft has not stopped cleanly"),
-            Err(_) => tracing::error!("openraft has not stopped within {STOP_TIMEOUT:?}"),
+            Ok(Err(error)) => tracing::error!(%error, "openraft did not stop cleanly"),
+            Err(_) => tracing::error!("openraft did not stop within {STOP_TIMEOUT:?}"),
         }
         self.inner.publisher.supervisor.stop();
         // A batch of entries may still be applied; the store must have it before it is closed.
@@ -335,7 +335,7 @@ impl Consensus {
         self.inner.publisher.supervisor.spawn(name, task);
     }
 
-    /// Waits until this node can't go on, because its storage, the applying of entries or one of its tasks has failed.
+    /// Waits until this node has failed, because of its storage, of applying entries, or of one of its tasks.
     /// The process must end then.
     pub async fn failed(&self) -> String {
         tokio::select! {
@@ -360,10 +360,10 @@ impl Consensus {
     }
 }
 
-/// What is said when a leader heard of these voters only, itself among them.
+/// The error of a leader to which only these voters responded, itself among them.
 fn no_majority(answered: &BTreeSet<NodeId>) -> String {
     let ids: Vec<String> = answered.iter().map(ToString::to_string).collect();
-    format!("no majority of the voters has answered the leader; those that have: {}", ids.join(", "))
+    format!("no majority of the voters responded to the leader; these did: {}", ids.join(", "))
 }
 
 #[cfg(test)]
@@ -371,8 +371,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_answered_is_said_without_addresses() {
+    fn the_error_names_the_responding_voters_without_addresses() {
         let text = no_majority(&BTreeSet::from([1, 3]));
-        assert_eq!(text, "no majority of the voters has answered the leader; those that have: 1, 3");
+        assert_eq!(text, "no majority of the voters responded to the leader; these did: 1, 3");
     }
 }

@@ -1,9 +1,9 @@
-//! Which members answer the leader, and since when one does not.
+//! Which members respond to the leader, and since when one does not.
 //!
-//! openraft knows when each member last acknowledged a heartbeat; it tells nobody when that is long ago. The task here
-//! compares it with [`LIVENESS_TIMEOUT`] and logs each change once.
+//! openraft knows when each member last acknowledged a heartbeat, but does not report when that was long ago. The task
+//! here compares that time with [`LIVENESS_TIMEOUT`] and logs each change once.
 //!
-//! **Invariant:** only the leader knows anything of members. On every other node the list is empty.
+//! **Invariant:** only the leader knows the contact of members. On every other node the list is empty.
 
 use std::{
     collections::BTreeMap,
@@ -20,13 +20,13 @@ use super::{
 };
 use concord_net::NodeId;
 
-/// How often it is looked at.
+/// How often the task checks the members.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// What the leader knows of a member.
+/// The contact of the leader with a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Contact {
-    /// Time since it last answered, or since this node began to lead.
+    /// Time since its last response, or since this node became leader.
     pub silent_for: Duration,
     /// Whether that is short enough.
     pub is_reachable: bool,
@@ -34,17 +34,17 @@ pub struct Contact {
 
 /// A member as the task has seen it.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
-    /// When it answered last, as far as is known; when it was first looked at, if it never did.
+struct SeenMember {
+    /// When it last responded, as far as is known; when it was first checked, if it never did.
     answered_at: Instant,
     is_silent: bool,
 }
 
 /// What the leader knows of all members. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Contacts(Arc<Mutex<BTreeMap<NodeId, Seen>>>);
+pub(super) struct Contacts(Arc<Mutex<BTreeMap<NodeId, SeenMember>>>);
 
-/// A member that has begun or ceased to answer.
+/// A member that has started or stopped responding.
 #[derive(Debug, PartialEq, Eq)]
 enum News {
     Silent(NodeId, Duration),
@@ -52,7 +52,7 @@ enum News {
 }
 
 impl Contacts {
-    fn seen(&self) -> MutexGuard<'_, BTreeMap<NodeId, Seen>> {
+    fn seen(&self) -> MutexGuard<'_, BTreeMap<NodeId, SeenMember>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -74,7 +74,7 @@ impl Contacts {
         let (mut seen, mut news) = (self.seen(), Vec::new());
         seen.retain(|id, _| members.contains_key(id));
         for (id, answered_at) in members {
-            let one = seen.entry(*id).or_insert(Seen { answered_at: now, is_silent: false });
+            let one = seen.entry(*id).or_insert(SeenMember { answered_at: now, is_silent: false });
             let before = one.answered_at;
             one.answered_at = answered_at.map_or(before, |at| at.max(before));
             let silent_for = now.saturating_duration_since(one.answered_at);
@@ -124,10 +124,20 @@ impl Contacts {
             let ms = u64::try_from(lasted.as_millis()).unwrap_or(u64::MAX);
             match one {
                 News::Silent(..) => {
-                    tracing::warn!(node, address, silent_ms = ms, "node {node} does not answer this leader");
+                    tracing::warn!(
+                        node,
+                        address,
+                        silent_ms = ms,
+                        "node {node} does not respond to this leader"
+                    );
                 }
                 News::Back(..) => {
-                    tracing::info!(node, address, silent_ms = ms, "node {node} answers this leader again");
+                    tracing::info!(
+                        node,
+                        address,
+                        silent_ms = ms,
+                        "node {node} responds to this leader again"
+                    );
                 }
             }
         }
@@ -139,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_member_is_reported_once_when_it_falls_silent_and_once_when_it_is_back() {
+    fn a_silent_member_is_reported_once_and_so_is_its_return() {
         let (contacts, begin) = (Contacts::default(), Instant::now());
         let at = |seconds: u64| begin + Duration::from_secs(seconds);
         let update = |now: u64, two: Option<u64>| {

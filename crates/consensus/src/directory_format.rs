@@ -1,12 +1,12 @@
 //! The format of the data directory, raised before the first byte that an older version does not know.
 //!
 //! `identity.json` names the feature level that a version must know to use the directory, and every version reads it
-//! before anything else. A version that does not know the level refuses the directory there and changes nothing in it.
+//! before anything else. A version that does not know the level does not start, and changes nothing in the directory.
 //!
-//! Two things bring a higher level into a directory: an entry of the log, and a snapshot of another member. Both pass
-//! here first.
+//! Two things bring a higher level into a directory: an entry of the log, and a snapshot of another member. Both raise the
+//! format here first.
 //!
-//! **Invariant:** the format in `identity.json` is durable before anything of that level is adopted, and never falls.
+//! **Invariant:** the format in `identity.json` is durable before anything of that level is stored, and never falls.
 
 use std::{
     io,
@@ -23,11 +23,11 @@ use concord_net::identity::Identity;
 /// The format that a directory has. Clones share it.
 #[derive(Debug, Clone)]
 pub(super) struct DirectoryFormat {
-    inner: Arc<Inner>,
+    inner: Arc<SharedFormat>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct SharedFormat {
     directory: PathBuf,
     /// The format that `identity.json` names durably.
     format: AtomicU32,
@@ -44,7 +44,7 @@ impl DirectoryFormat {
 
     fn knowing(known: u32, directory: &Path, format: u32) -> Self {
         let (format, raising) = (AtomicU32::new(format), Mutex::default());
-        Self { inner: Arc::new(Inner { directory: directory.into(), format, known, raising }) }
+        Self { inner: Arc::new(SharedFormat { directory: directory.into(), format, known, raising }) }
     }
 
     /// Whether the directory is one of at least this level already.
@@ -70,8 +70,8 @@ impl DirectoryFormat {
 /// What was written at a level that this version does not know.
 pub(super) fn unknown_level(level: u32) -> io::Error {
     let text = format!(
-        "this log needs feature level {level}, and this version knows {known}; start a newer version. Nothing was \
-         changed",
+        "this log needs feature level {level}, but this version supports up to {known}; start a newer version. \
+         Nothing was changed",
         known = level_max()
     );
     io::Error::new(io::ErrorKind::Unsupported, text)
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_is_raised_once_and_not_to_an_unknown_level() {
+    fn a_directory_format_is_raised_once_and_not_to_an_unknown_level() {
         let directory = tempfile::tempdir().unwrap();
         let identity = Identity { cluster_id: uuid::Uuid::from_u128(7), node_id: 1, format: 1 };
         identity.write(directory.path()).unwrap();

@@ -92,8 +92,8 @@ impl DivergenceDetector {
             let (store, note) = (self.store.clone(), wire::to_bytes(&members));
             match tokio::task::spawn_blocking(move || store.invalidate(&note)).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::error!(%error, "the state could not be marked"),
-                Err(error) => tracing::error!(%error, "the state could not be marked"),
+                Ok(Err(error)) => tracing::error!(%error, "failed to mark the state as distrusted"),
+                Err(error) => tracing::error!(%error, "failed to mark the state as distrusted"),
             }
             return Err(why);
         }
@@ -135,7 +135,7 @@ fn majority_against(
         if differing.iter().map(agreeing).max()? * 2 > members {
             return Some(*revision);
         }
-        tracing::error!(revision, "members have different states, and no majority has the same one");
+        tracing::error!(revision, "the members have different states, and no majority agrees");
         None
     })
 }

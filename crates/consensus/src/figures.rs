@@ -1,18 +1,18 @@
-//! What a node counts and knows of consensus, for metrics.
+//! Counters and figures of consensus, for metrics.
 //!
-//! **Invariant:** reading it changes nothing, and waits for no other node.
+//! **Invariant:** reading them changes nothing, and waits for no other node.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
-use super::{Consensus, log::figures::LogFigures};
+use super::{Consensus, log::LogFigures};
 use concord_net::NodeId;
 
-/// What is counted since the process began.
+/// Counters since the process started.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct ConsensusCounts {
     pub(super) leaders_seen: AtomicU64,
     pub(super) elections_won: AtomicU64,
     pub(super) snapshots_built: AtomicU64,
@@ -35,9 +35,9 @@ pub struct MemberFigures {
     pub voter: bool,
     /// On the leader: the entries that it lacks.
     pub lag: Option<u64>,
-    /// On the leader: time since it last answered.
+    /// On the leader: time since its last response.
     pub silent_for: Option<Duration>,
-    /// On the leader: whether it answers.
+    /// On the leader: whether it responds.
     pub is_reachable: Option<bool>,
 }
 
@@ -48,7 +48,7 @@ pub struct RaftFigures {
     pub term: u64,
     /// The leader that this node knows.
     pub leader_id: Option<NodeId>,
-    /// On the leader: time since a quorum last answered it.
+    /// On the leader: time since a quorum last responded.
     pub quorum_age: Option<Duration>,
     /// The last entry of the log.
     pub last_log_index: u64,
@@ -66,9 +66,9 @@ pub struct RaftFigures {
     pub snapshots_in_flight: usize,
     /// How often a leader became known that was not the leader before.
     pub leaders_seen: u64,
-    /// How often this node began to lead.
+    /// How often this node became leader.
     pub elections_won: u64,
-    /// What became of snapshots.
+    /// Snapshots by their outcome.
     pub snapshots: [(&'static str, u64); 4],
     /// The log.
     pub log: LogFigures,

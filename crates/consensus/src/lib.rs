@@ -1,4 +1,4 @@
-//! Consensus: the Raft protocol (openraft), its log, the state machine and the calls between members.
+//! Consensus: the Raft protocol (openraft), its log, the state machine and the RPCs between members.
 //!
 //! ```text
 //! write ──▶ consensus ──▶ openraft ──▶ log (fsync) ──▶ network ──▶ the other members
@@ -9,8 +9,8 @@
 //! | where is … | file |
 //! |---|---|
 //! | what the service calls: write, read index, status, shutdown | `consensus` |
-//! | many small writes as one entry | `group` |
-//! | who still joins what is about to leave | `joining` |
+//! | group commit: many small writes in one entry | `group` |
+//! | how items that many callers send are batched | `batch_queue` |
 //! | how a node opens log and store and starts openraft | `start` |
 //! | openraft's log storage: append, vote, truncate, purge | `log`; its records' bytes in `codec` |
 //! | openraft's state machine: applying entries, publishing the state | `machine` |
@@ -20,10 +20,10 @@
 //! | the answers to those calls | `receive`, `stream` (append) |
 //! | when a snapshot is built and the log purged; how a snapshot is received | `snapshot` |
 //! | changes of the membership, transfer of leadership | `membership` |
-//! | the tasks that live as long as the node, and what their end means | `supervisor` |
-//! | who leads, since when and why | `leadership` |
-//! | which members answer the leader | `contact` |
-//! | what is counted and known for metrics | `figures` |
+//! | the tasks that live as long as the node | `supervisor` |
+//! | the leader, its term, and why it changed | `leadership` |
+//! | which members respond to the leader | `contact` |
+//! | counters and figures for metrics | `figures` |
 //! | the comparison of this node's state with the other members' | `divergence` |
 //! | the start of a new cluster from a backup | `restore` |
 //! | openraft's types as this crate uses them, and the types that are encoded in their place | `types`, `wire` |
@@ -35,11 +35,12 @@
 //! **Invariants**
 //! 1. openraft's types do not leave this crate and are never serialised: [`Consensus`] is the only way in.
 //! 2. A write is acknowledged only when it is durable on a majority.
-//! 3. A write whose outcome is not certain is [`WriteError::Undecided`], never a refusal.
+//! 3. A write whose outcome is unknown is [`WriteError::Undecided`], never a rejection.
 //! 4. The index of an entry stays in this crate, and in the places in the log that the store records. Everybody else
 //!    knows the revision, which the state counts; a [`ReadIndex`] is passed on unread.
 
 mod applied_waiters;
+pub mod batch_queue;
 mod codec;
 mod consensus;
 mod contact;
@@ -49,7 +50,6 @@ mod figures;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzz;
 mod group;
-mod joining;
 mod leadership;
 mod log;
 mod machine;
@@ -73,9 +73,8 @@ use tokio::runtime::Handle;
 
 pub use contact::Contact;
 pub use figures::{MemberFigures, RaftFigures};
-pub use joining::{Arrivals, Departure, Joining, let_others_join};
 pub use leadership::Leadership;
-pub use log::figures::LogFigures;
+pub use log::LogFigures;
 pub use supervisor::end_process_later;
 
 use concord_model::record::Revision;
@@ -188,7 +187,7 @@ pub enum StartError {
 /// Why a write has no verdict.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WriteError {
-    /// Certainly not appended here. Holds the leader, if another one is known; there is none when the lease has
+    /// Certainly not appended here. Names the leader, if another one is known; there is none when the lease has
     /// expired or leadership is being transferred: the caller retries.
     NotLeader(Option<NodeId>),
     /// It may or may not be decided: openraft discarded the entry or stopped.
@@ -240,5 +239,5 @@ pub enum ReadError {
 /// This node's consensus module: the only access to openraft. Clones share one instance.
 #[derive(Debug, Clone)]
 pub struct Consensus {
-    inner: Arc<consensus::Inner>,
+    inner: Arc<consensus::ConsensusInner>,
 }

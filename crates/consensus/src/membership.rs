@@ -6,7 +6,7 @@
 //!
 //! **Invariants**
 //! 1. openraft's `blocking` mode and lag threshold are not used: `start.rs` sets the threshold too high to be
-//!    reached. A member has caught up when it has the log that the leader had at the time of the call, and answers
+//!    reached. A member has caught up when it has the log that the leader had at the time of the call, and responds to
 //!    heartbeats.
 //! 2. Leadership is transferred only to a live voter with the longest log: a leader that has asked an unreachable
 //!    member accepts no writes until the next election.
@@ -103,12 +103,12 @@ impl Consensus {
         };
         match self.inner.raft.wait(Some(within)).metrics(done, "a member has caught up").await {
             Ok(metrics) if metrics.current_leader == Some(me) => Ok(()),
-            Ok(_) => Err("this node does not lead any more".into()),
+            Ok(_) => Err("this node stepped down as leader".into()),
             Err(_) => {
                 let metrics = self.metrics();
                 let matched = matched_index(&metrics, id)
                     .map_or_else(|| "nothing".into(), |index| format!("up to {index}"));
-                let silent = if is_live(&metrics, id) { "" } else { " and does not answer" };
+                let silent = if is_live(&metrics, id) { "" } else { " and does not respond" };
                 Err(format!("node {id} has {matched} of {goal} entries{silent}"))
             }
         }
@@ -145,7 +145,7 @@ impl Consensus {
         match self.transfer_leadership_to(to).await {
             Ok(()) => tracing::info!(to, "transferred leadership"),
             Err(error) => {
-                tracing::warn!(to, ?error, "leadership was not transferred; the members elect a leader");
+                tracing::warn!(to, ?error, "leadership was not transferred; the members will elect a leader");
             }
         }
         true
@@ -165,10 +165,9 @@ impl Consensus {
             .inner
             .raft
             .wait(Some(TRANSFER_TIMEOUT))
-            .metrics(has_other_leader, "another member leads")
+            .metrics(has_other_leader, "another member is the leader")
             .await;
-        let metrics =
-            waited.map_err(|_| undecided(format!("node {to} has not taken leadership over in time")))?;
+        let metrics = waited.map_err(|_| undecided(format!("node {to} did not become leader in time")))?;
         match metrics.current_leader {
             Some(leader) if leader == to => Ok(()),
             _ => Err(undecided(format!("a member other than node {to} was elected"))),
@@ -285,14 +284,14 @@ mod tests {
     }
 
     #[test]
-    fn a_change_whose_first_entry_is_in_the_log_is_begun_whatever_the_error_says() {
+    fn a_change_with_its_first_entry_in_the_log_has_begun() {
         let before = stored(5, &[&[1, 2, 3]]);
         let joint = stored(9, &[&[1, 2, 3], &[1, 2, 4]]);
-        let not_yet = || ChangeError::NotYet("does not lead".into());
+        let not_yet = || ChangeError::NotYet("not the leader".into());
         assert_eq!(begun(not_yet(), &before, &before), not_yet());
         let ChangeError::Begun(text) = begun(not_yet(), &before, &joint) else { panic!("begun") };
         assert!(text.contains("since entry 9 of the log the voters are {1, 2, 3} and {1, 2, 4}"), "{text}");
-        let refused = ChangeError::Refused("another one is in progress".into());
+        let refused = ChangeError::Refused("another change is in progress".into());
         assert!(matches!(begun(refused, &before, &joint), ChangeError::Begun(_)));
         let undecided = ChangeError::Undecided("lost".into());
         assert_eq!(begun(undecided.clone(), &before, &joint), undecided);

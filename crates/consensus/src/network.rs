@@ -1,15 +1,15 @@
-//! openraft's calls to the other members: the client's end.
+//! openraft's RPCs to the other members: the calling end.
 //!
 //! | call | connections | deadline |
 //! |---|---|---|
-//! | heartbeat | one that stays open (`crates/net/src/framed.rs`) | openraft's |
+//! | heartbeat | persistent (`crates/net/src/framed/mod.rs`) | openraft's |
 //! | vote, transfer of leadership | [`Lane::Heartbeat`] | openraft's |
 //! | entries | [`Lane::Append`], as a stream (`stream.rs`) | by size: an entry of 8 MiB on a slow link takes longer than a heartbeat |
 //! | snapshot | [`Lane::Bulk`] | openraft's, 120 s |
 //!
 //! **Invariants**
-//! 1. A member that does not answer is `Unreachable`, so openraft backs off. So is a snapshot that misses its
-//!    deadline: openraft would otherwise send it again at once.
+//! 1. A member that does not respond is `Unreachable`, so openraft backs off. So is a snapshot that misses its
+//!    deadline: openraft would otherwise send it again immediately.
 //! 2. A damaged snapshot file does not stop the leader: another one is built while the member waits.
 
 use std::{
@@ -40,7 +40,7 @@ use tokio::{
 };
 
 use super::{
-    figures::{Counts, count},
+    figures::{ConsensusCounts, count},
     stream::{AppendPipeline, frames},
     types::{Snapshot, TypeConfig, Vote},
     wire::{
@@ -49,7 +49,7 @@ use super::{
     },
 };
 use concord_net::{
-    Member, NodeId,
+    Member, NodeId, PeerAddress,
     call::Call,
     client::{CallError, Lane, Peers},
     framed::{FramedCalls, Frames},
@@ -77,7 +77,7 @@ pub(super) struct NetworkContext {
     pub(super) rebuild: Notify,
     /// Members that answer heartbeats again.
     pub(super) recovered: mpsc::Sender<NodeId>,
-    pub(super) counts: Counts,
+    pub(super) counts: ConsensusCounts,
 }
 
 /// Makes openraft's clients.
@@ -93,7 +93,7 @@ pub(super) struct MemberClient {
     /// The stream of entries while openraft does not use it.
     idle_stream: Mutex<Option<Frames>>,
     heartbeats: FramedCalls,
-    /// Whether the last heartbeat or vote has had no answer yet.
+    /// Whether the last heartbeat or vote has no response yet.
     is_silent: AtomicBool,
 }
 
@@ -139,7 +139,7 @@ fn snapshot_unreachable(why: impl fmt::Display) -> StreamingError<TypeConfig> {
     StreamingError::Unreachable(Unreachable::from_string(why))
 }
 
-/// Counts one in a counter until it is dropped.
+/// Raises a counter by one until it is dropped.
 struct CountGuard<'a>(&'a AtomicUsize);
 
 impl<'a> CountGuard<'a> {
@@ -182,7 +182,7 @@ impl MemberClient {
         Ok(response.into())
     }
 
-    /// Ends the back-off of a member that answers again.
+    /// Ends the back-off of a member that responds again.
     async fn observe(
         &self,
         called: impl Future<Output = Result<Bytes, CallError>>,
@@ -208,7 +208,7 @@ impl MemberClient {
         let verify = move || store.verify_or_reject(&verified);
         let verified = tokio::task::spawn_blocking(verify).await;
         if let Err(error) = verified.map_err(snapshot_unreachable)? {
-            tracing::error!(%error, "the snapshot for member {} is damaged; another one is built", self.to);
+            tracing::error!(%error, "the snapshot for member {} is damaged; building another one", self.to);
             self.context.rebuild.notify_one();
             return Err(snapshot_unreachable(error));
         }
@@ -254,7 +254,7 @@ impl RaftNetworkV2<TypeConfig> for MemberClient {
     ) -> Result<AppendEntriesResponse<TypeConfig>, RPCError<TypeConfig>> {
         let body = wire::to_bytes(&WireAppendRequest::from(&rpc));
         // openraft sends heartbeats this way; entries go through the stream.
-        let (peers, to) = (&self.context.peers, (self.to, self.addr.as_str()));
+        let (peers, to) = (&self.context.peers, PeerAddress { id: self.to, addr: &self.addr });
         let called = self.heartbeats.call(peers, to, body.into(), option.hard_ttl());
         let response: WireAppendResponse = decode(&self.observe(called).await.map_err(unreachable)?)?;
         Ok(response.into())
@@ -270,9 +270,9 @@ impl RaftNetworkV2<TypeConfig> for MemberClient {
     {
         match self.lane {
             Lane::Append => {
-                let (peers, to, addr) = (&self.context.peers, self.to, &self.addr);
+                let (peers, to) = (&self.context.peers, PeerAddress { id: self.to, addr: &self.addr });
                 let open = async move {
-                    let connection = peers.open(Lane::Append, (to, addr), Call::Stream, OPEN_TIMEOUT).await;
+                    let connection = peers.open(Lane::Append, to, Call::Stream, OPEN_TIMEOUT).await;
                     let connection = connection.map_err(unreachable)?;
                     Ok(frames(Box::new(connection)))
                 };
@@ -334,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_append_may_take_the_time_of_its_transfer() {
+    fn the_append_timeout_includes_the_transfer() {
         assert_eq!(append_timeout(0, 100), EMPTY_APPEND_TIMEOUT);
         assert_eq!(append_timeout(1, 100), APPEND_TIMEOUT);
         assert_eq!(append_timeout(1, 8 << 20), APPEND_TIMEOUT + Duration::from_secs(16));

@@ -1,7 +1,8 @@
-//! The answers to other members' calls: openraft's requests, snapshots and digests.
+//! Answers the RPCs of other members: openraft's requests, snapshots and digests.
 //!
-//! **Invariants:** every call that arrives here was admitted by `crates/net/src/admission.rs`; a malformed body is
-//! refused. Whoever asks for votes, sends entries or a snapshot, or hands leadership over does so in its own name.
+//! **Invariants**
+//! 1. `crates/net/src/admission.rs` admitted every RPC that arrives here. A malformed body is rejected.
+//! 2. A node requests votes, sends entries or a snapshot, and transfers leadership in its own name only.
 
 use std::{io, sync::atomic::Ordering};
 
@@ -30,7 +31,7 @@ pub(super) fn check_sender(vote: &WireVote, from: NodeId) -> Result<(), ReceiveE
     if vote.node == from {
         return Ok(());
     }
-    Err(ReceiveError::Malformed(format!("node {from} sends the vote of node {}", vote.node)))
+    Err(ReceiveError::Malformed(format!("node {from} sent the vote of node {}", vote.node)))
 }
 
 impl Consensus {
@@ -115,7 +116,7 @@ impl Consensus {
             node = from,
             revision = file.revision,
             bytes = file.bytes,
-            "received a snapshot of node {from}"
+            "received a snapshot from node {from}"
         );
         let path = file.path.clone();
         let snapshot = snapshot_of(file).map_err(failed)?;
@@ -125,7 +126,7 @@ impl Consensus {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
-                tracing::warn!(%error, path = %path.display(), "an unused snapshot could not be removed");
+                tracing::warn!(%error, path = %path.display(), "failed to remove an unused snapshot");
             }
         }
         Ok(wire::to_bytes(&WireVote::from(&response.vote)).into())

@@ -1,14 +1,14 @@
 //! Restores a backup as the data directory of a new cluster's first member.
 //!
 //! The records keep their revisions, and the state gets a revision far above the backup's ([`first_revision`]): the
-//! cluster may have made changes after the backup, whose revisions callers still know as entity tags and as positions
+//! cluster may have made changes after the backup, whose revisions clients still know as entity tags and as positions
 //! of watches. The log begins after an entry of the same number, purged, with a vote of the term of the backup's last
-//! entry: so the next term is greater, and revisions go on ascending. The cluster is a new one, so that nodes of the old cluster can't take
-//! part in it.
+//! entry: so the next term is greater, and revisions continue to ascend. The cluster is new, so that nodes of the old
+//! cluster cannot join it.
 //!
 //! **Invariants**
-//! 1. No revision is given out twice for different content: not after the backup, and not by two
-//!    restores of it, as long as the clock has moved on by a second or more between them.
+//! 1. No revision is used twice for different content: not after the backup, and not by two restores of it that are at
+//!    least a second apart by the clock.
 //! 2. The identity is written last. A directory whose restore was interrupted has none, and no node starts in it.
 
 use std::{fs, io, path::Path};
@@ -63,7 +63,7 @@ pub fn restore(
     let at_rest = AtRest::open(directory, data_key_file)?;
     let mut summary = backup::inspect(from).map_err(|error| error.to_string())?;
     let metadata = StateMetadata::decode(&summary.position.raft_meta)?;
-    let last = metadata.last_log_id.ok_or("the backup is of a cluster that was not formed yet")?;
+    let last = metadata.last_log_id.ok_or("the backup is of a cluster that was not bootstrapped yet")?;
     // The entry keeps its term; its leader is now the new cluster's only member. Its index and the state's revision are
     // one number again, although they differ in the backup of a cluster whose entries held several proposals each.
     let first = first_revision(summary.revision.max(last.index), now)?;
@@ -97,7 +97,7 @@ fn require_empty(directory: &Path) -> Result<(), String> {
     match fs::read_dir(directory).map_err(failed)?.next() {
         None => Ok(()),
         Some(_) => {
-            Err(format!("{} is not empty; a backup is restored into an empty one", directory.display()))
+            Err(format!("{} is not empty; restore a backup into an empty directory", directory.display()))
         }
     }
 }
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_restored_state_is_above_all_revisions_that_were_given_out() {
+    fn a_restored_state_exceeds_all_revisions_that_were_acknowledged() {
         let at = |seconds: u64| Timestamp(seconds * 1_000_000);
         let now = 1_800_000_000;
         let first = first_revision(40, at(now)).unwrap();

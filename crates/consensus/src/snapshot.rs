@@ -10,7 +10,7 @@
 //! 2. The log is purged only up to the older of the two retained snapshots, and not while one is being sent to a
 //!    member (bounded).
 //! 3. A received file is decoded whole before openraft gets it: one that can't be installed must not reach
-//!    `install_snapshot`, whose failure is fatal. Whoever sent it keeps its state and is told why; a sender decodes its
+//!    `install_snapshot`, whose failure is fatal. The sender keeps its state and gets the reason; it decodes its
 //!    own file too, and builds another one if it can't.
 
 use std::{
@@ -82,7 +82,7 @@ impl SnapshotScheduler {
                 }
                 Err(error) => {
                     count(&self.context.counts.snapshots_failed);
-                    tracing::error!(%error, "a snapshot could not be built; it is retried later");
+                    tracing::error!(%error, "failed to build a snapshot; will retry");
                     tokio::time::sleep(RETRY_INTERVAL).await;
                 }
             }
@@ -170,7 +170,7 @@ pub(super) async fn receive(
         Err(error) => Err(error.to_string()),
     };
     if let Err(why) = &verified {
-        tracing::error!(%why, "a received snapshot is refused; this node keeps its state");
+        tracing::error!(%why, "rejected a received snapshot; this node keeps its state");
     } else {
         unclaimed.0 = None;
     }
@@ -185,7 +185,7 @@ impl Drop for Unclaimed {
         if let Some(path) = self.0.take()
             && let Err(error) = std::fs::remove_file(&path)
         {
-            tracing::warn!(%error, path = %path.display(), "a received snapshot could not be removed");
+            tracing::warn!(%error, path = %path.display(), "failed to remove a received snapshot");
         }
     }
 }
@@ -207,7 +207,7 @@ async fn write(
         file.write(&chunk).await?;
     }
     if length != bytes {
-        let text = format!("the snapshot has {length} bytes or more, its header says {bytes}");
+        let text = format!("the snapshot has at least {length} bytes, but its header says {bytes}");
         return Err(io::Error::new(io::ErrorKind::InvalidData, text));
     }
     file.finish().await

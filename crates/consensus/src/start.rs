@@ -1,7 +1,7 @@
-//! The start of consensus on a node, in five steps.
+//! Starts consensus on a node, in five steps.
 //!
-//! 1. Open the keys of an encrypted directory. Refuse a directory that a newer version has written to. Open the log. A damaged log is refused, and so is a missing one where a log has existed: this member no
-//!    longer knows its vote.
+//! 1. Open the keys of an encrypted directory and the log. The node does not start if a newer version has written to the
+//!    directory, if the log is damaged, or if it is missing although one existed: this member no longer knows its vote.
 //! 2. Check that the log's header and the directory's identity name the same member.
 //! 3. Open the store with the range of the log. It returns the newest whole state.
 //! 4. If it has none, fetch and install another member's newest snapshot.
@@ -29,11 +29,11 @@ use tokio::{
 use super::{
     Consensus, LOG_DIRECTORY, Leadership, STORE_DIRECTORY, Start, StartError, Timers,
     codec::LogHeader,
-    consensus::Inner,
+    consensus::ConsensusInner,
     contact::Contacts,
     directory_format::DirectoryFormat,
     divergence::DivergenceDetector,
-    figures::Counts,
+    figures::ConsensusCounts,
     group::WriteGroups,
     leadership::LeaderFollower,
     log::{self, Log, Wal},
@@ -76,7 +76,7 @@ impl Consensus {
         let Start { me, directory, mut store, data_key_file, peers, timers, .. } = start;
         let Start { snapshot_log_bytes, log_stall_timeout, rescue, runtime, .. } = start;
         if peers.me.get_or_init(|| me.clone()) != &me {
-            return Err(StartError::Refused("the client for peer calls has another identity".into()));
+            return Err(StartError::Refused("the client for peer RPCs has another identity".into()));
         }
         let opening = (me.clone(), directory.clone(), data_key_file);
         let opened = blocking(move || {
@@ -121,7 +121,7 @@ impl Consensus {
             // its vote another one could lead while the first still answers by its lease.
             sleep(Duration::from_millis(timers.election_max_ms)).await;
         }
-        let parts = Parts { id: me.node_id, store, log, machine, timers, snapshot_log_bytes };
+        let parts = ConsensusParts { id: me.node_id, store, log, machine, timers, snapshot_log_bytes };
         runtime.spawn(parts.start(peers)).await.map_err(failed)?
     }
 }
@@ -219,7 +219,7 @@ impl StateRecovery<'_> {
                 match self.fetch_from(source).await {
                     Ok(recovered) => return Ok(recovered),
                     Err(why) => {
-                        tracing::warn!(member = source.id, %why, "this member has sent no snapshot");
+                        tracing::warn!(member = source.id, %why, "this member sent no snapshot");
                         last_error = format!("member {}: {why}", source.id);
                     }
                 }
@@ -229,7 +229,7 @@ impl StateRecovery<'_> {
             }
         }
         Err(StartError::Failed(format!(
-            "this node has no whole state, and no member has sent a snapshot: {last_error}"
+            "this node has no complete state, and no member sent a snapshot: {last_error}"
         )))
     }
 
@@ -261,7 +261,7 @@ impl StateRecovery<'_> {
 }
 
 /// What openraft and its tasks are started with.
-struct Parts {
+struct ConsensusParts {
     id: NodeId,
     store: Store,
     log: Log,
@@ -270,7 +270,7 @@ struct Parts {
     snapshot_log_bytes: u64,
 }
 
-impl Parts {
+impl ConsensusParts {
     async fn start(self, peers: Arc<Peers>) -> Result<Consensus, StartError> {
         let Self { id, store, log, machine, timers, snapshot_log_bytes } = self;
         let (publisher, machine_dropped) = (machine.publisher(), machine.dropped());
@@ -281,7 +281,7 @@ impl Parts {
             snapshots_in_flight: AtomicUsize::new(0),
             rebuild: Notify::new(),
             recovered,
-            counts: Counts::default(),
+            counts: ConsensusCounts::default(),
         });
         let config = Arc::new(config(&timers)?);
         let raft = Raft::new(id, config, Network(Arc::clone(&context)), log.clone(), machine);
@@ -290,11 +290,11 @@ impl Parts {
         let stopping = Arc::new(AtomicBool::new(false));
         let (leader_sender, leader) = watch::channel(None);
         let (leadership_sender, leadership) = watch::channel(Leadership::default());
-        let (groups, handed_over) = (Arc::new(WriteGroups::default()), Arc::new(AtomicU64::new(0)));
+        let (groups, handed_over) = (WriteGroups::default(), Arc::new(AtomicU64::new(0)));
         let follower = LeaderFollower {
             leader: leader_sender,
             leadership: leadership_sender,
-            groups: Arc::clone(&groups),
+            groups: groups.clone(),
             stopping: Arc::clone(&stopping),
             handed_over: Arc::clone(&handed_over),
             context: Arc::clone(&context),
@@ -328,7 +328,7 @@ impl Parts {
         supervisor.spawn("snapshots", snapshots.run());
         supervisor.spawn("end-back-off", end_back_off);
         supervisor.spawn("compare-states", divergence.run());
-        let inner = Inner {
+        let inner = ConsensusInner {
             id,
             raft,
             publisher,
@@ -370,7 +370,7 @@ fn config(timers: &Timers) -> Result<Config, StartError> {
         backoff: BACKOFF.into(),
         ..Config::default()
     };
-    config.validate().map_err(|error| StartError::Refused(format!("the timers are not valid: {error}")))
+    config.validate().map_err(|error| StartError::Refused(format!("the timers are invalid: {error}")))
 }
 
 #[cfg(test)]
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_of_another_member_is_refused() {
+    fn a_log_of_another_member_is_rejected() {
         let directory = tempfile::tempdir().unwrap();
         drop(open_log(&identity(1), directory.path(), &AtRest::default()).unwrap());
         drop(open_log(&identity(1), directory.path(), &AtRest::default()).unwrap());
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_whose_log_was_emptied_is_refused() {
+    fn a_member_with_an_emptied_log_does_not_start() {
         let directory = tempfile::tempdir().unwrap();
         drop(open_log(&identity(1), directory.path(), &AtRest::default()).unwrap());
         std::fs::remove_dir_all(directory.path().join("log")).unwrap();

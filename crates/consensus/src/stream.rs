@@ -1,6 +1,6 @@
 //! The append stream: entries from the leader to a member over one persistent connection, with pipelined requests.
 //!
-//! It is opened by a peer call, which is admitted like any other. Then the connection is upgraded and has frames
+//! A peer RPC opens it, which is admitted like any other. Then the connection is upgraded and has frames
 //! only: a length of four bytes and a [`WireAppendRequest`], or in the other direction its [`WireAppendResponse`].
 //! As HTTP, a request and its response would cost more than the entries in them, and the sender would have to wait
 //! for each response before the next request, because requests on two connections may arrive in another order. Here
@@ -9,13 +9,13 @@
 //! **Invariants**
 //! 1. Responses have the order of the requests. When openraft's requests end, the responses end without an error:
 //!    after anything else openraft starts over at once.
-//! 2. A connection is not used again after any failure, nor while a response on it is outstanding.
+//! 2. A connection is not reused after any failure, nor while a response on it is outstanding.
 //! 3. A member is unreachable once it has not answered within the timeout of the oldest request.
 //! 4. A response confirms the request that it answers and no later one. openraft matches responses with requests by
 //!    their last log id alone (`InflightAppendQueue::drain_acked`): of several requests in flight with the same last
-//!    id, the first response would count as the answer to the newest, and a read index that was asked for in between
+//!    id, the first response would count as the answer to the newest, and a read index that was requested in between
 //!    would be confirmed by a member that has since elected another leader. So of responses to such requests only the
-//!    last is handed on.
+//!    last is passed on.
 
 use std::{
     collections::VecDeque,
@@ -41,7 +41,7 @@ use super::{
 };
 use concord_net::{
     NodeId,
-    framed::{self, Connection, Frames},
+    framed::{self, Frames, UpgradedConnection},
 };
 
 /// Most requests in flight. Only one of them has entries: while a member writes a batch to its disk the next batch
@@ -52,7 +52,7 @@ const REQUESTS_IN_FLIGHT_MAX: usize = 8;
 const FRAME_BYTES_MAX: usize = 32 << 20;
 
 /// The frames of a connection for entries.
-pub(super) fn frames(connection: Box<dyn Connection>) -> Frames {
+pub(super) fn frames(connection: Box<dyn UpgradedConnection>) -> Frames {
     framed::frames(connection, FRAME_BYTES_MAX)
 }
 
@@ -64,7 +64,7 @@ pub(super) type TimeoutOf = fn(usize, usize) -> Duration;
 
 /// A request whose response is outstanding.
 #[derive(Debug)]
-struct InFlight {
+struct InFlightAppend {
     previous: Option<LogId>,
     last: Option<LogId>,
     has_entries: bool,
@@ -79,7 +79,7 @@ pub(super) struct AppendPipeline<'a, S> {
     /// Where the connection waits for the next use.
     idle: &'a mut Option<Frames>,
     input: Option<S>,
-    in_flight: VecDeque<InFlight>,
+    in_flight: VecDeque<InFlightAppend>,
     timeout_of: TimeoutOf,
     /// When the oldest response must have arrived.
     deadline: Instant,
@@ -161,7 +161,7 @@ where
         {
             self.frames = Some(open.await?);
         }
-        let frames = self.frames.as_mut().ok_or_else(|| unreachable("the connection has failed"))?;
+        let frames = self.frames.as_mut().ok_or_else(|| unreachable("the connection failed"))?;
         let body = wire::append_request(request);
         let timeout = (self.timeout_of)(request.entries.len(), body.len());
         let deadline = Instant::now() + timeout;
@@ -170,7 +170,7 @@ where
         }
         let (previous, last) = (request.prev_log_id, request.entries.last().map(|entry| entry.log_id));
         let has_entries = last.is_some();
-        self.in_flight.push_back(InFlight { previous, last: last.or(previous), has_entries, timeout });
+        self.in_flight.push_back(InFlightAppend { previous, last: last.or(previous), has_entries, timeout });
         let sent = timeout_at(deadline, frames.send(Bytes::from(body))).await;
         sent.map_err(unreachable)?.map_err(unreachable)
     }
@@ -213,9 +213,9 @@ async fn next_request<S: Stream + Unpin>(requests: Option<&mut S>) -> Option<S::
 impl Consensus {
     /// The member's end: responses the frames of a connection that `from` has opened until it ends, fails, or this node
     /// stops.
-    pub async fn serve_stream(&self, from: NodeId, connection: impl Connection + 'static) {
+    pub async fn serve_stream(&self, from: NodeId, connection: impl UpgradedConnection + 'static) {
         let (sink, source) = frames(Box::new(connection)).split();
-        let responses = self.inner.raft.stream_append(Requests { from, frames: source });
+        let responses = self.inner.raft.stream_append(AppendRequests { from, frames: source });
         let stopped = self.inner.machine_dropped.clone();
         tokio::select! {
             () = send_responses(sink, responses) => {}
@@ -240,12 +240,12 @@ async fn send_responses<E>(
 }
 
 /// The requests of a node in a connection's frames, until it ends, a frame is malformed or not the node's own.
-struct Requests<S> {
+struct AppendRequests<S> {
     from: NodeId,
     frames: S,
 }
 
-impl<S: Stream<Item = io::Result<bytes::BytesMut>> + Unpin> Stream for Requests<S> {
+impl<S: Stream<Item = io::Result<bytes::BytesMut>> + Unpin> Stream for AppendRequests<S> {
     type Item = AppendEntriesRequest<TypeConfig>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_rejection_is_handed_on_although_a_later_request_has_the_same_last_id() {
+    async fn a_rejection_is_returned_although_a_later_request_has_the_same_last_id() {
         let (leader, mut member) = connection();
         let mut idle = None;
         let input = stream::iter([request(4, 3), request(4, 3)]).chain(stream::pending());
@@ -449,18 +449,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_malformed_frame_ends_the_member_s_end() {
+    async fn a_malformed_frame_ends_the_stream_of_the_member() {
         let (mut leader, member) = connection();
         leader.send(Bytes::from(wire::to_bytes(&WireAppendRequest::from(&request(1, 2))))).await.unwrap();
         leader.send(Bytes::from_static(b"?")).await.unwrap();
-        let requests: Vec<_> = Requests { from: 1, frames: member }.collect().await;
+        let requests: Vec<_> = AppendRequests { from: 1, frames: member }.collect().await;
         assert_eq!(requests.iter().map(|request| request.entries.len()).collect::<Vec<_>>(), [2]);
     }
 
     #[tokio::test]
-    async fn entries_in_the_name_of_another_node_end_the_member_s_end() {
+    async fn entries_in_the_name_of_another_node_end_the_stream_of_the_member() {
         let (mut leader, member) = connection();
         leader.send(Bytes::from(wire::to_bytes(&WireAppendRequest::from(&request(1, 2))))).await.unwrap();
-        assert_eq!(Requests { from: 2, frames: member }.count().await, 0);
+        assert_eq!(AppendRequests { from: 2, frames: member }.count().await, 0);
     }
 }

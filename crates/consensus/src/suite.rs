@@ -1,5 +1,5 @@
-//! The whole layer on the real log, state machine and store: openraft's own storage suite, which does not test
-//! reopening, and a cluster of one node that is stopped and started.
+//! The crate with the real log, state machine and store: openraft's own storage suite, which does not test reopening, and a
+//! cluster of one node that is stopped and started.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -30,7 +30,7 @@ use concord_net::{
 };
 use concord_storage::{Loaded, LogRange, Store, StoreOptions};
 
-struct Builder;
+struct SuiteBuilder;
 
 /// What a test holds while it runs: the directory, and the store, which is closed before the directory is removed.
 struct Guard {
@@ -44,7 +44,7 @@ impl Drop for Guard {
     }
 }
 
-impl StoreBuilder<TypeConfig, Log, Machine, Guard> for Builder {
+impl StoreBuilder<TypeConfig, Log, Machine, Guard> for SuiteBuilder {
     async fn build(&self) -> Result<(Guard, Log, Machine), StorageError<TypeConfig>> {
         let directory = tempfile::tempdir().unwrap();
         let wal = Wal::open(&directory.path().join("log")).unwrap();
@@ -68,7 +68,7 @@ impl StoreBuilder<TypeConfig, Log, Machine, Guard> for Builder {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn openraft_accepts_our_storage() {
-    Suite::test_all(Builder).await.unwrap();
+    Suite::test_all(SuiteBuilder).await.unwrap();
 }
 
 fn identity() -> Identity {
@@ -148,7 +148,7 @@ async fn a_connection_of_a_member_is_served_until_the_member_is_removed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_of_one_keeps_its_writes_over_a_stop_and_refuses_an_emptied_log() {
+async fn a_single_node_keeps_its_writes_over_a_restart_and_rejects_an_emptied_log() {
     let directory = tempfile::tempdir().unwrap();
     let me = Member { id: 1, api_addr: "127.0.0.1:1".into(), peer_addr: "127.0.0.1:2".into() };
 
@@ -192,7 +192,7 @@ async fn set(consensus: &Consensus, name: &str, turn: u64) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn writes_at_once_share_entries() {
+async fn concurrent_writes_share_entries() {
     const WRITERS: u64 = 48;
     const TURNS: u64 = 10;
     let directory = tempfile::tempdir().unwrap();

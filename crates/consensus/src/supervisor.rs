@@ -1,13 +1,13 @@
-//! Owns the tasks that live as long as the node: whatever ends one of them unasked ends the node.
+//! Owns the tasks that live as long as the node: the unexpected end of one of them ends the node.
 //!
-//! A node without one of these tasks looks whole and is not: it never compares its state again, or its watches stay
-//! silent. A process that ends is started again by whoever runs it, and the other members go on meanwhile.
+//! A node without one of these tasks looks healthy and is not: it never compares its state again, or its watches stay
+//! silent. If the process exits, its supervisor restarts it, and the other members continue meanwhile.
 //!
-//! A failed node ends in order as far as it can. What has failed may hold up any thread of it, so that its end is bounded
-//! by a thread of its own ([`end_process_later`]).
+//! A failed node shuts down gracefully as far as it can. The failure may block any of its threads, so a thread of its own
+//! bounds the time of the shutdown ([`end_process_later`]).
 //!
-//! **Invariant:** a supervised task that panics, or that returns an error, is the node's end, with one reason that names
-//! the task. A task that returns `Ok` has nothing left to do.
+//! **Invariant:** a supervised task that panics or returns an error ends the node, with one reason that names the task. A
+//! task that returns `Ok` is done.
 
 use std::{
     any::Any,
@@ -25,7 +25,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the last line may take: it may go to the disk that hangs.
 const LAST_LINE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Starts and ends the tasks of a node, and knows why the node can't go on.
+/// Starts and ends the tasks of a node, and records why the node failed.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Supervisor {
     /// Set once.
@@ -34,7 +34,7 @@ pub(crate) struct Supervisor {
 }
 
 impl Supervisor {
-    /// Records why this node can't go on. The first reason stays.
+    /// Records why this node failed. The first reason stays.
     pub(super) fn fail(&self, why: String) {
         self.failure.send_if_modified(|failure| {
             let is_first = failure.is_none();
@@ -43,7 +43,7 @@ impl Supervisor {
         });
     }
 
-    /// Waits until this node can't go on; the reason.
+    /// Waits until this node has failed. Returns the reason.
     pub(super) async fn failed(&self) -> String {
         let mut failure = self.failure.subscribe();
         match failure.wait_for(Option::is_some).await {
@@ -66,7 +66,7 @@ impl Supervisor {
                 ended = AssertUnwindSafe(task).catch_unwind() => ended,
             };
             match ended {
-                Ok(Ok(())) => tracing::debug!(task = name, "a task has nothing left to do"),
+                Ok(Ok(())) => tracing::debug!(task = name, "a task is done"),
                 Ok(Err(_)) | Err(_) if concord_model::sabotage::is("task-end-ignored") => {}
                 Ok(Err(why)) => supervisor.fail(why),
                 Err(panic) => {
@@ -88,15 +88,12 @@ fn text_of(panic: &(dyn Any + Send)) -> &str {
 }
 
 /// Ends the process if it has not ended by itself in time, without waiting for anything that may wait for the disk.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "an orderly end has been tried, and waits for the disk that hangs"
-)]
+#[expect(clippy::disallowed_methods, reason = "a graceful shutdown was tried and hangs on the I/O stall")]
 pub fn end_process_later() {
     std::thread::sleep(END_TIMEOUT);
     let (said, is_said) = mpsc::channel();
     let speaker = std::thread::Builder::new().name("last-line".into()).spawn(move || {
-        tracing::error!("the node did not end within {} s: the process is ended", END_TIMEOUT.as_secs());
+        tracing::error!("the node did not exit within {} s: aborting the process", END_TIMEOUT.as_secs());
         // Nobody may wait any more.
         let _ = said.send(());
     });
@@ -120,7 +117,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_or_an_error_of_a_task_is_the_node_s_end() {
+    async fn a_panic_or_an_error_of_a_task_ends_the_node() {
         let one = Supervisor::default();
         one.spawn("counter", async { panic!("no {}", 1) });
         assert_eq!(failure(&one).await, "the task `counter` panicked: no 1");
@@ -130,7 +127,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_task_that_is_done_or_stopped_is_not() {
+    async fn a_task_that_is_done_or_stopped_does_not_end_the_node() {
         let supervisor = Supervisor::default();
         let (done, is_done) = oneshot::channel::<()>();
         supervisor.spawn("short", async move {

@@ -1,6 +1,6 @@
-//! openraft's generic types with this layer's parameters, as short aliases.
+//! Short aliases of openraft's generic types with the parameters of this crate.
 //!
-//! **Invariant:** they are named in this crate only: no other crate names openraft.
+//! **Invariant:** only this crate uses these aliases: no other crate names openraft.
 
 use std::fmt;
 

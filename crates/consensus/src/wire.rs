@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_is_its_fields_one_after_another() {
+    fn metadata_is_encoded_as_its_fields_in_order() {
         let last = WireLogId { index: 300, term: 2, node: 1 };
         let metadata = StateMetadata::of_first_member(last, member(3));
         let bytes = to_bytes(&metadata);

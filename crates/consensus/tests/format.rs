@@ -99,7 +99,7 @@ fn entries_of_the_log() {
 }
 
 #[test]
-fn entries_that_change_what_a_definition_asks_of_its_configs() {
+fn entries_that_change_the_rules_of_a_definition() {
     let (schema, expect) = (Some(StoredSchema::from("{}")), Expect::At(9));
     entry(
         &plain(Command::SetSchema { key: key("d"), schema, expect, configs_read: Some(300) }),

@@ -2,7 +2,7 @@
 //!
 //! Much of what a small write costs is the entry and not the change: its way through openraft, its record in the log,
 //! its frame to each member, the wake-ups. So small writes that arrive while an entry is under way leave together in
-//! the next one (`crates/consensus/src/group.rs`).
+//! the next one (`crates/consensus/src/group/mod.rs`).
 //!
 //! ```text
 //! one proposal      level `u8` · the proposal (postcard)            `Proposal::to_bytes`

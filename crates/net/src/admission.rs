@@ -1,16 +1,16 @@
-//! Whether a received call is let in: it proves of whom it is, and names this cluster and this node.
+//! Admits a received RPC: it must prove its sender and name this cluster and this node.
 //!
-//! | what proves it | when it is accepted |
+//! | proof | accepted |
 //! |---|---|
-//! | the certificate that the sender has shown (see `tls/nodes.rs`), which names the node that the call is of | always |
-//! | a credential (see `credential.rs`) of a plain call | unless TLS is required |
+//! | the certificate of the sender (see `tls/nodes.rs`), which names the node that sends the RPC | always |
+//! | the credential (see `credential.rs`) of an unencrypted RPC | unless TLS is required |
 //!
-//! Over TLS nothing else is asked for: the sender has verified the certificate of this node before it sent anything, and
-//! a certificate that was read on the way is worth nothing without its key.
+//! TLS needs no other proof: the sender verified the certificate of this node before it sent anything, and a certificate
+//! that was intercepted is worthless without its key.
 //!
-//! The address that a credential names must be one by which this node is known: that of the agreed membership, that of
-//! its own entry in `CONCORD_PEERS`, or the one it listens on. A node without any of them is new; there is no other use
-//! of a credential that names its id than to let it join.
+//! The address that a credential names must be an address of this node: in the agreed membership, in its own entry in
+//! `CONCORD_PEERS`, or the one it listens on. A node without any of them is new; a credential with its id is only good
+//! for letting it join.
 //!
 //! **Invariant:** everything here is decided by the headers, before a byte of a body is read.
 
@@ -21,10 +21,10 @@ use http::HeaderMap;
 use super::{
     NodeId,
     client::{AT, CLUSTER, CREDENTIAL, DIGEST, FROM, Peers, TO},
-    credential::{BodyDigest, Purpose, Scope, digest_of},
+    credential::{BodyDigest, CredentialPurpose, CredentialScope, digest_of},
 };
 
-/// Status and text of a refusal.
+/// Status and text of a rejection.
 pub type NotAdmitted = (u16, String);
 
 /// The peer addresses of the members that the cluster has agreed on, as far as this node has applied them.
@@ -50,7 +50,7 @@ impl Peers {
     /// 401 when it proves nothing, 421 when it is for another cluster or node.
     pub fn admit(&self, headers: &HeaderMap, shown: Option<NodeId>) -> Result<NodeId, NotAdmitted> {
         let cluster = text(headers, CLUSTER).and_then(|text| text.parse::<uuid::Uuid>().ok());
-        self.admit_proof(headers, shown, cluster.map(Purpose::Call))?;
+        self.admit_proof(headers, shown, cluster.map(CredentialPurpose::Call))?;
         let me = self.me.get().ok_or_else(|| misdirected("this node belongs to no cluster"))?;
         if cluster != Some(me.cluster_id) {
             return Err(misdirected("this node belongs to another cluster"));
@@ -59,13 +59,13 @@ impl Peers {
             return Err(misdirected(format!("this is node {}", me.node_id)));
         }
         let from = text(headers, FROM).and_then(|text| text.parse().ok());
-        let from = from.ok_or_else(|| misdirected(format!("the header {FROM} names no node")))?;
+        let from = from.ok_or_else(|| misdirected(format!("the header {FROM} has no node id")))?;
         if from == me.node_id {
-            return Err(misdirected(format!("node {from} has called itself")));
+            return Err(misdirected(format!("node {from} called itself")));
         }
         if let Some(shown) = shown.filter(|shown| *shown != from) {
             return Err(unproven(format!(
-                "the call is of node {from}, and the certificate is that of node {shown}"
+                "the RPC is from node {from}, but the certificate is that of node {shown}"
             )));
         }
         Ok(from)
@@ -81,7 +81,7 @@ impl Peers {
             return self.admit(headers, shown).map(drop);
         }
         let cluster = text(headers, CLUSTER).and_then(|text| text.parse::<uuid::Uuid>().ok());
-        self.admit_proof(headers, shown, cluster.map(Purpose::Call))
+        self.admit_proof(headers, shown, cluster.map(CredentialPurpose::Call))
     }
 
     /// Admits a received `join`, which names no cluster: the called node may have none. Returns the digest that the
@@ -95,9 +95,9 @@ impl Peers {
         shown: Option<NodeId>,
     ) -> Result<Option<BodyDigest>, NotAdmitted> {
         let digest = text(headers, DIGEST).and_then(digest_of);
-        self.admit_proof(headers, shown, digest.map(Purpose::Join))?;
+        self.admit_proof(headers, shown, digest.map(CredentialPurpose::Join))?;
         let digest = digest.filter(|_| shown.is_none());
-        // A node without an identity answers all, with its id: the caller learns whom it has called instead.
+        // A node without an identity answers every join with its id, so that the caller learns which node it reached.
         match self.me.get() {
             Some(me) if addressee(headers) != Some(me.node_id) => {
                 Err(misdirected(format!("this is node {}", me.node_id)))
@@ -110,27 +110,29 @@ impl Peers {
         &self,
         headers: &HeaderMap,
         shown: Option<NodeId>,
-        purpose: Option<Purpose>,
+        purpose: Option<CredentialPurpose>,
     ) -> Result<(), NotAdmitted> {
         match shown {
             Some(_) => return Ok(()),
-            None if self.is_tls_required() => return Err(unproven("the call came without TLS")),
+            None if self.is_tls_required() => {
+                return Err(unproven("the RPC is unencrypted, but TLS is required"));
+            }
             None => {}
         }
         let missing = || unproven(format!("the header {CREDENTIAL} is missing"));
         let given = headers.get(CREDENTIAL).ok_or_else(missing)?;
         let scope = (text(headers, AT), addressee(headers), purpose);
         let (Some(at), Some(to), Some(purpose)) = scope else {
-            return Err(unproven(format!("the headers beside {CREDENTIAL} are incomplete")));
+            return Err(unproven(format!("the headers that belong to {CREDENTIAL} are incomplete")));
         };
-        if !(Scope { at, to, purpose }).is_proven(given.as_bytes(), self.secrets()) {
-            return Err(unproven("the cluster's secret is another one"));
+        if !(CredentialScope { at, to, purpose }).is_proven(given.as_bytes(), self.secrets()) {
+            return Err(unproven("the cluster secret is different"));
         }
         let known = self.own_addresses();
         if known.is_empty() || known.iter().any(|own| own == at) {
             return Ok(());
         }
-        Err(misdirected(format!("the call is for {at}, and this node is known as {}", known.join(", "))))
+        Err(misdirected(format!("the RPC is for {at}, but the address of this node is {}", known.join(", "))))
     }
 
     /// The addresses by which this node is known. None until it has applied the membership that it is part of, unless
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_to_another_address_node_or_cluster_is_refused() {
+    fn a_call_to_another_address_node_or_cluster_is_rejected() {
         let two = node(2, &["new"]);
         assert_eq!(status(one().admit(&two.headers(1, "a:9").unwrap(), None)), 421, "another address");
         assert_eq!(status(one().admit(&two.headers(3, "a:1").unwrap(), None)), 421, "another node");
@@ -214,14 +216,14 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_is_changed_proves_nothing() {
+    fn a_changed_header_invalidates_the_credential() {
         let sent = node(2, &["new"]).headers(1, "a:9").unwrap();
         for (name, value) in [(AT, "a:1"), (TO, "2"), (TO, ""), (CLUSTER, "x"), (CREDENTIAL, "00")] {
             let mut headers = sent.clone();
             headers.insert(name, HeaderValue::from_static(value));
             assert_eq!(status(one().admit(&headers, None)), 401, "{name}: {value}");
         }
-        // A credential of a call is none of a join, and the other way round.
+        // A credential of an RPC is invalid for a join, and vice versa.
         assert_eq!(status(one().admit_join(&sent, None)), 401);
     }
 

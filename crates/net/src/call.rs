@@ -1,11 +1,11 @@
-//! Every call that one node makes to another: `POST /peer/{name}` on the peer listener.
+//! Every RPC between nodes: `POST /peer/{name}` on the peer listener.
 //!
 //! | name | body | response | answered by |
 //! |---|---|---|---|
 //! | `vote`, `pre-vote` | a candidate's request | granted or not | consensus |
 //! | `stream` | none; the connection is upgraded | frames with entries of the log, back how far they match | consensus |
 //! | `heartbeats` | none; the connection is upgraded | the same without entries | consensus |
-//! | `transfer` | who takes leadership over | whether it is accepted | consensus |
+//! | `transfer` | the member that becomes leader | whether it is accepted | consensus |
 //! | `snapshot` | a snapshot file, its header in [`SNAPSHOT_HEADER`](super::client::SNAPSHOT_HEADER) | the receiver's vote | consensus |
 //! | `fetch-snapshot` | none | the newest snapshot file, its header as above | consensus |
 //! | `digests` | none | digests of recent states | consensus |
@@ -16,16 +16,16 @@
 //! | `history` | a query of the history | a part of the history | the service, from its own disk |
 //! | `change` | a change of the membership | the entry that makes it | the leader's service |
 //! | `clock` | none | the node's wall clock | the service |
-//! | `room` | none | whether the node's volume is below its reserve | the service |
-//! | `levels` | none | the feature levels that the node knows; a node without an identity answers, too | the service |
-//! | `join` | none, or the identity that a node without one is to take | the node's identity, whether it has a log | the service; the credential is for the address, the id and the digest of the body, since there may be no cluster yet |
+//! | `room` | none | whether the free space of the node's volume is below its reserve | the service |
+//! | `levels` | none | the feature levels that the node knows; also from a node without an identity | the service |
+//! | `join` | none, or the identity for a node without one | the node's identity, whether it has a log | the service; the credential is for the address, the id and the digest of the body, since there may be no cluster yet |
 //!
-//! A node that does not know a call answers 404 and has done nothing.
+//! A node that does not know an RPC responds with 404 and has done nothing.
 //!
-//! **Invariant:** nodes of all versions use these names, so none is ever renamed or reused. A call that a version adds is
-//! made only in a cluster of the feature level that it belongs to.
+//! **Invariant:** nodes of all versions use these names, so none is ever renamed or reused. An RPC that a
+//! version adds is sent only in a cluster of its feature level.
 
-/// A call.
+/// An RPC between nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Call {
     /// A candidate requests a vote.
@@ -67,7 +67,7 @@ pub enum Call {
 }
 
 impl Call {
-    /// All calls.
+    /// All RPCs.
     pub const ALL: [Self; 18] = [
         Self::Vote,
         Self::PreVote,
@@ -114,7 +114,7 @@ impl Call {
         }
     }
 
-    /// The call with a name; `None` for a name that this version does not know.
+    /// The RPC with a name; `None` for a name that this version does not know.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|call| call.name() == name)

@@ -1,6 +1,6 @@
-//! The encoding of the bodies and responses of the service's calls: a version byte and postcard.
+//! The encoding of the bodies of the RPCs of the service, and of their responses: a version byte and postcard.
 //!
-//! **Invariant:** bytes of another version are refused, and so are bytes after the value.
+//! **Invariant:** bytes of another version are rejected, and so are bytes after the value.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -24,10 +24,10 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ReceiveError> {
     let malformed = |text: &str| ReceiveError::Malformed(text.into());
     let (version, rest) = bytes.split_first().ok_or_else(|| malformed("empty"))?;
     if *version != VERSION {
-        return Err(malformed("of an encoding that this version does not know"));
+        return Err(malformed("unknown encoding version"));
     }
     let (value, rest) = postcard::take_from_bytes(rest).map_err(|error| malformed(&error.to_string()))?;
-    if rest.is_empty() { Ok(value) } else { Err(malformed("bytes after the value")) }
+    if rest.is_empty() { Ok(value) } else { Err(malformed("trailing bytes after the value")) }
 }
 
 /// Decodes the first fields of what [`encode`] has encoded, and ignores what follows.
@@ -36,7 +36,7 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ReceiveError> {
 /// When the bytes begin with anything else.
 pub fn decode_head<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, ReceiveError> {
     let malformed = |text: &str| ReceiveError::Malformed(text.into());
-    let rest = bytes.strip_prefix(&[VERSION]).ok_or_else(|| malformed("of an unknown encoding"))?;
+    let rest = bytes.strip_prefix(&[VERSION]).ok_or_else(|| malformed("unknown encoding version"))?;
     let (value, _) = postcard::take_from_bytes(rest).map_err(|error| malformed(&error.to_string()))?;
     Ok(value)
 }
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_of_another_encoding_are_refused() {
+    fn bytes_of_another_encoding_are_rejected() {
         let mut bytes = encode(&String::from("no")).to_vec();
         assert_eq!(decode::<String>(&bytes).unwrap(), "no");
         assert!(decode::<String>(&[]).is_err());

@@ -1,15 +1,15 @@
-//! What a call between nodes proves, so that the cluster's secret leaves no node.
+//! The credential of an unencrypted RPC, so that the cluster secret leaves no node.
 //!
-//! A caller sends no secret, but an HMAC-SHA256 under it, which names whom the call is for: the address that is called,
-//! the id of the called node, and the cluster. So what a node sends to an address is good at that address only: whoever
-//! makes a node call him learns nothing that another node accepts. A `join` has no cluster yet, and names the digest of
-//! its body instead.
+//! The sender sends no secret, but an HMAC-SHA256 under it of the called address, the id of the called node, and the
+//! cluster. So a credential is valid at one address only: an attacker who makes a node call them learns nothing that
+//! another node accepts. A `join` has no cluster yet, and signs the digest of its body instead.
 //!
-//! Whoever reads the traffic between two nodes can still repeat at the called one what he has read: that takes an
-//! encrypted network.
+//! An attacker who reads the traffic between two nodes can still replay it to the called one. Only an encrypted network
+//! prevents that.
 //!
-//! **Invariants:** what is signed is unambiguous: each part has a fixed length or names it. Credentials are compared in
-//! constant time.
+//! **Invariants**
+//! 1. The signed bytes are unambiguous: each part has a fixed length or is the last.
+//! 2. Credentials are compared in constant time.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use hmac::{Hmac, Mac};
@@ -22,37 +22,37 @@ use super::NodeId;
 /// The digest of a body.
 pub type BodyDigest = [u8; 32];
 
-/// What a credential is for.
+/// The purpose of a credential.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Purpose {
+pub(super) enum CredentialPurpose {
     /// Any call within this cluster but `join`.
     Call(Uuid),
     /// A `join` with the body of this digest.
     Join(BodyDigest),
 }
 
-/// Whom and what a credential is for.
+/// The addressee and the purpose of a credential.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Scope<'a> {
-    /// The address that is called, as the caller spells it.
+pub(super) struct CredentialScope<'a> {
+    /// The called address, as the sender writes it.
     pub(super) at: &'a str,
     /// The node that is called.
     pub(super) to: NodeId,
-    pub(super) purpose: Purpose,
+    pub(super) purpose: CredentialPurpose,
 }
 
-impl Scope<'_> {
+impl CredentialScope<'_> {
     /// The credential as the text of a header.
     pub(super) fn sign(&self, secret: &str) -> String {
         let mut mac =
             Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("HMAC takes a key of any length");
         let (label, what): (&[u8; 16], [u8; 32]) = match self.purpose {
-            Purpose::Call(cluster) => {
+            CredentialPurpose::Call(cluster) => {
                 let mut what = [0; 32];
                 what[..16].copy_from_slice(cluster.as_bytes());
                 (b"concord call  v2", what)
             }
-            Purpose::Join(digest) => (b"concord join  v2", digest),
+            CredentialPurpose::Join(digest) => (b"concord join  v2", digest),
         };
         mac.update(label);
         mac.update(&what);
@@ -61,7 +61,7 @@ impl Scope<'_> {
         text_of(&mac.finalize().into_bytes())
     }
 
-    /// Whether a credential was made with one of these secrets. All are tried, whichever matches, so that the time
+    /// Whether a credential was made with one of these secrets. All are tried, even after a match, so that the time
     /// reveals nothing.
     pub(super) fn is_proven(&self, given: &[u8], secrets: &[String]) -> bool {
         let matches = secrets
@@ -90,20 +90,21 @@ pub(super) fn digest_of(text: &str) -> Option<BodyDigest> {
 mod tests {
     use super::*;
 
-    const SCOPE: Scope<'_> = Scope { at: "a:1", to: 2, purpose: Purpose::Call(Uuid::from_u128(7)) };
+    const SCOPE: CredentialScope<'_> =
+        CredentialScope { at: "a:1", to: 2, purpose: CredentialPurpose::Call(Uuid::from_u128(7)) };
 
     #[test]
-    fn a_credential_is_good_for_one_secret_address_node_and_purpose() {
+    fn a_credential_is_valid_for_one_secret_address_node_and_purpose() {
         let secrets = ["new".to_owned(), "old".to_owned()];
         let given = SCOPE.sign("old");
         assert!(SCOPE.is_proven(given.as_bytes(), &secrets));
         assert!(!SCOPE.is_proven(given.as_bytes(), &secrets[..1]) && !SCOPE.is_proven(given.as_bytes(), &[]));
         let others = [
-            Scope { at: "a:10", ..SCOPE },
-            Scope { at: "b:1", ..SCOPE },
-            Scope { to: 3, ..SCOPE },
-            Scope { purpose: Purpose::Call(Uuid::from_u128(8)), ..SCOPE },
-            Scope { purpose: Purpose::Join([7; 32]), ..SCOPE },
+            CredentialScope { at: "a:10", ..SCOPE },
+            CredentialScope { at: "b:1", ..SCOPE },
+            CredentialScope { to: 3, ..SCOPE },
+            CredentialScope { purpose: CredentialPurpose::Call(Uuid::from_u128(8)), ..SCOPE },
+            CredentialScope { purpose: CredentialPurpose::Join([7; 32]), ..SCOPE },
         ];
         for other in others {
             assert!(!other.is_proven(given.as_bytes(), &secrets), "{other:?}");
@@ -114,8 +115,8 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_of_a_credential_stay() {
-        let join = Scope { purpose: Purpose::Join(body_digest(b"body")), ..SCOPE };
+    fn the_bytes_of_a_credential_are_as_recorded() {
+        let join = CredentialScope { purpose: CredentialPurpose::Join(body_digest(b"body")), ..SCOPE };
         assert_eq!(SCOPE.sign("secret"), "wOOfqxt93gq5eMlMg4c4RyUdGxpqsK3VDGD1d3Ra38o");
         assert_eq!(join.sign("secret"), "V-Fn2-_smNUE7Ln94Xgibpv9kPrJAJg9J9Wxvjz1mI0");
     }

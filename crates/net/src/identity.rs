@@ -1,8 +1,9 @@
-//! The identity of a data directory: the cluster and the member that it belongs to.
+//! The identity of a data directory: its cluster and its member.
 //!
-//! `identity.json` is written by `init` or by joining, before there is a log; later only its format is raised
-//! (`crates/consensus/src/directory_format.rs`). The file `log.seen` is added once the log's header names the same
-//! identity. A log that is missing afterwards was lost, and with it this member's vote: it could vote twice in one term. Such a member must not rejoin under its old id.
+//! `init` or joining writes `identity.json`, before there is a log; later only its format is raised
+//! (`crates/consensus/src/directory_format.rs`). The file `log.seen` is added once the header of the log names the same
+//! identity. If the log is missing afterwards, it was lost, and with it the vote of this member, which could vote twice in
+//! one term. Such a member must not rejoin under its old id.
 //!
 //! **Invariant:** both files are durable (file and directory fsynced) before anything relies on them.
 
@@ -36,7 +37,7 @@ pub struct Identity {
 
 /// What every format has.
 #[derive(Deserialize)]
-struct Format {
+struct IdentityFormat {
     format: u32,
 }
 
@@ -54,11 +55,11 @@ impl Identity {
         };
         let damaged = |error: serde_json::Error| format!("{}: {error}", path.display());
         // The format first: a later one may have other members.
-        let Format { format } = serde_json::from_slice(&bytes).map_err(damaged)?;
+        let IdentityFormat { format } = serde_json::from_slice(&bytes).map_err(damaged)?;
         let known = level_max();
         if format > known {
             return Err(format!(
-                "{}: the directory has format {}, this version knows {known}; start a newer version",
+                "{}: the directory has format {}, this version supports up to {known}; start a newer version",
                 path.display(),
                 format
             ));
@@ -96,7 +97,7 @@ impl Identity {
         if present.format >= format {
             return Ok(());
         }
-        tracing::info!(format, "the data directory has format {format} from now on");
+        tracing::info!(format, "raised the format of the data directory to {format}");
         write_durably(directory, IDENTITY_FILE, &Self { format, ..present }.to_bytes()?)
     }
 
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_or_newer_identity_is_refused() {
+    fn a_damaged_or_newer_identity_is_rejected() {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join(IDENTITY_FILE), b"{").unwrap();
         assert!(Identity::read(directory.path()).is_err());

@@ -1,22 +1,22 @@
-//! The peer protocol: calls between the nodes of a cluster, whatever they are about.
+//! The peer protocol: RPCs between the nodes of a cluster, whatever their content.
 //!
 //! | where is … | file |
 //! |---|---|
-//! | the list of all calls | [`call`] |
-//! | the client that sends calls | [`client`] |
-//! | which received calls are let in | [`admission`] |
-//! | the headers of a call | `proof` |
-//! | certificates, and TLS between nodes and for callers | [`tls`] |
-//! | what proves the secret of the cluster in a plain call | `credential` |
-//! | calls as frames on a connection that stays open | `framed` |
-//! | the encoding of the bodies of the service's calls | `codec` |
+//! | the list of all RPCs | [`call`] |
+//! | the client that sends RPCs | [`client`] |
+//! | which received RPCs are admitted | [`admission`] |
+//! | the headers of an RPC | `proof` |
+//! | certificates, and TLS between nodes and for clients | [`tls`] |
+//! | the proof of the cluster secret in an unencrypted RPC | `credential` |
+//! | RPCs as frames on a persistent connection | `framed` |
+//! | the encoding of the bodies of the service's RPCs | `codec` |
 //! | the trace that a request belongs to | [`trace`] |
-//! | which node of which cluster a data directory belongs to | [`identity`] |
+//! | the node and the cluster of a data directory | [`identity`] |
 //!
 //! `consensus` and `service` make and answer the calls; `crates/http/src/peer.rs` serves them over HTTP. The bodies of
 //! consensus's calls are encoded in `crates/consensus/src/wire.rs`.
 //!
-//! **Invariant:** this crate depends neither on `state` nor on `storage`: it does not know what a call is about.
+//! **Invariant:** this crate depends neither on `state` nor on `storage`: it does not know the content of an RPC.
 
 pub mod admission;
 pub mod call;
@@ -39,13 +39,30 @@ pub type NodeId = u64;
 pub struct Member {
     /// Its id.
     pub id: NodeId,
-    /// The address of its API listener, for callers.
+    /// The address of its API listener, for clients.
     pub api_addr: String,
     /// The address of its peer listener, for the other members.
     pub peer_addr: String,
 }
 
-/// Why a received call failed.
+impl Member {
+    /// The address of its peer listener.
+    #[must_use]
+    pub fn peer(&self) -> PeerAddress<'_> {
+        PeerAddress { id: self.id, addr: &self.peer_addr }
+    }
+}
+
+/// A node that is called, and where it is called.
+#[derive(Debug, Clone, Copy)]
+pub struct PeerAddress<'a> {
+    /// Its id.
+    pub id: NodeId,
+    /// The address of its peer listener (`host:port`).
+    pub addr: &'a str,
+}
+
+/// Why a received RPC failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReceiveError {
     /// The body can't be decoded.

@@ -1,4 +1,4 @@
-//! The headers of a call: for whom it is, of whom it is, and, unless TLS proves that, what proves the cluster's secret.
+//! The headers of a sent RPC: its addressee, its sender, and a credential unless TLS proves the sender.
 //!
 //! **Invariant:** secrets are never logged, and never sent.
 
@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderValue};
 use super::{
     NodeId,
     client::{AT, CLUSTER, CREDENTIAL, CallError, DIGEST, FROM, Peers, TO, value},
-    credential::{Purpose, Scope, body_digest, text_of},
+    credential::{CredentialPurpose, CredentialScope, body_digest, text_of},
     tls::nodes::Mode,
 };
 
@@ -24,7 +24,7 @@ impl Peers {
         if self.is_tls_required() {
             return Ok(headers);
         }
-        headers.extend(self.proof(to, addr, Purpose::Call(me.cluster_id))?);
+        headers.extend(self.proof(to, addr, CredentialPurpose::Call(me.cluster_id))?);
         Ok(headers)
     }
 
@@ -35,12 +35,12 @@ impl Peers {
             return Ok(headers);
         }
         let digest = body_digest(body);
-        headers.extend(self.proof(to, addr, Purpose::Join(digest))?);
+        headers.extend(self.proof(to, addr, CredentialPurpose::Join(digest))?);
         headers.insert(DIGEST, value(&text_of(&digest))?);
         Ok(headers)
     }
 
-    /// The headers that name whom a call is for.
+    /// The headers that name the addressee.
     fn to_headers(to: NodeId, at: &str) -> Result<HeaderMap, CallError> {
         let mut headers = HeaderMap::new();
         headers.insert(AT, value(at)?);
@@ -49,14 +49,14 @@ impl Peers {
     }
 
     /// The header that proves the secret to one node.
-    fn proof(&self, to: NodeId, at: &str, purpose: Purpose) -> Result<HeaderMap, CallError> {
-        let credential = Scope { at, to, purpose }.sign(self.secret()?);
+    fn proof(&self, to: NodeId, at: &str, purpose: CredentialPurpose) -> Result<HeaderMap, CallError> {
+        let credential = CredentialScope { at, to, purpose }.sign(self.secret()?);
         let mut headers = HeaderMap::new();
         headers.insert(CREDENTIAL, sensitive(&credential)?);
         Ok(headers)
     }
 
-    /// Whether calls are made and taken over TLS only, whose certificates prove who calls whom.
+    /// Whether RPCs are sent and accepted over TLS only, whose certificates prove both ends.
     pub(super) fn is_tls_required(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.mode() == Mode::Required)
     }

@@ -1,10 +1,9 @@
-//! The trace that a request belongs to, as its caller names it with the header `traceparent` (W3C Trace Context), on its
-//! way through a node and to the leader.
+//! The trace of a request, from the header `traceparent` of the client (W3C Trace Context) through a node to the leader.
 //!
-//! A node names the trace in its log, so that the lines of all nodes about one request are found by it. It passes on
-//! what it was sent; where it records a span of its own (`service/spans`), that is the parent of what follows.
+//! A node logs the id of the trace, so that a search for it finds the lines of all nodes about one request. It passes the
+//! trace on as it was received. If it records a span of its own (`service/spans`), that is the parent of what follows.
 //!
-//! **Invariant:** it decides nothing. An older node ignores the header, and one that is malformed counts as none.
+//! **Invariant:** a trace decides nothing. A malformed header is ignored.
 
 use std::future::Future;
 
@@ -19,12 +18,12 @@ const TRACES: HeaderName = HeaderName::from_static("x-concord-traces");
 /// Characters of a `traceparent` of version 00: version, trace, parent, flags.
 const CHARS: usize = 55;
 
-/// What a caller names as its trace.
+/// The trace and the parent span that a client names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceParent([u8; CHARS]);
 
 impl TraceParent {
-    /// Reads a header's value. A version that is not known is read as far as all versions agree.
+    /// Parses the value of a header. Of an unknown version, it parses the part that all versions have in common.
     #[must_use]
     pub fn parse(value: &[u8]) -> Option<Self> {
         let (head, rest) = value.split_at_checked(CHARS)?;
@@ -105,12 +104,12 @@ pub fn at(place: usize) -> Option<TraceParent> {
     CURRENT.try_with(|traces| traces.get(place).copied().flatten()).ok().flatten()
 }
 
-/// Does work of which the parts belong to these traces: calls that it makes name them.
+/// Does work whose parts belong to these traces: its RPCs name them.
 pub fn with_traces<F: Future>(traces: Vec<Option<TraceParent>>, work: F) -> impl Future<Output = F::Output> {
     CURRENT.scope(traces, work)
 }
 
-/// Does work that belongs to a trace: its lines of the log name it, and so do the calls that it makes.
+/// Does work that belongs to a trace: its log lines and its RPCs name it.
 pub async fn traced<T>(trace: Option<TraceParent>, work: impl Future<Output = T>) -> T {
     let Some(trace) = trace else { return work.await };
     let span = tracing::info_span!("request", trace_id = trace.trace_id());
@@ -143,7 +142,7 @@ mod tests {
     const ONE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
     #[test]
-    fn what_is_a_trace_and_what_is_none() {
+    fn only_a_valid_traceparent_is_parsed() {
         let parsed = TraceParent::parse(ONE.as_bytes()).unwrap();
         assert_eq!((parsed.text(), parsed.trace_id()), (ONE, "4bf92f3577b34da6a3ce929d0e0e4736"));
         let later = ONE.replacen("00", "cc", 1) + "-more";
@@ -164,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_span_of_this_node_is_the_parent_of_what_follows() {
+    fn a_span_of_this_node_becomes_the_parent() {
         let parsed = TraceParent::parse(ONE.as_bytes()).unwrap();
         assert_eq!(parsed.trace(), 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736);
         assert_eq!((parsed.span(), parsed.is_sampled()), (0x00f0_67aa_0ba9_02b7, true));

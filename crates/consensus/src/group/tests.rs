@@ -1,6 +1,6 @@
-//! Groups, with an openraft that the test plays.
+//! Group commit with a simulated openraft.
 
-use std::time::Duration;
+use std::{sync::Mutex, time::Duration};
 
 use futures::FutureExt as _;
 use tokio::{sync::Semaphore, task::JoinHandle, time::timeout};
@@ -18,17 +18,17 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Decides each entry once it is permitted.
 #[derive(Debug, Clone)]
-struct Leader(Arc<Decisions>);
+struct SimulatedLeader(Arc<Decisions>);
 
 #[derive(Debug)]
 struct Decisions {
     entries: Mutex<Vec<Bytes>>,
     permitted: Semaphore,
-    /// What comes of entries instead of verdicts; `None` in it is a panic.
+    /// The outcome of entries instead of verdicts; the inner `None` is a panic.
     failure: Mutex<Option<Option<WriteError>>>,
 }
 
-impl Proposer for Leader {
+impl Proposer for SimulatedLeader {
     async fn propose(&self, entry: Bytes) -> Result<Vec<Verdict>, WriteError> {
         let proposals = entry::decode(&entry).unwrap();
         self.0.entries.lock().unwrap().push(entry);
@@ -42,7 +42,7 @@ impl Proposer for Leader {
     }
 }
 
-/// Each kind of verdict, and none like that on another proposal.
+/// Verdicts of each kind, a different one for each proposal.
 fn verdict(proposal: &Proposal) -> Verdict {
     match proposal.at.0 % 3 {
         0 => Verdict::Stale,
@@ -70,27 +70,30 @@ fn proposal(number: u64, bytes: usize) -> Proposal {
     }
 }
 
-struct Test {
-    groups: Arc<WriteGroups>,
-    leader: Leader,
+struct GroupTest {
+    groups: WriteGroups,
+    leader: SimulatedLeader,
 }
 
-impl Test {
+impl GroupTest {
     fn new() -> Self {
         let (entries, failure) = (Mutex::default(), Mutex::default());
         let decisions = Decisions { entries, permitted: Semaphore::new(0), failure };
-        let groups = WriteGroups { alone_max: 1, ..WriteGroups::default() };
-        Self { groups: Arc::new(groups), leader: Leader(Arc::new(decisions)) }
+        let groups = BatchQueue::new(BatchPolicy { alone_max: 1, ..GROUPS });
+        Self { groups: WriteGroups(Arc::new(groups)), leader: SimulatedLeader(Arc::new(decisions)) }
     }
 
     /// A write in a task of its own.
-    fn write(&self, number: u64) -> JoinHandle<Written> {
-        let (groups, leader) = (Arc::clone(&self.groups), self.leader.clone());
+    fn write(&self, number: u64) -> JoinHandle<WriteResult> {
+        let (groups, leader) = (self.groups.clone(), self.leader.clone());
         tokio::spawn(async move { groups.write(&leader, proposal(number, 0).to_bytes()).await })
     }
 
-    /// A write under way, and others that wait.
-    async fn begun(&self, waiting: std::ops::Range<u64>) -> (JoinHandle<Written>, Vec<JoinHandle<Written>>) {
+    /// A write in flight, and others that wait.
+    async fn begun(
+        &self,
+        waiting: std::ops::Range<u64>,
+    ) -> (JoinHandle<WriteResult>, Vec<JoinHandle<WriteResult>>) {
         let first = self.write(1000);
         self.has_entries(1).await;
         let mut others = Vec::new();
@@ -103,7 +106,7 @@ impl Test {
     }
 
     fn waiting(&self) -> usize {
-        self.groups.queue().waiting.len()
+        self.groups.0.waiting()
     }
 
     async fn until(&self, holds: impl Fn() -> bool) {
@@ -135,18 +138,17 @@ impl Test {
     }
 
     fn is_idle(&self) -> bool {
-        let queue = self.groups.queue();
-        queue.turn.is_none() && queue.alone == 0 && queue.waiting.is_empty()
+        self.groups.0.is_idle()
     }
 }
 
-async fn answer(write: JoinHandle<Written>) -> Written {
+async fn answer(write: JoinHandle<WriteResult>) -> WriteResult {
     timeout(DEADLINE, write).await.expect("each write is answered").unwrap()
 }
 
 #[tokio::test]
-async fn one_alone_leaves_at_once_and_in_the_form_of_one() {
-    let test = Test::new();
+async fn a_lone_write_is_proposed_at_once_as_a_plain_proposal() {
+    let test = GroupTest::new();
     test.permit(10);
     for number in 0..5 {
         let written = test.groups.write(&test.leader, proposal(number, 0).to_bytes()).await;
@@ -159,10 +161,10 @@ async fn one_alone_leaves_at_once_and_in_the_form_of_one() {
 }
 
 #[tokio::test]
-async fn what_arrives_meanwhile_leaves_together_and_each_has_its_own_verdict() {
-    let test = Test::new();
+async fn writes_that_arrive_meanwhile_share_an_entry_and_each_gets_its_own_verdict() {
+    let test = GroupTest::new();
     let (first, others) = test.begun(0..10).await;
-    assert_eq!(test.entries(), [[1000]], "one is under way at a time");
+    assert_eq!(test.entries(), [[1000]], "one is in flight at a time");
     test.permit(1);
     assert_eq!(answer(first).await, Ok(verdict(&proposal(1000, 0))));
     test.has_entries(2).await;
@@ -179,11 +181,11 @@ async fn what_arrives_meanwhile_leaves_together_and_each_has_its_own_verdict() {
 
 #[tokio::test]
 async fn writes_that_are_ready_join_the_group_that_leaves() {
-    let test = Test::new();
+    let test = GroupTest::new();
     let (first, others) = test.begun(0..1).await;
     test.permit(1);
     answer(first).await.unwrap();
-    // The task of the group is ready before theirs.
+    // The task that proposes the group is ready before the tasks of these writes.
     let ready: Vec<_> = (1..5).map(|number| test.write(number)).collect();
     test.permit(1);
     for write in others.into_iter().chain(ready) {
@@ -193,16 +195,16 @@ async fn writes_that_are_ready_join_the_group_that_leaves() {
 }
 
 #[tokio::test]
-async fn callers_who_write_again_and_again_are_each_answered() {
+async fn every_write_of_busy_clients_is_answered() {
     const CALLERS: u64 = 20;
-    let test = Test::new();
+    let test = GroupTest::new();
     test.permit(10_000);
     let callers: Vec<_> = (0..CALLERS)
         .map(|caller| {
-            let (groups, leader) = (Arc::clone(&test.groups), test.leader.clone());
+            let (groups, leader) = (test.groups.clone(), test.leader.clone());
             tokio::spawn(async move {
                 for number in 0..50 {
-                    // The way of an answer to its caller, and of the next request.
+                    // The time for a response to reach its client, and for the next request.
                     tokio::time::sleep(Duration::from_millis(1)).await;
                     let number = number * CALLERS + caller;
                     let written = groups.write(&leader, proposal(number, 0).to_bytes()).await;
@@ -219,14 +221,14 @@ async fn callers_who_write_again_and_again_are_each_answered() {
     test.until(|| test.is_idle()).await;
 }
 
-/// The sizes of the entries of ten callers who were in a group, and write again one after the other.
-async fn entries_of_callers_who_come_back() -> Vec<usize> {
-    let test = Test::new();
+/// The sizes of the entries of ten clients that were in a group, and write again one after the other.
+async fn entries_of_clients_that_return() -> Vec<usize> {
+    let test = GroupTest::new();
     let (first, others) = test.begun(0..10).await;
     test.permit(1);
     answer(first).await.unwrap();
     test.has_entries(2).await;
-    // The wait is at most twice as long as this group is under way, so it takes a while.
+    // The wait is at most twice as long as this group is in flight, so it takes a while.
     tokio::time::sleep(Duration::from_millis(3)).await;
     test.permit(1);
     for write in others {
@@ -235,7 +237,7 @@ async fn entries_of_callers_who_come_back() -> Vec<usize> {
     let mut again = Vec::new();
     for number in 10..20 {
         again.push(test.write(number));
-        // More passes over the ready tasks than any departure yields for.
+        // More passes over the ready tasks than any group yields for.
         for _ in 0..20 {
             tokio::task::yield_now().await;
         }
@@ -248,29 +250,29 @@ async fn entries_of_callers_who_come_back() -> Vec<usize> {
 }
 
 #[tokio::test]
-async fn the_next_group_waits_for_the_callers_of_the_one_before() {
+async fn the_next_group_waits_for_the_clients_of_the_one_before() {
     let mut sizes = Vec::new();
     let wait = async {
         // The wait is bounded by time, which may be up on a busy machine.
         while sizes != [1, 10, 10] {
-            sizes = entries_of_callers_who_come_back().await;
+            sizes = entries_of_clients_that_return().await;
         }
     };
     assert!(timeout(DEADLINE, wait).await.is_ok(), "{sizes:?}");
 }
 
 #[tokio::test]
-async fn few_callers_never_wait_and_more_share_entries() {
-    let test = Test { groups: Arc::default(), ..Test::new() };
+async fn few_clients_never_wait_and_more_share_entries() {
+    let test = GroupTest { groups: WriteGroups::default(), ..GroupTest::new() };
     let few: Vec<_> = (0..ALONE_MAX as u64).map(|number| test.write(number)).collect();
     test.has_entries(ALONE_MAX).await;
     let more: Vec<_> = (100..103).map(|number| test.write(number)).collect();
     test.until(|| test.waiting() == more.len()).await;
-    // The end of any of them lets the others leave, together.
+    // The end of any of them starts a group of the others.
     test.permit(1);
     test.has_entries(ALONE_MAX + 1).await;
     assert_eq!(test.entries()[ALONE_MAX].len(), more.len());
-    // While a group is under way all wait for the next, although fewer are under way now.
+    // While a group is in flight all wait for the next, although fewer entries are in flight now.
     test.permit(ALONE_MAX - 1);
     for write in few {
         answer(write).await.unwrap();
@@ -287,8 +289,8 @@ async fn few_callers_never_wait_and_more_share_entries() {
 }
 
 #[tokio::test]
-async fn a_group_has_a_greatest_number_and_a_greatest_size() {
-    let test = Test::new();
+async fn a_group_has_at_most_so_many_writes_and_bytes() {
+    let test = GroupTest::new();
     let most = GROUP_PROPOSALS_MAX as u64;
     let (_, others) = test.begun(0..2 * most + 3).await;
     test.permit(4);
@@ -298,11 +300,11 @@ async fn a_group_has_a_greatest_number_and_a_greatest_size() {
     let sizes: Vec<usize> = test.entries().iter().map(Vec::len).collect();
     assert_eq!(sizes, [1, GROUP_PROPOSALS_MAX, GROUP_PROPOSALS_MAX, 3]);
 
-    let test = Test::new();
+    let test = GroupTest::new();
     let (_first, _) = test.begun(0..0).await;
     let large: Vec<_> = (0..5)
         .map(|number| {
-            let (groups, leader) = (Arc::clone(&test.groups), test.leader.clone());
+            let (groups, leader) = (test.groups.clone(), test.leader.clone());
             let bytes = proposal(number, 100 << 10).to_bytes();
             assert!(fits(bytes.len()) && !fits(proposal(number, 129 << 10).to_bytes().len()));
             tokio::spawn(async move { groups.write(&leader, bytes).await })
@@ -317,9 +319,9 @@ async fn a_group_has_a_greatest_number_and_a_greatest_size() {
 }
 
 #[tokio::test]
-async fn what_openraft_says_of_an_entry_is_said_to_each_of_its_writes() {
+async fn each_write_of_an_entry_gets_the_error_of_the_entry() {
     for error in [WriteError::NotLeader(Some(2)), WriteError::Undecided("discarded".into())] {
-        let test = Test::new();
+        let test = GroupTest::new();
         let (first, others) = test.begun(0..3).await;
         test.fail(Some(error.clone()));
         test.permit(2);
@@ -332,17 +334,17 @@ async fn what_openraft_says_of_an_entry_is_said_to_each_of_its_writes() {
 }
 
 #[tokio::test]
-async fn a_caller_who_leaves_takes_only_their_own_write_along() {
-    let test = Test::new();
+async fn a_client_that_leaves_withdraws_only_its_own_write() {
+    let test = GroupTest::new();
     let (first, mut others) = test.begun(0..4).await;
-    // One that waits is not proposed.
+    // A withdrawn write is not proposed.
     others.remove(1).abort();
     test.until(|| test.waiting() == 3).await;
-    // The one under way was handed over; the others need not wait for its verdict.
+    // The write in flight was proposed; the others do not wait for its verdict.
     first.abort();
     test.has_entries(2).await;
     assert_eq!(test.entries(), [vec![1000], vec![0, 2, 3]]);
-    // One whose group has left is decided; nobody asks for its verdict.
+    // A write whose group has left is decided, although nobody waits for its verdict.
     others.remove(0).abort();
     test.permit(2);
     for (number, other) in [2, 3].into_iter().zip(others) {
@@ -352,8 +354,8 @@ async fn a_caller_who_leaves_takes_only_their_own_write_along() {
 }
 
 #[tokio::test]
-async fn a_panic_leaves_each_write_with_the_answer_that_is_true_of_it() {
-    let test = Test::new();
+async fn after_a_panic_each_write_has_the_right_error() {
+    let test = GroupTest::new();
     let (first, others) = test.begun(0..3).await;
     test.permit(1);
     answer(first).await.unwrap();
@@ -365,28 +367,28 @@ async fn a_panic_leaves_each_write_with_the_answer_that_is_true_of_it() {
     for other in others {
         assert!(matches!(answer(other).await, Err(WriteError::Undecided(_))));
     }
-    assert_eq!(answer(waits).await, Err(WriteError::NotLeader(None)), "it was not handed over");
+    assert_eq!(answer(waits).await, Err(WriteError::NotLeader(None)), "it was not proposed");
     *test.leader.0.failure.lock().unwrap() = None;
     test.permit(1);
     assert_eq!(answer(test.write(11)).await, Ok(verdict(&proposal(11, 0))));
 }
 
 #[tokio::test]
-async fn a_change_of_the_leader_sends_back_what_waits_and_waits_for_no_entry() {
-    let test = Test::new();
+async fn a_reset_gives_waiting_writes_back_and_waits_for_no_entry() {
+    let test = GroupTest::new();
     let (first, others) = test.begun(0..3).await;
     test.groups.reset();
     for other in others {
         assert_eq!(answer(other).await, Err(WriteError::NotLeader(None)));
     }
-    // The entry under way may never end, and holds up nobody.
+    // The entry in flight may never end, and delays nobody.
     let next = test.write(5);
     test.has_entries(2).await;
     let waits = test.write(8);
     test.until(|| test.waiting() == 1).await;
     first.abort();
     let _aborted = first.await;
-    assert_eq!(test.waiting(), 1, "the end of an earlier turn starts nothing");
+    assert_eq!(test.waiting(), 1, "the end of an entry from before the reset starts nothing");
     test.permit(2);
     assert_eq!(answer(next).await, Ok(verdict(&proposal(5, 0))));
     assert_eq!(answer(waits).await, Ok(verdict(&proposal(8, 0))));
@@ -394,9 +396,9 @@ async fn a_change_of_the_leader_sends_back_what_waits_and_waits_for_no_entry() {
 }
 
 #[test]
-fn the_end_of_the_process_leaves_no_write_without_an_answer() {
+fn the_end_of_the_process_answers_every_write() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let test = Test::new();
+    let test = GroupTest::new();
     let write = |number| test.groups.write(&test.leader, proposal(number, 0).to_bytes()).boxed();
     let (mut first, mut second, mut third) = (write(1), write(2), write(3));
     runtime.block_on(async {
@@ -408,7 +410,7 @@ fn the_end_of_the_process_leaves_no_write_without_an_answer() {
     drop(runtime);
     assert!(matches!(second.now_or_never(), Some(Err(WriteError::Undecided(_)))));
     assert_eq!(third.now_or_never(), Some(Err(WriteError::NotLeader(None))));
-    // Without a runtime nobody can carry what waits.
+    // Without a runtime nobody can propose the waiting writes.
     let (mut first, mut second) = (write(1), write(2));
     assert!(first.as_mut().now_or_never().is_none() && second.as_mut().now_or_never().is_none());
     drop(first);

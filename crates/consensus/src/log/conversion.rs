@@ -1,17 +1,18 @@
-//! The log written anew, because encryption was turned on or off since the last start.
+//! Rewrites the log when encryption was turned on or off since the last start.
 //!
-//! A log that is only appended to from now on would keep what it holds until it is purged, and its newest file longer.
-//! So the whole log is written beside the old one, compared with it, and takes its place. Nothing else runs yet.
+//! Entries are only appended, so without a rewrite the log would keep its unencrypted entries until they are purged, and
+//! its newest file for longer. So the whole log is written beside the old one, compared with it, and replaces it. Nothing
+//! else runs at that time.
 //!
 //! ```text
 //! log        the log
-//! log.new    the one that is being written; removed at the next start
-//! log.old    the one that was replaced; removed once the other has its name
+//! log.new    the copy that is being written; removed at the next start
+//! log.old    the replaced log; removed once the copy has its name
 //! ```
 //!
 //! **Invariants**
-//! 1. A log of the name `log`, or both of the others, are there and whole at any time.
-//! 2. The new log has the votes, the entries, the committed and purged places and the header of the old one.
+//! 1. At any time there is a whole log with the name `log`, or a whole one with each of the other names.
+//! 2. The new log has the votes, the entries, the committed and purged positions and the header of the old one.
 
 use std::{
     fs::{self, File},
@@ -23,7 +24,7 @@ use std::{
 use raft_log::{RaftLog, api::raft_log_writer::RaftLogWriter as _};
 use tokio::sync::oneshot;
 
-use super::{AfterFlush, FlushCallback, Wal, WalTypes, progress::Progress, shared::LogKeys};
+use super::{AfterFlush, FlushCallback, Wal, WalTypes, progress::LogProgress, shared::LogKeys};
 use concord_storage::at_rest::AtRest;
 
 /// Bytes of entries that are written at once.
@@ -48,7 +49,7 @@ pub(crate) fn convert(log: &Path, at_rest: &AtRest) -> io::Result<()> {
     rename(log, &old)?;
     rename(&new, log)?;
     remove(&old)?;
-    tracing::info!("the log was written anew, because encryption was turned on or off");
+    tracing::info!("rewrote the log, because encryption was turned on or off");
     Ok(())
 }
 
@@ -99,7 +100,7 @@ fn copy(from: &RaftLog<WalTypes>, to: &mut RaftLog<WalTypes>, keys: &LogKeys) ->
 /// Writes everything durably.
 fn flush(log: &mut RaftLog<WalTypes>) -> io::Result<()> {
     let (sender, flushed) = oneshot::channel();
-    let operation = Arc::<Progress>::default().begin(0);
+    let operation = Arc::<LogProgress>::default().begin(0);
     log.flush(true, Some(FlushCallback { then: AfterFlush::Tell(sender), operation }))?;
     flushed.blocking_recv().unwrap_or_else(|_| Err(io::Error::other("the log's writer has stopped")))
 }
@@ -122,7 +123,7 @@ fn compare(from: &RaftLog<WalTypes>, to: &RaftLog<WalTypes>, keys: &LogKeys) -> 
     if same && entries.next().is_none() {
         Ok(())
     } else {
-        Err(io::Error::other("the log could not be written anew: the copy is not the same"))
+        Err(io::Error::other("failed to rewrite the log: the copy differs"))
     }
 }
 
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupted_exchange_is_ended_at_the_next_start() {
+    fn an_interrupted_exchange_is_completed_at_the_next_start() {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
         let plain = AtRest::default();

@@ -1,6 +1,6 @@
-//! The log from its files: opened, made durable, identified, before there is a store to notify of its flushes.
+//! Opens the log: makes it durable and identifies it, before there is a store to notify of its fsyncs.
 //!
-//! **Invariant:** nothing rests on a record of the log, no vote and no acknowledgement, before it is durable.
+//! **Invariant:** no vote and no acknowledgement relies on a record of the log before it is durable.
 
 use std::{fs::File, io, path::Path, sync::Arc, time::Duration};
 
@@ -8,8 +8,8 @@ use raft_log::{RaftLog, api::raft_log_writer::RaftLogWriter};
 use tokio::sync::oneshot;
 
 use super::{
-    AfterFlush, CHUNK_BYTES_MAX, CHUNK_RECORDS_MAX, FlushCallback, Log, LogListener, Shared, WalTypes,
-    progress::Progress, shared::LogKeys,
+    AfterFlush, CHUNK_BYTES_MAX, CHUNK_RECORDS_MAX, FlushCallback, Log, LogListener, SharedLog, WalTypes,
+    progress::LogProgress, shared::LogKeys,
 };
 use crate::{
     codec::LogHeader,
@@ -77,7 +77,7 @@ impl Wal {
     pub(crate) fn set_header(&mut self, header: LogHeader) -> io::Result<()> {
         let (sender, flushed) = oneshot::channel();
         self.log.save_user_data(Some(header))?;
-        let operation = Arc::<Progress>::default().begin(0);
+        let operation = Arc::<LogProgress>::default().begin(0);
         self.log.flush(true, Some(FlushCallback { then: AfterFlush::Tell(sender), operation }))?;
         flushed.blocking_recv().unwrap_or_else(|_| Err(io::Error::other("the log's writer has stopped")))
     }
@@ -106,7 +106,7 @@ impl Wal {
 
     /// The log with its listener and the format of the directory that it is in.
     pub(crate) fn with_listener(self, listener: Arc<dyn LogListener>, format: DirectoryFormat) -> Log {
-        Log { shared: Arc::new(Shared::new(self.log, self.keys)), listener, format }
+        Log { shared: Arc::new(SharedLog::new(self.log, self.keys)), listener, format }
     }
 }
 
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_read_at_the_start_is_made_durable() {
+    fn records_read_at_the_start_are_made_durable() {
         let directory = tempfile::tempdir().unwrap();
         let header = LogHeader { cluster: [7; 16], node: 1, installing: None };
         Wal::open(directory.path()).unwrap().set_header(header).unwrap();

@@ -1,13 +1,13 @@
-//! What the log has begun and not ended, and the watchdog that ends a process whose log does not move.
+//! The operations of the log in flight, and the watchdog that ends the process at an I/O stall.
 //!
-//! A disk that hangs gives no error. The node's other threads go on, and so would everybody who waits for the node:
-//! its callers, and a leader that counts on it. So a node whose log has not moved for the stated time fails, like one
-//! whose log had an error: it closes its connections and ends; the other members elect, and whoever supervises the
-//! process starts it again. The end waits for nothing for long, and if it hangs all the same, the watchdog ends the
-//! process.
+//! A stalled disk gives no error. The other threads of the node continue, and everything that depends on the node would
+//! wait: its clients, and a leader that counts on it. So a node whose log makes no progress for the configured time fails
+//! like a node whose log had an error: it closes its connections and exits; the other members elect a leader, and the
+//! supervisor of the process restarts it. The shutdown waits for nothing for long; if it hangs all the same, the watchdog
+//! aborts the process.
 //!
-//! **Invariant:** the time is counted in ticks that this process has lived through. A process that was stopped, or
-//! whose machine slept, finds a log that hung for one tick.
+//! **Invariant:** the time is counted in ticks of this process. After the process was stopped or the machine slept, a
+//! stall has lasted for one tick.
 
 use std::{
     sync::{
@@ -17,35 +17,35 @@ use std::{
     time::Duration,
 };
 
-/// A log that has not moved for so long is reported: the node is not ready.
+/// After this time without progress the stall is reported: the node is not ready.
 const REPORTED_AFTER: Duration = Duration::from_secs(5);
 /// Longest pause between two looks at the log.
 const TICK_MAX: Duration = Duration::from_millis(500);
 
-/// Counts what is begun and ended. Shared by the log, its callbacks and the watchdog.
+/// Counts operations that began and ended. The log, its callbacks and the watchdog share it.
 #[derive(Debug, Default)]
-pub(super) struct Progress {
+pub(super) struct LogProgress {
     begun: AtomicU64,
     ended: AtomicU64,
-    /// Bytes of what is begun and not ended.
+    /// Bytes of the operations in flight.
     bytes: AtomicUsize,
-    /// For how long nothing has ended although something was begun; 0 until that is worth a report.
+    /// For how long no operation ended although some are in flight; 0 until that is reported.
     stalled_ms: AtomicU64,
 }
 
 /// One operation on the disk. It ends when this is dropped.
 #[derive(Debug)]
-pub(super) struct Operation {
-    progress: Arc<Progress>,
+pub(super) struct LogOperation {
+    progress: Arc<LogProgress>,
     bytes: usize,
 }
 
-impl Progress {
+impl LogProgress {
     /// Begins an operation that writes so many bytes.
-    pub(super) fn begin(self: &Arc<Self>, bytes: usize) -> Operation {
+    pub(super) fn begin(self: &Arc<Self>, bytes: usize) -> LogOperation {
         self.begun.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        Operation { progress: Arc::clone(self), bytes }
+        LogOperation { progress: Arc::clone(self), bytes }
     }
 
     /// Operations that have not ended, and their bytes.
@@ -54,7 +54,7 @@ impl Progress {
         (self.begun.load(Ordering::Relaxed).saturating_sub(ended), self.bytes.load(Ordering::Relaxed))
     }
 
-    /// For how long the log has not moved, if that is worth a report.
+    /// For how long the log has made no progress, if that is reported.
     pub(super) fn stalled(&self) -> Option<Duration> {
         match self.stalled_ms.load(Ordering::Relaxed) {
             0 => None,
@@ -63,7 +63,7 @@ impl Progress {
     }
 }
 
-impl Drop for Operation {
+impl Drop for LogOperation {
     fn drop(&mut self) {
         self.progress.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
         self.progress.ended.fetch_add(1, Ordering::Relaxed);
@@ -72,14 +72,14 @@ impl Drop for Operation {
 
 /// One kind of operation as the watchdog has seen it.
 #[derive(Debug, Default)]
-struct Seen {
+struct SeenProgress {
     ended: u64,
     ticks: u32,
 }
 
-impl Seen {
-    /// For how many ticks nothing has ended although something was begun.
-    fn look(&mut self, progress: &Progress) -> u32 {
+impl SeenProgress {
+    /// For how many ticks no operation ended although some are in flight.
+    fn look(&mut self, progress: &LogProgress) -> u32 {
         let ended = progress.ended.load(Ordering::Relaxed);
         if ended != self.ended || progress.begun.load(Ordering::Relaxed) == ended {
             *self = Self { ended, ticks: 0 };
@@ -92,14 +92,14 @@ impl Seen {
 
 /// Watches the operations of a log while there is one, and calls `stalled` once none has ended for `timeout`.
 pub(super) fn watch(
-    kinds: [(&'static str, Weak<Progress>); 2],
+    kinds: [(&'static str, Weak<LogProgress>); 2],
     timeout: Duration,
     stalled: impl FnOnce(String) + Send + 'static,
 ) -> std::io::Result<()> {
     let tick = (timeout / 20).clamp(Duration::from_millis(5), TICK_MAX);
     let reported_after = REPORTED_AFTER.min(timeout / 2);
     std::thread::Builder::new().name("log-watchdog".into()).spawn(move || {
-        let mut seen: [Seen; 2] = Default::default();
+        let mut seen: [SeenProgress; 2] = Default::default();
         loop {
             std::thread::sleep(tick);
             for ((kind, progress), seen) in kinds.iter().zip(&mut seen) {
@@ -110,7 +110,7 @@ pub(super) fn watch(
                 progress.stalled_ms.store(ms, Ordering::Relaxed);
                 if lasts >= timeout && !concord_model::sabotage::is("stall-ignored") {
                     let secs = timeout.as_secs_f64();
-                    return stalled(format!("the log has not moved for {secs} s: a {kind} does not end"));
+                    return stalled(format!("the log made no progress for {secs} s: a {kind} hangs"));
                 }
             }
         }
@@ -127,8 +127,8 @@ mod tests {
     const TIMEOUT: Duration = Duration::from_millis(100);
     const FAR: Duration = Duration::from_secs(60);
 
-    fn watched() -> (Arc<Progress>, Arc<Progress>, mpsc::Receiver<String>) {
-        let (writes, reads) = (Arc::new(Progress::default()), Arc::new(Progress::default()));
+    fn watched() -> (Arc<LogProgress>, Arc<LogProgress>, mpsc::Receiver<String>) {
+        let (writes, reads) = (Arc::new(LogProgress::default()), Arc::new(LogProgress::default()));
         let (sender, stalled) = mpsc::channel();
         let kinds = [("write", Arc::downgrade(&writes)), ("read", Arc::downgrade(&reads))];
         watch(kinds, TIMEOUT, move |why| drop(sender.send(why))).unwrap();
@@ -136,21 +136,21 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_that_does_not_end_is_a_stall() {
+    fn an_operation_that_hangs_is_a_stall() {
         let (writes, reads, stalled) = watched();
         drop(writes.begin(10));
         let hung = reads.begin(0);
         let why = stalled.recv_timeout(FAR).unwrap();
-        assert_eq!(why, "the log has not moved for 0.1 s: a read does not end");
+        assert_eq!(why, "the log made no progress for 0.1 s: a read hangs");
         assert!(reads.stalled() >= Some(TIMEOUT / 2), "{reads:?}");
         assert_eq!(writes.stalled(), None);
         drop(hung);
     }
 
     #[test]
-    fn operations_that_end_are_none_and_neither_is_an_idle_log() {
-        let progress = Arc::new(Progress::default());
-        let mut seen = Seen::default();
+    fn finished_operations_and_an_idle_log_are_no_stall() {
+        let progress = Arc::new(LogProgress::default());
+        let mut seen = SeenProgress::default();
         assert_eq!([seen.look(&progress), seen.look(&progress)], [0, 0], "idle");
         let hung = progress.begin(3);
         assert_eq!([seen.look(&progress), seen.look(&progress)], [1, 2], "in flight");

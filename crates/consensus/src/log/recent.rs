@@ -1,8 +1,7 @@
-//! The newest entries of the log in memory: what applying and replicating read, without the log's lock and without a
-//! disk.
+//! The newest entries of the log in memory, for applying and replicating without the log's lock and without a disk.
 //!
-//! raft-log has a cache of its own, with the same bytes, but can be asked only through the log's lock, and does not
-//! say beforehand whether an entry has to be read from a file.
+//! raft-log has a cache with the same bytes. It is only accessible through the log's lock, and does not tell beforehand
+//! whether an entry must be read from a file.
 //!
 //! **Invariant:** every entry of the log from `first` on is here, in order and without a gap.
 
@@ -26,7 +25,7 @@ pub(super) struct RecentEntries {
 
 /// What was found of a range.
 #[derive(Debug, PartialEq)]
-pub(super) enum Found {
+pub(super) enum RecentFound {
     /// All entries of the range, or as many as were asked for in bytes.
     Here(Vec<Entry>),
     /// The range begins before this first entry.
@@ -83,9 +82,9 @@ impl RecentEntries {
     }
 
     /// The entries from `start` to before `end`, ending early before they are longer than `bytes_max`; at least one.
-    pub(super) fn read(&self, start: u64, end: u64, bytes_max: usize) -> Found {
+    pub(super) fn read(&self, start: u64, end: u64, bytes_max: usize) -> RecentFound {
         if start < self.first {
-            return Found::Before(self.first);
+            return RecentFound::Before(self.first);
         }
         let from = usize::try_from(start - self.first).unwrap_or(usize::MAX).min(self.entries.len());
         let mut found = Vec::new();
@@ -97,7 +96,7 @@ impl RecentEntries {
             }
             found.push(entry.clone());
         }
-        Found::Here(found)
+        RecentFound::Here(found)
     }
 
     fn end(&self) -> u64 {
@@ -127,8 +126,8 @@ mod tests {
 
     fn indexes(recent: &RecentEntries, start: u64, end: u64, bytes_max: usize) -> Result<Vec<u64>, u64> {
         match recent.read(start, end, bytes_max) {
-            Found::Here(entries) => Ok(entries.iter().map(|entry| entry.log_id.index).collect()),
-            Found::Before(first) => Err(first),
+            RecentFound::Here(entries) => Ok(entries.iter().map(|entry| entry.log_id.index).collect()),
+            RecentFound::Before(first) => Err(first),
         }
     }
 

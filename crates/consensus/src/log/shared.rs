@@ -1,9 +1,9 @@
-//! raft-log behind its lock, and which changes of it may wait for the disk.
+//! raft-log behind its lock, and which of its changes may wait for the disk.
 //!
-//! raft-log only queues what it writes, for a thread of its own. It waits for the disk in two cases: its queue is full,
-//! or a file is full and the next one has to be made. Both are known beforehand.
+//! raft-log only queues writes for a thread of its own. It waits for the disk in two cases: its queue is full, or a file is
+//! full and the next one must be created. Both are known beforehand.
 //!
-//! **Invariant:** `try_change` never waits for the disk; everything else here may, and is called on threads for that.
+//! **Invariant:** `try_change` never waits for the disk. Everything else here may, and runs on threads for blocking work.
 
 use std::{
     io,
@@ -13,7 +13,7 @@ use std::{
 use openraft::EntryPayload;
 use raft_log::RaftLog;
 
-use super::{CHUNK_BYTES_MAX, CHUNK_RECORDS_MAX, WalTypes, progress::Progress, recent::RecentEntries};
+use super::{CHUNK_BYTES_MAX, CHUNK_RECORDS_MAX, WalTypes, progress::LogProgress, recent::RecentEntries};
 use crate::{
     codec::LogPayload,
     types::{Entry, Membership},
@@ -60,7 +60,7 @@ impl ChunkRoom {
 }
 
 /// raft-log's log while it is open.
-pub(super) struct Opened {
+pub(super) struct OpenedLog {
     pub(super) wal: RaftLog<WalTypes>,
     pub(super) room: ChunkRoom,
 }
@@ -71,7 +71,7 @@ pub(super) struct LogKeys {
     key: Option<FileKey>,
     /// Whether new entries are encrypted.
     seals: bool,
-    /// Whether an entry that is not encrypted may be one of this log.
+    /// Whether an unencrypted entry may be one of this log.
     allows_plain: bool,
 }
 
@@ -96,23 +96,23 @@ impl LogKeys {
 }
 
 /// What the clones of a log share.
-pub(super) struct Shared {
+pub(super) struct SharedLog {
     /// `None` once it is closed. Whoever holds the lock may wait for the disk, so a worker only tries to take it.
-    pub(super) opened: Mutex<Option<Opened>>,
+    pub(super) opened: Mutex<Option<OpenedLog>>,
     pub(super) keys: LogKeys,
     /// Locked for work in memory only.
     pub(super) recent: RwLock<RecentEntries>,
-    pub(super) writes: Arc<Progress>,
-    pub(super) reads: Arc<Progress>,
+    pub(super) writes: Arc<LogProgress>,
+    pub(super) reads: Arc<LogProgress>,
     /// Bytes of raft-log's cache and of the files when they were asked for last. Locked for that alone.
     pub(super) last_seen: Mutex<(u64, u64)>,
 }
 
-impl Shared {
+impl SharedLog {
     pub(super) fn new(wal: RaftLog<WalTypes>, keys: LogKeys) -> Self {
         let next = wal.log_state().last().or(wal.log_state().purged()).map_or(0, |id| id.index + 1);
         Self {
-            opened: Mutex::new(Some(Opened { room: ChunkRoom::of(&wal), wal })),
+            opened: Mutex::new(Some(OpenedLog { room: ChunkRoom::of(&wal), wal })),
             keys,
             recent: RwLock::new(RecentEntries::after(next)),
             writes: Arc::default(),

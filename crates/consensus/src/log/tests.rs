@@ -38,7 +38,7 @@ fn open(directory: &Path) -> (Log, Arc<RecordingListener>) {
 }
 
 #[test]
-fn figures_wait_for_no_change_that_waits_for_the_disk() {
+fn figures_do_not_wait_for_the_disk() {
     let directory = tempfile::tempdir().unwrap();
     let (log, _) = open(directory.path());
     let before = log.figures();
@@ -109,7 +109,7 @@ async fn filled(directory: &Path) -> String {
 }
 
 #[tokio::test]
-async fn a_reopened_log_holds_all_that_it_held() {
+async fn a_reopened_log_is_complete() {
     let directory = tempfile::tempdir().unwrap();
     let held = filled(directory.path()).await;
     let (mut log, _) = open(directory.path());
@@ -176,7 +176,7 @@ async fn a_torn_end_is_truncated_and_the_records_before_it_stay() {
 }
 
 #[tokio::test]
-async fn a_committed_entry_that_the_log_does_not_hold_is_not_recorded() {
+async fn a_committed_entry_beyond_the_log_is_not_recorded() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, _) = open(directory.path());
     log.blocking_append([members(), entry(1, 1, 3)]).await.unwrap();
@@ -263,7 +263,7 @@ async fn the_newest_membership_of_the_log_is_found() {
 }
 
 #[tokio::test]
-async fn an_entry_of_an_unknown_level_is_not_appended_and_refuses_the_start_without_a_change() {
+async fn an_entry_of_an_unknown_level_is_not_appended_and_prevents_the_start() {
     let directory = tempfile::tempdir().unwrap();
     let data = Bytes::from(vec![u8::try_from(level_max() + 1).unwrap(), 7, 7]);
     let unknown = Entry { log_id: id(1, 2), payload: Payload::Normal(EncodedProposal(data)) };

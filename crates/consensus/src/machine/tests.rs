@@ -121,7 +121,7 @@ fn as_in_one_segment(mut change: StoredChange) -> StoredChange {
 }
 
 /// A state machine on a directory.
-struct Node {
+struct TestNode {
     directory: TempDir,
     store: Store,
     machine: Machine,
@@ -138,7 +138,7 @@ fn open(directory: &TempDir, last: LogIndex) -> (Store, Machine) {
     (store, machine)
 }
 
-impl Node {
+impl TestNode {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let (store, machine) = open(&directory, 0);
@@ -182,7 +182,7 @@ impl Node {
 }
 
 #[tokio::test]
-async fn grouped_in_any_way_proposals_give_the_same_state_history_and_events() {
+async fn any_grouping_of_proposals_gives_the_same_state_history_and_events() {
     for seed in 1..=3 {
         let all = proposals(seed, 700);
         // Each by itself, without a log.
@@ -199,7 +199,7 @@ async fn grouped_in_any_way_proposals_give_the_same_state_history_and_events() {
         let mut seen = None;
         for most in [1, 2, 40, GROUP_PROPOSALS_MAX] {
             let log = entries(&all, most, seed);
-            let mut node = Node::new();
+            let mut node = TestNode::new();
             for part in log.chunks(7) {
                 node.apply(part).await;
                 let applied = node.machine.publisher.applied.load_full();
@@ -231,12 +231,12 @@ async fn a_restart_anywhere_continues_revisions_and_history() {
     let all = proposals(9, 300);
     let log = entries(&all, 20, 9);
     let last = log.len() as u64 - 1;
-    let mut whole = Node::new();
+    let mut whole = TestNode::new();
     whole.apply(&log).await;
     let (history, digest) = (whole.history(), whole.machine.state.digest());
     whole.store.close();
     for (part, is_clean) in [(3, true), (10, false), (25, true), (26, false), (log.len(), true)] {
-        let mut node = Node::new();
+        let mut node = TestNode::new();
         let part = part.min(log.len());
         node.apply(&log[..part]).await;
         let before = node.machine.state.revision();
@@ -253,12 +253,12 @@ async fn a_restart_anywhere_continues_revisions_and_history() {
 }
 
 #[tokio::test]
-async fn those_who_wait_for_an_entry_and_those_who_wait_for_a_revision_are_told_apart() {
+async fn waiters_for_an_entry_and_for_a_revision_are_independent() {
     use futures::FutureExt as _;
 
     let all = proposals(4, 60);
     let log = entries(&all, 30, 4);
-    let mut node = Node::new();
+    let mut node = TestNode::new();
     let publisher = node.machine.publisher();
     let (entries, revisions) = (log.len() as u64 - 1, all.len() as u64);
     assert!(entries < revisions);
@@ -276,10 +276,10 @@ async fn those_who_wait_for_an_entry_and_those_who_wait_for_a_revision_are_told_
 }
 
 #[tokio::test]
-async fn a_damaged_group_is_the_node_s_end_and_nothing_of_it_is_published() {
+async fn a_damaged_group_ends_the_node_and_nothing_of_it_is_published() {
     let all = proposals(5, 40);
     let mut log = entries(&all, 40, 5);
-    let mut node = Node::new();
+    let mut node = TestNode::new();
     let Payload::Normal(last) = &log[log.len() - 1].payload else { panic!("the last one is a group") };
     let cut = EncodedProposal(last.0.slice(..last.0.len() - 1));
     let end = log.len() - 1;

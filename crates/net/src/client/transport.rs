@@ -1,10 +1,10 @@
-//! The connections of the client: HTTP/1.1, plain or over TLS.
+//! The connections of the client: HTTP/1.1, unencrypted or over TLS.
 //!
-//! A connection belongs to one node at one address: the pool knows both (`<node>@<host>:<port>`), so that a call to a
-//! node never takes a connection on which another one has shown its certificate.
+//! A connection belongs to one node at one address: the pool knows both (`<node>@<host>:<port>`), so that an RPC to a node
+//! never uses a connection on which another node presented its certificate.
 //!
-//! **Invariant:** where TLS is required nothing is sent before the other end has shown the certificate of the node that is
-//! called.
+//! **Invariant:** where TLS is required, nothing is sent before the other end has presented the certificate of the called
+//! node.
 
 use std::{
     collections::BTreeMap,
@@ -50,15 +50,15 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long an unused connection stays open.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// When the kernel asks a silent node for a sign of life, and how often until the connection has failed.
+/// The interval of TCP keepalive probes, and how many may fail before the connection has failed.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const KEEPALIVE_RETRIES: u32 = 3;
-/// How long what was sent may be without an acknowledgement.
+/// How long sent bytes may lack an acknowledgement.
 const UNACKNOWLEDGED_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a node counts as one that does not speak TLS, while a cluster migrates to it: it may be restarted with
-/// certificates at any time, and then refuse plain calls.
+/// How long a node counts as one without TLS, while a cluster migrates to TLS: it may be restarted with
+/// certificates at any time, and then reject unencrypted RPCs.
 const PLAIN_FOR: Duration = Duration::from_secs(2);
-/// Nodes that are remembered so; beyond, all are asked again.
+/// Most nodes that are remembered as such. Above it, all are tried with TLS again.
 const PLAIN_NODES_MAX: usize = 256;
 
 /// The body of a request.
@@ -77,18 +77,18 @@ pub(super) fn from_content(content: impl AsyncRead + Send + 'static) -> Body {
 
 /// A pool of connections to nodes.
 #[derive(Debug, Clone)]
-pub(super) struct Transport(legacy::Client<Connector, Body>);
+pub(super) struct PeerTransport(legacy::Client<Connector, Body>);
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Debug)]
 pub(super) struct NoAnswer {
     /// The request was certainly not sent.
     pub(super) is_unsent: bool,
-    /// The reasons, without the address: callers must not see it.
+    /// The reasons, without the address: clients must not see it.
     pub(super) text: String,
 }
 
-impl Transport {
+impl PeerTransport {
     /// A pool whose connections have the local address `source`.
     pub(super) fn new(source: Option<IpAddr>, tls: Option<Arc<NodeTls>>, plain: Arc<PlainNodes>) -> Self {
         let mut http = HttpConnector::new();
@@ -167,7 +167,7 @@ struct Connector {
 type ConnectError = Box<dyn Error + Send + Sync>;
 
 impl tower::Service<Uri> for Connector {
-    type Response = TokioIo<Wire>;
+    type Response = TokioIo<PeerSocket>;
     type Error = ConnectError;
     type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
 
@@ -182,23 +182,23 @@ impl tower::Service<Uri> for Connector {
 }
 
 impl Connector {
-    async fn connect(&mut self, uri: Uri) -> Result<Wire, ConnectError> {
-        let Some(tls) = self.tls.clone() else { return self.connect_plain(uri).await.map(Wire::Plain) };
-        let node = node_of(&uri).ok_or("the address names no node")?;
+    async fn connect(&mut self, uri: Uri) -> Result<PeerSocket, ConnectError> {
+        let Some(tls) = self.tls.clone() else { return self.connect_plain(uri).await.map(PeerSocket::Plain) };
+        let node = node_of(&uri).ok_or("the address has no node id")?;
         let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
         if tls.mode() == Mode::Migrate && self.plain.has(&authority) {
-            return self.connect_plain(uri).await.map(Wire::Plain);
+            return self.connect_plain(uri).await.map(PeerSocket::Plain);
         }
         let stream = self.connect_plain(uri.clone()).await?;
         match timeout(HANDSHAKE_TIMEOUT, shake_hands(&tls, node, stream)).await {
-            Ok(Ok(stream)) => Ok(Wire::Tls(stream)),
+            Ok(Ok(stream)) => Ok(PeerSocket::Tls(stream)),
             Ok(Err(error)) if tls.mode() == Mode::Migrate && speaks_no_tls(&error) => {
-                tracing::info!("node {node} does not speak TLS yet, and is called plainly");
+                tracing::info!("node {node} does not support TLS yet; its RPCs are unencrypted");
                 self.plain.note(&authority);
-                self.connect_plain(uri).await.map(Wire::Plain)
+                self.connect_plain(uri).await.map(PeerSocket::Plain)
             }
             Ok(Err(error)) => Err(format!("TLS: {error}").into()),
-            Err(_) => Err("the handshake of TLS took too long".into()),
+            Err(_) => Err("the TLS handshake timed out".into()),
         }
     }
 
@@ -218,31 +218,31 @@ async fn shake_hands(
     Ok(Box::new(Trusted::new(stream, shown.map_err(io::Error::other)?)))
 }
 
-/// Whether a handshake has failed because the other end answers in plain text, as a node without certificates does.
+/// Whether a handshake failed because the other end responded without TLS, as a node without certificates does.
 fn speaks_no_tls(error: &io::Error) -> bool {
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
     matches!(cause, Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)))
 }
 
 /// A connection to a node.
-enum Wire {
+enum PeerSocket {
     Plain(TcpStream),
     Tls(Box<Trusted<TlsStream<TcpStream>>>),
 }
 
-impl fmt::Debug for Wire {
+impl fmt::Debug for PeerSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Wire")
+        f.write_str("PeerSocket")
     }
 }
 
-impl Connection for Wire {
+impl Connection for PeerSocket {
     fn connected(&self) -> Connected {
         Connected::new()
     }
 }
 
-impl AsyncRead for Wire {
+impl AsyncRead for PeerSocket {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -255,7 +255,7 @@ impl AsyncRead for Wire {
     }
 }
 
-impl AsyncWrite for Wire {
+impl AsyncWrite for PeerSocket {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),

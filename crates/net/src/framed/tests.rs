@@ -1,4 +1,4 @@
-//! When a connection is used again, and when it is not.
+//! When a framed connection is reused, and when it is not.
 
 use std::{
     collections::BTreeMap,
@@ -8,6 +8,7 @@ use std::{
     },
 };
 
+use futures::stream;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
@@ -22,7 +23,7 @@ const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(50);
 
 /// A node with this listener, which answers a frame with its own bytes, except those that are named below.
-struct Node {
+struct FrameNode {
     addr: String,
     /// How often each call was made.
     calls: Mutex<BTreeMap<String, usize>>,
@@ -34,7 +35,7 @@ struct Node {
     connections: Mutex<JoinSet<()>>,
 }
 
-impl Node {
+impl FrameNode {
     async fn start() -> Arc<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let node = Arc::new(Self {
@@ -95,22 +96,29 @@ impl Node {
 }
 
 /// Another node, which calls this one.
-struct Caller {
+struct FrameCaller {
     peers: Arc<Peers>,
     calls: FramedCalls,
-    node: Arc<Node>,
+    node: Arc<FrameNode>,
 }
 
-impl Caller {
+impl FrameCaller {
     async fn start() -> Self {
         let peers = Peers::new(Secrets(vec!["a-secret".into()]));
         peers.me.set(Identity { cluster_id: uuid::Uuid::from_u128(1), node_id: 1, format: 1 }).unwrap();
         let calls = FramedCalls::new(Lane::Forward, Call::ReadIndex);
-        Self { peers: Arc::new(peers), calls, node: Node::start().await }
+        Self { peers: Arc::new(peers), calls, node: FrameNode::start().await }
     }
 
     async fn call(&self, body: &'static str, timeout: Duration) -> Result<Bytes, CallError> {
-        self.calls.call(&self.peers, (2, &self.node.addr), Bytes::from_static(body.as_bytes()), timeout).await
+        self.calls
+            .call(
+                &self.peers,
+                PeerAddress { id: 2, addr: &self.node.addr },
+                Bytes::from_static(body.as_bytes()),
+                timeout,
+            )
+            .await
     }
 
     /// Asserts that a request is answered, and how many connections for frames were opened until then.
@@ -126,16 +134,16 @@ impl Caller {
 }
 
 #[tokio::test]
-async fn a_connection_is_used_again_after_a_good_answer() {
-    let caller = Caller::start().await;
+async fn a_connection_is_reused_after_a_response() {
+    let caller = FrameCaller::start().await;
     for body in ["one", "", "three"] {
         caller.is_answered(body, 1).await;
     }
 }
 
 #[tokio::test]
-async fn a_connection_is_not_used_again_after_a_failure() {
-    let caller = Caller::start().await;
+async fn a_connection_is_not_reused_after_a_failure() {
+    let caller = FrameCaller::start().await;
     caller.is_lost("fail", LONG).await;
     caller.is_answered("one", 2).await;
     // On a connection that was used before, the request is sent again on another.
@@ -145,8 +153,8 @@ async fn a_connection_is_not_used_again_after_a_failure() {
 }
 
 #[tokio::test]
-async fn a_late_answer_counts_for_no_later_request() {
-    let caller = Caller::start().await;
+async fn a_late_response_does_not_answer_a_later_request() {
+    let caller = FrameCaller::start().await;
     caller.is_answered("one", 1).await;
     caller.is_lost("late", SHORT).await;
     assert_eq!(caller.node.late.load(Ordering::SeqCst), 1, "it was received once");
@@ -156,8 +164,8 @@ async fn a_late_answer_counts_for_no_later_request() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_given_up_takes_its_connection_with_it() {
-    let caller = Caller::start().await;
+async fn an_abandoned_request_closes_its_connection() {
+    let caller = FrameCaller::start().await;
     caller.is_answered("one", 1).await;
     let given_up = tokio::time::timeout(SHORT, caller.call("late", LONG)).await;
     assert!(given_up.is_err());
@@ -165,8 +173,8 @@ async fn a_request_that_is_given_up_takes_its_connection_with_it() {
 }
 
 #[tokio::test]
-async fn a_restart_of_the_node_fails_no_request() {
-    let caller = Caller::start().await;
+async fn no_request_fails_when_the_node_restarts() {
+    let caller = FrameCaller::start().await;
     for opened in 1..5 {
         caller.is_answered("one", opened).await;
         caller.node.restart().await;
@@ -174,8 +182,8 @@ async fn a_restart_of_the_node_fails_no_request() {
 }
 
 #[tokio::test]
-async fn the_next_request_goes_on_with_opening_a_connection() {
-    let caller = Caller::start().await;
+async fn the_next_request_continues_to_open_the_connection() {
+    let caller = FrameCaller::start().await;
     caller.node.may_open.forget_permits(Semaphore::MAX_PERMITS);
     caller.is_lost("one", Duration::from_secs(1)).await;
     caller.node.may_open.add_permits(1);
@@ -184,20 +192,21 @@ async fn the_next_request_goes_on_with_opening_a_connection() {
 
 #[tokio::test]
 async fn another_address_has_another_connection() {
-    let caller = Caller::start().await;
+    let caller = FrameCaller::start().await;
     caller.is_answered("one", 1).await;
-    let elsewhere = Node::start().await;
+    let elsewhere = FrameNode::start().await;
     let body = Bytes::from_static(b"two");
-    let to = (2, elsewhere.addr.as_str());
+    let to = PeerAddress { id: 2, addr: &elsewhere.addr };
     assert_eq!(caller.calls.call(&caller.peers, to, body, LONG).await.unwrap(), "two");
     assert_eq!((caller.node.calls("read-index"), elsewhere.calls("read-index")), (1, 1));
 }
 
 #[tokio::test]
-async fn a_frame_that_is_too_long_ends_the_connection() {
-    let caller = Caller::start().await;
+async fn an_oversized_frame_closes_the_connection() {
+    let caller = FrameCaller::start().await;
     let long = Bytes::from(vec![0; FRAME_BYTES_MAX + 1]);
-    let sent = caller.calls.call(&caller.peers, (2, &caller.node.addr), long, LONG).await;
+    let sent =
+        caller.calls.call(&caller.peers, PeerAddress { id: 2, addr: &caller.node.addr }, long, LONG).await;
     assert!(matches!(sent, Err(CallError::Unknown(_))), "{sent:?}");
     caller.is_answered("one", 2).await;
     let (mut from, to) = tokio::io::duplex(1 << 10);
@@ -208,7 +217,7 @@ async fn a_frame_that_is_too_long_ends_the_connection() {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_not_used_is_closed() {
+async fn an_idle_connection_is_closed() {
     let (from, to) = tokio::io::duplex(1 << 10);
     let mut from = frames(Box::new(from), FRAME_BYTES_MAX);
     let served = tokio::spawn(serve_for(to, SHORT, async |body| Ok(body)));
@@ -216,4 +225,20 @@ async fn a_connection_that_is_not_used_is_closed() {
     assert_eq!(from.next().await.unwrap().unwrap(), "one");
     assert!(from.next().await.is_none());
     served.await.unwrap();
+}
+
+#[tokio::test]
+async fn the_frames_of_a_response_are_received_whole() {
+    let body = [frame("one".into()), frame("two".into())].concat();
+    for cut in 0..=body.len() {
+        let chunks = [&body[..cut], &body[cut..]].map(|chunk| Ok(Bytes::copy_from_slice(chunk)));
+        let frames: Vec<Bytes> = frames_of(stream::iter(chunks)).try_collect().await.unwrap();
+        assert_eq!(frames, ["one", "two"]);
+    }
+    let cut_off = Bytes::copy_from_slice(&body[..body.len() - 1]);
+    let oversized = u32::try_from(RESPONSE_FRAME_BYTES_MAX + 1).unwrap().to_be_bytes();
+    for (chunk, whole) in [(cut_off, 1), (Bytes::copy_from_slice(&oversized), 0)] {
+        let frames: Vec<_> = frames_of(stream::iter([Ok(chunk)])).collect().await;
+        assert!(matches!(&frames[whole..], [Err(CallError::Unknown(_))]), "{frames:?}");
+    }
 }

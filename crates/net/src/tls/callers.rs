@@ -1,7 +1,7 @@
-//! TLS of the listener for callers.
+//! TLS of the client listener.
 //!
-//! **Invariant:** where an authority of callers is set, a caller without a good certificate of it sends no request: its
-//! handshake fails.
+//! **Invariant:** if a client authority is configured, the handshake of a client without a valid certificate of it fails,
+//! so that it sends no request.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -21,27 +21,27 @@ use super::{
 /// The protocols that are offered, the preferred one first.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// The files of the listener for callers.
+/// The files of the client listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallerFiles {
-    /// The certificate that it shows, with those between it and its authority.
+    /// The certificate that it presents, with its intermediate certificates.
     pub certificate: PathBuf,
     /// Its key.
     pub key: PathBuf,
-    /// The authorities of the certificates that callers must show.
+    /// The authorities of the certificates that clients must present.
     pub client_authorities: Option<PathBuf>,
 }
 
-/// What was made of them.
+/// The TLS configuration from these files.
 #[derive(Debug)]
-struct Material {
+struct CallerMaterial {
     config: Arc<ServerConfig>,
     certificates: Vec<Certificate>,
 }
 
 /// The listener's side of TLS.
 #[derive(Debug)]
-pub struct CallerTls(Reloaded<Material>);
+pub struct CallerTls(Reloaded<CallerMaterial>);
 
 impl CallerTls {
     /// Reads the files.
@@ -54,7 +54,7 @@ impl CallerTls {
         Reloaded::new(all, move || load(&files)).map(Self)
     }
 
-    /// How connections are taken from now on.
+    /// The configuration of new connections.
     #[must_use]
     pub fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.0.current().config)
@@ -72,7 +72,7 @@ impl CallerTls {
     }
 }
 
-fn load(files: &CallerFiles) -> Result<Material, String> {
+fn load(files: &CallerFiles) -> Result<CallerMaterial, String> {
     let own = read_certified_key(&files.certificate, &files.key)?;
     let mut certificates =
         vec![Certificate::parse(own.end_entity_cert().map_err(|error| error.to_string())?)?];
@@ -92,9 +92,9 @@ fn load(files: &CallerFiles) -> Result<Material, String> {
     let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(own)));
     config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).into();
     if is_mutual {
-        // A session that is resumed shows no certificate: it may have ended since.
+        // A resumed session presents no certificate, which may have expired since.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
     }
-    Ok(Material { config: Arc::new(config), certificates })
+    Ok(CallerMaterial { config: Arc::new(config), certificates })
 }

@@ -1,4 +1,4 @@
-//! What a certificate says of itself. Whether it is true is for `verify` to find out.
+//! The contents of a certificate. `verify` checks whether they are true.
 
 use rustls::pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
@@ -12,17 +12,17 @@ const SECOND_US: u64 = 1_000_000;
 /// The contents of a certificate, as far as operators need them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Certificate {
-    /// Whose it is.
+    /// Its subject.
     pub subject: String,
-    /// Who has signed it.
+    /// The authority that signed it.
     pub issuer: String,
-    /// The number that the authority has given it, in hexadecimal digits.
+    /// Its serial number, in hexadecimal digits.
     pub serial: String,
     /// The SHA-256 of its bytes, in hexadecimal digits.
     pub fingerprint: String,
-    /// From when on it is good.
+    /// The begin of its validity.
     pub begins: Timestamp,
-    /// Until when it is good.
+    /// The end of its validity.
     pub ends: Timestamp,
     /// The names that it is for: of hosts and of nodes.
     pub names: Vec<String>,
@@ -34,10 +34,10 @@ impl Certificate {
     /// Reads a certificate.
     ///
     /// # Errors
-    /// When it is none.
+    /// When it is invalid.
     pub fn parse(der: &CertificateDer<'_>) -> Result<Self, String> {
         let (_, parsed) = x509_parser::certificate::X509Certificate::from_der(der)
-            .map_err(|error| format!("it is no certificate: {error}"))?;
+            .map_err(|error| format!("invalid certificate: {error}"))?;
         let names = parsed.subject_alternative_name().map_err(|error| format!("its names: {error}"))?;
         let names = names.iter().flat_map(|names| &names.value.general_names).filter_map(name).collect();
         let at = |seconds: i64| Timestamp(u64::try_from(seconds).unwrap_or(0).saturating_mul(SECOND_US));
@@ -87,7 +87,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Certificates that are not accepted any more, by their fingerprint or their serial.
+/// Revoked certificates, by their fingerprint or their serial.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Revoked(Vec<String>);
 
@@ -106,13 +106,13 @@ impl Revoked {
             }
             let digits: String = entry.chars().filter(|char| *char != ':').collect::<String>().to_lowercase();
             if !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-                return Err(format!("line {number}: `{entry}` is no fingerprint and no serial"));
+                return Err(format!("line {number}: `{entry}` is neither a fingerprint nor a serial"));
             }
             let trimmed = digits.trim_start_matches('0');
             let whole = if digits.len() == 64 {
                 digits
             } else if trimmed.is_empty() {
-                return Err(format!("line {number}: `{entry}` is no fingerprint and no serial"));
+                return Err(format!("line {number}: `{entry}` is neither a fingerprint nor a serial"));
             } else if trimmed.len() % 2 == 1 {
                 format!("0{trimmed}")
             } else {
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_says_what_it_was_made_with() {
+    fn a_certificate_is_parsed() {
         let read = Certificate::parse(&made(&[0x0a, 0xbc])).unwrap();
         assert_eq!(read.serial, "0abc");
         assert_eq!(read.names, ["a.b", "127.0.0.1"]);

@@ -1,10 +1,9 @@
-//! Certificates and keys as PEM files, and what was made of files and is made again when they change.
+//! Certificates and keys in PEM files, and values that are reloaded when their files change.
 //!
-//! A file counts as changed when its time, its length or its inode is another one: some tools write into a file, others
-//! put a new one in its place. A certificate and its key may be changed one after the other; until both fit, what was
-//! read before stays.
+//! A file has changed if its time, its length or its inode differs: some tools write into a file, others replace it. A
+//! certificate and its key may be replaced one after the other; until both match, the previous ones stay in use.
 //!
-//! **Invariant:** what is current was made of files that were whole and fitted together.
+//! **Invariant:** the current value was loaded from files that were complete and matched each other.
 
 use std::{
     fmt,
@@ -54,21 +53,21 @@ pub fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, St
         Certificate::parse(certificate).map_err(|error| format!("{}: {error}", path.display()))?;
     }
     if certificates.is_empty() {
-        return Err(format!("{}: no certificate in PEM", path.display()));
+        return Err(format!("{}: no certificate found, expected PEM", path.display()));
     }
     Ok(certificates)
 }
 
-/// A certificate, with those between it and its authority, and its key.
+/// A certificate with its intermediate certificates, and its key.
 ///
 /// # Errors
 /// When a file can't be read, or the key is not that of the certificate.
 pub fn read_certified_key(certificate: &Path, key: &Path) -> Result<Arc<CertifiedKey>, String> {
     let chain = read_certificates(certificate)?;
     let pem = read(key)?;
-    // Its text must not be shown: it may hold a part of the key.
+    // The text of the error must not be shown: it may contain a part of the key.
     let parsed = PrivateKeyDer::from_pem_slice(&pem)
-        .map_err(|_| format!("{}: no private key in PEM, unencrypted", key.display()))?;
+        .map_err(|_| format!("{}: no private key found, expected unencrypted PEM", key.display()))?;
     CertifiedKey::from_der(chain, parsed, &provider()).map(Arc::new).map_err(|error| {
         if matches!(error, rustls::Error::InconsistentKeys(_)) {
             format!("{} is not the key of the certificate in {}", key.display(), certificate.display())
@@ -88,7 +87,7 @@ pub fn read_authorities(path: &Path) -> Result<(Arc<RootCertStore>, Vec<Certific
         let failed = |error: &dyn fmt::Display| format!("{}: {error}", path.display());
         let parsed = Certificate::parse(&certificate).map_err(|error| failed(&error))?;
         if !parsed.is_authority {
-            return Err(failed(&format!("the certificate of {} is that of no authority", parsed.subject)));
+            return Err(failed(&format!("the certificate of {} is not a CA certificate", parsed.subject)));
         }
         roots.add(certificate).map_err(|error| failed(&error))?;
         read.push(parsed);
@@ -96,15 +95,15 @@ pub fn read_authorities(path: &Path) -> Result<(Arc<RootCertStore>, Vec<Certific
     Ok((Arc::new(roots), read))
 }
 
-/// By what a changed file is recognised.
+/// The properties by which a changed file is recognised.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Stamp {
+struct FileStamp {
     changed: (i64, i64),
     length: u64,
     inode: u64,
 }
 
-impl Stamp {
+impl FileStamp {
     fn of(path: &Path) -> Option<Self> {
         let of = |data: Metadata| Self {
             changed: (data.mtime(), data.mtime_nsec()),
@@ -117,14 +116,14 @@ impl Stamp {
 
 type Load<T> = Box<dyn Fn() -> Result<T, String> + Send + Sync>;
 
-/// What was made of files, made anew when they change.
+/// A value that is loaded from files, and reloaded when they change.
 pub struct Reloaded<T> {
     files: Vec<PathBuf>,
     load: Load<T>,
     current: ArcSwap<T>,
     /// Counts the changes.
     generation: AtomicU64,
-    seen: Mutex<Vec<Option<Stamp>>>,
+    seen: Mutex<Vec<Option<FileStamp>>>,
 }
 
 impl<T: fmt::Debug> fmt::Debug for Reloaded<T> {
@@ -175,8 +174,8 @@ impl<T> Reloaded<T> {
     }
 }
 
-fn stamps(files: &[PathBuf]) -> Vec<Option<Stamp>> {
-    files.iter().map(|path| Stamp::of(path)).collect()
+fn stamps(files: &[PathBuf]) -> Vec<Option<FileStamp>> {
+    files.iter().map(|path| FileStamp::of(path)).collect()
 }
 
 #[cfg(test)]
@@ -184,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_broken_changes_nothing() {
+    fn broken_files_do_not_replace_the_current_ones() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("number");
         fs::write(&path, "1").unwrap();
@@ -204,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_that_of_its_certificate() {
+    fn a_key_must_match_its_certificate() {
         let directory = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {
             let path = directory.path().join(name);
@@ -221,6 +220,6 @@ mod tests {
         assert!(read_certified_key(&certificate, &certificate).unwrap_err().contains("no private key"));
         assert!(read_certified_key(&key, &key).unwrap_err().contains("no certificate"));
         assert!(read_certificates(&directory.path().join("none")).unwrap_err().contains("No such file"));
-        assert!(read_authorities(&certificate).unwrap_err().contains("of no authority"));
+        assert!(read_authorities(&certificate).unwrap_err().contains("not a CA certificate"));
     }
 }

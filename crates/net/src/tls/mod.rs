@@ -13,7 +13,7 @@
 //!
 //! **Invariants**
 //! 1. A key is never logged.
-//! 2. Files that can't be used change nothing: the node goes on with what it has read before, and says so.
+//! 2. Unusable files change nothing: the node keeps the previous ones, and logs a warning.
 
 pub mod callers;
 pub mod certificate;

@@ -1,10 +1,10 @@
 //! The name of a node in its certificate: `node-<id>.<cluster>`.
 //!
-//! `<cluster>` is a name that is chosen with the authority (`concord cert ca`), before there is a cluster. The id that a
-//! cluster draws when it is formed is another thing: it is in each call, and a call of another cluster is refused also
-//! when the authority and the name are the same.
+//! `<cluster>` is chosen with the certificate authority (`concord cert ca`), before there is a cluster. It is not the id
+//! that a cluster draws when it is bootstrapped: each RPC has that id, and an RPC of another cluster is rejected even if
+//! the authority and the name are the same.
 //!
-//! **Invariant:** a certificate names one node of one cluster, or it is no node's.
+//! **Invariant:** a certificate that does not name exactly one node of one cluster is no certificate of a node.
 
 use std::fmt;
 
@@ -79,7 +79,9 @@ pub fn check_cluster(name: &str) -> Result<(), String> {
     if name.len() <= CLUSTER_BYTES_MAX && name.split('.').all(is_label) {
         return Ok(());
     }
-    Err(format!("`{name}` is no name of a cluster: lower-case letters, digits, `-` and `.`, as a host has"))
+    Err(format!(
+        "`{name}` is not a valid cluster name: use lower-case letters, digits, `-` and `.`, as in a host name"
+    ))
 }
 
 #[cfg(test)]
@@ -87,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_read_as_it_is_written() {
+    fn a_node_name_round_trips() {
         let name = NodeName { node: 12, cluster: "prod.example".into() };
         assert_eq!(name.to_string(), "node-12.prod.example");
         assert_eq!(NodeName::parse("node-12.prod.example"), Some(name));
@@ -107,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_of_one_node() {
+    fn a_certificate_names_exactly_one_node() {
         let of = |names: &[&str]| {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
             let key = rcgen::KeyPair::generate().unwrap();

@@ -1,16 +1,16 @@
-//! Mutual TLS between nodes: each end shows a certificate of the cluster's authority that names its node.
+//! Mutual TLS between nodes: each end presents a certificate of the cluster's authority that names its node.
 //!
-//! | | takes | makes |
+//! | mode | accepts | sends |
 //! |---|---|---|
 //! | required | TLS with a node's certificate only | TLS only |
-//! | migrate | that, and plain calls that prove the cluster's secret | TLS, and plain calls to a node that does not speak it |
+//! | migrate | also unencrypted RPCs that prove the cluster secret | TLS, and unencrypted RPCs to a node without TLS |
 //!
-//! *Migrate* is for the time in which some nodes of a cluster that spoke plainly have certificates and others do not.
+//! *Migrate* is for a cluster without TLS while some of its nodes have certificates and others do not.
 //!
 //! **Invariants**
-//! 1. A call is plain only where the setting allows it, and the other end has shown that it does not speak TLS. One that
-//!    shows a wrong certificate is not called plainly.
-//! 2. No session is resumed: every connection shows its certificates anew.
+//! 1. An RPC is unencrypted only if the mode allows it and the other end does not support TLS. A node with a wrong
+//!    certificate gets no unencrypted RPC.
+//! 2. No session is resumed: every connection presents its certificates again.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -41,7 +41,7 @@ pub struct NodeFiles {
     pub key: PathBuf,
     /// The authorities of the cluster: two while one takes over from the other.
     pub authorities: PathBuf,
-    /// The certificates that are not accepted any more.
+    /// The revoked certificates.
     pub revoked: Option<PathBuf>,
 }
 
@@ -56,7 +56,7 @@ pub enum Mode {
 
 /// What was made of the files.
 #[derive(Debug)]
-struct Material {
+struct NodeMaterial {
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
     verifier: Arc<NodeVerifier>,
@@ -68,7 +68,7 @@ struct Material {
 pub struct NodeTls {
     own: NodeName,
     mode: Mode,
-    material: Reloaded<Material>,
+    material: Reloaded<NodeMaterial>,
 }
 
 impl NodeTls {
@@ -82,11 +82,11 @@ impl NodeTls {
         let shown = read_certified_key(certificate, key)?;
         let own =
             NodeName::of(shown.end_entity_cert().map_err(|error| error.to_string())?).map_err(|error| {
-                format!("{}: {error}; it takes `node-{node}.<cluster>`", certificate.display())
+                format!("{}: {error}; it needs the name `node-{node}.<cluster>`", certificate.display())
             })?;
         if own.node != node {
             return Err(format!(
-                "{} is the certificate of {own}, and this is node {node}",
+                "{} is the certificate of {own}, but this is node {node}",
                 certificate.display()
             ));
         }
@@ -128,7 +128,7 @@ impl NodeTls {
         name: &ServerName<'static>,
         shown: &[CertificateDer<'static>],
     ) -> Result<(), String> {
-        let (first, others) = shown.split_first().ok_or("it has shown no certificate")?;
+        let (first, others) = shown.split_first().ok_or("it presented no certificate")?;
         let verifier = &self.material.current().verifier;
         let verified = verifier.verify_server_cert(first, others, name, &[], UnixTime::now());
         verified.map(drop).map_err(|error| error.to_string())
@@ -136,7 +136,7 @@ impl NodeTls {
 
     /// Whether what a node has shown when it called is still good. Returns the node.
     pub(super) fn verify_calling(&self, shown: &[CertificateDer<'static>]) -> Result<NodeId, String> {
-        let (first, others) = shown.split_first().ok_or("it has shown no certificate")?;
+        let (first, others) = shown.split_first().ok_or("it presented no certificate")?;
         let verified = self.material.current().verifier.verify_client_cert(first, others, UnixTime::now());
         verified.map_err(|error| error.to_string())?;
         NodeName::of(first).map(|name| name.node)
@@ -155,7 +155,7 @@ impl NodeTls {
     }
 }
 
-fn load(files: &NodeFiles, expected: &NodeName) -> Result<Material, String> {
+fn load(files: &NodeFiles, expected: &NodeName) -> Result<NodeMaterial, String> {
     let own = read_certified_key(&files.certificate, &files.key)?;
     let shown = own.end_entity_cert().map_err(|error| error.to_string())?;
     let name = NodeName::of(shown)?;
@@ -176,13 +176,13 @@ fn load(files: &NodeFiles, expected: &NodeName) -> Result<Material, String> {
         }
     };
     let verifier = Arc::new(NodeVerifier::new(&roots, name.cluster.clone(), revoked)?);
-    // A certificate of another authority would be refused by every other node.
+    // Every other node would reject a certificate of another authority.
     let (first, others) = own.cert.split_first().ok_or("there is no certificate")?;
     let as_called = verifier.verify_server_cert(first, others, &name.to_server_name()?, &[], UnixTime::now());
     let as_calling = verifier.verify_client_cert(first, others, UnixTime::now());
     if let Some(error) = as_called.err().or(as_calling.err()) {
         tracing::warn!(
-            "the other nodes will not accept {}, by {}: {error}",
+            "the other nodes will reject {}, because of {}: {error}",
             files.certificate.display(),
             files.authorities.display()
         );
@@ -201,5 +201,5 @@ fn load(files: &NodeFiles, expected: &NodeName) -> Result<Material, String> {
         .with_custom_certificate_verifier(Arc::clone(&verifier) as _)
         .with_client_cert_resolver(Arc::new(SingleCertAndKey::from(own)));
     client.resumption = Resumption::disabled();
-    Ok(Material { server: Arc::new(server), client: Arc::new(client), verifier, certificates })
+    Ok(NodeMaterial { server: Arc::new(server), client: Arc::new(client), verifier, certificates })
 }

@@ -1,9 +1,9 @@
-//! A connection between nodes whose other end has shown its certificate.
+//! A connection between nodes whose other end has presented its certificate.
 //!
-//! Connections stay open for days. When the files of this node change (a certificate is revoked, an authority goes), each
-//! connection judges its other end anew before the next byte that it reads or writes.
+//! Connections stay open for days. When the files of this node change (a certificate is revoked, an authority is removed),
+//! each connection verifies its other end again before the next byte that it reads or writes.
 //!
-//! **Invariant:** nothing is read from a node, nor written to it, after this node has read that it is not trusted.
+//! **Invariant:** after this node has read that a node is not trusted, nothing is read from or written to that node.
 
 use std::{
     io::{self, IoSlice},
@@ -33,7 +33,7 @@ pub struct Shown {
     tls: Arc<NodeTls>,
     role: Role,
     certificates: Vec<CertificateDer<'static>>,
-    /// The generation of the files by which it was judged last.
+    /// The generation of the files with which it was last verified.
     judged: u64,
 }
 
@@ -84,7 +84,7 @@ impl Shown {
         };
         verified.map_err(|error| {
             tracing::warn!(
-                "a connection to another node ends: its certificate is not accepted any more: {error}"
+                "closing a connection to another node, whose certificate is no longer valid: {error}"
             );
             io::Error::new(io::ErrorKind::PermissionDenied, error)
         })?;
@@ -93,7 +93,7 @@ impl Shown {
     }
 }
 
-/// A connection that goes on as long as its other end is trusted.
+/// A connection that stays open as long as its other end is trusted.
 #[derive(Debug)]
 pub struct Trusted<S> {
     stream: S,

@@ -1,7 +1,7 @@
-//! Whether a certificate of another node is good: signed by the cluster's authority, in its time, for this cluster, and
+//! Verifies the certificate of another node: signed by the cluster's authority, within its validity, for this cluster, and
 //! not revoked.
 //!
-//! The signatures and times are checked by webpki. What is added here only refuses more.
+//! webpki checks the signatures and times. The checks added here only reject more.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ impl Rules {
         }
         match NodeName::of(shown) {
             Ok(name) if name.cluster == self.cluster => Ok(name),
-            Ok(name) => Err(Error::General(format!("{name} is no node of {}", self.cluster))),
+            Ok(name) => Err(Error::General(format!("{name} is not a node of {}", self.cluster))),
             Err(why) => Err(Error::General(why)),
         }
     }
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_called_node_is_the_one_that_its_certificate_names_whatever_else_stands_there() {
+    fn only_the_node_name_of_a_certificate_identifies_a_called_node() {
         let mut authority = CertificateParams::new(Vec::new()).unwrap();
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         authority.key_usages = vec![KeyUsagePurpose::KeyCertSign];

@@ -193,7 +193,7 @@ impl Freshness {
             Confirmation::Quorum => Bytes::new(),
             Confirmation::Lease => Bytes::from_static(BY_LEASE),
         };
-        let (peers, to) = (&self.cx.peers, (leader.id, leader.peer_addr.as_str()));
+        let (peers, to) = (&self.cx.peers, leader.peer());
         let call = self.read_indexes.call(peers, to, request, READ_INDEX_TIMEOUT);
         tokio::select! {
             response = call => read_index_of(response),

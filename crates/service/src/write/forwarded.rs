@@ -179,15 +179,15 @@ async fn gather(decisions: &mut FuturesUnordered<BoxFuture<'static, (u16, WireAn
 
 #[cfg(test)]
 mod tests {
-    use bytes::BytesMut;
-
     use super::*;
     use crate::{
         Principal,
-        forward::wire::take_part,
         request::{Caller, Write},
     };
     use concord_model::{command::Expect, document::Document, limits::Limits};
+
+    /// The length in front of a frame.
+    const LENGTH_BYTES: usize = 4;
 
     #[tokio::test]
     async fn a_panic_takes_no_answer_to_another_write_along() {
@@ -227,7 +227,7 @@ mod tests {
         let batch = body(&[write("{}"), write("[[[[]]]]"), write("{}")]);
         let parts = service.writes.answer_writes(batch).await.unwrap();
         assert!(parts.others.is_none(), "all were decided at once");
-        let mut answers = take_part(&mut BytesMut::from(parts.first)).unwrap().expect("a whole part");
+        let mut answers = decode::<WirePart>(&parts.first[LENGTH_BYTES..]).unwrap();
         answers.sort_unstable_by_key(|(place, _)| *place);
         // The node does not lead: that is the answer to the writes that it could read.
         let is_unread = |(_, answer): &(u16, WireAnswer)| matches!(answer, WireAnswer::Retry(text) if text.starts_with("the leader"));

@@ -1,4 +1,4 @@
-//! Writes to a simulated leader: which of them share a call, and what each is answered.
+//! Writes to a simulated leader: which of them share an RPC, and the answer to each.
 
 use futures::future::join_all;
 use tokio::{
@@ -39,13 +39,13 @@ fn peers() -> Arc<Peers> {
 
 /// A leader that answers as many calls as the test permits, and answers each write with its own key.
 #[derive(Clone)]
-struct Leader {
+struct WritesLeader {
     /// The number of writes of each call.
     calls: Arc<Mutex<Vec<usize>>>,
     may_answer: Arc<Semaphore>,
 }
 
-impl Leader {
+impl WritesLeader {
     async fn start() -> (Self, Member) {
         let leader = Self { calls: Arc::default(), may_answer: Arc::new(Semaphore::new(0)) };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -74,7 +74,7 @@ impl Leader {
                 stream.read_exact(&mut body).await.unwrap();
                 let answer = self.answer(&body).await;
                 let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", answer.len());
-                // The caller may have hung up.
+                // The calling node may have closed the connection.
                 let _gone = stream.write_all(&[head.as_bytes(), &answer].concat()).await;
                 let _gone = stream.flush().await;
             }
@@ -107,7 +107,7 @@ impl Leader {
 
 #[tokio::test]
 async fn many_writes_share_few_calls_and_each_gets_its_own_answer() {
-    let (leader, member) = Leader::start().await;
+    let (leader, member) = WritesLeader::start().await;
     let (batcher, peers) = (Arc::new(Batcher::default()), peers());
     leader.may_answer.add_permits(1000);
     let deadline = Instant::now() + TEST_TIMEOUT;
@@ -121,10 +121,8 @@ async fn many_writes_share_few_calls_and_each_gets_its_own_answer() {
     let calls = leader.calls.lock().unwrap().clone();
     assert_eq!(calls.iter().sum::<usize>(), 300, "each is sent once");
     assert!(calls.len() <= 12 && calls.iter().all(|writes| *writes <= BATCH_WRITES_MAX), "{calls:?}");
-    // The tasks that make calls end once nobody joins.
-    let counts = || batcher.queues().get(&1).map(|queue| (queue.calls, queue.waiting.len()));
     let ended = async {
-        while counts() != Some((0, 0)) {
+        while !batcher.queue_to(&member).writes.is_idle() {
             tokio::task::yield_now().await;
         }
     };
@@ -132,7 +130,7 @@ async fn many_writes_share_few_calls_and_each_gets_its_own_answer() {
 }
 
 #[tokio::test]
-async fn a_write_that_was_refused_with_404_was_certainly_not_made() {
+async fn a_write_that_was_rejected_with_404_was_certainly_not_made() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let peer_addr = listener.local_addr().unwrap().to_string();
     let member = Member { id: 1, api_addr: String::new(), peer_addr };
@@ -160,13 +158,11 @@ async fn a_write_that_was_refused_with_404_was_certainly_not_made() {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_lost_leaves_only_what_was_not_answered_unknown() {
+async fn a_lost_connection_leaves_only_unanswered_writes_unknown() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let peer_addr = listener.local_addr().unwrap().to_string();
     let member = Member { id: 1, api_addr: String::new(), peer_addr };
     let (batcher, peers) = (Arc::new(Batcher::default()), peers());
-    // One call counts already, so that all three share the other.
-    batcher.queues().insert(1, Queue { calls: CALLS_MAX, ..Queue::default() });
     let deadline = Instant::now() + TEST_TIMEOUT;
     let sends: Vec<_> = (0..3)
         .map(|n: u8| {
@@ -176,10 +172,6 @@ async fn a_connection_that_is_lost_leaves_only_what_was_not_answered_unknown() {
             })
         })
         .collect();
-    while batcher.queues()[&1].waiting.len() < 3 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    tokio::spawn(Arc::clone(&batcher).run_calls(Arc::clone(&peers), 1));
     let (stream, _) = listener.accept().await.unwrap();
     let mut stream = BufStream::new(stream);
     let mut line = String::new();
@@ -205,30 +197,35 @@ async fn a_connection_that_is_lost_leaves_only_what_was_not_answered_unknown() {
 
 #[tokio::test]
 async fn a_batch_is_no_larger_than_the_leader_parses_inline() {
-    let batcher = Batcher::default();
-    let write = |n: u64| {
-        let text = "x".repeat(BATCHED_WRITE_BYTES_MAX);
-        let data = Document { text: text.into(), value: serde_json::Value::Null };
-        let write = Write::WriteConfig { definition: "d".into(), key: "k".into(), data, expect: Expect::Any };
-        let request = Arc::new(WriteRequest { write, caller: request("k").caller.clone() });
-        let (answer, answered) = oneshot::channel();
-        let deadline = Instant::now() + TEST_TIMEOUT;
-        (Waiting { number: n, leader: Member::default(), request, deadline, trace: None, answer }, answered)
-    };
-    let (waiting, _answered): (VecDeque<_>, Vec<_>) = (0..40).map(write).unzip();
-    batcher.queues().insert(0, Queue { calls: 1, waiting, last_number: 40, ..Queue::default() });
-    let calls: Vec<usize> =
-        std::iter::from_fn(|| batcher.next_batch(0)).map(|(batch, _)| batch.len()).collect();
+    let queue = Arc::new(BatchQueue::<QueuedWrite, Attempt<Decision>>::new(FORWARDING));
+    let text = "x".repeat(BATCHED_WRITE_BYTES_MAX);
+    let data = Document { text: text.into(), value: serde_json::Value::Null };
+    let write = Write::WriteConfig { definition: "d".into(), key: "k".into(), data, expect: Expect::Any };
+    let request = Arc::new(WriteRequest { write, caller: request("k").caller.clone() });
+    let pushed: Vec<_> = (0..40)
+        .map(|_| {
+            let request = Arc::clone(&request);
+            let write = QueuedWrite { request, deadline: Instant::now() + TEST_TIMEOUT, trace: None };
+            let bytes = write.request.write.document_bytes();
+            queue.push(write, bytes)
+        })
+        .collect();
+    let (_pending, senders): (Vec<_>, Vec<_>) = pushed.into_iter().unzip();
+    let mut sender = senders.into_iter().flatten().next().unwrap();
+    let mut calls = Vec::new();
+    while let Some(batch) = sender.next().await {
+        calls.push(batch.len());
+    }
     let most = INLINE_PARSE_BYTES_MAX / BATCHED_WRITE_BYTES_MAX;
     assert_eq!(calls, [most, most, 40 - 2 * most]);
 }
 
 #[tokio::test]
-async fn a_call_that_is_not_answered_in_time_makes_room_for_the_next() {
-    let (leader, member) = Leader::start().await;
+async fn a_slow_call_makes_room_for_the_next() {
+    let (leader, member) = WritesLeader::start().await;
     let (batcher, peers) = (Arc::new(Batcher::default()), peers());
     let mut sends = Vec::new();
-    for n in 0..2 * CALLS_MAX {
+    for n in 0..2 * FORWARDING.senders_max {
         let (batcher, peers, member) = (Arc::clone(&batcher), Arc::clone(&peers), member.clone());
         let deadline = Instant::now() + TEST_TIMEOUT;
         sends.push(tokio::spawn(async move {
@@ -245,15 +242,16 @@ async fn a_call_that_is_not_answered_in_time_makes_room_for_the_next() {
 
 #[tokio::test]
 async fn a_write_that_was_not_sent_is_certainly_not_made() {
-    let (leader, member) = Leader::start().await;
-    let (batcher, peers) = (Arc::new(Batcher::default()), peers());
-    batcher.queues().insert(1, Queue { calls: CALLS_MAX, ..Queue::default() });
+    let (leader, member) = WritesLeader::start().await;
+    let peers = peers();
+    let nothing_sent = BatchPolicy { senders_max: 0, ..FORWARDING };
+    let batcher = Batcher { policy: nothing_sent, ..Batcher::default() };
     let deadline = Instant::now() + Duration::from_millis(20);
     let attempt = batcher.send(&peers, &member, &Arc::new(request("k")), deadline).await;
     assert!(matches!(attempt, Err(AttemptError::Retry(_))), "{attempt:?}");
-    assert!(batcher.queues()[&1].waiting.is_empty() && leader.calls.lock().unwrap().is_empty());
+    assert!(batcher.waiting() == 0 && leader.calls.lock().unwrap().is_empty());
     // Sent but not answered, its outcome is unknown.
-    batcher.queues().clear();
+    let batcher = Batcher::default();
     let deadline = Instant::now() + Duration::from_millis(200);
     let attempt = batcher.send(&peers, &member, &Arc::new(request("k")), deadline).await;
     assert!(matches!(attempt, Err(AttemptError::Unknown(_))), "{attempt:?}");
@@ -273,7 +271,7 @@ async fn nothing_was_sent_to_a_leader_that_does_not_listen() {
 }
 
 #[test]
-fn a_write_that_is_large_or_takes_long_does_not_share_a_call() {
+fn a_large_or_slow_write_does_not_share_a_call() {
     assert!(may_batch(&request("k")));
     let with = |write| WriteRequest { write, caller: request("k").caller.clone() };
     let config = |length: usize| Write::WriteConfig {

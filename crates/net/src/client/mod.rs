@@ -1,14 +1,23 @@
-//! The client for calls to other nodes. `admission.rs` lets received ones in.
+//! The client for RPCs to other nodes. `admission.rs` admits received ones.
 //!
-//! A call is `POST /peer/{name}` with a binary body. Its headers (`proof.rs`) name the cluster, the sender and the
-//! receiver: a node that has taken over another one's address must not vote in the wrong cluster. The certificates of TLS
-//! (`tls/nodes.rs`) prove the sender and the receiver; a plain call proves the cluster's secret. Heartbeats, appends,
-//! forwarded calls and snapshots use separate connections ([`Lane`]), so that a large one never delays a small one.
+//! An RPC is `POST /peer/{name}` with a binary body. Its headers (`proof.rs`) name the cluster, the sender and the
+//! receiver: a node that took over the address of another one must not vote in the wrong cluster. The TLS certificates
+//! (`tls/nodes.rs`) prove the sender and the receiver; an unencrypted RPC proves the cluster secret. Heartbeats, appends,
+//! forwarded RPCs and snapshots use separate connections ([`Lane`]), so that a large one never delays a small one.
 //!
-//! **Invariant:** [`CallError::NotSent`] means that the other node has certainly not received the call. In doubt the error is
-//! [`CallError::Unknown`].
+//! | where is … | file |
+//! |---|---|
+//! | the pool of connections, unencrypted or over TLS | `transport` |
+//!
+//! A forwarded write that is too large for a batch has an RPC and a connection of its own, and the receiving node serves a
+//! limited number of connections. A connection above that limit is closed or waits, and the outcome of its write is
+//! unknown; a write that waits for a [`LoneCall`] was certainly not sent.
+//!
+//! **Invariants**
+//! 1. [`CallError::NotSent`] means that the other node has certainly not received the RPC. In doubt the error is
+//!    [`CallError::Unknown`].
+//! 2. Slow writes never use up the lone calls of the others.
 
-mod lone;
 mod transport;
 
 use std::{
@@ -29,12 +38,20 @@ use http::{
 use http_body_util::BodyExt as _;
 use hyper::{body::Incoming, upgrade::Upgraded};
 use hyper_util::rt::TokioIo;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroize as _;
 
-use super::{NodeId, admission::Members, call::Call, identity::Identity, tls::nodes::NodeTls, trace};
-use lone::LoneCalls;
-use transport::{Body, Transport, error_chain, from_content, whole};
+use super::{
+    NodeId, PeerAddress,
+    admission::Members,
+    call::Call,
+    framed::{self, FrameStream},
+    identity::Identity,
+    tls::nodes::NodeTls,
+    trace,
+};
+use transport::{Body, PeerTransport, error_chain, from_content, whole};
 
 /// The header with the cluster's id.
 pub const CLUSTER: &str = "x-concord-cluster";
@@ -42,23 +59,23 @@ pub const CLUSTER: &str = "x-concord-cluster";
 pub const FROM: &str = "x-concord-from";
 /// The header with the receiver's id.
 pub const TO: &str = "x-concord-to";
-/// The header with the address that is called, as the sender spells it.
+/// The header with the called address, as the sender writes it.
 pub const AT: &str = "x-concord-at";
-/// The header that proves the cluster's secret: see `credential.rs`.
+/// The header that proves the cluster secret: see `credential.rs`.
 pub const CREDENTIAL: &str = "x-concord-credential";
 /// The header with the digest of the body of a `join`.
 pub const DIGEST: &str = "x-concord-digest";
 /// The header with a snapshot's position, length and digest: in the request of [`Call::Snapshot`], in the response
 /// of [`Call::FetchSnapshot`].
 pub const SNAPSHOT_HEADER: &str = "x-concord-head";
-/// The status by which a node refuses a sender that was removed from the cluster.
+/// The status with which a node rejects a sender that was removed from the cluster.
 pub const REMOVED_STATUS: u16 = 410;
 
 /// Longest response: responses are small, but a faulty node must not fill the memory.
 const RESPONSE_BYTES_MAX: usize = 64 << 20;
-/// How long the text of a refusal may take.
+/// How long reading the text of a rejection may take.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
-/// Longest text of a refusal that is read.
+/// Most bytes of the text of a rejection that are read.
 const REFUSAL_BYTES_MAX: usize = 1024;
 
 /// The cluster's secrets. The first is sent, all are accepted, so that secrets can be rotated.
@@ -86,8 +103,8 @@ pub enum CallError {
     /// It may have been received: time-out, lost connection.
     #[error("outcome unknown: {0}")]
     Unknown(String),
-    /// Received and refused before anything was done: wrong identity or secret, malformed, unknown call.
-    #[error("refused with {status}: {text}")]
+    /// Received and rejected before anything was done: wrong identity or secret, malformed, unknown call.
+    #[error("rejected with {status}: {text}")]
     Refused {
         /// The HTTP status, 4xx.
         status: u16,
@@ -117,7 +134,7 @@ pub(crate) type FetchedSnapshot = (Bytes, BoxStream<'static, io::Result<Bytes>>)
 pub struct Peers {
     /// This node; unset until it belongs to a cluster.
     pub me: OnceLock<Identity>,
-    /// Cancelled once a member has refused a call because this node was removed from the cluster.
+    /// Cancelled once a member rejected an RPC because this node was removed from the cluster.
     pub left: CancellationToken,
     /// The members that were agreed on.
     members: RwLock<Members>,
@@ -126,12 +143,12 @@ pub struct Peers {
     /// The addresses of this node that its settings name.
     pub(super) configured: Vec<String>,
     secrets: Secrets,
-    /// The certificates; without them calls are plain.
+    /// The certificates; without them RPCs are unencrypted.
     pub(super) tls: Option<Arc<NodeTls>>,
-    heartbeat: Transport,
-    append: Transport,
-    forward: Transport,
-    bulk: Transport,
+    heartbeat: PeerTransport,
+    append: PeerTransport,
+    forward: PeerTransport,
+    bulk: PeerTransport,
     lone: LoneCalls,
 }
 
@@ -147,7 +164,7 @@ impl Peers {
     #[must_use]
     pub fn from_address(secrets: Secrets, source: Option<IpAddr>, tls: Option<Arc<NodeTls>>) -> Self {
         let plain = Arc::default();
-        let transport = || Transport::new(source, tls.clone(), Arc::clone(&plain));
+        let transport = || PeerTransport::new(source, tls.clone(), Arc::clone(&plain));
         Self {
             me: OnceLock::new(),
             left: CancellationToken::new(),
@@ -201,7 +218,7 @@ impl Peers {
         self.respond(lane, request, timeout, |response| body_of(response, RESPONSE_BYTES_MAX)).await
     }
 
-    /// Calls a node whose response comes in parts. The timeout bounds the time until it begins.
+    /// Calls a node whose response is several frames. The timeout bounds the time until it begins.
     ///
     /// # Errors
     /// See [`CallError`]; those of the stream are [`CallError::Unknown`].
@@ -209,7 +226,7 @@ impl Peers {
         clippy::too_many_arguments,
         reason = "a call needs all of these, and callers have them as separate values"
     )]
-    pub async fn call_in_parts(
+    pub async fn call_in_frames(
         &self,
         lane: Lane,
         to: NodeId,
@@ -217,13 +234,14 @@ impl Peers {
         call: Call,
         body: Bytes,
         timeout: Duration,
-    ) -> Result<BoxStream<'static, Result<Bytes, CallError>>, CallError> {
+    ) -> Result<FrameStream, CallError> {
         let request = with_body(self.request(to, addr, call)?, whole(body))?;
-        let parts = |response: Response<Incoming>| {
-            let unknown = |error: hyper::Error| CallError::Unknown(error_chain(&error));
-            std::future::ready(Ok(response.into_body().into_data_stream().map_err(unknown).boxed()))
+        let frames = |response: Response<Incoming>| {
+            let body = response.into_body().into_data_stream();
+            let lost = |error: hyper::Error| io::Error::other(error_chain(&error));
+            std::future::ready(Ok(framed::frames_of(body.map_err(lost))))
         };
-        self.respond(lane, request, timeout, parts).await
+        self.respond(lane, request, timeout, frames).await
     }
 
     fn request(&self, to: NodeId, addr: &str, call: Call) -> Result<request::Builder, CallError> {
@@ -232,7 +250,7 @@ impl Peers {
         Ok(post(to, addr, call, headers))
     }
 
-    /// Sends a request within the cluster, and takes from its response what is asked for. The timeout bounds both.
+    /// Sends a request within the cluster, and reads its response with `take`. The timeout bounds both.
     async fn respond<T, F>(
         &self,
         lane: Lane,
@@ -247,7 +265,7 @@ impl Peers {
         self.note_removal(within(timeout, response).await)
     }
 
-    /// Cancels [`Self::left`] if a member has refused a call because this node was removed.
+    /// Cancels [`Self::left`] if a member rejected an RPC because this node was removed.
     fn note_removal<T>(&self, response: Result<T, CallError>) -> Result<T, CallError> {
         if let Err(CallError::Refused { status: REMOVED_STATUS, .. }) = response {
             self.left.cancel();
@@ -278,11 +296,11 @@ impl Peers {
     pub async fn open(
         &self,
         lane: Lane,
-        (to, addr): (NodeId, &str),
+        to: PeerAddress<'_>,
         call: Call,
         timeout: Duration,
     ) -> Result<TokioIo<Upgraded>, CallError> {
-        let request = self.request(to, addr, call)?;
+        let request = self.request(to.id, to.addr, call)?;
         let request = request.header(CONNECTION, "upgrade").header(UPGRADE, protocol(call));
         let request = with_body(request, whole(Bytes::new()))?;
         let upgrade = |response: Response<Incoming>| async {
@@ -326,7 +344,7 @@ impl Peers {
         Ok((header, response.into_body().into_data_stream().map_err(io::Error::other).boxed()))
     }
 
-    fn transport(&self, lane: Lane) -> &Transport {
+    fn transport(&self, lane: Lane) -> &PeerTransport {
         match lane {
             Lane::Heartbeat => &self.heartbeat,
             Lane::Append => &self.append,
@@ -377,16 +395,16 @@ async fn within<T>(
 ) -> Result<T, CallError> {
     tokio::time::timeout(timeout, call)
         .await
-        .unwrap_or_else(|_| Err(CallError::Unknown(format!("no answer within {timeout:?}"))))
+        .unwrap_or_else(|_| Err(CallError::Unknown(format!("no response within {timeout:?}"))))
 }
 
 /// Sends and waits for the whole response.
-async fn response_body(transport: &Transport, request: Request<Body>) -> Result<Bytes, CallError> {
+async fn response_body(transport: &PeerTransport, request: Request<Body>) -> Result<Bytes, CallError> {
     body_of(send(transport, request).await?, RESPONSE_BYTES_MAX).await
 }
 
 /// Sends and waits for the response's head.
-async fn send(transport: &Transport, request: Request<Body>) -> Result<Response<Incoming>, CallError> {
+async fn send(transport: &PeerTransport, request: Request<Body>) -> Result<Response<Incoming>, CallError> {
     let response = match transport.send(request).await {
         Ok(response) => response,
         Err(error) if error.is_unsent => return Err(CallError::NotSent(error.text)),
@@ -403,7 +421,7 @@ async fn send(transport: &Transport, request: Request<Body>) -> Result<Response<
     if status.is_client_error() {
         Err(CallError::Refused { status: status.as_u16(), text })
     } else {
-        Err(CallError::Unknown(format!("answered with {status}: {text}")))
+        Err(CallError::Unknown(format!("status {status}: {text}")))
     }
 }
 
@@ -420,5 +438,102 @@ async fn body_of(response: Response<Incoming>, bytes_max: usize) -> Result<Bytes
     Ok(body.freeze())
 }
 
+/// Most lone calls at once, if no limit of open files requires fewer: as many writes as a leader decides in a few fsyncs.
+const LONE_CALLS_MAX: usize = 1024;
+/// One in so many may be for a slow write.
+const LONG_PART: usize = 4;
+
+/// The permits for calls with one write each.
+#[derive(Debug)]
+struct LoneCalls {
+    all: Semaphore,
+    long: Semaphore,
+}
+
+impl LoneCalls {
+    fn new(most: usize) -> Self {
+        let most = most.clamp(2, LONE_CALLS_MAX);
+        Self { all: Semaphore::new(most), long: Semaphore::new((most / LONG_PART).max(1)) }
+    }
+}
+
+impl Default for LoneCalls {
+    fn default() -> Self {
+        Self::new(LONE_CALLS_MAX)
+    }
+}
+
+/// A permit for a call with one write.
+#[derive(Debug)]
+pub struct LoneCall<'a> {
+    _all: SemaphorePermit<'a>,
+    _long: Option<SemaphorePermit<'a>>,
+}
+
+impl Peers {
+    /// The same with at most so many calls at once that have one write each.
+    #[must_use]
+    pub fn with_lone_calls(self, most: usize) -> Self {
+        Self { lone: LoneCalls::new(most), ..self }
+    }
+
+    /// Waits for the permit for a call with one write.
+    pub async fn lone_call(&self, is_long: bool) -> LoneCall<'_> {
+        let place = async |places| Semaphore::acquire(places).await.expect("it is never closed");
+        let _long = if is_long { Some(place(&self.lone.long).await) } else { None };
+        LoneCall { _all: place(&self.lone.all).await, _long }
+    }
+}
+
 #[cfg(test)]
-mod tests;
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    fn peers() -> Peers {
+        let peers = Peers::new(Secrets(vec!["secret".into()]));
+        let me = Identity { cluster_id: uuid::Uuid::from_u128(1), node_id: 1, format: 1 };
+        peers.me.set(me).unwrap();
+        peers
+    }
+
+    #[tokio::test]
+    async fn a_refused_connection_was_not_sent() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap().to_string();
+        drop(listener);
+        let timeout = Duration::from_secs(5);
+        let response = peers().call(Lane::Heartbeat, 2, &addr, Call::Vote, Bytes::new(), timeout).await;
+        let Err(CallError::NotSent(text)) = response else { panic!("{response:?}") };
+        assert!(!text.contains(&addr), "callers see this text: {text}");
+    }
+
+    #[tokio::test]
+    async fn the_outcome_is_unknown_after_a_lost_connection() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap().to_string();
+        let server = async {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            tokio::io::AsyncReadExt::read(&mut socket, &mut [0; 1]).await.unwrap();
+        };
+        let peers = peers();
+        let call = peers.call(Lane::Forward, 2, &addr, Call::Write, Bytes::new(), Duration::from_secs(5));
+        let (response, ()) = tokio::join!(call, server);
+        assert!(matches!(response, Err(CallError::Unknown(_))), "{response:?}");
+    }
+
+    #[tokio::test]
+    async fn slow_writes_leave_permits_for_others() {
+        let peers = Peers::new(Secrets(vec!["s".into()])).with_lone_calls(8);
+        let long = [peers.lone_call(true).await, peers.lone_call(true).await];
+        assert!(peers.lone_call(true).now_or_never().is_none());
+        let mut short = Vec::new();
+        for _ in 0..6 {
+            short.push(peers.lone_call(false).await);
+        }
+        assert!(peers.lone_call(false).now_or_never().is_none());
+        drop(long);
+        assert!(peers.lone_call(false).now_or_never().is_some());
+    }
+}

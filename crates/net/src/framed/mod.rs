@@ -1,66 +1,99 @@
-//! Calls as frames on a connection that stays open, one after another.
+//! RPCs as frames on a connection that stays open, one after another.
 //!
-//! A linearizable read waits for a heartbeat to the other members, and on a follower for a call to the leader before
-//! that. Over HTTP the headers, the credential and the tasks of the connection cost more than what is asked. So one call
-//! opens a connection, is admitted like any other, and has the connection upgraded. From then on it has frames only: a
-//! length of four bytes and the body of a request, and in the other direction the same with its answer.
+//! A linearizable read waits for a heartbeat to the other members, and on a follower first for an RPC to the leader. Over
+//! HTTP the headers, the credential and the tasks of the connection cost more than the request itself. So one RPC opens a
+//! connection, is admitted like any other, and upgrades it. From then on each request and each response is one frame.
 //!
-//! | | the caller's end | the end that answers |
+//! | | calling end | serving end |
 //! |---|---|---|
-//! | file | [`FramedCalls`] | [`serve`], called by `crates/http/src/peer.rs` |
-//! | no answer in time | drops the connection; the next request opens another | |
-//! | a failure | the same; if the connection was used before, the request itself is sent again on another | closes the connection without an answer |
+//! | code | [`FramedCalls`] | [`serve`], called by `crates/http/src/peer.rs` |
+//! | no response in time | drops the connection; the next request opens another | |
+//! | failure | the same; if the connection had been used before, retries the request on another | closes the connection without a response |
 //! | no request for [`IDLE_TIMEOUT`] | | closes the connection |
-//! | the caller is removed from the cluster | is refused when it opens another | closes the connection |
+//! | the calling node is removed from the cluster | is rejected when it opens another | closes the connection |
 //!
 //! **Invariants**
-//! 1. An answer never counts for a later request: one request at a time is under way, and the connection is used again
-//!    only after the whole answer to it.
-//! 2. A request may be received twice, so only calls are made this way that change nothing by being repeated.
+//! 1. A response never counts for a later request: one request at a time is in flight, and the connection is reused only
+//!    after the whole response to it.
+//! 2. A request may be received twice, so only idempotent RPCs are made this way.
 //! 3. A frame has at most [`FRAME_BYTES_MAX`].
 
 use std::{future::Future, io, pin::pin, sync::Arc, time::Duration};
 
-use bytes::Bytes;
-use futures::{SinkExt as _, StreamExt as _, future::BoxFuture};
+use bytes::{Bytes, BytesMut};
+use futures::{
+    SinkExt as _, Stream, StreamExt as _, TryStreamExt as _, future::BoxFuture, stream::BoxStream,
+};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::Mutex,
     time::{Instant, sleep},
 };
-use tokio_util::codec::{Framed, LengthDelimitedCodec};
+use tokio_util::{
+    codec::{Encoder as _, Framed, FramedRead, LengthDelimitedCodec},
+    io::StreamReader,
+};
 
 use super::{
-    NodeId, ReceiveError,
+    NodeId, PeerAddress, ReceiveError,
     call::Call,
     client::{CallError, Lane, Peers},
 };
 
 /// Longest frame. A heartbeat has less than 100 bytes, the text of a failed read index some hundred.
 const FRAME_BYTES_MAX: usize = 64 << 10;
-/// How long opening a connection may take, in time-outs of a request. No longer: an attempt that begins anew reaches a
+/// The first buffer of a response's frames: the answers to some ten writes.
+const RESPONSE_BUFFER_BYTES: usize = 1 << 10;
+/// Longest frame of a response: the answers to all writes of a forwarding batch, with long violations.
+const RESPONSE_FRAME_BYTES_MAX: usize = 32 << 20;
+/// How long opening a connection may take, in timeouts of a request. No longer: a new attempt reaches a
 /// node that has become reachable sooner.
 const OPEN_TIMEOUTS: u32 = 2;
 /// How long a connection without a request stays open.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An upgraded connection.
-pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
+pub trait UpgradedConnection: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> UpgradedConnection for T {}
 
 /// A connection as a stream and sink of frames.
-pub type Frames = Framed<Box<dyn Connection>, LengthDelimitedCodec>;
+pub type Frames = Framed<Box<dyn UpgradedConnection>, LengthDelimitedCodec>;
+
+/// A response as a stream of its frames, each of which is received whole.
+pub type FrameStream = BoxStream<'static, Result<Bytes, CallError>>;
+
+/// The one way to frame: a length of four bytes, the most significant first, then at most so many bytes.
+fn codec(bytes_max: usize) -> LengthDelimitedCodec {
+    LengthDelimitedCodec::builder().max_frame_length(bytes_max).new_codec()
+}
 
 /// The frames of a connection, of at most so many bytes.
-pub fn frames(connection: Box<dyn Connection>, bytes_max: usize) -> Frames {
-    Framed::new(connection, LengthDelimitedCodec::builder().max_frame_length(bytes_max).new_codec())
+pub fn frames(connection: Box<dyn UpgradedConnection>, bytes_max: usize) -> Frames {
+    Framed::new(connection, codec(bytes_max))
+}
+
+/// A frame of a response's body, below 4 GiB.
+#[must_use]
+pub fn frame(content: Bytes) -> Bytes {
+    let mut frame = BytesMut::new();
+    let encoded = codec(usize::MAX).encode(content, &mut frame);
+    encoded.expect("what one response holds is far below 4 GiB");
+    frame.freeze()
+}
+
+/// The frames of a response's body, of at most [`RESPONSE_FRAME_BYTES_MAX`].
+pub(super) fn frames_of(body: impl Stream<Item = io::Result<Bytes>> + Send + 'static) -> FrameStream {
+    let (body, codec) = (StreamReader::new(body), codec(RESPONSE_FRAME_BYTES_MAX));
+    let frames = FramedRead::with_capacity(body, codec, RESPONSE_BUFFER_BYTES);
+    let unknown = |error: io::Error| CallError::Unknown(error.to_string());
+    frames.map_ok(BytesMut::freeze).map_err(unknown).boxed()
 }
 
 /// A connection that is being opened.
 type OpenFuture = BoxFuture<'static, Result<Frames, CallError>>;
 
-/// The caller's end: requests of one kind to one node at a time.
+/// The calling end: requests of one kind to one node at a time.
 #[derive(Debug)]
 pub struct FramedCalls {
     lane: Lane,
@@ -74,10 +107,10 @@ pub struct FramedCalls {
 struct ToNode {
     node: NodeId,
     addr: String,
-    /// It stays when a request ends before the connection is open, and the next one goes on with it: opening takes two
+    /// It stays when a request ends before the connection is open, and the next one continues with it: opening takes two
     /// round trips more than a request has time for.
     opening: Option<OpenFuture>,
-    /// The connection while no request is under way.
+    /// The connection while no request is in flight.
     idle: Option<Frames>,
 }
 
@@ -100,33 +133,35 @@ impl FramedCalls {
     pub async fn call(
         &self,
         peers: &Arc<Peers>,
-        (to, addr): (NodeId, &str),
+        to: PeerAddress<'_>,
         body: Bytes,
         timeout: Duration,
     ) -> Result<Bytes, CallError> {
-        let late = |_| Err(CallError::Unknown(format!("no answer within {timeout:?}")));
-        let exchanged = self.exchange(peers, (to, addr), &body, timeout * OPEN_TIMEOUTS);
+        let late = |_| Err(CallError::Unknown(format!("no response within {timeout:?}")));
+        let exchanged = self.exchange(peers, to, &body, timeout * OPEN_TIMEOUTS);
         tokio::time::timeout(timeout, exchanged).await.unwrap_or_else(late)
     }
 
     async fn exchange(
         &self,
         peers: &Arc<Peers>,
-        (to, addr): (NodeId, &str),
+        to: PeerAddress<'_>,
         body: &Bytes,
         open_timeout: Duration,
     ) -> Result<Bytes, CallError> {
         let mut connection = self.connection.lock().await;
         let connection = match &mut *connection {
-            Some(connection) if connection.node == to && connection.addr == addr => connection,
-            other => other.insert(ToNode { node: to, addr: addr.to_owned(), opening: None, idle: None }),
+            Some(connection) if connection.node == to.id && connection.addr == to.addr => connection,
+            other => {
+                other.insert(ToNode { node: to.id, addr: to.addr.to_owned(), opening: None, idle: None })
+            }
         };
         if let Some(frames) = connection.idle.take()
             && let Ok(answer) = connection.exchange(frames, body).await
         {
             return Ok(answer);
         }
-        // The other end may have closed the idle connection, or the node was restarted: that says nothing about it.
+        // The other end may have closed the idle connection, or the node may have restarted: it may still be reachable.
         let frames = connection.open(peers, self.lane, self.opening, open_timeout).await?;
         let lost = |error| CallError::Unknown(format!("the connection was lost: {error}"));
         connection.exchange(frames, body).await.map_err(lost)
@@ -137,7 +172,7 @@ impl ToNode {
     async fn exchange(&mut self, mut frames: Frames, body: &Bytes) -> io::Result<Bytes> {
         frames.send(body.clone()).await?;
         let answer = frames.next().await.unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()))?;
-        // What came beyond the answer is none to a later request.
+        // Bytes beyond the response must not count for a later request.
         if frames.read_buffer().is_empty() {
             self.idle = Some(frames);
         }
@@ -154,7 +189,8 @@ impl ToNode {
         let opening = self.opening.get_or_insert_with(|| {
             let (peers, node, addr) = (Arc::clone(peers), self.node, self.addr.clone());
             Box::pin(async move {
-                let connection = peers.open(lane, (node, &addr), call, timeout).await?;
+                let connection =
+                    peers.open(lane, PeerAddress { id: node, addr: &addr }, call, timeout).await?;
                 Ok(frames(Box::new(connection), FRAME_BYTES_MAX))
             })
         });
@@ -166,7 +202,7 @@ impl ToNode {
 
 /// The end that answers: each request in the order in which they come, until the connection ends, fails, or is not used.
 /// An error ends it.
-pub async fn serve<A>(connection: impl Connection + 'static, answer: impl Fn(Bytes) -> A)
+pub async fn serve<A>(connection: impl UpgradedConnection + 'static, answer: impl Fn(Bytes) -> A)
 where
     A: Future<Output = Result<Bytes, ReceiveError>>,
 {
@@ -174,7 +210,7 @@ where
 }
 
 async fn serve_for<A>(
-    connection: impl Connection + 'static,
+    connection: impl UpgradedConnection + 'static,
     idle_timeout: Duration,
     answer: impl Fn(Bytes) -> A,
 ) where
@@ -182,7 +218,7 @@ async fn serve_for<A>(
 {
     let mut frames = frames(Box::new(connection), FRAME_BYTES_MAX);
     let mut used_at = Instant::now();
-    // It is set again when it rings, not with each request: that would cost more than the request's frames.
+    // It is reset when it fires, not with each request: that would cost more than the frames of the request.
     let mut idle = pin!(sleep(idle_timeout));
     loop {
         let request = tokio::select! {
@@ -206,7 +242,7 @@ async fn serve_for<A>(
             None => return,
         };
         if let Err(error) = sent {
-            tracing::debug!(%error, "a connection for frames has failed");
+            tracing::debug!(%error, "a framed connection failed");
             return;
         }
         used_at = Instant::now();

@@ -15,15 +15,13 @@
 //!
 //! | where | what it does |
 //! |---|---|
-//! | `open` | the log from its files: made durable, identified |
-//! | `conversion` | the log written anew, when encryption was turned on or off |
+//! | `open` | opening the log from its files |
+//! | `conversion` | rewriting the log, when encryption was turned on or off |
 //! | `shared` | raft-log behind its lock: which change may wait, and which can't |
 //! | `recent` | the newest entries in memory |
-//! | `figures` | what is known of it, for metrics |
-//! | `progress` | what is begun and not ended, and the watchdog over it |
+//! | `progress` | the operations in flight, and the watchdog |
 
 mod conversion;
-pub(super) mod figures;
 mod open;
 mod progress;
 mod recent;
@@ -46,9 +44,9 @@ use tokio::sync::oneshot;
 
 pub(super) use self::{conversion::convert, open::Wal};
 use self::{
-    progress::Operation,
-    recent::{Found, RecentEntries},
-    shared::Shared,
+    progress::LogOperation,
+    recent::{RecentEntries, RecentFound},
+    shared::SharedLog,
 };
 use super::{
     codec::{LogHeader, LogPayload},
@@ -110,7 +108,7 @@ impl LogListener for Store {
 struct FlushCallback {
     then: AfterFlush,
     /// Ends with the flush, whether it is called back or dropped.
-    operation: Operation,
+    operation: LogOperation,
 }
 
 /// Who learns that a flush is done.
@@ -141,7 +139,7 @@ impl raft_log::Callback for FlushCallback {
 /// The log. Clones share it.
 #[derive(Clone)]
 pub(super) struct Log {
-    shared: Arc<Shared>,
+    shared: Arc<SharedLog>,
     listener: Arc<dyn LogListener>,
     format: DirectoryFormat,
 }
@@ -295,12 +293,12 @@ impl Log {
                 recent.read(next, end, bytes_max)
             };
             let upto = match found {
-                Found::Here(found) if entries.is_empty() => return Ok(found),
-                Found::Here(found) => {
+                RecentFound::Here(found) if entries.is_empty() => return Ok(found),
+                RecentFound::Here(found) => {
                     entries.extend(found);
                     break;
                 }
-                Found::Before(first) => first.min(end),
+                RecentFound::Before(first) => first.min(end),
             };
             let shared = Arc::clone(&self.shared);
             let (read, reached) = blocking(move || shared.read_files(next, upto, bytes_max)).await?;
@@ -491,6 +489,42 @@ impl RaftLogStorage<TypeConfig> for Log {
         let upto = blocking(move || shared.change(purge)).await?;
         self.shared.recent().purge(upto);
         Ok(())
+    }
+}
+
+/// The figures of a log.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LogFigures {
+    /// Bytes of entries that applying and replicating read from memory, and that raft-log's cache holds too.
+    pub recent_bytes: usize,
+    /// Bytes of raft-log's cache.
+    pub cache_bytes: u64,
+    /// Bytes of the files.
+    pub disk_bytes: u64,
+    /// Writes that are not durable yet.
+    pub unflushed_writes: u64,
+    /// Their bytes.
+    pub unflushed_bytes: usize,
+    /// For how long the log has made no progress; zero while it does.
+    pub stalled: Duration,
+}
+
+impl Log {
+    /// The figures. They are read during an I/O stall, too, so they wait for nothing: while a change of the log waits for
+    /// the disk, the figures of raft-log are the last known ones. After the log is closed they are zero.
+    pub(crate) fn figures(&self) -> LogFigures {
+        let (_, recent_bytes) = self.shared.recent().figures();
+        let (unflushed_writes, unflushed_bytes) = self.shared.writes.in_flight();
+        let look = |wal: &mut RaftLog<WalTypes>| Ok((wal.stat().payload_cache_size, wal.on_disk_size()));
+        let (cache_bytes, disk_bytes) = {
+            let mut last = self.shared.last_seen.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Ok(seen) = self.shared.try_change(0, 0, look) {
+                *last = seen.unwrap_or_default();
+            }
+            *last
+        };
+        let stalled = self.stalled().unwrap_or_default();
+        LogFigures { recent_bytes, cache_bytes, disk_bytes, unflushed_writes, unflushed_bytes, stalled }
     }
 }
 

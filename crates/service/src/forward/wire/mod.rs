@@ -8,7 +8,7 @@
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -21,11 +21,9 @@ use concord_model::{
 };
 use concord_net::{
     ReceiveError,
-    codec::{decode, decode_head, encode},
+    codec::{decode_head, encode},
+    framed::frame,
 };
-
-/// Bytes of a part of a response: the answers to all writes of a call, with long violations.
-const PART_BYTES_MAX: usize = 32 << 20;
 
 type Text<'a> = Cow<'a, str>;
 
@@ -52,35 +50,13 @@ struct WireHead<'a> {
     remaining_ms: u64,
 }
 
-/// The decisions of some writes of a call, each with its place in the call. A response is one part or several, each
-/// with its length in front.
+/// The decisions of some writes of an RPC, each with its place in the RPC. A response is one part or several, each a
+/// frame.
 pub(crate) type WirePart = Vec<(u16, WireAnswer)>;
 
-/// Bytes of a length in front of a part.
-const LENGTH_BYTES: usize = 4;
-
-/// Encodes a part of a response.
+/// Encodes a part of a response as a frame.
 pub(crate) fn encode_part(part: &WirePart) -> Bytes {
-    let encoded = encode(part);
-    let length = u32::try_from(encoded.len()).expect("the answers to some small writes are far below 4 GiB");
-    [&length.to_le_bytes()[..], &encoded].concat().into()
-}
-
-/// Takes the next part from the bytes that were received; `None` while it is incomplete.
-///
-/// # Errors
-/// When the bytes are no part of this version.
-pub(crate) fn take_part(received: &mut BytesMut) -> Result<Option<WirePart>, ReceiveError> {
-    let Some(length) = received.first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
-    let length = u32::from_le_bytes(*length) as usize;
-    if length > PART_BYTES_MAX {
-        return Err(ReceiveError::Malformed(format!("a part of {length} bytes")));
-    }
-    if received.len() < LENGTH_BYTES + length {
-        return Ok(None);
-    }
-    let part = received.split_to(LENGTH_BYTES + length);
-    decode(&part[LENGTH_BYTES..]).map(Some)
+    frame(encode(part))
 }
 
 /// How long the sender of an encoded [`WireRequest`] waits for the answer.
