@@ -2,7 +2,7 @@
 //!
 //! A [`Rejection`] is a decision of the log: it is replicated and the same on every node. An [`Invalid`] request is
 //! refused before anything is proposed. **Invariant:** neither knows an HTTP status; only
-//! `crates/http/src/reply.rs` does.
+//! `crates/http/src/reply/mod.rs` does.
 
 use std::fmt;
 

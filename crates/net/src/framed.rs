@@ -7,7 +7,7 @@
 //!
 //! | | the caller's end | the end that answers |
 //! |---|---|---|
-//! | file | [`FramedCalls`] | [`serve`], called by `crates/http/src/peer.rs` |
+//! | file | [`FramedCalls`] | [`serve`], called by `crates/http/src/peer/mod.rs` |
 //! | no answer in time | drops the connection; the next request opens another | |
 //! | a failure | the same; if the connection was used before, the request itself is sent again on another | closes the connection without an answer |
 //! | no request for [`IDLE_TIMEOUT`] | | closes the connection |
