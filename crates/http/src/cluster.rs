@@ -8,15 +8,18 @@
 use std::future::{Ready, ready as done};
 
 use serde_json::{Value, json};
+use utoipa::openapi::ArrayBuilder;
 
 use super::{
-    Api, body,
+    Api,
+    body::fields::{self, BodyFields, FieldType},
     endpoints::OpenCall,
     extract::{ReadRequest, WriteRequest},
+    openapi::schemas::{integer, reference, text},
     reply::{Problem, Reply},
 };
 use concord_model::error::Violation;
-use concord_net::NodeId;
+use concord_net::{Member, NodeId};
 use concord_service::{Alarm, Change, Changed, ClusterView, MemberView, Refusal, Service};
 
 /// Names the service and the root of its interface.
@@ -45,10 +48,40 @@ pub(super) fn show(service: Service, request: ReadRequest) -> Ready<Result<Reply
     )
 }
 
+/// The body that forms a cluster.
+pub(super) fn members(fields: &mut BodyFields) -> Vec<Member> {
+    const MEMBERS: FieldType<Vec<Member>> = FieldType {
+        read: |value, fields| fields.list(value, |item, fields| fields.object(item, member)),
+        schema: |_| ArrayBuilder::new().items(reference("NewMember")).min_items(Some(1)).into(),
+    };
+    fields.required("members", &MEMBERS)
+}
+
+/// The body that names a new member.
+pub(super) fn member(fields: &mut BodyFields) -> Member {
+    const NEW_ID: FieldType<NodeId> = FieldType {
+        read: fields::integer,
+        schema: |_| integer(1).description(Some("an id that no node of the cluster has ever had")).into(),
+    };
+    const ADDRESS: FieldType<String> =
+        FieldType { read: fields::string, schema: |_| text().examples([json!("10.0.0.4:8101")]).into() };
+    Member {
+        id: fields.required("id", &NEW_ID),
+        api_addr: fields.required("api_addr", &ADDRESS),
+        peer_addr: fields.required("peer_addr", &ADDRESS),
+    }
+}
+
+/// The body that names a member by its id.
+pub(super) fn member_id(fields: &mut BodyFields) -> NodeId {
+    const ID: FieldType<NodeId> = FieldType { read: fields::integer, schema: |_| integer(1).into() };
+    fields.required("id", &ID)
+}
+
 /// Forms the cluster.
 pub(super) async fn init(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
-    let members = request.read(&service, body::members).await?;
+    let members = request.read(&service, members).await?;
     let view = service.init(&request.caller.principal, members).await?;
     Ok(Reply::ok("cluster formed", &view_json(&view)).state_revision(view.revision))
 }
@@ -56,7 +89,7 @@ pub(super) async fn init(service: Service, request: WriteRequest) -> Result<Repl
 /// Adds a learner.
 pub(super) async fn add(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
-    let change = Change::Add(request.read(&service, body::member).await?);
+    let change = Change::Add(request.read(&service, member).await?);
     Ok(change_reply("member added", &service.change(&request.caller.principal, change).await?))
 }
 
@@ -77,7 +110,7 @@ pub(super) async fn remove(service: Service, request: WriteRequest) -> Result<Re
 /// Replaces a member with a new one.
 pub(super) async fn replace(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
-    let new = request.read(&service, body::member).await?;
+    let new = request.read(&service, member).await?;
     let change = Change::Replace { old: node_id(&request.name)?, new };
     Ok(change_reply("member replaced", &service.change(&request.caller.principal, change).await?))
 }
@@ -85,7 +118,7 @@ pub(super) async fn replace(service: Service, request: WriteRequest) -> Result<R
 /// Transfers leadership.
 pub(super) async fn transfer_leadership(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
-    let change = Change::Lead(request.read(&service, body::member_id).await?);
+    let change = Change::Lead(request.read(&service, member_id).await?);
     Ok(change_reply("leadership moved", &service.change(&request.caller.principal, change).await?))
 }
 

@@ -5,20 +5,24 @@
 
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use super::{
-    body::{self, NewConfig},
+    body::fields::{self, BodyFields, FieldType, KEY as KEY_TYPE},
     condition::Condition,
     cursor::{self, PastRevision},
     definitions::{self, find},
     endpoints::DEFINITIONS,
     extract::{ReadRequest, WriteRequest, both, check_key},
     json::Object,
+    openapi::schemas::json_object,
     reply::{Problem, Reply},
     shape::{Shape, TAKEN, without_shape},
 };
 use concord_model::{
     access_key::Verb,
     command::Expect,
+    document::Document,
     error::Rejection,
     patch::{Patch, PatchFormat},
     query::{self, Page},
@@ -33,10 +37,49 @@ use concord_state::query::QueryResult;
 /// The name of the path's second parameter, and of the field of a record.
 pub(super) const KEY: &str = "config_key";
 
+/// The body that creates a config.
+#[derive(Debug, PartialEq)]
+pub(super) struct ConfigCreation {
+    pub(super) key: String,
+    pub(super) data: Document,
+}
+
+impl ConfigCreation {
+    pub(super) fn read(fields: &mut BodyFields) -> Self {
+        Self { key: fields.required(KEY, &KEY_TYPE), data: Document::new(fields.required("data", &DATA)) }
+    }
+}
+
+/// The body that replaces the data of a config. A key in it is ignored.
+#[derive(Debug)]
+pub(super) struct ConfigData(pub(super) Document);
+
+impl ConfigData {
+    pub(super) fn read(fields: &mut BodyFields) -> Self {
+        Self(Document::new(fields.required("data", &DATA)))
+    }
+
+    /// The write that replaces the data, or creates the config if `expect` permits that. If the data keep secret values,
+    /// which the request does not have, the leader computes the new data, as it does for a patch.
+    pub(super) fn into_write(self, definition: String, key: String, expect: Expect) -> Write {
+        let Self(data) = self;
+        if expect != Expect::None && may_keep(&data.text) {
+            let patch = Patch { format: PatchFormat::Replace, document: data };
+            return Write::PatchConfig { definition, key, patch, expect };
+        }
+        Write::WriteConfig { definition, key, data, expect }
+    }
+}
+
+const DATA: FieldType<Value> = FieldType {
+    read: fields::any_object,
+    schema: |_| json_object().description(Some("validated against the definition's schema")).into(),
+};
+
 /// Creates a config.
 pub(super) async fn create(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     request.condition.for_create()?;
-    let NewConfig { key, data } = request.read(&service, NewConfig::from_json).await?;
+    let ConfigCreation { key, data } = request.read(&service, ConfigCreation::read).await?;
     let definition = request.keys.definition;
     let (location, stored) = (location(&definition, &key), data.text.clone());
     let to = Service::shown_to(&request.caller.principal, &definition);
@@ -165,28 +208,43 @@ fn found(request: &ReadRequest, config: &Config, has_revision: bool) -> Reply {
 
 /// Replaces the data of a config; with `If-None-Match: *` creates it, and with `upsert=true` does one or the other.
 pub(super) async fn put(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
-    let data = request.read(&service, body::new_data).await?;
+    let data = request.read(&service, ConfigData::read).await?;
     let (definition, key) = (request.keys.definition, request.keys.config);
     let may_create = request.params.flag("upsert")? && request.condition == Condition::Unconditional;
     let expect = if may_create { Expect::Any } else { request.condition.for_put() };
-    if expect != Expect::None && may_keep(&data.text) {
-        // What it keeps is not in the request, so the leader makes the data, as it does for a patch.
-        let patch = Patch { format: PatchFormat::Replace, document: data };
-        let write = Write::PatchConfig { definition, key, patch, expect };
-        return Ok(computed_reply(&service.write(request.caller, write).await?));
-    }
     let to = Service::shown_to(&request.caller.principal, &definition);
-    let stored = data.text.clone();
+    let stored = data.0.text.clone();
     // Only these let a PUT create.
     let location = matches!(expect, Expect::None | Expect::Any).then(|| location(&definition, &key));
-    let write = Write::WriteConfig { definition, key, data, expect };
+    let write = data.into_write(definition, key, expect);
+    let is_computed = matches!(write, Write::PatchConfig { .. });
     let written = service.write(request.caller, write).await?;
+    if is_computed {
+        return Ok(computed_reply(&written));
+    }
     let (shown, redacted) = service.echo(to, stored).await;
     let reply = match location.filter(|_| written.applied.has_created()) {
         Some(location) => Reply::created("config created", &shown, &location),
         None => Reply::ok("config updated", &shown),
     };
     Ok(reply.redacted(Some(&redacted)).for_write(&written))
+}
+
+/// Applies a JSON Merge Patch (RFC 7396) or a JSON Patch (RFC 6902) to the data of a config.
+///
+/// An operation that cannot be applied to the current data is 422, because the patch is wrong. A `test` that finds another
+/// value is 409, because the record has changed: RFC 5789, 2.2 calls this a conflicting state.
+pub(super) async fn patch(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+    let expect = request.condition.for_change()?;
+    let format = request.patch_format.ok_or(Problem::UnsupportedPatch)?;
+    let read = move |patch: Value, fields: &mut BodyFields| {
+        fields.patch(format, &patch);
+        Some(Patch { format, document: Document::new(patch) })
+    };
+    let patch = request.read_value(&service, move |body| BodyFields::read_value("patch", body, read)).await?;
+    let (definition, key) = (request.keys.definition, request.keys.config);
+    let write = Write::PatchConfig { definition, key, patch, expect };
+    Ok(computed_reply(&service.write(request.caller, write).await?))
 }
 
 /// The answer to a write whose data the leader has made.

@@ -10,17 +10,21 @@
 
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use super::{
-    body::{NewDefinition, NewIndexes},
+    body::fields::{self, BodyFields, FieldType, KEY as KEY_TYPE, PATHS},
     cursor::{self, PastRevision},
     endpoints::DEFINITIONS,
     extract::{Params, ReadRequest, WriteRequest, both, check_key, query_violation},
     json::Object,
+    openapi::schemas::{boolean, example_schema, json_object},
     reply::{Problem, Reply},
     shape::{Shape, TAKES_PARAMETER, takes_parameter, without_shape},
 };
 use concord_model::{
     access_key::Verb,
+    document::Document,
     index::Build,
     query::{self, Page, QueryError},
     record::Definition,
@@ -31,17 +35,73 @@ use concord_state::{Collection, query::QueryResult};
 /// The name of the path's first parameter, and of the field of a record.
 pub(super) const KEY: &str = "config_definition_key";
 
+/// The body that creates a definition.
+#[derive(Debug, PartialEq)]
+pub(super) struct DefinitionBody {
+    pub(super) key: String,
+    pub(super) indexes: Vec<String>,
+    pub(super) schema: Option<Document>,
+    pub(super) format_assertion: Option<bool>,
+}
+
+impl DefinitionBody {
+    pub(super) fn read(fields: &mut BodyFields) -> Self {
+        Self {
+            key: fields.required(KEY, &KEY_TYPE),
+            indexes: fields.optional("indexes", &PATHS).unwrap_or_default(),
+            schema: fields.nullable("json_schema", &SCHEMA).map(Document::new),
+            format_assertion: fields.nullable("format_assertion", &FORMAT_ASSERTION),
+        }
+    }
+
+    pub(super) fn into_write(self) -> Write {
+        let Self { key, indexes, schema, format_assertion } = self;
+        Write::CreateDefinition { key, indexes, schema, format_assertion }
+    }
+}
+
+/// A JSON schema.
+pub(super) const SCHEMA: FieldType<Value> = FieldType {
+    read: fields::any_object,
+    schema: |_| {
+        let about =
+            "a JSON schema, draft 2020-12 unless `$schema` names another; without one, any object is valid";
+        json_object().description(Some(about)).examples([example_schema()]).into()
+    },
+};
+
+/// Whether `format` is asserted.
+pub(super) const FORMAT_ASSERTION: FieldType<bool> = FieldType {
+    read: fields::boolean,
+    schema: |_| {
+        let about = "whether `format` is asserted, in every draft; by default it is, and a definition whose schema is \
+                     replaced keeps what it had";
+        boolean().description(Some(about)).into()
+    },
+};
+
+/// The body that replaces the indexed paths.
+#[derive(Debug, PartialEq)]
+pub(super) struct IndexesBody {
+    pub(super) indexes: Vec<String>,
+    /// The body has a schema too, which is ignored.
+    pub(super) has_schema: bool,
+}
+
+impl IndexesBody {
+    pub(super) fn read(fields: &mut BodyFields) -> Self {
+        Self { has_schema: fields.has("json_schema"), indexes: fields.required("indexes", &PATHS) }
+    }
+}
+
 /// Creates a definition.
 pub(super) async fn create(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     request.condition.for_create()?;
-    let NewDefinition { key, indexes, schema, format_assertion } =
-        request.read(&service, NewDefinition::from_json).await?;
-    let data = identity(&key).value("indexes", &indexes);
-    let data = schema.iter().fold(data, |data, schema| data.raw("json_schema", &schema.text)).finish();
-    let (location, takes_parameter) = (location(&key), takes_parameter(&indexes));
-    let written = service
-        .write(request.caller, Write::CreateDefinition { key, indexes, schema, format_assertion })
-        .await?;
+    let new = request.read(&service, DefinitionBody::read).await?;
+    let data = identity(&new.key).value("indexes", &new.indexes);
+    let data = new.schema.iter().fold(data, |data, schema| data.raw("json_schema", &schema.text)).finish();
+    let (location, takes_parameter) = (location(&new.key), takes_parameter(&new.indexes));
+    let written = service.write(request.caller, new.into_write()).await?;
     let reply = Reply::created("config definition created", &data, &location).for_write(&written);
     Ok(if takes_parameter { reply.warning(TAKES_PARAMETER) } else { reply })
 }
@@ -100,7 +160,7 @@ pub(super) async fn get(service: Service, request: ReadRequest) -> Result<Reply,
 /// Replaces the indexed paths of a definition.
 pub(super) async fn set_indexes(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     let expect = request.condition.for_change()?;
-    let NewIndexes { indexes, has_schema } = request.read(&service, NewIndexes::from_json).await?;
+    let IndexesBody { indexes, has_schema } = request.read(&service, IndexesBody::read).await?;
     let data = Object::new().value("indexes", &indexes).finish();
     let (key, principal) = (request.keys.definition.clone(), request.caller.principal.clone());
     let takes_parameter = takes_parameter(&indexes);

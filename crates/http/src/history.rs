@@ -6,9 +6,11 @@
 //! **Invariant:** the data of an old revision are sent byte for byte as they were stored then.
 
 use super::{
-    body, configs, definitions,
+    body::fields::{self, BodyFields, FieldType},
+    configs, definitions,
     extract::{Params, ReadRequest, WriteRequest, check_key, query_violation},
     json::Object,
+    openapi::schemas::integer,
     reply::{Problem, Reply},
 };
 use concord_model::{limits::Limits, query::QueryError, record::Revision};
@@ -44,9 +46,25 @@ pub(super) async fn of_definition(service: Service, request: ReadRequest) -> Res
     Ok(page_reply(&page, limit, &path).state_revision(revision).compressed_for(request.headers(), || true))
 }
 
+/// The body of a rollback.
+#[derive(Debug)]
+pub(super) struct RollbackBody {
+    pub(super) revision: Revision,
+}
+
+impl RollbackBody {
+    pub(super) fn read(fields: &mut BodyFields) -> Self {
+        const RESTORED: FieldType<Revision> = FieldType {
+            read: fields::integer,
+            schema: |_| integer(0).description(Some("the revision whose data are written")).into(),
+        };
+        Self { revision: fields.required("revision", &RESTORED) }
+    }
+}
+
 /// Writes the data that a config had at a revision, as a new change.
 pub(super) async fn rollback(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
-    let to = request.read(&service, body::revision).await?;
+    let RollbackBody { revision: to } = request.read(&service, RollbackBody::read).await?;
     let (definition, config) = (&request.keys.definition, &request.keys.config);
     check_key(definition, definitions::KEY)?;
     let keys = (definition.as_str(), config.as_str());

@@ -20,7 +20,6 @@
 //! | configs and their lists; a config as of a revision | `configs` |
 //! | which parts of records an answer has: `include`, `fields` | `shape` |
 //! | many configs at once | `read` |
-//! | partial updates (`PATCH`) | `patch` |
 //! | several writes as one | `batch` |
 //! | lists of changes; rollback | `history` |
 //! | changes as server-sent events, or by long polls | `watch` |
@@ -62,7 +61,6 @@ mod history;
 mod json;
 pub mod metrics;
 pub mod openapi;
-mod patch;
 pub mod peer;
 mod pipeline;
 mod pretty;

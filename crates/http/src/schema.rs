@@ -8,17 +8,53 @@
 use serde_json::{Value, json};
 
 use super::{
-    body,
-    definitions::{KEY, find, identity},
+    body::fields::{BodyFields, PATHS},
+    definitions::{FORMAT_ASSERTION, KEY, SCHEMA, find, identity},
     extract::{Params, ReadRequest, WriteRequest, check_key, query_violation},
     json::{Object, loc_json},
     reply::{Problem, Reply},
 };
 use concord_model::{
     access_key::Verb,
+    command::Expect,
+    document::Document,
     record::{Definition, Revision},
 };
 use concord_service::{Breaking, Compiled, NewSchema, NewUnique, Refusal, Report, Service, Tried, Write};
+
+/// The body that replaces a schema.
+#[derive(Debug)]
+pub(super) struct SchemaBody {
+    /// `None` removes the schema.
+    schema: Option<Document>,
+    format_assertion: Option<bool>,
+}
+
+impl SchemaBody {
+    pub(super) fn read(fields: &mut BodyFields) -> Self {
+        Self {
+            schema: fields.required_or_null("json_schema", &SCHEMA).map(Document::new),
+            format_assertion: fields.nullable("format_assertion", &FORMAT_ASSERTION),
+        }
+    }
+
+    pub(super) fn into_schema(self, key: String, expect: Expect, force: bool) -> NewSchema {
+        let Self { schema, format_assertion } = self;
+        NewSchema { key, schema, format_assertion, expect, force, compiled: Compiled::default() }
+    }
+}
+
+/// The body that replaces the unique paths.
+#[derive(Debug)]
+pub(super) struct UniqueBody {
+    pub(super) paths: Vec<String>,
+}
+
+impl UniqueBody {
+    pub(super) fn read(fields: &mut BodyFields) -> Self {
+        Self { paths: fields.required("paths", &PATHS) }
+    }
+}
 
 /// Gets the schema of a definition.
 pub(super) async fn get(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
@@ -36,9 +72,8 @@ pub(super) async fn get(service: Service, request: ReadRequest) -> Result<Reply,
 pub(super) async fn put(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     let expect = request.condition.for_change()?;
     let force = force(&request.params)?;
-    let (schema, format_assertion) = request.read(&service, body::new_schema).await?;
-    let (key, compiled) = (request.keys.definition, Compiled::default());
-    let new = NewSchema { key, schema, format_assertion, expect, force, compiled };
+    let body = request.read(&service, SchemaBody::read).await?;
+    let new = body.into_schema(request.keys.definition, expect, force);
     if request.caller.dry_run {
         let tried = service.try_schema(request.caller, new).await?;
         let data = with_report(Object::new(), &tried.report).finish();
@@ -82,7 +117,7 @@ pub(super) async fn get_unique(service: Service, request: ReadRequest) -> Result
 /// Replaces the unique paths of a definition.
 pub(super) async fn put_unique(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     let expect = request.condition.for_change()?;
-    let paths = request.read(&service, body::new_paths).await?;
+    let UniqueBody { paths } = request.read(&service, UniqueBody::read).await?;
     let data = Object::new().value("paths", &paths).finish();
     let new = NewUnique { key: request.keys.definition, paths, expect };
     if request.caller.dry_run {

@@ -3,7 +3,7 @@
 //! **Invariants:** the text of a key is in the answer to the request that made it and in no other, and no cache may store
 //! an answer of this file. A caller is told of keys that it may not manage as if they did not exist.
 
-mod body;
+pub(crate) mod body;
 
 use std::sync::Arc;
 

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     access_keys, across, audit, batch, cluster, configs, console, definitions, docs, extract::WriteRequest,
-    history, metrics, patch, read, schema, server::boxed, watch,
+    history, metrics, read, schema, server::boxed, watch,
 };
 use concord_model::access_key::Verb;
 use concord_service::quota::Gauge;
@@ -101,7 +101,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     Endpoint::new(Post, CONFIGS, Needs(Verb::Write), "create_config", keyed_with_body!(configs::create)),
     Endpoint::new(Get, CONFIG, Needs(Verb::Read), "get_config", Handler::GetConfig),
     Endpoint::new(Put, CONFIG, Needs(Verb::Write), "update_config", keyed_with_body!(configs::put)),
-    Endpoint::new(Patch, CONFIG, Needs(Verb::Write), "patch_config", keyed_with_body!(patch::patch))
+    Endpoint::new(Patch, CONFIG, Needs(Verb::Write), "patch_config", keyed_with_body!(configs::patch))
         .takes_patch(),
     Endpoint::new(Delete, CONFIG, Needs(Verb::Write), "delete_config", keyed_with_body!(configs::delete)),
     Endpoint::new(

@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
 use super::{
-    body::{self, Received},
+    body::{self, Received, fields::BodyFields},
     coding,
     condition::{Condition, Elements, Stated, header_problem, single},
     endpoints::Matched,
@@ -381,8 +381,17 @@ impl WriteRequest {
         })
     }
 
-    /// What the body says, as `read` reads it.
+    /// The members of the body, as `read` reads them.
     pub(super) async fn read<T: Send + 'static>(
+        &self,
+        service: &Service,
+        read: impl FnOnce(&mut BodyFields) -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        self.body.read(service, |body| BodyFields::read(body, read)).await
+    }
+
+    /// The value of the body, as `read` reads it.
+    pub(super) async fn read_value<T: Send + 'static>(
         &self,
         service: &Service,
         read: impl FnOnce(Value) -> Result<T, Problem> + Send + 'static,

@@ -1,18 +1,16 @@
 //! The operations on access keys and on the caller's own.
 
 use serde_json::{Value, json};
-use utoipa::openapi::{ArrayBuilder, ObjectBuilder, RefOr, Schema, Type, schema::OneOfBuilder};
+use utoipa::openapi::{ObjectBuilder, Type};
 
 use super::{
     builder::{
         Entry, READ_PARAMETERS, READ_REFUSALS, RECORD_HEADERS, WRITE_PARAMETERS, WRITE_REFUSALS, describe,
     },
-    schemas::{Field, Named, closed, integer, nullable, open, page, pattern_of_keys, reference, text, time},
+    schemas::{Field, Named, boolean, closed, nullable, open, page, reference, text, time},
 };
-use concord_model::{
-    access_key::{ID_CHARS, Verb},
-    limits::{GRANT_PATTERNS_MAX, GRANTS_MAX, KEY_NAME_BYTES_MAX, ROTATION_GRACE_MAX},
-};
+use crate::{access_keys::body, body::fields::schema_of};
+use concord_model::{access_key::ID_CHARS, limits::Limits};
 
 const TAG: &str = "access keys";
 const NO_STORE: &[&str] = &["Cache-Control"];
@@ -116,50 +114,20 @@ fn id() -> ObjectBuilder {
     text().pattern(Some(format!("^[0-9A-Za-z]{{{ID_CHARS}}}$")))
 }
 
-fn name() -> ObjectBuilder {
-    text().min_length(Some(1)).max_length(Some(KEY_NAME_BYTES_MAX))
-}
-
-fn grants_schema() -> ArrayBuilder {
-    ArrayBuilder::new().items(reference("Grant")).max_items(Some(GRANTS_MAX))
-}
-
 fn time_or_null(about: &str) -> ObjectBuilder {
     nullable(Type::String).description(Some(about))
 }
 
-fn quota_schema() -> ObjectBuilder {
-    let names =
-        ["requests_per_second", "writes_per_second", "bytes", "records", "watches", "cursors", "lists"];
-    let limit = || nullable(Type::Integer).minimum(Some(0));
-    open(Vec::new(), names.map(|name| (name, limit().into())).into())
-        .description(Some("null or absent is no limit of the key's own"))
-}
-
-/// A quota of a request: null is as if it were absent.
-fn quota_or_null() -> RefOr<Schema> {
-    let null = ObjectBuilder::new().schema_type(Type::Null);
-    OneOfBuilder::new().item(reference("Quota")).item(null).description(Some("null for no limits")).into()
-}
-
 /// The bodies of its requests.
-pub(super) fn requests() -> Vec<Named> {
-    let verb = text().enum_values(Some(Verb::ALL.map(Verb::name)));
-    let pattern = pattern_of_keys();
-    let grant = open(
-        vec![("verbs", ArrayBuilder::new().items(verb).into())],
-        vec![("definitions", ArrayBuilder::new().items(pattern).max_items(Some(GRANT_PATTERNS_MAX)).into())],
-    );
-    let expiry = || time_or_null("RFC 3339; null for never");
-    let optional = || vec![("expires_at", expiry().into()), ("quota", quota_or_null())];
-    let rest: Vec<Field> = vec![("name", name().into()), ("grants", grants_schema().into())];
-    let grace = integer(0).maximum(Some(usize::try_from(ROTATION_GRACE_MAX.as_secs()).unwrap_or(usize::MAX)));
+pub(super) fn requests(limits: &Limits) -> Vec<Named> {
+    let quota = schema_of(limits, body::quota);
+    let quota = quota.description(Some("null or absent is no limit of the key's own"));
     vec![
-        ("Grant", grant.into()),
-        ("Quota", quota_schema().into()),
-        ("NewApiKey", open(rest.clone(), optional()).into()),
-        ("ApiKeyPatch", open(Vec::new(), [rest, optional()].concat()).into()),
-        ("Rotation", open(vec![("grace_s", grace.into())], Vec::new()).into()),
+        ("Grant", schema_of(limits, body::grant).into()),
+        ("Quota", quota.into()),
+        ("NewApiKey", schema_of(limits, body::new_key).into()),
+        ("ApiKeyPatch", schema_of(limits, body::changed_key).into()),
+        ("Rotation", schema_of(limits, body::grace).into()),
     ]
 }
 
@@ -168,8 +136,8 @@ pub(super) fn payloads() -> Vec<Named> {
     let own = || -> Vec<Field> {
         vec![
             ("key_id", id().into()),
-            ("name", name().into()),
-            ("grants", grants_schema().into()),
+            ("name", body::name().into()),
+            ("grants", body::grants().into()),
             ("expires_at", time_or_null("when the key ends").into()),
             ("created_at", time().into()),
             ("created_by", text().into()),
@@ -184,10 +152,10 @@ pub(super) fn payloads() -> Vec<Named> {
         vec![
             caller("key_id"),
             caller("name"),
-            ("grants", grants_schema().into()),
+            ("grants", body::grants().into()),
             ("expires_at", time_or_null("when the key ends").into()),
             ("quota", reference("Quota")),
-            ("root", ObjectBuilder::new().schema_type(Type::Boolean).into()),
+            ("root", boolean().into()),
         ],
         // The root key has no quota.
         vec![("quota_left", reference("Quota"))],

@@ -7,8 +7,10 @@ use utoipa::openapi::{
 
 use super::{
     builder::{Entry, READ_PARAMETERS, READ_REFUSALS, WRITE_PARAMETERS, WRITE_REFUSALS, describe},
-    schemas::{Named, integer, nullable, open, reference, text},
+    schemas::{Named, integer, nullable, open, text},
 };
+use crate::{body::fields::schema_of, cluster};
+use concord_model::limits::Limits;
 
 const TAG: &str = "cluster";
 
@@ -39,13 +41,12 @@ fn member() -> Value {
     json!({ "id": 4, "api_addr": "10.0.0.4:8101", "peer_addr": "10.0.0.4:8201" })
 }
 
-/// The entry of a change of the members.
+/// The entry of a change of the cluster.
 fn change(id: &'static str, summary: &str, done: &str) -> Entry {
     describe(TAG, id, summary)
         .parameters(WRITE_PARAMETERS)
         .success(200, done, ("Cluster", view()), &[])
         .refusals(WRITE_REFUSALS)
-        .refusals(&[404, 409])
 }
 
 /// The operations of this file.
@@ -67,7 +68,10 @@ pub(super) fn operations() -> Vec<Entry> {
                 &[],
             ),
         change("init_cluster", "Form the cluster", "cluster formed")
-            .description("Idempotent. The request is sent to one of the nodes that it names.")
+            .description(
+                "Idempotent. The request is sent to one of the nodes that it names. 422 if one of them belongs to another \
+                 cluster, 503 if one of them cannot be reached.",
+            )
             .body("NewMembers", json!({ "members": [member()] })),
         describe(TAG, "get_backup", "Download a backup of the whole cluster")
             .parameters(READ_PARAMETERS)
@@ -79,41 +83,27 @@ pub(super) fn operations() -> Vec<Entry> {
             )
             .refusals(READ_REFUSALS),
         change("move_leadership", "Transfer leadership", "leadership moved")
-            .body("MemberId", json!({ "id": 2 })),
+            .body("MemberId", json!({ "id": 2 }))
+            .refusals(&[409]),
         change("add_member", "Add a member as a learner, without a vote", "member added")
             .body("NewMember", member())
-            .success(201, "member added", ("Cluster", view()), &["Location"]),
-        describe(TAG, "remove_member", "Remove a member")
-            .parameters(WRITE_PARAMETERS)
-            .success(200, "member removed", ("Cluster", view()), &[])
-            .refusals(WRITE_REFUSALS)
+            .success(201, "member added", ("Cluster", view()), &["Location"])
+            .refusals(&[409]),
+        change("remove_member", "Remove a member", "member removed").refusals(&[404, 409]),
+        change("promote_member", "Make a learner a voter", "member promoted").refusals(&[404, 409]),
+        change("replace_member", "Replace a member with a new one", "member replaced")
+            .body("NewMember", member())
+            .success(201, "member replaced", ("Cluster", view()), &["Location"])
             .refusals(&[404, 409]),
-        change("promote_member",
-            "Make a learner a voter",
-            "member promoted",
-        ),
-        change("replace_member",
-            "Replace a member with a new one",
-            "member replaced",
-        )
-        .body("NewMember", member())
-        .success(201, "member replaced", ("Cluster", view()), &["Location"]),
     ]
 }
 
 /// The bodies of its requests.
-pub(super) fn requests() -> Vec<Named> {
-    let id = integer(1).description(Some("an id that no node of the cluster has ever had"));
-    let address = || text().examples([json!("10.0.0.4:8101")]);
-    let member = open(
-        vec![("id", id.into()), ("api_addr", address().into()), ("peer_addr", address().into())],
-        Vec::new(),
-    );
-    let members = ArrayBuilder::new().items(reference("NewMember")).min_items(Some(1));
+pub(super) fn requests(limits: &Limits) -> Vec<Named> {
     vec![
-        ("MemberId", open(vec![("id", integer(1).into())], Vec::new()).into()),
-        ("NewMember", member.into()),
-        ("NewMembers", open(vec![("members", members.into())], Vec::new()).into()),
+        ("MemberId", schema_of(limits, cluster::member_id).into()),
+        ("NewMember", schema_of(limits, cluster::member).into()),
+        ("NewMembers", schema_of(limits, cluster::members).into()),
     ]
 }
 

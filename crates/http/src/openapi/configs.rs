@@ -8,9 +8,14 @@ use super::{
         CODED, DRY_RUN_WRITE_PARAMETERS, Entry, READ_PARAMETERS, READ_REFUSALS, RECORD_HEADERS, REDACTED,
         WRITE_REFUSALS, describe,
     },
-    schemas::{Named, closed, included_revision, integer, json_object, open, page, reference, text, times},
+    schemas::{Named, closed, included_revision, integer, json_object, page, reference, text, times},
 };
-use concord_model::limits::READ_CONFIGS_MAX;
+use crate::{
+    body::fields::schema_of,
+    configs::{ConfigCreation, ConfigData},
+    read::BulkRead,
+};
+use concord_model::limits::Limits;
 
 /// The data of the examples.
 pub(super) fn example_data() -> Value {
@@ -128,15 +133,11 @@ fn of_many() -> [Entry; 2] {
 }
 
 /// The bodies of its requests.
-pub(super) fn requests() -> Vec<Named> {
-    let data = || json_object().description(Some("validated against the definition's schema"));
+pub(super) fn requests(limits: &Limits) -> Vec<Named> {
     vec![
-        (
-            "NewConfig",
-            open(vec![("config_key", reference("Key")), ("data", data().into())], Vec::new()).into(),
-        ),
-        ("NewData", open(vec![("data", data().into())], Vec::new()).into()),
-        ("ManyConfigs", many_configs().into()),
+        ("NewConfig", schema_of(limits, ConfigCreation::read).into()),
+        ("NewData", schema_of(limits, ConfigData::read).into()),
+        ("ManyConfigs", schema_of(limits, BulkRead::read).into()),
         // A part of pages alone, which no request answers.
         ("AcrossRecord", across_record().into()),
     ]
@@ -148,18 +149,6 @@ fn across_record() -> ObjectBuilder {
     let keys = [("config_definition_key", reference("Key")), ("config_key", reference("Key"))];
     let members = keys.into_iter().chain([("data", data.into())]).chain(times()).collect();
     closed(members, vec![included_revision()])
-}
-
-/// The body that names many configs.
-fn many_configs() -> ObjectBuilder {
-    let tags = text().description(Some("entity tags of versions that the caller has, as in `If-None-Match`"));
-    let one = open(
-        vec![("config_definition_key", reference("Key")), ("config_key", reference("Key"))],
-        vec![("if_none_match", tags.into())],
-    );
-    let configs = ArrayBuilder::new().items(one).max_items(Some(READ_CONFIGS_MAX));
-    let revision = integer(0).description(Some("the configs as of this revision; at most 100 of them"));
-    open(vec![("configs", configs.into())], vec![("revision", revision.into())])
 }
 
 /// The results of a read of many configs.

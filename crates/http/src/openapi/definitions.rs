@@ -8,9 +8,12 @@ use super::{
         WRITE_REFUSALS, describe,
     },
     schemas::{
-        Field, Named, closed, example_schema, format_assertion, included_revision, json_object, open, page,
-        paths, reference, schema_or_null, times,
+        Field, Named, closed, example_schema, included_revision, json_object, page, paths, reference, times,
     },
+};
+use crate::{
+    body::fields::schema_of,
+    definitions::{DefinitionBody, IndexesBody},
 };
 use concord_model::limits::Limits;
 
@@ -80,13 +83,9 @@ pub(super) fn operations() -> Vec<Entry> {
 
 /// The bodies of its requests.
 pub(super) fn requests(limits: &Limits) -> Vec<Named> {
-    let definition = open(
-        vec![("config_definition_key", reference("Key"))],
-        vec![("indexes", paths(limits).into()), ("json_schema", schema_or_null().into()), format_assertion()],
-    );
     vec![
-        ("NewDefinition", definition.into()),
-        ("NewIndexes", open(vec![("indexes", paths(limits).into())], Vec::new()).into()),
+        ("NewDefinition", schema_of(limits, DefinitionBody::read).into()),
+        ("NewIndexes", schema_of(limits, IndexesBody::read).into()),
     ]
 }
 

@@ -10,10 +10,10 @@ use super::{
     },
     configs,
     schemas::{
-        Named, any_value, closed, example_schema, integer, json_object, key, nullable, open, paths, text,
-        time,
+        Named, any_value, closed, example_schema, integer, json_object, key, nullable, paths, text, time,
     },
 };
+use crate::{body::fields::schema_of, history::RollbackBody};
 use concord_model::limits::Limits;
 
 const TAG: &str = "history";
@@ -133,9 +133,8 @@ pub(super) fn operations() -> Vec<Entry> {
 }
 
 /// The bodies of its requests.
-pub(super) fn requests() -> Vec<Named> {
-    let revision = integer(0).description(Some("the revision whose data are written"));
-    vec![("Rollback", open(vec![("revision", revision.into())], Vec::new()).into())]
+pub(super) fn requests(limits: &Limits) -> Vec<Named> {
+    vec![("Rollback", schema_of(limits, RollbackBody::read).into())]
 }
 
 /// The payloads of its answers.

@@ -14,10 +14,10 @@
 //! | response headers | `headers` |
 //! | building blocks of schemas: keys, times, objects, envelopes | `schemas` |
 //!
-//! Which operations there are, and what their rows say of them, follows from `endpoints`; an entry adds the texts, the
-//! parameters, the bodies and the answers. The handlers read their requests with types of their own, from which no derive
-//! can make these, so they are written by hand and checked by tests: every answer to a black-box test is validated
-//! against the document (`tests/harness`).
+//! Which operations there are, and what their rows say of them, follows from `endpoints`. The schema of a request body follows
+//! from the function that reads the body (`body::fields`). An entry adds the texts, the parameters, the examples and the
+//! responses. Schemas of responses are written by hand, because handlers write JSON text and have no types of it. The
+//! black-box tests validate every response against the document (`tests/harness`).
 //!
 //! **Invariants:** every `$ref` resolves. The limits in the schemas are those of the node's settings. `reply` decides
 //! the statuses; the document only describes them.
@@ -35,7 +35,7 @@ mod parameters;
 mod probes;
 mod refusals;
 mod schema_and_unique;
-mod schemas;
+pub(crate) mod schemas;
 #[cfg(test)]
 mod tests;
 
@@ -123,11 +123,11 @@ fn components(limits: &Limits) -> Components {
     let requests = [
         definitions::requests(limits),
         schema_and_unique::requests(limits),
-        configs::requests(),
+        configs::requests(limits),
         batch_and_patch::requests(limits),
-        history_and_watch::requests(),
-        access_keys::requests(),
-        cluster::requests(),
+        history_and_watch::requests(limits),
+        access_keys::requests(limits),
+        cluster::requests(limits),
     ];
     for (name, body) in requests.into_iter().flatten() {
         components = components.schema(name, body);

@@ -8,10 +8,11 @@ use super::{
         CODED, DRY_RUN_WRITE_PARAMETERS, Entry, READ_PARAMETERS, READ_REFUSALS, RECORD_HEADERS,
         WRITE_REFUSALS, describe,
     },
-    schemas::{
-        Field, Named, closed, example_schema, format_assertion, integer, key, location, nullable, open,
-        paths, schema_or_null, text,
-    },
+    schemas::{Field, Named, closed, example_schema, integer, key, location, nullable, paths, text},
+};
+use crate::{
+    body::fields::schema_of,
+    schema::{SchemaBody, UniqueBody},
 };
 use concord_model::limits::Limits;
 
@@ -85,8 +86,8 @@ pub(super) fn operations() -> Vec<Entry> {
 /// The bodies of its requests.
 pub(super) fn requests(limits: &Limits) -> Vec<Named> {
     vec![
-        ("NewRules", open(vec![("json_schema", schema_or_null().into())], vec![format_assertion()]).into()),
-        ("NewUniquePaths", open(vec![("paths", paths(limits).into())], Vec::new()).into()),
+        ("NewRules", schema_of(limits, SchemaBody::read).into()),
+        ("NewUniquePaths", schema_of(limits, UniqueBody::read).into()),
     ]
 }
 

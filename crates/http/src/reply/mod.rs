@@ -20,7 +20,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde_json::Value;
 
 use super::{
-    batch::Parts,
+    batch::TransactionParts,
     coding::{self, Coding},
     error_code::Code,
     json::Object,
@@ -378,7 +378,7 @@ pub(super) enum Problem {
     /// A refusal of the service, with the revision of the state that it was decided from, where there is one.
     Refused(Refusal, Option<Revision>),
     /// A refusal of a batch, whose operations are divided like this.
-    InBatch(Refusal, Option<Parts>),
+    InBatch(Refusal, Option<TransactionParts>),
 }
 
 /// The text of an internal error, which is logged and not sent.
@@ -473,7 +473,7 @@ pub(super) fn panicked(payload: Box<dyn Any + Send + 'static>) -> Response {
     refusal_response(Refusal::Internal(format!("panic: {text}")), None)
 }
 
-fn refusal_response(refusal: Refusal, parts: Option<Parts>) -> Response {
+fn refusal_response(refusal: Refusal, parts: Option<TransactionParts>) -> Response {
     let (status, kind) = status_and_type(&refusal);
     let breaking = if let Refusal::Breaks { count, .. } = &refusal { Some(*count) } else { None };
     let current =
