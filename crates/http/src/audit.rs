@@ -6,7 +6,7 @@ use form_urlencoded::Serializer;
 
 use super::{
     endpoints::AUDIT,
-    extract::{Params, QueryErrors, ReadRequest, query_violation},
+    extract::{QueryErrors, QueryParams, ReadRequest, query_violation},
     json::Object,
     reply::{Problem, Reply},
 };
@@ -30,7 +30,7 @@ pub(super) async fn show(service: Service, request: ReadRequest) -> Result<Reply
     Ok(Reply::ok("audit lines found", &render(&page, limit)).next_link(next.as_deref()))
 }
 
-fn query(params: &Params, limit_max: usize) -> Result<AuditQuery, QueryError> {
+fn query(params: &QueryParams, limit_max: usize) -> Result<AuditQuery, QueryError> {
     let mut errors = QueryErrors::default();
     let [after, before, limit] = ["after", "before", "limit"].map(|name| errors.number(params, name));
     let limit = limit.unwrap_or(LIMIT_DEFAULT.min(limit_max as u64));
@@ -70,7 +70,7 @@ fn render(page: &AuditPage, limit: usize) -> String {
 }
 
 /// The path and query of the next page.
-fn link(params: &Params, name: &str, next: u64) -> String {
+fn link(params: &QueryParams, name: &str, next: u64) -> String {
     let others = params.0.iter().filter(|(other, _)| other != "after" && other != "before");
     let mut query = Serializer::new(String::new());
     query.extend_pairs(others).append_pair(name, &next.to_string());

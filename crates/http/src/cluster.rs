@@ -14,7 +14,7 @@ use super::{
     Api,
     body::fields::{self, BodyFields, FieldType},
     endpoints::OpenCall,
-    extract::{ReadRequest, WriteRequest},
+    extract::{BodyRequest, ReadRequest},
     openapi::schemas::{integer, reference, text},
     reply::{Problem, Reply},
 };
@@ -79,7 +79,7 @@ pub(super) fn member_id(fields: &mut BodyFields) -> NodeId {
 }
 
 /// Forms the cluster.
-pub(super) async fn init(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn init(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let members = request.read(&service, members).await?;
     let view = service.init(&request.caller.principal, members).await?;
@@ -87,28 +87,28 @@ pub(super) async fn init(service: Service, request: WriteRequest) -> Result<Repl
 }
 
 /// Adds a learner.
-pub(super) async fn add(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn add(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let change = Change::Add(request.read(&service, member).await?);
     Ok(change_reply("member added", &service.change(&request.caller.principal, change).await?))
 }
 
 /// Makes a learner a voter. The body is ignored.
-pub(super) async fn promote(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn promote(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let change = Change::Promote(node_id(&request.name)?);
     Ok(change_reply("member promoted", &service.change(&request.caller.principal, change).await?))
 }
 
 /// Removes a member.
-pub(super) async fn remove(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn remove(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let change = Change::Remove(node_id(&request.name)?);
     Ok(change_reply("member removed", &service.change(&request.caller.principal, change).await?))
 }
 
 /// Replaces a member with a new one.
-pub(super) async fn replace(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn replace(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let new = request.read(&service, member).await?;
     let change = Change::Replace { old: node_id(&request.name)?, new };
@@ -116,7 +116,7 @@ pub(super) async fn replace(service: Service, request: WriteRequest) -> Result<R
 }
 
 /// Transfers leadership.
-pub(super) async fn transfer_leadership(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn transfer_leadership(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let change = Change::Lead(request.read(&service, member_id).await?);
     Ok(change_reply("leadership moved", &service.change(&request.caller.principal, change).await?))

@@ -28,7 +28,7 @@ use http::{HeaderMap, HeaderValue, header};
 
 use super::{
     reply::{Detail, Problem},
-    rewriting::Held,
+    rewriting::BufferedResponse,
 };
 use concord_model::{
     error::Invalid,
@@ -150,7 +150,7 @@ fn thousandths(text: &str) -> u16 {
 /// Compresses an answer that its handler has marked. Where that can't be done, it is sent as it is.
 pub(super) async fn encoded(mut response: Response, service: &Service) -> Response {
     let Some(coding) = response.extensions_mut().remove::<Coding>() else { return response };
-    let held = match Held::of(response, service).await {
+    let held = match BufferedResponse::of(response, service).await {
         Ok(held) => held,
         Err(response) => return response,
     };
@@ -195,7 +195,8 @@ enum NotDecoded {
 pub(super) async fn decoded(
     service: &Service,
     coding: BodyCoding,
-    (body, limit): (Bytes, usize),
+    body: Bytes,
+    limit: usize,
     mut held: Reservation,
 ) -> Result<(Bytes, Reservation), Problem> {
     if body.is_empty() {
@@ -313,7 +314,7 @@ mod tests {
         let zstd = |text: &[u8]| Bytes::from(Coding::Zstd.encode(text).unwrap());
         let decode = async |coding, body| {
             let held = service.reservation(concord_service::Share::Callers);
-            decoded(&service, coding, (body, 1 << 20), held).await
+            decoded(&service, coding, body, 1 << 20, held).await
         };
         let bomb = vec![b' '; 64 << 20];
         for (coding, pack) in

@@ -79,7 +79,8 @@ impl Stated {
         self,
         service: &Service,
         principal: &Principal,
-        (matched, keys): (&Matched, &Keys),
+        matched: &Matched,
+        keys: &Keys,
     ) -> Result<Condition, Problem> {
         let is_collection = matched.endpoint.is_some_and(|endpoint| endpoint.path == CONFIGS);
         if keys.definition.is_empty() || is_collection {

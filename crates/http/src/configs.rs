@@ -10,13 +10,13 @@ use serde_json::Value;
 use super::{
     body::fields::{self, BodyFields, FieldType, KEY as KEY_TYPE},
     condition::Condition,
-    cursor::{self, PastRevision},
+    cursor::{self, ListCall, PastRevision},
     definitions::{self, find},
     endpoints::DEFINITIONS,
-    extract::{ReadRequest, WriteRequest, both, check_key},
+    extract::{BodyRequest, ReadRequest, both, check_key},
     json::Object,
     openapi::schemas::json_object,
-    reply::{Problem, Reply},
+    reply::{Problem, Rendering, Reply},
     shape::{Shape, TAKEN, without_shape},
 };
 use concord_model::{
@@ -77,7 +77,7 @@ const DATA: FieldType<Value> = FieldType {
 };
 
 /// Creates a config.
-pub(super) async fn create(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn create(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     request.condition.for_create()?;
     let ConfigCreation { key, data } = request.read(&service, ConfigCreation::read).await?;
     let definition = request.keys.definition;
@@ -127,7 +127,7 @@ async fn list_by(service: &Service, request: &ReadRequest, filters: &[&str]) -> 
     check_key(&definition, definitions::KEY)?;
     let params = without_shape(&request.params, is_filter);
     let scope = ListScope::Configs(definition.clone().into_owned());
-    cursor::list(service, request, (scope, params), (past, shape, page), source).await
+    cursor::list(service, request, ListCall { scope, params, past, shape, page, source }).await
 }
 
 pub(super) fn page(
@@ -138,7 +138,7 @@ pub(super) fn page(
 ) -> Reply {
     let size = |config: &Arc<Config>| config.data.len();
     let render = move |object: Object, config: &Arc<Config>| shown(object, config, has_revision);
-    Reply::page("configs found", (found, reservation), page, size, render)
+    Reply::page("configs found", found, reservation, page, Rendering { size, render })
 }
 
 /// Gets a config, as it is or as of a revision.
@@ -148,7 +148,7 @@ pub(super) async fn get(service: &Service, request: &ReadRequest) -> Result<Repl
     let definition = request.definition();
     check_key(&definition, definitions::KEY)?;
     if let Some(revision) = revision {
-        return Box::pin(get_at(service, request, (consistency, shape), revision)).await;
+        return Box::pin(get_at(service, request, consistency, shape, revision)).await;
     }
     let view = service.read(&request.principal, Verb::Read, &definition, consistency).await?;
     let collection = find(&view)?;
@@ -160,7 +160,7 @@ pub(super) async fn get(service: &Service, request: &ReadRequest) -> Result<Repl
     let (config, redacted) = shown.as_ref().map_or((config, None), |(config, places)| (config, Some(places)));
     let is_open = || !collection.may_have_secrets();
     if shape != Shape::default() {
-        let part = Box::pin(parts(service, request, shape, (config, redacted.cloned()))).await?;
+        let part = Box::pin(parts(service, request, shape, config, redacted.cloned())).await?;
         return Ok(part.state_revision(view.revision()).compressed_for(request.headers(), is_open));
     }
     let reply = found(request, config, false).redacted(redacted).state_revision(view.revision());
@@ -172,7 +172,8 @@ async fn parts(
     service: &Service,
     request: &ReadRequest,
     shape: Shape,
-    (config, redacted): (&Arc<Config>, Option<RedactedPlaces>),
+    config: &Arc<Config>,
+    redacted: Option<RedactedPlaces>,
 ) -> Result<Reply, Problem> {
     let Some(fields) = shape.fields else {
         return Ok(found(request, config, shape.has_revision).redacted(redacted.as_ref()));
@@ -187,13 +188,14 @@ async fn parts(
 async fn get_at(
     service: &Service,
     request: &ReadRequest,
-    (consistency, shape): (Consistency, Shape),
+    consistency: Consistency,
+    shape: Shape,
     at: Revision,
 ) -> Result<Reply, Problem> {
     let (definition, key) = (request.definition(), request.config());
     let (principal, keys) = (&request.principal, (&*definition, &*key));
     let (config, revision, redacted) = service.config_at(principal, consistency, keys, at).await?;
-    let reply = parts(service, request, shape, (&config, Some(redacted))).await?;
+    let reply = parts(service, request, shape, &config, Some(redacted)).await?;
     Ok(reply.state_revision(revision))
 }
 
@@ -207,7 +209,7 @@ fn found(request: &ReadRequest, config: &Config, has_revision: bool) -> Reply {
 }
 
 /// Replaces the data of a config; with `If-None-Match: *` creates it, and with `upsert=true` does one or the other.
-pub(super) async fn put(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn put(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let data = request.read(&service, ConfigData::read).await?;
     let (definition, key) = (request.keys.definition, request.keys.config);
     let may_create = request.params.flag("upsert")? && request.condition == Condition::Unconditional;
@@ -234,7 +236,7 @@ pub(super) async fn put(service: Service, request: WriteRequest) -> Result<Reply
 ///
 /// An operation that cannot be applied to the current data is 422, because the patch is wrong. A `test` that finds another
 /// value is 409, because the record has changed: RFC 5789, 2.2 calls this a conflicting state.
-pub(super) async fn patch(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn patch(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let expect = request.condition.for_change()?;
     let format = request.patch_format.ok_or(Problem::UnsupportedPatch)?;
     let read = move |patch: Value, fields: &mut BodyFields| {
@@ -257,7 +259,7 @@ pub(super) fn computed_reply(written: &Written) -> Reply {
 }
 
 /// Deletes a config.
-pub(super) async fn delete(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn delete(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let expect = request.condition.for_change()?;
     let (definition, key) = (request.keys.definition, request.keys.config);
     let data = Object::new().value(definitions::KEY, &definition).value(KEY, &key).finish();

@@ -14,12 +14,12 @@ use serde_json::Value;
 
 use super::{
     body::fields::{self, BodyFields, FieldType, KEY as KEY_TYPE, PATHS},
-    cursor::{self, PastRevision},
+    cursor::{self, ListCall, PastRevision},
     endpoints::DEFINITIONS,
-    extract::{Params, ReadRequest, WriteRequest, both, check_key, query_violation},
+    extract::{BodyRequest, QueryParams, ReadRequest, both, check_key, query_violation},
     json::Object,
     openapi::schemas::{boolean, example_schema, json_object},
-    reply::{Problem, Reply},
+    reply::{Problem, Rendering, Reply},
     shape::{Shape, TAKES_PARAMETER, takes_parameter, without_shape},
 };
 use concord_model::{
@@ -95,7 +95,7 @@ impl IndexesBody {
 }
 
 /// Creates a definition.
-pub(super) async fn create(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn create(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     request.condition.for_create()?;
     let new = request.read(&service, DefinitionBody::read).await?;
     let data = identity(&new.key).value("indexes", &new.indexes);
@@ -114,12 +114,12 @@ pub(super) async fn list(service: Service, request: ReadRequest) -> Result<Reply
         request.params.with_consistency(both(past, both(query, shape(&request.params))))?;
     let source = cursor::source(&request.params, consistency)?;
     let params = without_shape(&request.params, |_| false);
-    let page = (past, shape, query.page);
-    cursor::list(&service, &request, (ListScope::Definitions, params), page, source).await
+    let call = ListCall { scope: ListScope::Definitions, params, past, shape, page: query.page, source };
+    cursor::list(&service, &request, call).await
 }
 
 /// How definitions are shown: they have no data, so `fields` has no meaning.
-fn shape(params: &Params) -> Result<Shape, QueryError> {
+fn shape(params: &QueryParams) -> Result<Shape, QueryError> {
     let shape = Shape::of(params, |_| false)?;
     if shape.fields.is_some() {
         let msg = "`fields` are parts of the data of configs";
@@ -136,7 +136,7 @@ pub(super) fn page(
 ) -> Reply {
     let size = |definition: &Arc<Definition>| definition.schema.as_ref().map_or(0, |text| text.len());
     let render = move |object: Object, definition: &Arc<Definition>| shown(object, definition, has_revision);
-    Reply::page("config definitions found", (found, reservation), page, size, render)
+    Reply::page("config definitions found", found, reservation, page, Rendering { size, render })
 }
 
 /// Gets a definition.
@@ -158,7 +158,7 @@ pub(super) async fn get(service: Service, request: ReadRequest) -> Result<Reply,
 }
 
 /// Replaces the indexed paths of a definition.
-pub(super) async fn set_indexes(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn set_indexes(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let expect = request.condition.for_change()?;
     let IndexesBody { indexes, has_schema } = request.read(&service, IndexesBody::read).await?;
     let data = Object::new().value("indexes", &indexes).finish();
@@ -183,7 +183,7 @@ pub(super) async fn set_indexes(service: Service, request: WriteRequest) -> Resu
 }
 
 /// Deletes a definition.
-pub(super) async fn delete(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn delete(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let expect = request.condition.for_change()?;
     let restrict = request.params.restrict()?;
     let data = identity(&request.keys.definition).finish();

@@ -8,7 +8,7 @@
 use super::{
     body::fields::{self, BodyFields, FieldType},
     configs, definitions,
-    extract::{Params, ReadRequest, WriteRequest, check_key, query_violation},
+    extract::{BodyRequest, QueryParams, ReadRequest, check_key, query_violation},
     json::Object,
     openapi::schemas::integer,
     reply::{Problem, Reply},
@@ -63,7 +63,7 @@ impl RollbackBody {
 }
 
 /// Writes the data that a config had at a revision, as a new change.
-pub(super) async fn rollback(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn rollback(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let RollbackBody { revision: to } = request.read(&service, RollbackBody::read).await?;
     let (definition, config) = (&request.keys.definition, &request.keys.config);
     check_key(definition, definitions::KEY)?;
@@ -80,7 +80,7 @@ pub(super) async fn rollback(service: Service, request: WriteRequest) -> Result<
 }
 
 /// The revision that a page ends before, and its length.
-fn page_range(params: &Params, limits: &Limits) -> Result<(Option<Revision>, usize), QueryError> {
+fn page_range(params: &QueryParams, limits: &Limits) -> Result<(Option<Revision>, usize), QueryError> {
     let [before, limit] = params.numbers(["before", "limit"])?;
     let limit_max = limits.page_limit;
     let limit = limit.unwrap_or(LIMIT_DEFAULT.min(limit_max as u64));

@@ -25,7 +25,7 @@ use hyper::body::Incoming;
 use super::{
     Api,
     endpoints::{Answering, METRICS, Matched, TABLE},
-    extract::Call,
+    extract::AuthenticatedCall,
     reply::{Problem, Reply},
     server::{Answerer, boxed},
 };
@@ -128,7 +128,7 @@ fn page(times: &RequestTimes, mut families: Vec<Family>) -> Reply {
 }
 
 /// Shows the page to whom may see the cluster.
-pub(super) fn show(api: &Api, call: Call) -> Answering<'_> {
+pub(super) fn show(api: &Api, call: AuthenticatedCall) -> Answering<'_> {
     boxed(|| async move {
         let families = api.service.metrics(&call.principal).map_err(Problem::from);
         families.map(|families| page(&api.times, families)).into_response()

@@ -11,7 +11,10 @@ use axum::{
 };
 use http::{HeaderValue, header};
 
-use super::{access::Access, endpoints::Pretty, extract::Asked, reply::Problem, rewriting::Held};
+use super::{
+    access::RequestAccess, endpoints::Pretty, extract::MatchedRequest, reply::Problem,
+    rewriting::BufferedResponse,
+};
 use concord_model::limits::{PRETTY_BYTES_MAX, REWRITTEN_BYTES_MAX};
 use concord_service::Service;
 
@@ -28,12 +31,16 @@ const INDENT: usize = 2;
 ///
 /// # Errors
 /// When the parameter is malformed.
-pub(super) fn is_wanted(service: &Service, access: &Access, asked: &Asked) -> Result<bool, Problem> {
+pub(super) fn is_wanted(
+    service: &Service,
+    access: &RequestAccess,
+    asked: &MatchedRequest,
+) -> Result<bool, Problem> {
     // Most requests have no parameters.
     if asked.params().0.is_empty() {
         return Ok(false);
     }
-    let Access::Authenticated(principal) = access else { return Ok(false) };
+    let RequestAccess::Authenticated(principal) = access else { return Ok(false) };
     let pretty = asked.matched.endpoint.map_or(Pretty::Taken, |endpoint| endpoint.pretty);
     if pretty == Pretty::Never {
         return Ok(false);
@@ -58,7 +65,7 @@ pub(super) async fn indented(response: Response, service: &Service) -> Response 
     {
         return response;
     }
-    let held = match Held::of(response, service).await {
+    let held = match BufferedResponse::of(response, service).await {
         Ok(held) => held,
         Err(response) => return response,
     };

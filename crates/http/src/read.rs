@@ -17,10 +17,10 @@ use super::{
     configs::{self, members},
     decision::PartlyDenied,
     definitions,
-    extract::{WriteRequest, names},
+    extract::{BodyRequest, names},
     json::Object,
     openapi::schemas::{integer, text},
-    reply::{Problem, Reply, refusal_items},
+    reply::{Problem, Rendering, Reply, ResultsFrame, refusal_items},
 };
 use concord_model::{
     key::Key,
@@ -81,7 +81,7 @@ struct BulkReadResult {
 }
 
 /// Reads the configs.
-pub(super) async fn run(service: Service, request: WriteRequest) -> Result<Response, Problem> {
+pub(super) async fn run(service: Service, request: BodyRequest) -> Result<Response, Problem> {
     let request = request.refuse_dry_run()?;
     let (consistency, ()) = request.params.with_consistency(Ok(()))?;
     let BulkRead { configs, revision } = request.read_value(&service, parse).await?;
@@ -94,7 +94,8 @@ pub(super) async fn run(service: Service, request: WriteRequest) -> Result<Respo
     let items = configs.into_iter().zip(results);
     let items: Vec<_> = items.map(|(wanted, result)| BulkReadResult { wanted, result }).collect();
     let before = format!("\"revision\":{revision},");
-    let reply = Reply::results("configs read", (items, reservation), (&before, "]}}"), size, render)
+    let frame = ResultsFrame { before: &before, tail: "]}}" };
+    let reply = Reply::results("configs read", items, reservation, frame, Rendering { size, render })
         .redacted(Some(&redacted))
         .state_revision(state_revision)
         .compressed_for(&request.headers, || may_compress);

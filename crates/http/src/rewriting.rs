@@ -19,13 +19,13 @@ use concord_service::{
 };
 
 /// An answer that is held in memory.
-pub(super) struct Held {
+pub(super) struct BufferedResponse {
     pub(super) parts: Parts,
     pub(super) plain: Bytes,
     room: Reservation,
 }
 
-impl Held {
+impl BufferedResponse {
     /// The answer as a whole.
     ///
     /// # Errors

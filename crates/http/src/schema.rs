@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{
     body::fields::{BodyFields, PATHS},
     definitions::{FORMAT_ASSERTION, KEY, SCHEMA, find, identity},
-    extract::{Params, ReadRequest, WriteRequest, check_key, query_violation},
+    extract::{BodyRequest, QueryParams, ReadRequest, check_key, query_violation},
     json::{Object, loc_json},
     reply::{Problem, Reply},
 };
@@ -69,7 +69,7 @@ pub(super) async fn get(service: Service, request: ReadRequest) -> Result<Reply,
 }
 
 /// Replaces or removes the schema of a definition.
-pub(super) async fn put(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn put(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let expect = request.condition.for_change()?;
     let force = force(&request.params)?;
     let body = request.read(&service, SchemaBody::read).await?;
@@ -115,7 +115,7 @@ pub(super) async fn get_unique(service: Service, request: ReadRequest) -> Result
 }
 
 /// Replaces the unique paths of a definition.
-pub(super) async fn put_unique(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn put_unique(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let expect = request.condition.for_change()?;
     let UniqueBody { paths } = request.read(&service, UniqueBody::read).await?;
     let data = Object::new().value("paths", &paths).finish();
@@ -176,7 +176,7 @@ fn breaking_json(breaking: &Breaking) -> Value {
 }
 
 /// Whether the caller sets `policy=force`.
-fn force(params: &Params) -> Result<bool, Problem> {
+fn force(params: &QueryParams) -> Result<bool, Problem> {
     match params.get("policy") {
         None => Ok(false),
         Some("force") => Ok(true),

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use super::{
-    extract::{Params, query_violation},
+    extract::{QueryParams, query_violation},
     pretty,
 };
 use concord_model::{index::IndexPath, projection::Projection, query::QueryError};
@@ -38,7 +38,7 @@ impl Shape {
     ///
     /// # Errors
     /// What is wrong with them.
-    pub(super) fn of(params: &Params, is_filter: impl Fn(&str) -> bool) -> Result<Self, QueryError> {
+    pub(super) fn of(params: &QueryParams, is_filter: impl Fn(&str) -> bool) -> Result<Self, QueryError> {
         if params.0.is_empty() {
             return Ok(Self::default());
         }
@@ -66,7 +66,7 @@ impl Shape {
 
 /// The value of a parameter, and the form in which it is given.
 fn given<'a>(
-    params: &'a Params,
+    params: &'a QueryParams,
     name: &'static str,
     is_filter: impl Fn(&str) -> bool,
 ) -> Option<(&'static str, &'a str)> {
@@ -78,7 +78,7 @@ fn given<'a>(
 }
 
 /// The parameters of a list without those that decide how its records are shown: they don't decide which there are.
-pub(super) fn without_shape(params: &Params, is_filter: impl Fn(&str) -> bool) -> Vec<(String, String)> {
+pub(super) fn without_shape(params: &QueryParams, is_filter: impl Fn(&str) -> bool) -> Vec<(String, String)> {
     let is_shape = |name: &str| {
         NAMES.iter().any(|(plain, escaped)| name == *escaped || (name == *plain && !is_filter(plain)))
     };
@@ -100,8 +100,8 @@ pub(super) const TAKES_PARAMETER: &str = "an index has the name of a parameter o
 mod tests {
     use super::*;
 
-    fn params(pairs: &[(&str, &str)]) -> Params {
-        Params(pairs.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect())
+    fn params(pairs: &[(&str, &str)]) -> QueryParams {
+        QueryParams(pairs.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect())
     }
 
     #[test]

@@ -23,7 +23,7 @@ use uuid::Uuid;
 
 use super::{
     condition::{header_problem, single},
-    extract::{Params, QueryErrors, ReadRequest, query_violation},
+    extract::{QueryErrors, QueryParams, ReadRequest, query_violation},
     json::{Object, with_redacted},
     reply::{Problem, Reply, refusal_body},
 };
@@ -119,7 +119,7 @@ pub(super) async fn poll(service: Service, request: ReadRequest) -> Result<Reply
 
 /// What the parameters ask for.
 fn wanted(
-    params: &Params,
+    params: &QueryParams,
     start: Result<WatchStart, QueryError>,
     is_filter: impl Fn(&str) -> bool,
 ) -> Result<WatchRequest, Problem> {
@@ -152,7 +152,7 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
 }
 
 /// Where the watch begins. `Last-Event-ID` wins over the parameters, which an `EventSource` repeats.
-fn begin(params: &Params, last: Option<u64>) -> Result<WatchStart, QueryError> {
+fn begin(params: &QueryParams, last: Option<u64>) -> Result<WatchStart, QueryError> {
     let mut errors = QueryErrors::default();
     let is_initial = match params.get("initial") {
         None | Some("false") => false,
@@ -176,7 +176,7 @@ fn begin(params: &Params, last: Option<u64>) -> Result<WatchStart, QueryError> {
 }
 
 /// A parameter that is `true` or `false`.
-fn flag(params: &Params, name: &str) -> Result<bool, Problem> {
+fn flag(params: &QueryParams, name: &str) -> Result<bool, Problem> {
     match params.get(name) {
         None | Some("false") => Ok(false),
         Some("true") => Ok(true),
@@ -188,7 +188,7 @@ fn flag(params: &Params, name: &str) -> Result<bool, Problem> {
 }
 
 /// How long a poll waits.
-fn wait(params: &Params) -> Result<Duration, Problem> {
+fn wait(params: &QueryParams) -> Result<Duration, Problem> {
     let [seconds] = params.numbers(["wait"])?;
     let seconds = seconds.unwrap_or(POLL_WAIT_DEFAULT_S);
     if seconds > u64::from(POLL_WAIT_MAX_S) {
@@ -367,7 +367,7 @@ mod tests {
     use concord_state::testing::events::event;
 
     fn begin_of(query: &str, last: Option<u64>) -> Result<WatchStart, QueryError> {
-        begin(&Params::from_uri(&format!("/?{query}").parse().unwrap()), last)
+        begin(&QueryParams::from_uri(&format!("/?{query}").parse().unwrap()), last)
     }
 
     #[test]

@@ -21,12 +21,12 @@ use concord_service::{
 const WEIGHED_BYTES: u64 = 8 << 10;
 
 /// The bytes of an answer with what they hold of the memory budget, until they are sent.
-struct Weighed {
+struct WeighedBody {
     bytes: Bytes,
     _reservation: Reservation,
 }
 
-impl AsRef<[u8]> for Weighed {
+impl AsRef<[u8]> for WeighedBody {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -34,7 +34,7 @@ impl AsRef<[u8]> for Weighed {
 
 /// Bytes that hold a part of the memory budget until they are sent.
 pub(super) fn holding(bytes: Bytes, reservation: Reservation) -> Bytes {
-    Bytes::from_owner(Weighed { bytes, _reservation: reservation })
+    Bytes::from_owner(WeighedBody { bytes, _reservation: reservation })
 }
 
 /// The bytes of an answer that has to be weighed.

@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 use self::body::{changed_key, grace, new_key};
 use super::{
     endpoints::KEYS,
-    extract::{ReadRequest, WriteRequest},
+    extract::{BodyRequest, ReadRequest},
     json::Object,
-    reply::{Problem, Reply},
+    reply::{Problem, Rendering, Reply},
 };
 use concord_model::{
     access_key::{
@@ -30,7 +30,7 @@ const NO_TEXT: &str =
     "an earlier copy of this request made the key; its text is shown once: rotate the key for another";
 
 /// Creates a key.
-pub(super) async fn create(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn create(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     request.condition.for_create()?;
     let terms = request.read(&service, new_key).await?;
@@ -48,7 +48,7 @@ pub(super) async fn list(service: Service, request: ReadRequest) -> Result<Reply
     let size = |_: &Arc<AccessKey>| 0;
     let render = |object: Object, key: &Arc<AccessKey>| shown(object, key);
     let reservation = service.reservation(Share::Callers);
-    let reply = Reply::page("access keys found", (found, reservation), &page, size, render);
+    let reply = Reply::page("access keys found", found, reservation, &page, Rendering { size, render });
     Ok(reply.state_revision(revision).no_store())
 }
 
@@ -66,7 +66,7 @@ pub(super) async fn get(service: Service, request: ReadRequest) -> Result<Reply,
 }
 
 /// Changes a key.
-pub(super) async fn change(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn change(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let expect = request.condition.for_change()?;
     let patch = request.read(&service, changed_key).await?;
@@ -76,7 +76,7 @@ pub(super) async fn change(service: Service, request: WriteRequest) -> Result<Re
 }
 
 /// Revokes a key.
-pub(super) async fn revoke(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn revoke(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let expect = request.condition.for_change()?;
     let id = key_id(&request.name)?;
@@ -86,7 +86,7 @@ pub(super) async fn revoke(service: Service, request: WriteRequest) -> Result<Re
 }
 
 /// Gives a key another text.
-pub(super) async fn rotate(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn rotate(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let expect = request.condition.for_change()?;
     let grace_us = request.read(&service, grace).await?;
@@ -96,7 +96,7 @@ pub(super) async fn rotate(service: Service, request: WriteRequest) -> Result<Re
 }
 
 /// Disables the root key. The body is ignored.
-pub(super) async fn disable_root(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn disable_root(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let written = service.disable_root(request.caller).await?;
     let data = json!({ "root": "disabled" }).to_string();

@@ -15,7 +15,7 @@ use super::{
     body::fields::BodyFields,
     condition::Condition,
     configs, definitions,
-    extract::WriteRequest,
+    extract::BodyRequest,
     json::{Object, with_redacted},
     reply::{Problem, Reply},
     shape::{TAKES_PARAMETER, takes_parameter},
@@ -76,14 +76,14 @@ struct Outlined {
     definition: String,
     /// `None` for an operation on a definition.
     key: Option<String>,
-    kind: Kind,
+    kind: OperationEffect,
     /// Whether it declares a path that has the name of a query parameter.
     takes_parameter: bool,
 }
 
 /// What an operation adds to the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum OperationEffect {
     /// Whether it created its record.
     Change,
     /// Nothing: a check that holds.
@@ -95,7 +95,7 @@ enum Kind {
 impl Outlined {
     /// The keys of the config that it reads.
     fn read(&self) -> Option<(&str, &str)> {
-        let key = self.key.as_deref().filter(|_| self.kind == Kind::Read)?;
+        let key = self.key.as_deref().filter(|_| self.kind == OperationEffect::Read)?;
         Some((&self.definition, key))
     }
 
@@ -111,7 +111,7 @@ impl Outlined {
 }
 
 /// Applies all operations, or none.
-pub(super) async fn run(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn run(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     if request.condition != Condition::Unconditional {
         let msg = "the conditions of a batch are members of its operations";
         return Err(Problem::violation(Violation::at(vec!["header".into()], msg)));
@@ -143,9 +143,11 @@ pub(super) async fn run(service: Service, request: WriteRequest) -> Result<Reply
     let mut reads = service.reads_of(&principal, keys, &written).await.into_iter();
     let mut steps = written.applied.steps().iter();
     let result = |operation: &Outlined| match operation.kind {
-        Kind::Change => operation.result(steps.next() == Some(&StepOutcome::Created)).finish(),
-        Kind::Check => operation.result(false).finish(),
-        Kind::Read => read_result(operation.result(false), &reads.next().unwrap_or(ReadConfig::Unknown)),
+        OperationEffect::Change => operation.result(steps.next() == Some(&StepOutcome::Created)).finish(),
+        OperationEffect::Check => operation.result(false).finish(),
+        OperationEffect::Read => {
+            read_result(operation.result(false), &reads.next().unwrap_or(ReadConfig::Unknown))
+        }
     };
     let results: Vec<String> = done.iter().map(result).collect();
     // A dry run has no revision.
@@ -188,7 +190,7 @@ fn outline(write: &Write) -> Outlined {
         op,
         definition: definition.into(),
         key: None,
-        kind: Kind::Change,
+        kind: OperationEffect::Change,
         takes_parameter: false,
     };
     let of_config = |op: &'static str, definition: &str, key: &str| Outlined {
@@ -217,10 +219,10 @@ fn outline(write: &Write) -> Outlined {
         Write::DeleteConfig { definition, key, .. } => of_config(DELETE_CONFIG, definition, key),
         Write::Rollback(Rollback { definition, key, .. }) => of_config(ROLLBACK_CONFIG, definition, key),
         Write::Check(Check { definition, key, .. }) => {
-            Outlined { kind: Kind::Check, ..of_config(CHECK_CONFIG, definition, key) }
+            Outlined { kind: OperationEffect::Check, ..of_config(CHECK_CONFIG, definition, key) }
         }
         Write::Read { definition, key } => {
-            Outlined { kind: Kind::Read, ..of_config(GET_CONFIG, definition, key) }
+            Outlined { kind: OperationEffect::Read, ..of_config(GET_CONFIG, definition, key) }
         }
         // A batch has no such operations.
         Write::Batch(_) | Write::Transaction(_) | Write::Access(_) => of_definition("", ""),

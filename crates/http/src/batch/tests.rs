@@ -43,7 +43,12 @@ fn every_operation_is_parsed() {
         let result: Value = serde_json::from_str(&outlined.result(true).finish()).unwrap();
         let config = if index < 3 { Value::Null } else { json!(k) };
         assert_eq!((&result["op"], &result["config_key"]), (&json!(kind.name), &config));
-        assert_eq!((&result["created"], outlined.kind), (&json!(true), Kind::Change), "{}", kind.name);
+        assert_eq!(
+            (&result["created"], outlined.kind),
+            (&json!(true), OperationEffect::Change),
+            "{}",
+            kind.name
+        );
     }
     let operations = json!([
         {"op": "set_schema", "config_definition_key": d, "json_schema": {}, "policy": "force", "if_match": "7"},

@@ -88,14 +88,14 @@ fn a_config_needs_a_key_and_an_object() {
 
 #[test]
 fn the_schema_of_a_body_has_the_members_that_are_read() {
-    let schema = serde_json::to_value(schema_of(&Limits::default(), DefinitionBody::read)).unwrap();
+    let schema = serde_json::to_value(schema_of(&Limits::default(), DefinitionBody::read).build()).unwrap();
     assert_eq!(schema["required"], json!(["config_definition_key"]));
     let type_of = |name: &str| schema["properties"][name]["type"].clone();
     assert_eq!(schema["properties"].as_object().unwrap().len(), 4);
     assert_eq!(type_of("indexes"), "array", "null is rejected");
     assert_eq!(type_of("json_schema"), json!(["object", "null"]), "null is read");
     assert_eq!(type_of("format_assertion"), json!(["boolean", "null"]));
-    let schema = serde_json::to_value(schema_of(&Limits::default(), IndexesBody::read)).unwrap();
+    let schema = serde_json::to_value(schema_of(&Limits::default(), IndexesBody::read).build()).unwrap();
     assert_eq!(
         schema["properties"].as_object().unwrap().len(),
         1,

@@ -27,7 +27,7 @@ use percent_encoding::percent_decode_str;
 use super::{
     across,
     endpoints::{Audited, Endpoint, Matched},
-    extract::{Asked, Params},
+    extract::{MatchedRequest, QueryParams},
     reply::{Problem, STATE_REVISION, WrittenAt},
 };
 use concord_model::{access_key::Pattern, record::Revision};
@@ -37,7 +37,7 @@ use concord_service::{
 };
 
 /// What the path and the query of a request name.
-fn what(matched: &Matched, uri: &Uri, params: &Params) -> What {
+fn what(matched: &Matched, uri: &Uri, params: &QueryParams) -> What {
     let mut what = What::default();
     for (name, given) in matched.parameters(uri) {
         let text = percent_decode_str(given).decode_utf8_lossy();
@@ -63,7 +63,7 @@ fn method_name(method: &Method) -> &'static str {
 
 /// A request that may get a line.
 #[derive(Debug)]
-pub(super) struct Pending {
+pub(super) struct PendingDecision {
     service: Service,
     id: HeaderValue,
     uri: Uri,
@@ -72,13 +72,13 @@ pub(super) struct Pending {
     before: Revision,
     matched: Matched,
     dry_run: bool,
-    kind: Kind,
+    kind: DecisionKind,
     /// Whether its line was made.
     is_done: bool,
 }
 
 #[derive(Debug)]
-enum Kind {
+enum DecisionKind {
     /// Recorded always, and a write.
     Write(Targets),
     /// Recorded always, and a read.
@@ -96,30 +96,30 @@ pub(super) struct PartlyDenied;
 /// Begins to observe a request whose credential is good. `None` when no line can come of it.
 pub(super) fn begin(
     service: &Service,
-    asked: &Asked,
+    asked: &MatchedRequest,
     id: &HeaderValue,
     principal: &Principal,
-) -> Option<Pending> {
+) -> Option<PendingDecision> {
     let (audit, matched, uri) = (service.audit(), &asked.matched, asked.uri());
     if !audit.is_on() {
         return None;
     }
     let is_of_body = matched.endpoint.is_some_and(|endpoint| endpoint.audited == Audited::Body);
     let kind = if is_of_body {
-        Kind::ReadOf(Targets::default())
+        DecisionKind::ReadOf(Targets::default())
     } else if asked.is_write() {
         let targets = Targets::default();
         *targets.lock().unwrap_or_else(PoisonError::into_inner) = what(matched, uri, asked.params());
-        Kind::Write(targets)
+        DecisionKind::Write(targets)
     } else if is_recorded_read(service, asked) {
-        Kind::Read
+        DecisionKind::Read
     } else if principal.key.is_some() {
-        Kind::OnDenial
+        DecisionKind::OnDenial
     } else {
         // The root key is denied nothing.
         return None;
     };
-    Some(Pending {
+    Some(PendingDecision {
         service: service.clone(),
         id: id.clone(),
         uri: uri.clone(),
@@ -135,7 +135,7 @@ pub(super) fn begin(
 }
 
 /// Whether the settings, or its endpoint, have a read recorded.
-fn is_recorded_read(service: &Service, asked: &Asked) -> bool {
+fn is_recorded_read(service: &Service, asked: &MatchedRequest) -> bool {
     let (audit, Some(endpoint)) = (service.audit(), asked.matched.endpoint) else { return false };
     if endpoint.audited == Audited::Always {
         return true;
@@ -163,13 +163,13 @@ fn is_recorded_read(service: &Service, asked: &Asked) -> bool {
     }
 }
 
-impl Pending {
+impl PendingDecision {
     /// What the request turns out to be about, and whether it is a write; `None` where that is in its path.
     pub(super) fn targets(&self) -> Option<(Targets, bool)> {
         match &self.kind {
-            Kind::Write(targets) => Some((Targets::clone(targets), true)),
-            Kind::ReadOf(targets) => Some((Targets::clone(targets), false)),
-            Kind::Read | Kind::OnDenial => None,
+            DecisionKind::Write(targets) => Some((Targets::clone(targets), true)),
+            DecisionKind::ReadOf(targets) => Some((Targets::clone(targets), false)),
+            DecisionKind::Read | DecisionKind::OnDenial => None,
         }
     }
 
@@ -180,9 +180,9 @@ impl Pending {
                 || response.extensions().get::<PartlyDenied>().is_some()
         };
         match &self.kind {
-            Kind::OnDenial => !is_denied(),
-            Kind::ReadOf(targets) => !is_denied() && !self.is_recorded(targets),
-            Kind::Read | Kind::Write(_) => false,
+            DecisionKind::OnDenial => !is_denied(),
+            DecisionKind::ReadOf(targets) => !is_denied() && !self.is_recorded(targets),
+            DecisionKind::Read | DecisionKind::Write(_) => false,
         }
     }
 
@@ -192,14 +192,16 @@ impl Pending {
         let status = response.status();
         self.is_done = true;
         match &self.kind {
-            Kind::OnDenial | Kind::Read | Kind::ReadOf(_) => {
+            DecisionKind::OnDenial | DecisionKind::Read | DecisionKind::ReadOf(_) => {
                 self.service.audit().record(self.decision(Some(&response)));
                 response
             }
-            Kind::Write(_) if !status.is_success() && concord_model::sabotage::is("audit-line-lost") => {
+            DecisionKind::Write(_)
+                if !status.is_success() && concord_model::sabotage::is("audit-line-lost") =>
+            {
                 response
             }
-            Kind::Write(_) => {
+            DecisionKind::Write(_) => {
                 let is_recorded = self.service.audit().record_write(self.decision(Some(&response))).await;
                 if is_recorded || !status.is_success() {
                     return response;
@@ -226,10 +228,12 @@ impl Pending {
             written.or_else(|| response.headers().get(STATE_REVISION)?.to_str().ok()?.parse().ok())
         });
         let named = match &self.kind {
-            Kind::Write(targets) | Kind::ReadOf(targets) => {
+            DecisionKind::Write(targets) | DecisionKind::ReadOf(targets) => {
                 targets.lock().unwrap_or_else(PoisonError::into_inner).clone()
             }
-            Kind::Read | Kind::OnDenial => what(&self.matched, &self.uri, &Params::from_uri(&self.uri)),
+            DecisionKind::Read | DecisionKind::OnDenial => {
+                what(&self.matched, &self.uri, &QueryParams::from_uri(&self.uri))
+            }
         };
         Decision {
             key: Some(self.principal.id.as_str().to_owned()),
@@ -244,10 +248,10 @@ impl Pending {
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingDecision {
     fn drop(&mut self) {
         // The caller has left, or the node ends. A write may have been applied.
-        if !self.is_done && matches!(self.kind, Kind::Write(_)) {
+        if !self.is_done && matches!(self.kind, DecisionKind::Write(_)) {
             self.service.audit().record(self.decision(None));
         }
     }
@@ -256,7 +260,8 @@ impl Drop for Pending {
 /// Counts a request that was refused for its credential.
 pub(super) fn note_failed_credential(
     service: &Service,
-    (request, matched): (&Request, &Matched),
+    request: &Request,
+    matched: &Matched,
     id: &HeaderValue,
     status: StatusCode,
 ) {

@@ -23,7 +23,7 @@ use std::pin::Pin;
 use axum::response::Response;
 use http::{Method, request::Parts};
 
-use super::{Api, extract::Call};
+use super::{Api, extract::AuthenticatedCall};
 use concord_model::access_key::Verb;
 use concord_service::quota::Gauge;
 
@@ -38,7 +38,7 @@ pub(crate) struct Endpoint {
     pub(crate) method: EndpointMethod,
     /// As the document has it, except the names of parameters: the path of a collection ends with a slash.
     pub(crate) path: &'static str,
-    pub(crate) right: Right,
+    pub(crate) right: RequiredRight,
     pub(crate) audited: Audited,
     /// What is counted while the answer is made, beside the request itself.
     pub(crate) gauge: Option<Gauge>,
@@ -66,7 +66,7 @@ pub(crate) enum EndpointMethod {
 
 /// What a request must show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Right {
+pub(crate) enum RequiredRight {
     /// Nothing: the answer reveals nothing of the data.
     Open,
     /// A good key.
@@ -109,7 +109,7 @@ pub(crate) enum Handler {
     /// Gets one config. Most requests do: this future alone is awaited in place, and takes no allocation.
     GetConfig,
     /// Answers who has a good key.
-    Keyed(for<'a> fn(&'a Api, Call) -> Answering<'a>),
+    Keyed(for<'a> fn(&'a Api, AuthenticatedCall) -> Answering<'a>),
     /// Answers anybody.
     Open(for<'a> fn(&'a Api, OpenCall) -> Answering<'a>),
 }
@@ -125,11 +125,11 @@ impl Endpoint {
     const fn new(
         method: EndpointMethod,
         path: &'static str,
-        right: Right,
+        right: RequiredRight,
         operation: &'static str,
         handler: Handler,
     ) -> Self {
-        let is_open = matches!(right, Right::Open);
+        let is_open = matches!(right, RequiredRight::Open);
         Self {
             method,
             path,
@@ -178,14 +178,14 @@ impl Endpoint {
 
     /// Whether a request may change something.
     pub(crate) fn is_write(&self) -> bool {
-        self.method != EndpointMethod::Get && self.right != Right::Needs(Verb::Read)
+        self.method != EndpointMethod::Get && self.right != RequiredRight::Needs(Verb::Read)
     }
 
     /// The right that the audit log names.
     pub(crate) const fn verb(&self) -> Verb {
         match self.right {
-            Right::Needs(verb) => verb,
-            Right::Open | Right::AnyKey => Verb::Read,
+            RequiredRight::Needs(verb) => verb,
+            RequiredRight::Open | RequiredRight::AnyKey => Verb::Read,
         }
     }
 }

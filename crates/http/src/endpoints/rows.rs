@@ -11,10 +11,10 @@ use super::{
     Audited, Endpoint,
     EndpointMethod::{Delete, Get, Patch, Post, Put},
     Handler, Pretty,
-    Right::{AnyKey, Needs, Open},
+    RequiredRight::{AnyKey, Needs, Open},
 };
 use crate::{
-    access_keys, across, audit, batch, cluster, configs, console, definitions, docs, extract::WriteRequest,
+    access_keys, across, audit, batch, cluster, configs, console, definitions, docs, extract::BodyRequest,
     history, metrics, read, schema, server::boxed, watch,
 };
 use concord_model::access_key::Verb;
@@ -51,7 +51,7 @@ macro_rules! keyed_with_body {
     ($handler:path) => {
         Handler::Keyed(|api, call| {
             boxed(|| async move {
-                match WriteRequest::receive(call, &api.service).await {
+                match BodyRequest::receive(call, &api.service).await {
                     Ok(request) => $handler(api.service.clone(), request).await.into_response(),
                     Err(problem) => problem.into_response(),
                 }

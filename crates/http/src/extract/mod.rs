@@ -1,6 +1,6 @@
 //! Requests as typed values: keys, query, conditions, headers, body.
 //!
-//! A read is a [`ReadRequest`], a write is a [`WriteRequest`]. Keys stay unvalidated strings here, because the order of
+//! A read is a [`ReadRequest`], a write is a [`BodyRequest`]. Keys stay unvalidated strings here, because the order of
 //! errors is fixed: the shape of query and body comes before the keys.
 //!
 //! **Invariant:** a parameter or header of this interface that is malformed refuses the request; it is never ignored.
@@ -36,21 +36,21 @@ const CHANGE_REASON: HeaderName = HeaderName::from_static("x-change-reason");
 
 /// A request that was let in.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct MatchedRequest {
     pub(super) request: Request,
     pub(super) matched: Matched,
     /// Parsed when somebody asks for them: the query of an unauthenticated client costs nothing.
-    params: OnceLock<Params>,
+    params: OnceLock<QueryParams>,
 }
 
-impl Asked {
+impl MatchedRequest {
     pub(super) fn new(request: Request, matched: Matched) -> Self {
         Self { request, matched, params: OnceLock::new() }
     }
 
     /// The parameters of the query.
-    pub(super) fn params(&self) -> &Params {
-        self.params.get_or_init(|| Params::from_uri(self.request.uri()))
+    pub(super) fn params(&self) -> &QueryParams {
+        self.params.get_or_init(|| QueryParams::from_uri(self.request.uri()))
     }
 
     pub(super) fn uri(&self) -> &Uri {
@@ -65,8 +65,8 @@ impl Asked {
 
 /// A request of who has a good key.
 #[derive(Debug)]
-pub(crate) struct Call {
-    pub(super) asked: Asked,
+pub(crate) struct AuthenticatedCall {
+    pub(super) asked: MatchedRequest,
     pub(super) principal: Principal,
 }
 
@@ -93,9 +93,9 @@ pub(super) fn check_key(text: &str, name: &'static str) -> Result<(), Problem> {
 
 /// The pairs of a query, decoded, in order.
 #[derive(Debug)]
-pub(super) struct Params(pub(super) Vec<(String, String)>);
+pub(super) struct QueryParams(pub(super) Vec<(String, String)>);
 
-impl Params {
+impl QueryParams {
     pub(super) fn from_uri(uri: &Uri) -> Self {
         Self(form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()).into_owned().collect())
     }
@@ -217,7 +217,7 @@ pub(super) struct QueryErrors {
 
 impl QueryErrors {
     /// An optional parameter that is a non-negative integer.
-    pub(super) fn number(&mut self, params: &Params, name: &str) -> Option<u64> {
+    pub(super) fn number(&mut self, params: &QueryParams, name: &str) -> Option<u64> {
         match params.get(name).map(parse_integer)? {
             None => self.integers.push(name.to_owned()),
             Some(Integer::Negative) => {
@@ -259,16 +259,16 @@ fn parse_integer(text: &str) -> Option<Integer> {
 pub(super) struct ReadRequest {
     /// The owner of the credential.
     pub(super) principal: Principal,
-    pub(super) params: Params,
+    pub(super) params: QueryParams,
     matched: Matched,
     uri: Uri,
     headers: HeaderMap,
 }
 
-impl From<Call> for ReadRequest {
-    fn from(call: Call) -> Self {
-        let Call { asked: Asked { request, matched, params }, principal } = call;
-        let params = params.into_inner().unwrap_or_else(|| Params::from_uri(request.uri()));
+impl From<AuthenticatedCall> for ReadRequest {
+    fn from(call: AuthenticatedCall) -> Self {
+        let AuthenticatedCall { asked: MatchedRequest { request, matched, params }, principal } = call;
+        let params = params.into_inner().unwrap_or_else(|| QueryParams::from_uri(request.uri()));
         let (Parts { uri, headers, .. }, _) = request.into_parts();
         Self { principal, params, matched, uri, headers }
     }
@@ -316,11 +316,11 @@ pub(super) fn names(value: &[u8], revision: Revision) -> bool {
 
 /// A write: who sends it, on what condition, with which body.
 #[derive(Debug)]
-pub(super) struct WriteRequest {
+pub(super) struct BodyRequest {
     pub(super) keys: Keys,
     /// The parameter of the path that is no key; empty where it has keys.
     pub(super) name: String,
-    pub(super) params: Params,
+    pub(super) params: QueryParams,
     pub(super) condition: Condition,
     pub(super) caller: Caller,
     /// The format of the patch in the body of a `PATCH`.
@@ -329,11 +329,11 @@ pub(super) struct WriteRequest {
     body: Received,
 }
 
-impl WriteRequest {
+impl BodyRequest {
     /// Receives the body of a write, and reads its head.
-    pub(super) async fn receive(call: Call, service: &Service) -> Result<Self, Problem> {
-        let Call { asked: Asked { request, matched, params }, principal } = call;
-        let params = params.into_inner().unwrap_or_else(|| Params::from_uri(request.uri()));
+    pub(super) async fn receive(call: AuthenticatedCall, service: &Service) -> Result<Self, Problem> {
+        let AuthenticatedCall { asked: MatchedRequest { request, matched, params }, principal } = call;
+        let params = params.into_inner().unwrap_or_else(|| QueryParams::from_uri(request.uri()));
         let (parts, body) = request.into_parts();
         let limit = service.limits().body_bytes;
         let (begin, mut held) = (Instant::now(), service.reservation(Share::Callers));
@@ -342,7 +342,7 @@ impl WriteRequest {
         let (body, held) = match coding::of_body(&parts.headers)? {
             None => (body, held),
             // Boxed: few bodies are encoded.
-            Some(coding) => Box::pin(coding::decoded(service, coding, (body, limit), held)).await?,
+            Some(coding) => Box::pin(coding::decoded(service, coding, body, limit, held)).await?,
         };
         let body = if parts.method == Method::DELETE { Bytes::new() } else { body };
         let is_patch = matched.endpoint.is_some_and(|endpoint| endpoint.takes_patch);
@@ -367,7 +367,7 @@ impl WriteRequest {
         let condition = match stated.simple() {
             Some(simple) => simple,
             // Boxed: few conditions need it.
-            None => Box::pin(stated.settled(service, &principal, (&matched, &keys))).await?,
+            None => Box::pin(stated.settled(service, &principal, &matched, &keys)).await?,
         };
         Ok(Self {
             keys,

@@ -5,9 +5,10 @@ use utoipa::openapi::{ObjectBuilder, Type};
 
 use super::{
     builder::{
-        Entry, READ_PARAMETERS, READ_REFUSALS, RECORD_HEADERS, WRITE_PARAMETERS, WRITE_REFUSALS, describe,
+        OperationEntry, READ_PARAMETERS, READ_REFUSALS, RECORD_HEADERS, WRITE_PARAMETERS, WRITE_REFUSALS,
+        describe, payload,
     },
-    schemas::{Field, Named, boolean, closed, nullable, open, page, reference, text, time},
+    schemas::{NamedSchema, SchemaField, boolean, closed, nullable, open, page, reference, text, time},
 };
 use crate::{access_keys::body, body::fields::schema_of};
 use concord_model::{access_key::ID_CHARS, limits::Limits};
@@ -42,7 +43,7 @@ fn made() -> Value {
 }
 
 /// The operations of this file.
-pub(super) fn operations() -> Vec<Entry> {
+pub(super) fn operations() -> Vec<OperationEntry> {
     let record = [RECORD_HEADERS, NO_STORE].concat();
     let list = json!({ "results": [key()], "meta": { "page": 1, "limit": 10, "total": 1 } });
     let mut whoami = key();
@@ -56,19 +57,19 @@ pub(super) fn operations() -> Vec<Entry> {
             )
             .parameters(WRITE_PARAMETERS)
             .body("NewApiKey", json!({ "name": "billing reader", "grants": grants() }))
-            .success(201, "access key created", ("MadeApiKey", made()), &[&record[..], &["Location", "Warning"]].concat())
+            .success(201, "access key created", payload("MadeApiKey", made()), &[&record[..], &["Location", "Warning"]].concat())
             .refusals(WRITE_REFUSALS)
             .refusals(&[409, 507]),
         describe(TAG, "list_api_keys", "List access keys")
             .description("A key is told only of the keys whose grants it has.")
             .parameters(&["page", "limit", "sort_api_keys", "sort_order", "search"])
             .parameters(READ_PARAMETERS)
-            .success(200, "access keys found", ("ApiKeyPage", list), NO_STORE)
+            .success(200, "access keys found", payload("ApiKeyPage", list), NO_STORE)
             .refusals(READ_REFUSALS),
         describe(TAG, "get_api_key", "Get an access key")
             .parameters(&["If-None-Match"])
             .parameters(READ_PARAMETERS)
-            .success(200, "access key found", ("ApiKey", key()), &record)
+            .success(200, "access key found", payload("ApiKey", key()), &record)
             .response(304, "The caller has the current version.", None, &record)
             .refusals(READ_REFUSALS)
             .refusals(&[404]),
@@ -77,14 +78,14 @@ pub(super) fn operations() -> Vec<Entry> {
             .parameters(WRITE_PARAMETERS)
             .parameters(&["If-Match"])
             .body("ApiKeyPatch", json!({ "expires_at": "2027-01-01T00:00:00Z" }))
-            .success(200, "access key changed", ("ApiKey", key()), &record)
+            .success(200, "access key changed", payload("ApiKey", key()), &record)
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 412, 507]),
         describe(TAG, "revoke_api_key", "Revoke an access key")
             .description("From the answer on, no write is made in the key's name, on any node.")
             .parameters(WRITE_PARAMETERS)
             .parameters(&["If-Match"])
-            .success(200, "access key revoked", ("ApiKeyId", json!({ "key_id": "4kPq0sWc7RtZ" })), NO_STORE)
+            .success(200, "access key revoked", payload("ApiKeyId", json!({ "key_id": "4kPq0sWc7RtZ" })), NO_STORE)
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 412]),
         describe(TAG, "rotate_api_key", "Give an access key another text")
@@ -92,7 +93,7 @@ pub(super) fn operations() -> Vec<Entry> {
             .parameters(WRITE_PARAMETERS)
             .parameters(&["If-Match"])
             .body("Rotation", json!({ "grace_s": 3600 }))
-            .success(200, "access key rotated", ("MadeApiKey", made()), &[&record[..], &["Warning"]].concat())
+            .success(200, "access key rotated", payload("MadeApiKey", made()), &[&record[..], &["Warning"]].concat())
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 412, 507]),
         describe(TAG, "disable_root_key", "Disable the root key")
@@ -101,11 +102,11 @@ pub(super) fn operations() -> Vec<Entry> {
                  enables the root key again.",
             )
             .parameters(WRITE_PARAMETERS)
-            .success(200, "root key disabled", ("RootKey", json!({ "root": "disabled" })), NO_STORE)
+            .success(200, "root key disabled", payload("RootKey", json!({ "root": "disabled" })), NO_STORE)
             .refusals(WRITE_REFUSALS)
             .refusals(&[409]),
         describe(TAG, "whoami", "Show who the credential is")
-            .success(200, "caller found", ("Caller", whoami), NO_STORE)
+            .success(200, "caller found", payload("Caller", whoami), NO_STORE)
             .refusals(&[503]),
     ]
 }
@@ -119,7 +120,7 @@ fn time_or_null(about: &str) -> ObjectBuilder {
 }
 
 /// The bodies of its requests.
-pub(super) fn requests(limits: &Limits) -> Vec<Named> {
+pub(super) fn requests(limits: &Limits) -> Vec<NamedSchema> {
     let quota = schema_of(limits, body::quota);
     let quota = quota.description(Some("null or absent is no limit of the key's own"));
     vec![
@@ -132,8 +133,8 @@ pub(super) fn requests(limits: &Limits) -> Vec<Named> {
 }
 
 /// The payloads of its answers.
-pub(super) fn payloads() -> Vec<Named> {
-    let own = || -> Vec<Field> {
+pub(super) fn payloads() -> Vec<NamedSchema> {
+    let own = || -> Vec<SchemaField> {
         vec![
             ("key_id", id().into()),
             ("name", body::name().into()),
@@ -147,7 +148,7 @@ pub(super) fn payloads() -> Vec<Named> {
             ("quota", reference("Quota")),
         ]
     };
-    let caller = |name: &'static str| -> Field { (name, text().into()) };
+    let caller = |name: &'static str| -> SchemaField { (name, text().into()) };
     let whoami = open(
         vec![
             caller("key_id"),

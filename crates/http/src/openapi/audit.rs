@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 use utoipa::openapi::{ArrayBuilder, Type};
 
 use super::{
-    builder::{Entry, describe},
-    schemas::{Named, integer, json_object, nullable, open, text},
+    builder::{OperationEntry, describe, payload},
+    schemas::{NamedSchema, integer, json_object, nullable, open, text},
 };
 
 fn example() -> Value {
@@ -37,7 +37,7 @@ fn example() -> Value {
 }
 
 /// The operations of this file.
-pub(super) fn operations() -> Vec<Entry> {
+pub(super) fn operations() -> Vec<OperationEntry> {
     vec![
         describe("audit", "get_audit", "Show the audit log of the node that is asked")
             .description(
@@ -49,13 +49,13 @@ pub(super) fn operations() -> Vec<Entry> {
             )
             .parameters(&["audit_after", "audit_before", "limit"])
             .parameters(&["since", "until", "audit_key", "audit_definition", "outcome"])
-            .success(200, "audit lines found", ("AuditPage", example()), &["Link"])
+            .success(200, "audit lines found", payload("AuditPage", example()), &["Link"])
             .refusals(&[404, 422]),
     ]
 }
 
 /// The payload of its answer.
-pub(super) fn payloads() -> Vec<Named> {
+pub(super) fn payloads() -> Vec<NamedSchema> {
     let head = open(
         vec![("seq", integer(0).into()), ("hash", text().pattern(Some("^[0-9a-f]{64}$")).into())],
         Vec::new(),

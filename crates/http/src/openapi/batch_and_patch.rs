@@ -4,10 +4,12 @@ use serde_json::{Value, json};
 use utoipa::openapi::{ArrayBuilder, ObjectBuilder, RefOr, Schema, Type, schema::OneOfBuilder};
 
 use super::{
-    builder::{DRY_RUN_WRITE_PARAMETERS, Entry, RECORD_HEADERS, REDACTED, WRITE_REFUSALS, describe},
+    builder::{
+        DRY_RUN_WRITE_PARAMETERS, OperationEntry, RECORD_HEADERS, REDACTED, WRITE_REFUSALS, describe, payload,
+    },
     schemas::{
-        Field, Named, any_value, boolean, closed, integer, json_object, key, nullable, open, reference, text,
-        time,
+        NamedSchema, SchemaField, any_value, boolean, closed, integer, json_object, key, nullable, open,
+        reference, text, time,
     },
 };
 use crate::{
@@ -39,7 +41,7 @@ fn example_results() -> Value {
 }
 
 /// The operations of this file.
-pub(super) fn operations() -> Vec<Entry> {
+pub(super) fn operations() -> Vec<OperationEntry> {
     let merge = json!({ "pool": { "size": 20 }, "debug": null });
     let steps = json!([
         { "op": "test", "path": "/pool/size", "value": 20 },
@@ -58,7 +60,7 @@ pub(super) fn operations() -> Vec<Entry> {
             .parameters(DRY_RUN_WRITE_PARAMETERS)
             .parameters(&["If-Match", "unless_tag"])
             .bodies("A patch of one of these types.", vec![(MERGE_PATCH, "MergePatch", merge), (JSON_PATCH, "JsonPatch", steps)])
-            .success(200, "config updated", ("Changed", json!({ "port": 8080 })), &changed)
+            .success(200, "config updated", payload("Changed", json!({ "port": 8080 })), &changed)
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 412, 507])
             .refusal_with(422, &["Accept-Patch"]),
@@ -72,7 +74,7 @@ pub(super) fn operations() -> Vec<Entry> {
             )
             .parameters(DRY_RUN_WRITE_PARAMETERS)
             .body("Batch", example_batch())
-            .success(200, "batch applied", ("Batched", example_results()), &["X-Concord-Dry-Run", "Warning"])
+            .success(200, "batch applied", payload("Batched", example_results()), &["X-Concord-Dry-Run", "Warning"])
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 412, 507]),
     ]
@@ -80,7 +82,7 @@ pub(super) fn operations() -> Vec<Entry> {
 
 /// A JSON Patch: a list of operations.
 fn json_patch() -> ArrayBuilder {
-    let step = |names: &[&'static str], more: Vec<Field>| {
+    let step = |names: &[&'static str], more: Vec<SchemaField>| {
         let op = text().enum_values(Some(names.to_vec()));
         let fields = [vec![("op", op.into()), ("path", pointer().into())], more].concat();
         open(fields, Vec::new())
@@ -93,7 +95,7 @@ fn json_patch() -> ArrayBuilder {
 }
 
 /// The bodies of its requests.
-pub(super) fn requests(limits: &Limits) -> Vec<Named> {
+pub(super) fn requests(limits: &Limits) -> Vec<NamedSchema> {
     let plain = schema_of(limits, batch::plain_batch);
     let transaction = schema_of(limits, batch::transaction);
     let merge = json_object().description(Some("null removes a member; a list is replaced as a whole"));
@@ -120,7 +122,7 @@ fn read_config() -> OneOfBuilder {
 }
 
 /// The payloads of its answers, except the answer to a patch ([`changed_answer`]).
-pub(super) fn payloads() -> Vec<Named> {
+pub(super) fn payloads() -> Vec<NamedSchema> {
     let succeeded = ObjectBuilder::new()
         .schema_type(Type::Boolean)
         .description(Some("whether all conditions hold, of a batch that has some"));

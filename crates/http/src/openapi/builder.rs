@@ -17,7 +17,7 @@ use super::{
     refusals,
     schemas::reference,
 };
-use crate::endpoints::{Endpoint, EndpointMethod, Pretty, Right};
+use crate::endpoints::{Endpoint, EndpointMethod, Pretty, RequiredRight};
 
 /// The headers of a response about one record.
 pub(super) const RECORD_HEADERS: &[&str] = &["ETag", "Last-Modified"];
@@ -37,14 +37,24 @@ pub(super) const WRITE_PARAMETERS: &[&str] = &["Idempotency-Key", "X-Change-Reas
 pub(super) const DRY_RUN_WRITE_PARAMETERS: &[&str] = &["Idempotency-Key", "X-Change-Reason", "dry_run"];
 
 /// What the document says of one endpoint, beside what its row says.
-pub(super) struct Entry {
+pub(super) struct OperationEntry {
     id: &'static str,
     operation: OperationBuilder,
 }
 
+/// The payload of a success: the name of its schema, and an example.
+pub(super) struct ExamplePayload<'a> {
+    schema: &'a str,
+    example: Value,
+}
+
+pub(super) const fn payload(schema: &str, example: Value) -> ExamplePayload<'_> {
+    ExamplePayload { schema, example }
+}
+
 /// Begins the entry of an endpoint. `id` is the operation of its row.
-pub(super) fn describe(tag: &str, id: &'static str, summary: &str) -> Entry {
-    Entry { id, operation: OperationBuilder::new().tag(tag).summary(Some(summary)) }
+pub(super) fn describe(tag: &str, id: &'static str, summary: &str) -> OperationEntry {
+    OperationEntry { id, operation: OperationBuilder::new().tag(tag).summary(Some(summary)) }
 }
 
 /// The path of a row, as the document has it: with the names that keys have in bodies.
@@ -67,7 +77,7 @@ fn parameter(name: &str) -> Ref {
     Ref::new(format!("#/components/parameters/{name}"))
 }
 
-impl Entry {
+impl OperationEntry {
     /// Adds a description to the summary.
     pub(super) fn description(mut self, text: &str) -> Self {
         self.operation = self.operation.description(Some(text));
@@ -103,12 +113,13 @@ impl Entry {
         self,
         status: u16,
         message: &str,
-        (payload, example): (&str, Value),
+        payload: ExamplePayload<'_>,
         headers: &[&str],
     ) -> Self {
+        let ExamplePayload { schema, example } = payload;
         let envelope = json!({ "status": "SUCCESS", "message": message, "data": example });
         let content = ContentBuilder::new()
-            .schema(Some(reference(&format!("{payload}Answer"))))
+            .schema(Some(reference(&format!("{schema}Answer"))))
             .example(Some(envelope))
             .build();
         self.response(status, message, Some(("application/json", content)), headers)
@@ -151,7 +162,7 @@ impl Entry {
 
     /// The operation, with what follows from its row.
     pub(super) fn build(self, row: &Endpoint) -> Operation {
-        let needs_key = row.right != Right::Open;
+        let needs_key = row.right != RequiredRight::Open;
         let mut entry = Self { operation: self.operation.operation_id(Some(row.operation)), ..self };
         if !needs_key {
             entry.operation = entry.operation.security(SecurityRequirement::default());

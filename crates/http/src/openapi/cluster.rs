@@ -6,8 +6,10 @@ use utoipa::openapi::{
 };
 
 use super::{
-    builder::{Entry, READ_PARAMETERS, READ_REFUSALS, WRITE_PARAMETERS, WRITE_REFUSALS, describe},
-    schemas::{Named, integer, nullable, open, text},
+    builder::{
+        OperationEntry, READ_PARAMETERS, READ_REFUSALS, WRITE_PARAMETERS, WRITE_REFUSALS, describe, payload,
+    },
+    schemas::{NamedSchema, integer, nullable, open, text},
 };
 use crate::{body::fields::schema_of, cluster};
 use concord_model::limits::Limits;
@@ -42,15 +44,15 @@ fn member() -> Value {
 }
 
 /// The entry of a change of the cluster.
-fn change(id: &'static str, summary: &str, done: &str) -> Entry {
+fn change(id: &'static str, summary: &str, done: &str) -> OperationEntry {
     describe(TAG, id, summary)
         .parameters(WRITE_PARAMETERS)
-        .success(200, done, ("Cluster", view()), &[])
+        .success(200, done, payload("Cluster", view()), &[])
         .refusals(WRITE_REFUSALS)
 }
 
 /// The operations of this file.
-pub(super) fn operations() -> Vec<Entry> {
+pub(super) fn operations() -> Vec<OperationEntry> {
     let file = ObjectBuilder::new()
         .schema_type(Type::String)
         .format(Some(SchemaFormat::KnownFormat(KnownFormat::Binary)))
@@ -59,7 +61,7 @@ pub(super) fn operations() -> Vec<Entry> {
     let page = ContentBuilder::new().schema(Some(text())).build();
     vec![
         describe(TAG, "get_cluster", "Show the cluster as this node knows it")
-            .success(200, "cluster found", ("Cluster", view()), &[]),
+            .success(200, "cluster found", payload("Cluster", view()), &[]),
         describe(TAG, "get_metrics", "What this node measures of itself, for Prometheus")
             .response(
                 200,
@@ -87,19 +89,19 @@ pub(super) fn operations() -> Vec<Entry> {
             .refusals(&[409]),
         change("add_member", "Add a member as a learner, without a vote", "member added")
             .body("NewMember", member())
-            .success(201, "member added", ("Cluster", view()), &["Location"])
+            .success(201, "member added", payload("Cluster", view()), &["Location"])
             .refusals(&[409]),
         change("remove_member", "Remove a member", "member removed").refusals(&[404, 409]),
         change("promote_member", "Make a learner a voter", "member promoted").refusals(&[404, 409]),
         change("replace_member", "Replace a member with a new one", "member replaced")
             .body("NewMember", member())
-            .success(201, "member replaced", ("Cluster", view()), &["Location"])
+            .success(201, "member replaced", payload("Cluster", view()), &["Location"])
             .refusals(&[404, 409]),
     ]
 }
 
 /// The bodies of its requests.
-pub(super) fn requests(limits: &Limits) -> Vec<Named> {
+pub(super) fn requests(limits: &Limits) -> Vec<NamedSchema> {
     vec![
         ("MemberId", schema_of(limits, cluster::member_id).into()),
         ("NewMember", schema_of(limits, cluster::member).into()),
@@ -108,7 +110,7 @@ pub(super) fn requests(limits: &Limits) -> Vec<Named> {
 }
 
 /// The payload of its answers.
-pub(super) fn payloads() -> Vec<Named> {
+pub(super) fn payloads() -> Vec<NamedSchema> {
     let lag = nullable(Type::Integer)
         .description(Some("log entries that the member lacks; known on the leader only"));
     let reachable = nullable(Type::Boolean).description(Some(

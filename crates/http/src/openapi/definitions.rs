@@ -4,11 +4,12 @@ use serde_json::{Value, json};
 
 use super::{
     builder::{
-        CODED, DRY_RUN_WRITE_PARAMETERS, Entry, READ_PARAMETERS, READ_REFUSALS, RECORD_HEADERS,
-        WRITE_REFUSALS, describe,
+        CODED, DRY_RUN_WRITE_PARAMETERS, OperationEntry, READ_PARAMETERS, READ_REFUSALS, RECORD_HEADERS,
+        WRITE_REFUSALS, describe, payload,
     },
     schemas::{
-        Field, Named, closed, example_schema, included_revision, json_object, page, paths, reference, times,
+        NamedSchema, SchemaField, closed, example_schema, included_revision, json_object, page, paths,
+        reference, times,
     },
 };
 use crate::{
@@ -33,7 +34,7 @@ fn record() -> Value {
 }
 
 /// The operations of this file.
-pub(super) fn operations() -> Vec<Entry> {
+pub(super) fn operations() -> Vec<OperationEntry> {
     let page = json!({ "results": [record()], "meta": { "page": 1, "limit": 10, "total": 1 } });
     let name = json!({ "config_definition_key": "app" });
     let (dry_run, building) = (["X-Concord-Dry-Run"], ["X-Concord-Index-Building"]);
@@ -46,7 +47,7 @@ pub(super) fn operations() -> Vec<Entry> {
             .parameters(DRY_RUN_WRITE_PARAMETERS)
             .parameters(&["create_only"])
             .body("NewDefinition", definition())
-            .success(201, "config definition created", ("Definition", definition()), &created)
+            .success(201, "config definition created", payload("Definition", definition()), &created)
             .refusals(WRITE_REFUSALS)
             .refusals(&[409, 507]),
         describe("definitions", "list_definitions", "List definitions")
@@ -54,13 +55,13 @@ pub(super) fn operations() -> Vec<Entry> {
             .parameters(&["page", "limit", "sort_definitions", "sort_order", "search", "cursor", "include"])
             .parameters(&["list_revision"])
             .parameters(READ_PARAMETERS)
-            .success(200, "config definitions found", ("DefinitionPage", page), &[&["Link"], CODED].concat())
+            .success(200, "config definitions found", payload("DefinitionPage", page), &[&["Link"], CODED].concat())
             .refusals(READ_REFUSALS)
             .refusals(&[410]),
         describe("definitions", "get_definition", "Get a definition")
             .parameters(&["If-None-Match", "include"])
             .parameters(READ_PARAMETERS)
-            .success(200, "config definition found", ("DefinitionRecord", record()), &found)
+            .success(200, "config definition found", payload("DefinitionRecord", record()), &found)
             .response(304, "The caller has the current version.", None, &unchanged)
             .refusals(READ_REFUSALS)
             .refusals(&[404]),
@@ -69,20 +70,20 @@ pub(super) fn operations() -> Vec<Entry> {
             .parameters(DRY_RUN_WRITE_PARAMETERS)
             .parameters(&["If-Match", "unless_tag"])
             .body("NewIndexes", json!({ "indexes": ["port"] }))
-            .success(200, "config definition updated", ("Indexes", json!({ "indexes": ["port"] })), &updated)
+            .success(200, "config definition updated", payload("Indexes", json!({ "indexes": ["port"] })), &updated)
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 412, 507]),
         describe("definitions", "delete_definition", "Delete a definition and all its configs")
             .parameters(DRY_RUN_WRITE_PARAMETERS)
             .parameters(&["If-Match", "unless_tag", "mode"])
-            .success(200, "config definition deleted", ("DefinitionIdentity", name), &dry_run)
+            .success(200, "config definition deleted", payload("DefinitionIdentity", name), &dry_run)
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 412]),
     ]
 }
 
 /// The bodies of its requests.
-pub(super) fn requests(limits: &Limits) -> Vec<Named> {
+pub(super) fn requests(limits: &Limits) -> Vec<NamedSchema> {
     vec![
         ("NewDefinition", schema_of(limits, DefinitionBody::read).into()),
         ("NewIndexes", schema_of(limits, IndexesBody::read).into()),
@@ -90,9 +91,9 @@ pub(super) fn requests(limits: &Limits) -> Vec<Named> {
 }
 
 /// The payloads of its answers.
-pub(super) fn payloads(limits: &Limits) -> Vec<Named> {
-    let definition = |times: &[Field], more: &[Field]| {
-        let fields: [Field; 2] =
+pub(super) fn payloads(limits: &Limits) -> Vec<NamedSchema> {
+    let definition = |times: &[SchemaField], more: &[SchemaField]| {
+        let fields: [SchemaField; 2] =
             [("config_definition_key", reference("Key")), ("indexes", paths(limits).into())];
         let schema = json_object().description(Some("absent when the definition has none"));
         closed([&fields[..], times].concat(), [&[("json_schema", schema.into())], more].concat())

@@ -47,7 +47,7 @@ use utoipa::openapi::{
     tag::TagBuilder,
 };
 
-use builder::Entry;
+use builder::OperationEntry;
 
 use super::endpoints;
 use concord_model::limits::Limits;
@@ -87,7 +87,7 @@ pub fn document(limits: &Limits) -> OpenApi {
         cluster::operations(),
         probes::operations(),
     ];
-    let mut entries: BTreeMap<&str, Entry> =
+    let mut entries: BTreeMap<&str, OperationEntry> =
         entries.into_iter().flatten().map(|entry| (entry.id(), entry)).collect();
     for row in endpoints::ENDPOINTS {
         let entry = entries.remove(row.operation).expect("a test builds the document of all rows");

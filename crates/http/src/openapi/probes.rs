@@ -4,17 +4,17 @@ use serde_json::json;
 use utoipa::openapi::content::ContentBuilder;
 
 use super::{
-    builder::{Entry, describe},
-    schemas::{Named, closed, json_object, text},
+    builder::{OperationEntry, describe, payload},
+    schemas::{NamedSchema, closed, json_object, text},
 };
 
 const TAG: &str = "open";
 
-fn probe(id: &'static str, summary: &str, message: &str) -> Entry {
-    describe(TAG, id, summary).success(200, message, ("Nothing", json!({})), &[])
+fn probe(id: &'static str, summary: &str, message: &str) -> OperationEntry {
+    describe(TAG, id, summary).success(200, message, payload("Nothing", json!({})), &[])
 }
 
-fn console_file(id: &'static str) -> Entry {
+fn console_file(id: &'static str) -> OperationEntry {
     let content = ContentBuilder::new().schema(Some(text())).build();
     describe(TAG, id, "A file of the console")
         .response(200, "The file.", Some(("*/*", content)), &[])
@@ -23,7 +23,7 @@ fn console_file(id: &'static str) -> Entry {
 }
 
 /// The operations of this file.
-pub(super) fn operations() -> Vec<Entry> {
+pub(super) fn operations() -> Vec<OperationEntry> {
     let root = json!({ "service": "concord", "api": "/api/v1" });
     let live = "Liveness: the process answers, whatever state the cluster is in";
     let ready = "Readiness: the node is caught up with a live leader";
@@ -36,7 +36,7 @@ pub(super) fn operations() -> Vec<Entry> {
         describe(TAG, "root", "Name the service and the root of its interface").success(
             200,
             "concord",
-            ("Root", root),
+            payload("Root", root),
             &[],
         ),
         probe("livez", live, "alive"),
@@ -70,7 +70,7 @@ pub(super) fn operations() -> Vec<Entry> {
 }
 
 /// The payloads of its answers.
-pub(super) fn payloads() -> Vec<Named> {
+pub(super) fn payloads() -> Vec<NamedSchema> {
     vec![
         ("Root", closed(vec![("service", text().into()), ("api", text().into())], Vec::new()).into()),
         ("Nothing", closed(Vec::new(), Vec::new()).into()),

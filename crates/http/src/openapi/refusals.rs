@@ -17,7 +17,7 @@ use super::{
     schemas::{closed, location, reference, text},
 };
 
-struct Refusal {
+struct DocumentedRefusal {
     status: u16,
     /// The name of its component.
     name: &'static str,
@@ -33,11 +33,11 @@ const fn refusal_of(
     kind: &'static str,
     about: &'static str,
     headers: &'static [&'static str],
-) -> Refusal {
-    Refusal { status, name, kind, about, headers }
+) -> DocumentedRefusal {
+    DocumentedRefusal { status, name, kind, about, headers }
 }
 
-static REFUSALS: [Refusal; 15] = [
+static REFUSALS: [DocumentedRefusal; 15] = [
     refusal_of(
         401,
         "Unauthorized",
@@ -128,7 +128,7 @@ static REFUSALS: [Refusal; 15] = [
     ),
 ];
 
-fn find(status: u16) -> &'static Refusal {
+fn find(status: u16) -> &'static DocumentedRefusal {
     let found = REFUSALS.iter().find(|refusal| refusal.status == status);
     found.expect("every status that an operation names is listed")
 }
@@ -153,8 +153,8 @@ pub(super) fn add_to(mut components: ComponentsBuilder) -> ComponentsBuilder {
     components
 }
 
-fn response(refusal: &Refusal, more_headers: &[&str]) -> Response {
-    let Refusal { status, kind, about, headers, .. } = refusal;
+fn response(refusal: &DocumentedRefusal, more_headers: &[&str]) -> Response {
+    let DocumentedRefusal { status, kind, about, headers, .. } = refusal;
     let code = Code::ALL.iter().find(|(_, of)| of == kind).map(|(code, _)| code.name());
     let example = json!({ "status": "FAILURE", "errors": [{ "type": kind, "code": code, "msg": about }] });
     let body = reference(&body_name(kind));

@@ -1,14 +1,16 @@
 //! The operations on the schema, the unique paths and the index states of a definition.
 
-use serde_json::{Value, json};
+use serde_json::json;
 use utoipa::openapi::{ArrayBuilder, Type, schema::OneOfBuilder};
 
 use super::{
     builder::{
-        CODED, DRY_RUN_WRITE_PARAMETERS, Entry, READ_PARAMETERS, READ_REFUSALS, RECORD_HEADERS,
-        WRITE_REFUSALS, describe,
+        CODED, DRY_RUN_WRITE_PARAMETERS, ExamplePayload, OperationEntry, READ_PARAMETERS, READ_REFUSALS,
+        RECORD_HEADERS, WRITE_REFUSALS, describe, payload,
     },
-    schemas::{Field, Named, closed, example_schema, integer, key, location, nullable, paths, text},
+    schemas::{
+        NamedSchema, SchemaField, closed, example_schema, integer, key, location, nullable, paths, text,
+    },
 };
 use crate::{
     body::fields::schema_of,
@@ -19,7 +21,7 @@ use concord_model::limits::Limits;
 const TAG: &str = "definitions";
 
 /// The entry of a part of a definition, which has the definition's entity tag.
-fn part(id: &'static str, summary: &str, message: &str, payload: (&str, Value)) -> Entry {
+fn part(id: &'static str, summary: &str, message: &str, payload: ExamplePayload<'_>) -> OperationEntry {
     describe(TAG, id, summary)
         .parameters(&["If-None-Match"])
         .parameters(READ_PARAMETERS)
@@ -30,11 +32,11 @@ fn part(id: &'static str, summary: &str, message: &str, payload: (&str, Value)) 
 }
 
 /// The operations of this file.
-pub(super) fn operations() -> Vec<Entry> {
+pub(super) fn operations() -> Vec<OperationEntry> {
     let schema = || json!({ "json_schema": example_schema() });
     let shown = json!({ "json_schema": example_schema(), "format_assertion": true });
     let example_paths = || json!({ "paths": ["name"] });
-    let unique = || ("UniquePaths", example_paths());
+    let unique = || payload("UniquePaths", example_paths());
     let mut stored = schema();
     stored["config_definition_key"] = json!("app");
     let states =
@@ -42,7 +44,7 @@ pub(super) fn operations() -> Vec<Entry> {
     let schema_headers = [RECORD_HEADERS, &["X-Concord-Dry-Run", "X-Concord-Breaking-Configs"]].concat();
     let unique_headers = [RECORD_HEADERS, &["X-Concord-Dry-Run"]].concat();
     vec![
-        part("get_schema", "Show a definition's schema", "schema found", ("Rules", shown)),
+        part("get_schema", "Show a definition's schema", "schema found", payload("Rules", shown)),
         describe(TAG, "update_schema", "Change a definition's schema")
             .description(
                 "All configs of the definition must fit it; else 422, whose items name the first hundred that do not. \
@@ -52,7 +54,7 @@ pub(super) fn operations() -> Vec<Entry> {
             .parameters(DRY_RUN_WRITE_PARAMETERS)
             .parameters(&["If-Match", "unless_tag", "policy"])
             .body("NewRules", schema())
-            .success(200, "schema stored", ("RulesChange", stored), &schema_headers)
+            .success(200, "schema stored", payload("RulesChange", stored), &schema_headers)
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 412, 507])
             .refusal_with(422, &["X-Concord-Breaking-Configs"]),
@@ -75,7 +77,7 @@ pub(super) fn operations() -> Vec<Entry> {
             .success(
                 200,
                 "indexes found",
-                ("IndexStates", states),
+                payload("IndexStates", states),
                 &[RECORD_HEADERS, &["X-Concord-Index-Building"]].concat(),
             )
             .refusals(READ_REFUSALS)
@@ -84,7 +86,7 @@ pub(super) fn operations() -> Vec<Entry> {
 }
 
 /// The bodies of its requests.
-pub(super) fn requests(limits: &Limits) -> Vec<Named> {
+pub(super) fn requests(limits: &Limits) -> Vec<NamedSchema> {
     vec![
         ("NewRules", schema_of(limits, SchemaBody::read).into()),
         ("NewUniquePaths", schema_of(limits, UniqueBody::read).into()),
@@ -92,7 +94,7 @@ pub(super) fn requests(limits: &Limits) -> Vec<Named> {
 }
 
 /// The report of the configs that do not fit a schema.
-fn report() -> Vec<Field> {
+fn report() -> Vec<SchemaField> {
     let error = closed(vec![("loc", location().into()), ("msg", text().into())], Vec::new());
     let config = closed(
         vec![("config_key", key().into()), ("errors", ArrayBuilder::new().items(error).into())],
@@ -110,8 +112,8 @@ fn report() -> Vec<Field> {
 }
 
 /// The payloads of its answers.
-pub(super) fn payloads(limits: &Limits) -> Vec<Named> {
-    let schema = || -> Field { ("json_schema", nullable(Type::Object).into()) };
+pub(super) fn payloads(limits: &Limits) -> Vec<NamedSchema> {
+    let schema = || -> SchemaField { ("json_schema", nullable(Type::Object).into()) };
     let stored = || vec![("config_definition_key", key().into()), schema()];
     let change = OneOfBuilder::new()
         .item(closed(stored(), Vec::new()).description(Some("stored")))

@@ -12,9 +12,9 @@ use utoipa::openapi::{
 use concord_model::limits::{KEY_BYTES_MAX, Limits};
 
 /// A member of an object, with its name.
-pub(super) type Field = (&'static str, RefOr<Schema>);
+pub(super) type SchemaField = (&'static str, RefOr<Schema>);
 /// A component of the document, with its name.
-pub(super) type Named = (&'static str, RefOr<Schema>);
+pub(super) type NamedSchema = (&'static str, RefOr<Schema>);
 
 /// A reference to a component by its name.
 pub(crate) fn reference(name: &str) -> RefOr<Schema> {
@@ -80,7 +80,7 @@ pub(super) fn location() -> ArrayBuilder {
 }
 
 /// An object with these members; further members are allowed.
-pub(super) fn open(required: Vec<Field>, optional: Vec<Field>) -> ObjectBuilder {
+pub(super) fn open(required: Vec<SchemaField>, optional: Vec<SchemaField>) -> ObjectBuilder {
     let mut object = json_object();
     for (name, schema) in required {
         object = object.property(name, schema).required(name);
@@ -89,7 +89,7 @@ pub(super) fn open(required: Vec<Field>, optional: Vec<Field>) -> ObjectBuilder 
 }
 
 /// An object with these members and no others.
-pub(super) fn closed(required: Vec<Field>, optional: Vec<Field>) -> ObjectBuilder {
+pub(super) fn closed(required: Vec<SchemaField>, optional: Vec<SchemaField>) -> ObjectBuilder {
     open(required, optional).additional_properties(Some(AdditionalProperties::FreeForm(false)))
 }
 
@@ -110,12 +110,12 @@ pub(super) fn page(record: &str) -> ObjectBuilder {
 }
 
 /// The two times of a record.
-pub(super) fn times() -> [Field; 2] {
+pub(super) fn times() -> [SchemaField; 2] {
     [("created_at", time().into()), ("modified_at", time().into())]
 }
 
 /// The revision of a record, which it has where the caller asks for it.
-pub(super) fn included_revision() -> Field {
+pub(super) fn included_revision() -> SchemaField {
     ("revision", integer(1).description(Some("with `include=revision`")).into())
 }
 

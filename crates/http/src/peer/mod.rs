@@ -174,7 +174,7 @@ async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Res
     let name = request.uri().path().strip_prefix(PATH_PREFIX).unwrap_or_default();
     let call = Call::from_name(name);
     let shown = request.extensions().get().map(|ShownNode(node)| *node);
-    let Admitted { from, digest } = admit(service, refusals, call, (request.headers(), shown))?;
+    let AdmittedCall { from, digest } = admit(service, refusals, call, request.headers(), shown)?;
     CallerConnection::mark_known(request.extensions());
     let call = call.ok_or_else(|| ReceiveError::Unknown(name.to_owned()))?;
     let (head, body) = request.into_parts();
@@ -188,10 +188,10 @@ async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Res
         Call::Heartbeats | Call::ReadIndex => {
             let (service, consensus) = (service.clone(), consensus(service)?.clone());
             let from = known(from)?;
-            let serve = move |connection| serve_frames(service, consensus, (from, call), connection);
+            let serve = move |connection| serve_frames(service, consensus, from, call, connection);
             upgrade(call, Request::from_parts(head, body), serve)
         }
-        Call::Snapshot => receive_snapshot(consensus(service)?, known(from)?, (&head.headers, body)).await,
+        Call::Snapshot => receive_snapshot(consensus(service)?, known(from)?, &head.headers, body).await,
         Call::FetchSnapshot => send_snapshot(consensus(service)?).await,
         Call::Vote | Call::PreVote | Call::Transfer | Call::Digests => {
             Ok(consensus(service)?.receive(known(from)?, call, read_body(body).await?).await?.into_response())
@@ -206,7 +206,7 @@ async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Res
         | Call::History
         | Call::Page => {
             let (service, origin, traces) = (service.clone(), sender(&head.headers), received(&head.headers));
-            let served = serve_call(service, (call, digest), (head.headers, body));
+            let served = serve_call(service, call, digest, head.headers, body);
             listener.on_callers_threads(with_traces(traces, origin.serve(served))).await
         }
     }
@@ -215,10 +215,12 @@ async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Res
 /// Reads a call of the service and answers it.
 async fn serve_call(
     service: Service,
-    (call, digest): (Call, Option<BodyDigest>),
-    (headers, body): (HeaderMap, Body),
+    call: Call,
+    digest: Option<BodyDigest>,
+    headers: HeaderMap,
+    body: Body,
 ) -> Result<Response, CallRefusal> {
-    let (mut reservation, body) = reserve_and_read(&service, call, (&headers, body)).await?;
+    let (mut reservation, body) = reserve_and_read(&service, call, &headers, body).await?;
     if matches!(call, Call::Write | Call::Writes) {
         reservation.grow(parsed_bytes(&body)).map_err(too_many)?;
     }
@@ -268,7 +270,7 @@ async fn answer(service: &Service, call: Call, body: Bytes) -> Result<Bytes, Rec
 }
 
 /// What is known of a call that was let in.
-struct Admitted {
+struct AdmittedCall {
     /// The node that calls; `None` for the calls that also a node without a cluster answers.
     from: Option<NodeId>,
     /// The digest that the body must have, if it must have one.
@@ -280,19 +282,22 @@ fn admit(
     service: &Service,
     refusals: &Arc<RefusalLog>,
     call: Option<Call>,
-    (headers, shown): (&HeaderMap, Option<NodeId>),
-) -> Result<Admitted, CallRefusal> {
+    headers: &HeaderMap,
+    shown: Option<NodeId>,
+) -> Result<AdmittedCall, CallRefusal> {
     let peers = service.peers();
     let admitted = match call {
-        Some(Call::Join) => peers.admit_join(headers, shown).map(|digest| Admitted { from: None, digest }),
+        Some(Call::Join) => {
+            peers.admit_join(headers, shown).map(|digest| AdmittedCall { from: None, digest })
+        }
         Some(Call::Levels) => {
-            peers.admit_levels(headers, shown).map(|()| Admitted { from: None, digest: None })
+            peers.admit_levels(headers, shown).map(|()| AdmittedCall { from: None, digest: None })
         }
         _ => peers.admit(headers, shown).and_then(|from| match service.consensus() {
             Some(consensus) if consensus.has_left(from) => {
                 Err((REMOVED_STATUS, format!("node {from} was removed from the cluster")))
             }
-            Some(_) | None => Ok(Admitted { from: Some(from), digest: None }),
+            Some(_) | None => Ok(AdmittedCall { from: Some(from), digest: None }),
         }),
     };
     admitted.map_err(|(status, text)| {
@@ -319,7 +324,8 @@ fn reserve(service: &Service, call: Call, headers: &HeaderMap) -> Result<Reserva
 async fn reserve_and_read(
     service: &Service,
     call: Call,
-    (headers, body): (&HeaderMap, Body),
+    headers: &HeaderMap,
+    body: Body,
 ) -> Result<(Reservation, Bytes), CallRefusal> {
     match reserve(service, call, headers) {
         Ok(reservation) => Ok((reservation, read_body(body).await?)),
@@ -392,7 +398,8 @@ where
 async fn serve_frames(
     service: Service,
     consensus: Consensus,
-    (from, call): (NodeId, Call),
+    from: NodeId,
+    call: Call,
     connection: TokioIo<Upgraded>,
 ) {
     if call == Call::Heartbeats {
@@ -409,7 +416,8 @@ async fn serve_frames(
 async fn receive_snapshot(
     consensus: &Consensus,
     from: NodeId,
-    (headers, body): (&HeaderMap, Body),
+    headers: &HeaderMap,
+    body: Body,
 ) -> Result<Response, CallRefusal> {
     let missing = || ReceiveError::Malformed(format!("the header `{SNAPSHOT_HEADER}` is missing"));
     let head = headers.get(SNAPSHOT_HEADER).ok_or_else(missing)?;

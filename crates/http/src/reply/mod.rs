@@ -88,6 +88,22 @@ pub(super) struct Reply {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WrittenAt(pub(super) Revision);
 
+/// How the records of a list are written.
+pub(super) struct Rendering<R, F: Fn(Object, &R) -> Object> {
+    /// Estimates the bytes of a record as `render` writes it.
+    pub(super) size: fn(&R) -> usize,
+    /// Adds the members of a record.
+    pub(super) render: F,
+}
+
+/// What is around the results in `data`.
+pub(super) struct ResultsFrame<'a> {
+    /// Members, each with a comma after it.
+    pub(super) before: &'a str,
+    /// What follows the last result: the end of the list, of `data` and of the body.
+    pub(super) tail: &'a str,
+}
+
 impl Reply {
     /// Status 200 with a payload.
     pub(super) fn ok(message: &'static str, data: &str) -> Self {
@@ -124,28 +140,29 @@ impl Reply {
         Self { status: StatusCode::NOT_MODIFIED, headers, body: Body::empty(), written: None, coding: None }
     }
 
-    /// A page of a list, with what it may keep in memory. `size` estimates the bytes of a record as `render` writes it.
+    /// A page of a list, with what it may keep in memory.
     pub(super) fn page<R: Send + 'static>(
         message: &'static str,
-        (found, reservation): (QueryResult<R>, Reservation),
+        found: QueryResult<R>,
+        reservation: Reservation,
         page: &Page,
-        size: fn(&R) -> usize,
-        render: impl Fn(Object, &R) -> Object + Send + 'static,
+        rendering: Rendering<R, impl Fn(Object, &R) -> Object + Send + 'static>,
     ) -> Self {
         let meta = Object::new().value("page", &page.page).value("limit", &page.limit);
         let tail = format!("],\"meta\":{}}}}}", meta.value("total", &found.total).finish());
-        Self::results(message, (found.results, reservation), ("", &tail), size, render)
+        let frame = ResultsFrame { before: "", tail: &tail };
+        Self::results(message, found.results, reservation, frame, rendering)
     }
 
-    /// A list of results, after the members `before` and with `tail` after the last one: the end of the list, of `data`
-    /// and of the body.
+    /// A list of results.
     pub(super) fn results<R: Send + 'static>(
         message: &'static str,
-        (results, reservation): (Vec<R>, Reservation),
-        (before, tail): (&str, &str),
-        size: fn(&R) -> usize,
-        render: impl Fn(Object, &R) -> Object + Send + 'static,
+        results: Vec<R>,
+        reservation: Reservation,
+        frame: ResultsFrame<'_>,
+        rendering: Rendering<R, impl Fn(Object, &R) -> Object + Send + 'static>,
     ) -> Self {
+        let (ResultsFrame { before, tail }, Rendering { size, render }) = (frame, rendering);
         let head =
             format!("{{\"status\":\"SUCCESS\",\"message\":\"{message}\",\"data\":{{{before}\"results\":[");
         let bytes = results.iter().fold(0_usize, |sum, record| sum.saturating_add(size(record)));

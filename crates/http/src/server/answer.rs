@@ -27,7 +27,7 @@ use hyper::{
 };
 use tokio::task::AbortHandle;
 
-use super::connection::{InFlight, millis, now};
+use super::connection::{RequestInFlight, millis, now};
 use concord_model::limits::{SCARCE_TIMEOUT, SEND_BYTES_MIN};
 
 /// Bytes of an answer that HTTP/2 is given at once: the rest waits where it is seen whether the caller takes it.
@@ -63,15 +63,15 @@ where
 /// What an answer over HTTP/2 has handed over.
 #[derive(Debug)]
 pub(super) struct Untaken {
-    in_flight: InFlight,
-    waiting: Mutex<Waiting>,
+    in_flight: RequestInFlight,
+    waiting: Mutex<ResponsesWaiting>,
     reset: Option<Reset>,
     /// The body waits until all is taken.
     all_taken: AtomicWaker,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct ResponsesWaiting {
     pieces: usize,
     /// Since when, unless there are none; and the bytes taken since.
     since: u64,
@@ -82,7 +82,7 @@ struct Waiting {
 }
 
 impl Untaken {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    fn waiting(&self) -> MutexGuard<'_, ResponsesWaiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -190,7 +190,7 @@ impl Drop for Piece {
 #[derive(Debug)]
 enum Taker {
     /// The socket, which judges the caller by itself.
-    Http1(#[expect(dead_code, reason = "it counts the request while the body lives")] InFlight),
+    Http1(#[expect(dead_code, reason = "it counts the request while the body lives")] RequestInFlight),
     Http2(Arc<Untaken>),
 }
 
@@ -206,7 +206,7 @@ pub(super) struct AnswerBody {
 }
 
 impl AnswerBody {
-    pub(super) fn new(body: Body, in_flight: InFlight, is_http2: bool) -> Self {
+    pub(super) fn new(body: Body, in_flight: RequestInFlight, is_http2: bool) -> Self {
         let is_told = body.is_end_stream();
         let taker = if is_http2 && !is_told {
             let connection = Arc::clone(&in_flight.0);
@@ -304,17 +304,17 @@ impl HttpBody for AnswerBody {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::connection::{Connection, HeadBudget};
+    use crate::server::connection::{HeadBudget, ServedConnection};
     use futures::FutureExt as _;
     use http::Extensions;
     use http_body_util::BodyExt as _;
 
-    fn body(connection: &Arc<Connection>, bytes: &Bytes) -> AnswerBody {
+    fn body(connection: &Arc<ServedConnection>, bytes: &Bytes) -> AnswerBody {
         AnswerBody::new(Body::from(bytes.clone()), connection.begin(&mut Extensions::new()), true)
     }
 
-    fn connection() -> Arc<Connection> {
-        Arc::new(Connection::new(Arc::new(HeadBudget::new(0))))
+    fn connection() -> Arc<ServedConnection> {
+        Arc::new(ServedConnection::new(Arc::new(HeadBudget::new(0))))
     }
 
     async fn piece(body: &mut AnswerBody) -> Piece {

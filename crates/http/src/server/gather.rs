@@ -130,7 +130,7 @@ mod tests {
 
     /// A caller who takes so many bytes in each call, and none in every other one.
     #[derive(Debug, Default)]
-    struct Caller {
+    struct SteppedReader {
         sends: Vec<u8>,
         taken: Vec<u8>,
         at_once: usize,
@@ -138,7 +138,7 @@ mod tests {
         is_slow: bool,
     }
 
-    impl AsyncRead for Caller {
+    impl AsyncRead for SteppedReader {
         fn poll_read(
             mut self: Pin<&mut Self>,
             _: &mut Context<'_>,
@@ -149,7 +149,7 @@ mod tests {
         }
     }
 
-    impl AsyncWrite for Caller {
+    impl AsyncWrite for SteppedReader {
         fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
             self.poll_write_vectored(cx, &[IoSlice::new(bytes)])
         }
@@ -183,8 +183,13 @@ mod tests {
         }
     }
 
-    fn gather(begin: &[u8], at_once: usize, is_slow: bool) -> Gather<Caller> {
-        let mut gather = Gather::new(Caller { sends: begin.to_vec(), at_once, is_slow, ..Caller::default() });
+    fn gather(begin: &[u8], at_once: usize, is_slow: bool) -> Gather<SteppedReader> {
+        let mut gather = Gather::new(SteppedReader {
+            sends: begin.to_vec(),
+            at_once,
+            is_slow,
+            ..SteppedReader::default()
+        });
         let (mut space, mut context) = ([0; 64], Context::from_waker(noop_waker_ref()));
         let mut buffer = ReadBuf::new(&mut space);
         assert!(Pin::new(&mut gather).poll_read(&mut context, &mut buffer).is_ready());

@@ -69,14 +69,14 @@ use concord_model::limits::{
 use concord_net::NodeId;
 use concord_service::{CallerAddress, metrics::Connections};
 pub(crate) use connection::CallerConnection;
-use connection::{Connection, Ending, HeadBudget, Times};
+use connection::{ConnectionEnd, HeadBudget, ServedConnection, Times};
 use gather::Gather;
 pub use places::ShareOf;
-use places::{Place, Places, ShareTaken};
+use places::{ConnectionPlace, ConnectionPlaces, ShareTaken};
 use socket::Socket;
+use wire::AcceptedStream;
 pub(crate) use wire::ShownNode;
 pub use wire::Transport;
-use wire::Wire;
 
 /// The pause after a failed `accept`, which as a rule is for lack of file descriptors.
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(50);
@@ -147,13 +147,13 @@ impl Answerer for Router {
 }
 
 /// What all connections of a listener share.
-struct Server<A> {
+struct ConnectionServer<A> {
     builder: Builder<StreamTasks>,
     answerer: A,
     transport: Transport,
     times: Times,
     stopping: CancellationToken,
-    places: Arc<Places>,
+    places: Arc<ConnectionPlaces>,
     /// Permits of connections that wait for a place in the share of their address.
     parked: Semaphore,
 }
@@ -162,19 +162,24 @@ struct Server<A> {
 pub async fn serve(
     listener: TcpListener,
     answerer: impl Answerer,
-    (transport, options): (Transport, ServeOptions),
+    transport: Transport,
+    options: ServeOptions,
     stop: impl Future<Output = ()> + Send + 'static,
 ) {
     let ServeOptions { header_timeout: header, idle_timeout: idle, send_timeout: send, .. } = options;
     let times = Times { header, idle, send };
     let stopping = CancellationToken::new();
-    let server = Arc::new(Server {
+    let server = Arc::new(ConnectionServer {
         builder: builder(),
         answerer,
         transport,
         times,
         stopping: stopping.clone(),
-        places: Arc::new(Places::new(options.connections_max, options.per_address_max, options.share_of)),
+        places: Arc::new(ConnectionPlaces::new(
+            options.connections_max,
+            options.per_address_max,
+            options.share_of,
+        )),
         parked: Semaphore::new(PARKED_MAX),
     });
     let budget = Arc::new(HeadBudget::new(STRANGER_HEADS_BYTES));
@@ -190,7 +195,7 @@ pub async fn serve(
             }
             accepted = accept(&listener) => accepted,
         };
-        let connection = Arc::new(Connection::new(budget.clone()));
+        let connection = Arc::new(ServedConnection::new(budget.clone()));
         let place = tokio::select! {
             biased;
             () = &mut stop => break,
@@ -219,9 +224,14 @@ async fn drain(mut connections: JoinSet<()>) {
     connections.shutdown().await;
 }
 
-impl<A: Answerer> Server<A> {
+impl<A: Answerer> ConnectionServer<A> {
     /// Serves a connection once its address has a place for it.
-    async fn run_later(self: Arc<Self>, stream: TcpStream, connection: Arc<Connection>, address: SocketAddr) {
+    async fn run_later(
+        self: Arc<Self>,
+        stream: TcpStream,
+        connection: Arc<ServedConnection>,
+        address: SocketAddr,
+    ) {
         let Ok(parked) = self.parked.try_acquire() else {
             debug!(%address, "an address opens more connections than one may");
             return;
@@ -236,10 +246,14 @@ impl<A: Answerer> Server<A> {
 
     /// Takes a connection. `None` when it ends before it is taken: the handshake fails or takes too long, or the place is
     /// needed.
-    async fn take(&self, stream: TcpStream, connection: &Arc<Connection>) -> Option<(Wire, Option<NodeId>)> {
+    async fn take(
+        &self,
+        stream: TcpStream,
+        connection: &Arc<ServedConnection>,
+    ) -> Option<(AcceptedStream, Option<NodeId>)> {
         let socket = |stream| Socket::new(stream, Arc::clone(connection), self.times);
         if !self.transport.is_tls() {
-            return Some((Wire::Plain(socket(stream)), None));
+            return Some((AcceptedStream::Plain(socket(stream)), None));
         }
         // Boxed: it is needed for a moment, and the task of the connection would keep the space.
         let taken = Box::pin(timeout(HANDSHAKE_TIMEOUT, self.transport.take(stream, socket)));
@@ -267,7 +281,12 @@ impl<A: Answerer> Server<A> {
     }
 
     /// Serves a connection to its end.
-    async fn run(self: Arc<Self>, stream: TcpStream, connection: Arc<Connection>, place: Place) {
+    async fn run(
+        self: Arc<Self>,
+        stream: TcpStream,
+        connection: Arc<ServedConnection>,
+        place: ConnectionPlace,
+    ) {
         // A socket without a peer is closed already.
         let address = stream.peer_addr().map_or(place.address(), |address| address.ip().to_canonical());
         let caller = CallerAddress::new(address, place.address());
@@ -322,7 +341,7 @@ impl<A: Answerer> Server<A> {
             return;
         };
         debug!(?ending, "a connection is ended");
-        if ending == Ending::Idle {
+        if ending == ConnectionEnd::Idle {
             served.as_mut().graceful_shutdown();
             // A request that came at the last moment is answered all the same.
             while timeout(GOODBYE_TIMEOUT, served.as_mut()).await.is_err() && connection.in_flight() > 0 {
@@ -344,7 +363,7 @@ fn has_plain_framing(headers: &HeaderMap) -> bool {
 
 fn builder() -> Builder<StreamTasks> {
     let mut builder = Builder::new(StreamTasks);
-    // No header timeout: hyper would set and remove a timer for each request. `Connection::ending` bounds that wait
+    // No header timeout: hyper would set and remove a timer for each request. `ServedConnection::ending` bounds that wait
     // with one timer for each connection.
     builder.http1().header_read_timeout(None::<Duration>).max_buf_size(HEAD_BYTES_MAX);
     builder

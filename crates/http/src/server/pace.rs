@@ -10,7 +10,7 @@ use super::connection::millis;
 use concord_model::limits::{SCARCE_RATE, SCARCE_TIMEOUT, SEND_BYTES_MIN};
 
 #[derive(Debug, Default)]
-pub(super) struct Pace {
+pub(super) struct ReadingPace {
     /// What waits: answers over HTTP/2, the socket.
     owing: usize,
     /// Since when something waits without a break, and how long it did before.
@@ -23,7 +23,7 @@ pub(super) struct Pace {
     moved_at: Option<u64>,
 }
 
-impl Pace {
+impl ReadingPace {
     /// Something more waits.
     pub(super) fn begin(&mut self, now: u64) {
         if self.owing == 0 {
@@ -95,13 +95,13 @@ mod tests {
 
     #[test]
     fn only_the_time_in_which_something_waits_counts() {
-        let mut pace = Pace::default();
+        let mut pace = ReadingPace::default();
         pace.begin(SECOND);
         assert!(!pace.is_slow(5 * SECOND), "it has only begun");
         assert!(pace.is_slow(6 * SECOND));
         pace.end(6 * SECOND);
         assert!(!pace.owes() && !pace.is_slow(3600 * SECOND), "nothing waits");
-        let mut silent = Pace::default();
+        let mut silent = ReadingPace::default();
         silent.begin(SECOND);
         silent.end(SECOND + 1);
         silent.begin(3600 * SECOND);
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_caller_that_becomes_fast_or_slow_is_seen_to() {
-        let mut pace = Pace::default();
+        let mut pace = ReadingPace::default();
         pace.begin(0);
         assert!(pace.is_slow(1000 * SECOND));
         for second in 1001..1030 {

@@ -21,7 +21,7 @@ use tokio::{
     time::{Instant, Sleep, sleep},
 };
 
-use super::connection::{Connection, Times};
+use super::connection::{ServedConnection, Times};
 use concord_model::limits::SEND_BYTES_MIN;
 
 /// A write that the socket has not wholly taken.
@@ -34,13 +34,13 @@ struct Blocked {
 #[derive(Debug)]
 pub(super) struct Socket {
     stream: TcpStream,
-    connection: Arc<Connection>,
+    connection: Arc<ServedConnection>,
     times: Times,
     blocked: Option<Blocked>,
 }
 
 impl Socket {
-    pub(super) fn new(stream: TcpStream, connection: Arc<Connection>, times: Times) -> Self {
+    pub(super) fn new(stream: TcpStream, connection: Arc<ServedConnection>, times: Times) -> Self {
         Self { stream, connection, times, blocked: None }
     }
 

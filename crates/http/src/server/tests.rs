@@ -35,7 +35,7 @@ async fn start_with(
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = oneshot::channel();
     let stopped = async move { stopped.await.unwrap_or(()) };
-    (address, stop, tokio::spawn(serve(listener, router, (Transport::Plain, options), stopped)))
+    (address, stop, tokio::spawn(serve(listener, router, Transport::Plain, options, stopped)))
 }
 
 /// Everything that the server sends until it closes the connection.

@@ -43,7 +43,7 @@ async fn respond(api: &Api, principal: &Principal, method: Method, path: &str, b
     let request = Request::builder().method(method).uri(path).header(header::CONTENT_TYPE, kind);
     let request = request.body(Body::from(body.to_owned())).unwrap();
     let matched = TABLE.find(request.method(), request.uri().path());
-    api.dispatch(Access::Authenticated(principal.clone()), Asked::new(request, matched)).await
+    api.dispatch(RequestAccess::Authenticated(principal.clone()), MatchedRequest::new(request, matched)).await
 }
 
 async fn ask(
