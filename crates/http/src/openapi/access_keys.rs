@@ -1,14 +1,17 @@
-//! The operations on access keys and on the caller's own.
+//! The operations on access keys, on the client's own key, and on the audit log.
 
 use serde_json::{Value, json};
-use utoipa::openapi::{ObjectBuilder, Type};
+use utoipa::openapi::{ArrayBuilder, ObjectBuilder, Type};
 
 use super::{
     builder::{
         OperationEntry, READ_PARAMETERS, READ_REFUSALS, RECORD_HEADERS, WRITE_PARAMETERS, WRITE_REFUSALS,
         describe, payload,
     },
-    schemas::{NamedSchema, SchemaField, boolean, closed, nullable, open, page, reference, text, time},
+    schemas::{
+        NamedSchema, SchemaField, boolean, closed, integer, json_object, nullable, open, page, reference,
+        text, time,
+    },
 };
 use crate::{access_keys::body, body::fields::schema_of};
 use concord_model::{access_key::ID_CHARS, limits::Limits};
@@ -108,6 +111,7 @@ pub(super) fn operations() -> Vec<OperationEntry> {
         describe(TAG, "whoami", "Show who the credential is")
             .success(200, "caller found", payload("Caller", whoami), NO_STORE)
             .refusals(&[503]),
+        get_audit(),
     ]
 }
 
@@ -169,5 +173,62 @@ pub(super) fn payloads() -> Vec<NamedSchema> {
         ("ApiKeyId", closed(vec![("key_id", id().into())], Vec::new()).into()),
         ("RootKey", closed(vec![("root", root.into())], Vec::new()).into()),
         ("Caller", whoami.into()),
+        ("AuditPage", audit_page_schema().into()),
     ]
+}
+
+fn audit_page() -> Value {
+    json!({
+        "results": [{
+            "seq": 18,
+            "time": "2026-03-01T12:00:00.000001Z",
+            "node": 1,
+            "request_id": "018f2d0c-0000-7000-8000-000000000000",
+            "key": "root",
+            "address": "10.0.0.7",
+            "verb": "write",
+            "method": "PUT",
+            "route": "/api/v1/config_definition/{definition}/config/{config}",
+            "definition": "app",
+            "config": "prod",
+            "status": 200,
+            "outcome": "ok",
+            "revision_before": 41,
+            "revision_after": 42,
+            "prev": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+        }],
+        "meta": {
+            "limit": 100,
+            "next": 18,
+            "head": { "seq": 18, "hash": "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae" },
+        },
+    })
+}
+
+/// The operation on the audit log.
+fn get_audit() -> OperationEntry {
+    describe("audit", "get_audit", "Show the audit log of the node that is asked")
+            .description(
+                "Who asked this node for what, and what was decided. Newest first; with `after` oldest first. A page \
+                 reads a bounded part of the log, so it may have fewer lines than `limit` although there are more: the \
+                 next page is the one that `Link` names, and `meta.next` is null at the end. `meta.head` is the \
+                 number and the SHA-256 of the last line. The lines stand as they are in the log, each with the \
+                 SHA-256 of the line before in `prev`.",
+            )
+            .parameters(&["audit_after", "audit_before", "limit"])
+            .parameters(&["since", "until", "audit_key", "audit_definition", "outcome"])
+            .success(200, "audit lines found", payload("AuditPage", audit_page()), &["Link"])
+            .refusals(&[404, 422])
+}
+
+/// A page of the audit log.
+fn audit_page_schema() -> ObjectBuilder {
+    let head = open(
+        vec![("seq", integer(0).into()), ("hash", text().pattern(Some("^[0-9a-f]{64}$")).into())],
+        Vec::new(),
+    );
+    let next = nullable(Type::Integer).description(Some("`before` or `after` of the next page"));
+    let meta = open(vec![("limit", integer(1).into()), ("next", next.into())], vec![("head", head.into())]);
+    let lines = ArrayBuilder::new().items(json_object());
+    open(vec![("results", lines.into()), ("meta", meta.into())], Vec::new())
 }

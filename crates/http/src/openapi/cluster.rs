@@ -1,4 +1,5 @@
-//! The operations on the cluster: status, formation, members, leadership, backup.
+//! The operations on the cluster: status, formation, members, leadership, backup. The operations that need no key: probes, the
+//! root path, this document and its page, the console.
 
 use serde_json::{Value, json};
 use utoipa::openapi::{
@@ -9,12 +10,13 @@ use super::{
     builder::{
         OperationEntry, READ_PARAMETERS, READ_REFUSALS, WRITE_PARAMETERS, WRITE_REFUSALS, describe, payload,
     },
-    schemas::{NamedSchema, integer, nullable, open, text},
+    schemas::{NamedSchema, closed, integer, json_object, nullable, open, text},
 };
 use crate::{body::fields::schema_of, cluster};
 use concord_model::limits::Limits;
 
 const TAG: &str = "cluster";
+const OPEN_TAG: &str = "open";
 
 fn view() -> Value {
     json!({
@@ -59,7 +61,7 @@ pub(super) fn operations() -> Vec<OperationEntry> {
         .build();
     let file = ContentBuilder::new().schema(Some(file)).build();
     let page = ContentBuilder::new().schema(Some(text())).build();
-    vec![
+    let mut operations = vec![
         describe(TAG, "get_cluster", "Show the cluster as this node knows it")
             .success(200, "cluster found", payload("Cluster", view()), &[]),
         describe(TAG, "get_metrics", "What this node measures of itself, for Prometheus")
@@ -97,6 +99,67 @@ pub(super) fn operations() -> Vec<OperationEntry> {
             .body("NewMember", member())
             .success(201, "member replaced", payload("Cluster", view()), &["Location"])
             .refusals(&[404, 409]),
+    ];
+    operations.extend(open_operations());
+    operations
+}
+
+fn probe(id: &'static str, summary: &str, message: &str) -> OperationEntry {
+    describe(OPEN_TAG, id, summary).success(200, message, payload("Nothing", json!({})), &[])
+}
+
+fn console_file(id: &'static str) -> OperationEntry {
+    let content = ContentBuilder::new().schema(Some(text())).build();
+    describe(OPEN_TAG, id, "A file of the console")
+        .response(200, "The file.", Some(("*/*", content)), &[])
+        .response(304, "The caller has this version already.", None, &[])
+        .refusals(&[404])
+}
+
+/// The operations that need no key.
+fn open_operations() -> Vec<OperationEntry> {
+    let root = json!({ "service": "concord", "api": "/api/v1" });
+    let live = "Liveness: the process answers, whatever state the cluster is in";
+    let ready = "Readiness: the node is caught up with a live leader";
+    let document = ContentBuilder::new().schema(Some(json_object())).build();
+    let page = |kind| {
+        let content = ContentBuilder::new().schema(Some(text())).build();
+        Some((kind, content))
+    };
+    vec![
+        describe(OPEN_TAG, "root", "Name the service and the root of its interface").success(
+            200,
+            "concord",
+            payload("Root", root),
+            &[],
+        ),
+        probe("livez", live, "alive"),
+        probe("health", live, "alive"),
+        probe("readyz", ready, "ready").refusals(&[503]),
+        probe("readiness_probe", ready, "ready").refusals(&[503]),
+        describe(OPEN_TAG, "openapi", "This document").response(
+            200,
+            "The document, with the limits of this node.",
+            Some(("application/json", document)),
+            &[],
+        ),
+        describe(OPEN_TAG, "docs", "A page that renders this document").response(
+            200,
+            "The page.",
+            page("text/html"),
+            &[],
+        ),
+        describe(OPEN_TAG, "docs_file", "A file of the page")
+            .response(200, "The file.", page("*/*"), &[])
+            .refusals(&[404]),
+        describe(OPEN_TAG, "ui", "The console").response(200, "The page.", page("text/html"), &[]).response(
+            304,
+            "The caller has this version already.",
+            None,
+            &[],
+        ),
+        console_file("ui_file"),
+        console_file("ui_file_in_folder"),
     ]
 }
 
@@ -109,7 +172,7 @@ pub(super) fn requests(limits: &Limits) -> Vec<NamedSchema> {
     ]
 }
 
-/// The payload of its answers.
+/// The payloads of its answers.
 pub(super) fn payloads() -> Vec<NamedSchema> {
     let lag = nullable(Type::Integer)
         .description(Some("log entries that the member lacks; known on the leader only"));
@@ -181,5 +244,10 @@ pub(super) fn payloads() -> Vec<NamedSchema> {
         ],
         vec![("data_key", data_key.into())],
     );
-    vec![("Cluster", cluster.into())]
+    let root = closed(vec![("service", text().into()), ("api", text().into())], Vec::new());
+    vec![
+        ("Cluster", cluster.into()),
+        ("Root", root.into()),
+        ("Nothing", closed(Vec::new(), Vec::new()).into()),
+    ]
 }

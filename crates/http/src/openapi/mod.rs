@@ -1,19 +1,5 @@
 //! The interface as an `OpenAPI` 3.1 document: what client generators, fuzzers and the page at `/docs` read.
 //!
-//! | where is | file |
-//! |---|---|
-//! | the operations on definitions, configs, the cluster; probes and this document; with their bodies | `definitions`, `configs`, `cluster`, `probes` |
-//! | the same for schemas, unique paths and the states of indexes | `schema_and_unique` |
-//! | the same for patches and batches | `batch_and_patch` |
-//! | the same for history, rollback and watches | `history_and_watch` |
-//! | the same for the audit log | `audit` |
-//! | the same for access keys | `access_keys` |
-//! | how an operation is described | `builder` |
-//! | parameters that operations share | `parameters` |
-//! | refusals, with their statuses and error types | `refusals` |
-//! | response headers | `headers` |
-//! | building blocks of schemas: keys, times, objects, envelopes | `schemas` |
-//!
 //! Which operations there are, and what their rows say of them, follows from `endpoints`. The schema of a request body follows
 //! from the function that reads the body (`body::fields`). An entry adds the texts, the parameters, the examples and the
 //! responses. Schemas of responses are written by hand, because handlers write JSON text and have no types of it. The
@@ -23,7 +9,6 @@
 //! the statuses; the document only describes them.
 
 mod access_keys;
-mod audit;
 mod batch_and_patch;
 pub(crate) mod builder;
 mod cluster;
@@ -32,9 +17,7 @@ mod definitions;
 mod headers;
 mod history_and_watch;
 mod parameters;
-mod probes;
 mod refusals;
-mod schema_and_unique;
 pub(crate) mod schemas;
 #[cfg(test)]
 mod tests;
@@ -78,14 +61,11 @@ pub fn document(limits: &Limits) -> OpenApi {
     let mut paths = Paths::new();
     let entries = [
         definitions::operations(),
-        schema_and_unique::operations(),
         configs::operations(),
         batch_and_patch::operations(),
         history_and_watch::operations(),
-        audit::operations(),
         access_keys::operations(),
         cluster::operations(),
-        probes::operations(),
     ];
     let mut entries: BTreeMap<&str, OperationEntry> =
         entries.into_iter().flatten().map(|entry| (entry.id(), entry)).collect();
@@ -122,7 +102,6 @@ fn components(limits: &Limits) -> Components {
         ComponentsBuilder::new().schema("Key", schemas::key()).schema("ShapeError", refusals::shape_error());
     let requests = [
         definitions::requests(limits),
-        schema_and_unique::requests(limits),
         configs::requests(limits),
         batch_and_patch::requests(limits),
         history_and_watch::requests(limits),
@@ -134,14 +113,11 @@ fn components(limits: &Limits) -> Components {
     }
     let payloads = [
         definitions::payloads(limits),
-        schema_and_unique::payloads(limits),
         configs::payloads(),
         batch_and_patch::payloads(),
         history_and_watch::payloads(limits),
-        audit::payloads(),
         access_keys::payloads(),
         cluster::payloads(),
-        probes::payloads(),
     ];
     for (name, payload) in payloads.into_iter().flatten() {
         let envelope = schemas::envelope(schemas::reference(name));

@@ -6,7 +6,6 @@
 //! **Invariants:** only this file decides status codes. 503 means that the write was certainly not applied, 504 that it
 //! may have been. The text of an internal error is logged ([`LogOnly`]) and never sent to the caller.
 
-mod failure;
 mod refusal;
 
 use std::{any::Any, borrow::Cow, convert::Infallible, iter::once};
@@ -39,8 +38,7 @@ use concord_service::{
     Backup, Refusal, Written, memory_budget::Reservation, read::list::BUFFERED_PAGE_BYTES_MAX,
 };
 use concord_state::query::QueryResult;
-use failure::{failure, failure_body, plain, shape_response};
-use refusal::{status_and_type, violations};
+use refusal::{failure, failure_body, items, plain, shape_response, status_and_type, violations};
 
 /// The header with the revision of the state that an answer was made from.
 pub(super) const STATE_REVISION: HeaderName = HeaderName::from_static("x-concord-revision");
@@ -523,7 +521,7 @@ fn refusal_response(refusal: Refusal, parts: Option<TransactionParts>) -> Respon
 /// The items of `errors` of a refusal that is a part of an answer.
 pub(super) fn refusal_items(refusal: Refusal) -> Vec<Value> {
     let ((_, kind), code) = (status_and_type(&refusal), Code::of(&refusal));
-    failure::items(kind, code, &violations(refusal).0)
+    items(kind, code, &violations(refusal).0)
 }
 
 /// The body of a refusal within a stream, whose status has been sent already.
