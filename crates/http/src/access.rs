@@ -1,8 +1,8 @@
 //! Authentication of every request, those for unknown paths included.
 //!
-//! **Invariant:** no answer reveals anything about a request, not even whether its path exists, before the credential is
-//! checked. Only the endpoints that say so (`endpoints`), and unknown paths below those of the pages, need none; no other
-//! header, address or spelling is exempt.
+//! **Invariant:** before the credential is checked, no response reveals anything, not even whether a path exists. Only
+//! open endpoints (`endpoints`), and unknown paths below those of the pages, need no credential; no header, address or
+//! spelling exempts a request.
 
 use axum::response::{IntoResponse as _, Response};
 use http::{Extensions, HeaderMap, header};
@@ -33,7 +33,7 @@ pub(super) async fn authenticate(
 ) -> Result<RequestAccess, Response> {
     let refused = |why| Problem::Unauthenticated(why).into_response();
     let credential = credential(headers).map_err(refused)?;
-    // Before it is looked at: whoever guesses learns nothing from an answer that comes later.
+    // Before the credential is checked, so that the time of the response tells nothing to a client that guesses.
     let attempt = match service.admit_credential(credential) {
         Ok(attempt) => attempt,
         Err(exceeded) => {
@@ -61,8 +61,8 @@ pub(super) async fn authenticate(
     }
 }
 
-/// Who waits for the answer to a read, and since when. A read may wait seconds for a revision or for its turn, and is
-/// answered only to who still has the right then; a write is judged again where it is decided.
+/// The principal that waits for the response to a read, and since when. A read may wait seconds for a revision or for
+/// its turn, so the permission is checked again before the response. A write is authorized again where it is applied.
 #[derive(Debug)]
 pub(super) struct WaitingReader {
     principal: Principal,
@@ -80,7 +80,7 @@ impl WaitingReader {
         }
     }
 
-    /// The answer, or why there is none.
+    /// The response, or why there is none.
     pub(super) fn answered(self, service: &Service, response: Response) -> Response {
         if !response.status().is_success() {
             return response;

@@ -1,6 +1,6 @@
 //! Lists of the configs of several definitions.
 //!
-//! **Invariant:** a list has records of definitions that its caller may read and that it names, and counts no others.
+//! **Invariant:** a list shows and counts only records of definitions that it names and that its client may read.
 
 use super::{
     configs,
@@ -56,7 +56,7 @@ fn patterns(params: &QueryParams) -> Result<Vec<Pattern>, QueryError> {
         violations.push(query_violation(DEFINITION, msg));
     }
     if params.get(PAST).is_some() {
-        violations.push(query_violation(PAST, "a list across definitions is of the present state"));
+        violations.push(query_violation(PAST, "a list across definitions shows the current state only"));
     }
     if violations.is_empty() { Ok(patterns) } else { Err(QueryError::Violations(violations)) }
 }

@@ -1,6 +1,6 @@
-//! Pages of the audit log of the node that is asked.
+//! Pages of the audit log of the receiving node.
 //!
-//! **Invariant:** lines are sent as they stand in the log, so that whoever receives them can check their chain.
+//! **Invariant:** lines are sent exactly as in the log, so that the client can verify their chain.
 
 use form_urlencoded::Serializer;
 
@@ -16,7 +16,7 @@ use concord_service::{
     audit::{AuditPage, AuditQuery},
 };
 
-/// Lines of a page where the caller sets no `limit`.
+/// Lines of a page where the client sets no `limit`.
 const LIMIT_DEFAULT: u64 = 100;
 
 /// Shows a page.
@@ -39,17 +39,16 @@ fn query(params: &QueryParams, limit_max: usize) -> Result<AuditQuery, QueryErro
         errors.violations.push(query_violation("limit", format!("`limit` must be 1 to {limit_max}")));
     }
     if after.is_some() && before.is_some() {
-        errors
-            .violations
-            .push(query_violation("before", "`after` ascends and `before` descends: give one of them"));
+        errors.violations.push(query_violation(
+            "before",
+            "`after` and `before` can't be combined: `after` lists ascending, `before` descending",
+        ));
     }
     let [since, until] = ["since", "until"].map(|name| {
         let text = params.get(name)?;
         let time = Timestamp::parse(text);
         if time.is_none() {
-            errors
-                .violations
-                .push(query_violation(name, format!("`{name}` must be a time as RFC 3339 has it")));
+            errors.violations.push(query_violation(name, format!("`{name}` must be an RFC 3339 time")));
         }
         time
     });

@@ -1,9 +1,9 @@
-//! The cluster: its status as this node knows it, its formation, changes of its members, and its backup; the probes, and
-//! the root path.
+//! The cluster: its status as this node knows it, its formation, changes of its members, and its backup; the probes,
+//! and the root path.
 //!
-//! **Invariants:** the status is answered from this node alone, so that it is available whatever state the cluster is in.
-//! Liveness does not depend on the cluster: restarting a node that has no quorum would not help it. What needs no key
-//! reveals nothing of the data.
+//! **Invariants:** the status is answered from this node alone, so that it is available whatever state the cluster is
+//! in. Liveness does not depend on the cluster: restarting a node that has no quorum would not help it. What needs no
+//! key reveals nothing of the data.
 
 use std::future::{Ready, ready as done};
 
@@ -130,7 +130,7 @@ pub(super) async fn backup(service: Service, request: ReadRequest) -> Result<Rep
 
 /// The id of a member in a path.
 fn node_id(text: &str) -> Result<NodeId, Problem> {
-    let refused = || Problem::violation(Violation::at(vec!["id".into()], "a node id is a number from 1"));
+    let refused = || Problem::violation(Violation::at(vec!["id".into()], "a node id is a positive integer"));
     text.parse().map_err(|_| refused())
 }
 

@@ -1,6 +1,6 @@
 //! Configs: create, list, get (also as of an earlier revision), replace, delete.
 //!
-//! **Invariants:** an answer is made of the request, of the outcome of its write, or of the one state that the read
+//! **Invariants:** a response is made of the request, of the outcome of its write, or of the one state that the read
 //! saw, and of nothing else. Stored data are sent as they were written; they are not parsed again.
 
 use std::sync::Arc;
@@ -59,8 +59,8 @@ impl ConfigData {
         Self(Document::new(fields.required("data", &DATA)))
     }
 
-    /// The write that replaces the data, or creates the config if `expect` permits that. If the data keep secret values,
-    /// which the request does not have, the leader computes the new data, as it does for a patch.
+    /// The write that replaces the data, or creates the config if `expect` permits that. If the data keep secret
+    /// values, which the request does not have, the leader computes the new data, as it does for a patch.
     pub(super) fn into_write(self, definition: String, key: String, expect: Expect) -> Write {
         let Self(data) = self;
         if expect != Expect::None && may_keep(&data.text) {
@@ -167,7 +167,7 @@ pub(super) async fn get(service: &Service, request: &ReadRequest) -> Result<Repl
     Ok(reply.compressed_for(request.headers(), is_open))
 }
 
-/// The parts of a config that the caller asks for.
+/// The parts of a config that the client asks for.
 async fn parts(
     service: &Service,
     request: &ReadRequest,
@@ -234,8 +234,8 @@ pub(super) async fn put(service: Service, request: BodyRequest) -> Result<Reply,
 
 /// Applies a JSON Merge Patch (RFC 7396) or a JSON Patch (RFC 6902) to the data of a config.
 ///
-/// An operation that cannot be applied to the current data is 422, because the patch is wrong. A `test` that finds another
-/// value is 409, because the record has changed: RFC 5789, 2.2 calls this a conflicting state.
+/// An operation that cannot be applied to the current data is 422, because the patch is wrong. A `test` that finds
+/// another value is 409, because the record has changed: RFC 5789, 2.2 calls this a conflicting state.
 pub(super) async fn patch(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let expect = request.condition.for_change()?;
     let format = request.patch_format.ok_or(Problem::UnsupportedPatch)?;
@@ -249,7 +249,7 @@ pub(super) async fn patch(service: Service, request: BodyRequest) -> Result<Repl
     Ok(computed_reply(&service.write(request.caller, write).await?))
 }
 
-/// The answer to a write whose data the leader has made.
+/// The response to a write whose data the leader has made.
 pub(super) fn computed_reply(written: &Written) -> Reply {
     let reply = match &written.content {
         Some(content) => Reply::ok("config updated", content),

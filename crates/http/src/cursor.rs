@@ -1,6 +1,6 @@
 //! Lists in the interface: the parameter `cursor`, and the `Link` header that names the next page.
 //!
-//! **Invariant:** a link repeats the parameters of its page, so that a caller only has to follow it.
+//! **Invariant:** a link repeats the parameters of its page, so that a client only has to follow it.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ pub(super) fn source(params: &QueryParams, consistency: Consistency) -> Result<P
     Ok(PageSource::Cursor(cursor))
 }
 
-/// The revision whose state a list shows, where the caller names one.
+/// The revision whose state a list shows, where the client names one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PastRevision {
     revision: Option<Revision>,

@@ -2,11 +2,11 @@
 //! unique paths are in `schema`.
 //!
 //! The indexes of a large definition are built in the background, after the request that names them is answered. Until
-//! an index is ready, a list that needs it is refused. Answers about the definition report the progress in a header,
+//! an index is ready, a list that needs it is rejected. Responses about the definition report the progress in a header,
 //! because their bodies take no further members.
 //!
-//! **Invariant:** an answer is made of the request, of the outcome of its write, or of the one state that the read
-//! saw, so that a request that is sent again gets the same answer.
+//! **Invariant:** a response is made of the request, of the outcome of its write, or of the one state that the read
+//! saw, so that a request that is retried gets the same response.
 
 use std::sync::Arc;
 
@@ -122,7 +122,7 @@ pub(super) async fn list(service: Service, request: ReadRequest) -> Result<Reply
 fn shape(params: &QueryParams) -> Result<Shape, QueryError> {
     let shape = Shape::of(params, |_| false)?;
     if shape.fields.is_some() {
-        let msg = "`fields` are parts of the data of configs";
+        let msg = "`fields` selects parts of config data; definitions have no data";
         return Err(QueryError::Violations(vec![query_violation("fields", msg)]));
     }
     Ok(shape)
@@ -175,8 +175,8 @@ pub(super) async fn set_indexes(service: Service, request: BodyRequest) -> Resul
     if takes_parameter {
         reply = reply.warning(TAKES_PARAMETER);
     }
-    // The progress is that of the newest state: a request that is sent again may find the build finished. It tells how
-    // many configs there are, so a caller who may not read them is not told.
+    // The progress is that of the newest state: a request that is retried may find the build finished. It tells how
+    // many configs there are, so a client that may not read them is not told.
     let view = service.read_applied(&principal, Verb::Read, &key).ok();
     let progress = view.and_then(|view| build_progress(view.collection().ok()?));
     Ok(reply.index_building(progress).for_write(&written))

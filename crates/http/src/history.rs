@@ -1,7 +1,7 @@
 //! The history of configs and definitions, and rollback.
 //!
-//! Each page lists the changes before a revision, the last one of the previous page: its cost does not depend on how old
-//! it is, and changes that are made meanwhile do not shift it.
+//! Each page lists the changes before a revision, the last one of the previous page: its cost does not depend on how
+//! old it is, and changes that are made meanwhile do not shift it.
 //!
 //! **Invariant:** the data of an old revision are sent byte for byte as they were stored then.
 
@@ -17,7 +17,7 @@ use concord_model::{limits::Limits, query::QueryError, record::Revision};
 use concord_service::Service;
 use concord_storage::{AfterImage, HistoryEntry, HistoryPage, Operation};
 
-/// Changes of a page where the caller sets no `limit`.
+/// Changes of a page where the client sets no `limit`.
 const LIMIT_DEFAULT: u64 = 10;
 
 /// Lists the changes of a config.

@@ -1,6 +1,6 @@
-//! Answers for people: `?pretty=true` indents the JSON of an answer, errors included.
+//! Answers for people: `?pretty=true` indents the JSON of a response, errors included.
 //!
-//! Only white space between tokens is added, so numbers keep their digits and members their order. An answer that is
+//! Only white space between tokens is added, so numbers keep their digits and members their order. A response that is
 //! sent as it is made, or that would be too long when indented, is sent as it is.
 //!
 //! **Invariant:** an indented text is the same JSON text but for white space between its tokens.
@@ -23,11 +23,11 @@ pub(super) const PRETTY: &str = "pretty";
 /// The same, whatever the names of indexes.
 pub(super) const ESCAPED: &str = "$pretty";
 
-/// Bytes of an answer up to which it is indented on the threads that serve requests.
+/// Bytes of a response up to which it is indented on the threads that serve requests.
 const INLINE_BYTES_MAX: usize = 64 << 10;
 const INDENT: usize = 2;
 
-/// Whether the answer to a request is to be indented.
+/// Whether the response to a request is to be indented.
 ///
 /// # Errors
 /// When the parameter is malformed.
@@ -55,7 +55,7 @@ pub(super) fn is_wanted(
     Ok(asked.params().flag(ESCAPED)? || asked.params().flag(PRETTY)?)
 }
 
-/// The answer, indented where it is JSON that is held in memory.
+/// The response, indented where it is JSON that is held in memory.
 pub(super) async fn indented(response: Response, service: &Service) -> Response {
     let is_json = |value: &HeaderValue| value.as_bytes().starts_with(b"application/json");
     let bytes = response.body().size_hint().exact().unwrap_or(0);

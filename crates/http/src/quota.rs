@@ -1,4 +1,4 @@
-//! Quotas of access keys at a request: what is refused with 429, and the headers that say what is left.
+//! Quotas of access keys at a request: what is rejected with 429, and the headers that say what is left.
 //!
 //! `RateLimit-Policy` and `RateLimit` are those of draft-ietf-httpapi-ratelimit-headers-10. They are on the answers to
 //! keys that have a rate, and name the rate of which the least is left.
@@ -79,7 +79,7 @@ fn admit_key(
 }
 
 impl AdmittedRequest {
-    /// Says in the answer what is left. A watch holds its place until it ends.
+    /// Says in the response what is left. A watch holds its place until it ends.
     pub(super) fn end(self, mut response: Response) -> Response {
         drop(self.list);
         if let Some(rate) = self.rate {
@@ -107,7 +107,7 @@ impl AdmittedRequest {
     }
 }
 
-/// The answer to a request that has met a limit.
+/// The response to a request that has met a limit.
 pub(super) fn refused(exceeded: &Exceeded) -> Response {
     let mut response = Problem::from(Refusal::LimitReached(exceeded.text.clone())).into_response();
     response.headers_mut().insert(header::RETRY_AFTER, number(exceeded.retry_after_s));

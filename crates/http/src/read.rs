@@ -1,10 +1,10 @@
 //! Many configs at once: `POST /api/v1/read`.
 //!
-//! Each config has a result with its keys and a `status`: `found` with the record and its revision, `not_modified` where
-//! the caller has this version, `absent` and `forbidden` with the `errors` of a read of it alone. Who may read none of
-//! them is refused as a whole.
+//! Each config has a result with its keys and a `status`: `found` with the record and its revision, `not_modified`
+//! where the client has this version, `absent` and `forbidden` with the `errors` of a read of it alone. Who may read
+//! none of them is rejected as a whole.
 //!
-//! **Invariant:** all records of an answer are of one revision, which the answer names.
+//! **Invariant:** all records of a response are of one revision, which the response names.
 
 use std::sync::Arc;
 

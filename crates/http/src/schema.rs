@@ -2,7 +2,7 @@
 //!
 //! Both are parts of the definition, so its revision is their entity tag.
 //!
-//! **Invariants:** a dry run reports the same configs that a refusal names. Only `policy=force` stores a schema that
+//! **Invariants:** a dry run reports the same configs that a rejection names. Only `policy=force` stores a schema that
 //! configs do not fit.
 
 use serde_json::{Value, json};
@@ -89,8 +89,8 @@ pub(super) async fn put(service: Service, request: BodyRequest) -> Result<Reply,
     Ok(reply.record_version(written.applied.revision, written.applied.at))
 }
 
-/// The answer when a schema is stored: with the report on its configs, where there is one. The write is done, so what
-/// keeps the report from being made refuses nothing.
+/// The response when a schema is stored, with the report on its configs if there is one. The write is applied, so a
+/// missing report does not fail the request.
 fn stored_reply(data: Object, tried: Result<Option<Tried>, Refusal>, revision: Revision) -> Reply {
     match tried {
         Ok(Some(tried)) => {
@@ -99,7 +99,7 @@ fn stored_reply(data: Object, tried: Result<Option<Tried>, Refusal>, revision: R
         }
         Ok(None) => Reply::ok("schema stored", &data.finish()).state_revision(revision),
         Err(refusal) => {
-            tracing::warn!(?refusal, "a schema is stored by force, without a report on its configs");
+            tracing::warn!(?refusal, "stored a schema by force, but could not report on its configs");
             let reply = Reply::ok("schema stored", &data.finish()).state_revision(revision);
             reply.warning(
                 "the schema is stored, but its configs could not be checked; a dry run reports on them",
@@ -153,7 +153,7 @@ async fn get_part(
     Ok(reply.compressed_for(request.headers(), || true))
 }
 
-/// The text of a schema; `null` where there is none.
+/// The text of a schema, or `null`.
 fn schema_or_null(schema: Option<&str>) -> &str {
     schema.unwrap_or("null")
 }
@@ -175,7 +175,7 @@ fn breaking_json(breaking: &Breaking) -> Value {
     json!({"config_key": breaking.key.as_str(), "errors": errors})
 }
 
-/// Whether the caller sets `policy=force`.
+/// Whether the client sets `policy=force`.
 fn force(params: &QueryParams) -> Result<bool, Problem> {
     match params.get("policy") {
         None => Ok(false),

@@ -1,12 +1,12 @@
-//! Which parts of its records an answer has: `include=revision` adds to them, `fields` takes from their data.
+//! Field selection of responses: `include=revision` adds to records, `fields` selects parts of their data.
 //!
-//! In a list of configs a parameter has this meaning only where no index has its name; there it is a filter, and the
-//! same with `$` before it has the meaning. In a list across definitions it always has this meaning: no one of them
-//! could decide for all.
+//! In a list of configs, an index of the same name turns the parameter into a filter; with `$` before its name it
+//! always keeps this meaning. A list across definitions has many sets of indexes, so there the parameter always has
+//! this meaning.
 //!
-//! The revision of a record, and so its entity tag, is that of the whole record, whichever parts are shown.
+//! The revision of a record, and so its entity tag, is that of the whole record, whatever the response shows of it.
 //!
-//! **Invariant:** an answer without these parameters has the closed bodies of the contract.
+//! **Invariant:** a response without these parameters has the closed bodies of the contract.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ const NAMES: [(&str, &str); 3] =
 /// The names of parameters that an index may take from a list.
 pub(super) const TAKEN: [&str; 5] = [INCLUDE, FIELDS, "revision", pretty::PRETTY, "upsert"];
 
-/// The parts of records that an answer has.
+/// The parts of records that a response has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Shape {
     /// Whether each record has its revision.

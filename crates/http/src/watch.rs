@@ -1,17 +1,17 @@
-//! Watches: the changes as server-sent events, or as the answer to a long poll.
+//! Watches: the changes as server-sent events, or as the response to a long poll.
 //!
 //! ```text
 //! event: state       data: {"revision","definitions":[…],"configs":[…],"complete"}   the initial state, in parts
 //! event: change      data: {"revision","at","by","reason","changes":[…]}             one for each revision, complete
 //! event: heartbeat   data: {"revision"}                                              all changes up to it were sent
-//! event: error       data: the body of a refusal                                     the end of the stream
+//! event: error       data: the body of a rejection                                   the end of the stream
 //! ```
 //!
-//! A long poll answers with the `data` of such changes, and with the revision to go on from, in the body and in a header:
-//! 304, for nothing new, has no body.
+//! A long poll answers with the `data` of such changes, and with the revision to go on from, in the body and in a
+//! header: 304, for nothing new, has no body.
 //!
-//! **Invariant:** an event has an `id` only when everything up to its revision has been sent, so that a caller who
-//! continues after the last id they received misses nothing and gets nothing twice.
+//! **Invariant:** an event has an `id` only when everything up to its revision has been sent, so that a client that
+//! continues after the last id it received misses nothing and gets nothing twice.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -43,8 +43,8 @@ use concord_state::feed::{Before, Event, RecordChange};
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// The header with the revision from which a poller goes on.
 const NEXT_FROM: HeaderName = HeaderName::from_static("x-concord-next-from");
-/// The header with the id of the cluster. A caller who goes on from a revision learns by it that the nodes are now those
-/// of another cluster, as one that was made from a backup, in which that revision is another one.
+/// The header with the id of the cluster. A client that goes on from a revision learns by it that the nodes are now
+/// those of another cluster, as one that was made from a backup, in which that revision is another one.
 const CLUSTER: HeaderName = HeaderName::from_static("x-concord-cluster");
 /// Parameters that are not filters.
 const RESERVED: [&str; 13] = [
@@ -97,7 +97,7 @@ pub(super) async fn poll(service: Service, request: ReadRequest) -> Result<Reply
     let wanted = wanted(&request.params, begin(&request.params, None), is_filter)?;
     let wait = wait(&request.params)?;
     if wanted.start == WatchStart::InitialState {
-        let msg = "a poll begins with changes; a list, or a watch, has the current state";
+        let msg = "a poll starts with changes; read the current state with a list or a watch";
         return Err(Problem::violation(query_violation("initial", msg)));
     }
     let has_prev = wanted.has_prev;
@@ -141,14 +141,14 @@ fn wanted(
     })
 }
 
-/// The id of the last event that the caller received; an `EventSource` that reconnects sends it.
+/// The id of the last event that the client received; an `EventSource` that reconnects sends it.
 fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
     let Some(value) = single(headers, &LAST_EVENT_ID)? else { return Ok(None) };
     let text = value.to_str().unwrap_or("?").trim();
     if text.is_empty() {
         return Ok(None);
     }
-    text.parse().map(Some).map_err(|_| header_problem(&LAST_EVENT_ID, "not the id of an event"))
+    text.parse().map(Some).map_err(|_| header_problem(&LAST_EVENT_ID, "expected the id of an event"))
 }
 
 /// Where the watch begins. `Last-Event-ID` wins over the parameters, which an `EventSource` repeats.

@@ -73,7 +73,7 @@ const EXPIRY: FieldType<Timestamp> = FieldType {
     read: |value, fields| {
         let time = Timestamp::parse(&fields::string(value, fields)?);
         if time.is_none() {
-            let msg = "expected a time as RFC 3339 has it, such as `2027-01-01T00:00:00Z`, or null";
+            let msg = "expected an RFC 3339 time such as `2027-01-01T00:00:00Z`, or null";
             fields.violation(&[], msg);
         }
         time
@@ -111,7 +111,7 @@ pub(crate) fn grant(fields: &mut BodyFields) -> Grant {
     if definitions.is_empty()
         && let Some(verb) = verbs.iter().find(|verb| verb.is_about_definitions())
     {
-        let msg = format!("the verb `{verb}` needs the definitions that it is granted for; `*` is all");
+        let msg = format!("the verb `{verb}` needs `definitions`; `*` grants it for all");
         fields.violation_in("definitions", msg);
     }
     Grant { verbs: verbs.into_iter().collect(), definitions: definitions.into_iter().flatten().collect() }

@@ -1,7 +1,11 @@
-//! Access keys: create, list, get, change, revoke, rotate; the root key disabled; who the caller is.
+//! Access keys: create, list, get, change, revoke, rotate; the root key disabled; who the client is.
 //!
-//! **Invariants:** the text of a key is in the answer to the request that made it and in no other, and no cache may store
-//! an answer of this file. A caller is told of keys that it may not manage as if they did not exist.
+//! | where is | file |
+//! |---|---|
+//! | the bodies of requests | `body` |
+//!
+//! **Invariants:** the secret of a key is only in the response to the request that created it, and no cache may
+//! store a response of this file. Keys that a client may not manage do not exist for it.
 
 pub(crate) mod body;
 
@@ -25,9 +29,8 @@ use concord_model::{
 };
 use concord_service::{MadeKey, Service, Share, quota::QuotaLeft};
 
-/// What is said where the text of a key is no longer known.
-const NO_TEXT: &str =
-    "an earlier copy of this request made the key; its text is shown once: rotate the key for another";
+/// The warning if the secret of a key is no longer known.
+const NO_TEXT: &str = "an earlier attempt of this request created the key, and its secret is shown once: rotate the key for a new one";
 
 /// Creates a key.
 pub(super) async fn create(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
@@ -39,7 +42,7 @@ pub(super) async fn create(service: Service, request: BodyRequest) -> Result<Rep
     Ok(made_reply(Reply::created("access key created", &made_json(&made), &location), &made))
 }
 
-/// Lists the keys that the caller may manage.
+/// Lists the keys that the client may manage.
 pub(super) async fn list(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
     let query = KeyQuery::parse(&request.params.0, service.limits());
     let (consistency, query) = request.params.with_consistency(query)?;
@@ -85,7 +88,7 @@ pub(super) async fn revoke(service: Service, request: BodyRequest) -> Result<Rep
     Ok(Reply::ok("access key revoked", &data).for_write_without_record(&written).no_store())
 }
 
-/// Gives a key another text.
+/// Rotates a key: gives it another secret.
 pub(super) async fn rotate(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let expect = request.condition.for_change()?;
@@ -103,7 +106,7 @@ pub(super) async fn disable_root(service: Service, request: BodyRequest) -> Resu
     Ok(Reply::ok("root key disabled", &data).for_write_without_record(&written).no_store())
 }
 
-/// Says who the caller is.
+/// Shows the key that the request uses.
 pub(super) async fn whoami(service: Service, request: ReadRequest) -> Reply {
     let principal = &request.principal;
     let data = match &principal.key {
@@ -128,7 +131,7 @@ fn everything() -> Grants {
     Grants(vec![Grant { verbs: Verbs::ALL, definitions: vec![Pattern::all()] }])
 }
 
-/// The id in a path. What is none names no key.
+/// The id in a path. A text that is not an id names no key.
 fn key_id(text: &str) -> Result<KeyId, Problem> {
     KeyId::parse(text).ok_or_else(|| concord_service::Refusal::from(Rejection::KeyNotFound).into())
 }
@@ -208,7 +211,7 @@ fn quota_json(quota: &Quota) -> Value {
 }
 
 impl Reply {
-    /// Nobody between may store the answer.
+    /// Nobody between may store the response.
     fn no_store(self) -> Self {
         self.header(header::CACHE_CONTROL, "no-store")
     }

@@ -1,10 +1,14 @@
-//! Batches: `POST /api/v1/batch`, several writes that are applied atomically, where wanted on conditions.
+//! Batches: `POST /api/v1/batch`, several writes that are applied atomically, and on conditions if the batch has some.
 //!
 //! Each operation has the fields of the request that does the same alone, and its conditions as `if_match` and
-//! `if_none_match`. What each change did is in the outcome that the log remembers, so a request that is sent again gets
-//! the same answer. What a `get_config` has read is looked up in the history.
+//! `if_none_match`. What each change did is in the outcome that the log remembers, so a request that is retried gets
+//! the same response. What a `get_config` has read is looked up in the history.
 //!
-//! **Invariant:** a condition that is malformed, or that its operation cannot satisfy, refuses the batch. It is never
+//! | where is | file |
+//! |---|---|
+//! | the operations, and how each is read | `operation` |
+//!
+//! **Invariant:** a condition that is malformed, or that its operation cannot satisfy, rejects the batch. It is never
 //! ignored.
 
 pub(super) mod operation;
@@ -39,7 +43,7 @@ const IF: &str = "if";
 const THEN: &str = "then";
 const ELSE: &str = "else";
 const OPERATIONS: &str = "operations";
-/// How the operations of a body are divided, where it has conditions.
+/// How many of the operations of a transaction are in each of its lists.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TransactionParts {
     conditions: usize,
@@ -47,7 +51,7 @@ pub(super) struct TransactionParts {
 }
 
 impl TransactionParts {
-    /// The location of what is wrong with an operation, from that by its number among all.
+    /// Turns a location that counts all operations into one in the list of the operation.
     pub(super) fn relocate(self, loc: &mut [LocSegment]) {
         if let [list @ LocSegment::Name(_), LocSegment::Index(number), ..] = loc
             && *list == OPERATIONS.into()
@@ -57,7 +61,7 @@ impl TransactionParts {
         }
     }
 
-    /// The place of an operation in the body, by its number among all.
+    /// The list of an operation and its index there, by its number among all operations.
     fn place(self, number: u64) -> (&'static str, u64) {
         let (conditions, then) = (self.conditions as u64, self.then as u64);
         if number < conditions {
@@ -70,7 +74,7 @@ impl TransactionParts {
     }
 }
 
-/// What the answer says of an operation if it is carried out.
+/// The parts of an operation that its result in the response needs.
 struct Outlined {
     op: &'static str,
     definition: String,
@@ -81,7 +85,7 @@ struct Outlined {
     takes_parameter: bool,
 }
 
-/// What an operation adds to the answer.
+/// What an operation adds to the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OperationEffect {
     /// Whether it created its record.
@@ -164,7 +168,7 @@ pub(super) async fn run(service: Service, request: BodyRequest) -> Result<Reply,
 }
 
 /// Looks up what the rollbacks among the operations write. `lists_from`: the place from which on the operations are in
-/// lists of which one is carried out. What a rollback there is refused for counts only if its list is.
+/// lists of which one is carried out. What a rollback there is rejected for counts only if its list is.
 async fn restore(
     service: &Service,
     found: &mut Rollbacks,
@@ -184,7 +188,7 @@ async fn restore(
     Ok(())
 }
 
-/// What the answer says of an operation.
+/// What the response says of an operation.
 fn outline(write: &Write) -> Outlined {
     let of_definition = |op: &'static str, definition: &str| Outlined {
         op,
@@ -271,7 +275,7 @@ pub(super) fn transaction(fields: &mut BodyFields) -> (Vec<Write>, TransactionPa
         fields.violation_in(OPERATIONS, "`operations` can't be combined with `if`, `then` and `else`");
     }
     if conditions.is_empty() {
-        fields.violation_in(IF, "there is no condition");
+        fields.violation_in(IF, "expected at least one condition");
     }
     let parts = TransactionParts { conditions: conditions.len(), then: then.len() };
     ([conditions, then, otherwise].into_iter().flatten().collect(), parts)

@@ -1,7 +1,7 @@
 //! The operations of a batch: what each is called, and how it is read.
 //!
-//! An operation has the members of the body that does the same alone, and the same function reads them. In addition it has
-//! the keys, which such a request has in its path, and its condition, which such a request has in its headers.
+//! An operation has the members of the body that does the same alone, and the same function reads them. In addition it
+//! has the keys, which such a request has in its path, and its condition, which such a request has in its headers.
 //!
 //! **Invariant:** a condition that is malformed, or that its operation cannot satisfy, rejects the batch.
 

@@ -9,8 +9,9 @@
 //! }
 //! ```
 //!
-//! [`BodyFields::read`] runs it on a body and collects every wrong member. [`schema_of`] runs it without a body, records the
-//! members that it asks for, and makes the schema of the OpenAPI document of them. So the two cannot differ.
+//! [`BodyFields::read`] runs it on a body and collects every wrong member. [`schema_of`] runs it without a body,
+//! records the members that it asks for, and makes the schema of the `OpenAPI` document of them. So the two cannot
+//! differ.
 //!
 //! **Invariant:** a body is rejected if any member is wrong: the values that stand in for wrong members are never used.
 
@@ -341,7 +342,9 @@ fn or_null(schema: RefOr<Schema>) -> RefOr<Schema> {
             }
             RefOr::T(Schema::Object(object))
         }
-        other => OneOfBuilder::new().item(other).item(ObjectBuilder::new().schema_type(Type::Null)).into(),
+        other @ (RefOr::Ref(_) | RefOr::T(_)) => {
+            OneOfBuilder::new().item(other).item(ObjectBuilder::new().schema_type(Type::Null)).into()
+        }
     }
 }
 

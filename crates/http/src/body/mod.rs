@@ -1,4 +1,8 @@
-//! Request bodies: received up to a limit, and parsed. `fields` reads their members.
+//! Request bodies: received up to a limit, and parsed.
+//!
+//! | where is | file |
+//! |---|---|
+//! | the members of a body, and its schema | `fields` |
 //!
 //! **Invariant:** no more of a body is held in memory than the limit, whatever length the client declared, and nothing
 //! that is not reserved in the memory budget.
@@ -26,14 +30,14 @@ use concord_service::{
     memory_budget::{self, Reservation},
 };
 
-/// How much of a refused body is still read and discarded: a client that still sends when its connection is closed
-/// loses the refusal.
+/// How much of a rejected body is still read and discarded: a client that still sends when its connection is closed
+/// loses the rejection.
 const DISCARD_BYTES_MAX: usize = 64 << 20;
-/// For how long a refused body is read and discarded.
+/// For how long a rejected body is read and discarded.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a body up to which it is parsed on the threads that serve requests: less than a millisecond.
 const INLINE_PARSE_BYTES_MAX: usize = 64 << 10;
-/// How often it is asked whether a body that brings nothing is in the way of others.
+/// How often to check whether others need the memory that a stalled body holds.
 const PACE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The media types of patches.
@@ -42,8 +46,8 @@ const PATCH_TYPES: [(&str, PatchFormat); 2] = [
     ("application/json-patch+json", PatchFormat::Json),
 ];
 
-/// Receives a body of at most `limit` bytes. What it holds is reserved as it arrives, not as it is announced: a
-/// caller who sends slowly, or nothing, holds no more than what has come.
+/// Receives a body of at most `limit` bytes. Memory is reserved for the bytes that have arrived, not for the declared
+/// length: a client that sends slowly, or nothing, holds no more.
 pub(super) async fn receive(
     headers: &HeaderMap,
     mut body: Body,
@@ -52,7 +56,7 @@ pub(super) async fn receive(
 ) -> Result<Bytes, Problem> {
     let declared = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
     if declared.is_some_and(|bytes: u64| bytes > u64::try_from(limit).unwrap_or(u64::MAX)) {
-        // A caller that waits for `100 Continue` has sent nothing yet.
+        // A client that waits for `100 Continue` has sent nothing yet.
         if !headers.contains_key(header::EXPECT) {
             discard(body);
         }
@@ -82,7 +86,7 @@ impl Received {
         Ok(Self { bytes, _held: held })
     }
 
-    /// What the body says: parsed, and read by `read`. That of a long one is done on a thread for long work.
+    /// The body, parsed and read by `read`; on a thread for long work if it is long.
     pub(super) async fn read<T: Send + 'static>(
         &self,
         service: &Service,
@@ -97,7 +101,7 @@ impl Received {
     }
 }
 
-/// Whether it takes longer than a worker may be kept to read a body.
+/// Whether a body takes too long to parse for a request thread.
 pub(super) fn is_long(body: &[u8]) -> bool {
     body.len() > INLINE_PARSE_BYTES_MAX
 }
@@ -141,7 +145,7 @@ async fn collect(
     }
 }
 
-/// Gives up a body that comes slowly while others need the memory that it holds.
+/// Rejects a body that arrives slowly while others need the memory that it holds.
 fn check_pace(begin: Instant, received: usize, reservation: &Reservation) -> Result<(), NotCollected> {
     let allowed = SCARCE_TIMEOUT + Duration::from_secs(received as u64 / SCARCE_RATE);
     if begin.elapsed() <= allowed || !reservation.is_share_scarce() {
@@ -157,7 +161,7 @@ pub(super) fn parsed_bytes(text: &[u8]) -> u64 {
     values.saturating_add(1).saturating_mul(PARSED_VALUE_BYTES)
 }
 
-/// Reads and discards the rest of a refused body in a task of its own, while the refusal is sent. How it ends does
+/// Reads and discards the rest of a rejected body in a task of its own, while the rejection is sent. How it ends does
 /// not matter.
 fn discard(mut body: Body) {
     let read_all = async move {
@@ -179,7 +183,7 @@ fn not_received(msg: &str) -> Problem {
     Problem::violation(Violation::at(vec!["body".into()], msg))
 }
 
-/// Refuses a body whose media type is not JSON.
+/// Rejects a body whose media type is not JSON.
 pub(super) fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
     let value = headers.get(header::CONTENT_TYPE).map_or(&b""[..], http::HeaderValue::as_bytes);
     let essence = value.split(|b| *b == b';').next().unwrap_or_default().trim_ascii();

@@ -1,4 +1,4 @@
-//! What the audit log records of a request: which routes, which verb they need, and when the line is made.
+//! What the audit log records of a request: which routes, which verb they need, and when the line is written.
 //!
 //! | request | recorded |
 //! |---|---|
@@ -8,12 +8,10 @@
 //! | any other read | when it is denied |
 //! | with a credential that is missing or not valid | counted by address and minute |
 //!
-//! A dry run has its line, too: it tells its caller about the records as the write does. The line says what it was, so
-//! that nobody takes it for the write.
+//! A dry run is recorded as such, because it reveals as much about the records as the write. A write whose client
+//! disconnects before the response is recorded, because it may have been applied.
 //!
-//! A write whose caller leaves before the answer has its line, too: it may have been applied.
-//!
-//! **Invariants:** a request has at most one line. Nothing of the request is in it but keys, ids and its request id.
+//! **Invariants:** a request has at most one line. Of the request, the line has only keys, ids and the request id.
 
 use std::sync::PoisonError;
 
@@ -55,7 +53,7 @@ fn what(matched: &Matched, uri: &Uri, params: &QueryParams) -> What {
     what
 }
 
-/// The method as the log names it: what a caller makes up is not repeated.
+/// The method as the log names it: what a client makes up is not repeated.
 fn method_name(method: &Method) -> &'static str {
     const KNOWN: [&str; 8] = ["GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS", "TRACE"];
     KNOWN.into_iter().find(|known| method.as_str() == *known).unwrap_or("other")
@@ -89,7 +87,7 @@ enum DecisionKind {
     OnDenial,
 }
 
-/// In the extensions of an answer a part of which was denied.
+/// In the extensions of a response a part of which was denied.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PartlyDenied;
 
@@ -124,7 +122,7 @@ pub(super) fn begin(
         id: id.clone(),
         uri: uri.clone(),
         method: asked.request.method().clone(),
-        // What is no value of the parameter is refused. The query of a read is not parsed for its line.
+        // What is no value of the parameter is rejected. The query of a read is not parsed for its line.
         dry_run: asked.is_write() && asked.params().dry_run().unwrap_or(false),
         principal: principal.clone(),
         before: service.revision(),
@@ -148,11 +146,11 @@ fn is_recorded_read(service: &Service, asked: &MatchedRequest) -> bool {
         Audited::Listed => across::named(asked.params()).iter().any(|one| audit.records_reads_within(one)),
         Audited::Watched => {
             let mut named = asked.params().0.iter().filter(|(name, _)| name == "definition").peekable();
-            // One that names nothing is of everything that its caller may read.
+            // One that names nothing is of everything that its client may read.
             named.peek().is_none()
                 || named.any(|(_, text)| match Pattern::parse(text) {
                     Ok(pattern) => audit.records_reads_within(&pattern),
-                    // It is refused.
+                    // It is rejected.
                     Err(_) => audit.records_reads_of(None),
                 })
         }
@@ -173,7 +171,7 @@ impl PendingDecision {
         }
     }
 
-    /// Whether a request gets no line, now that its answer is known, as most reads do.
+    /// Whether a request gets no line, now that its response is known, as most reads do.
     pub(super) fn gets_no_line(&self, response: &Response) -> bool {
         let is_denied = || {
             matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
@@ -186,8 +184,8 @@ impl PendingDecision {
         }
     }
 
-    /// Makes the line of a request that [gets one](Self::gets_no_line). In the strict mode the answer to a write waits until its line is
-    /// durable, and says that the outcome is unknown when it is not.
+    /// Makes the line of a request that [gets one](Self::gets_no_line). In the strict mode the response to a write
+    /// waits until its line is durable, and says that the outcome is unknown when it is not.
     pub(super) async fn end(mut self, response: Response) -> Response {
         let status = response.status();
         self.is_done = true;
@@ -250,14 +248,14 @@ impl PendingDecision {
 
 impl Drop for PendingDecision {
     fn drop(&mut self) {
-        // The caller has left, or the node ends. A write may have been applied.
+        // The client has left, or the node ends. A write may have been applied.
         if !self.is_done && matches!(self.kind, DecisionKind::Write(_)) {
             self.service.audit().record(self.decision(None));
         }
     }
 }
 
-/// Counts a request that was refused for its credential.
+/// Counts a request that was rejected for its credential.
 pub(super) fn note_failed_credential(
     service: &Service,
     request: &Request,

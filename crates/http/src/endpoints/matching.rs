@@ -1,8 +1,8 @@
 //! Which row is that of a request.
 //!
 //! The paths of the rows are a tree of segments. A path is split once on its way down: at each node a segment is one of
-//! a few literals, or a parameter. Segments are compared as they are sent; what is encoded in a name is decoded later, by
-//! whoever needs it.
+//! a few literals, or a parameter. Segments are compared as they are sent; what is encoded in a name is decoded later,
+//! by whoever needs it.
 //!
 //! **Invariants:** nothing is allocated for a path, and one that is longer than any template is not read to its end. A
 //! parameter may be empty, which is no key and no name.
@@ -209,7 +209,7 @@ impl Matched {
         }
     }
 
-    /// Whether a request may change something. What is refused for its path or method counts by its method.
+    /// Whether a request may change something. What is rejected for its path or method counts by its method.
     pub(crate) fn is_write(&self, method: &Method) -> bool {
         self.endpoint.map_or_else(|| !is_get(method), Endpoint::is_write)
     }
@@ -241,8 +241,8 @@ impl Matched {
         if text.contains('%') { percent_decode_str(text).decode_utf8_lossy() } else { Cow::Borrowed(text) }
     }
 
-    /// The parameter of the path that is no key, decoded. One whose bytes are not UTF-8 is a replacement character, which
-    /// no name has, so that it is answered as any other unknown name.
+    /// The parameter of the path that is no key, decoded. One whose bytes are not UTF-8 is a replacement character,
+    /// which no name has, so that it is answered as any other unknown name.
     pub(crate) fn name(&self, uri: &Uri) -> String {
         let is_key = self.route.is_none_or(|route| route.names.first() == Some(&"definition"));
         if is_key { String::new() } else { self.parameters[0].name(uri) }

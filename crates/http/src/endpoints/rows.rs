@@ -2,8 +2,8 @@
 //!
 //! `Allow` lists the methods of a path in the order of its rows. The order of paths never decides which row matches.
 //!
-//! **Invariants:** the rows of a path agree in whether they need a key. No two rows have the same method and path, or the
-//! same operation.
+//! **Invariants:** the rows of a path agree in whether they need a key. No two rows have the same method and path, or
+//! the same operation.
 
 use axum::response::IntoResponse as _;
 

@@ -65,7 +65,7 @@ fn a_path_has_the_template_of_its_rows() {
         ("/api/v1/api_key/root/disable", "/api/v1/api_key/root/disable"),
         ("/api/v1/api_key/root/rotate", "/api/v1/api_key/{key_id}/rotate"),
         ("/api/v1/api_key/root", "/api/v1/api_key/{key_id}"),
-        // What is empty is a parameter, too, which its handler refuses.
+        // What is empty is a parameter, too, which its handler rejects.
         ("/api/v1/config_definition//", "/api/v1/config_definition/{definition}"),
         ("/docs/x.css", "/docs/{file}"),
         ("/docs", "/docs"),

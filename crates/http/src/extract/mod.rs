@@ -1,9 +1,9 @@
 //! Requests as typed values: keys, query, conditions, headers, body.
 //!
-//! A read is a [`ReadRequest`], a write is a [`BodyRequest`]. Keys stay unvalidated strings here, because the order of
-//! errors is fixed: the shape of query and body comes before the keys.
+//! A read is a [`ReadRequest`]. A write, or a read with a body, is a [`BodyRequest`]. Keys stay unvalidated strings
+//! here, because the order of errors is fixed: the shape of query and body comes before the keys.
 //!
-//! **Invariant:** a parameter or header of this interface that is malformed refuses the request; it is never ignored.
+//! **Invariant:** a malformed parameter or header of the API rejects the request; it is never ignored.
 
 use std::{borrow::Cow, sync::OnceLock, time::Duration};
 
@@ -83,7 +83,7 @@ impl Keys {
     }
 }
 
-/// Refuses a malformed key; `name` is the path's parameter.
+/// Rejects a malformed key; `name` is the path's parameter.
 pub(super) fn check_key(text: &str, name: &'static str) -> Result<(), Problem> {
     match Key::parse(text) {
         Ok(_) => Ok(()),
@@ -129,7 +129,7 @@ impl QueryParams {
         }
     }
 
-    /// Whether the caller sets `mode=restrict`.
+    /// Whether the client sets `mode=restrict`.
     pub(super) fn restrict(&self) -> Result<bool, Problem> {
         match self.get("mode") {
             None => Ok(false),
@@ -140,7 +140,7 @@ impl QueryParams {
         }
     }
 
-    /// The consistency of a read, together with the rest of its query (`rest`). The refusal lists the errors of
+    /// The consistency of a read, together with the rest of its query (`rest`). The rejection lists the errors of
     /// both; where integers do not parse, it lists these alone.
     pub(super) fn with_consistency<T>(
         &self,
@@ -228,7 +228,7 @@ impl QueryErrors {
         None
     }
 
-    /// The value, unless there are errors; integers that do not parse are refused before violations.
+    /// The value, unless there are errors; integers that do not parse are rejected before violations.
     pub(super) fn finish<T>(self, value: Option<T>) -> Result<T, QueryError> {
         match value {
             _ if !self.integers.is_empty() => Err(QueryError::NotIntegers(self.integers)),
@@ -294,7 +294,7 @@ impl ReadRequest {
         self.matched.name(&self.uri)
     }
 
-    /// Whether the caller already has this version (`If-None-Match`).
+    /// Whether the client already has this version (`If-None-Match`).
     pub(super) fn has(&self, revision: Revision) -> bool {
         let tags = self.headers.get_all(header::IF_NONE_MATCH);
         if tags.iter().next().is_none() {
@@ -308,8 +308,8 @@ impl ReadRequest {
     }
 }
 
-/// Whether the value of `If-None-Match` names a version. A malformed tag cannot be the current one: the read is answered
-/// in full.
+/// Whether the value of `If-None-Match` names a version. A malformed tag cannot be the current one: the read is
+/// answered in full.
 pub(super) fn names(value: &[u8], revision: Revision) -> bool {
     value.trim_ascii() == b"*" || Elements(value).flatten().any(|(named, _)| named == revision)
 }
@@ -354,7 +354,7 @@ impl BodyRequest {
             body::check_type(&parts.headers)?;
         }
         let dry_run = params.flag("dry_run")?;
-        // The answer to a dry run is not remembered, and a remembered answer never answers a dry run.
+        // The response to a dry run is not remembered, and a remembered response never answers a dry run.
         let request = match begin_idempotency_key(&principal, &parts)?.filter(|_| !dry_run) {
             Some(begun) if body::is_long(&body) => {
                 let body = body.clone();
@@ -399,7 +399,7 @@ impl BodyRequest {
         self.body.read(service, read).await
     }
 
-    /// Refuses a dry run; for requests that have none.
+    /// Rejects a dry run; for requests that have none.
     pub(super) fn refuse_dry_run(self) -> Result<Self, Problem> {
         if self.caller.dry_run {
             return Err(Problem::violation(query_violation("dry_run", "this request has no dry run")));
@@ -408,7 +408,7 @@ impl BodyRequest {
     }
 }
 
-/// The reason of the change, as the caller states it.
+/// The reason of the change, as the client states it.
 fn reason(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let Some(value) = single(headers, &CHANGE_REASON)? else { return Ok(None) };
     if value.len() > REASON_BYTES_MAX {

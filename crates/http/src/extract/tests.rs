@@ -1,4 +1,4 @@
-//! What a request says: parsed, refused, and remembered by its fingerprint.
+//! What a request says: parsed, rejected, and remembered by its fingerprint.
 
 use super::*;
 use crate::{endpoints::TABLE, reply::Detail};

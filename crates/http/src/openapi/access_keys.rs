@@ -55,8 +55,8 @@ pub(super) fn operations() -> Vec<OperationEntry> {
     vec![
         describe(TAG, "create_api_key", "Create an access key")
             .description(
-                "`api_key` is the key's text: it is in this answer and in no other. A key can give only what it has. \
-                 When the request is sent again with its `Idempotency-Key`, the answer is without `api_key`.",
+                "`api_key` is the key's secret, which no other response has. A key can grant only permissions that it has. The \
+                 response to a retry with the same `Idempotency-Key` has no `api_key`.",
             )
             .parameters(WRITE_PARAMETERS)
             .body("NewApiKey", json!({ "name": "billing reader", "grants": grants() }))
@@ -64,7 +64,7 @@ pub(super) fn operations() -> Vec<OperationEntry> {
             .refusals(WRITE_REFUSALS)
             .refusals(&[409, 507]),
         describe(TAG, "list_api_keys", "List access keys")
-            .description("A key is told only of the keys whose grants it has.")
+            .description("The list has only keys whose permissions the calling key has as well.")
             .parameters(&["page", "limit", "sort_api_keys", "sort_order", "search"])
             .parameters(READ_PARAMETERS)
             .success(200, "access keys found", payload("ApiKeyPage", list), NO_STORE)
@@ -73,11 +73,11 @@ pub(super) fn operations() -> Vec<OperationEntry> {
             .parameters(&["If-None-Match"])
             .parameters(READ_PARAMETERS)
             .success(200, "access key found", payload("ApiKey", key()), &record)
-            .response(304, "The caller has the current version.", None, &record)
+            .response(304, "The client has the current version.", None, &record)
             .refusals(READ_REFUSALS)
             .refusals(&[404]),
         describe(TAG, "change_api_key", "Change an access key")
-            .description("What the body does not name stays as it is.")
+            .description("Members that are absent from the body stay unchanged.")
             .parameters(WRITE_PARAMETERS)
             .parameters(&["If-Match"])
             .body("ApiKeyPatch", json!({ "expires_at": "2027-01-01T00:00:00Z" }))
@@ -85,14 +85,14 @@ pub(super) fn operations() -> Vec<OperationEntry> {
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 412, 507]),
         describe(TAG, "revoke_api_key", "Revoke an access key")
-            .description("From the answer on, no write is made in the key's name, on any node.")
+            .description("After the response, no node applies a write of this key.")
             .parameters(WRITE_PARAMETERS)
             .parameters(&["If-Match"])
             .success(200, "access key revoked", payload("ApiKeyId", json!({ "key_id": "4kPq0sWc7RtZ" })), NO_STORE)
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 412]),
-        describe(TAG, "rotate_api_key", "Give an access key another text")
-            .description("The text before stays good for `grace_s` seconds; with 0 it ends at once.")
+        describe(TAG, "rotate_api_key", "Rotate an access key")
+            .description("The previous secret remains valid for `grace_s` seconds; with 0 it expires at once.")
             .parameters(WRITE_PARAMETERS)
             .parameters(&["If-Match"])
             .body("Rotation", json!({ "grace_s": 3600 }))
@@ -108,7 +108,7 @@ pub(super) fn operations() -> Vec<OperationEntry> {
             .success(200, "root key disabled", payload("RootKey", json!({ "root": "disabled" })), NO_STORE)
             .refusals(WRITE_REFUSALS)
             .refusals(&[409]),
-        describe(TAG, "whoami", "Show who the credential is")
+        describe(TAG, "whoami", "Show the key that the request uses")
             .success(200, "caller found", payload("Caller", whoami), NO_STORE)
             .refusals(&[503]),
         get_audit(),
@@ -126,7 +126,7 @@ fn time_or_null(about: &str) -> ObjectBuilder {
 /// The bodies of its requests.
 pub(super) fn requests(limits: &Limits) -> Vec<NamedSchema> {
     let quota = schema_of(limits, body::quota);
-    let quota = quota.description(Some("null or absent is no limit of the key's own"));
+    let quota = quota.description(Some("null or absent: the key has no limit of its own"));
     vec![
         ("Grant", schema_of(limits, body::grant).into()),
         ("Quota", quota.into()),
@@ -143,12 +143,12 @@ pub(super) fn payloads() -> Vec<NamedSchema> {
             ("key_id", id().into()),
             ("name", body::name().into()),
             ("grants", body::grants().into()),
-            ("expires_at", time_or_null("when the key ends").into()),
+            ("expires_at", time_or_null("when the key expires").into()),
             ("created_at", time().into()),
             ("created_by", text().into()),
             ("modified_at", time().into()),
-            ("last_used_at", time_or_null("by the day, in UTC").into()),
-            ("previous_until", time_or_null("when the text before the last rotation ends").into()),
+            ("last_used_at", time_or_null("to the day, in UTC").into()),
+            ("previous_until", time_or_null("when the previous secret expires").into()),
             ("quota", reference("Quota")),
         ]
     };
@@ -158,7 +158,7 @@ pub(super) fn payloads() -> Vec<NamedSchema> {
             caller("key_id"),
             caller("name"),
             ("grants", body::grants().into()),
-            ("expires_at", time_or_null("when the key ends").into()),
+            ("expires_at", time_or_null("when the key expires").into()),
             ("quota", reference("Quota")),
             ("root", boolean().into()),
         ],
@@ -207,9 +207,9 @@ fn audit_page() -> Value {
 
 /// The operation on the audit log.
 fn get_audit() -> OperationEntry {
-    describe("audit", "get_audit", "Show the audit log of the node that is asked")
+    describe("audit", "get_audit", "Show the audit log of the receiving node")
             .description(
-                "Who asked this node for what, and what was decided. Newest first; with `after` oldest first. A page \
+                "The requests to this node and their outcomes. Newest first; with `after` oldest first. A page \
                  reads a bounded part of the log, so it may have fewer lines than `limit` although there are more: the \
                  next page is the one that `Link` names, and `meta.next` is null at the end. `meta.head` is the \
                  number and the SHA-256 of the last line. The lines stand as they are in the log, each with the \

@@ -51,11 +51,10 @@ pub(super) fn operations() -> Vec<OperationEntry> {
     vec![
         describe("configs", "patch_config", "Change a part of a config's data")
             .description(
-                "A JSON Merge Patch (RFC 7396) or a JSON Patch (RFC 6902), applied to the current data. The answer has \
-                 all of the new data. A `test` that finds another value is 409; any other operation that cannot be \
-                 applied is 422, with its location in `loc`. The answer to a request that is sent again with its \
-                 `Idempotency-Key` omits `data` when the result of the first one is no longer available; a `Warning` \
-                 says so.",
+                "A JSON Merge Patch (RFC 7396) or a JSON Patch (RFC 6902), applied to the current data. The response \
+                 has all of the new data. A `test` that finds another value is 409; any other operation that cannot be \
+                 applied is 422, with its location in `loc`. The response to a retry with the same `Idempotency-Key` \
+                 omits `data` if the first result is no longer available; a `Warning` says so.",
             )
             .parameters(DRY_RUN_WRITE_PARAMETERS)
             .parameters(&["If-Match", "unless_tag"])
@@ -121,7 +120,7 @@ fn read_config() -> OneOfBuilder {
     OneOfBuilder::new().item(found).item(ObjectBuilder::new().schema_type(Type::Null))
 }
 
-/// The payloads of its answers, except the answer to a patch ([`changed_answer`]).
+/// The payloads of its answers, except the response to a patch ([`changed_answer`]).
 pub(super) fn payloads() -> Vec<NamedSchema> {
     let succeeded = ObjectBuilder::new()
         .schema_type(Type::Boolean)
@@ -146,7 +145,7 @@ pub(super) fn payloads() -> Vec<NamedSchema> {
     vec![("Batched", all.into())]
 }
 
-/// The answer to a patch, whose data may be absent when the request was sent again.
+/// The response to a patch, whose data may be absent when the request was retried.
 pub(super) fn changed_answer() -> ObjectBuilder {
     let status = text().enum_values(Some(["SUCCESS"]));
     closed(vec![("status", status.into()), ("message", text().into())], vec![("data", reference("Data"))])

@@ -1,7 +1,7 @@
 //! How an operation is described: a thin layer over the builders of `utoipa`, so that an entry is short.
 //!
-//! **Invariant:** what follows from the row of an endpoint, or is the same for all, is added here and not by its entry: the
-//! parameters of its path, the headers of every response, and 500; and 401, 403 and 429 where a key is needed.
+//! **Invariant:** what follows from the row of an endpoint, or is the same for all, is added here and not by its entry:
+//! the parameters of its path, the headers of every response, and 500; and 401, 403 and 429 where a key is needed.
 
 use serde_json::{Value, json};
 use utoipa::openapi::{
@@ -21,15 +21,15 @@ use crate::endpoints::{Endpoint, EndpointMethod, Pretty, RequiredRight};
 
 /// The headers of a response about one record.
 pub(super) const RECORD_HEADERS: &[&str] = &["ETag", "Last-Modified"];
-/// The header of an answer with data of configs.
+/// The header of a response with data of configs.
 pub(super) const REDACTED: &str = "X-Concord-Redacted";
 /// The parameters of every read.
 pub(super) const READ_PARAMETERS: &[&str] = &["consistency", "max_staleness_ms", "min_revision"];
-/// The refusals of every read.
+/// The rejections of every read.
 pub(super) const READ_REFUSALS: &[u16] = &[422, 429, 503, 504];
-/// The refusals of every write.
+/// The rejections of every write.
 pub(super) const WRITE_REFUSALS: &[u16] = &[413, 415, 422, 429, 503, 504];
-/// The headers of an answer that may be compressed.
+/// The headers of a response that may be compressed.
 pub(super) const CODED: &[&str] = &["Content-Encoding", "Vary"];
 /// The parameters of every write.
 pub(super) const WRITE_PARAMETERS: &[&str] = &["Idempotency-Key", "X-Change-Reason"];
@@ -141,7 +141,7 @@ impl OperationEntry {
         self
     }
 
-    /// Adds refusals, by their statuses in `refusals`.
+    /// Adds rejections, by their statuses in `refusals`.
     pub(super) fn refusals(mut self, statuses: &[u16]) -> Self {
         for status in statuses {
             self.operation = self.operation.response(status.to_string(), refusals::refusal(*status));
@@ -149,7 +149,7 @@ impl OperationEntry {
         self
     }
 
-    /// Adds a refusal that may have further headers.
+    /// Adds a rejection that may have further headers.
     pub(super) fn refusal_with(mut self, status: u16, headers: &[&str]) -> Self {
         self.operation = self.operation.response(status.to_string(), refusals::refusal_with(status, headers));
         self
@@ -182,7 +182,7 @@ impl OperationEntry {
         let first = names.into_iter().map(|name| RefOr::Ref(parameter(name)));
         operation.parameters = Some(first.chain(own).collect());
         if needs_key {
-            // 422 is that of `pretty`, which every answer takes.
+            // 422 is that of `pretty`, which every response takes.
             for status in [401, 403, 429, 422] {
                 let refusal = || refusals::refusal(status).into();
                 operation.responses.responses.entry(status.to_string()).or_insert_with(refusal);

@@ -1,5 +1,5 @@
-//! The operations on the cluster: status, formation, members, leadership, backup. The operations that need no key: probes, the
-//! root path, this document and its page, the console.
+//! The operations on the cluster: status, formation, members, leadership, backup. The operations that need no key:
+//! probes, the root path, this document and its page, the console.
 
 use serde_json::{Value, json};
 use utoipa::openapi::{
@@ -112,7 +112,7 @@ fn console_file(id: &'static str) -> OperationEntry {
     let content = ContentBuilder::new().schema(Some(text())).build();
     describe(OPEN_TAG, id, "A file of the console")
         .response(200, "The file.", Some(("*/*", content)), &[])
-        .response(304, "The caller has this version already.", None, &[])
+        .response(304, "The client has this version already.", None, &[])
         .refusals(&[404])
 }
 
@@ -154,7 +154,7 @@ fn open_operations() -> Vec<OperationEntry> {
             .refusals(&[404]),
         describe(OPEN_TAG, "ui", "The console").response(200, "The page.", page("text/html"), &[]).response(
             304,
-            "The caller has this version already.",
+            "The client has this version already.",
             None,
             &[],
         ),

@@ -1,4 +1,4 @@
-//! The operations on configs, but for patches.
+//! The operations on configs, except patches.
 
 use serde_json::{Value, json};
 use utoipa::openapi::{ArrayBuilder, ObjectBuilder, Type, schema::SchemaType};
@@ -68,7 +68,7 @@ pub(super) fn operations() -> Vec<OperationEntry> {
                 payload("ConfigRecord", record()),
                 &[RECORD_HEADERS, &[REDACTED], CODED].concat(),
             )
-            .response(304, "The caller has the current version.", None, RECORD_HEADERS)
+            .response(304, "The client has the current version.", None, RECORD_HEADERS)
             .refusals(READ_REFUSALS)
             .refusals(&[404, 410, 429]),
         describe("configs", "update_config", "Replace a config's data")

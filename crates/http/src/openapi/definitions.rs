@@ -67,7 +67,7 @@ pub(super) fn operations() -> Vec<OperationEntry> {
             .parameters(&["If-None-Match", "include"])
             .parameters(READ_PARAMETERS)
             .success(200, "config definition found", payload("DefinitionRecord", record()), &found)
-            .response(304, "The caller has the current version.", None, &unchanged)
+            .response(304, "The client has the current version.", None, &unchanged)
             .refusals(READ_REFUSALS)
             .refusals(&[404]),
         describe(TAG, "update_definition", "Replace the indexed paths")
@@ -95,7 +95,7 @@ fn part(id: &'static str, summary: &str, message: &str, payload: ExamplePayload<
         .parameters(&["If-None-Match"])
         .parameters(READ_PARAMETERS)
         .success(200, message, payload, &[RECORD_HEADERS, CODED].concat())
-        .response(304, "The caller has the current version.", None, RECORD_HEADERS)
+        .response(304, "The client has the current version.", None, RECORD_HEADERS)
         .refusals(READ_REFUSALS)
         .refusals(&[404])
 }

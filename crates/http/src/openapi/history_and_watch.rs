@@ -19,7 +19,7 @@ use concord_model::limits::Limits;
 
 const TAG: &str = "history";
 
-/// The headers of answers to polls.
+/// The headers of responses to polls.
 const POLL_HEADERS: &[&str] = &["X-Concord-Next-From", "X-Concord-Cluster"];
 
 const WATCH_DESCRIPTION: &str = "Server-sent events, in the order of revisions, each once. `change` has all changes of one \

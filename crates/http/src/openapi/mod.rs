@@ -1,9 +1,23 @@
 //! The interface as an `OpenAPI` 3.1 document: what client generators, fuzzers and the page at `/docs` read.
 //!
-//! Which operations there are, and what their rows say of them, follows from `endpoints`. The schema of a request body follows
-//! from the function that reads the body (`body::fields`). An entry adds the texts, the parameters, the examples and the
-//! responses. Schemas of responses are written by hand, because handlers write JSON text and have no types of it. The
-//! black-box tests validate every response against the document (`tests/harness`).
+//! | where is | file |
+//! |---|---|
+//! | operations on definitions, schemas, unique paths, indexes | `definitions` |
+//! | operations on configs | `configs` |
+//! | patches and batches | `batch_and_patch` |
+//! | history, rollback and watches | `history_and_watch` |
+//! | access keys and the audit log | `access_keys` |
+//! | the cluster; the operations that need no key | `cluster` |
+//! | how an operation is described | `builder` |
+//! | parameters that operations share | `parameters` |
+//! | rejections, with their statuses and error types | `refusals` |
+//! | response headers | `headers` |
+//! | building blocks of schemas: keys, times, objects, envelopes | `schemas` |
+//!
+//! Which operations there are, and what their rows say of them, follows from `endpoints`. The schema of a request body
+//! follows from the function that reads the body (`body::fields`). An entry adds the texts, the parameters, the
+//! examples and the responses. Schemas of responses are written by hand, because handlers write JSON text and have no
+//! types of it. The black-box tests validate every response against the document (`tests/harness`).
 //!
 //! **Invariants:** every `$ref` resolves. The limits in the schemas are those of the node's settings. `reply` decides
 //! the statuses; the document only describes them.
@@ -39,18 +53,18 @@ use concord_model::limits::Limits;
 const TAGS: [(&str, &str); 9] = [
     ("definitions", "The definitions of configs: a key, a JSON schema, indexed paths, unique paths."),
     ("configs", "The configs of a definition."),
-    ("batch", "Several writes as one: all of them or none."),
-    ("history", "Earlier revisions, who made each change and why, and rollback."),
+    ("batch", "Several writes, applied atomically."),
+    ("history", "Earlier revisions, the author and reason of each change, rollback."),
     ("watch", "Changes as a stream of events."),
-    ("audit", "Who asked a node for what, and what was decided."),
-    ("access keys", "Who may do what."),
+    ("audit", "The requests to a node and their outcomes."),
+    ("access keys", "Credentials and their permissions."),
     ("cluster", "The nodes: members, leadership, backup."),
     ("open", "Paths that need no key: probes and this document."),
 ];
 
-const DESCRIPTION: &str = "A replicated service for typed configuration. Every node answers every request: a write \
+const DESCRIPTION: &str = "A replicated service for typed configuration. Every node serves every request: a write \
 is durable on a majority before it is acknowledged, and a read sees every acknowledged write. 503 means that a write \
-was certainly not applied, 504 that its outcome is unknown; with an `Idempotency-Key` it is safe to send again. With \
+was not applied, 504 that its outcome is unknown; with an `Idempotency-Key` it is safe to retry. With \
 `dry_run=true` a write of definitions or configs is validated and answered but not stored: its answer has the header \
 `X-Concord-Dry-Run`, and neither `ETag` nor `Last-Modified`.\n\n\
 The paths of collections end with a slash and those of items do not; both forms of each are served.";

@@ -1,7 +1,7 @@
 //! Building blocks of schemas: texts, numbers, keys, times, objects, the envelope of a success, pages.
 //!
-//! **Invariant:** bodies of answers are closed, because clients compare them for equality; bodies of requests are open,
-//! because unknown members are ignored.
+//! **Invariant:** bodies of responses are closed, because clients compare them for equality; bodies of requests are
+//! open, because unknown members are ignored.
 
 use serde_json::{Value, json};
 use utoipa::openapi::{
@@ -114,7 +114,7 @@ pub(super) fn times() -> [SchemaField; 2] {
     [("created_at", time().into()), ("modified_at", time().into())]
 }
 
-/// The revision of a record, which it has where the caller asks for it.
+/// The revision of a record, which it has where the client asks for it.
 pub(super) fn included_revision() -> SchemaField {
     ("revision", integer(1).description(Some("with `include=revision`")).into())
 }

@@ -1,5 +1,5 @@
-//! The document is valid OpenAPI 3.1 with valid examples, and describes the routes of the router: no more and no less.
-//! `tests/harness/document.rs` validates every response of a black-box test against it.
+//! The document is valid `OpenAPI` 3.1 with valid examples, and describes the routes of the router: no more and no
+//! less. `tests/harness/document.rs` validates every response of a black-box test against it.
 
 use std::collections::BTreeSet;
 
@@ -152,7 +152,7 @@ async fn the_routes_of_the_router_are_those_of_the_document() {
             let request = Request::builder().method(method).uri(target).header(header::AUTHORIZATION, KEY);
             let response = api.handle(request.body(Body::empty()).unwrap()).await;
             let is_taken = response.status() != StatusCode::METHOD_NOT_ALLOWED;
-            // A read that refuses HEAD documents 405.
+            // A read that rejects HEAD documents 405.
             let has_no_head = method == Method::HEAD && item[&name]["responses"].get("405").is_some();
             let is_documented = item.get(&name).is_some() && !has_no_head;
             assert_eq!(is_taken, is_documented, "{method} {path}");

@@ -1,4 +1,4 @@
-//! The server side of calls between nodes: `POST /peer/{name}` on the peer listener, with binary bodies. The calls are
+//! The server side of peer RPCs: `POST /peer/{name}` on the peer listener, with binary bodies. The calls are
 //! listed in [`concord_net::call`].
 //!
 //! | calls | answered by |
@@ -13,13 +13,15 @@
 //! | `heartbeats`, `read-index` | consensus, the service when this node leads; the connection is upgraded, and its frames are requests |
 //! | all others | consensus |
 //!
-//! What is refused is logged by `refusal_log`.
+//! | where is | file |
+//! |---|---|
+//! | the log lines of rejected calls | `refusal_log` |
 //!
-//! The listener is served where consensus runs, so that the log's entries and heartbeats have no other thread to wake. What
-//! the service answers is work of callers, and is read and done on their threads.
+//! The listener is served where consensus runs, so that the log's entries and heartbeats have no other thread to wake.
+//! What the service answers is work of clients, and is read and done on their threads.
 //!
 //! **Invariants:** the headers are checked before a byte of the body is kept. A 4xx means that nothing was done, by
-//! which the caller distinguishes *not applied* from *unknown*; every later failure is a 5xx.
+//! which the calling node distinguishes *not applied* from *unknown*; every later failure is a 5xx.
 
 mod refusal_log;
 
@@ -67,18 +69,18 @@ use refusal_log::RefusalLog;
 
 /// Bytes of a call's body: a write of the longest request body, or a batch of log entries.
 const CALL_BYTES_MAX: usize = 32 << 20;
-/// How long the body of a refused call may take to come.
+/// How long the body of a rejected call may take to come.
 const DROP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of one chunk of a streamed file.
 const FILE_CHUNK_BYTES: usize = 256 << 10;
 
-/// Bytes that the answer to a call for a part of a page or of the history has, as a rule at most.
+/// Bytes that the response to a call for a part of a page or of the history has, as a rule at most.
 const ANSWERED_PART_BYTES: u64 = 4 << 20;
 
 /// The status under which a handshake that failed is logged; nobody is sent it.
 const NO_HANDSHAKE_STATUS: u16 = 525;
 
-/// The path of a call, but for its name.
+/// The path of a call, except its name.
 const PATH_PREFIX: &str = "/peer/";
 
 /// What answers on the peer listener.
@@ -128,12 +130,12 @@ fn routes(listener: Listener) -> Router {
 struct Listener {
     service: Service,
     refusals: Arc<RefusalLog>,
-    /// The threads that serve callers.
+    /// The threads that serve clients.
     callers: Handle,
 }
 
 impl Listener {
-    /// Serves a call on the threads of callers. It ends with the call.
+    /// Serves a call on the threads of clients. It ends with the call.
     async fn on_callers_threads<T: Send + 'static>(
         &self,
         served: impl Future<Output = Result<T, CallRefusal>> + Send + 'static,
@@ -148,7 +150,7 @@ impl Listener {
     }
 }
 
-/// The refusal of a call, which only nodes read.
+/// The rejection of a call, which only nodes read.
 #[derive(Debug)]
 struct CallRefusal(StatusCode, String);
 
@@ -277,7 +279,7 @@ struct AdmittedCall {
     digest: Option<BodyDigest>,
 }
 
-/// Lets a call in, or refuses it.
+/// Lets a call in, or rejects it.
 fn admit(
     service: &Service,
     refusals: &Arc<RefusalLog>,
@@ -306,12 +308,12 @@ fn admit(
     })
 }
 
-/// Reserves what a call for the service holds in memory. Raft's own calls are never refused for that: they are few,
+/// Reserves what a call for the service holds in memory. Raft's own calls are never rejected for that: they are few,
 /// and nothing works without them.
 fn reserve(service: &Service, call: Call, headers: &HeaderMap) -> Result<Reservation, CallRefusal> {
     let declared = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     let copies = if matches!(call, Call::Write | Call::Writes) { BODY_COPIES } else { 1 };
-    // A part of a page or of the history is made for the answer.
+    // A part of a page or of the history is made for the response.
     let answer = if matches!(call, Call::Page | Call::History) { ANSWERED_PART_BYTES } else { 0 };
     let bytes = declared.unwrap_or(0).min(CALL_BYTES_MAX as u64).saturating_mul(copies) + answer;
     let mut reservation = service.reservation(Share::Peers);
@@ -319,8 +321,8 @@ fn reserve(service: &Service, call: Call, headers: &HeaderMap) -> Result<Reserva
     Ok(reservation)
 }
 
-/// Reserves what a call holds, and reads its body. Where there is no room the body is read and dropped: an answer before
-/// its end would close the connection, and the next call that is sent over it would have an unknown outcome.
+/// Reserves what a call holds, and reads its body. Where there is no room the body is read and dropped: a response
+/// before its end would close the connection, and the next call that is sent over it would have an unknown outcome.
 async fn reserve_and_read(
     service: &Service,
     call: Call,
@@ -339,7 +341,10 @@ async fn reserve_and_read(
 }
 
 fn too_many(_: Refusal) -> CallRefusal {
-    CallRefusal(StatusCode::TOO_MANY_REQUESTS, "this node answers as many calls as it may".into())
+    CallRefusal(
+        StatusCode::TOO_MANY_REQUESTS,
+        "no memory is left for peer RPCs on this node; retry later".into(),
+    )
 }
 
 /// The node that has sent a call that was let in: its work has the share of that node.
@@ -359,7 +364,7 @@ async fn read_body(body: Body) -> Result<Bytes, CallRefusal> {
 }
 
 fn consensus(service: &Service) -> Result<&Consensus, CallRefusal> {
-    // 421 as for a wrong address: nothing was done, and the caller may try again.
+    // 421 as for a wrong address: nothing was done, and the calling node may retry.
     let starting = || CallRefusal(StatusCode::MISDIRECTED_REQUEST, "this node is starting".into());
     service.consensus().ok_or_else(starting)
 }

@@ -1,10 +1,10 @@
-//! Refused calls in the log: a few of each kind a second, then only how many more there were.
+//! Rejected calls in the log: a few of each kind a second, then only how many more there were.
 //!
 //! The peer listener is open to whoever reaches it, and the log may be on the volume of the data: a line for each
-//! refused call would let a stranger fill it, and without room writes are refused.
+//! rejected call would let an unauthenticated client fill it, and without room writes are rejected.
 //!
 //! **Invariant:** each second has at most [`LINES_MAX`] lines of a kind and one that counts the others. None holds what
-//! a caller without the secret has sent.
+//! a client without the secret has sent.
 
 use std::{
     collections::BTreeMap,
@@ -24,14 +24,14 @@ struct Period {
     refused: u32,
 }
 
-/// The refusals of the current period, by status.
+/// The rejections of the current period, by status.
 #[derive(Debug, Default)]
 pub(super) struct RefusalLog(Mutex<BTreeMap<u16, Period>>);
 
-/// What is logged of a refusal.
+/// What is logged of a rejection.
 #[derive(Debug, PartialEq, Eq)]
 enum RefusalLine {
-    /// The refusal itself.
+    /// The rejection itself.
     Refusal,
     /// How many more there were, at the end of the period.
     CountLater,
@@ -39,7 +39,7 @@ enum RefusalLine {
 }
 
 impl RefusalLog {
-    /// Logs a refusal, or counts it.
+    /// Logs a rejection, or counts it.
     pub(super) fn note(self: &Arc<Self>, call: &'static str, status: u16, why: &str) {
         match self.count(status, Instant::now()) {
             RefusalLine::Refusal => tracing::warn!(call, status, "refused a call of another node: {why}"),
@@ -59,7 +59,7 @@ impl RefusalLog {
     fn count(&self, status: u16, now: Instant) -> RefusalLine {
         let mut periods = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let period = periods.entry(status).or_insert(Period { begin: now, refused: 0 });
-        // A period with more refusals than lines is ended by the task that counts them.
+        // A period with more rejections than lines is ended by the task that counts them.
         if period.refused <= LINES_MAX && now.duration_since(period.begin) >= PERIOD {
             *period = Period { begin: now, refused: 0 };
         }

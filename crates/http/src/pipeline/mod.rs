@@ -14,9 +14,9 @@
 //! ```
 //!
 //! **Invariants:** every response gets its headers in `with_standard_headers`: from `authenticate`, or from
-//! `open_to_origins` for a preflight; the revision only where the credential was good. Only preflights and open endpoints
-//! are answered without a check of the credential. What is no HTTP, or may be two requests, is rejected by `server` and
-//! hyper before, with 400 or 431 and no body.
+//! `open_to_origins` for a preflight; the revision only where the credential was good. Only preflights and open
+//! endpoints are answered without a check of the credential. What is no HTTP, or may be two requests, is rejected by
+//! `server` and hyper before, with 400 or 431 and no body.
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
@@ -85,7 +85,7 @@ impl Api {
         self.open_to_origins(request, matched).await
     }
 
-    /// Answers a request, and lets pages of the settings' origins read the answer.
+    /// Answers a request, and lets pages of the settings' origins read the response.
     async fn open_to_origins(&self, request: Request, matched: Matched) -> Response {
         // Off unless the settings name origins.
         let Some(origins) = &self.origins else { return self.authenticate(request, matched).await };
@@ -182,13 +182,13 @@ impl Api {
         let heavy = if is_authenticated { weight::bytes_to_weigh(&response, version) } else { None };
         match heavy {
             None => response,
-            // Boxed: few answers need it, and every request would have its space.
+            // Boxed: few responses need it, and every request would have its space.
             Some(bytes) => Box::pin(weight::weighed(response, bytes, &self.service, is_read)).await,
         }
     }
 
-    /// Calls the handler of a request, unless it is a write whose line of the audit log could not be stored; answers 500
-    /// when the handler panics.
+    /// Calls the handler of a request, unless it is a write whose line of the audit log could not be stored; answers
+    /// 500 when the handler panics.
     async fn contain(
         &self,
         access: RequestAccess,
@@ -233,7 +233,7 @@ impl Api {
         if is_head { without_body(response) } else { response }
     }
 
-    /// Adds the headers that every answer has, and logs the text of an internal error.
+    /// Adds the headers that every response has, and logs the text of an internal error.
     fn with_standard_headers(
         &self,
         id: HeaderValue,
@@ -248,7 +248,7 @@ impl Api {
         let headers = response.headers_mut();
         headers.insert(REQUEST_ID, id);
         headers.insert(NODE, number(service.node_id()));
-        // No browser takes an answer for another kind of document than it is.
+        // No browser takes a response for another kind of document than it is.
         headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         if is_authenticated {
             // What needs a key is for its owner alone, and is in no cache.
@@ -264,7 +264,7 @@ impl Api {
     }
 }
 
-/// The answer to a path that there is not, or that does not take the method.
+/// The response to a path that there is not, or that does not take the method.
 fn not_taken(matched: &Matched) -> Response {
     match matched.route {
         None => Problem::UnknownPath.into_response(),
@@ -276,7 +276,7 @@ fn not_taken(matched: &Matched) -> Response {
     }
 }
 
-/// The answer to HEAD: the head of the one to GET, with the length that its body would have.
+/// The response to HEAD: the head of the one to GET, with the length that its body would have.
 fn without_body(response: Response) -> Response {
     let (mut parts, body) = response.into_parts();
     if let Some(bytes) = body.size_hint().exact() {
@@ -285,7 +285,7 @@ fn without_body(response: Response) -> Response {
     Response::from_parts(parts, Body::empty())
 }
 
-/// The caller's id of the request if it is valid, else a new one.
+/// The client's id of the request if it is valid, else a new one.
 fn request_id(headers: &HeaderMap) -> HeaderValue {
     let is_valid = |id: &&HeaderValue| {
         let bytes = id.as_bytes();

@@ -1,10 +1,14 @@
-//! Responses: status, headers and body of every success ([`Reply`]) and every refusal ([`Problem`]).
+//! Responses: status, headers and body of every success ([`Reply`]) and every rejection ([`Problem`]).
 //!
-//! A success is `{"status","message","data"}`, a refusal `{"status","errors":[{"type","msg","loc"?}]}`; but a body or
-//! query of the wrong shape is answered with `{"detail":[{"loc","msg","type"}]}`.
+//! A success is `{"status","message","data"}`, a rejection `{"status","errors":[{"type","msg","loc"?}]}`. A body or
+//! query of the wrong shape gets `{"detail":[{"loc","msg","type"}]}`.
+//!
+//! | where is | file |
+//! |---|---|
+//! | status, type and texts of each rejection | `refusal` |
 //!
 //! **Invariants:** only this file decides status codes. 503 means that the write was certainly not applied, 504 that it
-//! may have been. The text of an internal error is logged ([`LogOnly`]) and never sent to the caller.
+//! may have been. The text of an internal error is logged ([`LogOnly`]) and never sent to the client.
 
 mod refusal;
 
@@ -40,21 +44,21 @@ use concord_service::{
 use concord_state::query::QueryResult;
 use refusal::{failure, failure_body, items, plain, shape_response, status_and_type, violations};
 
-/// The header with the revision of the state that an answer was made from.
+/// The header with the revision of the state that a response was made from.
 pub(super) const STATE_REVISION: HeaderName = HeaderName::from_static("x-concord-revision");
 /// The header with the progress of an index build: configs indexed, `/`, all configs.
 const INDEX_BUILDING: HeaderName = HeaderName::from_static("x-concord-index-building");
-/// The header with the places of values that the caller is not shown.
+/// The header with the places of values that the client is not shown.
 const REDACTED: HeaderName = HeaderName::from_static("x-concord-redacted");
-/// The header with the id of the node that answers.
+/// The header with the id of the node that responds.
 pub(super) const NODE: HeaderName = HeaderName::from_static("x-concord-node");
 /// The header with the number of configs that do not fit a schema.
 const BREAKING_CONFIGS: HeaderName = HeaderName::from_static("x-concord-breaking-configs");
-/// The header of an answer to a dry run.
+/// The header of a response to a dry run.
 const DRY_RUN: HeaderName = HeaderName::from_static("x-concord-dry-run");
 /// The text for a credential that is unknown, or was known until a moment ago.
 pub(super) const NOT_VALID: &str = "the credential is not valid";
-/// Seconds after which a refused request may be sent again: an election takes about one.
+/// Seconds after which a rejected request may be retried: an election takes about one.
 const RETRY_AFTER_S: HeaderValue = HeaderValue::from_static("1");
 const ACCEPT_PATCH: HeaderName = HeaderName::from_static("accept-patch");
 /// The media types of patches, those of `body::patch_format`.
@@ -64,7 +68,7 @@ const PATCH_TYPES: HeaderValue =
 pub(super) const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// The headers that an answer about a record has: a map with room for them is not rebuilt as it grows.
+/// The headers that a response about a record has: a map with room for them is not rebuilt as it grows.
 const HEADERS: usize = 8;
 
 /// What a record of a list has beside its stored text, as a rule at most.
@@ -82,7 +86,7 @@ pub(super) struct Reply {
     coding: Option<Coding>,
 }
 
-/// In the extensions of the answer to a write: the revision of the change that it made.
+/// In the extensions of the response to a write: the revision of the change that it made.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WrittenAt(pub(super) Revision);
 
@@ -108,8 +112,8 @@ impl Reply {
         Self::json(Body::from(envelope(message, data.len()).raw("data", data).finish()))
     }
 
-    /// Status 200 with an object as payload, which is written where it is sent from. `bytes` is the length of the stored
-    /// text in it.
+    /// Status 200 with an object as payload, which is written where it is sent from. `bytes` is the length of the
+    /// stored text in it.
     pub(super) fn ok_with(
         message: &'static str,
         bytes: usize,
@@ -121,7 +125,7 @@ impl Reply {
     /// Status 200 without a payload, for a write whose result is no longer available.
     pub(super) fn without_data(message: &'static str) -> Self {
         Self::json(Body::from(envelope(message, 0).finish()))
-            .warning("the record has changed since, so the data that this request wrote are omitted")
+            .warning("`data` is omitted: the record has changed since this request wrote it")
     }
 
     /// Status 201 with a payload and the path of the new resource.
@@ -132,7 +136,7 @@ impl Reply {
         reply.header(header::LOCATION, location)
     }
 
-    /// Status 304: the caller has the current version.
+    /// Status 304: the client has the current version.
     pub(super) fn not_modified() -> Self {
         let headers = HeaderMap::with_capacity(HEADERS);
         Self { status: StatusCode::NOT_MODIFIED, headers, body: Body::empty(), written: None, coding: None }
@@ -180,7 +184,7 @@ impl Reply {
             (bytes, written((n, &record), String::with_capacity(bytes.saturating_add(MEMBERS_BYTES))))
         });
         let parts = once((0, head)).chain(records).chain(once((0, tail.to_owned())));
-        // What a record has reserved ends when it is sent: a slow caller holds only what it has not taken.
+        // What a record has reserved ends when it is sent: a slow client holds only what it has not taken.
         let mut left = reservation;
         let parts = parts.map(move |(size, part)| {
             Ok::<_, Infallible>(weight::holding(part.into(), left.split(size as u64)))
@@ -239,20 +243,20 @@ impl Reply {
         Self::asset(kind, bytes).header(header::CONTENT_SECURITY_POLICY, POLICY)
     }
 
-    /// Names the revision of the state that the answer was made from.
+    /// Names the revision of the state that the response was made from.
     pub(super) fn state_revision(mut self, revision: Revision) -> Self {
         self.headers.insert(STATE_REVISION, number(revision));
         self
     }
 
-    /// Names the version of the record that the answer is about.
+    /// Names the version of the record that the response is about.
     pub(super) fn record_version(self, revision: Revision, modified: Timestamp) -> Self {
         let mut reply = self.header(header::LAST_MODIFIED, &modified.http_date());
         reply.headers.insert(header::ETAG, entity_tag(revision));
         reply
     }
 
-    /// Names the places of values that the caller is not shown, where there are any.
+    /// Names the places of values that the client is not shown, where there are any.
     pub(super) fn redacted(self, places: Option<&RedactedPlaces>) -> Self {
         match places.filter(|places| !places.is_empty()) {
             Some(places) => self.header(REDACTED, &places.texts().collect::<Vec<_>>().join(", ")),
@@ -293,19 +297,20 @@ impl Reply {
         Self { written: Some(written.applied.revision), ..reply }
     }
 
-    /// Marks the answer to a dry run.
+    /// Marks the response to a dry run.
     pub(super) fn dry_run(self) -> Self {
         self.header(DRY_RUN, "true")
     }
 
-    /// Warns that a part of the request had no effect, or that the answer is incomplete. It may have several warnings.
+    /// Warns that a part of the request had no effect, or that the response is incomplete. It may have several
+    /// warnings.
     pub(super) fn warning(mut self, text: &'static str) -> Self {
         let value = HeaderValue::from_str(&format!("299 - \"{text}\"")).expect("a literal");
         self.headers.append(header::WARNING, value);
         self
     }
 
-    /// Lets the body be compressed as the caller accepts it, if it is long and `is_open` says that nothing secret is in
+    /// Lets the body be compressed as the client accepts it, if it is long and `is_open` says that nothing secret is in
     /// it.
     pub(super) fn compressed_for(mut self, headers: &HeaderMap, is_open: impl FnOnce() -> bool) -> Self {
         let bytes = self.body.size_hint().exact().unwrap_or(0);
@@ -347,7 +352,7 @@ impl IntoResponse for Reply {
     }
 }
 
-/// A number as the value of a header: an answer has several, so each is written on the stack and copied once.
+/// A number as the value of a header: a response has several, so each is written on the stack and copied once.
 pub(super) fn number(number: u64) -> HeaderValue {
     HeaderValue::from_str(itoa::Buffer::new().format(number)).expect("digits are visible ASCII")
 }
@@ -362,7 +367,7 @@ fn entity_tag(revision: Revision) -> HeaderValue {
     HeaderValue::from_bytes(&text[..digits.len() + 2]).expect("digits and quotes are visible ASCII")
 }
 
-/// A success but for its payload, of `bytes`.
+/// A success except its payload, of `bytes`.
 fn envelope(message: &'static str, bytes: usize) -> Object {
     Object::with_capacity(bytes).raw("status", "\"SUCCESS\"").unescaped("message", message)
 }
@@ -375,7 +380,7 @@ pub(super) struct Detail {
     pub(super) kind: &'static str,
 }
 
-/// Why a request is refused.
+/// Why a request is rejected.
 #[derive(Debug)]
 pub(super) enum Problem {
     /// The credential is missing or not valid; the text says which.
@@ -390,9 +395,9 @@ pub(super) enum Problem {
     UnsupportedPatch,
     /// The body is encoded in a way that is not supported.
     UnsupportedCoding,
-    /// A refusal of the service, with the revision of the state that it was decided from, where there is one.
+    /// A rejection of the service, with the revision of the state that it was decided from, where there is one.
     Refused(Refusal, Option<Revision>),
-    /// A refusal of a batch, whose operations are divided like this.
+    /// A rejection of a batch, whose operations are divided like this.
     InBatch(Refusal, Option<TransactionParts>),
 }
 
@@ -401,7 +406,7 @@ pub(super) enum Problem {
 pub(super) struct LogOnly(pub(super) String);
 
 impl Problem {
-    /// A refusal for one violation.
+    /// A rejection for one violation.
     pub(super) fn violation(violation: Violation) -> Self {
         Refusal::Invalid(violation.into()).into()
     }
@@ -462,7 +467,7 @@ impl IntoResponse for Problem {
             }
             Self::UnsupportedCoding => {
                 let kind = (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_coding");
-                let msg = "the body is encoded in a way that the header `accept-encoding` of this answer does not name";
+                let msg = "unsupported content coding; the header `accept-encoding` of this response lists the supported ones";
                 let accepted = (header::ACCEPT_ENCODING, coding::DECODED);
                 ([accepted], plain(kind, Code::CodingUnsupported, msg)).into_response()
             }
@@ -518,13 +523,13 @@ fn refusal_response(refusal: Refusal, parts: Option<TransactionParts>) -> Respon
     response
 }
 
-/// The items of `errors` of a refusal that is a part of an answer.
+/// The items of `errors` of a rejection that is a part of a response.
 pub(super) fn refusal_items(refusal: Refusal) -> Vec<Value> {
     let ((_, kind), code) = (status_and_type(&refusal), Code::of(&refusal));
     items(kind, code, &violations(refusal).0)
 }
 
-/// The body of a refusal within a stream, whose status has been sent already.
+/// The body of a rejection within a stream, whose status has been sent already.
 pub(super) fn refusal_body(refusal: Refusal) -> String {
     let ((_, kind), code) = (status_and_type(&refusal), Code::of(&refusal));
     let (violations, log_only) = violations(refusal);

@@ -1,7 +1,7 @@
 //! The status, the error type, the texts and the body of each rejection.
 //!
-//! **Invariant:** each rejection has one status and one type, here and nowhere else. A text names nothing that the client
-//! may not know of. An item of `errors` has a code, and a location if the request has one.
+//! **Invariant:** each rejection has one status and one type, here and nowhere else. A text names nothing that the
+//! client may not know of. An item of `errors` has a code, and a location if the request has one.
 
 use axum::response::{IntoResponse as _, Response};
 use http::{StatusCode, header};
@@ -12,7 +12,7 @@ use crate::json::loc_json;
 use concord_model::error::{Invalid, LocSegment, Rejection, Violation};
 use concord_service::Refusal;
 
-/// The errors that a refusal sends, and the text that is only logged.
+/// The errors that a rejection sends, and the text that is only logged.
 pub(super) fn violations(refusal: Refusal) -> (Vec<Violation>, Option<LogOnly>) {
     let mut log_only = None;
     let violations = match refusal {
@@ -76,7 +76,7 @@ fn place_in_operation(rejection: &Rejection) -> Vec<LocSegment> {
     }
 }
 
-/// The status and error type of each refusal.
+/// The status and error type of each rejection.
 pub(super) fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
     const INVALID: (StatusCode, &str) = (StatusCode::UNPROCESSABLE_ENTITY, "validation_error");
     const UNAUTHORIZED: (StatusCode, &str) = (StatusCode::UNAUTHORIZED, "unauthorized_error");

@@ -184,7 +184,7 @@ async fn a_page_is_the_same_streamed_or_not() {
 #[tokio::test]
 async fn a_page_holds_the_memory_of_the_records_that_were_not_taken() {
     const RECORD: usize = 4 << 20;
-    // Of 24 MiB for callers, more than a half is scarce.
+    // Of 24 MiB for clients, more than a half is scarce.
     let budget = MemoryBudget::new(64 << 20);
     let page = Page { page: 1, limit: 4, descending: false, search: String::new() };
     let found = QueryResult { results: vec![1_u8, 2, 3, 4], total: 4 };

@@ -1,23 +1,23 @@
-//! What the node knows of one connection, and when it ends it.
+//! The state of one connection, and when the node closes it.
 //!
-//! A connection is *known* once a credential was good on it. Until then it has the short time-out, its place may be
-//! taken by a new one, and what it sends without a whole request is counted.
+//! A connection is *authenticated* once it has carried a valid credential. Until then it has the short timeout, it may
+//! be evicted, and the bytes that it sends without a whole request are limited.
 //!
-//! | ends it | until it is known | afterwards |
+//! | reason to close it | unauthenticated | authenticated |
 //! |---|---|---|
-//! | no whole request since the last answer | header timeout | idle timeout |
-//! | a part of an answer that is not taken | the shorter of send and header timeout | send timeout; over HTTP/2 it ends the stream only |
-//! | answers that are taken slowly while memory is scarce | | [`SCARCE_TIMEOUT`], over HTTP/2 the stream only |
+//! | no whole request since the last response | header timeout | idle timeout |
+//! | the client does not take a part of a response | the shorter of send and header timeout | send timeout; over HTTP/2 it ends the stream only |
+//! | the client takes responses slowly while memory is scarce | | [`SCARCE_TIMEOUT`], over HTTP/2 the stream only |
 //! | bytes without a whole request | [`STRANGER_BYTES_MAX`], those above [`FREE_HEAD_BYTES`] of a common budget | the head of one request |
 //! | its place is needed | at once | never |
 //!
-//! hyper itself has no idle timeout for HTTP/2, one timer for the idle time and the head of HTTP/1, which it sets anew
-//! for each request, and none for writing. HTTP/1 waits in the socket (`socket.rs`), HTTP/2 in its flow control, which
-//! only the parts of an answer see (`answer.rs`). All of it is watched here by one timer for each connection, which is
-//! set anew when it fires.
+//! hyper has no idle timeout for HTTP/2, no send timeout, and for HTTP/1 a timer that it sets again for each request. A
+//! slow HTTP/1 client blocks the socket (`socket.rs`). A slow HTTP/2 client exhausts the flow control window, which
+//! only the parts of a response notice (`answer.rs`). Here one timer for each connection watches all of it, and is set
+//! again when it fires.
 //!
-//! **Invariant:** an answer in flight whose parts are taken in time ends no connection, however long it takes: a watch
-//! may be silent without limit. Nor does one that is not taken end the other streams of its connection.
+//! **Invariant:** a response whose parts the client takes in time never ends its connection, however long it takes: a
+//! watch may be silent without limit. A response that the client does not take ends no other stream of its connection.
 
 use std::{
     sync::{
@@ -37,7 +37,7 @@ use concord_model::limits::{FREE_HEAD_BYTES, SCARCE_TIMEOUT, STRANGER_BYTES_MAX}
 /// each of 256 streams its turn in that time.
 const SHARED_LINK_TIMES: u32 = 8;
 
-/// Answers that have ended and are still listed, beside as many as twice those in flight.
+/// Responses that have ended and are still listed, beside as many as twice those in flight.
 const ENDED_ANSWERS_MAX: usize = 16;
 
 /// The zero of the clock of all connections.
@@ -59,7 +59,7 @@ pub(super) struct Times {
     pub(super) header: Duration,
     /// Without a whole request, afterwards.
     pub(super) idle: Duration,
-    /// To take the next part of an answer.
+    /// To take the next part of a response.
     pub(super) send: Duration,
 }
 
@@ -68,9 +68,9 @@ pub(super) struct Times {
 pub(super) enum ConnectionEnd {
     /// No whole request came in time.
     Idle,
-    /// The caller does not take its answer.
+    /// The client does not take its response.
     Stalled,
-    /// The caller takes its answers slowly while others need the memory.
+    /// The client takes its answers slowly while others need the memory.
     Slow,
     /// A new connection needs the place.
     Evicted,
@@ -99,7 +99,7 @@ impl HeadBudget {
 pub(super) struct ServedConnection {
     is_known: AtomicBool,
     begun: Instant,
-    /// Requests whose answer is not wholly handed over, over HTTP/2 not wholly taken.
+    /// Requests whose response is not wholly handed over, over HTTP/2 not wholly taken.
     in_flight: AtomicUsize,
     /// Since when there is none.
     idle_since: AtomicU64,
@@ -113,7 +113,7 @@ pub(super) struct ServedConnection {
     unasked: AtomicUsize,
     charged: AtomicUsize,
     budget: Arc<HeadBudget>,
-    /// Answers over HTTP/2 that may wait for the caller.
+    /// Answers over HTTP/2 that may wait for the client.
     answers: Mutex<Vec<Weak<Untaken>>>,
     is_http2: AtomicBool,
     pace: Mutex<ReadingPace>,
@@ -143,11 +143,11 @@ impl ServedConnection {
         self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something waits for the caller: an answer over HTTP/2, or the socket.
+    /// Something waits for the client: a response over HTTP/2, or the socket.
     pub(super) fn begins_to_owe(&self) {
         let now = now();
         self.pace().begin(now);
-        // Once for each look and not for each answer.
+        // Once for each look and not for each response.
         if self.looks_at.load(Ordering::Relaxed) > now + millis(SCARCE_TIMEOUT) {
             self.woken.notify_one();
         }
@@ -158,7 +158,7 @@ impl ServedConnection {
         self.pace().end(now());
     }
 
-    /// The caller has taken bytes of an answer over HTTP/2.
+    /// The client has taken bytes of a response over HTTP/2.
     pub(super) fn note_taken(&self, bytes: usize) {
         self.pace().note_taken(bytes, now());
     }
@@ -171,18 +171,18 @@ impl ServedConnection {
         }
     }
 
-    /// Watches whether an answer over HTTP/2 is taken.
+    /// Watches whether a response over HTTP/2 is taken.
     pub(super) fn list(&self, answer: &Arc<Untaken>) {
         self.is_http2.store(true, Ordering::Relaxed);
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        // Not for each answer: with hundreds of them in flight that would be a walk over as many for each.
+        // Not for each response: with hundreds of them in flight that would be a walk over as many for each.
         if answers.len() > 2 * self.in_flight() + ENDED_ANSWERS_MAX {
             answers.retain(|answer| answer.strong_count() > 0);
         }
         answers.push(Arc::downgrade(answer));
     }
 
-    /// Requests whose answer is not wholly taken.
+    /// Requests whose response is not wholly taken.
     pub(super) fn in_flight(&self) -> usize {
         // With the time since when there is none, which is stored before.
         self.in_flight.load(Ordering::Acquire)
@@ -239,7 +239,7 @@ impl ServedConnection {
         }
     }
 
-    /// Resolves when the connection must end. Others need the memory that answers hold when `is_scarce` says so.
+    /// Resolves when the connection must end. Others need the memory that responses hold when `is_scarce` says so.
     pub(super) async fn ending(&self, times: Times, is_scarce: impl Fn() -> bool) -> ConnectionEnd {
         loop {
             let pause = match self.check(times, now(), &is_scarce) {

@@ -6,10 +6,10 @@
 //! | question | file |
 //! |---|---|
 //! | What is known of a connection, and when does it end? | `connection` |
-//! | What happens to a caller that does not read? | `socket`, over HTTP/2 `answer` |
-//! | Does a caller read fast enough while memory is scarce? | `pace` |
+//! | What happens to a client that does not read? | `socket`, over HTTP/2 `answer` |
+//! | Does a client read fast enough while memory is scarce? | `pace` |
 //! | Who gets a place when all are taken? | `places` |
-//! | How many calls does an answer over HTTP/2 take? | `gather` |
+//! | How many calls does a response over HTTP/2 take? | `gather` |
 //! | Is it plain or encrypted, and which node has shown its certificate? | `wire` |
 //!
 //! What a connection may hold in memory is known: until a credential was good on it `FREE_HEAD_BYTES`, and of the
@@ -82,7 +82,7 @@ pub use wire::Transport;
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// How long a connection is silent before the kernel sends keep-alive probes.
 const TCP_KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
-/// The interval of HTTP/2 pings on a silent connection, and how long the answer to one may take.
+/// The interval of HTTP/2 pings on a silent connection, and how long the response to one may take.
 const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(20);
 /// Connections that wait for a place in the share of their address. They have files beyond those of the places.
 const PARKED_MAX: usize = 64;
@@ -92,10 +92,10 @@ const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 const HTTP2_STREAM_WINDOW_BYTES: u32 = 512 << 10;
 /// Longest frame of HTTP/2 that is accepted: the least that the protocol allows.
 const HTTP2_FRAME_BYTES: u32 = 16 << 10;
-/// Bytes of an answer over HTTP/2 that wait for the socket, per stream.
+/// Bytes of a response over HTTP/2 that wait for the socket, per stream.
 const HTTP2_SEND_BYTES: usize = 64 << 10;
-/// Streams that the caller has reset before they were served (CVE-2023-44487), and that the node had to reset for the
-/// caller's errors, after which a connection ends.
+/// Streams that the client has reset before they were served (CVE-2023-44487), and that the node had to reset for the
+/// client's errors, after which a connection ends.
 const HTTP2_RESET_STREAMS_MAX: usize = 20;
 const HTTP2_FAULTY_STREAMS_MAX: usize = 128;
 
@@ -112,7 +112,7 @@ pub struct ServeOptions {
     pub header_timeout: Duration,
     /// Bounds it afterwards.
     pub idle_timeout: Duration,
-    /// Bounds the time in which a caller takes the next part of its answer.
+    /// Bounds the time in which a client takes the next part of its response.
     pub send_timeout: Duration,
 }
 
@@ -135,7 +135,7 @@ pub trait Answerer: Clone + Send + Sync + 'static {
 
     /// Notes why a connection was not taken. Whoever reaches the listener may make it happen at any rate.
     fn note_failed_handshake(&self, why: &str) {
-        debug!("a handshake has failed: {why}");
+        debug!("handshake failed: {why}");
     }
 }
 
@@ -233,19 +233,19 @@ impl<A: Answerer> ConnectionServer<A> {
         address: SocketAddr,
     ) {
         let Ok(parked) = self.parked.try_acquire() else {
-            debug!(%address, "an address opens more connections than one may");
+            debug!(%address, "rejected a connection: its address opens connections too fast");
             return;
         };
         let place = self.places.take_later(address.ip(), &connection).await;
         drop(parked);
         match place {
             Some(place) => self.run(stream, connection, place).await,
-            None => debug!(%address, "an address has as many connections as one may have"),
+            None => debug!(%address, "rejected a connection: its address has reached its connection limit"),
         }
     }
 
-    /// Takes a connection. `None` when it ends before it is taken: the handshake fails or takes too long, or the place is
-    /// needed.
+    /// Takes a connection. `None` when it ends before it is taken: the handshake fails or takes too long, or the place
+    /// is needed.
     async fn take(
         &self,
         stream: TcpStream,
@@ -269,12 +269,12 @@ impl<A: Answerer> ConnectionServer<A> {
                     None
                 }
                 Err(_) => {
-                    debug!("a handshake takes too long");
+                    debug!("handshake timed out");
                     None
                 }
             },
             ending = connection.ending(self.times, || false) => {
-                debug!(?ending, "a connection is ended in its handshake");
+                debug!(?ending, "closed a connection in its handshake");
                 None
             }
         }
@@ -336,11 +336,11 @@ impl<A: Answerer> ConnectionServer<A> {
         };
         let Some(ending) = ending else {
             served.as_mut().graceful_shutdown();
-            // Bounded by the caller.
+            // Bounded by the client.
             drop(served.await);
             return;
         };
-        debug!(?ending, "a connection is ended");
+        debug!(?ending, "closed a connection");
         if ending == ConnectionEnd::Idle {
             served.as_mut().graceful_shutdown();
             // A request that came at the last moment is answered all the same.
@@ -354,7 +354,7 @@ impl<A: Answerer> ConnectionServer<A> {
 }
 
 /// Whether a request has no encoding of its transfer but `chunked`, once. hyper also takes `chunked, chunked`, which
-/// another server in front may read in another way. It refuses by itself all else that leaves the length in doubt.
+/// another server in front may read in another way. It rejects by itself all else that leaves the length in doubt.
 fn has_plain_framing(headers: &HeaderMap) -> bool {
     let mut encodings = headers.get_all(TRANSFER_ENCODING).iter();
     let is_plain = |encoding: &HeaderValue| encoding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
@@ -363,8 +363,8 @@ fn has_plain_framing(headers: &HeaderMap) -> bool {
 
 fn builder() -> Builder<StreamTasks> {
     let mut builder = Builder::new(StreamTasks);
-    // No header timeout: hyper would set and remove a timer for each request. `ServedConnection::ending` bounds that wait
-    // with one timer for each connection.
+    // No header timeout: hyper would set and remove a timer for each request. `ServedConnection::ending` bounds that
+    // wait with one timer for each connection.
     builder.http1().header_read_timeout(None::<Duration>).max_buf_size(HEAD_BYTES_MAX);
     builder
         .http2()
@@ -389,7 +389,7 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
         match listener.accept().await {
             Ok((stream, address)) => {
                 if let Err(error) = set_options(&stream) {
-                    debug!("the options of a connection can't be set: {error}");
+                    debug!("cannot set the options of a connection: {error}");
                 }
                 return (stream, address);
             }
@@ -398,7 +398,7 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
             }
             Err(error) => {
                 if is_first_failure {
-                    warn!("connections can't be accepted, trying again: {error}");
+                    warn!("cannot accept connections, retrying: {error}");
                     is_first_failure = false;
                 }
                 sleep(ACCEPT_RETRY_PAUSE).await;
@@ -427,10 +427,10 @@ fn log_panic(ended: Result<(), tokio::task::JoinError>) {
 }
 
 /// A future on the heap. The place is allocated first, so that `make` writes into it what the future begins with, and
-/// nothing else: the future of a request has the space of all that it may await, six to nine kilobytes. `Box::pin(future)`
-/// makes it on the stack and copies all of it, and so does hyper with one that it is given as a value: 3 % of the
-/// processor time of an update. The compiler may copy it all the same where it does not see into `make`; that costs only
-/// time.
+/// nothing else: the future of a request has the space of all that it may await, six to nine kilobytes.
+/// `Box::pin(future)` makes it on the stack and copies all of it, and so does hyper with one that it is given as a
+/// value: 3 % of the processor time of an update. The compiler may copy it all the same where it does not see into
+/// `make`; that costs only time.
 pub(super) fn boxed<F: Future>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
     Box::into_pin(Box::write(Box::new_uninit(), make()))
 }

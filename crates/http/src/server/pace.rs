@@ -1,8 +1,8 @@
-//! How fast a caller takes what waits for it, on all streams of a connection together.
+//! How fast a client takes what waits for it, on all streams of a connection together.
 //!
 //! Only the time in which something waits counts: a watch that is silent for hours is not slow.
 //!
-//! **Invariant:** what is long past is forgotten: a caller that has become fast is not slow.
+//! **Invariant:** what is long past is forgotten: a client that has become fast is not slow.
 
 use std::time::Duration;
 
@@ -54,12 +54,12 @@ impl ReadingPace {
         self.owing > 0
     }
 
-    /// Whether the caller has taken [`SEND_BYTES_MIN`] within this time.
+    /// Whether the client has taken [`SEND_BYTES_MIN`] within this time.
     pub(super) fn has_moved_within(&self, time: Duration, now: u64) -> bool {
         self.moved_at.is_some_and(|at| now.saturating_sub(at) < millis(time))
     }
 
-    /// Whether something waits, and the caller takes less than [`SCARCE_RATE`].
+    /// Whether something waits, and the client takes less than [`SCARCE_RATE`].
     pub(super) fn is_slow(&mut self, now: u64) -> bool {
         if !self.owes() {
             return false;

@@ -1,13 +1,13 @@
-//! The places of a listener's connections: how many there are, how many one address may have, and whose is taken when
-//! there are no more.
+//! The places of a listener's connections: how many there are, how many one address may have, and which connection is
+//! evicted if all are taken.
 //!
-//! A new connection takes the place of the oldest one that is not known (see `connection.rs`). So whoever opens
-//! connections without a key delays nobody, and takes places from others without a key only. It is done before the last
-//! place is taken, so that the accept loop as a rule does not wait for the one that goes.
+//! A new connection evicts the oldest unauthenticated one (see `connection.rs`). So a client that opens connections
+//! without a key delays no authenticated client, and takes places from unauthenticated ones only. Eviction begins
+//! before the last place is taken, so the accept loop seldom waits for it.
 //!
 //! **Invariants**
-//! 1. No more connections are open than there are places, and no more of one address than its share ([`ShareOf`]).
-//! 2. The queues hold at most twice as many entries as there are places, and some.
+//! 1. No more connections are open than there are places, and no address has more than its share ([`ShareOf`]).
+//! 2. The queues hold at most about twice as many entries as there are places.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -22,9 +22,9 @@ use super::connection::ServedConnection;
 
 /// Entries of a queue beyond those of open connections before it is cleared of ended ones.
 const SPARE_ENTRIES: usize = 64;
-/// Of how many places one is kept free while there is a connection that can make way.
+/// Of how many places one is kept free while there is a connection that can be evicted.
 const SPARE_SHARE: usize = 16;
-/// How old a connection is before it makes way: a request that came with it is read by then.
+/// How old a connection is before it is evicted: a request that came with it is read by then.
 const EVICTION_AGE_MIN: Duration = Duration::from_millis(100);
 /// How long to wait for a place before another connection is asked: the first may have become known.
 const EVICTION_PATIENCE: Duration = Duration::from_millis(20);
@@ -69,10 +69,10 @@ impl Unknown {
 /// Which connections of an address its share bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShareOf {
-    /// All of them: callers with a key share the node, too.
+    /// All of them: clients with a key share the node, too.
     All,
     /// Those that are not known. A node that is known opens a connection for each call that it makes at once, and may
-    /// stand behind the same address as others; one that it opens and that is closed leaves a write without an answer.
+    /// stand behind the same address as others; one that it opens and that is closed leaves a write without a response.
     Unknown,
 }
 
@@ -148,7 +148,7 @@ impl ConnectionPlaces {
         let _waited_in_vain = timeout(EVICTION_PATIENCE, self.freed.notified()).await.is_err();
     }
 
-    /// Takes a place, and asks another connection to make way when places are scarce. `None` when all are taken.
+    /// Takes a place, and asks another connection to be evicted when places are scarce. `None` when all are taken.
     fn try_take(
         self: &Arc<Self>,
         address: IpAddr,
@@ -323,7 +323,7 @@ mod tests {
         let both = async { tokio::join!(places.take(address(1), &newcomer), ends) };
         let (place, ()) = timeout(Duration::from_secs(30), both).await.unwrap();
         let place = place.unwrap();
-        // With its share full it is refused, and nobody makes way for nothing.
+        // With its share full it is rejected, and nobody is evicted for nothing.
         let before = places.lock().unknown.0.len();
         assert!(take(&places, 1, &known()).await.is_none());
         assert_eq!(places.lock().unknown.0.len(), before);

@@ -41,8 +41,8 @@ pub enum Transport {
     Plain,
     /// Over TLS.
     Callers(Arc<CallerTls>),
-    /// Over mutual TLS between nodes. Handshakes, which strangers may begin in any number, are made where callers are
-    /// served: the connections themselves are where consensus runs.
+    /// Over mutual TLS between nodes. Handshakes, which unauthenticated clients may begin in any number, are made where
+    /// clients are served: the connections themselves are where consensus runs.
     Nodes(Arc<NodeTls>, Handle),
 }
 
