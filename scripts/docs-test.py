@@ -183,7 +183,7 @@ def check_errors():
     page = DOCS / "reference" / "errors.md"
     text = page.read_text()
     api = [path for path in sorted(HTTP.rglob("*.rs")) if path.name != "tests.rs" and "openapi" not in path.parts]
-    source = "".join(path.read_text() for path in api if path.name == "reply.rs" or path.parts[-2:] == ("reply", "refusal.rs"))
+    source = "".join(path.read_text() for path in api if path.parts[-2] == "reply")
     codes = {status.name: status.value for status in http.HTTPStatus} | {"PAYLOAD_TOO_LARGE": 413, "UNPROCESSABLE_ENTITY": 422}
     known = {(codes[name], kind) for name, kind in re.findall(r'StatusCode::([A-Z_]+),\s*"(\w+)"', source)}
     rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \| (\d{3}) \| (.*?) \|", text, re.M)

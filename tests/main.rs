@@ -12,7 +12,6 @@
 //! | `agent` | does `concord agent` keep files as configs say, with the cluster and without it? |
 //! | `rust_client` | does the Rust client lose an update, miss a change, or call a stale value fresh? |
 //! | `client` | does the older service's client library work unchanged? |
-//! | `document` | is the `OpenAPI` document one, and whole? Every answer in all tests is validated against it |
 //! | `tidy` | does the source keep its own rules? |
 //!
 //! **Invariant:** no test waits for a fixed time; each waits for a condition, with a deadline that a slow machine
@@ -28,8 +27,6 @@ mod client;
 mod cluster;
 #[cfg(test)]
 mod command_line;
-#[cfg(test)]
-mod document;
 #[cfg(test)]
 mod harness;
 #[cfg(test)]

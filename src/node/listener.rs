@@ -44,7 +44,8 @@ impl Listener {
     pub(super) fn serve(self, answerer: impl Answerer, options: (Transport, ServeOptions)) -> Server {
         let stop = CancellationToken::new();
         let stopped = stop.clone().cancelled_owned();
-        let served = api::serve(self.listener, answerer, options, stopped);
+        let (transport, options) = options;
+        let served = api::serve(self.listener, answerer, transport, options, stopped);
         Server { task: self.runtime.spawn(served), stop }
     }
 }

@@ -40,7 +40,7 @@ const FOR_ANYBODY: [(&str, &str); 27] = [
 const FOR_A_NODE: &str = "answer_";
 
 /// Files of `http` that serve other nodes, or that serve no requests.
-const FOR_NODES: [&str; 2] = ["crates/http/src/peer.rs", "crates/http/src/peer/refusal_log.rs"];
+const FOR_NODES: [&str; 2] = ["crates/http/src/peer/mod.rs", "crates/http/src/peer/refusal_log.rs"];
 
 /// The token that closes what an opening one opens.
 fn close(tokens: &[Token], open: usize) -> usize {

@@ -7,7 +7,7 @@ use super::{SRC, Source, assert_none};
 const SPAWNS: [(&str, &str); 18] = [
     ("crates/http/src/body.rs", "ends at its time-out; a panic only leaves a rest of a body unread"),
     (
-        "crates/http/src/peer.rs",
+        "crates/http/src/peer/mod.rs",
         "ends with its connection, which a panic closes: the leader opens another; or with its call",
     ),
     ("crates/http/src/peer/refusal_log.rs", "ends after a second; a panic only leaves refusals uncounted"),

@@ -1,8 +1,8 @@
 //! Authentication of every request, those for unknown paths included.
 //!
-//! **Invariant:** no answer reveals anything about a request, not even whether its path exists, before the credential is
-//! checked. Only the endpoints that say so (`endpoints`), and unknown paths below those of the pages, need none; no other
-//! header, address or spelling is exempt.
+//! **Invariant:** before the credential is checked, no response reveals anything, not even whether a path exists. Only
+//! open endpoints (`endpoints`), and unknown paths below those of the pages, need no credential; no header, address or
+//! spelling exempts a request.
 
 use axum::response::{IntoResponse as _, Response};
 use http::{Extensions, HeaderMap, header};
@@ -17,7 +17,7 @@ use concord_service::{NotAuthenticated, Principal, Refusal, Service};
 
 /// How a request was let in.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Access {
+pub(super) enum RequestAccess {
     /// Its credential is good, and this is the credential's owner.
     Authenticated(Principal),
     /// It needs none, and none was looked at.
@@ -30,10 +30,10 @@ pub(super) async fn authenticate(
     service: &Service,
     headers: &HeaderMap,
     extensions: &Extensions,
-) -> Result<Access, Response> {
+) -> Result<RequestAccess, Response> {
     let refused = |why| Problem::Unauthenticated(why).into_response();
     let credential = credential(headers).map_err(refused)?;
-    // Before it is looked at: whoever guesses learns nothing from an answer that comes later.
+    // Before the credential is checked, so that the time of the response tells nothing to a client that guesses.
     let attempt = match service.quotas.admit_credential(credential) {
         Ok(attempt) => attempt,
         Err(exceeded) => {
@@ -44,14 +44,14 @@ pub(super) async fn authenticate(
                 .filter(|_| !concord_model::sabotage::is("good-key-throttled"));
             let known = known.ok_or_else(|| quota::refused(&exceeded))?;
             CallerConnection::mark_known(extensions);
-            return Ok(Access::Authenticated(known));
+            return Ok(RequestAccess::Authenticated(known));
         }
     };
     match service.authentication.authenticate(credential).await {
         Ok(principal) => {
             attempt.was_good();
             CallerConnection::mark_known(extensions);
-            Ok(Access::Authenticated(principal))
+            Ok(RequestAccess::Authenticated(principal))
         }
         Err(NotAuthenticated::NotValid) => {
             attempt.has_failed();
@@ -63,26 +63,26 @@ pub(super) async fn authenticate(
     }
 }
 
-/// Who waits for the answer to a read, and since when. A read may wait seconds for a revision or for its turn, and is
-/// answered only to who still has the right then; a write is judged again where it is decided.
+/// The principal that waits for the response to a read, and since when. A read may wait seconds for a revision or for
+/// its turn, so the permission is checked again before the response. A write is authorized again where it is applied.
 #[derive(Debug)]
-pub(super) struct Reader {
+pub(super) struct WaitingReader {
     principal: Principal,
     begin: Instant,
 }
 
-impl Reader {
+impl WaitingReader {
     /// The reader of a request; `None` for a write, and for what needs no credential.
-    pub(super) fn of(access: &Access, is_read: bool) -> Option<Self> {
+    pub(super) fn of(access: &RequestAccess, is_read: bool) -> Option<Self> {
         match access {
-            Access::Authenticated(principal) if is_read => {
+            RequestAccess::Authenticated(principal) if is_read => {
                 Some(Self { principal: principal.clone(), begin: Instant::now() })
             }
-            Access::Authenticated(_) | Access::Public => None,
+            RequestAccess::Authenticated(_) | RequestAccess::Public => None,
         }
     }
 
-    /// The answer, or why there is none.
+    /// The response, or why there is none.
     pub(super) fn answered(self, service: &Service, response: Response) -> Response {
         if !response.status().is_success() {
             return response;

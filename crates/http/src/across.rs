@@ -1,14 +1,14 @@
 //! Lists of the configs of several definitions.
 //!
-//! **Invariant:** a list has records of definitions that its caller may read and that it names, and counts no others.
+//! **Invariant:** a list shows and counts only records of definitions that it names and that its client may read.
 
 use super::{
     configs,
-    cursor::{self, PastRevision},
+    cursor::{self, ListCall, PastRevision},
     definitions,
-    extract::{Params, ReadRequest, both, query_violation},
+    extract::{QueryParams, ReadRequest, both, query_violation},
     json::Object,
-    reply::{Problem, Reply},
+    reply::{Problem, Rendering, Reply},
     shape::{Shape, without_shape},
 };
 use concord_model::{
@@ -28,12 +28,12 @@ pub(super) async fn list(service: Service, request: ReadRequest) -> Result<Reply
     let asked = both(Shape::of(&request.params, is_filter), both(patterns(&request.params), query));
     let (consistency, (shape, (patterns, query))) = request.params.with_consistency(asked)?;
     let source = cursor::source(&request.params, consistency)?;
-    let scope = ListScope::Across(patterns);
-    cursor::list(&service, &request, (scope, params), (PastRevision::NONE, shape, query.page), source).await
+    let (scope, past) = (ListScope::Across(patterns), PastRevision::NONE);
+    cursor::list(&service, &request, ListCall { scope, params, past, shape, page: query.page, source }).await
 }
 
 /// The definitions that the parameters name, all without any; what is malformed names none.
-pub(super) fn named(params: &Params) -> Vec<Pattern> {
+pub(super) fn named(params: &QueryParams) -> Vec<Pattern> {
     match patterns(params) {
         Ok(patterns) if patterns.is_empty() => vec![Pattern::all()],
         Ok(patterns) => patterns,
@@ -42,7 +42,7 @@ pub(super) fn named(params: &Params) -> Vec<Pattern> {
 }
 
 /// The definitions that the parameters name.
-fn patterns(params: &Params) -> Result<Vec<Pattern>, QueryError> {
+fn patterns(params: &QueryParams) -> Result<Vec<Pattern>, QueryError> {
     let texts = params.0.iter().filter(|(name, _)| name == DEFINITION).map(|(_, text)| text.as_str());
     let (mut patterns, mut violations) = (Vec::new(), Vec::new());
     for text in texts {
@@ -56,7 +56,7 @@ fn patterns(params: &Params) -> Result<Vec<Pattern>, QueryError> {
         violations.push(query_violation(DEFINITION, msg));
     }
     if params.get(PAST).is_some() {
-        violations.push(query_violation(PAST, "a list across definitions is of the present state"));
+        violations.push(query_violation(PAST, "a list across definitions shows the current state only"));
     }
     if violations.is_empty() { Ok(patterns) } else { Err(QueryError::Violations(violations)) }
 }
@@ -72,5 +72,5 @@ pub(super) fn page(
         let object = object.unescaped(definitions::KEY, record.definition.as_str());
         configs::shown(object, &record.config, has_revision)
     };
-    Reply::page("configs found", (found, reservation), page, size, render)
+    Reply::page("configs found", found, reservation, page, Rendering { size, render })
 }

@@ -1,12 +1,12 @@
-//! Pages of the audit log of the node that is asked.
+//! Pages of the audit log of the receiving node.
 //!
-//! **Invariant:** lines are sent as they stand in the log, so that whoever receives them can check their chain.
+//! **Invariant:** lines are sent exactly as in the log, so that the client can verify their chain.
 
 use form_urlencoded::Serializer;
 
 use super::{
     endpoints::AUDIT,
-    extract::{Params, QueryErrors, ReadRequest, query_violation},
+    extract::{QueryErrors, QueryParams, ReadRequest, query_violation},
     json::Object,
     reply::{Problem, Reply},
 };
@@ -16,7 +16,7 @@ use concord_service::{
     audit::{AuditPage, AuditQuery},
 };
 
-/// Lines of a page where the caller sets no `limit`.
+/// Lines of a page where the client sets no `limit`.
 const LIMIT_DEFAULT: u64 = 100;
 
 /// Shows a page.
@@ -30,7 +30,7 @@ pub(super) async fn show(service: Service, request: ReadRequest) -> Result<Reply
     Ok(Reply::ok("audit lines found", &render(&page, limit)).next_link(next.as_deref()))
 }
 
-fn query(params: &Params, limit_max: usize) -> Result<AuditQuery, QueryError> {
+fn query(params: &QueryParams, limit_max: usize) -> Result<AuditQuery, QueryError> {
     let mut errors = QueryErrors::default();
     let [after, before, limit] = ["after", "before", "limit"].map(|name| errors.number(params, name));
     let limit = limit.unwrap_or(LIMIT_DEFAULT.min(limit_max as u64));
@@ -39,17 +39,16 @@ fn query(params: &Params, limit_max: usize) -> Result<AuditQuery, QueryError> {
         errors.violations.push(query_violation("limit", format!("`limit` must be 1 to {limit_max}")));
     }
     if after.is_some() && before.is_some() {
-        errors
-            .violations
-            .push(query_violation("before", "`after` ascends and `before` descends: give one of them"));
+        errors.violations.push(query_violation(
+            "before",
+            "`after` and `before` can't be combined: `after` lists ascending, `before` descending",
+        ));
     }
     let [since, until] = ["since", "until"].map(|name| {
         let text = params.get(name)?;
         let time = Timestamp::parse(text);
         if time.is_none() {
-            errors
-                .violations
-                .push(query_violation(name, format!("`{name}` must be a time as RFC 3339 has it")));
+            errors.violations.push(query_violation(name, format!("`{name}` must be an RFC 3339 time")));
         }
         time
     });
@@ -70,7 +69,7 @@ fn render(page: &AuditPage, limit: usize) -> String {
 }
 
 /// The path and query of the next page.
-fn link(params: &Params, name: &str, next: u64) -> String {
+fn link(params: &QueryParams, name: &str, next: u64) -> String {
     let others = params.0.iter().filter(|(other, _)| other != "after" && other != "before");
     let mut query = Serializer::new(String::new());
     query.extend_pairs(others).append_pair(name, &next.to_string());

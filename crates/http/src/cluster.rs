@@ -1,22 +1,25 @@
-//! The cluster: its status as this node knows it, its formation, changes of its members, and its backup; the probes, and
-//! the root path.
+//! The cluster: its status as this node knows it, its formation, changes of its members, and its backup; the probes,
+//! and the root path.
 //!
-//! **Invariants:** the status is answered from this node alone, so that it is available whatever state the cluster is in.
-//! Liveness does not depend on the cluster: restarting a node that has no quorum would not help it. What needs no key
-//! reveals nothing of the data.
+//! **Invariants:** the status is answered from this node alone, so that it is available whatever state the cluster is
+//! in. Liveness does not depend on the cluster: restarting a node that has no quorum would not help it. What needs no
+//! key reveals nothing of the data.
 
 use std::future::{Ready, ready as done};
 
 use serde_json::{Value, json};
+use utoipa::openapi::ArrayBuilder;
 
 use super::{
-    Api, body,
+    Api,
+    body::fields::{self, BodyFields, FieldType},
     endpoints::OpenCall,
-    extract::{ReadRequest, WriteRequest},
+    extract::{BodyRequest, ReadRequest},
+    openapi::schemas::{integer, reference, text},
     reply::{Problem, Reply},
 };
 use concord_model::error::Violation;
-use concord_net::NodeId;
+use concord_net::{Member, NodeId};
 use concord_service::{Alarm, Change, Changed, ClusterView, MemberView, Refusal, Service};
 
 /// Names the service and the root of its interface.
@@ -45,47 +48,77 @@ pub(super) fn show(service: Service, request: ReadRequest) -> Ready<Result<Reply
     )
 }
 
+/// The body that forms a cluster.
+pub(super) fn members(fields: &mut BodyFields) -> Vec<Member> {
+    const MEMBERS: FieldType<Vec<Member>> = FieldType {
+        read: |value, fields| fields.list(value, |item, fields| fields.object(item, member)),
+        schema: |_| ArrayBuilder::new().items(reference("NewMember")).min_items(Some(1)).into(),
+    };
+    fields.required("members", &MEMBERS)
+}
+
+/// The body that names a new member.
+pub(super) fn member(fields: &mut BodyFields) -> Member {
+    const NEW_ID: FieldType<NodeId> = FieldType {
+        read: fields::integer,
+        schema: |_| integer(1).description(Some("an id that no node of the cluster has ever had")).into(),
+    };
+    const ADDRESS: FieldType<String> =
+        FieldType { read: fields::string, schema: |_| text().examples([json!("10.0.0.4:8101")]).into() };
+    Member {
+        id: fields.required("id", &NEW_ID),
+        api_addr: fields.required("api_addr", &ADDRESS),
+        peer_addr: fields.required("peer_addr", &ADDRESS),
+    }
+}
+
+/// The body that names a member by its id.
+pub(super) fn member_id(fields: &mut BodyFields) -> NodeId {
+    const ID: FieldType<NodeId> = FieldType { read: fields::integer, schema: |_| integer(1).into() };
+    fields.required("id", &ID)
+}
+
 /// Forms the cluster.
-pub(super) async fn init(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn init(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
-    let members = request.read(&service, body::members).await?;
+    let members = request.read(&service, members).await?;
     let view = service.members.init(&request.caller.principal, members).await?;
     Ok(Reply::ok("cluster formed", &view_json(&view)).state_revision(view.revision))
 }
 
 /// Adds a learner.
-pub(super) async fn add(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn add(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
-    let change = Change::Add(request.read(&service, body::member).await?);
+    let change = Change::Add(request.read(&service, member).await?);
     Ok(change_reply("member added", &service.members.change(&request.caller.principal, change).await?))
 }
 
 /// Makes a learner a voter. The body is ignored.
-pub(super) async fn promote(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn promote(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let change = Change::Promote(node_id(&request.name)?);
     Ok(change_reply("member promoted", &service.members.change(&request.caller.principal, change).await?))
 }
 
 /// Removes a member.
-pub(super) async fn remove(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn remove(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let change = Change::Remove(node_id(&request.name)?);
     Ok(change_reply("member removed", &service.members.change(&request.caller.principal, change).await?))
 }
 
 /// Replaces a member with a new one.
-pub(super) async fn replace(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn replace(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
-    let new = request.read(&service, body::member).await?;
+    let new = request.read(&service, member).await?;
     let change = Change::Replace { old: node_id(&request.name)?, new };
     Ok(change_reply("member replaced", &service.members.change(&request.caller.principal, change).await?))
 }
 
 /// Transfers leadership.
-pub(super) async fn transfer_leadership(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn transfer_leadership(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
-    let change = Change::Lead(request.read(&service, body::member_id).await?);
+    let change = Change::Lead(request.read(&service, member_id).await?);
     Ok(change_reply("leadership moved", &service.members.change(&request.caller.principal, change).await?))
 }
 
@@ -97,7 +130,7 @@ pub(super) async fn backup(service: Service, request: ReadRequest) -> Result<Rep
 
 /// The id of a member in a path.
 fn node_id(text: &str) -> Result<NodeId, Problem> {
-    let refused = || Problem::violation(Violation::at(vec!["id".into()], "a node id is a number from 1"));
+    let refused = || Problem::violation(Violation::at(vec!["id".into()], "a node id is a positive integer"));
     text.parse().map_err(|_| refused())
 }
 

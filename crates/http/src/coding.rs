@@ -1,21 +1,20 @@
-//! Content codings (RFC 9110, 8.4): answers that are compressed as the caller accepts it, bodies of requests that are
-//! decoded.
+//! Content codings (RFC 9110, 8.4): compresses responses and decodes request bodies.
 //!
-//! | | compressed |
+//! | response | compressed |
 //! |---|---|
-//! | an answer 200 to a read of definitions or configs, from `COMPRESSED_BYTES_MIN` up to `REWRITTEN_BYTES_MAX` | yes |
-//! | one with configs of a definition that has secret fields, whoever asks | no |
-//! | an answer to a write, an error, a backup, a watch, a page that is sent as it is made | no |
+//! | 200 to a read of definitions or configs, from `COMPRESSED_BYTES_MIN` up to `REWRITTEN_BYTES_MAX` | yes |
+//! | configs of a definition that has secret fields, for every client | no |
+//! | a write, an error, a backup, a watch, a page that is streamed | no |
 //!
-//! The length of a compressed text tells how much of it is repeated. So whoever sees the lengths of answers, and has some
-//! text of their own put beside a secret in one of them, can guess the secret piece by piece (BREACH). What may have a
-//! secret in it is therefore never compressed; and what repeats the request (writes, errors) is not either.
+//! The length of compressed text reveals repetitions. A client that sees the lengths of responses, and can place text
+//! of its own beside a secret, can guess the secret piece by piece (BREACH). So responses that may hold secrets are
+//! never compressed, nor are those that repeat the request (writes, errors).
 //!
-//! The entity tag names the version of a record and not its bytes, so it is the same in every coding. No answer is cached
-//! and none is sent in ranges, so nothing takes the bytes of one for those of another.
+//! An entity tag names the version of a record and not its bytes, so it is the same in every coding. No response is
+//! cached or sent in ranges, so no client mixes the bytes of two codings.
 //!
-//! **Invariants:** what is compressed is what would have been sent. A body that is decoded is no longer than one that is
-//! not may be, and what decoding takes is reserved as it grows.
+//! **Invariants:** decompressing a response gives the bytes of the plain one. A decoded body has the same limit as a
+//! plain body, and its memory is reserved while it grows.
 
 use std::io::{self, Read, Write as _};
 
@@ -28,7 +27,7 @@ use http::{HeaderMap, HeaderValue, header};
 
 use super::{
     reply::{Detail, Problem},
-    rewriting::Held,
+    rewriting::BufferedResponse,
 };
 use concord_model::{
     error::Invalid,
@@ -36,10 +35,10 @@ use concord_model::{
 };
 use concord_service::{Refusal, Service, memory_budget::Reservation};
 
-/// The codings of request bodies, for the header `Accept-Encoding` of a refusal.
+/// The codings of request bodies, for the header `Accept-Encoding` of a rejection.
 pub(super) const DECODED: HeaderValue = HeaderValue::from_static("gzip, zstd");
 
-/// Bytes of an answer up to which it is compressed on the threads that serve requests: less than a millisecond.
+/// Bytes of a response up to which it is compressed on the threads that serve requests: less than a millisecond.
 const INLINE_BYTES_MAX: usize = 16 << 10;
 /// Bytes that are decoded at once.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -52,7 +51,7 @@ const BROTLI_LEVEL: i32 = 4;
 /// The window of brotli, as a power of two.
 const BROTLI_WINDOW: i32 = 20;
 
-/// How an answer is compressed.
+/// How a response is compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Coding {
     Gzip,
@@ -68,7 +67,7 @@ pub(super) enum BodyCoding {
 }
 
 impl Coding {
-    /// The coding that a caller likes best; of equals the one that takes the least time. `None` for none.
+    /// The coding that a client likes best; of equals the one that takes the least time. `None` for none.
     pub(super) fn accepted(headers: &HeaderMap) -> Option<Self> {
         let mut best: Option<(u16, Self)> = None;
         for coding in [Self::Zstd, Self::Brotli, Self::Gzip] {
@@ -147,10 +146,10 @@ fn thousandths(text: &str) -> u16 {
     }
 }
 
-/// Compresses an answer that its handler has marked. Where that can't be done, it is sent as it is.
+/// Compresses a response that its handler has marked. Where that can't be done, it is sent as it is.
 pub(super) async fn encoded(mut response: Response, service: &Service) -> Response {
     let Some(coding) = response.extensions_mut().remove::<Coding>() else { return response };
-    let held = match Held::of(response, service).await {
+    let held = match BufferedResponse::of(response, service).await {
         Ok(held) => held,
         Err(response) => return response,
     };
@@ -195,7 +194,8 @@ enum NotDecoded {
 pub(super) async fn decoded(
     service: &Service,
     coding: BodyCoding,
-    (body, limit): (Bytes, usize),
+    body: Bytes,
+    limit: usize,
     mut held: Reservation,
 ) -> Result<(Bytes, Reservation), Problem> {
     if body.is_empty() {
@@ -209,7 +209,7 @@ pub(super) async fn decoded(
     match made {
         Ok(decoded) => Ok((decoded.into(), held)),
         Err(NotDecoded::Malformed) => {
-            let msg = "the body is not what `content-encoding` says";
+            let msg = "the body does not have the coding that `content-encoding` names";
             let detail = Detail { loc: vec!["body".into()], msg: msg.into(), kind: "json_invalid" };
             Err(Problem::Shape(vec![detail]))
         }
@@ -313,7 +313,7 @@ mod tests {
         let zstd = |text: &[u8]| Bytes::from(Coding::Zstd.encode(text).unwrap());
         let decode = async |coding, body| {
             let held = service.cx.reservation(concord_service::Share::Callers);
-            decoded(&service, coding, (body, 1 << 20), held).await
+            decoded(&service, coding, body, 1 << 20, held).await
         };
         let bomb = vec![b' '; 64 << 20];
         for (coding, pack) in

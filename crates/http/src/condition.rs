@@ -1,12 +1,12 @@
-//! Conditions of writes: `If-Match` and `If-None-Match` (RFC 9110, 13.1); and headers that may be given once only.
+//! Conditions of writes: `If-Match` and `If-None-Match` (RFC 9110, 13.1); headers that may occur once only.
 //!
-//! One tag in `If-Match`, or `*` in either, is judged where the write is decided. Several tags, and tags in
-//! `If-None-Match`, are judged by a state that has every acknowledged write. That is no guess: revisions only grow, so a
-//! tag of a version that the record does not have any more never comes true again. What is left of the condition, that
-//! the record still is the one that was looked at, is judged where the write is decided.
+//! The log evaluates a single tag in `If-Match`, and `*` in either header, when it applies the write. This node
+//! evaluates several tags, and tags in `If-None-Match`, on a state that has every acknowledged write. That is safe:
+//! revisions only grow, so a tag that does not match now never matches later. The log then checks that the record is
+//! still the evaluated one.
 //!
-//! **Invariant:** a condition that is malformed, or that the write cannot satisfy, refuses the write. It is never
-//! ignored, because an ignored condition is a lost update.
+//! **Invariant:** a condition that is malformed, or that the write cannot satisfy, rejects the write. An ignored
+//! condition would be a lost update.
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
@@ -79,7 +79,8 @@ impl Stated {
         self,
         service: &Service,
         principal: &Principal,
-        (matched, keys): (&Matched, &Keys),
+        matched: &Matched,
+        keys: &Keys,
     ) -> Result<Condition, Problem> {
         let is_collection = matched.endpoint.is_some_and(|endpoint| endpoint.path == CONFIGS);
         if keys.definition.is_empty() || is_collection {
@@ -112,8 +113,8 @@ impl Stated {
             Some(Tags::Listed(strong, weak)) => strong.contains(&current) || weak.contains(&current),
         };
         match self.matching {
-            // Nothing has this revision, so the write is refused where it is decided, unless it was decided before: a request
-            // that is sent again with its idempotency key finds the record that it wrote.
+            // Nothing has this revision, so the write is rejected where it is decided, unless it was decided before: a
+            // request that is retried with its idempotency key finds the record that it wrote.
             _ if !is_matched || is_excluded => Condition::Match(Expect::At(0)),
             None => Condition::Unconditional,
             Some(Tags::Any) => Condition::Match(Expect::Present),
@@ -170,7 +171,7 @@ fn tags(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Tags>, Problem>
         [b"*"] => return Ok(Some(Tags::Any)),
         _ => {}
     }
-    let malformed = || header_problem(name, "expected entity tags in quotes with commas between, or `*`");
+    let malformed = || header_problem(name, "expected quoted entity tags, comma-separated, or `*`");
     for text in all {
         for tag in Elements(text) {
             let (revision, is_weak) = tag.ok_or_else(malformed)?;
@@ -235,7 +236,7 @@ pub(super) fn single<'a>(
     if values.next().is_some() { Err(header_problem(name, "given twice")) } else { Ok(first) }
 }
 
-/// The refusal of a header.
+/// The rejection of a header.
 pub(super) fn header_problem(name: &HeaderName, msg: &str) -> Problem {
     let loc = vec!["header".into(), LocSegment::Name(name.to_string())];
     Problem::violation(Violation::at(loc, format!("header `{name}`: {msg}")))

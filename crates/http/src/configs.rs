@@ -1,24 +1,28 @@
 //! Configs: create, list, get (also as of an earlier revision), replace, delete.
 //!
-//! **Invariants:** an answer is made of the request, of the outcome of its write, or of the one state that the read
+//! **Invariants:** a response is made of the request, of the outcome of its write, or of the one state that the read
 //! saw, and of nothing else. Stored data are sent as they were written; they are not parsed again.
 
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use super::{
-    body::{self, NewConfig},
+    body::fields::{self, BodyFields, FieldType, KEY as KEY_TYPE},
     condition::Condition,
-    cursor::{self, PastRevision},
+    cursor::{self, ListCall, PastRevision},
     definitions::{self, find},
     endpoints::DEFINITIONS,
-    extract::{ReadRequest, WriteRequest, both, check_key},
+    extract::{BodyRequest, ReadRequest, both, check_key},
     json::Object,
-    reply::{Problem, Reply},
+    openapi::schemas::json_object,
+    reply::{Problem, Rendering, Reply},
     shape::{Shape, TAKEN, without_shape},
 };
 use concord_model::{
     access_key::Verb,
     command::Expect,
+    document::Document,
     error::Rejection,
     patch::{Patch, PatchFormat},
     query::{self, Page},
@@ -33,10 +37,49 @@ use concord_state::query::QueryResult;
 /// The name of the path's second parameter, and of the field of a record.
 pub(super) const KEY: &str = "config_key";
 
+/// The body that creates a config.
+#[derive(Debug, PartialEq)]
+pub(super) struct ConfigCreation {
+    pub(super) key: String,
+    pub(super) data: Document,
+}
+
+impl ConfigCreation {
+    pub(super) fn read(fields: &mut BodyFields) -> Self {
+        Self { key: fields.required(KEY, &KEY_TYPE), data: Document::new(fields.required("data", &DATA)) }
+    }
+}
+
+/// The body that replaces the data of a config. A key in it is ignored.
+#[derive(Debug)]
+pub(super) struct ConfigData(pub(super) Document);
+
+impl ConfigData {
+    pub(super) fn read(fields: &mut BodyFields) -> Self {
+        Self(Document::new(fields.required("data", &DATA)))
+    }
+
+    /// The write that replaces the data, or creates the config if `expect` permits that. If the data keep secret
+    /// values, which the request does not have, the leader computes the new data, as it does for a patch.
+    pub(super) fn into_write(self, definition: String, key: String, expect: Expect) -> Write {
+        let Self(data) = self;
+        if expect != Expect::None && may_keep(&data.text) {
+            let patch = Patch { format: PatchFormat::Replace, document: data };
+            return Write::PatchConfig { definition, key, patch, expect };
+        }
+        Write::WriteConfig { definition, key, data, expect }
+    }
+}
+
+const DATA: FieldType<Value> = FieldType {
+    read: fields::any_object,
+    schema: |_| json_object().description(Some("validated against the definition's schema")).into(),
+};
+
 /// Creates a config.
-pub(super) async fn create(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn create(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     request.condition.for_create()?;
-    let NewConfig { key, data } = request.read(&service, NewConfig::from_json).await?;
+    let ConfigCreation { key, data } = request.read(&service, ConfigCreation::read).await?;
     let definition = request.keys.definition;
     let (location, stored) = (location(&definition, &key), data.text.clone());
     let to = ShownTo::of(&request.caller.principal, &definition);
@@ -84,7 +127,7 @@ async fn list_by(service: &Service, request: &ReadRequest, filters: &[&str]) -> 
     check_key(&definition, definitions::KEY)?;
     let params = without_shape(&request.params, is_filter);
     let scope = ListScope::Configs(definition.clone().into_owned());
-    cursor::list(service, request, (scope, params), (past, shape, page), source).await
+    cursor::list(service, request, ListCall { scope, params, past, shape, page, source }).await
 }
 
 pub(super) fn page(
@@ -95,7 +138,7 @@ pub(super) fn page(
 ) -> Reply {
     let size = |config: &Arc<Config>| config.data.len();
     let render = move |object: Object, config: &Arc<Config>| shown(object, config, has_revision);
-    Reply::page("configs found", (found, reservation), page, size, render)
+    Reply::page("configs found", found, reservation, page, Rendering { size, render })
 }
 
 /// Gets a config, as it is or as of a revision.
@@ -105,7 +148,7 @@ pub(super) async fn get(service: &Service, request: &ReadRequest) -> Result<Repl
     let definition = request.definition();
     check_key(&definition, definitions::KEY)?;
     if let Some(revision) = revision {
-        return Box::pin(get_at(service, request, (consistency, shape), revision)).await;
+        return Box::pin(get_at(service, request, consistency, shape, revision)).await;
     }
     let view = service.reads.read(&request.principal, Verb::Read, &definition, consistency).await?;
     let collection = find(&view)?;
@@ -117,19 +160,20 @@ pub(super) async fn get(service: &Service, request: &ReadRequest) -> Result<Repl
     let (config, redacted) = shown.as_ref().map_or((config, None), |(config, places)| (config, Some(places)));
     let is_open = || !collection.may_have_secrets();
     if shape != Shape::default() {
-        let part = Box::pin(parts(service, request, shape, (config, redacted.cloned()))).await?;
+        let part = Box::pin(parts(service, request, shape, config, redacted.cloned())).await?;
         return Ok(part.state_revision(view.revision()).compressed_for(request.headers(), is_open));
     }
     let reply = found(request, config, false).redacted(redacted).state_revision(view.revision());
     Ok(reply.compressed_for(request.headers(), is_open))
 }
 
-/// The parts of a config that the caller asks for.
+/// The parts of a config that the client asks for.
 async fn parts(
     service: &Service,
     request: &ReadRequest,
     shape: Shape,
-    (config, redacted): (&Arc<Config>, Option<RedactedPlaces>),
+    config: &Arc<Config>,
+    redacted: Option<RedactedPlaces>,
 ) -> Result<Reply, Problem> {
     let Some(fields) = shape.fields else {
         return Ok(found(request, config, shape.has_revision).redacted(redacted.as_ref()));
@@ -144,13 +188,14 @@ async fn parts(
 async fn get_at(
     service: &Service,
     request: &ReadRequest,
-    (consistency, shape): (Consistency, Shape),
+    consistency: Consistency,
+    shape: Shape,
     at: Revision,
 ) -> Result<Reply, Problem> {
     let (definition, key) = (request.definition(), request.config());
     let (principal, keys) = (&request.principal, (&*definition, &*key));
     let (config, revision, redacted) = service.history.config_at(principal, consistency, keys, at).await?;
-    let reply = parts(service, request, shape, (&config, Some(redacted))).await?;
+    let reply = parts(service, request, shape, &config, Some(redacted)).await?;
     Ok(reply.state_revision(revision))
 }
 
@@ -164,23 +209,21 @@ fn found(request: &ReadRequest, config: &Config, has_revision: bool) -> Reply {
 }
 
 /// Replaces the data of a config; with `If-None-Match: *` creates it, and with `upsert=true` does one or the other.
-pub(super) async fn put(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
-    let data = request.read(&service, body::new_data).await?;
+pub(super) async fn put(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
+    let data = request.read(&service, ConfigData::read).await?;
     let (definition, key) = (request.keys.definition, request.keys.config);
     let may_create = request.params.flag("upsert")? && request.condition == Condition::Unconditional;
     let expect = if may_create { Expect::Any } else { request.condition.for_put() };
-    if expect != Expect::None && may_keep(&data.text) {
-        // What it keeps is not in the request, so the leader makes the data, as it does for a patch.
-        let patch = Patch { format: PatchFormat::Replace, document: data };
-        let write = Write::PatchConfig { definition, key, patch, expect };
-        return Ok(computed_reply(&service.writes.write(request.caller, write).await?));
-    }
     let to = ShownTo::of(&request.caller.principal, &definition);
-    let stored = data.text.clone();
+    let stored = data.0.text.clone();
     // Only these let a PUT create.
     let location = matches!(expect, Expect::None | Expect::Any).then(|| location(&definition, &key));
-    let write = Write::WriteConfig { definition, key, data, expect };
+    let write = data.into_write(definition, key, expect);
+    let is_computed = matches!(write, Write::PatchConfig { .. });
     let written = service.writes.write(request.caller, write).await?;
+    if is_computed {
+        return Ok(computed_reply(&written));
+    }
     let (shown, redacted) = service.redactor.echo(to, stored).await;
     let reply = match location.filter(|_| written.applied.has_created()) {
         Some(location) => Reply::created("config created", &shown, &location),
@@ -189,7 +232,24 @@ pub(super) async fn put(service: Service, request: WriteRequest) -> Result<Reply
     Ok(reply.redacted(Some(&redacted)).for_write(&written))
 }
 
-/// The answer to a write whose data the leader has made.
+/// Applies a JSON Merge Patch (RFC 7396) or a JSON Patch (RFC 6902) to the data of a config.
+///
+/// An operation that cannot be applied to the current data is 422, because the patch is wrong. A `test` that finds
+/// another value is 409, because the record has changed: RFC 5789, 2.2 calls this a conflicting state.
+pub(super) async fn patch(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
+    let expect = request.condition.for_change()?;
+    let format = request.patch_format.ok_or(Problem::UnsupportedPatch)?;
+    let read = move |patch: Value, fields: &mut BodyFields| {
+        fields.patch(format, &patch);
+        Some(Patch { format, document: Document::new(patch) })
+    };
+    let patch = request.read_value(&service, move |body| BodyFields::read_value("patch", body, read)).await?;
+    let (definition, key) = (request.keys.definition, request.keys.config);
+    let write = Write::PatchConfig { definition, key, patch, expect };
+    Ok(computed_reply(&service.writes.write(request.caller, write).await?))
+}
+
+/// The response to a write whose data the leader has made.
 pub(super) fn computed_reply(written: &Written) -> Reply {
     let reply = match &written.content {
         Some(content) => Reply::ok("config updated", content),
@@ -199,7 +259,7 @@ pub(super) fn computed_reply(written: &Written) -> Reply {
 }
 
 /// Deletes a config.
-pub(super) async fn delete(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn delete(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let expect = request.condition.for_change()?;
     let (definition, key) = (request.keys.definition, request.keys.config);
     let data = Object::new().value(definitions::KEY, &definition).value(KEY, &key).finish();

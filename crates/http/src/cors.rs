@@ -1,13 +1,13 @@
-//! CORS: which pages of other origins a browser lets use the interface. None, unless the settings name them.
+//! CORS: which pages of other origins may use the API from a browser. By default none; the settings name them.
 //!
-//! A page sends its key itself, in `Authorization`; a browser never adds one. So no answer allows *credentials* (cookies
-//! and the like), and `*` may be among the settings without giving a page any right that its key does not have.
+//! A page sends its key itself, in `Authorization`; a browser never adds one. So no response allows *credentials*
+//! (cookies and the like), and with `*` in the settings a page still has only the permissions of its key.
 //!
-//! A browser asks before it sends such a header (`OPTIONS`, a preflight), and sends no key with that. It is answered alike
-//! for every path below [`API`], whether there is one or not, and for allowed origins only.
+//! Before such a request a browser sends a preflight (`OPTIONS`), without the key. The response is the same for every
+//! path below [`API`], whether the path exists or not, and only for allowed origins.
 //!
-//! **Invariants:** an answer to an origin that is not allowed has no header of this file. Nothing of a state is in the
-//! answer to a preflight. The console is of the same origin and needs none of this.
+//! **Invariants:** a response to another origin has no header of this file. The response to a preflight depends on no
+//! state. The console has the same origin and needs none of this.
 
 use axum::{body::Body, response::Response};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
@@ -29,7 +29,7 @@ const ANSWER_HEADERS: HeaderValue = HeaderValue::from_static(
      x-concord-next-from, x-concord-node, x-concord-redacted, x-concord-revision, x-request-id",
 );
 const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE");
-/// Seconds for which a browser remembers the answer to a preflight.
+/// Seconds for which a browser remembers the response to a preflight.
 const MAX_AGE_S: HeaderValue = HeaderValue::from_static("600");
 
 /// The origins whose pages may use the interface.
@@ -72,7 +72,7 @@ pub(super) fn is_preflight(method: &Method, headers: &HeaderMap) -> bool {
     method == Method::OPTIONS && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
 }
 
-/// The answer to a preflight.
+/// The response to a preflight.
 pub(super) fn preflight() -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;
@@ -83,7 +83,7 @@ pub(super) fn preflight() -> Response {
     response
 }
 
-/// Lets the page read an answer.
+/// Lets the page read a response.
 pub(super) fn open(response: &mut Response, origin: HeaderValue) {
     const VARIES: HeaderName = header::VARY;
     let headers = response.headers_mut();

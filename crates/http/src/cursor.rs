@@ -1,6 +1,6 @@
 //! Lists in the interface: the parameter `cursor`, and the `Link` header that names the next page.
 //!
-//! **Invariant:** a link repeats the parameters of its page, so that a caller only has to follow it.
+//! **Invariant:** a link repeats the parameters of its page, so that a client only has to follow it.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use form_urlencoded::Serializer;
 
 use super::{
     across, configs, definitions,
-    extract::{Params, ReadRequest, query_violation},
+    extract::{QueryParams, ReadRequest, query_violation},
     reply::{Problem, Reply},
     shape::Shape,
 };
@@ -27,7 +27,7 @@ use concord_service::{
 use concord_state::query::QueryResult;
 
 /// Where the requested page comes from: the state that a cursor names, or one that is as fresh as requested.
-pub(super) fn source(params: &Params, consistency: Consistency) -> Result<PageSource, Problem> {
+pub(super) fn source(params: &QueryParams, consistency: Consistency) -> Result<PageSource, Problem> {
     // An empty parameter counts as absent, as an empty `search` does.
     let Some(text) = params.get("cursor").filter(|text| !text.is_empty()) else {
         return Ok(PageSource::Fresh(consistency));
@@ -41,7 +41,7 @@ pub(super) fn source(params: &Params, consistency: Consistency) -> Result<PageSo
     Ok(PageSource::Cursor(cursor))
 }
 
-/// The revision whose state a list shows, where the caller names one.
+/// The revision whose state a list shows, where the client names one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PastRevision {
     revision: Option<Revision>,
@@ -57,7 +57,7 @@ impl PastRevision {
     pub(super) const NONE: Self = Self { revision: None, is_filter: true };
 
     /// What the parameters say of it.
-    pub(super) fn of(params: &Params, is_filter: bool) -> Result<Self, QueryError> {
+    pub(super) fn of(params: &QueryParams, is_filter: bool) -> Result<Self, QueryError> {
         let name = match params.get(PAST) {
             Some(_) => PAST,
             None if is_filter => return Ok(Self { revision: None, is_filter }),
@@ -76,14 +76,20 @@ impl PastRevision {
     }
 }
 
-/// Answers a list. `page` is what the parameters say of pages.
-pub(super) async fn list(
-    service: &Service,
-    request: &ReadRequest,
-    (scope, params): (ListScope, Vec<(String, String)>),
-    (past, shape, page): (PastRevision, Shape, Page),
-    source: PageSource,
-) -> Result<Reply, Problem> {
+/// A list, as the parameters of its request describe it.
+pub(super) struct ListCall {
+    pub(super) scope: ListScope,
+    /// The parameters that decide which records the list has.
+    pub(super) params: Vec<(String, String)>,
+    pub(super) past: PastRevision,
+    pub(super) shape: Shape,
+    pub(super) page: Page,
+    pub(super) source: PageSource,
+}
+
+/// Answers a list.
+pub(super) async fn list(service: &Service, request: &ReadRequest, call: ListCall) -> Result<Reply, Problem> {
+    let ListCall { scope, params, past, shape, page, source } = call;
     let is_open = match &scope {
         ListScope::Definitions => true,
         ListScope::Configs(definition) => service.reads.may_compress(&request.principal, definition),

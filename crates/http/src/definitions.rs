@@ -2,25 +2,29 @@
 //! unique paths are in `schema`.
 //!
 //! The indexes of a large definition are built in the background, after the request that names them is answered. Until
-//! an index is ready, a list that needs it is refused. Answers about the definition report the progress in a header,
+//! an index is ready, a list that needs it is rejected. Responses about the definition report the progress in a header,
 //! because their bodies take no further members.
 //!
-//! **Invariant:** an answer is made of the request, of the outcome of its write, or of the one state that the read
-//! saw, so that a request that is sent again gets the same answer.
+//! **Invariant:** a response is made of the request, of the outcome of its write, or of the one state that the read
+//! saw, so that a request that is retried gets the same response.
 
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use super::{
-    body::{NewDefinition, NewIndexes},
-    cursor::{self, PastRevision},
+    body::fields::{self, BodyFields, FieldType, KEY as KEY_TYPE, PATHS},
+    cursor::{self, ListCall, PastRevision},
     endpoints::DEFINITIONS,
-    extract::{Params, ReadRequest, WriteRequest, both, check_key, query_violation},
+    extract::{BodyRequest, QueryParams, ReadRequest, both, check_key, query_violation},
     json::Object,
-    reply::{Problem, Reply},
+    openapi::schemas::{boolean, example_schema, json_object},
+    reply::{Problem, Rendering, Reply},
     shape::{Shape, TAKES_PARAMETER, takes_parameter, without_shape},
 };
 use concord_model::{
     access_key::Verb,
+    document::Document,
     index::Build,
     query::{self, Page, QueryError},
     record::Definition,
@@ -31,18 +35,73 @@ use concord_state::{Collection, query::QueryResult};
 /// The name of the path's first parameter, and of the field of a record.
 pub(super) const KEY: &str = "config_definition_key";
 
+/// The body that creates a definition.
+#[derive(Debug, PartialEq)]
+pub(super) struct DefinitionBody {
+    pub(super) key: String,
+    pub(super) indexes: Vec<String>,
+    pub(super) schema: Option<Document>,
+    pub(super) format_assertion: Option<bool>,
+}
+
+impl DefinitionBody {
+    pub(super) fn read(fields: &mut BodyFields) -> Self {
+        Self {
+            key: fields.required(KEY, &KEY_TYPE),
+            indexes: fields.optional("indexes", &PATHS).unwrap_or_default(),
+            schema: fields.nullable("json_schema", &SCHEMA).map(Document::new),
+            format_assertion: fields.nullable("format_assertion", &FORMAT_ASSERTION),
+        }
+    }
+
+    pub(super) fn into_write(self) -> Write {
+        let Self { key, indexes, schema, format_assertion } = self;
+        Write::CreateDefinition { key, indexes, schema, format_assertion }
+    }
+}
+
+/// A JSON schema.
+pub(super) const SCHEMA: FieldType<Value> = FieldType {
+    read: fields::any_object,
+    schema: |_| {
+        let about =
+            "a JSON schema, draft 2020-12 unless `$schema` names another; without one, any object is valid";
+        json_object().description(Some(about)).examples([example_schema()]).into()
+    },
+};
+
+/// Whether `format` is asserted.
+pub(super) const FORMAT_ASSERTION: FieldType<bool> = FieldType {
+    read: fields::boolean,
+    schema: |_| {
+        let about = "whether `format` is asserted, in every draft; by default it is, and a definition whose schema is \
+                     replaced keeps what it had";
+        boolean().description(Some(about)).into()
+    },
+};
+
+/// The body that replaces the indexed paths.
+#[derive(Debug, PartialEq)]
+pub(super) struct IndexesBody {
+    pub(super) indexes: Vec<String>,
+    /// The body has a schema too, which is ignored.
+    pub(super) has_schema: bool,
+}
+
+impl IndexesBody {
+    pub(super) fn read(fields: &mut BodyFields) -> Self {
+        Self { has_schema: fields.has("json_schema"), indexes: fields.required("indexes", &PATHS) }
+    }
+}
+
 /// Creates a definition.
-pub(super) async fn create(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn create(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     request.condition.for_create()?;
-    let NewDefinition { key, indexes, schema, format_assertion } =
-        request.read(&service, NewDefinition::from_json).await?;
-    let data = identity(&key).value("indexes", &indexes);
-    let data = schema.iter().fold(data, |data, schema| data.raw("json_schema", &schema.text)).finish();
-    let (location, takes_parameter) = (location(&key), takes_parameter(&indexes));
-    let written = service
-        .writes
-        .write(request.caller, Write::CreateDefinition { key, indexes, schema, format_assertion })
-        .await?;
+    let new = request.read(&service, DefinitionBody::read).await?;
+    let data = identity(&new.key).value("indexes", &new.indexes);
+    let data = new.schema.iter().fold(data, |data, schema| data.raw("json_schema", &schema.text)).finish();
+    let (location, takes_parameter) = (location(&new.key), takes_parameter(&new.indexes));
+    let written = service.writes.write(request.caller, new.into_write()).await?;
     let reply = Reply::created("config definition created", &data, &location).for_write(&written);
     Ok(if takes_parameter { reply.warning(TAKES_PARAMETER) } else { reply })
 }
@@ -55,15 +114,15 @@ pub(super) async fn list(service: Service, request: ReadRequest) -> Result<Reply
         request.params.with_consistency(both(past, both(query, shape(&request.params))))?;
     let source = cursor::source(&request.params, consistency)?;
     let params = without_shape(&request.params, |_| false);
-    let page = (past, shape, query.page);
-    cursor::list(&service, &request, (ListScope::Definitions, params), page, source).await
+    let call = ListCall { scope: ListScope::Definitions, params, past, shape, page: query.page, source };
+    cursor::list(&service, &request, call).await
 }
 
 /// How definitions are shown: they have no data, so `fields` has no meaning.
-fn shape(params: &Params) -> Result<Shape, QueryError> {
+fn shape(params: &QueryParams) -> Result<Shape, QueryError> {
     let shape = Shape::of(params, |_| false)?;
     if shape.fields.is_some() {
-        let msg = "`fields` are parts of the data of configs";
+        let msg = "`fields` selects parts of config data; definitions have no data";
         return Err(QueryError::Violations(vec![query_violation("fields", msg)]));
     }
     Ok(shape)
@@ -77,7 +136,7 @@ pub(super) fn page(
 ) -> Reply {
     let size = |definition: &Arc<Definition>| definition.schema.as_ref().map_or(0, |text| text.len());
     let render = move |object: Object, definition: &Arc<Definition>| shown(object, definition, has_revision);
-    Reply::page("config definitions found", (found, reservation), page, size, render)
+    Reply::page("config definitions found", found, reservation, page, Rendering { size, render })
 }
 
 /// Gets a definition.
@@ -99,9 +158,9 @@ pub(super) async fn get(service: Service, request: ReadRequest) -> Result<Reply,
 }
 
 /// Replaces the indexed paths of a definition.
-pub(super) async fn set_indexes(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn set_indexes(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let expect = request.condition.for_change()?;
-    let NewIndexes { indexes, has_schema } = request.read(&service, NewIndexes::from_json).await?;
+    let IndexesBody { indexes, has_schema } = request.read(&service, IndexesBody::read).await?;
     let data = Object::new().value("indexes", &indexes).finish();
     let (key, principal) = (request.keys.definition.clone(), request.caller.principal.clone());
     let takes_parameter = takes_parameter(&indexes);
@@ -116,15 +175,15 @@ pub(super) async fn set_indexes(service: Service, request: WriteRequest) -> Resu
     if takes_parameter {
         reply = reply.warning(TAKES_PARAMETER);
     }
-    // The progress is that of the newest state: a request that is sent again may find the build finished. It tells how
-    // many configs there are, so a caller who may not read them is not told.
+    // The progress is that of the newest state: a request that is retried may find the build finished. It tells how
+    // many configs there are, so a client that may not read them is not told.
     let view = service.reads.read_applied(&principal, Verb::Read, &key).ok();
     let progress = view.and_then(|view| build_progress(view.collection().ok()?));
     Ok(reply.index_building(progress).for_write(&written))
 }
 
 /// Deletes a definition.
-pub(super) async fn delete(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn delete(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let expect = request.condition.for_change()?;
     let restrict = request.params.restrict()?;
     let data = identity(&request.keys.definition).finish();

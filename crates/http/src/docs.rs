@@ -57,7 +57,8 @@ fn asset(name: &str) -> Result<(String, Bytes), Problem> {
     let file = file.map_err(|error| Refusal::Internal(format!("a file of the page: {error}")))?;
     // What the page does not load is empty in the binary that is distributed (scripts/package.sh).
     let file = file.filter(|file| !file.bytes.is_empty()).ok_or(Problem::UnknownPath)?;
-    // A stranger may ask for a file on each stream of many connections and read none of it: no copy is made for it.
+    // An unauthenticated client may ask for a file on each stream of many connections and read none of it: no copy is
+    // made for it.
     let bytes = match file.bytes {
         Cow::Borrowed(bytes) => Bytes::from_static(bytes),
         Cow::Owned(bytes) => bytes.into(),

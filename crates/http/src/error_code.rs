@@ -1,9 +1,9 @@
 //! The `code` of each item of `errors`: what a program may depend on, finer than the `type`.
 //!
-//! It follows from the refusal and from the place that an item names, so every node gives the same one, also for what
-//! another node has refused.
+//! The code follows from the rejection and the location of the item, so every node gives the same one, also for a
+//! rejection that another node has sent.
 //!
-//! **Invariant:** a code that was released keeps its name and its meaning. docs/reference/errors.md lists them all.
+//! **Invariant:** a released code keeps its name and its meaning. docs/reference/errors.md lists them all.
 
 use concord_model::error::{Invalid, LocSegment, Rejection};
 use concord_service::Refusal;
@@ -153,7 +153,7 @@ impl Code {
         }
     }
 
-    /// That of a refusal; of broken rules the one of an item without a place.
+    /// That of a rejection; of broken rules the one of an item without a place.
     pub(super) fn of(refusal: &Refusal) -> Self {
         match refusal {
             Refusal::Rejected(rejection) => Self::of_rejection(rejection),

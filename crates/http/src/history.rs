@@ -1,21 +1,23 @@
 //! The history of configs and definitions, and rollback.
 //!
-//! Each page lists the changes before a revision, the last one of the previous page: its cost does not depend on how old
-//! it is, and changes that are made meanwhile do not shift it.
+//! Each page lists the changes before a revision, the last one of the previous page: its cost does not depend on how
+//! old it is, and changes that are made meanwhile do not shift it.
 //!
 //! **Invariant:** the data of an old revision are sent byte for byte as they were stored then.
 
 use super::{
-    body, configs, definitions,
-    extract::{Params, ReadRequest, WriteRequest, check_key, query_violation},
+    body::fields::{self, BodyFields, FieldType},
+    configs, definitions,
+    extract::{BodyRequest, QueryParams, ReadRequest, check_key, query_violation},
     json::Object,
+    openapi::schemas::integer,
     reply::{Problem, Reply},
 };
 use concord_model::{limits::Limits, query::QueryError, record::Revision};
 use concord_service::Service;
 use concord_storage::{AfterImage, HistoryEntry, HistoryPage, RecordOperation};
 
-/// Changes of a page where the caller sets no `limit`.
+/// Changes of a page where the client sets no `limit`.
 const LIMIT_DEFAULT: u64 = 10;
 
 /// Lists the changes of a config.
@@ -47,9 +49,25 @@ pub(super) async fn of_definition(service: Service, request: ReadRequest) -> Res
     Ok(page_reply(&page, limit, &path).state_revision(revision).compressed_for(request.headers(), || true))
 }
 
+/// The body of a rollback.
+#[derive(Debug)]
+pub(super) struct RollbackBody {
+    pub(super) revision: Revision,
+}
+
+impl RollbackBody {
+    pub(super) fn read(fields: &mut BodyFields) -> Self {
+        const RESTORED: FieldType<Revision> = FieldType {
+            read: fields::integer,
+            schema: |_| integer(0).description(Some("the revision whose data are written")).into(),
+        };
+        Self { revision: fields.required("revision", &RESTORED) }
+    }
+}
+
 /// Writes the data that a config had at a revision, as a new change.
-pub(super) async fn rollback(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
-    let to = request.read(&service, body::revision).await?;
+pub(super) async fn rollback(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
+    let RollbackBody { revision: to } = request.read(&service, RollbackBody::read).await?;
     let (definition, config) = (&request.keys.definition, &request.keys.config);
     check_key(definition, definitions::KEY)?;
     let keys = (definition.as_str(), config.as_str());
@@ -65,7 +83,7 @@ pub(super) async fn rollback(service: Service, request: WriteRequest) -> Result<
 }
 
 /// The revision that a page ends before, and its length.
-fn page_range(params: &Params, limits: &Limits) -> Result<(Option<Revision>, usize), QueryError> {
+fn page_range(params: &QueryParams, limits: &Limits) -> Result<(Option<Revision>, usize), QueryError> {
     let [before, limit] = params.numbers(["before", "limit"])?;
     let limit_max = limits.page_limit;
     let limit = limit.unwrap_or(LIMIT_DEFAULT.min(limit_max as u64));

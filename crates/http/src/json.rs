@@ -1,4 +1,4 @@
-//! JSON objects built as text, so that stored JSON is copied into an answer unchanged.
+//! JSON objects built as text, so that stored JSON is copied into a response unchanged.
 //!
 //! To serialize a stored text with `serde_json` would mean to parse it first, on each read. Member names are literals
 //! of this crate, so they need no escaping.
@@ -98,7 +98,7 @@ pub(super) fn loc_json(loc: &[LocSegment]) -> Value {
     loc.iter().map(step).collect()
 }
 
-/// Adds the places of values that the caller is not shown: an event has no headers.
+/// Adds the places of values that the client is not shown: an event has no headers.
 pub(super) fn with_redacted(object: Object, places: Option<&RedactedPlaces>) -> Object {
     match places {
         Some(places) => object.value("redacted", &places.texts().collect::<Vec<_>>()),

@@ -1,43 +1,45 @@
-//! The HTTP interface: routes, requests as typed values, responses; and the listener of calls between nodes.
+//! The HTTP API: routes, requests as typed values, responses; and the peer listener, which serves the RPCs of other
+//! nodes.
+//!
+//! A request passes `server` (the connection), `pipeline` (credential, quota, audit log) and the handler of its row in
+//! `endpoints`. A handler reads its request (`extract`, `condition`, `body`), awaits the service once, and makes a
+//! [`Reply`](reply::Reply).
 //!
 //! | where is | file |
 //! |---|---|
-//! | the rows of endpoints, and which of them is that of a request | `endpoints` |
-//! | the way of a request from its head to its answer; the standard headers | `pipeline` |
-//! | accepting connections, their timeouts, the graceful shutdown; futures that are not copied | `server` |
+//! | the rows of endpoints; which row a request matches | `endpoints` |
+//! | the steps of a request from its head to its response; the standard headers | `pipeline` |
+//! | connections, their timeouts, the graceful shutdown; futures that are not copied | `server` |
 //! | authentication of a request | `access` |
-//! | parsing of keys, query, headers and consistency; idempotency keys | `extract` |
-//! | content codings: compressed answers, encoded bodies | `coding` |
-//! | indented answers | `pretty` |
-//! | answers that are made anew as a whole | `rewriting` |
+//! | keys, query parameters, consistency, idempotency keys | `extract` |
+//! | `If-Match`, `If-None-Match`, headers that may occur once only | `condition` |
+//! | receiving and parsing of bodies, their members, media types | `body` |
+//! | content codings: compressed responses, encoded bodies | `coding` |
+//! | indented responses; what they share with compressed ones | `pretty`, `rewriting` |
 //! | pages of other origins | `cors` |
-//! | `If-Match`, `If-None-Match`, headers that may be given once only | `condition` |
-//! | receiving and parsing of bodies, errors of their shape, media types | `body` |
-//! | the parameter `cursor` and the `Link` to the next page | `cursor` |
-//! | lists of the configs of several definitions | `across` |
+//! | pages of lists: the parameter `cursor`, the `Link` to the next page | `cursor` |
 //! | definitions, their lists, the states of their indexes | `definitions` |
-//! | a definition's schema and unique paths | `schema` |
-//! | configs and their lists; a config as of a revision | `configs` |
-//! | which parts of records an answer has: `include`, `fields` | `shape` |
-//! | many configs at once | `read` |
-//! | partial updates (`PATCH`) | `patch` |
-//! | several writes as one | `batch` |
+//! | the schema and the unique paths of a definition | `schema` |
+//! | configs, their lists, patches; a config at a revision | `configs` |
+//! | lists of the configs of several definitions | `across` |
+//! | field selection: `include`, `fields` | `shape` |
+//! | bulk reads | `read` |
+//! | batches and transactions | `batch` |
 //! | lists of changes; rollback | `history` |
-//! | changes as server-sent events, or by long polls | `watch` |
-//! | pages of the audit log | `audit` |
-//! | what of a request is recorded in the audit log | `decision` |
-//! | access keys; who the caller is | `access_keys` |
+//! | changes as server-sent events, or by long polling | `watch` |
+//! | pages of the audit log; what the audit log records of a request | `audit`, `decision` |
+//! | access keys; the key of a request | `access_keys` |
 //! | cluster status, members, leadership, backup; probes | `cluster` |
-//! | `/metrics` and its listener; times of requests | `metrics` |
-//! | the `OpenAPI` document | `openapi` |
-//! | `/openapi.json` and the page at `/docs` | `docs` |
-//! | quotas of access keys: 429, and what is left | `quota` |
+//! | `/metrics` and its listener; request times | `metrics` |
+//! | the `OpenAPI` document; `/openapi.json` and the page at `/docs` | `openapi`, `docs` |
+//! | quotas of access keys: 429, and the remainder | `quota` |
 //! | the console at `/ui`; its modules are in `console/` | `console` |
-//! | status codes, error types, response headers | `reply` |
-//! | the codes of errors | `error_code` |
-//! | answers in the memory budget | `weight` |
-//! | JSON objects with stored text in them | `json` |
-//! | calls between nodes, on the peer listener | `peer` |
+//! | status codes, error types, response headers; the codes of errors | `reply`, `error_code` |
+//! | responses in the memory budget | `weight` |
+//! | JSON objects built as text | `json` |
+//! | peer RPCs, on the peer listener | `peer` |
+//!
+//! **Invariant:** only `reply` decides the status of a response.
 
 mod access;
 mod access_keys;
@@ -62,7 +64,6 @@ mod history;
 mod json;
 pub mod metrics;
 pub mod openapi;
-mod patch;
 pub mod peer;
 mod pipeline;
 mod pretty;

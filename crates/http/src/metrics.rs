@@ -1,12 +1,13 @@
-//! `/metrics`: the times of requests, which are counted here, and what the service measures.
+//! `/metrics`: the request times, which are counted here, and the measurements of the service.
 //!
-//! A request is counted when its answer begins: a watch or a backup may go on for hours afterwards. One whose caller
-//! leaves before that is not counted.
+//! A request is counted when its response begins, because a watch or a backup may then run for hours. A request whose
+//! client disconnects before that is not counted.
 //!
 //! **Invariants**
-//! 1. Counting a request takes no lock and allocates only where a route, method and status meet for the first time.
-//! 2. Labels are the templates of the paths of endpoints, the methods that the interface knows and the statuses that it
-//!    answers. Whatever callers send, there are no more samples than these allow.
+//! 1. Counting a request takes no lock. It allocates only if a route, method and status occur together for the first
+//!    time.
+//! 2. Labels are the path templates of endpoints, the methods of the API and the statuses of its responses. So clients
+//!    cannot increase the number of samples beyond that.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -25,7 +26,7 @@ use hyper::body::Incoming;
 use super::{
     Api,
     endpoints::{Answering, METRICS, Matched, TABLE},
-    extract::Call,
+    extract::AuthenticatedCall,
     reply::{Problem, Reply},
     server::{Answerer, boxed},
 };
@@ -82,7 +83,7 @@ impl RequestTimes {
         (METHODS[method_place(method)], matched.template().unwrap_or_default())
     }
 
-    /// Counts the request when its answer begins.
+    /// Counts the request when its response begins.
     pub(super) fn end(&self, begun: Begun, status: StatusCode) {
         let known = STATUSES.iter().position(|known| *known == status.as_u16());
         let of_status =
@@ -128,7 +129,7 @@ fn page(times: &RequestTimes, mut families: Vec<Family>) -> Reply {
 }
 
 /// Shows the page to whom may see the cluster.
-pub(super) fn show(api: &Api, call: Call) -> Answering<'_> {
+pub(super) fn show(api: &Api, call: AuthenticatedCall) -> Answering<'_> {
     boxed(|| async move {
         let families = api.service.metrics(&call.principal).map_err(Problem::from);
         families.map(|families| page(&api.times, families)).into_response()

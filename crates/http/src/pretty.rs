@@ -1,6 +1,6 @@
-//! Answers for people: `?pretty=true` indents the JSON of an answer, errors included.
+//! Answers for people: `?pretty=true` indents the JSON of a response, errors included.
 //!
-//! Only white space between tokens is added, so numbers keep their digits and members their order. An answer that is
+//! Only white space between tokens is added, so numbers keep their digits and members their order. A response that is
 //! sent as it is made, or that would be too long when indented, is sent as it is.
 //!
 //! **Invariant:** an indented text is the same JSON text but for white space between its tokens.
@@ -11,7 +11,10 @@ use axum::{
 };
 use http::{HeaderValue, header};
 
-use super::{access::Access, endpoints::Pretty, extract::Asked, reply::Problem, rewriting::Held};
+use super::{
+    access::RequestAccess, endpoints::Pretty, extract::MatchedRequest, reply::Problem,
+    rewriting::BufferedResponse,
+};
 use concord_model::limits::{PRETTY_BYTES_MAX, REWRITTEN_BYTES_MAX};
 use concord_service::Service;
 
@@ -20,20 +23,24 @@ pub(super) const PRETTY: &str = "pretty";
 /// The same, whatever the names of indexes.
 pub(super) const ESCAPED: &str = "$pretty";
 
-/// Bytes of an answer up to which it is indented on the threads that serve requests.
+/// Bytes of a response up to which it is indented on the threads that serve requests.
 const INLINE_BYTES_MAX: usize = 64 << 10;
 const INDENT: usize = 2;
 
-/// Whether the answer to a request is to be indented.
+/// Whether the response to a request is to be indented.
 ///
 /// # Errors
 /// When the parameter is malformed.
-pub(super) fn is_wanted(service: &Service, access: &Access, asked: &Asked) -> Result<bool, Problem> {
+pub(super) fn is_wanted(
+    service: &Service,
+    access: &RequestAccess,
+    asked: &MatchedRequest,
+) -> Result<bool, Problem> {
     // Most requests have no parameters.
     if asked.params().0.is_empty() {
         return Ok(false);
     }
-    let Access::Authenticated(principal) = access else { return Ok(false) };
+    let RequestAccess::Authenticated(principal) = access else { return Ok(false) };
     let pretty = asked.matched.endpoint.map_or(Pretty::Taken, |endpoint| endpoint.pretty);
     if pretty == Pretty::Never {
         return Ok(false);
@@ -48,7 +55,7 @@ pub(super) fn is_wanted(service: &Service, access: &Access, asked: &Asked) -> Re
     Ok(asked.params().flag(ESCAPED)? || asked.params().flag(PRETTY)?)
 }
 
-/// The answer, indented where it is JSON that is held in memory.
+/// The response, indented where it is JSON that is held in memory.
 pub(super) async fn indented(response: Response, service: &Service) -> Response {
     let is_json = |value: &HeaderValue| value.as_bytes().starts_with(b"application/json");
     let bytes = response.body().size_hint().exact().unwrap_or(0);
@@ -58,7 +65,7 @@ pub(super) async fn indented(response: Response, service: &Service) -> Response 
     {
         return response;
     }
-    let held = match Held::of(response, service).await {
+    let held = match BufferedResponse::of(response, service).await {
         Ok(held) => held,
         Err(response) => return response,
     };

@@ -1,4 +1,4 @@
-//! Quotas of access keys at a request: what is refused with 429, and the headers that say what is left.
+//! Quotas of access keys at a request: what is rejected with 429, and the headers that say what is left.
 //!
 //! `RateLimit-Policy` and `RateLimit` are those of draft-ietf-httpapi-ratelimit-headers-10. They are on the answers to
 //! keys that have a rate, and name the rate of which the least is left.
@@ -13,7 +13,7 @@ use futures::StreamExt as _;
 use http::{HeaderName, HeaderValue, header};
 
 use super::{
-    extract::Asked,
+    extract::MatchedRequest,
     reply::{Problem, number},
 };
 use concord_service::{
@@ -26,18 +26,18 @@ const LEFT: HeaderName = HeaderName::from_static("ratelimit");
 
 /// What a request uses of its key's quota.
 #[derive(Debug)]
-pub(super) struct Admitted {
+pub(super) struct AdmittedRequest {
     rate: Option<RateLeft>,
     /// A place for as long as the list is computed.
     list: Option<Held>,
     /// A place for as long as the watch is open.
     watch: Option<Held>,
-    cursor: Option<Cursor>,
+    cursor: Option<FirstPage>,
 }
 
 /// A page of a list, by a principal whose cursors may count.
 #[derive(Debug)]
-struct Cursor {
+struct FirstPage {
     service: Service,
     principal: Principal,
     is_first: bool,
@@ -50,14 +50,18 @@ struct Cursor {
 pub(super) fn admit(
     service: &Service,
     principal: &Principal,
-    asked: &Asked,
-) -> Result<Option<Admitted>, Exceeded> {
+    asked: &MatchedRequest,
+) -> Result<Option<AdmittedRequest>, Exceeded> {
     if principal.key.is_none() { Ok(None) } else { admit_key(service, principal, asked).map(Some) }
 }
 
-fn admit_key(service: &Service, principal: &Principal, asked: &Asked) -> Result<Admitted, Exceeded> {
+fn admit_key(
+    service: &Service,
+    principal: &Principal,
+    asked: &MatchedRequest,
+) -> Result<AdmittedRequest, Exceeded> {
     let rate = service.quotas.admit_request(principal, asked.is_write())?;
-    let mut admitted = Admitted { rate, list: None, watch: None, cursor: None };
+    let mut admitted = AdmittedRequest { rate, list: None, watch: None, cursor: None };
     match asked.matched.endpoint.and_then(|endpoint| endpoint.gauge) {
         Some(Gauge::Watches) => admitted.watch = service.quotas.admit_open(principal, Gauge::Watches)?,
         Some(Gauge::Lists) => {
@@ -67,15 +71,15 @@ fn admit_key(service: &Service, principal: &Principal, asked: &Asked) -> Result<
                 service.quotas.admit_cursor(principal)?;
             }
             admitted.cursor =
-                Some(Cursor { service: service.clone(), principal: principal.clone(), is_first });
+                Some(FirstPage { service: service.clone(), principal: principal.clone(), is_first });
         }
         None => {}
     }
     Ok(admitted)
 }
 
-impl Admitted {
-    /// Says in the answer what is left. A watch holds its place until it ends.
+impl AdmittedRequest {
+    /// Says in the response what is left. A watch holds its place until it ends.
     pub(super) fn end(self, mut response: Response) -> Response {
         drop(self.list);
         if let Some(rate) = self.rate {
@@ -84,7 +88,7 @@ impl Admitted {
         if !response.status().is_success() {
             return response;
         }
-        if let Some(Cursor { service, principal, is_first }) = self.cursor {
+        if let Some(FirstPage { service, principal, is_first }) = self.cursor {
             // The first page begins a cursor when there is a second one, the last page ends it.
             if response.headers().contains_key(header::LINK) == is_first {
                 service.quotas.note_cursor(&principal, is_first);
@@ -103,7 +107,7 @@ impl Admitted {
     }
 }
 
-/// The answer to a request that has met a limit.
+/// The response to a request that has met a limit.
 pub(super) fn refused(exceeded: &Exceeded) -> Response {
     let mut response = Problem::from(Refusal::LimitReached(exceeded.text.clone())).into_response();
     response.headers_mut().insert(header::RETRY_AFTER, number(exceeded.retry_after_s));

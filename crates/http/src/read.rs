@@ -1,27 +1,28 @@
 //! Many configs at once: `POST /api/v1/read`.
 //!
-//! Each config has a result with its keys and a `status`: `found` with the record and its revision, `not_modified` where
-//! the caller has this version, `absent` and `forbidden` with the `errors` of a read of it alone. Who may read none of
-//! them is refused as a whole.
+//! Each config has a result with its keys and a `status`: `found` with the record and its revision, `not_modified`
+//! where the client has this version, `absent` and `forbidden` with the `errors` of a read of it alone. Who may read
+//! none of them is rejected as a whole.
 //!
-//! **Invariant:** all records of an answer are of one revision, which the answer names.
+//! **Invariant:** all records of a response are of one revision, which the response names.
 
 use std::sync::Arc;
 
 use axum::response::{IntoResponse as _, Response};
 use serde_json::Value;
+use utoipa::openapi::Schema;
 
 use super::{
-    body::{Fields, not_an_object},
+    body::fields::{self, BodyFields, FieldType, KEY, array, schema_of},
     configs::{self, members},
     decision::PartlyDenied,
     definitions,
-    extract::{WriteRequest, names},
+    extract::{BodyRequest, names},
     json::Object,
-    reply::{Problem, Reply, refusal_items},
+    openapi::schemas::{integer, text},
+    reply::{Problem, Rendering, Reply, ResultsFrame, refusal_items},
 };
 use concord_model::{
-    error::{Invalid, LocSegment, Violation},
     key::Key,
     limits::{READ_CONFIGS_MAX, READ_PAST_CONFIGS_MAX},
     record::{Config, Revision},
@@ -33,41 +34,69 @@ use concord_service::{
 
 const CONFIGS: &str = "configs";
 
-/// What a body asks for.
-#[derive(Debug, PartialEq)]
-struct Wanted {
-    asked: Vec<ConfigName>,
-    /// The versions that the caller has, as entity tags.
-    known: Vec<Option<String>>,
+/// The body of a bulk read.
+#[derive(Debug)]
+pub(super) struct BulkReadBody {
+    configs: Vec<WantedConfig>,
     revision: Option<Revision>,
 }
 
-/// One result, before it is rendered.
-struct Item {
+impl BulkReadBody {
+    pub(super) fn read(fields: &mut BodyFields) -> Self {
+        const REVISION: FieldType<Revision> = FieldType {
+            read: fields::integer,
+            schema: |_| {
+                let about =
+                    format!("the configs as of this revision; at most {READ_PAST_CONFIGS_MAX} of them");
+                integer(0).description(Some(about)).into()
+            },
+        };
+        const LISTED: FieldType<Vec<WantedConfig>> = FieldType {
+            read: |value, fields| fields.list(value, |item, fields| fields.object(item, wanted_config)),
+            schema: |limits| array(Schema::from(schema_of(limits, wanted_config)), READ_CONFIGS_MAX).into(),
+        };
+        let configs = fields.required(CONFIGS, &LISTED);
+        let revision = fields.nullable("revision", &REVISION);
+        let most = if revision.is_some() { READ_PAST_CONFIGS_MAX } else { READ_CONFIGS_MAX };
+        if configs.len() > most {
+            let of = if revision.is_some() { " of a revision" } else { "" };
+            fields.violation_in(CONFIGS, format!("a request reads at most {most} configs{of}"));
+        }
+        Self { configs, revision }
+    }
+}
+
+/// One config of a bulk read.
+#[derive(Debug)]
+struct WantedConfig {
     asked: ConfigName,
+    /// The versions that the client has, as entity tags.
     known: Option<String>,
+}
+
+/// One result, before it is rendered.
+struct BulkReadResult {
+    wanted: WantedConfig,
     result: ReadResult,
 }
 
 /// Reads the configs.
-pub(super) async fn run(service: Service, request: WriteRequest) -> Result<Response, Problem> {
+pub(super) async fn run(service: Service, request: BodyRequest) -> Result<Response, Problem> {
     let request = request.refuse_dry_run()?;
     let (consistency, ()) = request.params.with_consistency(Ok(()))?;
-    let Wanted { asked, known, revision } = request.read(&service, parse).await?;
+    let BulkReadBody { configs, revision } = request.read_value(&service, parse).await?;
     let principal = &request.caller.principal;
-    let bulk = BulkRequest { configs: asked.clone(), at: revision };
+    let names = configs.iter().map(|wanted| wanted.asked.clone()).collect();
+    let bulk = BulkRequest { configs: names, at: revision };
     let made = service.reads.read_bulk(principal, consistency, bulk).await?;
     let BulkRead { results, redacted, revision, state_revision, reservation, may_compress } = made;
     let is_denied = |result: &ReadResult| matches!(result, ReadResult::Refused(Refusal::Forbidden { .. }));
     let is_partly_denied = results.iter().any(is_denied);
-    let items: Vec<Item> = asked
-        .into_iter()
-        .zip(known)
-        .zip(results)
-        .map(|((asked, known), result)| Item { asked, known, result })
-        .collect();
+    let items = configs.into_iter().zip(results);
+    let items: Vec<_> = items.map(|(wanted, result)| BulkReadResult { wanted, result }).collect();
     let before = format!("\"revision\":{revision},");
-    let reply = Reply::results("configs read", (items, reservation), (&before, "]}}"), size, render)
+    let frame = ResultsFrame { before: &before, tail: "]}}" };
+    let reply = Reply::results("configs read", items, reservation, frame, Rendering { size, render })
         .redacted(Some(&redacted))
         .state_revision(state_revision)
         .compressed_for(&request.headers, || may_compress);
@@ -78,7 +107,7 @@ pub(super) async fn run(service: Service, request: WriteRequest) -> Result<Respo
     Ok(response)
 }
 
-fn size(item: &Item) -> usize {
+fn size(item: &BulkReadResult) -> usize {
     match &item.result {
         ReadResult::Found(config) => config.data.len(),
         ReadResult::Refused(_) => 0,
@@ -86,11 +115,11 @@ fn size(item: &Item) -> usize {
 }
 
 /// The members of a result.
-fn render(object: Object, item: &Item) -> Object {
-    let object =
-        object.unescaped(definitions::KEY, &item.asked.definition).unescaped(configs::KEY, &item.asked.key);
+fn render(object: Object, item: &BulkReadResult) -> Object {
+    let WantedConfig { asked, known } = &item.wanted;
+    let object = object.unescaped(definitions::KEY, &asked.definition).unescaped(configs::KEY, &asked.key);
     match &item.result {
-        ReadResult::Found(config) if is_known(item.known.as_deref(), config) => {
+        ReadResult::Found(config) if is_known(known.as_deref(), config) => {
             object.unescaped("status", "not_modified").value("revision", &config.revision)
         }
         ReadResult::Found(config) => object
@@ -109,47 +138,36 @@ fn is_known(known: Option<&str>, config: &Arc<Config>) -> bool {
     known.is_some_and(|tags| names(tags.as_bytes(), config.revision))
 }
 
-/// What the body says.
-fn parse(body: Value) -> Result<Wanted, Problem> {
-    let mut fields = Fields::from_json(body)?;
-    let (mut wanted, mut violations) =
-        (Wanted { asked: Vec::new(), known: Vec::new(), revision: None }, Vec::new());
-    let items = fields.list(CONFIGS);
-    let revision = if fields.has("revision") && !fields.is_null("revision") {
-        Some(fields.integer("revision"))
-    } else {
-        None
-    };
-    wanted.revision = revision;
-    let most = if revision.is_some() { READ_PAST_CONFIGS_MAX } else { READ_CONFIGS_MAX };
-    if items.len() > most {
-        let of = if revision.is_some() { " of a revision" } else { "" };
-        let msg = format!("a request reads at most {most} configs{of}");
-        return Err(Problem::violation(Violation::at(vec!["body".into(), CONFIGS.into()], msg)));
-    }
-    for (index, (loc, item)) in (0..).zip(items) {
-        let Value::Object(object) = item else {
-            fields.note(not_an_object(loc));
-            continue;
-        };
-        let mut item = Fields { object, loc, errors: std::mem::take(&mut fields.errors) };
-        let asked = ConfigName { definition: item.string(definitions::KEY), key: item.string(configs::KEY) };
-        let has_known = item.has("if_none_match") && !item.is_null("if_none_match");
-        wanted.known.push(has_known.then(|| item.string("if_none_match")));
-        fields.errors = item.errors;
-        for (name, text) in [(definitions::KEY, &asked.definition), (configs::KEY, &asked.key)] {
-            if let Err(error) = Key::parse(text) {
-                let loc = vec!["body".into(), CONFIGS.into(), LocSegment::Index(index), name.into()];
-                violations.push(Violation::at(loc, error.to_string()));
+/// Reads the body.
+fn parse(body: Value) -> Result<BulkReadBody, Problem> {
+    BodyFields::read_value("body", body, |body, fields| fields.object(body, BulkReadBody::read))
+}
+
+/// Reads one config of the body.
+fn wanted_config(fields: &mut BodyFields) -> WantedConfig {
+    const VALID_KEY: FieldType<String> = FieldType {
+        read: |value, fields| {
+            let key = fields::string(value, fields)?;
+            if let Err(error) = Key::parse(&key) {
+                fields.violation(&[], error.to_string());
             }
-        }
-        wanted.asked.push(asked);
-    }
-    let wanted = fields.finish(wanted)?;
-    if violations.is_empty() {
-        Ok(wanted)
-    } else {
-        Err(Refusal::Invalid(Invalid::Violations(violations)).into())
+            Some(key)
+        },
+        schema: KEY.schema,
+    };
+    const TAGS: FieldType<String> = FieldType {
+        read: fields::string,
+        schema: |_| {
+            let about = "entity tags of versions that the client has, as in `If-None-Match`";
+            text().description(Some(about)).into()
+        },
+    };
+    WantedConfig {
+        asked: ConfigName {
+            definition: fields.required(definitions::KEY, &VALID_KEY),
+            key: fields.required(configs::KEY, &VALID_KEY),
+        },
+        known: fields.nullable("if_none_match", &TAGS),
     }
 }
 
@@ -166,8 +184,10 @@ mod tests {
         let wanted = parse(json!({"configs": [one, two], "revision": 9})).unwrap();
         let asked =
             |definition: &str, key: &str| ConfigName { definition: definition.into(), key: key.into() };
-        assert_eq!(wanted.asked, [asked("d", "k"), asked("e", "l")]);
-        assert_eq!(wanted.known, [Some("\"7\"".to_owned()), None]);
+        let known: Vec<_> = wanted.configs.iter().map(|wanted| wanted.known.as_deref()).collect();
+        assert_eq!(known, [Some("\"7\""), None]);
+        let keys: Vec<_> = wanted.configs.into_iter().map(|wanted| wanted.asked).collect();
+        assert_eq!(keys, [asked("d", "k"), asked("e", "l")]);
         assert_eq!(wanted.revision, Some(9));
         for wrong in [
             json!([]),

@@ -1,7 +1,7 @@
-//! Answers that are made anew as a whole: compressed, or indented.
+//! Responses that are rewritten as a whole: compressed, or indented.
 //!
-//! The text of an answer that is held in memory is collected, room for as many bytes again is reserved, and long work
-//! runs in the pool. Where any of this can't be done, the answer is sent as it is.
+//! The text of a response that is held in memory is collected, room for as many bytes again is reserved, and long work
+//! runs in the pool. If any of this fails, the response is sent unchanged.
 //!
 //! **Invariant:** the room is given back when the work is done, also when nobody waits for it any more.
 
@@ -18,25 +18,25 @@ use concord_service::{
     memory_budget::{Reservation, Share},
 };
 
-/// An answer that is held in memory.
-pub(super) struct Held {
+/// A response that is held in memory.
+pub(super) struct BufferedResponse {
     pub(super) parts: Parts,
     pub(super) plain: Bytes,
     room: Reservation,
 }
 
-impl Held {
-    /// The answer as a whole.
+impl BufferedResponse {
+    /// The response as a whole.
     ///
     /// # Errors
-    /// With the answer to send instead: the same when it is empty, sent as it is made, or there is no room.
+    /// With the response to send instead: the same when it is empty, sent as it is made, or there is no room.
     pub(super) async fn of(response: Response, service: &Service) -> Result<Self, Response> {
         let Some(bytes) = response.body().size_hint().exact().filter(|bytes| *bytes > 0) else {
             return Err(response);
         };
         let mut room = service.cx.reservation(Share::Callers);
         if room.grow(bytes).is_err() {
-            // The answer itself is weighed after this.
+            // The response itself is weighed after this.
             return Err(response);
         }
         let (parts, body) = response.into_parts();
@@ -49,8 +49,8 @@ impl Held {
         }
     }
 
-    /// The parts, the text, and what is made of it: at once up to so many bytes, else in the pool; `None` when that was not
-    /// done in time.
+    /// The parts, the text, and what is made of it: at once up to so many bytes, else in the pool; `None` when that was
+    /// not done in time.
     pub(super) async fn rewritten<T: Send + 'static>(
         self,
         service: &Service,

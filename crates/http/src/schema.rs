@@ -2,23 +2,59 @@
 //!
 //! Both are parts of the definition, so its revision is their entity tag.
 //!
-//! **Invariants:** a dry run reports the same configs that a refusal names. Only `policy=force` stores a schema that
+//! **Invariants:** a dry run reports the same configs that a rejection names. Only `policy=force` stores a schema that
 //! configs do not fit.
 
 use serde_json::{Value, json};
 
 use super::{
-    body,
-    definitions::{KEY, find, identity},
-    extract::{Params, ReadRequest, WriteRequest, check_key, query_violation},
+    body::fields::{BodyFields, PATHS},
+    definitions::{FORMAT_ASSERTION, KEY, SCHEMA, find, identity},
+    extract::{BodyRequest, QueryParams, ReadRequest, check_key, query_violation},
     json::{Object, loc_json},
     reply::{Problem, Reply},
 };
 use concord_model::{
     access_key::Verb,
+    command::Expect,
+    document::Document,
     record::{Definition, Revision},
 };
 use concord_service::{Breaking, Compiled, NewSchema, NewUnique, Refusal, Report, Service, Tried, Write};
+
+/// The body that replaces a schema.
+#[derive(Debug)]
+pub(super) struct SchemaBody {
+    /// `None` removes the schema.
+    schema: Option<Document>,
+    format_assertion: Option<bool>,
+}
+
+impl SchemaBody {
+    pub(super) fn read(fields: &mut BodyFields) -> Self {
+        Self {
+            schema: fields.required_or_null("json_schema", &SCHEMA).map(Document::new),
+            format_assertion: fields.nullable("format_assertion", &FORMAT_ASSERTION),
+        }
+    }
+
+    pub(super) fn into_schema(self, key: String, expect: Expect, force: bool) -> NewSchema {
+        let Self { schema, format_assertion } = self;
+        NewSchema { key, schema, format_assertion, expect, force, compiled: Compiled::default() }
+    }
+}
+
+/// The body that replaces the unique paths.
+#[derive(Debug)]
+pub(super) struct UniqueBody {
+    pub(super) paths: Vec<String>,
+}
+
+impl UniqueBody {
+    pub(super) fn read(fields: &mut BodyFields) -> Self {
+        Self { paths: fields.required("paths", &PATHS) }
+    }
+}
 
 /// Gets the schema of a definition.
 pub(super) async fn get(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
@@ -33,12 +69,11 @@ pub(super) async fn get(service: Service, request: ReadRequest) -> Result<Reply,
 }
 
 /// Replaces or removes the schema of a definition.
-pub(super) async fn put(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn put(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let expect = request.condition.for_change()?;
     let force = force(&request.params)?;
-    let (schema, format_assertion) = request.read(&service, body::new_schema).await?;
-    let (key, compiled) = (request.keys.definition, Compiled::default());
-    let new = NewSchema { key, schema, format_assertion, expect, force, compiled };
+    let body = request.read(&service, SchemaBody::read).await?;
+    let new = body.into_schema(request.keys.definition, expect, force);
     if request.caller.dry_run {
         let tried = service.writes.try_schema(request.caller, new).await?;
         let data = with_report(Object::new(), &tried.report).finish();
@@ -54,8 +89,8 @@ pub(super) async fn put(service: Service, request: WriteRequest) -> Result<Reply
     Ok(reply.record_version(written.applied.revision, written.applied.at))
 }
 
-/// The answer when a schema is stored: with the report on its configs, where there is one. The write is done, so what
-/// keeps the report from being made refuses nothing.
+/// The response when a schema is stored, with the report on its configs if there is one. The write is applied, so a
+/// missing report does not fail the request.
 fn stored_reply(data: Object, tried: Result<Option<Tried>, Refusal>, revision: Revision) -> Reply {
     match tried {
         Ok(Some(tried)) => {
@@ -64,7 +99,7 @@ fn stored_reply(data: Object, tried: Result<Option<Tried>, Refusal>, revision: R
         }
         Ok(None) => Reply::ok("schema stored", &data.finish()).state_revision(revision),
         Err(refusal) => {
-            tracing::warn!(?refusal, "a schema is stored by force, without a report on its configs");
+            tracing::warn!(?refusal, "stored a schema by force, but could not report on its configs");
             let reply = Reply::ok("schema stored", &data.finish()).state_revision(revision);
             reply.warning(
                 "the schema is stored, but its configs could not be checked; a dry run reports on them",
@@ -80,9 +115,9 @@ pub(super) async fn get_unique(service: Service, request: ReadRequest) -> Result
 }
 
 /// Replaces the unique paths of a definition.
-pub(super) async fn put_unique(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn put_unique(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let expect = request.condition.for_change()?;
-    let paths = request.read(&service, body::new_paths).await?;
+    let UniqueBody { paths } = request.read(&service, UniqueBody::read).await?;
     let data = Object::new().value("paths", &paths).finish();
     let new = NewUnique { key: request.keys.definition, paths, expect };
     if request.caller.dry_run {
@@ -118,7 +153,7 @@ async fn get_part(
     Ok(reply.compressed_for(request.headers(), || true))
 }
 
-/// The text of a schema; `null` where there is none.
+/// The text of a schema, or `null`.
 fn schema_or_null(schema: Option<&str>) -> &str {
     schema.unwrap_or("null")
 }
@@ -140,8 +175,8 @@ fn breaking_json(breaking: &Breaking) -> Value {
     json!({"config_key": breaking.key.as_str(), "errors": errors})
 }
 
-/// Whether the caller sets `policy=force`.
-fn force(params: &Params) -> Result<bool, Problem> {
+/// Whether the client sets `policy=force`.
+fn force(params: &QueryParams) -> Result<bool, Problem> {
     match params.get("policy") {
         None => Ok(false),
         Some("force") => Ok(true),

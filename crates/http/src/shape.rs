@@ -1,17 +1,17 @@
-//! Which parts of its records an answer has: `include=revision` adds to them, `fields` takes from their data.
+//! Field selection of responses: `include=revision` adds to records, `fields` selects parts of their data.
 //!
-//! In a list of configs a parameter has this meaning only where no index has its name; there it is a filter, and the
-//! same with `$` before it has the meaning. In a list across definitions it always has this meaning: no one of them
-//! could decide for all.
+//! In a list of configs, an index of the same name turns the parameter into a filter; with `$` before its name it
+//! always keeps this meaning. A list across definitions has many sets of indexes, so there the parameter always has
+//! this meaning.
 //!
-//! The revision of a record, and so its entity tag, is that of the whole record, whichever parts are shown.
+//! The revision of a record, and so its entity tag, is that of the whole record, whatever the response shows of it.
 //!
-//! **Invariant:** an answer without these parameters has the closed bodies of the contract.
+//! **Invariant:** a response without these parameters has the closed bodies of the contract.
 
 use std::sync::Arc;
 
 use super::{
-    extract::{Params, query_violation},
+    extract::{QueryParams, query_violation},
     pretty,
 };
 use concord_model::{index::IndexPath, projection::Projection, query::QueryError};
@@ -24,7 +24,7 @@ const NAMES: [(&str, &str); 3] =
 /// The names of parameters that an index may take from a list.
 pub(super) const TAKEN: [&str; 5] = [INCLUDE, FIELDS, "revision", pretty::PRETTY, "upsert"];
 
-/// The parts of records that an answer has.
+/// The parts of records that a response has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Shape {
     /// Whether each record has its revision.
@@ -38,7 +38,7 @@ impl Shape {
     ///
     /// # Errors
     /// What is wrong with them.
-    pub(super) fn of(params: &Params, is_filter: impl Fn(&str) -> bool) -> Result<Self, QueryError> {
+    pub(super) fn of(params: &QueryParams, is_filter: impl Fn(&str) -> bool) -> Result<Self, QueryError> {
         if params.0.is_empty() {
             return Ok(Self::default());
         }
@@ -66,7 +66,7 @@ impl Shape {
 
 /// The value of a parameter, and the form in which it is given.
 fn given<'a>(
-    params: &'a Params,
+    params: &'a QueryParams,
     name: &'static str,
     is_filter: impl Fn(&str) -> bool,
 ) -> Option<(&'static str, &'a str)> {
@@ -78,7 +78,7 @@ fn given<'a>(
 }
 
 /// The parameters of a list without those that decide how its records are shown: they don't decide which there are.
-pub(super) fn without_shape(params: &Params, is_filter: impl Fn(&str) -> bool) -> Vec<(String, String)> {
+pub(super) fn without_shape(params: &QueryParams, is_filter: impl Fn(&str) -> bool) -> Vec<(String, String)> {
     let is_shape = |name: &str| {
         NAMES.iter().any(|(plain, escaped)| name == *escaped || (name == *plain && !is_filter(plain)))
     };
@@ -100,8 +100,8 @@ pub(super) const TAKES_PARAMETER: &str = "an index has the name of a parameter o
 mod tests {
     use super::*;
 
-    fn params(pairs: &[(&str, &str)]) -> Params {
-        Params(pairs.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect())
+    fn params(pairs: &[(&str, &str)]) -> QueryParams {
+        QueryParams(pairs.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect())
     }
 
     #[test]

@@ -1,17 +1,17 @@
-//! Watches: the changes as server-sent events, or as the answer to a long poll.
+//! Watches: the changes as server-sent events, or as the response to a long poll.
 //!
 //! ```text
 //! event: state       data: {"revision","definitions":[…],"configs":[…],"complete"}   the initial state, in parts
 //! event: change      data: {"revision","at","by","reason","changes":[…]}             one for each revision, complete
 //! event: heartbeat   data: {"revision"}                                              all changes up to it were sent
-//! event: error       data: the body of a refusal                                     the end of the stream
+//! event: error       data: the body of a rejection                                   the end of the stream
 //! ```
 //!
-//! A long poll answers with the `data` of such changes, and with the revision to go on from, in the body and in a header:
-//! 304, for nothing new, has no body.
+//! A long poll answers with the `data` of such changes, and with the revision to go on from, in the body and in a
+//! header: 304, for nothing new, has no body.
 //!
-//! **Invariant:** an event has an `id` only when everything up to its revision has been sent, so that a caller who
-//! continues after the last id they received misses nothing and gets nothing twice.
+//! **Invariant:** an event has an `id` only when everything up to its revision has been sent, so that a client that
+//! continues after the last id it received misses nothing and gets nothing twice.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -23,7 +23,7 @@ use uuid::Uuid;
 
 use super::{
     condition::{header_problem, single},
-    extract::{Params, QueryErrors, ReadRequest, query_violation},
+    extract::{QueryErrors, QueryParams, ReadRequest, query_violation},
     json::{Object, with_redacted},
     reply::{Problem, Reply, refusal_body},
 };
@@ -43,8 +43,8 @@ use concord_state::feed::{Before, Event, RecordChange};
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// The header with the revision from which a poller goes on.
 const NEXT_FROM: HeaderName = HeaderName::from_static("x-concord-next-from");
-/// The header with the id of the cluster. A caller who goes on from a revision learns by it that the nodes are now those
-/// of another cluster, as one that was made from a backup, in which that revision is another one.
+/// The header with the id of the cluster. A client that goes on from a revision learns by it that the nodes are now
+/// those of another cluster, as one that was made from a backup, in which that revision is another one.
 const CLUSTER: HeaderName = HeaderName::from_static("x-concord-cluster");
 /// Parameters that are not filters.
 const RESERVED: [&str; 13] = [
@@ -97,7 +97,7 @@ pub(super) async fn poll(service: Service, request: ReadRequest) -> Result<Reply
     let wanted = wanted(&request.params, begin(&request.params, None), is_filter)?;
     let wait = wait(&request.params)?;
     if wanted.start == WatchStart::InitialState {
-        let msg = "a poll begins with changes; a list, or a watch, has the current state";
+        let msg = "a poll starts with changes; read the current state with a list or a watch";
         return Err(Problem::violation(query_violation("initial", msg)));
     }
     let has_prev = wanted.has_prev;
@@ -119,7 +119,7 @@ pub(super) async fn poll(service: Service, request: ReadRequest) -> Result<Reply
 
 /// What the parameters ask for.
 fn wanted(
-    params: &Params,
+    params: &QueryParams,
     start: Result<WatchStart, QueryError>,
     is_filter: impl Fn(&str) -> bool,
 ) -> Result<WatchRequest, Problem> {
@@ -141,18 +141,18 @@ fn wanted(
     })
 }
 
-/// The id of the last event that the caller received; an `EventSource` that reconnects sends it.
+/// The id of the last event that the client received; an `EventSource` that reconnects sends it.
 fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
     let Some(value) = single(headers, &LAST_EVENT_ID)? else { return Ok(None) };
     let text = value.to_str().unwrap_or("?").trim();
     if text.is_empty() {
         return Ok(None);
     }
-    text.parse().map(Some).map_err(|_| header_problem(&LAST_EVENT_ID, "not the id of an event"))
+    text.parse().map(Some).map_err(|_| header_problem(&LAST_EVENT_ID, "expected the id of an event"))
 }
 
 /// Where the watch begins. `Last-Event-ID` wins over the parameters, which an `EventSource` repeats.
-fn begin(params: &Params, last: Option<u64>) -> Result<WatchStart, QueryError> {
+fn begin(params: &QueryParams, last: Option<u64>) -> Result<WatchStart, QueryError> {
     let mut errors = QueryErrors::default();
     let is_initial = match params.get("initial") {
         None | Some("false") => false,
@@ -176,7 +176,7 @@ fn begin(params: &Params, last: Option<u64>) -> Result<WatchStart, QueryError> {
 }
 
 /// A parameter that is `true` or `false`.
-fn flag(params: &Params, name: &str) -> Result<bool, Problem> {
+fn flag(params: &QueryParams, name: &str) -> Result<bool, Problem> {
     match params.get(name) {
         None | Some("false") => Ok(false),
         Some("true") => Ok(true),
@@ -188,7 +188,7 @@ fn flag(params: &Params, name: &str) -> Result<bool, Problem> {
 }
 
 /// How long a poll waits.
-fn wait(params: &Params) -> Result<Duration, Problem> {
+fn wait(params: &QueryParams) -> Result<Duration, Problem> {
     let [seconds] = params.numbers(["wait"])?;
     let seconds = seconds.unwrap_or(POLL_WAIT_DEFAULT_S);
     if seconds > u64::from(POLL_WAIT_MAX_S) {
@@ -367,7 +367,7 @@ mod tests {
     use concord_state::testing::events::event;
 
     fn begin_of(query: &str, last: Option<u64>) -> Result<WatchStart, QueryError> {
-        begin(&Params::from_uri(&format!("/?{query}").parse().unwrap()), last)
+        begin(&QueryParams::from_uri(&format!("/?{query}").parse().unwrap()), last)
     }
 
     #[test]

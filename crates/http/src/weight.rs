@@ -1,7 +1,7 @@
-//! Weighs answers that are held in memory as a whole: a caller may read one slowly, or never.
+//! Reserves memory for responses that are held in memory as a whole, because a client may read one slowly or never.
 //!
-//! **Invariant:** the bytes of such an answer are reserved in the memory budget until they are sent or its connection
-//! has ended.
+//! **Invariant:** the bytes of such a response are reserved in the memory budget until they are sent or its connection
+//! ends.
 
 use axum::{
     body::{Body, Bytes, HttpBody as _},
@@ -16,17 +16,17 @@ use concord_service::{
     memory_budget::{Reservation, Share},
 };
 
-/// Bytes of an answer above which it is weighed over HTTP/1: smaller ones are bounded by the number of connections. Over
-/// HTTP/2 all are, because a connection has hundreds at once.
+/// Bytes of a response above which it is weighed over HTTP/1: smaller ones are bounded by the number of connections.
+/// Over HTTP/2 all are, because a connection has hundreds at once.
 const WEIGHED_BYTES: u64 = 8 << 10;
 
-/// The bytes of an answer with what they hold of the memory budget, until they are sent.
-struct Weighed {
+/// The bytes of a response with what they hold of the memory budget, until they are sent.
+struct WeighedBody {
     bytes: Bytes,
     _reservation: Reservation,
 }
 
-impl AsRef<[u8]> for Weighed {
+impl AsRef<[u8]> for WeighedBody {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -34,17 +34,17 @@ impl AsRef<[u8]> for Weighed {
 
 /// Bytes that hold a part of the memory budget until they are sent.
 pub(super) fn holding(bytes: Bytes, reservation: Reservation) -> Bytes {
-    Bytes::from_owner(Weighed { bytes, _reservation: reservation })
+    Bytes::from_owner(WeighedBody { bytes, _reservation: reservation })
 }
 
-/// The bytes of an answer that has to be weighed.
+/// The bytes of a response that has to be weighed.
 pub(super) fn bytes_to_weigh(response: &Response, version: Version) -> Option<u64> {
     let free = if version == Version::HTTP_2 { 0 } else { WEIGHED_BYTES };
     response.body().size_hint().exact().filter(|bytes| *bytes > free)
 }
 
-/// Weighs an answer that is held in memory as a whole: a caller may read it slowly. A read whose answer does not fit
-/// is refused; a write may have been applied, so its answer counts all the same.
+/// Weighs a response that is held in memory as a whole: a client may read it slowly. A read whose response does not fit
+/// is rejected; a write may have been applied, so its response counts all the same.
 pub(super) async fn weighed(response: Response, bytes: u64, service: &Service, is_read: bool) -> Response {
     let mut reservation = service.cx.reservation(Share::Callers);
     if is_read {

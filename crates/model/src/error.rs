@@ -1,7 +1,7 @@
 //! Rejections of the log, and violations of a request.
 //!
 //! A [`Rejection`] is a decision of the log: it is replicated and the same on every node. An [`Invalid`] request is
-//! rejected before anything is proposed. **Invariant:** neither knows an HTTP status; only `crates/http/src/reply.rs`
+//! rejected before anything is proposed. **Invariant:** neither knows an HTTP status; only `crates/http/src/reply/mod.rs`
 //! does.
 
 use std::fmt;

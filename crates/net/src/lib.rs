@@ -13,7 +13,7 @@
 //! | the trace that a request belongs to | [`trace`] |
 //! | the node and the cluster of a data directory | [`identity`] |
 //!
-//! `consensus` and `service` make and answer the calls; `crates/http/src/peer.rs` serves them over HTTP. The bodies of
+//! `consensus` and `service` make and answer the calls; `crates/http/src/peer/mod.rs` serves them over HTTP. The bodies of
 //! consensus's calls are encoded in `crates/consensus/src/wire.rs`.
 //!
 //! **Invariant:** this crate depends neither on `state` nor on `storage`: it does not know the content of an RPC.

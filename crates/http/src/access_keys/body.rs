@@ -1,187 +1,166 @@
 //! The bodies of requests about access keys.
 //!
-//! Wrong shapes are collected first and refused with `detail`; then broken rules are collected and refused with
-//! `errors`, each with its location.
-//!
-//! **Invariant:** what is granted is exactly what the body says: a verb or pattern that is not understood refuses it.
+//! **Invariant:** what is granted is exactly what the body says: an unknown verb or an invalid pattern rejects it.
 
 use serde_json::Value;
+use utoipa::openapi::{ArrayBuilder, ObjectBuilder};
 
 use crate::{
-    body::{Fields, not_an_object},
-    reply::Problem,
+    body::fields::{self, BodyFields, FieldType, array},
+    openapi::schemas::{integer, pattern_of_keys, reference, text},
 };
 use concord_model::{
     access_key::{Grant, Grants, Pattern, Quota, Verb},
     command::KeyTerms,
-    error::{Invalid, LocSegment, Violation},
     limits::{GRANT_PATTERNS_MAX, GRANTS_MAX, KEY_NAME_BYTES_MAX, ROTATION_GRACE_MAX},
     time::Timestamp,
 };
-use concord_service::{KeyPatch, Refusal};
+use concord_service::KeyPatch;
 
 /// The body that creates a key.
-pub(super) fn new_key(body: Value) -> Result<KeyTerms, Problem> {
-    let mut read = Reading::begin(body)?;
-    let name = read.name();
-    let grants = read.grants();
-    let expires_at = read.fields.has("expires_at").then(|| read.time("expires_at")).flatten();
-    let quota = if read.fields.has("quota") { read.quota() } else { Quota::default() };
-    read.finish(KeyTerms { name, grants, quota, expires_at })
+pub(crate) fn new_key(fields: &mut BodyFields) -> KeyTerms {
+    KeyTerms {
+        name: fields.required("name", &NAME),
+        grants: Grants(fields.required("grants", &GRANTS)),
+        expires_at: fields.nullable("expires_at", &EXPIRY),
+        quota: fields.nullable("quota", &QUOTA).unwrap_or_default(),
+    }
 }
 
 /// The body that changes a key: what it does not name stays as it is.
-pub(super) fn changed_key(body: Value) -> Result<KeyPatch, Problem> {
-    let mut read = Reading::begin(body)?;
-    let name = read.fields.has("name").then(|| read.name());
-    let grants = read.fields.has("grants").then(|| read.grants());
-    let expires_at = read.fields.has("expires_at").then(|| read.time("expires_at"));
-    let quota = read.fields.has("quota").then(|| read.quota());
-    read.finish(KeyPatch { name, grants, quota, expires_at })
+pub(crate) fn changed_key(fields: &mut BodyFields) -> KeyPatch {
+    KeyPatch {
+        name: fields.optional("name", &NAME),
+        grants: fields.optional("grants", &GRANTS).map(Grants),
+        expires_at: fields.nullable_if_present("expires_at", &EXPIRY),
+        quota: fields.nullable_if_present("quota", &QUOTA).map(Option::unwrap_or_default),
+    }
 }
 
-/// The body that rotates a key: the microseconds for which its text before stays good.
-pub(super) fn grace(body: Value) -> Result<u64, Problem> {
-    let mut read = Reading::begin(body)?;
-    let seconds = read.fields.integer("grace_s");
-    if seconds > ROTATION_GRACE_MAX.as_secs() {
-        read.refuse(
-            &["grace_s".into()],
-            format!("a grace is at most {} seconds", ROTATION_GRACE_MAX.as_secs()),
-        );
-    }
-    read.finish(seconds.saturating_mul(1_000_000))
+/// The body that rotates a key: for how many microseconds the previous secret remains valid.
+pub(crate) fn grace(fields: &mut BodyFields) -> u64 {
+    const GRACE: FieldType<u64> = FieldType {
+        read: |value, fields| {
+            let seconds = fields::integer(value, fields)?;
+            let seconds_max = ROTATION_GRACE_MAX.as_secs();
+            if seconds > seconds_max {
+                fields.violation(&[], format!("a grace is at most {seconds_max} seconds"));
+            }
+            Some(seconds)
+        },
+        schema: |_| {
+            let seconds_max = usize::try_from(ROTATION_GRACE_MAX.as_secs()).unwrap_or(usize::MAX);
+            integer(0).maximum(Some(seconds_max)).into()
+        },
+    };
+    fields.required("grace_s", &GRACE).saturating_mul(1_000_000)
 }
 
-/// A body while it is read.
-struct Reading {
-    fields: Fields,
-    violations: Vec<Violation>,
-}
-
-impl Reading {
-    fn begin(body: Value) -> Result<Self, Problem> {
-        Ok(Self { fields: Fields::from_json(body)?, violations: Vec::new() })
-    }
-
-    fn finish<T>(self, made: T) -> Result<T, Problem> {
-        let made = self.fields.finish(made)?;
-        if self.violations.is_empty() {
-            Ok(made)
-        } else {
-            Err(Refusal::Invalid(Invalid::Violations(self.violations)).into())
-        }
-    }
-
-    fn refuse(&mut self, loc: &[LocSegment], msg: impl Into<String>) {
-        self.violations.push(Violation::at(loc.to_vec(), msg));
-    }
-
-    fn name(&mut self) -> String {
-        let name = self.fields.string("name");
-        let is_good =
-            !name.is_empty() && name.len() <= KEY_NAME_BYTES_MAX && !name.contains(char::is_control);
-        if !is_good {
+const NAME: FieldType<String> = FieldType {
+    read: |value, fields| {
+        let name = fields::string(value, fields)?;
+        let is_valid = (1..=KEY_NAME_BYTES_MAX).contains(&name.len()) && !name.contains(char::is_control);
+        if !is_valid {
             let msg = format!("a name has 1 to {KEY_NAME_BYTES_MAX} bytes and no control characters");
-            self.refuse(&["name".into()], msg);
+            fields.violation(&[], msg);
         }
-        name
-    }
+        Some(name)
+    },
+    schema: |_| name().into(),
+};
 
-    fn time(&mut self, name: &'static str) -> Option<Timestamp> {
-        if self.fields.is_null(name) {
-            self.fields.object.remove(name);
-            return None;
-        }
-        let text = self.fields.string(name);
-        let time = Timestamp::parse(&text);
+const EXPIRY: FieldType<Timestamp> = FieldType {
+    read: |value, fields| {
+        let time = Timestamp::parse(&fields::string(value, fields)?);
         if time.is_none() {
-            self.refuse(
-                &[name.into()],
-                "expected a time as RFC 3339 has it, such as `2027-01-01T00:00:00Z`, or null",
-            );
+            let msg = "expected an RFC 3339 time such as `2027-01-01T00:00:00Z`, or null";
+            fields.violation(&[], msg);
         }
         time
-    }
+    },
+    schema: |_| text().description(Some("RFC 3339; null for never")).into(),
+};
 
-    fn grants(&mut self) -> Grants {
-        let items = self.fields.list("grants");
-        if items.len() > GRANTS_MAX {
-            self.refuse(&["grants".into()], format!("a key has at most {GRANTS_MAX} grants"));
-            return Grants::default();
-        }
-        let grants: Vec<Grant> =
-            (0..).zip(items).filter_map(|(place, (loc, item))| self.grant(place, loc, item)).collect();
+const GRANTS: FieldType<Vec<Grant>> = FieldType {
+    read: |value, fields| {
+        let too_long = format!("a key has at most {GRANTS_MAX} grants");
+        let grants =
+            fields.bounded_list(value, GRANTS_MAX, &too_long, |item, fields| fields.object(item, grant))?;
         if grants.iter().map(|grant| grant.definitions.len()).sum::<usize>() > GRANT_PATTERNS_MAX {
             let msg = format!("the grants of a key have at most {GRANT_PATTERNS_MAX} patterns in all");
-            self.refuse(&["grants".into()], msg);
+            fields.violation(&[], msg);
         }
-        Grants(grants)
-    }
+        Some(grants)
+    },
+    schema: |_| grants().into(),
+};
 
-    fn grant(&mut self, place: u64, loc: Vec<LocSegment>, item: Value) -> Option<Grant> {
-        let Value::Object(object) = item else {
-            self.fields.errors.push(not_an_object(loc));
-            return None;
-        };
-        let mut fields = Fields { object, loc, errors: std::mem::take(&mut self.fields.errors) };
-        let verbs = fields.strings("verbs");
-        let patterns = if fields.has("definitions") { fields.strings("definitions") } else { Vec::new() };
-        self.fields.errors = fields.errors;
-        let at = |member: &str, index: u64| {
-            vec!["grants".into(), LocSegment::Index(place), member.into(), LocSegment::Index(index)]
-        };
-        let names: Vec<&str> = Verb::ALL.into_iter().map(Verb::name).collect();
-        let mut known = Vec::new();
-        for (index, name) in (0..).zip(&verbs) {
-            match Verb::named(name) {
-                Some(verb) => known.push(verb),
-                None => {
-                    self.refuse(&at("verbs", index), format!("a verb is one of `{}`", names.join("`, `")));
-                }
-            }
-        }
-        let mut definitions = Vec::new();
-        for (index, text) in (0..).zip(&patterns) {
-            match Pattern::parse(text) {
-                Ok(pattern) => definitions.push(pattern),
-                Err(error) => self.refuse(&at("definitions", index), error.to_string()),
-            }
-        }
-        if patterns.is_empty()
-            && let Some(verb) = known.iter().find(|verb| verb.is_about_definitions())
-        {
-            let loc = ["grants".into(), LocSegment::Index(place), "definitions".into()];
-            self.refuse(
-                &loc,
-                format!("the verb `{verb}` needs the definitions that it is granted for; `*` is all"),
-            );
-        }
-        Some(Grant { verbs: known.into_iter().collect(), definitions })
+/// A grant.
+pub(crate) fn grant(fields: &mut BodyFields) -> Grant {
+    const VERBS: FieldType<Vec<Verb>> = FieldType {
+        read: |value, fields| fields.list(value, verb),
+        schema: |_| ArrayBuilder::new().items(text().enum_values(Some(Verb::ALL.map(Verb::name)))).into(),
+    };
+    // `None` for an invalid pattern, so that a grant with only such patterns has one violation and not two.
+    const PATTERNS: FieldType<Vec<Option<Pattern>>> = FieldType {
+        read: |value, fields| fields.list(value, pattern),
+        schema: |_| array(pattern_of_keys(), GRANT_PATTERNS_MAX).into(),
+    };
+    let verbs = fields.required("verbs", &VERBS);
+    let definitions = fields.optional("definitions", &PATTERNS).unwrap_or_default();
+    if definitions.is_empty()
+        && let Some(verb) = verbs.iter().find(|verb| verb.is_about_definitions())
+    {
+        let msg = format!("the verb `{verb}` needs `definitions`; `*` grants it for all");
+        fields.violation_in("definitions", msg);
     }
+    Grant { verbs: verbs.into_iter().collect(), definitions: definitions.into_iter().flatten().collect() }
+}
 
-    fn quota(&mut self) -> Quota {
-        if self.fields.is_null("quota") {
-            self.fields.object.remove("quota");
-            return Quota::default();
-        }
-        let Value::Object(object) = self.fields.object("quota") else { return Quota::default() };
-        let loc = self.fields.loc_of("quota");
-        let mut fields = Fields { object, loc, errors: std::mem::take(&mut self.fields.errors) };
-        let mut limit =
-            |name: &str| (fields.has(name) && !fields.is_null(name)).then(|| fields.integer(name));
-        let quota = Quota {
-            requests_per_second: limit("requests_per_second"),
-            writes_per_second: limit("writes_per_second"),
-            bytes: limit("bytes"),
-            records: limit("records"),
-            watches: limit("watches"),
-            cursors: limit("cursors"),
-            lists: limit("lists"),
-        };
-        self.fields.errors = fields.errors;
-        quota
+fn verb(value: Value, fields: &mut BodyFields) -> Option<Verb> {
+    let verb = Verb::named(&fields::string(value, fields)?);
+    if verb.is_none() {
+        let names = Verb::ALL.map(Verb::name).join("`, `");
+        fields.violation(&[], format!("a verb is one of `{names}`"));
     }
+    verb
+}
+
+fn pattern(value: Value, fields: &mut BodyFields) -> Option<Option<Pattern>> {
+    let parsed = Pattern::parse(&fields::string(value, fields)?);
+    Some(parsed.map_err(|error| fields.violation(&[], error.to_string())).ok())
+}
+
+const QUOTA: FieldType<Quota> = FieldType {
+    read: |value, fields| {
+        let value = fields::any_object(value, fields)?;
+        fields.object(value, quota)
+    },
+    schema: |_| reference("Quota"),
+};
+
+/// A quota: the limits of a key. A limit that is absent or null is none.
+pub(crate) fn quota(fields: &mut BodyFields) -> Quota {
+    const LIMIT: FieldType<u64> = FieldType { read: fields::integer, schema: |_| integer(0).into() };
+    Quota {
+        requests_per_second: fields.nullable("requests_per_second", &LIMIT),
+        writes_per_second: fields.nullable("writes_per_second", &LIMIT),
+        bytes: fields.nullable("bytes", &LIMIT),
+        records: fields.nullable("records", &LIMIT),
+        watches: fields.nullable("watches", &LIMIT),
+        cursors: fields.nullable("cursors", &LIMIT),
+        lists: fields.nullable("lists", &LIMIT),
+    }
+}
+
+/// The schema of a key's name.
+pub(crate) fn name() -> ObjectBuilder {
+    text().min_length(Some(1)).max_length(Some(KEY_NAME_BYTES_MAX))
+}
+
+/// The schema of a key's grants.
+pub(crate) fn grants() -> ArrayBuilder {
+    array(reference("Grant"), GRANTS_MAX)
 }
 
 #[cfg(test)]
@@ -189,6 +168,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::reply::Problem;
+    use concord_model::error::Invalid;
+    use concord_service::Refusal;
+
+    fn parse<T>(read: fn(&mut BodyFields) -> T, body: Value) -> Result<T, Problem> {
+        BodyFields::read(body, read)
+    }
 
     fn refused<T: std::fmt::Debug>(read: Result<T, Problem>) -> (usize, usize) {
         match read {
@@ -206,41 +192,45 @@ mod tests {
             "name": "reader", "expires_at": "2027-01-01T00:00:00Z", "quota": { "watches": 3, "lists": null },
             "grants": [{ "verbs": ["read", "reveal"], "definitions": ["billing.*", "limits"] }, { "verbs": ["audit"] }],
         });
-        let terms = new_key(body).unwrap();
+        let terms = parse(new_key, body).unwrap();
         assert_eq!(terms.quota, Quota { watches: Some(3), ..Quota::default() });
         assert!(
             terms.grants.allows(Verb::Reveal, Some("billing.eu")) && terms.grants.allows(Verb::Audit, None)
         );
         assert!(!terms.grants.allows(Verb::Write, Some("billing.eu")));
         assert_eq!(terms.expires_at.map(|at| at.to_string()).as_deref(), Some("2027-01-01T00:00:00.000000Z"));
-        let plain = new_key(json!({ "name": "n", "grants": [], "expires_at": null, "quota": null })).unwrap();
+        let plain =
+            parse(new_key, json!({ "name": "n", "grants": [], "expires_at": null, "quota": null })).unwrap();
         assert_eq!((plain.expires_at, plain.quota), (None, Quota::default()));
     }
 
     #[test]
     fn a_patch_names_what_it_changes() {
-        assert_eq!(changed_key(json!({})).unwrap(), KeyPatch::default());
-        let patch = changed_key(json!({ "expires_at": null })).unwrap();
+        assert_eq!(parse(changed_key, json!({})).unwrap(), KeyPatch::default());
+        let patch = parse(changed_key, json!({ "expires_at": null })).unwrap();
         assert_eq!(patch, KeyPatch { expires_at: Some(None), ..KeyPatch::default() });
-        assert_eq!(grace(json!({ "grace_s": 60 })).unwrap(), 60_000_000);
+        assert_eq!(parse(grace, json!({ "grace_s": 60 })).unwrap(), 60_000_000);
     }
 
     #[test]
     fn all_wrong_fields_and_all_broken_rules_are_listed() {
-        assert_eq!(refused(new_key(json!({}))), (2, 0));
-        assert_eq!(refused(new_key(json!({ "name": 1, "grants": [1, { "verbs": "read" }] }))), (3, 0));
-        assert_eq!(refused(new_key(json!({ "name": "n", "grants": [], "quota": { "bytes": -1 } }))), (1, 0));
-        assert_eq!(refused(new_key(json!([]))), (1, 0));
+        assert_eq!(refused(parse(new_key, json!({}))), (2, 0));
+        assert_eq!(refused(parse(new_key, json!({ "name": 1, "grants": [1, { "verbs": "read" }] }))), (3, 0));
+        assert_eq!(
+            refused(parse(new_key, json!({ "name": "n", "grants": [], "quota": { "bytes": -1 } }))),
+            (1, 0)
+        );
+        assert_eq!(refused(parse(new_key, json!([]))), (1, 0));
         let body = json!({
             "name": "", "expires_at": "tomorrow",
             "grants": [{ "verbs": ["read", "delete"], "definitions": ["a*b"] }, { "verbs": ["write"] }],
         });
-        assert_eq!(refused(new_key(body)), (0, 5));
+        assert_eq!(refused(parse(new_key, body)), (0, 5));
         let many = vec![json!({ "verbs": ["audit"] }); GRANTS_MAX + 1];
-        assert_eq!(refused(new_key(json!({ "name": "n", "grants": many }))), (0, 1));
+        assert_eq!(refused(parse(new_key, json!({ "name": "n", "grants": many }))), (0, 1));
         let wide = json!([{ "verbs": ["read"], "definitions": vec!["a"; GRANT_PATTERNS_MAX + 1] }]);
-        assert_eq!(refused(new_key(json!({ "name": "n", "grants": wide }))), (0, 1));
-        assert_eq!(refused(grace(json!({ "grace_s": ROTATION_GRACE_MAX.as_secs() + 1 }))), (0, 1));
-        assert_eq!(refused(grace(json!({}))), (1, 0));
+        assert_eq!(refused(parse(new_key, json!({ "name": "n", "grants": wide }))), (0, 1));
+        assert_eq!(refused(parse(grace, json!({ "grace_s": ROTATION_GRACE_MAX.as_secs() + 1 }))), (0, 1));
+        assert_eq!(refused(parse(grace, json!({}))), (1, 0));
     }
 }

@@ -1,269 +1,346 @@
-//! One operation of a batch, from JSON.
+//! The operations of a batch: what each is called, and how it is read.
 //!
-//! **Invariant:** the errors of all operations are collected; a condition that is malformed, or that its operation cannot
-//! satisfy, is one of them.
+//! An operation has the members of the body that does the same alone, and the same function reads them. In addition it
+//! has the keys, which such a request has in its path, and its condition, which such a request has in its headers.
+//!
+//! **Invariant:** a condition that is malformed, or that its operation cannot satisfy, rejects the batch.
 
-use super::{
-    CHECK_CONFIG, CREATE_CONFIG, CREATE_DEFINITION, DELETE_CONFIG, DELETE_DEFINITION, GET_CONFIG, NAMES,
-    PATCH_CONFIG, PUT_CONFIG, ROLLBACK_CONFIG, SET_INDEXES, SET_SCHEMA, SET_UNIQUE,
+use serde_json::Value;
+use utoipa::openapi::{ArrayBuilder, ObjectBuilder, Schema, schema::OneOfBuilder};
+
+use crate::{
+    body::fields::{self, BodyFields, FieldType, KEY, array, constant, schema_of},
+    configs::{self, ConfigCreation, ConfigData},
+    definitions::{self, DefinitionBody, IndexesBody},
+    history::RollbackBody,
+    openapi::schemas::{any_value, boolean, integer, reference, text},
+    schema::{SchemaBody, UniqueBody},
 };
-use crate::{body::Fields, configs, definitions, patch};
 use concord_model::{
     command::Expect,
     document::Document,
-    error::{LocSegment, Violation},
+    limits::Limits,
     patch::{Patch, PatchFormat},
-    redaction::may_keep,
 };
-use concord_service::{Check, CheckCondition, Compiled, NewSchema, NewUnique, Restored, Rollback, Write};
+use concord_service::{Check, CheckCondition, NewUnique, Restored, Rollback, Write};
 
-/// One operation while it is parsed.
-pub(super) struct Operation {
-    pub(super) fields: Fields,
-    pub(super) violations: Vec<Violation>,
-    /// The location of its violations.
-    pub(super) violations_loc: Vec<LocSegment>,
+/// One kind of operation.
+pub(crate) struct OperationType {
+    pub(crate) name: &'static str,
+    read: fn(&mut BodyFields) -> Write,
+    /// What the document says of it, if its members do not say it.
+    about: Option<&'static str>,
 }
 
-impl Operation {
-    /// The operation; `None` when it is unknown.
-    pub(super) fn parse(&mut self) -> Option<Write> {
-        let name = self.fields.string("op");
-        if !NAMES.contains(&name.as_str()) {
-            // Where `op` is missing or not a string, the error of shape is answered: shapes come before violations.
-            self.violation("op", &format!("`op` must be one of {}", NAMES.join(", ")));
-            return None;
-        }
-        let definition = self.fields.string(definitions::KEY);
-        Some(match name.as_str() {
-            SET_SCHEMA => self.set_schema(definition),
-            SET_UNIQUE => {
-                let paths = self.fields.strings("paths");
-                Write::SetUnique(NewUnique { key: definition, paths, expect: self.for_change() })
-            }
-            CREATE_DEFINITION => {
-                self.for_create();
-                let indexes =
-                    if self.fields.has("indexes") { self.fields.strings("indexes") } else { Vec::new() };
-                let is_null = self.fields.is_null("json_schema");
-                let schema = if is_null { None } else { self.fields.optional_object("json_schema") };
-                let format_assertion = self.fields.optional_boolean("format_assertion");
-                let schema = schema.map(Document::new);
-                Write::CreateDefinition { key: definition, indexes, schema, format_assertion }
-            }
-            SET_INDEXES => {
-                let indexes = self.fields.strings("indexes");
-                Write::SetIndexes { key: definition, indexes, expect: self.for_change() }
-            }
-            DELETE_DEFINITION => {
-                let restrict = self.restrict();
-                Write::DeleteDefinition { key: definition, expect: self.for_change(), restrict }
-            }
-            ROLLBACK_CONFIG => {
-                let (key, to) = (self.fields.string(configs::KEY), self.fields.integer("revision"));
-                let expect = self.if_match().unwrap_or(Expect::Any);
-                if self.if_none_match() {
-                    self.violation("if_none_match", "a rollback takes `if_match` alone");
-                }
-                Write::Rollback(Rollback { definition, key, restored: Restored::At(to), expect })
-            }
-            _ => self.parse_config(&name, definition)?,
-        })
-    }
+const fn named(name: &'static str, read: fn(&mut BodyFields) -> Write) -> OperationType {
+    OperationType { name, read, about: None }
+}
 
-    fn set_schema(&mut self, key: String) -> Write {
-        let is_null = self.fields.is_null("json_schema");
-        let schema = if is_null { None } else { Some(Document::new(self.fields.object("json_schema"))) };
-        let format_assertion = self.fields.optional_boolean("format_assertion");
-        let force = self.fields.has("policy") && {
-            let force = self.fields.string("policy") == "force";
-            if !force {
-                self.violation("policy", "`policy` must be `force` or absent");
+pub(super) const CREATE_DEFINITION: &str = "create_definition";
+pub(super) const SET_INDEXES: &str = "set_indexes";
+pub(super) const SET_SCHEMA: &str = "set_schema";
+pub(super) const SET_UNIQUE: &str = "set_unique";
+pub(super) const DELETE_DEFINITION: &str = "delete_definition";
+pub(super) const CREATE_CONFIG: &str = "create_config";
+pub(super) const PUT_CONFIG: &str = "put_config";
+pub(super) const PATCH_CONFIG: &str = "patch_config";
+pub(super) const DELETE_CONFIG: &str = "delete_config";
+pub(super) const ROLLBACK_CONFIG: &str = "rollback_config";
+pub(super) const CHECK_CONFIG: &str = "check_config";
+pub(super) const GET_CONFIG: &str = "get_config";
+
+/// All operations.
+pub(crate) static OPERATION_TYPES: [OperationType; 12] = [
+    named(CREATE_DEFINITION, create_definition),
+    named(SET_INDEXES, set_indexes),
+    named(DELETE_DEFINITION, delete_definition),
+    named(CREATE_CONFIG, create_config),
+    named(PUT_CONFIG, put_config),
+    named(PATCH_CONFIG, patch_config),
+    named(DELETE_CONFIG, delete_config),
+    named(ROLLBACK_CONFIG, rollback_config),
+    OperationType { name: CHECK_CONFIG, read: check_config, about: Some(CHECK) },
+    named(GET_CONFIG, get_config),
+    named(SET_SCHEMA, set_schema),
+    named(SET_UNIQUE, set_unique),
+];
+
+const CHECK: &str = "one of `revision`, `absent` and `equals`; the last two are of the place that `pointer` names, or of \
+                     the whole config";
+
+/// The list `operations` of a batch.
+pub(super) const OPERATIONS: FieldType<Vec<Write>> = FieldType {
+    read: |value, fields| fields.list(value, |item, fields| fields.object(item, operation).flatten()),
+    schema: |limits| operations(limits).min_items(Some(1)).into(),
+};
+
+/// The lists `then` and `else` of a transaction.
+pub(super) const BRANCH: FieldType<Vec<Write>> =
+    FieldType { read: OPERATIONS.read, schema: |limits| operations(limits).into() };
+
+/// The list `if` of a transaction.
+pub(super) const CONDITIONS: FieldType<Vec<Write>> = FieldType {
+    read: |value, fields| fields.list(value, |item, fields| fields.object(item, condition)),
+    schema: |limits| {
+        let check = schema_of(limits, condition).description(Some(CHECK));
+        array(Schema::from(check), limits.batch_operations).min_items(Some(1)).into()
+    },
+};
+
+fn operations(limits: &Limits) -> ArrayBuilder {
+    let any = OPERATION_TYPES.iter().fold(OneOfBuilder::new(), |any, kind| {
+        let schema = schema_of(limits, kind.read).property("op", constant(kind.name)).required("op");
+        any.item(schema.description(kind.about))
+    });
+    array(Schema::from(any), limits.batch_operations)
+}
+
+const OP: FieldType<String> = FieldType { read: fields::string, schema: |_| text().into() };
+
+/// Reads an operation; `None` if there is no such operation.
+fn operation(fields: &mut BodyFields) -> Option<Write> {
+    let name = fields.required("op", &OP);
+    let Some(kind) = OPERATION_TYPES.iter().find(|kind| kind.name == name) else {
+        // If `op` is missing or not a string, the response has that error: shapes come before violations.
+        let names: Vec<&str> = OPERATION_TYPES.iter().map(|kind| kind.name).collect();
+        fields.violation_in("op", format!("`op` must be one of {}", names.join(", ")));
+        return None;
+    };
+    Some((kind.read)(fields))
+}
+
+/// Reads a condition of a transaction: the operation `check_config`, whose name may be left out.
+fn condition(fields: &mut BodyFields) -> Write {
+    const CHECK_NAME: FieldType<()> = FieldType {
+        read: |value, fields| fields::word(value, fields, CHECK_CONFIG, "a condition is a `check_config`"),
+        schema: |_| constant(CHECK_CONFIG).into(),
+    };
+    fields.optional("op", &CHECK_NAME);
+    check_config(fields)
+}
+
+fn create_definition(fields: &mut BodyFields) -> Write {
+    let new = DefinitionBody::read(fields);
+    for_create(fields);
+    new.into_write()
+}
+
+fn set_indexes(fields: &mut BodyFields) -> Write {
+    let key = fields.required(definitions::KEY, &KEY);
+    let IndexesBody { indexes, .. } = IndexesBody::read(fields);
+    Write::SetIndexes { key, indexes, expect: for_change(fields) }
+}
+
+fn set_schema(fields: &mut BodyFields) -> Write {
+    const POLICY: FieldType<()> = FieldType {
+        read: |value, fields| fields::word(value, fields, "force", "`policy` must be `force` or absent"),
+        schema: |_| constant("force").description(Some("store it although configs break it")).into(),
+    };
+    let key = fields.required(definitions::KEY, &KEY);
+    let new = SchemaBody::read(fields);
+    let force = fields.optional("policy", &POLICY).is_some();
+    Write::SetSchema(new.into_schema(key, for_change(fields), force))
+}
+
+fn set_unique(fields: &mut BodyFields) -> Write {
+    let key = fields.required(definitions::KEY, &KEY);
+    let UniqueBody { paths } = UniqueBody::read(fields);
+    Write::SetUnique(NewUnique { key, paths, expect: for_change(fields) })
+}
+
+fn delete_definition(fields: &mut BodyFields) -> Write {
+    const MODE: FieldType<()> = FieldType {
+        read: |value, fields| fields::word(value, fields, "restrict", "`mode` must be `restrict` or absent"),
+        schema: |_| constant("restrict").into(),
+    };
+    let key = fields.required(definitions::KEY, &KEY);
+    let restrict = fields.optional("mode", &MODE).is_some();
+    Write::DeleteDefinition { key, expect: for_change(fields), restrict }
+}
+
+/// The keys of a config.
+fn config_keys(fields: &mut BodyFields) -> (String, String) {
+    (fields.required(definitions::KEY, &KEY), fields.required(configs::KEY, &KEY))
+}
+
+fn create_config(fields: &mut BodyFields) -> Write {
+    let definition = fields.required(definitions::KEY, &KEY);
+    let ConfigCreation { key, data } = ConfigCreation::read(fields);
+    for_create(fields);
+    Write::WriteConfig { definition, key, data, expect: Expect::Absent }
+}
+
+fn put_config(fields: &mut BodyFields) -> Write {
+    const UPSERT: FieldType<bool> = FieldType {
+        read: fields::boolean,
+        schema: |_| {
+            let flag = boolean();
+            flag.description(Some("create the config where there is none")).into()
+        },
+    };
+    let (definition, key) = config_keys(fields);
+    let data = ConfigData::read(fields);
+    let may_create = fields.nullable("upsert", &UPSERT) == Some(true);
+    // A condition takes precedence.
+    let expect = for_put(fields).unwrap_or(if may_create { Expect::Any } else { Expect::Present });
+    data.into_write(definition, key, expect)
+}
+
+fn patch_config(fields: &mut BodyFields) -> Write {
+    const PATCH: FieldType<Value> = FieldType {
+        read: |patch, fields| {
+            fields.patch(patch_format(&patch), &patch);
+            Some(patch)
+        },
+        schema: |_| OneOfBuilder::new().item(reference("MergePatch")).item(reference("JsonPatch")).into(),
+    };
+    let (definition, key) = config_keys(fields);
+    let patch = fields.required("patch", &PATCH);
+    let patch = Patch { format: patch_format(&patch), document: Document::new(patch) };
+    Write::PatchConfig { definition, key, patch, expect: for_change(fields) }
+}
+
+/// A list is a JSON Patch, anything else is read as a JSON Merge Patch.
+fn patch_format(patch: &Value) -> PatchFormat {
+    if patch.is_array() { PatchFormat::Json } else { PatchFormat::Merge }
+}
+
+fn delete_config(fields: &mut BodyFields) -> Write {
+    let (definition, key) = config_keys(fields);
+    Write::DeleteConfig { definition, key, expect: for_change(fields) }
+}
+
+fn rollback_config(fields: &mut BodyFields) -> Write {
+    let (definition, key) = config_keys(fields);
+    let RollbackBody { revision } = RollbackBody::read(fields);
+    let expect = fields.optional("if_match", &IF_MATCH).unwrap_or(Expect::Any);
+    if fields.unlisted("if_none_match", &IF_NONE_MATCH).is_some() {
+        fields.violation_in("if_none_match", "a rollback takes `if_match` alone");
+    }
+    Write::Rollback(Rollback { definition, key, restored: Restored::At(revision), expect })
+}
+
+fn get_config(fields: &mut BodyFields) -> Write {
+    let (definition, key) = config_keys(fields);
+    Write::Read { definition, key }
+}
+
+/// What a config must be: exactly one of `revision`, `absent` and `equals`, the last two with or without `pointer`.
+fn check_config(fields: &mut BodyFields) -> Write {
+    const REVISION: FieldType<u64> = FieldType {
+        read: fields::integer,
+        schema: |_| integer(0).description(Some("the revision that the config must have")).into(),
+    };
+    const ABSENT: FieldType<bool> = FieldType {
+        read: fields::boolean,
+        schema: |_| {
+            let flag = boolean();
+            flag.description(Some("whether there must be none; with `pointer` only `true`")).into()
+        },
+    };
+    const EQUALS: FieldType<Value> = FieldType {
+        read: |value, _| Some(value),
+        schema: |_| any_value().description(Some("the value that must be there")).into(),
+    };
+    const POINTER: FieldType<String> = FieldType {
+        read: |value, fields| {
+            let pointer = fields::string(value, fields)?;
+            if !is_pointer(&pointer) {
+                fields.violation(&[], "expected a JSON pointer");
             }
-            force
-        };
-        let (expect, compiled) = (self.for_change(), Compiled::default());
-        Write::SetSchema(NewSchema { key, schema, format_assertion, expect, force, compiled })
-    }
-
-    /// A condition: the operation `check_config`, whose name may be left out.
-    pub(super) fn parse_condition(&mut self) -> Write {
-        if self.fields.has("op") && self.fields.string("op") != CHECK_CONFIG {
-            self.violation("op", "a condition is a `check_config`");
-        }
-        let definition = self.fields.string(definitions::KEY);
-        let key = self.fields.string(configs::KEY);
-        self.check(definition, key)
-    }
-
-    /// What a config must be: exactly one of `revision`, `absent` and `equals`, the last two with or without `pointer`.
-    fn check(&mut self, definition: String, key: String) -> Write {
-        let says = ["revision", "absent", "equals"];
-        let named = says.into_iter().filter(|name| self.fields.has(name)).count();
-        let pointer = if self.fields.has("pointer") { Some(self.fields.string("pointer")) } else { None };
-        if named != 1 {
-            self.violation("op", "a check has one of `revision`, `absent` and `equals`");
-            let condition = CheckCondition::Exists(true);
-            return Write::Check(Check { definition, key, condition });
-        }
-        if pointer.as_deref().is_some_and(|pointer| !is_pointer(pointer)) {
-            self.violation("pointer", "expected a JSON pointer");
-        }
-        let condition = if self.fields.has("revision") {
+            Some(pointer)
+        },
+        schema: |_| pointer().into(),
+    };
+    let (definition, key) = config_keys(fields);
+    let revision = fields.optional("revision", &REVISION);
+    let absent = fields.optional("absent", &ABSENT);
+    let equals = fields.optional("equals", &EQUALS);
+    let pointer = fields.optional("pointer", &POINTER);
+    let condition = match (revision, absent, equals) {
+        (Some(revision), None, None) => {
             if pointer.is_some() {
-                self.violation("pointer", "a revision is that of the whole config");
+                fields.violation_in("pointer", "a revision is that of the whole config");
             }
-            CheckCondition::Revision(self.fields.integer("revision"))
-        } else if self.fields.has("equals") {
-            let equals = self.fields.take("equals").map(Document::new);
-            CheckCondition::Value { pointer: pointer.unwrap_or_default(), equals }
-        } else {
-            let absent = match self.fields.take("absent") {
-                Some(serde_json::Value::Bool(absent)) => absent,
-                Some(_) => {
-                    self.fields.refuse("absent", "input should be a valid boolean", "bool_type");
-                    true
+            CheckCondition::Revision(revision)
+        }
+        (None, None, Some(equals)) => CheckCondition::Value {
+            pointer: pointer.unwrap_or_default(),
+            equals: Some(Document::new(equals)),
+        },
+        (None, Some(absent), None) => match pointer {
+            None => CheckCondition::Exists(!absent),
+            Some(pointer) => {
+                if !absent {
+                    fields.violation_in("absent", "a place can be checked to be absent, or with `equals`");
                 }
-                None => true,
-            };
-            match pointer {
-                None => CheckCondition::Exists(!absent),
-                Some(pointer) => {
-                    if !absent {
-                        self.violation("absent", "a place can be checked to be absent, or with `equals`");
-                    }
-                    CheckCondition::Value { pointer, equals: None }
-                }
+                CheckCondition::Value { pointer, equals: None }
             }
-        };
-        Write::Check(Check { definition, key, condition })
-    }
-
-    fn parse_config(&mut self, name: &str, definition: String) -> Option<Write> {
-        let key = self.fields.string(configs::KEY);
-        Some(match name {
-            CHECK_CONFIG => self.check(definition, key),
-            GET_CONFIG => Write::Read { definition, key },
-            CREATE_CONFIG => {
-                let data = Document::new(self.fields.object("data"));
-                self.for_create();
-                Write::WriteConfig { definition, key, data, expect: Expect::Absent }
-            }
-            PUT_CONFIG => {
-                let data = Document::new(self.fields.object("data"));
-                let may_create = self.fields.optional_boolean("upsert") == Some(true);
-                let is_conditional = self.fields.has("if_match") || self.fields.has("if_none_match");
-                // A condition says more, and wins.
-                let expect = if may_create && !is_conditional { Expect::Any } else { self.for_put() };
-                if expect != Expect::None && may_keep(&data.text) {
-                    let patch = Patch { format: PatchFormat::Replace, document: data };
-                    Write::PatchConfig { definition, key, patch, expect }
-                } else {
-                    Write::WriteConfig { definition, key, data, expect }
-                }
-            }
-            PATCH_CONFIG => {
-                let patch = self.patch();
-                Write::PatchConfig { definition, key, patch, expect: self.for_change() }
-            }
-            DELETE_CONFIG => Write::DeleteConfig { definition, key, expect: self.for_change() },
-            // A name that `NAMES` has and no arm reads: refused, never taken for another operation.
-            _ => {
-                self.violation("op", "`op` can't be part of a batch");
-                return None;
-            }
-        })
-    }
-
-    fn violation(&mut self, name: &str, msg: &str) {
-        let loc = self.violations_loc.iter().cloned().chain([name.into()]).collect();
-        self.violations.push(Violation::at(loc, msg));
-    }
-
-    /// The patch: a list is a JSON Patch, anything else is read as a JSON Merge Patch.
-    fn patch(&mut self) -> Patch {
-        let value = self.fields.take("patch").unwrap_or_default();
-        let format = if value.is_array() { PatchFormat::Json } else { PatchFormat::Merge };
-        let shape_loc = self.fields.loc_of("patch");
-        let loc: Vec<LocSegment> = self.violations_loc.iter().cloned().chain(["patch".into()]).collect();
-        if !self.fields.errors.iter().any(|detail| detail.loc == shape_loc) {
-            let (details, violations) = patch::errors(format, &value, &shape_loc, &loc);
-            self.fields.errors.extend(details);
-            self.violations.extend(violations);
+        },
+        (None | Some(_), None | Some(_), None | Some(_)) => {
+            fields.violation_in("op", "a check has one of `revision`, `absent` and `equals`");
+            CheckCondition::Exists(true)
         }
-        Patch { format, document: Document::new(value) }
-    }
-
-    fn restrict(&mut self) -> bool {
-        if !self.fields.has("mode") {
-            return false;
-        }
-        let restrict = self.fields.string("mode") == "restrict";
-        if !restrict {
-            self.violation("mode", "`mode` must be `restrict` or absent");
-        }
-        restrict
-    }
-
-    /// What `if_match` expects.
-    fn if_match(&mut self) -> Option<Expect> {
-        if !self.fields.has("if_match") {
-            return None;
-        }
-        let text = self.fields.string("if_match");
-        if text == "*" {
-            return Some(Expect::Present);
-        }
-        let tag = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(&text);
-        let is_number = !tag.is_empty() && tag.bytes().all(|b| b.is_ascii_digit());
-        if !is_number {
-            self.violation("if_match", "expected a revision, with or without quotes, or `*`");
-        }
-        // No record has revision 0, so a number that cannot be a revision matches none.
-        Some(Expect::At(tag.parse().unwrap_or(0)))
-    }
-
-    /// Whether `if_none_match` is given; its only value is `*`.
-    fn if_none_match(&mut self) -> bool {
-        if !self.fields.has("if_none_match") {
-            return false;
-        }
-        if self.fields.string("if_none_match") != "*" {
-            self.violation("if_none_match", "a write takes no other value than `*`");
-        }
-        true
-    }
-
-    /// For an operation that only creates.
-    fn for_create(&mut self) {
-        if self.if_match().is_some() {
-            self.violation("if_match", "a create has no revision to match");
-        }
-        self.if_none_match();
-    }
-
-    /// For an operation that changes or deletes an existing record.
-    fn for_change(&mut self) -> Expect {
-        if self.if_none_match() {
-            self.violation("if_none_match", "this operation creates nothing");
-        }
-        self.if_match().unwrap_or(Expect::Present)
-    }
-
-    /// For an operation that replaces an existing record, or creates one with `if_none_match`.
-    fn for_put(&mut self) -> Expect {
-        match (self.if_match(), self.if_none_match()) {
-            (Some(_), true) => {
-                self.violation("if_match", "cannot be combined with `if_none_match`");
-                Expect::None
-            }
-            (None, true) => Expect::None,
-            (expect, false) => expect.unwrap_or(Expect::Present),
-        }
-    }
+    };
+    Write::Check(Check { definition, key, condition })
 }
 
 fn is_pointer(text: &str) -> bool {
     let is_escaped = |part: &str| part.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
     text.is_empty() || text.starts_with('/') && is_escaped(text)
+}
+
+/// The schema of a JSON pointer.
+pub(crate) fn pointer() -> ObjectBuilder {
+    text().pattern(Some("^(/([^/~]|~[01])*)*$")).description(Some("a JSON pointer (RFC 6901)"))
+}
+
+const IF_MATCH: FieldType<Expect> = FieldType {
+    read: |value, fields| {
+        let text = fields::string(value, fields)?;
+        if text == "*" {
+            return Some(Expect::Present);
+        }
+        let tag = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(&text);
+        if tag.is_empty() || !tag.bytes().all(|byte| byte.is_ascii_digit()) {
+            fields.violation(&[], "expected a revision, with or without quotes, or `*`");
+        }
+        // No record has revision 0, so a number that cannot be a revision matches none.
+        Some(Expect::At(tag.parse().unwrap_or(0)))
+    },
+    schema: |_| {
+        let about = "the revision that the record must have, or `*` for any existing record";
+        text().pattern(Some("^(\\*|[0-9]+|\"[0-9]+\")$")).description(Some(about)).into()
+    },
+};
+
+const IF_NONE_MATCH: FieldType<()> = FieldType {
+    read: |value, fields| fields::word(value, fields, "*", "a write takes no other value than `*`"),
+    schema: |_| constant("*").description(Some("creates, and fails when the record exists")).into(),
+};
+
+/// The condition of an operation that only creates.
+fn for_create(fields: &mut BodyFields) {
+    if fields.unlisted("if_match", &IF_MATCH).is_some() {
+        fields.violation_in("if_match", "a create has no revision to match");
+    }
+    fields.optional("if_none_match", &IF_NONE_MATCH);
+}
+
+/// The condition of an operation that changes or deletes an existing record.
+fn for_change(fields: &mut BodyFields) -> Expect {
+    if fields.unlisted("if_none_match", &IF_NONE_MATCH).is_some() {
+        fields.violation_in("if_none_match", "this operation creates nothing");
+    }
+    fields.optional("if_match", &IF_MATCH).unwrap_or(Expect::Present)
+}
+
+/// The condition of an operation that replaces an existing record, or creates one with `if_none_match`.
+fn for_put(fields: &mut BodyFields) -> Option<Expect> {
+    let expect = fields.optional("if_match", &IF_MATCH);
+    let is_new = fields.optional("if_none_match", &IF_NONE_MATCH).is_some();
+    if is_new && expect.is_some() {
+        fields.violation_in("if_match", "cannot be combined with `if_none_match`");
+    }
+    if is_new { Some(Expect::None) } else { expect }
 }

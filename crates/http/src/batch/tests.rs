@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::*;
-use concord_model::document::Document;
+use concord_model::{document::Document, error::Invalid};
 use concord_service::CheckCondition;
 
 fn errors(operations: Value) -> (Vec<Vec<LocSegment>>, Vec<Vec<LocSegment>>) {
@@ -38,12 +38,17 @@ fn every_operation_is_parsed() {
     ]);
     let (writes, parts) = parse(json!({"operations": operations}), &Limits::default()).unwrap();
     assert!(parts.is_none());
-    for (index, (name, write)) in NAMES.iter().zip(&writes).enumerate() {
+    for (index, (kind, write)) in operation::OPERATION_TYPES.iter().zip(&writes).enumerate() {
         let outlined = outline(write);
         let result: Value = serde_json::from_str(&outlined.result(true).finish()).unwrap();
         let config = if index < 3 { Value::Null } else { json!(k) };
-        assert_eq!((&result["op"], &result["config_key"]), (&json!(name), &config));
-        assert_eq!((&result["created"], outlined.kind), (&json!(true), Kind::Change), "{name}");
+        assert_eq!((&result["op"], &result["config_key"]), (&json!(kind.name), &config));
+        assert_eq!(
+            (&result["created"], outlined.kind),
+            (&json!(true), OperationEffect::Change),
+            "{}",
+            kind.name
+        );
     }
     let operations = json!([
         {"op": "set_schema", "config_definition_key": d, "json_schema": {}, "policy": "force", "if_match": "7"},

@@ -2,8 +2,22 @@
 
 use serde_json::json;
 
-use super::*;
+use super::{
+    fields::{BodyFields, schema_of},
+    *,
+};
+use crate::{
+    cluster::members,
+    configs::{ConfigCreation, ConfigData},
+    definitions::{DefinitionBody, IndexesBody},
+};
+use concord_model::limits::Limits;
 use concord_service::memory_budget::{MemoryBudget, Share};
+
+/// Reads the members of a body.
+fn parse<T>(read: fn(&mut BodyFields) -> T, body: Value) -> Result<T, Problem> {
+    BodyFields::read(body, read)
+}
 
 /// The locations and types of the errors in the shape of a body.
 fn shape_errors<T: std::fmt::Debug>(made: Result<T, Problem>) -> Vec<(String, &'static str)> {
@@ -29,9 +43,9 @@ fn all_wrong_fields_of_a_definition_are_listed_and_not_only_the_first() {
         at("body/indexes/2", "string_type"),
         at("body/json_schema", "dict_type"),
     ];
-    assert_eq!(shape_errors(NewDefinition::from_json(body)), expected);
+    assert_eq!(shape_errors(parse(DefinitionBody::read, body)), expected);
     assert_eq!(
-        shape_errors(NewDefinition::from_json(json!({"indexes": null}))),
+        shape_errors(parse(DefinitionBody::read, json!({"indexes": null}))),
         [at("body/config_definition_key", "missing"), at("body/indexes", "list_type")]
     );
 }
@@ -42,40 +56,57 @@ fn a_definition_needs_only_its_key() {
         json!({"config_definition_key": "d"}),
         json!({"config_definition_key": "d", "json_schema": null, "more": 1}),
     ] {
-        let made = NewDefinition::from_json(body).unwrap();
+        let made = parse(DefinitionBody::read, body).unwrap();
         assert_eq!(
             made,
-            NewDefinition { key: "d".into(), indexes: Vec::new(), schema: None, format_assertion: None }
+            DefinitionBody { key: "d".into(), indexes: Vec::new(), schema: None, format_assertion: None }
         );
     }
 }
 
 #[test]
 fn an_update_of_indexes_that_names_none_is_refused() {
-    assert_eq!(shape_errors(NewIndexes::from_json(json!({}))), [at("body/indexes", "missing")]);
+    assert_eq!(shape_errors(parse(IndexesBody::read, json!({}))), [at("body/indexes", "missing")]);
     assert_eq!(
-        shape_errors(NewIndexes::from_json(json!({"indexes": null}))),
+        shape_errors(parse(IndexesBody::read, json!({"indexes": null}))),
         [at("body/indexes", "list_type")]
     );
-    let made = NewIndexes::from_json(json!({"indexes": ["a"], "json_schema": {}})).unwrap();
-    assert_eq!(made, NewIndexes { indexes: vec!["a".into()], has_schema: true });
+    let made = parse(IndexesBody::read, json!({"indexes": ["a"], "json_schema": {}})).unwrap();
+    assert_eq!(made, IndexesBody { indexes: vec!["a".into()], has_schema: true });
 }
 
 #[test]
 fn a_config_needs_a_key_and_an_object() {
     let both = [at("body/config_key", "missing"), at("body/data", "missing")];
-    assert_eq!(shape_errors(NewConfig::from_json(json!({}))), both);
+    assert_eq!(shape_errors(parse(ConfigCreation::read, json!({}))), both);
     for data in [json!(null), json!([]), json!("x"), json!(1)] {
         let body = json!({"config_key": "k", "data": data});
-        assert_eq!(shape_errors(NewConfig::from_json(body.clone())), [at("body/data", "dict_type")]);
-        assert_eq!(shape_errors(new_data(body)), [at("body/data", "dict_type")]);
+        assert_eq!(shape_errors(parse(ConfigCreation::read, body.clone())), [at("body/data", "dict_type")]);
+        assert_eq!(shape_errors(parse(ConfigData::read, body)), [at("body/data", "dict_type")]);
     }
+}
+
+#[test]
+fn the_schema_of_a_body_has_the_members_that_are_read() {
+    let schema = serde_json::to_value(schema_of(&Limits::default(), DefinitionBody::read).build()).unwrap();
+    assert_eq!(schema["required"], json!(["config_definition_key"]));
+    let type_of = |name: &str| schema["properties"][name]["type"].clone();
+    assert_eq!(schema["properties"].as_object().unwrap().len(), 4);
+    assert_eq!(type_of("indexes"), "array", "null is rejected");
+    assert_eq!(type_of("json_schema"), json!(["object", "null"]), "null is read");
+    assert_eq!(type_of("format_assertion"), json!(["boolean", "null"]));
+    let schema = serde_json::to_value(schema_of(&Limits::default(), IndexesBody::read).build()).unwrap();
+    assert_eq!(
+        schema["properties"].as_object().unwrap().len(),
+        1,
+        "a member that is ignored is not documented"
+    );
 }
 
 #[test]
 fn a_body_that_is_not_an_object_is_refused_as_a_whole() {
     for body in [json!(null), json!([]), json!("x"), json!(1), json!(true)] {
-        assert_eq!(shape_errors(NewConfig::from_json(body)), [at("body", "model_attributes_type")]);
+        assert_eq!(shape_errors(parse(ConfigCreation::read, body)), [at("body", "model_attributes_type")]);
     }
     assert_eq!(shape_errors(json(b"", 64)), [at("body", "missing")]);
 }
@@ -83,7 +114,7 @@ fn a_body_that_is_not_an_object_is_refused_as_a_whole() {
 #[test]
 fn every_member_of_a_cluster_is_checked() {
     let good = json!({"id": 1, "api_addr": "a:1", "peer_addr": "a:2"});
-    assert_eq!(members(json!({"members": [good]})).unwrap()[0].id, 1);
+    assert_eq!(parse(members, json!({"members": [good]})).unwrap()[0].id, 1);
     let body = json!({"members": [{"id": -1, "api_addr": 2}, "x"]});
     let expected = [
         at("body/members/0/id", "int_type"),
@@ -91,7 +122,7 @@ fn every_member_of_a_cluster_is_checked() {
         at("body/members/0/peer_addr", "missing"),
         at("body/members/1", "model_attributes_type"),
     ];
-    assert_eq!(shape_errors(members(body)), expected);
+    assert_eq!(shape_errors(parse(members, body)), expected);
 }
 
 #[test]
@@ -191,17 +222,16 @@ fn no_text_has_more_values_than_are_counted() {
 #[tokio::test]
 async fn a_long_body_is_read_on_a_thread_for_long_work() {
     let directory = tempfile::tempdir().unwrap();
-    let service =
-        concord_service::testing::service(directory.path(), concord_model::limits::Limits::default());
+    let service = concord_service::testing::service(directory.path(), Limits::default());
     for (length, expected) in [(10, false), (INLINE_PARSE_BYTES_MAX, true)] {
         let body = format!(r#"{{"data":{{"x":"{}"}}}}"#, "x".repeat(length));
         let received = Received::new(body.into(), service.cx.reservation(Share::Callers)).unwrap();
         let read = |value: Value| {
-            let document = new_data(value)?;
+            let ConfigData(document) = parse(ConfigData::read, value)?;
             Ok((document.text.len(), std::thread::current().name() == Some("concord-cpu")))
         };
         assert_eq!(received.read(&service, read).await.unwrap(), (length + 8, expected));
-        let wrong = received.read(&service, NewConfig::from_json).await;
+        let wrong = received.read(&service, |body| parse(ConfigCreation::read, body)).await;
         assert_eq!(shape_errors(wrong)[0], at("body/config_key", "missing"));
     }
 }

@@ -1,8 +1,8 @@
 //! Which row is that of a request.
 //!
 //! The paths of the rows are a tree of segments. A path is split once on its way down: at each node a segment is one of
-//! a few literals, or a parameter. Segments are compared as they are sent; what is encoded in a name is decoded later, by
-//! whoever needs it.
+//! a few literals, or a parameter. Segments are compared as they are sent; what is encoded in a name is decoded later,
+//! by whoever needs it.
 //!
 //! **Invariants:** nothing is allocated for a path, and one that is longer than any template is not read to its end. A
 //! parameter may be empty, which is no key and no name.
@@ -12,7 +12,7 @@ use std::{borrow::Cow, sync::LazyLock};
 use http::{HeaderValue, Method, Uri};
 use percent_encoding::percent_decode_str;
 
-use super::{Endpoint, EndpointMethod, Right, rows};
+use super::{Endpoint, EndpointMethod, RequiredRight, rows};
 
 /// Most paths are below it, so it is compared as a whole.
 const BASE: &str = "/api/v1/";
@@ -22,7 +22,7 @@ const OPEN_FOLDERS: [&str; 2] = ["/docs/", "/ui/"];
 const PARAMETERS_MAX: usize = 2;
 
 /// The rows by path.
-pub(crate) static TABLE: LazyLock<Table> = LazyLock::new(Table::new);
+pub(crate) static TABLE: LazyLock<RouteTable> = LazyLock::new(RouteTable::new);
 
 /// A path with its rows.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(crate) struct Route {
 }
 
 #[derive(Debug, Default)]
-struct Node {
+struct RouteNode {
     literals: Vec<(&'static str, Self)>,
     parameter: Option<Box<Self>>,
     route: Option<usize>,
@@ -47,16 +47,16 @@ struct Node {
 
 /// All routes, and the trees by which they are found.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub(crate) struct RouteTable {
     routes: Vec<Route>,
     /// Those below [`BASE`].
-    api: Node,
-    others: Node,
+    api: RouteNode,
+    others: RouteNode,
 }
 
 /// Where a parameter stands in a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Span {
+struct KeySpan {
     from: u16,
     to: u16,
 }
@@ -68,12 +68,12 @@ pub(crate) struct Matched {
     pub(crate) route: Option<&'static Route>,
     /// None where the path does not take the method.
     pub(crate) endpoint: Option<&'static Endpoint>,
-    parameters: [Span; PARAMETERS_MAX],
+    parameters: [KeySpan; PARAMETERS_MAX],
 }
 
-impl Table {
+impl RouteTable {
     fn new() -> Self {
-        let mut table = Self { routes: Vec::new(), api: Node::default(), others: Node::default() };
+        let mut table = Self { routes: Vec::new(), api: RouteNode::default(), others: RouteNode::default() };
         for endpoint in rows::ENDPOINTS {
             table.add(endpoint);
         }
@@ -135,7 +135,7 @@ impl Table {
     }
 }
 
-impl Node {
+impl RouteNode {
     /// The node below a literal; a new one where there is none.
     fn literal(&mut self, segment: &'static str) -> &mut Self {
         let known = self.literals.iter().position(|(literal, _)| *literal == segment);
@@ -152,7 +152,7 @@ impl Node {
         &self,
         path: &str,
         from: usize,
-        parameters: &mut [Span; PARAMETERS_MAX],
+        parameters: &mut [KeySpan; PARAMETERS_MAX],
         depth: usize,
     ) -> Option<usize> {
         let (segment, rest) = match path.split_once('/') {
@@ -171,7 +171,7 @@ impl Node {
         let node = self.parameter.as_ref()?;
         // Hyper takes no longer path.
         let (from, to) = (u16::try_from(from).ok()?, u16::try_from(to).ok()?);
-        *parameters.get_mut(depth)? = Span { from, to };
+        *parameters.get_mut(depth)? = KeySpan { from, to };
         go_on(node, parameters, depth + 1)
     }
 }
@@ -202,14 +202,14 @@ impl Matched {
     /// Whether a request needs no key.
     pub(crate) fn is_open(&self, method: &Method, path: &str) -> bool {
         match self.endpoint {
-            Some(endpoint) => endpoint.right == Right::Open,
+            Some(endpoint) => endpoint.right == RequiredRight::Open,
             None => {
                 self.route.is_none() && is_get(method) && OPEN_FOLDERS.iter().any(|one| path.starts_with(one))
             }
         }
     }
 
-    /// Whether a request may change something. What is refused for its path or method counts by its method.
+    /// Whether a request may change something. What is rejected for its path or method counts by its method.
     pub(crate) fn is_write(&self, method: &Method) -> bool {
         self.endpoint.map_or_else(|| !is_get(method), Endpoint::is_write)
     }
@@ -241,8 +241,8 @@ impl Matched {
         if text.contains('%') { percent_decode_str(text).decode_utf8_lossy() } else { Cow::Borrowed(text) }
     }
 
-    /// The parameter of the path that is no key, decoded. One whose bytes are not UTF-8 is a replacement character, which
-    /// no name has, so that it is answered as any other unknown name.
+    /// The parameter of the path that is no key, decoded. One whose bytes are not UTF-8 is a replacement character,
+    /// which no name has, so that it is answered as any other unknown name.
     pub(crate) fn name(&self, uri: &Uri) -> String {
         let is_key = self.route.is_none_or(|route| route.names.first() == Some(&"definition"));
         if is_key { String::new() } else { self.parameters[0].name(uri) }
@@ -254,7 +254,7 @@ impl Matched {
     }
 }
 
-impl Span {
+impl KeySpan {
     fn of(self, uri: &Uri) -> &str {
         uri.path().get(usize::from(self.from)..usize::from(self.to)).unwrap_or_default()
     }

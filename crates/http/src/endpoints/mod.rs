@@ -1,13 +1,13 @@
-//! The endpoints: what the interface does, one row for each method of a path.
+//! The endpoints: one row for each method of a path.
 //!
-//! A row names the right that a request needs, what the audit log has of it, what it uses of its key's quota, the function
-//! that answers, and its operation in the `OpenAPI` document. Everything else that depends on which endpoint a request
-//! is for is derived from the row: the router, the labels of metrics, who needs a key, `Allow`, the paths of the document.
+//! A row names the permission that a request needs, what the audit log records of it, what it uses of its key's quota,
+//! its handler, and its operation in the `OpenAPI` document. Everything else that depends on the endpoint is derived
+//! from the row: the router, the labels of metrics, who needs a key, `Allow`, the paths of the document.
 //!
 //! | where is | file |
 //! |---|---|
 //! | the rows | `rows` |
-//! | which row is that of a request | `matching` |
+//! | which row a request matches | `matching` |
 //!
 //! A new endpoint takes a row, a handler, and its operation in `openapi`.
 //!
@@ -23,7 +23,7 @@ use std::pin::Pin;
 use axum::response::Response;
 use http::{Method, request::Parts};
 
-use super::{Api, extract::Call};
+use super::{Api, extract::AuthenticatedCall};
 use concord_model::access_key::Verb;
 use concord_service::quota::Gauge;
 
@@ -38,9 +38,9 @@ pub(crate) struct Endpoint {
     pub(crate) method: EndpointMethod,
     /// As the document has it, except the names of parameters: the path of a collection ends with a slash.
     pub(crate) path: &'static str,
-    pub(crate) right: Right,
+    pub(crate) right: RequiredRight,
     pub(crate) audited: Audited,
-    /// What is counted while the answer is made, beside the request itself.
+    /// What is counted while the response is made, beside the request itself.
     pub(crate) gauge: Option<Gauge>,
     pub(crate) pretty: Pretty,
     /// Whether the body is a patch, in a media type of its own.
@@ -66,8 +66,8 @@ pub(crate) enum EndpointMethod {
 
 /// What a request must show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Right {
-    /// Nothing: the answer reveals nothing of the data.
+pub(crate) enum RequiredRight {
+    /// Nothing: the response reveals nothing of the data.
     Open,
     /// A good key.
     AnyKey,
@@ -90,17 +90,17 @@ pub(crate) enum Audited {
     Body,
 }
 
-/// Whether `?pretty=true` indents the answer.
+/// Whether `?pretty=true` indents the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pretty {
-    /// The answer is no JSON, or has no end.
+    /// The response is no JSON, or has no end.
     Never,
     Taken,
     /// Unless it is a filter: an index may have the name of the parameter.
     UnlessIndexed,
 }
 
-/// The future of an answer.
+/// The future of a response.
 pub(crate) type Answering<'a> = Pin<Box<dyn Future<Output = Response> + Send + 'a>>;
 
 /// What answers the requests of an endpoint.
@@ -109,7 +109,7 @@ pub(crate) enum Handler {
     /// Gets one config. Most requests do: this future alone is awaited in place, and takes no allocation.
     GetConfig,
     /// Answers who has a good key.
-    Keyed(for<'a> fn(&'a Api, Call) -> Answering<'a>),
+    Keyed(for<'a> fn(&'a Api, AuthenticatedCall) -> Answering<'a>),
     /// Answers anybody.
     Open(for<'a> fn(&'a Api, OpenCall) -> Answering<'a>),
 }
@@ -125,11 +125,11 @@ impl Endpoint {
     const fn new(
         method: EndpointMethod,
         path: &'static str,
-        right: Right,
+        right: RequiredRight,
         operation: &'static str,
         handler: Handler,
     ) -> Self {
-        let is_open = matches!(right, Right::Open);
+        let is_open = matches!(right, RequiredRight::Open);
         Self {
             method,
             path,
@@ -161,7 +161,7 @@ impl Endpoint {
         Self { takes_patch: true, ..self }
     }
 
-    /// HEAD is refused: an answer that waits, has no end, or costs as much as with its body.
+    /// HEAD is rejected: a response that waits, has no end, or costs as much as with its body.
     const fn without_head(self) -> Self {
         Self { takes_head: false, ..self }
     }
@@ -178,14 +178,14 @@ impl Endpoint {
 
     /// Whether a request may change something.
     pub(crate) fn is_write(&self) -> bool {
-        self.method != EndpointMethod::Get && self.right != Right::Needs(Verb::Read)
+        self.method != EndpointMethod::Get && self.right != RequiredRight::Needs(Verb::Read)
     }
 
     /// The right that the audit log names.
     pub(crate) const fn verb(&self) -> Verb {
         match self.right {
-            Right::Needs(verb) => verb,
-            Right::Open | Right::AnyKey => Verb::Read,
+            RequiredRight::Needs(verb) => verb,
+            RequiredRight::Open | RequiredRight::AnyKey => Verb::Read,
         }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! `Allow` lists the methods of a path in the order of its rows. The order of paths never decides which row matches.
 //!
-//! **Invariants:** the rows of a path agree in whether they need a key. No two rows have the same method and path, or the
-//! same operation.
+//! **Invariants:** the rows of a path agree in whether they need a key. No two rows have the same method and path, or
+//! the same operation.
 
 use axum::response::IntoResponse as _;
 
@@ -11,11 +11,11 @@ use super::{
     Audited, Endpoint,
     EndpointMethod::{Delete, Get, Patch, Post, Put},
     Handler, Pretty,
-    Right::{AnyKey, Needs, Open},
+    RequiredRight::{AnyKey, Needs, Open},
 };
 use crate::{
-    access_keys, across, audit, batch, cluster, configs, console, definitions, docs, extract::WriteRequest,
-    history, metrics, patch, read, schema, server::boxed, watch,
+    access_keys, across, audit, batch, cluster, configs, console, definitions, docs, extract::BodyRequest,
+    history, metrics, read, schema, server::boxed, watch,
 };
 use concord_model::access_key::Verb;
 use concord_service::quota::Gauge;
@@ -51,7 +51,7 @@ macro_rules! keyed_with_body {
     ($handler:path) => {
         Handler::Keyed(|api, call| {
             boxed(|| async move {
-                match WriteRequest::receive(call, &api.service).await {
+                match BodyRequest::receive(call, &api.service).await {
                     Ok(request) => $handler(api.service.clone(), request).await.into_response(),
                     Err(problem) => problem.into_response(),
                 }
@@ -101,7 +101,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     Endpoint::new(Post, CONFIGS, Needs(Verb::Write), "create_config", keyed_with_body!(configs::create)),
     Endpoint::new(Get, CONFIG, Needs(Verb::Read), "get_config", Handler::GetConfig),
     Endpoint::new(Put, CONFIG, Needs(Verb::Write), "update_config", keyed_with_body!(configs::put)),
-    Endpoint::new(Patch, CONFIG, Needs(Verb::Write), "patch_config", keyed_with_body!(patch::patch))
+    Endpoint::new(Patch, CONFIG, Needs(Verb::Write), "patch_config", keyed_with_body!(configs::patch))
         .takes_patch(),
     Endpoint::new(Delete, CONFIG, Needs(Verb::Write), "delete_config", keyed_with_body!(configs::delete)),
     Endpoint::new(

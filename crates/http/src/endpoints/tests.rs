@@ -26,7 +26,7 @@ fn no_two_rows_are_one_and_those_of_a_path_agree() {
         assert!(operations.insert(row.operation), "{row:?}");
         assert!(methods.insert((row.template(), row.method.http().to_string())), "{row:?}");
         let first = paths.entry(row.template()).or_insert(row);
-        let is_open = |row: &Endpoint| row.right == Right::Open;
+        let is_open = |row: &Endpoint| row.right == RequiredRight::Open;
         assert_eq!(
             (first.path, is_open(first), first.takes_slash),
             (row.path, is_open(row), row.takes_slash),
@@ -65,7 +65,7 @@ fn a_path_has_the_template_of_its_rows() {
         ("/api/v1/api_key/root/disable", "/api/v1/api_key/root/disable"),
         ("/api/v1/api_key/root/rotate", "/api/v1/api_key/{key_id}/rotate"),
         ("/api/v1/api_key/root", "/api/v1/api_key/{key_id}"),
-        // What is empty is a parameter, too, which its handler refuses.
+        // What is empty is a parameter, too, which its handler rejects.
         ("/api/v1/config_definition//", "/api/v1/config_definition/{definition}"),
         ("/docs/x.css", "/docs/{file}"),
         ("/docs", "/docs"),
@@ -210,9 +210,9 @@ fn the_reference_lists_each_endpoint_with_its_right() {
         let right = &on_page[&(row.method.http().to_string(), openapi::builder::path(row))];
         let is_said = match row.right {
             // Each operation of a batch needs its own.
-            Right::Needs(_) if row.operation == "run_batch" => right.contains("each operation"),
-            Right::Needs(verb) => right.contains(&format!("`{}`", verb.name())),
-            Right::Open | Right::AnyKey => !right.contains('`'),
+            RequiredRight::Needs(_) if row.operation == "run_batch" => right.contains("each operation"),
+            RequiredRight::Needs(verb) => right.contains(&format!("`{}`", verb.name())),
+            RequiredRight::Open | RequiredRight::AnyKey => !right.contains('`'),
         };
         assert!(is_said, "{row:?}: {right}");
     }

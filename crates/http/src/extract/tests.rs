@@ -1,4 +1,4 @@
-//! What a request says: parsed, refused, and remembered by its fingerprint.
+//! What a request says: parsed, rejected, and remembered by its fingerprint.
 
 use super::*;
 use crate::{endpoints::TABLE, reply::Detail};
@@ -21,7 +21,7 @@ fn violations<T: std::fmt::Debug>(made: Result<T, Problem>) -> usize {
 }
 
 fn read(query: &str, rest: Result<(), QueryError>) -> Result<Consistency, Problem> {
-    Params::from_uri(&format!("/?{query}").parse().unwrap())
+    QueryParams::from_uri(&format!("/?{query}").parse().unwrap())
         .with_consistency(rest)
         .map(|(consistency, ())| consistency)
 }
@@ -33,7 +33,7 @@ fn if_none_match_is_compared_with_the_current_version() {
         let uri = Uri::from_static("/");
         ReadRequest {
             principal: Principal::root(),
-            params: Params::from_uri(&uri),
+            params: QueryParams::from_uri(&uri),
             matched: TABLE.find(&Method::GET, "/"),
             uri,
             headers: headers(&pairs),

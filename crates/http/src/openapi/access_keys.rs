@@ -1,18 +1,20 @@
-//! The operations on access keys and on the caller's own.
+//! The operations on access keys, on the client's own key, and on the audit log.
 
 use serde_json::{Value, json};
-use utoipa::openapi::{ArrayBuilder, ObjectBuilder, RefOr, Schema, Type, schema::OneOfBuilder};
+use utoipa::openapi::{ArrayBuilder, ObjectBuilder, Type};
 
 use super::{
     builder::{
-        Entry, READ_PARAMETERS, READ_REFUSALS, RECORD_HEADERS, WRITE_PARAMETERS, WRITE_REFUSALS, describe,
+        OperationEntry, READ_PARAMETERS, READ_REFUSALS, RECORD_HEADERS, WRITE_PARAMETERS, WRITE_REFUSALS,
+        describe, payload,
     },
-    schemas::{Field, Named, closed, integer, nullable, open, page, pattern_of_keys, reference, text, time},
+    schemas::{
+        NamedSchema, SchemaField, boolean, closed, integer, json_object, nullable, open, page, reference,
+        text, time,
+    },
 };
-use concord_model::{
-    access_key::{ID_CHARS, Verb},
-    limits::{GRANT_PATTERNS_MAX, GRANTS_MAX, KEY_NAME_BYTES_MAX, ROTATION_GRACE_MAX},
-};
+use crate::{access_keys::body, body::fields::schema_of};
+use concord_model::{access_key::ID_CHARS, limits::Limits};
 
 const TAG: &str = "access keys";
 const NO_STORE: &[&str] = &["Cache-Control"];
@@ -44,7 +46,7 @@ fn made() -> Value {
 }
 
 /// The operations of this file.
-pub(super) fn operations() -> Vec<Entry> {
+pub(super) fn operations() -> Vec<OperationEntry> {
     let record = [RECORD_HEADERS, NO_STORE].concat();
     let list = json!({ "results": [key()], "meta": { "page": 1, "limit": 10, "total": 1 } });
     let mut whoami = key();
@@ -53,48 +55,48 @@ pub(super) fn operations() -> Vec<Entry> {
     vec![
         describe(TAG, "create_api_key", "Create an access key")
             .description(
-                "`api_key` is the key's text: it is in this answer and in no other. A key can give only what it has. \
-                 When the request is sent again with its `Idempotency-Key`, the answer is without `api_key`.",
+                "`api_key` is the key's secret, which no other response has. A key can grant only permissions that it has. The \
+                 response to a retry with the same `Idempotency-Key` has no `api_key`.",
             )
             .parameters(WRITE_PARAMETERS)
             .body("NewApiKey", json!({ "name": "billing reader", "grants": grants() }))
-            .success(201, "access key created", ("MadeApiKey", made()), &[&record[..], &["Location", "Warning"]].concat())
+            .success(201, "access key created", payload("MadeApiKey", made()), &[&record[..], &["Location", "Warning"]].concat())
             .refusals(WRITE_REFUSALS)
             .refusals(&[409, 507]),
         describe(TAG, "list_api_keys", "List access keys")
-            .description("A key is told only of the keys whose grants it has.")
+            .description("The list has only keys whose permissions the calling key has as well.")
             .parameters(&["page", "limit", "sort_api_keys", "sort_order", "search"])
             .parameters(READ_PARAMETERS)
-            .success(200, "access keys found", ("ApiKeyPage", list), NO_STORE)
+            .success(200, "access keys found", payload("ApiKeyPage", list), NO_STORE)
             .refusals(READ_REFUSALS),
         describe(TAG, "get_api_key", "Get an access key")
             .parameters(&["If-None-Match"])
             .parameters(READ_PARAMETERS)
-            .success(200, "access key found", ("ApiKey", key()), &record)
-            .response(304, "The caller has the current version.", None, &record)
+            .success(200, "access key found", payload("ApiKey", key()), &record)
+            .response(304, "The client has the current version.", None, &record)
             .refusals(READ_REFUSALS)
             .refusals(&[404]),
         describe(TAG, "change_api_key", "Change an access key")
-            .description("What the body does not name stays as it is.")
+            .description("Members that are absent from the body stay unchanged.")
             .parameters(WRITE_PARAMETERS)
             .parameters(&["If-Match"])
             .body("ApiKeyPatch", json!({ "expires_at": "2027-01-01T00:00:00Z" }))
-            .success(200, "access key changed", ("ApiKey", key()), &record)
+            .success(200, "access key changed", payload("ApiKey", key()), &record)
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 412, 507]),
         describe(TAG, "revoke_api_key", "Revoke an access key")
-            .description("From the answer on, no write is made in the key's name, on any node.")
+            .description("After the response, no node applies a write of this key.")
             .parameters(WRITE_PARAMETERS)
             .parameters(&["If-Match"])
-            .success(200, "access key revoked", ("ApiKeyId", json!({ "key_id": "4kPq0sWc7RtZ" })), NO_STORE)
+            .success(200, "access key revoked", payload("ApiKeyId", json!({ "key_id": "4kPq0sWc7RtZ" })), NO_STORE)
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 412]),
-        describe(TAG, "rotate_api_key", "Give an access key another text")
-            .description("The text before stays good for `grace_s` seconds; with 0 it ends at once.")
+        describe(TAG, "rotate_api_key", "Rotate an access key")
+            .description("The previous secret remains valid for `grace_s` seconds; with 0 it expires at once.")
             .parameters(WRITE_PARAMETERS)
             .parameters(&["If-Match"])
             .body("Rotation", json!({ "grace_s": 3600 }))
-            .success(200, "access key rotated", ("MadeApiKey", made()), &[&record[..], &["Warning"]].concat())
+            .success(200, "access key rotated", payload("MadeApiKey", made()), &[&record[..], &["Warning"]].concat())
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 412, 507]),
         describe(TAG, "disable_root_key", "Disable the root key")
@@ -103,12 +105,13 @@ pub(super) fn operations() -> Vec<Entry> {
                  enables the root key again.",
             )
             .parameters(WRITE_PARAMETERS)
-            .success(200, "root key disabled", ("RootKey", json!({ "root": "disabled" })), NO_STORE)
+            .success(200, "root key disabled", payload("RootKey", json!({ "root": "disabled" })), NO_STORE)
             .refusals(WRITE_REFUSALS)
             .refusals(&[409]),
-        describe(TAG, "whoami", "Show who the credential is")
-            .success(200, "caller found", ("Caller", whoami), NO_STORE)
+        describe(TAG, "whoami", "Show the key that the request uses")
+            .success(200, "caller found", payload("Caller", whoami), NO_STORE)
             .refusals(&[503]),
+        get_audit(),
     ]
 }
 
@@ -116,78 +119,48 @@ fn id() -> ObjectBuilder {
     text().pattern(Some(format!("^[0-9A-Za-z]{{{ID_CHARS}}}$")))
 }
 
-fn name() -> ObjectBuilder {
-    text().min_length(Some(1)).max_length(Some(KEY_NAME_BYTES_MAX))
-}
-
-fn grants_schema() -> ArrayBuilder {
-    ArrayBuilder::new().items(reference("Grant")).max_items(Some(GRANTS_MAX))
-}
-
 fn time_or_null(about: &str) -> ObjectBuilder {
     nullable(Type::String).description(Some(about))
 }
 
-fn quota_schema() -> ObjectBuilder {
-    let names =
-        ["requests_per_second", "writes_per_second", "bytes", "records", "watches", "cursors", "lists"];
-    let limit = || nullable(Type::Integer).minimum(Some(0));
-    open(Vec::new(), names.map(|name| (name, limit().into())).into())
-        .description(Some("null or absent is no limit of the key's own"))
-}
-
-/// A quota of a request: null is as if it were absent.
-fn quota_or_null() -> RefOr<Schema> {
-    let null = ObjectBuilder::new().schema_type(Type::Null);
-    OneOfBuilder::new().item(reference("Quota")).item(null).description(Some("null for no limits")).into()
-}
-
 /// The bodies of its requests.
-pub(super) fn requests() -> Vec<Named> {
-    let verb = text().enum_values(Some(Verb::ALL.map(Verb::name)));
-    let pattern = pattern_of_keys();
-    let grant = open(
-        vec![("verbs", ArrayBuilder::new().items(verb).into())],
-        vec![("definitions", ArrayBuilder::new().items(pattern).max_items(Some(GRANT_PATTERNS_MAX)).into())],
-    );
-    let expiry = || time_or_null("RFC 3339; null for never");
-    let optional = || vec![("expires_at", expiry().into()), ("quota", quota_or_null())];
-    let rest: Vec<Field> = vec![("name", name().into()), ("grants", grants_schema().into())];
-    let grace = integer(0).maximum(Some(usize::try_from(ROTATION_GRACE_MAX.as_secs()).unwrap_or(usize::MAX)));
+pub(super) fn requests(limits: &Limits) -> Vec<NamedSchema> {
+    let quota = schema_of(limits, body::quota);
+    let quota = quota.description(Some("null or absent: the key has no limit of its own"));
     vec![
-        ("Grant", grant.into()),
-        ("Quota", quota_schema().into()),
-        ("NewApiKey", open(rest.clone(), optional()).into()),
-        ("ApiKeyPatch", open(Vec::new(), [rest, optional()].concat()).into()),
-        ("Rotation", open(vec![("grace_s", grace.into())], Vec::new()).into()),
+        ("Grant", schema_of(limits, body::grant).into()),
+        ("Quota", quota.into()),
+        ("NewApiKey", schema_of(limits, body::new_key).into()),
+        ("ApiKeyPatch", schema_of(limits, body::changed_key).into()),
+        ("Rotation", schema_of(limits, body::grace).into()),
     ]
 }
 
 /// The payloads of its answers.
-pub(super) fn payloads() -> Vec<Named> {
-    let own = || -> Vec<Field> {
+pub(super) fn payloads() -> Vec<NamedSchema> {
+    let own = || -> Vec<SchemaField> {
         vec![
             ("key_id", id().into()),
-            ("name", name().into()),
-            ("grants", grants_schema().into()),
-            ("expires_at", time_or_null("when the key ends").into()),
+            ("name", body::name().into()),
+            ("grants", body::grants().into()),
+            ("expires_at", time_or_null("when the key expires").into()),
             ("created_at", time().into()),
             ("created_by", text().into()),
             ("modified_at", time().into()),
-            ("last_used_at", time_or_null("by the day, in UTC").into()),
-            ("previous_until", time_or_null("when the text before the last rotation ends").into()),
+            ("last_used_at", time_or_null("to the day, in UTC").into()),
+            ("previous_until", time_or_null("when the previous secret expires").into()),
             ("quota", reference("Quota")),
         ]
     };
-    let caller = |name: &'static str| -> Field { (name, text().into()) };
+    let caller = |name: &'static str| -> SchemaField { (name, text().into()) };
     let whoami = open(
         vec![
             caller("key_id"),
             caller("name"),
-            ("grants", grants_schema().into()),
-            ("expires_at", time_or_null("when the key ends").into()),
+            ("grants", body::grants().into()),
+            ("expires_at", time_or_null("when the key expires").into()),
             ("quota", reference("Quota")),
-            ("root", ObjectBuilder::new().schema_type(Type::Boolean).into()),
+            ("root", boolean().into()),
         ],
         // The root key has no quota.
         vec![("quota_left", reference("Quota"))],
@@ -200,5 +173,62 @@ pub(super) fn payloads() -> Vec<Named> {
         ("ApiKeyId", closed(vec![("key_id", id().into())], Vec::new()).into()),
         ("RootKey", closed(vec![("root", root.into())], Vec::new()).into()),
         ("Caller", whoami.into()),
+        ("AuditPage", audit_page_schema().into()),
     ]
+}
+
+fn audit_page() -> Value {
+    json!({
+        "results": [{
+            "seq": 18,
+            "time": "2026-03-01T12:00:00.000001Z",
+            "node": 1,
+            "request_id": "018f2d0c-0000-7000-8000-000000000000",
+            "key": "root",
+            "address": "10.0.0.7",
+            "verb": "write",
+            "method": "PUT",
+            "route": "/api/v1/config_definition/{definition}/config/{config}",
+            "definition": "app",
+            "config": "prod",
+            "status": 200,
+            "outcome": "ok",
+            "revision_before": 41,
+            "revision_after": 42,
+            "prev": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+        }],
+        "meta": {
+            "limit": 100,
+            "next": 18,
+            "head": { "seq": 18, "hash": "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae" },
+        },
+    })
+}
+
+/// The operation on the audit log.
+fn get_audit() -> OperationEntry {
+    describe("audit", "get_audit", "Show the audit log of the receiving node")
+            .description(
+                "The requests to this node and their outcomes. Newest first; with `after` oldest first. A page \
+                 reads a bounded part of the log, so it may have fewer lines than `limit` although there are more: the \
+                 next page is the one that `Link` names, and `meta.next` is null at the end. `meta.head` is the \
+                 number and the SHA-256 of the last line. The lines stand as they are in the log, each with the \
+                 SHA-256 of the line before in `prev`.",
+            )
+            .parameters(&["audit_after", "audit_before", "limit"])
+            .parameters(&["since", "until", "audit_key", "audit_definition", "outcome"])
+            .success(200, "audit lines found", payload("AuditPage", audit_page()), &["Link"])
+            .refusals(&[404, 422])
+}
+
+/// A page of the audit log.
+fn audit_page_schema() -> ObjectBuilder {
+    let head = open(
+        vec![("seq", integer(0).into()), ("hash", text().pattern(Some("^[0-9a-f]{64}$")).into())],
+        Vec::new(),
+    );
+    let next = nullable(Type::Integer).description(Some("`before` or `after` of the next page"));
+    let meta = open(vec![("limit", integer(1).into()), ("next", next.into())], vec![("head", head.into())]);
+    let lines = ArrayBuilder::new().items(json_object());
+    open(vec![("results", lines.into()), ("meta", meta.into())], Vec::new())
 }

@@ -1,7 +1,7 @@
 //! How an operation is described: a thin layer over the builders of `utoipa`, so that an entry is short.
 //!
-//! **Invariant:** what follows from the row of an endpoint, or is the same for all, is added here and not by its entry: the
-//! parameters of its path, the headers of every response, and 500; and 401, 403 and 429 where a key is needed.
+//! **Invariant:** what follows from the row of an endpoint, or is the same for all, is added here and not by its entry:
+//! the parameters of its path, the headers of every response, and 500; and 401, 403 and 429 where a key is needed.
 
 use serde_json::{Value, json};
 use utoipa::openapi::{
@@ -17,19 +17,19 @@ use super::{
     refusals,
     schemas::reference,
 };
-use crate::endpoints::{Endpoint, EndpointMethod, Pretty, Right};
+use crate::endpoints::{Endpoint, EndpointMethod, Pretty, RequiredRight};
 
 /// The headers of a response about one record.
 pub(super) const RECORD_HEADERS: &[&str] = &["ETag", "Last-Modified"];
-/// The header of an answer with data of configs.
+/// The header of a response with data of configs.
 pub(super) const REDACTED: &str = "X-Concord-Redacted";
 /// The parameters of every read.
 pub(super) const READ_PARAMETERS: &[&str] = &["consistency", "max_staleness_ms", "min_revision"];
-/// The refusals of every read.
+/// The rejections of every read.
 pub(super) const READ_REFUSALS: &[u16] = &[422, 429, 503, 504];
-/// The refusals of every write.
+/// The rejections of every write.
 pub(super) const WRITE_REFUSALS: &[u16] = &[413, 415, 422, 429, 503, 504];
-/// The headers of an answer that may be compressed.
+/// The headers of a response that may be compressed.
 pub(super) const CODED: &[&str] = &["Content-Encoding", "Vary"];
 /// The parameters of every write.
 pub(super) const WRITE_PARAMETERS: &[&str] = &["Idempotency-Key", "X-Change-Reason"];
@@ -37,14 +37,24 @@ pub(super) const WRITE_PARAMETERS: &[&str] = &["Idempotency-Key", "X-Change-Reas
 pub(super) const DRY_RUN_WRITE_PARAMETERS: &[&str] = &["Idempotency-Key", "X-Change-Reason", "dry_run"];
 
 /// What the document says of one endpoint, beside what its row says.
-pub(super) struct Entry {
+pub(super) struct OperationEntry {
     id: &'static str,
     operation: OperationBuilder,
 }
 
+/// The payload of a success: the name of its schema, and an example.
+pub(super) struct ExamplePayload<'a> {
+    schema: &'a str,
+    example: Value,
+}
+
+pub(super) const fn payload(schema: &str, example: Value) -> ExamplePayload<'_> {
+    ExamplePayload { schema, example }
+}
+
 /// Begins the entry of an endpoint. `id` is the operation of its row.
-pub(super) fn describe(tag: &str, id: &'static str, summary: &str) -> Entry {
-    Entry { id, operation: OperationBuilder::new().tag(tag).summary(Some(summary)) }
+pub(super) fn describe(tag: &str, id: &'static str, summary: &str) -> OperationEntry {
+    OperationEntry { id, operation: OperationBuilder::new().tag(tag).summary(Some(summary)) }
 }
 
 /// The path of a row, as the document has it: with the names that keys have in bodies.
@@ -67,7 +77,7 @@ fn parameter(name: &str) -> Ref {
     Ref::new(format!("#/components/parameters/{name}"))
 }
 
-impl Entry {
+impl OperationEntry {
     /// Adds a description to the summary.
     pub(super) fn description(mut self, text: &str) -> Self {
         self.operation = self.operation.description(Some(text));
@@ -103,12 +113,13 @@ impl Entry {
         self,
         status: u16,
         message: &str,
-        (payload, example): (&str, Value),
+        payload: ExamplePayload<'_>,
         headers: &[&str],
     ) -> Self {
+        let ExamplePayload { schema, example } = payload;
         let envelope = json!({ "status": "SUCCESS", "message": message, "data": example });
         let content = ContentBuilder::new()
-            .schema(Some(reference(&format!("{payload}Answer"))))
+            .schema(Some(reference(&format!("{schema}Answer"))))
             .example(Some(envelope))
             .build();
         self.response(status, message, Some(("application/json", content)), headers)
@@ -130,7 +141,7 @@ impl Entry {
         self
     }
 
-    /// Adds refusals, by their statuses in `refusals`.
+    /// Adds rejections, by their statuses in `refusals`.
     pub(super) fn refusals(mut self, statuses: &[u16]) -> Self {
         for status in statuses {
             self.operation = self.operation.response(status.to_string(), refusals::refusal(*status));
@@ -138,7 +149,7 @@ impl Entry {
         self
     }
 
-    /// Adds a refusal that may have further headers.
+    /// Adds a rejection that may have further headers.
     pub(super) fn refusal_with(mut self, status: u16, headers: &[&str]) -> Self {
         self.operation = self.operation.response(status.to_string(), refusals::refusal_with(status, headers));
         self
@@ -151,7 +162,7 @@ impl Entry {
 
     /// The operation, with what follows from its row.
     pub(super) fn build(self, row: &Endpoint) -> Operation {
-        let needs_key = row.right != Right::Open;
+        let needs_key = row.right != RequiredRight::Open;
         let mut entry = Self { operation: self.operation.operation_id(Some(row.operation)), ..self };
         if !needs_key {
             entry.operation = entry.operation.security(SecurityRequirement::default());
@@ -171,7 +182,7 @@ impl Entry {
         let first = names.into_iter().map(|name| RefOr::Ref(parameter(name)));
         operation.parameters = Some(first.chain(own).collect());
         if needs_key {
-            // 422 is that of `pretty`, which every answer takes.
+            // 422 is that of `pretty`, which every response takes.
             for status in [401, 403, 429, 422] {
                 let refusal = || refusals::refusal(status).into();
                 operation.responses.responses.entry(status.to_string()).or_insert_with(refusal);

@@ -1,4 +1,5 @@
-//! The operations on the cluster: status, formation, members, leadership, backup.
+//! The operations on the cluster: status, formation, members, leadership, backup. The operations that need no key:
+//! probes, the root path, this document and its page, the console.
 
 use serde_json::{Value, json};
 use utoipa::openapi::{
@@ -6,11 +7,16 @@ use utoipa::openapi::{
 };
 
 use super::{
-    builder::{Entry, READ_PARAMETERS, READ_REFUSALS, WRITE_PARAMETERS, WRITE_REFUSALS, describe},
-    schemas::{Named, integer, nullable, open, reference, text},
+    builder::{
+        OperationEntry, READ_PARAMETERS, READ_REFUSALS, WRITE_PARAMETERS, WRITE_REFUSALS, describe, payload,
+    },
+    schemas::{NamedSchema, closed, integer, json_object, nullable, open, text},
 };
+use crate::{body::fields::schema_of, cluster};
+use concord_model::limits::Limits;
 
 const TAG: &str = "cluster";
+const OPEN_TAG: &str = "open";
 
 fn view() -> Value {
     json!({
@@ -39,26 +45,25 @@ fn member() -> Value {
     json!({ "id": 4, "api_addr": "10.0.0.4:8101", "peer_addr": "10.0.0.4:8201" })
 }
 
-/// The entry of a change of the members.
-fn change(id: &'static str, summary: &str, done: &str) -> Entry {
+/// The entry of a change of the cluster.
+fn change(id: &'static str, summary: &str, done: &str) -> OperationEntry {
     describe(TAG, id, summary)
         .parameters(WRITE_PARAMETERS)
-        .success(200, done, ("Cluster", view()), &[])
+        .success(200, done, payload("Cluster", view()), &[])
         .refusals(WRITE_REFUSALS)
-        .refusals(&[404, 409])
 }
 
 /// The operations of this file.
-pub(super) fn operations() -> Vec<Entry> {
+pub(super) fn operations() -> Vec<OperationEntry> {
     let file = ObjectBuilder::new()
         .schema_type(Type::String)
         .format(Some(SchemaFormat::KnownFormat(KnownFormat::Binary)))
         .build();
     let file = ContentBuilder::new().schema(Some(file)).build();
     let page = ContentBuilder::new().schema(Some(text())).build();
-    vec![
+    let mut operations = vec![
         describe(TAG, "get_cluster", "Show the cluster as this node knows it")
-            .success(200, "cluster found", ("Cluster", view()), &[]),
+            .success(200, "cluster found", payload("Cluster", view()), &[]),
         describe(TAG, "get_metrics", "What this node measures of itself, for Prometheus")
             .response(
                 200,
@@ -67,7 +72,10 @@ pub(super) fn operations() -> Vec<Entry> {
                 &[],
             ),
         change("init_cluster", "Form the cluster", "cluster formed")
-            .description("Idempotent. The request is sent to one of the nodes that it names.")
+            .description(
+                "Idempotent. The request is sent to one of the nodes that it names. 422 if one of them belongs to another \
+                 cluster, 503 if one of them cannot be reached.",
+            )
             .body("NewMembers", json!({ "members": [member()] })),
         describe(TAG, "get_backup", "Download a backup of the whole cluster")
             .parameters(READ_PARAMETERS)
@@ -79,46 +87,93 @@ pub(super) fn operations() -> Vec<Entry> {
             )
             .refusals(READ_REFUSALS),
         change("move_leadership", "Transfer leadership", "leadership moved")
-            .body("MemberId", json!({ "id": 2 })),
+            .body("MemberId", json!({ "id": 2 }))
+            .refusals(&[409]),
         change("add_member", "Add a member as a learner, without a vote", "member added")
             .body("NewMember", member())
-            .success(201, "member added", ("Cluster", view()), &["Location"]),
-        describe(TAG, "remove_member", "Remove a member")
-            .parameters(WRITE_PARAMETERS)
-            .success(200, "member removed", ("Cluster", view()), &[])
-            .refusals(WRITE_REFUSALS)
+            .success(201, "member added", payload("Cluster", view()), &["Location"])
+            .refusals(&[409]),
+        change("remove_member", "Remove a member", "member removed").refusals(&[404, 409]),
+        change("promote_member", "Make a learner a voter", "member promoted").refusals(&[404, 409]),
+        change("replace_member", "Replace a member with a new one", "member replaced")
+            .body("NewMember", member())
+            .success(201, "member replaced", payload("Cluster", view()), &["Location"])
             .refusals(&[404, 409]),
-        change("promote_member",
-            "Make a learner a voter",
-            "member promoted",
+    ];
+    operations.extend(open_operations());
+    operations
+}
+
+fn probe(id: &'static str, summary: &str, message: &str) -> OperationEntry {
+    describe(OPEN_TAG, id, summary).success(200, message, payload("Nothing", json!({})), &[])
+}
+
+fn console_file(id: &'static str) -> OperationEntry {
+    let content = ContentBuilder::new().schema(Some(text())).build();
+    describe(OPEN_TAG, id, "A file of the console")
+        .response(200, "The file.", Some(("*/*", content)), &[])
+        .response(304, "The client has this version already.", None, &[])
+        .refusals(&[404])
+}
+
+/// The operations that need no key.
+fn open_operations() -> Vec<OperationEntry> {
+    let root = json!({ "service": "concord", "api": "/api/v1" });
+    let live = "Liveness: the process answers, whatever state the cluster is in";
+    let ready = "Readiness: the node is caught up with a live leader";
+    let document = ContentBuilder::new().schema(Some(json_object())).build();
+    let page = |kind| {
+        let content = ContentBuilder::new().schema(Some(text())).build();
+        Some((kind, content))
+    };
+    vec![
+        describe(OPEN_TAG, "root", "Name the service and the root of its interface").success(
+            200,
+            "concord",
+            payload("Root", root),
+            &[],
         ),
-        change("replace_member",
-            "Replace a member with a new one",
-            "member replaced",
-        )
-        .body("NewMember", member())
-        .success(201, "member replaced", ("Cluster", view()), &["Location"]),
+        probe("livez", live, "alive"),
+        probe("health", live, "alive"),
+        probe("readyz", ready, "ready").refusals(&[503]),
+        probe("readiness_probe", ready, "ready").refusals(&[503]),
+        describe(OPEN_TAG, "openapi", "This document").response(
+            200,
+            "The document, with the limits of this node.",
+            Some(("application/json", document)),
+            &[],
+        ),
+        describe(OPEN_TAG, "docs", "A page that renders this document").response(
+            200,
+            "The page.",
+            page("text/html"),
+            &[],
+        ),
+        describe(OPEN_TAG, "docs_file", "A file of the page")
+            .response(200, "The file.", page("*/*"), &[])
+            .refusals(&[404]),
+        describe(OPEN_TAG, "ui", "The console").response(200, "The page.", page("text/html"), &[]).response(
+            304,
+            "The client has this version already.",
+            None,
+            &[],
+        ),
+        console_file("ui_file"),
+        console_file("ui_file_in_folder"),
     ]
 }
 
 /// The bodies of its requests.
-pub(super) fn requests() -> Vec<Named> {
-    let id = integer(1).description(Some("an id that no node of the cluster has ever had"));
-    let address = || text().examples([json!("10.0.0.4:8101")]);
-    let member = open(
-        vec![("id", id.into()), ("api_addr", address().into()), ("peer_addr", address().into())],
-        Vec::new(),
-    );
-    let members = ArrayBuilder::new().items(reference("NewMember")).min_items(Some(1));
+pub(super) fn requests(limits: &Limits) -> Vec<NamedSchema> {
     vec![
-        ("MemberId", open(vec![("id", integer(1).into())], Vec::new()).into()),
-        ("NewMember", member.into()),
-        ("NewMembers", open(vec![("members", members.into())], Vec::new()).into()),
+        ("MemberId", schema_of(limits, cluster::member_id).into()),
+        ("NewMember", schema_of(limits, cluster::member).into()),
+        ("NewMembers", schema_of(limits, cluster::members).into()),
     ]
 }
 
-/// The payload of its answers.
-pub(super) fn payloads() -> Vec<Named> {
+/// The payloads of its answers.
+pub(super) fn payloads() -> Vec<NamedSchema> {
     let lag = nullable(Type::Integer)
         .description(Some("log entries that the member lacks; known on the leader only"));
     let reachable = nullable(Type::Boolean).description(Some(
@@ -189,5 +244,10 @@ pub(super) fn payloads() -> Vec<Named> {
         ],
         vec![("data_key", data_key.into())],
     );
-    vec![("Cluster", cluster.into())]
+    let root = closed(vec![("service", text().into()), ("api", text().into())], Vec::new());
+    vec![
+        ("Cluster", cluster.into()),
+        ("Root", root.into()),
+        ("Nothing", closed(Vec::new(), Vec::new()).into()),
+    ]
 }

@@ -1,16 +1,21 @@
-//! The operations on configs, but for patches.
+//! The operations on configs, except patches.
 
 use serde_json::{Value, json};
 use utoipa::openapi::{ArrayBuilder, ObjectBuilder, Type, schema::SchemaType};
 
 use super::{
     builder::{
-        CODED, DRY_RUN_WRITE_PARAMETERS, Entry, READ_PARAMETERS, READ_REFUSALS, RECORD_HEADERS, REDACTED,
-        WRITE_REFUSALS, describe,
+        CODED, DRY_RUN_WRITE_PARAMETERS, OperationEntry, READ_PARAMETERS, READ_REFUSALS, RECORD_HEADERS,
+        REDACTED, WRITE_REFUSALS, describe, payload,
     },
-    schemas::{Named, closed, included_revision, integer, json_object, open, page, reference, text, times},
+    schemas::{NamedSchema, closed, included_revision, integer, json_object, page, reference, text, times},
 };
-use concord_model::limits::READ_CONFIGS_MAX;
+use crate::{
+    body::fields::schema_of,
+    configs::{ConfigCreation, ConfigData},
+    read::BulkReadBody,
+};
+use concord_model::limits::Limits;
 
 /// The data of the examples.
 pub(super) fn example_data() -> Value {
@@ -27,7 +32,7 @@ fn record() -> Value {
 }
 
 /// The operations of this file.
-pub(super) fn operations() -> Vec<Entry> {
+pub(super) fn operations() -> Vec<OperationEntry> {
     let page = json!({ "results": [record()], "meta": { "page": 1, "limit": 10, "total": 1 } });
     let names = json!({ "config_definition_key": "app", "config_key": "prod" });
     let dry_run = ["X-Concord-Dry-Run"];
@@ -38,7 +43,7 @@ pub(super) fn operations() -> Vec<Entry> {
             .parameters(DRY_RUN_WRITE_PARAMETERS)
             .parameters(&["create_only"])
             .body("NewConfig", json!({ "config_key": "prod", "data": example_data() }))
-            .success(201, "config created", ("Data", example_data()), &created)
+            .success(201, "config created", payload("Data", example_data()), &created)
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 507]),
         describe("configs", "list_configs", "List configs")
@@ -50,7 +55,7 @@ pub(super) fn operations() -> Vec<Entry> {
             .parameters(&["page", "limit", "sort_configs", "sort_order", "search", "cursor", "filters"])
             .parameters(&["list_revision", "include", "fields"])
             .parameters(READ_PARAMETERS)
-            .success(200, "configs found", ("ConfigPage", page), &[&["Link", REDACTED], CODED].concat())
+            .success(200, "configs found", payload("ConfigPage", page), &[&["Link", REDACTED], CODED].concat())
             .refusals(READ_REFUSALS)
             .refusals(&[404, 409, 410]),
         describe("configs", "get_config", "Get a config")
@@ -60,10 +65,10 @@ pub(super) fn operations() -> Vec<Entry> {
             .success(
                 200,
                 "config found",
-                ("ConfigRecord", record()),
+                payload("ConfigRecord", record()),
                 &[RECORD_HEADERS, &[REDACTED], CODED].concat(),
             )
-            .response(304, "The caller has the current version.", None, RECORD_HEADERS)
+            .response(304, "The client has the current version.", None, RECORD_HEADERS)
             .refusals(READ_REFUSALS)
             .refusals(&[404, 410, 429]),
         describe("configs", "update_config", "Replace a config's data")
@@ -74,14 +79,14 @@ pub(super) fn operations() -> Vec<Entry> {
             .parameters(DRY_RUN_WRITE_PARAMETERS)
             .parameters(&["If-Match", "unless", "upsert"])
             .body("NewData", json!({ "data": example_data() }))
-            .success(200, "config updated", ("Data", example_data()), &updated)
-            .success(201, "config created", ("Data", example_data()), &created)
+            .success(200, "config updated", payload("Data", example_data()), &updated)
+            .success(201, "config created", payload("Data", example_data()), &created)
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 412, 507]),
         describe("configs", "delete_config", "Delete a config")
             .parameters(DRY_RUN_WRITE_PARAMETERS)
             .parameters(&["If-Match", "unless_tag"])
-            .success(200, "config deleted", ("ConfigIdentity", names), &dry_run)
+            .success(200, "config deleted", payload("ConfigIdentity", names), &dry_run)
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 412]),
     ];
@@ -90,7 +95,7 @@ pub(super) fn operations() -> Vec<Entry> {
 }
 
 /// Those that read configs of several definitions.
-fn of_many() -> [Entry; 2] {
+fn of_many() -> [OperationEntry; 2] {
     let mut with_definition = record();
     with_definition["config_definition_key"] = json!("app");
     let across = json!({ "results": [with_definition], "meta": { "page": 1, "limit": 10, "total": 1 } });
@@ -109,7 +114,7 @@ fn of_many() -> [Entry; 2] {
             .parameters(&["page", "limit", "sort_across", "sort_order", "search", "cursor", "filters"])
             .parameters(&["definition_patterns", "include", "fields"])
             .parameters(READ_PARAMETERS)
-            .success(200, "configs found", ("AcrossPage", across), &["Link", REDACTED])
+            .success(200, "configs found", payload("AcrossPage", across), &["Link", REDACTED])
             .refusals(READ_REFUSALS)
             .refusals(&[409, 410]),
         describe("configs", "read_configs", "Read many configs at once")
@@ -121,22 +126,18 @@ fn of_many() -> [Entry; 2] {
             )
             .parameters(READ_PARAMETERS)
             .body("ManyConfigs", json!({ "configs": [names] }))
-            .success(200, "configs read", ("ReadConfigs", many), &[&[REDACTED], CODED].concat())
+            .success(200, "configs read", payload("ReadConfigs", many), &[&[REDACTED], CODED].concat())
             .refusals(READ_REFUSALS)
             .refusals(&[410, 413, 415]),
     ]
 }
 
 /// The bodies of its requests.
-pub(super) fn requests() -> Vec<Named> {
-    let data = || json_object().description(Some("validated against the definition's schema"));
+pub(super) fn requests(limits: &Limits) -> Vec<NamedSchema> {
     vec![
-        (
-            "NewConfig",
-            open(vec![("config_key", reference("Key")), ("data", data().into())], Vec::new()).into(),
-        ),
-        ("NewData", open(vec![("data", data().into())], Vec::new()).into()),
-        ("ManyConfigs", many_configs().into()),
+        ("NewConfig", schema_of(limits, ConfigCreation::read).into()),
+        ("NewData", schema_of(limits, ConfigData::read).into()),
+        ("ManyConfigs", schema_of(limits, BulkReadBody::read).into()),
         // A part of pages alone, which no request answers.
         ("AcrossRecord", across_record().into()),
     ]
@@ -148,18 +149,6 @@ fn across_record() -> ObjectBuilder {
     let keys = [("config_definition_key", reference("Key")), ("config_key", reference("Key"))];
     let members = keys.into_iter().chain([("data", data.into())]).chain(times()).collect();
     closed(members, vec![included_revision()])
-}
-
-/// The body that names many configs.
-fn many_configs() -> ObjectBuilder {
-    let tags = text().description(Some("entity tags of versions that the caller has, as in `If-None-Match`"));
-    let one = open(
-        vec![("config_definition_key", reference("Key")), ("config_key", reference("Key"))],
-        vec![("if_none_match", tags.into())],
-    );
-    let configs = ArrayBuilder::new().items(one).max_items(Some(READ_CONFIGS_MAX));
-    let revision = integer(0).description(Some("the configs as of this revision; at most 100 of them"));
-    open(vec![("configs", configs.into())], vec![("revision", revision.into())])
 }
 
 /// The results of a read of many configs.
@@ -185,7 +174,7 @@ fn read_configs() -> ObjectBuilder {
 }
 
 /// The payloads of its answers.
-pub(super) fn payloads() -> Vec<Named> {
+pub(super) fn payloads() -> Vec<NamedSchema> {
     // The whole of the data may be secret.
     let data = || json_object().schema_type(SchemaType::from_iter([Type::Object, Type::Null]));
     let mut record = vec![("config_key", reference("Key")), ("data", data().into())];

@@ -42,11 +42,11 @@ pub(super) fn add_to(mut components: ComponentsBuilder) -> ComponentsBuilder {
 fn all() -> Vec<(&'static str, &'static str, ObjectBuilder)> {
     let number = || text().pattern(Some("^[0-9]+$"));
     vec![
-        ("X-Request-ID", "The id of the request: the caller's, or a new one. The log names it too.", text()),
-        ("X-Concord-Node", "The id of the node that answers.", number()),
+        ("X-Request-ID", "The id of the request: the client's, or a new one. The log names it too.", text()),
+        ("X-Concord-Node", "The id of the node that responds.", number()),
         (
             REVISION,
-            "The revision of the state that the answer was made from; only in answers to requests with a valid key.",
+            "The revision of the state that the response shows; only if the request had a valid key.",
             number(),
         ),
         ("ETag", "The revision of the record, for `If-Match`.", text().pattern(Some("^\"[0-9]+\"$"))),
@@ -57,7 +57,7 @@ fn all() -> Vec<(&'static str, &'static str, ObjectBuilder)> {
             "The next page, where there is one, of the same state: `<…?cursor=…>; rel=\"next\"`.",
             text(),
         ),
-        ("Warning", "Which part of the request had no effect, or is missing from the answer.", text()),
+        ("Warning", "Which part of the request had no effect, or is missing from the response.", text()),
         (
             "X-Concord-Dry-Run",
             "The write was a dry run and was not stored, so there is neither `ETag` nor `Last-Modified`.",
@@ -71,42 +71,42 @@ fn all() -> Vec<(&'static str, &'static str, ObjectBuilder)> {
         ("X-Concord-Breaking-Configs", "How many configs do not fit the schema.", number()),
         (
             "X-Concord-Redacted",
-            "The places in `data` of values that are secret and shown as `null`, because the key has no right to \
-             `reveal`: JSON pointers as URI fragments, each once, and `...` where there are more.",
+            "The paths in `data` of secret values, which are `null` because the key has no permission to `reveal`: \
+             JSON pointers as URI fragments, each once, and `...` if there are more.",
             text().pattern(Some("^#")),
         ),
-        ("Accept-Encoding", "The codings in which bodies of requests are taken.", text()),
+        ("Accept-Encoding", "The supported codings of request bodies.", text()),
         (
             "Content-Encoding",
-            "How the body is compressed, where it is.",
+            "The coding of a compressed body.",
             text().enum_values(Some(["gzip", "br", "zstd"])),
         ),
-        ("Vary", "The headers of the request that decided how the answer is sent.", text()),
+        ("Vary", "The request headers that decided the form of the response.", text()),
         (
             "X-Concord-Next-From",
-            "The `from` with which the caller goes on: every requested change before it has been returned.",
+            "The `from` of the next request: every requested change before it has been returned.",
             number(),
         ),
         (
             "X-Concord-Cluster",
-            "The id of the cluster. Where it is another one than before, a revision from before says nothing.",
+            "The id of the cluster. If it differs from an earlier one, earlier revisions have no meaning here.",
             text().pattern(Some("^[0-9a-f-]{36}$")),
         ),
         ("Accept-Patch", "The media types of patches.", text()),
         ("Allow", "The methods that the path takes.", text()),
-        ("Retry-After", "Seconds after which the request may be sent again.", number()),
+        ("Retry-After", "Seconds after which the client may retry.", number()),
         (
             "RateLimit-Policy",
-            "The rate of the access key that is scarcest, where it has one: its name, `q` requests in `w` seconds.",
+            "The scarcest rate limit of the access key, if it has one: its name, `q` requests in `w` seconds.",
             text().examples([json!("\"requests\";q=100;w=1")]),
         ),
         (
             "RateLimit",
-            "What is left of it: `r` requests, and all of it after `t` seconds.",
+            "The remainder of that limit: `r` requests now, all of them after `t` seconds.",
             text().examples([json!("\"requests\";r=99;t=1")]),
         ),
         ("WWW-Authenticate", "How to authenticate.", text()),
-        ("Cache-Control", "Nobody between may store the answer.", text().enum_values(Some(["no-store"]))),
+        ("Cache-Control", "No cache may store the response.", text().enum_values(Some(["no-store"]))),
         ("Content-Disposition", "A name for the file.", text()),
     ]
 }

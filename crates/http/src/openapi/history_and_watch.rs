@@ -5,20 +5,21 @@ use utoipa::openapi::{ArrayBuilder, ObjectBuilder, Type, content::ContentBuilder
 
 use super::{
     builder::{
-        CODED, DRY_RUN_WRITE_PARAMETERS, Entry, READ_PARAMETERS, READ_REFUSALS, REDACTED, WRITE_REFUSALS,
-        describe,
+        CODED, DRY_RUN_WRITE_PARAMETERS, ExamplePayload, OperationEntry, READ_PARAMETERS, READ_REFUSALS,
+        REDACTED, WRITE_REFUSALS, describe, payload,
     },
     configs,
     schemas::{
-        Named, any_value, closed, example_schema, integer, json_object, key, nullable, open, paths, text,
+        NamedSchema, any_value, closed, example_schema, integer, json_object, key, nullable, paths, text,
         time,
     },
 };
+use crate::{body::fields::schema_of, history::RollbackBody};
 use concord_model::limits::Limits;
 
 const TAG: &str = "history";
 
-/// The headers of answers to polls.
+/// The headers of responses to polls.
 const POLL_HEADERS: &[&str] = &["X-Concord-Next-From", "X-Concord-Cluster"];
 
 const WATCH_DESCRIPTION: &str = "Server-sent events, in the order of revisions, each once. `change` has all changes of one \
@@ -63,7 +64,7 @@ fn example_page(operation: &str, data: &Value) -> Value {
     json!({ "results": [change], "meta": { "limit": 10, "next_before": 41, "floor": 1 } })
 }
 
-fn history(id: &'static str, summary: &str, payload: (&str, Value)) -> Entry {
+fn history(id: &'static str, summary: &str, payload: ExamplePayload<'_>) -> OperationEntry {
     describe(TAG, id, summary)
         .description(
             "Newest first. The next page is the one `before` the revision that `meta.next_before` and `Link` name; on \
@@ -78,7 +79,7 @@ fn history(id: &'static str, summary: &str, payload: (&str, Value)) -> Entry {
 }
 
 /// The operations of this file.
-pub(super) fn operations() -> Vec<Entry> {
+pub(super) fn operations() -> Vec<OperationEntry> {
     let config = example_page("update", &configs::example_data());
     let definition = example_page("create", &json!({ "indexes": ["port"], "json_schema": example_schema() }));
     let restored = ["Location", "ETag", "Last-Modified", "X-Concord-Dry-Run", REDACTED];
@@ -88,16 +89,16 @@ pub(super) fn operations() -> Vec<Entry> {
         history(
             "get_definition_history",
             "List the changes of a definition",
-            ("DefinitionHistory", definition),
+            payload("DefinitionHistory", definition),
         ),
-        history("get_config_history", "List the changes of a config", ("ConfigHistory", config)),
+        history("get_config_history", "List the changes of a config", payload("ConfigHistory", config)),
         describe(TAG, "roll_back_config", "Write the data of an earlier revision, as a new change")
             .description("The data must fit the current schema. A deleted config is created again.")
             .parameters(DRY_RUN_WRITE_PARAMETERS)
             .parameters(&["If-Match", "unless"])
             .body("Rollback", json!({ "revision": 41 }))
-            .success(200, "config rolled back", ("Data", configs::example_data()), &restored[1..])
-            .success(201, "config restored", ("Data", configs::example_data()), &restored)
+            .success(200, "config rolled back", payload("Data", configs::example_data()), &restored[1..])
+            .success(201, "config restored", payload("Data", configs::example_data()), &restored)
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 410, 412, 507]),
         describe("watch", "watch", "Watch changes")
@@ -125,7 +126,7 @@ pub(super) fn operations() -> Vec<Entry> {
             .description(POLL_DESCRIPTION)
             .parameters(&["definition", "watched_config", "from", "wait", "prev", "search", "filters"])
             .parameters(READ_PARAMETERS)
-            .success(200, "changes found", ("Changes", example_changes()), POLL_HEADERS)
+            .success(200, "changes found", payload("Changes", example_changes()), POLL_HEADERS)
             .response(304, "No change came in time.", None, POLL_HEADERS)
             .refusals(READ_REFUSALS)
             .refusals(&[404, 409, 410, 429]),
@@ -133,13 +134,12 @@ pub(super) fn operations() -> Vec<Entry> {
 }
 
 /// The bodies of its requests.
-pub(super) fn requests() -> Vec<Named> {
-    let revision = integer(0).description(Some("the revision whose data are written"));
-    vec![("Rollback", open(vec![("revision", revision.into())], Vec::new()).into())]
+pub(super) fn requests(limits: &Limits) -> Vec<NamedSchema> {
+    vec![("Rollback", schema_of(limits, RollbackBody::read).into())]
 }
 
 /// The payloads of its answers.
-pub(super) fn payloads(limits: &Limits) -> Vec<Named> {
+pub(super) fn payloads(limits: &Limits) -> Vec<NamedSchema> {
     let kinds = || SchemaType::from_iter([Type::Object, Type::Null]);
     let config =
         json_object().schema_type(kinds()).description(Some("what was written; null for a deletion"));

@@ -2,28 +2,27 @@
 //!
 //! | where is | file |
 //! |---|---|
-//! | the operations on definitions, configs, the cluster; probes and this document; with their bodies | `definitions`, `configs`, `cluster`, `probes` |
-//! | the same for schemas, unique paths and the states of indexes | `schema_and_unique` |
-//! | the same for patches and batches | `batch_and_patch` |
-//! | the same for history, rollback and watches | `history_and_watch` |
-//! | the same for the audit log | `audit` |
-//! | the same for access keys | `access_keys` |
+//! | operations on definitions, schemas, unique paths, indexes | `definitions` |
+//! | operations on configs | `configs` |
+//! | patches and batches | `batch_and_patch` |
+//! | history, rollback and watches | `history_and_watch` |
+//! | access keys and the audit log | `access_keys` |
+//! | the cluster; the operations that need no key | `cluster` |
 //! | how an operation is described | `builder` |
 //! | parameters that operations share | `parameters` |
-//! | refusals, with their statuses and error types | `refusals` |
+//! | rejections, with their statuses and error types | `refusals` |
 //! | response headers | `headers` |
 //! | building blocks of schemas: keys, times, objects, envelopes | `schemas` |
 //!
-//! Which operations there are, and what their rows say of them, follows from `endpoints`; an entry adds the texts, the
-//! parameters, the bodies and the answers. The handlers read their requests with types of their own, from which no derive
-//! can make these, so they are written by hand and checked by tests: every answer to a black-box test is validated
-//! against the document (`tests/harness`).
+//! Which operations there are, and what their rows say of them, follows from `endpoints`. The schema of a request body
+//! follows from the function that reads the body (`body::fields`). An entry adds the texts, the parameters, the
+//! examples and the responses. Schemas of responses are written by hand, because handlers write JSON text and have no
+//! types of it. The black-box tests validate every response against the document (`tests/harness`).
 //!
 //! **Invariants:** every `$ref` resolves. The limits in the schemas are those of the node's settings. `reply` decides
 //! the statuses; the document only describes them.
 
 mod access_keys;
-mod audit;
 mod batch_and_patch;
 pub(crate) mod builder;
 mod cluster;
@@ -32,10 +31,8 @@ mod definitions;
 mod headers;
 mod history_and_watch;
 mod parameters;
-mod probes;
 mod refusals;
-mod schema_and_unique;
-mod schemas;
+pub(crate) mod schemas;
 #[cfg(test)]
 mod tests;
 
@@ -47,7 +44,7 @@ use utoipa::openapi::{
     tag::TagBuilder,
 };
 
-use builder::Entry;
+use builder::OperationEntry;
 
 use super::endpoints;
 use concord_model::limits::Limits;
@@ -56,18 +53,18 @@ use concord_model::limits::Limits;
 const TAGS: [(&str, &str); 9] = [
     ("definitions", "The definitions of configs: a key, a JSON schema, indexed paths, unique paths."),
     ("configs", "The configs of a definition."),
-    ("batch", "Several writes as one: all of them or none."),
-    ("history", "Earlier revisions, who made each change and why, and rollback."),
+    ("batch", "Several writes, applied atomically."),
+    ("history", "Earlier revisions, the author and reason of each change, rollback."),
     ("watch", "Changes as a stream of events."),
-    ("audit", "Who asked a node for what, and what was decided."),
-    ("access keys", "Who may do what."),
+    ("audit", "The requests to a node and their outcomes."),
+    ("access keys", "Credentials and their permissions."),
     ("cluster", "The nodes: members, leadership, backup."),
     ("open", "Paths that need no key: probes and this document."),
 ];
 
-const DESCRIPTION: &str = "A replicated service for typed configuration. Every node answers every request: a write \
+const DESCRIPTION: &str = "A replicated service for typed configuration. Every node serves every request: a write \
 is durable on a majority before it is acknowledged, and a read sees every acknowledged write. 503 means that a write \
-was certainly not applied, 504 that its outcome is unknown; with an `Idempotency-Key` it is safe to send again. With \
+was not applied, 504 that its outcome is unknown; with an `Idempotency-Key` it is safe to retry. With \
 `dry_run=true` a write of definitions or configs is validated and answered but not stored: its answer has the header \
 `X-Concord-Dry-Run`, and neither `ETag` nor `Last-Modified`.\n\n\
 The paths of collections end with a slash and those of items do not; both forms of each are served.";
@@ -78,16 +75,13 @@ pub fn document(limits: &Limits) -> OpenApi {
     let mut paths = Paths::new();
     let entries = [
         definitions::operations(),
-        schema_and_unique::operations(),
         configs::operations(),
         batch_and_patch::operations(),
         history_and_watch::operations(),
-        audit::operations(),
         access_keys::operations(),
         cluster::operations(),
-        probes::operations(),
     ];
-    let mut entries: BTreeMap<&str, Entry> =
+    let mut entries: BTreeMap<&str, OperationEntry> =
         entries.into_iter().flatten().map(|entry| (entry.id(), entry)).collect();
     for row in endpoints::ENDPOINTS {
         let entry = entries.remove(row.operation).expect("a test builds the document of all rows");
@@ -122,26 +116,22 @@ fn components(limits: &Limits) -> Components {
         ComponentsBuilder::new().schema("Key", schemas::key()).schema("ShapeError", refusals::shape_error());
     let requests = [
         definitions::requests(limits),
-        schema_and_unique::requests(limits),
-        configs::requests(),
+        configs::requests(limits),
         batch_and_patch::requests(limits),
-        history_and_watch::requests(),
-        access_keys::requests(),
-        cluster::requests(),
+        history_and_watch::requests(limits),
+        access_keys::requests(limits),
+        cluster::requests(limits),
     ];
     for (name, body) in requests.into_iter().flatten() {
         components = components.schema(name, body);
     }
     let payloads = [
         definitions::payloads(limits),
-        schema_and_unique::payloads(limits),
         configs::payloads(),
         batch_and_patch::payloads(),
         history_and_watch::payloads(limits),
-        audit::payloads(),
         access_keys::payloads(),
         cluster::payloads(),
-        probes::payloads(),
     ];
     for (name, payload) in payloads.into_iter().flatten() {
         let envelope = schemas::envelope(schemas::reference(name));

@@ -60,7 +60,7 @@ fn other_parameters() -> Vec<(&'static str, Parameter)> {
     let plain = |name, about, schema: ObjectBuilder| query(name, name, about, schema.into());
     let flag = || ObjectBuilder::new().schema_type(Type::Boolean).default(Some(json!(false)));
     vec![
-        plain("pretty", "`true` indents the JSON of the answer.", flag()),
+        plain("pretty", "`true` indents the JSON of the response.", flag()),
         plain("upsert", "`true` creates the config where there is none; without a condition only.", flag()),
         plain(
             "include",
@@ -75,7 +75,7 @@ fn other_parameters() -> Vec<(&'static str, Parameter)> {
              filter, and `$fields` is this parameter.",
             text().min_length(Some(1)),
         ),
-        plain("dry_run", "`true` answers as the write would be answered, and stores nothing.", flag()),
+        plain("dry_run", "`true` gives the response of the write, and stores nothing.", flag()),
         plain(
             "revision",
             "The config as of this revision; 422 when the revision does not exist yet.",
@@ -270,7 +270,7 @@ fn header_parameters() -> Vec<(&'static str, Parameter)> {
         header(
             "If-None-Match",
             "If-None-Match",
-            "Entity tags that the caller has: 304 when one of them is current.",
+            "Entity tags that the client has: 304 when one of them is current.",
             text(),
         ),
         header(
@@ -295,14 +295,13 @@ fn header_parameters() -> Vec<(&'static str, Parameter)> {
         header(
             "Idempotency-Key",
             "Idempotency-Key",
-            "Makes the request safe to send again: the first answer is remembered and repeated. 422 when another request \
-             had the same key.",
+            "Makes the request safe to retry: a retry gets the stored response. 422 if another request had the same key.",
             visible(IDEMPOTENCY_KEY_BYTES_MAX),
         ),
         header(
             "Last-Event-ID",
             "Last-Event-ID",
-            "The `id` of the last event that the caller received: the stream continues after it, whatever `from` and \
+            "The `id` of the last event that the client received: the stream continues after it, whatever `from` and \
              `initial` say.",
             text().pattern(Some("^[0-9]*$")),
         ),

@@ -1,4 +1,4 @@
-//! The refusals: their statuses, error types and bodies.
+//! The rejections: their statuses, error types and bodies.
 //!
 //! **Invariant:** each status has one error type, that of `reply::status_and_type`; only 422 has a second body, for a
 //! request of the wrong shape.
@@ -17,7 +17,7 @@ use super::{
     schemas::{closed, location, reference, text},
 };
 
-struct Refusal {
+struct DocumentedRefusal {
     status: u16,
     /// The name of its component.
     name: &'static str,
@@ -33,11 +33,11 @@ const fn refusal_of(
     kind: &'static str,
     about: &'static str,
     headers: &'static [&'static str],
-) -> Refusal {
-    Refusal { status, name, kind, about, headers }
+) -> DocumentedRefusal {
+    DocumentedRefusal { status, name, kind, about, headers }
 }
 
-static REFUSALS: [Refusal; 15] = [
+static REFUSALS: [DocumentedRefusal; 15] = [
     refusal_of(
         401,
         "Unauthorized",
@@ -45,7 +45,7 @@ static REFUSALS: [Refusal; 15] = [
         "The credential is missing or not valid.",
         &["WWW-Authenticate"],
     ),
-    refusal_of(403, "Forbidden", "forbidden_error", "The access key does not have the right.", &[]),
+    refusal_of(403, "Forbidden", "forbidden_error", "The access key does not have the permission.", &[]),
     refusal_of(404, "NotFound", "not_found_error", "There is no such resource or path.", &[]),
     refusal_of(
         405,
@@ -80,7 +80,7 @@ static REFUSALS: [Refusal; 15] = [
         415,
         "UnsupportedCoding",
         "unsupported_coding",
-        "The body is encoded in a way that is not supported.",
+        "The content coding of the body is not supported.",
         &["Accept-Encoding"],
     ),
     refusal_of(
@@ -94,8 +94,8 @@ static REFUSALS: [Refusal; 15] = [
         429,
         "RateLimited",
         "rate_limited",
-        "This node is overloaded, a quota of the access key is used up, or too many credentials of the address have \
-         failed; the request was certainly not applied.",
+        "A limit is reached: of this node, of the quota of the access key, or of failed credentials from the \
+         address. The request was not applied.",
         &["Retry-After", "RateLimit-Policy", "RateLimit"],
     ),
     refusal_of(
@@ -109,41 +109,41 @@ static REFUSALS: [Refusal; 15] = [
         503,
         "Unavailable",
         "unavailable_error",
-        "No leader or no quorum; the request was certainly not applied.",
+        "No leader or no quorum. The request was not applied.",
         &["Retry-After"],
     ),
     refusal_of(
         504,
         "Timeout",
         "timeout_error",
-        "The outcome of a write is unknown; or a read did not reach its revision in time.",
+        "The outcome of a write is unknown, or a read did not reach its revision in time.",
         &[],
     ),
     refusal_of(
         507,
         "StorageFull",
         "storage_full",
-        "The volume is full: writes are refused, reads are answered.",
+        "The volume is full: writes are rejected, reads are served.",
         &[],
     ),
 ];
 
-fn find(status: u16) -> &'static Refusal {
+fn find(status: u16) -> &'static DocumentedRefusal {
     let found = REFUSALS.iter().find(|refusal| refusal.status == status);
     found.expect("every status that an operation names is listed")
 }
 
-/// The refusal with a status.
+/// The rejection with a status.
 pub(super) fn refusal(status: u16) -> Ref {
     Ref::from_response_name(find(status).name)
 }
 
-/// The refusal with a status, with further headers.
+/// The rejection with a status, with further headers.
 pub(super) fn refusal_with(status: u16, headers: &[&str]) -> Response {
     response(find(status), headers)
 }
 
-/// Adds all refusals and their bodies to the components.
+/// Adds all rejections and their bodies to the components.
 pub(super) fn add_to(mut components: ComponentsBuilder) -> ComponentsBuilder {
     for refusal in &REFUSALS {
         components = components
@@ -153,8 +153,8 @@ pub(super) fn add_to(mut components: ComponentsBuilder) -> ComponentsBuilder {
     components
 }
 
-fn response(refusal: &Refusal, more_headers: &[&str]) -> Response {
-    let Refusal { status, kind, about, headers, .. } = refusal;
+fn response(refusal: &DocumentedRefusal, more_headers: &[&str]) -> Response {
+    let DocumentedRefusal { status, kind, about, headers, .. } = refusal;
     let code = Code::ALL.iter().find(|(_, of)| of == kind).map(|(code, _)| code.name());
     let example = json!({ "status": "FAILURE", "errors": [{ "type": kind, "code": code, "msg": about }] });
     let body = reference(&body_name(kind));
@@ -184,7 +184,7 @@ fn body_name(kind: &str) -> String {
     kind.split('_').map(word).collect()
 }
 
-/// The body of a refusal of one type.
+/// The body of a rejection of one type.
 fn body(kind: &str) -> ObjectBuilder {
     let codes = Code::ALL.iter().filter(|(_, of)| *of == kind).map(|(code, _)| code.name());
     let code = text().enum_values(Some(codes.collect::<Vec<_>>()));
@@ -203,7 +203,7 @@ fn body(kind: &str) -> ObjectBuilder {
     )
 }
 
-/// The body of a refusal of a request of the wrong shape.
+/// The body of a rejection of a request of the wrong shape.
 pub(super) fn shape_error() -> ObjectBuilder {
     let kinds = [
         "json_invalid",

@@ -1,7 +1,7 @@
 //! Building blocks of schemas: texts, numbers, keys, times, objects, the envelope of a success, pages.
 //!
-//! **Invariant:** bodies of answers are closed, because clients compare them for equality; bodies of requests are open,
-//! because unknown members are ignored.
+//! **Invariant:** bodies of responses are closed, because clients compare them for equality; bodies of requests are
+//! open, because unknown members are ignored.
 
 use serde_json::{Value, json};
 use utoipa::openapi::{
@@ -12,20 +12,24 @@ use utoipa::openapi::{
 use concord_model::limits::{KEY_BYTES_MAX, Limits};
 
 /// A member of an object, with its name.
-pub(super) type Field = (&'static str, RefOr<Schema>);
+pub(super) type SchemaField = (&'static str, RefOr<Schema>);
 /// A component of the document, with its name.
-pub(super) type Named = (&'static str, RefOr<Schema>);
+pub(super) type NamedSchema = (&'static str, RefOr<Schema>);
 
 /// A reference to a component by its name.
-pub(super) fn reference(name: &str) -> RefOr<Schema> {
+pub(crate) fn reference(name: &str) -> RefOr<Schema> {
     Ref::from_schema_name(name).into()
 }
 
-pub(super) fn text() -> ObjectBuilder {
+pub(crate) fn text() -> ObjectBuilder {
     ObjectBuilder::new().schema_type(Type::String)
 }
 
-pub(super) fn integer(minimum: usize) -> ObjectBuilder {
+pub(crate) fn boolean() -> ObjectBuilder {
+    ObjectBuilder::new().schema_type(Type::Boolean)
+}
+
+pub(crate) fn integer(minimum: usize) -> ObjectBuilder {
     ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(minimum))
 }
 
@@ -34,11 +38,11 @@ pub(super) fn nullable(kind: Type) -> ObjectBuilder {
 }
 
 /// Any JSON value.
-pub(super) fn any_value() -> ObjectBuilder {
+pub(crate) fn any_value() -> ObjectBuilder {
     ObjectBuilder::new().schema_type(SchemaType::AnyValue)
 }
 
-pub(super) fn json_object() -> ObjectBuilder {
+pub(crate) fn json_object() -> ObjectBuilder {
     ObjectBuilder::new().schema_type(Type::Object)
 }
 
@@ -56,14 +60,14 @@ pub(super) fn key() -> ObjectBuilder {
 }
 
 /// A key of a definition, or the beginning of such keys.
-pub(super) fn pattern_of_keys() -> ObjectBuilder {
+pub(crate) fn pattern_of_keys() -> ObjectBuilder {
     text()
         .pattern(Some(r"^(\*|[A-Za-z0-9][A-Za-z0-9_.~-]*\*?)$"))
         .description(Some("the key of a definition, or a beginning with `*` at its end"))
 }
 
 /// A list of indexed paths.
-pub(super) fn paths(limits: &Limits) -> ArrayBuilder {
+pub(crate) fn paths(limits: &Limits) -> ArrayBuilder {
     let path = text().description(Some(
         "a path such as `db.port`, or a pattern such as `labels.*` or `items[].name`; `\\.` is a literal dot",
     ));
@@ -76,7 +80,7 @@ pub(super) fn location() -> ArrayBuilder {
 }
 
 /// An object with these members; further members are allowed.
-pub(super) fn open(required: Vec<Field>, optional: Vec<Field>) -> ObjectBuilder {
+pub(super) fn open(required: Vec<SchemaField>, optional: Vec<SchemaField>) -> ObjectBuilder {
     let mut object = json_object();
     for (name, schema) in required {
         object = object.property(name, schema).required(name);
@@ -85,7 +89,7 @@ pub(super) fn open(required: Vec<Field>, optional: Vec<Field>) -> ObjectBuilder 
 }
 
 /// An object with these members and no others.
-pub(super) fn closed(required: Vec<Field>, optional: Vec<Field>) -> ObjectBuilder {
+pub(super) fn closed(required: Vec<SchemaField>, optional: Vec<SchemaField>) -> ObjectBuilder {
     open(required, optional).additional_properties(Some(AdditionalProperties::FreeForm(false)))
 }
 
@@ -106,32 +110,16 @@ pub(super) fn page(record: &str) -> ObjectBuilder {
 }
 
 /// The two times of a record.
-pub(super) fn times() -> [Field; 2] {
+pub(super) fn times() -> [SchemaField; 2] {
     [("created_at", time().into()), ("modified_at", time().into())]
 }
 
-/// The revision of a record, which it has where the caller asks for it.
-pub(super) fn included_revision() -> Field {
+/// The revision of a record, which it has where the client asks for it.
+pub(super) fn included_revision() -> SchemaField {
     ("revision", integer(1).description(Some("with `include=revision`")).into())
 }
 
-/// A JSON schema, or null for none.
-pub(super) fn schema_or_null() -> ObjectBuilder {
-    nullable(Type::Object)
-        .description(Some(
-            "a JSON schema, draft 2020-12 unless `$schema` names another; without one, any object is valid",
-        ))
-        .examples([example_schema()])
-}
-
-/// Whether `format` is asserted, in a request.
-pub(super) fn format_assertion() -> Field {
-    let about = "whether `format` is asserted, in every draft; by default it is, and a definition whose schema is replaced \
-                 keeps what it had";
-    ("format_assertion", nullable(Type::Boolean).description(Some(about)).into())
-}
-
 /// The JSON schema of the examples.
-pub(super) fn example_schema() -> Value {
+pub(crate) fn example_schema() -> Value {
     json!({ "type": "object", "properties": { "port": { "type": "integer" } }, "required": ["port"] })
 }

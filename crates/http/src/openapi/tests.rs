@@ -1,14 +1,122 @@
-//! The document describes what the router answers: no more and no less.
+//! The document is valid `OpenAPI` 3.1 with valid examples, and describes the routes of the router: no more and no
+//! less. `tests/harness/document.rs` validates every response of a black-box test against it.
 
 use std::collections::BTreeSet;
 
 use axum::body::Body;
 use http::{Method, Request, StatusCode, header};
+use serde_json::Value;
 
-use super::document;
 use crate::{Api, endpoints::TABLE};
 use concord_model::limits::Limits;
 use concord_service::testing::{KEY, service};
+
+/// The schema of `OpenAPI` 3.1 documents, of 2022-10-07, from spec.openapis.org.
+const META: &str = include_str!("openapi-3.1.schema.json");
+
+fn ours() -> Value {
+    serde_json::to_value(super::document(&Limits::default())).unwrap()
+}
+
+/// Every `$ref` below a value.
+fn references(value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(members) => {
+            for (name, member) in members {
+                if let Some(target) = member.as_str().filter(|_| name == "$ref") {
+                    found.insert(target.to_owned());
+                }
+                references(member, found);
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| references(item, found)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+#[test]
+fn the_document_is_valid_openapi_3_1() {
+    let meta: Value = serde_json::from_str(META).unwrap();
+    let validator = jsonschema::draft202012::new(&meta).unwrap();
+    let wrong: Vec<_> =
+        validator.iter_errors(&ours()).map(|e| format!("{}: {e}", e.instance_path())).collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    for (name, schema) in ours()["components"]["schemas"].as_object().unwrap() {
+        assert!(jsonschema::meta::is_valid(schema), "{name}");
+    }
+}
+
+#[test]
+fn every_reference_resolves_and_every_component_is_used() {
+    let document = ours();
+    let mut targets = BTreeSet::new();
+    references(&document, &mut targets);
+    for target in &targets {
+        let place = target.strip_prefix('#').unwrap();
+        assert!(document.pointer(place).is_some(), "{target}");
+    }
+    for (kind, components) in document["components"].as_object().unwrap() {
+        for name in components.as_object().unwrap().keys() {
+            let target = format!("#/components/{kind}/{name}");
+            let is_used = kind == "securitySchemes" || targets.contains(&target);
+            assert!(is_used, "{target}");
+        }
+    }
+}
+
+#[test]
+fn every_operation_has_a_unique_name_and_lists_its_errors() {
+    let mut names = BTreeSet::new();
+    for (path, item) in ours()["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            assert!(names.insert(operation["operationId"].as_str().unwrap().to_owned()), "{method} {path}");
+            let responses = operation["responses"].as_object().unwrap();
+            let is_open = operation["security"] == serde_json::json!([{}]);
+            assert_eq!(responses.contains_key("401"), !is_open, "{method} {path}");
+            assert!(responses.contains_key("500"), "{method} {path}");
+            assert!(responses.keys().any(|status| status.starts_with('2')), "{method} {path}");
+        }
+    }
+}
+
+#[test]
+fn the_examples_are_valid() {
+    let document = ours();
+    let check = |place: &str, content: &Value| {
+        let (Some(schema), Some(example)) = (content.get("schema"), content.get("example")) else { return };
+        let mut schema = schema.clone();
+        schema["components"] = document["components"].clone();
+        let validator = jsonschema::draft202012::new(&schema).unwrap();
+        let wrong: Vec<_> = validator.iter_errors(example).map(|error| error.to_string()).collect();
+        assert!(wrong.is_empty(), "{place}: {wrong:?}");
+    };
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for operation in item.as_object().unwrap().values() {
+            let contents = |of: &Value| of["content"].as_object().cloned().unwrap_or_default();
+            contents(&operation["requestBody"]).values().for_each(|content| check(path, content));
+            for response in operation["responses"].as_object().unwrap().values() {
+                contents(response).values().for_each(|content| check(path, content));
+            }
+        }
+    }
+    for (name, response) in document["components"]["responses"].as_object().unwrap() {
+        check(name, &response["content"]["application/json"]);
+    }
+}
+
+#[test]
+fn the_limits_are_those_of_the_node() {
+    let limits = Limits { page_limit: 7, indexes: 3, batch_operations: 5, ..Limits::default() };
+    let document = serde_json::to_value(super::document(&limits)).unwrap();
+    let components = &document["components"];
+    assert_eq!(components["parameters"]["limit"]["schema"]["maximum"], 7);
+    assert_eq!(components["schemas"]["NewDefinition"]["properties"]["indexes"]["maxItems"], 3);
+    let forms = &components["schemas"]["Batch"]["oneOf"];
+    assert_eq!(forms[0]["properties"]["operations"]["maxItems"], 5);
+    for name in ["if", "then", "else"] {
+        assert_eq!(forms[1]["properties"][name]["maxItems"], 5);
+    }
+}
 
 /// A path without the names of its parameters and without a slash at its end.
 fn shape(path: &str) -> String {
@@ -20,7 +128,7 @@ fn shape(path: &str) -> String {
 async fn the_routes_of_the_router_are_those_of_the_document() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path(), Limits::default());
-    let documented = serde_json::to_value(document(&Limits::default())).unwrap();
+    let documented = ours();
     let paths = documented["paths"].as_object().unwrap();
     let templates = TABLE.routes().iter().map(|route| shape(route.template));
     assert_eq!(templates.collect::<BTreeSet<_>>(), paths.keys().map(|path| shape(path)).collect());
@@ -44,7 +152,7 @@ async fn the_routes_of_the_router_are_those_of_the_document() {
             let request = Request::builder().method(method).uri(target).header(header::AUTHORIZATION, KEY);
             let response = api.handle(request.body(Body::empty()).unwrap()).await;
             let is_taken = response.status() != StatusCode::METHOD_NOT_ALLOWED;
-            // A read that refuses HEAD documents 405.
+            // A read that rejects HEAD documents 405.
             let has_no_head = method == Method::HEAD && item[&name]["responses"].get("405").is_some();
             let is_documented = item.get(&name).is_some() && !has_no_head;
             assert_eq!(is_taken, is_documented, "{method} {path}");

@@ -1,10 +1,10 @@
-//! Refused calls in the log: a few of each kind a second, then only how many more there were.
+//! Rejected calls in the log: a few of each kind a second, then only how many more there were.
 //!
 //! The peer listener is open to whoever reaches it, and the log may be on the volume of the data: a line for each
-//! refused call would let a stranger fill it, and without room writes are refused.
+//! rejected call would let an unauthenticated client fill it, and without room writes are rejected.
 //!
 //! **Invariant:** each second has at most [`LINES_MAX`] lines of a kind and one that counts the others. None holds what
-//! a caller without the secret has sent.
+//! a client without the secret has sent.
 
 use std::{
     collections::BTreeMap,
@@ -24,14 +24,14 @@ struct Period {
     refused: u32,
 }
 
-/// The refusals of the current period, by status.
+/// The rejections of the current period, by status.
 #[derive(Debug, Default)]
 pub(super) struct RefusalLog(Mutex<BTreeMap<u16, Period>>);
 
-/// What is logged of a refusal.
+/// What is logged of a rejection.
 #[derive(Debug, PartialEq, Eq)]
-enum Line {
-    /// The refusal itself.
+enum RefusalLine {
+    /// The rejection itself.
     Refusal,
     /// How many more there were, at the end of the period.
     CountLater,
@@ -39,11 +39,11 @@ enum Line {
 }
 
 impl RefusalLog {
-    /// Logs a refusal, or counts it.
+    /// Logs a rejection, or counts it.
     pub(super) fn note(self: &Arc<Self>, call: &'static str, status: u16, why: &str) {
         match self.count(status, Instant::now()) {
-            Line::Refusal => tracing::warn!(call, status, "refused a call of another node: {why}"),
-            Line::CountLater => {
+            RefusalLine::Refusal => tracing::warn!(call, status, "refused a call of another node: {why}"),
+            RefusalLine::CountLater => {
                 let log = Arc::clone(self);
                 // The task ends with the period.
                 tokio::spawn(async move {
@@ -52,22 +52,22 @@ impl RefusalLog {
                     tracing::warn!(status, left_out, "refused more calls of other nodes");
                 });
             }
-            Line::Nothing => {}
+            RefusalLine::Nothing => {}
         }
     }
 
-    fn count(&self, status: u16, now: Instant) -> Line {
+    fn count(&self, status: u16, now: Instant) -> RefusalLine {
         let mut periods = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let period = periods.entry(status).or_insert(Period { begin: now, refused: 0 });
-        // A period with more refusals than lines is ended by the task that counts them.
+        // A period with more rejections than lines is ended by the task that counts them.
         if period.refused <= LINES_MAX && now.duration_since(period.begin) >= PERIOD {
             *period = Period { begin: now, refused: 0 };
         }
         period.refused = period.refused.saturating_add(1);
         match period.refused {
-            ..=LINES_MAX => Line::Refusal,
-            count if count == LINES_MAX + 1 => Line::CountLater,
-            _ => Line::Nothing,
+            ..=LINES_MAX => RefusalLine::Refusal,
+            count if count == LINES_MAX + 1 => RefusalLine::CountLater,
+            _ => RefusalLine::Nothing,
         }
     }
 
@@ -85,15 +85,15 @@ mod tests {
     fn a_few_of_each_kind_are_told_and_the_others_counted() {
         let (log, begin) = (RefusalLog::default(), Instant::now());
         for _ in 0..LINES_MAX {
-            assert_eq!(log.count(401, begin), Line::Refusal);
+            assert_eq!(log.count(401, begin), RefusalLine::Refusal);
         }
-        assert_eq!(log.count(401, begin), Line::CountLater);
-        assert_eq!(log.count(421, begin), Line::Refusal, "another kind has its own");
+        assert_eq!(log.count(401, begin), RefusalLine::CountLater);
+        assert_eq!(log.count(421, begin), RefusalLine::Refusal, "another kind has its own");
         for _ in 0..9 {
-            assert_eq!(log.count(401, begin + 2 * PERIOD), Line::Nothing);
+            assert_eq!(log.count(401, begin + 2 * PERIOD), RefusalLine::Nothing);
         }
         assert_eq!(log.end_period(401), 10);
-        assert_eq!(log.count(401, begin + 2 * PERIOD), Line::Refusal);
+        assert_eq!(log.count(401, begin + 2 * PERIOD), RefusalLine::Refusal);
     }
 
     #[test]
@@ -101,7 +101,7 @@ mod tests {
         let (log, begin) = (RefusalLog::default(), Instant::now());
         for turn in 0..20 {
             for _ in 0..LINES_MAX {
-                assert_eq!(log.count(401, begin + turn * PERIOD), Line::Refusal);
+                assert_eq!(log.count(401, begin + turn * PERIOD), RefusalLine::Refusal);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Which calls are refused, and when.
+//! Which calls are rejected, and when.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -14,9 +14,9 @@
 //! ```
 //!
 //! **Invariants:** every response gets its headers in `with_standard_headers`: from `authenticate`, or from
-//! `open_to_origins` for a preflight; the revision only where the credential was good. Only preflights and open endpoints
-//! are answered without a check of the credential. What is no HTTP, or may be two requests, is rejected by `server` and
-//! hyper before, with 400 or 431 and no body.
+//! `open_to_origins` for a preflight; the revision only where the credential was good. Only preflights and open
+//! endpoints are answered without a check of the credential. What is no HTTP, or may be two requests, is rejected by
+//! `server` and hyper before, with 400 or 431 and no body.
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
@@ -33,12 +33,12 @@ use uuid::{Builder, Uuid};
 
 use super::{
     Api,
-    access::{self, Access, Reader},
+    access::{self, RequestAccess, WaitingReader},
     coding::{self, Coding},
     configs, cors,
-    decision::{self, Pending},
+    decision::{self, PendingDecision},
     endpoints::{Handler, Matched, OpenCall, TABLE},
-    extract::{Asked, Call, ReadRequest},
+    extract::{AuthenticatedCall, MatchedRequest, ReadRequest},
     pretty, quota,
     reply::{self, LogOnly, NO_STORE, NODE, Problem, STATE_REVISION, number},
     server::{Answerer, boxed},
@@ -78,13 +78,14 @@ impl Answerer for Api {
 }
 
 impl Api {
-    /// Answers a request.
+    /// Responds to a request that came over no connection.
+    #[cfg(any(test, feature = "testing"))]
     pub async fn handle(&self, request: Request) -> Response {
         let matched = TABLE.find(request.method(), request.uri().path());
         self.open_to_origins(request, matched).await
     }
 
-    /// Answers a request, and lets pages of the settings' origins read the answer.
+    /// Answers a request, and lets pages of the settings' origins read the response.
     async fn open_to_origins(&self, request: Request, matched: Matched) -> Response {
         // Off unless the settings name origins.
         let Some(origins) = &self.origins else { return self.authenticate(request, matched).await };
@@ -109,16 +110,17 @@ impl Api {
         let id = request_id(request.headers());
         let is_open = matched.is_open(request.method(), request.uri().path());
         let access = if is_open {
-            Ok(Access::Public)
+            Ok(RequestAccess::Public)
         } else {
             access::authenticate(service, request.headers(), request.extensions()).await
         };
         let (is_authenticated, response) = match access {
-            Ok(access) => {
-                (access != Access::Public, self.admit(access, Asked::new(request, matched), &id).await)
-            }
+            Ok(access) => (
+                access != RequestAccess::Public,
+                self.admit(access, MatchedRequest::new(request, matched), &id).await,
+            ),
             Err(response) => {
-                decision::note_failed_credential(service, (&request, &matched), &id, response.status());
+                decision::note_failed_credential(service, &request, &matched, &id, response.status());
                 (false, response)
             }
         };
@@ -128,8 +130,8 @@ impl Api {
     }
 
     /// Answers a request that its key's quota admits, and has it recorded in the audit log.
-    async fn admit(&self, access: Access, asked: Asked, id: &HeaderValue) -> Response {
-        let Access::Authenticated(principal) = &access else {
+    async fn admit(&self, access: RequestAccess, asked: MatchedRequest, id: &HeaderValue) -> Response {
+        let RequestAccess::Authenticated(principal) = &access else {
             return self.respond(access, asked, None).await;
         };
         let pending = decision::begin(&self.service, &asked, id, principal);
@@ -153,14 +155,19 @@ impl Api {
     }
 
     /// Calls the handler, checks the permission of a slow read again, then indents, compresses and weighs the response.
-    async fn respond(&self, access: Access, asked: Asked, pending: Option<&Pending>) -> Response {
+    async fn respond(
+        &self,
+        access: RequestAccess,
+        asked: MatchedRequest,
+        pending: Option<&PendingDecision>,
+    ) -> Response {
         let is_read = !asked.is_write();
-        let (version, is_authenticated) = (asked.request.version(), access != Access::Public);
+        let (version, is_authenticated) = (asked.request.version(), access != RequestAccess::Public);
         let is_pretty = match pretty::is_wanted(&self.service, &access, &asked) {
             Ok(is_wanted) => is_wanted,
             Err(problem) => return problem.into_response(),
         };
-        let reader = Reader::of(&access, is_read);
+        let reader = WaitingReader::of(&access, is_read);
         let mut response = self.contain(access, asked, pending).await;
         if let Some(reader) = reader {
             response = reader.answered(&self.service, response);
@@ -175,15 +182,20 @@ impl Api {
         let heavy = if is_authenticated { weight::bytes_to_weigh(&response, version) } else { None };
         match heavy {
             None => response,
-            // Boxed: few answers need it, and every request would have its space.
+            // Boxed: few responses need it, and every request would have its space.
             Some(bytes) => Box::pin(weight::weighed(response, bytes, &self.service, is_read)).await,
         }
     }
 
-    /// Calls the handler of a request, unless it is a write whose line of the audit log could not be stored; answers 500
-    /// when the handler panics.
-    async fn contain(&self, access: Access, asked: Asked, pending: Option<&Pending>) -> Response {
-        let Some((targets, is_write)) = pending.and_then(Pending::targets) else {
+    /// Calls the handler of a request, unless it is a write whose line of the audit log could not be stored; answers
+    /// 500 when the handler panics.
+    async fn contain(
+        &self,
+        access: RequestAccess,
+        asked: MatchedRequest,
+        pending: Option<&PendingDecision>,
+    ) -> Response {
+        let Some((targets, is_write)) = pending.and_then(PendingDecision::targets) else {
             let answered = AssertUnwindSafe(self.dispatch(access, asked)).catch_unwind().await;
             return answered.unwrap_or_else(reply::panicked);
         };
@@ -197,23 +209,23 @@ impl Api {
     }
 
     /// Calls the handler of the endpoint.
-    async fn dispatch(&self, access: Access, asked: Asked) -> Response {
+    async fn dispatch(&self, access: RequestAccess, asked: MatchedRequest) -> Response {
         let (matched, is_head) = (asked.matched, asked.request.method() == Method::HEAD);
         let endpoint = matched.endpoint.filter(|endpoint| !is_head || endpoint.takes_head);
         let response = match (endpoint.map(|endpoint| endpoint.handler), access) {
             (None, _) => not_taken(&matched),
             // Not boxed: most requests are this one, and the allocation would be theirs.
-            (Some(Handler::GetConfig), Access::Authenticated(principal)) => {
-                let request = ReadRequest::from(Call { asked, principal });
+            (Some(Handler::GetConfig), RequestAccess::Authenticated(principal)) => {
+                let request = ReadRequest::from(AuthenticatedCall { asked, principal });
                 configs::get(&self.service, &request).await.into_response()
             }
-            (Some(Handler::Keyed(handler)), Access::Authenticated(principal)) => {
-                handler(self, Call { asked, principal }).await
+            (Some(Handler::Keyed(handler)), RequestAccess::Authenticated(principal)) => {
+                handler(self, AuthenticatedCall { asked, principal }).await
             }
             (Some(Handler::Open(handler)), _) => {
                 handler(self, OpenCall { parts: asked.request.into_parts().0, matched }).await
             }
-            (Some(Handler::GetConfig | Handler::Keyed(_)), Access::Public) => {
+            (Some(Handler::GetConfig | Handler::Keyed(_)), RequestAccess::Public) => {
                 let text = "a request passed the access layer without a principal";
                 Problem::from(Refusal::Internal(text.into())).into_response()
             }
@@ -221,7 +233,7 @@ impl Api {
         if is_head { without_body(response) } else { response }
     }
 
-    /// Adds the headers that every answer has, and logs the text of an internal error.
+    /// Adds the headers that every response has, and logs the text of an internal error.
     fn with_standard_headers(
         &self,
         id: HeaderValue,
@@ -236,7 +248,7 @@ impl Api {
         let headers = response.headers_mut();
         headers.insert(REQUEST_ID, id);
         headers.insert(NODE, number(service.cx.node_id()));
-        // No browser takes an answer for another kind of document than it is.
+        // No browser takes a response for another kind of document than it is.
         headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         if is_authenticated {
             // What needs a key is for its owner alone, and is in no cache.
@@ -252,7 +264,7 @@ impl Api {
     }
 }
 
-/// The answer to a path that there is not, or that does not take the method.
+/// The response to a path that there is not, or that does not take the method.
 fn not_taken(matched: &Matched) -> Response {
     match matched.route {
         None => Problem::UnknownPath.into_response(),
@@ -264,7 +276,7 @@ fn not_taken(matched: &Matched) -> Response {
     }
 }
 
-/// The answer to HEAD: the head of the one to GET, with the length that its body would have.
+/// The response to HEAD: the head of the one to GET, with the length that its body would have.
 fn without_body(response: Response) -> Response {
     let (mut parts, body) = response.into_parts();
     if let Some(bytes) = body.size_hint().exact() {
@@ -273,7 +285,7 @@ fn without_body(response: Response) -> Response {
     Response::from_parts(parts, Body::empty())
 }
 
-/// The caller's id of the request if it is valid, else a new one.
+/// The client's id of the request if it is valid, else a new one.
 fn request_id(headers: &HeaderMap) -> HeaderValue {
     let is_valid = |id: &&HeaderValue| {
         let bytes = id.as_bytes();

@@ -1,15 +1,18 @@
-//! The status, the error type and the texts of each refusal.
+//! The status, the error type, the texts and the body of each rejection.
 //!
-//! **Invariant:** each refusal has one status and one type, here and nowhere else. A text names nothing that the caller
-//! may not know of.
+//! **Invariant:** each rejection has one status and one type, here and nowhere else. A text names nothing that the
+//! client may not know of. An item of `errors` has a code, and a location if the request has one.
 
-use http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
+use http::{StatusCode, header};
+use serde_json::{Value, json};
 
-use super::{LogOnly, NOT_VALID};
+use super::{Code, Detail, JSON, LogOnly, NOT_VALID};
+use crate::json::loc_json;
 use concord_model::error::{Invalid, LocSegment, Rejection, Violation};
 use concord_service::Refusal;
 
-/// The errors that a refusal sends, and the text that is only logged.
+/// The errors that a rejection sends, and the text that is only logged.
 pub(super) fn violations(refusal: Refusal) -> (Vec<Violation>, Option<LogOnly>) {
     let mut log_only = None;
     let violations = match refusal {
@@ -73,7 +76,7 @@ fn place_in_operation(rejection: &Rejection) -> Vec<LocSegment> {
     }
 }
 
-/// The status and error type of each refusal.
+/// The status and error type of each rejection.
 pub(super) fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
     const INVALID: (StatusCode, &str) = (StatusCode::UNPROCESSABLE_ENTITY, "validation_error");
     const UNAUTHORIZED: (StatusCode, &str) = (StatusCode::UNAUTHORIZED, "unauthorized_error");
@@ -125,4 +128,46 @@ pub(super) fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
         Refusal::Forbidden { .. } => (StatusCode::FORBIDDEN, "forbidden_error"),
         Refusal::KeyEnded => UNAUTHORIZED,
     }
+}
+
+pub(super) fn failure(
+    status: StatusCode,
+    kind: &'static str,
+    code: Code,
+    violations: &[Violation],
+) -> Response {
+    (status, [(header::CONTENT_TYPE, JSON)], failure_body(kind, code, violations)).into_response()
+}
+
+/// A failure of one text without a place.
+pub(super) fn plain((status, kind): (StatusCode, &'static str), code: Code, msg: &str) -> Response {
+    failure(status, kind, code, &[Violation::new(msg)])
+}
+
+pub(super) fn failure_body(kind: &'static str, code: Code, violations: &[Violation]) -> String {
+    json!({ "status": "FAILURE", "errors": items(kind, code, violations) }).to_string()
+}
+
+/// The items of `errors`.
+pub(super) fn items(kind: &'static str, code: Code, violations: &[Violation]) -> Vec<Value> {
+    violations
+        .iter()
+        .map(|violation| {
+            let code = code.at(&violation.loc).name();
+            let mut item = json!({ "type": kind, "code": code, "msg": violation.msg });
+            if !violation.loc.is_empty() {
+                item["loc"] = loc_json(&violation.loc);
+            }
+            item
+        })
+        .collect()
+}
+
+pub(super) fn shape_response(details: &[Detail]) -> Response {
+    let items: Vec<Value> = details
+        .iter()
+        .map(|detail| json!({ "loc": loc_json(&detail.loc), "msg": detail.msg, "type": detail.kind }))
+        .collect();
+    let body = json!({ "detail": items });
+    (StatusCode::UNPROCESSABLE_ENTITY, [(header::CONTENT_TYPE, JSON)], body.to_string()).into_response()
 }

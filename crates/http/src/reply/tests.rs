@@ -164,8 +164,14 @@ async fn a_page_is_the_same_streamed_or_not() {
     for size in [|_: &u8| 1, |_: &u8| 4 << 20] {
         let found = QueryResult { results: vec![1_u8, 2], total: 5 };
         let held = MemoryBudget::new(1 << 20).begin(Share::Callers);
-        let response = Reply::page("found", (found, held), &page, size, |object, n| object.value("n", n))
-            .into_response();
+        let response = Reply::page(
+            "found",
+            found,
+            held,
+            &page,
+            Rendering { size, render: |object: Object, n: &_| object.value("n", n) },
+        )
+        .into_response();
         let expected = json!({
             "status": "SUCCESS",
             "message": "found",
@@ -178,12 +184,18 @@ async fn a_page_is_the_same_streamed_or_not() {
 #[tokio::test]
 async fn a_page_holds_the_memory_of_the_records_that_were_not_taken() {
     const RECORD: usize = 4 << 20;
-    // Of 24 MiB for callers, more than a half is scarce.
+    // Of 24 MiB for clients, more than a half is scarce.
     let budget = MemoryBudget::new(64 << 20);
     let page = Page { page: 1, limit: 4, descending: false, search: String::new() };
     let found = QueryResult { results: vec![1_u8, 2, 3, 4], total: 4 };
     let held = budget.reserve(Share::Callers, 4 * RECORD as u64).unwrap();
-    let reply = Reply::page("found", (found, held), &page, |_| RECORD, |object, n| object.value("n", n));
+    let reply = Reply::page(
+        "found",
+        found,
+        held,
+        &page,
+        Rendering { size: |_| RECORD, render: |object: Object, n: &_| object.value("n", n) },
+    );
     let mut body = reply.into_response().into_body();
     let others = budget.begin(Share::Callers);
     assert!(others.is_share_scarce());

@@ -1,15 +1,15 @@
-//! The body of an answer. Over HTTP/2 it knows whether the caller takes it, and its stream can be reset.
+//! The body of a response. Over HTTP/2 it knows whether the client takes it, and its stream can be reset.
 //!
-//! hyper asks for the next part of a body as soon as it has passed the one before to the library of HTTP/2, where it may
-//! lie for ever; and after the last part it drops the body. So nothing that hyper asks for shows that a part was taken.
-//! The parts themselves do: the library drops each when it is written. They hold what the request holds.
+//! hyper asks for the next part of a body as soon as it has passed the one before to the library of HTTP/2, where it
+//! may lie for ever; and after the last part it drops the body. So nothing that hyper asks for shows that a part was
+//! taken. The parts themselves do: the library drops each when it is written. They hold what the request holds.
 //!
-//! A caller may stop reading one stream and go on with the others, so only that stream is reset. That needs the task of
-//! the stream, which ends with the last part; so the end of an answer is told after all parts are taken. That of a short
-//! one is told at once, because no honest caller leaves a window that it does not fit into; if it is not taken all the
-//! same, its connection ends.
+//! A client may stop reading one stream and go on with the others, so only that stream is reset. That needs the task of
+//! the stream, which ends with the last part; so the end of a response is told after all parts are taken. That of a
+//! short one is told at once, because no honest client leaves a window that it does not fit into; if it is not taken
+//! all the same, its connection ends.
 //!
-//! **Invariant:** a request is in flight until every part of its answer is written or dropped.
+//! **Invariant:** a request is in flight until every part of its response is written or dropped.
 
 use std::{
     future::Future,
@@ -27,12 +27,12 @@ use hyper::{
 };
 use tokio::task::AbortHandle;
 
-use super::connection::{InFlight, millis, now};
+use super::connection::{RequestInFlight, millis, now};
 use concord_model::limits::{SCARCE_TIMEOUT, SEND_BYTES_MIN};
 
-/// Bytes of an answer that HTTP/2 is given at once: the rest waits where it is seen whether the caller takes it.
+/// Bytes of a response that HTTP/2 is given at once: the rest waits where it is seen whether the client takes it.
 const PIECE_BYTES: usize = 64 << 10;
-/// Bytes of an answer that is told its end at once: the window of a stream is eight times as large unless the caller
+/// Bytes of a response that is told its end at once: the window of a stream is eight times as large unless the client
 /// asks for less.
 const SHORT_BYTES: usize = 8 << 10;
 
@@ -60,18 +60,18 @@ where
     }
 }
 
-/// What an answer over HTTP/2 has handed over.
+/// What a response over HTTP/2 has handed over.
 #[derive(Debug)]
 pub(super) struct Untaken {
-    in_flight: InFlight,
-    waiting: Mutex<Waiting>,
+    in_flight: RequestInFlight,
+    waiting: Mutex<ResponsesWaiting>,
     reset: Option<Reset>,
     /// The body waits until all is taken.
     all_taken: AtomicWaker,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct ResponsesWaiting {
     pieces: usize,
     /// Since when, unless there are none; and the bytes taken since.
     since: u64,
@@ -82,7 +82,7 @@ struct Waiting {
 }
 
 impl Untaken {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    fn waiting(&self) -> MutexGuard<'_, ResponsesWaiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -122,14 +122,14 @@ impl Untaken {
         }
     }
 
-    /// Whether the caller has for so long not taken [`SEND_BYTES_MIN`], or all, of what waits.
+    /// Whether the client has for so long not taken [`SEND_BYTES_MIN`], or all, of what waits.
     pub(super) fn has_stood_still(&self, limit: Duration, now: u64) -> bool {
         let waiting = self.waiting();
         waiting.pieces > 0 && now.saturating_sub(waiting.since) >= millis(limit)
     }
 
-    /// Whether it is one of those that make the connection slow: it stands still, or is long. The events of a watch that
-    /// wait behind such an answer are neither.
+    /// Whether it is one of those that make the connection slow: it stands still, or is long. The events of a watch
+    /// that wait behind such a response are neither.
     pub(super) fn is_slow(&self, now: u64) -> bool {
         let waiting = self.waiting();
         let limit = millis(SCARCE_TIMEOUT);
@@ -154,7 +154,7 @@ impl Untaken {
     }
 }
 
-/// A part of an answer.
+/// A part of a response.
 #[derive(Debug)]
 pub(super) struct Piece {
     bytes: Bytes,
@@ -186,15 +186,15 @@ impl Drop for Piece {
     }
 }
 
-/// Who takes the parts of an answer.
+/// Who takes the parts of a response.
 #[derive(Debug)]
 enum Taker {
-    /// The socket, which judges the caller by itself.
-    Http1(#[expect(dead_code, reason = "it counts the request while the body lives")] InFlight),
+    /// The socket, which judges the client by itself.
+    Http1(#[expect(dead_code, reason = "it counts the request while the body lives")] RequestInFlight),
     Http2(Arc<Untaken>),
 }
 
-/// The body of an answer.
+/// The body of a response.
 #[derive(Debug)]
 pub(super) struct AnswerBody {
     body: Body,
@@ -206,7 +206,7 @@ pub(super) struct AnswerBody {
 }
 
 impl AnswerBody {
-    pub(super) fn new(body: Body, in_flight: InFlight, is_http2: bool) -> Self {
+    pub(super) fn new(body: Body, in_flight: RequestInFlight, is_http2: bool) -> Self {
         let is_told = body.is_end_stream();
         let taker = if is_http2 && !is_told {
             let connection = Arc::clone(&in_flight.0);
@@ -262,7 +262,7 @@ impl AnswerBody {
     }
 }
 
-/// A part of an answer that nothing waits for.
+/// A part of a response that nothing waits for.
 fn not_weighed(frame: Frame<Bytes>) -> Frame<Piece> {
     frame.map_data(|bytes| Piece { bytes, untaken: None })
 }
@@ -304,17 +304,17 @@ impl HttpBody for AnswerBody {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::connection::{Connection, HeadBudget};
+    use crate::server::connection::{HeadBudget, ServedConnection};
     use futures::FutureExt as _;
     use http::Extensions;
     use http_body_util::BodyExt as _;
 
-    fn body(connection: &Arc<Connection>, bytes: &Bytes) -> AnswerBody {
+    fn body(connection: &Arc<ServedConnection>, bytes: &Bytes) -> AnswerBody {
         AnswerBody::new(Body::from(bytes.clone()), connection.begin(&mut Extensions::new()), true)
     }
 
-    fn connection() -> Arc<Connection> {
-        Arc::new(Connection::new(Arc::new(HeadBudget::new(0))))
+    fn connection() -> Arc<ServedConnection> {
+        Arc::new(ServedConnection::new(Arc::new(HeadBudget::new(0))))
     }
 
     async fn piece(body: &mut AnswerBody) -> Piece {

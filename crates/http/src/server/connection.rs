@@ -1,23 +1,23 @@
-//! What the node knows of one connection, and when it ends it.
+//! The state of one connection, and when the node closes it.
 //!
-//! A connection is *known* once a credential was good on it. Until then it has the short time-out, its place may be
-//! taken by a new one, and what it sends without a whole request is counted.
+//! A connection is *authenticated* once it has carried a valid credential. Until then it has the short timeout, it may
+//! be evicted, and the bytes that it sends without a whole request are limited.
 //!
-//! | ends it | until it is known | afterwards |
+//! | reason to close it | unauthenticated | authenticated |
 //! |---|---|---|
-//! | no whole request since the last answer | header timeout | idle timeout |
-//! | a part of an answer that is not taken | the shorter of send and header timeout | send timeout; over HTTP/2 it ends the stream only |
-//! | answers that are taken slowly while memory is scarce | | [`SCARCE_TIMEOUT`], over HTTP/2 the stream only |
+//! | no whole request since the last response | header timeout | idle timeout |
+//! | the client does not take a part of a response | the shorter of send and header timeout | send timeout; over HTTP/2 it ends the stream only |
+//! | the client takes responses slowly while memory is scarce | | [`SCARCE_TIMEOUT`], over HTTP/2 the stream only |
 //! | bytes without a whole request | [`STRANGER_BYTES_MAX`], those above [`FREE_HEAD_BYTES`] of a common budget | the head of one request |
 //! | its place is needed | at once | never |
 //!
-//! hyper itself has no idle timeout for HTTP/2, one timer for the idle time and the head of HTTP/1, which it sets anew
-//! for each request, and none for writing. HTTP/1 waits in the socket (`socket.rs`), HTTP/2 in its flow control, which
-//! only the parts of an answer see (`answer.rs`). All of it is watched here by one timer for each connection, which is
-//! set anew when it fires.
+//! hyper has no idle timeout for HTTP/2, no send timeout, and for HTTP/1 a timer that it sets again for each request. A
+//! slow HTTP/1 client blocks the socket (`socket.rs`). A slow HTTP/2 client exhausts the flow control window, which
+//! only the parts of a response notice (`answer.rs`). Here one timer for each connection watches all of it, and is set
+//! again when it fires.
 //!
-//! **Invariant:** an answer in flight whose parts are taken in time ends no connection, however long it takes: a watch
-//! may be silent without limit. Nor does one that is not taken end the other streams of its connection.
+//! **Invariant:** a response whose parts the client takes in time never ends its connection, however long it takes: a
+//! watch may be silent without limit. A response that the client does not take ends no other stream of its connection.
 
 use std::{
     sync::{
@@ -30,14 +30,14 @@ use std::{
 use http::Extensions;
 use tokio::{sync::Notify, time::timeout};
 
-use super::{answer::Untaken, pace::Pace};
+use super::{answer::Untaken, pace::ReadingPace};
 use concord_model::limits::{FREE_HEAD_BYTES, SCARCE_TIMEOUT, STRANGER_BYTES_MAX};
 
 /// How many send timeouts a stream may stand still while other streams of its connection are taken: a slow link gives
 /// each of 256 streams its turn in that time.
 const SHARED_LINK_TIMES: u32 = 8;
 
-/// Answers that have ended and are still listed, beside as many as twice those in flight.
+/// Responses that have ended and are still listed, beside as many as twice those in flight.
 const ENDED_ANSWERS_MAX: usize = 16;
 
 /// The zero of the clock of all connections.
@@ -59,18 +59,18 @@ pub(super) struct Times {
     pub(super) header: Duration,
     /// Without a whole request, afterwards.
     pub(super) idle: Duration,
-    /// To take the next part of an answer.
+    /// To take the next part of a response.
     pub(super) send: Duration,
 }
 
 /// Why a connection is ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(super) enum ConnectionEnd {
     /// No whole request came in time.
     Idle,
-    /// The caller does not take its answer.
+    /// The client does not take its response.
     Stalled,
-    /// The caller takes its answers slowly while others need the memory.
+    /// The client takes its answers slowly while others need the memory.
     Slow,
     /// A new connection needs the place.
     Evicted,
@@ -96,10 +96,10 @@ impl HeadBudget {
 
 /// What is known of a connection.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct ServedConnection {
     is_known: AtomicBool,
     begun: Instant,
-    /// Requests whose answer is not wholly handed over, over HTTP/2 not wholly taken.
+    /// Requests whose response is not wholly handed over, over HTTP/2 not wholly taken.
     in_flight: AtomicUsize,
     /// Since when there is none.
     idle_since: AtomicU64,
@@ -113,13 +113,13 @@ pub(super) struct Connection {
     unasked: AtomicUsize,
     charged: AtomicUsize,
     budget: Arc<HeadBudget>,
-    /// Answers over HTTP/2 that may wait for the caller.
+    /// Answers over HTTP/2 that may wait for the client.
     answers: Mutex<Vec<Weak<Untaken>>>,
     is_http2: AtomicBool,
-    pace: Mutex<Pace>,
+    pace: Mutex<ReadingPace>,
 }
 
-impl Connection {
+impl ServedConnection {
     pub(super) fn new(budget: Arc<HeadBudget>) -> Self {
         Self {
             is_known: AtomicBool::new(false),
@@ -139,15 +139,15 @@ impl Connection {
         }
     }
 
-    fn pace(&self) -> MutexGuard<'_, Pace> {
+    fn pace(&self) -> MutexGuard<'_, ReadingPace> {
         self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something waits for the caller: an answer over HTTP/2, or the socket.
+    /// Something waits for the client: a response over HTTP/2, or the socket.
     pub(super) fn begins_to_owe(&self) {
         let now = now();
         self.pace().begin(now);
-        // Once for each look and not for each answer.
+        // Once for each look and not for each response.
         if self.looks_at.load(Ordering::Relaxed) > now + millis(SCARCE_TIMEOUT) {
             self.woken.notify_one();
         }
@@ -158,7 +158,7 @@ impl Connection {
         self.pace().end(now());
     }
 
-    /// The caller has taken bytes of an answer over HTTP/2.
+    /// The client has taken bytes of a response over HTTP/2.
     pub(super) fn note_taken(&self, bytes: usize) {
         self.pace().note_taken(bytes, now());
     }
@@ -171,18 +171,18 @@ impl Connection {
         }
     }
 
-    /// Watches whether an answer over HTTP/2 is taken.
+    /// Watches whether a response over HTTP/2 is taken.
     pub(super) fn list(&self, answer: &Arc<Untaken>) {
         self.is_http2.store(true, Ordering::Relaxed);
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        // Not for each answer: with hundreds of them in flight that would be a walk over as many for each.
+        // Not for each response: with hundreds of them in flight that would be a walk over as many for each.
         if answers.len() > 2 * self.in_flight() + ENDED_ANSWERS_MAX {
             answers.retain(|answer| answer.strong_count() > 0);
         }
         answers.push(Arc::downgrade(answer));
     }
 
-    /// Requests whose answer is not wholly taken.
+    /// Requests whose response is not wholly taken.
     pub(super) fn in_flight(&self) -> usize {
         // With the time since when there is none, which is stored before.
         self.in_flight.load(Ordering::Acquire)
@@ -203,14 +203,14 @@ impl Connection {
     }
 
     /// A request has arrived: counts it until the guard is dropped, and lets its handler say that it is known.
-    pub(super) fn begin(self: &Arc<Self>, extensions: &mut Extensions) -> InFlight {
+    pub(super) fn begin(self: &Arc<Self>, extensions: &mut Extensions) -> RequestInFlight {
         if !self.is_known() {
             self.unasked.store(0, Ordering::Relaxed);
             self.budget.give_back(self.charged.swap(0, Ordering::Relaxed));
             extensions.insert(CallerConnection(Arc::clone(self)));
         }
         self.in_flight.fetch_add(1, Ordering::Relaxed);
-        InFlight(Arc::clone(self))
+        RequestInFlight(Arc::clone(self))
     }
 
     /// Counts bytes that were read. False when an unknown connection may hold no more.
@@ -239,8 +239,8 @@ impl Connection {
         }
     }
 
-    /// Resolves when the connection must end. Others need the memory that answers hold when `is_scarce` says so.
-    pub(super) async fn ending(&self, times: Times, is_scarce: impl Fn() -> bool) -> Ending {
+    /// Resolves when the connection must end. Others need the memory that responses hold when `is_scarce` says so.
+    pub(super) async fn ending(&self, times: Times, is_scarce: impl Fn() -> bool) -> ConnectionEnd {
         loop {
             let pause = match self.check(times, now(), &is_scarce) {
                 Ok(pause) => pause,
@@ -250,18 +250,18 @@ impl Connection {
             // Whether it is time or it was woken, it looks again.
             drop(timeout(pause, self.woken.notified()).await);
             if self.is_evicted.load(Ordering::Relaxed) && !self.is_known() {
-                return Ending::Evicted;
+                return ConnectionEnd::Evicted;
             }
         }
     }
 
     /// Whether the connection must end, although requests are in flight.
     pub(super) fn must_end_now(&self, times: Times) -> bool {
-        matches!(self.check(times, now(), || false), Err(Ending::Stalled | Ending::Slow))
+        matches!(self.check(times, now(), || false), Err(ConnectionEnd::Stalled | ConnectionEnd::Slow))
     }
 
     /// After which time to look again, unless it must end now. Resets the streams that must end.
-    fn check(&self, times: Times, now: u64, is_scarce: impl Fn() -> bool) -> Result<Duration, Ending> {
+    fn check(&self, times: Times, now: u64, is_scarce: impl Fn() -> bool) -> Result<Duration, ConnectionEnd> {
         let (idle, send) = if self.is_known() {
             (times.idle, times.send)
         } else {
@@ -270,7 +270,7 @@ impl Connection {
         let is_blocked = self.is_blocked.load(Ordering::Relaxed);
         if self.in_flight() == 0 && !is_blocked {
             let left = (self.idle_since.load(Ordering::Relaxed) + millis(idle)).saturating_sub(now);
-            return if left == 0 { Err(Ending::Idle) } else { Ok(Duration::from_millis(left)) };
+            return if left == 0 { Err(ConnectionEnd::Idle) } else { Ok(Duration::from_millis(left)) };
         }
         let (owes, is_slow, moves) = {
             let mut pace = self.pace();
@@ -284,7 +284,7 @@ impl Connection {
         let pause = pause.min(SCARCE_TIMEOUT);
         let is_scarce = is_scarce();
         if is_scarce && is_slow && is_blocked {
-            return Err(Ending::Slow);
+            return Err(ConnectionEnd::Slow);
         }
         let limit = if moves && !is_scarce { send * SHARED_LINK_TIMES } else { send };
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -293,14 +293,14 @@ impl Connection {
             let must_end =
                 answer.has_stood_still(limit, now) || (is_scarce && is_slow && answer.is_slow(now));
             if must_end && !(self.is_known() && answer.reset()) {
-                return Err(Ending::Stalled);
+                return Err(ConnectionEnd::Stalled);
             }
         }
         Ok(pause)
     }
 }
 
-impl Drop for Connection {
+impl Drop for ServedConnection {
     fn drop(&mut self) {
         self.budget.give_back(*self.charged.get_mut());
     }
@@ -308,7 +308,7 @@ impl Drop for Connection {
 
 /// In a request's extensions: the connection that it arrived on, while that is unknown.
 #[derive(Debug, Clone)]
-pub(crate) struct CallerConnection(Arc<Connection>);
+pub(crate) struct CallerConnection(Arc<ServedConnection>);
 
 impl CallerConnection {
     /// Notes that the credential of a request was good.
@@ -321,9 +321,9 @@ impl CallerConnection {
 
 /// A request in flight.
 #[derive(Debug)]
-pub(super) struct InFlight(pub(super) Arc<Connection>);
+pub(super) struct RequestInFlight(pub(super) Arc<ServedConnection>);
 
-impl Drop for InFlight {
+impl Drop for RequestInFlight {
     fn drop(&mut self) {
         self.0.idle_since.store(now(), Ordering::Relaxed);
         // Whoever sees that there is none sees since when.
@@ -348,13 +348,13 @@ mod tests {
         false
     }
 
-    fn connection(budget: usize) -> Arc<Connection> {
-        let connection = Connection::new(Arc::new(HeadBudget::new(budget)));
+    fn connection(budget: usize) -> Arc<ServedConnection> {
+        let connection = ServedConnection::new(Arc::new(HeadBudget::new(budget)));
         connection.idle_since.store(1000, Ordering::Relaxed);
         Arc::new(connection)
     }
 
-    fn make_known(connection: &Arc<Connection>) {
+    fn make_known(connection: &Arc<ServedConnection>) {
         let mut extensions = Extensions::new();
         drop(connection.begin(&mut extensions));
         CallerConnection::mark_known(&extensions);
@@ -365,11 +365,11 @@ mod tests {
     fn an_idle_connection_ends_sooner_until_it_is_known() {
         let stranger = connection(0);
         assert_eq!(stranger.check(TIMES, 1009, never), Ok(Duration::from_millis(1)));
-        assert_eq!(stranger.check(TIMES, 1010, never), Err(Ending::Idle));
+        assert_eq!(stranger.check(TIMES, 1010, never), Err(ConnectionEnd::Idle));
         let known = connection(0);
         make_known(&known);
         assert_eq!(known.check(TIMES, 1074, never), Ok(Duration::from_millis(1)));
-        assert_eq!(known.check(TIMES, 1075, never), Err(Ending::Idle));
+        assert_eq!(known.check(TIMES, 1075, never), Err(ConnectionEnd::Idle));
     }
 
     #[test]
@@ -381,24 +381,24 @@ mod tests {
         one.note_blocked(true);
         assert!(one.check(TIMES, u64::MAX / 2, never).is_ok());
         one.note_blocked(false);
-        assert_eq!(one.check(TIMES, u64::MAX / 2, never), Err(Ending::Idle));
+        assert_eq!(one.check(TIMES, u64::MAX / 2, never), Err(ConnectionEnd::Idle));
     }
 
     #[test]
     fn what_strangers_send_without_a_request_has_a_budget() {
         let budget = Arc::new(HeadBudget::new(10));
-        let one = Arc::new(Connection::new(Arc::clone(&budget)));
+        let one = Arc::new(ServedConnection::new(Arc::clone(&budget)));
         assert!(one.note_read(FREE_HEAD_BYTES) && one.note_read(10));
-        let two = Connection::new(Arc::clone(&budget));
+        let two = ServedConnection::new(Arc::clone(&budget));
         assert!(two.note_read(FREE_HEAD_BYTES) && !two.note_read(1), "the first one has all of the rest");
         drop(one.begin(&mut Extensions::new()));
         assert!(two.note_read(10), "the first one's head is read");
         drop(two);
         make_known(&one);
         assert!(one.note_read(10 * STRANGER_BYTES_MAX), "a known one is bounded by hyper");
-        let three = Connection::new(budget);
+        let three = ServedConnection::new(budget);
         assert!(three.note_read(FREE_HEAD_BYTES + 10) && !three.note_read(1));
-        let alone = Connection::new(Arc::new(HeadBudget::new(usize::MAX)));
+        let alone = ServedConnection::new(Arc::new(HeadBudget::new(usize::MAX)));
         assert!(alone.note_read(STRANGER_BYTES_MAX) && !alone.note_read(1));
     }
 
@@ -425,7 +425,7 @@ mod tests {
         assert!(one.check(times, later, never).is_ok());
         one.note_written(100 << 20);
         assert!(one.check(times, later, || true).is_ok(), "it takes more than a MiB a second");
-        assert_eq!(one.check(times, later + 600_000, || true), Err(Ending::Slow));
+        assert_eq!(one.check(times, later + 600_000, || true), Err(ConnectionEnd::Slow));
         one.note_blocked(false);
         assert!(one.check(times, later + 600_000, || true).is_ok(), "nothing waits");
     }

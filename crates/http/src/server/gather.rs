@@ -1,16 +1,16 @@
 //! Few calls of the system for many frames of HTTP/2.
 //!
-//! h2 copies small frames into a buffer of 16 KiB and writes them at once. What it takes for small depends on the stream
-//! below: 256 bytes where the stream writes several parts in one call, 1024 elsewhere; a larger frame has a call of its
-//! own. Most answers and events are between the two. So a connection of HTTP/2 says that it writes one part at a time. A
-//! large frame then comes in two parts, its head with what was buffered before it and the rest: the first is held until
-//! the second comes, and both are written in one call after all. With one call for each frame a delivery to a watch over
-//! shared connections, and a local get, took 1.3 to 1.5 times the processor time.
+//! h2 copies small frames into a buffer of 16 KiB and writes them at once. What it takes for small depends on the
+//! stream below: 256 bytes where the stream writes several parts in one call, 1024 elsewhere; a larger frame has a call
+//! of its own. Most answers and events are between the two. So a connection of HTTP/2 says that it writes one part at a
+//! time. A large frame then comes in two parts, its head with what was buffered before it and the rest: the first is
+//! held until the second comes, and both are written in one call after all. With one call for each frame a delivery to
+//! a watch over shared connections, and a local get, took 1.3 to 1.5 times the processor time.
 //!
 //! HTTP/1.1 passes unchanged.
 //!
-//! **Invariant:** what is held is at most [`HELD_MAX`], and is written before anything that comes later, and before a flush
-//! or a shutdown is done.
+//! **Invariant:** what is held is at most [`HELD_MAX`], and is written before anything that comes later, and before a
+//! flush or a shutdown is done.
 
 use std::{
     io::{self, IoSlice},
@@ -128,9 +128,9 @@ mod tests {
 
     use super::*;
 
-    /// A caller who takes so many bytes in each call, and none in every other one.
+    /// A client that takes so many bytes in each call, and none in every other one.
     #[derive(Debug, Default)]
-    struct Caller {
+    struct SteppedReader {
         sends: Vec<u8>,
         taken: Vec<u8>,
         at_once: usize,
@@ -138,7 +138,7 @@ mod tests {
         is_slow: bool,
     }
 
-    impl AsyncRead for Caller {
+    impl AsyncRead for SteppedReader {
         fn poll_read(
             mut self: Pin<&mut Self>,
             _: &mut Context<'_>,
@@ -149,7 +149,7 @@ mod tests {
         }
     }
 
-    impl AsyncWrite for Caller {
+    impl AsyncWrite for SteppedReader {
         fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
             self.poll_write_vectored(cx, &[IoSlice::new(bytes)])
         }
@@ -183,8 +183,13 @@ mod tests {
         }
     }
 
-    fn gather(begin: &[u8], at_once: usize, is_slow: bool) -> Gather<Caller> {
-        let mut gather = Gather::new(Caller { sends: begin.to_vec(), at_once, is_slow, ..Caller::default() });
+    fn gather(begin: &[u8], at_once: usize, is_slow: bool) -> Gather<SteppedReader> {
+        let mut gather = Gather::new(SteppedReader {
+            sends: begin.to_vec(),
+            at_once,
+            is_slow,
+            ..SteppedReader::default()
+        });
         let (mut space, mut context) = ([0; 64], Context::from_waker(noop_waker_ref()));
         let mut buffer = ReadBuf::new(&mut space);
         assert!(Pin::new(&mut gather).poll_read(&mut context, &mut buffer).is_ready());

@@ -1,8 +1,8 @@
-//! How fast a caller takes what waits for it, on all streams of a connection together.
+//! How fast a client takes what waits for it, on all streams of a connection together.
 //!
 //! Only the time in which something waits counts: a watch that is silent for hours is not slow.
 //!
-//! **Invariant:** what is long past is forgotten: a caller that has become fast is not slow.
+//! **Invariant:** what is long past is forgotten: a client that has become fast is not slow.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::connection::millis;
 use concord_model::limits::{SCARCE_RATE, SCARCE_TIMEOUT, SEND_BYTES_MIN};
 
 #[derive(Debug, Default)]
-pub(super) struct Pace {
+pub(super) struct ReadingPace {
     /// What waits: answers over HTTP/2, the socket.
     owing: usize,
     /// Since when something waits without a break, and how long it did before.
@@ -23,7 +23,7 @@ pub(super) struct Pace {
     moved_at: Option<u64>,
 }
 
-impl Pace {
+impl ReadingPace {
     /// Something more waits.
     pub(super) fn begin(&mut self, now: u64) {
         if self.owing == 0 {
@@ -54,12 +54,12 @@ impl Pace {
         self.owing > 0
     }
 
-    /// Whether the caller has taken [`SEND_BYTES_MIN`] within this time.
+    /// Whether the client has taken [`SEND_BYTES_MIN`] within this time.
     pub(super) fn has_moved_within(&self, time: Duration, now: u64) -> bool {
         self.moved_at.is_some_and(|at| now.saturating_sub(at) < millis(time))
     }
 
-    /// Whether something waits, and the caller takes less than [`SCARCE_RATE`].
+    /// Whether something waits, and the client takes less than [`SCARCE_RATE`].
     pub(super) fn is_slow(&mut self, now: u64) -> bool {
         if !self.owes() {
             return false;
@@ -95,13 +95,13 @@ mod tests {
 
     #[test]
     fn only_the_time_in_which_something_waits_counts() {
-        let mut pace = Pace::default();
+        let mut pace = ReadingPace::default();
         pace.begin(SECOND);
         assert!(!pace.is_slow(5 * SECOND), "it has only begun");
         assert!(pace.is_slow(6 * SECOND));
         pace.end(6 * SECOND);
         assert!(!pace.owes() && !pace.is_slow(3600 * SECOND), "nothing waits");
-        let mut silent = Pace::default();
+        let mut silent = ReadingPace::default();
         silent.begin(SECOND);
         silent.end(SECOND + 1);
         silent.begin(3600 * SECOND);
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_caller_that_becomes_fast_or_slow_is_seen_to() {
-        let mut pace = Pace::default();
+        let mut pace = ReadingPace::default();
         pace.begin(0);
         assert!(pace.is_slow(1000 * SECOND));
         for second in 1001..1030 {

@@ -1,13 +1,13 @@
-//! The places of a listener's connections: how many there are, how many one address may have, and whose is taken when
-//! there are no more.
+//! The places of a listener's connections: how many there are, how many one address may have, and which connection is
+//! evicted if all are taken.
 //!
-//! A new connection takes the place of the oldest one that is not known (see `connection.rs`). So whoever opens
-//! connections without a key delays nobody, and takes places from others without a key only. It is done before the last
-//! place is taken, so that the accept loop as a rule does not wait for the one that goes.
+//! A new connection evicts the oldest unauthenticated one (see `connection.rs`). So a client that opens connections
+//! without a key delays no authenticated client, and takes places from unauthenticated ones only. Eviction begins
+//! before the last place is taken, so the accept loop seldom waits for it.
 //!
 //! **Invariants**
-//! 1. No more connections are open than there are places, and no more of one address than its share ([`ShareOf`]).
-//! 2. The queues hold at most twice as many entries as there are places, and some.
+//! 1. No more connections are open than there are places, and no address has more than its share ([`ShareOf`]).
+//! 2. The queues hold at most about twice as many entries as there are places.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -18,13 +18,13 @@ use std::{
 
 use tokio::{sync::Notify, time::timeout};
 
-use super::connection::Connection;
+use super::connection::ServedConnection;
 
 /// Entries of a queue beyond those of open connections before it is cleared of ended ones.
 const SPARE_ENTRIES: usize = 64;
-/// Of how many places one is kept free while there is a connection that can make way.
+/// Of how many places one is kept free while there is a connection that can be evicted.
 const SPARE_SHARE: usize = 16;
-/// How old a connection is before it makes way: a request that came with it is read by then.
+/// How old a connection is before it is evicted: a request that came with it is read by then.
 const EVICTION_AGE_MIN: Duration = Duration::from_millis(100);
 /// How long to wait for a place before another connection is asked: the first may have become known.
 const EVICTION_PATIENCE: Duration = Duration::from_millis(20);
@@ -33,10 +33,10 @@ const SHARE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Unknown connections, the oldest first; among them some that have ended or become known since.
 #[derive(Debug, Default)]
-struct Unknown(VecDeque<Weak<Connection>>);
+struct Unknown(VecDeque<Weak<ServedConnection>>);
 
 impl Unknown {
-    fn push(&mut self, connection: &Arc<Connection>, places: usize) {
+    fn push(&mut self, connection: &Arc<ServedConnection>, places: usize) {
         if self.0.len() >= places.saturating_mul(2).saturating_add(SPARE_ENTRIES) {
             self.count();
         }
@@ -69,16 +69,16 @@ impl Unknown {
 /// Which connections of an address its share bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShareOf {
-    /// All of them: callers with a key share the node, too.
+    /// All of them: clients with a key share the node, too.
     All,
     /// Those that are not known. A node that is known opens a connection for each call that it makes at once, and may
-    /// stand behind the same address as others; one that it opens and that is closed leaves a write without an answer.
+    /// stand behind the same address as others; one that it opens and that is closed leaves a write without a response.
     Unknown,
 }
 
 /// What one address has.
 #[derive(Debug, Default)]
-struct Share {
+struct AddressShare {
     open: usize,
     unknown: Unknown,
 }
@@ -91,12 +91,12 @@ pub(super) struct ShareTaken;
 struct Occupied {
     open: usize,
     unknown: Unknown,
-    shares: BTreeMap<IpAddr, Share>,
+    shares: BTreeMap<IpAddr, AddressShare>,
 }
 
 /// The places of a listener.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct ConnectionPlaces {
     max: usize,
     share_max: usize,
     share_of: ShareOf,
@@ -104,7 +104,7 @@ pub(super) struct Places {
     freed: Notify,
 }
 
-impl Places {
+impl ConnectionPlaces {
     pub(super) fn new(max: usize, share_max: usize, share_of: ShareOf) -> Self {
         Self { max, share_max, share_of, occupied: Mutex::default(), freed: Notify::new() }
     }
@@ -116,8 +116,8 @@ impl Places {
     pub(super) async fn take(
         self: &Arc<Self>,
         address: IpAddr,
-        connection: &Arc<Connection>,
-    ) -> Result<Place, ShareTaken> {
+        connection: &Arc<ServedConnection>,
+    ) -> Result<ConnectionPlace, ShareTaken> {
         loop {
             if let Some(taken) = self.try_take(group(address), connection) {
                 return taken;
@@ -130,8 +130,8 @@ impl Places {
     pub(super) async fn take_later(
         self: &Arc<Self>,
         address: IpAddr,
-        connection: &Arc<Connection>,
-    ) -> Option<Place> {
+        connection: &Arc<ServedConnection>,
+    ) -> Option<ConnectionPlace> {
         let taken = async {
             loop {
                 if let Some(Ok(place)) = self.try_take(group(address), connection) {
@@ -148,12 +148,12 @@ impl Places {
         let _waited_in_vain = timeout(EVICTION_PATIENCE, self.freed.notified()).await.is_err();
     }
 
-    /// Takes a place, and asks another connection to make way when places are scarce. `None` when all are taken.
+    /// Takes a place, and asks another connection to be evicted when places are scarce. `None` when all are taken.
     fn try_take(
         self: &Arc<Self>,
         address: IpAddr,
-        connection: &Arc<Connection>,
-    ) -> Option<Result<Place, ShareTaken>> {
+        connection: &Arc<ServedConnection>,
+    ) -> Option<Result<ConnectionPlace, ShareTaken>> {
         let mut occupied = self.lock();
         let Occupied { open, unknown, shares } = &mut *occupied;
         let share = shares.entry(address).or_default();
@@ -181,7 +181,7 @@ impl Places {
         share.open += 1;
         unknown.push(connection, self.max);
         share.unknown.push(connection, self.share_max);
-        Some(Ok(Place { places: Arc::clone(self), address }))
+        Some(Ok(ConnectionPlace { places: Arc::clone(self), address }))
     }
 
     fn lock(&self) -> MutexGuard<'_, Occupied> {
@@ -196,19 +196,19 @@ fn is_scarce(taken: usize, places: usize) -> bool {
 
 /// A taken place; dropping it frees it.
 #[derive(Debug)]
-pub(super) struct Place {
-    places: Arc<Places>,
+pub(super) struct ConnectionPlace {
+    places: Arc<ConnectionPlaces>,
     address: IpAddr,
 }
 
-impl Place {
+impl ConnectionPlace {
     /// Whose it is: an address, or the network that counts as one.
     pub(super) fn address(&self) -> IpAddr {
         self.address
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPlace {
     fn drop(&mut self) {
         let mut occupied = self.places.lock();
         occupied.open -= 1;
@@ -237,20 +237,20 @@ fn group(address: IpAddr) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::connection::{CallerConnection, Ending, HeadBudget, Times};
+    use crate::server::connection::{CallerConnection, ConnectionEnd, HeadBudget, Times};
     use http::Extensions;
 
-    fn connection() -> Arc<Connection> {
-        Arc::new(Connection::new(Arc::new(HeadBudget::new(0))))
+    fn connection() -> Arc<ServedConnection> {
+        Arc::new(ServedConnection::new(Arc::new(HeadBudget::new(0))))
     }
 
-    fn make_known(connection: &Arc<Connection>) {
+    fn make_known(connection: &Arc<ServedConnection>) {
         let mut extensions = Extensions::new();
         drop(connection.begin(&mut extensions));
         CallerConnection::mark_known(&extensions);
     }
 
-    fn known() -> Arc<Connection> {
+    fn known() -> Arc<ServedConnection> {
         let connection = connection();
         make_known(&connection);
         connection
@@ -260,13 +260,17 @@ mod tests {
         IpAddr::from([10, 0, 0, last])
     }
 
-    async fn take(places: &Arc<Places>, last: u8, connection: &Arc<Connection>) -> Option<Place> {
+    async fn take(
+        places: &Arc<ConnectionPlaces>,
+        last: u8,
+        connection: &Arc<ServedConnection>,
+    ) -> Option<ConnectionPlace> {
         timeout(Duration::from_secs(30), places.take(address(last), connection)).await.unwrap().ok()
     }
 
     #[tokio::test]
     async fn one_address_can_not_take_all_places() {
-        let places = Arc::new(Places::new(4, 2, ShareOf::All));
+        let places = Arc::new(ConnectionPlaces::new(4, 2, ShareOf::All));
         let mine = [known(), known(), known()];
         let _one = take(&places, 1, &mine[0]).await.unwrap();
         let two = take(&places, 1, &mine[1]).await.unwrap();
@@ -280,14 +284,14 @@ mod tests {
     #[tokio::test]
     async fn the_oldest_unknown_connection_makes_way() {
         for (max, share_max) in [(2, 2), (8, 2)] {
-            let places = Arc::new(Places::new(max, share_max, ShareOf::All));
+            let places = Arc::new(ConnectionPlaces::new(max, share_max, ShareOf::All));
             let (keyed, stranger) = (known(), connection());
             let _keyed = take(&places, 1, &keyed).await.unwrap();
             let taken = take(&places, 1, &stranger).await.unwrap();
             let ends = async {
                 let day = Duration::from_secs(24 * 60 * 60);
                 let times = Times { header: day, idle: day, send: day };
-                assert_eq!(stranger.ending(times, || false).await, Ending::Evicted);
+                assert_eq!(stranger.ending(times, || false).await, ConnectionEnd::Evicted);
                 drop(taken);
             };
             let newcomer = connection();
@@ -298,7 +302,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_with_almost_its_share_takes_the_place_of_a_stranger_elsewhere() {
-        let places = Arc::new(Places::new(32, 16, ShareOf::All));
+        let places = Arc::new(ConnectionPlaces::new(32, 16, ShareOf::All));
         let mut taken = Vec::new();
         for _ in 0..15 {
             let keyed = known();
@@ -312,14 +316,14 @@ mod tests {
         let day = Duration::from_secs(24 * 60 * 60);
         let ends = async {
             let ending = strangers[0].ending(Times { header: day, idle: day, send: day }, || false).await;
-            assert_eq!(ending, Ending::Evicted);
+            assert_eq!(ending, ConnectionEnd::Evicted);
             drop(taken.remove(15));
         };
         let newcomer = known();
         let both = async { tokio::join!(places.take(address(1), &newcomer), ends) };
         let (place, ()) = timeout(Duration::from_secs(30), both).await.unwrap();
         let place = place.unwrap();
-        // With its share full it is refused, and nobody makes way for nothing.
+        // With its share full it is rejected, and nobody is evicted for nothing.
         let before = places.lock().unknown.0.len();
         assert!(take(&places, 1, &known()).await.is_none());
         assert_eq!(places.lock().unknown.0.len(), before);
@@ -328,7 +332,7 @@ mod tests {
 
     #[tokio::test]
     async fn known_nodes_are_bound_by_no_share_and_unknown_ones_are() {
-        let places = Arc::new(Places::new(8, 2, ShareOf::Unknown));
+        let places = Arc::new(ConnectionPlaces::new(8, 2, ShareOf::Unknown));
         let nodes: Vec<_> = (0..5).map(|_| known()).collect();
         let mut taken = Vec::new();
         for node in &nodes {
@@ -345,7 +349,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_queues_do_not_grow_with_connections_that_ended() {
-        let places = Arc::new(Places::new(2, 2, ShareOf::All));
+        let places = Arc::new(ConnectionPlaces::new(2, 2, ShareOf::All));
         let stays = connection();
         let _stays = take(&places, 1, &stays).await.unwrap();
         for _ in 0..1000 {

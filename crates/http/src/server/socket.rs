@@ -1,7 +1,7 @@
-//! The socket of a connection: counts what it reads, and ends when its caller takes too little of what is written.
+//! The socket of a connection: counts what it reads, and ends when its client takes too little of what is written.
 //!
-//! hyper waits without limit for a socket that takes no more. A caller that reads nothing, or a few bytes now and then,
-//! would hold its answer for ever.
+//! hyper waits without limit for a socket that takes no more. A client that reads nothing, or a few bytes now and then,
+//! would hold its response for ever.
 //!
 //! **Invariant:** while the socket has taken less than it was offered, it takes [`SEND_BYTES_MIN`] within each send
 //! timeout, or all of it; else the next write fails. How fast it is while memory is scarce, the connection judges.
@@ -21,7 +21,7 @@ use tokio::{
     time::{Instant, Sleep, sleep},
 };
 
-use super::connection::{Connection, Times};
+use super::connection::{ServedConnection, Times};
 use concord_model::limits::SEND_BYTES_MIN;
 
 /// A write that the socket has not wholly taken.
@@ -34,13 +34,13 @@ struct Blocked {
 #[derive(Debug)]
 pub(super) struct Socket {
     stream: TcpStream,
-    connection: Arc<Connection>,
+    connection: Arc<ServedConnection>,
     times: Times,
     blocked: Option<Blocked>,
 }
 
 impl Socket {
-    pub(super) fn new(stream: TcpStream, connection: Arc<Connection>, times: Times) -> Self {
+    pub(super) fn new(stream: TcpStream, connection: Arc<ServedConnection>, times: Times) -> Self {
         Self { stream, connection, times, blocked: None }
     }
 

@@ -35,7 +35,7 @@ async fn start_with(
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = oneshot::channel();
     let stopped = async move { stopped.await.unwrap_or(()) };
-    (address, stop, tokio::spawn(serve(listener, router, (Transport::Plain, options), stopped)))
+    (address, stop, tokio::spawn(serve(listener, router, Transport::Plain, options, stopped)))
 }
 
 /// Everything that the server sends until it closes the connection.
@@ -100,7 +100,7 @@ async fn connections_without_a_credential_keep_nobody_waiting() {
     for place in 0..20 {
         let mut stranger = TcpStream::connect(address).await.unwrap();
         if place % 2 == 0 {
-            // One that was answered without a credential is a stranger as one that is silent.
+            // One that was answered without a credential is an unauthenticated client as one that is silent.
             stranger.write_all(request).await.unwrap();
         }
         strangers.push(stranger);

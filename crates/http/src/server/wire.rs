@@ -41,8 +41,8 @@ pub enum Transport {
     Plain,
     /// Over TLS.
     Callers(Arc<CallerTls>),
-    /// Over mutual TLS between nodes. Handshakes, which strangers may begin in any number, are made where callers are
-    /// served: the connections themselves are where consensus runs.
+    /// Over mutual TLS between nodes. Handshakes, which unauthenticated clients may begin in any number, are made where
+    /// clients are served: the connections themselves are where consensus runs.
     Nodes(Arc<NodeTls>, Handle),
 }
 
@@ -61,16 +61,16 @@ impl Transport {
         &self,
         stream: TcpStream,
         socket: impl FnOnce(TcpStream) -> Socket,
-    ) -> io::Result<(Wire, Option<NodeId>)> {
+    ) -> io::Result<(AcceptedStream, Option<NodeId>)> {
         match self {
-            Self::Plain => Ok((Wire::Plain(socket(stream)), None)),
+            Self::Plain => Ok((AcceptedStream::Plain(socket(stream)), None)),
             Self::Callers(tls) => {
                 let stream = TlsAcceptor::from(tls.config()).accept(socket(stream)).await?;
-                Ok((Wire::Tls(Box::new(stream)), None))
+                Ok((AcceptedStream::Tls(Box::new(stream)), None))
             }
             Self::Nodes(tls, callers) => {
                 if tls.mode() == Mode::Migrate && !begins_with_handshake(&stream).await? {
-                    return Ok((Wire::Plain(socket(stream)), None));
+                    return Ok((AcceptedStream::Plain(socket(stream)), None));
                 }
                 let handshake = TlsAcceptor::from(tls.server()).accept(socket(stream));
                 let stream =
@@ -78,7 +78,7 @@ impl Transport {
                 let shown = Shown::calling(Arc::clone(tls), stream.get_ref().1.peer_certificates());
                 let shown = shown.map_err(io::Error::other)?;
                 let node = shown.caller();
-                Ok((Wire::Node(Box::new(Trusted::new(stream, shown))), node))
+                Ok((AcceptedStream::Node(Box::new(Trusted::new(stream, shown))), node))
             }
         }
     }
@@ -93,13 +93,13 @@ async fn begins_with_handshake(stream: &TcpStream) -> io::Result<bool> {
 
 /// A connection that was taken.
 #[derive(Debug)]
-pub(super) enum Wire {
+pub(super) enum AcceptedStream {
     Plain(Socket),
     Tls(Box<TlsStream<Socket>>),
     Node(Box<Trusted<TlsStream<Socket>>>),
 }
 
-impl AsyncRead for Wire {
+impl AsyncRead for AcceptedStream {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -113,7 +113,7 @@ impl AsyncRead for Wire {
     }
 }
 
-impl AsyncWrite for Wire {
+impl AsyncWrite for AcceptedStream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),

@@ -6,7 +6,7 @@
 //!
 //! | | calling end | serving end |
 //! |---|---|---|
-//! | code | [`FramedCalls`] | [`serve`], called by `crates/http/src/peer.rs` |
+//! | code | [`FramedCalls`] | [`serve`], called by `crates/http/src/peer/mod.rs` |
 //! | no response in time | drops the connection; the next request opens another | |
 //! | failure | the same; if the connection had been used before, retries the request on another | closes the connection without a response |
 //! | no request for [`IDLE_TIMEOUT`] | | closes the connection |

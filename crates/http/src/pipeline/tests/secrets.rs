@@ -1,4 +1,4 @@
-//! Each kind of answer with data of configs, to a caller who may see their secret values and to one who may not.
+//! Each kind of answer with data of configs, to a client that may see their secret values and to one who may not.
 
 use futures::StreamExt as _;
 use serde_json::{Value, json};
@@ -9,8 +9,8 @@ const CONFIGS_S: &str = "/api/v1/config_definition/s/config/";
 const CONFIG_S: &str = "/api/v1/config_definition/s/config/k";
 const KEEP: &str = r#"{"$concord-keep": true}"#;
 
-/// A node with a definition `s` whose `pw` and the tokens of whose `list` are secret, and a config `k` of two revisions,
-/// with `<secret0>` and `<secret1>` in them. The second value, a revision of the first.
+/// A node with a definition `s` whose `pw` and the tokens of whose `list` are secret, and a config `k` of two
+/// revisions, with `<secret0>` and `<secret1>` in them. The second value, a revision of the first.
 async fn node_with_secrets(directory: &std::path::Path) -> (Api, u64) {
     let api = node(directory).await;
     let schema = json!({
@@ -43,7 +43,7 @@ async fn respond(api: &Api, principal: &Principal, method: Method, path: &str, b
     let request = Request::builder().method(method).uri(path).header(header::CONTENT_TYPE, kind);
     let request = request.body(Body::from(body.to_owned())).unwrap();
     let matched = TABLE.find(request.method(), request.uri().path());
-    api.dispatch(Access::Authenticated(principal.clone()), Asked::new(request, matched)).await
+    api.dispatch(RequestAccess::Authenticated(principal.clone()), MatchedRequest::new(request, matched)).await
 }
 
 async fn ask(
@@ -133,7 +133,7 @@ async fn no_answer_shows_a_secret_value_without_the_right_to_reveal() {
             }
         }
     }
-    // The answer to a batch has no data, and what it wrote is redacted like all else.
+    // The response to a batch has no data, and what it wrote is redacted like all else.
     let batch = format!(
         r#"{{"operations": [{{"op": "put_config", "config_definition_key": "s", "config_key": "k", "data": {kept}}}]}}"#
     );

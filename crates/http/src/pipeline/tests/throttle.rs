@@ -1,4 +1,4 @@
-//! Callers behind an address where somebody guesses credentials.
+//! Clients behind an address where somebody guesses credentials.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! What the audit log records of a request: which routes, which verb they need, and when the line is made.
+//! What the audit log records of a request: which routes, which verb they need, and when the line is written.
 //!
 //! | request | recorded |
 //! |---|---|
@@ -8,12 +8,10 @@
 //! | any other read | when it is denied |
 //! | with a credential that is missing or not valid | counted by address and minute |
 //!
-//! A dry run has its line, too: it tells its caller about the records as the write does. The line says what it was, so
-//! that nobody takes it for the write.
+//! A dry run is recorded as such, because it reveals as much about the records as the write. A write whose client
+//! disconnects before the response is recorded, because it may have been applied.
 //!
-//! A write whose caller leaves before the answer has its line, too: it may have been applied.
-//!
-//! **Invariants:** a request has at most one line. Nothing of the request is in it but keys, ids and its request id.
+//! **Invariants:** a request has at most one line. Of the request, the line has only keys, ids and the request id.
 
 use std::sync::PoisonError;
 
@@ -27,7 +25,7 @@ use percent_encoding::percent_decode_str;
 use super::{
     across,
     endpoints::{Audited, Endpoint, Matched},
-    extract::{Asked, Params},
+    extract::{MatchedRequest, QueryParams},
     reply::{Problem, STATE_REVISION, WrittenAt},
 };
 use concord_model::{access_key::Pattern, record::Revision};
@@ -37,7 +35,7 @@ use concord_service::{
 };
 
 /// What the path and the query of a request name.
-fn what(matched: &Matched, uri: &Uri, params: &Params) -> What {
+fn what(matched: &Matched, uri: &Uri, params: &QueryParams) -> What {
     let mut what = What::default();
     for (name, given) in matched.parameters(uri) {
         let text = percent_decode_str(given).decode_utf8_lossy();
@@ -55,7 +53,7 @@ fn what(matched: &Matched, uri: &Uri, params: &Params) -> What {
     what
 }
 
-/// The method as the log names it: what a caller makes up is not repeated.
+/// The method as the log names it: what a client makes up is not repeated.
 fn method_name(method: &Method) -> &'static str {
     const KNOWN: [&str; 8] = ["GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS", "TRACE"];
     KNOWN.into_iter().find(|known| method.as_str() == *known).unwrap_or("other")
@@ -63,7 +61,7 @@ fn method_name(method: &Method) -> &'static str {
 
 /// A request that may get a line.
 #[derive(Debug)]
-pub(super) struct Pending {
+pub(super) struct PendingDecision {
     service: Service,
     id: HeaderValue,
     uri: Uri,
@@ -72,13 +70,13 @@ pub(super) struct Pending {
     before: Revision,
     matched: Matched,
     dry_run: bool,
-    kind: Kind,
+    kind: DecisionKind,
     /// Whether its line was made.
     is_done: bool,
 }
 
 #[derive(Debug)]
-enum Kind {
+enum DecisionKind {
     /// Recorded always, and a write.
     Write(Targets),
     /// Recorded always, and a read.
@@ -89,42 +87,42 @@ enum Kind {
     OnDenial,
 }
 
-/// In the extensions of an answer a part of which was denied.
+/// In the extensions of a response a part of which was denied.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PartlyDenied;
 
 /// Begins to observe a request whose credential is good. `None` when no line can come of it.
 pub(super) fn begin(
     service: &Service,
-    asked: &Asked,
+    asked: &MatchedRequest,
     id: &HeaderValue,
     principal: &Principal,
-) -> Option<Pending> {
+) -> Option<PendingDecision> {
     let (audit, matched, uri) = (&service.cx.audit, &asked.matched, asked.uri());
     if !audit.is_on() {
         return None;
     }
     let is_of_body = matched.endpoint.is_some_and(|endpoint| endpoint.audited == Audited::Body);
     let kind = if is_of_body {
-        Kind::ReadOf(Targets::default())
+        DecisionKind::ReadOf(Targets::default())
     } else if asked.is_write() {
         let targets = Targets::default();
         *targets.lock().unwrap_or_else(PoisonError::into_inner) = what(matched, uri, asked.params());
-        Kind::Write(targets)
+        DecisionKind::Write(targets)
     } else if is_recorded_read(service, asked) {
-        Kind::Read
+        DecisionKind::Read
     } else if principal.key.is_some() {
-        Kind::OnDenial
+        DecisionKind::OnDenial
     } else {
         // The root key is denied nothing.
         return None;
     };
-    Some(Pending {
+    Some(PendingDecision {
         service: service.clone(),
         id: id.clone(),
         uri: uri.clone(),
         method: asked.request.method().clone(),
-        // What is no value of the parameter is refused. The query of a read is not parsed for its line.
+        // What is no value of the parameter is rejected. The query of a read is not parsed for its line.
         dry_run: asked.is_write() && asked.params().dry_run().unwrap_or(false),
         principal: principal.clone(),
         before: service.cx.revision(),
@@ -135,7 +133,7 @@ pub(super) fn begin(
 }
 
 /// Whether the settings, or its endpoint, have a read recorded.
-fn is_recorded_read(service: &Service, asked: &Asked) -> bool {
+fn is_recorded_read(service: &Service, asked: &MatchedRequest) -> bool {
     let (audit, Some(endpoint)) = (&service.cx.audit, asked.matched.endpoint) else { return false };
     if endpoint.audited == Audited::Always {
         return true;
@@ -148,11 +146,11 @@ fn is_recorded_read(service: &Service, asked: &Asked) -> bool {
         Audited::Listed => across::named(asked.params()).iter().any(|one| audit.records_reads_within(one)),
         Audited::Watched => {
             let mut named = asked.params().0.iter().filter(|(name, _)| name == "definition").peekable();
-            // One that names nothing is of everything that its caller may read.
+            // One that names nothing is of everything that its client may read.
             named.peek().is_none()
                 || named.any(|(_, text)| match Pattern::parse(text) {
                     Ok(pattern) => audit.records_reads_within(&pattern),
-                    // It is refused.
+                    // It is rejected.
                     Err(_) => audit.records_reads_of(None),
                 })
         }
@@ -163,43 +161,45 @@ fn is_recorded_read(service: &Service, asked: &Asked) -> bool {
     }
 }
 
-impl Pending {
+impl PendingDecision {
     /// What the request turns out to be about, and whether it is a write; `None` where that is in its path.
     pub(super) fn targets(&self) -> Option<(Targets, bool)> {
         match &self.kind {
-            Kind::Write(targets) => Some((Targets::clone(targets), true)),
-            Kind::ReadOf(targets) => Some((Targets::clone(targets), false)),
-            Kind::Read | Kind::OnDenial => None,
+            DecisionKind::Write(targets) => Some((Targets::clone(targets), true)),
+            DecisionKind::ReadOf(targets) => Some((Targets::clone(targets), false)),
+            DecisionKind::Read | DecisionKind::OnDenial => None,
         }
     }
 
-    /// Whether a request gets no line, now that its answer is known, as most reads do.
+    /// Whether a request gets no line, now that its response is known, as most reads do.
     pub(super) fn gets_no_line(&self, response: &Response) -> bool {
         let is_denied = || {
             matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
                 || response.extensions().get::<PartlyDenied>().is_some()
         };
         match &self.kind {
-            Kind::OnDenial => !is_denied(),
-            Kind::ReadOf(targets) => !is_denied() && !self.is_recorded(targets),
-            Kind::Read | Kind::Write(_) => false,
+            DecisionKind::OnDenial => !is_denied(),
+            DecisionKind::ReadOf(targets) => !is_denied() && !self.is_recorded(targets),
+            DecisionKind::Read | DecisionKind::Write(_) => false,
         }
     }
 
-    /// Makes the line of a request that [gets one](Self::gets_no_line). In the strict mode the answer to a write waits until its line is
-    /// durable, and says that the outcome is unknown when it is not.
+    /// Makes the line of a request that [gets one](Self::gets_no_line). In the strict mode the response to a write
+    /// waits until its line is durable, and says that the outcome is unknown when it is not.
     pub(super) async fn end(mut self, response: Response) -> Response {
         let status = response.status();
         self.is_done = true;
         match &self.kind {
-            Kind::OnDenial | Kind::Read | Kind::ReadOf(_) => {
+            DecisionKind::OnDenial | DecisionKind::Read | DecisionKind::ReadOf(_) => {
                 self.service.cx.audit.record(self.decision(Some(&response)));
                 response
             }
-            Kind::Write(_) if !status.is_success() && concord_model::sabotage::is("audit-line-lost") => {
+            DecisionKind::Write(_)
+                if !status.is_success() && concord_model::sabotage::is("audit-line-lost") =>
+            {
                 response
             }
-            Kind::Write(_) => {
+            DecisionKind::Write(_) => {
                 let is_recorded = self.service.cx.audit.record_write(self.decision(Some(&response))).await;
                 if is_recorded || !status.is_success() {
                     return response;
@@ -226,10 +226,12 @@ impl Pending {
             written.or_else(|| response.headers().get(STATE_REVISION)?.to_str().ok()?.parse().ok())
         });
         let named = match &self.kind {
-            Kind::Write(targets) | Kind::ReadOf(targets) => {
+            DecisionKind::Write(targets) | DecisionKind::ReadOf(targets) => {
                 targets.lock().unwrap_or_else(PoisonError::into_inner).clone()
             }
-            Kind::Read | Kind::OnDenial => what(&self.matched, &self.uri, &Params::from_uri(&self.uri)),
+            DecisionKind::Read | DecisionKind::OnDenial => {
+                what(&self.matched, &self.uri, &QueryParams::from_uri(&self.uri))
+            }
         };
         Decision {
             key: Some(self.principal.id.as_str().to_owned()),
@@ -244,19 +246,20 @@ impl Pending {
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingDecision {
     fn drop(&mut self) {
-        // The caller has left, or the node ends. A write may have been applied.
-        if !self.is_done && matches!(self.kind, Kind::Write(_)) {
+        // The client has left, or the node ends. A write may have been applied.
+        if !self.is_done && matches!(self.kind, DecisionKind::Write(_)) {
             self.service.cx.audit.record(self.decision(None));
         }
     }
 }
 
-/// Counts a request that was refused for its credential.
+/// Counts a request that was rejected for its credential.
 pub(super) fn note_failed_credential(
     service: &Service,
-    (request, matched): (&Request, &Matched),
+    request: &Request,
+    matched: &Matched,
     id: &HeaderValue,
     status: StatusCode,
 ) {

@@ -1,28 +1,32 @@
-//! Batches: `POST /api/v1/batch`, several writes that are applied atomically, where wanted on conditions.
+//! Batches: `POST /api/v1/batch`, several writes that are applied atomically, and on conditions if the batch has some.
 //!
 //! Each operation has the fields of the request that does the same alone, and its conditions as `if_match` and
-//! `if_none_match`. What each change did is in the outcome that the log remembers, so a request that is sent again gets
-//! the same answer. What a `get_config` has read is looked up in the history.
+//! `if_none_match`. What each change did is in the outcome that the log remembers, so a request that is retried gets
+//! the same response. What a `get_config` has read is looked up in the history.
 //!
-//! **Invariant:** a condition that is malformed, or that its operation cannot satisfy, refuses the batch. It is never
+//! | where is | file |
+//! |---|---|
+//! | the operations, and how each is read | `operation` |
+//!
+//! **Invariant:** a condition that is malformed, or that its operation cannot satisfy, rejects the batch. It is never
 //! ignored.
 
-mod operation;
+pub(super) mod operation;
 
 use serde_json::Value;
 
 use super::{
-    body::{Fields, not_an_object},
+    body::fields::BodyFields,
     condition::Condition,
     configs, definitions,
-    extract::WriteRequest,
+    extract::BodyRequest,
     json::{Object, with_redacted},
     reply::{Problem, Reply},
     shape::{TAKES_PARAMETER, takes_parameter},
 };
 use concord_model::{
     command::{Expect, StepOutcome},
-    error::{Invalid, LocSegment, Violation},
+    error::{LocSegment, Violation},
     limits::Limits,
     patch::{Patch, PatchFormat},
 };
@@ -30,49 +34,24 @@ use concord_service::{
     Check, NewSchema, NewUnique, ReadConfig, Refusal, Restored, Rollback, Rollbacks, Service, Transaction,
     Write, check_operation_count,
 };
-use operation::Operation;
+use operation::{
+    CHECK_CONFIG, CREATE_CONFIG, CREATE_DEFINITION, DELETE_CONFIG, DELETE_DEFINITION, GET_CONFIG,
+    PATCH_CONFIG, PUT_CONFIG, ROLLBACK_CONFIG, SET_INDEXES, SET_SCHEMA, SET_UNIQUE,
+};
 
 const IF: &str = "if";
 const THEN: &str = "then";
 const ELSE: &str = "else";
 const OPERATIONS: &str = "operations";
-pub(super) const CREATE_DEFINITION: &str = "create_definition";
-pub(super) const SET_INDEXES: &str = "set_indexes";
-pub(super) const SET_SCHEMA: &str = "set_schema";
-pub(super) const SET_UNIQUE: &str = "set_unique";
-pub(super) const DELETE_DEFINITION: &str = "delete_definition";
-pub(super) const CREATE_CONFIG: &str = "create_config";
-pub(super) const PUT_CONFIG: &str = "put_config";
-pub(super) const PATCH_CONFIG: &str = "patch_config";
-pub(super) const DELETE_CONFIG: &str = "delete_config";
-pub(super) const ROLLBACK_CONFIG: &str = "rollback_config";
-pub(super) const CHECK_CONFIG: &str = "check_config";
-pub(super) const GET_CONFIG: &str = "get_config";
-/// The names of all operations.
-pub(super) const NAMES: [&str; 12] = [
-    CREATE_DEFINITION,
-    SET_INDEXES,
-    DELETE_DEFINITION,
-    CREATE_CONFIG,
-    PUT_CONFIG,
-    PATCH_CONFIG,
-    DELETE_CONFIG,
-    ROLLBACK_CONFIG,
-    CHECK_CONFIG,
-    GET_CONFIG,
-    SET_SCHEMA,
-    SET_UNIQUE,
-];
-
-/// How the operations of a body are divided, where it has conditions.
+/// How many of the operations of a transaction are in each of its lists.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Parts {
+pub(super) struct TransactionParts {
     conditions: usize,
     then: usize,
 }
 
-impl Parts {
-    /// The location of what is wrong with an operation, from that by its number among all.
+impl TransactionParts {
+    /// Turns a location that counts all operations into one in the list of the operation.
     pub(super) fn relocate(self, loc: &mut [LocSegment]) {
         if let [list @ LocSegment::Name(_), LocSegment::Index(number), ..] = loc
             && *list == OPERATIONS.into()
@@ -82,7 +61,7 @@ impl Parts {
         }
     }
 
-    /// The place of an operation in the body, by its number among all.
+    /// The list of an operation and its index there, by its number among all operations.
     fn place(self, number: u64) -> (&'static str, u64) {
         let (conditions, then) = (self.conditions as u64, self.then as u64);
         if number < conditions {
@@ -95,20 +74,20 @@ impl Parts {
     }
 }
 
-/// What the answer says of an operation if it is carried out.
+/// The parts of an operation that its result in the response needs.
 struct Outlined {
     op: &'static str,
     definition: String,
     /// `None` for an operation on a definition.
     key: Option<String>,
-    kind: Kind,
+    kind: OperationEffect,
     /// Whether it declares a path that has the name of a query parameter.
     takes_parameter: bool,
 }
 
-/// What an operation adds to the answer.
+/// What an operation adds to the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum OperationEffect {
     /// Whether it created its record.
     Change,
     /// Nothing: a check that holds.
@@ -120,7 +99,7 @@ enum Kind {
 impl Outlined {
     /// The keys of the config that it reads.
     fn read(&self) -> Option<(&str, &str)> {
-        let key = self.key.as_deref().filter(|_| self.kind == Kind::Read)?;
+        let key = self.key.as_deref().filter(|_| self.kind == OperationEffect::Read)?;
         Some((&self.definition, key))
     }
 
@@ -136,13 +115,13 @@ impl Outlined {
 }
 
 /// Applies all operations, or none.
-pub(super) async fn run(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn run(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     if request.condition != Condition::Unconditional {
         let msg = "the conditions of a batch are members of its operations";
         return Err(Problem::violation(Violation::at(vec!["header".into()], msg)));
     }
     let limits = service.cx.limits().clone();
-    let (mut operations, parts) = request.read(&service, move |body| parse(body, &limits)).await?;
+    let (mut operations, parts) = request.read_value(&service, move |body| parse(body, &limits)).await?;
     let placed = move |refusal| Problem::InBatch(refusal, parts);
     // It holds what the writes take in memory until they are decided.
     let mut rollbacks = service.writes.begin_rollbacks(&request.caller);
@@ -150,7 +129,9 @@ pub(super) async fn run(service: Service, request: WriteRequest) -> Result<Reply
     restore(&service, &mut rollbacks, &mut operations, lists_from).await.map_err(placed)?;
     let write = match parts {
         None => Write::Batch(operations),
-        Some(Parts { conditions, then }) => Write::Transaction(Transaction { operations, conditions, then }),
+        Some(TransactionParts { conditions, then }) => {
+            Write::Transaction(Transaction { operations, conditions, then })
+        }
     };
     let [then, otherwise] = [true, false].map(|conditions_held| write.chosen(conditions_held));
     let outlined: Vec<Outlined> = write.operations().iter().map(outline).collect();
@@ -167,9 +148,11 @@ pub(super) async fn run(service: Service, request: WriteRequest) -> Result<Reply
     let mut reads = service.writes.reads_of(&principal, keys, &written).await.into_iter();
     let mut steps = written.applied.steps().iter();
     let result = |operation: &Outlined| match operation.kind {
-        Kind::Change => operation.result(steps.next() == Some(&StepOutcome::Created)).finish(),
-        Kind::Check => operation.result(false).finish(),
-        Kind::Read => read_result(operation.result(false), &reads.next().unwrap_or(ReadConfig::Unknown)),
+        OperationEffect::Change => operation.result(steps.next() == Some(&StepOutcome::Created)).finish(),
+        OperationEffect::Check => operation.result(false).finish(),
+        OperationEffect::Read => {
+            read_result(operation.result(false), &reads.next().unwrap_or(ReadConfig::Unknown))
+        }
     };
     let results: Vec<String> = done.iter().map(result).collect();
     // A dry run has no revision.
@@ -186,7 +169,7 @@ pub(super) async fn run(service: Service, request: WriteRequest) -> Result<Reply
 }
 
 /// Looks up what the rollbacks among the operations write. `lists_from`: the place from which on the operations are in
-/// lists of which one is carried out. What a rollback there is refused for counts only if its list is.
+/// lists of which one is carried out. What a rollback there is rejected for counts only if its list is.
 async fn restore(
     service: &Service,
     found: &mut Rollbacks,
@@ -206,13 +189,13 @@ async fn restore(
     Ok(())
 }
 
-/// What the answer says of an operation.
+/// What the response says of an operation.
 fn outline(write: &Write) -> Outlined {
     let of_definition = |op: &'static str, definition: &str| Outlined {
         op,
         definition: definition.into(),
         key: None,
-        kind: Kind::Change,
+        kind: OperationEffect::Change,
         takes_parameter: false,
     };
     let of_config = |op: &'static str, definition: &str, key: &str| Outlined {
@@ -241,10 +224,10 @@ fn outline(write: &Write) -> Outlined {
         Write::DeleteConfig { definition, key, .. } => of_config(DELETE_CONFIG, definition, key),
         Write::Rollback(Rollback { definition, key, .. }) => of_config(ROLLBACK_CONFIG, definition, key),
         Write::Check(Check { definition, key, .. }) => {
-            Outlined { kind: Kind::Check, ..of_config(CHECK_CONFIG, definition, key) }
+            Outlined { kind: OperationEffect::Check, ..of_config(CHECK_CONFIG, definition, key) }
         }
         Write::Read { definition, key } => {
-            Outlined { kind: Kind::Read, ..of_config(GET_CONFIG, definition, key) }
+            Outlined { kind: OperationEffect::Read, ..of_config(GET_CONFIG, definition, key) }
         }
         // A batch has no such operations.
         Write::Batch(_) | Write::Transaction(_) | Write::Access(_) => of_definition("", ""),
@@ -265,64 +248,38 @@ fn read_result(result: Object, read: &ReadConfig) -> String {
     }
 }
 
-/// Parses the operations of a body.
-fn parse(body: Value, limits: &Limits) -> Result<(Vec<Write>, Option<Parts>), Problem> {
-    let mut fields = Fields::from_json(body)?;
-    let count: usize = [OPERATIONS, IF, THEN, ELSE].iter().map(|name| fields.count(name)).sum();
+/// Reads the operations of a body.
+fn parse(body: Value, limits: &Limits) -> Result<(Vec<Write>, Option<TransactionParts>), Problem> {
+    let lists = [OPERATIONS, IF, THEN, ELSE].into_iter().filter_map(|name| body.get(name)?.as_array());
+    let count: usize = lists.map(Vec::len).sum();
     if count > 0 {
         check_operation_count(count, limits).map_err(Refusal::Invalid)?;
     }
-    let mut violations = Vec::new();
-    let is_transaction = [IF, THEN, ELSE].iter().any(|name| fields.has(name));
-    let mut list = |name, is_required: bool| {
-        let is_there = is_required || fields.has(name);
-        if is_there { parse_list(name, &mut fields, &mut violations) } else { Vec::new() }
-    };
-    let (operations, parts) = if is_transaction {
-        let (conditions, then, otherwise) = (list(IF, true), list(THEN, false), list(ELSE, false));
-        let parts = Parts { conditions: conditions.len(), then: then.len() };
-        ([conditions, then, otherwise].into_iter().flatten().collect(), Some(parts))
-    } else {
-        (list(OPERATIONS, true), None)
-    };
-    if parts.is_some() && fields.has(OPERATIONS) {
-        let msg = "`operations` can't be combined with `if`, `then` and `else`";
-        violations.push(Violation::at(vec![OPERATIONS.into()], msg));
+    if [IF, THEN, ELSE].into_iter().any(|name| body.get(name).is_some()) {
+        let (operations, parts) = BodyFields::read(body, transaction)?;
+        return Ok((operations, Some(parts)));
     }
-    if parts.is_some_and(|parts| parts.conditions == 0) && fields.errors.is_empty() {
-        violations.push(Violation::at(vec![IF.into()], "there is no condition"));
-    }
-    let operations = fields.finish(operations)?;
-    if violations.is_empty() {
-        Ok((operations, parts))
-    } else {
-        Err(Refusal::Invalid(Invalid::Violations(violations)).into())
-    }
+    Ok((BodyFields::read(body, plain_batch)?, None))
 }
 
-/// Parses a list of operations; that of `if` is one of conditions.
-fn parse_list(name: &'static str, fields: &mut Fields, violations: &mut Vec<Violation>) -> Vec<Write> {
-    let mut operations = Vec::new();
-    for (index, (loc, item)) in (0..).zip(fields.list(name)) {
-        let Value::Object(object) = item else {
-            fields.note(not_an_object(loc));
-            continue;
-        };
-        let violations_loc = vec![name.into(), LocSegment::Index(index)];
-        let errors = std::mem::take(&mut fields.errors);
-        let mut operation = Operation {
-            fields: Fields { object, loc, errors },
-            violations: std::mem::take(violations),
-            violations_loc,
-        };
-        if name == IF {
-            operations.push(operation.parse_condition());
-        } else {
-            operations.extend(operation.parse());
-        }
-        (fields.errors, *violations) = (operation.fields.errors, operation.violations);
+/// The body of a batch without conditions.
+pub(super) fn plain_batch(fields: &mut BodyFields) -> Vec<Write> {
+    fields.required(OPERATIONS, &operation::OPERATIONS)
+}
+
+/// The body of a transaction: the operations of all three lists, in this order.
+pub(super) fn transaction(fields: &mut BodyFields) -> (Vec<Write>, TransactionParts) {
+    let conditions = fields.required(IF, &operation::CONDITIONS);
+    let then = fields.optional(THEN, &operation::BRANCH).unwrap_or_default();
+    let otherwise = fields.optional(ELSE, &operation::BRANCH).unwrap_or_default();
+    if fields.has(OPERATIONS) {
+        fields.violation_in(OPERATIONS, "`operations` can't be combined with `if`, `then` and `else`");
     }
-    operations
+    if conditions.is_empty() {
+        fields.violation_in(IF, "expected at least one condition");
+    }
+    let parts = TransactionParts { conditions: conditions.len(), then: then.len() };
+    ([conditions, then, otherwise].into_iter().flatten().collect(), parts)
 }
 
 #[cfg(test)]

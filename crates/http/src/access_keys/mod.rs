@@ -1,9 +1,13 @@
-//! Access keys: create, list, get, change, revoke, rotate; the root key disabled; who the caller is.
+//! Access keys: create, list, get, change, revoke, rotate; the root key disabled; who the client is.
 //!
-//! **Invariants:** the text of a key is in the answer to the request that made it and in no other, and no cache may store
-//! an answer of this file. A caller is told of keys that it may not manage as if they did not exist.
+//! | where is | file |
+//! |---|---|
+//! | the bodies of requests | `body` |
+//!
+//! **Invariants:** the secret of a key is only in the response to the request that created it, and no cache may
+//! store a response of this file. Keys that a client may not manage do not exist for it.
 
-mod body;
+pub(crate) mod body;
 
 use std::sync::Arc;
 
@@ -13,9 +17,9 @@ use serde_json::{Value, json};
 use self::body::{changed_key, grace, new_key};
 use super::{
     endpoints::KEYS,
-    extract::{ReadRequest, WriteRequest},
+    extract::{BodyRequest, ReadRequest},
     json::Object,
-    reply::{Problem, Reply},
+    reply::{Problem, Rendering, Reply},
 };
 use concord_model::{
     access_key::{
@@ -25,12 +29,11 @@ use concord_model::{
 };
 use concord_service::{MadeKey, Service, Share, quota::QuotaLeft};
 
-/// What is said where the text of a key is no longer known.
-const NO_TEXT: &str =
-    "an earlier copy of this request made the key; its text is shown once: rotate the key for another";
+/// The warning if the secret of a key is no longer known.
+const NO_TEXT: &str = "an earlier attempt of this request created the key, and its secret is shown once: rotate the key for a new one";
 
 /// Creates a key.
-pub(super) async fn create(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn create(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     request.condition.for_create()?;
     let terms = request.read(&service, new_key).await?;
@@ -39,7 +42,7 @@ pub(super) async fn create(service: Service, request: WriteRequest) -> Result<Re
     Ok(made_reply(Reply::created("access key created", &made_json(&made), &location), &made))
 }
 
-/// Lists the keys that the caller may manage.
+/// Lists the keys that the client may manage.
 pub(super) async fn list(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
     let query = KeyQuery::parse(&request.params.0, service.cx.limits());
     let (consistency, query) = request.params.with_consistency(query)?;
@@ -48,7 +51,7 @@ pub(super) async fn list(service: Service, request: ReadRequest) -> Result<Reply
     let size = |_: &Arc<AccessKey>| 0;
     let render = |object: Object, key: &Arc<AccessKey>| shown(object, key);
     let reservation = service.cx.reservation(Share::Callers);
-    let reply = Reply::page("access keys found", (found, reservation), &page, size, render);
+    let reply = Reply::page("access keys found", found, reservation, &page, Rendering { size, render });
     Ok(reply.state_revision(revision).no_store())
 }
 
@@ -66,7 +69,7 @@ pub(super) async fn get(service: Service, request: ReadRequest) -> Result<Reply,
 }
 
 /// Changes a key.
-pub(super) async fn change(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn change(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let expect = request.condition.for_change()?;
     let patch = request.read(&service, changed_key).await?;
@@ -76,7 +79,7 @@ pub(super) async fn change(service: Service, request: WriteRequest) -> Result<Re
 }
 
 /// Revokes a key.
-pub(super) async fn revoke(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn revoke(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let expect = request.condition.for_change()?;
     let id = key_id(&request.name)?;
@@ -85,8 +88,8 @@ pub(super) async fn revoke(service: Service, request: WriteRequest) -> Result<Re
     Ok(Reply::ok("access key revoked", &data).for_write_without_record(&written).no_store())
 }
 
-/// Gives a key another text.
-pub(super) async fn rotate(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+/// Rotates a key: gives it another secret.
+pub(super) async fn rotate(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let expect = request.condition.for_change()?;
     let grace_us = request.read(&service, grace).await?;
@@ -96,14 +99,14 @@ pub(super) async fn rotate(service: Service, request: WriteRequest) -> Result<Re
 }
 
 /// Disables the root key. The body is ignored.
-pub(super) async fn disable_root(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
+pub(super) async fn disable_root(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let written = service.keys.disable_root(request.caller).await?;
     let data = json!({ "root": "disabled" }).to_string();
     Ok(Reply::ok("root key disabled", &data).for_write_without_record(&written).no_store())
 }
 
-/// Says who the caller is.
+/// Shows the key that the request uses.
 pub(super) async fn whoami(service: Service, request: ReadRequest) -> Reply {
     let principal = &request.principal;
     let data = match &principal.key {
@@ -128,7 +131,7 @@ fn everything() -> Grants {
     Grants(vec![Grant { verbs: Verbs::ALL, definitions: vec![Pattern::all()] }])
 }
 
-/// The id in a path. What is none names no key.
+/// The id in a path. A text that is not an id names no key.
 fn key_id(text: &str) -> Result<KeyId, Problem> {
     KeyId::parse(text).ok_or_else(|| concord_service::Refusal::from(Rejection::KeyNotFound).into())
 }
@@ -208,7 +211,7 @@ fn quota_json(quota: &Quota) -> Value {
 }
 
 impl Reply {
-    /// Nobody between may store the answer.
+    /// Nobody between may store the response.
     fn no_store(self) -> Self {
         self.header(header::CACHE_CONTROL, "no-store")
     }

@@ -1,10 +1,10 @@
-//! The console at `/ui`: a page of ES modules that runs in the browser of the one who holds a key.
+//! The console at `/ui`: a page of ES modules that runs in the browser of a user with a key.
 //!
-//! Its files are those in `console/`, put into the program by `build.rs`; what the browser runs is what stands there. It
-//! has no right of its own: it sends the key that is typed into it to the public interface, as any client does.
+//! `build.rs` puts the files of `console/` into the program; the browser runs them unchanged. The console has no
+//! permission of its own: it sends the key that the user types to the public API, as any client does.
 //!
-//! **Invariants:** nothing here reveals any of the data, and no state is read. The policy of the page keeps the browser
-//! from every other host, from scripts and styles that are not files of the console, and from being framed.
+//! **Invariants:** no file reveals any of the data, and no state is read. The content security policy of the page
+//! blocks every other host, scripts and styles that are not files of the console, and frames.
 
 use bytes::Bytes;
 use http::{HeaderMap, header};
@@ -64,7 +64,8 @@ fn answer(asset: &'static Asset, headers: &HeaderMap) -> Reply {
 
 fn whole(asset: &'static Asset, headers: &HeaderMap) -> Reply {
     let takes_gzip = names(headers, &header::ACCEPT_ENCODING, is_gzip);
-    // From the program, not copied: a stranger may ask for it on each stream of many connections and read none of it.
+    // From the program, not copied: an unauthenticated client may ask for it on each stream of many connections and
+    // read none of it.
     let bytes = Bytes::from_static(if takes_gzip { asset.packed } else { asset.plain });
     let reply = Reply::asset(media_type(asset.name), bytes);
     let reply = if takes_gzip { reply.header(header::CONTENT_ENCODING, "gzip") } else { reply };

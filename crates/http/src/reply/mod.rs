@@ -1,12 +1,15 @@
-//! Responses: status, headers and body of every success ([`Reply`]) and every refusal ([`Problem`]).
+//! Responses: status, headers and body of every success ([`Reply`]) and every rejection ([`Problem`]).
 //!
-//! A success is `{"status","message","data"}`, a refusal `{"status","errors":[{"type","msg","loc"?}]}`; but a body or
-//! query of the wrong shape is answered with `{"detail":[{"loc","msg","type"}]}`.
+//! A success is `{"status","message","data"}`, a rejection `{"status","errors":[{"type","msg","loc"?}]}`. A body or
+//! query of the wrong shape gets `{"detail":[{"loc","msg","type"}]}`.
+//!
+//! | where is | file |
+//! |---|---|
+//! | status, type and texts of each rejection | `refusal` |
 //!
 //! **Invariants:** only this file decides status codes. 503 means that the write was certainly not applied, 504 that it
-//! may have been. The text of an internal error is logged ([`LogOnly`]) and never sent to the caller.
+//! may have been. The text of an internal error is logged ([`LogOnly`]) and never sent to the client.
 
-mod failure;
 mod refusal;
 
 use std::{any::Any, borrow::Cow, convert::Infallible, iter::once};
@@ -20,7 +23,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde_json::Value;
 
 use super::{
-    batch::Parts,
+    batch::TransactionParts,
     coding::{self, Coding},
     error_code::Code,
     json::Object,
@@ -39,24 +42,23 @@ use concord_service::{
     Backup, Refusal, Written, memory_budget::Reservation, read::list::BUFFERED_PAGE_BYTES_MAX,
 };
 use concord_state::query::QueryResult;
-use failure::{failure, failure_body, plain, shape_response};
-use refusal::{status_and_type, violations};
+use refusal::{failure, failure_body, items, plain, shape_response, status_and_type, violations};
 
-/// The header with the revision of the state that an answer was made from.
+/// The header with the revision of the state that a response was made from.
 pub(super) const STATE_REVISION: HeaderName = HeaderName::from_static("x-concord-revision");
 /// The header with the progress of an index build: configs indexed, `/`, all configs.
 const INDEX_BUILDING: HeaderName = HeaderName::from_static("x-concord-index-building");
-/// The header with the places of values that the caller is not shown.
+/// The header with the places of values that the client is not shown.
 const REDACTED: HeaderName = HeaderName::from_static("x-concord-redacted");
-/// The header with the id of the node that answers.
+/// The header with the id of the node that responds.
 pub(super) const NODE: HeaderName = HeaderName::from_static("x-concord-node");
 /// The header with the number of configs that do not fit a schema.
 const BREAKING_CONFIGS: HeaderName = HeaderName::from_static("x-concord-breaking-configs");
-/// The header of an answer to a dry run.
+/// The header of a response to a dry run.
 const DRY_RUN: HeaderName = HeaderName::from_static("x-concord-dry-run");
 /// The text for a credential that is unknown, or was known until a moment ago.
 pub(super) const NOT_VALID: &str = "the credential is not valid";
-/// Seconds after which a refused request may be sent again: an election takes about one.
+/// Seconds after which a rejected request may be retried: an election takes about one.
 const RETRY_AFTER_S: HeaderValue = HeaderValue::from_static("1");
 const ACCEPT_PATCH: HeaderName = HeaderName::from_static("accept-patch");
 /// The media types of patches, those of `body::patch_format`.
@@ -66,7 +68,7 @@ const PATCH_TYPES: HeaderValue =
 pub(super) const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// The headers that an answer about a record has: a map with room for them is not rebuilt as it grows.
+/// The headers that a response about a record has: a map with room for them is not rebuilt as it grows.
 const HEADERS: usize = 8;
 
 /// What a record of a list has beside its stored text, as a rule at most.
@@ -84,9 +86,25 @@ pub(super) struct Reply {
     coding: Option<Coding>,
 }
 
-/// In the extensions of the answer to a write: the revision of the change that it made.
+/// In the extensions of the response to a write: the revision of the change that it made.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WrittenAt(pub(super) Revision);
+
+/// How the records of a list are written.
+pub(super) struct Rendering<R, F: Fn(Object, &R) -> Object> {
+    /// Estimates the bytes of a record as `render` writes it.
+    pub(super) size: fn(&R) -> usize,
+    /// Adds the members of a record.
+    pub(super) render: F,
+}
+
+/// What is around the results in `data`.
+pub(super) struct ResultsFrame<'a> {
+    /// Members, each with a comma after it.
+    pub(super) before: &'a str,
+    /// What follows the last result: the end of the list, of `data` and of the body.
+    pub(super) tail: &'a str,
+}
 
 impl Reply {
     /// Status 200 with a payload.
@@ -94,8 +112,8 @@ impl Reply {
         Self::json(Body::from(envelope(message, data.len()).raw("data", data).finish()))
     }
 
-    /// Status 200 with an object as payload, which is written where it is sent from. `bytes` is the length of the stored
-    /// text in it.
+    /// Status 200 with an object as payload, which is written where it is sent from. `bytes` is the length of the
+    /// stored text in it.
     pub(super) fn ok_with(
         message: &'static str,
         bytes: usize,
@@ -107,7 +125,7 @@ impl Reply {
     /// Status 200 without a payload, for a write whose result is no longer available.
     pub(super) fn without_data(message: &'static str) -> Self {
         Self::json(Body::from(envelope(message, 0).finish()))
-            .warning("the record has changed since, so the data that this request wrote are omitted")
+            .warning("`data` is omitted: the record has changed since this request wrote it")
     }
 
     /// Status 201 with a payload and the path of the new resource.
@@ -118,34 +136,35 @@ impl Reply {
         reply.header(header::LOCATION, location)
     }
 
-    /// Status 304: the caller has the current version.
+    /// Status 304: the client has the current version.
     pub(super) fn not_modified() -> Self {
         let headers = HeaderMap::with_capacity(HEADERS);
         Self { status: StatusCode::NOT_MODIFIED, headers, body: Body::empty(), written: None, coding: None }
     }
 
-    /// A page of a list, with what it may keep in memory. `size` estimates the bytes of a record as `render` writes it.
+    /// A page of a list, with what it may keep in memory.
     pub(super) fn page<R: Send + 'static>(
         message: &'static str,
-        (found, reservation): (QueryResult<R>, Reservation),
+        found: QueryResult<R>,
+        reservation: Reservation,
         page: &Page,
-        size: fn(&R) -> usize,
-        render: impl Fn(Object, &R) -> Object + Send + 'static,
+        rendering: Rendering<R, impl Fn(Object, &R) -> Object + Send + 'static>,
     ) -> Self {
         let meta = Object::new().value("page", &page.page).value("limit", &page.limit);
         let tail = format!("],\"meta\":{}}}}}", meta.value("total", &found.total).finish());
-        Self::results(message, (found.results, reservation), ("", &tail), size, render)
+        let frame = ResultsFrame { before: "", tail: &tail };
+        Self::results(message, found.results, reservation, frame, rendering)
     }
 
-    /// A list of results, after the members `before` and with `tail` after the last one: the end of the list, of `data`
-    /// and of the body.
+    /// A list of results.
     pub(super) fn results<R: Send + 'static>(
         message: &'static str,
-        (results, reservation): (Vec<R>, Reservation),
-        (before, tail): (&str, &str),
-        size: fn(&R) -> usize,
-        render: impl Fn(Object, &R) -> Object + Send + 'static,
+        results: Vec<R>,
+        reservation: Reservation,
+        frame: ResultsFrame<'_>,
+        rendering: Rendering<R, impl Fn(Object, &R) -> Object + Send + 'static>,
     ) -> Self {
+        let (ResultsFrame { before, tail }, Rendering { size, render }) = (frame, rendering);
         let head =
             format!("{{\"status\":\"SUCCESS\",\"message\":\"{message}\",\"data\":{{{before}\"results\":[");
         let bytes = results.iter().fold(0_usize, |sum, record| sum.saturating_add(size(record)));
@@ -165,7 +184,7 @@ impl Reply {
             (bytes, written((n, &record), String::with_capacity(bytes.saturating_add(MEMBERS_BYTES))))
         });
         let parts = once((0, head)).chain(records).chain(once((0, tail.to_owned())));
-        // What a record has reserved ends when it is sent: a slow caller holds only what it has not taken.
+        // What a record has reserved ends when it is sent: a slow client holds only what it has not taken.
         let mut left = reservation;
         let parts = parts.map(move |(size, part)| {
             Ok::<_, Infallible>(weight::holding(part.into(), left.split(size as u64)))
@@ -224,20 +243,20 @@ impl Reply {
         Self::asset(kind, bytes).header(header::CONTENT_SECURITY_POLICY, POLICY)
     }
 
-    /// Names the revision of the state that the answer was made from.
+    /// Names the revision of the state that the response was made from.
     pub(super) fn state_revision(mut self, revision: Revision) -> Self {
         self.headers.insert(STATE_REVISION, number(revision));
         self
     }
 
-    /// Names the version of the record that the answer is about.
+    /// Names the version of the record that the response is about.
     pub(super) fn record_version(self, revision: Revision, modified: Timestamp) -> Self {
         let mut reply = self.header(header::LAST_MODIFIED, &modified.http_date());
         reply.headers.insert(header::ETAG, entity_tag(revision));
         reply
     }
 
-    /// Names the places of values that the caller is not shown, where there are any.
+    /// Names the places of values that the client is not shown, where there are any.
     pub(super) fn redacted(self, places: Option<&RedactedPlaces>) -> Self {
         match places.filter(|places| !places.is_empty()) {
             Some(places) => self.header(REDACTED, &places.texts().collect::<Vec<_>>().join(", ")),
@@ -278,19 +297,20 @@ impl Reply {
         Self { written: Some(written.applied.revision), ..reply }
     }
 
-    /// Marks the answer to a dry run.
+    /// Marks the response to a dry run.
     pub(super) fn dry_run(self) -> Self {
         self.header(DRY_RUN, "true")
     }
 
-    /// Warns that a part of the request had no effect, or that the answer is incomplete. It may have several warnings.
+    /// Warns that a part of the request had no effect, or that the response is incomplete. It may have several
+    /// warnings.
     pub(super) fn warning(mut self, text: &'static str) -> Self {
         let value = HeaderValue::from_str(&format!("299 - \"{text}\"")).expect("a literal");
         self.headers.append(header::WARNING, value);
         self
     }
 
-    /// Lets the body be compressed as the caller accepts it, if it is long and `is_open` says that nothing secret is in
+    /// Lets the body be compressed as the client accepts it, if it is long and `is_open` says that nothing secret is in
     /// it.
     pub(super) fn compressed_for(mut self, headers: &HeaderMap, is_open: impl FnOnce() -> bool) -> Self {
         let bytes = self.body.size_hint().exact().unwrap_or(0);
@@ -332,7 +352,7 @@ impl IntoResponse for Reply {
     }
 }
 
-/// A number as the value of a header: an answer has several, so each is written on the stack and copied once.
+/// A number as the value of a header: a response has several, so each is written on the stack and copied once.
 pub(super) fn number(number: u64) -> HeaderValue {
     HeaderValue::from_str(itoa::Buffer::new().format(number)).expect("digits are visible ASCII")
 }
@@ -347,7 +367,7 @@ fn entity_tag(revision: Revision) -> HeaderValue {
     HeaderValue::from_bytes(&text[..digits.len() + 2]).expect("digits and quotes are visible ASCII")
 }
 
-/// A success but for its payload, of `bytes`.
+/// A success except its payload, of `bytes`.
 fn envelope(message: &'static str, bytes: usize) -> Object {
     Object::with_capacity(bytes).raw("status", "\"SUCCESS\"").unescaped("message", message)
 }
@@ -360,7 +380,7 @@ pub(super) struct Detail {
     pub(super) kind: &'static str,
 }
 
-/// Why a request is refused.
+/// Why a request is rejected.
 #[derive(Debug)]
 pub(super) enum Problem {
     /// The credential is missing or not valid; the text says which.
@@ -375,10 +395,10 @@ pub(super) enum Problem {
     UnsupportedPatch,
     /// The body is encoded in a way that is not supported.
     UnsupportedCoding,
-    /// A refusal of the service, with the revision of the state that it was decided from, where there is one.
+    /// A rejection of the service, with the revision of the state that it was decided from, where there is one.
     Refused(Refusal, Option<Revision>),
-    /// A refusal of a batch, whose operations are divided like this.
-    InBatch(Refusal, Option<Parts>),
+    /// A rejection of a batch, whose operations are divided like this.
+    InBatch(Refusal, Option<TransactionParts>),
 }
 
 /// The text of an internal error, which is logged and not sent.
@@ -386,7 +406,7 @@ pub(super) enum Problem {
 pub(super) struct LogOnly(pub(super) String);
 
 impl Problem {
-    /// A refusal for one violation.
+    /// A rejection for one violation.
     pub(super) fn violation(violation: Violation) -> Self {
         Refusal::Invalid(violation.into()).into()
     }
@@ -447,7 +467,7 @@ impl IntoResponse for Problem {
             }
             Self::UnsupportedCoding => {
                 let kind = (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_coding");
-                let msg = "the body is encoded in a way that the header `accept-encoding` of this answer does not name";
+                let msg = "unsupported content coding; the header `accept-encoding` of this response lists the supported ones";
                 let accepted = (header::ACCEPT_ENCODING, coding::DECODED);
                 ([accepted], plain(kind, Code::CodingUnsupported, msg)).into_response()
             }
@@ -473,7 +493,7 @@ pub(super) fn panicked(payload: Box<dyn Any + Send + 'static>) -> Response {
     refusal_response(Refusal::Internal(format!("panic: {text}")), None)
 }
 
-fn refusal_response(refusal: Refusal, parts: Option<Parts>) -> Response {
+fn refusal_response(refusal: Refusal, parts: Option<TransactionParts>) -> Response {
     let (status, kind) = status_and_type(&refusal);
     let breaking = if let Refusal::Breaks { count, .. } = &refusal { Some(*count) } else { None };
     let current =
@@ -503,13 +523,13 @@ fn refusal_response(refusal: Refusal, parts: Option<Parts>) -> Response {
     response
 }
 
-/// The items of `errors` of a refusal that is a part of an answer.
+/// The items of `errors` of a rejection that is a part of a response.
 pub(super) fn refusal_items(refusal: Refusal) -> Vec<Value> {
     let ((_, kind), code) = (status_and_type(&refusal), Code::of(&refusal));
-    failure::items(kind, code, &violations(refusal).0)
+    items(kind, code, &violations(refusal).0)
 }
 
-/// The body of a refusal within a stream, whose status has been sent already.
+/// The body of a rejection within a stream, whose status has been sent already.
 pub(super) fn refusal_body(refusal: Refusal) -> String {
     let ((_, kind), code) = (status_and_type(&refusal), Code::of(&refusal));
     let (violations, log_only) = violations(refusal);

@@ -1,4 +1,4 @@
-//! The server side of calls between nodes: `POST /peer/{name}` on the peer listener, with binary bodies. The calls are
+//! The server side of peer RPCs: `POST /peer/{name}` on the peer listener, with binary bodies. The calls are
 //! listed in [`concord_net::call`].
 //!
 //! | calls | answered by |
@@ -13,13 +13,15 @@
 //! | `heartbeats`, `read-index` | consensus, the service when this node leads; the connection is upgraded, and its frames are requests |
 //! | all others | consensus |
 //!
-//! What is refused is logged by `refusal_log`.
+//! | where is | file |
+//! |---|---|
+//! | the log lines of rejected calls | `refusal_log` |
 //!
-//! The listener is served where consensus runs, so that the log's entries and heartbeats have no other thread to wake. What
-//! the service answers is work of callers, and is read and done on their threads.
+//! The listener is served where consensus runs, so that the log's entries and heartbeats have no other thread to wake.
+//! What the service answers is work of clients, and is read and done on their threads.
 //!
 //! **Invariants:** the headers are checked before a byte of the body is kept. A 4xx means that nothing was done, by
-//! which the caller distinguishes *not applied* from *unknown*; every later failure is a 5xx.
+//! which the calling node distinguishes *not applied* from *unknown*; every later failure is a 5xx.
 
 mod refusal_log;
 
@@ -67,18 +69,18 @@ use refusal_log::RefusalLog;
 
 /// Bytes of a call's body: a write of the longest request body, or a batch of log entries.
 const CALL_BYTES_MAX: usize = 32 << 20;
-/// How long the body of a refused call may take to come.
+/// How long the body of a rejected call may take to come.
 const DROP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of one chunk of a streamed file.
 const FILE_CHUNK_BYTES: usize = 256 << 10;
 
-/// Bytes that the answer to a call for a part of a page or of the history has, as a rule at most.
+/// Bytes that the response to a call for a part of a page or of the history has, as a rule at most.
 const ANSWERED_PART_BYTES: u64 = 4 << 20;
 
 /// The status under which a handshake that failed is logged; nobody is sent it.
 const NO_HANDSHAKE_STATUS: u16 = 525;
 
-/// The path of a call, but for its name.
+/// The path of a call, except its name.
 const PATH_PREFIX: &str = "/peer/";
 
 /// What answers on the peer listener.
@@ -128,12 +130,12 @@ fn routes(listener: Listener) -> Router {
 struct Listener {
     service: Service,
     refusals: Arc<RefusalLog>,
-    /// The threads that serve callers.
+    /// The threads that serve clients.
     callers: Handle,
 }
 
 impl Listener {
-    /// Serves a call on the threads of callers. It ends with the call.
+    /// Serves a call on the threads of clients. It ends with the call.
     async fn on_callers_threads<T: Send + 'static>(
         &self,
         served: impl Future<Output = Result<T, CallRefusal>> + Send + 'static,
@@ -148,7 +150,7 @@ impl Listener {
     }
 }
 
-/// The refusal of a call, which only nodes read.
+/// The rejection of a call, which only nodes read.
 #[derive(Debug)]
 struct CallRefusal(StatusCode, String);
 
@@ -174,7 +176,7 @@ async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Res
     let name = request.uri().path().strip_prefix(PATH_PREFIX).unwrap_or_default();
     let call = Call::from_name(name);
     let shown = request.extensions().get().map(|ShownNode(node)| *node);
-    let Admitted { from, digest } = admit(service, refusals, call, (request.headers(), shown))?;
+    let AdmittedCall { from, digest } = admit(service, refusals, call, request.headers(), shown)?;
     CallerConnection::mark_known(request.extensions());
     let call = call.ok_or_else(|| ReceiveError::Unknown(name.to_owned()))?;
     let (head, body) = request.into_parts();
@@ -188,10 +190,10 @@ async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Res
         Call::Heartbeats | Call::ReadIndex => {
             let (service, consensus) = (service.clone(), consensus(service)?.clone());
             let from = known(from)?;
-            let serve = move |connection| serve_frames(service, consensus, (from, call), connection);
+            let serve = move |connection| serve_frames(service, consensus, from, call, connection);
             upgrade(call, Request::from_parts(head, body), serve)
         }
-        Call::Snapshot => receive_snapshot(consensus(service)?, known(from)?, (&head.headers, body)).await,
+        Call::Snapshot => receive_snapshot(consensus(service)?, known(from)?, &head.headers, body).await,
         Call::FetchSnapshot => send_snapshot(consensus(service)?).await,
         Call::Vote | Call::PreVote | Call::Transfer | Call::Digests => {
             Ok(consensus(service)?.receive(known(from)?, call, read_body(body).await?).await?.into_response())
@@ -206,7 +208,7 @@ async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Res
         | Call::History
         | Call::Page => {
             let (service, origin, traces) = (service.clone(), sender(&head.headers), received(&head.headers));
-            let served = serve_call(service, (call, digest), (head.headers, body));
+            let served = serve_call(service, call, digest, head.headers, body);
             listener.on_callers_threads(with_traces(traces, origin.serve(served))).await
         }
     }
@@ -215,10 +217,12 @@ async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Res
 /// Reads a call of the service and answers it.
 async fn serve_call(
     service: Service,
-    (call, digest): (Call, Option<BodyDigest>),
-    (headers, body): (HeaderMap, Body),
+    call: Call,
+    digest: Option<BodyDigest>,
+    headers: HeaderMap,
+    body: Body,
 ) -> Result<Response, CallRefusal> {
-    let (mut reservation, body) = reserve_and_read(&service, call, (&headers, body)).await?;
+    let (mut reservation, body) = reserve_and_read(&service, call, &headers, body).await?;
     if matches!(call, Call::Write | Call::Writes) {
         reservation.grow(parsed_bytes(&body)).map_err(too_many)?;
     }
@@ -268,31 +272,34 @@ async fn answer(service: &Service, call: Call, body: Bytes) -> Result<Bytes, Rec
 }
 
 /// What is known of a call that was let in.
-struct Admitted {
+struct AdmittedCall {
     /// The node that calls; `None` for the calls that also a node without a cluster answers.
     from: Option<NodeId>,
     /// The digest that the body must have, if it must have one.
     digest: Option<BodyDigest>,
 }
 
-/// Lets a call in, or refuses it.
+/// Lets a call in, or rejects it.
 fn admit(
     service: &Service,
     refusals: &Arc<RefusalLog>,
     call: Option<Call>,
-    (headers, shown): (&HeaderMap, Option<NodeId>),
-) -> Result<Admitted, CallRefusal> {
+    headers: &HeaderMap,
+    shown: Option<NodeId>,
+) -> Result<AdmittedCall, CallRefusal> {
     let peers = service.cx.peers();
     let admitted = match call {
-        Some(Call::Join) => peers.admit_join(headers, shown).map(|digest| Admitted { from: None, digest }),
+        Some(Call::Join) => {
+            peers.admit_join(headers, shown).map(|digest| AdmittedCall { from: None, digest })
+        }
         Some(Call::Levels) => {
-            peers.admit_levels(headers, shown).map(|()| Admitted { from: None, digest: None })
+            peers.admit_levels(headers, shown).map(|()| AdmittedCall { from: None, digest: None })
         }
         _ => peers.admit(headers, shown).and_then(|from| match service.cx.consensus() {
             Some(consensus) if consensus.has_left(from) => {
                 Err((REMOVED_STATUS, format!("node {from} was removed from the cluster")))
             }
-            Some(_) | None => Ok(Admitted { from: Some(from), digest: None }),
+            Some(_) | None => Ok(AdmittedCall { from: Some(from), digest: None }),
         }),
     };
     admitted.map_err(|(status, text)| {
@@ -301,12 +308,12 @@ fn admit(
     })
 }
 
-/// Reserves what a call for the service holds in memory. Raft's own calls are never refused for that: they are few,
+/// Reserves what a call for the service holds in memory. Raft's own calls are never rejected for that: they are few,
 /// and nothing works without them.
 fn reserve(service: &Service, call: Call, headers: &HeaderMap) -> Result<Reservation, CallRefusal> {
     let declared = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     let copies = if matches!(call, Call::Write | Call::Writes) { BODY_COPIES } else { 1 };
-    // A part of a page or of the history is made for the answer.
+    // A part of a page or of the history is made for the response.
     let answer = if matches!(call, Call::Page | Call::History) { ANSWERED_PART_BYTES } else { 0 };
     let bytes = declared.unwrap_or(0).min(CALL_BYTES_MAX as u64).saturating_mul(copies) + answer;
     let mut reservation = service.cx.reservation(Share::Peers);
@@ -314,12 +321,13 @@ fn reserve(service: &Service, call: Call, headers: &HeaderMap) -> Result<Reserva
     Ok(reservation)
 }
 
-/// Reserves what a call holds, and reads its body. Where there is no room the body is read and dropped: an answer before
-/// its end would close the connection, and the next call that is sent over it would have an unknown outcome.
+/// Reserves what a call holds, and reads its body. Where there is no room the body is read and dropped: a response
+/// before its end would close the connection, and the next call that is sent over it would have an unknown outcome.
 async fn reserve_and_read(
     service: &Service,
     call: Call,
-    (headers, body): (&HeaderMap, Body),
+    headers: &HeaderMap,
+    body: Body,
 ) -> Result<(Reservation, Bytes), CallRefusal> {
     match reserve(service, call, headers) {
         Ok(reservation) => Ok((reservation, read_body(body).await?)),
@@ -333,7 +341,10 @@ async fn reserve_and_read(
 }
 
 fn too_many(_: Refusal) -> CallRefusal {
-    CallRefusal(StatusCode::TOO_MANY_REQUESTS, "this node answers as many calls as it may".into())
+    CallRefusal(
+        StatusCode::TOO_MANY_REQUESTS,
+        "no memory is left for peer RPCs on this node; retry later".into(),
+    )
 }
 
 /// The node that has sent a call that was let in: its work has the share of that node.
@@ -353,7 +364,7 @@ async fn read_body(body: Body) -> Result<Bytes, CallRefusal> {
 }
 
 fn consensus(service: &Service) -> Result<&Consensus, CallRefusal> {
-    // 421 as for a wrong address: nothing was done, and the caller may try again.
+    // 421 as for a wrong address: nothing was done, and the calling node may retry.
     let starting = || CallRefusal(StatusCode::MISDIRECTED_REQUEST, "this node is starting".into());
     service.cx.consensus().ok_or_else(starting)
 }
@@ -392,7 +403,8 @@ where
 async fn serve_frames(
     service: Service,
     consensus: Consensus,
-    (from, call): (NodeId, Call),
+    from: NodeId,
+    call: Call,
     connection: TokioIo<Upgraded>,
 ) {
     if call == Call::Heartbeats {
@@ -410,7 +422,8 @@ async fn serve_frames(
 async fn receive_snapshot(
     consensus: &Consensus,
     from: NodeId,
-    (headers, body): (&HeaderMap, Body),
+    headers: &HeaderMap,
+    body: Body,
 ) -> Result<Response, CallRefusal> {
     let missing = || ReceiveError::Malformed(format!("the header `{SNAPSHOT_HEADER}` is missing"));
     let head = headers.get(SNAPSHOT_HEADER).ok_or_else(missing)?;

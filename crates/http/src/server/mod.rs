@@ -6,10 +6,10 @@
 //! | question | file |
 //! |---|---|
 //! | What is known of a connection, and when does it end? | `connection` |
-//! | What happens to a caller that does not read? | `socket`, over HTTP/2 `answer` |
-//! | Does a caller read fast enough while memory is scarce? | `pace` |
+//! | What happens to a client that does not read? | `socket`, over HTTP/2 `answer` |
+//! | Does a client read fast enough while memory is scarce? | `pace` |
 //! | Who gets a place when all are taken? | `places` |
-//! | How many calls does an answer over HTTP/2 take? | `gather` |
+//! | How many calls does a response over HTTP/2 take? | `gather` |
 //! | Is it plain or encrypted, and which node has shown its certificate? | `wire` |
 //!
 //! What a connection may hold in memory is known: until a credential was good on it `FREE_HEAD_BYTES`, and of the
@@ -69,20 +69,20 @@ use concord_model::limits::{
 use concord_net::NodeId;
 use concord_service::{CallerAddress, metrics::Connections};
 pub(crate) use connection::CallerConnection;
-use connection::{Connection, Ending, HeadBudget, Times};
+use connection::{ConnectionEnd, HeadBudget, ServedConnection, Times};
 use gather::Gather;
 pub use places::ShareOf;
-use places::{Place, Places, ShareTaken};
+use places::{ConnectionPlace, ConnectionPlaces, ShareTaken};
 use socket::Socket;
+use wire::AcceptedStream;
 pub(crate) use wire::ShownNode;
 pub use wire::Transport;
-use wire::Wire;
 
 /// The pause after a failed `accept`, which as a rule is for lack of file descriptors.
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// How long a connection is silent before the kernel sends keep-alive probes.
 const TCP_KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
-/// The interval of HTTP/2 pings on a silent connection, and how long the answer to one may take.
+/// The interval of HTTP/2 pings on a silent connection, and how long the response to one may take.
 const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(20);
 /// Connections that wait for a place in the share of their address. They have files beyond those of the places.
 const PARKED_MAX: usize = 64;
@@ -92,10 +92,10 @@ const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 const HTTP2_STREAM_WINDOW_BYTES: u32 = 512 << 10;
 /// Longest frame of HTTP/2 that is accepted: the least that the protocol allows.
 const HTTP2_FRAME_BYTES: u32 = 16 << 10;
-/// Bytes of an answer over HTTP/2 that wait for the socket, per stream.
+/// Bytes of a response over HTTP/2 that wait for the socket, per stream.
 const HTTP2_SEND_BYTES: usize = 64 << 10;
-/// Streams that the caller has reset before they were served (CVE-2023-44487), and that the node had to reset for the
-/// caller's errors, after which a connection ends.
+/// Streams that the client has reset before they were served (CVE-2023-44487), and that the node had to reset for the
+/// client's errors, after which a connection ends.
 const HTTP2_RESET_STREAMS_MAX: usize = 20;
 const HTTP2_FAULTY_STREAMS_MAX: usize = 128;
 
@@ -112,7 +112,7 @@ pub struct ServeOptions {
     pub header_timeout: Duration,
     /// Bounds it afterwards.
     pub idle_timeout: Duration,
-    /// Bounds the time in which a caller takes the next part of its answer.
+    /// Bounds the time in which a client takes the next part of its response.
     pub send_timeout: Duration,
 }
 
@@ -135,7 +135,7 @@ pub trait Answerer: Clone + Send + Sync + 'static {
 
     /// Notes why a connection was not taken. Whoever reaches the listener may make it happen at any rate.
     fn note_failed_handshake(&self, why: &str) {
-        debug!("a handshake has failed: {why}");
+        debug!("handshake failed: {why}");
     }
 }
 
@@ -147,13 +147,13 @@ impl Answerer for Router {
 }
 
 /// What all connections of a listener share.
-struct Server<A> {
+struct ConnectionServer<A> {
     builder: Builder<StreamTasks>,
     answerer: A,
     transport: Transport,
     times: Times,
     stopping: CancellationToken,
-    places: Arc<Places>,
+    places: Arc<ConnectionPlaces>,
     /// Permits of connections that wait for a place in the share of their address.
     parked: Semaphore,
 }
@@ -162,19 +162,24 @@ struct Server<A> {
 pub async fn serve(
     listener: TcpListener,
     answerer: impl Answerer,
-    (transport, options): (Transport, ServeOptions),
+    transport: Transport,
+    options: ServeOptions,
     stop: impl Future<Output = ()> + Send + 'static,
 ) {
     let ServeOptions { header_timeout: header, idle_timeout: idle, send_timeout: send, .. } = options;
     let times = Times { header, idle, send };
     let stopping = CancellationToken::new();
-    let server = Arc::new(Server {
+    let server = Arc::new(ConnectionServer {
         builder: builder(),
         answerer,
         transport,
         times,
         stopping: stopping.clone(),
-        places: Arc::new(Places::new(options.connections_max, options.per_address_max, options.share_of)),
+        places: Arc::new(ConnectionPlaces::new(
+            options.connections_max,
+            options.per_address_max,
+            options.share_of,
+        )),
         parked: Semaphore::new(PARKED_MAX),
     });
     let budget = Arc::new(HeadBudget::new(STRANGER_HEADS_BYTES));
@@ -190,7 +195,7 @@ pub async fn serve(
             }
             accepted = accept(&listener) => accepted,
         };
-        let connection = Arc::new(Connection::new(budget.clone()));
+        let connection = Arc::new(ServedConnection::new(budget.clone()));
         let place = tokio::select! {
             biased;
             () = &mut stop => break,
@@ -219,27 +224,36 @@ async fn drain(mut connections: JoinSet<()>) {
     connections.shutdown().await;
 }
 
-impl<A: Answerer> Server<A> {
+impl<A: Answerer> ConnectionServer<A> {
     /// Serves a connection once its address has a place for it.
-    async fn run_later(self: Arc<Self>, stream: TcpStream, connection: Arc<Connection>, address: SocketAddr) {
+    async fn run_later(
+        self: Arc<Self>,
+        stream: TcpStream,
+        connection: Arc<ServedConnection>,
+        address: SocketAddr,
+    ) {
         let Ok(parked) = self.parked.try_acquire() else {
-            debug!(%address, "an address opens more connections than one may");
+            debug!(%address, "rejected a connection: its address opens connections too fast");
             return;
         };
         let place = self.places.take_later(address.ip(), &connection).await;
         drop(parked);
         match place {
             Some(place) => self.run(stream, connection, place).await,
-            None => debug!(%address, "an address has as many connections as one may have"),
+            None => debug!(%address, "rejected a connection: its address has reached its connection limit"),
         }
     }
 
-    /// Takes a connection. `None` when it ends before it is taken: the handshake fails or takes too long, or the place is
-    /// needed.
-    async fn take(&self, stream: TcpStream, connection: &Arc<Connection>) -> Option<(Wire, Option<NodeId>)> {
+    /// Takes a connection. `None` when it ends before it is taken: the handshake fails or takes too long, or the place
+    /// is needed.
+    async fn take(
+        &self,
+        stream: TcpStream,
+        connection: &Arc<ServedConnection>,
+    ) -> Option<(AcceptedStream, Option<NodeId>)> {
         let socket = |stream| Socket::new(stream, Arc::clone(connection), self.times);
         if !self.transport.is_tls() {
-            return Some((Wire::Plain(socket(stream)), None));
+            return Some((AcceptedStream::Plain(socket(stream)), None));
         }
         // Boxed: it is needed for a moment, and the task of the connection would keep the space.
         let taken = Box::pin(timeout(HANDSHAKE_TIMEOUT, self.transport.take(stream, socket)));
@@ -255,19 +269,24 @@ impl<A: Answerer> Server<A> {
                     None
                 }
                 Err(_) => {
-                    debug!("a handshake takes too long");
+                    debug!("handshake timed out");
                     None
                 }
             },
             ending = connection.ending(self.times, || false) => {
-                debug!(?ending, "a connection is ended in its handshake");
+                debug!(?ending, "closed a connection in its handshake");
                 None
             }
         }
     }
 
     /// Serves a connection to its end.
-    async fn run(self: Arc<Self>, stream: TcpStream, connection: Arc<Connection>, place: Place) {
+    async fn run(
+        self: Arc<Self>,
+        stream: TcpStream,
+        connection: Arc<ServedConnection>,
+        place: ConnectionPlace,
+    ) {
         // A socket without a peer is closed already.
         let address = stream.peer_addr().map_or(place.address(), |address| address.ip().to_canonical());
         let caller = CallerAddress::new(address, place.address());
@@ -317,12 +336,12 @@ impl<A: Answerer> Server<A> {
         };
         let Some(ending) = ending else {
             served.as_mut().graceful_shutdown();
-            // Bounded by the caller.
+            // Bounded by the client.
             drop(served.await);
             return;
         };
-        debug!(?ending, "a connection is ended");
-        if ending == Ending::Idle {
+        debug!(?ending, "closed a connection");
+        if ending == ConnectionEnd::Idle {
             served.as_mut().graceful_shutdown();
             // A request that came at the last moment is answered all the same.
             while timeout(GOODBYE_TIMEOUT, served.as_mut()).await.is_err() && connection.in_flight() > 0 {
@@ -335,7 +354,7 @@ impl<A: Answerer> Server<A> {
 }
 
 /// Whether a request has no encoding of its transfer but `chunked`, once. hyper also takes `chunked, chunked`, which
-/// another server in front may read in another way. It refuses by itself all else that leaves the length in doubt.
+/// another server in front may read in another way. It rejects by itself all else that leaves the length in doubt.
 fn has_plain_framing(headers: &HeaderMap) -> bool {
     let mut encodings = headers.get_all(TRANSFER_ENCODING).iter();
     let is_plain = |encoding: &HeaderValue| encoding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
@@ -344,8 +363,8 @@ fn has_plain_framing(headers: &HeaderMap) -> bool {
 
 fn builder() -> Builder<StreamTasks> {
     let mut builder = Builder::new(StreamTasks);
-    // No header timeout: hyper would set and remove a timer for each request. `Connection::ending` bounds that wait
-    // with one timer for each connection.
+    // No header timeout: hyper would set and remove a timer for each request. `ServedConnection::ending` bounds that
+    // wait with one timer for each connection.
     builder.http1().header_read_timeout(None::<Duration>).max_buf_size(HEAD_BYTES_MAX);
     builder
         .http2()
@@ -370,7 +389,7 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
         match listener.accept().await {
             Ok((stream, address)) => {
                 if let Err(error) = set_options(&stream) {
-                    debug!("the options of a connection can't be set: {error}");
+                    debug!("cannot set the options of a connection: {error}");
                 }
                 return (stream, address);
             }
@@ -379,7 +398,7 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
             }
             Err(error) => {
                 if is_first_failure {
-                    warn!("connections can't be accepted, trying again: {error}");
+                    warn!("cannot accept connections, retrying: {error}");
                     is_first_failure = false;
                 }
                 sleep(ACCEPT_RETRY_PAUSE).await;
@@ -408,10 +427,10 @@ fn log_panic(ended: Result<(), tokio::task::JoinError>) {
 }
 
 /// A future on the heap. The place is allocated first, so that `make` writes into it what the future begins with, and
-/// nothing else: the future of a request has the space of all that it may await, six to nine kilobytes. `Box::pin(future)`
-/// makes it on the stack and copies all of it, and so does hyper with one that it is given as a value: 3 % of the
-/// processor time of an update. The compiler may copy it all the same where it does not see into `make`; that costs only
-/// time.
+/// nothing else: the future of a request has the space of all that it may await, six to nine kilobytes.
+/// `Box::pin(future)` makes it on the stack and copies all of it, and so does hyper with one that it is given as a
+/// value: 3 % of the processor time of an update. The compiler may copy it all the same where it does not see into
+/// `make`; that costs only time.
 pub(super) fn boxed<F: Future>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
     Box::into_pin(Box::write(Box::new_uninit(), make()))
 }

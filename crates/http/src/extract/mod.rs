@@ -1,9 +1,9 @@
 //! Requests as typed values: keys, query, conditions, headers, body.
 //!
-//! A read is a [`ReadRequest`], a write is a [`WriteRequest`]. Keys stay unvalidated strings here, because the order of
-//! errors is fixed: the shape of query and body comes before the keys.
+//! A read is a [`ReadRequest`]. A write, or a read with a body, is a [`BodyRequest`]. Keys stay unvalidated strings
+//! here, because the order of errors is fixed: the shape of query and body comes before the keys.
 //!
-//! **Invariant:** a parameter or header of this interface that is malformed refuses the request; it is never ignored.
+//! **Invariant:** a malformed parameter or header of the API rejects the request; it is never ignored.
 
 use std::{borrow::Cow, sync::OnceLock, time::Duration};
 
@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
 use super::{
-    body::{self, Received},
+    body::{self, Received, fields::BodyFields},
     coding,
     condition::{Condition, Elements, Stated, header_problem, single},
     endpoints::Matched,
@@ -36,21 +36,21 @@ const CHANGE_REASON: HeaderName = HeaderName::from_static("x-change-reason");
 
 /// A request that was let in.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct MatchedRequest {
     pub(super) request: Request,
     pub(super) matched: Matched,
     /// Parsed when somebody asks for them: the query of an unauthenticated client costs nothing.
-    params: OnceLock<Params>,
+    params: OnceLock<QueryParams>,
 }
 
-impl Asked {
+impl MatchedRequest {
     pub(super) fn new(request: Request, matched: Matched) -> Self {
         Self { request, matched, params: OnceLock::new() }
     }
 
     /// The parameters of the query.
-    pub(super) fn params(&self) -> &Params {
-        self.params.get_or_init(|| Params::from_uri(self.request.uri()))
+    pub(super) fn params(&self) -> &QueryParams {
+        self.params.get_or_init(|| QueryParams::from_uri(self.request.uri()))
     }
 
     pub(super) fn uri(&self) -> &Uri {
@@ -65,8 +65,8 @@ impl Asked {
 
 /// A request of who has a good key.
 #[derive(Debug)]
-pub(crate) struct Call {
-    pub(super) asked: Asked,
+pub(crate) struct AuthenticatedCall {
+    pub(super) asked: MatchedRequest,
     pub(super) principal: Principal,
 }
 
@@ -83,7 +83,7 @@ impl Keys {
     }
 }
 
-/// Refuses a malformed key; `name` is the path's parameter.
+/// Rejects a malformed key; `name` is the path's parameter.
 pub(super) fn check_key(text: &str, name: &'static str) -> Result<(), Problem> {
     match Key::parse(text) {
         Ok(_) => Ok(()),
@@ -93,9 +93,9 @@ pub(super) fn check_key(text: &str, name: &'static str) -> Result<(), Problem> {
 
 /// The pairs of a query, decoded, in order.
 #[derive(Debug)]
-pub(super) struct Params(pub(super) Vec<(String, String)>);
+pub(super) struct QueryParams(pub(super) Vec<(String, String)>);
 
-impl Params {
+impl QueryParams {
     pub(super) fn from_uri(uri: &Uri) -> Self {
         Self(form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()).into_owned().collect())
     }
@@ -129,7 +129,7 @@ impl Params {
         }
     }
 
-    /// Whether the caller sets `mode=restrict`.
+    /// Whether the client sets `mode=restrict`.
     pub(super) fn restrict(&self) -> Result<bool, Problem> {
         match self.get("mode") {
             None => Ok(false),
@@ -140,7 +140,7 @@ impl Params {
         }
     }
 
-    /// The consistency of a read, together with the rest of its query (`rest`). The refusal lists the errors of
+    /// The consistency of a read, together with the rest of its query (`rest`). The rejection lists the errors of
     /// both; where integers do not parse, it lists these alone.
     pub(super) fn with_consistency<T>(
         &self,
@@ -217,7 +217,7 @@ pub(super) struct QueryErrors {
 
 impl QueryErrors {
     /// An optional parameter that is a non-negative integer.
-    pub(super) fn number(&mut self, params: &Params, name: &str) -> Option<u64> {
+    pub(super) fn number(&mut self, params: &QueryParams, name: &str) -> Option<u64> {
         match params.get(name).map(parse_integer)? {
             None => self.integers.push(name.to_owned()),
             Some(Integer::Negative) => {
@@ -228,7 +228,7 @@ impl QueryErrors {
         None
     }
 
-    /// The value, unless there are errors; integers that do not parse are refused before violations.
+    /// The value, unless there are errors; integers that do not parse are rejected before violations.
     pub(super) fn finish<T>(self, value: Option<T>) -> Result<T, QueryError> {
         match value {
             _ if !self.integers.is_empty() => Err(QueryError::NotIntegers(self.integers)),
@@ -259,16 +259,16 @@ fn parse_integer(text: &str) -> Option<Integer> {
 pub(super) struct ReadRequest {
     /// The owner of the credential.
     pub(super) principal: Principal,
-    pub(super) params: Params,
+    pub(super) params: QueryParams,
     matched: Matched,
     uri: Uri,
     headers: HeaderMap,
 }
 
-impl From<Call> for ReadRequest {
-    fn from(call: Call) -> Self {
-        let Call { asked: Asked { request, matched, params }, principal } = call;
-        let params = params.into_inner().unwrap_or_else(|| Params::from_uri(request.uri()));
+impl From<AuthenticatedCall> for ReadRequest {
+    fn from(call: AuthenticatedCall) -> Self {
+        let AuthenticatedCall { asked: MatchedRequest { request, matched, params }, principal } = call;
+        let params = params.into_inner().unwrap_or_else(|| QueryParams::from_uri(request.uri()));
         let (Parts { uri, headers, .. }, _) = request.into_parts();
         Self { principal, params, matched, uri, headers }
     }
@@ -294,7 +294,7 @@ impl ReadRequest {
         self.matched.name(&self.uri)
     }
 
-    /// Whether the caller already has this version (`If-None-Match`).
+    /// Whether the client already has this version (`If-None-Match`).
     pub(super) fn has(&self, revision: Revision) -> bool {
         let tags = self.headers.get_all(header::IF_NONE_MATCH);
         if tags.iter().next().is_none() {
@@ -308,19 +308,19 @@ impl ReadRequest {
     }
 }
 
-/// Whether the value of `If-None-Match` names a version. A malformed tag cannot be the current one: the read is answered
-/// in full.
+/// Whether the value of `If-None-Match` names a version. A malformed tag cannot be the current one: the read is
+/// answered in full.
 pub(super) fn names(value: &[u8], revision: Revision) -> bool {
     value.trim_ascii() == b"*" || Elements(value).flatten().any(|(named, _)| named == revision)
 }
 
 /// A write: who sends it, on what condition, with which body.
 #[derive(Debug)]
-pub(super) struct WriteRequest {
+pub(super) struct BodyRequest {
     pub(super) keys: Keys,
     /// The parameter of the path that is no key; empty where it has keys.
     pub(super) name: String,
-    pub(super) params: Params,
+    pub(super) params: QueryParams,
     pub(super) condition: Condition,
     pub(super) caller: Caller,
     /// The format of the patch in the body of a `PATCH`.
@@ -329,11 +329,11 @@ pub(super) struct WriteRequest {
     body: Received,
 }
 
-impl WriteRequest {
+impl BodyRequest {
     /// Receives the body of a write, and reads its head.
-    pub(super) async fn receive(call: Call, service: &Service) -> Result<Self, Problem> {
-        let Call { asked: Asked { request, matched, params }, principal } = call;
-        let params = params.into_inner().unwrap_or_else(|| Params::from_uri(request.uri()));
+    pub(super) async fn receive(call: AuthenticatedCall, service: &Service) -> Result<Self, Problem> {
+        let AuthenticatedCall { asked: MatchedRequest { request, matched, params }, principal } = call;
+        let params = params.into_inner().unwrap_or_else(|| QueryParams::from_uri(request.uri()));
         let (parts, body) = request.into_parts();
         let limit = service.cx.limits().body_bytes;
         let (begin, mut held) = (Instant::now(), service.cx.reservation(Share::Callers));
@@ -342,7 +342,7 @@ impl WriteRequest {
         let (body, held) = match coding::of_body(&parts.headers)? {
             None => (body, held),
             // Boxed: few bodies are encoded.
-            Some(coding) => Box::pin(coding::decoded(service, coding, (body, limit), held)).await?,
+            Some(coding) => Box::pin(coding::decoded(service, coding, body, limit, held)).await?,
         };
         let body = if parts.method == Method::DELETE { Bytes::new() } else { body };
         let is_patch = matched.endpoint.is_some_and(|endpoint| endpoint.takes_patch);
@@ -354,7 +354,7 @@ impl WriteRequest {
             body::check_type(&parts.headers)?;
         }
         let dry_run = params.flag("dry_run")?;
-        // The answer to a dry run is not remembered, and a remembered answer never answers a dry run.
+        // The response to a dry run is not remembered, and a remembered response never answers a dry run.
         let request = match begin_idempotency_key(&principal, &parts)?.filter(|_| !dry_run) {
             Some(begun) if body::is_long(&body) => {
                 let body = body.clone();
@@ -367,7 +367,7 @@ impl WriteRequest {
         let condition = match stated.simple() {
             Some(simple) => simple,
             // Boxed: few conditions need it.
-            None => Box::pin(stated.settled(service, &principal, (&matched, &keys))).await?,
+            None => Box::pin(stated.settled(service, &principal, &matched, &keys)).await?,
         };
         Ok(Self {
             keys,
@@ -381,8 +381,17 @@ impl WriteRequest {
         })
     }
 
-    /// What the body says, as `read` reads it.
+    /// The members of the body, as `read` reads them.
     pub(super) async fn read<T: Send + 'static>(
+        &self,
+        service: &Service,
+        read: impl FnOnce(&mut BodyFields) -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        self.body.read(service, |body| BodyFields::read(body, read)).await
+    }
+
+    /// The value of the body, as `read` reads it.
+    pub(super) async fn read_value<T: Send + 'static>(
         &self,
         service: &Service,
         read: impl FnOnce(Value) -> Result<T, Problem> + Send + 'static,
@@ -390,7 +399,7 @@ impl WriteRequest {
         self.body.read(service, read).await
     }
 
-    /// Refuses a dry run; for requests that have none.
+    /// Rejects a dry run; for requests that have none.
     pub(super) fn refuse_dry_run(self) -> Result<Self, Problem> {
         if self.caller.dry_run {
             return Err(Problem::violation(query_violation("dry_run", "this request has no dry run")));
@@ -399,7 +408,7 @@ impl WriteRequest {
     }
 }
 
-/// The reason of the change, as the caller states it.
+/// The reason of the change, as the client states it.
 fn reason(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let Some(value) = single(headers, &CHANGE_REASON)? else { return Ok(None) };
     if value.len() > REASON_BYTES_MAX {
