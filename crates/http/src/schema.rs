@@ -18,7 +18,9 @@ use concord_model::{
     access_key::Verb,
     record::{Definition, Revision},
 };
-use concord_service::{Breaking, Compiled, NewSchema, NewUnique, Refusal, Report, Service, Tried, Write};
+use concord_service::{
+    BreakingConfig, LazySchema, NewSchema, NewUnique, Refusal, SchemaReport, Service, Write,
+};
 
 /// Gets the schema of a definition.
 pub(super) async fn get(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
@@ -37,30 +39,30 @@ pub(super) async fn put(service: Service, request: WriteRequest) -> Result<Reply
     let expect = request.condition.for_change()?;
     let force = force(&request.params)?;
     let (schema, format_assertion) = request.read(&service, body::new_schema).await?;
-    let (key, compiled) = (request.keys.definition, Compiled::default());
+    let (key, compiled) = (request.keys.definition, LazySchema::default());
     let new = NewSchema { key, schema, format_assertion, expect, force, compiled };
     if request.caller.dry_run {
-        let tried = service.writes.try_schema(request.caller, new).await?;
-        let data = with_report(Object::new(), &tried.report).finish();
+        let report = service.writes.try_schema(request.caller, new).await?;
+        let data = with_report(Object::new(), &report).finish();
         let reply = Reply::ok("schema checked, nothing was stored", &data);
-        return Ok(reply.breaking_configs(tried.report.count).state_revision(tried.revision).dry_run());
+        return Ok(reply.breaking_configs(report.count).state_revision(report.revision).dry_run());
     }
     let stored = new.schema.as_ref().map(|schema| schema.text.clone());
     let data = identity(&new.key).raw("json_schema", schema_or_null(stored.as_deref()));
     let principal = request.caller.principal.clone();
     let written = service.writes.write(request.caller, Write::SetSchema(new.clone())).await?;
-    let tried = if force { service.writes.breaking(&principal, new).await } else { Ok(None) };
-    let reply = stored_reply(data, tried, written.revision);
+    let report = if force { service.writes.breaking(&principal, new).await } else { Ok(None) };
+    let reply = stored_reply(data, report, written.revision);
     Ok(reply.record_version(written.applied.revision, written.applied.at))
 }
 
 /// The answer when a schema is stored: with the report on its configs, where there is one. The write is done, so what
 /// keeps the report from being made refuses nothing.
-fn stored_reply(data: Object, tried: Result<Option<Tried>, Refusal>, revision: Revision) -> Reply {
-    match tried {
-        Ok(Some(tried)) => {
-            let reply = Reply::ok("schema stored", &with_report(data, &tried.report).finish());
-            reply.breaking_configs(tried.report.count).state_revision(tried.revision)
+fn stored_reply(data: Object, report: Result<Option<SchemaReport>, Refusal>, revision: Revision) -> Reply {
+    match report {
+        Ok(Some(report)) => {
+            let reply = Reply::ok("schema stored", &with_report(data, &report).finish());
+            reply.breaking_configs(report.count).state_revision(report.revision)
         }
         Ok(None) => Reply::ok("schema stored", &data.finish()).state_revision(revision),
         Err(refusal) => {
@@ -123,7 +125,7 @@ fn schema_or_null(schema: Option<&str>) -> &str {
     schema.unwrap_or("null")
 }
 
-fn with_report(data: Object, report: &Report) -> Object {
+fn with_report(data: Object, report: &SchemaReport) -> Object {
     let breaking: Vec<Value> = report.breaking.iter().map(breaking_json).collect();
     data.value("breaking_count", &report.count)
         .value("breaking", &breaking)
@@ -131,7 +133,7 @@ fn with_report(data: Object, report: &Report) -> Object {
         .value("scan", if report.scanned { &"full" } else { &"skipped" })
 }
 
-fn breaking_json(breaking: &Breaking) -> Value {
+fn breaking_json(breaking: &BreakingConfig) -> Value {
     let errors: Vec<Value> = breaking
         .violations
         .iter()

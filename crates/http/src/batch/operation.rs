@@ -15,7 +15,7 @@ use concord_model::{
     patch::{Patch, PatchFormat},
     redaction::may_keep,
 };
-use concord_service::{Check, CheckCondition, Compiled, NewSchema, NewUnique, Restored, Rollback, Write};
+use concord_service::{Check, CheckCondition, LazySchema, NewSchema, NewUnique, Restored, Rollback, Write};
 
 /// One operation while it is parsed.
 pub(super) struct Operation {
@@ -82,7 +82,7 @@ impl Operation {
             }
             force
         };
-        let (expect, compiled) = (self.for_change(), Compiled::default());
+        let (expect, compiled) = (self.for_change(), LazySchema::default());
         Write::SetSchema(NewSchema { key, schema, format_assertion, expect, force, compiled })
     }
 
