@@ -5,7 +5,7 @@ use super::{SRC, Source, assert_none};
 
 /// Files that spawn tasks of their own: when these end, and what follows from a panic.
 const SPAWNS: [(&str, &str); 18] = [
-    ("crates/http/src/body.rs", "ends at its time-out; a panic only leaves a rest of a body unread"),
+    ("crates/http/src/body/mod.rs", "ends at its time-out; a panic only leaves a rest of a body unread"),
     (
         "crates/http/src/peer/mod.rs",
         "ends with its connection, which a panic closes: the leader opens another; or with its call",

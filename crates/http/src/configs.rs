@@ -30,7 +30,7 @@ use concord_model::{
     redaction::{RedactedPlaces, may_keep},
 };
 use concord_service::{
-    Consistency, Service, ShownTo, Write, Written, memory_budget::Reservation, read::list::ListScope,
+    Consistency, DecidedWrite, Service, ShownTo, Write, memory_budget::Reservation, read::list::ListScope,
 };
 use concord_state::query::QueryResult;
 
@@ -250,7 +250,7 @@ pub(super) async fn patch(service: Service, request: BodyRequest) -> Result<Repl
 }
 
 /// The response to a write whose data the leader has made.
-pub(super) fn computed_reply(written: &Written) -> Reply {
+pub(super) fn computed_reply(written: &DecidedWrite) -> Reply {
     let reply = match &written.content {
         Some(content) => Reply::ok("config updated", content),
         None => Reply::without_data("config updated"),

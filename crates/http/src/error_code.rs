@@ -164,7 +164,7 @@ impl Code {
             Refusal::Overloaded => Self::Overloaded,
             Refusal::StorageFull(_) => Self::StorageFull,
             Refusal::Internal(_) => Self::InternalError,
-            Refusal::Conflict(_) | Refusal::ConflictAt(_) | Refusal::NotUniqueYet { .. } => Self::Conflict,
+            Refusal::Conflict(_) | Refusal::NotUniqueYet { .. } => Self::Conflict,
             Refusal::Forbidden { .. } => Self::Forbidden,
             Refusal::KeyEnded => Self::Unauthorized,
             Refusal::NoMember(_) => Self::MemberNotFound,

@@ -14,7 +14,7 @@ use super::{
     reply::{Problem, Reply},
 };
 use concord_model::{limits::Limits, query::QueryError, record::Revision};
-use concord_service::Service;
+use concord_service::{Restored, Rollback, Service};
 use concord_storage::{AfterImage, HistoryEntry, HistoryPage, RecordOperation};
 
 /// Changes of a page where the client sets no `limit`.
@@ -70,9 +70,9 @@ pub(super) async fn rollback(service: Service, request: BodyRequest) -> Result<R
     let RollbackBody { revision: to } = request.read(&service, RollbackBody::read).await?;
     let (definition, config) = (&request.keys.definition, &request.keys.config);
     check_key(definition, definitions::KEY)?;
-    let keys = (definition.as_str(), config.as_str());
-    let expect = request.condition.for_rollback();
-    let written = service.writes.rollback(request.caller, keys, to, expect).await?;
+    let (restored, expect) = (Restored::At(to), request.condition.for_rollback());
+    let rollback = Rollback { definition: definition.clone(), key: config.clone(), restored, expect };
+    let written = service.writes.rollback(request.caller, rollback).await?;
     let restored = written.content.as_deref().unwrap_or("null");
     let reply = if written.applied.has_created() {
         Reply::created("config restored", restored, &configs::location(definition, config))

@@ -20,7 +20,9 @@ use concord_model::{
     document::Document,
     record::{Definition, Revision},
 };
-use concord_service::{Breaking, Compiled, NewSchema, NewUnique, Refusal, Report, Service, Tried, Write};
+use concord_service::{
+    BreakingConfig, LazySchema, NewSchema, NewUnique, Refusal, SchemaReport, Service, Write,
+};
 
 /// The body that replaces a schema.
 #[derive(Debug)]
@@ -40,7 +42,7 @@ impl SchemaBody {
 
     pub(super) fn into_schema(self, key: String, expect: Expect, force: bool) -> NewSchema {
         let Self { schema, format_assertion } = self;
-        NewSchema { key, schema, format_assertion, expect, force, compiled: Compiled::default() }
+        NewSchema { key, schema, format_assertion, expect, force, compiled: LazySchema::default() }
     }
 }
 
@@ -75,27 +77,27 @@ pub(super) async fn put(service: Service, request: BodyRequest) -> Result<Reply,
     let body = request.read(&service, SchemaBody::read).await?;
     let new = body.into_schema(request.keys.definition, expect, force);
     if request.caller.dry_run {
-        let tried = service.writes.try_schema(request.caller, new).await?;
-        let data = with_report(Object::new(), &tried.report).finish();
+        let report = service.writes.try_schema(request.caller, new).await?;
+        let data = with_report(Object::new(), &report).finish();
         let reply = Reply::ok("schema checked, nothing was stored", &data);
-        return Ok(reply.breaking_configs(tried.report.count).state_revision(tried.revision).dry_run());
+        return Ok(reply.breaking_configs(report.count).state_revision(report.revision).dry_run());
     }
     let stored = new.schema.as_ref().map(|schema| schema.text.clone());
     let data = identity(&new.key).raw("json_schema", schema_or_null(stored.as_deref()));
     let principal = request.caller.principal.clone();
     let written = service.writes.write(request.caller, Write::SetSchema(new.clone())).await?;
-    let tried = if force { service.writes.breaking(&principal, new).await } else { Ok(None) };
-    let reply = stored_reply(data, tried, written.revision);
+    let report = if force { service.writes.breaking(&principal, new).await } else { Ok(None) };
+    let reply = stored_reply(data, report, written.revision);
     Ok(reply.record_version(written.applied.revision, written.applied.at))
 }
 
 /// The response when a schema is stored, with the report on its configs if there is one. The write is applied, so a
 /// missing report does not fail the request.
-fn stored_reply(data: Object, tried: Result<Option<Tried>, Refusal>, revision: Revision) -> Reply {
-    match tried {
-        Ok(Some(tried)) => {
-            let reply = Reply::ok("schema stored", &with_report(data, &tried.report).finish());
-            reply.breaking_configs(tried.report.count).state_revision(tried.revision)
+fn stored_reply(data: Object, report: Result<Option<SchemaReport>, Refusal>, revision: Revision) -> Reply {
+    match report {
+        Ok(Some(report)) => {
+            let reply = Reply::ok("schema stored", &with_report(data, &report).finish());
+            reply.breaking_configs(report.count).state_revision(report.revision)
         }
         Ok(None) => Reply::ok("schema stored", &data.finish()).state_revision(revision),
         Err(refusal) => {
@@ -158,7 +160,7 @@ fn schema_or_null(schema: Option<&str>) -> &str {
     schema.unwrap_or("null")
 }
 
-fn with_report(data: Object, report: &Report) -> Object {
+fn with_report(data: Object, report: &SchemaReport) -> Object {
     let breaking: Vec<Value> = report.breaking.iter().map(breaking_json).collect();
     data.value("breaking_count", &report.count)
         .value("breaking", &breaking)
@@ -166,7 +168,7 @@ fn with_report(data: Object, report: &Report) -> Object {
         .value("scan", if report.scanned { &"full" } else { &"skipped" })
 }
 
-fn breaking_json(breaking: &Breaking) -> Value {
+fn breaking_json(breaking: &BreakingConfig) -> Value {
     let errors: Vec<Value> = breaking
         .violations
         .iter()

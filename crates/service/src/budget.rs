@@ -1,15 +1,15 @@
-//! What the preparation of one write may still cost, and where it runs.
+//! The cost limit of the preparation of a write, which also decides on which threads it runs.
 //!
-//! A write is prepared where it arrives, on the threads that serve requests, as long as that takes less than about a
-//! millisecond. Its length does not tell: 20 KB of data may take seconds to validate. So each part of the work is
-//! charged before it is done, by what is known of it then: evaluations of the schema, bytes, a schema to compile, the
-//! cost of a patch. When the inline allowance is used up the attempt is *abandoned*: its result is void, and the write
-//! is prepared again in the pool for long work. What is small pays for a few subtractions.
+//! A write is prepared on the threads that serve requests as long as that takes less than about a millisecond. Its
+//! length does not tell: 20 KB of data may take seconds to validate. So each part of the work is charged before it is
+//! done, by what is known of it then: evaluations of the schema, bytes, a schema to compile, the cost of a patch. When
+//! the inline allowance is used up, the attempt is *abandoned*: its result is void, and the write is prepared again in
+//! the pool for long work. A small write pays for a few subtractions.
 //!
-//! In the pool a batch has one budget for all its operations, and between two operations the work ends when its caller
-//! has gone or the time is up.
+//! In the pool a batch has one budget for all its operations. Between two operations the work ends if the request has
+//! ended.
 //!
-//! **Invariants:** nothing that takes longer than about a millisecond is done before it was charged. An abandoned attempt
+//! **Invariants:** work that takes longer than about a millisecond is charged before it is done. An abandoned attempt
 //! has changed nothing.
 
 use std::cell::Cell;
@@ -26,41 +26,42 @@ use concord_model::{
     },
 };
 
-/// Evaluations of schemas that are made inline: each takes from some nanoseconds to some dozens.
+/// Evaluations of schemas inline: each takes from a few nanoseconds to a few dozen.
 const INLINE_EVALUATIONS_MAX: u64 = 10_000;
-/// Bytes of data that are checked inline, and the same times the number of indexed paths, which may each select all.
+/// Bytes of data checked inline; and these bytes times the number of indexed paths, each of which may select all data.
 const INLINE_DATA_BYTES_MAX: usize = 64 << 10;
 const INLINE_INDEXED_BYTES_MAX: usize = 256 << 10;
-/// Bytes of a schema that is compiled inline, provided that its cost is in proportion to its length.
+/// Bytes of a schema that is compiled inline, provided that its cost is proportional to its length.
 const INLINE_SCHEMA_BYTES_MAX: usize = 2 << 10;
-/// Cost of the patches that are applied inline.
+/// Cost of the patches applied inline.
 const INLINE_PATCH_COST_MAX: usize = 256 << 10;
-/// Operations of a batch that is prepared inline.
+/// Operations of a batch prepared inline.
 const INLINE_OPERATIONS_MAX: usize = 128;
-/// The same where they depend on each other: each is applied to a copy of the state, which costs as much as its preparation.
+/// The same if they depend on each other: each is applied to a copy of the state, which costs as much as its
+/// preparation.
 const INLINE_SCRATCH_MAX: usize = 16;
-/// What compiling a byte of a schema counts, in evaluations: about what it takes.
+/// The cost of compiling a byte of a schema, in evaluations of about the same time.
 const EVALUATIONS_PER_SCHEMA_BYTE: u64 = 20;
 
-/// What may still be spent on one preparation.
+/// The cost that remains for one preparation.
 #[derive(Debug)]
 pub(super) struct Budget {
-    /// `None` inline, where nothing runs long enough to be cancelled.
+    /// `None` inline, where no work runs long enough to be cancelled.
     cancel: Option<Cancel>,
     evaluations: Cell<u64>,
     patch_cost: Cell<usize>,
-    /// Bytes of data that are parsed and checked; those of a single write in the pool are bounded by its own limits.
+    /// Bytes of data to parse and check; in the pool those of a single write are bounded by the limits of a write.
     data_bytes: Cell<usize>,
     indexed_bytes: Cell<usize>,
-    /// Bytes that the entry of the log may still take.
+    /// Bytes that remain for the entry of the log.
     entry_bytes: Cell<usize>,
-    /// Bytes of records that may still be replaced.
+    /// Bytes of records that the write may still replace.
     replaced_bytes: Cell<usize>,
     is_abandoned: Cell<bool>,
     is_over: Cell<bool>,
 }
 
-/// Whether a write may be prepared inline as far as its kind tells; its budget has the last word.
+/// Whether a write of this kind may be prepared inline. Its budget decides.
 pub(super) fn may_be_inline(write: &Write) -> bool {
     let operations = write.operations();
     let is_plain = |write: &Write| match write.effect() {
@@ -70,14 +71,14 @@ pub(super) fn may_be_inline(write: &Write) -> bool {
         | Effect::Remove
         | Effect::Read
         | Effect::Access => true,
-        // As steps of a batch they are applied to a scratch state, with all their configs.
+        // As steps of a batch they are applied to a scratch state, with all configs of their definition.
         Effect::Define | Effect::Constrain | Effect::Batch => false,
     };
     write.effect() != Effect::Batch
         || operations.len() <= INLINE_OPERATIONS_MAX && operations.iter().all(is_plain)
 }
 
-/// What its preparation is expected to take in the pool.
+/// The expected weight of its preparation in the pool.
 pub(super) fn weight_of(write: &Write) -> Weight {
     if write.effect() == Effect::Batch { Weight::Long } else { Weight::Short }
 }
@@ -98,7 +99,7 @@ impl Budget {
         }
     }
 
-    /// The budget of a write in the pool. That of a single write is bounded by the limits of each of its parts.
+    /// The budget of a write in the pool. The cost of a single write is bounded by the limits of its parts.
     pub(super) fn in_pool(write: &Write, cancel: Cancel) -> Self {
         let is_batch = write.effect() == Effect::Batch;
         Self {
@@ -111,24 +112,24 @@ impl Budget {
         }
     }
 
-    /// That of a write whose caller waits.
+    /// The budget in the pool of a request that does not end.
     #[cfg(test)]
     pub(super) fn of_test(write: &Write) -> Self {
         let later = tokio::time::Instant::now() + std::time::Duration::from_secs(600);
         Self::in_pool(write, Cancel::new(tokio_util::sync::CancellationToken::new(), later))
     }
 
-    /// Whether the attempt must be repeated in the pool; its result is void.
+    /// Whether the preparation must be repeated in the pool; its result is void.
     pub(super) fn is_abandoned(&self) -> bool {
         self.is_abandoned.get()
     }
 
-    /// Whether nothing more may be spent: the refusal that said so is the answer, whatever else was found.
+    /// Whether the budget is used up. Then the refusal that reported it is the response, whatever else was found.
     pub(super) fn is_over(&self) -> bool {
         self.is_over.get()
     }
 
-    /// Refuses to go on when the caller has gone or the time is up.
+    /// Refuses to continue when the request has ended.
     pub(super) fn check_time(&self) -> Result<(), Refusal> {
         match &self.cancel {
             Some(cancel) if cancel.is_over() => {
@@ -139,7 +140,7 @@ impl Budget {
         }
     }
 
-    /// Charges a check of data by its price.
+    /// Charges a check of data.
     pub(super) fn charge_check(&self, evaluations: u64) -> Result<(), Refusal> {
         self.check_time()?;
         let left = self.evaluations.get().checked_sub(evaluations);
@@ -148,7 +149,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Charges the index entries and the copies of data of this length.
+    /// Charges the parsing of data of this length, and its index entries.
     pub(super) fn charge_data(&self, bytes: usize, indexed_paths: usize) -> Result<(), Refusal> {
         self.check_time()?;
         let data = self.data_bytes.get().checked_sub(bytes);
@@ -161,7 +162,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Charges the application of so many operations to a scratch state.
+    /// Charges the application of operations to a scratch state.
     pub(super) fn charge_scratch(&self, operations: usize) -> Result<(), Refusal> {
         if self.cancel.is_none() && operations > INLINE_SCRATCH_MAX {
             return Err(self.exceeded("operations that depend on each other", 0));
@@ -169,7 +170,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Charges the records that a step of a batch replaces.
+    /// Charges the bytes of the record that a step of a batch replaces.
     pub(super) fn charge_replaced(&self, bytes: usize) -> Result<(), Refusal> {
         let Some(left) = self.replaced_bytes.get().checked_sub(bytes) else {
             self.is_over.set(true);
@@ -182,13 +183,12 @@ impl Budget {
         Ok(())
     }
 
-    /// Charges what a command takes in the log. The entry is refused when it is proposed if it takes more; a batch of
-    /// patches must not gather much more than that before.
+    /// Charges bytes of the entry of the log. An entry above the limit is rejected when it is proposed; this keeps a
+    /// batch of patches from growing far beyond the limit before.
     pub(super) fn charge_entry(&self, bytes: usize) -> Result<(), Refusal> {
         let Some(left) = self.entry_bytes.get().checked_sub(bytes) else {
             self.is_over.set(true);
-            let text = "the write takes more bytes than an entry of the log may";
-            return Err(Invalid::TooLarge(text.into()).into());
+            return Err(entry_too_large());
         };
         self.entry_bytes.set(left);
         Ok(())
@@ -200,7 +200,7 @@ impl Budget {
             return Err(self.exceeded("bytes", 0));
         }
         let bytes = u64::try_from(schema.len()).unwrap_or(u64::MAX);
-        // Inline only quick ones come here: a millisecond at most, whatever checks there are beside it.
+        // Inline, only quick compilations get here: a millisecond at most, in addition to any checks.
         if self.cancel.is_none() {
             Ok(())
         } else {
@@ -208,23 +208,24 @@ impl Budget {
         }
     }
 
-    /// What the next patch may cost.
+    /// The cost limit of the next patch.
     pub(super) fn patch_cost(&self) -> usize {
         self.patch_cost.get().min(PATCH_COST_MAX)
     }
 
-    /// Charges a patch that cost this much.
+    /// Charges a patch.
     pub(super) fn charge_patch(&self, cost: usize) {
         self.patch_cost.set(self.patch_cost.get().saturating_sub(cost));
     }
 
-    /// The refusal of a patch that costs more than [`Self::patch_cost`]; `None` when it is the patch's own fault.
+    /// The refusal of a patch that costs more than [`Self::patch_cost`]; `None` if the patch alone exceeds the limit
+    /// of one patch.
     pub(super) fn patch_exceeds(&self) -> Option<Refusal> {
         let is_own_fault = self.patch_cost.get() >= PATCH_COST_MAX;
         (!is_own_fault).then(|| self.exceeded("bytes that patches copy", BATCH_PATCH_COST_MAX as u64))
     }
 
-    /// The refusal when the budget is used up. Inline nobody sees it.
+    /// The refusal when the budget is used up. No client sees it if it happens inline.
     fn exceeded(&self, what: &str, most: u64) -> Refusal {
         self.is_over.set(true);
         if self.cancel.is_none() {
@@ -237,16 +238,21 @@ impl Budget {
     }
 }
 
-/// Whether a schema's compilation takes a time in proportion to its length, and no long one. A few bytes of a pattern may
-/// compile to megabytes, and a few references, or coverage that is computed level by level, to a large automaton of costs.
+/// Whether compiling a schema takes a short time, proportional to its length. A few bytes of a pattern may compile to
+/// megabytes. A few references, or coverage that is computed level by level, may compile to a large automaton of costs.
 fn is_quick_to_compile(schema: &str) -> bool {
-    // The text was written by this program, which escapes no letters.
+    // This program has written the text, and it escapes no letters.
     let has = |keyword: &str| schema.contains(keyword);
     schema.len() <= INLINE_SCHEMA_BYTES_MAX
         && !has("attern")
         && !has("Ref\"")
         && !has("$ref\"")
         && !has("unevaluated")
+}
+
+/// The refusal of a write whose entry of the log would exceed [`ENTRY_BYTES_MAX`].
+pub(super) fn entry_too_large() -> Refusal {
+    Invalid::TooLarge("the write takes more bytes than an entry of the log may".into()).into()
 }
 
 #[cfg(test)]
@@ -318,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn small_plain_writes_and_small_batches_of_them_begin_inline() {
+    fn small_plain_writes_and_small_batches_of_them_start_inline() {
         let remove = || Write::DeleteDefinition {
             key: "d".into(),
             expect: concord_model::command::Expect::Any,

@@ -107,7 +107,7 @@ use redaction::Redactor;
 use room::Room;
 use schemas::{Schemas, Validators};
 use watch::Watches;
-use write::{Writes, keyed_writes::KeyedWrites, record_locks::RecordLocks};
+use write::{Writes, idempotency::KeyedWrites, record_locks::RecordLocks};
 
 pub use access::{Access, NotAuthenticated, keys::MadeKey};
 pub use backup::Backup;
@@ -122,14 +122,14 @@ pub use origin::{CallerAddress, Origin};
 pub use read::view::DefinitionView;
 pub use redaction::{RedactedEvent, RedactedRecords, ShownTo};
 pub use request::{
-    AccessWrite, Alarm, Caller, Check, CheckCondition, ClusterView, Compiled, Consistency, KeyPatch, Level,
-    MemberView, NewSchema, NewUnique, Principal, Refusal, Restored, Rollback, Transaction, Write, Written,
+    AccessWrite, Alarm, Caller, Check, CheckCondition, ClusterView, Consistency, DecidedWrite, KeyPatch,
+    LazySchema, Level, MemberView, NewSchema, NewUnique, Principal, Refusal, Restored, Rollback, Transaction,
+    Write,
 };
-pub use write::forwarded::Parts;
+pub use write::forwarded::ForwardedResponse;
 pub use write::{
     batch::check_operation_count,
-    config_scan::{Breaking, Report},
-    redefine::Tried,
+    config_scan::{BreakingConfig, SchemaReport},
     rollback::Rollbacks,
     transaction::ReadConfig,
 };

@@ -1,10 +1,10 @@
-//! Repeats a request until it is decided: on this node when it leads, through the leader when another node leads, and
+//! Repeats a request until it is decided: on this node if it leads, through the leader if another node leads, and
 //! through changes of the leader until the deadline.
 //!
 //! ```text
-//! run ─ attempt ─┬─ Ok                      → the answer
+//! run ─ attempt ─┬─ Ok                      → the result
 //!                ├─ Refused                 → the refusal
-//!                ├─ Retry                   → pause (random, growing; cut short when the leader changes), again
+//!                ├─ Retry                   → pause (random, growing; cut short when the leader changes), then again
 //!                ├─ Begun                   → again; only a decision ends the uncertainty
 //!                └─ Unknown ─┬ Stop         → undecided
 //!                            ├ Repeat       → again; only a decision ends the uncertainty
@@ -13,18 +13,18 @@
 //!
 //! Writes, changes of the members and confirmations of a read all run through [`Retry::run`].
 //!
-//! **Invariants:** an attempt whose outcome is unknown is repeated only where a second one can do no harm. Once an
+//! **Invariants:** an attempt whose outcome is unknown is repeated only if a second one can do no harm. Once an
 //! outcome was unknown, the request ends as *undecided* unless an attempt succeeds: a copy that is still in progress
-//! may be applied after a later attempt was refused.
+//! may be applied after a later attempt was rejected.
 
 use std::{future::Future, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::request::Refusal;
+use super::{budget::entry_too_large, request::Refusal};
 use concord_consensus::{Confirmation, Consensus, ReadError, WriteError};
-use concord_model::{error::Invalid, limits::RESEND_TIME_MAX};
+use concord_model::limits::RESEND_TIME_MAX;
 use concord_net::{Member, client::CallError};
 
 /// The longest first pause between two attempts; it doubles [`PAUSE_DOUBLINGS_MAX`] times.
@@ -32,19 +32,19 @@ const FIRST_PAUSE_MS: u64 = 5;
 /// Up to 160 ms: a fraction of an election.
 const PAUSE_DOUBLINGS_MAX: u32 = 5;
 
-/// What one attempt at a request came to.
+/// The result of one attempt at a request.
 pub(super) type Attempt<T> = Result<T, AttemptError>;
 
-/// Why an attempt gave no answer. Sent between nodes: new variants go to the end.
+/// Why an attempt had no result. Sent between nodes: new variants go to the end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum AttemptError {
-    /// Refused, certainly not done.
+    /// Rejected; certainly not done.
     Refused(Refusal),
     /// Certainly not done; another attempt may succeed.
     Retry(String),
-    /// It may be done, or half done.
+    /// It may be done, or partly done.
     Unknown(String),
-    /// A part of it is done, and another attempt continues it.
+    /// Partly done; another attempt continues it.
     Begun(String),
 }
 
@@ -59,10 +59,7 @@ impl From<WriteError> for AttemptError {
         match error {
             WriteError::NotLeader(_) => Self::Retry("this node does not lead, or not yet".into()),
             WriteError::Undecided(text) => Self::Unknown(text),
-            WriteError::TooLarge => {
-                let text = "the write takes more bytes than an entry of the log may";
-                Self::Refused(Invalid::TooLarge(text.into()).into())
-            }
+            WriteError::TooLarge => Self::Refused(entry_too_large()),
         }
     }
 }
@@ -81,7 +78,7 @@ impl From<CallError> for AttemptError {
 /// What follows an attempt whose outcome is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OnUnknown {
-    /// The request ends as undecided: another attempt could do it twice.
+    /// The request ends as undecided: another attempt could apply it twice.
     Stop,
     /// Another attempt: the log decides all of them as one.
     Repeat,
@@ -118,13 +115,14 @@ pub(super) async fn confirm_leadership(consensus: &Consensus, deadline: Instant)
 pub(super) struct Retry {
     deadline: Instant,
     on_unknown: OnUnknown,
-    /// What a caller is told when the time is up before anything was done; the last attempt's reason follows it.
+    /// The message when the time is up and certainly nothing was done; the reason of the last attempt follows it.
     timed_out: &'static str,
-    /// An attempt that repeats one of unknown outcome ends by then: until then the log surely decides both as one.
+    /// The deadline of an attempt that repeats one of unknown outcome: until then the log certainly decides both as
+    /// one.
     repeat_until: Instant,
     /// Set once an attempt may have been applied.
     unknown: Option<String>,
-    /// Why the last attempt came to nothing.
+    /// Why the last attempt had no result.
     reason: String,
     pauses: u32,
 }
@@ -143,7 +141,7 @@ impl Retry {
         }
     }
 
-    /// Makes attempts until there is an answer, a refusal, or no time left. Each is given its deadline.
+    /// Makes attempts until there is a result, a refusal or no time left. Each gets its deadline.
     pub(super) async fn run<T, F>(
         mut self,
         consensus: &Consensus,
@@ -209,8 +207,9 @@ impl Retry {
         }
     }
 
-    /// Pauses until another attempt is worthwhile, at the latest when something `changed`; `false` when the time is
-    /// up. Pauses grow, and they are random, so that the callers of a lost leader do not all return at once.
+    /// Pauses before the next attempt, and ends the pause early when `changed` completes. Returns `false` if the time
+    /// is up before. Pauses grow, and they are random, so that the requests that waited for a lost leader do not all
+    /// return at once.
     async fn pause(&mut self, changed: impl Future<Output = ()>) -> bool {
         let longest_ms = FIRST_PAUSE_MS << self.pauses.min(PAUSE_DOUBLINGS_MAX);
         let pause = Duration::from_millis(fastrand::u64(longest_ms / 2..=longest_ms));
@@ -244,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_certainly_not_applied_is_unavailable() {
+    fn a_write_that_was_certainly_not_applied_is_unavailable() {
         for on_unknown in [OnUnknown::Stop, OnUnknown::Repeat, OnUnknown::Ignore] {
             let mut retry = retry(on_unknown);
             assert_eq!(retry.take(later()), None);
@@ -276,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_begun_is_continued_and_never_called_unavailable() {
+    fn a_change_that_was_begun_is_continued_and_never_unavailable() {
         let begun = || Err::<u8, _>(AttemptError::Begun("half done".into()));
         let mut one = retry(OnUnknown::Stop);
         assert_eq!((one.take(begun()), one.take(later())), (None, None));
@@ -299,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_call_says_whether_the_request_may_have_been_applied() {
+    fn a_failed_rpc_tells_whether_the_request_may_have_been_applied() {
         let refused = CallError::Refused { status: 421, text: "no".into() };
         assert!(matches!(CallError::NotSent("refused".into()).into(), AttemptError::Retry(_)));
         assert!(matches!(refused.into(), AttemptError::Retry(_)));
@@ -307,7 +306,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_is_repeated_only_while_its_outcome_is_surely_remembered() {
+    async fn a_request_is_repeated_only_while_its_idempotency_record_is_certainly_retained() {
         let hour = Instant::now() + Duration::from_secs(3600);
         let mut retry = Retry::until(hour, OnUnknown::Repeat, "no leader in time");
         assert_eq!(retry.deadline(), hour);

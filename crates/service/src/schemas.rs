@@ -1,12 +1,11 @@
 //! The validators of configs: compiled schemas, cached by the revision of their definition.
 //!
-//! Compiling a schema costs a hundred times what validating a document costs. A definition that changes has another
-//! revision, so nothing in the cache is ever stale.
+//! Compiling a schema costs a hundred times what validating a document costs. A changed definition has another
+//! revision, so the cache has no stale entries.
 //!
-//! **Invariant:** the cache is bounded by the number of its schemas and by what they take when they are compiled: a
-//! kilobyte of text may become megabytes.
+//! **Invariant:** the cache is bounded by the number of its schemas and by their compiled size: a kilobyte of text may
+//! become megabytes.
 
-use crate::context::Context;
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -17,9 +16,10 @@ use tokio::{task::yield_now, time::Instant};
 
 use super::{
     budget::Budget,
+    context::Context,
     cpu_pool::{Cancel, Weight},
+    request::{Refusal, Write},
 };
-use crate::request::{Refusal, Write};
 use concord_model::{
     document::Document,
     error::{Invalid, LocSegment, Violation},
@@ -29,7 +29,7 @@ use concord_model::{
     schema::{Schema, secret::SecretPlaces},
 };
 
-/// Cached schemas: what a busy cluster uses at once.
+/// Cached schemas: as many as a busy cluster uses at the same time.
 const CACHED_MAX: usize = 512;
 
 /// Validates the data of a definition's configs.
@@ -42,7 +42,7 @@ pub(crate) struct Validator {
 }
 
 impl Validator {
-    /// The secret places of the data; `None` when there are none.
+    /// The secret places of the data; `None` if there are none.
     pub(crate) fn secrets(&self) -> Option<&SecretPlaces> {
         self.schema.as_ref().and_then(Schema::secrets)
     }
@@ -61,7 +61,7 @@ impl Validator {
     /// Validates a config's data and computes its index entries, within the budget.
     ///
     /// # Errors
-    /// The refusal by the budget; within it the data may be invalid.
+    /// The refusal by the budget. The inner error: the data is invalid.
     pub(super) fn check(
         &self,
         data: &Document,
@@ -109,7 +109,7 @@ fn broken(definition: &Definition, what: &str) -> Refusal {
     Refusal::Internal(format!("the stored schema of {:?} at {} {what}", definition.key, definition.revision))
 }
 
-/// The violations of a part as violations of the whole; `name` is the member that holds the part.
+/// The violations of a part as violations of the whole; `name` is the member that contains the part.
 pub(super) fn within(name: &str, mut violations: Vec<Violation>) -> Vec<Violation> {
     for violation in &mut violations {
         violation.loc.insert(0, LocSegment::from(name));
@@ -120,19 +120,19 @@ pub(super) fn within(name: &str, mut violations: Vec<Violation>) -> Vec<Violatio
 /// The validators that were used last.
 #[derive(Debug, Default)]
 pub(crate) struct Validators {
-    cache: Mutex<Cache>,
+    cache: Mutex<ValidatorCache>,
 }
 
 #[derive(Debug, Default)]
-struct Cache {
-    by_definition: BTreeMap<(Revision, Revision), Slot>,
+struct ValidatorCache {
+    by_definition: BTreeMap<(Revision, Revision), CachedValidator>,
     bytes: usize,
-    /// Counts the uses; the slot with the least number was used longest ago.
+    /// Counts the uses; the entry with the lowest number was used longest ago.
     uses: u64,
 }
 
 #[derive(Debug)]
-struct Slot {
+struct CachedValidator {
     validator: Arc<Validator>,
     last_use: u64,
 }
@@ -143,7 +143,8 @@ impl Validators {
         self.lock().find((definition.id, definition.revision))
     }
 
-    /// The validator of a definition. Two callers may compile the same one at once; one of the two is cached.
+    /// The validator of a definition. Two callers may compile the same one at the same time; then one of the two is
+    /// cached.
     pub(super) fn of(&self, definition: &Definition, budget: &Budget) -> Result<Arc<Validator>, Refusal> {
         let id = (definition.id, definition.revision);
         if let Some(validator) = self.lock().find(id) {
@@ -155,13 +156,13 @@ impl Validators {
         Ok(validator)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Cache> {
-        // Nothing panics while it is held, except for lack of memory; its entries are complete in any case.
+    fn lock(&self) -> MutexGuard<'_, ValidatorCache> {
+        // Nothing panics while it is held, except for lack of memory, and then all entries are complete.
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Cache {
+impl ValidatorCache {
     fn find(&mut self, id: (Revision, Revision)) -> Option<Arc<Validator>> {
         self.uses += 1;
         let slot = self.by_definition.get_mut(&id)?;
@@ -183,7 +184,7 @@ impl Cache {
         }
         self.uses += 1;
         self.bytes += bytes;
-        self.by_definition.insert(id, Slot { validator, last_use: self.uses });
+        self.by_definition.insert(id, CachedValidator { validator, last_use: self.uses });
     }
 
     fn remove(&mut self, id: (Revision, Revision)) {
@@ -201,7 +202,7 @@ pub(crate) struct Schemas {
 }
 
 impl Schemas {
-    /// The compiled schema of a definition, which says what of its data is secret.
+    /// The compiled schema of a definition, which knows the secret fields of its data.
     ///
     /// # Errors
     /// When it was not compiled in time.
@@ -215,8 +216,8 @@ impl Schemas {
         let budget = Budget::inline();
         let found = self.validators.of(definition, &budget);
         if !budget.is_abandoned() {
-            // An answer may be of a thousand definitions, and each of them takes up to a millisecond: others have their
-            // turn between them.
+            // A response may need a thousand definitions, each of which takes up to a millisecond. Other tasks run in
+            // between.
             yield_now().await;
             return found;
         }
@@ -226,16 +227,16 @@ impl Schemas {
         self.cx.cpu_pool.run(Weight::Short, deadline, work).await?
     }
 
-    /// The same, for who is on a thread for long work already.
+    /// The same, for callers that run on a thread for long work already.
     ///
     /// # Errors
-    /// When the result is not needed any more.
+    /// When the request has ended.
     pub(crate) fn validator_in_pool(
         &self,
         definition: &Definition,
         cancel: &Cancel,
     ) -> Result<Arc<Validator>, Refusal> {
-        // Compiling it is all that this is charged for.
+        // A budget of its own: it is charged for the compilation alone.
         let budget = Budget::in_pool(&Write::Batch(Vec::new()), cancel.clone());
         self.validators.of(definition, &budget)
     }
@@ -251,7 +252,7 @@ mod tests {
 
     #[test]
     fn the_cache_is_bounded_by_number_and_evicts_the_validator_used_longest_ago() {
-        let mut cache = Cache::default();
+        let mut cache = ValidatorCache::default();
         let most = u64::try_from(CACHED_MAX).unwrap();
         for id in 1..=most {
             cache.insert((id, id), validator(1));
@@ -265,7 +266,7 @@ mod tests {
 
     #[test]
     fn the_cache_is_bounded_by_bytes() {
-        let mut cache = Cache::default();
+        let mut cache = ValidatorCache::default();
         for id in 1..=100 {
             cache.insert((id, id), validator(CACHED_SCHEMAS_BYTES_MAX / 4));
         }
@@ -277,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_newer_revision_replaces_the_older_one() {
-        let mut cache = Cache::default();
+        let mut cache = ValidatorCache::default();
         cache.insert((7, 7), validator(10));
         cache.insert((7, 9), validator(10));
         cache.insert((7, 9), validator(20));

@@ -179,7 +179,7 @@ async fn restore(
     for (place, operation) in (0..).zip(operations) {
         let Write::Rollback(Rollback { definition, key, restored, .. }) = operation else { continue };
         let Restored::At(to) = *restored else { continue };
-        *restored = match service.writes.restored(found, (definition.as_str(), key.as_str()), to).await {
+        *restored = match service.writes.restored(found, definition, key, to).await {
             Err(refusal) if lists_from.is_some_and(|from| place >= from) => {
                 Restored::Refused(refusal.nothing_to_restore().map_err(|other| other.of_operation(place))?)
             }

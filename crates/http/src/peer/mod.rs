@@ -61,7 +61,7 @@ use concord_net::{
     trace::{received, with_traces},
 };
 use concord_service::{
-    Origin, Parts, Refusal, Service,
+    ForwardedResponse, Origin, Refusal, Service,
     memory_budget::{Reservation, Share},
     metrics::Connections,
 };
@@ -232,7 +232,7 @@ async fn serve_call(
     if call != Call::Writes {
         return Ok(answer(&service, call, body).await?.into_response());
     }
-    let Parts { first, others } = service.writes.answer_writes(body).await?;
+    let ForwardedResponse { first, others } = service.writes.answer_writes(body).await?;
     Ok(match others {
         None => first.into_response(),
         Some(others) => {

@@ -39,7 +39,7 @@ use concord_model::{
     time::Timestamp,
 };
 use concord_service::{
-    Backup, Refusal, Written, memory_budget::Reservation, read::list::BUFFERED_PAGE_BYTES_MAX,
+    Backup, DecidedWrite, Refusal, memory_budget::Reservation, read::list::BUFFERED_PAGE_BYTES_MAX,
 };
 use concord_state::query::QueryResult;
 use refusal::{failure, failure_body, items, plain, shape_response, status_and_type, violations};
@@ -282,14 +282,14 @@ impl Reply {
 
     /// The headers of a write: the version of the record that it wrote, and the revision of the state. A dry run
     /// writes no version.
-    pub(super) fn for_write(self, written: &Written) -> Self {
+    pub(super) fn for_write(self, written: &DecidedWrite) -> Self {
         let Applied { revision, at, .. } = &written.applied;
         let reply = if written.dry_run { self } else { self.record_version(*revision, *at) };
         reply.for_write_without_record(written)
     }
 
     /// The headers of a write that leaves no single record: the revision of the state alone.
-    pub(super) fn for_write_without_record(self, written: &Written) -> Self {
+    pub(super) fn for_write_without_record(self, written: &DecidedWrite) -> Self {
         let reply = self.state_revision(written.revision);
         if written.dry_run {
             return reply.dry_run();
@@ -495,7 +495,8 @@ pub(super) fn panicked(payload: Box<dyn Any + Send + 'static>) -> Response {
 
 fn refusal_response(refusal: Refusal, parts: Option<TransactionParts>) -> Response {
     let (status, kind) = status_and_type(&refusal);
-    let breaking = if let Refusal::Breaks { count, .. } = &refusal { Some(*count) } else { None };
+    let of_operation = if let Refusal::OfOperation(_, refusal) = &refusal { refusal } else { &refusal };
+    let breaking = if let Refusal::Breaks { count, .. } = of_operation { Some(*count) } else { None };
     let current =
         if let Refusal::Rejected(Rejection::Precondition { current }) = &refusal { *current } else { 0 };
     let code = Code::of(&refusal);

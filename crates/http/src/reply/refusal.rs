@@ -35,19 +35,16 @@ pub(super) fn violations(refusal: Refusal) -> (Vec<Violation>, Option<LogOnly>) 
         | Refusal::Building(text)
         | Refusal::CursorExpired(text)
         | Refusal::LimitReached(text) => vec![Violation::new(text)],
-        Refusal::ConflictAt(violation) | Refusal::Invalid(Invalid::TooLargeAt(violation)) => vec![violation],
+        Refusal::Invalid(Invalid::TooLargeAt(violation)) => vec![violation],
         Refusal::NoMember(id) => vec![Violation::new(format!("node {id} is not a member of the cluster"))],
         Refusal::Breaks { violations, .. } => violations,
         // The text names nothing that was asked for: it tells nothing about what exists.
-        Refusal::Forbidden { verb, operation } => {
-            let loc = operation.map(|index| vec!["operations".into(), LocSegment::Index(index.into())]);
-            let msg = format!("the access key has no right to `{verb}` here");
-            vec![Violation::at(loc.unwrap_or_default(), msg)]
+        Refusal::Forbidden { verb } => {
+            vec![Violation::new(format!("the access key has no right to `{verb}` here"))]
         }
-        Refusal::NotUniqueYet { path, one, other, operation } => {
-            let loc = operation.map(|index| vec!["operations".into(), LocSegment::Index(index.into())]);
+        Refusal::NotUniqueYet { path, one, other } => {
             let msg = format!("`{path}` can't be unique: configs `{one}` and `{other}` have the same value");
-            vec![Violation::at(loc.unwrap_or_default(), msg)]
+            vec![Violation::new(msg)]
         }
         Refusal::OfOperation(index, refusal) => {
             let (mut all, logged) = violations(*refusal);
@@ -117,10 +114,9 @@ pub(super) fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
         Refusal::Overloaded | Refusal::LimitReached(_) => (StatusCode::TOO_MANY_REQUESTS, "rate_limited"),
         Refusal::StorageFull(_) => (StatusCode::INSUFFICIENT_STORAGE, "storage_full"),
         Refusal::Internal(_) => (StatusCode::INTERNAL_SERVER_ERROR, "server_error"),
-        Refusal::Conflict(_)
-        | Refusal::ConflictAt(_)
-        | Refusal::NotUniqueYet { .. }
-        | Refusal::Building(_) => (StatusCode::CONFLICT, "conflict_error"),
+        Refusal::Conflict(_) | Refusal::NotUniqueYet { .. } | Refusal::Building(_) => {
+            (StatusCode::CONFLICT, "conflict_error")
+        }
         Refusal::NoMember(_) | Refusal::NotThere(_) => (StatusCode::NOT_FOUND, "not_found_error"),
         Refusal::Expired(_) | Refusal::CursorExpired(_) => (StatusCode::GONE, "expired_error"),
         Refusal::Breaks { .. } => INVALID,

@@ -42,15 +42,14 @@ fn all() -> Vec<(Refusal, u16, &'static str)> {
         (Refusal::Building("an index".into()), 409, "conflict_error"),
         (Refusal::CursorExpired("gone".into()), 410, "expired_error"),
         (Refusal::Expired("gone".into()), 410, "expired_error"),
-        (Refusal::Forbidden { verb: Verb::Write, operation: None }, 403, "forbidden_error"),
+        (Refusal::Forbidden { verb: Verb::Write }, 403, "forbidden_error"),
         (Refusal::KeyEnded, 401, "unauthorized_error"),
-        (Refusal::ConflictAt(violation()), 409, "conflict_error"),
+        (Refusal::OfOperation(1, Refusal::Conflict("busy".into()).into()), 409, "conflict_error"),
         (
             Refusal::NotUniqueYet {
                 path: "n".into(),
                 one: Key::parse("a").unwrap(),
                 other: Key::parse("b").unwrap(),
-                operation: Some(1),
             },
             409,
             "conflict_error",
@@ -78,7 +77,7 @@ async fn each_refusal_has_its_status_and_type() {
         let is_of_a_part = matches!(
             refusal,
             Refusal::Rejected(Rejection::InBatch { .. } | Rejection::TestFailed { .. })
-                | Refusal::NotUniqueYet { operation: Some(_), .. }
+                | Refusal::OfOperation(..)
         );
         let response = Problem::from(refusal).into_response();
         assert_eq!(response.status(), status, "{kind}");

@@ -1,12 +1,12 @@
-//! Access keys for a caller: made, shown, changed, rotated, revoked.
+//! The access keys as clients manage them: created, read, changed, rotated, revoked.
 //!
-//! The text of a key is made here, on the node that was asked, and is part of its answer alone. What is written and
-//! sent to the leader is its SHA-256. A request that was sent again with its idempotency key is answered without the
-//! text, because nothing remembers it; the caller rotates the key to get another one.
+//! The receiving node makes the secret of a key, returns it in its response, and writes and sends only the SHA-256. A
+//! retry with an idempotency key gets a response without the secret, because nothing stores it. The client rotates the
+//! key to get another one.
 //!
-//! A caller sees the keys whose grants it has; for it the others do not exist.
+//! A client sees only the keys whose grants it has.
 //!
-//! **Invariant:** the text of a key is in one answer, to the request that made it, after the log has decided it.
+//! **Invariant:** the secret of a key is in one response, to the request that made it, after the log has decided it.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::{
     clock::Clock,
     context::Context,
     freshness::Freshness,
-    request::{AccessWrite, Caller, Consistency, KeyPatch, Level, Principal, Refusal, Write, Written},
+    request::{AccessWrite, Caller, Consistency, DecidedWrite, KeyPatch, Level, Principal, Refusal, Write},
     write::Writes,
 };
 use concord_model::{
@@ -34,13 +34,13 @@ use concord_state::{State, query::QueryResult};
 pub struct MadeKey {
     /// The key.
     pub key: Arc<AccessKey>,
-    /// Its text; `None` when an earlier copy of the request has made it.
+    /// Its secret; `None` if an earlier copy of the request has made the key.
     pub text: Option<ClearText>,
     /// The write.
-    pub written: Written,
+    pub written: DecidedWrite,
 }
 
-/// The access keys of the cluster, for callers that manage them.
+/// The access keys of the cluster, for clients that manage them.
 #[derive(Debug)]
 pub struct AccessKeys {
     pub(crate) cx: Arc<Context>,
@@ -54,7 +54,7 @@ impl AccessKeys {
     /// Creates an access key.
     ///
     /// # Errors
-    /// Why it was refused.
+    /// See [`Refusal`].
     pub async fn create_key(&self, caller: Caller, terms: KeyTerms) -> Result<MadeKey, Refusal> {
         caller.principal.authorize(Verb::Keys, None)?;
         let text = ClearText::from_random(&random()?);
@@ -62,10 +62,10 @@ impl AccessKeys {
         self.make_key(caller, text, AccessWrite::Create { id, terms, sha256 }).await
     }
 
-    /// Gives a key another text; the one before stays good for the grace.
+    /// Rotates a key. The previous secret remains valid for `grace_us` microseconds.
     ///
     /// # Errors
-    /// Why it was refused.
+    /// See [`Refusal`].
     pub async fn rotate_key(
         &self,
         caller: Caller,
@@ -92,12 +92,12 @@ impl AccessKeys {
         written.revision = state.revision();
         let has_made = |key: &&Arc<AccessKey>| key.secrets.iter().any(|secret| secret.made == made);
         let own = state.access_key(text.id()).filter(has_made);
-        // The id of another copy of the request is only known by what it made.
-        let gone = || Refusal::Conflict("the key was made, and was revoked or changed since".into());
+        // The id in another copy of the request is only known from the key that it made.
+        let gone = || Refusal::Conflict("the key was created, and revoked or changed since".into());
         let key = own.or_else(|| state.access_keys().find(has_made)).ok_or_else(gone)?;
         let is_own =
             key.secrets.iter().any(|secret| secret.made == made && sha256.ct_eq(&secret.sha256).into());
-        // A request that is sent again may find that the key was given more since.
+        // By the time of a retry the key may have permissions that the client lacks.
         if !is_own && !principal.may_see_key(key) {
             return Err(gone());
         }
@@ -107,31 +107,36 @@ impl AccessKeys {
     /// Changes an access key.
     ///
     /// # Errors
-    /// Why it was refused.
+    /// See [`Refusal`].
     pub async fn change_key(
         &self,
         caller: Caller,
         id: KeyId,
         patch: KeyPatch,
         expect: Expect,
-    ) -> Result<(Arc<AccessKey>, Written), Refusal> {
+    ) -> Result<(Arc<AccessKey>, DecidedWrite), Refusal> {
         caller.principal.authorize(Verb::Keys, None)?;
         let principal = caller.principal.clone();
         let write = AccessWrite::Change { id: id.clone(), patch, expect };
         let mut written = self.writes.write(caller, Write::Access(write)).await?;
         let state = self.state_at_least(written.applied.revision).await?;
         written.revision = state.revision();
-        // A request that is sent again may find that the key was given more since.
+        // By the time of a retry the key may have permissions that the client lacks.
         let key = state.access_key(&id).filter(|key| principal.may_see_key(key));
         let key = key.ok_or(Rejection::KeyNotFound)?;
         Ok((Arc::clone(key), written))
     }
 
-    /// Revokes an access key. Once this has succeeded, nothing is decided in its name.
+    /// Revokes an access key. Once this has succeeded, no write with it is decided any more.
     ///
     /// # Errors
-    /// Why it was refused.
-    pub async fn revoke_key(&self, caller: Caller, id: KeyId, expect: Expect) -> Result<Written, Refusal> {
+    /// See [`Refusal`].
+    pub async fn revoke_key(
+        &self,
+        caller: Caller,
+        id: KeyId,
+        expect: Expect,
+    ) -> Result<DecidedWrite, Refusal> {
         caller.principal.authorize(Verb::Keys, None)?;
         self.writes.write(caller, Write::Access(AccessWrite::Revoke { id, expect })).await
     }
@@ -139,8 +144,8 @@ impl AccessKeys {
     /// Disables the root key.
     ///
     /// # Errors
-    /// Why it was refused.
-    pub async fn disable_root(&self, caller: Caller) -> Result<Written, Refusal> {
+    /// See [`Refusal`].
+    pub async fn disable_root(&self, caller: Caller) -> Result<DecidedWrite, Refusal> {
         caller.principal.authorize(Verb::Keys, None)?;
         self.writes.write(caller, Write::Access(AccessWrite::DisableRoot)).await
     }
@@ -148,7 +153,7 @@ impl AccessKeys {
     /// The access key with an id, and the revision of the state that it was read from.
     ///
     /// # Errors
-    /// When there is none that the caller may see, or no state is fresh enough.
+    /// When there is no such key that the client may see, or no state is fresh enough.
     pub async fn access_key(
         &self,
         principal: &Principal,
@@ -162,7 +167,7 @@ impl AccessKeys {
         Ok((Arc::clone(key), state.revision()))
     }
 
-    /// A page of the access keys that the caller may see, and the revision of the state that it was read from.
+    /// A page of the access keys that the client may see, and the revision of the state that it was read from.
     ///
     /// # Errors
     /// When no state is fresh enough.
@@ -175,7 +180,7 @@ impl AccessKeys {
         principal.authorize(Verb::Keys, None)?;
         let state = self.freshness.view(consistency).await?;
         let (revision, principal) = (state.revision(), principal.clone());
-        // All keys are compared and sorted: up to some milliseconds.
+        // All keys are compared and sorted: up to a few milliseconds.
         let found = self.cx.run_long(move || {
             let seen = state.access_keys().filter(|key| principal.may_see_key(key)).cloned();
             let (results, total) = query.page_of(seen);
@@ -196,7 +201,7 @@ fn sha256_of(text: &ClearText) -> [u8; 32] {
     Sha256::digest(text.expose().as_bytes()).into()
 }
 
-/// Bytes that nobody can guess.
+/// Random bytes that cannot be guessed.
 fn random<const N: usize>() -> Result<[u8; N], Refusal> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes)

@@ -1,20 +1,20 @@
-//! Authenticates callers: finds the principal of a credential. What a principal may do is in `request/principal.rs`.
+//! Authenticates clients: finds the principal of a credential. `request/principal.rs` decides what a principal may do.
 //!
-//! | to find | look in |
+//! | topic | file |
 //! |---|---|
-//! | keys made, shown, changed, rotated and revoked for a caller | `keys` |
-//! | the day of a key's last use; the root key enabled again | `upkeep` |
+//! | creating, reading, changing, rotating and revoking access keys | `keys` |
+//! | the day of a key's last use; enabling the root key again | `upkeep` |
 //!
-//! A stored key is looked up in the state that this node has applied. A credential that this state does not have may be
-//! newer than it, so it is looked up again once the state is confirmed; what is good by this state is good at once. A
-//! node that has lost the cluster cannot know whether a key was revoked since, and accepts none after a moment. The root
-//! key goes on working there, to find out what is wrong.
+//! A stored key is looked up in the state that this node has applied. A key that is valid in this state is accepted at
+//! once. A credential that is not in this state may be newer, so it is looked up again once the state is confirmed. A
+//! node that is isolated from the quorum cannot know whether a key was revoked since, and soon accepts no stored keys.
+//! It still accepts the root key, so that an operator can find out what is wrong.
 //!
-//! A root key is a setting of each node. One that was replaced is not accepted any more, and what its owner has open
-//! ends: the principal has a tag of the key that it came with.
+//! A root key is a setting of each node. When it is replaced, the node no longer accepts the old one and ends whatever
+//! its owner has open: the principal has a tag of the root key that it authenticated with.
 //!
-//! **Invariant:** only digests of keys are stored, and digests are compared in constant time: neither a memory dump nor
-//! the time that an answer takes reveals a key.
+//! **Invariant:** only digests of keys are stored, and digests are compared in constant time. Neither a memory dump
+//! nor the time of a response reveals a key.
 
 pub(crate) mod keys;
 pub mod upkeep;
@@ -44,10 +44,10 @@ use concord_model::{
     time::Timestamp,
 };
 use concord_state::State;
-use upkeep::Used;
+use upkeep::UsedKeys;
 
-/// How long a request may take to arrive, or to be answered, until its caller is judged again.
-const JUDGED_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// When a request takes longer than this to arrive or to be answered, its client is authorized again.
+const REAUTHORIZED_AFTER: Duration = Duration::from_secs(1);
 /// How long a credential that this node does not know waits for a newer state.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -60,16 +60,16 @@ pub enum NotAuthenticated {
     Unconfirmed(String),
 }
 
-/// The root keys that this node accepts, and what it notes about the use of stored ones.
+/// The root keys that this node accepts, and the recent use of stored keys.
 pub struct Access {
     roots: ArcSwap<Vec<[u8; 32]>>,
-    used: Mutex<Used>,
+    used: Mutex<UsedKeys>,
     /// The day by the log's time; 0 before it is known.
     today: AtomicU64,
 }
 
 impl Access {
-    /// Accepts these root keys: one, or two while the root key is rotated.
+    /// Accepts these root keys: one, or two during a rotation.
     #[must_use]
     pub fn new<'a>(root_keys: impl IntoIterator<Item = &'a str>) -> Self {
         let roots = ArcSwap::from_pointee(digests(root_keys));
@@ -86,7 +86,7 @@ impl Access {
         self.roots.load().iter().any(|root| tag_of(root) == tag)
     }
 
-    fn used(&self) -> MutexGuard<'_, Used> {
+    fn used(&self) -> MutexGuard<'_, UsedKeys> {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -95,7 +95,7 @@ fn digests<'a>(keys: impl IntoIterator<Item = &'a str>) -> Vec<[u8; 32]> {
     keys.into_iter().map(|key| Sha256::digest(key.as_bytes()).into()).collect()
 }
 
-/// What tells a root key from others on this node: a part of its digest, never 0.
+/// Distinguishes a root key from others on this node: a part of its digest, never 0.
 fn tag_of(root: &[u8; 32]) -> u64 {
     let (head, _) = root.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
     u64::from_be_bytes(*head).max(1)
@@ -107,7 +107,7 @@ impl std::fmt::Debug for Access {
     }
 }
 
-/// Finds who asks, and judges again whether they still may.
+/// Authenticates clients, and checks later whether they still have their permissions.
 #[derive(Debug)]
 pub struct Authentication {
     pub(crate) cx: Arc<Context>,
@@ -117,7 +117,7 @@ pub struct Authentication {
 }
 
 impl Authentication {
-    /// From now on these root keys are accepted and no others.
+    /// Accepts these root keys from now on, and no others.
     pub fn set_root_keys<'a>(&self, root_keys: impl IntoIterator<Item = &'a str>) {
         self.access.roots.store(Arc::new(digests(root_keys)));
     }
@@ -134,7 +134,7 @@ impl Authentication {
             if !is_disabled {
                 return Ok(Principal::of_root(tag_of(&given)));
             }
-            // Boxed, as below: every request would have its space.
+            // Boxed, as below: otherwise the future of every request would have space for it.
             let state = Box::pin(self.confirmed_state()).await?;
             return if state.is_root_disabled() {
                 Err(NotAuthenticated::NotValid)
@@ -150,9 +150,9 @@ impl Authentication {
         self.owner(&state, &id, &given).ok_or(NotAuthenticated::NotValid)
     }
 
-    /// The owner of a stored key that is certainly good by what this node knows. It is for a caller behind whose address
-    /// others guess: a stored key is 256 random bits, so whoever brings a good one has not guessed it. The root key is
-    /// what an operator chose, so it is none of these.
+    /// The owner of a stored key that this node knows to be valid. It is for a client whose address is throttled for
+    /// failed credentials: a stored key has 256 random bits, so a valid one was not guessed. This excludes the root
+    /// key, which an operator chose.
     #[must_use]
     pub fn known_key(&self, credential: &[u8]) -> Option<Principal> {
         let id = ClearText::id_of(credential)?;
@@ -179,12 +179,12 @@ impl Authentication {
         Some(Principal::of_key(Arc::clone(key), secret.made))
     }
 
-    /// A state that has every change that was acknowledged before the call.
-    /// Notes that a key was used, if that is news. Once it is marked, this costs no lock until the next day.
+    /// Records that a key was used, unless that is recorded for today already. Then it takes no lock until the next
+    /// day.
     pub(super) fn note_use(&self, key: &AccessKey) {
         let access = &self.access;
         let today = access.today.load(Ordering::Relaxed);
-        // Just after a start the day is not known: whether it is news is judged when the keys are marked.
+        // Just after a start the day is unknown. Keys that are recorded already are dropped when the keys are marked.
         if today != 0 && key.last_used_day >= Some(today) {
             return;
         }
@@ -194,6 +194,7 @@ impl Authentication {
         }
     }
 
+    /// A state with every change that was acknowledged before the call.
     async fn confirmed_state(&self) -> Result<Arc<State>, NotAuthenticated> {
         let unknown = |why: &str| {
             NotAuthenticated::Unconfirmed(format!(
@@ -205,41 +206,39 @@ impl Authentication {
         match self.freshness.confirm_until(consensus, Instant::now() + CONFIRM_TIMEOUT).await {
             Ok(()) => Ok(consensus.state()),
             Err(Refusal::Unavailable(why)) => Err(unknown(&why)),
-            Err(_) => Err(unknown("it has lost the cluster")),
+            Err(_) => Err(unknown("it is isolated from the quorum")),
         }
     }
-}
 
-impl Authentication {
-    /// A principal as it is now: what lasts longer than a request asks again whether it may go on.
+    /// A principal with its current key: for watches and other work that lasts longer than a request.
     ///
     /// # Errors
-    /// [`Refusal::KeyEnded`]; on a node that has lost the cluster, that it can't know.
+    /// [`Refusal::KeyEnded`]; [`Refusal::Unavailable`] on a node that is isolated from the quorum.
     pub(super) fn renewed(&self, principal: &Principal) -> Result<Principal, Refusal> {
         if !principal.is_root() && self.freshness.staleness().is_none_or(|age| age > KEYS_UNCONFIRMED_MAX) {
-            let text = "this node has lost the cluster, and can't know whether the key is still valid";
+            let text = "this node is isolated from the quorum and can't know whether the key is still valid";
             return Err(Refusal::Unavailable(text.into()));
         }
-        self.judged(principal)
+        self.current(principal)
     }
 
-    /// The principal of a request that began at this time and is read only now: its body may have taken so long that its
-    /// right has ended.
+    /// The principal of a request that began at this time and has arrived now: its body may have taken so long that
+    /// the key has ended.
     ///
     /// # Errors
-    /// That the key is not good any more, or that this node has lost the cluster and cannot tell.
+    /// As for [`Self::renewed`].
     pub fn still(&self, principal: Principal, begin: Instant) -> Result<Principal, Refusal> {
-        if begin.elapsed() < JUDGED_AGAIN_AFTER { Ok(principal) } else { self.renewed(&principal) }
+        if begin.elapsed() < REAUTHORIZED_AFTER { Ok(principal) } else { self.renewed(&principal) }
     }
 
-    /// Refuses the answer to a read that began at this time, where it took so long that the right to it has ended, or
-    /// may have.
+    /// Refuses the response to a read that began at this time, if it took so long that the client may have lost its
+    /// permissions.
     ///
     /// # Errors
-    /// The same; and that the key has lost a part of its grants meanwhile: whoever asks again is judged
-    /// by those that are left.
+    /// As for [`Self::renewed`]; [`Refusal::Unavailable`] when the key has lost a part of its grants: a retry is
+    /// authorized by the others.
     pub fn check_still(&self, principal: &Principal, begin: Instant) -> Result<(), Refusal> {
-        if begin.elapsed() < JUDGED_AGAIN_AFTER {
+        if begin.elapsed() < REAUTHORIZED_AFTER {
             return Ok(());
         }
         let now = self.renewed(principal)?;
@@ -247,15 +246,15 @@ impl Authentication {
         if now.grants.covers(&before.grants) {
             return Ok(());
         }
-        let text = "the grants of the access key were changed while the request was under way: send it again";
+        let text = "the grants of the access key were changed while the request was in progress; retry";
         Err(Refusal::Unavailable(text.into()))
     }
 
-    /// A principal as it is by the state that this node has applied.
+    /// A principal with its key in the state that this node has applied.
     ///
     /// # Errors
     /// [`Refusal::KeyEnded`].
-    pub(super) fn judged(&self, principal: &Principal) -> Result<Principal, Refusal> {
+    pub(super) fn current(&self, principal: &Principal) -> Result<Principal, Refusal> {
         let state = self.cx.applied();
         if principal.is_root() {
             let is_replaced = principal.secret != 0 && !self.access.has_root(principal.secret);
@@ -290,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_key_that_was_replaced_is_known_by_its_tag() {
+    fn a_replaced_root_key_is_recognized_by_its_tag() {
         let tag = |text: &str| tag_of(&Sha256::digest(text.as_bytes()).into());
         let access = Access::new(["the first", "the second"]);
         assert!(access.has_root(tag("the first")) && access.has_root(tag("the second")));

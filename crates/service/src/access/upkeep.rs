@@ -1,20 +1,19 @@
-//! What a node does about access keys without being asked: it notes on which day a key was last used, and enables the
-//! root key again when its operator has asked for that on its data directory.
+//! The background work for access keys: records the day of a key's last use, and enables the root key again when an
+//! operator has asked for that in the data directory.
 //!
-//! The day of the last use is for people who look for keys that nobody needs. It is noted once a day for each key,
-//! in the background, some keys with one entry; a use may be missed when a node ends before it has said so.
+//! The day of the last use helps operators to find unused keys. It is recorded once a day for each key, several keys
+//! with one entry. A use may be missed if the node ends before it has recorded it.
 //!
 //! `concord recover-root` leaves a file in the data directory of a stopped node. The node finds it at its next start
-//! and asks the cluster to enable the root key; the log decides that like any other change. Whoever can write into the
-//! data directory of a node can act as that node anyway, so this gives nobody a right that he does not have.
+//! and requests that the root key be enabled, which the log decides like any other change. An operator who can write
+//! into the data directory of a node can act as that node anyway, so this grants nothing new.
 //!
-//! **Invariant:** no request waits for any of this, and what fails is tried again.
+//! **Invariant:** no request waits for this work, and failed work is retried.
 
 use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},
-    sync::Arc,
-    sync::atomic::Ordering,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -30,25 +29,25 @@ use concord_model::{
 };
 
 /// The keys that were used today and are not marked yet.
-pub(super) type Used = BTreeSet<KeyId>;
+pub(super) type UsedKeys = BTreeSet<KeyId>;
 
-/// How often there is something to mark.
+/// The interval at which keys are marked.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// The file that asks for the root key.
+/// The file by which an operator asks for the root key.
 const RECOVER_ROOT_FILE: &str = "recover-root";
 
 impl AccessKeys {
-    /// Marks keys as used, and enables the root key where that is asked for, until this node stops.
+    /// Marks keys as used, and enables the root key if an operator has asked for it, until this node stops.
     ///
     /// # Errors
-    /// Never: what fails is tried again.
+    /// Never: failed work is retried.
     pub(crate) async fn keep_access(self: Arc<Self>) -> Result<(), String> {
         let Some(consensus) = self.cx.consensus() else { return Ok(()) };
-        let mut asks_for_root = true;
+        let mut is_root_requested = true;
         while !self.cx.is_over() {
-            if asks_for_root {
-                asks_for_root = self.recover_root().await.unwrap_or_else(|error| {
-                    tracing::warn!(?error, "the root key is not enabled yet");
+            if is_root_requested {
+                is_root_requested = self.recover_root().await.unwrap_or_else(|error| {
+                    tracing::warn!(?error, "could not enable the root key; retrying");
                     true
                 });
             }
@@ -60,7 +59,7 @@ impl AccessKeys {
         Ok(())
     }
 
-    /// Marks some of the keys that were used; those that could not be marked are marked later.
+    /// Marks some of the used keys. Keys that could not be marked are marked later.
     async fn mark_used(&self, consensus: &Consensus) {
         let (access, state) = (&self.authentication.access, consensus.state());
         let today = access.today.load(Ordering::Relaxed);
@@ -83,11 +82,11 @@ impl AccessKeys {
                     used.remove(&id);
                 });
             }
-            Err(error) => tracing::debug!(?error, "the use of access keys was not noted"),
+            Err(error) => tracing::debug!(?error, "could not record the use of access keys"),
         }
     }
 
-    /// Enables the root key if the operator has asked for it; returns whether it must be tried again.
+    /// Enables the root key if the operator has asked for it. Returns whether to try again.
     async fn recover_root(&self) -> Result<bool, Refusal> {
         let path = self.cx.options.directory.join(RECOVER_ROOT_FILE);
         if !exists(path.clone()).await? {
@@ -96,11 +95,9 @@ impl AccessKeys {
         if self.freshness.view(Consistency::LINEARIZABLE).await?.is_root_disabled() {
             let reason = format!("concord recover-root on node {}", self.cx.node_id());
             self.writes.write(as_cluster(Some(reason)), Write::Access(AccessWrite::EnableRoot)).await?;
-            tracing::warn!(
-                "the root key was disabled, and is enabled again: an operator asked for it on this node"
-            );
+            tracing::warn!("enabled the root key again: an operator asked for it on this node");
         } else {
-            tracing::info!("an operator asked for the root key on this node; it is enabled already");
+            tracing::info!("an operator asked for the root key on this node, but it is enabled already");
         }
         run_blocking(move || remove(&path)).await?.map_err(|error| Refusal::Internal(error.to_string()))?;
         Ok(false)
@@ -120,7 +117,7 @@ fn remove(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Asks the node of this data directory, which does not run, to enable the root key at its next start. The caller holds
+/// Asks the node of this data directory, which is stopped, to enable the root key at its next start. The caller holds
 /// the lock of the directory.
 ///
 /// # Errors
@@ -131,7 +128,7 @@ pub fn ask_for_root(directory: &Path) -> std::io::Result<()> {
     std::fs::File::open(directory)?.sync_all()
 }
 
-/// A node as the caller of a write.
+/// The node itself as the caller of a write.
 fn as_cluster(reason: Option<String>) -> Caller {
     Caller { principal: Principal::cluster(), reason, idempotency_key: None, dry_run: false }
 }

@@ -205,7 +205,7 @@ impl Members {
             };
             confirm_leadership(consensus, Instant::now() + LEADERSHIP_TIMEOUT).await?;
             // Judged again where it is decided: the key may have been revoked on the way.
-            this.authentication.judged(&principal)?.authorize(Verb::Cluster, None)?;
+            this.authentication.current(&principal)?.authorize(Verb::Cluster, None)?;
             if consensus.is_joint() {
                 // A lost leader's change comes first: the requested change may be the remainder of it.
                 consensus.complete_change().await?;

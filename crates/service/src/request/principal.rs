@@ -1,7 +1,7 @@
-//! Who asks for something, and whether they may.
+//! The owner of a credential, and the permissions of the owner.
 //!
-//! **Invariant:** [`Principal::authorize`] alone decides whether somebody may do something. What a list shows is filtered
-//! by the same grants: definitions and configs by [`Principal::visible`], access keys by [`Principal::may_see_key`].
+//! **Invariant:** [`Principal::authorize`] alone decides whether a principal may do something. Lists are filtered by
+//! the same grants: definitions and configs by [`Principal::visible`], access keys by [`Principal::may_see_key`].
 
 use std::sync::Arc;
 
@@ -16,19 +16,21 @@ use concord_model::{
 
 /// The id of the root key: the author of changes made with it.
 const ROOT: &str = "root";
-/// The author of what a node asks for itself. Neither it nor the root key's id has the length of a stored key's.
+/// The author of writes that a node requests itself. Neither this nor the root key's id has the length of a stored
+/// key's id.
 const CLUSTER: &str = "cluster";
 
-/// The owner of a credential. A clone copies some words.
+/// The owner of a credential. A clone copies a few words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Principal {
     /// The key's id: the author of changes.
     pub id: SmolStr,
-    /// The key as it was when the request came; `None` for the root key, which may do everything, and for a name from
-    /// another node, which may do nothing until the key is found in the state.
+    /// The key as it was when the request arrived. `None` for the root key, which has all permissions, and for a
+    /// principal that another node names, which has none until the key is found in the state.
     pub key: Option<Arc<AccessKey>>,
-    /// The revision that made the secret of the key that the request brought. For a root key what tells it from others
-    /// (`access`), 0 where it is not known: it came through another node, or the owner is none who calls.
+    /// The revision that made the secret in the request. For a root key it is the tag that distinguishes it from other
+    /// root keys (`access`), or 0 if the tag is unknown: the request came through another node or from this node
+    /// itself.
     pub secret: Revision,
 }
 
@@ -44,13 +46,13 @@ impl Principal {
         Self { secret, ..Self::root() }
     }
 
-    /// The owner of a stored key, by the secret that this revision made.
+    /// The owner of a stored key, with the secret that this revision made.
     #[must_use]
     pub fn of_key(key: Arc<AccessKey>, secret: Revision) -> Self {
         Self { id: key.id.as_str().into(), key: Some(key), secret }
     }
 
-    /// The owner of a stored key that another node names; the leader finds the key in the state.
+    /// The owner of a stored key that another node names. The leader finds the key in the state.
     pub(crate) fn named(id: &str, secret: Revision) -> Self {
         Self { id: id.into(), key: None, secret }
     }
@@ -71,7 +73,7 @@ impl Principal {
         self.key.is_none() && self.id == CLUSTER
     }
 
-    /// Whether it may do everything that the root key may.
+    /// Whether it has all permissions of the root key.
     #[must_use]
     pub fn may_everything(&self) -> bool {
         match &self.key {
@@ -80,7 +82,7 @@ impl Principal {
         }
     }
 
-    /// Whether it may see and manage this key: a key that may do more does not exist for it.
+    /// Whether it may see and manage this key. It cannot see keys with permissions that it lacks.
     #[must_use]
     pub fn may_see_key(&self, other: &AccessKey) -> bool {
         match &self.key {
@@ -89,7 +91,7 @@ impl Principal {
         }
     }
 
-    /// The definitions for which the principal has the right to a verb.
+    /// The definitions for which the principal has a permission.
     #[must_use]
     pub fn visible(&self, verb: Verb) -> KeySet {
         match &self.key {
@@ -99,8 +101,8 @@ impl Principal {
         }
     }
 
-    /// Whether the principal may do something with a definition. Without a definition: with any at all, or, for a
-    /// verb that is not about definitions, at all.
+    /// Authorizes a verb for a definition. Without a definition: for at least one, or, for a verb that is not about
+    /// definitions, in general.
     ///
     /// # Errors
     /// [`Refusal::Forbidden`], whether the definition exists or not.
@@ -108,15 +110,15 @@ impl Principal {
         match &self.key {
             None if self.is_root() => Ok(()),
             Some(key) if key.grants.allows(verb, definition) => Ok(()),
-            None | Some(_) => Err(Refusal::Forbidden { verb, operation: None }),
+            None | Some(_) => Err(Refusal::Forbidden { verb }),
         }
     }
 
-    /// Whether the principal may make a write, each operation of a batch by itself. The node that was asked and the
-    /// leader that decides ask this, so that a key that was changed meanwhile counts as it is.
+    /// Authorizes a write; of a batch, each operation. The receiving node asks this and the leader asks it again: the
+    /// key may have been changed in between.
     ///
     /// # Errors
-    /// [`Refusal::Forbidden`], which names the first operation without the right.
+    /// [`Refusal::Forbidden`], of a batch as that of the first operation without permission.
     pub(crate) fn authorize_write(&self, write: &Write) -> Result<(), Refusal> {
         if self.is_root() {
             return Ok(());
@@ -128,10 +130,7 @@ impl Principal {
             if place > 0 && concord_model::sabotage::is("batch-grant-skipped") {
                 break;
             }
-            self.authorize_one(operation).map_err(|refusal| {
-                let Refusal::Forbidden { verb, .. } = refusal else { return refusal };
-                Refusal::Forbidden { verb, operation: Some(place) }
-            })?;
+            self.authorize_one(operation).map_err(|refusal| refusal.of_operation(place))?;
         }
         Ok(())
     }
@@ -139,7 +138,7 @@ impl Principal {
     fn authorize_one(&self, write: &Write) -> Result<(), Refusal> {
         match (write.target(), write.effect()) {
             (Target::Definition(definition), _) => self.authorize(Verb::Define, Some(definition)),
-            // Their answers have data that the caller did not send, and a patch can ask for a value.
+            // Their responses contain data that the client did not send, and a patch can test for a value.
             (Target::Config { definition, .. }, Effect::Compute | Effect::Restore) => {
                 self.authorize(Verb::Write, Some(definition))?;
                 self.authorize(Verb::Read, Some(definition))
@@ -148,8 +147,8 @@ impl Principal {
             (Target::Config { definition, .. }, _) => self.authorize(Verb::Write, Some(definition)),
             (Target::Keys, _) if self.is_cluster() => Ok(()),
             (Target::Keys, _) => self.authorize(Verb::Keys, None),
-            // A batch holds no batch.
-            (Target::Batch, _) => Err(Refusal::Forbidden { verb: Verb::Write, operation: None }),
+            // A batch contains no batch.
+            (Target::Batch, _) => Err(Refusal::Forbidden { verb: Verb::Write }),
         }
     }
 }
@@ -163,7 +162,7 @@ mod tests {
     };
 
     #[test]
-    fn a_key_may_do_what_it_is_granted_and_root_everything() {
+    fn a_key_has_its_grants_and_the_root_key_has_all_permissions() {
         let grant = Grant {
             verbs: [Verb::Read].into_iter().collect(),
             definitions: vec![Pattern::parse("billing.*").unwrap()],
@@ -184,7 +183,7 @@ mod tests {
         let reader = Principal::of_key(Arc::new(key), 1);
         assert_eq!(reader.authorize(Verb::Read, Some("billing.eu")), Ok(()));
         assert_eq!(reader.authorize(Verb::Read, None), Ok(()));
-        let forbidden = |verb| Err(Refusal::Forbidden { verb, operation: None });
+        let forbidden = |verb| Err(Refusal::Forbidden { verb });
         assert_eq!(reader.authorize(Verb::Read, Some("other")), forbidden(Verb::Read));
         assert_eq!(reader.authorize(Verb::Keys, None), forbidden(Verb::Keys));
         for verb in Verb::ALL {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::{
-    Caller, Change, Check, CheckCondition, Compiled, NewSchema, NewUnique, Restored, Rollback, Write,
+    Caller, Change, Check, CheckCondition, LazySchema, NewSchema, NewUnique, Restored, Rollback, Write,
     read::list::{ListRequest, ListScope, PageSource},
     testing::{key, service},
     watch::{WatchRequest, WatchStart},
@@ -43,7 +43,7 @@ fn writes() -> Vec<(Write, &'static [Verb])> {
         format_assertion: None,
         expect,
         force: false,
-        compiled: Compiled::default(),
+        compiled: LazySchema::default(),
     };
     let patch = Patch { format: PatchFormat::Merge, document: object() };
     let rollback =
@@ -89,6 +89,7 @@ fn caller(principal: &Principal) -> Caller {
 
 fn is_forbidden<T: std::fmt::Debug>(result: Result<T, Refusal>) -> bool {
     let refusal = result.unwrap_err();
+    let refusal = if let Refusal::OfOperation(_, of_operation) = refusal { *of_operation } else { refusal };
     let is_forbidden = matches!(refusal, Refusal::Forbidden { .. });
     assert!(is_forbidden || matches!(refusal, Refusal::Unavailable(_)), "{refusal:?}");
     is_forbidden
@@ -199,10 +200,8 @@ async fn every_write_asks_for_its_verbs_alone_and_in_a_batch() {
                     service.writes.write(caller(), Write::Batch(vec![other.clone(), write.clone()])).await;
                 // The other operation is forbidden, unless all definitions are granted.
                 let refused = batched.unwrap_err();
-                let Refusal::Forbidden { operation: Some(place), .. } = refused else {
-                    panic!("{write:?} and another one were not forbidden: {refused:?}")
-                };
-                assert!(place == 0 || expected, "{write:?}");
+                assert!(matches!(refused, Refusal::OfOperation(0, _)) || expected, "{write:?}: {refused:?}");
+                assert!(is_forbidden(Err::<(), _>(refused)), "{write:?} and another one");
             }
         }
         let both = key(&[(needed, &["billing.*"]), (&[Verb::Write], &["free"])]);
@@ -213,7 +212,7 @@ async fn every_write_asks_for_its_verbs_alone_and_in_a_batch() {
         let foreign =
             Write::DeleteConfig { definition: "z".into(), key: "k".into(), expect: Expect::Present };
         let last = batch(vec![other, write, foreign]).await.unwrap_err();
-        assert_eq!(last, Refusal::Forbidden { verb: Verb::Write, operation: Some(2) });
+        assert_eq!(last, Refusal::Forbidden { verb: Verb::Write }.of_operation(2));
     }
 }
 
@@ -228,7 +227,7 @@ async fn what_reads_configs_beside_a_write_asks_for_that_too() {
         format_assertion: None,
         expect: Expect::Present,
         force: true,
-        compiled: Compiled::default(),
+        compiled: LazySchema::default(),
     };
     let unique = || NewUnique { key: d(), paths: Vec::new(), expect: Expect::Present };
     for (verbs, expected) in [
@@ -250,11 +249,10 @@ async fn what_reads_configs_beside_a_write_asks_for_that_too() {
         [(&[Verb::Write, Verb::Read][..], false), (&[Verb::Write], true), (&[Verb::Read], true)]
     {
         let caller = caller(&key(&[(verbs, &["d"])]));
-        assert_eq!(
-            is_forbidden(service.writes.rollback(caller, ("d", "k"), 1, Expect::Present).await),
-            expected,
-            "{verbs:?}"
-        );
+        let (definition, key, restored) = ("d".into(), "k".into(), Restored::At(1));
+        let rollback = Rollback { definition, key, restored, expect: Expect::Present };
+        let rolled_back = service.writes.rollback(caller, rollback).await;
+        assert_eq!(is_forbidden(rolled_back), expected, "{verbs:?}");
     }
 }
 

@@ -86,7 +86,7 @@ impl Scope {
             (0, true, true) => Ok(Self::Visible(principal.visible(Verb::Read))),
             (_, true, true) => Ok(Self::Definitions(keys)),
             (_, false, true) => {
-                let forbidden = Refusal::Forbidden { verb: Verb::Read, operation: None };
+                let forbidden = Refusal::Forbidden { verb: Verb::Read };
                 Matching::new(keys, patterns, principal).map(Self::Matching).ok_or(forbidden)
             }
             (1, true, false) => {
@@ -103,7 +103,7 @@ impl Scope {
     /// [`Refusal::Forbidden`].
     pub(super) fn authorize(&self, principal: &Principal) -> Result<(), Refusal> {
         let read = |key: &str| principal.authorize(Verb::Read, Some(key));
-        let forbidden = Err(Refusal::Forbidden { verb: Verb::Read, operation: None });
+        let forbidden = Err(Refusal::Forbidden { verb: Verb::Read });
         match self {
             Self::Definitions(keys) => keys.iter().try_for_each(|key| read(key.as_str())),
             Self::Configs(definition, _) => read(definition.as_str()),

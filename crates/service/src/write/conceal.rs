@@ -1,50 +1,48 @@
-//! What a rejected write may say to a client whose key may not read the definition.
+//! What the refusal of a write tells a client that may not read the definition.
 //!
-//! Some rejections name what other records hold: which config has a value already, how many configs there are, which of
-//! them break a schema. A key may be allowed to write a definition and not to read it. Such a client learns that the
-//! write is rejected, and with which status, because that follows from every attempt; it does not learn what the
-//! records are.
+//! Some rejections name what other records contain: which config already has a value, how many configs there are,
+//! which of them violate a schema. An access key may be allowed to write a definition and not to read it. Such a
+//! client learns that the write is rejected, and with which status, because every attempt shows that. It does not
+//! learn what the records contain.
 //!
-//! **Invariants:** the status of a rejected write does not depend on who asks. What a client is shown depends on the
-//! variant of the refusal, never on its text: a text may come from a leader of another version.
+//! **Invariants:** the status of a rejected write does not depend on the client. What a client is shown depends on the
+//! variant of the refusal and never on its text, because the text may come from a leader of another version.
 
-use super::batch::OPERATIONS;
 use crate::request::{Principal, Refusal, Write};
 use concord_model::{
     access_key::Verb,
-    error::{Invalid, LocSegment, Rejection, Violation},
+    error::{Invalid, Rejection, Violation},
 };
 
 /// A refusal as the principal may see it.
 pub(super) fn concealed(refusal: Refusal, principal: &Principal, write: &Write) -> Refusal {
-    let operation = operation_of(&refusal);
-    let place = operation.and_then(|index| usize::try_from(index).ok());
-    // Where no operation is named, a batch has no definition: only a key that may read all of them sees its text.
-    let of = place.and_then(|place| write.operations().get(place)).unwrap_or(write);
-    if principal.authorize(Verb::Read, Some(of.definition())).is_ok() {
+    let operation = |place: u32| {
+        usize::try_from(place).ok().and_then(|place| write.operations().get(place)).unwrap_or(write)
+    };
+    if let Refusal::Rejected(Rejection::InBatch { index, rejection }) = refusal {
+        return concealed(Refusal::Rejected(*rejection), principal, operation(index)).of_operation(index);
+    }
+    // A batch has no definition: only a key that may read all of them sees a refusal that names no operation.
+    let may_read = || principal.authorize(Verb::Read, Some(write.definition())).is_ok();
+    if !matches!(refusal, Refusal::OfOperation(..)) && may_read() {
         return refusal;
     }
-    let at = |msg: &str| {
-        let loc = operation.map(|index| vec![OPERATIONS.into(), LocSegment::Index(index)]);
-        Violation::at(loc.unwrap_or_default(), msg)
-    };
     match refusal {
+        Refusal::OfOperation(index, refusal) => {
+            concealed(*refusal, principal, operation(index)).of_operation(index)
+        }
         Refusal::Rejected(rejection) => match without_records(&rejection) {
-            Some(msg) => Refusal::ConflictAt(at(&msg)),
+            Some(text) => Refusal::Conflict(text),
             None => Refusal::Rejected(rejection),
         },
         Refusal::NotUniqueYet { .. } => {
-            Refusal::ConflictAt(at("a path can't be unique: several configs have the same value there"))
+            Refusal::Conflict("a path can't be unique: several configs have the same value there".into())
         }
         Refusal::Breaks { .. } => {
-            let msg = "configs of the definition do not fit, and the access key has no right to read which";
-            Invalid::from(at(msg)).into()
+            let msg = "configs of the definition violate the schema; the access key has no permission to read which";
+            Invalid::from(Violation::new(msg)).into()
         }
-        Refusal::OfOperation(index, inner) => {
-            Refusal::OfOperation(index, Box::new(concealed(*inner, principal, of)))
-        }
-        // These tell of the request, of its definition, of a node or of the cluster, and of no config but the one that
-        // the request names.
+        // These tell of the request, its definition, a node or the cluster, and of no config except the requested one.
         other @ (Refusal::Invalid(_)
         | Refusal::Unavailable(_)
         | Refusal::Undecided(_)
@@ -58,42 +56,13 @@ pub(super) fn concealed(refusal: Refusal, principal: &Principal, write: &Write) 
         | Refusal::LimitReached(_)
         | Refusal::Forbidden { .. }
         | Refusal::KeyEnded
-        | Refusal::ConflictAt(_)
         | Refusal::Building(_)
         | Refusal::CursorExpired(_)) => other,
     }
 }
 
-/// The operation of a batch that a refusal is about.
-fn operation_of(refusal: &Refusal) -> Option<u64> {
-    match refusal {
-        Refusal::Rejected(Rejection::InBatch { index, .. }) | Refusal::OfOperation(index, _) => {
-            Some((*index).into())
-        }
-        Refusal::NotUniqueYet { operation, .. } | Refusal::Breaks { operation, .. } => {
-            operation.map(u64::from)
-        }
-        Refusal::Rejected(_)
-        | Refusal::Invalid(_)
-        | Refusal::Unavailable(_)
-        | Refusal::Undecided(_)
-        | Refusal::Overloaded
-        | Refusal::StorageFull(_)
-        | Refusal::Internal(_)
-        | Refusal::Conflict(_)
-        | Refusal::NoMember(_)
-        | Refusal::Expired(_)
-        | Refusal::NotThere(_)
-        | Refusal::LimitReached(_)
-        | Refusal::Forbidden { .. }
-        | Refusal::KeyEnded
-        | Refusal::ConflictAt(_)
-        | Refusal::Building(_)
-        | Refusal::CursorExpired(_) => None,
-    }
-}
-
-/// The text of a rejection in place of one that tells of records. All of these are 409.
+/// The text in place of a rejection that tells of other records; `None` for every other rejection. All of these have
+/// the status 409.
 fn without_records(rejection: &Rejection) -> Option<String> {
     match rejection {
         Rejection::NotUnique { path, .. } => {
@@ -123,7 +92,7 @@ fn without_records(rejection: &Rejection) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::{Compiled, NewSchema, NewUnique};
+    use crate::request::{LazySchema, NewSchema, NewUnique};
     use concord_model::{
         access_key::{AccessKey, Grant, Grants, KeyId, Pattern, Quota},
         command::Expect,
@@ -151,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_caller_may_not_read_is_not_in_a_refusal() {
+    fn a_refusal_names_no_records_that_the_client_may_not_read() {
         let delete = |definition: &str| Write::DeleteConfig {
             definition: definition.into(),
             key: "k".into(),
@@ -163,7 +132,7 @@ mod tests {
             format_assertion: None,
             expect: Expect::Present,
             force: false,
-            compiled: Compiled::default(),
+            compiled: LazySchema::default(),
         };
         let unique = NewUnique { key: "d".into(), paths: Vec::new(), expect: Expect::Present };
         let taken = || Rejection::NotUnique { path: "p".into(), by: Key::parse("hidden").unwrap() };
@@ -171,13 +140,8 @@ mod tests {
             path: "p".into(),
             one: Key::parse("hidden").unwrap(),
             other: Key::parse("buried").unwrap(),
-            operation: None,
         };
-        let breaks = || Refusal::Breaks {
-            count: 77,
-            violations: vec![Violation::new("config `hidden`")],
-            operation: None,
-        };
+        let breaks = || Refusal::Breaks { count: 77, violations: vec![Violation::new("config `hidden`")] };
         let in_batch = |rejection| Rejection::InBatch { index: 1, rejection: Box::new(rejection) };
         let batch = Write::Batch(vec![delete("e"), delete("d")]);
         let cases = [

@@ -1,10 +1,10 @@
-//! Dry runs: the answer that a write would get, and nothing else.
+//! Dry runs: the response that a write would get, and nothing else.
 //!
-//! The leader confirms that it leads, prepares the write as usual and lets the transition function decide it on a clone
-//! of the state, which is then discarded. So a dry run is validated exactly as the write is, in the same order. Where
-//! all configs of a definition must satisfy a change, they are checked on that state.
+//! The leader confirms that it leads, prepares the write as usual and applies it to a clone of the state, which is then
+//! discarded. So a dry run is validated exactly as the write is, in the same order. If all configs of a definition must
+//! satisfy the change, they are checked in that state.
 //!
-//! **Invariant:** nothing is proposed and nothing is remembered. An answer is true of the state that it names; the write
+//! **Invariant:** nothing is proposed and nothing is stored. A response is true of the state that it names; the write
 //! itself may meet another one.
 
 use std::sync::Arc;
@@ -12,12 +12,11 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{
-    access::{Judged, judge},
-    config_check::{Pass, Scans, Steps, needs_config_check, set_configs_read},
-    config_scan::{Cancelled, Pace},
-    content_of,
-    prepare::{Preparation, Prepared, prepare},
-    redefine::keep_pace,
+    access::{Authorized, authorize},
+    config_check::{CommandSteps, ConfigScans, PassResult, needs_config_check, set_configs_read},
+    config_scan::ScanPace,
+    patch::content_of,
+    prepare::{Preparation, Prepared, PreparedWrite, prepare},
 };
 use crate::{
     budget::{Budget, may_be_inline, weight_of},
@@ -29,9 +28,8 @@ use crate::{
 use concord_consensus::{Consensus, WriteError};
 use concord_model::{
     access_key::KeyUse,
-    command::{Applied, Command, Verdict},
+    command::{Applied, Verdict},
     limits::ENTRY_BYTES_MAX,
-    record::Revision,
     time::Timestamp,
 };
 use concord_state::State;
@@ -48,15 +46,14 @@ impl Writes {
         confirm_leadership(consensus, deadline).await?;
         let state = consensus.state();
         let at = self.clock.stamp(&state).await;
-        let Judged { principal, key } = judge(&state, request, || at)?;
+        let Authorized { principal, key } = authorize(&state, request, || at)?;
         let changes_definition = matches!(request.write.effect(), Effect::Define | Effect::Constrain);
         if may_be_inline(&request.write) && !changes_definition {
             let budget = Budget::inline();
-            let (validators, limits) = (&self.schemas.validators, self.cx.limits());
-            let with = Preparation { validators, limits, budget: &budget, principal: &principal };
-            let tried = try_on(&state, request, Stamp { at, key: key.clone() }, with, None);
+            let dry_run = DryRun { state: &state, request, at, key: key.clone() };
+            let decided = dry_run.decide(self.preparation(&budget, &principal), None);
             if !budget.is_abandoned() {
-                return tried;
+                return decided;
             }
         }
         let checks = request.write.constrains();
@@ -71,77 +68,67 @@ impl Writes {
         let work = move |cancel: &Cancel, way: &mut Way| {
             let _place = place;
             let budget = Budget::in_pool(&request.write, cancel.clone());
-            let (validators, limits) = (&this.schemas.validators, this.cx.limits());
-            let with = Preparation { validators, limits, budget: &budget, principal: &principal };
-            let mut pace = || keep_pace(cancel, way);
-            let check: Option<(&mut Pace<'_>, &Cancel)> = checks.then_some((&mut pace, cancel));
-            try_on(&state, &request, Stamp { at, key }, with, check)
+            let mut pace = ScanPace { cancel, way: Some(way) };
+            let dry_run = DryRun { state: &state, request: &request, at, key };
+            dry_run.decide(this.preparation(&budget, &principal), checks.then_some(&mut pace))
         };
         self.cx.cpu_pool.run_in(turn, deadline, work).await?
     }
 }
 
-/// Checks the configs of the state that a command was prepared on, and enters into it that they were.
-fn check_configs(
-    state: &State,
-    request: &WriteRequest,
-    (command, definition_read): (&mut Command, Option<Revision>),
-    check: Option<(&mut Pace<'_>, &Cancel)>,
-) -> Attempt<()> {
-    let steps = Steps::of(command, definition_read);
-    let Some(check) = check else {
-        return Err(
-            Refusal::Internal("a change of a definition without a check of its configs".into()).into()
-        );
-    };
-    match Scans::default().pass(&request.write, &steps, state, check)? {
-        Ok(Pass::Satisfied(_, revision)) => set_configs_read(command, revision),
-        Ok(Pass::Violated(refusal)) => return Err(refusal.into()),
-        Ok(Pass::Changed) => {
-            return Err(
-                Refusal::Internal("a command does not fit the state that it was made on".into()).into()
-            );
-        }
-        Err(Cancelled) => {
-            return Err(AttemptError::Retry("the configs could not be checked in time".into()));
-        }
-    }
-    Ok(())
-}
-
-/// What a proposal has beside its command.
-struct Stamp {
+/// A write on a clone of a state.
+struct DryRun<'a> {
+    state: &'a State,
+    request: &'a WriteRequest,
     at: Timestamp,
     key: Option<KeyUse>,
 }
 
-/// Decides a write on a clone of the state.
-fn try_on(
-    state: &State,
-    request: &WriteRequest,
-    Stamp { at, key }: Stamp,
-    with: Preparation<'_>,
-    check: Option<(&mut Pace<'_>, &Cancel)>,
-) -> Attempt<Decision> {
-    let found = state.definition(request.write.definition());
-    let (mut command, definition_read) = match prepare(state, found, request, with)? {
-        Prepared::Propose { command, definition_read } => (command, definition_read),
-        Prepared::Known(outcome) => return Ok(Decision::new(outcome, None)),
-        Prepared::Read(applied) => return Ok(Decision::new(Ok(applied), None)),
-    };
-    if needs_config_check(&command) {
-        check_configs(state, request, (&mut command, definition_read), check)?;
-    }
-    let content = content_of(&command);
-    let proposal = request.proposal(at, command, definition_read, key);
-    if proposal.to_bytes().len() > ENTRY_BYTES_MAX {
-        return Err(WriteError::TooLarge.into());
-    }
-    match state.clone().apply(state.revision() + 1, &proposal).0 {
-        Verdict::Decided(outcome) => {
-            let outcome = outcome.map(|applied| Applied { revision: state.revision(), ..applied });
-            Ok(Decision::new(outcome, content))
+impl DryRun<'_> {
+    /// Prepares the write and lets the transition function decide it. `pace`: for a write that changes a constraint.
+    fn decide(self, with: Preparation<'_>, pace: Option<&mut ScanPace<'_>>) -> Attempt<Decision> {
+        let (state, request) = (self.state, self.request);
+        let mut prepared = match prepare(state, request, with)? {
+            Prepared::Propose(prepared) => prepared,
+            Prepared::Known(outcome) => return Ok(Decision::new(outcome, None)),
+            Prepared::Read(applied) => return Ok(Decision::new(Ok(applied), None)),
+        };
+        if needs_config_check(&prepared.command) {
+            self.check_configs(&mut prepared, pace)?;
         }
-        Verdict::Stale => Err(AttemptError::Retry("the write was prepared on another state".into())),
+        let content = content_of(&prepared.command);
+        let proposal = request.proposal(self.at, prepared, self.key);
+        if proposal.to_bytes().len() > ENTRY_BYTES_MAX {
+            return Err(WriteError::TooLarge.into());
+        }
+        match state.clone().apply(state.revision() + 1, &proposal).0 {
+            Verdict::Decided(outcome) => {
+                let outcome = outcome.map(|applied| Applied { revision: state.revision(), ..applied });
+                Ok(Decision::new(outcome, content))
+            }
+            Verdict::Stale => Err(AttemptError::Retry("the write was prepared on another state".into())),
+        }
+    }
+
+    /// Checks the configs of the state, and records in the command that they were checked.
+    fn check_configs(
+        &self,
+        prepared: &mut PreparedWrite,
+        pace: Option<&mut ScanPace<'_>>,
+    ) -> Result<(), Refusal> {
+        let Some(pace) = pace else {
+            return Err(Refusal::Internal("a change of a definition without a check of its configs".into()));
+        };
+        let steps = CommandSteps::of(prepared);
+        match ConfigScans::default().pass(&self.request.write, &steps, self.state, pace)? {
+            PassResult::Satisfied { revision, .. } => {
+                set_configs_read(&mut prepared.command, revision);
+                Ok(())
+            }
+            PassResult::Violated(refusal) => Err(refusal),
+            PassResult::Changed => {
+                Err(Refusal::Internal("a command does not fit the state that it was made on".into()))
+            }
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Decides the writes that other nodes forward to this one.
 //!
-//! **Invariant:** one hop. A node that receives a forwarded write decides it or answers that it does not lead; it
+//! **Invariant:** one hop. A node that receives a forwarded write decides it or responds that it does not lead; it
 //! never forwards the write again.
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
@@ -34,21 +34,21 @@ use concord_net::{
     trace,
 };
 
-/// How long the first decision of a call waits for others: usually one flush of the log decides all of them, and one
+/// How long the first decision of an RPC waits for others: usually one fsync of the log decides all of them, and one
 /// part of the response is cheaper than many.
 const GATHER_TIME: Duration = Duration::from_millis(2);
 
-/// The answer to a call of several writes: a first part, and others if it does not have all decisions.
-pub struct Parts {
-    /// The decisions that are there first.
+/// The response to a forwarding batch, in parts.
+pub struct ForwardedResponse {
+    /// The first decisions.
     pub first: Bytes,
-    /// The rest as it is decided; `None` when `first` has all.
+    /// The other decisions as they are made; `None` if `first` has all.
     pub others: Option<BoxStream<'static, Bytes>>,
 }
 
-impl std::fmt::Debug for Parts {
+impl std::fmt::Debug for ForwardedResponse {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Parts(whole: {})", self.others.is_none())
+        write!(f, "ForwardedResponse(whole: {})", self.others.is_none())
     }
 }
 
@@ -56,7 +56,7 @@ impl Writes {
     /// Decides a write that another node has forwarded.
     ///
     /// # Errors
-    /// When this version can't read the body. Everything else is an answer.
+    /// When this version can't read the body. Every other result is a response.
     pub async fn answer_write(self: &Arc<Self>, body: Bytes) -> Result<Bytes, ReceiveError> {
         let json_depth = self.cx.limits().json_depth;
         let open = move |body: &[u8]| decode::<WireRequest<'static>>(body)?.open(json_depth);
@@ -76,20 +76,21 @@ impl Writes {
         Ok(encode(&WireAnswer::from(decided)))
     }
 
-    /// Decides the writes of a forwarding batch, each by itself. A write that waits for a lock does not delay the answers
-    /// to the others.
+    /// Decides the writes of a forwarding batch, each by itself. A write that waits for a lock does not delay the
+    /// decisions on the others.
     ///
     /// # Errors
-    /// When this version can't read the body, or it holds more writes than a batch may. Everything else is an answer.
-    pub async fn answer_writes(self: &Arc<Self>, body: Bytes) -> Result<Parts, ReceiveError> {
+    /// When this version can't read the body, or it has more writes than a forwarding batch may have. Every other
+    /// result is a response.
+    pub async fn answer_writes(self: &Arc<Self>, body: Bytes) -> Result<ForwardedResponse, ReceiveError> {
         let mut decisions = self.decisions(&body)?;
         drop(body);
         let first = encode_part(&gather(&mut decisions).await);
         if decisions.is_empty() {
-            return Ok(Parts { first, others: None });
+            return Ok(ForwardedResponse { first, others: None });
         }
         let (send, receive) = mpsc::channel(BATCH_WRITES_MAX);
-        // It ends with the last write, whose time is bounded, or when the sender has gone.
+        // The task ends with the last write, whose time is bounded, or when the sender has gone.
         tokio::spawn(Origin::current().serve(async move {
             while !decisions.is_empty() {
                 let part = tokio::select! {
@@ -104,10 +105,10 @@ impl Writes {
         let others = stream::unfold(receive, async |mut receive: mpsc::Receiver<Bytes>| {
             receive.recv().await.map(|part| (part, receive))
         });
-        Ok(Parts { first, others: Some(others.boxed()) })
+        Ok(ForwardedResponse { first, others: Some(others.boxed()) })
     }
 
-    /// The decisions on the writes of a call, each with its place in the call, in the order in which they are made.
+    /// The decisions on the writes of an RPC, each with its place in the RPC, in the order in which they are made.
     fn decisions(
         self: &Arc<Self>,
         body: &[u8],
@@ -125,7 +126,7 @@ impl Writes {
                         let deciding = this.decide_forwarded(request, remaining);
                         this.cx.spans.in_decision_span(trace, deciding).await.into()
                     }
-                    // It alone is refused; the others of its batch are decided.
+                    // Only this write fails; the others of the batch are decided.
                     Err(error) => WireAnswer::Retry(format!("the leader: {error}")),
                 }
             };
@@ -152,9 +153,9 @@ impl Writes {
     }
 }
 
-/// The decision on one of several writes. A panic in it would take the answers to the others along.
+/// The decision on one of several writes. Catches a panic, which would lose the decisions on the others.
 fn contained(decided: impl Future<Output = WireAnswer>) -> impl Future<Output = WireAnswer> {
-    // What it shares with others it shares also with those that panic in a call of their own.
+    // The writes of an RPC share nothing that writes of separate RPCs do not share as well.
     AssertUnwindSafe(decided).catch_unwind().map(|answer| {
         answer.unwrap_or_else(|_| WireAnswer::Unknown("the leader failed while it decided the write".into()))
     })
@@ -165,7 +166,7 @@ fn time_to_decide(remaining: Duration) -> Duration {
     remaining.saturating_sub(answer_time(remaining))
 }
 
-/// Waits for the next decision, and a moment for those that are made with it.
+/// Waits for the next decision, and for [`GATHER_TIME`] for those that are made with it.
 async fn gather(decisions: &mut FuturesUnordered<BoxFuture<'static, (u16, WireAnswer)>>) -> WirePart {
     let mut part: WirePart = decisions.next().await.into_iter().collect();
     let others = async {
@@ -190,7 +191,7 @@ mod tests {
     const LENGTH_BYTES: usize = 4;
 
     #[tokio::test]
-    async fn a_panic_takes_no_answer_to_another_write_along() {
+    async fn a_panic_loses_no_decision_on_another_write() {
         let failing = contained(async { panic!("a defect") }).map(|answer| (0, answer)).boxed();
         let decided =
             contained(async { WireAnswer::Retry("later".into()) }).map(|answer| (1, answer)).boxed();
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_write_that_can_not_be_read_is_refused_by_itself() {
+    async fn a_malformed_write_does_not_affect_the_others_of_its_batch() {
         let directory = tempfile::tempdir().unwrap();
         let service =
             crate::testing::service(directory.path(), Limits { json_depth: 2, ..Limits::default() });

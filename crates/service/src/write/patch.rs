@@ -1,10 +1,10 @@
-//! Patches: content that the leader computes from the current record, and that their answers show.
+//! Patches: the leader computes the content from the current record, and the response shows it.
 //!
 //! A patch is prepared as a write of its result, on the precondition that the record is still the one that the result
-//! was computed from. The log carries the content, never the patch, so it is applied as a plain write.
+//! was computed from. The log carries the content and never the patch, so the command is applied as a plain write.
 //!
-//! **Invariant:** the content that an answer shows is the content that the answer's revision gave the record, or none
-//! is shown.
+//! **Invariant:** the content in a response is the content that the response's revision gave the record. If it is not
+//! known, no content is shown.
 
 use std::sync::Arc;
 
@@ -12,11 +12,13 @@ use serde_json::Value;
 
 use super::{
     prepare::{Preparation, PreparedWrite, check_bytes, check_expect, parse_key},
-    record_locks::LockSet,
+    secrets::StoredSecrets,
 };
-use crate::budget::Budget;
-use crate::request::{Effect, Refusal, Target, Write};
-use crate::schemas::within;
+use crate::{
+    budget::Budget,
+    request::{Refusal, Write},
+    schemas::within,
+};
 use concord_model::{
     command::{Command, Expect},
     document::{Document, DocumentError},
@@ -31,26 +33,27 @@ use concord_state::{Collection, State};
 pub(super) fn prepare_patch(
     found: &Collection,
     key: &str,
-    (patch, expect): (&Patch, Expect),
+    patch: &Patch,
+    expect: Expect,
     with: Preparation<'_>,
 ) -> Result<PreparedWrite, Refusal> {
-    let (budget, secrets) = (with.budget, with.secrets());
+    let budget = with.budget;
     let key = parse_key(key, "config_key")?;
     let before = found.config(key.as_str()).ok_or(Rejection::ConfigNotFound)?;
     check_expect(expect, Some(before.revision), Rejection::ConfigExists, Rejection::ConfigNotFound)?;
-    budget.charge_data(before.data.len(), 0)?;
-    let target = serde_json::from_str(&before.data)
+    let bytes = before.data.len();
+    budget.charge_data(bytes, 0)?;
+    let data: Value = serde_json::from_str(&before.data)
         .map_err(|error| Refusal::Internal(format!("the stored data of {key:?} is not JSON: {error}")))?;
     let validator = with.validators.of(&found.definition, budget)?;
-    let places = validator.secrets();
-    let made = match places {
-        None => apply(patch, target, budget)?,
+    let made = match validator.secrets() {
+        None => apply(patch, data, budget)?,
         Some(places) => {
-            let hidden =
-                secrets.hide((places, &found.definition), patch, (&target, before.data.len()), budget)?;
+            let stored = StoredSecrets { places, definition: &found.definition, data: &data, bytes };
+            let hidden = with.hidden(stored, patch)?;
             let is_hidden = hidden.is_some();
-            let made = apply(patch, hidden.unwrap_or_else(|| target.clone()), budget)?;
-            secrets.restore(places, patch, (&target, made, is_hidden), budget)?
+            let made = apply(patch, hidden.unwrap_or_else(|| data.clone()), budget)?;
+            with.restore(stored, patch, made, is_hidden)?
         }
     };
     let data = document_of(made, with.limits)?;
@@ -62,7 +65,7 @@ pub(super) fn prepare_patch(
     Ok(PreparedWrite { command, definition_read, precondition: Ok(()) })
 }
 
-/// The result of a patch, within what it may cost.
+/// The result of a patch, within its cost limit.
 fn apply(patch: &Patch, target: Value, budget: &Budget) -> Result<Value, Refusal> {
     let in_patch = |violation: Violation| within("patch", vec![violation]).remove(0);
     budget.charge_data(patch.document.text.len(), 0)?;
@@ -75,18 +78,18 @@ fn apply(patch: &Patch, target: Value, budget: &Budget) -> Result<Value, Refusal
             budget.patch_exceeds().unwrap_or_else(|| Invalid::from(in_patch(violation)).into())
         }
     });
-    // A batch goes on after a patch that fails, so what that one cost counts as well.
+    // A batch continues after a patch that fails, so the cost of a failed patch counts as well.
     budget.charge_patch(cost_max - cost_left);
     made
 }
 
-/// The document of what a patch made, within the limits of data.
+/// The document of a patch's result, within the limits of data.
 fn document_of(made: Value, limits: &Limits) -> Result<Document, Refusal> {
     let in_data = |text: String| Invalid::from(Violation::at(vec!["data".into()], text));
     if !made.is_object() {
         return Err(in_data("data must be an object".into()).into());
     }
-    // The body of a `PUT` has one level around them: what a patch makes could be sent.
+    // The body of a `PUT` has one level around the data. Every result of a patch could also be sent by `PUT`.
     let data = Document::checked(made, limits.json_depth.saturating_sub(1)).map_err(|error| match error {
         // A pointer can name a member that is not allowed in a body.
         DocumentError::TooDeep(_) | DocumentError::Reserved(_) | DocumentError::Syntax { .. } => {
@@ -97,23 +100,29 @@ fn document_of(made: Value, limits: &Limits) -> Result<Document, Refusal> {
     Ok(data)
 }
 
-/// The content that a patch gave its record at a revision, if this state still knows it: the record has not been written
-/// since.
+/// The content that a patch gave its record at a revision, if the record has not been written since.
 pub(super) fn content_at(state: &State, write: &Write, revision: Revision) -> Option<Arc<str>> {
     let Write::PatchConfig { definition, key, .. } = write else { return None };
     let config = state.definition(definition)?.config(key)?;
     (config.revision == revision).then(|| Arc::clone(&config.data))
 }
 
-/// The record locks that a write needs.
-pub(super) fn lock_set(write: &Write) -> LockSet {
-    let mut locks = LockSet::default();
-    for operation in write.operations() {
-        if let Target::Config { definition, key } = operation.target() {
-            let is_read = matches!(operation.effect(), Effect::Compute | Effect::Read);
-            let records = if is_read { &mut locks.read } else { &mut locks.written };
-            records.insert((definition.to_owned(), key.to_owned()));
-        }
+/// The content that a command writes.
+pub(super) fn content_of(command: &Command) -> Option<Arc<str>> {
+    match command {
+        Command::WriteConfig { data, .. } => Some(Arc::clone(data)),
+        Command::CreateDefinition { .. }
+        | Command::SetIndexes { .. }
+        | Command::DeleteDefinition { .. }
+        | Command::DeleteConfig { .. }
+        | Command::Compact { .. }
+        | Command::RaiseFeatureLevel { .. }
+        | Command::Forget { .. }
+        | Command::Access(_)
+        | Command::SetSchema { .. }
+        | Command::SetUnique { .. }
+        | Command::BuildIndex { .. }
+        | Command::Batch(_)
+        | Command::Transaction(_) => None,
     }
-    locks
 }

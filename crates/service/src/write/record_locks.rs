@@ -1,13 +1,13 @@
-//! The locks of records that the leader computes writes from.
+//! Locks on the records that the leader computes writes from.
 //!
-//! A computed write is worthless when another write is decided between its reading and its own decision. So the computed
-//! writes of one record follow one another: each holds the record's lock from its reading to its verdict. A plain write
-//! takes no lock of its own. It waits only where a lock exists already, or a stream of plain writes would make every
-//! computed one stale.
+//! A computed write is useless if another write of its record is decided between its read and its own decision. So the
+//! computed writes of one record follow one another: each holds the record's lock from its read to its verdict. A plain
+//! write creates no lock, but waits for one that exists. Otherwise a stream of plain writes would make every computed
+//! write stale.
 //!
-//! **Invariants:** the locks of several records are acquired in the order of their keys, so there is no deadlock. A lock
-//! exists as long as a write holds it or waits for it. Locks only save work: correctness is decided by the log, on this
-//! leader and on the next one.
+//! **Invariants:** the locks of several records are acquired in the order of their keys, so there is no deadlock. A
+//! lock exists as long as a write holds it or waits for it. Locks only save work: the log decides what is correct, on
+//! this leader and on the next one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,37 +22,53 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-/// A record: its definition's key and its own.
+use crate::request::{Effect, Target, Write};
+
+/// A config: its definition's key and its own.
 type RecordId = (String, String);
-type Lock = Arc<tokio::sync::Mutex<()>>;
+type RecordLock = Arc<tokio::sync::Mutex<()>>;
 
 /// The locks that exist.
 #[derive(Debug, Default)]
 pub(crate) struct RecordLocks {
-    by_record: Mutex<BTreeMap<RecordId, Lock>>,
-    /// How many there are, so that most writes need not look into the map.
+    by_record: Mutex<BTreeMap<RecordId, RecordLock>>,
+    /// Their number, so that most writes need not lock the map.
     count: AtomicUsize,
 }
 
 /// The records of a write.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct LockSet {
-    /// Those that it is computed from: their locks are created if they do not exist.
-    pub(super) read: BTreeSet<RecordId>,
-    /// Those that it writes without reading them: their locks are acquired only if they exist.
-    pub(super) written: BTreeSet<RecordId>,
+    /// The records that it is computed from: their locks are created if they do not exist.
+    read: BTreeSet<RecordId>,
+    /// The records that it writes without reading them: their locks are acquired only if they exist.
+    written: BTreeSet<RecordId>,
+}
+
+impl LockSet {
+    pub(super) fn of(write: &Write) -> Self {
+        let mut locks = Self::default();
+        for operation in write.operations() {
+            if let Target::Config { definition, key } = operation.target() {
+                let is_read = matches!(operation.effect(), Effect::Compute | Effect::Read);
+                let records = if is_read { &mut locks.read } else { &mut locks.written };
+                records.insert((definition.to_owned(), key.to_owned()));
+            }
+        }
+        locks
+    }
 }
 
 /// The locks that one write holds.
 #[derive(Debug)]
 pub(super) struct HeldLocks<'a>(Vec<HeldLock<'a>>);
 
-/// A lock that is held or waited for. Dropping it releases it in either case.
+/// A lock that is held or waited for. Dropping this releases the lock or stops waiting.
 #[derive(Debug)]
 struct HeldLock<'a> {
     locks: &'a RecordLocks,
     record: RecordId,
-    lock: Option<Lock>,
+    lock: Option<RecordLock>,
     guard: Option<OwnedMutexGuard<()>>,
 }
 
@@ -62,7 +78,7 @@ impl RecordLocks {
         self.count.load(Ordering::Relaxed) > 0
     }
 
-    /// Waits for the locks of a write; `None` when the time is up before.
+    /// Waits for the locks of a write; `None` if the deadline passes first.
     pub(super) async fn acquire(&self, records: LockSet, deadline: Instant) -> Option<HeldLocks<'_>> {
         let mut held = Vec::new();
         let all: BTreeSet<&RecordId> = records.read.union(&records.written).collect();
@@ -75,13 +91,13 @@ impl RecordLocks {
         Some(HeldLocks(held))
     }
 
-    /// The lock of a record, which is created on demand.
+    /// The lock of a record. It is created if `create`.
     fn entry(&self, record: &RecordId, create: bool) -> Option<HeldLock<'_>> {
         let mut by_record = self.lock();
         let lock = match by_record.get(record) {
             Some(lock) => Arc::clone(lock),
             None if create => {
-                let lock = Lock::default();
+                let lock = RecordLock::default();
                 by_record.insert(record.clone(), Arc::clone(&lock));
                 self.count.store(by_record.len(), Ordering::Relaxed);
                 lock
@@ -91,7 +107,7 @@ impl RecordLocks {
         Some(HeldLock { locks: self, record: record.clone(), lock: Some(lock), guard: None })
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<RecordId, Lock>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<RecordId, RecordLock>> {
         // Nothing panics while it is held, except for lack of memory.
         self.by_record.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -108,7 +124,8 @@ impl Drop for HeldLock<'_> {
         let mut by_record = self.locks.lock();
         self.guard = None;
         self.lock = None;
-        // While the map is locked no other write takes a reference: the map's own is the last when none waits.
+        // No other write can take a reference while the map is locked. So if only the map's reference is left, nobody
+        // holds the lock or waits for it.
         if by_record.get(&self.record).is_some_and(|lock| Arc::strong_count(lock) == 1) {
             by_record.remove(&self.record);
             self.locks.count.store(by_record.len(), Ordering::Relaxed);

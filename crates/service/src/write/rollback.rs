@@ -1,27 +1,27 @@
 //! Rollback: writes the data that a config had at an earlier revision, as a new change.
 //!
-//! The history of this node or of another one has the data. It is validated against the definition as it is now, like
+//! The data comes from the history of this node or of another one. It is validated against the current definition, like
 //! the data of any other write.
 //!
-//! **Invariant:** a request that was decided before gets its remembered answer, whatever the history still has.
+//! **Invariant:** a retry of a decided request gets its stored response, whatever the history retains.
 
 use std::sync::Arc;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::prepare::decided_before;
+use super::idempotency::decided_before;
 use crate::{
     cpu_pool::{Weight, late},
     forward::INLINE_PARSE_BYTES_MAX,
     memory_budget::{Reservation, Share},
     request::{
-        Caller, Consistency, Principal, Refusal, Restored, Rollback, STORED_JSON_DEPTH_MAX, Write, Written,
+        Caller, Consistency, DecidedWrite, Principal, Refusal, Restored, Rollback, STORED_JSON_DEPTH_MAX,
+        Write,
     },
     write::Writes,
 };
 use concord_model::{
     access_key::Verb,
-    command::Expect,
     document::{self, Document},
     error::{Invalid, Rejection},
     limits::ENTRY_BYTES_MAX,
@@ -29,46 +29,47 @@ use concord_model::{
 };
 use concord_state::State;
 
-/// Bytes in memory of a text and its values, for each byte of the text: of common data.
-const PARSED_PART: usize = 8;
+/// Bytes in memory of a text and its parsed values per byte of the text, for common data.
+const PARSED_BYTES_PER_BYTE: usize = 8;
 
-/// What was looked up for the rollbacks of one batch: together they are of one state and have the time of one read.
+/// The rollbacks of one batch: all are looked up in one state and share the time of one read.
 #[derive(Debug)]
 pub struct Rollbacks {
     caller: Caller,
     state: Option<Arc<State>>,
     deadline: Instant,
     bytes: usize,
-    /// For the texts and their values, until the batch is decided.
+    /// For the texts and their parsed values, until the batch is decided.
     reservation: Reservation,
 }
 
 impl Rollbacks {
-    /// Counts the data of one more, before it is parsed.
+    /// Counts the data of another config, before it is parsed.
     fn add(&mut self, bytes: usize) -> Result<(), Refusal> {
         self.bytes = self.bytes.saturating_add(bytes);
         if self.bytes > ENTRY_BYTES_MAX {
-            let text =
-                format!("the configs that are rolled back have more than {ENTRY_BYTES_MAX} bytes of data");
+            let text = format!("the configs of the rollbacks have more than {ENTRY_BYTES_MAX} bytes of data");
             return Err(Invalid::TooLarge(text).into());
         }
-        self.reservation.grow(bytes.saturating_mul(PARSED_PART) as u64)
+        self.reservation.grow(bytes.saturating_mul(PARSED_BYTES_PER_BYTE) as u64)
     }
 }
 
 impl Writes {
-    /// Writes the data that a config had at a revision; a deleted config is created again. The result has that data.
+    /// Writes the data that a config had at a revision ([`Restored::At`]), and creates a deleted config again. The
+    /// result has the data.
     ///
     /// # Errors
-    /// The write's refusals, and those of [`Self::config_at`].
+    /// The write's refusals; when the history does not have the data.
     pub async fn rollback(
         self: &Arc<Self>,
         caller: Caller,
-        (definition, key): (&str, &str),
-        to: Revision,
-        expect: Expect,
-    ) -> Result<Written, Refusal> {
-        // Decided before anything is looked up; the write itself asks again.
+        rollback: Rollback,
+    ) -> Result<DecidedWrite, Refusal> {
+        let Rollback { definition, key, restored: Restored::At(to), .. } = &rollback else {
+            return Err(Refusal::Internal("a rollback without a revision".into()));
+        };
+        // Authorized before anything is looked up; the write itself authorizes again.
         for verb in [Verb::Write, Verb::Read] {
             caller.principal.authorize(verb, Some(definition))?;
         }
@@ -77,21 +78,21 @@ impl Writes {
         if let Some(outcome) = decided_before(&state, &caller) {
             let applied = outcome?;
             let revision = applied.revision;
-            let written = Written::new(applied, state.revision(), false, None);
-            // What it wrote may be no longer retained. That it was done is certain all the same.
+            let written = DecidedWrite::new(applied, state.revision(), false, None);
+            // The history may no longer have the data. The write was done all the same.
             return Ok(match self.history.config_written_at(definition, key, revision).await {
                 Ok(config) => self.with_data(&principal, definition, written, &config).await,
                 Err(_) => written,
             });
         }
-        let config = self.history.config_as_of(&state, (definition, key), to, "body").await?;
+        let config = self.history.config_as_of(&state, (definition, key), *to, "body").await?;
         let restored = self.restored_of(&state, definition, &config).await?;
-        let rollback = Rollback { definition: definition.into(), key: key.into(), restored, expect };
-        let written = self.write(caller, Write::Rollback(rollback)).await?;
-        Ok(self.with_data(&principal, definition, written, &config).await)
+        let definition = definition.clone();
+        let written = self.write(caller, Write::Rollback(Rollback { restored, ..rollback })).await?;
+        Ok(self.with_data(&principal, &definition, written, &config).await)
     }
 
-    /// Begins to look up what the rollbacks of one batch write.
+    /// Begins to look up the data of the rollbacks of one batch.
     #[must_use]
     pub fn begin_rollbacks(&self, caller: &Caller) -> Rollbacks {
         Rollbacks {
@@ -103,30 +104,31 @@ impl Writes {
         }
     }
 
-    /// What a rollback of a batch writes; `found` is what was looked up for the ones before it.
+    /// Looks up the data of one of the rollbacks of a batch.
     ///
     /// # Errors
-    /// As for [`Self::rollback`]; when the data of all of them are too many bytes.
+    /// As for [`Self::rollback`]; when all of them together have too much data.
     pub async fn restored(
         self: &Arc<Self>,
-        found: &mut Rollbacks,
-        (definition, key): (&str, &str),
+        batch: &mut Rollbacks,
+        definition: &str,
+        key: &str,
         to: Revision,
     ) -> Result<Restored, Refusal> {
         for verb in [Verb::Write, Verb::Read] {
-            found.caller.principal.authorize(verb, Some(definition))?;
+            batch.caller.principal.authorize(verb, Some(definition))?;
         }
-        let state = match &found.state {
+        let state = match &batch.state {
             Some(state) => Arc::clone(state),
-            None => Arc::clone(found.state.insert(self.freshness.view(Consistency::LINEARIZABLE).await?)),
+            None => Arc::clone(batch.state.insert(self.freshness.view(Consistency::LINEARIZABLE).await?)),
         };
-        if decided_before(&state, &found.caller).is_some() {
-            // The write is not prepared again, and its answer does not show the data.
+        if decided_before(&state, &batch.caller).is_some() {
+            // The write is not prepared again, and its response does not show the data.
             return Ok(Restored::At(to));
         }
         let config = self.history.config_as_of(&state, (definition, key), to, "body");
-        let config = timeout_at(found.deadline, config).await.map_err(|_| late())??;
-        found.add(config.data.len())?;
+        let config = timeout_at(batch.deadline, config).await.map_err(|_| late())??;
+        batch.add(config.data.len())?;
         self.restored_of(&state, definition, &config).await
     }
 
@@ -156,12 +158,12 @@ impl Writes {
         self: &Arc<Self>,
         principal: &Principal,
         definition: &str,
-        written: Written,
+        written: DecidedWrite,
         config: &Config,
-    ) -> Written {
+    ) -> DecidedWrite {
         let at = written.applied.revision;
         let (data, redacted) =
             self.redactor.shown_data(principal, definition, at, Arc::clone(&config.data)).await;
-        Written { content: Some(data), redacted, ..written }
+        DecidedWrite { content: Some(data), redacted, ..written }
     }
 }

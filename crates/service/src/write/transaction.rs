@@ -1,33 +1,32 @@
-//! What a transaction rests on: conditions that choose between two batches, checks, and reads.
+//! Transactions, and the reads of a batch: conditions that choose between two batches, checks, and reads.
 //!
-//! The leader evaluates the conditions on the state that it prepares the batch on, and notes the revision of each config
-//! that it looked at. The command carries these; where one differs when the log decides, the verdict is *stale*, and the
-//! leader reads and chooses again. Writes of the configs that are read wait for each other (`record_locks`), so that this
-//! is rare. Data is compared here alone and not by the log: a revision says the same in eight bytes.
+//! The leader evaluates the conditions on the state that it prepares the batch on, and notes the revision of each
+//! config that it read. The command carries these revisions. If one differs when the log decides, the verdict is
+//! *stale*, and the leader reads and chooses again. Writes of the configs that are read wait for each other
+//! (`record_locks`), so this is rare. Only the leader compares data: the log compares revisions, which says the same
+//! in eight bytes.
 //!
 //! All conditions, checks and reads see the state before the transaction, wherever they stand among the operations.
 //!
-//! A transaction that changes nothing is no entry of the log: it is answered as a read, confirmed by a read index.
+//! A transaction that changes nothing is not an entry of the log: it is answered as a read, confirmed by a read index.
 //!
-//! **Invariant:** what the answer says of a config is true of one state: that before the transaction's revision.
+//! **Invariant:** everything that the response says of configs is true of one state: the one before the transaction's
+//! revision.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
-use super::{
-    Prepared,
-    prepare::{Preparation, parse_key},
-};
+use super::prepare::{Preparation, parse_key};
 use crate::{
     memory_budget::{Reservation, Share},
-    request::{CheckCondition, Decision, Effect, Principal, Refusal, Target, Write, WriteRequest, Written},
+    request::{CheckCondition, DecidedWrite, Principal, Refusal, Target, Write, WriteRequest},
     write::Writes,
 };
 use concord_model::{
     access_key::Verb,
-    command::{Applied, Command, ConfigRead, Transaction},
+    command::{Command, ConfigRead, Transaction},
     error::{Invalid, Rejection},
     key::Key,
     limits::TRANSACTION_READ_BYTES_MAX,
@@ -39,18 +38,20 @@ use concord_state::{Collection, State};
 
 /// The configs that were read, each once.
 #[derive(Debug, Default)]
-pub(super) struct Reads {
+pub(super) struct ReadSet {
+    /// By definition and key.
     revisions: BTreeMap<(Key, Key), Option<Revision>>,
-    /// Bytes of the data that the answer holds.
-    answered_bytes: usize,
+    /// Bytes of data in the response.
+    response_bytes: usize,
 }
 
-impl Reads {
-    /// Finds a config and notes it.
+impl ReadSet {
+    /// Finds a config and records its revision.
     fn find<'a>(
         &mut self,
         state: &'a State,
-        (definition, key): (&str, &str),
+        definition: &str,
+        key: &str,
     ) -> Result<Option<(&'a Collection, &'a Arc<Config>)>, Refusal> {
         let definition = parse_key(definition, "config_definition_key")?;
         let key = parse_key(key, "config_key")?;
@@ -60,10 +61,10 @@ impl Reads {
         Ok(found)
     }
 
-    /// Counts data that the answer holds.
-    fn answer(&mut self, config: &Config) -> Result<(), Refusal> {
-        self.answered_bytes = self.answered_bytes.saturating_add(config.data.len());
-        if self.answered_bytes <= TRANSACTION_READ_BYTES_MAX {
+    /// Counts the data of a config in the response.
+    fn add_to_response(&mut self, config: &Config) -> Result<(), Refusal> {
+        self.response_bytes = self.response_bytes.saturating_add(config.data.len());
+        if self.response_bytes <= TRANSACTION_READ_BYTES_MAX {
             return Ok(());
         }
         let text = format!(
@@ -78,41 +79,41 @@ impl Reads {
     }
 }
 
-/// Whether all conditions hold. Those after the first that does not are not looked at.
+/// Whether all conditions hold. Conditions after the first one that does not hold are not evaluated.
 pub(super) fn all_hold(
     state: &State,
     conditions: &[Write],
-    reads: &mut Reads,
+    reads: &mut ReadSet,
     with: Preparation<'_>,
-) -> Result<bool, (u32, Refusal)> {
+) -> Result<bool, Refusal> {
     for (place, condition) in (0..).zip(conditions) {
         match read(state, condition, reads, with) {
             Ok(()) => {}
             Err(Refusal::Rejected(Rejection::CheckFailed { .. })) => return Ok(false),
-            Err(refusal) => return Err((place, refusal)),
+            Err(refusal) => return Err(refusal.of_operation(place)),
         }
     }
     Ok(true)
 }
 
-/// Notes what an operation reads; a check that does not hold is a rejection.
+/// Reads the config of an operation. A check that does not hold is a rejection.
 pub(super) fn read(
     state: &State,
     operation: &Write,
-    reads: &mut Reads,
+    reads: &mut ReadSet,
     with: Preparation<'_>,
 ) -> Result<(), Refusal> {
     let condition = if let Write::Check(check) = operation { Some(&check.condition) } else { None };
     let Target::Config { definition, key } = operation.target() else {
-        return Err(Refusal::Internal("an operation that reads no config".into()));
+        return Err(Refusal::Internal("an operation reads no config".into()));
     };
-    let found = reads.find(state, (definition, key))?;
+    let found = reads.find(state, definition, key)?;
     let current = found.map(|(_, config)| config.revision);
     let holds = match condition {
-        // So that whoever looks it up for the answer can tell a definition that is gone by then from one that never was.
+        // Rejected here, so that `read_before` can take a missing definition for one that was deleted since.
         None if state.definition(definition).is_none() => return Err(Rejection::DefinitionNotFound.into()),
         None => {
-            found.map_or(Ok(()), |(_, config)| reads.answer(config))?;
+            found.map_or(Ok(()), |(_, config)| reads.add_to_response(config))?;
             true
         }
         Some(CheckCondition::Exists(exists)) => found.is_some() == *exists,
@@ -133,10 +134,10 @@ pub(super) fn read(
     if holds { Ok(()) } else { Err(Rejection::CheckFailed { current }.into()) }
 }
 
-/// The data of a config as the caller is shown it: a comparison tells no more than a read.
+/// The data of a config as the client is shown it, so that a comparison tells no more than a read.
 fn as_shown(found: &Collection, config: &Config, with: Preparation<'_>) -> Result<Value, Refusal> {
     let mut shown = None;
-    if found.may_have_secrets() && with.secrets().hides(&found.definition) {
+    if found.may_have_secrets() && with.check_reveal(&found.definition).is_err() {
         let validator = with.validators.of(&found.definition, with.budget)?;
         if let Some(places) = validator.secrets() {
             with.budget.charge_check(places.steps_max(config.data.len()))?;
@@ -148,8 +149,8 @@ fn as_shown(found: &Collection, config: &Config, with: Preparation<'_>) -> Resul
     })
 }
 
-/// Whether the conditions of a command hold that changes nothing, and that nobody may send again: it is answered without
-/// the log.
+/// Whether the conditions of a transaction hold, if it is answered without the log: it changes nothing and has no
+/// idempotency key. `None` for all others.
 pub(super) fn without_changes(command: &Command, request: &WriteRequest) -> Option<bool> {
     let Command::Transaction(Transaction { chosen: Ok(conditions_held), steps, .. }) = command else {
         return None;
@@ -157,50 +158,30 @@ pub(super) fn without_changes(command: &Command, request: &WriteRequest) -> Opti
     (steps.is_empty() && request.caller.idempotency_key.is_none()).then_some(*conditions_held)
 }
 
-/// The decision on a transaction that changes nothing, of the state that it was prepared on.
-pub(super) fn answered(applied: Applied) -> Decision {
-    Decision::new(Ok(applied), None)
-}
-
-/// A rejection that the leader has confirmed, as a command: with an idempotency key it is remembered, as one of the log is.
-/// A write whose command holds what it is rejected for is proposed itself; of these there is no command.
-#[expect(clippy::wildcard_enum_match_arm, reason = "only what the log could decide is remembered")]
-pub(super) fn remembered(request: &WriteRequest, refusal: Refusal) -> Result<Prepared, Refusal> {
-    let has_no_command = matches!(request.write.effect(), Effect::Batch | Effect::Compute);
-    let may_be = request.caller.idempotency_key.is_some() && !request.caller.dry_run;
-    match refusal {
-        Refusal::Rejected(rejection) if has_no_command && may_be => {
-            let transaction = Transaction { reads: Vec::new(), chosen: Err(rejection), steps: Vec::new() };
-            Ok(Prepared::Propose { command: Command::Transaction(transaction), definition_read: None })
-        }
-        refusal => Err(refusal),
-    }
-}
-
 /// A config that a transaction has read.
 #[derive(Debug)]
 pub enum ReadConfig {
     /// As it was before the transaction.
     Found(Arc<Config>, RedactedPlaces),
-    /// There was none.
+    /// It did not exist.
     Absent,
-    /// The history that holds it is compacted, or no member has it.
+    /// Its history is compacted, or no member has it.
     Unknown,
 }
 
 impl Writes {
-    /// Reserves what the answer to a transaction may take, by the size that the configs have now: once it is decided,
-    /// it can't be refused any more.
+    /// Reserves memory for the response to a transaction, by the current size of the configs. It is reserved before the
+    /// decision, because a decided transaction can no longer be rejected. `keys`: definitions and keys of the configs.
     ///
     /// # Errors
-    /// When there is no room.
+    /// When the memory for requests is used up.
     pub fn reserve_reads<'a>(
         &self,
         principal: &Principal,
         keys: impl Iterator<Item = (&'a str, &'a str)>,
     ) -> Result<Reservation, Refusal> {
         let state = self.cx.applied();
-        // The transaction is refused if one of them may not be read.
+        // The transaction is rejected if the client may not read one of them.
         let keys = keys.filter(|(definition, _)| principal.authorize(Verb::Read, Some(definition)).is_ok());
         let size = |(definition, key): (&str, &str)| {
             state
@@ -212,14 +193,14 @@ impl Writes {
         self.cx.memory_budget.reserve(Share::Callers, bytes as u64)
     }
 
-    /// The configs as a transaction has read them, in the order of their keys; the answer to a request that is sent
-    /// again shows the same as long as the history is retained. All together they have the time of one read; what was
-    /// not found by then is unknown, and the transaction was carried out all the same.
+    /// The configs as a transaction has read them, in the order of `keys` (definitions and keys). The response to a
+    /// retry shows the same configs as long as their history is retained. All of them share the time of one read. A
+    /// config that was not found by then is unknown; the transaction was carried out all the same.
     pub async fn reads_of<'a>(
         &self,
         principal: &Principal,
         keys: impl Iterator<Item = (&'a str, &'a str)>,
-        written: &Written,
+        written: &DecidedWrite,
     ) -> Vec<ReadConfig> {
         let revision = written.applied.revision;
         let changes = !written.applied.steps().is_empty();
@@ -229,12 +210,12 @@ impl Writes {
         if keys.peek().is_some()
             && let Ok(consensus) = self.cx.consensus_or_refusal()
         {
-            // A node that does not know the revision in time has not the configs of it either.
+            // If this node has not applied the revision in time, it does not find the configs either: they are unknown.
             let _late = timeout_at(deadline, consensus.wait_applied(revision)).await.is_err();
         }
         let mut read = Vec::new();
-        for keys in keys {
-            let found = timeout_at(deadline, self.read_before(principal, keys, at)).await;
+        for (definition, key) in keys {
+            let found = timeout_at(deadline, self.read_before(principal, definition, key, at)).await;
             read.push(found.unwrap_or(ReadConfig::Unknown));
         }
         read
@@ -243,13 +224,14 @@ impl Writes {
     async fn read_before(
         &self,
         principal: &Principal,
-        (definition, key): (&str, &str),
+        definition: &str,
+        key: &str,
         at: Revision,
     ) -> ReadConfig {
         let state = self.cx.applied();
         let found = state.definition(definition);
         if found.is_none_or(|found| found.definition.created_revision() > at) {
-            // It was deleted since.
+            // The definition was deleted since.
             return ReadConfig::Unknown;
         }
         match self.history.config_as_of(&state, (definition, key), at, "body").await {

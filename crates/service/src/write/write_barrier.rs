@@ -1,15 +1,15 @@
 //! The write barrier of a definition: lets a change that must check all its configs finish while others write them.
 //!
-//! Such a change checks all configs of one state, then those written since, then those written since that. For the last
-//! step it needs a moment without writes: it raises the definition's barrier, and the writes of its configs wait before
-//! they are prepared.
+//! Such a change checks all configs of one state, then those written since, then those written since that. For its last
+//! pass it needs a moment without writes: it raises the barrier of the definition, and the writes of its configs wait
+//! before they are prepared.
 //!
 //! A batch may change several definitions in this way and write configs of others. It waits for no barrier before it is
-//! prepared, because it may come to raise some itself; it takes all that it needs together, when it raises them.
+//! prepared, because it may raise some itself. When it raises them, it takes all that it needs together.
 //!
-//! **Invariant:** a barrier only makes sure that the change finishes. Correctness does not depend on it: the log refuses
-//! a change that has not seen the newest config. So a write that was in progress before there was a barrier need not
-//! know of it, and a definition that is not being changed has none: its writes pay for reading one number.
+//! **Invariant:** a barrier only ensures that the change finishes. Correctness does not depend on it: the log rejects a
+//! change that has not checked the newest config. So a write that was in progress before the barrier existed need not
+//! know of it. A definition that is not being changed has no barrier, and its writes only read one number.
 
 use std::{
     collections::BTreeMap,
@@ -25,16 +25,23 @@ use crate::request::{Effect, Write};
 
 type Barrier = Arc<RwLock<()>>;
 
-/// The barriers of the definitions that are being changed, each with the number of its holders.
+#[derive(Debug, Default)]
+struct HeldBarrier {
+    barrier: Barrier,
+    /// The number of [`BarrierHolder`]s.
+    holders: usize,
+}
+
+/// The barriers of the definitions that are being changed.
 #[derive(Debug, Default)]
 pub(crate) struct WriteBarriers {
-    by_definition: Mutex<BTreeMap<String, (Barrier, usize)>>,
-    /// How many definitions those are.
+    by_definition: Mutex<BTreeMap<String, HeldBarrier>>,
+    /// The number of these definitions.
     count: AtomicUsize,
 }
 
 impl WriteBarriers {
-    /// Waits until a write may be prepared. Its barriers can't be raised while it holds the guards.
+    /// Waits until a write may be prepared. Its barriers can't be raised while the guards live.
     pub(super) async fn admit(&self, write: &Write) -> Vec<OwnedRwLockReadGuard<()>> {
         let is_subject = match write.effect() {
             Effect::Store | Effect::Restore | Effect::Compute | Effect::Read | Effect::Batch => true,
@@ -47,7 +54,7 @@ impl WriteBarriers {
         let barriers: Vec<Barrier> = {
             let all = self.lock();
             let found = write.definitions().into_iter().filter_map(|definition| all.get(definition));
-            found.map(|(barrier, _)| Arc::clone(barrier)).collect()
+            found.map(|held| Arc::clone(&held.barrier)).collect()
         };
         let mut admitted = Vec::with_capacity(barriers.len());
         for barrier in barriers {
@@ -59,42 +66,42 @@ impl WriteBarriers {
     /// The barrier of a definition, for a change that will raise it.
     pub(super) fn of(self: &Arc<Self>, definition: &str) -> BarrierHolder {
         let mut all = self.lock();
-        let (barrier, holders) = all.entry(definition.to_owned()).or_default();
-        *holders += 1;
-        let barrier = Arc::clone(barrier);
+        let held = all.entry(definition.to_owned()).or_default();
+        held.holders += 1;
+        let barrier = Arc::clone(&held.barrier);
         self.count.store(all.len(), Ordering::Relaxed);
         BarrierHolder { barriers: Arc::clone(self), definition: definition.to_owned(), barrier }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, (Barrier, usize)>> {
-        // Nothing between two consistent states of the map can panic.
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, HeldBarrier>> {
+        // Nothing that could panic runs while the map is inconsistent.
         self.by_definition.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Barriers that are raised, and others that can't be raised, while it lives.
+/// While it lives, some barriers are raised and others can't be raised.
 #[derive(Debug)]
-pub(super) struct Raised {
+pub(super) struct RaisedBarriers {
     _raised: Vec<OwnedRwLockWriteGuard<()>>,
     _admitted: Vec<OwnedRwLockReadGuard<()>>,
 }
 
-/// Raises the barriers of a change: waits until all admitted writes are decided, and admits no other while the result
-/// lives. Where others hold the barriers of other definitions that it writes, it is admitted there at the same time.
-pub(super) async fn raise(holders: &[BarrierHolder], write: &Write) -> Raised {
+/// Raises the barriers of a change: waits until all admitted writes are decided, and admits no others while the result
+/// lives. If the change also writes definitions whose barriers other changes hold, it is admitted there as well.
+pub(super) async fn raise(holders: &[BarrierHolder], write: &Write) -> RaisedBarriers {
     let (mut raised, mut admitted) = (Vec::new(), Vec::new());
-    // In the order of the definitions, as all do who take several: so there is no deadlock.
+    // In the order of the definitions, as everywhere, so that there is no deadlock.
     for definition in write.definitions() {
         if let Some(holder) = holders.iter().find(|holder| holder.definition == definition) {
             raised.push(holder.raise().await);
         } else if let Some(holder) = holders.first() {
-            let other = holder.barriers.lock().get(definition).map(|(barrier, _)| Arc::clone(barrier));
+            let other = holder.barriers.lock().get(definition).map(|held| Arc::clone(&held.barrier));
             if let Some(other) = other {
                 admitted.push(other.read_owned().await);
             }
         }
     }
-    Raised { _raised: raised, _admitted: admitted }
+    RaisedBarriers { _raised: raised, _admitted: admitted }
 }
 
 /// A change that may raise a barrier; the barrier exists as long as it has holders.
@@ -115,9 +122,9 @@ impl BarrierHolder {
 impl Drop for BarrierHolder {
     fn drop(&mut self) {
         let mut all = self.barriers.lock();
-        if let Some((_, holders)) = all.get_mut(&self.definition) {
-            *holders -= 1;
-            if *holders == 0 {
+        if let Some(held) = all.get_mut(&self.definition) {
+            held.holders -= 1;
+            if held.holders == 0 {
                 all.remove(&self.definition);
             }
         }

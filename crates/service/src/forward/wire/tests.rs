@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::request::{
-    Check, CheckCondition, Compiled, NewSchema, NewUnique, Restored, Rollback, Transaction,
+    Check, CheckCondition, LazySchema, NewSchema, NewUnique, Restored, Rollback, Transaction,
 };
 use concord_model::{
     command::{Done, Expect, StepOutcome},
@@ -68,7 +68,7 @@ fn writes() -> Vec<Write> {
             format_assertion: None,
             expect: Expect::At(9),
             force: true,
-            compiled: Compiled::default(),
+            compiled: LazySchema::default(),
         }),
         Write::SetUnique(NewUnique { key: key.clone(), paths: vec!["a".into()], expect: Expect::Present }),
         Write::PatchConfig {
@@ -89,7 +89,7 @@ fn writes() -> Vec<Write> {
             format_assertion: Some(false),
             expect: Expect::Present,
             force: false,
-            compiled: Compiled::default(),
+            compiled: LazySchema::default(),
         }),
     ]
 }
@@ -237,15 +237,14 @@ fn every_answer_is_encoded_as_recorded_and_decoded_as_it_was() {
         path: "p".into(),
         one: Key::parse("a").unwrap(),
         other: Key::parse("b").unwrap(),
-        operation: Some(1),
     };
     let violation = Violation::new("bad");
-    let breaks = Refusal::Breaks { count: 2, violations: vec![violation], operation: Some(3) };
+    let breaks = Refusal::Breaks { count: 2, violations: vec![violation] };
     for (attempt, recorded) in [
         (Ok(Decision::new(Ok(applied.clone()), None)), "01000007080001"),
         (Ok(Decision::new(Err(Rejection::Precondition { current: 5 }), None)), "0100010505"),
         (Err(AttemptError::Refused(Refusal::Overloaded)), "010104"),
-        (Err(AttemptError::Refused(not_unique)), "0101100170016101620101"),
+        (Err(AttemptError::Refused(not_unique)), "01010f017001610162"),
         (Err(AttemptError::Retry("no".into())), "0102026e6f"),
         (Err(AttemptError::Unknown("perhaps".into())), "01030770657268617073"),
         (Ok(Decision::new(Ok(applied), Some("{}".into()))), "010407080001027b7d"),

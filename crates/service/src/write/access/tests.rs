@@ -1,7 +1,10 @@
-//! Judging a request by a state, and what a key may give.
+//! Authorization by a state, and the terms that a key may grant.
 
 use super::*;
-use crate::request::{Caller, KeyPatch, Write};
+use crate::{
+    request::{KeyPatch, Write},
+    write::testing::request_by,
+};
 use concord_model::{
     access_key::{Grant, Grants, KeySecret, Pattern, Quota},
     command::{Command, Proposal},
@@ -24,11 +27,6 @@ fn state(keys: Vec<AccessKey>, root_disabled: bool) -> State {
     builder.finish(100, Timestamp(100)).unwrap()
 }
 
-fn request(principal: Principal, write: Write) -> WriteRequest {
-    let caller = Caller { principal, reason: None, idempotency_key: None, dry_run: false };
-    WriteRequest { caller, write }
-}
-
 fn delete(definition: &str) -> Write {
     Write::DeleteConfig { definition: definition.into(), key: "k".into(), expect: Expect::Any }
 }
@@ -37,23 +35,22 @@ fn named(key: &AccessKey) -> Principal {
     Principal::named(key.id.as_str(), key.secrets[0].made)
 }
 
-fn at(state: &State, principal: Principal, write: Write, now: u64) -> Result<Judged, Refusal> {
-    judge(state, &request(principal, write), || Timestamp(now))
+fn at(state: &State, principal: Principal, write: Write, now: u64) -> Result<Authorized, Refusal> {
+    authorize(state, &request_by(principal, write), || Timestamp(now))
 }
 
 #[test]
-fn the_leader_judges_by_the_key_that_its_state_has() {
+fn the_leader_authorizes_by_the_key_in_its_state() {
     let mut writer = key(1);
     writer.grants = grants(&[(&[Verb::Write], "billing.*")]);
     let state_now = state(vec![writer.clone()], false);
-    let judged = at(&state_now, named(&writer), delete("billing.eu"), 0).unwrap();
-    assert_eq!(judged.key, Some(KeyUse { id: writer.id.clone(), revision: 1, secret: 1 }));
-    let forbidden = Refusal::Forbidden { verb: Verb::Write, operation: None };
+    let authorized = at(&state_now, named(&writer), delete("billing.eu"), 0).unwrap();
+    assert_eq!(authorized.key, Some(KeyUse { id: writer.id.clone(), revision: 1, secret: 1 }));
+    let forbidden = Refusal::Forbidden { verb: Verb::Write };
     assert_eq!(at(&state_now, named(&writer), delete("other"), 0).unwrap_err(), forbidden);
     let batch = Write::Batch(vec![delete("billing.eu"), delete("other")]);
-    let forbidden = Refusal::Forbidden { verb: Verb::Write, operation: Some(1) };
-    assert_eq!(at(&state_now, named(&writer), batch, 0).unwrap_err(), forbidden);
-    // What the asked node judged by does not count.
+    assert_eq!(at(&state_now, named(&writer), batch, 0).unwrap_err(), forbidden.of_operation(1));
+    // The key as the receiving node knew it does not count.
     let mut stronger = writer.clone();
     stronger.grants = grants(&[(&[Verb::Write], "*")]);
     let principal = Principal::of_key(Arc::new(stronger), 1);
@@ -63,26 +60,26 @@ fn the_leader_judges_by_the_key_that_its_state_has() {
 }
 
 #[test]
-fn a_key_a_secret_and_the_root_key_end() {
+fn a_key_and_a_secret_expire_and_the_root_key_can_be_disabled() {
     let mut ending = key(1);
     ending.grants = grants(&[(&[Verb::Write], "*")]);
     ending.expires_at = Some(Timestamp(50));
     ending.secrets.insert(0, KeySecret { sha256: [1; 32], made: 0, until: Some(Timestamp(20)) });
     let state_now = state(vec![ending.clone()], false);
-    let judged = |secret, now| {
+    let authorized = |secret, now| {
         at(&state_now, Principal::named(ending.id.as_str(), secret), delete("d"), now)
-            .map(|judged| judged.key.is_some())
+            .map(|authorized| authorized.key.is_some())
     };
-    assert_eq!((judged(0, 19), judged(0, 20)), (Ok(true), Err(Refusal::KeyEnded)));
-    assert_eq!((judged(1, 49), judged(1, 50)), (Ok(true), Err(Refusal::KeyEnded)));
-    assert_eq!(judged(2, 0), Err(Refusal::KeyEnded));
-    let root = |state: &State| at(state, Principal::root(), delete("d"), 0).map(|judged| judged.key);
+    assert_eq!((authorized(0, 19), authorized(0, 20)), (Ok(true), Err(Refusal::KeyEnded)));
+    assert_eq!((authorized(1, 49), authorized(1, 50)), (Ok(true), Err(Refusal::KeyEnded)));
+    assert_eq!(authorized(2, 0), Err(Refusal::KeyEnded));
+    let root = |state: &State| at(state, Principal::root(), delete("d"), 0).map(|authorized| authorized.key);
     assert_eq!(root(&state_now), Ok(None));
     assert_eq!(root(&state(vec![], true)), Err(Refusal::KeyEnded));
 }
 
 #[test]
-fn a_node_may_only_say_what_is_its_own() {
+fn a_node_may_only_request_its_own_changes() {
     let state_now = state(vec![], true);
     let own = Write::Access(AccessWrite::EnableRoot);
     assert_eq!(at(&state_now, Principal::cluster(), own.clone(), 0).unwrap().key, None);
@@ -96,14 +93,11 @@ fn terms(grants: Grants) -> KeyTerms {
 }
 
 fn prepared(state: &State, principal: &Principal, write: AccessWrite) -> Result<Command, Refusal> {
-    match prepare_access(state, principal, &write)? {
-        Prepared::Propose { command, .. } => Ok(command),
-        Prepared::Known(_) | Prepared::Read(_) => panic!("nothing is remembered or read"),
-    }
+    prepare_access(state, principal, &write).map(|prepared| prepared.command)
 }
 
 #[test]
-fn a_key_gives_no_longer_life_and_no_larger_quota_than_its_own() {
+fn a_key_grants_no_later_expiry_and_no_larger_quota_than_its_own() {
     let mut manager = key(1);
     manager.grants = grants(&[(&[Verb::Keys, Verb::Read], "*")]);
     (manager.expires_at, manager.quota.requests_per_second) = (Some(Timestamp(1000)), Some(5));
@@ -117,7 +111,7 @@ fn a_key_gives_no_longer_life_and_no_larger_quota_than_its_own() {
     };
     assert!(create(Some(Timestamp(1000)), Some(5)) && create(Some(Timestamp(1)), Some(1)));
     for (expires_at, requests) in [(None, Some(5)), (Some(Timestamp(1001)), Some(5))] {
-        assert!(!create(expires_at, requests), "a longer life");
+        assert!(!create(expires_at, requests), "a later expiry");
     }
     assert!(!create(Some(Timestamp(1)), None) && !create(Some(Timestamp(1)), Some(6)), "a larger quota");
     let change = |patch| {
@@ -130,14 +124,14 @@ fn a_key_gives_no_longer_life_and_no_larger_quota_than_its_own() {
 }
 
 #[test]
-fn a_key_gives_and_manages_only_what_it_has() {
+fn a_key_grants_and_manages_only_its_own_permissions() {
     let (mut manager, mut weak, mut strong) = (key(1), key(2), key(3));
     manager.grants = grants(&[(&[Verb::Keys, Verb::Read, Verb::Write], "billing.*")]);
     weak.grants = grants(&[(&[Verb::Read], "billing.eu")]);
     strong.grants = grants(&[(&[Verb::Read], "*")]);
     let state_now = state(vec![manager.clone(), weak.clone(), strong.clone()], false);
     let principal = Principal::of_key(Arc::new(manager), 1);
-    let forbidden = Err(Refusal::Forbidden { verb: Verb::Keys, operation: None });
+    let forbidden = Err(Refusal::Forbidden { verb: Verb::Keys });
     let create = |pattern| AccessWrite::Create {
         id: key(9).id,
         terms: terms(grants(&[(&[Verb::Write], pattern)])),
@@ -154,9 +148,13 @@ fn a_key_gives_and_manages_only_what_it_has() {
     else {
         panic!("it may change the weaker key")
     };
-    assert_eq!((terms.name, expect), (weak.name.clone(), Expect::Read(Some(2))), "what is not named stays");
+    assert_eq!(
+        (terms.name, expect),
+        (weak.name.clone(), Expect::Read(Some(2))),
+        "a term that is not given stays"
+    );
     assert_eq!(prepared(&state_now, &principal, change(&weak.id, "*")), forbidden);
-    // A stronger key does not exist for it, whatever is asked.
+    // A key with more permissions does not exist for it, whatever the request.
     let (id, expect, sha256) = (strong.id.clone(), Expect::Present, [0; 32]);
     for write in [
         change(&id, "billing.eu"),
@@ -172,22 +170,21 @@ fn a_key_gives_and_manages_only_what_it_has() {
     assert_eq!(refused, Err(Rejection::Precondition { current: 2 }.into()));
 }
 
-/// What is prepared names the key so that the log refuses it once the key has changed.
+/// The proposal names the key, so the log rejects it once the key has changed.
 #[test]
-fn a_judgement_is_bound_to_the_revision_of_the_key() {
+fn an_authorization_is_bound_to_the_revision_of_the_key() {
     let mut writer = key(1);
     writer.grants = grants(&[(&[Verb::Define], "*")]);
     let mut state_now = state(vec![writer.clone()], false);
-    let judged = at(&state_now, named(&writer), delete("d"), 0);
-    assert!(judged.is_err(), "it may define and not write");
+    assert!(at(&state_now, named(&writer), delete("d"), 0).is_err(), "it may define and not write");
     let write = Write::DeleteDefinition { key: "d".into(), expect: Expect::Any, restrict: false };
-    let judged = at(&state_now, named(&writer), write, 0).unwrap();
+    let authorized = at(&state_now, named(&writer), write, 0).unwrap();
     let command = Command::CreateDefinition {
         key: concord_model::key::Key::parse("d").unwrap(),
         indexes: Vec::new(),
         schema: None,
     };
-    let (by, key) = (writer.id.to_string(), judged.key);
+    let (by, key) = (writer.id.to_string(), authorized.key);
     let proposal =
         Proposal { at: Timestamp(200), by, reason: None, request: None, definition_read: None, command, key };
     let change =

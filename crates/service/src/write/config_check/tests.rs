@@ -1,4 +1,4 @@
-//! Changes of definitions inside batches: what is checked is what the earlier operations make of the configs.
+//! Changes of definitions in batches: the configs are checked as the earlier operations leave them.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::{
-    Principal,
-    budget::Budget,
-    request::{Caller, Compiled, NewSchema, NewUnique},
-    schemas::Validators,
-    write::prepare::{Preparation, Prepared, check_intake, prepare},
+    request::{LazySchema, NewSchema, NewUnique},
+    write::{
+        prepare::{Prepared, check_intake},
+        testing,
+    },
 };
 use concord_model::{
     command::{Expect, Verdict},
@@ -28,9 +28,7 @@ const DEFINITIONS: [&str; 2] = ["d", "e"];
 const CONFIGS: usize = 4;
 
 fn request(operations: Vec<Write>) -> WriteRequest {
-    let principal = Principal::root();
-    let caller = Caller { principal, reason: None, idempotency_key: None, dry_run: false };
-    WriteRequest { caller, write: Write::Batch(operations) }
+    testing::request(Write::Batch(operations))
 }
 
 fn define(key: &str) -> Write {
@@ -53,7 +51,7 @@ fn remove(definition: &str, key: &str) -> Write {
 
 fn schema(definition: &str, n: Option<&Value>, force: bool) -> Write {
     let schema = n.map(|n| Document::new(json!({"properties": {"n": n}})));
-    let (compiled, expect) = (Compiled::default(), Expect::Present);
+    let (compiled, expect) = (LazySchema::default(), Expect::Present);
     let key = definition.into();
     Write::SetSchema(NewSchema { key, schema, format_assertion: None, expect, force, compiled })
 }
@@ -63,38 +61,35 @@ fn unique(definition: &str, paths: &[&str]) -> Write {
     Write::SetUnique(NewUnique { key: definition.into(), paths, expect: Expect::Present })
 }
 
-fn prepared(state: &State, request: &WriteRequest) -> Result<Command, Refusal> {
-    let budget = Budget::of_test(&request.write);
-    let (validators, limits) = (Validators::default(), Limits::default());
-    let principal = &request.caller.principal;
-    let with = Preparation { validators: &validators, limits: &limits, budget: &budget, principal };
-    match prepare(state, None, request, with)? {
-        Prepared::Propose { command, .. } => Ok(command),
+fn prepared(state: &State, request: &WriteRequest) -> Result<PreparedWrite, Refusal> {
+    match testing::prepared(state, request)? {
+        Prepared::Propose(prepared) => Ok(prepared),
         other @ (Prepared::Known(_) | Prepared::Read(_)) => panic!("{other:?}"),
     }
 }
 
-fn pass(scans: &mut Scans, state: &State, request: &WriteRequest, steps: &Steps) -> Pass {
+fn pass(scans: &mut ConfigScans, state: &State, request: &WriteRequest, steps: &CommandSteps) -> PassResult {
     let later = Instant::now() + Duration::from_secs(600);
     let cancel = Cancel::new(CancellationToken::new(), later);
-    scans.pass(&request.write, steps, state, (&mut || Ok(()), &cancel)).unwrap().unwrap()
+    scans.pass(&request.write, steps, state, &mut ScanPace { cancel: &cancel, way: None }).unwrap()
 }
 
-fn apply(state: &mut State, request: &WriteRequest, command: Command) -> Verdict {
-    let proposal = request.proposal(Timestamp(1), command, None, None);
+fn apply(state: &mut State, request: &WriteRequest, prepared: PreparedWrite) -> Verdict {
+    let proposal = request.proposal(Timestamp(1), prepared, None);
     state.apply(state.revision() + 1, &proposal).0
 }
 
-/// Carries a batch out that must be accepted.
+/// Carries out a batch that must be accepted.
 fn done(state: &mut State, operations: Vec<Write>) {
     let request = request(operations);
-    let mut command = prepared(state, &request).unwrap();
-    let Pass::Satisfied(_, read) = pass(&mut Scans::default(), state, &request, &Steps::of(&command, None))
+    let mut prepared = prepared(state, &request).unwrap();
+    let steps = CommandSteps::of(&prepared);
+    let PassResult::Satisfied { revision, .. } = pass(&mut ConfigScans::default(), state, &request, &steps)
     else {
-        panic!("{command:?}")
+        panic!("{prepared:?}")
     };
-    set_configs_read(&mut command, read);
-    let verdict = apply(state, &request, command);
+    set_configs_read(&mut prepared.command, revision);
+    let verdict = apply(state, &request, prepared);
     assert!(matches!(verdict, Verdict::Decided(Ok(_))), "{verdict:?}");
 }
 
@@ -105,7 +100,7 @@ fn state() -> State {
     state
 }
 
-/// What the operations so far have made of a definition, as a reader of the contract would keep it.
+/// A definition after the operations so far, by a straightforward reading of the contract.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Expected {
     configs: BTreeMap<String, Value>,
@@ -187,16 +182,15 @@ fn drawn(model: &mut Model, random: &mut Rng) -> (Vec<Write>, Option<usize>) {
     (operations, None)
 }
 
-/// The operation that a refusal names.
+/// The operation whose constraint the configs violate.
 fn operation_of(refusal: &Refusal) -> Option<usize> {
-    let (Refusal::Breaks { operation, .. } | Refusal::NotUniqueYet { operation, .. }) = refusal else {
-        return None;
-    };
-    operation.and_then(|place| usize::try_from(place).ok())
+    let Refusal::OfOperation(place, refusal) = refusal else { return None };
+    let is_of_configs = matches!(**refusal, Refusal::Breaks { .. } | Refusal::NotUniqueYet { .. });
+    usize::try_from(*place).ok().filter(|_| is_of_configs)
 }
 
-/// Batches of random operations: each is accepted exactly when a model that looks at all configs after each of them
-/// accepts it, on the state of its preparation and in a scan that goes on from an earlier state.
+/// Batches of random operations, compared with a model that checks all configs after each operation: on the state of
+/// the preparation, and in a scan that continues from an earlier state.
 #[test]
 fn a_batch_is_accepted_exactly_when_all_configs_fit_after_each_of_its_operations() {
     let seed = 15;
@@ -208,15 +202,15 @@ fn a_batch_is_accepted_exactly_when_all_configs_fit_after_each_of_its_operations
         let mut next = model.clone();
         let (operations, breaks_at) = drawn(&mut next, &mut random);
         let request = request(operations);
-        let mut command = prepared(&state, &request).unwrap_or_else(|refusal| panic!("{turn}: {refusal:?}"));
-        let steps = Steps::of(&command, None);
-        let mut scans = Scans::default();
+        let mut prepared = prepared(&state, &request).unwrap_or_else(|refusal| panic!("{turn}: {refusal:?}"));
+        let steps = CommandSteps::of(&prepared);
+        let mut scans = ConfigScans::default();
         let first = pass(&mut scans, &state, &request, &steps);
         match (&breaks_at, &first) {
-            (None, Pass::Satisfied(_, read)) => {
+            (None, PassResult::Satisfied { revision: read, .. }) => {
                 assert_eq!(*read, state.revision());
-                // Another write of a config that no operation of the batch is of.
-                if needs_config_check(&command) && random.bool() {
+                // Another write, of a config that the batch does not write.
+                if needs_config_check(&prepared.command) && random.bool() {
                     let definition = DEFINITIONS[random.usize(..2)];
                     let key = "other".to_owned();
                     let mut fits = model.clone();
@@ -224,32 +218,32 @@ fn a_batch_is_accepted_exactly_when_all_configs_fit_after_each_of_its_operations
                     fits.get_mut(definition).unwrap().configs.insert(key.clone(), n.clone());
                     if fits[definition].all_fit() {
                         let checked = constraints(&request.write).any(|write| {
-                            write.definition() == definition && is_checked(&command, definition)
+                            write.definition() == definition && is_checked(&prepared.command, definition)
                         });
                         done(&mut state, vec![put(definition, &key, &n, Expect::Any)]);
                         model = fits;
-                        set_configs_read(&mut command, *read);
-                        let verdict = apply(&mut state.clone(), &request, command.clone());
+                        set_configs_read(&mut prepared.command, *read);
+                        let verdict = apply(&mut state.clone(), &request, prepared.clone());
                         // A step before the check may be rejected: the other config has its value.
                         let is_applied = matches!(verdict, Verdict::Decided(Ok(_)));
-                        assert!(!(checked && is_applied), "{turn}: {command:?}");
-                        assert!(checked || verdict != Verdict::Stale, "{turn}: {command:?}");
+                        assert!(!(checked && is_applied), "{turn}: {prepared:?}");
+                        assert!(checked || verdict != Verdict::Stale, "{turn}: {prepared:?}");
                         stale += u64::from(verdict == Verdict::Stale);
-                        // The scan that goes on finds what one from the beginning finds.
+                        // The continued scan finds the same as a new one.
                         let again = pass(&mut scans, &state, &request, &steps);
-                        let fresh = pass(&mut Scans::default(), &state, &request, &steps);
-                        let kind = |pass: &Pass| std::mem::discriminant(pass);
+                        let fresh = pass(&mut ConfigScans::default(), &state, &request, &steps);
+                        let kind = |pass: &PassResult| std::mem::discriminant(pass);
                         assert_eq!(kind(&again), kind(&fresh), "{turn}: {again:?} {fresh:?}");
                         continue;
                     }
                 }
-                set_configs_read(&mut command, *read);
-                let verdict = apply(&mut state, &request, command);
+                set_configs_read(&mut prepared.command, *read);
+                let verdict = apply(&mut state, &request, prepared);
                 assert!(matches!(verdict, Verdict::Decided(Ok(_))), "{turn}: {verdict:?}");
                 model = next;
                 accepted += 1;
             }
-            (Some(place), Pass::Violated(refusal)) => {
+            (Some(place), PassResult::Violated(refusal)) => {
                 assert_eq!(operation_of(refusal), Some(*place), "{turn}: {refusal:?}");
                 refused += 1;
             }
@@ -259,7 +253,7 @@ fn a_batch_is_accepted_exactly_when_all_configs_fit_after_each_of_its_operations
     assert!(accepted > 300 && refused > 100 && stale > 20, "{accepted} {refused} {stale}");
 }
 
-/// Whether a command demands that the configs of a definition were checked.
+/// Whether a command needs the configs of a definition checked.
 fn is_checked(command: &Command, definition: &str) -> bool {
     let Command::Batch(steps) = command else { return false };
     steps.iter().any(|step| {
@@ -272,36 +266,37 @@ fn is_checked(command: &Command, definition: &str) -> bool {
     })
 }
 
-fn verdict(state: &State, operations: Vec<Write>) -> Pass {
+fn verdict(state: &State, operations: Vec<Write>) -> PassResult {
     let request = request(operations);
-    let command = prepared(state, &request).unwrap();
-    pass(&mut Scans::default(), state, &request, &Steps::of(&command, None))
+    let steps = CommandSteps::of(&prepared(state, &request).unwrap());
+    pass(&mut ConfigScans::default(), state, &request, &steps)
 }
 
 #[test]
-fn configs_are_mended_and_the_schema_changed_in_one_batch() {
+fn configs_are_corrected_and_the_schema_changed_in_one_batch() {
     let mut state = state();
     let integer = json!({"type": "integer"});
     done(&mut state, vec![put("d", "a", &json!("1"), Expect::Any), put("d", "b", &json!("2"), Expect::Any)]);
-    let mended = |key: &str, n: i64| put("d", key, &json!(n), Expect::Present);
+    let corrected = |key: &str, n: i64| put("d", key, &json!(n), Expect::Present);
     let change = || schema("d", Some(&integer), false);
-    let Pass::Violated(Refusal::Breaks { count: 1, violations, .. }) =
-        verdict(&state, vec![mended("a", 1), change()])
+    let PassResult::Violated(Refusal::OfOperation(1, refusal)) =
+        verdict(&state, vec![corrected("a", 1), change()])
     else {
         panic!("`b` is a string")
     };
-    let located = |name: &str| ["operations".into(), LocSegment::Index(1), name.into()];
-    assert_eq!(violations[0].loc[..], located("json_schema"));
-    assert_eq!(violations[1].loc[..3], located("config"));
-    // The other way round the configs do not fit when the schema changes; unless that is forced.
-    assert!(matches!(verdict(&state, vec![change(), remove("d", "a"), remove("d", "b")]), Pass::Violated(_)));
+    let Refusal::Breaks { count: 1, violations } = *refusal else { panic!("{refusal:?}") };
+    assert_eq!(violations[0].loc, [LocSegment::from("json_schema")]);
+    assert_eq!(violations[1].loc[0], "config".into());
+    // In the other order the configs violate the schema when it changes, unless the change is forced.
+    let reversed = verdict(&state, vec![change(), remove("d", "a"), remove("d", "b")]);
+    assert!(matches!(reversed, PassResult::Violated(_)));
     let patched = Write::PatchConfig {
         definition: "d".into(),
         key: "b".into(),
         patch: Patch { format: PatchFormat::Merge, document: Document::new(json!({"n": 2})) },
         expect: Expect::Present,
     };
-    done(&mut state, vec![mended("a", 1), patched, change(), put("d", "c", &json!(3), Expect::Absent)]);
+    done(&mut state, vec![corrected("a", 1), patched, change(), put("d", "c", &json!(3), Expect::Absent)]);
     let forced =
         vec![schema("d", Some(&json!({"type": "string"})), true), put("d", "a", &json!("x"), Expect::Any)];
     done(&mut state, forced);
@@ -321,13 +316,12 @@ fn a_batch_brings_a_definition_its_configs_and_its_unique_paths() {
         path: "n".into(),
         one: Key::parse("a").unwrap(),
         other: Key::parse("b").unwrap(),
-        operation: Some(3),
     };
-    assert_eq!(verdict(&state, configs(1)), Pass::Violated(shared));
+    assert_eq!(verdict(&state, configs(1)), PassResult::Violated(shared.of_operation(3)));
     done(&mut state, configs(2));
     let taken = request(vec![put("f", "c", &json!(2), Expect::Any)]);
     assert!(prepared(&state, &taken).is_err());
-    // A definition that is deleted and made again has none of the configs that it had.
+    // A definition that is deleted and created again has none of its former configs.
     let restrict = false;
     let delete = Write::DeleteDefinition { key: "f".into(), expect: Expect::Any, restrict };
     done(&mut state, vec![delete, define("f"), schema("f", Some(&json!({"type": "string"})), false)]);
@@ -335,48 +329,45 @@ fn a_batch_brings_a_definition_its_configs_and_its_unique_paths() {
 }
 
 #[test]
-fn what_a_step_rests_on_must_be_the_same_in_a_later_state() {
+fn a_pass_over_a_state_in_which_a_read_config_differs_is_void() {
     let mut state = state();
     done(&mut state, vec![put("d", "a", &json!(1), Expect::Any), put("e", "a", &json!(1), Expect::Any)]);
     let patch = Patch { format: PatchFormat::Merge, document: Document::new(json!({"m": 2})) };
     let (definition, key, expect) = ("e".into(), "a".into(), Expect::Present);
     let request = request(vec![Write::PatchConfig { definition, key, patch, expect }, unique("d", &["n"])]);
-    let command = prepared(&state, &request).unwrap();
-    let steps = Steps::of(&command, None);
-    let mut scans = Scans::default();
-    assert_eq!(pass(&mut scans, &state, &request, &steps), Pass::Satisfied(1, state.revision()));
+    let steps = CommandSteps::of(&prepared(&state, &request).unwrap());
+    let mut scans = ConfigScans::default();
+    let satisfied = |state: &State| PassResult::Satisfied { new_configs: 1, revision: state.revision() };
+    assert_eq!(pass(&mut scans, &state, &request, &steps), satisfied(&state));
     done(&mut state, vec![put("d", "b", &json!(2), Expect::Any)]);
-    assert_eq!(pass(&mut scans, &state, &request, &steps), Pass::Satisfied(1, state.revision()));
+    assert_eq!(pass(&mut scans, &state, &request, &steps), satisfied(&state));
     done(&mut state, vec![put("e", "a", &json!(2), Expect::Any)]);
-    assert_eq!(pass(&mut scans, &state, &request, &steps), Pass::Changed);
+    assert_eq!(pass(&mut scans, &state, &request, &steps), PassResult::Changed);
 }
 
 #[test]
-fn a_scan_is_of_one_operation_where_another_list_is_chosen() {
+fn the_other_list_of_a_transaction_has_scans_of_its_own() {
     let mut state = state();
     done(&mut state, vec![put("d", "a", &json!(1), Expect::Any)]);
     let typed = |kind: &str| schema("d", Some(&json!({ "type": kind })), false);
     let steps = |write: Write, place: u32| {
-        let mut steps = Steps::of(&prepared(&state, &request(vec![write])).unwrap(), None);
+        let mut steps = CommandSteps::of(&prepared(&state, &request(vec![write])).unwrap());
         steps.steps[0].0 = place;
         steps
     };
     let operations = vec![remove("e", "a"), typed("integer"), typed("string")];
-    let caller = request(Vec::new()).caller.clone();
-    let transaction = WriteRequest {
-        caller,
-        write: Write::Transaction(crate::Transaction { operations, conditions: 1, then: 1 }),
-    };
-    let mut scans = Scans::default();
+    let transaction = crate::Transaction { operations, conditions: 1, then: 1 };
+    let transaction = testing::request(Write::Transaction(transaction));
+    let mut scans = ConfigScans::default();
     let then = pass(&mut scans, &state, &transaction, &steps(typed("integer"), 1));
-    assert_eq!(then, Pass::Satisfied(1, state.revision()));
+    assert_eq!(then, PassResult::Satisfied { new_configs: 1, revision: state.revision() });
     let otherwise = pass(&mut scans, &state, &transaction, &steps(typed("string"), 2));
-    assert!(matches!(otherwise, Pass::Violated(_)), "{otherwise:?}");
+    assert!(matches!(otherwise, PassResult::Violated(_)), "{otherwise:?}");
 }
 
 #[test]
-fn a_scan_goes_on_only_after_the_same_steps() {
-    let steps = |writes: Vec<Write>| Steps::of(&prepared(&state(), &request(writes)).unwrap(), None);
+fn a_scan_continues_only_after_the_same_steps() {
+    let steps = |writes: Vec<Write>| CommandSteps::of(&prepared(&state(), &request(writes)).unwrap());
     let first = |n: i64| put("d", "a", &json!(n), Expect::Any);
     let one = steps(vec![first(1), unique("d", &["n"]), unique("e", &["n"])]);
     for (other, in_common) in [

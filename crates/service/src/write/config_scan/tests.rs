@@ -1,4 +1,4 @@
-//! What a scan of all configs finds, in its first pass and in later ones.
+//! The findings of a scan, in its first pass and in later ones.
 
 use std::{fmt::Write as _, time::Duration};
 
@@ -53,17 +53,17 @@ impl World {
     }
 
     /// Continues with the current state; how many configs were new.
-    fn advance(&self, scan: &mut Scan) -> u64 {
-        scan.advance(&self.0, self.found(), &mut || check(&cancel())).unwrap()
+    fn advance(&self, scan: &mut ConfigScan) -> u64 {
+        scan.advance(&self.0, self.found(), &mut pace(&cancel())).unwrap()
     }
 
-    fn refusal(&self, scan: &Scan) -> String {
-        match scan.refusal(self.found(), &cancel()).unwrap() {
+    fn refusal(&self, scan: &ConfigScan) -> String {
+        match scan.refusal(self.found(), &pace(&cancel())).unwrap() {
             None => String::new(),
-            Some(Refusal::NotUniqueYet { path, one, other, operation: None }) => {
+            Some(Refusal::NotUniqueYet { path, one, other }) => {
                 format!("{path}: {one} and {other}")
             }
-            Some(Refusal::Breaks { count, violations, operation: None }) => {
+            Some(Refusal::Breaks { count, violations }) => {
                 violations.iter().fold(count.to_string(), |mut text, violation| {
                     write!(text, " | {}", violation.msg).unwrap();
                     text
@@ -74,45 +74,50 @@ impl World {
     }
 }
 
+/// Without pauses.
+fn pace(cancel: &Cancel) -> ScanPace<'_> {
+    ScanPace { cancel, way: None }
+}
+
 fn cancel() -> Cancel {
     Cancel::new(CancellationToken::new(), Instant::now() + Duration::from_secs(600))
 }
 
-fn schema(schema: Option<Value>) -> Scan {
+fn schema(schema: Option<Value>) -> ConfigScan {
     let schema = schema.map(Document::new);
-    Scan::of(
+    ConfigScan::of(
         &Write::SetSchema(NewSchema {
             key: "d".into(),
             schema,
             expect: Expect::Present,
             force: false,
             format_assertion: None,
-            compiled: Compiled::default(),
+            compiled: LazySchema::default(),
         }),
         Formats::Asserted,
     )
     .unwrap()
 }
 
-fn unique(paths: &[&str]) -> Scan {
+fn unique(paths: &[&str]) -> ConfigScan {
     let paths = paths.iter().copied().map(String::from).collect();
     let write = Write::SetUnique(NewUnique { key: "d".into(), paths, expect: Expect::Present });
-    Scan::of(&write, Formats::Asserted).unwrap()
+    ConfigScan::of(&write, Formats::Asserted).unwrap()
 }
 
-fn keys(report: &Report) -> Vec<&str> {
+fn keys(report: &SchemaReport) -> Vec<&str> {
     report.breaking.iter().map(|breaking| breaking.key.as_str()).collect()
 }
 
 #[test]
-fn a_later_pass_checks_only_new_configs_and_forgets_corrected_ones() {
+fn a_later_pass_checks_only_new_configs_and_drops_corrected_ones() {
     let mut world = World::new();
     for (key, n) in [("a", json!(1)), ("b", json!("two")), ("c", json!(3)), ("e", json!(null))] {
         world.put(key, &json!({ "n": n }));
     }
     let mut scan = schema(Some(json!({"properties": {"n": {"type": "integer"}}})));
     assert_eq!(world.advance(&mut scan), 4);
-    let report = scan.report(world.found(), &cancel()).unwrap();
+    let report = scan.report(world.found(), &pace(&cancel())).unwrap();
     assert_eq!((report.checked, report.count, report.scanned), (4, 2, true));
     assert_eq!(keys(&report), ["b", "e"]);
     assert_eq!(report.breaking[0].violations[0].loc, ["data".into(), "n".into()]);
@@ -122,12 +127,12 @@ fn a_later_pass_checks_only_new_configs_and_forgets_corrected_ones() {
     world.delete("e");
     world.put("c", &json!({"n": 0.5}));
     assert_eq!(world.advance(&mut scan), 2);
-    assert_eq!(keys(&scan.report(world.found(), &cancel()).unwrap()), ["c"]);
+    assert_eq!(keys(&scan.report(world.found(), &pace(&cancel())).unwrap()), ["c"]);
     world.put("c", &json!({"n": 1}));
     assert_eq!(world.advance(&mut scan), 1);
     assert_eq!(world.refusal(&scan), "");
     assert_eq!(world.advance(&mut scan), 0);
-    assert_eq!(scan.revision(), world.0.revision());
+    assert_eq!(scan.revision, world.0.revision());
 }
 
 #[test]
@@ -138,12 +143,12 @@ fn a_report_lists_the_first_hundred_and_counts_all() {
     }
     let mut scan = schema(Some(json!({"properties": {"many": {"items": {"type": "integer"}}}})));
     world.advance(&mut scan);
-    let report = scan.report(world.found(), &cancel()).unwrap();
+    let report = scan.report(world.found(), &pace(&cancel())).unwrap();
     assert_eq!((report.count, report.breaking.len()), (300, 100));
     assert_eq!((report.breaking[0].key.as_str(), report.breaking[99].key.as_str()), ("k000", "k099"));
     assert_eq!(report.breaking[0].violations.len(), REPORTED_VIOLATIONS_MAX + 1);
-    let Some(Refusal::Breaks { count: 300, violations, .. }) =
-        scan.refusal(world.found(), &cancel()).unwrap()
+    let Some(Refusal::Breaks { count: 300, violations }) =
+        scan.refusal(world.found(), &pace(&cancel())).unwrap()
     else {
         panic!()
     };
@@ -158,10 +163,10 @@ fn no_schema_demands_objects_and_one_without_constraints_demands_nothing() {
     world.put("b", &json!([1]));
     let mut none = schema(None);
     world.advance(&mut none);
-    assert_eq!(keys(&none.report(world.found(), &cancel()).unwrap()), ["b"]);
+    assert_eq!(keys(&none.report(world.found(), &pace(&cancel())).unwrap()), ["b"]);
     let mut unconstrained = schema(Some(json!({"title": "any", "$defs": {"x": {"type": "string"}}})));
     world.advance(&mut unconstrained);
-    let report = unconstrained.report(world.found(), &cancel()).unwrap();
+    let report = unconstrained.report(world.found(), &pace(&cancel())).unwrap();
     assert_eq!((report.count, report.checked, report.scanned), (0, 0, false));
     assert!(!schema(Some(json!({"$ref": "#/$defs/x", "$defs": {"x": false}}))).is_idle());
 }
@@ -199,7 +204,7 @@ fn a_scan_ends_when_its_request_has_ended() {
     gone.cancel();
     let cancel = Cancel::new(gone, Instant::now() + Duration::from_secs(600));
     let mut scan = schema(Some(json!({"type": "object"})));
-    let mut pace = || check(&cancel);
-    assert_eq!(scan.advance(&world.0, world.found(), &mut pace), Err(Cancelled));
-    assert_eq!(unique(&["n"]).advance(&world.0, world.found(), &mut pace), Err(Cancelled));
+    for scan in [&mut scan, &mut unique(&["n"])] {
+        assert_eq!(scan.advance(&world.0, world.found(), &mut pace(&cancel)), Err(out_of_time()));
+    }
 }

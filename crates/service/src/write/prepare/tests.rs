@@ -1,44 +1,19 @@
-//! The result of preparing a write against a state.
+//! The results of preparing writes against a state.
 
 use super::*;
-use crate::Principal;
+use crate::write::testing::{apply, prepared, proposed, request};
 use concord_model::{
     command::{IdempotencyKey, Verdict},
     document,
     patch::{Patch, PatchFormat},
-    time::Timestamp,
 };
 
 fn document(text: &str) -> Document {
     Document::new(document::parse(text.as_bytes(), 64).unwrap())
 }
 
-fn request(write: Write) -> WriteRequest {
-    let principal = Principal::root();
-    let caller = Caller { principal, reason: None, idempotency_key: None, dry_run: false };
-    WriteRequest { caller, write }
-}
-
 fn put(key: &str, text: &str, expect: Expect) -> Write {
     Write::WriteConfig { definition: "app".into(), key: key.into(), data: document(text), expect }
-}
-
-fn prepared(state: &State, request: &WriteRequest) -> Result<Prepared, Refusal> {
-    let found = state.definition(request.write.definition());
-    let budget = Budget::of_test(&request.write);
-    let (validators, limits) = (Validators::default(), Limits::default());
-    let principal = &request.caller.principal;
-    let with = Preparation { validators: &validators, limits: &limits, budget: &budget, principal };
-    prepare(state, found, request, with)
-}
-
-/// Prepares a write and applies it at a revision.
-fn apply(state: &mut State, revision: Revision, request: &WriteRequest) -> Verdict {
-    let Prepared::Propose { command, definition_read } = prepared(state, request).unwrap() else {
-        panic!("decided before")
-    };
-    let proposal = request.proposal(Timestamp(1), command, definition_read, None);
-    state.apply(revision, &proposal).0
 }
 
 /// A definition `app` at revision 1, whose `n` is an integer, and its config `db` at revision 2.
@@ -48,10 +23,9 @@ fn state() -> State {
     let (key, indexes) = ("app".into(), vec!["n".into()]);
     apply(
         &mut state,
-        1,
         &request(Write::CreateDefinition { key, indexes, schema: Some(schema), format_assertion: None }),
     );
-    apply(&mut state, 2, &request(put("db", r#"{"n":1}"#, Expect::Absent)));
+    apply(&mut state, &request(put("db", r#"{"n":1}"#, Expect::Absent)));
     state
 }
 
@@ -84,7 +58,7 @@ fn checks_come_in_the_order_of_the_contract() {
 }
 
 #[test]
-fn a_rollback_is_checked_by_the_definition_of_now() {
+fn a_rollback_is_validated_against_the_current_definition() {
     let state = state();
     let id = state.definition("app").unwrap().definition.id;
     let back = |id, key: &str, text, expect| {
@@ -92,12 +66,11 @@ fn a_rollback_is_checked_by_the_definition_of_now() {
         let restored = Restored::Found { id, data: document(text) };
         prepared(&state, &request(Write::Rollback(Rollback { definition, key, restored, expect })))
     };
-    let Prepared::Propose { command, definition_read } = back(id, "gone", r#"{"n":2}"#, Expect::Any).unwrap()
-    else {
+    let Prepared::Propose(gone) = back(id, "gone", r#"{"n":2}"#, Expect::Any).unwrap() else {
         panic!("decided before")
     };
-    assert!(matches!(command, Command::WriteConfig { expect: Expect::Any, .. }));
-    assert_eq!(definition_read, Some(1));
+    assert!(matches!(gone.command, Command::WriteConfig { expect: Expect::Any, .. }));
+    assert_eq!(gone.definition_read, Some(1));
     assert!(matches!(back(id, "db", r#"{"n":"two"}"#, Expect::Any), Err(Refusal::Invalid(_))));
     assert!(matches!(back(id + 1, "db", r#"{"n":2}"#, Expect::Any), Err(Refusal::NotThere(_))));
     let stale = Err(Refusal::Rejected(Rejection::Precondition { current: 2 }));
@@ -107,20 +80,17 @@ fn a_rollback_is_checked_by_the_definition_of_now() {
 #[test]
 fn a_command_rests_on_the_definition_it_was_checked_against() {
     let mut state = state();
-    let write = prepared(&state, &request(put("db", r#"{"n":2}"#, Expect::Present))).unwrap();
-    let Prepared::Propose { command: Command::WriteConfig { entries, .. }, definition_read } = write else {
-        panic!("{write:?}")
-    };
-    assert_eq!((entries.len(), definition_read), (1, Some(1)));
+    let write = proposed(&state, &request(put("db", r#"{"n":2}"#, Expect::Present)));
+    let Command::WriteConfig { entries, .. } = &write.command else { panic!("{write:?}") };
+    assert_eq!((entries.len(), write.definition_read), (1, Some(1)));
     let (key, indexes) = (String::from("app"), Vec::new());
     let set = request(Write::SetIndexes { key, indexes, expect: Expect::Present });
-    assert!(matches!(apply(&mut state, 3, &set), Verdict::Decided(Ok(_))));
-    let Ok(Prepared::Propose { definition_read, .. }) = prepared(&state, &set) else { panic!() };
-    assert_eq!(definition_read, Some(3));
+    assert!(matches!(apply(&mut state, &set), Verdict::Decided(Ok(_))));
+    assert_eq!(proposed(&state, &set).definition_read, Some(3));
 }
 
 #[test]
-fn violations_say_where_in_the_body_they_are() {
+fn violations_have_their_location_in_the_body() {
     let state = state();
     let locs = |write| match prepared(&state, &request(write)) {
         Err(Refusal::Invalid(Invalid::Violations(violations))) => {
@@ -140,18 +110,18 @@ fn violations_say_where_in_the_body_they_are() {
 }
 
 #[test]
-fn a_request_that_was_decided_is_answered_again_and_not_with_another_body() {
+fn a_retry_gets_the_stored_response_and_another_body_is_rejected() {
     let mut state = state();
     let mut first = request(put("new", r#"{"n":1}"#, Expect::Absent));
     first.caller.idempotency_key = Some(IdempotencyKey { id: [1; 16], fingerprint: [1; 16] });
-    let Verdict::Decided(outcome) = apply(&mut state, 3, &first) else { panic!("stale") };
+    let Verdict::Decided(outcome) = apply(&mut state, &first) else { panic!("stale") };
     assert_eq!(prepared(&state, &first), Ok(Prepared::Known(outcome)));
     first.caller.idempotency_key = Some(IdempotencyKey { id: [1; 16], fingerprint: [2; 16] });
     assert_eq!(prepared(&state, &first), Ok(Prepared::Known(Err(Rejection::RequestReused))));
 }
 
 #[test]
-fn a_rejection_of_a_request_with_an_idempotency_key_is_left_to_the_log_unless_its_data_is_invalid() {
+fn the_log_rejects_a_request_with_an_idempotency_key_unless_its_data_is_invalid() {
     let mut state = state();
     let with_key = |text| {
         let mut request = request(put("db", text, Expect::Absent));
@@ -160,7 +130,7 @@ fn a_rejection_of_a_request_with_an_idempotency_key_is_left_to_the_log_unless_it
     };
     let exists = Err(Rejection::ConfigExists);
     assert_eq!(prepared(&state, &with_key("{}")), Err(Rejection::ConfigExists.into()));
-    assert_eq!(apply(&mut state, 3, &with_key(r#"{"n":2}"#)), Verdict::Decided(exists.clone()));
+    assert_eq!(apply(&mut state, &with_key(r#"{"n":2}"#)), Verdict::Decided(exists.clone()));
     assert_eq!(prepared(&state, &with_key(r#"{"n":2}"#)), Ok(Prepared::Known(exists)));
 }
 
@@ -173,13 +143,13 @@ fn a_definition_without_a_schema_takes_any_object() {
         schema: None,
         format_assertion: None,
     };
-    apply(&mut state, 1, &request(bare));
+    apply(&mut state, &request(bare));
     assert!(prepared(&state, &request(put("k", r#"{"any":[1]}"#, Expect::Absent))).is_ok());
     assert!(prepared(&state, &request(put("k", "[1]", Expect::Absent))).is_err());
 }
 
 #[test]
-fn a_write_rests_on_what_it_expects() {
+fn each_precondition_accepts_the_records_that_it_names() {
     let (exists, missing) = (Rejection::ConfigExists, Rejection::ConfigNotFound);
     let check = |expect, current| check_expect(expect, current, exists.clone(), missing.clone());
     let differs = Rejection::Precondition { current: 7 };
@@ -197,7 +167,7 @@ fn a_write_rests_on_what_it_expects() {
 }
 
 #[test]
-fn intake_names_the_limit_and_refuses_a_bad_key() {
+fn data_above_the_limit_and_an_invalid_key_are_rejected_before_the_state_is_read() {
     let limits = Limits { data_bytes: 4, ..Limits::default() };
     let write = |definition: &str, text: &str| Write::WriteConfig {
         definition: definition.into(),
@@ -211,12 +181,11 @@ fn intake_names_the_limit_and_refuses_a_bad_key() {
     assert!(matches!(check_intake(&write("a/b", "null"), &limits), Err(Invalid::Violations(_))));
 }
 
-/// What the preparation of a batch of this patch is refused with, so often in one batch.
+/// The refusal of a batch that contains the same patch so many times.
 fn refused_patches(data: &str, format: PatchFormat, patch: &str, count: usize) -> Refusal {
     let (mut state, key) = (State::new(), || "app".to_owned());
     apply(
         &mut state,
-        1,
         &request(Write::CreateDefinition {
             key: key(),
             indexes: vec![],
@@ -224,7 +193,7 @@ fn refused_patches(data: &str, format: PatchFormat, patch: &str, count: usize) -
             format_assertion: None,
         }),
     );
-    apply(&mut state, 2, &request(put("db", data, Expect::Absent)));
+    apply(&mut state, &request(put("db", data, Expect::Absent)));
     let patch = Patch { format, document: document(patch) };
     let write = |_| Write::PatchConfig {
         definition: key(),
@@ -236,7 +205,7 @@ fn refused_patches(data: &str, format: PatchFormat, patch: &str, count: usize) -
 }
 
 #[test]
-fn patches_that_fail_cost_a_batch_as_much_as_others() {
+fn failing_patches_count_towards_the_budget_of_a_batch() {
     let data = format!(r#"{{"a":"{}"}}"#, "x".repeat(1 << 20));
     let copies = r#"{"op":"copy","from":"/a","path":"/b"},"#.repeat(30);
     let failing = format!(r#"[{copies}{{"op":"remove","path":"/c"}}]"#);

@@ -1,21 +1,19 @@
-//! What a caller with and without the right to reveal may write.
+//! What a client may write with and without the permission to reveal.
 
 use serde_json::json;
 
 use super::*;
 use crate::{
-    Write,
-    budget::Budget,
-    request::{Caller, Compiled, NewSchema, WriteRequest},
-    schemas::Validators,
+    request::{LazySchema, NewSchema, Principal, Write},
     testing::owner,
-    write::prepare::{Preparation, Prepared, prepare},
+    write::{
+        prepare::{Prepared, PreparedWrite},
+        testing::{self, prepared, request_by},
+    },
 };
 use concord_model::{
     command::{Command, Expect, Verdict},
     error::Rejection,
-    limits::Limits,
-    time::Timestamp,
 };
 use concord_state::State;
 
@@ -23,24 +21,8 @@ fn blind() -> Principal {
     owner(&[Verb::Read, Verb::Write, Verb::Define])
 }
 
-fn request(principal: Principal, write: Write) -> WriteRequest {
-    let caller = Caller { principal, reason: None, idempotency_key: None, dry_run: false };
-    WriteRequest { caller, write }
-}
-
-fn prepared(state: &State, request: &WriteRequest) -> Result<Prepared, Refusal> {
-    let found = state.definition(request.write.definition());
-    let budget = Budget::of_test(&request.write);
-    let (validators, limits) = (Validators::default(), Limits::default());
-    let principal = &request.caller.principal;
-    let with = Preparation { validators: &validators, limits: &limits, budget: &budget, principal };
-    prepare(state, found, request, with)
-}
-
-fn apply(state: &mut State, request: &WriteRequest) {
-    let Prepared::Propose { command, definition_read } = prepared(state, request).unwrap() else { panic!() };
-    let proposal = request.proposal(Timestamp(1), command, definition_read, None);
-    assert!(matches!(state.apply(state.revision() + 1, &proposal).0, Verdict::Decided(Ok(_))));
+fn apply(state: &mut State, write: Write) {
+    assert!(matches!(testing::apply(state, &testing::request(write)), Verdict::Decided(Ok(_))));
 }
 
 fn schema() -> Value {
@@ -62,8 +44,8 @@ fn state() -> State {
         schema: Some(Document::new(schema())),
         format_assertion: None,
     };
-    apply(&mut state, &request(Principal::root(), create));
-    apply(&mut state, &request(Principal::root(), put(serde_json::from_str(DATA).unwrap(), Expect::Absent)));
+    apply(&mut state, create);
+    apply(&mut state, put(data(), Expect::Absent));
     state
 }
 
@@ -76,10 +58,10 @@ fn patch(format: PatchFormat, patch: Value) -> Write {
     Write::PatchConfig { definition: "d".into(), key: "k".into(), patch, expect: Expect::Present }
 }
 
-/// The data that a write of `k` proposes, or what it is refused for.
+/// The data that a write of `k` proposes, or the locations of its violations.
 fn written(principal: Principal, write: Write) -> Result<Value, String> {
-    match prepared(&state(), &request(principal, write)) {
-        Ok(Prepared::Propose { command: Command::WriteConfig { data, .. }, .. }) => {
+    match prepared(&state(), &request_by(principal, write)) {
+        Ok(Prepared::Propose(PreparedWrite { command: Command::WriteConfig { data, .. }, .. })) => {
             assert!(!data.contains("$concord-keep"), "{data}");
             Ok(serde_json::from_str(&data).unwrap())
         }
@@ -112,7 +94,7 @@ fn with(change: impl FnOnce(&mut Value)) -> Value {
 }
 
 #[test]
-fn a_record_that_is_written_back_with_null_is_refused_without_reveal() {
+fn a_record_that_is_written_back_with_null_is_rejected_without_reveal() {
     let all_null = json!({"pw": null, "name": "n2", "list": [{"token": null}], "box": null});
     for principal in [blind(), owner(&[Verb::Write])] {
         assert_eq!(written(principal.clone(), put(all_null.clone(), Expect::Present)), Err("data.pw".into()));
@@ -169,13 +151,13 @@ fn continue_with_new(principal: Principal, write: Write, place: &str) {
 }
 
 #[test]
-fn a_patch_tells_nothing_of_a_secret_value() {
+fn a_patch_reveals_nothing_of_a_secret_value() {
     let json = |operations: Value| patch(PatchFormat::Json, operations);
     let expect = |operations: Value, expected: Result<Value, &str>| {
         let shown = operations.to_string();
         assert_eq!(written(blind(), json(operations)), expected.map_err(str::to_owned), "{shown}");
     };
-    // A right guess and a wrong one have the same answer.
+    // A correct guess and a wrong one get the same response.
     for guess in ["hunter2", "hunter3"] {
         expect(json!([{"op": "test", "path": "/pw", "value": guess}]), Err("test"));
     }
@@ -188,7 +170,7 @@ fn a_patch_tells_nothing_of_a_secret_value() {
     expect(json!([{"op": "copy", "from": "/pw", "path": "/box"}]), Err("data.box"));
     expect(json!([{"op": "add", "path": "/box/b", "value": 1}]), Err("data.box"));
     expect(json!([{"op": "replace", "path": "/pw/$concord-keep", "value": ["box"]}]), Err("data.pw"));
-    // What is not secret can be changed, and a secret value replaced or removed.
+    // Other values can be changed, and a secret value replaced or removed.
     expect(
         json!([{"op": "replace", "path": "/pw", "value": "new"}]),
         Ok(with(|data| data["pw"] = "new".into())),
@@ -204,15 +186,15 @@ fn a_patch_tells_nothing_of_a_secret_value() {
             data["more"] = 1.into();
         })),
     );
-    // Who may see the values may also move them.
+    // A client that may see the values may also move them.
     let moved = json!([{"op": "copy", "from": "/pw", "path": "/name"}, {"op": "test", "path": "/pw", "value": "hunter2"}]);
     assert_eq!(written(Principal::root(), json(moved)), Ok(with(|data| data["name"] = "hunter2".into())));
 }
 
 #[test]
-fn the_steps_of_a_batch_are_validated_for_its_caller() {
+fn the_operations_of_a_batch_are_validated_for_its_client() {
     let writes = || vec![patch(PatchFormat::Json, json!([{"op": "copy", "from": "/pw", "path": "/name"}]))];
-    let batch = |principal| prepared(&state(), &request(principal, Write::Batch(writes())));
+    let batch = |principal| prepared(&state(), &request_by(principal, Write::Batch(writes())));
     assert!(matches!(batch(blind()), Err(Refusal::Invalid(_))));
     assert!(batch(Principal::root()).is_ok());
 }
@@ -224,20 +206,20 @@ fn set_schema(schema: Option<Value>) -> Write {
         format_assertion: None,
         expect: Expect::Present,
         force: false,
-        compiled: Compiled::default(),
+        compiled: LazySchema::default(),
     })
 }
 
 #[test]
-fn who_may_not_see_the_values_can_not_change_the_schema_that_hides_them() {
-    let forbidden = Err(Refusal::Forbidden { verb: Verb::Reveal, operation: None });
+fn changing_a_schema_with_secret_fields_needs_reveal() {
+    let forbidden = Err(Refusal::Forbidden { verb: Verb::Reveal });
     // Each would show a value, or whether a guess of it is right.
     for new in [
         None,
         Some(json!({})),
         Some(json!({"properties": {"name": {}, "pw": {"x-concord-secret": true, "const": "hunter2"}}})),
     ] {
-        let of = |principal| prepared(&state(), &request(principal, set_schema(new.clone())));
+        let of = |principal| prepared(&state(), &request_by(principal, set_schema(new.clone())));
         assert_eq!(of(blind()), forbidden);
         for principal in [owner(&[Verb::Define, Verb::Reveal]), Principal::root()] {
             assert!(of(principal).is_ok());
@@ -246,8 +228,8 @@ fn who_may_not_see_the_values_can_not_change_the_schema_that_hides_them() {
 }
 
 #[test]
-fn a_secret_place_is_not_indexed() {
-    let refused = |write: Write| match prepared(&state(), &request(Principal::root(), write)) {
+fn a_secret_field_is_not_indexed() {
+    let refused = |write: Write| match prepared(&state(), &request_by(Principal::root(), write)) {
         Err(Refusal::Invalid(Invalid::Violations(violations))) => violations.len(),
         Ok(_) => 0,
         Err(refusal) => panic!("{refusal:?}"),
@@ -259,7 +241,7 @@ fn a_secret_place_is_not_indexed() {
         expect: Expect::Present,
     };
     assert_eq!(refused(set(&["name"])), 0);
-    assert_eq!(refused(set(&["name", "pw", "list", "box"])), 3, "through and above a place as well");
+    assert_eq!(refused(set(&["name", "pw", "list", "box"])), 3, "through and above a secret field as well");
     let create = Write::CreateDefinition {
         key: "e".into(),
         indexes: indexes(&["pw"]),

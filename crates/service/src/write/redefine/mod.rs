@@ -1,23 +1,23 @@
-//! Another schema or other unique paths for a definition, which all its configs must satisfy.
+//! A new schema or new unique paths for a definition, which all its configs must satisfy.
 //!
 //! ```text
 //! prepare ─ check all configs of one state ─ check those written since … ─ raise the write barrier ─ the last few ─ propose
 //! ```
 //!
-//! The command names the revision up to which the configs were checked, and the log refuses it as stale when one was
-//! written since. A write that was validated against the old schema and is ordered after the change is stale as well,
-//! because the definition has another revision then. So at no position of the log a config violates the schema of its
-//! definition, unless the caller forced that.
+//! The command names the revision up to which the configs were checked, and the log rejects it as stale if a config was
+//! written after that. A write that was validated against the old schema and is ordered after the change is stale as
+//! well, because the definition then has another revision.
 //!
-//! **Invariants:** a refusal because of configs is confirmed at a read index. A dry run and the report on a forced
-//! change are reads of one state.
+//! **Invariants:** at no position of the log does a config violate the schema of its definition, unless a client has
+//! forced that. A refusal because of configs is confirmed at a read index. A dry run and the report on a forced change
+//! are reads of one state.
 
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
 use super::{
-    config_scan::{Cancelled, Report, Scan, check as check_cancelled},
+    config_scan::{ConfigScan, ScanPace, SchemaReport},
     prepare::{
         Preparation, Prepared, PreparedWrite, check_definition_expect, check_intake, formats_for,
         rejection_first,
@@ -28,7 +28,10 @@ use crate::{
     cpu_pool::{Cancel, Way, Weight},
     request::{Caller, Consistency, NewSchema, NewUnique, Refusal, Write, WriteRequest},
     schemas::within,
-    write::Writes,
+    write::{
+        Writes,
+        secrets::{check_comparisons, check_index_paths},
+    },
 };
 use concord_model::{
     access_key::Verb,
@@ -41,23 +44,13 @@ use concord_model::{
 };
 use concord_state::{Collection, State};
 
-/// The result of a schema's dry run.
-#[derive(Debug, Clone)]
-pub struct Tried {
-    /// Which configs violate it.
-    pub report: Report,
-    /// The revision of the state that this is true of.
-    pub revision: Revision,
-}
-
-/// Prepares another schema; the configs are checked later if the command needs it.
+/// Prepares a new schema. The configs are checked later if the command needs it.
 pub(super) fn set_schema(
     found: &Collection,
     new: &NewSchema,
     with: Preparation<'_>,
 ) -> Result<PreparedWrite, Refusal> {
-    let secrets = with.secrets();
-    secrets.check_redefinition(found)?;
+    with.check_redefinition(found)?;
     let formats = formats_for(new.format_assertion, found.definition.schema.as_ref());
     let precondition = check_definition_expect(new.expect, found);
     with.budget.charge_compilation(new.schema.as_ref().map_or("", |schema| &schema.text))?;
@@ -68,8 +61,8 @@ pub(super) fn set_schema(
         .and_then(|compiled| {
             let paths = index::check_stored_paths(&found.definition, value).map_err(Invalid::Violations)?;
             let places = compiled.as_deref().and_then(Schema::secrets);
-            secrets.check_comparisons(places)?;
-            secrets.check_paths(places, &paths)
+            check_comparisons(places)?;
+            check_index_paths(places, &paths)
         });
     rejection_first(&precondition, checked)?;
     let fits = new.force || precondition.is_err() || value.is_some_and(accepts_any);
@@ -82,7 +75,7 @@ pub(super) fn set_schema(
     Ok(PreparedWrite { command, definition_read: Some(found.definition.revision), precondition })
 }
 
-/// Prepares other unique paths, likewise.
+/// Prepares new unique paths, likewise.
 pub(super) fn set_unique(found: &Collection, new: &NewUnique) -> Result<PreparedWrite, Refusal> {
     let precondition = check_definition_expect(new.expect, found);
     rejection_first(&precondition, check_unique_paths(found, &new.paths))?;
@@ -90,7 +83,7 @@ pub(super) fn set_unique(found: &Collection, new: &NewUnique) -> Result<Prepared
         found.definition.slot(path).is_some_and(|slot| found.definition.indexing.is_building(slot))
     };
     if let Some(path) = new.paths.iter().find(unfinished).filter(|_| precondition.is_ok()) {
-        return Err(Refusal::Conflict(format!("`{path}` is being indexed; ask again when that is done")));
+        return Err(Refusal::Conflict(format!("`{path}` is being indexed; retry when that is done")));
     }
     let fits = new.paths.is_empty() || precondition.is_err();
     let command = Command::SetUnique {
@@ -106,9 +99,9 @@ fn check_unique_paths(found: &Collection, paths: &[String]) -> Result<(), Invali
     let mut violations = Vec::new();
     for (place, path) in paths.iter().enumerate() {
         let msg = if found.definition.slot(path).is_none() {
-            format!("`{path}` is no indexed path of the definition, so it can't be unique")
+            format!("`{path}` is not an indexed path of the definition, so it can't be unique")
         } else if index::is_pattern(path) {
-            format!("`{path}` may have several values of several members, so it can't be unique")
+            format!("`{path}` may match several members, so it can't be unique")
         } else if paths[..place].contains(path) {
             format!("`{path}` is listed twice")
         } else {
@@ -116,7 +109,7 @@ fn check_unique_paths(found: &Collection, paths: &[String]) -> Result<(), Invali
         };
         let loc = vec!["paths".into(), LocSegment::Index(u64::try_from(place).unwrap_or(u64::MAX))];
         violations.push(Violation::at(loc, msg));
-        // No more violations than there are indexes: a list of any length has an answer of bounded length.
+        // At most one violation more than the definition has indexes: the response is bounded whatever the list is.
         if violations.len() > found.definition.indexes.len() {
             break;
         }
@@ -124,117 +117,104 @@ fn check_unique_paths(found: &Collection, paths: &[String]) -> Result<(), Invali
     if violations.is_empty() { Ok(()) } else { Err(Invalid::Violations(violations)) }
 }
 
-/// Refuses indexes that leave a unique path out: without an index its values can't be known to be unique.
+/// Rejects indexes that omit a unique path: without an index Concord can't know that its values are unique.
 pub(super) fn check_unique_stay_indexed(found: &Definition, indexes: &[String]) -> Result<(), Refusal> {
     let lost = found.unique.iter().find(|path| !indexes.contains(path));
     lost.map_or(Ok(()), |path| {
         Err(Refusal::Conflict(format!(
-            "`{path}` is a unique path, so it stays indexed; take it from the unique paths first"
+            "`{path}` is a unique path, so it must stay indexed; remove it from the unique paths first"
         )))
     })
 }
 
+/// The report of a scan, and why the write would be rejected because of it.
+struct ScanReport {
+    report: SchemaReport,
+    refusal: Option<Refusal>,
+}
+
 impl Writes {
-    /// Tries a schema without storing it: validated as by [`Self::write`], with a report in place of a refusal because
-    /// of configs. The report names configs, so the caller must have the right to read them.
+    /// Tries a schema without storing it: validated as by [`Self::write`], with a report in place of a rejection
+    /// because of configs. The report names configs, so the client must have the permission to read them.
     ///
     /// # Errors
     /// Any other refusal that the write would get.
-    pub async fn try_schema(self: &Arc<Self>, caller: Caller, new: NewSchema) -> Result<Tried, Refusal> {
-        let _permit = self.admission.try_acquire().map_err(|_| Refusal::Overloaded)?;
-        caller.principal.authorize(Verb::Read, Some(&new.key))?;
-        let (state, write) = self.prepare_redefinition(caller, Write::SetSchema(new)).await?;
-        self.report(state, write).await.map(|(tried, _)| tried)
+    pub async fn try_schema(
+        self: &Arc<Self>,
+        caller: Caller,
+        new: NewSchema,
+    ) -> Result<SchemaReport, Refusal> {
+        self.try_redefinition(caller, Write::SetSchema(new)).await.map(|scanned| scanned.report)
     }
 
-    /// Tries unique paths without storing them; the revision of the state that they were tried on.
+    /// Tries unique paths without storing them. Returns the revision of the state that they were tried on.
     ///
     /// # Errors
     /// The refusal that the write would get.
     pub async fn try_unique(self: &Arc<Self>, caller: Caller, new: NewUnique) -> Result<Revision, Refusal> {
-        let _permit = self.admission.try_acquire().map_err(|_| Refusal::Overloaded)?;
-        caller.principal.authorize(Verb::Read, Some(&new.key))?;
-        let (state, write) = self.prepare_redefinition(caller, Write::SetUnique(new)).await?;
-        let (tried, refusal) = self.report(state, write).await?;
-        refusal.map_or(Ok(tried.revision), Err)
+        let scanned = self.try_redefinition(caller, Write::SetUnique(new)).await?;
+        scanned.refusal.map_or(Ok(scanned.report.revision), Err)
     }
 
-    /// Which configs violate a schema that was stored by force, on this node's state; `None` for a caller who may not
-    /// read them.
+    /// The configs that violate a schema that was stored by force, on this node's state; `None` for a client that may
+    /// not read them.
     ///
     /// # Errors
-    /// Why there is no report. The schema is stored all the same, so this is no refusal of the request.
+    /// Why there is no report. The schema is stored all the same, so this does not reject the request.
     pub async fn breaking(
         self: &Arc<Self>,
         principal: &Principal,
         new: NewSchema,
-    ) -> Result<Option<Tried>, Refusal> {
+    ) -> Result<Option<SchemaReport>, Refusal> {
         if principal.authorize(Verb::Read, Some(&new.key)).is_err() {
             return Ok(None);
         }
         let consensus = self.cx.consensus_or_refusal()?;
-        let report = self.report(consensus.state(), Write::SetSchema(new)).await;
-        report.map(|(tried, _)| Some(tried))
+        let scanned = self.scan(consensus.state(), Write::SetSchema(new)).await?;
+        Ok(Some(scanned.report))
     }
 
-    /// Validates a change except for its configs. Returns the state that the configs are to be checked in.
-    async fn prepare_redefinition(
-        self: &Arc<Self>,
-        caller: Caller,
-        write: Write,
-    ) -> Result<(Arc<State>, Write), Refusal> {
+    async fn try_redefinition(self: &Arc<Self>, caller: Caller, write: Write) -> Result<ScanReport, Refusal> {
+        let _permit = self.admission.try_acquire().map_err(|_| Refusal::Overloaded)?;
+        caller.principal.authorize(Verb::Read, Some(write.definition()))?;
         check_intake(&write, self.cx.limits())?;
         caller.principal.authorize_write(&write)?;
         let state = self.freshness.view(Consistency::LINEARIZABLE).await?;
-        // Nothing is stored, so nothing is remembered either.
+        // Nothing is stored, so there is no idempotency record either.
         let request = Arc::new(WriteRequest { caller: Caller { idempotency_key: None, ..caller }, write });
         let deadline = Instant::now() + self.cx.options.write_timeout;
         match self.prepare(Arc::clone(&state), &request, deadline).await?.0 {
-            Prepared::Propose { .. } => Ok((state, request.write.clone())),
+            Prepared::Propose(_) => self.scan(state, request.write.clone()).await,
             Prepared::Known(_) | Prepared::Read(_) => {
-                Err(Refusal::Internal("a request without an idempotency key is remembered".into()))
+                Err(Refusal::Internal("a request without an idempotency key has a stored response".into()))
             }
         }
     }
 
-    async fn report(
-        self: &Arc<Self>,
-        state: Arc<State>,
-        write: Write,
-    ) -> Result<(Tried, Option<Refusal>), Refusal> {
+    /// Checks all configs of a state against a new schema or new unique paths.
+    async fn scan(self: &Arc<Self>, state: Arc<State>, write: Write) -> Result<ScanReport, Refusal> {
         let deadline = Instant::now() + CONFIG_CHECK_TIMEOUT;
-        let late = || Refusal::Unavailable("the configs could not be checked in time".into());
         let mut turn = self.cx.cpu_pool.turn(Weight::Scan, deadline).await?;
         let place = turn.take_place();
         let work = move |cancel: &Cancel, way: &mut Way| {
             let _place = place;
-            let mut scan = Scan::of(&write, formats_of(&write, &state))?;
-            let revision = state.revision();
+            let mut pace = ScanPace { cancel, way: Some(way) };
+            let mut scan = ConfigScan::of(&write, formats_of(&write, &state))?;
             let Some(found) = state.definition(write.definition()) else {
-                return Ok(Ok((Tried { report: Report::empty(&scan), revision }, None)));
+                return Ok(ScanReport { report: scan.empty_report(state.revision()), refusal: None });
             };
-            Ok(scan.advance(&state, found, &mut || keep_pace(cancel, way)).and_then(|_| {
-                let report = scan.report(found, cancel)?;
-                Ok((Tried { report, revision }, scan.refusal(found, cancel)?))
-            }))
+            scan.advance(&state, found, &mut pace)?;
+            Ok(ScanReport { report: scan.report(found, &pace)?, refusal: scan.refusal(found, &pace)? })
         };
-        let scanned: Result<Result<_, Cancelled>, Refusal> =
-            self.cx.cpu_pool.run_in(turn, deadline, work).await?;
-        scanned?.map_err(|Cancelled| late())
+        self.cx.cpu_pool.run_in(turn, deadline, work).await?
     }
 }
 
-/// What `format` means in the schema of a write, by a state.
+/// What `format` means in the schema of a write, according to a state.
 pub(super) fn formats_of(write: &Write, state: &State) -> Formats {
-    let asked = if let Write::SetSchema(new) = write { new.format_assertion } else { None };
+    let requested = if let Write::SetSchema(new) = write { new.format_assertion } else { None };
     let before = state.definition(write.definition()).and_then(|found| found.definition.schema.as_ref());
-    formats_for(asked, before)
-}
-
-/// Goes on with a scan as long as somebody waits for it, and makes way for other work.
-pub(super) fn keep_pace(cancel: &Cancel, way: &mut Way) -> Result<(), Cancelled> {
-    check_cancelled(cancel)?;
-    if way.make() { Ok(()) } else { Err(Cancelled) }
+    formats_for(requested, before)
 }
 
 #[cfg(test)]

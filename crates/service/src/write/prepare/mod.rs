@@ -1,15 +1,15 @@
 //! Prepares a write on the leader: validates it against one state and makes its command.
 //!
-//! What is costly or may fail is done here, before the log: schemas are compiled, data is validated, index entries are
-//! computed. The command carries the results and names the revision of the definition that they rest on.
+//! Work that is costly or may fail is done here, before the log: schemas are compiled, data is validated, index entries
+//! are computed. The command carries the results and names the revision of the definition that they rest on.
 //!
 //! The order of validation is the contract's: definition key → definition exists → config key → config exists →
-//! preconditions → data. The definition key is validated by [`check_intake`] on the node that the caller asked.
+//! preconditions → data. [`check_intake`] validates the definition key on the receiving node.
 //!
-//! A rejection of a request with an idempotency key is left to the log wherever a command can be made: there it is
-//! remembered, and the request that is sent again gets the same answer.
+//! If a request with an idempotency key does not meet its preconditions, its command is proposed all the same, provided
+//! that one can be made. The log rejects it and stores the rejection, so a retry gets the same response.
 //!
-//! **Invariant:** nothing here changes anything; the same write against the same state gives the same answer.
+//! **Invariant:** nothing here changes anything. The same write against the same state has the same result.
 
 use std::sync::Arc;
 
@@ -20,12 +20,15 @@ use super::{
     batch::{check_operations, prepare_batch},
     patch::prepare_patch,
     redefine,
-    secrets::Secrets,
+    secrets::{check_comparisons, check_index_paths},
     transaction::without_changes,
 };
-use crate::budget::Budget;
-use crate::request::{Caller, Effect, Principal, Refusal, Restored, Rollback, Write, WriteRequest};
-use crate::schemas::{Validators, stored_schema, within};
+use crate::{
+    budget::Budget,
+    request::{Effect, Principal, Refusal, Restored, Rollback, Write, WriteRequest},
+    schemas::{Validators, stored_schema, within},
+    write::{Writes, idempotency::decided_before},
+};
 use concord_model::{
     access_key::KeyUse,
     command::{Applied, Command, Done, Expect, Outcome, Proposal},
@@ -43,13 +46,8 @@ use concord_state::{Collection, State};
 
 impl WriteRequest {
     /// The entry for the log.
-    pub(super) fn proposal(
-        &self,
-        at: Timestamp,
-        command: Command,
-        definition_read: Option<Revision>,
-        key: Option<KeyUse>,
-    ) -> Proposal {
+    pub(super) fn proposal(&self, at: Timestamp, prepared: PreparedWrite, key: Option<KeyUse>) -> Proposal {
+        let PreparedWrite { command, definition_read, precondition: _ } = prepared;
         Proposal {
             at,
             by: self.caller.principal.id.as_str().into(),
@@ -62,45 +60,57 @@ impl WriteRequest {
     }
 }
 
-/// What became of a write before anything was proposed.
+/// What the preparation of a request found.
 #[derive(Debug, PartialEq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is taken apart at once; a box would be allocated for each write"
+)]
 pub(super) enum Prepared {
     /// The same request was decided before.
     Known(Outcome),
-    /// It changes nothing. The answer, which is true of this state.
+    /// It changes nothing. The response, which is true of this state.
     Read(Applied),
     /// It can be proposed.
-    Propose { command: Command, definition_read: Option<Revision> },
+    Propose(PreparedWrite),
 }
 
-/// A write that could be proposed.
-#[derive(Debug, PartialEq)]
+/// A write that can be proposed.
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct PreparedWrite {
     pub(super) command: Command,
     /// The revision of the definition that the command rests on.
     pub(super) definition_read: Option<Revision>,
-    /// Whether this state meets its preconditions.
+    /// Whether this state meets its preconditions. The log evaluates them again.
     pub(super) precondition: Result<(), Rejection>,
 }
 
-/// What writes are prepared with.
+impl PreparedWrite {
+    /// A command that rests on no definition and has no preconditions beside those in it.
+    pub(super) fn of(command: Command) -> Self {
+        Self { command, definition_read: None, precondition: Ok(()) }
+    }
+}
+
+/// The means and limits of a preparation.
 #[derive(Clone, Copy)]
 pub(super) struct Preparation<'a> {
     pub(super) validators: &'a Validators,
     pub(super) limits: &'a Limits,
-    /// What the preparation may cost.
+    /// The cost that remains.
     pub(super) budget: &'a Budget,
-    /// Who asks: what they may not see, they may not change unseen.
+    /// The client: it can't change a value unseen that it may not see.
     pub(super) principal: &'a Principal,
 }
 
-impl<'a> Preparation<'a> {
-    pub(super) fn secrets(self) -> Secrets<'a> {
-        Secrets::of(self.principal)
+impl Writes {
+    /// A preparation by this node for a client, within a budget.
+    pub(super) fn preparation<'a>(&'a self, budget: &'a Budget, principal: &'a Principal) -> Preparation<'a> {
+        Preparation { validators: &self.schemas.validators, limits: self.cx.limits(), budget, principal }
     }
 }
 
-/// Validates what needs no state, on the node that the caller asked, before the write is sent anywhere.
+/// Validates what needs no state, on the receiving node, before the write is sent anywhere.
 pub(super) fn check_intake(write: &Write, limits: &Limits) -> Result<(), Invalid> {
     if write.effect() == Effect::Batch {
         return check_operations(write.operations(), limits);
@@ -111,11 +121,11 @@ pub(super) fn check_intake(write: &Write, limits: &Limits) -> Result<(), Invalid
     match write.effect() {
         Effect::Define | Effect::Constrain => check_bytes("schema", write.document(), limits.schema_bytes)?,
         Effect::Store => check_bytes("data", write.document(), limits.data_bytes)?,
-        // Data that keep secret values. A marker may be longer than what it stands for, and not by much.
+        // Data that keeps secret values: a marker may be a little longer than the value that it keeps.
         Effect::Compute if is_replacement(write) => {
             check_bytes("data", write.document(), limits.data_bytes.saturating_mul(2))?;
         }
-        // What a patch makes is bounded when it is made, and stored data was accepted under the limits of its time.
+        // The result of a patch is bounded when it is made. Stored data was accepted under the limits of its time.
         Effect::Compute
         | Effect::Restore
         | Effect::Remove
@@ -140,16 +150,9 @@ pub(super) fn check_bytes(what: &str, document: Option<&Document>, most: usize) 
     Err(Invalid::TooLarge(format!("the {what} takes {bytes} bytes, but the limit is {most} bytes")))
 }
 
-/// The remembered decision of a caller's request; another request with the same idempotency key is rejected.
-pub(super) fn decided_before(state: &State, caller: &Caller) -> Option<Outcome> {
-    let key = caller.idempotency_key.as_ref()?;
-    state.remembered(&key.id).map(|known| known.answer_to(key))
-}
-
-/// Validates a request against a state and makes its command. `found` is the write's definition in that state.
+/// Validates a request against a state and makes its command.
 pub(super) fn prepare(
     state: &State,
-    found: Option<&Arc<Collection>>,
     request: &WriteRequest,
     with: Preparation<'_>,
 ) -> Result<Prepared, Refusal> {
@@ -159,32 +162,32 @@ pub(super) fn prepare(
         return Ok(Prepared::Known(outcome));
     }
     if let Some(write) = request.write.access() {
-        return prepare_access(state, with.principal, write);
+        return prepare_access(state, with.principal, write).map(Prepared::Propose);
     }
-    let PreparedWrite { command, definition_read, precondition } =
-        prepare_write(state, found, &request.write, with)?;
-    if let Some(conditions_held) = without_changes(&command, request) {
+    let prepared = prepare_write(state, &request.write, with)?;
+    if let Some(conditions_held) = without_changes(&prepared.command, request) {
         let done = Done::Transaction { conditions_held, steps: <_>::default() };
         return Ok(Prepared::Read(Applied { revision: state.revision(), at: state.last_at(), done }));
     }
-    match precondition {
+    match prepared.precondition {
         Err(rejection) if request.caller.idempotency_key.is_none() => Err(rejection.into()),
-        Ok(()) | Err(_) => Ok(Prepared::Propose { command, definition_read }),
+        Ok(()) | Err(_) => Ok(Prepared::Propose(prepared)),
     }
 }
 
-/// Validates a write and makes its command. `found` is its definition in the state.
+/// Validates a write against a state and makes its command.
 pub(super) fn prepare_write(
     state: &State,
-    found: Option<&Arc<Collection>>,
     write: &Write,
     with: Preparation<'_>,
 ) -> Result<PreparedWrite, Refusal> {
+    let found = state.definition(write.definition());
     let existing = || found.ok_or(Rejection::DefinitionNotFound);
     match write {
         Write::CreateDefinition { key, indexes, schema, format_assertion } => {
             let formats = formats_for(*format_assertion, None);
-            create_definition(found, NewDefinition { key, indexes, schema: schema.as_ref(), formats }, with)
+            let new = DefinitionToCreate { key, indexes, schema: schema.as_ref(), formats };
+            create_definition(found.is_some(), new, with)
         }
         Write::SetIndexes { indexes, expect, .. } => set_indexes(existing()?, indexes, *expect, with),
         Write::DeleteDefinition { expect, restrict, .. } => {
@@ -195,21 +198,23 @@ pub(super) fn prepare_write(
         }
         Write::DeleteConfig { key, expect, .. } => delete_config(existing()?, key, *expect),
         Write::PatchConfig { key, patch, expect, .. } => {
-            prepare_patch(existing()?, key, (patch, *expect), with)
+            prepare_patch(existing()?, key, patch, *expect, with)
         }
         Write::Rollback(rollback) => write_restored(existing()?, rollback, with),
         Write::SetSchema(new) => redefine::set_schema(existing()?, new, with),
         Write::SetUnique(new) => redefine::set_unique(existing()?, new),
         Write::Batch(_) | Write::Transaction(_) => prepare_batch(state, write, with),
-        // A batch prepares them itself.
-        Write::Check(_) | Write::Read { .. } => Err(Refusal::Internal("a read is no write".into())),
-        // `access` prepares it; it is no operation of a batch.
-        Write::Access(_) => Err(Refusal::Internal("a change of access keys is no write of a record".into())),
+        // A batch evaluates them itself.
+        Write::Check(_) | Write::Read { .. } => Err(Refusal::Internal("a read is not a write".into())),
+        // `prepare` handles it; it is not an operation of a batch.
+        Write::Access(_) => {
+            Err(Refusal::Internal("a change of access keys is not a write of a record".into()))
+        }
     }
 }
 
-/// A definition that is to be created.
-struct NewDefinition<'a> {
+/// A definition to create.
+struct DefinitionToCreate<'a> {
     key: &'a str,
     indexes: &'a [String],
     schema: Option<&'a Document>,
@@ -217,25 +222,26 @@ struct NewDefinition<'a> {
 }
 
 fn create_definition(
-    found: Option<&Arc<Collection>>,
-    NewDefinition { key, indexes, schema, formats }: NewDefinition<'_>,
+    exists: bool,
+    new: DefinitionToCreate<'_>,
     with: Preparation<'_>,
 ) -> Result<PreparedWrite, Refusal> {
+    let DefinitionToCreate { key, indexes, schema, formats } = new;
     let key = parse_key(key, "config_definition_key")?;
     with.budget.charge_compilation(schema.map_or("", |schema| &schema.text))?;
-    let precondition = if found.is_some() { Err(Rejection::DefinitionExists) } else { Ok(()) };
+    let precondition = if exists { Err(Rejection::DefinitionExists) } else { Ok(()) };
     let value = schema.map(|schema| &schema.value);
-    let checked = check_definition(indexes, value, formats, with);
+    let checked = check_definition(indexes, value, formats, with.limits);
     rejection_first(&precondition, checked)?;
     let schema = schema.map(|schema| StoredSchema { text: Arc::clone(&schema.text), formats });
     let command = Command::CreateDefinition { key, indexes: indexes.to_vec(), schema };
     Ok(PreparedWrite { command, definition_read: None, precondition })
 }
 
-/// What `format` means in a new schema: what its caller says, or else what it means in the definition's schema before it.
-pub(super) fn formats_for(asked: Option<bool>, before: Option<&StoredSchema>) -> Formats {
-    match (asked, before) {
-        (Some(asked), _) => Formats::of(asked),
+/// What `format` means in a new schema: as requested, or else as in the current schema.
+pub(super) fn formats_for(requested: Option<bool>, before: Option<&StoredSchema>) -> Formats {
+    match (requested, before) {
+        (Some(requested), _) => Formats::of(requested),
         (None, Some(before)) => before.formats,
         (None, None) => Formats::Asserted,
     }
@@ -245,17 +251,17 @@ fn check_definition(
     indexes: &[String],
     schema: Option<&Value>,
     formats: Formats,
-    with: Preparation<'_>,
+    limits: &Limits,
 ) -> Result<(), Invalid> {
-    // Compiled only to see that it can be; the validation of the first config caches the compiled schema.
+    // Compiled only to validate it; the validation of the first config caches the compiled schema.
     let compiled = schema
         .map(|schema| Schema::compile(schema, formats))
         .transpose()
         .map_err(|violations| Invalid::Violations(within("json_schema", violations)))?;
-    let paths = index::check_paths(indexes, schema, with.limits.indexes).map_err(Invalid::Violations)?;
-    let (places, secrets) = (compiled.as_ref().and_then(Schema::secrets), with.secrets());
-    secrets.check_comparisons(places)?;
-    secrets.check_paths(places, &paths)
+    let paths = index::check_paths(indexes, schema, limits.indexes).map_err(Invalid::Violations)?;
+    let places = compiled.as_ref().and_then(Schema::secrets);
+    check_comparisons(places)?;
+    check_index_paths(places, &paths)
 }
 
 fn set_indexes(
@@ -267,7 +273,7 @@ fn set_indexes(
     let precondition = check_definition_expect(expect, found);
     let may_be_secret = found.may_have_secrets();
     let found = &found.definition;
-    // Not compiled, but parsed and searched through its references for each path.
+    // The schema is not compiled here, but parsed, and searched through its references for each path.
     with.budget.charge_compilation(found.schema.as_deref().unwrap_or_default())?;
     let schema = stored_schema(found)?;
     let checked =
@@ -275,13 +281,13 @@ fn set_indexes(
     let paths = rejection_first(&precondition, checked)?;
     if may_be_secret {
         let validator = with.validators.of(found, with.budget)?;
-        rejection_first(&precondition, with.secrets().check_paths(validator.secrets(), &paths))?;
+        rejection_first(&precondition, check_index_paths(validator.secrets(), &paths))?;
     }
     if precondition.is_ok() {
         redefine::check_unique_stay_indexed(found, indexes)?;
         if found.indexing.reassigned(&found.indexes, indexes).is_none() {
-            // The log would reindex all configs at once, however many there are.
-            let text = "the indexed paths were changed too often while they are being indexed; ask again when that is done";
+            // The log would reindex all configs at once, whatever their number.
+            let text = "the indexed paths were changed too often while they are being indexed; retry when that is done";
             return Err(Refusal::Conflict(text.into()));
         }
     }
@@ -298,7 +304,7 @@ fn delete_definition(found: &Collection, expect: Expect, restrict: bool) -> Prep
     PreparedWrite { command, definition_read: None, precondition }
 }
 
-/// Prepares the write of what a config was.
+/// Prepares the write of data that a config had before.
 fn write_restored(
     found: &Collection,
     rollback: &Rollback,
@@ -314,39 +320,40 @@ fn write_restored(
             Err(Refusal::NotThere(text.into()))
         }
         Restored::Refused(rejection) => Err(rejection.clone().into()),
-        // It was taken for a request that was decided before, whose outcome has been forgotten meanwhile.
-        Restored::At(_) => Err(Refusal::Unavailable("the data to go back to was not looked up".into())),
+        // The request had been decided when it arrived, but its idempotency record has expired since.
+        Restored::At(_) => Err(Refusal::Unavailable("the data to restore was not looked up; retry".into())),
     }
 }
 
-/// Data that is to be stored.
+/// Data to store.
 struct NewData<'a> {
     key: &'a str,
     data: &'a Document,
     expect: Expect,
-    /// Whether the caller sent it. What was stored before is no caller's text.
+    /// Whether the client sent it, as opposed to data that was stored before.
     is_given: bool,
 }
 
 fn write_config(
     found: &Collection,
-    NewData { key, data, expect, is_given }: NewData<'_>,
+    new: NewData<'_>,
     with: Preparation<'_>,
 ) -> Result<PreparedWrite, Refusal> {
+    let NewData { key, data, expect, is_given } = new;
     let budget = with.budget;
     let key = parse_key(key, "config_key")?;
     let current = found.config(key.as_str()).map(|config| config.revision);
     let mut precondition = check_expect(expect, current, Rejection::ConfigExists, Rejection::ConfigNotFound);
     let validator = with.validators.of(&found.definition, budget)?;
     let given = match validator.secrets().filter(|_| is_given) {
-        Some(places) => with.secrets().check_given(places, &found.definition, data, budget)?,
+        Some(places) => with.check_given(places, &found.definition, data)?,
         None => Ok(()),
     };
     let checked = match given {
         Ok(()) => validator.check(data, budget)?,
         Err(invalid) => Err(invalid),
     };
-    // A plain PUT of an absent config is refused for its data first.
+    // A plain PUT of an absent config is rejected for invalid data first.
     let entries = if expect == Expect::Present { checked? } else { rejection_first(&precondition, checked)? };
     if precondition.is_ok()
         && let Some(taken) = found.unique_conflict(key.as_str(), &entries)
@@ -367,7 +374,8 @@ fn delete_config(found: &Collection, key: &str, expect: Expect) -> Result<Prepar
     Ok(PreparedWrite { command, definition_read: None, precondition })
 }
 
-/// Refuses a write for its rejection rather than for its violations; violations never become a command.
+/// The value that was checked. If the data is invalid and the preconditions are not met, the rejection takes precedence
+/// over the violations.
 pub(super) fn rejection_first<T>(
     precondition: &Result<(), Rejection>,
     checked: Result<T, Invalid>,
@@ -398,9 +406,9 @@ pub(super) fn check_expect(
 ) -> Result<(), Rejection> {
     match (expect, current) {
         (Expect::Any, _) | (Expect::Absent | Expect::None, None) | (Expect::Present, Some(_)) => Ok(()),
-        (Expect::At(asked), Some(current)) if asked == current => Ok(()),
+        (Expect::At(expected), Some(current)) if expected == current => Ok(()),
         (Expect::Read(read), current) if read == current => Ok(()),
-        // The record that was read a moment ago does not exist any more: the same as a failed precondition.
+        // A record that was read a moment ago and has changed since is a failed precondition as well.
         (Expect::At(_) | Expect::None | Expect::Read(_), Some(current)) => {
             Err(Rejection::Precondition { current })
         }

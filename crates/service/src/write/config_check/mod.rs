@@ -1,14 +1,14 @@
-//! The check of all configs of a definition before a change of what they must satisfy is proposed, alone or as operations
-//! of a batch.
+//! The check of all configs of a definition before a change of their constraints is proposed, alone or as operations of
+//! a batch.
 //!
-//! Each such step of a command has a scan. A pass takes one state, applies the steps to a scratch copy of it, and
-//! advances the scan of each step that needs one before that step is applied: so the configs are checked with what the
-//! steps before it make of them. What those have read must be the same in that state, else the command is prepared
-//! again. The command names the revision of the last pass; the log refuses it as stale when another entry has written a
-//! config of the definition since.
+//! Each step of a command that changes a constraint has a scan. A pass takes one state, applies the steps to a scratch
+//! copy of it, and advances each scan just before its step is applied: so the configs are checked as the earlier steps
+//! leave them. If the configs that a transaction read differ in that state, the command is prepared again. The command
+//! names the revision of the last pass, and the log rejects it as stale if a later entry has written a config of the
+//! definition.
 //!
-//! **Invariants:** a refusal because of configs is confirmed at a read index, on a state on which the command is what it
-//! was prepared to be. A scan is continued only while the steps before its own are the same.
+//! **Invariants:** a refusal because of configs is confirmed at a read index, on a state that the command still fits. A
+//! scan continues only while the steps before its own stay the same.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,9 +19,10 @@ use std::{
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    config_scan::{Cancelled, Pace, Scan, check as check_cancelled},
-    redefine::{formats_of, keep_pace},
-    write_barrier::{BarrierHolder, Raised, raise},
+    config_scan::{ConfigScan, ScanPace},
+    prepare::PreparedWrite,
+    redefine::formats_of,
+    write_barrier::{BarrierHolder, RaisedBarriers, raise},
 };
 use crate::{
     cpu_pool::{Cancel, ScanPlace, Way, Weight},
@@ -37,11 +38,12 @@ use concord_model::{
 };
 use concord_state::State;
 
-/// Configs up to which a change that checks them all has no more time than any other write: they take some 10 ms.
+/// Up to this many configs, a change that checks them all has the time of any other write: the check takes some 10 ms.
 const ORDINARY_TIME_CONFIGS_MAX: u64 = 10_000;
-/// New configs of a pass up to which the write barrier is raised for the next one: milliseconds of work.
+/// After a pass with at most this many new configs, the write barrier is raised for the next pass, which takes
+/// milliseconds.
 const BARRIER_CONFIGS_MAX: u64 = 1000;
-/// Passes after which the write barrier is raised in any case.
+/// After this many passes the write barrier is raised in any case.
 const PASSES_MAX: u32 = 6;
 
 /// Whether a command needs a check of all configs of a definition.
@@ -67,7 +69,7 @@ pub(super) fn needs_config_check(command: &Command) -> bool {
     }
 }
 
-/// Enters into a command the revision up to which the configs were checked.
+/// Records in a command the revision up to which the configs were checked.
 pub(super) fn set_configs_read(command: &mut Command, read: Revision) {
     if let Command::SetSchema { configs_read: Some(configs_read), .. }
     | Command::SetUnique { configs_read: Some(configs_read), .. } = command
@@ -80,25 +82,25 @@ pub(super) fn set_configs_read(command: &mut Command, read: Revision) {
     }
 }
 
-/// What a command does, and what it rests on.
+/// The steps of a command, and the reads that it rests on.
 #[derive(Debug, Default)]
-pub(super) struct Steps {
+pub(super) struct CommandSteps {
     reads: Vec<ConfigRead>,
-    /// Each with its place among the operations of the request.
+    /// Each with the place of its operation in the request.
     steps: Vec<(u32, BatchStep)>,
 }
 
-impl Steps {
-    pub(super) fn of(command: &Command, definition_read: Option<Revision>) -> Self {
-        if let Command::Batch(steps) = command {
-            // Each operation is a step: one that only reads makes a transaction of the batch.
+impl CommandSteps {
+    pub(super) fn of(prepared: &PreparedWrite) -> Self {
+        if let Command::Batch(steps) = &prepared.command {
+            // Each operation is a step: a batch with an operation that only reads is a transaction.
             return Self { reads: Vec::new(), steps: (0..).zip(steps.iter().cloned()).collect() };
         }
-        if let Command::Transaction(Transaction { reads, steps, .. }) = command {
+        if let Command::Transaction(Transaction { reads, steps, .. }) = &prepared.command {
             return Self { reads: reads.clone(), steps: steps.clone() };
         }
-        let step = BatchStep { definition_read, command: command.clone() };
-        Self { reads: Vec::new(), steps: vec![(0, step)] }
+        let PreparedWrite { command, definition_read, .. } = prepared.clone();
+        Self { reads: Vec::new(), steps: vec![(0, BatchStep { definition_read, command })] }
     }
 
     /// How many of the first steps do the same in another command.
@@ -110,84 +112,87 @@ impl Steps {
 
 /// The result of a pass over the configs of one state.
 #[derive(Debug, PartialEq)]
-pub(super) enum Pass {
-    /// What the command was made from is not the same in this state.
+pub(super) enum PassResult {
+    /// The state that the command was prepared on differs from this one in what the command rests on.
     Changed,
-    /// All configs satisfy the change. How many were new, and the state's revision.
-    Satisfied(u64, Revision),
+    /// All configs satisfy the change.
+    Satisfied {
+        /// The number of configs that were new in this pass.
+        new_configs: u64,
+        /// The revision of the state.
+        revision: Revision,
+    },
+    /// Some configs do not.
     Violated(Refusal),
 }
 
-/// The scans of a command, each by the number of its step and by the place of its operation: where another list of a
-/// transaction is chosen, another operation is the same step.
-#[derive(Debug, Default)]
-pub(super) struct Scans(BTreeMap<(usize, u32), Box<Scan>>);
+/// Which scan of a command: where the other list of a transaction is chosen, another operation is the same step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct ScanId {
+    step: usize,
+    operation: u32,
+}
 
-impl Scans {
-    /// Checks the configs of one state that are new since the pass before.
+/// The scans of a command.
+#[derive(Debug, Default)]
+pub(super) struct ConfigScans(BTreeMap<ScanId, Box<ConfigScan>>);
+
+impl ConfigScans {
+    /// Checks the configs of one state that are new since the previous pass.
+    ///
+    /// # Errors
+    /// See [`ScanPace::keep`].
     pub(super) fn pass(
         &mut self,
         write: &Write,
-        steps: &Steps,
+        steps: &CommandSteps,
         state: &State,
-        (pace, cancel): (&mut Pace<'_>, &Cancel),
-    ) -> Result<Result<Pass, Cancelled>, Refusal> {
+        pace: &mut ScanPace<'_>,
+    ) -> Result<PassResult, Refusal> {
+        let (mut new_configs, revision) = (0, state.revision());
         let Some(last) = steps.steps.iter().rposition(|(_, step)| needs_config_check(&step.command)) else {
-            return Ok(Ok(Pass::Satisfied(0, state.revision())));
+            return Ok(PassResult::Satisfied { new_configs, revision });
         };
         if !state.is_as_read(&steps.reads) {
-            return Ok(Ok(Pass::Changed));
+            return Ok(PassResult::Changed);
         }
         let mut scratch = state.clone();
-        let mut new_configs = 0;
         for (number, (place, step)) in steps.steps[..=last].iter().enumerate() {
             if needs_config_check(&step.command) {
-                let is_batch = write.effect() == Effect::Batch;
                 let operation = usize::try_from(*place).ok().and_then(|place| write.operations().get(place));
                 let operation =
                     operation.ok_or_else(|| Refusal::Internal("a step without an operation".into()))?;
-                match self.check_step((number, *place), (operation, step), &scratch, (pace, cancel))? {
-                    Ok(Pass::Satisfied(new, _)) => new_configs += new,
-                    Ok(Pass::Violated(refusal)) if is_batch => {
-                        return Ok(Ok(Pass::Violated(refusal.of_operation(*place))));
-                    }
-                    end @ (Ok(Pass::Changed | Pass::Violated(_)) | Err(Cancelled)) => return Ok(end),
+                let found = scratch.definition(operation.definition());
+                let Some(found) =
+                    found.filter(|found| Some(found.definition.revision) == step.definition_read)
+                else {
+                    return Ok(PassResult::Changed);
+                };
+                let scan = self.scan(ScanId { step: number, operation: *place }, operation, &scratch)?;
+                new_configs += scan.advance(&scratch, found, pace)?;
+                if let Some(refusal) = scan.refusal(found, pace)? {
+                    let is_batch = write.effect() == Effect::Batch;
+                    let refusal = if is_batch { refusal.of_operation(*place) } else { refusal };
+                    return Ok(PassResult::Violated(refusal));
                 }
             }
             if number < last {
-                if pace().is_err() {
-                    return Ok(Err(Cancelled));
-                }
-                // There was no rejection on the state that it was prepared on.
-                let Some(Ok(())) = scratch.retry_step(*place, step) else { return Ok(Ok(Pass::Changed)) };
+                pace.keep()?;
+                // It was not rejected on the state that the command was prepared on.
+                let Some(Ok(())) = scratch.retry_step(*place, step) else { return Ok(PassResult::Changed) };
             }
         }
-        Ok(Ok(Pass::Satisfied(new_configs, state.revision())))
+        Ok(PassResult::Satisfied { new_configs, revision })
     }
 
-    /// Advances the scan of a step, on the state that the steps before it make.
-    fn check_step(
-        &mut self,
-        at: (usize, u32),
-        (operation, step): (&Write, &BatchStep),
-        state: &State,
-        (pace, cancel): (&mut Pace<'_>, &Cancel),
-    ) -> Result<Result<Pass, Cancelled>, Refusal> {
+    /// The scan of a step, continued if `format` still has the same meaning in its schema.
+    fn scan(&mut self, id: ScanId, operation: &Write, state: &State) -> Result<&mut ConfigScan, Refusal> {
         let formats = formats_of(operation, state);
-        let scan = match self.0.remove(&at).filter(|scan| scan.formats() == formats) {
+        let scan = match self.0.remove(&id).filter(|scan| scan.formats() == formats) {
             Some(scan) => scan,
-            None => Box::new(Scan::of(operation, formats)?),
+            None => Box::new(ConfigScan::of(operation, formats)?),
         };
-        let scan = self.0.entry(at).insert_entry(scan).into_mut();
-        let found = state.definition(operation.definition());
-        let Some(found) = found.filter(|found| Some(found.definition.revision) == step.definition_read)
-        else {
-            return Ok(Ok(Pass::Changed));
-        };
-        Ok(scan.advance(state, found, pace).and_then(|new_configs| {
-            let satisfied = Pass::Satisfied(new_configs, scan.revision());
-            Ok(scan.refusal(found, cancel)?.map_or(satisfied, Pass::Violated))
-        }))
+        Ok(self.0.entry(id).insert_entry(scan).into_mut())
     }
 }
 
@@ -195,31 +200,32 @@ impl Scans {
 #[derive(Debug)]
 pub(super) struct ConfigCheck {
     request: Arc<WriteRequest>,
-    steps: Arc<Steps>,
-    scans: Scans,
-    /// Its place among the scans, from the first pass to the end.
+    steps: Arc<CommandSteps>,
+    scans: ConfigScans,
+    /// Its place among the scans of this node, from the first pass to the end.
     place: Option<ScanPlace>,
     barriers: Vec<BarrierHolder>,
-    raised: Option<Raised>,
+    raised: Option<RaisedBarriers>,
     passes: u32,
 }
 
 impl ConfigCheck {
     /// Continues with the command that another preparation has made.
-    fn continue_with(&mut self, steps: Steps) {
+    fn continue_with(&mut self, steps: CommandSteps) {
         let in_common = self.steps.in_common(&steps);
         let before = self.scans.0.len();
-        let is_at = |(step, place): &(usize, u32)| steps.steps.get(*step).is_some_and(|(at, _)| at == place);
-        self.scans.0.retain(|at, _| at.0 < in_common || (at.0 == in_common && is_at(at)));
+        let is_same_operation =
+            |id: &ScanId| steps.steps.get(id.step).is_some_and(|(place, _)| *place == id.operation);
+        self.scans.0.retain(|id, _| id.step < in_common || (id.step == in_common && is_same_operation(id)));
         if self.scans.0.len() < before {
-            // A scan from the beginning is too long for writes to wait for it.
+            // A new scan takes too long for writes to wait for it.
             self.raised = None;
         }
         self.steps = Arc::new(steps);
     }
 }
 
-/// The operations that change what all configs of a definition must satisfy.
+/// The operations that change a constraint on all configs of a definition.
 fn constraints(write: &Write) -> impl Iterator<Item = &Write> {
     write.operations().iter().filter(|operation| operation.effect() == Effect::Constrain)
 }
@@ -244,7 +250,7 @@ impl Writes {
         ConfigCheck {
             request: Arc::clone(request),
             steps: Arc::default(),
-            scans: Scans::default(),
+            scans: ConfigScans::default(),
             place: None,
             barriers: barriers.collect(),
             raised: None,
@@ -252,28 +258,28 @@ impl Writes {
         }
     }
 
-    /// Checks all configs that a command demands to be checked. Returns the revision up to which they satisfy it, or
-    /// `None` when what it rests on has changed since it was prepared. Once it has succeeded, no config of these
-    /// definitions is written through this node.
+    /// Checks all configs that a command needs checked. Returns the revision up to which they satisfy it, or `None` if
+    /// the state no longer fits the command. Once it has succeeded, no config of these definitions is written through
+    /// this node.
     pub(super) async fn check_configs(
         &self,
         consensus: &Consensus,
         check: &mut ConfigCheck,
-        (command, definition_read): (&Command, Option<Revision>),
+        prepared: &PreparedWrite,
         deadline: Instant,
     ) -> Attempt<Option<Revision>> {
-        check.continue_with(Steps::of(command, definition_read));
+        check.continue_with(CommandSteps::of(prepared));
         loop {
             let mut pass = self.pass(check, consensus.state(), deadline).await?;
-            if let Pass::Violated(_) = pass {
+            if let PassResult::Violated(_) = pass {
                 check.raised = None;
                 confirm_leadership(consensus, deadline).await?;
                 pass = self.pass(check, consensus.state(), deadline).await?;
             }
             let (new_configs, revision) = match pass {
-                Pass::Changed => return Ok(None),
-                Pass::Violated(refusal) => return Err(AttemptError::Refused(refusal)),
-                Pass::Satisfied(new_configs, revision) => (new_configs, revision),
+                PassResult::Changed => return Ok(None),
+                PassResult::Violated(refusal) => return Err(AttemptError::Refused(refusal)),
+                PassResult::Satisfied { new_configs, revision } => (new_configs, revision),
             };
             if check.raised.is_some() {
                 return Ok(Some(revision));
@@ -287,9 +293,13 @@ impl Writes {
         }
     }
 
-    /// Checks the configs of one state that are new since the pass before, in the pool for long work.
-    async fn pass(&self, check: &mut ConfigCheck, state: Arc<State>, deadline: Instant) -> Attempt<Pass> {
-        let late = || AttemptError::Retry("the configs could not be checked in time".into());
+    /// Checks the configs of one state that are new since the previous pass, in the pool for long work.
+    async fn pass(
+        &self,
+        check: &mut ConfigCheck,
+        state: Arc<State>,
+        deadline: Instant,
+    ) -> Result<PassResult, Refusal> {
         // While a barrier is raised, writes wait for the pass.
         let is_urgent = check.raised.is_some();
         let weight = match check.place {
@@ -302,16 +312,14 @@ impl Writes {
         let (request, steps) = (Arc::clone(&check.request), Arc::clone(&check.steps));
         let mut scans = std::mem::take(&mut check.scans);
         let work = move |cancel: &Cancel, way: &mut Way| {
-            let mut pace = || if is_urgent { check_cancelled(cancel) } else { keep_pace(cancel, way) };
-            let pass = scans.pass(&request.write, &steps, &state, (&mut pace, cancel))?;
-            // The place is returned with the work, however long after its request that ends.
-            Ok(pass.map(|pass| (scans, place, pass)))
+            let mut pace = ScanPace { cancel, way: (!is_urgent).then_some(way) };
+            let pass = scans.pass(&request.write, &steps, &state, &mut pace);
+            // The place is freed when the work has ended, even if the request ended long before.
+            (scans, place, pass)
         };
-        let scanned: Result<Result<_, Cancelled>, Refusal> =
-            self.cx.cpu_pool.run_in(turn, deadline, work).await?;
-        let (scans, place, pass) = scanned?.map_err(|Cancelled| late())?;
+        let (scans, place, pass) = self.cx.cpu_pool.run_in(turn, deadline, work).await?;
         (check.scans, check.place) = (scans, Some(place));
-        Ok(pass)
+        pass
     }
 }
 

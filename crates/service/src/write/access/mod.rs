@@ -1,17 +1,17 @@
-//! In whose name a write is made, judged by the state that it is prepared on; and changes of the access keys.
+//! The authorization of a write by the state that it is prepared on, and changes of the access keys.
 //!
-//! The node that was asked has judged the request already, by its own state. The leader judges it again by the state
-//! that the command rests on, and the proposal names the key as it was then; if the key changes before the entry is
-//! applied, the verdict is *stale*, and all of this is done once more (`crates/state/src/access/mod.rs`).
+//! The receiving node has authorized the request by its own state. The leader authorizes it again by the state that the
+//! command rests on, and the proposal names the key as it was then. If the key changes before the entry is applied, the
+//! verdict is *stale*, and the write is authorized and prepared again (`crates/state/src/access/mod.rs`).
 //!
-//! A key can give only what it has: who creates or changes a key must have all that the key may do afterwards, and
-//! a key that may do more than the caller is to the caller as if it did not exist.
+//! A key can grant only what it has: to create or change a key, a client needs all permissions that the key has
+//! afterwards. A key with permissions that the client lacks does not exist for the client.
 //!
 //! **Invariant:** nothing here changes anything.
 
 use std::sync::Arc;
 
-use super::prepare::Prepared;
+use super::prepare::PreparedWrite;
 use crate::request::{AccessWrite, Principal, Refusal, WriteRequest};
 use concord_model::{
     access_key::{AccessKey, KeyId, KeyUse, Verb},
@@ -21,26 +21,29 @@ use concord_model::{
 };
 use concord_state::State;
 
-/// A request whose caller may make it.
+/// The client of an authorized write.
 #[derive(Debug)]
-pub(super) struct Judged {
-    /// The caller as the state has it.
+pub(super) struct Authorized {
+    /// The client, with its key as the state has it.
     pub(super) principal: Principal,
-    /// What the proposal names.
+    /// The key that the proposal names; `None` for the root key and for a node.
     pub(super) key: Option<KeyUse>,
 }
 
-/// Judges by a state whether the caller may make a write, at a time of the log.
-pub(super) fn judge(
+/// Authorizes a write by a state. `now`: the time of the log.
+///
+/// # Errors
+/// [`Refusal::KeyEnded`], [`Refusal::Forbidden`].
+pub(super) fn authorize(
     state: &State,
     request: &WriteRequest,
     now: impl FnOnce() -> Timestamp,
-) -> Result<Judged, Refusal> {
+) -> Result<Authorized, Refusal> {
     let principal = &request.caller.principal;
     if principal.is_cluster() {
         let is_own = request.write.access().is_some_and(AccessWrite::is_of_the_cluster);
         return if is_own {
-            Ok(Judged { principal: principal.clone(), key: None })
+            Ok(Authorized { principal: principal.clone(), key: None })
         } else {
             Err(Refusal::KeyEnded)
         };
@@ -49,7 +52,7 @@ pub(super) fn judge(
         if state.is_root_disabled() {
             return Err(Refusal::KeyEnded);
         }
-        return Ok(Judged { principal: principal.clone(), key: None });
+        return Ok(Authorized { principal: principal.clone(), key: None });
     }
     let key = KeyId::parse(&principal.id).and_then(|id| state.access_key(&id)).ok_or(Refusal::KeyEnded)?;
     let at = if key.has_end() { now() } else { Timestamp(0) };
@@ -60,7 +63,7 @@ pub(super) fn judge(
     let principal = Principal::of_key(Arc::clone(key), secret);
     principal.authorize_write(&request.write)?;
     let key = KeyUse { id: key.id.clone(), revision: key.revision, secret };
-    Ok(Judged { principal, key: Some(key) })
+    Ok(Authorized { principal, key: Some(key) })
 }
 
 /// Makes the command of a change of the access keys.
@@ -68,22 +71,23 @@ pub(super) fn prepare_access(
     state: &State,
     principal: &Principal,
     write: &AccessWrite,
-) -> Result<Prepared, Refusal> {
+) -> Result<PreparedWrite, Refusal> {
     let command = match write {
         AccessWrite::Create { id, terms, sha256 } => {
-            check_given(principal, terms, (true, true))?;
+            check_given(principal, GivenTerms { terms, has_expiry: true, has_quota: true })?;
             AccessCommand::Create { id: id.clone(), terms: terms.clone(), sha256: *sha256 }
         }
         AccessWrite::Change { id, patch, expect } => {
             let key = seen(state, principal, id)?;
-            let (patch, given) = (patch.clone(), (patch.expires_at.is_some(), patch.quota.is_some()));
+            let (has_expiry, has_quota) = (patch.expires_at.is_some(), patch.quota.is_some());
+            let patch = patch.clone();
             let terms = KeyTerms {
                 name: patch.name.unwrap_or_else(|| key.name.clone()),
                 grants: patch.grants.unwrap_or_else(|| key.grants.clone()),
                 quota: patch.quota.unwrap_or(key.quota),
                 expires_at: patch.expires_at.unwrap_or(key.expires_at),
             };
-            check_given(principal, &terms, given)?;
+            check_given(principal, GivenTerms { terms: &terms, has_expiry, has_quota })?;
             AccessCommand::Change { id: id.clone(), terms, expect: expect_of(key, *expect)? }
         }
         AccessWrite::Revoke { id, expect } => {
@@ -97,40 +101,46 @@ pub(super) fn prepare_access(
         }
         AccessWrite::MarkUsed(ids) => AccessCommand::MarkUsed { ids: ids.clone() },
         AccessWrite::DisableRoot => {
-            // The root key may do everything, and only who may do as much may take that away.
+            // Only a key with all permissions of the root key may disable it.
             if !principal.may_everything() {
-                return Err(Refusal::Forbidden { verb: Verb::Keys, operation: None });
+                return Err(Refusal::Forbidden { verb: Verb::Keys });
             }
             AccessCommand::DisableRoot
         }
         AccessWrite::EnableRoot => AccessCommand::EnableRoot,
     };
-    Ok(Prepared::Propose { command: Command::Access(command), definition_read: None })
+    Ok(PreparedWrite::of(Command::Access(command)))
 }
 
-/// The key, if the caller may see it.
+/// The key, if the client may see it.
 fn seen<'a>(state: &'a State, principal: &Principal, id: &KeyId) -> Result<&'a Arc<AccessKey>, Refusal> {
     let key = state.access_key(id).filter(|key| principal.may_see_key(key));
     key.ok_or_else(|| Rejection::KeyNotFound.into())
 }
 
-/// Refuses what the caller does not have: rights, and where they are given a longer life and a larger quota.
-fn check_given(
-    principal: &Principal,
-    terms: &KeyTerms,
-    (gives_time, gives_quota): (bool, bool),
-) -> Result<(), Refusal> {
+/// The terms of a key that is created or changed.
+struct GivenTerms<'a> {
+    terms: &'a KeyTerms,
+    /// Whether the client gives the expiry; a change may leave it as it is.
+    has_expiry: bool,
+    /// Whether the client gives the quota.
+    has_quota: bool,
+}
+
+/// Refuses permissions that the client lacks, and a later expiry or a larger quota than its own.
+fn check_given(principal: &Principal, given: GivenTerms<'_>) -> Result<(), Refusal> {
+    let GivenTerms { terms, has_expiry, has_quota } = given;
     let Some(own) = &principal.key else { return Ok(()) };
-    let is_longer = gives_time
+    let is_later = has_expiry
         && own.expires_at.is_some_and(|own| terms.expires_at.is_none_or(|expires_at| expires_at > own));
-    let is_larger = gives_quota && !own.quota.covers(&terms.quota);
-    if is_longer || is_larger || !own.grants.covers(&terms.grants) {
-        return Err(Refusal::Forbidden { verb: Verb::Keys, operation: None });
+    let is_larger = has_quota && !own.quota.covers(&terms.quota);
+    if is_later || is_larger || !own.grants.covers(&terms.grants) {
+        return Err(Refusal::Forbidden { verb: Verb::Keys });
     }
     Ok(())
 }
 
-/// The precondition that the caller names, or that the key is still the one that was judged.
+/// The client's precondition; if there is none, that the key is still at the revision that was read.
 fn expect_of(key: &AccessKey, expect: Expect) -> Result<Expect, Refusal> {
     match expect {
         Expect::At(revision) if revision != key.revision => {

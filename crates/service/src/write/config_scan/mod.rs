@@ -1,22 +1,24 @@
-//! The scan of all configs of a definition, pass by pass: first all configs of one state, then those that were written
-//! since the pass before.
+//! The scan of all configs of a definition, in passes: the first checks all configs of one state, each later one those
+//! that were written since the pass before it.
 //!
-//! It runs in the pool for long work. Its findings are exact at the state of its last pass: a config that was corrected or
-//! deleted since does not count any more.
+//! A scan runs in the pool for long work. Its findings are exact at the state of its last pass: a config that was
+//! corrected or deleted since then no longer counts.
 //!
-//! In a batch the state is a scratch copy to which the earlier operations are applied. What they wrote has the revision
-//! [`THIS_ENTRY`], is the same in every pass, and so is checked in the first one alone. Who changes these operations
-//! begins another scan.
+//! In a batch the state is a scratch copy to which the earlier operations are applied. The configs that they wrote have
+//! the revision [`THIS_ENTRY`] and are the same in every pass, so only the first pass checks them. If these operations
+//! change, a new scan starts.
 //!
-//! **Invariants:** every config of that state has been checked as it is there. A scan ends with the
-//! config that it is at when its request has ended.
+//! **Invariants:** every config of the state has been checked as it is there. A scan stops at the next config once its
+//! request has ended.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use crate::schemas::within;
+use serde_json::Value;
+
 use crate::{
-    cpu_pool::Cancel,
-    request::{Compiled, NewSchema, NewUnique, Refusal, Write},
+    cpu_pool::{Cancel, Way},
+    request::{LazySchema, NewSchema, NewUnique, Refusal, Write},
+    schemas::within,
 };
 use concord_model::{
     command::THIS_ENTRY,
@@ -27,10 +29,9 @@ use concord_model::{
     schema::{Formats, Schema, accepts_any},
 };
 use concord_state::{Collection, State};
-use serde_json::Value;
 
-/// Index entries between two checks for cancellation: some dozen microseconds. Before each check of a config, which may
-/// take a second, there is one.
+/// Index entries between two checks for cancellation: a few dozen microseconds. Each config has a check of its own
+/// before it, because validating it may take a second.
 const CANCEL_CHECK_ENTRIES: u64 = 256;
 
 /// What all configs must satisfy.
@@ -47,53 +48,82 @@ enum Constraint {
 
 /// The configs that violate a schema, at one revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
-    /// How many configs there are, if they were scanned.
+pub struct SchemaReport {
+    /// The revision of the state.
+    pub revision: Revision,
+    /// The number of configs; 0 if they were not scanned.
     pub checked: u64,
-    /// How many of them violate it.
+    /// The number of configs that violate the schema.
     pub count: u64,
     /// The first of those by key, at most a hundred.
-    pub breaking: Vec<Breaking>,
-    /// Whether they had to be scanned: no config violates a schema that accepts everything.
+    pub breaking: Vec<BreakingConfig>,
+    /// Whether the configs were scanned: no config violates a schema that accepts everything.
     pub scanned: bool,
 }
 
 /// A config that violates a schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Breaking {
+pub struct BreakingConfig {
     /// Its key.
     pub key: Key,
     /// The violations, located from the root of the record; at most ten.
     pub violations: Vec<Violation>,
 }
 
-/// A scan was cancelled; it can't continue from there.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Cancelled;
+/// Two configs that share a value of a unique path.
+#[derive(Debug, Clone)]
+struct SharedValue {
+    path: String,
+    one: Key,
+    other: Key,
+}
 
-/// Called between two configs: makes way for other work, and says when nobody waits for the scan.
-pub(super) type Pace<'a> = dyn FnMut() -> Result<(), Cancelled> + 'a;
+/// Stops a scan once its request has ended, and lets other work of the pool run in between.
+pub(super) struct ScanPace<'a> {
+    pub(super) cancel: &'a Cancel,
+    /// `None` for a scan that writes wait for: it runs without pauses.
+    pub(super) way: Option<&'a mut Way>,
+}
+
+impl ScanPace<'_> {
+    /// Called before each config.
+    ///
+    /// # Errors
+    /// [`Refusal::Unavailable`] once the request has ended. The scan can't continue then.
+    pub(super) fn keep(&mut self) -> Result<(), Refusal> {
+        self.check_time()?;
+        let may_continue = self.way.as_mut().is_none_or(|way| way.make());
+        if may_continue { Ok(()) } else { Err(out_of_time()) }
+    }
+
+    fn check_time(&self) -> Result<(), Refusal> {
+        if self.cancel.is_over() { Err(out_of_time()) } else { Ok(()) }
+    }
+}
+
+fn out_of_time() -> Refusal {
+    Refusal::Unavailable("the configs could not be checked in time".into())
+}
 
 /// A scan and its findings so far.
 #[derive(Debug)]
-pub(super) struct Scan {
+pub(super) struct ConfigScan {
     constraint: Constraint,
     /// What `format` means in its schema.
     formats: Formats,
-    /// The definition's id: another definition of the same key has other configs.
+    /// The definition's id: another definition with the same key has other configs.
     definition: Option<Revision>,
     /// The revision of the last state.
     revision: Revision,
     /// The configs that violate the schema, with their revisions.
     breaking: BTreeMap<Key, Revision>,
-    /// A unique path with two configs that share a value.
-    duplicate: Option<(String, Key, Key)>,
+    shared_value: Option<SharedValue>,
 }
 
-impl Scan {
-    /// A scan for what a prepared write demands of all configs.
+impl ConfigScan {
+    /// A scan for the constraint that a prepared write sets.
     pub(crate) fn of(write: &Write, formats: Formats) -> Result<Self, Refusal> {
-        let compile = |compiled: &Compiled, value: &Value| {
+        let compile = |compiled: &LazySchema, value: &Value| {
             compiled.get(value, formats).map(Constraint::Schema).map_err(|violations| {
                 Refusal::Internal(format!("a validated schema does not compile: {violations:?}"))
             })
@@ -126,7 +156,7 @@ impl Scan {
             definition: None,
             revision: 0,
             breaking: BTreeMap::new(),
-            duplicate: None,
+            shared_value: None,
         })
     }
 
@@ -140,20 +170,18 @@ impl Scan {
         matches!(self.constraint, Constraint::None)
     }
 
-    /// The revision of the state that was scanned last.
-    pub(super) fn revision(&self) -> Revision {
-        self.revision
-    }
-
-    /// Continues with a later state; how many configs were new in it.
+    /// Continues with a later state. Returns the number of configs that were new in it.
+    ///
+    /// # Errors
+    /// See [`ScanPace::keep`].
     pub(super) fn advance(
         &mut self,
         state: &State,
         found: &Collection,
-        pace: &mut Pace<'_>,
-    ) -> Result<u64, Cancelled> {
+        pace: &mut ScanPace<'_>,
+    ) -> Result<u64, Refusal> {
         if self.definition != Some(found.definition.id) {
-            (self.definition, self.revision, self.duplicate) = (Some(found.definition.id), 0, None);
+            (self.definition, self.revision, self.shared_value) = (Some(found.definition.id), 0, None);
             self.breaking.clear();
         }
         let since = self.revision;
@@ -162,17 +190,17 @@ impl Scan {
         let mut new_configs = 0;
         match self.constraint {
             Constraint::None => {}
-            // Duplicates are neighbours in the index, which has only the configs that exist now.
-            Constraint::Unique(_) if since == 0 || self.duplicate.is_some() => {
+            // The index has only the configs that exist now, and configs that share a value are neighbours in it.
+            Constraint::Unique(_) if since == 0 || self.shared_value.is_some() => {
                 new_configs = found.by_key.len();
-                self.find_duplicate(found, pace)?;
+                self.find_shared_value(found, pace)?;
             }
             Constraint::Unique(_) | Constraint::Schema(_) | Constraint::Object => {
-                // These are the newest.
+                // The newest come first.
                 let is_new = |config: &&Arc<Config>| since == 0 || config.revision != THIS_ENTRY;
                 for config in written.take_while(|config| config.revision > since).filter(is_new) {
                     new_configs += 1;
-                    pace()?;
+                    pace.keep()?;
                     self.check(found, config);
                 }
                 self.breaking.retain(|key, revision| {
@@ -190,11 +218,11 @@ impl Scan {
             Constraint::Object => is_object(config),
             Constraint::Schema(schema) => data(config).is_some_and(|data| schema.accepts(&data)),
             Constraint::Unique(paths) => {
-                let duplicate = paths.iter().find_map(|path| {
-                    let other = found.other_with_value(path, config.key.as_str(), &config.entries)?;
-                    Some((path.clone(), other.clone(), config.key.clone()))
+                let shared = paths.iter().find_map(|path| {
+                    let one = found.other_with_value(path, config.key.as_str(), &config.entries)?.clone();
+                    Some(SharedValue { path: path.clone(), one, other: config.key.clone() })
                 });
-                self.duplicate = self.duplicate.take().or(duplicate);
+                self.shared_value = self.shared_value.take().or(shared);
                 true
             }
         };
@@ -203,18 +231,19 @@ impl Scan {
         }
     }
 
-    /// Finds two configs that share a value: they are neighbours in the index.
-    fn find_duplicate(&mut self, found: &Collection, pace: &mut Pace<'_>) -> Result<(), Cancelled> {
-        self.duplicate = None;
+    /// Finds two configs that share a value.
+    fn find_shared_value(&mut self, found: &Collection, pace: &mut ScanPace<'_>) -> Result<(), Refusal> {
+        self.shared_value = None;
         let Constraint::Unique(paths) = &self.constraint else { return Ok(()) };
         for path in paths {
             let mut before: Option<(&[u8], &Key)> = None;
             for (place, (value, key)) in (1u64..).zip(found.by_value(path)) {
                 if place.is_multiple_of(CANCEL_CHECK_ENTRIES) {
-                    pace()?;
+                    pace.keep()?;
                 }
-                if let Some((_, other)) = before.filter(|(other, _)| *other == value) {
-                    self.duplicate = Some((path.clone(), other.clone(), key.clone()));
+                if let Some((_, one)) = before.filter(|(other, _)| *other == value) {
+                    let (path, one, other) = (path.clone(), one.clone(), key.clone());
+                    self.shared_value = Some(SharedValue { path, one, other });
                     return Ok(());
                 }
                 before = Some((value, key));
@@ -223,20 +252,22 @@ impl Scan {
         Ok(())
     }
 
-    /// The refusal because of the configs of the last state.
-    pub(super) fn refusal(&self, found: &Collection, cancel: &Cancel) -> Result<Option<Refusal>, Cancelled> {
-        if let Some((path, one, other)) = &self.duplicate {
-            return Ok(Some(Refusal::NotUniqueYet {
-                path: path.clone(),
-                one: one.clone(),
-                other: other.clone(),
-                operation: None,
-            }));
+    /// Why the configs of the last state do not permit the change; `None` if they do.
+    ///
+    /// # Errors
+    /// See [`ScanPace::keep`].
+    pub(super) fn refusal(
+        &self,
+        found: &Collection,
+        pace: &ScanPace<'_>,
+    ) -> Result<Option<Refusal>, Refusal> {
+        if let Some(SharedValue { path, one, other }) = self.shared_value.clone() {
+            return Ok(Some(Refusal::NotUniqueYet { path, one, other }));
         }
         if self.breaking.is_empty() {
             return Ok(None);
         }
-        let report = self.report(found, cancel)?;
+        let report = self.report(found, pace)?;
         let summary = format!(
             "{} of {} configs would break the schema; none was changed",
             report.count, report.checked
@@ -250,20 +281,28 @@ impl Scan {
         });
         let first = Violation::at(vec!["json_schema".into()], summary);
         let violations = std::iter::once(first).chain(items).collect();
-        Ok(Some(Refusal::Breaks { count: report.count, violations, operation: None }))
+        Ok(Some(Refusal::Breaks { count: report.count, violations }))
     }
 
     /// The report on the last state.
-    pub(super) fn report(&self, found: &Collection, cancel: &Cancel) -> Result<Report, Cancelled> {
+    ///
+    /// # Errors
+    /// See [`ScanPace::keep`].
+    pub(super) fn report(&self, found: &Collection, pace: &ScanPace<'_>) -> Result<SchemaReport, Refusal> {
         let mut breaking = Vec::new();
         for key in self.breaking.keys().take(REPORTED_CONFIGS_MAX) {
-            check(cancel)?;
+            pace.check_time()?;
             let Some(config) = found.config(key.as_str()) else { continue };
-            breaking.push(Breaking { key: key.clone(), violations: self.violations(config) });
+            breaking.push(BreakingConfig { key: key.clone(), violations: self.violations(config) });
         }
         let count = u64::try_from(self.breaking.len()).unwrap_or(u64::MAX);
-        let scanned = !self.is_idle();
-        Ok(Report { checked: if scanned { found.by_key.len() } else { 0 }, count, breaking, scanned })
+        let checked = if self.is_idle() { 0 } else { found.by_key.len() };
+        Ok(SchemaReport { checked, count, breaking, ..self.empty_report(self.revision) })
+    }
+
+    /// The report on a state without configs.
+    pub(super) fn empty_report(&self, revision: Revision) -> SchemaReport {
+        SchemaReport { revision, checked: 0, count: 0, breaking: Vec::new(), scanned: !self.is_idle() }
     }
 
     fn violations(&self, config: &Config) -> Vec<Violation> {
@@ -280,17 +319,6 @@ impl Scan {
         }
         within("data", violations)
     }
-}
-
-impl Report {
-    /// The report on a definition that was deleted.
-    pub(super) fn empty(scan: &Scan) -> Self {
-        Self { checked: 0, count: 0, breaking: Vec::new(), scanned: !scan.is_idle() }
-    }
-}
-
-pub(super) fn check(cancel: &Cancel) -> Result<(), Cancelled> {
-    if cancel.is_over() { Err(Cancelled) } else { Ok(()) }
 }
 
 /// The value of stored data; always `Some`, because the text was parsed when it was accepted.

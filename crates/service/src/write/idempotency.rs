@@ -1,0 +1,183 @@
+//! Idempotent retries: a request with an idempotency key that was decided before gets its stored response.
+//!
+//! The idempotency records of all keys share one bounded space of the state. While it is full of records that may still
+//! be needed, further requests with an idempotency key are rejected. So each stored access key may fill only a part of
+//! it. The leader counts the requests that it decides, in two windows as long as a record is certainly retained. A new
+//! leader starts from zero, so that a key can then make a few more.
+//!
+//! **Invariant:** a request that is rejected here was certainly not proposed.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::{Prepared, patch::content_at, prepare::PreparedWrite};
+use crate::{
+    origin::{KeyTag, key_tag},
+    request::{Caller, Decision, Effect, Refusal, WriteRequest},
+    retry::OnUnknown,
+};
+use concord_model::{
+    command::{Command, Outcome, Transaction},
+    limits::{KEYED_WRITES_PER_KEY_MAX, REMEMBERED_AT_LEAST_US},
+    time::Timestamp,
+};
+use concord_state::State;
+
+/// The length of a window.
+const WINDOW: Duration = Duration::from_micros(REMEMBERED_AT_LEAST_US);
+
+/// The outcome of a client's request that was decided before. Another request with the same idempotency key is
+/// rejected.
+pub(super) fn decided_before(state: &State, caller: &Caller) -> Option<Outcome> {
+    let key = caller.idempotency_key.as_ref()?;
+    state.remembered(&key.id).map(|known| known.answer_to(key))
+}
+
+/// The decision on a request that was decided before, or may have been. It has the content if the record has not been
+/// written since.
+pub(super) fn stored_decision(state: &State, request: &WriteRequest, outcome: Outcome) -> Decision {
+    let content = match &outcome {
+        Ok(applied) => content_at(state, &request.write, applied.revision),
+        Err(_) => None,
+    };
+    Decision::new(outcome, content)
+}
+
+/// What follows an attempt at a client's request whose outcome is unknown.
+pub(super) fn on_unknown(caller: &Caller) -> OnUnknown {
+    match (caller.dry_run, caller.idempotency_key) {
+        (true, _) => OnUnknown::Ignore,
+        (false, Some(_)) => OnUnknown::Repeat,
+        (false, None) => OnUnknown::Stop,
+    }
+}
+
+/// Makes a command of a confirmed rejection, so that the log stores it for retries. A write whose command can be made
+/// is proposed itself and rejected by the log; this is for batches and patches, of which there is no command when they
+/// are rejected.
+///
+/// # Errors
+/// The refusal, if the log could not decide it or there is no idempotency key.
+#[expect(clippy::wildcard_enum_match_arm, reason = "the log stores no other refusal")]
+pub(super) fn rejecting_command(request: &WriteRequest, refusal: Refusal) -> Result<Prepared, Refusal> {
+    let has_no_command = matches!(request.write.effect(), Effect::Batch | Effect::Compute);
+    let is_stored = request.caller.idempotency_key.is_some() && !request.caller.dry_run;
+    match refusal {
+        Refusal::Rejected(rejection) if has_no_command && is_stored => {
+            let transaction = Transaction { reads: Vec::new(), chosen: Err(rejection), steps: Vec::new() };
+            Ok(Prepared::Propose(PreparedWrite::of(Command::Transaction(transaction))))
+        }
+        refusal => Err(refusal),
+    }
+}
+
+/// Refuses a request with an idempotency key while its record could only be stored in place of one that may be needed.
+pub(super) fn check_space(state: &State, caller: &Caller, at: Timestamp) -> Result<(), Refusal> {
+    if caller.idempotency_key.is_none() || state.has_room_to_remember(at) {
+        return Ok(());
+    }
+    Err(Refusal::LimitReached(format!(
+        "the cluster has reached its limit of {} idempotency records: wait, or send without an idempotency key",
+        state.request_count()
+    )))
+}
+
+/// The recent requests with an idempotency key of each stored access key.
+#[derive(Debug, Default)]
+pub(crate) struct KeyedWrites(Mutex<KeyedWindows>);
+
+#[derive(Debug, Default)]
+struct KeyedWindows {
+    begun: Option<Instant>,
+    current: BTreeMap<KeyTag, u64>,
+    previous: BTreeMap<KeyTag, u64>,
+}
+
+impl KeyedWrites {
+    /// Counts a request with an idempotency key of a stored access key.
+    ///
+    /// # Errors
+    /// [`Refusal::LimitReached`] when the access key has made [`KEYED_WRITES_PER_KEY_MAX`] of them.
+    pub(super) fn count(&self, caller: &Caller) -> Result<(), Refusal> {
+        let Some(key) = caller.idempotency_key.and_then(|_| key_tag(&caller.principal)) else {
+            return Ok(());
+        };
+        // Nothing panics while it is held.
+        let mut windows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if windows.count(key, Instant::now()) {
+            return Ok(());
+        }
+        Err(Refusal::LimitReached(format!(
+            "this access key has reached its limit of {KEYED_WRITES_PER_KEY_MAX} requests with an idempotency key: \
+             wait, or send without one"
+        )))
+    }
+}
+
+impl KeyedWindows {
+    /// Counts a request; false when the limit is reached.
+    fn count(&mut self, key: KeyTag, now: Instant) -> bool {
+        let age = now.saturating_duration_since(*self.begun.get_or_insert(now));
+        if age >= WINDOW {
+            let last = std::mem::take(&mut self.current);
+            self.previous = if age < 2 * WINDOW { last } else { BTreeMap::new() };
+            self.begun = Some(now);
+        }
+        let before = self.previous.get(&key).copied().unwrap_or(0);
+        let current = self.current.entry(key).or_insert(0);
+        if before + *current >= KEYED_WRITES_PER_KEY_MAX {
+            return false;
+        }
+        *current += 1;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::Principal;
+    use concord_model::command::IdempotencyKey;
+
+    #[test]
+    fn only_a_write_that_can_not_be_stored_twice_is_repeated() {
+        let caller = |key: bool, dry_run| Caller {
+            principal: Principal::root(),
+            reason: None,
+            idempotency_key: key.then_some(IdempotencyKey { id: [1; 16], fingerprint: [1; 16] }),
+            dry_run,
+        };
+        for (key, dry_run, expected) in [
+            (false, false, OnUnknown::Stop),
+            (true, false, OnUnknown::Repeat),
+            (false, true, OnUnknown::Ignore),
+            (true, true, OnUnknown::Ignore),
+        ] {
+            let caller = caller(key, dry_run);
+            assert_eq!(on_unknown(&caller), expected, "{caller:?}");
+        }
+    }
+
+    #[test]
+    fn an_access_key_fills_its_part_of_the_idempotency_records_and_no_more() {
+        let (mut windows, begin) = (KeyedWindows::default(), Instant::now());
+        let (one, two) = ([1; 12], [2; 12]);
+        let fill = |windows: &mut KeyedWindows, now| {
+            let mut count = 0_u64;
+            while windows.count(one, now) {
+                count += 1;
+            }
+            count
+        };
+        assert_eq!(fill(&mut windows, begin), KEYED_WRITES_PER_KEY_MAX);
+        assert!(windows.count(two, begin), "the others have their own part");
+        assert_eq!(fill(&mut windows, begin + WINDOW), 0, "their records may still be needed");
+        assert_eq!(fill(&mut windows, begin + 2 * WINDOW), KEYED_WRITES_PER_KEY_MAX);
+        assert_eq!(fill(&mut windows, begin + 4 * WINDOW), KEYED_WRITES_PER_KEY_MAX, "after a pause at once");
+    }
+}
