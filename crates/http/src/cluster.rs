@@ -17,7 +17,7 @@ use super::{
 };
 use concord_model::error::Violation;
 use concord_net::NodeId;
-use concord_service::{Alarm, Change, Changed, ClusterView, MemberView, Refusal, Service};
+use concord_service::{Alarm, Changed, ClusterView, MemberChange, MemberView, Refusal, Service};
 
 /// Names the service and the root of its interface.
 pub(super) fn root(_: &Api, _: &OpenCall) -> Reply {
@@ -56,21 +56,21 @@ pub(super) async fn init(service: Service, request: WriteRequest) -> Result<Repl
 /// Adds a learner.
 pub(super) async fn add(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
-    let change = Change::Add(request.read(&service, body::member).await?);
+    let change = MemberChange::Add(request.read(&service, body::member).await?);
     Ok(change_reply("member added", &service.members.change(&request.caller.principal, change).await?))
 }
 
 /// Makes a learner a voter. The body is ignored.
 pub(super) async fn promote(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
-    let change = Change::Promote(node_id(&request.name)?);
+    let change = MemberChange::Promote(node_id(&request.name)?);
     Ok(change_reply("member promoted", &service.members.change(&request.caller.principal, change).await?))
 }
 
 /// Removes a member.
 pub(super) async fn remove(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
-    let change = Change::Remove(node_id(&request.name)?);
+    let change = MemberChange::Remove(node_id(&request.name)?);
     Ok(change_reply("member removed", &service.members.change(&request.caller.principal, change).await?))
 }
 
@@ -78,14 +78,14 @@ pub(super) async fn remove(service: Service, request: WriteRequest) -> Result<Re
 pub(super) async fn replace(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let new = request.read(&service, body::member).await?;
-    let change = Change::Replace { old: node_id(&request.name)?, new };
+    let change = MemberChange::Replace { old: node_id(&request.name)?, new };
     Ok(change_reply("member replaced", &service.members.change(&request.caller.principal, change).await?))
 }
 
 /// Transfers leadership.
 pub(super) async fn transfer_leadership(service: Service, request: WriteRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
-    let change = Change::Lead(request.read(&service, body::member_id).await?);
+    let change = MemberChange::Lead(request.read(&service, body::member_id).await?);
     Ok(change_reply("leadership moved", &service.members.change(&request.caller.principal, change).await?))
 }
 

@@ -21,7 +21,7 @@ use futures::future::join_all;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{clock::Clock, context::Context, metrics::process, request::Resources, room::Room};
+use super::{clock::Clock, context::Context, disk_space::DiskSpace, metrics::process, request::Resources};
 use concord_consensus::Consensus;
 use concord_model::{
     command::{Command, Proposal},
@@ -47,7 +47,7 @@ const FORMED_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Which feature levels a node can work at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Levels {
+pub struct KnownLevels {
     /// The lowest level that it knows.
     pub min: u32,
     /// The highest level that it knows.
@@ -58,7 +58,7 @@ pub struct Levels {
     pub version: String,
 }
 
-impl Levels {
+impl KnownLevels {
     /// Whether a node can be a member of a cluster at this level.
     pub(super) fn include(&self, level: u32) -> bool {
         (self.min..=self.max).contains(&level)
@@ -67,36 +67,36 @@ impl Levels {
 
 /// What a node tells another one that asks. Sent between nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Answer {
+pub(super) struct MemberReport {
     /// Which feature levels it can work at.
-    pub(super) levels: Levels,
+    pub(super) levels: KnownLevels,
     /// What it holds and has left; `None` for one that no longer answers.
     pub(super) resources: Option<Resources>,
 }
 
 /// What the members answered last.
-pub(super) type Answers = BTreeMap<NodeId, Answer>;
+pub(super) type MemberReports = BTreeMap<NodeId, MemberReport>;
 
 /// The feature levels that the members know, and the level of the cluster.
 #[derive(Debug)]
 pub struct FeatureLevels {
     pub(crate) cx: Arc<Context>,
     pub(crate) clock: Arc<Clock>,
-    pub(crate) room: Arc<Room>,
-    pub(crate) member_answers: Mutex<Answers>,
+    pub(crate) disk_space: Arc<DiskSpace>,
+    pub(crate) member_reports: Mutex<MemberReports>,
 }
 
 impl FeatureLevels {
     /// The levels of this node.
     #[must_use]
-    pub fn levels(&self) -> Levels {
+    pub fn levels(&self) -> KnownLevels {
         let held_at = if concord_model::sabotage::is("level-raised-alone") {
             level_max()
         } else {
             self.cx.options.feature_level_max
         };
         let max = level_max();
-        Levels {
+        KnownLevels {
             min: LEVEL_MIN,
             max,
             offered: held_at.clamp(LEVEL_MIN, max),
@@ -104,14 +104,14 @@ impl FeatureLevels {
         }
     }
 
-    fn answer(&self) -> Answer {
-        let reserve = &self.room.reserve;
+    fn answer(&self) -> MemberReport {
+        let reserve = &self.disk_space.reserve;
         let resources = Resources {
             memory_bytes: process::resident_bytes(),
             disk_free_bytes: reserve.free_bytes(),
             disk_reserve_bytes: reserve.reserve_bytes(),
         };
-        Answer { levels: self.levels(), resources: Some(resources) }
+        MemberReport { levels: self.levels(), resources: Some(resources) }
     }
 
     /// Answers another node that asks for the levels.
@@ -121,8 +121,8 @@ impl FeatureLevels {
     }
 
     /// What the other members answered last, and what this node answers.
-    pub(super) fn member_answers(&self) -> Answers {
-        let mut told = self.member_answers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    pub(super) fn member_reports(&self) -> MemberReports {
+        let mut told = self.member_reports.lock().unwrap_or_else(PoisonError::into_inner).clone();
         told.insert(self.cx.node_id(), self.answer());
         told
     }
@@ -182,7 +182,7 @@ impl FeatureLevels {
             consensus.status().members.into_iter().map(|status| status.member).collect();
         let others = members.iter().filter(|member| member.id != self.cx.node_id());
         let answers = join_all(others.map(async |member| (member.id, self.ask_levels(member).await))).await;
-        let mut told = self.member_answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.member_reports.lock().unwrap_or_else(PoisonError::into_inner);
         let mut lowest = Some(u32::MAX);
         told.retain(|id, _| members.iter().any(|member| member.id == *id));
         for (id, answer) in answers {
@@ -203,7 +203,7 @@ impl FeatureLevels {
     }
 
     /// Asks one node for its levels.
-    pub(super) async fn ask_levels(&self, member: &Member) -> Result<Answer, CallError> {
+    pub(super) async fn ask_levels(&self, member: &Member) -> Result<MemberReport, CallError> {
         let (id, addr) = (member.id, &member.peer_addr);
         let call = self.cx.peers().call(Lane::Forward, id, addr, Call::Levels, Bytes::new(), LEVELS_TIMEOUT);
         decode(&call.await?).map_err(|error| CallError::Unknown(error.to_string()))

@@ -9,7 +9,6 @@
 //! | a write on its way: validation, locks, batches, patches, dry runs, changes of a schema | `write` |
 //! | how a write reaches the leader, alone or in a forwarding batch | `forward` |
 //! | the time of the log, from the clocks of the members | `clock` |
-//! | when an idempotency key is forgotten | `forgetting` |
 //! | targets of the fuzzer | `fuzz` |
 //! | what a caller is shown of data with secret values | `redaction` |
 //! | how an attempt is repeated through changes of the leader | `retry` |
@@ -19,15 +18,13 @@
 //! | watches | `watch` |
 //! | forming the cluster, readiness, changes of the members | `membership` |
 //! | the feature level of the cluster; which levels the members know, and what they tell of themselves | `feature_level` |
-//! | builds of indexes (on the leader) | `index_build` |
+//! | tasks of the leader: builds of indexes, expiry of idempotency records | `leader_tasks` |
 //! | the file that holds the whole state | `backup` |
-//! | the certificates of this node: when they end, when their files change | `certificates` |
+//! | certificates and data keys: reloading their files, alarms about them | `reload` |
 //! | the owner of a credential; access keys | `access` |
 //! | who asked for what and what was decided | `audit` |
-//! | the free space that writes leave on the disk, of this node and of a majority | `disk_reserve`, `room` |
+//! | the free space that writes leave on the disk, of this node and of a majority | `disk_space` |
 //! | threads for work that takes longer than about a millisecond, and whose turn it is | `cpu_pool` |
-//! | a few threads for one kind of work | `own_threads` |
-//! | the file of data keys, read again | `data_key` |
 //! | where a request comes from | `origin` |
 //! | rates and open things of an access key, failed credentials of an address | `quota` |
 //! | what is measured, and the page of `/metrics` | `metrics` |
@@ -38,7 +35,7 @@
 //! This file is the [`Service`]: it makes the units and gives each the ones that it calls. A unit is a struct of the
 //! [`Context`] and of those units, so they depend on each other in one direction: none can be made before those it calls.
 //!
-//! A node has no log and no consensus before it has an identity. [`Members::init`] writes it, on this node or through a
+//! A node has no log and no consensus before it has an identity. [`ClusterMembers::init`] writes it, on this node or through a
 //! call from another.
 //!
 //! **Invariants:** the wall clock is read here and nowhere else, for `clock` and for the lines of `audit`; timeouts use the monotonic one.
@@ -49,32 +46,28 @@ pub mod access;
 pub mod audit;
 mod backup;
 mod budget;
-mod certificates;
 mod clock;
 mod context;
 mod cpu_pool;
-mod data_key;
 mod deferred_drop;
-mod disk_reserve;
+mod disk_space;
 mod feature_level;
-mod forgetting;
 pub(crate) mod forward;
 mod freshness;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzz;
 pub(crate) mod history;
-mod index_build;
+mod leader_tasks;
 pub mod membership;
 pub mod memory_budget;
 pub mod metrics;
 mod origin;
-mod own_threads;
 pub mod quota;
 pub mod read;
 mod redaction;
+mod reload;
 mod request;
 mod retry;
-mod room;
 mod schemas;
 pub mod spans;
 #[cfg(any(test, feature = "testing"))]
@@ -95,15 +88,15 @@ use access::{Authentication, keys::AccessKeys};
 use backup::Backups;
 use clock::Clock;
 use context::Context;
+use disk_space::DiskSpace;
 use feature_level::FeatureLevels;
 use forward::Forwarder;
 use freshness::Freshness;
 use history::HistoryReader;
-use membership::Members;
+use membership::ClusterMembers;
 use quota::Quotas;
 use read::Reads;
 use redaction::Redactor;
-use room::Room;
 use schemas::{Schemas, Validators};
 use watch::Watches;
 use write::{Writes, keyed_writes::KeyedWrites, record_locks::RecordLocks};
@@ -115,7 +108,7 @@ use concord_model::{access_key::Quota, limits::Limits, time::Timestamp};
 use concord_net::{Member, NodeId, client::Peers, tls::callers::CallerTls};
 use concord_storage::{self as store, snapshot::envelope::Envelope};
 pub use history::retention::Retention;
-pub use membership::change::{Change, Changed};
+pub use membership::change::{Changed, MemberChange};
 pub use memory_budget::{Reservation, Share};
 pub use origin::{CallerAddress, Origin};
 pub use read::view::DefinitionView;
@@ -173,13 +166,13 @@ pub struct Options {
     /// TLS of the listener for callers.
     pub caller_tls: Option<Arc<CallerTls>>,
     /// The audit log.
-    pub audit: audit::Options,
+    pub audit: audit::AuditOptions,
     /// The quotas of keys that have none of their own.
     pub quotas: Quota,
     /// Failed credentials of an address in a minute; 0 for as many as come.
     pub failed_credentials: u64,
     /// The collector of spans, if there is one.
-    pub spans: Option<spans::Options>,
+    pub spans: Option<spans::SpanOptions>,
 }
 
 /// What a node does for its callers, unit by unit. Cloning shares it.
@@ -197,7 +190,7 @@ pub struct Units {
     /// Rates and open things of an access key, failed credentials of an address.
     pub quotas: Quotas,
     /// The free space of the voters' volumes.
-    pub room: Arc<Room>,
+    pub disk_space: Arc<DiskSpace>,
     /// The feature levels that the members know.
     pub levels: Arc<FeatureLevels>,
     /// How fresh the state of a read is.
@@ -219,7 +212,7 @@ pub struct Units {
     /// The file that holds the whole state.
     pub backups: Arc<Backups>,
     /// Forming the cluster, readiness, changes of the members.
-    pub members: Arc<Members>,
+    pub members: Arc<ClusterMembers>,
     /// The time of the log.
     pub clock: Arc<Clock>,
     /// Open connections of the listener for callers, and of that for other nodes.
@@ -235,17 +228,17 @@ impl Deref for Service {
 }
 
 impl Service {
-    /// A service without consensus; [`Members::start`] starts it when the directory has an identity.
+    /// A service without consensus; [`ClusterMembers::start`] starts it when the directory has an identity.
     #[must_use]
     pub fn new(options: Options, access: Access, peers: Arc<Peers>) -> Self {
         let cx = Arc::new(Context::new(options, peers));
         let clock = Arc::new(Clock::new(&cx));
-        let room = Arc::new(Room::new(&cx));
+        let disk_space = Arc::new(DiskSpace::new(&cx));
         let levels = Arc::new(FeatureLevels {
             cx: cx.clone(),
             clock: clock.clone(),
-            room: room.clone(),
-            member_answers: Mutex::default(),
+            disk_space: disk_space.clone(),
+            member_reports: Mutex::default(),
         });
         let schemas = Arc::new(Schemas { cx: cx.clone(), validators: Validators::default() });
         let freshness = Arc::new(Freshness::new(&cx));
@@ -261,7 +254,7 @@ impl Service {
         let writes = Arc::new(Writes {
             cx: cx.clone(),
             clock: clock.clone(),
-            room: room.clone(),
+            disk_space: disk_space.clone(),
             schemas,
             freshness: freshness.clone(),
             redactor: redactor.clone(),
@@ -281,10 +274,10 @@ impl Service {
         });
         let watches = Arc::new(Watches::new(&cx, &freshness, &authentication, &redactor, &reads));
         let backups = Arc::new(Backups::new(&cx, &freshness));
-        let members = Arc::new(Members {
+        let members = Arc::new(ClusterMembers {
             cx: cx.clone(),
             clock: clock.clone(),
-            room: room.clone(),
+            disk_space: disk_space.clone(),
             levels: levels.clone(),
             freshness: freshness.clone(),
             authentication: authentication.clone(),
@@ -296,7 +289,7 @@ impl Service {
         let units = Units {
             cx,
             quotas,
-            room,
+            disk_space,
             levels,
             freshness,
             redactor,
@@ -344,7 +337,7 @@ impl Service {
     /// Reads the files of the certificates again when they change, until this node stops. Returns the reason when it
     /// can't go on.
     pub async fn keep_certificates(&self) -> String {
-        certificates::keep(&self.cx).await
+        reload::keep_certificates(&self.cx).await
     }
 }
 

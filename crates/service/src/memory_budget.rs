@@ -54,15 +54,15 @@ pub enum Share {
 pub struct MemoryBudget {
     pins_max: u64,
     past_max: u64,
-    callers: Arc<Account>,
-    peers: Arc<Account>,
+    callers: Arc<ShareAccount>,
+    peers: Arc<ShareAccount>,
     /// What stored keys have reserved of the callers' share.
-    of_keys: Mutex<BTreeMap<KeyTag, Weak<Account>>>,
+    of_keys: Mutex<BTreeMap<KeyTag, Weak<ShareAccount>>>,
 }
 
 /// What one share has reserved.
 #[derive(Debug)]
-struct Account {
+struct ShareAccount {
     max: u64,
     used: AtomicU64,
 }
@@ -70,16 +70,16 @@ struct Account {
 /// Reserved bytes. Dropping it releases them.
 #[derive(Debug)]
 pub struct Reservation {
-    account: Arc<Account>,
+    account: Arc<ShareAccount>,
     /// That of the stored key which it is for.
-    of_key: Option<Arc<Account>>,
+    of_key: Option<Arc<ShareAccount>>,
     bytes: u64,
 }
 
 impl MemoryBudget {
     /// A budget of so many bytes.
     pub fn new(bytes: u64) -> Self {
-        let account = |max| Arc::new(Account { max, used: AtomicU64::new(0) });
+        let account = |max| Arc::new(ShareAccount { max, used: AtomicU64::new(0) });
         let (callers, peers) = (account(bytes / 8 * 3), account(bytes / 8));
         Self { pins_max: bytes / 8 * 3, past_max: bytes / 8, callers, peers, of_keys: Mutex::default() }
     }
@@ -118,14 +118,14 @@ impl MemoryBudget {
     }
 
     /// The account of a stored key, which lives as long as a reservation of it.
-    fn of_key(&self, tag: KeyTag) -> Arc<Account> {
+    fn of_key(&self, tag: KeyTag) -> Arc<ShareAccount> {
         // Nothing panics while it is held, and an account that is lost counts from zero again.
         let mut accounts = self.of_keys.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = accounts.get(&tag).and_then(Weak::upgrade) {
             return found;
         }
         accounts.retain(|_, account| account.strong_count() > 0);
-        let new = Arc::new(Account { max: self.callers.max / KEY_PART, used: AtomicU64::new(0) });
+        let new = Arc::new(ShareAccount { max: self.callers.max / KEY_PART, used: AtomicU64::new(0) });
         accounts.insert(tag, Arc::downgrade(&new));
         new
     }
@@ -141,7 +141,7 @@ impl MemoryBudget {
     }
 }
 
-impl Account {
+impl ShareAccount {
     /// What a reservation that is not small may use.
     fn large_max(&self) -> u64 {
         self.max / 4 * 3

@@ -66,7 +66,7 @@ pub fn throttling_service(directory: &Path, failed_credentials: u64) -> Service 
 }
 
 /// Node 1, without consensus, with an audit log.
-pub fn audited_service(directory: &Path, audit: audit::Options) -> Service {
+pub fn audited_service(directory: &Path, audit: audit::AuditOptions) -> Service {
     with_options(Options { audit, ..options(directory, Limits::default()) })
 }
 
@@ -92,7 +92,7 @@ fn options(directory: &Path, limits: Limits) -> Options {
         log_stall_timeout: Duration::from_secs(60),
         disk_reserve_bytes: 0,
         rescue: Vec::new(),
-        audit: audit::Options::off(),
+        audit: audit::AuditOptions::off(),
         quotas: Quota::default(),
         spans: None,
         failed_credentials: 0,

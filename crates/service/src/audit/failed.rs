@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr};
 
-use super::line::Event;
+use super::line::AuditEvent;
 use concord_model::time::Timestamp;
 
 /// Addresses that are counted apart in a minute: some 100 kB.
@@ -26,12 +26,12 @@ struct Counted {
 
 /// The counts.
 #[derive(Debug, Default)]
-pub(super) struct Failed {
+pub(super) struct FailedCredentialCounts {
     by_address: BTreeMap<Option<IpAddr>, Counted>,
     others: Counted,
 }
 
-impl Failed {
+impl FailedCredentialCounts {
     /// Counts a failure. True when it is the first one of its address, which gets a line of its own.
     pub(super) fn note(&mut self, address: Option<IpAddr>, at: Timestamp, status: Option<u16>) -> bool {
         let throttled = u64::from(status == Some(THROTTLED));
@@ -55,13 +55,13 @@ impl Failed {
     }
 
     /// The lines that are due: of addresses whose minute is over, or of all.
-    pub(super) fn take_due(&mut self, now: Timestamp, all: bool) -> Vec<Event> {
+    pub(super) fn take_due(&mut self, now: Timestamp, all: bool) -> Vec<AuditEvent> {
         let is_due = |counted: &Counted| {
             // A clock that went back must not keep an address for longer than a minute.
             all || now < counted.since || now.0 - counted.since.0 >= WINDOW_US
         };
         let event = |address, Counted { more, throttled, .. }: Counted| {
-            (more > 0).then_some(Event::FailedCredentials { address, count: more, throttled })
+            (more > 0).then_some(AuditEvent::FailedCredentials { address, count: more, throttled })
         };
         let mut events = Vec::new();
         self.by_address.retain(|address, counted| {
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn an_address_has_two_lines_a_minute() {
-        let mut failed = Failed::default();
+        let mut failed = FailedCredentialCounts::default();
         assert!(failed.note(Some(address(1)), Timestamp(0), Some(401)));
         for _ in 0..9 {
             assert!(!failed.note(Some(address(1)), Timestamp(1), Some(401)));
@@ -95,7 +95,7 @@ mod tests {
         assert!(!failed.note(Some(address(1)), Timestamp(1), Some(429)));
         assert!(failed.note(Some(address(2)), Timestamp(WINDOW_US / 2), Some(401)));
         assert_eq!(failed.take_due(Timestamp(WINDOW_US - 1), false), []);
-        let expected = Event::FailedCredentials { address: Some(address(1)), count: 10, throttled: 1 };
+        let expected = AuditEvent::FailedCredentials { address: Some(address(1)), count: 10, throttled: 1 };
         assert_eq!(failed.take_due(Timestamp(WINDOW_US), false), [expected]);
         assert!(failed.note(Some(address(1)), Timestamp(WINDOW_US), Some(401)), "the next minute");
         assert_eq!(failed.take_due(Timestamp(WINDOW_US), true), [], "single failures have had their line");
@@ -104,19 +104,19 @@ mod tests {
 
     #[test]
     fn the_memory_for_addresses_is_bounded() {
-        let mut failed = Failed::default();
+        let mut failed = FailedCredentialCounts::default();
         let lines = (0..100_000)
             .filter(|number| failed.note(Some(address(*number)), Timestamp(5), Some(401)))
             .count();
         assert_eq!((lines, failed.by_address.len()), (ADDRESSES_MAX, ADDRESSES_MAX));
         let rest = 100_000 - ADDRESSES_MAX as u64;
-        let expected = Event::FailedCredentials { address: None, count: rest, throttled: 0 };
+        let expected = AuditEvent::FailedCredentials { address: None, count: rest, throttled: 0 };
         assert_eq!(failed.take_due(Timestamp(5), true), [expected]);
     }
 
     #[test]
     fn a_clock_that_goes_back_keeps_no_address() {
-        let mut failed = Failed::default();
+        let mut failed = FailedCredentialCounts::default();
         failed.note(Some(address(1)), Timestamp(10 * WINDOW_US), Some(401));
         failed.take_due(Timestamp(WINDOW_US), false);
         assert!(failed.by_address.is_empty());

@@ -24,7 +24,7 @@ use std::{
 
 use rustix::fs::{FallocateFlags, fallocate};
 
-use super::line::{Event, Head, Stored, from_hex, hash_of, hex};
+use super::line::{AuditEvent, ChainHead, StoredLine, from_hex, hash_of, hex};
 
 const PREFIX: &str = "audit-";
 const SUFFIX: &str = ".jsonl";
@@ -57,7 +57,7 @@ pub(super) fn list(directory: &Path) -> io::Result<Vec<LogFile>> {
 }
 
 /// The head that stands beside the files; `None` where there is none, or none that can be read.
-pub(super) fn read_head(directory: &Path) -> io::Result<Option<Head>> {
+pub(super) fn read_head(directory: &Path) -> io::Result<Option<ChainHead>> {
     match fs::read_to_string(directory.join(HEAD)) {
         Ok(text) => Ok(parse_head(text.trim_end())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -66,9 +66,9 @@ pub(super) fn read_head(directory: &Path) -> io::Result<Option<Head>> {
 }
 
 /// A head as text: number and hash, apart by a space or a colon.
-pub(super) fn parse_head(text: &str) -> Option<Head> {
+pub(super) fn parse_head(text: &str) -> Option<ChainHead> {
     let (seq, hash) = text.split_once([' ', ':'])?;
-    Some(Head { seq: seq.parse().ok()?, hash: from_hex(hash.trim())? })
+    Some(ChainHead { seq: seq.parse().ok()?, hash: from_hex(hash.trim())? })
 }
 
 /// The log, open for appending.
@@ -81,7 +81,7 @@ pub(super) struct OpenLog {
     reserved: u64,
     head_file: File,
     /// The last line.
-    pub(super) head: Head,
+    pub(super) head: ChainHead,
 }
 
 fn open_private(path: &Path) -> io::Result<File> {
@@ -93,7 +93,7 @@ fn path_of(directory: &Path, first: u64) -> PathBuf {
 }
 
 /// How the last file ends.
-struct Ending {
+struct FileEnding {
     /// The last whole line, without its end.
     line: Option<Vec<u8>>,
     /// Where it ends, its end included.
@@ -101,40 +101,40 @@ struct Ending {
     bytes: u64,
 }
 
-fn ending_of(file: &mut File) -> io::Result<Ending> {
+fn ending_of(file: &mut File) -> io::Result<FileEnding> {
     let bytes = file.metadata()?.len();
     let begin = bytes.saturating_sub(2 * LINE_BYTES_MAX as u64);
     file.seek(SeekFrom::Start(begin))?;
     let mut text = Vec::new();
     file.read_to_end(&mut text)?;
     let Some(last) = text.iter().rposition(|byte| *byte == b'\n') else {
-        return Ok(Ending { line: None, end: begin, bytes });
+        return Ok(FileEnding { line: None, end: begin, bytes });
     };
     let start = text[..last].iter().rposition(|byte| *byte == b'\n').map_or(0, |before| before + 1);
-    Ok(Ending { line: Some(text[start..last].to_vec()), end: begin + last as u64 + 1, bytes })
+    Ok(FileEnding { line: Some(text[start..last].to_vec()), end: begin + last as u64 + 1, bytes })
 }
 
 impl OpenLog {
     /// Opens the log and mends its end. The events say what was mended.
-    pub(super) fn open(directory: &Path) -> io::Result<(Self, Vec<Event>)> {
+    pub(super) fn open(directory: &Path) -> io::Result<(Self, Vec<AuditEvent>)> {
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         let (known, mut events) = (read_head(directory)?, Vec::new());
-        let (mut head, mut last) = (Head::START, None);
+        let (mut head, mut last) = (ChainHead::START, None);
         for found in list(directory)?.into_iter().rev() {
             let mut file = open_private(&found.path)?;
             let ending = ending_of(&mut file)?;
             if ending.end < ending.bytes {
                 file.set_len(ending.end)?;
                 file.sync_all()?;
-                events.push(Event::Repaired(ending.bytes - ending.end));
+                events.push(AuditEvent::Repaired(ending.bytes - ending.end));
             }
             let first = found.first;
             last = last.or(Some((found, ending.end)));
             let Some(line) = ending.line else { continue };
             head.hash = hash_of(&line);
-            head.seq = Stored::parse(&line).map_or_else(
+            head.seq = StoredLine::parse(&line).map_or_else(
                 || {
-                    events.push(Event::Damaged);
+                    events.push(AuditEvent::Damaged);
                     known.map_or(first, |known| known.seq.max(first))
                 },
                 |stored| stored.seq,
@@ -142,7 +142,7 @@ impl OpenLog {
             break;
         }
         if let Some(known) = known.filter(|known| known.seq > head.seq) {
-            events.push(Event::TailMissing(known.seq));
+            events.push(AuditEvent::TailMissing(known.seq));
             head.seq = known.seq;
         }
         let (path, first, bytes) = match last {
@@ -157,7 +157,7 @@ impl OpenLog {
     }
 
     /// Appends lines, of which the last is the head from now on.
-    pub(super) fn append(&mut self, lines: &[u8], head: Head) -> io::Result<()> {
+    pub(super) fn append(&mut self, lines: &[u8], head: ChainHead) -> io::Result<()> {
         if let Err(error) = self.file.write_all_at(lines, self.bytes) {
             // A part of them may be there.
             self.file.set_len(self.bytes)?;

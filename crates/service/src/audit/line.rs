@@ -16,71 +16,16 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use super::target::AuditTarget;
 use concord_model::{access_key::Verb, key::Key, record::Revision, time::Timestamp};
 use concord_net::NodeId;
-
-/// Definitions of a batch that its line names.
-const DEFINITIONS_MAX: usize = 32;
 
 /// The hash of the line before the first one.
 pub(super) const NO_HASH: [u8; 32] = [0; 32];
 
-/// What a request is about, as far as its keys are valid: nothing else that a caller sends is in a line.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct What {
-    /// Its definitions.
-    definitions: Vec<Key>,
-    /// Whether there are more of them than a line names.
-    has_more: bool,
-    /// Its config.
-    config: Option<Key>,
-    /// The id in its path: a member, or an access key.
-    id: Option<Key>,
-    /// The operations of a batch.
-    operations: Option<usize>,
-}
-
-impl What {
-    /// Names a definition. What is not a key is not named.
-    pub fn add_definition(&mut self, text: &str) {
-        if self.has_more {
-            return;
-        }
-        if let Ok(key) = Key::parse(text)
-            && !self.definitions.contains(&key)
-        {
-            if self.definitions.len() < DEFINITIONS_MAX {
-                self.definitions.push(key);
-            } else {
-                self.has_more = true;
-            }
-        }
-    }
-
-    /// Names a config.
-    pub fn set_config(&mut self, text: &str) {
-        self.config = Key::parse(text).ok();
-    }
-
-    /// Names a member or an access key.
-    pub fn set_id(&mut self, text: &str) {
-        self.id = Key::parse(text).ok();
-    }
-
-    /// Says how many operations a batch has.
-    pub fn set_operations(&mut self, count: usize) {
-        self.operations = Some(count);
-    }
-
-    /// The keys of its definitions.
-    pub fn definitions(&self) -> impl Iterator<Item = &str> {
-        self.definitions.iter().map(Key::as_str)
-    }
-}
-
 /// A decision, as it is recorded.
 #[derive(Debug, Clone)]
-pub struct Decision {
+pub struct AuditDecision {
     /// When it was made, by this node's clock.
     pub at: Timestamp,
     /// The id of the request.
@@ -96,7 +41,7 @@ pub struct Decision {
     /// The route; `None` for a path that is none.
     pub route: Option<&'static str>,
     /// What it was about.
-    pub what: What,
+    pub what: AuditTarget,
     /// Whether it was a write of which nothing was to be stored.
     pub dry_run: bool,
     /// The status of the answer; `None` when the caller left before there was one.
@@ -111,7 +56,7 @@ pub struct Decision {
 
 /// What happened to the log itself, or to this node without a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Event {
+pub(super) enum AuditEvent {
     /// The node began to write the log.
     Started,
     /// The last line was not whole and was removed, so many bytes.
@@ -134,7 +79,7 @@ pub(super) enum Event {
 
 /// A line as it is written.
 #[derive(Debug, Serialize)]
-struct Written<'a> {
+struct AuditLine<'a> {
     seq: u64,
     time: &'a str,
     node: NodeId,
@@ -185,22 +130,22 @@ struct Written<'a> {
 
 /// The place in the chain after which the next line stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct ChainHead {
     /// The number of the last line; 0 when there is none.
     pub(super) seq: u64,
     /// Its hash.
     pub(super) hash: [u8; 32],
 }
 
-impl Head {
+impl ChainHead {
     /// The place before the first line.
     pub(super) const START: Self = Self { seq: 0, hash: NO_HASH };
 
     /// Writes the line of a decision, and moves behind it.
-    pub(super) fn write(&mut self, lines: &mut Vec<u8>, node: NodeId, decision: &Decision) {
+    pub(super) fn write(&mut self, lines: &mut Vec<u8>, node: NodeId, decision: &AuditDecision) {
         let (time, prev) = (decision.at.text(), hex(&self.hash));
         let named = decision.what.definitions.as_slice();
-        let line = Written {
+        let line = AuditLine {
             request_id: Some(&decision.request_id),
             key: decision.key.as_deref(),
             address: decision.address,
@@ -218,46 +163,54 @@ impl Head {
             outcome: Some(decision.outcome),
             revision_before: Some(decision.before),
             revision_after: decision.after,
-            ..Written::empty((self.seq.saturating_add(1), node), &time, &prev)
+            ..AuditLine::empty((self.seq.saturating_add(1), node), &time, &prev)
         };
         self.push(lines, &line);
     }
 
     /// Writes the line of an event, and moves behind it.
-    pub(super) fn write_event(&mut self, lines: &mut Vec<u8>, node: NodeId, at: Timestamp, event: &Event) {
+    pub(super) fn write_event(
+        &mut self,
+        lines: &mut Vec<u8>,
+        node: NodeId,
+        at: Timestamp,
+        event: &AuditEvent,
+    ) {
         let (time, prev) = (at.text(), hex(&self.hash));
         let (name, count) = match event {
-            Event::Started => ("started", None),
-            Event::Repaired(bytes) => ("repaired", Some(*bytes)),
-            Event::TailMissing(seq) => ("tail_missing", Some(*seq)),
-            Event::Damaged => ("damaged", None),
-            Event::Lost(lines) => ("lost", Some(*lines)),
-            Event::Removed(upto) => ("removed", Some(*upto)),
-            Event::FailedCredentials { count, .. } => ("failed_credentials", Some(*count)),
-            Event::LeadershipWon(_) => ("leadership_won", None),
-            Event::LeadershipLost(_) => ("leadership_lost", None),
+            AuditEvent::Started => ("started", None),
+            AuditEvent::Repaired(bytes) => ("repaired", Some(*bytes)),
+            AuditEvent::TailMissing(seq) => ("tail_missing", Some(*seq)),
+            AuditEvent::Damaged => ("damaged", None),
+            AuditEvent::Lost(lines) => ("lost", Some(*lines)),
+            AuditEvent::Removed(upto) => ("removed", Some(*upto)),
+            AuditEvent::FailedCredentials { count, .. } => ("failed_credentials", Some(*count)),
+            AuditEvent::LeadershipWon(_) => ("leadership_won", None),
+            AuditEvent::LeadershipLost(_) => ("leadership_lost", None),
         };
-        let empty = Written::empty((self.seq.saturating_add(1), node), &time, &prev);
-        let line = Written { event: Some(name), count, ..empty };
+        let empty = AuditLine::empty((self.seq.saturating_add(1), node), &time, &prev);
+        let line = AuditLine { event: Some(name), count, ..empty };
         let line = match event {
-            Event::FailedCredentials { address, throttled, .. } => Written {
+            AuditEvent::FailedCredentials { address, throttled, .. } => AuditLine {
                 address: *address,
                 throttled: Some(*throttled),
                 outcome: Some("unauthorized_error"),
                 ..line
             },
-            Event::LeadershipWon(term) | Event::LeadershipLost(term) => Written { term: Some(*term), ..line },
-            Event::Started
-            | Event::Repaired(_)
-            | Event::TailMissing(_)
-            | Event::Damaged
-            | Event::Lost(_)
-            | Event::Removed(_) => line,
+            AuditEvent::LeadershipWon(term) | AuditEvent::LeadershipLost(term) => {
+                AuditLine { term: Some(*term), ..line }
+            }
+            AuditEvent::Started
+            | AuditEvent::Repaired(_)
+            | AuditEvent::TailMissing(_)
+            | AuditEvent::Damaged
+            | AuditEvent::Lost(_)
+            | AuditEvent::Removed(_) => line,
         };
         self.push(lines, &line);
     }
 
-    fn push(&mut self, lines: &mut Vec<u8>, line: &Written<'_>) {
+    fn push(&mut self, lines: &mut Vec<u8>, line: &AuditLine<'_>) {
         let begin = lines.len();
         serde_json::to_writer(&mut *lines, line).expect("texts and numbers, into memory");
         *self = Self { seq: line.seq, hash: hash_of(&lines[begin..]) };
@@ -265,7 +218,7 @@ impl Head {
     }
 }
 
-impl<'a> Written<'a> {
+impl<'a> AuditLine<'a> {
     fn empty((seq, node): (u64, NodeId), time: &'a str, prev: &'a str) -> Self {
         Self {
             seq,
@@ -299,7 +252,7 @@ impl<'a> Written<'a> {
 
 /// What of a stored line a reader judges it by.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub(super) struct Stored {
+pub(super) struct StoredLine {
     pub(super) seq: u64,
     pub(super) time: String,
     pub(super) prev: String,
@@ -312,7 +265,7 @@ pub(super) struct Stored {
     pub(super) outcome: Option<String>,
 }
 
-impl Stored {
+impl StoredLine {
     /// A line without its end; `None` when it is none.
     pub(super) fn parse(line: &[u8]) -> Option<Self> {
         serde_json::from_slice(line).ok()

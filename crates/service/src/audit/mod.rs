@@ -25,7 +25,7 @@ mod failed;
 mod files;
 mod line;
 mod page;
-pub(crate) mod targets;
+pub(crate) mod target;
 pub mod verify;
 mod writer;
 
@@ -52,13 +52,13 @@ use concord_model::{
     time::Timestamp,
 };
 use concord_net::NodeId;
-use failed::Failed;
-use line::Event;
-pub use line::{Decision, What};
+use failed::FailedCredentialCounts;
+pub use line::AuditDecision;
+use line::AuditEvent;
 pub use page::{AuditPage, AuditQuery};
-pub(super) use targets::name;
-pub use targets::{Targets, observe};
-use writer::{Message, Writer};
+pub(super) use target::name;
+pub use target::{AuditTarget, Targets, observe};
+use writer::{AuditWriter, Message};
 
 /// The directory of the log within the data directory, unless the settings name another.
 pub const DIRECTORY: &str = "audit";
@@ -71,7 +71,7 @@ const WRITTEN_WITHIN: Duration = Duration::from_secs(1);
 
 /// What becomes of a request whose line can't be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
+pub enum AuditPolicy {
     /// There is no audit log.
     Off,
     /// The request goes on, and an alarm is raised.
@@ -82,9 +82,9 @@ pub enum Mode {
 
 /// The settings of the audit log.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct AuditOptions {
     /// What becomes of a request whose line can't be written.
-    pub mode: Mode,
+    pub mode: AuditPolicy,
     /// The directory of its files.
     pub directory: PathBuf,
     /// Definitions whose reads are recorded.
@@ -95,12 +95,12 @@ pub struct Options {
     pub files_max: usize,
 }
 
-impl Options {
+impl AuditOptions {
     /// No audit log.
     #[must_use]
     pub fn off() -> Self {
         Self {
-            mode: Mode::Off,
+            mode: AuditPolicy::Off,
             directory: PathBuf::new(),
             reads: Vec::new(),
             file_bytes: 64 << 20,
@@ -111,17 +111,17 @@ impl Options {
 
 /// What the thread and the requests share.
 #[derive(Debug, Default)]
-struct Shared {
+struct SharedStatus {
     /// Why lines can't be written, while they can't.
     failure: Mutex<Option<String>>,
     /// Whether there is one, for those who only ask that.
     has_failed: AtomicBool,
     /// Lines that were lost and that no line says so of yet.
     lost: AtomicU64,
-    failed_credentials: Mutex<Failed>,
+    failed_credentials: Mutex<FailedCredentialCounts>,
 }
 
-impl Shared {
+impl SharedStatus {
     fn fail(&self, why: Option<String>) {
         self.has_failed.store(why.is_some(), Ordering::Release);
         *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = why;
@@ -135,8 +135,8 @@ impl Shared {
 /// The audit log of a node.
 #[derive(Debug)]
 pub struct Audit {
-    options: Options,
-    shared: Arc<Shared>,
+    options: AuditOptions,
+    shared: Arc<SharedStatus>,
     /// `None` when there is no log.
     queue: Option<SyncSender<Message>>,
     reads: Semaphore,
@@ -144,11 +144,11 @@ pub struct Audit {
 
 impl Audit {
     /// Opens the log, and starts its thread. What prevents it is a failure of the log, not of the node.
-    pub(super) fn start(options: Options, node: NodeId) -> Self {
-        let shared = Arc::new(Shared::default());
-        let queue = (options.mode != Mode::Off).then(|| {
+    pub(super) fn start(options: AuditOptions, node: NodeId) -> Self {
+        let shared = Arc::new(SharedStatus::default());
+        let queue = (options.mode != AuditPolicy::Off).then(|| {
             let (queue, inbox): (SyncSender<Message>, Receiver<Message>) = sync_channel(QUEUE_MAX);
-            let writer = Writer::open(options.clone(), node, Arc::clone(&shared));
+            let writer = AuditWriter::open(options.clone(), node, Arc::clone(&shared));
             let started = std::thread::Builder::new().name("audit".into()).spawn(move || writer.run(&inbox));
             if let Err(error) = started {
                 shared.fail(Some(format!("the thread of the audit log can't be started: {error}")));
@@ -198,7 +198,7 @@ impl Audit {
     /// # Errors
     /// [`Refusal::StorageFull`].
     pub fn admit_write(&self) -> Result<(), Refusal> {
-        if self.options.mode != Mode::Strict || !self.shared.has_failed.load(Ordering::Acquire) {
+        if self.options.mode != AuditPolicy::Strict || !self.shared.has_failed.load(Ordering::Acquire) {
             return Ok(());
         }
         let why = self.shared.failure().unwrap_or_default();
@@ -208,13 +208,13 @@ impl Audit {
     }
 
     /// Records a decision, and waits for nothing.
-    pub fn record(&self, decision: Decision) {
+    pub fn record(&self, decision: AuditDecision) {
         self.send(Message::Line { decision: Box::new(decision), durable: None });
     }
 
     /// Records a decision on a write; in the strict mode, waits until the line is durable. False when it is not.
-    pub async fn record_write(&self, decision: Decision) -> bool {
-        if self.options.mode != Mode::Strict {
+    pub async fn record_write(&self, decision: AuditDecision) -> bool {
+        if self.options.mode != AuditPolicy::Strict {
             self.record(decision);
             return true;
         }
@@ -226,7 +226,7 @@ impl Audit {
 
     /// Counts a failed credential. The first one of an address in a minute is a line at once, the rest are one line at
     /// the end of the minute.
-    pub fn record_failed_credential(&self, address: Option<IpAddr>, decision: Decision) {
+    pub fn record_failed_credential(&self, address: Option<IpAddr>, decision: AuditDecision) {
         if !self.is_on() {
             return;
         }
@@ -241,7 +241,7 @@ impl Audit {
 
     /// Records that this node leads from now on, or leads no more.
     pub(super) fn record_leadership(&self, leads: bool, term: u64) {
-        let event = if leads { Event::LeadershipWon(term) } else { Event::LeadershipLost(term) };
+        let event = if leads { AuditEvent::LeadershipWon(term) } else { AuditEvent::LeadershipLost(term) };
         self.send(Message::Event(event, self.now()));
     }
 

@@ -9,7 +9,7 @@ use std::{fs::File, io, os::unix::fs::FileExt as _, path::Path};
 
 use super::{
     files::{LINE_BYTES_MAX, LogFile, list, read_head},
-    line::{Stored, hex},
+    line::{StoredLine, hex},
 };
 use concord_model::time::Timestamp;
 
@@ -53,7 +53,7 @@ pub struct AuditPage {
 }
 
 impl AuditQuery {
-    fn matches(&self, line: &Stored) -> bool {
+    fn matches(&self, line: &StoredLine) -> bool {
         let is = |wanted: &Option<String>, has: Option<&String>| {
             wanted.as_ref().is_none_or(|wanted| Some(wanted) == has)
         };
@@ -79,7 +79,7 @@ pub(super) fn read(directory: &Path, query: &AuditQuery) -> Result<AuditPage, St
     let failed = |error: io::Error| format!("the audit log can't be read: {}: {error}", directory.display());
     let files = list(directory).map_err(failed)?;
     let head = read_head(directory).map_err(failed)?;
-    let mut page = Page { query, page: AuditPage::default(), bytes: 0, scanned: 0 };
+    let mut page = PageScan { query, page: AuditPage::default(), bytes: 0, scanned: 0 };
     let read = match query.after {
         Some(after) => page.ascend(&files, after),
         None => page.descend(&files, query.before.unwrap_or(u64::MAX)),
@@ -88,19 +88,19 @@ pub(super) fn read(directory: &Path, query: &AuditQuery) -> Result<AuditPage, St
     Ok(AuditPage { head: head.map(|head| (head.seq, hex(&head.hash))), ..page.page })
 }
 
-struct Page<'a> {
+struct PageScan<'a> {
     query: &'a AuditQuery,
     page: AuditPage,
     bytes: usize,
     scanned: u64,
 }
 
-impl Page<'_> {
+impl PageScan<'_> {
     /// Takes a line. False when the page ends with it.
     fn take(&mut self, line: &[u8]) -> bool {
         self.scanned += line.len() as u64 + 1;
         // A line that can't be read belongs to no page; the check of the log names it.
-        let Some(stored) = Stored::parse(line) else { return true };
+        let Some(stored) = StoredLine::parse(line) else { return true };
         if self.query.matches(&stored)
             && let Ok(text) = std::str::from_utf8(line)
         {

@@ -23,9 +23,9 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{
-    Mode, Options, Shared,
+    AuditOptions, AuditPolicy, SharedStatus,
     files::OpenLog,
-    line::{Decision, Event},
+    line::{AuditDecision, AuditEvent},
 };
 use crate::now;
 use concord_model::time::Timestamp;
@@ -43,9 +43,9 @@ const TICK: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) enum Message {
     /// To write a line; to say whether it is durable.
-    Line { decision: Box<Decision>, durable: Option<oneshot::Sender<bool>> },
+    Line { decision: Box<AuditDecision>, durable: Option<oneshot::Sender<bool>> },
     /// To write the line of an event.
-    Event(Event, Timestamp),
+    Event(AuditEvent, Timestamp),
     /// To say when all before is in the files.
     Written(oneshot::Sender<()>),
     /// To say when all before is on the disk.
@@ -61,10 +61,10 @@ impl Message {
 
 /// The thread's own.
 #[derive(Debug)]
-pub(super) struct Writer {
-    options: Options,
+pub(super) struct AuditWriter {
+    options: AuditOptions,
     node: NodeId,
-    shared: Arc<Shared>,
+    shared: Arc<SharedStatus>,
     log: Option<OpenLog>,
     /// Lines were written that may not be on the disk.
     is_dirty: bool,
@@ -73,9 +73,9 @@ pub(super) struct Writer {
     buffer: Vec<u8>,
 }
 
-impl Writer {
+impl AuditWriter {
     /// Opens the files. When that fails, the thread tries again.
-    pub(super) fn open(options: Options, node: NodeId, shared: Arc<Shared>) -> Self {
+    pub(super) fn open(options: AuditOptions, node: NodeId, shared: Arc<SharedStatus>) -> Self {
         let now = Instant::now();
         let mut writer = Self {
             options,
@@ -102,7 +102,7 @@ impl Writer {
             };
             // Nobody who hands a line over has to wake the thread meanwhile. In the strict mode the next line may be one
             // that is waited for.
-            let is_awaited = is_behind || self.options.mode == Mode::Strict;
+            let is_awaited = is_behind || self.options.mode == AuditPolicy::Strict;
             if !is_awaited && matches!(&first, Some(Message::Line { .. })) {
                 thread::sleep(GATHERING);
             }
@@ -160,7 +160,7 @@ impl Writer {
             tracing::warn!(?event, "the end of the audit log was mended");
         }
         self.log = Some(log);
-        self.write_events(&[mended, vec![Event::Started]].concat())
+        self.write_events(&[mended, vec![AuditEvent::Started]].concat())
     }
 
     fn write_losses(&mut self) -> io::Result<()> {
@@ -168,7 +168,7 @@ impl Writer {
         if lost == 0 {
             return Ok(());
         }
-        self.write_events(&[Event::Lost(lost)])?;
+        self.write_events(&[AuditEvent::Lost(lost)])?;
         self.shared.lost.fetch_sub(lost, Ordering::Relaxed);
         Ok(())
     }
@@ -179,12 +179,12 @@ impl Writer {
         let removed = log.rotate(bytes, files)?;
         log.reserve()?;
         match removed {
-            Some(upto) => self.write_events(&[Event::Removed(upto)]),
+            Some(upto) => self.write_events(&[AuditEvent::Removed(upto)]),
             None => Ok(()),
         }
     }
 
-    fn write_events(&mut self, events: &[Event]) -> io::Result<()> {
+    fn write_events(&mut self, events: &[AuditEvent]) -> io::Result<()> {
         let at = now();
         let Some(log) = &mut self.log else { return Err(io::Error::other("the audit log is not open")) };
         let mut head = log.head;
@@ -290,7 +290,7 @@ impl Writer {
         if self.shared.has_failed.load(Ordering::Acquire) {
             return;
         }
-        let refuses = self.options.mode == Mode::Strict;
+        let refuses = self.options.mode == AuditPolicy::Strict;
         tracing::error!(refuses, "the audit log can't be written: {error}");
         self.tried_at = Instant::now();
         self.fail(&error);

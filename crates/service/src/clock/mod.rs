@@ -36,7 +36,7 @@ use concord_net::{
     codec::{decode, encode},
 };
 use concord_state::State;
-use log_clock::{Deviation, LogClock, Reading, TOLERANCE};
+use log_clock::{ClockReading, Deviation, LogClock, TOLERANCE};
 
 /// How often the other voters are asked.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -68,8 +68,8 @@ impl Clock {
         Self { cx: Arc::clone(cx), began: Instant::now(), log: Mutex::default(), is_set: SetOnce::new() }
     }
 
-    fn read(&self) -> Reading {
-        Reading { wall: now(), elapsed: self.elapsed() }
+    fn read(&self) -> ClockReading {
+        ClockReading { wall: now(), elapsed: self.elapsed() }
     }
 
     fn elapsed(&self) -> u64 {

@@ -16,11 +16,11 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{
     check_address,
-    steps::{Membership, MembershipChange, conflict},
+    steps::{MembersAtStart, MembershipChange, conflict},
 };
 use crate::{
     forward::wire::{named, principal},
-    membership::Members,
+    membership::ClusterMembers,
     request::{ClusterView, Principal, Refusal},
     retry::{Attempt, AttemptError, Leader, OnUnknown, Retry, confirm_leadership},
 };
@@ -51,7 +51,7 @@ const APPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A change of the cluster. Sent between nodes: new variants go to the end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Change {
+pub enum MemberChange {
     /// Add a member without a vote.
     Add(Member),
     /// Give a member a vote.
@@ -81,7 +81,7 @@ pub struct Changed {
 /// A change that is forwarded to the leader.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct ForwardedChange {
-    change: Change,
+    change: MemberChange,
     remaining_ms: u64,
 }
 
@@ -115,12 +115,16 @@ impl From<ChangeError> for AttemptError {
     }
 }
 
-impl Members {
+impl ClusterMembers {
     /// Makes a change, whichever node leads.
     ///
     /// # Errors
     /// The refusal of the change; see [`Refusal`].
-    pub async fn change(self: &Arc<Self>, principal: &Principal, change: Change) -> Result<Changed, Refusal> {
+    pub async fn change(
+        self: &Arc<Self>,
+        principal: &Principal,
+        change: MemberChange,
+    ) -> Result<Changed, Refusal> {
         principal.authorize(Verb::Cluster, None)?;
         check(&change)?;
         let consensus = self.cx.consensus_or_refusal()?;
@@ -141,7 +145,7 @@ impl Members {
     async fn forward_change(
         self: &Arc<Self>,
         consensus: &Consensus,
-        (principal, change): (&Principal, &Change),
+        (principal, change): (&Principal, &MemberChange),
         leader: &Member,
         deadline: Instant,
     ) -> Attempt<ChangeMade> {
@@ -185,7 +189,7 @@ impl Members {
     async fn change_as_leader(
         self: &Arc<Self>,
         principal: Principal,
-        change: Change,
+        change: MemberChange,
         deadline: Instant,
     ) -> Attempt<ChangeMade> {
         let this = Arc::clone(self);
@@ -210,7 +214,7 @@ impl Members {
                 // A lost leader's change comes first: the requested change may be the remainder of it.
                 consensus.complete_change().await?;
             }
-            let before = Membership::of(consensus);
+            let before = MembersAtStart::of(consensus);
             let steps = MembershipChange { members: &this, consensus, deadline, before };
             let result = steps.make(&change).await;
             match &result {
@@ -244,8 +248,10 @@ impl Members {
 }
 
 /// Checks what can be checked without a state.
-fn check(change: &Change) -> Result<(), Invalid> {
-    let (Change::Add(member) | Change::Replace { new: member, .. }) = change else { return Ok(()) };
+fn check(change: &MemberChange) -> Result<(), Invalid> {
+    let (MemberChange::Add(member) | MemberChange::Replace { new: member, .. }) = change else {
+        return Ok(());
+    };
     let mut violations = Vec::new();
     let mut add =
         |name: &str, text: String| violations.push(Violation::at(vec![LocSegment::from(name)], text));
@@ -273,27 +279,31 @@ mod tests {
 
     #[test]
     fn a_new_member_has_an_id_and_two_addresses() {
-        assert_eq!(check(&Change::Add(member(4))), Ok(()));
-        assert_eq!(check(&Change::Remove(0)), Ok(()));
+        assert_eq!(check(&MemberChange::Add(member(4))), Ok(()));
+        assert_eq!(check(&MemberChange::Remove(0)), Ok(()));
         let same = Member { peer_addr: "a:8104".into(), ..member(4) };
         let no_port = Member { api_addr: "a".into(), ..member(4) };
         for wrong in [member(0), same, no_port] {
-            assert!(check(&Change::Add(wrong.clone())).is_err(), "{wrong:?}");
-            assert!(check(&Change::Replace { old: 1, new: wrong }).is_err());
+            assert!(check(&MemberChange::Add(wrong.clone())).is_err(), "{wrong:?}");
+            assert!(check(&MemberChange::Replace { old: 1, new: wrong }).is_err());
         }
     }
 
     #[test]
     fn calls_for_changes_decode_to_what_was_encoded() {
-        let replace = Change::Replace { old: 1, new: member(4) };
-        for change in
-            [Change::Add(member(4)), Change::Promote(4), Change::Remove(4), replace, Change::Lead(2)]
-        {
+        let replace = MemberChange::Replace { old: 1, new: member(4) };
+        for change in [
+            MemberChange::Add(member(4)),
+            MemberChange::Promote(4),
+            MemberChange::Remove(4),
+            replace,
+            MemberChange::Lead(2),
+        ] {
             let forwarded = ForwardedChange { change, remaining_ms: 9 };
             let body = encode_forwarded(&forwarded, &Principal::root());
             assert_eq!(decode_forwarded(&body).unwrap(), (forwarded, Principal::root()));
         }
-        let forwarded = ForwardedChange { change: Change::Lead(2), remaining_ms: 9 };
+        let forwarded = ForwardedChange { change: MemberChange::Lead(2), remaining_ms: 9 };
         let body = encode(&(&forwarded, "Abcdefghijkl.7"));
         let (received, principal) = decode_forwarded(&body).unwrap();
         assert_eq!((received, principal.is_root()), (forwarded, false));

@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
 use super::check_address;
-use crate::{ClusterView, Principal, Refusal, membership::Members};
+use crate::{ClusterView, Principal, Refusal, membership::ClusterMembers};
 use concord_consensus::Consensus;
 use concord_model::{
     access_key::Verb,
@@ -62,7 +62,7 @@ pub(super) struct JoinResponse {
     refused: Option<String>,
 }
 
-impl Members {
+impl ClusterMembers {
     /// Forms the cluster from this node: writes identities here and on every member, then initialises consensus. When
     /// it is called again with the same members, it returns the cluster as it is.
     ///

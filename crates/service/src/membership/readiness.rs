@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::{Instant, timeout};
 
-use crate::{context::Context, membership::Members};
+use crate::{context::Context, membership::ClusterMembers};
 use concord_consensus::Leadership;
 use concord_model::limits::READY_STALENESS_MAX;
 
@@ -17,7 +17,7 @@ const READINESS_INTERVAL: Duration = Duration::from_millis(250);
 /// How long one confirmation may take.
 const READINESS_TIMEOUT: Duration = Duration::from_secs(1);
 
-impl Members {
+impl ClusterMembers {
     /// Whether this node has caught up with a live leader.
     ///
     /// # Errors

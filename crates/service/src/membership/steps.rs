@@ -20,11 +20,11 @@ use std::{
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    change::{Change, ChangeMade},
+    change::{ChangeMade, MemberChange},
     forming::JoinRequest,
 };
 use crate::{
-    membership::Members,
+    membership::ClusterMembers,
     request::Refusal,
     retry::{Attempt, AttemptError},
 };
@@ -36,12 +36,12 @@ use concord_net::{Member, NodeId};
 const CAUGHT_UP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The members and voters when a change begins. Only this change alters them until it ends.
-pub(super) struct Membership {
+pub(super) struct MembersAtStart {
     members: BTreeMap<NodeId, Member>,
     voters: BTreeSet<NodeId>,
 }
 
-impl Membership {
+impl MembersAtStart {
     pub(super) fn of(consensus: &Consensus) -> Self {
         let mut membership = Self { members: BTreeMap::new(), voters: BTreeSet::new() };
         for status in consensus.status().members {
@@ -56,20 +56,20 @@ impl Membership {
 
 /// One change on the leader.
 pub(super) struct MembershipChange<'a> {
-    pub(super) members: &'a Members,
+    pub(super) members: &'a ClusterMembers,
     pub(super) consensus: &'a Consensus,
     pub(super) deadline: Instant,
-    pub(super) before: Membership,
+    pub(super) before: MembersAtStart,
 }
 
 impl MembershipChange<'_> {
-    pub(super) async fn make(&self, change: &Change) -> Attempt<ChangeMade> {
+    pub(super) async fn make(&self, change: &MemberChange) -> Attempt<ChangeMade> {
         match change {
-            Change::Add(member) => self.add(member).await,
-            Change::Promote(id) => self.promote(*id).await,
-            Change::Remove(id) => self.remove(*id).await,
-            Change::Replace { old, new } => self.replace(*old, new).await,
-            Change::Lead(id) => self.transfer_leadership(*id).await,
+            MemberChange::Add(member) => self.add(member).await,
+            MemberChange::Promote(id) => self.promote(*id).await,
+            MemberChange::Remove(id) => self.remove(*id).await,
+            MemberChange::Replace { old, new } => self.replace(*old, new).await,
+            MemberChange::Lead(id) => self.transfer_leadership(*id).await,
         }
     }
 

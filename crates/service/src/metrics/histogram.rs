@@ -47,7 +47,7 @@ fn thread() -> usize {
 /// What the threads of one part count: in cache lines of its own.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Part {
+struct ThreadCounts {
     buckets: [AtomicU64; BUCKETS],
     sum_nanos: AtomicU64,
 }
@@ -55,19 +55,19 @@ struct Part {
 /// Counts of times.
 #[derive(Debug)]
 pub struct Histogram {
-    parts: Box<[Part]>,
+    parts: Box<[ThreadCounts]>,
 }
 
 /// What a histogram has counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct TimeCounts {
     /// Observations of each bucket; the last one is that of all that is longer.
     pub buckets: [u64; BUCKETS],
     /// The sum of all times.
     pub sum: Duration,
 }
 
-impl Counts {
+impl TimeCounts {
     /// All observations.
     #[must_use]
     pub fn count(&self) -> u64 {
@@ -79,7 +79,7 @@ impl Histogram {
     /// A histogram for so many threads; more share its parts.
     #[must_use]
     pub fn new(threads: usize) -> Self {
-        Self { parts: (0..threads.max(1)).map(|_| Part::default()).collect() }
+        Self { parts: (0..threads.max(1)).map(|_| ThreadCounts::default()).collect() }
     }
 
     /// Counts a time.
@@ -94,8 +94,8 @@ impl Histogram {
 
     /// What was counted.
     #[must_use]
-    pub fn read(&self) -> Counts {
-        let mut counts = Counts::default();
+    pub fn read(&self) -> TimeCounts {
+        let mut counts = TimeCounts::default();
         for part in &self.parts {
             for (sum, one) in counts.buckets.iter_mut().zip(&part.buckets) {
                 *sum = sum.saturating_add(one.load(Ordering::Relaxed));

@@ -4,13 +4,13 @@
 
 use std::fs;
 
-use super::family::{Family, Labels, Number};
+use super::family::{Labels, MetricFamily, Number};
 
 /// The unit of times in `/proc`: the kernel gives them in hundredths of a second, whatever its own clock does.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Reads the figures.
-pub(super) fn families() -> Vec<Family> {
+pub(super) fn families() -> Vec<MetricFamily> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let kernel = fs::read_to_string("/proc/stat").unwrap_or_default();
@@ -34,7 +34,7 @@ pub(super) fn families() -> Vec<Family> {
             kibibytes(&status, "VmRSS"),
         ),
         maybe("process_virtual_memory_bytes", "Address space of the process.", kibibytes(&status, "VmSize")),
-        Family::gauges(
+        MetricFamily::gauges(
             "concord_memory_resident_bytes",
             "Parts of the memory in RAM: what was allocated, with what the allocator retains; pages of files; shared.",
             parts,
@@ -43,7 +43,7 @@ pub(super) fn families() -> Vec<Family> {
         maybe("process_max_fds", "The limit of open files and sockets.", open_files_max(&limits)),
         maybe("process_threads", "Threads.", value(&status, "Threads")),
         maybe("process_start_time_seconds", "When the process began, in seconds since 1970.", began),
-        Family::counters(
+        MetricFamily::counters(
             "process_cpu_seconds",
             "Processor time that the process has used.",
             spent.map(|spent| (Labels::new(), spent)),
@@ -56,8 +56,8 @@ pub(crate) fn resident_bytes() -> Option<u64> {
     kibibytes(&fs::read_to_string("/proc/self/status").ok()?, "VmRSS")
 }
 
-fn maybe(name: &'static str, help: &'static str, value: Option<impl Number>) -> Family {
-    Family::gauges(name, help, value.map(|value| (Labels::new(), value)))
+fn maybe(name: &'static str, help: &'static str, value: Option<impl Number>) -> MetricFamily {
+    MetricFamily::gauges(name, help, value.map(|value| (Labels::new(), value)))
 }
 
 /// Places in `/proc/self/stat` after the name of the command, which may have spaces in it.

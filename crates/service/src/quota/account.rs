@@ -30,7 +30,7 @@ pub enum Gauge {
 
 /// The account of a key.
 #[derive(Debug, Default)]
-pub(super) struct Account {
+pub(super) struct KeyAccount {
     requests: Bucket,
     writes: Bucket,
     watches: AtomicU64,
@@ -41,12 +41,12 @@ pub(super) struct Account {
 
 /// A place of a key that is taken. Dropping it frees it.
 #[derive(Debug)]
-pub struct Held {
-    account: Arc<Account>,
+pub struct GaugeGuard {
+    account: Arc<KeyAccount>,
     gauge: Gauge,
 }
 
-impl Account {
+impl KeyAccount {
     fn gauge(&self, gauge: Gauge) -> &AtomicU64 {
         match gauge {
             Gauge::Watches => &self.watches,
@@ -80,10 +80,10 @@ impl Account {
         Ok(requests.into_iter().chain(writes).min_by_key(|one| one.left))
     }
 
-    pub(super) fn open(self: Arc<Self>, gauge: Gauge, max: u64) -> Result<Held, Exceeded> {
+    pub(super) fn open(self: Arc<Self>, gauge: Gauge, max: u64) -> Result<GaugeGuard, Exceeded> {
         let add = |open: u64| (open < max).then_some(open + 1);
         if self.gauge(gauge).fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok() {
-            return Ok(Held { account: self, gauge });
+            return Ok(GaugeGuard { account: self, gauge });
         }
         let text = match gauge {
             Gauge::Watches => format!("this access key may have {max} watches open on a node"),
@@ -153,7 +153,7 @@ impl Account {
     }
 }
 
-impl Drop for Held {
+impl Drop for GaugeGuard {
     fn drop(&mut self) {
         self.account.gauge(self.gauge).fetch_sub(1, Ordering::Relaxed);
     }

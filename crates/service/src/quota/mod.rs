@@ -24,11 +24,11 @@ use std::{
 };
 
 use super::{context::Context, request::Principal};
-use account::Account;
-pub use account::{Gauge, Held};
+use account::KeyAccount;
+pub use account::{Gauge, GaugeGuard};
 use concord_consensus::Consensus;
 use concord_model::access_key::{KeyId, Quota};
-pub use throttle::Attempt;
+pub use throttle::CredentialAttempt;
 use throttle::FailedCredentials;
 
 /// Keys whose use is remembered. Above, those that have nothing in use are forgotten: their buckets are full anyway.
@@ -79,14 +79,14 @@ pub struct QuotaLeft {
 
 /// What each key with a quota has in use.
 #[derive(Debug)]
-struct Accounts {
+struct KeyAccounts {
     /// For keys that have none of their own.
     defaults: Quota,
-    accounts: RwLock<BTreeMap<KeyId, Arc<Account>>>,
+    accounts: RwLock<BTreeMap<KeyId, Arc<KeyAccount>>>,
     begin: Instant,
 }
 
-impl Accounts {
+impl KeyAccounts {
     fn new(defaults: Quota) -> Self {
         Self { defaults, accounts: RwLock::default(), begin: Instant::now() }
     }
@@ -113,7 +113,7 @@ impl Accounts {
         self.accounts.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    fn account(&self, id: KeyId) -> Arc<Account> {
+    fn account(&self, id: KeyId) -> Arc<KeyAccount> {
         let accounts = self.accounts.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(account) = accounts.get(&id) {
             return Arc::clone(account);
@@ -137,13 +137,13 @@ impl Accounts {
 #[derive(Debug)]
 pub struct Quotas {
     cx: Arc<Context>,
-    accounts: Accounts,
+    accounts: KeyAccounts,
     failed_credentials: FailedCredentials,
 }
 
 impl Quotas {
     pub(super) fn new(cx: &Arc<Context>) -> Self {
-        let accounts = Accounts::new(cx.options.quotas);
+        let accounts = KeyAccounts::new(cx.options.quotas);
         let failed_credentials = FailedCredentials::new(cx.options.failed_credentials);
         Self { cx: Arc::clone(cx), accounts, failed_credentials }
     }
@@ -171,7 +171,7 @@ impl Quotas {
     ///
     /// # Errors
     /// When all are taken.
-    pub fn admit_open(&self, principal: &Principal, gauge: Gauge) -> Result<Option<Held>, Exceeded> {
+    pub fn admit_open(&self, principal: &Principal, gauge: Gauge) -> Result<Option<GaugeGuard>, Exceeded> {
         let quotas = &self.accounts;
         let Some((quota, id)) = quotas.of(principal) else { return Ok(None) };
         let max = match gauge {
@@ -221,7 +221,7 @@ impl Quotas {
     ///
     /// # Errors
     /// How long it takes until it may.
-    pub fn admit_credential(&self, credential: &[u8]) -> Result<Attempt<'_>, Exceeded> {
+    pub fn admit_credential(&self, credential: &[u8]) -> Result<CredentialAttempt<'_>, Exceeded> {
         self.failed_credentials.admit(credential)
     }
 }

@@ -42,7 +42,7 @@ async fn a_key_without_a_quota_and_the_root_key_are_never_refused_and_have_no_ac
 #[test]
 fn a_write_counts_as_a_request_and_as_a_write() {
     let quota = Quota { requests_per_second: Some(3), writes_per_second: Some(1), ..Quota::default() };
-    let (account, now) = (Account::default(), 5);
+    let (account, now) = (KeyAccount::default(), 5);
     let left = account.take(Some(3), Some(1), now).unwrap().unwrap();
     assert_eq!(left, RateLeft { name: "writes", per_second: 1, left: 0, reset_s: 1 });
     let refused = account.take(Some(3), Some(1), now).unwrap_err();
@@ -84,7 +84,7 @@ async fn a_cursor_counts_until_its_last_page() {
     assert!((290..=300).contains(&refused.retry_after_s), "{refused:?}");
     service.quotas.note_cursor(&one, false);
     assert_eq!(service.quotas.admit_cursor(&one), Ok(()));
-    let account = Account::default();
+    let account = KeyAccount::default();
     account.note_cursor(true, 0);
     assert!(account.admit_cursor(1, 1).is_err());
     assert_eq!(account.admit_cursor(1, 301 * bucket::SECOND), Ok(()), "unused for five minutes");

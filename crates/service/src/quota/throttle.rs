@@ -45,7 +45,7 @@ pub(crate) struct FailedCredentials {
 /// nothing is said, it could not be looked at.
 #[derive(Debug)]
 #[must_use]
-pub struct Attempt<'a> {
+pub struct CredentialAttempt<'a> {
     failed: &'a FailedCredentials,
     hash: u64,
     /// The address whose try it took; `None` where it was good before on its connection.
@@ -81,8 +81,8 @@ impl FailedCredentials {
         self.addresses().len()
     }
 
-    pub(super) fn admit(&self, credential: &[u8]) -> Result<Attempt<'_>, Exceeded> {
-        let free = |hash| Ok(Attempt { failed: self, hash, taken: None });
+    pub(super) fn admit(&self, credential: &[u8]) -> Result<CredentialAttempt<'_>, Exceeded> {
+        let free = |hash| Ok(CredentialAttempt { failed: self, hash, taken: None });
         if self.rate.count == 0 {
             return free(0);
         }
@@ -93,7 +93,7 @@ impl FailedCredentials {
             None | Some((_, true)) => free(hash),
             Some((address, false)) => {
                 self.take(address, self.now())?;
-                Ok(Attempt { failed: self, hash, taken: Some(address) })
+                Ok(CredentialAttempt { failed: self, hash, taken: Some(address) })
             }
         }
     }
@@ -136,7 +136,7 @@ impl FailedCredentials {
     }
 }
 
-impl Attempt<'_> {
+impl CredentialAttempt<'_> {
     /// The credential is good.
     pub fn was_good(self) {
         if self.taken.is_some() {
@@ -163,7 +163,7 @@ impl Attempt<'_> {
     }
 }
 
-impl Drop for Attempt<'_> {
+impl Drop for CredentialAttempt<'_> {
     fn drop(&mut self) {
         if let Some(address) = self.taken.take() {
             self.failed.give_back(address, self.failed.now());
@@ -238,7 +238,7 @@ mod tests {
         let at_once = async {
             let tries = [failed.admit(b"one"), failed.admit(b"two"), failed.admit(b"three")];
             assert_eq!(tries.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, true, false]);
-            tries.into_iter().flatten().for_each(Attempt::has_failed);
+            tries.into_iter().flatten().for_each(CredentialAttempt::has_failed);
         };
         connection().serve(at_once).await;
         let later = async {

@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::{
     Consistency, Principal, Refusal,
-    audit::targets::name_read,
+    audit::target::name_read,
     history::HistoryReader,
     memory_budget::{Reservation, Share},
     read::Reads,

@@ -10,7 +10,8 @@
 //! A list that is a walk along an index is walked to the page. A list with conditions is computed and sorted as a
 //! whole; from its second page on the sorted matches are retained with the pinned state.
 //!
-//! A list that tests few configs is answered where it arrives, or by one thread beside while several lists are under way.
+//! A list that tests few configs is answered where it arrives, or by a free thread of the pool while several lists are
+//! in progress.
 //! A long one runs on the threads for long work, until the read's deadline; only so many of one caller wait at once, and
 //! they never take all of those threads.
 //!
@@ -23,7 +24,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tokio::time::Instant;
+use tokio::{task::yield_now, time::Instant};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::{
@@ -240,7 +241,9 @@ impl Reads {
         Err(Refusal::Invalid(Violation::at(vec!["query".into(), "limit".into()], msg).into()))
     }
 
-    /// Runs a list on a state: when that is short here or on the thread for such lists, else on those for long work.
+    /// Runs a list on a state: a long one in the CPU pool. A short one runs here, or on a free thread of the pool if other
+    /// short lists are in progress: finding a page of a hundred configs takes as long as twenty gets, and consensus
+    /// needs little of its core while a node lists. A list that is alone is not worth waking a thread.
     pub(super) async fn run_list(
         &self,
         state: &Arc<State>,
@@ -254,11 +257,16 @@ impl Reads {
             if !unindexed.is_empty() {
                 self.build_indexes(unindexed, deadline).await?;
             }
-            let (query, list_in_progress) = (query.at(wanted), self.short_lists.begin());
-            let place = if query.is_worth_a_thread() { list_in_progress.place().await } else { None };
-            if let Some(place) = place {
-                let work = self.list_work(state, (list, keys), wanted);
-                return self.short_lists.run(place, move || work(&|| false)).await?;
+            let (query, in_progress) = (query.at(wanted), Arc::clone(&self.short_lists));
+            if query.is_worth_a_thread() {
+                // A request thread looks at one request after the other. Lists that have arrived meanwhile count, too.
+                yield_now().await;
+                let is_alone = Arc::strong_count(&in_progress) <= 2;
+                if !is_alone && let Some(turn) = self.cx.cpu_pool.try_turn(Weight::Short) {
+                    let work = self.list_work(state, (list, keys), wanted);
+                    let work = move |cancel: &Cancel, _: &mut _| work(&|| cancel.is_over());
+                    return self.cx.cpu_pool.run_in(turn, deadline, work).await?;
+                }
             }
             if let Some(listed) = query.run_if_short(self.cx.limits()) {
                 return listed;

@@ -11,7 +11,6 @@
 //! | Which states are retained for cursors, and for how long? | `pinned` |
 //! | How is a list at an earlier revision answered? | `earlier` |
 //! | Which query is a list, and what does it find? | `query` |
-//! | Which thread finds it, when it is short? | `short_lists` |
 //! | What of a page is a caller shown? | `shown` |
 //! | What is on a page, and how is it cut for a call? | `records` |
 
@@ -25,7 +24,6 @@ mod parts;
 pub(super) mod pinned;
 mod query;
 pub mod records;
-pub(super) mod short_lists;
 mod shown;
 pub mod view;
 
@@ -40,7 +38,8 @@ pub struct Reads {
     pub(crate) freshness: Arc<Freshness>,
     pub(crate) redactor: Arc<Redactor>,
     pub(crate) history: Arc<HistoryReader>,
-    pub(crate) short_lists: short_lists::ShortLists,
+    /// One clone for each short list in progress.
+    pub(crate) short_lists: Arc<()>,
     pub(crate) pinned_states: Arc<pinned::PinnedStates>,
     /// Earlier states that lists have made again.
     pub(crate) earlier_states: Arc<earlier::EarlierStates>,
@@ -58,7 +57,7 @@ impl Reads {
             freshness: Arc::clone(freshness),
             redactor: Arc::clone(redactor),
             history: Arc::clone(history),
-            short_lists: short_lists::ShortLists::new(),
+            short_lists: Arc::default(),
             pinned_states: Arc::new(pinned::PinnedStates::new(cx.memory_budget.pins_max())),
             earlier_states: Arc::new(earlier::EarlierStates::new(cx.memory_budget.past_max())),
         }

@@ -21,8 +21,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Counts, Finished, Options, Outbox, QUEUE_MAX, add,
-    message::{Sender, encode},
+    FinishedSpan, Outbox, QUEUE_MAX, SpanCounts, SpanOptions, add,
+    message::{SendingNode, encode},
 };
 use concord_net::NodeId;
 
@@ -41,7 +41,7 @@ const PASSING: [u16; 4] = [429, 502, 503, 504];
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
 /// Starts the task.
-pub(super) fn start(options: Options, node: NodeId, counts: Arc<Counts>) -> Outbox {
+pub(super) fn start(options: SpanOptions, node: NodeId, counts: Arc<SpanCounts>) -> Outbox {
     let (queue, inbox) = mpsc::channel(QUEUE_MAX);
     let (ending, ended) = (CancellationToken::new(), CancellationToken::new());
     let outbox = Outbox {
@@ -51,7 +51,7 @@ pub(super) fn start(options: Options, node: NodeId, counts: Arc<Counts>) -> Outb
         ending: ending.clone(),
         ended: ended.clone(),
     };
-    let sender = Sender { node, address: options.address.clone(), is_encrypted: options.is_encrypted };
+    let sender = SendingNode { node, address: options.address.clone(), is_encrypted: options.is_encrypted };
     let exporter = Exporter { inbox, options, sender, counts, ending, failing_since: None };
     // It ends with the node. After a panic each span is dropped and counted, which harms no request.
     tokio::spawn(async move {
@@ -62,17 +62,17 @@ pub(super) fn start(options: Options, node: NodeId, counts: Arc<Counts>) -> Outb
 }
 
 struct Exporter {
-    inbox: mpsc::Receiver<Finished>,
-    options: Options,
-    sender: Sender,
-    counts: Arc<Counts>,
+    inbox: mpsc::Receiver<FinishedSpan>,
+    options: SpanOptions,
+    sender: SendingNode,
+    counts: Arc<SpanCounts>,
     ending: CancellationToken,
     /// Since when the collector takes no spans.
     failing_since: Option<Instant>,
 }
 
 /// Why spans were not taken.
-struct Failure {
+struct SendFailure {
     why: String,
     /// Whether the collector will not take them later either.
     is_final: bool,
@@ -80,7 +80,7 @@ struct Failure {
     pause: Option<Duration>,
 }
 
-impl Failure {
+impl SendFailure {
     fn passing(why: String) -> Self {
         Self { why, is_final: false, pause: None }
     }
@@ -97,7 +97,7 @@ impl Exporter {
     }
 
     /// The spans of the next request; `None` when the node ends and none waits.
-    async fn gather(&mut self) -> Option<Vec<Finished>> {
+    async fn gather(&mut self) -> Option<Vec<FinishedSpan>> {
         let mut batch = Vec::new();
         tokio::select! {
             biased;
@@ -152,24 +152,24 @@ impl Exporter {
     }
 
     /// Posts spans once; how many of them the collector refused.
-    async fn send(&self, http: &mut Option<reqwest::Client>, body: &Bytes) -> Result<i64, Failure> {
+    async fn send(&self, http: &mut Option<reqwest::Client>, body: &Bytes) -> Result<i64, SendFailure> {
         let client = match http {
             Some(client) => client,
-            None => http.insert(self.client().await.map_err(Failure::passing)?),
+            None => http.insert(self.client().await.map_err(SendFailure::passing)?),
         };
         let post = client
             .post(&self.options.url)
             .header(header::CONTENT_TYPE, "application/x-protobuf")
             .body(body.clone());
         let answered = async {
-            let response = post.send().await.map_err(|error| Failure::passing(text_of(error)))?;
+            let response = post.send().await.map_err(|error| SendFailure::passing(text_of(error)))?;
             let (status, headers) = (response.status(), response.headers().clone());
             if !status.is_success() {
                 return Err(refusal(status.as_u16(), &headers));
             }
             Ok(refused_spans(response).await)
         };
-        let late = |_| Failure::passing(format!("no answer within {} s", SEND_TIMEOUT.as_secs()));
+        let late = |_| SendFailure::passing(format!("no answer within {} s", SEND_TIMEOUT.as_secs()));
         timeout(SEND_TIMEOUT, answered).await.map_err(late)?
     }
 
@@ -201,10 +201,10 @@ impl Exporter {
 }
 
 /// What a status that is no success means.
-fn refusal(status: u16, headers: &HeaderMap) -> Failure {
+fn refusal(status: u16, headers: &HeaderMap) -> SendFailure {
     let seconds = headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
     let why = format!("it answers {status}");
-    Failure { why, is_final: !PASSING.contains(&status), pause: seconds.map(Duration::from_secs) }
+    SendFailure { why, is_final: !PASSING.contains(&status), pause: seconds.map(Duration::from_secs) }
 }
 
 /// How many spans the collector has refused although it took the others. An answer that can't be read says that it took

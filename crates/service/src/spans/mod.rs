@@ -57,7 +57,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Where spans are sent, and of which requests.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct SpanOptions {
     /// The URL that they are posted to.
     pub url: String,
     /// A file with the authorities of its certificate; without one, those that this machine trusts.
@@ -72,7 +72,7 @@ pub struct Options {
 
 /// What has become of spans.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct SpanCounts {
     sent: AtomicU64,
     /// Because too many waited.
     unqueued: AtomicU64,
@@ -80,7 +80,7 @@ pub(super) struct Counts {
     refused: AtomicU64,
 }
 
-impl Counts {
+impl SpanCounts {
     fn dropped(&self) -> u64 {
         self.unqueued.load(Ordering::Relaxed) + self.refused.load(Ordering::Relaxed)
     }
@@ -92,17 +92,17 @@ fn add(count: &AtomicU64, more: usize) {
 
 /// The spans of a node.
 #[derive(Debug, Default)]
-pub struct Spans {
-    counts: Arc<Counts>,
+pub struct SpanRecorder {
+    counts: Arc<SpanCounts>,
     outbox: Option<Arc<Outbox>>,
 }
 
 /// The way to the task that sends spans.
 #[derive(Debug)]
 struct Outbox {
-    queue: mpsc::Sender<Finished>,
+    queue: mpsc::Sender<FinishedSpan>,
     sample: f64,
-    counts: Arc<Counts>,
+    counts: Arc<SpanCounts>,
     /// Asks the task to send what it has, and to end.
     ending: CancellationToken,
     ended: CancellationToken,
@@ -110,7 +110,7 @@ struct Outbox {
 
 /// What a node does in a span.
 #[derive(Debug, PartialEq, Eq)]
-enum Work {
+enum SpanWork {
     /// It answers a caller's request of this method and route; no route where the path is none.
     Request { method: &'static str, route: &'static str },
     /// It has a write decided by the leader.
@@ -121,7 +121,7 @@ enum Work {
 
 /// How a span ended.
 #[derive(Debug, PartialEq, Eq)]
-enum Outcome {
+enum SpanOutcome {
     /// Nobody waited for the rest of the work.
     Abandoned,
     /// With a status and the id of the request.
@@ -132,30 +132,30 @@ enum Outcome {
 
 /// A span that has ended.
 #[derive(Debug)]
-struct Finished {
+struct FinishedSpan {
     context: TraceParent,
     parent: Option<u64>,
     began: Timestamp,
     took: Duration,
-    work: Work,
-    outcome: Outcome,
+    work: SpanWork,
+    outcome: SpanOutcome,
 }
 
 /// A span that has not ended. It ends when it is dropped.
 #[derive(Debug)]
-pub struct Span {
+pub struct OpenSpan {
     outbox: Arc<Outbox>,
     at: Instant,
-    open: Option<Finished>,
+    open: Option<FinishedSpan>,
 }
 
-impl Span {
+impl OpenSpan {
     /// The trace, with this span as the parent of what follows.
     fn context(&self) -> Option<TraceParent> {
         self.open.as_ref().map(|open| open.context)
     }
 
-    fn set(&mut self, outcome: Outcome) {
+    fn set(&mut self, outcome: SpanOutcome) {
         if let Some(open) = &mut self.open {
             open.outcome = outcome;
         }
@@ -169,11 +169,11 @@ impl Span {
             Err(AttemptError::Unknown(_)) => ("unknown", true),
             Err(AttemptError::Begun(_)) => ("begun", true),
         };
-        self.set(Outcome::Attempted(name, is_failure));
+        self.set(SpanOutcome::Attempted(name, is_failure));
     }
 }
 
-impl Drop for Span {
+impl Drop for OpenSpan {
     fn drop(&mut self) {
         if let Some(mut finished) = self.open.take() {
             finished.took = self.at.elapsed();
@@ -184,10 +184,10 @@ impl Drop for Span {
     }
 }
 
-impl Spans {
+impl SpanRecorder {
     /// Starts the task that sends spans, where the settings name a collector.
-    pub(super) fn start(options: Option<Options>, node: NodeId) -> Self {
-        let counts = Arc::<Counts>::default();
+    pub(super) fn start(options: Option<SpanOptions>, node: NodeId) -> Self {
+        let counts = Arc::<SpanCounts>::default();
         #[cfg(feature = "otlp")]
         let outbox = options.map(|options| Arc::new(export::start(options, node, Arc::clone(&counts))));
         // The settings refuse the address of a collector.
@@ -197,15 +197,19 @@ impl Spans {
     }
 
     /// Begins a span where the trace is sampled.
-    fn begin(&self, parent: Option<TraceParent>, work: impl FnOnce() -> Work) -> Option<Span> {
+    fn begin(&self, parent: Option<TraceParent>, work: impl FnOnce() -> SpanWork) -> Option<OpenSpan> {
         let outbox = self.outbox.as_ref()?;
         let parent = parent.filter(TraceParent::is_sampled)?;
         let context = parent.with_span(fastrand::u64(1..))?;
-        Some(Span::open(outbox, context, Some(parent.span()), work()))
+        Some(OpenSpan::open(outbox, context, Some(parent.span()), work()))
     }
 
     /// Begins the span of a caller's request where its trace is sampled, or begins a trace with it.
-    fn begin_request(&self, caller: Option<TraceParent>, work: impl FnOnce() -> Work) -> Option<Span> {
+    fn begin_request(
+        &self,
+        caller: Option<TraceParent>,
+        work: impl FnOnce() -> SpanWork,
+    ) -> Option<OpenSpan> {
         let outbox = self.outbox.as_ref()?;
         if caller.is_some() {
             return self.begin(caller, work);
@@ -214,12 +218,12 @@ impl Spans {
             return None;
         }
         let context = TraceParent::root(fastrand::u128(1..), fastrand::u64(1..))?;
-        Some(Span::open(outbox, context, None, work()))
+        Some(OpenSpan::open(outbox, context, None, work()))
     }
 
     /// How many were sent, how many were dropped because too many waited, and how many the collector has not taken.
     pub(super) fn figures(&self) -> [u64; 3] {
-        let Counts { sent, unqueued, refused } = &*self.counts;
+        let SpanCounts { sent, unqueued, refused } = &*self.counts;
         [sent, unqueued, refused].map(|count| count.load(Ordering::Relaxed))
     }
 
@@ -233,10 +237,10 @@ impl Spans {
     }
 }
 
-impl Span {
-    fn open(outbox: &Arc<Outbox>, context: TraceParent, parent: Option<u64>, work: Work) -> Self {
-        let (began, took, outcome) = (now(), Duration::ZERO, Outcome::Abandoned);
-        let open = Some(Finished { context, parent, began, took, work, outcome });
+impl OpenSpan {
+    fn open(outbox: &Arc<Outbox>, context: TraceParent, parent: Option<u64>, work: SpanWork) -> Self {
+        let (began, took, outcome) = (now(), Duration::ZERO, SpanOutcome::Abandoned);
+        let open = Some(FinishedSpan { context, parent, began, took, work, outcome });
         Self { outbox: Arc::clone(outbox), at: Instant::now(), open }
     }
 }
@@ -245,7 +249,7 @@ impl Span {
 #[derive(Debug)]
 pub struct TracedRequest {
     trace: TraceParent,
-    span: Option<Span>,
+    span: Option<OpenSpan>,
 }
 
 impl TracedRequest {
@@ -260,7 +264,7 @@ impl TracedRequest {
             let done = work.await;
             let (status, id) = answered(&done);
             if let (Some(span), Some(id)) = (&mut span, id) {
-                span.set(Outcome::Answered(status, id));
+                span.set(SpanOutcome::Answered(status, id));
             }
             done
         })
@@ -268,7 +272,7 @@ impl TracedRequest {
     }
 }
 
-impl Spans {
+impl SpanRecorder {
     /// A request whose caller names this trace, or none, if it belongs to one. `names` are the method and the route.
     #[must_use]
     pub fn traced_request(
@@ -278,10 +282,10 @@ impl Spans {
     ) -> Option<TracedRequest> {
         let work = || {
             let (method, route) = names();
-            Work::Request { method, route }
+            SpanWork::Request { method, route }
         };
         let span = self.begin_request(caller, work);
-        let trace = span.as_ref().and_then(Span::context).or(caller)?;
+        let trace = span.as_ref().and_then(OpenSpan::context).or(caller)?;
         Some(TracedRequest { trace, span })
     }
 
@@ -292,7 +296,7 @@ impl Spans {
         leader: &Member,
         forwarding: Pin<&mut impl Future<Output = Attempt<T>>>,
     ) -> Attempt<T> {
-        let span = self.begin(trace, || Work::Forward(leader.clone()));
+        let span = self.begin(trace, || SpanWork::Forward(leader.clone()));
         let Some(span) = span else { return forwarding.await };
         let attempt = with_traces(vec![span.context()], forwarding).await;
         span.end(&attempt);
@@ -307,7 +311,7 @@ impl Spans {
     ) -> Attempt<T> {
         // Pinned: passed on, it would take its space again in each function.
         let deciding = pin!(deciding);
-        let Some(span) = self.begin(trace, || Work::Decision) else {
+        let Some(span) = self.begin(trace, || SpanWork::Decision) else {
             return traced(trace, deciding).await;
         };
         let attempt = traced(span.context(), deciding).await;

@@ -8,7 +8,7 @@ use opentelemetry_proto::tonic::{
 use prost::Message as _;
 
 use super::{
-    message::{Sender, encode},
+    message::{SendingNode, encode},
     *,
 };
 use crate::Refusal;
@@ -21,22 +21,22 @@ fn parsed(text: &str) -> Option<TraceParent> {
 }
 
 /// Spans that the test takes in place of the task.
-fn spans(most: usize, sample: f64) -> (Spans, mpsc::Receiver<Finished>) {
+fn spans(most: usize, sample: f64) -> (SpanRecorder, mpsc::Receiver<FinishedSpan>) {
     let (queue, inbox) = mpsc::channel(most);
-    let counts = Arc::<Counts>::default();
+    let counts = Arc::<SpanCounts>::default();
     let (ending, ended) = (CancellationToken::new(), CancellationToken::new());
     let outbox = Outbox { queue, sample, counts: Arc::clone(&counts), ending, ended };
-    (Spans { counts, outbox: Some(Arc::new(outbox)) }, inbox)
+    (SpanRecorder { counts, outbox: Some(Arc::new(outbox)) }, inbox)
 }
 
-fn request() -> Work {
-    Work::Request { method: "PUT", route: "/a/{b}" }
+fn request() -> SpanWork {
+    SpanWork::Request { method: "PUT", route: "/a/{b}" }
 }
 
 /// What a collector is sent of these spans.
-fn sent(inbox: &mut mpsc::Receiver<Finished>) -> Vec<Sent> {
+fn sent(inbox: &mut mpsc::Receiver<FinishedSpan>) -> Vec<Sent> {
     let finished = std::iter::from_fn(|| inbox.try_recv().ok()).collect();
-    let sender = Sender { node: 7, address: "[::1]:8101".into(), is_encrypted: true };
+    let sender = SendingNode { node: 7, address: "[::1]:8101".into(), is_encrypted: true };
     let request = ExportTraceServiceRequest::decode(encode(&sender, finished).as_slice()).unwrap();
     let [of_resource] = &request.resource_spans[..] else { panic!("{request:?}") };
     let resource = of_resource.resource.clone().unwrap();
@@ -66,13 +66,13 @@ fn a_caller_decides_on_its_trace_and_a_share_of_the_others_begins_one() {
         assert_ne!(context.span(), caller.span());
         assert!(spans.begin_request(parsed(NOT_SAMPLED), request).is_none());
         for trace in [None, parsed(NOT_SAMPLED)] {
-            assert!(spans.begin(trace, || Work::Decision).is_none(), "only a request begins a trace");
+            assert!(spans.begin(trace, || SpanWork::Decision).is_none(), "only a request begins a trace");
         }
     }
     assert!(none.begin_request(None, request).is_none());
     let [one, other] = [(); 2].map(|()| all.begin_request(None, request).unwrap().context().unwrap());
     assert!(one.is_sampled() && one.trace() != other.trace());
-    assert!(Spans::default().begin_request(parsed(SAMPLED), request).is_none());
+    assert!(SpanRecorder::default().begin_request(parsed(SAMPLED), request).is_none());
 }
 
 #[test]
@@ -92,15 +92,15 @@ fn what_finds_no_place_is_counted() {
 #[test]
 fn a_span_says_what_was_done_and_how_it_ended() {
     let (spans, mut inbox) = spans(99, 1.0);
-    let end = |method, route, outcome: Outcome| {
-        let work = || Work::Request { method, route };
+    let end = |method, route, outcome: SpanOutcome| {
+        let work = || SpanWork::Request { method, route };
         let mut span = spans.begin_request(parsed(SAMPLED), work).unwrap();
         span.set(outcome);
     };
     let id = || HeaderValue::from_static("an-id");
-    end("PUT", "/a/{b}", Outcome::Answered(404, id()));
-    end("GET", "", Outcome::Answered(500, id()));
-    end("_OTHER", "/a/{b}", Outcome::Answered(405, id()));
+    end("PUT", "/a/{b}", SpanOutcome::Answered(404, id()));
+    end("GET", "", SpanOutcome::Answered(500, id()));
+    end("_OTHER", "/a/{b}", SpanOutcome::Answered(405, id()));
     drop(spans.begin_request(None, request).unwrap());
     let leader = Member { id: 3, api_addr: "a:1".into(), peer_addr: "b:2".into() };
     let (why, refusal) = (|| "why".to_owned(), Refusal::Overloaded);
@@ -112,9 +112,9 @@ fn a_span_says_what_was_done_and_how_it_ended() {
         Err(AttemptError::Begun(why())),
     ];
     for attempt in attempts {
-        spans.begin(parsed(SAMPLED), || Work::Forward(leader.clone())).unwrap().end(&attempt);
+        spans.begin(parsed(SAMPLED), || SpanWork::Forward(leader.clone())).unwrap().end(&attempt);
     }
-    spans.begin(parsed(SAMPLED), || Work::Decision).unwrap().end(&Ok(()));
+    spans.begin(parsed(SAMPLED), || SpanWork::Decision).unwrap().end(&Ok(()));
 
     let sent = sent(&mut inbox);
     let shown: Vec<_> = sent

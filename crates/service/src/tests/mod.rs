@@ -1,6 +1,6 @@
 //! A node without consensus: what it refuses and why.
 
-mod rights;
+mod permissions;
 
 use super::*;
 use crate::testing::service;

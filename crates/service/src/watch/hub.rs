@@ -20,7 +20,7 @@ use tokio::{
 };
 
 use super::{
-    rights::Rights,
+    permissions::WatchPermissions,
     topics::{Topic, Topics},
 };
 use crate::Principal;
@@ -36,7 +36,7 @@ const WAKE_BATCH: usize = 32;
 
 /// The watches of a node.
 #[derive(Debug)]
-pub struct Hub {
+pub struct WatchHub {
     topics: Mutex<Topics>,
     next_id: AtomicU64,
     is_running: AtomicBool,
@@ -44,7 +44,7 @@ pub struct Hub {
     /// When this node was last known to have applied everything acknowledged by then.
     confirmed: Mutex<Instant>,
     /// The keys that the open watches are of.
-    pub(super) rights: Arc<Rights>,
+    pub(super) rights: Arc<WatchPermissions>,
     /// One permit for each open watch.
     pub(super) permits: Arc<Semaphore>,
     /// One permit for each watch that reads the history.
@@ -53,14 +53,14 @@ pub struct Hub {
 
 /// A watch's registration for its topics. Dropping it ends it.
 #[derive(Debug)]
-pub(super) struct Registration {
-    hub: Arc<Hub>,
+pub(super) struct WatchRegistration {
+    hub: Arc<WatchHub>,
     id: u64,
     topics: Vec<Topic>,
     pub(super) notify: Arc<Notify>,
 }
 
-impl Hub {
+impl WatchHub {
     /// A hub for at most so many watches.
     #[must_use]
     pub fn new(watches_max: usize) -> Self {
@@ -174,15 +174,15 @@ impl Hub {
     }
 
     /// Registers a watch for topics.
-    pub(super) fn register(self: &Arc<Self>, topics: Vec<Topic>) -> Registration {
+    pub(super) fn register(self: &Arc<Self>, topics: Vec<Topic>) -> WatchRegistration {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let notify = Arc::new(Notify::new());
         self.topics().add(&topics, id, &notify);
-        Registration { hub: Arc::clone(self), id, topics, notify }
+        WatchRegistration { hub: Arc::clone(self), id, topics, notify }
     }
 }
 
-impl Registration {
+impl WatchRegistration {
     /// Events after a position that may concern the watch; `None` when the feed does not reach back to the position.
     /// Events of other topics may be among them.
     pub(super) fn read(&self, feed: &Feed, position: Revision) -> Option<EventPage> {
@@ -203,7 +203,7 @@ impl Registration {
     }
 }
 
-impl Drop for Registration {
+impl Drop for WatchRegistration {
     fn drop(&mut self) {
         self.hub.topics().remove(&self.topics, self.id);
     }
@@ -225,22 +225,22 @@ mod tests {
     use concord_model::record::Revision;
     use concord_state::testing::events::{event, key};
 
-    fn register(hub: &Arc<Hub>, definition: &str) -> Registration {
+    fn register(hub: &Arc<WatchHub>, definition: &str) -> WatchRegistration {
         hub.register(vec![Topic::Definition(key(definition))])
     }
 
-    fn is_woken(watch: &Registration) -> bool {
+    fn is_woken(watch: &WatchRegistration) -> bool {
         watch.notify.notified().now_or_never().is_some()
     }
 
-    fn publish(hub: &Hub, feed: &Feed, events: &[Arc<Event>]) {
+    fn publish(hub: &WatchHub, feed: &Feed, events: &[Arc<Event>]) {
         let last = events.last().unwrap().revision;
         feed.publish(events.to_vec(), last, last);
         record_all(hub, feed);
     }
 
     /// What the task does, all at once.
-    fn record_all(hub: &Hub, feed: &Feed) {
+    fn record_all(hub: &WatchHub, feed: &Feed) {
         loop {
             let (woken, has_more) = hub.record_next(feed);
             woken.iter().for_each(|watch| watch.notify_one());
@@ -250,14 +250,14 @@ mod tests {
         }
     }
 
-    fn read(watch: &Registration, feed: &Feed, position: Revision) -> (Vec<Revision>, Revision) {
+    fn read(watch: &WatchRegistration, feed: &Feed, position: Revision) -> (Vec<Revision>, Revision) {
         let piece = watch.read(feed, position).unwrap();
         (piece.events.iter().map(|event| event.revision).collect(), piece.upto)
     }
 
     #[test]
     fn only_watches_of_a_touched_topic_are_woken_and_find_the_change_listed() {
-        let (hub, feed) = (Arc::new(Hub::new(9)), Feed::new(0));
+        let (hub, feed) = (Arc::new(WatchHub::new(9)), Feed::new(0));
         let (one, two) = (register(&hub, "one"), register(&hub, "two"));
         let all = hub.register(vec![Topic::All]);
         let config = hub.register(vec![
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_watch_behind_its_topics_list_reads_the_whole_feed() {
-        let (hub, feed) = (Arc::new(Hub::new(9)), Feed::new(0));
+        let (hub, feed) = (Arc::new(WatchHub::new(9)), Feed::new(0));
         publish(&hub, &feed, &[event(1, "one", "a", "{}"), event(2, "two", "b", "{}")]);
         let two = register(&hub, "two");
         assert_eq!(read(&two, &feed, 0), (vec![1, 2], 2), "the topic lists nothing up to 2");
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_topic_lists_a_bounded_number_of_revisions_and_none_that_the_feed_has_dropped() {
-        let (hub, feed) = (Arc::new(Hub::new(9)), Feed::new(0));
+        let (hub, feed) = (Arc::new(WatchHub::new(9)), Feed::new(0));
         let one = register(&hub, "one");
         let many: Vec<_> =
             (1..=TOPIC_REVISIONS_MAX as u64 + 50).map(|r| event(r, "one", "a", "{}")).collect();

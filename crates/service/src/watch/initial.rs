@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::{filter::Selection, scope::Scope};
+use super::{filter::WatchSelection, scope::WatchScope};
 use crate::{
     Principal, RedactedRecords, Refusal,
     read::pinned::Held,
@@ -52,12 +52,12 @@ pub struct InitialChunk {
 pub(super) struct Initial {
     held: Held,
     until: Instant,
-    next: Place,
+    next: RecordPosition,
 }
 
 /// The place of the next record.
 #[derive(Debug, Default)]
-struct Place {
+struct RecordPosition {
     /// The number of the definition.
     definition: u64,
     /// The number of its config; `None` is the definition itself.
@@ -93,11 +93,11 @@ impl InitialChunk {
 
 impl Initial {
     pub(super) fn new(held: Held) -> Self {
-        Self { held, until: Instant::now() + WATCH_INITIAL_TIMEOUT, next: Place::default() }
+        Self { held, until: Instant::now() + WATCH_INITIAL_TIMEOUT, next: RecordPosition::default() }
     }
 
     /// The next chunk; `None` when the snapshot was released.
-    pub(super) fn next_chunk(&mut self, selection: &Selection) -> Option<InitialChunk> {
+    pub(super) fn next_chunk(&mut self, selection: &WatchSelection) -> Option<InitialChunk> {
         let state = self.held.state().filter(|_| Instant::now() < self.until)?;
         let mut chunk = InitialChunk { revision: state.revision(), ..InitialChunk::default() };
         let mut examined = 0;
@@ -129,7 +129,7 @@ impl Initial {
                         chunk.configs.push((found.definition.key.clone(), Arc::clone(config)));
                     }
                 }
-                None => self.next = Place { definition: self.next.definition + 1, config: None },
+                None => self.next = RecordPosition { definition: self.next.definition + 1, config: None },
             }
         }
         Some(chunk)
@@ -137,26 +137,26 @@ impl Initial {
 }
 
 /// The definition at a place of the requested ones; the inner `None` is one that does not exist or is not visible.
-fn definition<'a>(state: &'a State, scope: &Scope, place: u64) -> Option<Option<&'a Arc<Collection>>> {
+fn definition<'a>(state: &'a State, scope: &WatchScope, place: u64) -> Option<Option<&'a Arc<Collection>>> {
     let by_key = |key: &Key| state.definition(key.as_str());
     match scope {
-        Scope::Visible(_) | Scope::Matching(_) => {
+        WatchScope::Visible(_) | WatchScope::Matching(_) => {
             let keys = scope.key_set()?;
             let is_visible = |found: &&Arc<Collection>| keys.contains(found.definition.key.as_str());
             state.definition_at(place).map(|found| Some(found).filter(is_visible))
         }
-        Scope::Definitions(keys) => keys.iter().nth(usize::try_from(place).ok()?).map(by_key),
-        Scope::Configs(key, _) => (place == 0).then(|| by_key(key)),
+        WatchScope::Definitions(keys) => keys.iter().nth(usize::try_from(place).ok()?).map(by_key),
+        WatchScope::Configs(key, _) => (place == 0).then(|| by_key(key)),
     }
 }
 
 /// The config at a place of the requested ones; the inner `None` is one that does not exist.
-fn config<'a>(found: &'a Collection, scope: &Scope, place: u64) -> Option<Option<&'a Arc<Config>>> {
+fn config<'a>(found: &'a Collection, scope: &WatchScope, place: u64) -> Option<Option<&'a Arc<Config>>> {
     match scope {
-        Scope::Visible(_) | Scope::Matching(_) | Scope::Definitions(_) => {
+        WatchScope::Visible(_) | WatchScope::Matching(_) | WatchScope::Definitions(_) => {
             found.by_key.at(place).map(|item| Some(&item.record))
         }
-        Scope::Configs(_, keys) => {
+        WatchScope::Configs(_, keys) => {
             keys.iter().nth(usize::try_from(place).ok()?).map(|key| found.config(key.as_str()))
         }
     }

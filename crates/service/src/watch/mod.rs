@@ -12,8 +12,8 @@
 //! | Which part of a change does a watch return? | `filter` |
 //! | How are older changes read from the history? | `replay` |
 //! | How is the initial state read? | `initial` |
-//! | How does a watch end whose key was revoked? | `rights` |
-//! | What of an event may the caller see? | `shown` |
+//! | How does a watch end whose key was revoked? | `permissions` |
+//! | What of an event may the caller see? | `redacted` |
 //! | How does a caller get changes without a stream? | `poll` |
 //!
 //! **Invariants:** the position only grows, and everything requested up to (and including) it has been returned. Where
@@ -23,11 +23,11 @@
 mod filter;
 mod hub;
 mod initial;
+mod permissions;
 mod poll;
+mod redacted;
 mod replay;
-mod rights;
 mod scope;
-mod shown;
 mod topics;
 
 use crate::{
@@ -59,15 +59,16 @@ use concord_state::{
 };
 use concord_storage::HistoryError;
 pub use filter::Selected;
-use filter::Selection;
-pub use hub::Hub;
-use hub::Registration;
+use filter::WatchSelection;
+pub use hub::WatchHub;
+use hub::WatchRegistration;
 pub use initial::InitialChunk;
 use initial::{CHUNK_BYTES, Initial};
-pub use poll::{Changes, PolledEvent};
+use permissions::{WatchPermission, judge_periodically};
+pub use poll::{PolledChanges, PolledEvent};
 use replay::Replay;
-use rights::{Right, judge_periodically};
-use scope::Scope;
+
+use scope::WatchScope;
 
 /// How often a node with watches confirms that it follows the cluster: one read index for all of them.
 const WATCH_CONFIRM_INTERVAL: Duration = Duration::from_secs(10);
@@ -119,14 +120,14 @@ pub enum Notice {
 
 /// An open watch.
 #[derive(Debug)]
-pub struct Watch {
+pub struct OpenWatch {
     watches: Arc<Watches>,
     consensus: Consensus,
     feed: Arc<Feed>,
-    registration: Registration,
-    right: Right,
+    registration: WatchRegistration,
+    right: WatchPermission,
     _permit: OwnedSemaphorePermit,
-    selection: Selection,
+    selection: WatchSelection,
     has_prev: bool,
     /// Everything up to (and including) this revision has been returned.
     position: Revision,
@@ -158,7 +159,7 @@ pub struct Watches {
     pub(crate) authentication: Arc<Authentication>,
     pub(crate) redactor: Arc<Redactor>,
     pub(crate) pinned_states: Arc<PinnedStates>,
-    pub(crate) hub: Arc<Hub>,
+    pub(crate) hub: Arc<WatchHub>,
 }
 
 impl Watches {
@@ -175,7 +176,7 @@ impl Watches {
             authentication: Arc::clone(authentication),
             redactor: Arc::clone(redactor),
             pinned_states: Arc::clone(&reads.pinned_states),
-            hub: Arc::new(Hub::new(cx.options.limits.watches)),
+            hub: Arc::new(WatchHub::new(cx.options.limits.watches)),
         }
     }
 
@@ -188,8 +189,8 @@ impl Watches {
         self: &Arc<Self>,
         principal: Principal,
         request: WatchRequest,
-    ) -> Result<Watch, Refusal> {
-        let scope = Scope::of(&principal, &request.definitions, &request.configs)?;
+    ) -> Result<OpenWatch, Refusal> {
+        let scope = WatchScope::of(&principal, &request.definitions, &request.configs)?;
         scope.authorize(&principal)?;
         let hub = &self.hub;
         let right = hub.rights.register(&principal, hub.watches_max_of(&principal))?;
@@ -205,8 +206,9 @@ impl Watches {
         if self.cx.stopping.is_cancelled() {
             return Err(Refusal::Unavailable("this node is stopping".into()));
         }
-        shown::check(&self.redactor, &principal, (&scope, &request.filters, request.start), &state).await?;
-        let selection = Selection::new(scope, request.filters, &state, self.cx.limits())?;
+        redacted::check(&self.redactor, &principal, (&scope, &request.filters, request.start), &state)
+            .await?;
+        let selection = WatchSelection::new(scope, request.filters, &state, self.cx.limits())?;
         let feed = consensus.feed();
         if hub.begin(&feed) {
             let confirm = confirm_periodically(Arc::downgrade(self), self.cx.stopping.clone());
@@ -239,7 +241,7 @@ impl Watches {
         let pinned = &self.pinned_states;
         let is_initial = request.start == WatchStart::InitialState;
         let initial = is_initial.then(|| Initial::new(pinned.hold(&state, consensus)));
-        let mut watch = Watch {
+        let mut watch = OpenWatch {
             watches: Arc::clone(self),
             consensus: consensus.clone(),
             feed,
@@ -320,7 +322,7 @@ fn invalid(parameter: &str, msg: impl Into<String>) -> Refusal {
     Refusal::Invalid(Violation::at(vec!["query".into(), parameter.into()], msg).into())
 }
 
-impl Watch {
+impl OpenWatch {
     /// Where it began: the state's revision, or the requested position.
     #[must_use]
     pub fn position(&self) -> Revision {

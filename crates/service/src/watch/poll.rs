@@ -11,7 +11,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Notice, Selected, Watch, WatchRequest};
+use super::{Notice, OpenWatch, Selected, WatchRequest};
 use crate::{Principal, RedactedEvent, Refusal, Reservation, watch::Watches};
 use concord_model::{limits::POLL_BYTES_MAX, record::Revision};
 use concord_state::feed::Event;
@@ -24,7 +24,7 @@ pub type PolledEvent = (Arc<Event>, Selected, RedactedEvent);
 
 /// What a poll returns.
 #[derive(Debug)]
-pub struct Changes {
+pub struct PolledChanges {
     /// The changes, in order; possibly none.
     pub events: Vec<PolledEvent>,
     /// Everything that was requested up to (and including) this revision has been returned.
@@ -45,13 +45,13 @@ impl Watches {
         principal: Principal,
         request: WatchRequest,
         wait: Duration,
-    ) -> Result<Changes, Refusal> {
+    ) -> Result<PolledChanges, Refusal> {
         let until = Instant::now() + wait;
         let mut watch = self.watch(principal, request).await?;
         watch.is_new = false;
         watch.poll_until = Some(until);
         let (upto, cluster) = (watch.position(), watch.cluster());
-        let mut changes = Changes { events: Vec::new(), upto, cluster, held: Vec::new() };
+        let mut changes = PolledChanges { events: Vec::new(), upto, cluster, held: Vec::new() };
         let mut bytes = 0;
         while let Some(notice) = watch.next().await {
             match notice {
@@ -82,7 +82,7 @@ impl Watches {
     }
 }
 
-impl Watch {
+impl OpenWatch {
     /// Whether it is time for a notice although nothing came. A poll reads on for a while: the history, so that each of
     /// them gets on, and what was acknowledged before it.
     pub(super) fn is_due(&self, due: Instant) -> bool {

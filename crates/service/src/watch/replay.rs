@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{hub::READ_MAX, scope::Scope};
+use super::{hub::READ_MAX, scope::WatchScope};
 use concord_consensus::Consensus;
 use concord_model::{
     key::Key,
@@ -21,7 +21,7 @@ const CHANGES_PER_READ_MAX: usize = 20_000;
 #[derive(Debug)]
 pub(super) struct Replay {
     consensus: Consensus,
-    scope: Arc<Scope>,
+    scope: Arc<WatchScope>,
     start: Revision,
     /// The last revision that the history held when it was opened.
     history_upto: Revision,
@@ -31,15 +31,20 @@ pub(super) struct Replay {
     /// Whether events need the configs as they were before.
     has_prev: bool,
     /// The change that was read last for that, and what it wrote: a batch may have written many.
-    written: Option<(Revision, Written)>,
+    written: Option<(Revision, WrittenConfigs)>,
 }
 
 /// What a change wrote, by definition and key.
-type Written = BTreeMap<(Revision, Key), Arc<Config>>;
+type WrittenConfigs = BTreeMap<(Revision, Key), Arc<Config>>;
 
 impl Replay {
     /// A reader of the changes after a position.
-    pub(super) fn new(consensus: &Consensus, scope: &Arc<Scope>, position: Revision, has_prev: bool) -> Self {
+    pub(super) fn new(
+        consensus: &Consensus,
+        scope: &Arc<WatchScope>,
+        position: Revision,
+        has_prev: bool,
+    ) -> Self {
         Self {
             consensus: consensus.clone(),
             scope: Arc::clone(scope),

@@ -26,7 +26,7 @@ pub(super) const NEEDS_ONE_DEFINITION: &str =
 
 /// The keys that a watch is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Scope {
+pub(super) enum WatchScope {
     /// Everything that the caller may read, by the definitions' keys.
     Visible(KeySet),
     /// Definitions that patterns name, with all their configs.
@@ -57,7 +57,7 @@ impl Matching {
     }
 }
 
-impl Scope {
+impl WatchScope {
     /// The scope that the keys of a request name; without keys everything that the principal may read.
     pub(super) fn of(
         principal: &Principal,
@@ -192,12 +192,12 @@ mod tests {
         key(&[(&[Verb::Read], patterns)])
     }
 
-    fn of(principal: &Principal, definitions: &[&str]) -> Result<Scope, Refusal> {
+    fn of(principal: &Principal, definitions: &[&str]) -> Result<WatchScope, Refusal> {
         let definitions: Vec<String> = definitions.iter().map(|text| (*text).to_owned()).collect();
-        Scope::of(principal, &definitions, &[])
+        WatchScope::of(principal, &definitions, &[])
     }
 
-    fn contains(scope: &Scope, key: &str) -> bool {
+    fn contains(scope: &WatchScope, key: &str) -> bool {
         scope.contains_config(&Key::parse(key).unwrap(), &Key::parse("k").unwrap())
     }
 

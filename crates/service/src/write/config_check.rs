@@ -24,7 +24,7 @@ use super::{
     write_barrier::{BarrierHolder, Raised, raise},
 };
 use crate::{
-    cpu_pool::{Cancel, ScanPlace, Way, Weight},
+    cpu_pool::{Cancel, ScanPlace, ScanYield, Weight},
     request::{Effect, Refusal, Write, WriteRequest},
     retry::{Attempt, AttemptError, confirm_leadership},
     write::Writes,
@@ -301,7 +301,7 @@ impl Writes {
         let place = check.place.take().unwrap_or_else(|| turn.take_place());
         let (request, steps) = (Arc::clone(&check.request), Arc::clone(&check.steps));
         let mut scans = std::mem::take(&mut check.scans);
-        let work = move |cancel: &Cancel, way: &mut Way| {
+        let work = move |cancel: &Cancel, way: &mut ScanYield| {
             let mut pace = || if is_urgent { check_cancelled(cancel) } else { keep_pace(cancel, way) };
             let pass = scans.pass(&request.write, &steps, &state, (&mut pace, cancel))?;
             // The place is returned with the work, however long after its request that ends.

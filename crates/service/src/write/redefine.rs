@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     Principal,
-    cpu_pool::{Cancel, Way, Weight},
+    cpu_pool::{Cancel, ScanYield, Weight},
     request::{Caller, Consistency, NewSchema, NewUnique, Refusal, Write, WriteRequest},
     schemas::within,
     write::Writes,
@@ -206,7 +206,7 @@ impl Writes {
         let late = || Refusal::Unavailable("the configs could not be checked in time".into());
         let mut turn = self.cx.cpu_pool.turn(Weight::Scan, deadline).await?;
         let place = turn.take_place();
-        let work = move |cancel: &Cancel, way: &mut Way| {
+        let work = move |cancel: &Cancel, way: &mut ScanYield| {
             let _place = place;
             let mut scan = Scan::of(&write, formats_of(&write, &state))?;
             let revision = state.revision();
@@ -232,9 +232,9 @@ pub(super) fn formats_of(write: &Write, state: &State) -> Formats {
 }
 
 /// Goes on with a scan as long as somebody waits for it, and makes way for other work.
-pub(super) fn keep_pace(cancel: &Cancel, way: &mut Way) -> Result<(), Cancelled> {
+pub(super) fn keep_pace(cancel: &Cancel, way: &mut ScanYield) -> Result<(), Cancelled> {
     check_cancelled(cancel)?;
-    if way.make() { Ok(()) } else { Err(Cancelled) }
+    if way.yield_turn() { Ok(()) } else { Err(Cancelled) }
 }
 
 #[cfg(test)]

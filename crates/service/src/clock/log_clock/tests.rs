@@ -31,8 +31,8 @@ impl Cluster {
         Timestamp((DATE + self.elapsed).saturating_add_signed(off))
     }
 
-    fn reading(&self) -> Reading {
-        Reading { wall: self.wall(self.off[0].unwrap_or(0)), elapsed: self.elapsed }
+    fn reading(&self) -> ClockReading {
+        ClockReading { wall: self.wall(self.off[0].unwrap_or(0)), elapsed: self.elapsed }
     }
 
     /// Time goes on, and the other clocks are asked each second.
@@ -214,7 +214,7 @@ proptest! {
             if let Some(three) = three {
                 log.hear(3, Timestamp(three), (elapsed, elapsed));
             }
-            let now = Reading { wall: Timestamp(own), elapsed };
+            let now = ClockReading { wall: Timestamp(own), elapsed };
             let at = log.stamp(now, last_at);
             prop_assert!(at >= last_at);
             last_at = at.after(last_at);
@@ -227,7 +227,7 @@ proptest! {
 fn reading_the_time_decides_nothing_about_later_times() {
     let mut log = LogClock::default();
     log.set_others([2, 3].into_iter());
-    let now = |elapsed| Reading { wall: Timestamp(DATE + DAYS_33.unsigned_abs() + elapsed), elapsed };
+    let now = |elapsed| ClockReading { wall: Timestamp(DATE + DAYS_33.unsigned_abs() + elapsed), elapsed };
     assert_eq!(
         log.time(now(0), Timestamp(7)),
         Timestamp(7),

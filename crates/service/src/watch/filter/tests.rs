@@ -34,13 +34,17 @@ fn state(indexes: &[&str]) -> State {
     state
 }
 
-fn selection(scope: Scope, filter: &[(&str, &str)], indexes: &[&str]) -> Result<Selection, Refusal> {
+fn selection(
+    scope: WatchScope,
+    filter: &[(&str, &str)],
+    indexes: &[&str],
+) -> Result<WatchSelection, Refusal> {
     let params = filter.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
-    Selection::new(scope, params, &state(indexes), &Limits::default())
+    WatchSelection::new(scope, params, &state(indexes), &Limits::default())
 }
 
-fn only(keys: &[&str]) -> Scope {
-    Scope::Definitions(keys.iter().map(|text| key(text)).collect())
+fn only(keys: &[&str]) -> WatchScope {
+    WatchScope::Definitions(keys.iter().map(|text| key(text)).collect())
 }
 
 fn item(definition: &str, before: Before, after: Option<&str>) -> RecordChange {
@@ -74,12 +78,15 @@ fn a_scope_contains_its_definitions_and_configs() {
         deleted("d"),
     ]);
     let select = |scope| selection(scope, &[], &[]).unwrap().select(&all);
-    assert_eq!(select(Scope::Visible(KeySet::ALL)), Some(Selected::All));
+    assert_eq!(select(WatchScope::Visible(KeySet::ALL)), Some(Selected::All));
     assert_eq!(select(only(&["d"])), Some(items(&[(0, false), (2, false)])));
     assert_eq!(select(only(&["d", "e"])), Some(Selected::All));
     assert_eq!(select(only(&["f"])), None);
-    assert_eq!(select(Scope::Configs(key("d"), [key("k")].into())), Some(items(&[(0, false), (2, false)])));
-    assert_eq!(select(Scope::Configs(key("d"), [key("other")].into())), Some(items(&[(2, false)])));
+    assert_eq!(
+        select(WatchScope::Configs(key("d"), [key("k")].into())),
+        Some(items(&[(0, false), (2, false)]))
+    );
+    assert_eq!(select(WatchScope::Configs(key("d"), [key("other")].into())), Some(items(&[(2, false)])));
 }
 
 #[test]
@@ -123,7 +130,7 @@ fn a_filter_follows_its_definition() {
 #[test]
 fn a_filter_needs_one_existing_definition_and_an_indexed_path() {
     assert!(matches!(
-        selection(Scope::Visible(KeySet::ALL), &[("n", "1")], &["n"]),
+        selection(WatchScope::Visible(KeySet::ALL), &[("n", "1")], &["n"]),
         Err(Refusal::Invalid(_))
     ));
     assert!(matches!(selection(only(&["d", "e"]), &[("n", "1")], &["n"]), Err(Refusal::Invalid(_))));

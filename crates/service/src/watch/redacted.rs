@@ -9,7 +9,7 @@
 //!
 //! **Invariant:** no notice leaves a watch that has a value which its caller may not see, or was chosen by one.
 
-use super::{Notice, Watch, WatchStart, scope::Scope};
+use super::{Notice, OpenWatch, WatchStart, scope::WatchScope};
 use crate::{Principal, Refusal, redaction::Redactor};
 use concord_model::{access_key::Verb, record::Definition};
 use concord_state::{State, feed::Event};
@@ -18,7 +18,7 @@ use concord_state::{State, feed::Event};
 pub(super) async fn check(
     redactor: &Redactor,
     principal: &Principal,
-    (scope, filters, start): (&Scope, &[(String, String)], WatchStart),
+    (scope, filters, start): (&WatchScope, &[(String, String)], WatchStart),
     state: &State,
 ) -> Result<(), Refusal> {
     let definition = scope.only_definition().filter(|_| !filters.is_empty());
@@ -48,7 +48,7 @@ fn check_start(principal: &Principal, definition: &Definition, start: WatchStart
     )))
 }
 
-impl Watch {
+impl OpenWatch {
     /// Whether an event has data that the caller may not be shown. It takes its time to redact them.
     pub(super) fn is_to_be_redacted(&self, event: &Event) -> bool {
         let principal = self.right.principal();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::{
-    Caller, Change, Check, CheckCondition, Compiled, NewSchema, NewUnique, Restored, Rollback, Write,
+    Caller, Check, CheckCondition, Compiled, MemberChange, NewSchema, NewUnique, Restored, Rollback, Write,
     read::list::{ListRequest, ListScope, PageSource},
     testing::{key, service},
     watch::{WatchRequest, WatchStart},
@@ -266,7 +266,7 @@ async fn the_cluster_and_backups_have_verbs_of_their_own() {
         let principal = key(&[(&[verb], &["*"])]);
         let is_cluster = verb == Verb::Cluster;
         assert_eq!(service.members.cluster(&principal).is_ok(), is_cluster, "{verb}");
-        let changed = service.members.change(&principal, Change::Promote(2)).await;
+        let changed = service.members.change(&principal, MemberChange::Promote(2)).await;
         assert_eq!(is_forbidden(changed), !is_cluster, "{verb}");
         let members = vec![Member { id: 9, api_addr: "a:1".into(), peer_addr: "a:2".into() }];
         let formed = service.members.init(&principal, members).await.unwrap_err();

@@ -24,7 +24,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::Watches;
-use super::scope::Scope;
+use super::scope::WatchScope;
 use crate::{Principal, Refusal};
 use concord_model::record::Revision;
 
@@ -42,12 +42,12 @@ type Holder = (SmolStr, Revision);
 
 /// The keys that have watches open on this node.
 #[derive(Debug, Default)]
-pub(super) struct Rights {
-    holders: Mutex<BTreeMap<Holder, Judged>>,
+pub(super) struct WatchPermissions {
+    holders: Mutex<BTreeMap<Holder, WatchingKey>>,
 }
 
 #[derive(Debug)]
-struct Judged {
+struct WatchingKey {
     watches: u64,
     /// As it was when it last was one.
     principal: Principal,
@@ -56,15 +56,19 @@ struct Judged {
 
 /// The right of one watch. Dropping it ends it.
 #[derive(Debug)]
-pub(super) struct Right {
-    rights: Arc<Rights>,
+pub(super) struct WatchPermission {
+    rights: Arc<WatchPermissions>,
     holder: Holder,
     standing: watch::Receiver<Standing>,
 }
 
-impl Rights {
+impl WatchPermissions {
     /// Registers a watch of a principal, who may have so many.
-    pub(super) fn register(self: &Arc<Self>, principal: &Principal, most: u64) -> Result<Right, Refusal> {
+    pub(super) fn register(
+        self: &Arc<Self>,
+        principal: &Principal,
+        most: u64,
+    ) -> Result<WatchPermission, Refusal> {
         let (id, secret) = (principal.id.clone(), principal.secret);
         let mut holders = self.lock();
         let secrets = (id.clone(), Revision::MIN)..=(id.clone(), Revision::MAX);
@@ -75,7 +79,7 @@ impl Rights {
             )));
         }
         let holder = (id, secret);
-        let judged = holders.entry(holder.clone()).or_insert_with(|| Judged {
+        let judged = holders.entry(holder.clone()).or_insert_with(|| WatchingKey {
             watches: 0,
             principal: principal.clone(),
             standing: watch::Sender::new(Ok(principal.clone())),
@@ -85,7 +89,7 @@ impl Rights {
         let mut standing = judged.standing.subscribe();
         standing.mark_changed();
         drop(holders);
-        Ok(Right { rights: Arc::clone(self), holder, standing })
+        Ok(WatchPermission { rights: Arc::clone(self), holder, standing })
     }
 
     /// Judges every key again.
@@ -108,13 +112,13 @@ impl Rights {
         self.lock().values().any(|judged| !judged.principal.is_root())
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Holder, Judged>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Holder, WatchingKey>> {
         // Nothing panics while it is held, and a count too high would only refuse a watch.
         self.holders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Right {
+impl WatchPermission {
     /// Whether the key was judged anew since the last [`Self::check`].
     pub(super) fn is_to_be_checked(&self) -> bool {
         self.standing.has_changed().unwrap_or(true)
@@ -129,7 +133,7 @@ impl Right {
     ///
     /// # Errors
     /// Why it is not.
-    pub(super) fn check(&mut self, scope: &Scope) -> Result<(), Refusal> {
+    pub(super) fn check(&mut self, scope: &WatchScope) -> Result<(), Refusal> {
         if !self.is_to_be_checked() {
             return Ok(());
         }
@@ -145,7 +149,7 @@ impl Right {
     }
 }
 
-impl Drop for Right {
+impl Drop for WatchPermission {
     fn drop(&mut self) {
         let mut holders = self.rights.lock();
         if let Some(judged) = holders.get_mut(&self.holder) {
@@ -190,8 +194,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_watch_learns_that_its_key_has_ended() {
-        let rights = Arc::new(Rights::default());
-        let all = Scope::Visible(concord_model::key_set::KeySet::ALL);
+        let rights = Arc::new(WatchPermissions::default());
+        let all = WatchScope::Visible(concord_model::key_set::KeySet::ALL);
         let mut right = rights.register(&Principal::root(), 2).unwrap();
         right.check(&all).unwrap();
         rights.judge(|principal| Ok(principal.clone()));
@@ -213,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_key_has_only_so_many_watches() {
-        let rights = Arc::new(Rights::default());
+        let rights = Arc::new(WatchPermissions::default());
         let other = Principal { secret: 7, ..Principal::root() };
         let held = [rights.register(&Principal::root(), 2).unwrap(), rights.register(&other, 2).unwrap()];
         assert!(matches!(rights.register(&other, 2), Err(Refusal::LimitReached(_))), "of all its secrets");

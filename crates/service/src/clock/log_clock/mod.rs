@@ -35,14 +35,14 @@ const READING_AGE_MAX: Duration = Duration::from_secs(10);
 
 /// This node's two clocks, in microseconds, read at one moment.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Reading {
+pub(super) struct ClockReading {
     /// The wall clock, since 1970.
     pub(super) wall: Timestamp,
     /// The monotonic clock, since the process began.
     pub(super) elapsed: u64,
 }
 
-impl Reading {
+impl ClockReading {
     fn offset(self) -> i64 {
         signed(self.wall.0) - signed(self.elapsed)
     }
@@ -102,7 +102,7 @@ impl LogClock {
     }
 
     /// Computes the time that is followed. Without a majority the first one is chosen only when `must_choose`.
-    pub(super) fn update(&mut self, now: Reading, last_at: Timestamp, must_choose: bool) {
+    pub(super) fn update(&mut self, now: ClockReading, last_at: Timestamp, must_choose: bool) {
         if last_at.0 > self.slow_time(now).0 {
             self.newest = (last_at.0, now.elapsed);
         }
@@ -140,7 +140,7 @@ impl LogClock {
     }
 
     /// The time of the next entry.
-    pub(super) fn stamp(&mut self, now: Reading, last_at: Timestamp) -> Timestamp {
+    pub(super) fn stamp(&mut self, now: ClockReading, last_at: Timestamp) -> Timestamp {
         self.update(now, last_at, true);
         let followed = self.followed_time(now).unwrap_or(now.wall.0);
         let slow = self.slow_time(now);
@@ -149,20 +149,20 @@ impl LogClock {
     }
 
     /// The time as far as it is known, without an entry that has it: reading it decides nothing about later times.
-    pub(super) fn time(&self, now: Reading, last_at: Timestamp) -> Timestamp {
+    pub(super) fn time(&self, now: ClockReading, last_at: Timestamp) -> Timestamp {
         let followed = self.followed_time(now).unwrap_or_default();
         Timestamp(followed.max(self.slow_time(now).0).max(last_at.0))
     }
 
     /// The time at half speed since the newest one, and its moment: what the division leaves over counts later.
-    fn slow_time(&self, now: Reading) -> (u64, u64) {
+    fn slow_time(&self, now: ClockReading) -> (u64, u64) {
         let (newest, at) = self.newest;
         let half = now.elapsed.saturating_sub(at) / 2;
         (newest.saturating_add(half), at.saturating_add(half * 2))
     }
 
     /// The time by which age is judged: agreed on by a majority, and by this node's own clock, for at least so long.
-    pub(super) fn confirmed(&self, now: Reading, at_least: Duration) -> Option<Timestamp> {
+    pub(super) fn confirmed(&self, now: ClockReading, at_least: Duration) -> Option<Timestamp> {
         let since = self.agreed_since?;
         let is_own_right = !self.deviations(now).iter().any(|one| matches!(one, Deviation::Own(_)));
         let is_confirmed = is_own_right && now.elapsed.saturating_sub(since) >= micros(at_least);
@@ -170,7 +170,7 @@ impl LogClock {
     }
 
     /// What deviates by more than the tolerance.
-    pub(super) fn deviations(&self, now: Reading) -> Vec<Deviation> {
+    pub(super) fn deviations(&self, now: ClockReading) -> Vec<Deviation> {
         let Some(followed) = self.followed else { return Vec::new() };
         let others = self.others.iter().filter_map(|(id, heard)| {
             let heard = heard.filter(|heard| is_recent(*heard, now))?;
@@ -182,13 +182,13 @@ impl LogClock {
         all.filter(|deviation| deviation.micros().unsigned_abs() > micros(TOLERANCE)).collect()
     }
 
-    fn followed_time(&self, now: Reading) -> Option<u64> {
+    fn followed_time(&self, now: ClockReading) -> Option<u64> {
         let followed = self.followed?;
         Some(u64::try_from(followed + signed(now.elapsed)).unwrap_or(0))
     }
 
     /// The offsets of all clocks that are known, this node's own among them, in ascending order.
-    fn known(&self, now: Reading) -> Vec<i64> {
+    fn known(&self, now: ClockReading) -> Vec<i64> {
         let heard = self.others.values().flatten().filter(|heard| is_recent(**heard, now));
         let mut known: Vec<i64> = heard.map(|heard| heard.offset).chain([now.offset()]).collect();
         known.sort_unstable();
@@ -212,7 +212,7 @@ impl Deviation {
     }
 }
 
-fn is_recent(heard: Heard, now: Reading) -> bool {
+fn is_recent(heard: Heard, now: ClockReading) -> bool {
     now.elapsed.saturating_sub(heard.at) <= micros(READING_AGE_MAX)
 }
 

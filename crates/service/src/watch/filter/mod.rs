@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::{
     invalid,
-    scope::{NEEDS_ONE_DEFINITION, Scope},
+    scope::{NEEDS_ONE_DEFINITION, WatchScope},
 };
 use crate::Refusal;
 use concord_model::{
@@ -30,7 +30,7 @@ use concord_state::{
 
 /// A condition on the configs of one definition.
 #[derive(Debug)]
-struct Filter {
+struct WatchFilter {
     params: Vec<(String, String)>,
     limits: Limits,
     /// The version of the definition that the query was parsed for.
@@ -40,9 +40,9 @@ struct Filter {
 
 /// What a watch returns.
 #[derive(Debug)]
-pub(super) struct Selection {
-    scope: Arc<Scope>,
-    filter: Option<Filter>,
+pub(super) struct WatchSelection {
+    scope: Arc<WatchScope>,
+    filter: Option<WatchFilter>,
     /// Why the watch can't continue: the definition no longer has the filter's indexes.
     broken: Option<Refusal>,
 }
@@ -56,7 +56,7 @@ pub enum Selected {
     Items(Vec<(usize, bool)>),
 }
 
-impl Filter {
+impl WatchFilter {
     fn new(
         params: Vec<(String, String)>,
         definition: &Arc<Definition>,
@@ -138,32 +138,32 @@ fn reindexed(paths: &[index::StoredPath], config: &Arc<Config>) -> Arc<Config> {
     Arc::new(Config { entries, ..Config::clone(config) })
 }
 
-impl Selection {
+impl WatchSelection {
     /// `params` are those by which a list filters; `state` is the one that the watch begins with, or a later one.
     pub(super) fn new(
-        scope: Scope,
+        scope: WatchScope,
         params: Vec<(String, String)>,
         state: &State,
         limits: &Limits,
     ) -> Result<Self, Refusal> {
         let filtered = match &scope {
             _ if params.is_empty() => None,
-            Scope::Configs(key, _) => Some(key),
-            Scope::Definitions(keys) if keys.len() == 1 => keys.first(),
-            Scope::Visible(_) | Scope::Matching(_) | Scope::Definitions(_) => {
+            WatchScope::Configs(key, _) => Some(key),
+            WatchScope::Definitions(keys) if keys.len() == 1 => keys.first(),
+            WatchScope::Visible(_) | WatchScope::Matching(_) | WatchScope::Definitions(_) => {
                 return Err(invalid("definition", NEEDS_ONE_DEFINITION));
             }
         };
         let filter = filtered
             .map(|key| {
                 let found = state.definition(key.as_str()).ok_or(Rejection::DefinitionNotFound)?;
-                Filter::new(params, &found.definition, limits)
+                WatchFilter::new(params, &found.definition, limits)
             })
             .transpose()?;
         Ok(Self { scope: Arc::new(scope), filter, broken: None })
     }
 
-    pub(super) fn scope(&self) -> &Arc<Scope> {
+    pub(super) fn scope(&self) -> &Arc<WatchScope> {
         &self.scope
     }
 

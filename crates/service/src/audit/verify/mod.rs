@@ -21,7 +21,7 @@ use std::{
 
 use super::{
     files::{LINE_BYTES_MAX, list, parse_head, read_head},
-    line::{Head, NO_HASH, Stored, hash_of, hex},
+    line::{ChainHead, NO_HASH, StoredLine, hash_of, hex},
 };
 
 /// Defects that are listed.
@@ -29,7 +29,7 @@ const DEFECTS_MAX: usize = 100;
 
 /// What is wrong at a place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wrong {
+pub enum DefectKind {
     /// The line is not the one that was written.
     Changed,
     /// The line was put in.
@@ -56,34 +56,34 @@ pub struct Defect {
     /// The number that the line has, where it can be read.
     pub seq: Option<u64>,
     /// What is wrong.
-    pub wrong: Wrong,
+    pub wrong: DefectKind,
 }
 
 impl fmt::Display for Defect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}: ", self.file.display(), self.line)?;
         match (&self.wrong, self.seq) {
-            (Wrong::Changed, Some(seq)) => write!(f, "line {seq} was changed"),
-            (Wrong::Changed, None) => f.write_str("the line was changed"),
-            (Wrong::Inserted, _) => f.write_str("the line was inserted"),
-            (Wrong::Missing(first, last), _) => {
+            (DefectKind::Changed, Some(seq)) => write!(f, "line {seq} was changed"),
+            (DefectKind::Changed, None) => f.write_str("the line was changed"),
+            (DefectKind::Inserted, _) => f.write_str("the line was inserted"),
+            (DefectKind::Missing(first, last), _) => {
                 write!(f, "lines {first} to {last} are missing before this one")
             }
-            (Wrong::TailMissing(head), _) => {
+            (DefectKind::TailMissing(head), _) => {
                 write!(f, "lines are missing at the end: the last one was line {head}")
             }
-            (Wrong::TailWasMissing(head), _) => {
+            (DefectKind::TailWasMissing(head), _) => {
                 write!(f, "lines up to {head} were missing at the end when the node was started")
             }
-            (Wrong::Torn, _) => f.write_str("the last line is not whole"),
-            (Wrong::NotAsNoted, _) => f.write_str("the line is not the one whose hash was noted"),
+            (DefectKind::Torn, _) => f.write_str("the last line is not whole"),
+            (DefectKind::NotAsNoted, _) => f.write_str("the line is not the one whose hash was noted"),
         }
     }
 }
 
 /// What a check found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct AuditReport {
     /// Files that were read.
     pub files: u64,
     /// Lines that were read.
@@ -101,11 +101,11 @@ struct ReadLine {
     file: PathBuf,
     line: u64,
     hash: [u8; 32],
-    stored: Option<Stored>,
+    stored: Option<StoredLine>,
 }
 
 impl ReadLine {
-    fn defect(&self, wrong: Wrong) -> Defect {
+    fn defect(&self, wrong: DefectKind) -> Defect {
         let seq = self.stored.as_ref().map(|stored| stored.seq);
         Defect { file: self.file.clone(), line: self.line, seq, wrong }
     }
@@ -115,7 +115,7 @@ impl ReadLine {
 ///
 /// # Errors
 /// When a file can't be read, or the noted head is none.
-pub fn verify(paths: &[PathBuf], noted: Option<&str>) -> Result<Report, String> {
+pub fn verify(paths: &[PathBuf], noted: Option<&str>) -> Result<AuditReport, String> {
     let noted = match noted {
         None => None,
         Some(text) => Some(parse_head(text).ok_or("expected the noted head as NUMBER:HASH")?),
@@ -130,7 +130,7 @@ pub fn verify(paths: &[PathBuf], noted: Option<&str>) -> Result<Report, String> 
             files.push(path.clone());
         }
     }
-    let mut check = Check { noted, is_whole: head.is_some(), ..Check::default() };
+    let mut check = LogCheck { noted, is_whole: head.is_some(), ..LogCheck::default() };
     for file in &files {
         check.read(file).map_err(|error| format!("{}: {error}", file.display()))?;
     }
@@ -138,9 +138,9 @@ pub fn verify(paths: &[PathBuf], noted: Option<&str>) -> Result<Report, String> 
 }
 
 #[derive(Default)]
-struct Check {
-    report: Report,
-    noted: Option<Head>,
+struct LogCheck {
+    report: AuditReport,
+    noted: Option<ChainHead>,
     /// Whether it is the log of a directory and not a part of it.
     is_whole: bool,
     /// The line before the one that is to be judged.
@@ -158,7 +158,7 @@ struct Check {
     late_begin: Option<Defect>,
 }
 
-impl Check {
+impl LogCheck {
     fn read(&mut self, path: &Path) -> io::Result<()> {
         self.report.files += 1;
         let mut reader = BufReader::new(File::open(path)?);
@@ -173,12 +173,12 @@ impl Check {
             let torn = self.torn.take();
             self.note(torn);
             let is_whole = bytes.pop_if(|byte| *byte == b'\n').is_some();
-            let stored = Stored::parse(&bytes);
+            let stored = StoredLine::parse(&bytes);
             let read = ReadLine { file: path.to_owned(), line, hash: hash_of(&bytes), stored };
             if is_whole {
                 self.push(read);
             } else {
-                self.torn = Some(read.defect(Wrong::Torn));
+                self.torn = Some(read.defect(DefectKind::Torn));
             }
         }
         Ok(())
@@ -198,26 +198,28 @@ impl Check {
     }
 
     /// What a line says about the log itself, and what was noted about the line.
-    fn heed(&mut self, stored: &Stored, line: &ReadLine) {
+    fn heed(&mut self, stored: &StoredLine, line: &ReadLine) {
         if self.report.lines == 1 {
             // The first line of all, and no other, has none before it.
             if (stored.seq == 1) != (stored.prev == hex(&NO_HASH)) {
                 self.is_first_changed = true;
-                self.note(Some(line.defect(Wrong::Changed)));
+                self.note(Some(line.defect(DefectKind::Changed)));
             } else if stored.seq > 1 {
-                self.late_begin = Some(line.defect(Wrong::Missing(1, stored.seq - 1)));
+                self.late_begin = Some(line.defect(DefectKind::Missing(1, stored.seq - 1)));
             }
         }
         self.report.first = self.report.first.or(Some(stored.seq));
         match (stored.event.as_deref(), stored.count) {
             (Some("removed"), Some(upto)) => self.removed = self.removed.max(upto),
-            (Some("tail_missing"), Some(upto)) => self.note(Some(line.defect(Wrong::TailWasMissing(upto)))),
+            (Some("tail_missing"), Some(upto)) => {
+                self.note(Some(line.defect(DefectKind::TailWasMissing(upto))))
+            }
             _ => {}
         }
         if let Some(noted) = self.noted.filter(|noted| noted.seq == stored.seq) {
             self.noted = None;
             if noted.hash != line.hash {
-                self.note(Some(line.defect(Wrong::NotAsNoted)));
+                self.note(Some(line.defect(DefectKind::NotAsNoted)));
             }
         }
     }
@@ -227,7 +229,7 @@ impl Check {
         let is_before_changed = std::mem::take(&mut self.is_before_changed);
         let Some(stored) = &line.stored else {
             self.is_before_changed = true;
-            return self.note(Some(line.defect(Wrong::Changed)));
+            return self.note(Some(line.defect(DefectKind::Changed)));
         };
         let Some((before, earlier)) =
             self.before.as_ref().and_then(|before| Some((before, before.stored.as_ref()?.seq)))
@@ -242,13 +244,13 @@ impl Check {
             _ if is_before_changed => None,
             // The node says itself what it found missing, in this line.
             Some(2..) if is_linked && stored.event.as_deref() == Some("tail_missing") => None,
-            _ if is_changed => Some(line.defect(Wrong::Changed)),
-            Some(1) => Some(before.defect(Wrong::Changed)),
-            Some(2..) => Some(line.defect(Wrong::Missing(earlier + 1, stored.seq - 1))),
-            Some(0) | None => Some(before.defect(Wrong::Inserted)),
+            _ if is_changed => Some(line.defect(DefectKind::Changed)),
+            Some(1) => Some(before.defect(DefectKind::Changed)),
+            Some(2..) => Some(line.defect(DefectKind::Missing(earlier + 1, stored.seq - 1))),
+            Some(0) | None => Some(before.defect(DefectKind::Inserted)),
         };
         self.is_before_changed =
-            found.as_ref().is_some_and(|found| found.wrong == Wrong::Changed && found.line == line.line);
+            found.as_ref().is_some_and(|found| found.wrong == DefectKind::Changed && found.line == line.line);
         self.note(found);
     }
 
@@ -262,27 +264,27 @@ impl Check {
     }
 
     /// The report, when all lines were read.
-    fn end(mut self, head: Option<Head>) -> Report {
+    fn end(mut self, head: Option<ChainHead>) -> AuditReport {
         if let Some(last) = self.line.take() {
             let seq = last.stored.as_ref().map(|stored| stored.seq);
             let place = self.before.as_ref().and_then(|before| Some(before.stored.as_ref()?.seq + 1));
             // By its own number, or by its place where that was changed.
-            let is_last = |head: &Head| [seq, place].contains(&Some(head.seq));
+            let is_last = |head: &ChainHead| [seq, place].contains(&Some(head.seq));
             let of_last = head.filter(is_last).map(|head| hex(&head.hash));
             self.judge(&last, of_last.as_deref());
             if of_last.is_some_and(|hash| hash != hex(&last.hash)) {
-                self.note(Some(last.defect(Wrong::Changed)));
+                self.note(Some(last.defect(DefectKind::Changed)));
             }
             for named in head.into_iter().chain(self.noted) {
                 if seq.is_some_and(|seq| seq < named.seq) {
-                    self.note(Some(last.defect(Wrong::TailMissing(named.seq))));
+                    self.note(Some(last.defect(DefectKind::TailMissing(named.seq))));
                 }
             }
             self.report.head = seq.map(|seq| format!("{seq}:{}", hex(&last.hash)));
         }
         let begin = self.late_begin.take();
         let is_removed =
-            |begin: &Defect| matches!(begin.wrong, Wrong::Missing(_, last) if last <= self.removed);
+            |begin: &Defect| matches!(begin.wrong, DefectKind::Missing(_, last) if last <= self.removed);
         self.note(begin.filter(|begin| self.is_whole && !is_removed(begin)));
         let torn = self.torn.take();
         self.note(torn);
