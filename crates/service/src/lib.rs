@@ -107,7 +107,7 @@ use concord_consensus::Timers;
 use concord_model::{access_key::Quota, limits::Limits, time::Timestamp};
 use concord_net::{Member, NodeId, client::Peers, tls::callers::CallerTls};
 use concord_storage::{self as store, snapshot::envelope::Envelope};
-pub use history::retention::Retention;
+pub use history::{ConfigName, HistoryRange, RedactedConfig, RedactedHistory, retention::Retention};
 pub use membership::change::{Changed, MemberChange};
 pub use memory_budget::{Reservation, Share};
 pub use origin::{CallerAddress, Origin};

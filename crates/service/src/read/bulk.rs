@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::{
     Consistency, Principal, Refusal,
     audit::target::name_read,
-    history::HistoryReader,
+    history::{ConfigName, HistoryReader},
     memory_budget::{Reservation, Share},
     read::Reads,
     redaction::Redaction,
@@ -160,7 +160,8 @@ impl Reads {
         at: Revision,
         deadline: Instant,
     ) -> Result<ReadResult, Refusal> {
-        let read = self.history.config_as_of(state, (&asked.definition, &asked.key), at, "body");
+        let name = ConfigName { definition: &asked.definition, key: &asked.key };
+        let read = self.history.config_as_of(state, name, at, "body");
         let Ok(found) = timeout_at(deadline, read).await else {
             return Err(Refusal::Unavailable("the configs were not found in the history in time".into()));
         };

@@ -13,6 +13,7 @@ use super::prepare::decided_before;
 use crate::{
     cpu_pool::{Weight, late},
     forward::INLINE_PARSE_BYTES_MAX,
+    history::ConfigName,
     memory_budget::{Reservation, Share},
     request::{
         Caller, Consistency, Principal, Refusal, Restored, Rollback, STORED_JSON_DEPTH_MAX, Write, Written,
@@ -84,7 +85,7 @@ impl Writes {
                 Err(_) => written,
             });
         }
-        let config = self.history.config_as_of(&state, (definition, key), to, "body").await?;
+        let config = self.history.config_as_of(&state, ConfigName { definition, key }, to, "body").await?;
         let restored = self.restored_of(&state, definition, &config).await?;
         let rollback = Rollback { definition: definition.into(), key: key.into(), restored, expect };
         let written = self.write(caller, Write::Rollback(rollback)).await?;
@@ -124,7 +125,7 @@ impl Writes {
             // The write is not prepared again, and its answer does not show the data.
             return Ok(Restored::At(to));
         }
-        let config = self.history.config_as_of(&state, (definition, key), to, "body");
+        let config = self.history.config_as_of(&state, ConfigName { definition, key }, to, "body");
         let config = timeout_at(found.deadline, config).await.map_err(|_| late())??;
         found.add(config.data.len())?;
         self.restored_of(&state, definition, &config).await

@@ -21,6 +21,7 @@ use super::{
     prepare::{Preparation, parse_key},
 };
 use crate::{
+    history::ConfigName,
     memory_budget::{Reservation, Share},
     request::{CheckCondition, Decision, Effect, Principal, Refusal, Target, Write, WriteRequest, Written},
     write::Writes,
@@ -252,7 +253,7 @@ impl Writes {
             // It was deleted since.
             return ReadConfig::Unknown;
         }
-        match self.history.config_as_of(&state, (definition, key), at, "body").await {
+        match self.history.config_as_of(&state, ConfigName { definition, key }, at, "body").await {
             Ok(config) => match self.redactor.redact_one(principal, &state, definition, &config).await {
                 Ok(shown) => {
                     let (config, redacted) = shown.unwrap_or((config, RedactedPlaces::default()));
