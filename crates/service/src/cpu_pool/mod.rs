@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Refusal, origin::Origin};
 use concord_model::limits::CONFIG_SCANS_MAX;
-pub(super) use fair_queue::{PoolPermit, ScanPlace, Weight};
+pub(super) use fair_queue::{PoolFigures, PoolPermit, ScanPlace, Weight};
 use fair_queue::{PoolQueue, Ticket};
 
 /// How far the priority of the threads is below that of the others: one such thread gets a tenth of a core that another
@@ -78,7 +78,7 @@ impl CpuPool {
     }
 
     /// The numbers of turns, of pieces of work that run, and of pieces that wait.
-    pub(super) fn figures(&self) -> [usize; 3] {
+    pub(super) fn figures(&self) -> PoolFigures {
         self.turns.figures()
     }
 

@@ -1,11 +1,10 @@
-//! A metric with its samples, and the text of all of them.
+//! Metrics with their samples, and the text of a page.
 //!
-//! Most metrics are read when they are asked for: what a layer knows anyway is counted nowhere a second time. So a page
-//! is gathered as values and written at once; `prometheus-client` writes the text, and knows of no metric between two
-//! pages.
+//! Most metrics are read when a page is requested, so nothing is counted twice. A page is gathered as values and written at
+//! once. `prometheus-client` only writes the text; it has no registry between pages.
 //!
-//! **Invariant:** the values of labels are written in the source, or come from the operator: a member's id, the name of
-//! a certificate. None is taken from a request.
+//! **Invariant:** label values are in the source, or come from the operator, such as a member id or the name of a
+//! certificate. None comes from a request.
 
 use std::fmt;
 
@@ -39,9 +38,9 @@ enum Samples {
     Histograms(Vec<(Labels, TimeCounts)>),
 }
 
-/// A number of a metric.
+/// A value of a metric.
 pub trait Number {
-    /// As all metrics have it: exact up to 2⁵³.
+    /// As a floating-point number: exact up to 2⁵³.
     fn number(self) -> f64;
 }
 
@@ -89,7 +88,7 @@ impl MetricFamily {
         Self::gauges(name, help, [(Labels::new(), value)])
     }
 
-    /// Several of them. There may be none now.
+    /// Several gauges, or none.
     #[must_use]
     pub fn gauges<N: Number>(
         name: &'static str,
@@ -106,7 +105,7 @@ impl MetricFamily {
         Self::counters(name, help, [(Labels::new(), value)])
     }
 
-    /// Several of them.
+    /// Several counters.
     #[must_use]
     pub fn counters<N: Number>(
         name: &'static str,
@@ -158,7 +157,7 @@ impl MetricFamily {
     }
 }
 
-/// Writes a sample with its labels; none has no braces either.
+/// Writes a sample with its labels. Without labels it has no braces.
 fn labelled(
     metric: &mut MetricEncoder<'_>,
     labels: &Labels,

@@ -1,18 +1,17 @@
-//! What a node measures of itself, as the page at `/metrics` shows it.
+//! The metrics of a node, as the page at `/metrics` shows them.
 //!
 //! | to find | look in |
 //! |---|---|
-//! | what is measured of a node: limits and queues, memory, state, alarms | this file |
+//! | limits and queues, memory, state, alarms | this file |
 //! | consensus, log, store | `replicated` |
 //! | the process | `process` |
 //! | a metric with its samples; the text of a page | `family` |
 //! | counts of times | `histogram` |
 //!
-//! Nearly all of it is known anyway and read when somebody asks. What only `http` knows, the times of requests, it adds
-//! itself.
+//! Most values exist anyway and are read when the page is requested. `http` adds the times of requests.
 //!
-//! **Invariants:** a page names no record, no caller and no access key: whoever may see it learns sizes and times. It is
-//! answered from this node alone. docs/reference/metrics.md lists each metric, and a test compares the two.
+//! **Invariants:** a page contains no key of a record, no address of a client and no access key, only sizes and times. It
+//! comes from this node alone. docs/reference/metrics.md lists each metric, and a test compares the two.
 
 mod family;
 mod histogram;
@@ -27,11 +26,11 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use super::{Principal, Refusal, Service, Share, now, reload};
+use super::{Principal, Refusal, Service, Share, cpu_pool::PoolFigures, now, reload};
 use concord_model::{access_key::Verb, limits::WAITING_CHANGES_BYTES_MAX};
 use concord_net::tls::certificate::Certificate;
 
-/// The types of alarms, so that each is there before it is raised.
+/// The types of alarms, so that each has a sample before it is raised.
 const ALARMS: [&str; 5] = ["audit", "certificate", "clock", "data_key", "log_time"];
 
 /// Open connections of a listener. Clones share the count.
@@ -68,7 +67,7 @@ fn label(name: &'static str, value: impl Into<String>) -> Labels {
 }
 
 impl Service {
-    /// What this node measures.
+    /// All metrics of this node.
     ///
     /// # Errors
     /// When the principal may not see it.
@@ -77,7 +76,7 @@ impl Service {
         Ok(self.open_metrics())
     }
 
-    /// The same for the listener of metrics, whose address the operator chooses instead of a key.
+    /// The same without a permission check, for the metrics listener.
     pub fn open_metrics(&self) -> Vec<MetricFamily> {
         let mut families = vec![MetricFamily::gauges(
             "concord_build_info",
@@ -94,13 +93,13 @@ impl Service {
         families
     }
 
-    /// Counts connections of the listener for callers.
+    /// The connections of the client listener.
     #[must_use]
     pub fn caller_connections(&self) -> Connections {
         self.connections[0].clone()
     }
 
-    /// Counts connections of the listener for other nodes.
+    /// The connections of the peer listener.
     #[must_use]
     pub fn node_connections(&self) -> Connections {
         self.connections[1].clone()
@@ -131,7 +130,7 @@ impl Service {
             ),
             MetricFamily::gauges(
                 "concord_alarms",
-                "What an operator must see to, as far as this node knows.",
+                "Problems that an operator must resolve, as far as this node knows.",
                 raised,
             ),
             MetricFamily::gauges(
@@ -146,7 +145,7 @@ impl Service {
             ),
             MetricFamily::gauge(
                 "concord_audit_lost_lines",
-                "Lines of the audit log that could not be written and that no line says so of yet.",
+                "Lost lines of the audit log that no line reports yet.",
                 lost,
             ),
             MetricFamily::gauge(
@@ -157,37 +156,37 @@ impl Service {
         ]
     }
 
-    /// What requests wait for, and how many there may be.
+    /// Queues, and limits of what is open.
     fn of_requests(&self) -> Vec<MetricFamily> {
         let (cx, limits) = (&self.cx, self.cx.limits());
         let in_flight = limits.writes_in_flight.saturating_sub(self.writes.admission.available_permits());
-        let [threads, running, waiting] = cx.cpu_pool.figures();
+        let PoolFigures { turns, running, waiting } = cx.cpu_pool.figures();
         let [watches, watches_max] = self.watches.hub.figures();
         let [quota_keys, failing_addresses] = self.quotas.counts();
-        let [spans_sent, spans_unqueued, spans_refused] = cx.spans.figures();
+        let spans = cx.spans.figures();
         let listeners = ["callers", "nodes"].into_iter().zip(&self.connections);
         let connections = listeners.map(|(name, open)| (label("listener", name), open.count()));
         vec![
             MetricFamily::gauges("concord_connections", "Open connections.", connections),
             MetricFamily::gauge(
                 "concord_writes_in_flight",
-                "Writes that this node was asked for and has not answered.",
+                "Writes that this node has received and not yet answered.",
                 in_flight,
             ),
             MetricFamily::gauge(
                 "concord_writes_in_flight_max",
-                "How many there may be.",
+                "The limit of writes in flight.",
                 limits.writes_in_flight,
             ),
             MetricFamily::gauge(
                 "concord_forward_queue_writes",
-                "Writes that wait on this node for the next call to the leader.",
+                "Writes that wait on this node for the next RPC to the leader.",
                 self.writes.forwarder.batcher.waiting(),
             ),
             MetricFamily::gauge(
                 "concord_cpu_pool_threads",
                 "Threads for work that takes longer than a millisecond.",
-                threads,
+                turns,
             ),
             MetricFamily::gauge("concord_cpu_pool_running", "Pieces of such work that run.", running),
             MetricFamily::gauge(
@@ -196,10 +195,10 @@ impl Service {
                 waiting,
             ),
             MetricFamily::gauge("concord_watches", "Open watches.", watches),
-            MetricFamily::gauge("concord_watches_max", "How many there may be.", watches_max),
+            MetricFamily::gauge("concord_watches_max", "The limit of open watches.", watches_max),
             MetricFamily::gauge(
                 "concord_quota_keys",
-                "Access keys with a quota that were used lately.",
+                "Access keys with a quota that were used recently.",
                 quota_keys,
             ),
             MetricFamily::gauge(
@@ -207,16 +206,16 @@ impl Service {
                 "Addresses whose failed credentials are counted.",
                 failing_addresses,
             ),
-            MetricFamily::counter("concord_spans_sent", "Spans that the collector has taken.", spans_sent),
+            MetricFamily::counter("concord_spans_sent", "Spans that the collector has accepted.", spans.sent),
             MetricFamily::counters(
                 "concord_spans_dropped",
-                "Spans that were dropped: because too many waited, or because the collector did not take them.",
-                [(label("why", "queue"), spans_unqueued), (label("why", "collector"), spans_refused)],
+                "Dropped spans: because the queue was full, or because the collector did not accept them.",
+                [(label("why", "queue"), spans.unqueued), (label("why", "collector"), spans.refused)],
             ),
         ]
     }
 
-    /// What is known to be in memory.
+    /// The known parts of the memory in use.
     fn of_memory(&self) -> Vec<MetricFamily> {
         let budget = &self.cx.memory_budget;
         let (pinned, pinned_bytes) = self.reads.pinned_states.figures(&self.cx.applied());
@@ -228,12 +227,12 @@ impl Service {
         vec![
             MetricFamily::gauges(
                 "concord_memory_budget_bytes",
-                "What the requests in flight have reserved; states that cursors and watches retain.",
+                "Bytes that the requests in flight have reserved, and that states for cursors and watches take.",
                 shares([callers, peers, pinned_bytes]),
             ),
             MetricFamily::gauges(
                 "concord_memory_budget_max_bytes",
-                "What they may.",
+                "The limits of concord_memory_budget_bytes.",
                 shares([callers_max, peers_max, budget.pins_max()]),
             ),
             MetricFamily::gauge(
@@ -243,7 +242,7 @@ impl Service {
             ),
             MetricFamily::gauge(
                 "concord_store_queue_max_bytes",
-                "Applied changes that may wait for the disk before writes are refused.",
+                "The limit of applied changes that wait for the disk. Above it, writes are rejected.",
                 WAITING_CHANGES_BYTES_MAX,
             ),
         ]
@@ -262,7 +261,7 @@ impl Service {
             MetricFamily::gauge("concord_state_configs", "Configs of all definitions.", state.config_count()),
             MetricFamily::gauge(
                 "concord_state_remembered_requests",
-                "Outcomes that are remembered for requests with an idempotency key.",
+                "Idempotency records.",
                 state.request_count(),
             ),
             MetricFamily::gauge("concord_state_access_keys", "Access keys.", state.access_key_count()),
@@ -280,7 +279,7 @@ impl Service {
     }
 }
 
-/// The samples without those whose labels were there already: a file may name a certificate twice.
+/// Removes samples with the same labels: a file may contain a certificate twice.
 fn dedup(samples: Vec<(Labels, u64)>) -> Vec<(Labels, u64)> {
     let mut seen: Vec<(Labels, u64)> = Vec::with_capacity(samples.len());
     for sample in samples {

@@ -1,6 +1,6 @@
-//! What the system knows of this process: memory, processor time, open files.
+//! The metrics of the process: memory, CPU time, open files.
 //!
-//! The names are those that all of Prometheus's libraries give. Where the system has no `/proc`, they are absent.
+//! The names are those of all Prometheus libraries. Without `/proc` the metrics have no samples.
 
 use std::fs;
 
@@ -9,14 +9,14 @@ use super::family::{Labels, MetricFamily, Number};
 /// The unit of times in `/proc`: the kernel gives them in hundredths of a second, whatever its own clock does.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Reads the figures.
+/// Reads the metrics.
 pub(super) fn families() -> Vec<MetricFamily> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let kernel = fs::read_to_string("/proc/stat").unwrap_or_default();
     let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let open = fs::read_dir("/proc/self/fd").map(Iterator::count).ok();
-    // The directory is open itself while it is read.
+    // While the directory is read, it is open itself.
     let open = open.map(|files| files.saturating_sub(1));
     let seconds = |ticks: u64| ticks.number() / TICKS_PER_SECOND;
     let began = Option::zip(boot_time(&kernel), field(&stat, START_TIME))
@@ -45,7 +45,7 @@ pub(super) fn families() -> Vec<MetricFamily> {
         maybe("process_start_time_seconds", "When the process began, in seconds since 1970.", began),
         MetricFamily::counters(
             "process_cpu_seconds",
-            "Processor time that the process has used.",
+            "CPU time that the process has used.",
             spent.map(|spent| (Labels::new(), spent)),
         ),
     ]
@@ -60,7 +60,7 @@ fn maybe(name: &'static str, help: &'static str, value: Option<impl Number>) -> 
     MetricFamily::gauges(name, help, value.map(|value| (Labels::new(), value)))
 }
 
-/// Places in `/proc/self/stat` after the name of the command, which may have spaces in it.
+/// Positions in `/proc/self/stat` after the name of the command, which may contain spaces.
 const USER_TIME: usize = 11;
 const SYSTEM_TIME: usize = 12;
 const START_TIME: usize = 19;
@@ -83,7 +83,7 @@ fn boot_time(kernel: &str) -> Option<u64> {
     kernel.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
 }
 
-/// The soft limit; `None` when there is none.
+/// The soft limit. `None` if there is none.
 fn open_files_max(limits: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
     line.split_ascii_whitespace().next()?.parse().ok()

@@ -1,4 +1,4 @@
-//! What a node knows of consensus, its log and its store.
+//! The metrics of consensus, the log and the store.
 
 use super::{
     family::{Labels, MetricFamily},
@@ -13,13 +13,13 @@ fn of_member(id: NodeId) -> Labels {
     label("member", id.to_string())
 }
 
-/// Samples of the members of which something is known.
+/// One sample for each member whose value is known.
 fn members<T>(figures: &RaftFigures, of: impl Fn(&MemberFigures) -> Option<T>) -> Vec<(Labels, T)> {
     figures.members.iter().filter_map(|member| Some((of_member(member.id), of(member)?))).collect()
 }
 
 impl Service {
-    /// Consensus and its log. Before this node has an identity, each metric is there without a sample.
+    /// Consensus and its log. Before this node has an identity, the metrics have no samples.
     pub(super) fn of_consensus(&self) -> Vec<MetricFamily> {
         let figures = self.cx.consensus().map(Consensus::raft_figures);
         let mut families = self.of_leadership(figures.as_ref());
@@ -38,23 +38,19 @@ impl Service {
         let term = figures.map(|one| (Labels::new(), one.term));
         vec![
             MetricFamily::gauges("concord_raft_term", "The term.", term),
-            MetricFamily::gauges(
-                "concord_raft_leader",
-                "1 on the node that leads, as far as it knows.",
-                leads,
-            ),
+            MetricFamily::gauges("concord_raft_leader", "1 on the leader, as far as it knows.", leads),
             MetricFamily::gauges("concord_raft_has_leader", "1 while this node knows a leader.", has_leader),
             MetricFamily::gauges(
                 "concord_raft_quorum_ack_age_seconds",
                 "On the leader: time since a majority last answered it.",
                 age,
             ),
+            MetricFamily::counters("concord_raft_leader_changes", "Leaders that this node has seen.", seen),
             MetricFamily::counters(
-                "concord_raft_leader_changes",
-                "Leaders that this node has learned of.",
-                seen,
+                "concord_raft_elections_won",
+                "How often this node became the leader.",
+                won,
             ),
-            MetricFamily::counters("concord_raft_elections_won", "How often this node began to lead.", won),
         ]
     }
 
@@ -112,17 +108,17 @@ impl Service {
             ),
             MetricFamily::gauge(
                 "concord_store_disk_reserve_bytes",
-                "Free bytes below which writes other than deletes are refused.",
+                "Free bytes below which writes other than deletes are rejected.",
                 self.disk_space.reserve.reserve_bytes(),
             ),
             MetricFamily::gauges(
                 "concord_store_refuses_writes",
-                "1 while this node would refuse a write for want of room, on its volume or on those of a majority.",
+                "1 while this node rejects writes for lack of disk space, on its volume or on those of a majority.",
                 refuses,
             ),
             MetricFamily::gauge(
                 "concord_memory_sled_cache_max_bytes",
-                "What sled may cache.",
+                "The limit of sled's cache.",
                 self.cx.options.store.sled_cache_bytes,
             ),
             MetricFamily::gauges(
@@ -204,7 +200,7 @@ fn of_log(figures: Option<&RaftFigures>) -> Vec<MetricFamily> {
             "The last entry that was purged from the log.",
             of(|one| one.purged_index),
         ),
-        MetricFamily::counters("concord_raft_snapshots", "Snapshots by what became of them.", snapshots),
+        MetricFamily::counters("concord_raft_snapshots", "Snapshots by outcome.", snapshots),
         MetricFamily::gauges(
             "concord_raft_snapshots_sending",
             "Snapshots that are being sent.",
@@ -222,12 +218,12 @@ fn of_log(figures: Option<&RaftFigures>) -> Vec<MetricFamily> {
         ),
         MetricFamily::gauges(
             "concord_raft_log_unflushed_bytes",
-            "Their bytes.",
+            "Bytes of the writes to the log that are not durable yet.",
             bytes(|one| one.log.unflushed_bytes),
         ),
         MetricFamily::gauges(
             "concord_raft_log_stalled_seconds",
-            "For how long the log has not moved although it should; else 0.",
+            "For how long the log has made no progress although it should; otherwise 0.",
             stalled,
         ),
         MetricFamily::gauges(
@@ -237,7 +233,7 @@ fn of_log(figures: Option<&RaftFigures>) -> Vec<MetricFamily> {
         ),
         MetricFamily::gauges(
             "concord_memory_log_cache_bytes",
-            "What raft-log caches; it shares the bytes of the newest entries.",
+            "The cache of raft-log; it shares the bytes of the newest entries.",
             of(|one| one.log.cache_bytes),
         ),
     ]

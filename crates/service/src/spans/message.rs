@@ -1,6 +1,6 @@
-//! Spans as the messages of OTLP, with the names that OpenTelemetry's conventions for HTTP and for calls give them.
+//! Encodes spans as OTLP messages, with the names of OpenTelemetry's conventions for HTTP and RPC.
 //!
-//! **Invariant:** what is not in a [`FinishedSpan`] span or in the settings is not in a message.
+//! **Invariant:** a message contains nothing but the [`FinishedSpan`]s and the settings.
 
 use opentelemetry_proto::tonic::{
     collector::trace::v1::ExportTraceServiceRequest,
@@ -13,12 +13,12 @@ use prost::Message as _;
 use super::{FinishedSpan, SpanOutcome, SpanWork};
 use concord_net::NodeId;
 
-/// The name of the call that has a write decided by the leader.
+/// The name of the RPC that forwards a write to the leader.
 const FORWARDED_WRITE: &str = "concord.peer/write";
-/// What the status of a span says. That a request was refused is no failure.
+/// Status codes of a span. A rejected request is no failure.
 const NOT_FAILED: i32 = 0;
 const FAILED: i32 = 2;
-/// Of the flags of a span: whether it is known where its parent was, and that it was in another process.
+/// Flags of a span: whether it is known if the parent is remote, and that it is remote.
 const HAS_IS_REMOTE: u32 = 0x100;
 const IS_REMOTE: u32 = 0x200;
 
@@ -26,7 +26,7 @@ const IS_REMOTE: u32 = 0x200;
 #[derive(Debug)]
 pub(super) struct SendingNode {
     pub(super) node: NodeId,
-    /// The address of its listener for callers.
+    /// The address of its client listener.
     pub(super) address: String,
     /// Whether that listener is encrypted.
     pub(super) is_encrypted: bool,
@@ -74,7 +74,7 @@ pub(super) fn encode(sender: &SendingNode, spans: Vec<FinishedSpan>) -> Vec<u8> 
 
 fn span(sender: &SendingNode, finished: FinishedSpan) -> Span {
     let FinishedSpan { context, parent, began, took, work, outcome } = finished;
-    let (name, kind, mut attributes) = described(sender, &work);
+    let SpanDescription { name, kind, mut attributes } = described(sender, &work);
     let code = match outcome {
         SpanOutcome::Abandoned => {
             attributes.push(text("error.type", "cancelled"));
@@ -82,7 +82,7 @@ fn span(sender: &SendingNode, finished: FinishedSpan) -> Span {
         }
         SpanOutcome::Answered(status, id) => {
             attributes.push(number("http.response.status_code", status));
-            // A request whose caller sends anything but visible characters gets an id of the node.
+            // A request id of a client has only visible characters. Otherwise the node has made one.
             attributes.push(text("concord.request_id", id.to_str().unwrap_or_default()));
             if status >= 500 {
                 attributes.push(text("error.type", &status.to_string()));
@@ -118,11 +118,17 @@ fn span(sender: &SendingNode, finished: FinishedSpan) -> Span {
     }
 }
 
-/// The name of a span, its kind, and what is known of it before its end.
-fn described(sender: &SendingNode, work: &SpanWork) -> (String, SpanKind, Vec<KeyValue>) {
+/// What is known of a span before its end.
+struct SpanDescription {
+    name: String,
+    kind: SpanKind,
+    attributes: Vec<KeyValue>,
+}
+
+fn described(sender: &SendingNode, work: &SpanWork) -> SpanDescription {
     match work {
         SpanWork::Request { method, route } => {
-            // A method that is none of the known ones is not in the name.
+            // An unknown method is not in the name.
             let verb = if *method == "_OTHER" { "HTTP" } else { method };
             let name = if route.is_empty() { verb.to_owned() } else { format!("{verb} {route}") };
             let mut attributes = vec![
@@ -133,7 +139,7 @@ fn described(sender: &SendingNode, work: &SpanWork) -> (String, SpanKind, Vec<Ke
                 attributes.push(text("http.route", route));
             }
             attributes.extend(server(&sender.address));
-            (name, SpanKind::Server, attributes)
+            SpanDescription { name, kind: SpanKind::Server, attributes }
         }
         SpanWork::Forward(leader) => {
             let mut attributes = vec![
@@ -142,11 +148,11 @@ fn described(sender: &SendingNode, work: &SpanWork) -> (String, SpanKind, Vec<Ke
                 number("concord.leader_id", leader.id),
             ];
             attributes.extend(server(&leader.peer_addr));
-            (FORWARDED_WRITE.to_owned(), SpanKind::Client, attributes)
+            SpanDescription { name: FORWARDED_WRITE.to_owned(), kind: SpanKind::Client, attributes }
         }
         SpanWork::Decision => {
             let attributes = vec![text("rpc.system.name", "concord"), text("rpc.method", FORWARDED_WRITE)];
-            (FORWARDED_WRITE.to_owned(), SpanKind::Server, attributes)
+            SpanDescription { name: FORWARDED_WRITE.to_owned(), kind: SpanKind::Server, attributes }
         }
     }
 }

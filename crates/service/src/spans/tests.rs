@@ -1,4 +1,4 @@
-//! Which requests are traced, what a span says, and what happens when nobody takes them.
+//! Which requests are traced, the content of spans, and a full queue.
 
 use opentelemetry_proto::tonic::{
     collector::trace::v1::ExportTraceServiceRequest,
@@ -20,7 +20,7 @@ fn parsed(text: &str) -> Option<TraceParent> {
     TraceParent::parse(text.as_bytes())
 }
 
-/// Spans that the test takes in place of the task.
+/// A recorder whose queue the test reads in place of the task.
 fn spans(most: usize, sample: f64) -> (SpanRecorder, mpsc::Receiver<FinishedSpan>) {
     let (queue, inbox) = mpsc::channel(most);
     let counts = Arc::<SpanCounts>::default();
@@ -33,7 +33,7 @@ fn request() -> SpanWork {
     SpanWork::Request { method: "PUT", route: "/a/{b}" }
 }
 
-/// What a collector is sent of these spans.
+/// The spans as the collector gets them.
 fn sent(inbox: &mut mpsc::Receiver<FinishedSpan>) -> Vec<Sent> {
     let finished = std::iter::from_fn(|| inbox.try_recv().ok()).collect();
     let sender = SendingNode { node: 7, address: "[::1]:8101".into(), is_encrypted: true };
@@ -56,7 +56,7 @@ fn value(attributes: &[KeyValue], key: &str) -> String {
 }
 
 #[test]
-fn a_caller_decides_on_its_trace_and_a_share_of_the_others_begins_one() {
+fn the_client_decides_on_its_trace_and_a_share_of_the_others_starts_one() {
     let (all, _inbox) = spans(9, 1.0);
     let (none, _inbox2) = spans(9, 0.0);
     for spans in [&all, &none] {
@@ -66,7 +66,7 @@ fn a_caller_decides_on_its_trace_and_a_share_of_the_others_begins_one() {
         assert_ne!(context.span(), caller.span());
         assert!(spans.begin_request(parsed(NOT_SAMPLED), request).is_none());
         for trace in [None, parsed(NOT_SAMPLED)] {
-            assert!(spans.begin(trace, || SpanWork::Decision).is_none(), "only a request begins a trace");
+            assert!(spans.begin(trace, || SpanWork::Decision).is_none(), "only a request starts a trace");
         }
     }
     assert!(none.begin_request(None, request).is_none());
@@ -76,17 +76,17 @@ fn a_caller_decides_on_its_trace_and_a_share_of_the_others_begins_one() {
 }
 
 #[test]
-fn what_finds_no_place_is_counted() {
+fn spans_beyond_the_queue_are_counted() {
     let (spans, mut inbox) = spans(2, 0.0);
     for _ in 0..5 {
         drop(spans.begin_request(parsed(SAMPLED), request).unwrap());
     }
-    assert_eq!(spans.figures(), [0, 3, 0]);
+    assert_eq!(spans.figures(), SpanFigures { sent: 0, unqueued: 3, refused: 0 });
     assert_eq!(sent(&mut inbox).len(), 2);
     // The task that sends them has ended.
     drop(inbox);
     drop(spans.begin_request(parsed(SAMPLED), request).unwrap());
-    assert_eq!(spans.figures(), [0, 4, 0]);
+    assert_eq!(spans.figures(), SpanFigures { sent: 0, unqueued: 4, refused: 0 });
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn a_span_says_what_was_done_and_how_it_ended() {
         assert_eq!((span.trace_id.len(), span.span_id.len()), (16, 8));
     }
     assert_eq!(sent[0].parent_span_id, 0x00f0_67aa_0ba9_02b7_u64.to_be_bytes());
-    assert!(sent[3].parent_span_id.is_empty(), "it began the trace");
+    assert!(sent[3].parent_span_id.is_empty(), "it started the trace");
     for (place, key, expected) in [
         (0, "http.request.method", "PUT"),
         (0, "http.route", "/a/{b}"),

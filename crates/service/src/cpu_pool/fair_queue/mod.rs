@@ -117,16 +117,27 @@ pub(crate) struct ScanPlace {
     origin: Origin,
 }
 
+/// The load of the pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PoolFigures {
+    /// Pieces of work that may run at once.
+    pub(crate) turns: usize,
+    /// Pieces of work that run.
+    pub(crate) running: usize,
+    /// Pieces of work that wait for a turn.
+    pub(crate) waiting: usize,
+}
+
 impl PoolQueue {
     pub(super) fn new(threads: usize) -> Arc<Self> {
         Arc::new(Self { threads, queue: Mutex::default() })
     }
 
     /// The numbers of turns, of pieces of work that run, and of pieces that wait.
-    pub(super) fn figures(&self) -> [usize; 3] {
+    pub(super) fn figures(&self) -> PoolFigures {
         let queue = self.lock();
         let waiting = queue.shares.values().map(|share| share.short.len() + share.long.len()).sum();
-        [self.threads, queue.running, waiting]
+        PoolFigures { turns: self.threads, running: queue.running, waiting }
     }
 
     /// Waits in the queue.
