@@ -1,14 +1,13 @@
-//! The feature level of the cluster rises when every member can (`model/feature.rs`).
+//! Raises the feature level of the cluster when every member supports the next one (`model/feature.rs`).
 //!
-//! The leader asks every member, with and without a vote, which levels it knows and offers. When all are reached and all
-//! offer the next level, it proposes the entry that raises it. An operator holds the cluster back by a setting on any
-//! member: it offers no more than that.
+//! The leader asks every voter and learner which levels it knows and offers. When all respond and offer the next level, it
+//! proposes the entry that raises the level. An operator can hold the cluster back with a setting on any member, which
+//! then offers no more than that.
 //!
-//! Each node asks from time to time, so that it can show the version of each member, and what the member tells of its
-//! memory and its volume.
+//! Every node asks from time to time, so that it can show the version, memory and volume of each member.
 //!
-//! **Invariant:** the level rises only after every member has offered it, while no change of the members is under way.
-//! A member that is restarted with an older version in between stops at the entry and changes nothing.
+//! **Invariant:** the level rises only after every member has offered it, while no change of the members is in progress. A
+//! member that was restarted with an older version in between stops at the entry and changes nothing.
 
 use std::{
     collections::BTreeMap,
@@ -38,11 +37,11 @@ use concord_net::{
 const AUTHOR: &str = "concord";
 /// How often a leader asks the members while the level may rise.
 const RAISE_INTERVAL: Duration = Duration::from_secs(1);
-/// How often any node asks them otherwise, to show their versions.
+/// How often every node asks them otherwise, to show their versions.
 const SHOW_INTERVAL: Duration = Duration::from_secs(10);
-/// How long a member may take to answer.
+/// How long a member may take to respond.
 const LEVELS_TIMEOUT: Duration = Duration::from_secs(2);
-/// How often forming a cluster looks whether the level has risen.
+/// How often a bootstrap checks whether the level has risen.
 const FORMED_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Which feature levels a node can work at.
@@ -52,7 +51,7 @@ pub struct KnownLevels {
     pub min: u32,
     /// The highest level that it knows.
     pub max: u32,
-    /// The highest level that it agrees to: lower than `max` where the operator holds the cluster back.
+    /// The highest level that it agrees to: lower than `max` if the operator holds the cluster back.
     pub offered: u32,
     /// Its version.
     pub version: String,
@@ -65,16 +64,16 @@ impl KnownLevels {
     }
 }
 
-/// What a node tells another one that asks. Sent between nodes.
+/// What a node reports about itself to other nodes. Sent between nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct MemberReport {
     /// Which feature levels it can work at.
     pub(super) levels: KnownLevels,
-    /// What it holds and has left; `None` for one that no longer answers.
+    /// Its memory and its volume. `None` if it no longer responds.
     pub(super) resources: Option<Resources>,
 }
 
-/// What the members answered last.
+/// The last report of each member.
 pub(super) type MemberReports = BTreeMap<NodeId, MemberReport>;
 
 /// The feature levels that the members know, and the level of the cluster.
@@ -104,7 +103,7 @@ impl FeatureLevels {
         }
     }
 
-    fn answer(&self) -> MemberReport {
+    fn report(&self) -> MemberReport {
         let reserve = &self.disk_space.reserve;
         let resources = Resources {
             memory_bytes: process::resident_bytes(),
@@ -114,23 +113,23 @@ impl FeatureLevels {
         MemberReport { levels: self.levels(), resources: Some(resources) }
     }
 
-    /// Answers another node that asks for the levels.
+    /// Responds to another node that asks for the levels.
     #[must_use]
     pub fn answer_levels(&self) -> Bytes {
-        encode(&self.answer())
+        encode(&self.report())
     }
 
-    /// What the other members answered last, and what this node answers.
+    /// The last reports of the other members, and the report of this node.
     pub(super) fn member_reports(&self) -> MemberReports {
-        let mut told = self.member_reports.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        told.insert(self.cx.node_id(), self.answer());
-        told
+        let mut reports = self.member_reports.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        reports.insert(self.cx.node_id(), self.report());
+        reports
     }
 
     /// Asks the members and raises the level, until the node stops.
     ///
     /// # Errors
-    /// Never: what fails is tried again.
+    /// Never: failures are tried again.
     pub(super) async fn keep_raising_feature_level(self: Arc<Self>) -> Result<(), String> {
         let Some(consensus) = self.cx.consensus() else { return Ok(()) };
         let held_at = self.levels().offered;
@@ -154,7 +153,7 @@ impl FeatureLevels {
         Ok(())
     }
 
-    /// Raises the level step by step as far as all members offer. The caller leads.
+    /// Raises the level step by step to the highest one that all members offer. The caller leads.
     async fn raise_feature_level(&self, consensus: &Consensus) {
         // A member that joins meanwhile might know less.
         let Ok(_no_change) = self.cx.changing.try_lock() else { return };
@@ -164,7 +163,7 @@ impl FeatureLevels {
             let command = Command::RaiseFeatureLevel { to };
             let proposal = Proposal::new(at, AUTHOR, command);
             match timeout(self.cx.options.write_timeout, consensus.write(proposal)).await {
-                Ok(Ok(_)) => tracing::info!(level = to, "the cluster has feature level {to} from now on"),
+                Ok(Ok(_)) => tracing::info!(level = to, "raised the feature level of the cluster to {to}"),
                 // The state shows whether it was applied.
                 Ok(Err(error)) => return tracing::debug!(?error, to, "the feature level was not raised"),
                 Err(_) => return tracing::debug!(to, "the feature level was not raised in time"),
@@ -172,8 +171,8 @@ impl FeatureLevels {
         }
     }
 
-    /// Asks all other members for their levels and notes the answers. Returns the highest level that all of them offer;
-    /// `None` while one does not answer.
+    /// Asks all other members for their levels and notes their reports. Returns the highest level that all of them offer;
+    /// `None` if one does not respond.
     async fn ask_members(&self, consensus: &Consensus) -> Option<u32> {
         if concord_model::sabotage::is("level-raised-alone") {
             return Some(level_max());
@@ -181,20 +180,20 @@ impl FeatureLevels {
         let members: Vec<Member> =
             consensus.status().members.into_iter().map(|status| status.member).collect();
         let others = members.iter().filter(|member| member.id != self.cx.node_id());
-        let answers = join_all(others.map(async |member| (member.id, self.ask_levels(member).await))).await;
-        let mut told = self.member_reports.lock().unwrap_or_else(PoisonError::into_inner);
+        let received = join_all(others.map(async |member| (member.id, self.ask_levels(member).await))).await;
+        let mut reports = self.member_reports.lock().unwrap_or_else(PoisonError::into_inner);
         let mut lowest = Some(u32::MAX);
-        told.retain(|id, _| members.iter().any(|member| member.id == *id));
-        for (id, answer) in answers {
-            match answer {
-                Ok(answer) => {
-                    lowest = lowest.map(|lowest| lowest.min(answer.levels.offered));
-                    told.insert(id, answer);
+        reports.retain(|id, _| members.iter().any(|member| member.id == *id));
+        for (id, report) in received {
+            match report {
+                Ok(report) => {
+                    lowest = lowest.map(|lowest| lowest.min(report.levels.offered));
+                    reports.insert(id, report);
                 }
                 Err(error) => {
-                    tracing::debug!(member = id, %error, "a member does not tell its feature levels");
-                    // Its version is what it was, its memory and its volume are not.
-                    told.entry(id).and_modify(|answer| answer.resources = None);
+                    tracing::debug!(member = id, %error, "a member does not report its feature levels");
+                    // Its last version is still shown. Its memory and its volume are unknown.
+                    reports.entry(id).and_modify(|report| report.resources = None);
                     lowest = None;
                 }
             }
@@ -209,8 +208,8 @@ impl FeatureLevels {
         decode(&call.await?).map_err(|error| CallError::Unknown(error.to_string()))
     }
 
-    /// Waits until a cluster that was just formed has the level that all its members offer, so that whoever formed it
-    /// finds it settled.
+    /// Waits until a new cluster has the level that all its members offer, so that the response to the bootstrap shows that
+    /// level.
     pub(super) async fn await_first_feature_level(&self, consensus: &Consensus, deadline: Instant) {
         let Some(offered) = self.ask_members(consensus).await else { return };
         let level = offered.min(self.levels().offered);

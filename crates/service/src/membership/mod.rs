@@ -1,14 +1,14 @@
-//! The node as a member: starting under an identity, showing the cluster, forming it, changing it.
+//! The node as a member: starting with an identity, showing the cluster, bootstrapping it, changing it.
 //!
 //! | question | file |
 //! |---|---|
 //! | What starts when the directory has an identity? What does `GET /api/v1/cluster` show? | this one |
-//! | How does a cluster begin, and how does a node get its identity? | `forming` |
-//! | When is a node ready? When is a change of the leader recorded in the audit log? | `readiness` |
-//! | How does a change of members or of the leader reach the leader? | `change` |
+//! | How is a cluster bootstrapped, and how does a node get its identity? | `forming` |
+//! | When is a node ready? When does the audit log record a change of the leader? | `readiness` |
+//! | How does a change of the members reach the leader? | `change` |
 //! | What does the leader do, step by step? | `steps` |
 //!
-//! **Invariant:** consensus runs under the identity in the data directory, and a node has at most one.
+//! **Invariant:** consensus runs with the identity in the data directory, and a node has at most one.
 
 pub(crate) mod change;
 mod forming;
@@ -50,26 +50,26 @@ pub struct ClusterMembers {
 }
 
 impl ClusterMembers {
-    /// Starts this node's part in consensus when the directory has an identity.
+    /// Starts consensus on this node if the directory has an identity.
     ///
     /// # Errors
-    /// When the directory is another node's, or its content can't be trusted.
+    /// When the directory belongs to another node, or its content can't be trusted.
     pub async fn start(self: &Arc<Self>) -> Result<(), StartError> {
         let _forming = self.forming.lock().await;
         let directory = &self.cx.options.directory;
         let Some(identity) = Identity::read(directory).map_err(StartError::Refused)? else { return Ok(()) };
-        // The log is made right after the identity is written. A member without its log has forgotten its vote.
+        // The log is created right after the identity. A member without its log has lost its vote.
         if !directory.join(LOG_DIRECTORY).is_dir() {
             return Err(StartError::Refused(format!(
-                "{} has an identity but no log. Unless this node ended while it was joined for the first time, \
-                 the log was lost: remove the member and let it rejoin under a new id, in an empty directory",
+                "{} has an identity but no log. Unless this node exited while it joined for the first time, the log \
+                 was lost: remove the member and let it rejoin under a new id, in an empty directory",
                 directory.display()
             )));
         }
         self.start_consensus(identity).await
     }
 
-    /// Starts consensus under the identity in the directory, and the tasks that need it. The caller holds `forming`.
+    /// Starts consensus with the identity in the directory, and the tasks that need it. The caller holds `forming`.
     async fn start_consensus(self: &Arc<Self>, identity: Identity) -> Result<(), StartError> {
         if self.cx.consensus().is_some() {
             return Ok(());
@@ -177,7 +177,7 @@ fn member_view(status: MemberStatus, leader: Option<NodeId>, answer: Option<&Mem
     MemberView { id, role, api_addr, peer_addr, lag, contact, version, feature_level_max, resources }
 }
 
-/// Checks that a text is `host:port`, by which other nodes can call.
+/// Checks that a text is `host:port`.
 ///
 /// # Errors
 /// What is wrong with it.

@@ -1,4 +1,4 @@
-//! Quotas of keys: what is taken, given back and left.
+//! Quotas of keys: what is taken, given back and left over.
 
 use super::*;
 use crate::testing::service;
@@ -26,7 +26,7 @@ fn principal(id: &str, quota: Quota) -> Principal {
 }
 
 #[tokio::test]
-async fn a_key_without_a_quota_and_the_root_key_are_never_refused_and_have_no_account() {
+async fn the_root_key_and_keys_without_a_quota_are_never_limited_and_have_no_account() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path(), Limits::default());
     for principal in [Principal::root(), principal("aaaaaaaaaaaa", Quota::default())] {
@@ -48,7 +48,7 @@ fn a_write_counts_as_a_request_and_as_a_write() {
     let refused = account.take(Some(3), Some(1), now).unwrap_err();
     assert_eq!(refused.rate.map(|rate| (rate.name, rate.left)), Some(("writes", 0)));
     assert_eq!(refused.retry_after_s, 1);
-    assert_eq!(account.left(&quota, now).requests, Some(2), "a refused write takes no request");
+    assert_eq!(account.left(&quota, now).requests, Some(2), "a rejected write takes no request");
     for left in [1, 0] {
         assert_eq!(account.take(Some(3), None, now).unwrap().unwrap().left, left);
     }
@@ -56,7 +56,7 @@ fn a_write_counts_as_a_request_and_as_a_write() {
 }
 
 #[tokio::test]
-async fn places_are_given_back() {
+async fn dropped_guards_give_their_place_back() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path(), Limits::default());
     let quota = Quota { watches: Some(2), lists: Some(1), ..Quota::default() };
