@@ -1,15 +1,15 @@
-//! What a line of the audit log says, as JSON, and how lines form a chain.
+//! The lines of the audit log, as JSON, and how they form a chain.
 //!
 //! ```text
 //! {"seq":18,"time":"…","node":1,"request_id":"…","key":"root","address":"10.0.0.7","verb":"write","method":"PUT",
 //!  "route":"/api/v1/config_definition/{definition}/config/{config}","definition":"d","config":"k","status":200,
-//!  "outcome":"ok","revision_before":41,"revision_after":42,"prev":"<SHA-256 of the line before, without its end>"}
+//!  "outcome":"ok","revision_before":41,"revision_after":42,"prev":"<SHA-256 of the previous line, without its line feed>"}
 //! ```
 //!
-//! A line that no request caused says in `event` what happened: to the log itself, or to the leadership of this node.
+//! A line without a request has an `event`: what happened to the log itself, or to the leadership of this node.
 //!
-//! **Invariant:** `seq` grows by one from line to line, and `prev` of the first line of all is 64 zeros. The hash is
-//! that of the bytes as they stand in the file, so no two readers differ about it.
+//! **Invariant:** `seq` grows by one from line to line, and `prev` of the first line is 64 zeros. The hash covers the bytes
+//! as they are in the file, so all readers agree on it.
 
 use std::net::IpAddr;
 
@@ -20,64 +20,64 @@ use super::target::AuditTarget;
 use concord_model::{access_key::Verb, key::Key, record::Revision, time::Timestamp};
 use concord_net::NodeId;
 
-/// The hash of the line before the first one.
+/// The `prev` of the first line.
 pub(super) const NO_HASH: [u8; 32] = [0; 32];
 
-/// A decision, as it is recorded.
+/// A request and its outcome, as the audit log records it.
 #[derive(Debug, Clone)]
 pub struct AuditDecision {
-    /// When it was made, by this node's clock.
+    /// When the request was decided, by this node's clock.
     pub at: Timestamp,
     /// The id of the request.
     pub request_id: String,
-    /// The id of the key, where the credential was good.
+    /// The id of the access key, if the credential was valid.
     pub key: Option<String>,
-    /// The address that the request came from.
+    /// The address of the client.
     pub address: Option<IpAddr>,
-    /// What the request needed; `None` where it was for nothing that there is.
+    /// The permission that the request needed. `None` for an unknown path.
     pub verb: Option<Verb>,
-    /// The method, where it is one that the interface knows.
+    /// The method, if the API knows it.
     pub method: &'static str,
-    /// The route; `None` for a path that is none.
+    /// The route. `None` for an unknown path.
     pub route: Option<&'static str>,
-    /// What it was about.
+    /// What the request was about.
     pub what: AuditTarget,
-    /// Whether it was a write of which nothing was to be stored.
+    /// Whether it was a dry run.
     pub dry_run: bool,
-    /// The status of the answer; `None` when the caller left before there was one.
+    /// The status of the response. `None` if the client disconnected before it.
     pub status: Option<u16>,
     /// `ok`, or the type of the error.
     pub outcome: &'static str,
-    /// The revision that this node had applied when the request came.
+    /// The revision that this node had applied when the request arrived.
     pub before: Revision,
-    /// The revision of the change, or of the state that the answer was made from.
+    /// The revision of the change, or of the state that the response was made from.
     pub after: Option<Revision>,
 }
 
-/// What happened to the log itself, or to this node without a request.
+/// An event of the log itself, or of this node, without a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum AuditEvent {
     /// The node began to write the log.
     Started,
-    /// The last line was not whole and was removed, so many bytes.
+    /// The last line was incomplete and was removed: this many bytes.
     Repaired(u64),
-    /// Lines up to the head are missing at the end; the head named this one.
+    /// Lines are missing at the end, up to this number, which the head has.
     TailMissing(u64),
-    /// The last line can't be read; the chain goes on from its bytes.
+    /// The last line can't be parsed. The chain continues from its bytes.
     Damaged,
-    /// So many lines could not be written.
+    /// This many lines could not be written.
     Lost(u64),
-    /// The lines up to this one were removed with their file, because of the limit on files.
+    /// The lines up to this number were removed with their files, because of the limit on files.
     Removed(u64),
-    /// Failed credentials beside those with lines of their own: of an address, or of all that were not counted apart.
+    /// Failed credentials without a line of their own: of an address, or of all that were not counted separately.
     FailedCredentials { address: Option<IpAddr>, count: u64, throttled: u64 },
-    /// This node leads the cluster from now on, in this term.
+    /// This node became the leader in this term.
     LeadershipWon(u64),
-    /// This node led, and leads no more; the term that it knows now.
+    /// This node stepped down as leader. The term that it knows now.
     LeadershipLost(u64),
 }
 
-/// A line as it is written.
+/// A line as it is serialized.
 #[derive(Debug, Serialize)]
 struct AuditLine<'a> {
     seq: u64,
@@ -128,20 +128,20 @@ struct AuditLine<'a> {
     prev: &'a str,
 }
 
-/// The place in the chain after which the next line stands.
+/// The last line of the chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ChainHead {
-    /// The number of the last line; 0 when there is none.
+    /// Its number; 0 if there is none.
     pub(super) seq: u64,
     /// Its hash.
     pub(super) hash: [u8; 32],
 }
 
 impl ChainHead {
-    /// The place before the first line.
+    /// The head of an empty log.
     pub(super) const START: Self = Self { seq: 0, hash: NO_HASH };
 
-    /// Writes the line of a decision, and moves behind it.
+    /// Writes the line of a request. It is the new head.
     pub(super) fn write(&mut self, lines: &mut Vec<u8>, node: NodeId, decision: &AuditDecision) {
         let (time, prev) = (decision.at.text(), hex(&self.hash));
         let named = decision.what.definitions.as_slice();
@@ -163,12 +163,12 @@ impl ChainHead {
             outcome: Some(decision.outcome),
             revision_before: Some(decision.before),
             revision_after: decision.after,
-            ..AuditLine::empty((self.seq.saturating_add(1), node), &time, &prev)
+            ..AuditLine::empty(self.seq.saturating_add(1), node, &time, &prev)
         };
         self.push(lines, &line);
     }
 
-    /// Writes the line of an event, and moves behind it.
+    /// Writes the line of an event. It is the new head.
     pub(super) fn write_event(
         &mut self,
         lines: &mut Vec<u8>,
@@ -188,7 +188,7 @@ impl ChainHead {
             AuditEvent::LeadershipWon(_) => ("leadership_won", None),
             AuditEvent::LeadershipLost(_) => ("leadership_lost", None),
         };
-        let empty = AuditLine::empty((self.seq.saturating_add(1), node), &time, &prev);
+        let empty = AuditLine::empty(self.seq.saturating_add(1), node, &time, &prev);
         let line = AuditLine { event: Some(name), count, ..empty };
         let line = match event {
             AuditEvent::FailedCredentials { address, throttled, .. } => AuditLine {
@@ -219,7 +219,7 @@ impl ChainHead {
 }
 
 impl<'a> AuditLine<'a> {
-    fn empty((seq, node): (u64, NodeId), time: &'a str, prev: &'a str) -> Self {
+    fn empty(seq: u64, node: NodeId, time: &'a str, prev: &'a str) -> Self {
         Self {
             seq,
             time,
@@ -250,7 +250,7 @@ impl<'a> AuditLine<'a> {
     }
 }
 
-/// What of a stored line a reader judges it by.
+/// The members of a stored line that its readers need.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(super) struct StoredLine {
     pub(super) seq: u64,
@@ -266,13 +266,13 @@ pub(super) struct StoredLine {
 }
 
 impl StoredLine {
-    /// A line without its end; `None` when it is none.
+    /// Parses a line without its line feed. `None` if it is malformed.
     pub(super) fn parse(line: &[u8]) -> Option<Self> {
         serde_json::from_slice(line).ok()
     }
 }
 
-/// The hash of a line without its end.
+/// The hash of a line without its line feed.
 pub(super) fn hash_of(line: &[u8]) -> [u8; 32] {
     Sha256::digest(line).into()
 }

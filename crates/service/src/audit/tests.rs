@@ -1,4 +1,4 @@
-//! The audit log as a whole: what is written, how it goes on after a restart, what a failure does.
+//! The audit log as a whole: its lines, restarts, failures.
 
 use std::{
     fs::{self, OpenOptions},
@@ -46,7 +46,7 @@ fn events(directory: &Path) -> Vec<String> {
     lines(directory).iter().filter_map(|line| StoredLine::parse(line.as_bytes()).unwrap().event).collect()
 }
 
-/// Writes so many lines, and ends the log in order.
+/// Writes this many lines, and shuts the log down.
 async fn write(options: AuditOptions, count: usize) {
     let audit = Audit::start(options, 3);
     for number in 0..count {
@@ -87,7 +87,7 @@ async fn lines_form_a_chain_across_restarts_and_files() {
 }
 
 #[tokio::test]
-async fn only_so_many_files_are_retained_and_a_line_says_what_was_removed() {
+async fn the_number_of_files_is_bounded_and_a_line_reports_removed_lines() {
     let directory = tempfile::tempdir().unwrap();
     let small =
         AuditOptions { file_bytes: 4096, files_max: 3, ..options(directory.path(), AuditPolicy::Strict) };
@@ -95,7 +95,7 @@ async fn only_so_many_files_are_retained_and_a_line_says_what_was_removed() {
     assert!(files::list(directory.path()).unwrap().len() <= 3);
     assert!(events(directory.path()).contains(&"removed".to_owned()));
     is_whole(directory.path());
-    // Whoever removes a file leaves no such line.
+    // A file that was removed by hand has no such line.
     fs::remove_file(&files::list(directory.path()).unwrap()[0].path).unwrap();
     let report = verify(&[directory.path().to_owned()], None).unwrap();
     assert!(matches!(report.defects[0].wrong, verify::DefectKind::Missing(1, _)), "{report:?}");
@@ -121,7 +121,7 @@ async fn a_torn_last_line_is_removed_and_noted() {
 }
 
 #[tokio::test]
-async fn a_tail_that_was_cut_off_is_noted_at_the_next_start() {
+async fn a_missing_tail_is_noted_at_the_next_start() {
     let directory = tempfile::tempdir().unwrap();
     write(options(directory.path(), AuditPolicy::Alarm), 5).await;
     let file = files::list(directory.path()).unwrap().pop().unwrap();
@@ -138,7 +138,7 @@ async fn a_tail_that_was_cut_off_is_noted_at_the_next_start() {
 }
 
 #[tokio::test]
-async fn a_log_that_can_not_be_written_refuses_writes_in_the_strict_mode_alone() {
+async fn a_failed_log_rejects_writes_only_in_strict_mode() {
     let root = tempfile::tempdir().unwrap();
     let taken = root.path().join("taken");
     fs::write(&taken, "no directory").unwrap();
@@ -147,7 +147,7 @@ async fn a_log_that_can_not_be_written_refuses_writes_in_the_strict_mode_alone()
     assert!(!strict.record_write(decision("k")).await);
     let alarm = Audit::start(options(&taken, AuditPolicy::Alarm), 3);
     assert_eq!(alarm.admit_write(), Ok(()));
-    assert!(alarm.record_write(decision("k")).await, "nobody waits");
+    assert!(alarm.record_write(decision("k")).await, "no request waits");
     let text = alarm.alarm(3).unwrap();
     assert_eq!((text.kind, text.node_id), ("audit", Some(3)));
     fs::remove_file(&taken).unwrap();
@@ -162,15 +162,15 @@ async fn a_log_that_can_not_be_written_refuses_writes_in_the_strict_mode_alone()
 }
 
 #[tokio::test]
-async fn lines_that_the_queue_did_not_take_are_counted_while_the_files_are_well() {
+async fn lines_lost_by_a_full_queue_are_counted_without_a_failure() {
     let directory = tempfile::tempdir().unwrap();
     let audit = Audit::start(options(directory.path(), AuditPolicy::Alarm), 3);
-    // As a full queue leaves it.
+    // As after a full queue.
     audit.shared.lost.fetch_add(7, Ordering::Relaxed);
     assert!(audit.alarm(3).is_some());
     let begin = Instant::now();
     while audit.alarm(3).is_some() {
-        assert!(begin.elapsed() < Duration::from_secs(30), "a line says so, and the alarm ends");
+        assert!(begin.elapsed() < Duration::from_secs(30), "a line reports it, and the alarm ends");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     audit.flush().await;
@@ -206,7 +206,7 @@ async fn failed_credentials_are_one_line_and_a_count() {
 }
 
 #[test]
-fn reads_are_recorded_where_a_pattern_says_so() {
+fn reads_are_recorded_if_a_pattern_matches() {
     let reads = |patterns: &[&str]| {
         let reads = patterns.iter().map(|text| Pattern::parse(text).unwrap()).collect();
         let (queue, _inbox) = sync_channel(1);
@@ -227,7 +227,7 @@ fn reads_are_recorded_where_a_pattern_says_so() {
 }
 
 #[tokio::test]
-async fn pages_hold_the_lines_as_they_stand_in_both_directions() {
+async fn pages_have_the_exact_lines_in_both_directions() {
     let directory = tempfile::tempdir().unwrap();
     let small =
         AuditOptions { file_bytes: 8192, files_max: 100, ..options(directory.path(), AuditPolicy::Strict) };

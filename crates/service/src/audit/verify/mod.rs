@@ -1,16 +1,15 @@
-//! The check of an audit log: is each line the one that was written, and is none missing?
+//! Verifies an audit log: each line is the one that was written, and none is missing.
 //!
-//! A line is *intact* when the next one bears its hash; of the last one the head beside the files does. So a defect has
-//! a place:
+//! A line is *intact* if the next line has its hash; for the last line, the head file has it. So a defect can be located:
 //!
-//! | between two lines the hashes differ, and | then |
+//! | if `prev` of a line is not the hash of the line before, and | then |
 //! |---|---|
 //! | the later line is not intact | the later line was changed |
-//! | the numbers follow each other | the earlier line was changed |
-//! | numbers are left out | those lines are missing |
-//! | a number comes again | the earlier line was inserted |
+//! | the numbers are consecutive | the earlier line was changed |
+//! | numbers are skipped | those lines are missing |
+//! | a number is repeated | the earlier line was inserted |
 //!
-//! **Invariant:** what is not a whole line of JSON is a defect, wherever it stands.
+//! **Invariant:** a line that is not valid JSON, or not whole, is a defect, wherever it is.
 
 use std::{
     fmt,
@@ -24,36 +23,36 @@ use super::{
     line::{ChainHead, NO_HASH, StoredLine, hash_of, hex},
 };
 
-/// Defects that are listed.
+/// Defects that are listed at most.
 const DEFECTS_MAX: usize = 100;
 
-/// What is wrong at a place.
+/// What is wrong with a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DefectKind {
     /// The line is not the one that was written.
     Changed,
-    /// The line was put in.
+    /// The line was inserted.
     Inserted,
-    /// The lines with these numbers are not there; they stood before this place.
+    /// The lines with these numbers are missing before this line.
     Missing(u64, u64),
-    /// Lines at the end are not there: the head names this one.
+    /// Lines are missing at the end: the head has this number.
     TailMissing(u64),
-    /// The node found at a start that lines up to this one were missing at the end.
+    /// When the node started, lines up to this number were missing at the end.
     TailWasMissing(u64),
-    /// The line is not whole. A node that is killed leaves such a line, and its next start removes it.
+    /// The line is incomplete. A killed node may leave such a line, and its next start removes it.
     Torn,
     /// The hash of the line is not the one that was noted elsewhere.
     NotAsNoted,
 }
 
-/// A place where a log is not as it was written.
+/// A line where a log is not as it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Defect {
     /// The file.
     pub file: PathBuf,
     /// The line of the file, from 1.
     pub line: u64,
-    /// The number that the line has, where it can be read.
+    /// The number of the line, if it can be parsed.
     pub seq: Option<u64>,
     /// What is wrong.
     pub wrong: DefectKind,
@@ -88,11 +87,11 @@ pub struct AuditReport {
     pub files: u64,
     /// Lines that were read.
     pub lines: u64,
-    /// The number of the first line; of 0 lines `None`.
+    /// The number of the first line. `None` without lines.
     pub first: Option<u64>,
     /// Number and hash of the last line, as `--head` takes them.
     pub head: Option<String>,
-    /// What is wrong, in the order of the log; the first hundred.
+    /// The first hundred defects, in the order of the log.
     pub defects: Vec<Defect>,
 }
 
@@ -114,7 +113,7 @@ impl ReadLine {
 /// Checks the log in a directory, or files of one log in their order. `noted` is a head that was noted elsewhere.
 ///
 /// # Errors
-/// When a file can't be read, or the noted head is none.
+/// When a file can't be read, or the noted head is malformed.
 pub fn verify(paths: &[PathBuf], noted: Option<&str>) -> Result<AuditReport, String> {
     let noted = match noted {
         None => None,
@@ -141,20 +140,20 @@ pub fn verify(paths: &[PathBuf], noted: Option<&str>) -> Result<AuditReport, Str
 struct LogCheck {
     report: AuditReport,
     noted: Option<ChainHead>,
-    /// Whether it is the log of a directory and not a part of it.
+    /// Whether it is the whole log of a directory.
     is_whole: bool,
-    /// The line before the one that is to be judged.
+    /// The line before `line`.
     before: Option<ReadLine>,
-    /// Whether that line was changed itself: what it says and its hash then say nothing about the next one.
+    /// Whether `before` was changed. Then its number and hash prove nothing about the next line.
     is_before_changed: bool,
-    /// The same of the first line of all, which has none before it to be judged by.
+    /// Whether the first line was changed. It has no line before it.
     is_first_changed: bool,
-    /// The one that is to be judged when it is known which hash the next one bears.
+    /// The line to check once the next line, and so the expected hash, is known.
     line: Option<ReadLine>,
-    /// The lines up to this one were removed by the node itself.
+    /// The node itself removed the lines up to this number.
     removed: u64,
     torn: Option<Defect>,
-    /// The first line that is there, where it is not the first of all.
+    /// The defect of a first line whose number is not 1.
     late_begin: Option<Defect>,
 }
 
@@ -169,7 +168,7 @@ impl LogCheck {
             if limited.read_until(b'\n', &mut bytes)? == 0 {
                 break;
             }
-            // Only at the end of the last file it is what a killed node leaves.
+            // It is torn only at the end of the last file. Elsewhere it is a defect.
             let torn = self.torn.take();
             self.note(torn);
             let is_whole = bytes.pop_if(|byte| *byte == b'\n').is_some();
@@ -187,20 +186,20 @@ impl LogCheck {
     fn push(&mut self, next: ReadLine) {
         self.report.lines += 1;
         if let Some(stored) = &next.stored {
-            self.heed(stored, &next);
+            self.check_line(stored, &next);
         }
         if let Some(line) = self.line.replace(next) {
             let borne =
                 self.line.as_ref().and_then(|next| next.stored.as_ref()).map(|next| next.prev.clone());
-            self.judge(&line, borne.as_deref());
+            self.check_link(&line, borne.as_deref());
             self.before = Some(line);
         }
     }
 
-    /// What a line says about the log itself, and what was noted about the line.
-    fn heed(&mut self, stored: &StoredLine, line: &ReadLine) {
+    /// Checks a line that has no line before it, its event, and its noted hash.
+    fn check_line(&mut self, stored: &StoredLine, line: &ReadLine) {
         if self.report.lines == 1 {
-            // The first line of all, and no other, has none before it.
+            // Only line 1 has no previous hash.
             if (stored.seq == 1) != (stored.prev == hex(&NO_HASH)) {
                 self.is_first_changed = true;
                 self.note(Some(line.defect(DefectKind::Changed)));
@@ -224,8 +223,9 @@ impl LogCheck {
         }
     }
 
-    /// Judges a line by the one before it, and by the hash that the next one or the head bears, where there is one.
-    fn judge(&mut self, line: &ReadLine, borne: Option<&str>) {
+    /// Checks a line against the line before it. `borne` is the hash of the line in the next line or the head, if there is
+    /// one.
+    fn check_link(&mut self, line: &ReadLine, borne: Option<&str>) {
         let is_before_changed = std::mem::take(&mut self.is_before_changed);
         let Some(stored) = &line.stored else {
             self.is_before_changed = true;
@@ -242,7 +242,7 @@ impl LogCheck {
         let found = match stored.seq.checked_sub(earlier) {
             Some(1) if is_linked => None,
             _ if is_before_changed => None,
-            // The node says itself what it found missing, in this line.
+            // This line is the node's own report of missing lines.
             Some(2..) if is_linked && stored.event.as_deref() == Some("tail_missing") => None,
             _ if is_changed => Some(line.defect(DefectKind::Changed)),
             Some(1) => Some(before.defect(DefectKind::Changed)),
@@ -254,7 +254,7 @@ impl LogCheck {
         self.note(found);
     }
 
-    /// Notes a defect, unless one of its line was noted before.
+    /// Notes a defect, unless its line has one already.
     fn note(&mut self, defect: Option<Defect>) {
         let Some(defect) = defect else { return };
         let is_same = |other: &Defect| (&other.file, other.line) == (&defect.file, defect.line);
@@ -263,15 +263,15 @@ impl LogCheck {
         }
     }
 
-    /// The report, when all lines were read.
+    /// The report, after all lines were read.
     fn end(mut self, head: Option<ChainHead>) -> AuditReport {
         if let Some(last) = self.line.take() {
             let seq = last.stored.as_ref().map(|stored| stored.seq);
             let place = self.before.as_ref().and_then(|before| Some(before.stored.as_ref()?.seq + 1));
-            // By its own number, or by its place where that was changed.
+            // By its number, or by its position if the number was changed.
             let is_last = |head: &ChainHead| [seq, place].contains(&Some(head.seq));
             let of_last = head.filter(is_last).map(|head| hex(&head.hash));
-            self.judge(&last, of_last.as_deref());
+            self.check_link(&last, of_last.as_deref());
             if of_last.is_some_and(|hash| hash != hex(&last.hash)) {
                 self.note(Some(last.defect(DefectKind::Changed)));
             }

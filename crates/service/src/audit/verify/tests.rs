@@ -1,4 +1,4 @@
-//! Each way of tampering with a log is found at its place.
+//! Every kind of tampering with a log is found at the right line.
 
 use std::fs;
 
@@ -30,7 +30,7 @@ fn check(directory: &Path) -> Vec<Defect> {
     verify(&[directory.to_owned()], None).unwrap().defects
 }
 
-/// The place of a line by its position from 0, in a log whose first file has this many lines.
+/// The file and the line in it, by a position from 0 in the log.
 fn place(position: usize) -> (u64, u64) {
     if position < 10 { (1, position as u64 + 1) } else { (11, position as u64 - 9) }
 }
@@ -67,7 +67,7 @@ fn every_flipped_bit_is_found_in_its_line() {
             store(directory.path(), &changed);
             let defects = check(directory.path());
             let (file, line) = place(position);
-            // A line end in the middle makes two of one.
+            // A line feed in the middle makes two lines of one.
             let is_there = |defect: &Defect| {
                 defect.file.ends_with(format!("audit-{file:020}.jsonl"))
                     && (line..=line + 1).contains(&defect.line)
@@ -98,11 +98,11 @@ fn a_removed_line_is_missing_before_the_next_one() {
 }
 
 #[test]
-fn an_inserted_line_is_found_whatever_it_says() {
+fn an_inserted_line_is_found_whatever_its_content() {
     let directory = tempfile::tempdir().unwrap();
     let lines = log(directory.path());
     for position in 1..lines.len() - 1 {
-        // A line that goes on from the one before, as a careful forger writes it.
+        // A line with the right number and previous hash, as a careful forger writes it.
         let before = hash_of(lines[position - 1].strip_suffix(b"\n").unwrap());
         let mut head = ChainHead { seq: position as u64, hash: before };
         let mut forged = Vec::new();
@@ -123,7 +123,7 @@ fn an_inserted_line_is_found_whatever_it_says() {
 }
 
 #[test]
-fn a_log_that_was_written_anew_differs_from_the_noted_head() {
+fn a_rewritten_log_differs_from_the_noted_head() {
     let directory = tempfile::tempdir().unwrap();
     log(directory.path());
     let noted = verify(&[directory.path().to_owned()], None).unwrap().head.unwrap();
