@@ -1,8 +1,8 @@
-//! Wakes the watches of a change.
+//! Wakes the watches that a change concerns.
 //!
-//! One task follows the feed. For each event it records the revision in the [topics](super::topics) that the event
-//! touches, and wakes their watches. So the cost of a change is a few look-ups, whatever the number of watches on other
-//! topics, and a woken watch finds its changes listed, without a search.
+//! One task follows the feed. For each event it records the revision in the [topics](super::topics) of the event, and
+//! wakes their watches. So a change costs a few look-ups, however many watches wait for other topics, and a woken watch
+//! finds its changes listed, without a search.
 //!
 //! **Invariant:** a watch is woken after its change can be read.
 
@@ -27,11 +27,11 @@ use crate::Principal;
 use concord_model::{limits::WATCH_REPLAYS_MAX, record::Revision};
 use concord_state::feed::{Event, EventPage, EventPageMax, Feed};
 
-/// What a watch reads at once, and so the most that a slow caller holds in memory.
+/// What a watch reads at once, and so the most that a slow client holds in memory.
 pub(super) const READ_MAX: EventPageMax = EventPageMax { events: 256, bytes: 256 << 10 };
-/// What the task records at once, under the lock.
+/// What the task records at once under the lock.
 const RECORD_MAX: EventPageMax = EventPageMax { events: 1024, bytes: usize::MAX };
-/// Watches that are woken before other tasks run: thousands woken at once would delay every write.
+/// Watches that are woken before other tasks run: waking thousands at once would delay every write.
 const WAKE_BATCH: usize = 32;
 
 /// The watches of a node.
@@ -41,17 +41,17 @@ pub struct WatchHub {
     next_id: AtomicU64,
     is_running: AtomicBool,
     watches_max: usize,
-    /// When this node was last known to have applied everything acknowledged by then.
+    /// The last moment at which this node had applied everything that was acknowledged.
     confirmed: Mutex<Instant>,
-    /// The keys that the open watches are of.
-    pub(super) rights: Arc<WatchPermissions>,
+    /// The permissions of the open watches.
+    pub(super) permissions: Arc<WatchPermissions>,
     /// One permit for each open watch.
     pub(super) permits: Arc<Semaphore>,
     /// One permit for each watch that reads the history.
     pub(super) history_readers: Semaphore,
 }
 
-/// A watch's registration for its topics. Dropping it ends it.
+/// The registration of a watch for its topics. Dropping it unregisters the watch.
 #[derive(Debug)]
 pub(super) struct WatchRegistration {
     hub: Arc<WatchHub>,
@@ -61,7 +61,7 @@ pub(super) struct WatchRegistration {
 }
 
 impl WatchHub {
-    /// A hub for at most so many watches.
+    /// A hub for at most `watches_max` watches.
     #[must_use]
     pub fn new(watches_max: usize) -> Self {
         Self {
@@ -70,24 +70,24 @@ impl WatchHub {
             is_running: AtomicBool::new(false),
             watches_max,
             confirmed: Mutex::new(Instant::now()),
-            rights: Arc::default(),
+            permissions: Arc::default(),
             permits: Arc::new(Semaphore::new(watches_max)),
             history_readers: Semaphore::new(WATCH_REPLAYS_MAX),
         }
     }
 
-    /// This node has applied everything that was acknowledged before a moment.
+    /// Notes that this node has applied everything that was acknowledged before this moment.
     pub(super) fn confirm(&self, moment: Instant) {
         let mut confirmed = self.confirmed.lock().unwrap_or_else(PoisonError::into_inner);
         *confirmed = moment.max(*confirmed);
     }
 
-    /// The time since the last such moment.
+    /// The time since the last confirmed moment.
     pub(super) fn unconfirmed(&self) -> Duration {
         self.confirmed.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
     }
 
-    /// Watches that are open, and how many may be.
+    /// The number of open watches, and its limit.
     pub(crate) fn figures(&self) -> [usize; 2] {
         [self.watches_max.saturating_sub(self.permits.available_permits()), self.watches_max]
     }
@@ -97,23 +97,23 @@ impl WatchHub {
         self.permits.available_permits() < self.watches_max
     }
 
-    /// The number of watches that may be open.
+    /// The limit of open watches.
     pub(super) fn watches_max(&self) -> usize {
         self.watches_max
     }
 
-    /// The number of watches that one principal may have open. A stored key leaves some to the others.
+    /// The limit of open watches of one principal. A stored key leaves some to the others.
     pub(super) fn watches_max_of(&self, principal: &Principal) -> u64 {
         let all = self.watches_max as u64;
         principal.key.as_ref().map_or(all, |key| key.quota.watches.unwrap_or((all / 2).max(1)).min(all))
     }
 
     fn topics(&self) -> MutexGuard<'_, Topics> {
-        // No code that holds the lock can panic between two consistent values.
+        // No code panics while it holds the lock.
         self.topics.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to record the feed, once. Whether this call began it: then the caller runs [`Self::follow`].
+    /// Begins to record the feed, once. If this call began it, it returns true, and the caller runs [`Self::follow`].
     pub(super) fn begin(&self, feed: &Feed) -> bool {
         let is_first = !self.is_running.swap(true, Ordering::Relaxed);
         if is_first {
@@ -147,7 +147,7 @@ impl WatchHub {
         }
     }
 
-    /// Records the next events of the feed; returns the watches to wake, and whether there may be more events.
+    /// Records the next events of the feed. Returns the watches to wake, and whether there may be more events.
     fn record_next(&self, feed: &Feed) -> (Vec<Arc<Notify>>, bool) {
         let (mut topics, now) = (self.topics(), Instant::now());
         let mut woken = topics.take_due(now);
@@ -157,12 +157,12 @@ impl WatchHub {
                 woken.extend(topics.record(&piece, feed.compaction_revision(), now));
                 (woken, has_more)
             }
-            // The feed has dropped events that were not recorded: every watch reads for itself.
+            // The feed has dropped events before they were recorded. Every watch must read the feed.
             None => (topics.reset(feed.compaction_revision()), true),
         }
     }
 
-    /// Records all that the feed has. [`Self::follow`] does so by itself a moment after each change.
+    /// Records all events of the feed. [`Self::follow`] does so by itself a moment after each change.
     pub(super) fn catch_up(&self, feed: &Feed) {
         loop {
             let (woken, has_more) = self.record_next(feed);
@@ -183,8 +183,8 @@ impl WatchHub {
 }
 
 impl WatchRegistration {
-    /// Events after a position that may concern the watch; `None` when the feed does not reach back to the position.
-    /// Events of other topics may be among them.
+    /// Events after a position that may concern the watch; events of other topics may be among them. `None` if the feed
+    /// does not reach back to the position.
     pub(super) fn read(&self, feed: &Feed, position: Revision) -> Option<EventPage> {
         if self.topics != [Topic::All] {
             let compaction_revision = feed.compaction_revision();
@@ -209,7 +209,7 @@ impl Drop for WatchRegistration {
     }
 }
 
-/// Waits for a moment, or without end.
+/// Waits until a moment, or for ever if there is none.
 async fn at(moment: Option<Instant>) {
     match moment {
         Some(moment) => sleep_until(moment).await,
@@ -239,7 +239,7 @@ mod tests {
         record_all(hub, feed);
     }
 
-    /// What the task does, all at once.
+    /// Does the work of the task at once.
     fn record_all(hub: &WatchHub, feed: &Feed) {
         loop {
             let (woken, has_more) = hub.record_next(feed);
@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(read(&one, &feed, 300), ((301..=306).collect(), 306), "from the list");
         feed.reset(400);
         record_all(&hub, &feed);
-        assert!(is_woken(&one) && one.read(&feed, 306).is_none(), "a gap is seen");
+        assert!(is_woken(&one) && one.read(&feed, 306).is_none(), "the watch notices the gap");
         assert_eq!(read(&one, &feed, 400), (vec![], 400));
     }
 }

@@ -1,13 +1,13 @@
-//! The right of each open watch, while it is open.
+//! Ends a watch when its access key loses the permission for it.
 //!
-//! A watch may be open for weeks, and meanwhile its key may be revoked, expire or lose a grant. So the node judges the
-//! keys again that have watches open here: every [`CHECK_INTERVAL`], and each key once, however many watches it has. A
-//! watch learns of a change by a channel that it also waits for, so an idle watch ends as soon as a busy one.
+//! A watch may be open for weeks. Meanwhile its key may be revoked, expire or lose a grant. So every [`CHECK_INTERVAL`]
+//! the node authenticates the keys with open watches again, each key once, however many watches it has. A watch learns of
+//! a change through a channel that it waits for, so an idle watch ends as soon as a busy one.
 //!
-//! The state of a node that was cut off does not tell that a key was revoked. While stored keys have watches open, the
-//! state is confirmed every few seconds, and where that fails, the judgement refuses them.
+//! The state of an isolated node does not show that a key was revoked. So while stored keys have open watches, the node
+//! confirms its state every few seconds. If that fails, the keys are rejected.
 //!
-//! **Invariants:** a watch of a key that was judged anew returns nothing more before it has asked whether its scope is
+//! **Invariants:** after its key was authenticated again, a watch returns nothing before it has checked that its scope is
 //! still allowed. One key never has all watches of a node.
 
 use std::{
@@ -28,19 +28,19 @@ use super::scope::WatchScope;
 use crate::{Principal, Refusal};
 use concord_model::record::Revision;
 
-/// How often keys are judged again: a watch ends within a second of the end of its right.
+/// How often keys are authenticated again: a watch ends within a second after its permission.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
-/// The age of the state from which on it is confirmed for that.
+/// A state that is older is confirmed first.
 const CONFIRM_AGE: Duration = Duration::from_secs(2);
-/// How long one confirmation may delay the judgement.
+/// How long one confirmation may delay the check.
 const CONFIRM_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A principal as it is now, or why it is none any more.
+/// The current principal of a key, or why the key is no longer valid.
 type Standing = Result<Principal, Refusal>;
-/// A key's id and the secret that was shown.
+/// The id of a key, and the revision of the secret that the client sent.
 type Holder = (SmolStr, Revision);
 
-/// The keys that have watches open on this node.
+/// The keys with open watches on this node.
 #[derive(Debug, Default)]
 pub(super) struct WatchPermissions {
     holders: Mutex<BTreeMap<Holder, WatchingKey>>,
@@ -49,21 +49,21 @@ pub(super) struct WatchPermissions {
 #[derive(Debug)]
 struct WatchingKey {
     watches: u64,
-    /// As it was when it last was one.
+    /// As of the last successful authentication.
     principal: Principal,
     standing: watch::Sender<Standing>,
 }
 
-/// The right of one watch. Dropping it ends it.
+/// The permission of one watch. Dropping it unregisters the watch.
 #[derive(Debug)]
 pub(super) struct WatchPermission {
-    rights: Arc<WatchPermissions>,
+    permissions: Arc<WatchPermissions>,
     holder: Holder,
     standing: watch::Receiver<Standing>,
 }
 
 impl WatchPermissions {
-    /// Registers a watch of a principal, who may have so many.
+    /// Registers a watch of a principal, which may have at most `most`.
     pub(super) fn register(
         self: &Arc<Self>,
         principal: &Principal,
@@ -72,34 +72,34 @@ impl WatchPermissions {
         let (id, secret) = (principal.id.clone(), principal.secret);
         let mut holders = self.lock();
         let secrets = (id.clone(), Revision::MIN)..=(id.clone(), Revision::MAX);
-        let open: u64 = holders.range(secrets).map(|(_, judged)| judged.watches).sum();
+        let open: u64 = holders.range(secrets).map(|(_, watching)| watching.watches).sum();
         if open >= most {
             return Err(Refusal::LimitReached(format!(
-                "this key has {open} watches open on this node, as many as it may"
+                "watch limit reached: this key has {open} open watches on this node"
             )));
         }
         let holder = (id, secret);
-        let judged = holders.entry(holder.clone()).or_insert_with(|| WatchingKey {
+        let watching = holders.entry(holder.clone()).or_insert_with(|| WatchingKey {
             watches: 0,
             principal: principal.clone(),
             standing: watch::Sender::new(Ok(principal.clone())),
         });
-        judged.watches += 1;
-        // What was judged before this watch opened counts for it as well.
-        let mut standing = judged.standing.subscribe();
+        watching.watches += 1;
+        // The last check, before this watch opened, counts for it as well.
+        let mut standing = watching.standing.subscribe();
         standing.mark_changed();
         drop(holders);
-        Ok(WatchPermission { rights: Arc::clone(self), holder, standing })
+        Ok(WatchPermission { permissions: Arc::clone(self), holder, standing })
     }
 
-    /// Judges every key again.
-    fn judge(&self, judge: impl Fn(&Principal) -> Standing) {
-        for judged in self.lock().values_mut() {
-            let now = judge(&judged.principal);
+    /// Authenticates every key again.
+    fn renew_all(&self, renew: impl Fn(&Principal) -> Standing) {
+        for watching in self.lock().values_mut() {
+            let now = renew(&watching.principal);
             if let Ok(principal) = &now {
-                judged.principal = principal.clone();
+                watching.principal = principal.clone();
             }
-            judged.standing.send_if_modified(|standing| {
+            watching.standing.send_if_modified(|standing| {
                 let is_new = now != *standing;
                 *standing = now;
                 is_new
@@ -107,29 +107,29 @@ impl WatchPermissions {
         }
     }
 
-    /// Whether stored keys have watches open.
+    /// Whether stored keys have open watches.
     fn has_stored_keys(&self) -> bool {
-        self.lock().values().any(|judged| !judged.principal.is_root())
+        self.lock().values().any(|watching| !watching.principal.is_root())
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Holder, WatchingKey>> {
-        // Nothing panics while it is held, and a count too high would only refuse a watch.
+        // No code panics while it holds the lock, and a count that is too high would only reject a watch.
         self.holders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl WatchPermission {
-    /// Whether the key was judged anew since the last [`Self::check`].
+    /// Whether the key has changed since the last [`Self::check`].
     pub(super) fn is_to_be_checked(&self) -> bool {
         self.standing.has_changed().unwrap_or(true)
     }
 
-    /// The principal as it was judged last; `None` when it is none any more.
+    /// The principal as of the last authentication. `None` if the key is no longer valid.
     pub(super) fn principal(&self) -> Option<Principal> {
         self.standing.borrow().as_ref().ok().cloned()
     }
 
-    /// Whether a scope is still allowed, if the key was judged anew.
+    /// Checks that the scope is still allowed, if the key has changed.
     ///
     /// # Errors
     /// Why it is not.
@@ -141,7 +141,7 @@ impl WatchPermission {
         scope.authorize(&standing?)
     }
 
-    /// Waits until the key is judged anew.
+    /// Waits until the key changes.
     pub(super) async fn changed(&mut self) {
         // The sender lives as long as its watches.
         let _is_closed = self.standing.changed().await.is_err();
@@ -151,18 +151,18 @@ impl WatchPermission {
 
 impl Drop for WatchPermission {
     fn drop(&mut self) {
-        let mut holders = self.rights.lock();
-        if let Some(judged) = holders.get_mut(&self.holder) {
-            judged.watches -= 1;
-            if judged.watches == 0 {
+        let mut holders = self.permissions.lock();
+        if let Some(watching) = holders.get_mut(&self.holder) {
+            watching.watches -= 1;
+            if watching.watches == 0 {
                 holders.remove(&self.holder);
             }
         }
     }
 }
 
-/// Judges the keys of open watches again and again, until the node stops.
-pub(super) async fn judge_periodically(
+/// Authenticates the keys of open watches periodically, until the node stops.
+pub(super) async fn renew_periodically(
     watches: Weak<Watches>,
     stopping: CancellationToken,
 ) -> Result<(), String> {
@@ -172,15 +172,15 @@ pub(super) async fn judge_periodically(
             () = stopping.cancelled() => return Ok(()),
         }
         let Some(watches) = watches.upgrade() else { return Ok(()) };
-        let rights = Arc::clone(&watches.hub.rights);
-        if rights.has_stored_keys()
+        let permissions = Arc::clone(&watches.hub.permissions);
+        if permissions.has_stored_keys()
             && watches.freshness.staleness().is_none_or(|age| age >= CONFIRM_AGE)
             && let Some(consensus) = watches.cx.consensus()
         {
-            // Where it fails, the judgement sees how old the state is.
+            // If it fails, the authentication notices how old the state is.
             let _failed = timeout(CONFIRM_TIMEOUT, watches.freshness.confirm(consensus)).await.is_err();
         }
-        rights.judge(|principal| watches.authentication.renewed(principal));
+        permissions.renew_all(|principal| watches.authentication.renewed(principal));
     }
 }
 
@@ -193,37 +193,41 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_watch_learns_that_its_key_has_ended() {
-        let rights = Arc::new(WatchPermissions::default());
+    async fn a_watch_learns_that_its_key_has_expired() {
+        let permissions = Arc::new(WatchPermissions::default());
         let all = WatchScope::Visible(concord_model::key_set::KeySet::ALL);
-        let mut right = rights.register(&Principal::root(), 2).unwrap();
-        right.check(&all).unwrap();
-        rights.judge(|principal| Ok(principal.clone()));
-        assert!(!right.is_to_be_checked(), "nothing has changed");
-        rights.judge(|_| Err(gone()));
-        right.changed().await;
-        assert!(right.is_to_be_checked(), "waiting does not check");
-        assert_eq!(right.check(&all), Err(gone()));
-        let mut late = rights.register(&Principal::root(), 2).unwrap();
-        assert_eq!(late.check(&all), Err(gone()), "it was authenticated before the key ended");
-        rights.judge(|principal| Ok(principal.clone()));
-        assert_eq!(late.check(&all), Ok(()), "it could not be known for a moment only");
-        drop((right, late));
+        let mut permission = permissions.register(&Principal::root(), 2).unwrap();
+        permission.check(&all).unwrap();
+        permissions.renew_all(|principal| Ok(principal.clone()));
+        assert!(!permission.is_to_be_checked(), "nothing has changed");
+        permissions.renew_all(|_| Err(gone()));
+        permission.changed().await;
+        assert!(permission.is_to_be_checked(), "waiting does not check");
+        assert_eq!(permission.check(&all), Err(gone()));
+        let mut late = permissions.register(&Principal::root(), 2).unwrap();
+        assert_eq!(late.check(&all), Err(gone()), "it was authenticated before the key expired");
+        permissions.renew_all(|principal| Ok(principal.clone()));
+        assert_eq!(late.check(&all), Ok(()), "the key was unknown for a moment only");
+        drop((permission, late));
         assert!(
-            rights.register(&Principal::root(), 2).unwrap().check(&all).is_ok(),
-            "a new one is judged anew"
+            permissions.register(&Principal::root(), 2).unwrap().check(&all).is_ok(),
+            "a new registration starts as valid"
         );
     }
 
     #[test]
-    fn a_key_has_only_so_many_watches() {
-        let rights = Arc::new(WatchPermissions::default());
+    fn the_watches_of_a_key_are_bounded() {
+        let permissions = Arc::new(WatchPermissions::default());
         let other = Principal { secret: 7, ..Principal::root() };
-        let held = [rights.register(&Principal::root(), 2).unwrap(), rights.register(&other, 2).unwrap()];
-        assert!(matches!(rights.register(&other, 2), Err(Refusal::LimitReached(_))), "of all its secrets");
+        let held =
+            [permissions.register(&Principal::root(), 2).unwrap(), permissions.register(&other, 2).unwrap()];
+        assert!(
+            matches!(permissions.register(&other, 2), Err(Refusal::LimitReached(_))),
+            "over all its secrets"
+        );
         let stranger = Principal { id: "stranger".into(), ..Principal::root() };
-        rights.register(&stranger, 2).unwrap();
+        permissions.register(&stranger, 2).unwrap();
         drop(held);
-        assert!(rights.lock().is_empty());
+        assert!(permissions.lock().is_empty());
     }
 }

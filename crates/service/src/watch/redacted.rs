@@ -1,38 +1,42 @@
-//! What a watch returns to a caller who may not see secret values.
+//! What a watch returns to a client that may not see secret fields.
 //!
-//! The principal is the one that was judged last (`rights`), so a key that loses the right to reveal is shown no more
-//! values within the second in which a watch learns of it.
+//! The permissions are those that were authorized last (`permissions`). So a key that loses the permission `reveal` gets
+//! no more secret values from the moment at which the watch learns of it, within a second.
 //!
-//! A filter is by the definition of now. Of an earlier one with the same key nobody knows any more what was secret, and
-//! which of its configs a filter finds would tell their values although no data are shown. So for a caller who may not
-//! reveal, a filtered watch begins after its definition was created.
+//! A filter belongs to the current definition. Once an earlier definition with the same key is deleted, Concord cannot
+//! tell which of its fields were secret, and the matches of a filter would reveal their values. So for a client without
+//! `reveal`, a filtered watch begins after its definition was created.
 //!
-//! **Invariant:** no notice leaves a watch that has a value which its caller may not see, or was chosen by one.
+//! **Invariant:** no notice contains a value that its client may not see, or was selected by such a value.
 
-use super::{Notice, OpenWatch, WatchStart, scope::WatchScope};
-use crate::{Principal, Refusal, redaction::Redactor};
+use super::{Notice, OpenWatch, WatchRequest, WatchStart, Watches, scope::WatchScope};
+use crate::{Principal, Refusal};
 use concord_model::{access_key::Verb, record::Definition};
 use concord_state::{State, feed::Event};
 
-/// Refuses filters by secret values; makes the filters quick to parse.
-pub(super) async fn check(
-    redactor: &Redactor,
-    principal: &Principal,
-    (scope, filters, start): (&WatchScope, &[(String, String)], WatchStart),
-    state: &State,
-) -> Result<(), Refusal> {
-    let definition = scope.only_definition().filter(|_| !filters.is_empty());
-    match definition.and_then(|key| state.definition(key.as_str())) {
-        Some(found) => {
-            check_start(principal, &found.definition, start)?;
-            redactor.read_declared(filters, &found.definition).await?;
-            redactor.check_filters(principal, found, filters).await
+impl Watches {
+    /// Rejects filters on secret fields. Reads the declared types of the filtered paths, so that parsing them is quick.
+    pub(super) async fn check_filters(
+        &self,
+        principal: &Principal,
+        scope: &WatchScope,
+        request: &WatchRequest,
+        state: &State,
+    ) -> Result<(), Refusal> {
+        let filters = &request.filters;
+        let definition = scope.only_definition().filter(|_| !filters.is_empty());
+        match definition.and_then(|key| state.definition(key.as_str())) {
+            Some(found) => {
+                check_start(principal, &found.definition, request.start)?;
+                self.redactor.read_declared(filters, &found.definition).await?;
+                self.redactor.check_filters(principal, found, filters).await
+            }
+            None => Ok(()),
         }
-        None => Ok(()),
     }
 }
 
-/// Refuses a filtered watch of what was before its definition, to who may not reveal.
+/// Rejects a filtered watch that begins before its definition was created, unless the client may `reveal`.
 fn check_start(principal: &Principal, definition: &Definition, start: WatchStart) -> Result<(), Refusal> {
     let WatchStart::After(position) = start else { return Ok(()) };
     let created = definition.created_revision();
@@ -43,28 +47,28 @@ fn check_start(principal: &Principal, definition: &Definition, start: WatchStart
         return Ok(());
     }
     Err(Refusal::Expired(format!(
-        "the definition was created at revision {created}, and what was before it can't be filtered by a key that may \
-         not `reveal`; begin anew"
+        "the definition was created at revision {created}, and earlier changes can't be filtered without the permission \
+         `reveal`; resync from the current state"
     )))
 }
 
 impl OpenWatch {
-    /// Whether an event has data that the caller may not be shown. It takes its time to redact them.
+    /// Whether an event has data that the client may not see. Redacting them takes time.
     pub(super) fn is_to_be_redacted(&self, event: &Event) -> bool {
-        let principal = self.right.principal();
+        let principal = self.permission.principal();
         principal.is_none_or(|principal| self.watches.redactor.is_to_be_redacted(&principal, event))
     }
 
-    /// The next notice, as the caller is shown it.
-    pub(super) async fn wait_for_shown(&mut self) -> Result<Notice, Refusal> {
+    /// The next notice, as the client may see it.
+    pub(super) async fn wait_redacted(&mut self) -> Result<Notice, Refusal> {
         let notice = self.wait().await?;
-        // It may have ended since the watch asked.
-        let principal = self.right.principal().ok_or(Refusal::KeyEnded)?;
+        // The key may have expired since the watch checked.
+        let principal = self.permission.principal().ok_or(Refusal::KeyEnded)?;
         if principal.key.is_none() {
             return Ok(notice);
         }
         if let Notice::Changes(event, ..) = &notice {
-            // The feed has it a moment before it is applied.
+            // The feed has an event a moment before it is applied.
             drop(self.watches.freshness.state_to_show(event.revision).await?);
         }
         match notice {

@@ -1,4 +1,4 @@
-//! What a filtered watch returns: its caller's records stay equal to those of the list.
+//! A filtered watch keeps the client's records equal to those of the list.
 
 use super::*;
 use concord_model::{
@@ -90,7 +90,7 @@ fn a_scope_contains_its_definitions_and_configs() {
 }
 
 #[test]
-fn a_filter_returns_matches_and_configs_that_no_longer_match() {
+fn a_filter_returns_configs_that_match_or_no_longer_match() {
     let select = |before: Before, after: Option<&str>| {
         let mut selection = selection(only(&["d"]), &[("n[gte]", "5")], &["n"]).unwrap();
         selection.select(&event(vec![item("d", before, after)]))
@@ -118,7 +118,7 @@ fn a_filter_follows_its_definition() {
         after: Some(definition(revision, indexes)),
         deleted_configs: None,
     };
-    // `n` has another slot now, and the stored entries of old records are those of the old slots.
+    // `n` has another slot now. The stored entries of old records have the old slots.
     let both = event(vec![change(9, &["a", "n"]), item("d", known(r#"{"a":6}"#), Some(r#"{"n":6}"#))]);
     assert_eq!(selection.select(&both), Some(Selected::All));
     assert!(selection.take_broken().is_none());
