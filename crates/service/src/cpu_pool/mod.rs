@@ -2,7 +2,11 @@
 //!
 //! A schema check, a dry run of a batch or a list without an index may take seconds. On the request threads it would
 //! delay all other requests; on an unlimited number of threads it would take the CPU from them, and from Raft. These
-//! threads have a lower priority than both. `fair_queue` decides whose work runs next.
+//! threads have a lower priority than both.
+//!
+//! | question | file |
+//! |---|---|
+//! | Whose work runs next? | `fair_queue` |
 //!
 //! **Invariants:** at most as many pieces of work run at once as there are cores. A request waits for its turn and its
 //! result until its deadline at most. Work whose request is gone sees that in its [`Cancel`], and keeps its turn until
@@ -286,6 +290,16 @@ mod tests {
             _ = has_begun => {}
         }
         tokio::time::timeout(Duration::from_secs(60), has_ended).await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn try_turn_takes_a_free_turn_and_never_queues() {
+        let pool = CpuPool::new();
+        let turns: Vec<PoolPermit> = std::iter::from_fn(|| pool.try_turn(Weight::Short)).collect();
+        let PoolFigures { turns: all, running, waiting } = pool.figures();
+        assert_eq!((turns.len(), running, waiting), (all, all, 0));
+        drop(turns);
+        assert!(pool.try_turn(Weight::Short).is_some());
     }
 
     #[tokio::test]
