@@ -247,7 +247,7 @@ class Faults:
         self.restart(n, CONCORD_DISK_RESERVE_BYTES=str(1 << 60))
         self.prometheus.fires("ConcordDiskReserve", "ConcordDiskFillsUp", "ConcordWritesRefused")
         log = (self.cluster.home / f"node{n}.log").read_text()
-        assert "writes other than deletes are refused" in log and '"free_bytes":' in log, "the log says so, too"
+        assert "writes other than deletes are rejected" in log and '"free_bytes":' in log, "the log says so, too"
 
 
 # Those of the test command, and all. `lag` comes after `nodes_down`: of its many good requests the failed ones would be a

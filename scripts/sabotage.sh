@@ -49,7 +49,7 @@ transaction-reads-unchecked | unit state::apply::tests::a_transaction_that_was_c
 config-check-trusted     | unit state::apply::tests::redefine::the_writes_of_a_batch_do_not_make_its_schema_change_stale
 young-outcome-forgotten  | unit state::apply::idempotency::tests::a_flood_of_requests_expires_no_record_that_a_retry_may_need
 author-not-decided-again | unit state::access::tests::nothing_is_decided_in_the_name_of_a_revoked_key
-batch-grant-skipped      | unit service::tests::rights::every_write_asks_for_its_verbs_alone_and_in_a_batch
+batch-grant-skipped      | unit service::tests::permissions::every_write_is_authorized_alone_and_in_a_batch
 past-not-redacted        | unit http::pipeline::tests::secrets::no_answer_shows_a_secret_value_without_the_right_to_reveal
 good-key-throttled       | unit http::pipeline::tests::throttle::a_good_key_is_not_locked_out_by_who_guesses_behind_its_address
 audit-line-lost          | unit http::decision::tests::every_operation_called_once_has_exactly_one_line

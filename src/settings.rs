@@ -251,7 +251,7 @@ pub struct Settings {
     /// The highest feature level of the cluster that this node agrees to.
     pub feature_level_max: u32,
     /// The audit log.
-    pub audit: service::audit::Options,
+    pub audit: service::audit::AuditOptions,
     /// The quotas of keys that have none of their own.
     pub quotas: Quota,
     /// Failed credentials of an address in a minute; 0 for as many as come.
@@ -259,7 +259,7 @@ pub struct Settings {
     /// Threads that serve requests.
     pub worker_threads: usize,
     /// Where spans are sent, and of which requests.
-    pub spans: Option<service::spans::Options>,
+    pub spans: Option<service::spans::SpanOptions>,
 }
 
 /// The secrets that were given, or those in a file, one per line or separated by commas.

@@ -57,7 +57,7 @@ impl Node {
             retention: Retention::default(),
             feature_level_max: concord_model::feature::level_max(),
             caller_tls: None,
-            audit: concord_service::audit::Options::off(),
+            audit: concord_service::audit::AuditOptions::off(),
             quotas: concord_model::access_key::Quota::default(),
             failed_credentials: 0,
             spans: None,

@@ -14,7 +14,7 @@ use super::{
     output::{Columns, Format, OutputArgs, line, print_columns, print_done, text},
     yaml_writer,
 };
-use concord_service::audit::verify::{Report, verify};
+use concord_service::audit::verify::{AuditReport, verify};
 
 /// How often `tail --follow` asks for new lines.
 const FOLLOW_PAUSE: Duration = Duration::from_secs(1);
@@ -117,7 +117,7 @@ pub(super) fn run(command: AuditCommand) -> Result<(), Failure> {
     }
 }
 
-fn print_report(report: &Report, format: &Format) -> Result<(), Failure> {
+fn print_report(report: &AuditReport, format: &Format) -> Result<(), Failure> {
     let defects: Vec<String> = report.defects.iter().map(ToString::to_string).collect();
     let count = defects.len();
     if !format.is_table() {

@@ -51,7 +51,7 @@ impl AuditArgs {
     ///
     /// # Errors
     /// When a file could hold nothing, or none would be retained.
-    pub(super) fn check(self, data_dir: &Path) -> Result<audit::Options, String> {
+    pub(super) fn check(self, data_dir: &Path) -> Result<audit::AuditOptions, String> {
         if self.audit_file_bytes < 1 << 12 {
             return Err("--audit-file-bytes must be at least 4096".into());
         }
@@ -59,11 +59,11 @@ impl AuditArgs {
             return Err("--audit-files must be at least 2".into());
         }
         let mode = match self.audit {
-            AuditMode::Off => audit::Mode::Off,
-            AuditMode::On => audit::Mode::Alarm,
-            AuditMode::Strict => audit::Mode::Strict,
+            AuditMode::Off => audit::AuditPolicy::Off,
+            AuditMode::On => audit::AuditPolicy::Alarm,
+            AuditMode::Strict => audit::AuditPolicy::Strict,
         };
-        Ok(audit::Options {
+        Ok(audit::AuditOptions {
             mode,
             directory: self.audit_dir.unwrap_or_else(|| data_dir.join(audit::DIRECTORY)),
             reads: self.audit_reads,

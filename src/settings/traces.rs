@@ -30,7 +30,11 @@ impl TraceArgs {
     ///
     /// # Errors
     /// When the address is none, the share is none, or this program sends no spans.
-    pub(super) fn check(&self, api_addr: &str, is_encrypted: bool) -> Result<Option<spans::Options>, String> {
+    pub(super) fn check(
+        &self,
+        api_addr: &str,
+        is_encrypted: bool,
+    ) -> Result<Option<spans::SpanOptions>, String> {
         if !(0.0..=1.0).contains(&self.otlp_sample) {
             return Err("--otlp-sample must be 0 to 1".into());
         }
@@ -46,7 +50,7 @@ impl TraceArgs {
             let tls = concord_client::Tls { authority: authority.clone(), own: None };
             drop(tls.config(true).map_err(|error| format!("--otlp-ca-file: {error}"))?);
         }
-        Ok(Some(spans::Options {
+        Ok(Some(spans::SpanOptions {
             url,
             authority,
             sample: self.otlp_sample,

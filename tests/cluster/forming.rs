@@ -77,7 +77,7 @@ async fn nodes_that_are_told_to_form_their_cluster_without_hands() {
     for id in [1, 2] {
         cluster.node(id).start().await;
     }
-    let told = "the cluster is not formed yet: node 3 at";
+    let told = "the cluster is not bootstrapped yet: node 3 at";
     eventually("node 1 waits", async || check(cluster.nodes[0].tail(20).contains(told), || cluster.tails(5)))
         .await;
     cluster.node(3).start().await;
@@ -106,7 +106,7 @@ async fn a_member_that_has_lost_its_disk_does_not_begin_again_under_its_id() {
     // All at once: node 1 asks while the others read their logs.
     join_all(cluster.nodes.iter_mut().map(Node::start)).await;
     cluster.ready_on(&[2, 3]).await;
-    let told = "belongs to a cluster that is formed already";
+    let told = "belongs to a cluster that is bootstrapped already";
     eventually("node 1 is told", async || {
         check(cluster.nodes[0].tail(20).contains(told), || cluster.tails(5))
     })

@@ -179,7 +179,7 @@ async fn no_request_waits_for_a_collector_that_is_gone_or_hangs() {
     for n in 1..=5 {
         put(n).await;
     }
-    let (gone, back) = ("the collector takes no spans", "the collector takes spans again");
+    let (gone, back) = ("the collector accepts no spans", "the collector accepts spans again");
     eventually("the log says that the collector is gone", async || {
         check(lines(cluster.node(asked), gone) == 1, || "no line".into())
     })
@@ -218,7 +218,7 @@ async fn no_request_waits_for_a_collector_that_is_gone_or_hangs() {
         let status = cluster.node(id).stop().await;
         assert!(status.success(), "node {id}: {status}");
     }
-    assert_eq!(lines(cluster.node(asked), "the collector did not take the last spans in time"), 1);
+    assert_eq!(lines(cluster.node(asked), "the collector did not accept the last spans in time"), 1);
 }
 
 #[tokio::test]
@@ -313,7 +313,7 @@ async fn an_encrypted_collector_shows_a_certificate_that_is_trusted() {
         live.attempt().await.unwrap().expect(200);
         eventually(why, async || {
             let log = node.tail(usize::MAX);
-            let said = log.lines().find(|line| line.contains("the collector takes no spans"));
+            let said = log.lines().find(|line| line.contains("the collector accepts no spans"));
             check(said.is_some_and(|line| line.contains(why)), || format!("{said:?}"))
         })
         .await;

@@ -20,7 +20,7 @@ use super::{
 };
 use concord_model::error::Violation;
 use concord_net::{Member, NodeId};
-use concord_service::{Alarm, Change, Changed, ClusterView, MemberView, Refusal, Service};
+use concord_service::{Alarm, Changed, ClusterView, MemberChange, MemberView, Refusal, Service};
 
 /// Names the service and the root of its interface.
 pub(super) fn root(_: &Api, _: &OpenCall) -> Reply {
@@ -89,21 +89,21 @@ pub(super) async fn init(service: Service, request: BodyRequest) -> Result<Reply
 /// Adds a learner.
 pub(super) async fn add(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
-    let change = Change::Add(request.read(&service, member).await?);
+    let change = MemberChange::Add(request.read(&service, member).await?);
     Ok(change_reply("member added", &service.members.change(&request.caller.principal, change).await?))
 }
 
 /// Makes a learner a voter. The body is ignored.
 pub(super) async fn promote(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
-    let change = Change::Promote(node_id(&request.name)?);
+    let change = MemberChange::Promote(node_id(&request.name)?);
     Ok(change_reply("member promoted", &service.members.change(&request.caller.principal, change).await?))
 }
 
 /// Removes a member.
 pub(super) async fn remove(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
-    let change = Change::Remove(node_id(&request.name)?);
+    let change = MemberChange::Remove(node_id(&request.name)?);
     Ok(change_reply("member removed", &service.members.change(&request.caller.principal, change).await?))
 }
 
@@ -111,14 +111,14 @@ pub(super) async fn remove(service: Service, request: BodyRequest) -> Result<Rep
 pub(super) async fn replace(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let new = request.read(&service, member).await?;
-    let change = Change::Replace { old: node_id(&request.name)?, new };
+    let change = MemberChange::Replace { old: node_id(&request.name)?, new };
     Ok(change_reply("member replaced", &service.members.change(&request.caller.principal, change).await?))
 }
 
 /// Transfers leadership.
 pub(super) async fn transfer_leadership(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
-    let change = Change::Lead(request.read(&service, member_id).await?);
+    let change = MemberChange::Lead(request.read(&service, member_id).await?);
     Ok(change_reply("leadership moved", &service.members.change(&request.caller.principal, change).await?))
 }
 

@@ -30,7 +30,8 @@ use concord_model::{
     redaction::{RedactedPlaces, may_keep},
 };
 use concord_service::{
-    Consistency, DecidedWrite, Service, ShownTo, Write, memory_budget::Reservation, read::list::ListScope,
+    ConfigName, Consistency, DecidedWrite, RedactedConfig, Service, ShownTo, Write,
+    memory_budget::Reservation, read::list::ListScope,
 };
 use concord_state::query::QueryResult;
 
@@ -193,8 +194,9 @@ async fn get_at(
     at: Revision,
 ) -> Result<Reply, Problem> {
     let (definition, key) = (request.definition(), request.config());
-    let (principal, keys) = (&request.principal, (&*definition, &*key));
-    let (config, revision, redacted) = service.history.config_at(principal, consistency, keys, at).await?;
+    let name = ConfigName { definition: &definition, key: &key };
+    let found = service.history.config_at(&request.principal, consistency, name, at).await?;
+    let RedactedConfig { config, revision, redacted } = found;
     let reply = parts(service, request, shape, &config, Some(redacted)).await?;
     Ok(reply.state_revision(revision))
 }

@@ -14,7 +14,7 @@ use super::{
     reply::{Problem, Reply},
 };
 use concord_model::{limits::Limits, query::QueryError, record::Revision};
-use concord_service::{Restored, Rollback, Service};
+use concord_service::{ConfigName, HistoryRange, RedactedHistory, Restored, Rollback, Service};
 use concord_storage::{AfterImage, HistoryEntry, HistoryPage, RecordOperation};
 
 /// Changes of a page where the client sets no `limit`.
@@ -24,12 +24,12 @@ const LIMIT_DEFAULT: u64 = 10;
 pub(super) async fn of_config(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
     let range = page_range(&request.params, service.cx.limits());
     let (consistency, (before, limit)) = request.params.with_consistency(range)?;
+    let range = HistoryRange { before, limit };
     let (definition, config) = (&request.definition(), &request.config());
     check_key(definition, definitions::KEY)?;
-    let (page, revision, redacted) = service
-        .history
-        .config_history(&request.principal, consistency, (definition, config), (before, limit))
-        .await?;
+    let name = ConfigName { definition, key: config };
+    let found = service.history.config_history(&request.principal, consistency, name, range).await?;
+    let RedactedHistory { page, revision, redacted } = found;
     let path = format!("{}/history", configs::location(definition, config));
     let reply = page_reply(&page, limit, &path).redacted(Some(&redacted)).state_revision(revision);
     Ok(reply.compressed_for(request.headers(), || service.reads.may_compress(&request.principal, definition)))
@@ -41,10 +41,9 @@ pub(super) async fn of_definition(service: Service, request: ReadRequest) -> Res
     let (consistency, (before, limit)) = request.params.with_consistency(range)?;
     let definition = &request.definition();
     check_key(definition, definitions::KEY)?;
-    let (page, revision) = service
-        .history
-        .definition_history(&request.principal, consistency, definition, (before, limit))
-        .await?;
+    let range = HistoryRange { before, limit };
+    let (page, revision) =
+        service.history.definition_history(&request.principal, consistency, definition, range).await?;
     let path = format!("{}/history", definitions::location(definition));
     Ok(page_reply(&page, limit, &path).state_revision(revision).compressed_for(request.headers(), || true))
 }

@@ -32,7 +32,7 @@ use super::{
 };
 use concord_service::{
     Service,
-    metrics::{Family, Histogram, Labels, MEDIA_TYPE, render},
+    metrics::{Histogram, Labels, MEDIA_TYPE, MetricFamily, render},
 };
 
 /// Methods as the label has them; what is none of these is the last one, as OpenTelemetry has it.
@@ -93,7 +93,7 @@ impl RequestTimes {
         times.observe(begun.at.elapsed());
     }
 
-    fn family(&self) -> Family {
+    fn family(&self) -> MetricFamily {
         let mut samples = Vec::new();
         let templates = std::iter::once("").chain(TABLE.routes().iter().map(|route| route.template));
         let labels = templates.flat_map(|template| METHODS.map(|method| (template, method)));
@@ -109,7 +109,7 @@ impl RequestTimes {
                 samples.push((labels, times.read()));
             }
         }
-        Family::histograms(
+        MetricFamily::histograms(
             "http_server_request_duration_seconds",
             "Times from a request's head until its answer begins.",
             samples,
@@ -123,7 +123,7 @@ fn method_place(method: &Method) -> usize {
     METHODS.iter().position(|known| *known == name).unwrap_or(METHODS.len() - 1)
 }
 
-fn page(times: &RequestTimes, mut families: Vec<Family>) -> Reply {
+fn page(times: &RequestTimes, mut families: Vec<MetricFamily>) -> Reply {
     families.insert(0, times.family());
     Reply::asset(MEDIA_TYPE, Bytes::from(render(families)))
 }

@@ -18,7 +18,7 @@ use super::{
 };
 use concord_service::{
     Principal, Refusal, Service,
-    quota::{Exceeded, Gauge, Held, RateLeft},
+    quota::{Exceeded, Gauge, GaugeGuard, RateLeft},
 };
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -29,9 +29,9 @@ const LEFT: HeaderName = HeaderName::from_static("ratelimit");
 pub(super) struct AdmittedRequest {
     rate: Option<RateLeft>,
     /// A place for as long as the list is computed.
-    list: Option<Held>,
+    list: Option<GaugeGuard>,
     /// A place for as long as the watch is open.
-    watch: Option<Held>,
+    watch: Option<GaugeGuard>,
     cursor: Option<FirstPage>,
 }
 

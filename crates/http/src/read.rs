@@ -29,7 +29,7 @@ use concord_model::{
 };
 use concord_service::{
     Refusal, Service,
-    read::bulk::{BulkRead, BulkRequest, ConfigName, ReadResult},
+    read::bulk::{BulkConfig, BulkRead, BulkRequest, ReadResult},
 };
 
 const CONFIGS: &str = "configs";
@@ -69,7 +69,7 @@ impl BulkReadBody {
 /// One config of a bulk read.
 #[derive(Debug)]
 struct WantedConfig {
-    asked: ConfigName,
+    asked: BulkConfig,
     /// The versions that the client has, as entity tags.
     known: Option<String>,
 }
@@ -163,7 +163,7 @@ fn wanted_config(fields: &mut BodyFields) -> WantedConfig {
         },
     };
     WantedConfig {
-        asked: ConfigName {
+        asked: BulkConfig {
             definition: fields.required(definitions::KEY, &VALID_KEY),
             key: fields.required(configs::KEY, &VALID_KEY),
         },
@@ -183,7 +183,7 @@ mod tests {
         let two = json!({"config_definition_key": "e", "config_key": "l", "if_none_match": null});
         let wanted = parse(json!({"configs": [one, two], "revision": 9})).unwrap();
         let asked =
-            |definition: &str, key: &str| ConfigName { definition: definition.into(), key: key.into() };
+            |definition: &str, key: &str| BulkConfig { definition: definition.into(), key: key.into() };
         let known: Vec<_> = wanted.configs.iter().map(|wanted| wanted.known.as_deref()).collect();
         assert_eq!(known, [Some("\"7\""), None]);
         let keys: Vec<_> = wanted.configs.into_iter().map(|wanted| wanted.asked).collect();

@@ -36,7 +36,7 @@ use concord_model::{
 };
 use concord_service::{
     RedactedEvent, Service,
-    watch::{InitialChunk, Notice, Selected, Watch, WatchRequest, WatchStart},
+    watch::{InitialChunk, Notice, OpenWatch, Selected, WatchRequest, WatchStart},
 };
 use concord_state::feed::{Before, Event, RecordChange};
 
@@ -75,7 +75,7 @@ pub(super) async fn open(service: Service, request: ReadRequest) -> Result<Reply
     let watch = service.watches.watch(request.principal, wanted).await?;
     let (position, cluster) = (watch.position(), watch.cluster());
     let first = stream::once(async { Ok(Bytes::from_static(RETRY_LINE.as_bytes())) });
-    let rest = stream::unfold(watch, move |mut watch: Watch| async move {
+    let rest = stream::unfold(watch, move |mut watch: OpenWatch| async move {
         let first = render(watch.next().await?, has_prev);
         Some((Ok::<_, Infallible>(with_ready_events(first, &mut watch, has_prev)), watch))
     });
@@ -200,7 +200,7 @@ fn wait(params: &QueryParams) -> Result<Duration, Problem> {
 
 /// Joins the first event with those that are ready, in one chunk: a watcher that lags behind then costs little more
 /// than one that does not.
-fn with_ready_events(first: Bytes, watch: &mut Watch, has_prev: bool) -> Bytes {
+fn with_ready_events(first: Bytes, watch: &mut OpenWatch, has_prev: bool) -> Bytes {
     let may_grow = first.len() < CHUNK_BYTES;
     let Some(second) = may_grow.then(|| watch.try_next()).flatten() else { return first };
     let mut all = BytesMut::from(first);

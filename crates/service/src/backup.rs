@@ -1,14 +1,13 @@
-//! A backup: the snapshot file of a state that contains every write acknowledged before the request, at the consistency
-//! that the caller asks for.
+//! Makes backups: snapshot files of a state with the requested consistency.
 //!
-//! A backup writes the whole state, and its file takes that space until it is sent, even when a newer snapshot has
-//! replaced it. So a node makes one at a time, and a caller that reads it too slowly loses it.
+//! A backup writes the whole state, and its file takes disk space until it is sent, even after a newer snapshot has
+//! replaced it. So a node makes one backup at a time, and a client that reads too slowly loses its backup.
 //!
-//! With recipients in the settings the node encrypts and signs what it hands out, piece by piece as it is read: a backup
-//! in clear then leaves the node on no way.
+//! With recipients in the settings, the node encrypts and signs each piece as it is read, so no unencrypted backup leaves
+//! the node.
 //!
-//! **Invariant:** a backup never delays writes: the snapshot is taken of an immutable state, and the cipher runs on the
-//! threads for long work.
+//! **Invariant:** a backup never delays writes: the snapshot is taken of an immutable state, and encryption runs in the CPU
+//! pool.
 
 use crate::{context::Context, freshness::Freshness};
 use std::{io, sync::Arc, time::Duration};
@@ -33,7 +32,7 @@ use concord_storage::{SnapshotContent, snapshot::envelope::SealedStream};
 
 /// Bytes of one chunk of the file.
 const CHUNK_BYTES: usize = 256 << 10;
-/// How long a backup may take to be sent beside its bytes.
+/// How long sending a backup may take, in addition to the time for its bytes.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A snapshot file, open for reading. It stays readable when a newer one replaces it.
@@ -41,7 +40,7 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 pub struct Backup {
     /// The state's revision.
     pub revision: Revision,
-    /// The length of what is sent, where it is known before: when it is not encrypted.
+    /// The length in bytes, if it is not encrypted.
     pub length: Option<u64>,
     content_bytes: u64,
     file: SnapshotContent,
@@ -70,7 +69,8 @@ impl Backups {
     /// The snapshot file of a state that satisfies the consistency.
     ///
     /// # Errors
-    /// When the principal may not; when another backup is being made, no such state can be confirmed in time, or the file can't be written.
+    /// When the principal lacks the permission, another backup is in progress, no such state can be confirmed in time, or the
+    /// file can't be written.
     pub async fn backup(
         self: &Arc<Self>,
         principal: &Principal,
@@ -81,7 +81,7 @@ impl Backups {
         let permit = Arc::clone(&self.permits).try_acquire_owned().map_err(busy)?;
         self.freshness.view(consistency).await?;
         let consensus = self.cx.consensus_or_refusal()?.clone();
-        // In a task of its own: a caller that leaves must not make room for the next while this one is being written.
+        // In a task of its own: if the client disconnects, the permit is held until the file is written.
         let made = tokio::spawn(async move { (consensus.fresh_snapshot().await, permit) }).await;
         let (made, permit) = made.map_err(|error| Refusal::Internal(error.to_string()))?;
         let (snapshot, file) = made.map_err(Refusal::Internal)?;
@@ -102,7 +102,7 @@ impl Backups {
 }
 
 impl Backup {
-    /// The chunks of what is sent, as fast as they are taken. They end early when that is too slow.
+    /// Sends the backup in chunks, as fast as they are taken. They end early if that is too slow.
     #[must_use]
     pub fn send(self) -> mpsc::Receiver<io::Result<Bytes>> {
         let (chunks, taken) = mpsc::channel(1);
@@ -123,7 +123,7 @@ impl Backup {
                     (Err(error), _) => Err(error),
                     (Ok(_), None) => Ok(chunk.freeze()),
                     (Ok(_), Some(stream)) => {
-                        let sealed = backups.seal((stream, chunk.freeze()), left == 0, deadline).await;
+                        let sealed = backups.seal(stream, chunk.freeze(), left == 0, deadline).await;
                         sealed.map(|(stream, bytes)| {
                             sealing = stream;
                             bytes
@@ -131,14 +131,14 @@ impl Backup {
                     }
                 };
                 if left > 0 && made.as_ref().is_ok_and(Bytes::is_empty) {
-                    // The cipher waits for more.
+                    // The cipher needs more input.
                     continue;
                 }
                 if made.is_err() {
                     left = 0;
                 }
                 if left == 0 {
-                    // A caller that has all of it may ask for the next one.
+                    // The client has everything, so the next backup may begin.
                     held.take();
                 }
                 let sent = timeout_at(deadline, chunks.send(made)).await;
@@ -153,11 +153,12 @@ impl Backup {
 }
 
 impl Backups {
-    /// Encrypts the next piece of a backup, on a thread for long work; returns what goes on with it, unless this was the
-    /// last one.
+    /// Encrypts the next piece of a backup in the CPU pool. Returns the stream for the following pieces, unless this was the
+    /// last, and the encrypted bytes.
     async fn seal(
         &self,
-        (mut stream, content): (SealedStream, Bytes),
+        mut stream: SealedStream,
+        content: Bytes,
         is_last: bool,
         deadline: Instant,
     ) -> io::Result<(Option<SealedStream>, Bytes)> {

@@ -20,7 +20,7 @@ use super::{
     memory_budget::{MemoryBudget, Reservation, Share},
     request::Refusal,
     retry::{Attempt, AttemptError, Leader},
-    spans::Spans,
+    spans::SpanRecorder,
 };
 
 /// Up to this many bytes of data are parsed, rendered or redacted inline: that takes less than about a millisecond.
@@ -41,7 +41,7 @@ pub struct Context {
     /// This node's audit log.
     pub audit: Audit,
     /// The spans of requests that belong to a trace.
-    pub spans: Spans,
+    pub spans: SpanRecorder,
     pub(crate) stopping: CancellationToken,
 }
 
@@ -54,7 +54,7 @@ impl Context {
             cpu_pool: CpuPool::new(),
             memory_budget: MemoryBudget::new(options.limits.in_flight_bytes as u64),
             audit: Audit::start(options.audit.clone(), options.node_id),
-            spans: Spans::start(options.spans.clone(), options.node_id),
+            spans: SpanRecorder::start(options.spans.clone(), options.node_id),
             stopping: CancellationToken::new(),
             options,
         }

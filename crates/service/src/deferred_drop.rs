@@ -1,7 +1,7 @@
-//! Frees what is large on a thread for blocking work: the last reference to a million records, or the values of a long body, take as long to free
-//! as they took to read.
+//! Frees large values on a thread for blocking work: dropping the last reference to a million records, or the values of a
+//! long body, takes as long as reading them took.
 //!
-//! **Invariant:** no worker frees what is given to [`DeferredDrop`].
+//! **Invariant:** no worker thread frees the values of a [`DeferredDrop`].
 
 use tokio::runtime::Handle;
 
@@ -15,7 +15,7 @@ impl<T: Send + 'static> Drop for DeferredDrop<T> {
         if values.is_empty() {
             return;
         }
-        // Without a runtime there are no workers either.
+        // Without a runtime there are no worker threads either.
         if let Ok(runtime) = Handle::try_current() {
             drop(runtime.spawn_blocking(move || drop(values)));
         }
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_released_is_freed_on_another_thread() {
+    async fn values_are_freed_on_another_thread() {
         struct Records(mpsc::Sender<ThreadId>);
         impl Drop for Records {
             fn drop(&mut self) {

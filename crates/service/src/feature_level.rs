@@ -1,14 +1,13 @@
-//! The feature level of the cluster rises when every member can (`model/feature.rs`).
+//! Raises the feature level of the cluster when every member supports the next one (`model/feature.rs`).
 //!
-//! The leader asks every member, with and without a vote, which levels it knows and offers. When all are reached and all
-//! offer the next level, it proposes the entry that raises it. An operator holds the cluster back by a setting on any
-//! member: it offers no more than that.
+//! The leader asks every voter and learner which levels it knows and offers. When all respond and offer the next level, it
+//! proposes the entry that raises the level. An operator can hold the cluster back with a setting on any member, which
+//! then offers no more than that.
 //!
-//! Each node asks from time to time, so that it can show the version of each member, and what the member tells of its
-//! memory and its volume.
+//! Every node asks from time to time, so that it can show the version, memory and volume of each member.
 //!
-//! **Invariant:** the level rises only after every member has offered it, while no change of the members is under way.
-//! A member that is restarted with an older version in between stops at the entry and changes nothing.
+//! **Invariant:** the level rises only after every member has offered it, while no change of the members is in progress. A
+//! member that was restarted with an older version in between stops at the entry and changes nothing.
 
 use std::{
     collections::BTreeMap,
@@ -21,7 +20,7 @@ use futures::future::join_all;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{clock::Clock, context::Context, metrics::process, request::Resources, room::Room};
+use super::{clock::Clock, context::Context, disk_space::DiskSpace, metrics::process, request::Resources};
 use concord_consensus::Consensus;
 use concord_model::{
     command::{Command, Proposal},
@@ -38,65 +37,65 @@ use concord_net::{
 const AUTHOR: &str = "concord";
 /// How often a leader asks the members while the level may rise.
 const RAISE_INTERVAL: Duration = Duration::from_secs(1);
-/// How often any node asks them otherwise, to show their versions.
+/// How often every node asks them otherwise, to show their versions.
 const SHOW_INTERVAL: Duration = Duration::from_secs(10);
-/// How long a member may take to answer.
+/// How long a member may take to respond.
 const LEVELS_TIMEOUT: Duration = Duration::from_secs(2);
-/// How often forming a cluster looks whether the level has risen.
+/// How often a bootstrap checks whether the level has risen.
 const FORMED_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Which feature levels a node can work at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Levels {
+pub struct KnownLevels {
     /// The lowest level that it knows.
     pub min: u32,
     /// The highest level that it knows.
     pub max: u32,
-    /// The highest level that it agrees to: lower than `max` where the operator holds the cluster back.
+    /// The highest level that it agrees to: lower than `max` if the operator holds the cluster back.
     pub offered: u32,
     /// Its version.
     pub version: String,
 }
 
-impl Levels {
+impl KnownLevels {
     /// Whether a node can be a member of a cluster at this level.
     pub(super) fn include(&self, level: u32) -> bool {
         (self.min..=self.max).contains(&level)
     }
 }
 
-/// What a node tells another one that asks. Sent between nodes.
+/// What a node reports about itself to other nodes. Sent between nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Answer {
+pub(super) struct MemberReport {
     /// Which feature levels it can work at.
-    pub(super) levels: Levels,
-    /// What it holds and has left; `None` for one that no longer answers.
+    pub(super) levels: KnownLevels,
+    /// Its memory and its volume. `None` if it no longer responds.
     pub(super) resources: Option<Resources>,
 }
 
-/// What the members answered last.
-pub(super) type Answers = BTreeMap<NodeId, Answer>;
+/// The last report of each member.
+pub(super) type MemberReports = BTreeMap<NodeId, MemberReport>;
 
 /// The feature levels that the members know, and the level of the cluster.
 #[derive(Debug)]
 pub struct FeatureLevels {
     pub(crate) cx: Arc<Context>,
     pub(crate) clock: Arc<Clock>,
-    pub(crate) room: Arc<Room>,
-    pub(crate) member_answers: Mutex<Answers>,
+    pub(crate) disk_space: Arc<DiskSpace>,
+    pub(crate) member_reports: Mutex<MemberReports>,
 }
 
 impl FeatureLevels {
     /// The levels of this node.
     #[must_use]
-    pub fn levels(&self) -> Levels {
+    pub fn levels(&self) -> KnownLevels {
         let held_at = if concord_model::sabotage::is("level-raised-alone") {
             level_max()
         } else {
             self.cx.options.feature_level_max
         };
         let max = level_max();
-        Levels {
+        KnownLevels {
             min: LEVEL_MIN,
             max,
             offered: held_at.clamp(LEVEL_MIN, max),
@@ -104,33 +103,33 @@ impl FeatureLevels {
         }
     }
 
-    fn answer(&self) -> Answer {
-        let reserve = &self.room.reserve;
+    fn report(&self) -> MemberReport {
+        let reserve = &self.disk_space.reserve;
         let resources = Resources {
             memory_bytes: process::resident_bytes(),
             disk_free_bytes: reserve.free_bytes(),
             disk_reserve_bytes: reserve.reserve_bytes(),
         };
-        Answer { levels: self.levels(), resources: Some(resources) }
+        MemberReport { levels: self.levels(), resources: Some(resources) }
     }
 
-    /// Answers another node that asks for the levels.
+    /// Responds to another node that asks for the levels.
     #[must_use]
     pub fn answer_levels(&self) -> Bytes {
-        encode(&self.answer())
+        encode(&self.report())
     }
 
-    /// What the other members answered last, and what this node answers.
-    pub(super) fn member_answers(&self) -> Answers {
-        let mut told = self.member_answers.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        told.insert(self.cx.node_id(), self.answer());
-        told
+    /// The last reports of the other members, and the report of this node.
+    pub(super) fn member_reports(&self) -> MemberReports {
+        let mut reports = self.member_reports.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        reports.insert(self.cx.node_id(), self.report());
+        reports
     }
 
     /// Asks the members and raises the level, until the node stops.
     ///
     /// # Errors
-    /// Never: what fails is tried again.
+    /// Never: failures are tried again.
     pub(super) async fn keep_raising_feature_level(self: Arc<Self>) -> Result<(), String> {
         let Some(consensus) = self.cx.consensus() else { return Ok(()) };
         let held_at = self.levels().offered;
@@ -154,7 +153,7 @@ impl FeatureLevels {
         Ok(())
     }
 
-    /// Raises the level step by step as far as all members offer. The caller leads.
+    /// Raises the level step by step to the highest one that all members offer. The caller leads.
     async fn raise_feature_level(&self, consensus: &Consensus) {
         // A member that joins meanwhile might know less.
         let Ok(_no_change) = self.cx.changing.try_lock() else { return };
@@ -164,7 +163,7 @@ impl FeatureLevels {
             let command = Command::RaiseFeatureLevel { to };
             let proposal = Proposal::new(at, AUTHOR, command);
             match timeout(self.cx.options.write_timeout, consensus.write(proposal)).await {
-                Ok(Ok(_)) => tracing::info!(level = to, "the cluster has feature level {to} from now on"),
+                Ok(Ok(_)) => tracing::info!(level = to, "raised the feature level of the cluster to {to}"),
                 // The state shows whether it was applied.
                 Ok(Err(error)) => return tracing::debug!(?error, to, "the feature level was not raised"),
                 Err(_) => return tracing::debug!(to, "the feature level was not raised in time"),
@@ -172,8 +171,8 @@ impl FeatureLevels {
         }
     }
 
-    /// Asks all other members for their levels and notes the answers. Returns the highest level that all of them offer;
-    /// `None` while one does not answer.
+    /// Asks all other members for their levels and notes their reports. Returns the highest level that all of them offer;
+    /// `None` if one does not respond.
     async fn ask_members(&self, consensus: &Consensus) -> Option<u32> {
         if concord_model::sabotage::is("level-raised-alone") {
             return Some(level_max());
@@ -181,20 +180,20 @@ impl FeatureLevels {
         let members: Vec<Member> =
             consensus.status().members.into_iter().map(|status| status.member).collect();
         let others = members.iter().filter(|member| member.id != self.cx.node_id());
-        let answers = join_all(others.map(async |member| (member.id, self.ask_levels(member).await))).await;
-        let mut told = self.member_answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let received = join_all(others.map(async |member| (member.id, self.ask_levels(member).await))).await;
+        let mut reports = self.member_reports.lock().unwrap_or_else(PoisonError::into_inner);
         let mut lowest = Some(u32::MAX);
-        told.retain(|id, _| members.iter().any(|member| member.id == *id));
-        for (id, answer) in answers {
-            match answer {
-                Ok(answer) => {
-                    lowest = lowest.map(|lowest| lowest.min(answer.levels.offered));
-                    told.insert(id, answer);
+        reports.retain(|id, _| members.iter().any(|member| member.id == *id));
+        for (id, report) in received {
+            match report {
+                Ok(report) => {
+                    lowest = lowest.map(|lowest| lowest.min(report.levels.offered));
+                    reports.insert(id, report);
                 }
                 Err(error) => {
-                    tracing::debug!(member = id, %error, "a member does not tell its feature levels");
-                    // Its version is what it was, its memory and its volume are not.
-                    told.entry(id).and_modify(|answer| answer.resources = None);
+                    tracing::debug!(member = id, %error, "a member does not report its feature levels");
+                    // Its last version is still shown. Its memory and its volume are unknown.
+                    reports.entry(id).and_modify(|report| report.resources = None);
                     lowest = None;
                 }
             }
@@ -203,14 +202,14 @@ impl FeatureLevels {
     }
 
     /// Asks one node for its levels.
-    pub(super) async fn ask_levels(&self, member: &Member) -> Result<Answer, CallError> {
+    pub(super) async fn ask_levels(&self, member: &Member) -> Result<MemberReport, CallError> {
         let (id, addr) = (member.id, &member.peer_addr);
         let call = self.cx.peers().call(Lane::Forward, id, addr, Call::Levels, Bytes::new(), LEVELS_TIMEOUT);
         decode(&call.await?).map_err(|error| CallError::Unknown(error.to_string()))
     }
 
-    /// Waits until a cluster that was just formed has the level that all its members offer, so that whoever formed it
-    /// finds it settled.
+    /// Waits until a new cluster has the level that all its members offer, so that the response to the bootstrap shows that
+    /// level.
     pub(super) async fn await_first_feature_level(&self, consensus: &Consensus, deadline: Instant) {
         let Some(offered) = self.ask_members(consensus).await else { return };
         let level = offered.min(self.levels().offered);

@@ -1,4 +1,4 @@
-//! Targets of the fuzzer: forwarded writes, their answers, and cursors (`fuzz_targets`).
+//! Fuzz targets: forwarded writes, their responses, and cursors (`fuzz_targets`).
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use concord_model::{
 use concord_net::codec;
 use concord_state::testing::{JSON_DEPTH, samples};
 
-/// A forwarded write, or the answer to one: the first byte says which.
+/// A forwarded write, or the response to one, by the first byte.
 pub fn forwarded(bytes: &[u8]) -> bool {
     let Some((kind, bytes)) = bytes.split_first() else { return false };
     if kind % 2 == 0 {
@@ -37,7 +37,7 @@ pub fn forwarded(bytes: &[u8]) -> bool {
     true
 }
 
-/// Real inputs of [`forwarded`].
+/// Valid inputs of [`forwarded`].
 pub fn forwarded_seeds() -> Vec<Vec<u8>> {
     let document = |text: &str| Document::new(serde_json::from_str(text).expect("a sample is JSON"));
     let (definition, key, expect) = ("d".to_owned(), "k".to_owned(), Expect::At(7));
@@ -82,7 +82,7 @@ pub fn forwarded_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// A cursor: as text, or as bytes whose checksum is put right.
+/// A cursor: as text, or as bytes to which the right checksum is added.
 pub fn cursor(bytes: &[u8]) -> bool {
     let Some((kind, bytes)) = bytes.split_first() else { return false };
     let text = if kind % 2 == 0 {
@@ -95,7 +95,7 @@ pub fn cursor(bytes: &[u8]) -> bool {
     true
 }
 
-/// Real inputs of [`cursor`].
+/// Valid inputs of [`cursor`].
 pub fn cursor_seeds() -> Vec<Vec<u8>> {
     let seeds = [2, 300, u64::MAX].map(|page| {
         let text = Cursor { node: 3, revision: 1 << 40, page, fingerprint: [9; 16] }.text();

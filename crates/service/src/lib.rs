@@ -9,7 +9,6 @@
 //! | the write path: validation, locks, batches, patches, dry runs, schema changes | `write` |
 //! | forwarding a write to the leader, alone or in a forwarding batch | `forward` |
 //! | the time of the log, from the clocks of the members | `clock` |
-//! | when an idempotency key is forgotten | `forgetting` |
 //! | targets of the fuzzer | `fuzz` |
 //! | redaction of secret values | `redaction` |
 //! | retries after the leader changed | `retry` |
@@ -19,15 +18,13 @@
 //! | watches | `watch` |
 //! | bootstrapping the cluster, readiness, membership changes | `membership` |
 //! | the feature level of the cluster; the levels and reports of its members | `feature_level` |
-//! | builds of indexes (on the leader) | `index_build` |
+//! | tasks of the leader: builds of indexes, expiry of idempotency records | `leader_tasks` |
 //! | the file that holds the whole state | `backup` |
-//! | the certificates of this node: when they end, when their files change | `certificates` |
+//! | certificates and data keys: reloading their files, alarms about them | `reload` |
 //! | the owner of a credential; access keys | `access` |
 //! | who asked for what and what was decided | `audit` |
-//! | the free space that writes leave on the disk, of this node and of a majority | `disk_reserve`, `room` |
+//! | the free space that writes leave on the disk, of this node and of a majority | `disk_space` |
 //! | threads for work that takes longer than about a millisecond, and whose turn it is | `cpu_pool` |
-//! | a few threads for one kind of work | `own_threads` |
-//! | the file of data keys, read again | `data_key` |
 //! | where a request comes from | `origin` |
 //! | quotas of access keys, failed credentials of addresses | `quota` |
 //! | the metrics at `/metrics` | `metrics` |
@@ -39,7 +36,7 @@
 //! that holds the [`Context`] and those units. So dependencies run one way: a unit is constructed after the units
 //! that it calls.
 //!
-//! A node has no log and no consensus before it has an identity. [`Members::init`] writes it, on this node or through a
+//! A node has no log and no consensus before it has an identity. [`ClusterMembers::init`] writes it, on this node or through a
 //! call from another.
 //!
 //! **Invariants:** the wall clock is read only here, for `clock` and for the lines of `audit`; timeouts use the
@@ -50,32 +47,28 @@ pub mod access;
 pub mod audit;
 mod backup;
 mod budget;
-mod certificates;
 mod clock;
 mod context;
 mod cpu_pool;
-mod data_key;
 mod deferred_drop;
-mod disk_reserve;
+mod disk_space;
 mod feature_level;
-mod forgetting;
 pub(crate) mod forward;
 mod freshness;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzz;
 pub(crate) mod history;
-mod index_build;
+mod leader_tasks;
 pub mod membership;
 pub mod memory_budget;
 pub mod metrics;
 mod origin;
-mod own_threads;
 pub mod quota;
 pub mod read;
 mod redaction;
+mod reload;
 mod request;
 mod retry;
-mod room;
 mod schemas;
 pub mod spans;
 #[cfg(any(test, feature = "testing"))]
@@ -96,15 +89,15 @@ use access::{Authentication, keys::AccessKeys};
 use backup::Backups;
 use clock::Clock;
 use context::Context;
+use disk_space::DiskSpace;
 use feature_level::FeatureLevels;
 use forward::Forwarder;
 use freshness::Freshness;
 use history::HistoryReader;
-use membership::Members;
+use membership::ClusterMembers;
 use quota::Quotas;
 use read::Reads;
 use redaction::Redactor;
-use room::Room;
 use schemas::{Schemas, Validators};
 use watch::Watches;
 use write::{Writes, idempotency::KeyedWrites, record_locks::RecordLocks};
@@ -115,8 +108,8 @@ use concord_consensus::Timers;
 use concord_model::{access_key::Quota, limits::Limits, time::Timestamp};
 use concord_net::{Member, NodeId, client::Peers, tls::callers::CallerTls};
 use concord_storage::{self as store, snapshot::envelope::Envelope};
-pub use history::retention::Retention;
-pub use membership::change::{Change, Changed};
+pub use history::{ConfigName, HistoryRange, RedactedConfig, RedactedHistory, retention::Retention};
+pub use membership::change::{Changed, MemberChange};
 pub use memory_budget::{Reservation, Share};
 pub use origin::{CallerAddress, Origin};
 pub use read::view::DefinitionView;
@@ -174,13 +167,13 @@ pub struct Options {
     /// TLS of the client listener.
     pub caller_tls: Option<Arc<CallerTls>>,
     /// The audit log.
-    pub audit: audit::Options,
+    pub audit: audit::AuditOptions,
     /// The quotas of keys that have none of their own.
     pub quotas: Quota,
     /// The most failed credentials of an address per minute; 0 for no limit.
     pub failed_credentials: u64,
     /// The collector of spans, if there is one.
-    pub spans: Option<spans::Options>,
+    pub spans: Option<spans::SpanOptions>,
 }
 
 /// The operations of a node, unit by unit. Clones share the units.
@@ -198,7 +191,7 @@ pub struct Units {
     /// Quotas of access keys, failed credentials of addresses.
     pub quotas: Quotas,
     /// The free space of the voters' volumes.
-    pub room: Arc<Room>,
+    pub disk_space: Arc<DiskSpace>,
     /// The feature levels that the members know.
     pub levels: Arc<FeatureLevels>,
     /// The freshness of reads.
@@ -220,7 +213,7 @@ pub struct Units {
     /// Backups of the whole state.
     pub backups: Arc<Backups>,
     /// Forming the cluster, readiness, changes of the members.
-    pub members: Arc<Members>,
+    pub members: Arc<ClusterMembers>,
     /// The time of the log.
     pub clock: Arc<Clock>,
     /// Open connections of the client listener and of the peer listener.
@@ -236,17 +229,17 @@ impl Deref for Service {
 }
 
 impl Service {
-    /// A service without consensus; [`Members::start`] starts it when the directory has an identity.
+    /// A service without consensus; [`ClusterMembers::start`] starts it when the directory has an identity.
     #[must_use]
     pub fn new(options: Options, access: Access, peers: Arc<Peers>) -> Self {
         let cx = Arc::new(Context::new(options, peers));
         let clock = Arc::new(Clock::new(&cx));
-        let room = Arc::new(Room::new(&cx));
+        let disk_space = Arc::new(DiskSpace::new(&cx));
         let levels = Arc::new(FeatureLevels {
             cx: cx.clone(),
             clock: clock.clone(),
-            room: room.clone(),
-            member_answers: Mutex::default(),
+            disk_space: disk_space.clone(),
+            member_reports: Mutex::default(),
         });
         let schemas = Arc::new(Schemas { cx: cx.clone(), validators: Validators::default() });
         let freshness = Arc::new(Freshness::new(&cx));
@@ -262,7 +255,7 @@ impl Service {
         let writes = Arc::new(Writes {
             cx: cx.clone(),
             clock: clock.clone(),
-            room: room.clone(),
+            disk_space: disk_space.clone(),
             schemas,
             freshness: freshness.clone(),
             redactor: redactor.clone(),
@@ -282,10 +275,10 @@ impl Service {
         });
         let watches = Arc::new(Watches::new(&cx, &freshness, &authentication, &redactor, &reads));
         let backups = Arc::new(Backups::new(&cx, &freshness));
-        let members = Arc::new(Members {
+        let members = Arc::new(ClusterMembers {
             cx: cx.clone(),
             clock: clock.clone(),
-            room: room.clone(),
+            disk_space: disk_space.clone(),
             levels: levels.clone(),
             freshness: freshness.clone(),
             authentication: authentication.clone(),
@@ -297,7 +290,7 @@ impl Service {
         let units = Units {
             cx,
             quotas,
-            room,
+            disk_space,
             levels,
             freshness,
             redactor,
@@ -344,7 +337,7 @@ impl Service {
 
     /// Reloads the certificate files when they change, until this node stops. Returns the reason if it can't continue.
     pub async fn keep_certificates(&self) -> String {
-        certificates::keep(&self.cx).await
+        reload::keep_certificates(&self.cx).await
     }
 }
 

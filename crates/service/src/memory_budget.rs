@@ -1,25 +1,26 @@
-//! One budget of bytes for what the requests in flight hold in memory.
+//! Limits the memory of the requests in flight with one budget of bytes.
 //!
-//! A count of requests bounds nothing: one body may have 8 MiB, one page of a list a hundred. So what a request holds
-//! is weighed, and reserved here before it is allocated. Nothing waits: what does not fit is refused with 429.
+//! A limit on the number of requests would not limit memory: one body may have 8 MiB, one page of a list a hundred. So a
+//! request reserves bytes here before it allocates them. No request waits: if the bytes do not fit, it is rejected with
+//! 429.
 //!
-//! | share | of | for |
+//! | share | of the budget | for |
 //! |---|---|---|
 //! | pins | three eighths | states that are retained for cursors and watches (`read/pinned.rs`) |
 //! | past | one eighth | earlier states that lists have made again (`read/earlier/states.rs`) |
 //! | callers | three eighths | bodies of requests and what is made of them, answers, events that watches hold |
 //! | peers | one eighth | calls of other nodes: forwarded writes, pages, parts of the history |
 //!
-//! What is larger than [`SMALL_BYTES`] may use three quarters of its share, so that few large requests never refuse the
-//! many small ones; and the callers can't use the share of the peers, so that a follower's write reaches a leader that
-//! is under attack. A request that is larger than all this is admitted while no other large one is,
-//! and counts as three quarters of its share, so that the small ones beside it find their room.
+//! - Reservations above [`SMALL_BYTES`] may use three quarters of their share, so that a few large requests do not reject
+//!   many small ones.
+//! - Clients can't use the share of the peers, so that a follower's write reaches an overloaded leader.
+//! - A request above this limit is admitted if no other large one is in flight. It counts as three quarters of its share,
+//!   so that small ones still fit.
+//! - A stored key may use one half of the share of the clients (`KEY_PART`). A larger request is admitted if the key has no
+//!   other one in flight.
 //!
-//! Of the share of the callers a stored key may use one half (`KEY_PART`), so that one greedy key leaves room to the
-//! others; a request of its own that is larger is admitted while it has no other.
-//!
-//! **Invariant:** a share holds at most its bytes and one request beyond; what is reserved is released when its holder
-//! is dropped.
+//! **Invariant:** the reservations of a share exceed its bytes by one request at most. Dropping a reservation releases its
+//! bytes.
 
 use std::{
     collections::BTreeMap,
@@ -34,18 +35,18 @@ use super::{
     origin::{KeyTag, Origin},
 };
 
-/// Bytes up to which a reservation counts as small: above common configs, below what could fill a share soon.
+/// Bytes up to which a reservation counts as small: larger than common configs, much smaller than a share.
 pub const SMALL_BYTES: u64 = 64 << 10;
 
-/// The part of the callers' share that one stored key may use.
+/// One stored key may use the share of the clients divided by this.
 const KEY_PART: u64 = 2;
 
-/// For whom bytes are reserved.
+/// The share that bytes are reserved from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Share {
-    /// Requests of callers.
+    /// Client requests.
     Callers,
-    /// Calls of other nodes.
+    /// Peer RPCs.
     Peers,
 }
 
@@ -54,15 +55,15 @@ pub enum Share {
 pub struct MemoryBudget {
     pins_max: u64,
     past_max: u64,
-    callers: Arc<Account>,
-    peers: Arc<Account>,
-    /// What stored keys have reserved of the callers' share.
-    of_keys: Mutex<BTreeMap<KeyTag, Weak<Account>>>,
+    callers: Arc<ShareAccount>,
+    peers: Arc<ShareAccount>,
+    /// The reservations of each stored key in the share of the clients.
+    of_keys: Mutex<BTreeMap<KeyTag, Weak<ShareAccount>>>,
 }
 
-/// What one share has reserved.
+/// The reserved bytes of a share, or of a stored key.
 #[derive(Debug)]
-struct Account {
+struct ShareAccount {
     max: u64,
     used: AtomicU64,
 }
@@ -70,26 +71,26 @@ struct Account {
 /// Reserved bytes. Dropping it releases them.
 #[derive(Debug)]
 pub struct Reservation {
-    account: Arc<Account>,
-    /// That of the stored key which it is for.
-    of_key: Option<Arc<Account>>,
+    account: Arc<ShareAccount>,
+    /// The account of the stored key of the request.
+    of_key: Option<Arc<ShareAccount>>,
     bytes: u64,
 }
 
 impl MemoryBudget {
-    /// A budget of so many bytes.
+    /// A budget of this many bytes.
     pub fn new(bytes: u64) -> Self {
-        let account = |max| Arc::new(Account { max, used: AtomicU64::new(0) });
+        let account = |max| Arc::new(ShareAccount { max, used: AtomicU64::new(0) });
         let (callers, peers) = (account(bytes / 8 * 3), account(bytes / 8));
         Self { pins_max: bytes / 8 * 3, past_max: bytes / 8, callers, peers, of_keys: Mutex::default() }
     }
 
-    /// The bytes that all pins may keep in memory.
+    /// The bytes that all pinned states may keep in memory.
     pub(super) fn pins_max(&self) -> u64 {
         self.pins_max
     }
 
-    /// What a share has reserved, and what it may.
+    /// The reserved bytes of a share, and their limit.
     pub(super) fn used(&self, share: Share) -> [u64; 2] {
         let account = match share {
             Share::Callers => &self.callers,
@@ -98,17 +99,17 @@ impl MemoryBudget {
         [account.used.load(Ordering::Relaxed), account.max]
     }
 
-    /// The bytes that all earlier states may keep in memory.
+    /// The bytes that all states at earlier revisions may keep in memory.
     pub(super) fn past_max(&self) -> u64 {
         self.past_max
     }
 
-    /// The bytes of one answer above which it is refused whatever else is in flight.
+    /// The bytes of one response above which it is rejected, whatever else is in flight.
     pub(super) fn answer_max(&self) -> u64 {
         self.callers.large_max()
     }
 
-    /// An empty reservation, which grows.
+    /// An empty reservation, which can grow.
     pub fn begin(&self, share: Share) -> Reservation {
         let (account, of_key) = match share {
             Share::Callers => (&self.callers, Origin::current().key().map(|tag| self.of_key(tag))),
@@ -117,15 +118,15 @@ impl MemoryBudget {
         Reservation { account: Arc::clone(account), of_key, bytes: 0 }
     }
 
-    /// The account of a stored key, which lives as long as a reservation of it.
-    fn of_key(&self, tag: KeyTag) -> Arc<Account> {
-        // Nothing panics while it is held, and an account that is lost counts from zero again.
+    /// The account of a stored key. It lives as long as one of its reservations.
+    fn of_key(&self, tag: KeyTag) -> Arc<ShareAccount> {
+        // No code panics while it holds the lock, and a lost account would count from zero again.
         let mut accounts = self.of_keys.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = accounts.get(&tag).and_then(Weak::upgrade) {
             return found;
         }
         accounts.retain(|_, account| account.strong_count() > 0);
-        let new = Arc::new(Account { max: self.callers.max / KEY_PART, used: AtomicU64::new(0) });
+        let new = Arc::new(ShareAccount { max: self.callers.max / KEY_PART, used: AtomicU64::new(0) });
         accounts.insert(tag, Arc::downgrade(&new));
         new
     }
@@ -141,13 +142,13 @@ impl MemoryBudget {
     }
 }
 
-impl Account {
-    /// What a reservation that is not small may use.
+impl ShareAccount {
+    /// The bytes up to which reservations that are not small may fill the account.
     fn large_max(&self) -> u64 {
         self.max / 4 * 3
     }
 
-    /// Adds bytes to those that one holder has, if they fit or if it is the only holder.
+    /// Adds bytes to a reservation that has `held` already, if they fit or if it is the only reservation.
     fn add(&self, bytes: u64, held: u64) -> bool {
         let fits = |used: u64| used.saturating_add(bytes) <= self.max || used <= held;
         let add = |used: u64| fits(used).then(|| used.saturating_add(bytes));
@@ -156,7 +157,7 @@ impl Account {
 }
 
 impl Reservation {
-    /// Reserves more bytes. A refusal leaves it as it was.
+    /// Reserves more bytes. After an error the reservation is unchanged.
     ///
     /// # Errors
     /// [`Refusal::LimitReached`] when they do not fit.
@@ -164,7 +165,7 @@ impl Reservation {
         let all = self.bytes.saturating_add(bytes);
         let large_max = self.account.large_max();
         let max = if all <= SMALL_BYTES { self.account.max } else { large_max };
-        // What it has afterwards.
+        // The bytes of the reservation afterwards; `None` if they do not fit.
         let grown = |used: u64| {
             let is_alone = used <= self.bytes.saturating_add(SMALL_BYTES);
             if used.saturating_add(bytes) <= max || concord_model::sabotage::is("budget-ignored") {
@@ -190,7 +191,7 @@ impl Reservation {
         Ok(())
     }
 
-    /// Reserves more bytes although they may not fit: for what can't be refused any more.
+    /// Reserves more bytes although they may not fit, for a request that can no longer be rejected.
     pub fn grow_anyway(&mut self, bytes: u64) {
         for account in std::iter::once(&self.account).chain(&self.of_key) {
             account.used.fetch_add(bytes, Ordering::Relaxed);
@@ -198,13 +199,13 @@ impl Reservation {
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// Makes it so many bytes, although they may not fit.
+    /// Sets the reserved bytes, although they may not fit.
     pub fn set(&mut self, bytes: u64) {
         self.grow_anyway(bytes.saturating_sub(self.bytes));
         drop(self.split(self.bytes.saturating_sub(bytes)));
     }
 
-    /// Takes so many of its bytes, at most all, as a reservation of their own.
+    /// Splits off this many of its bytes, at most all, as another reservation.
     #[must_use]
     pub fn split(&mut self, bytes: u64) -> Self {
         let bytes = bytes.min(self.bytes);
@@ -218,7 +219,7 @@ impl Reservation {
         self.bytes
     }
 
-    /// Whether half of the share is in use, so that slow holders are in the way of others.
+    /// Whether more than half of the share is in use, so that slow clients may cause rejections of others.
     #[must_use]
     pub fn is_share_scarce(&self) -> bool {
         self.account.used.load(Ordering::Relaxed) > self.account.max / 2
@@ -233,7 +234,7 @@ impl Drop for Reservation {
     }
 }
 
-/// The refusal of what does not fit.
+/// The rejection of bytes that do not fit.
 pub fn refusal() -> Refusal {
     Refusal::LimitReached(
         "the requests in flight hold as much memory as this node gives them (`--in-flight-bytes`)".into(),
@@ -247,7 +248,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn large_requests_leave_room_for_small_ones() {
+    fn small_requests_fit_beside_large_ones() {
         let budget = MemoryBudget::new(64 * MIB);
         let mut held = Vec::new();
         while let Ok(more) = budget.reserve(Share::Callers, MIB) {
@@ -260,7 +261,7 @@ mod tests {
         }
         assert_eq!(small.len(), 6 * 16);
         assert!(budget.reserve(Share::Callers, 1).is_err());
-        assert!(budget.reserve(Share::Peers, MIB).is_ok(), "it has a share of its own");
+        assert!(budget.reserve(Share::Peers, MIB).is_ok(), "peers have a share of their own");
         drop(held);
         assert!(budget.reserve(Share::Callers, MIB).is_ok());
     }
@@ -271,7 +272,7 @@ mod tests {
         let small = budget.reserve(Share::Callers, SMALL_BYTES).unwrap();
         let huge = budget.reserve(Share::Callers, 100 * MIB).unwrap();
         assert!(budget.reserve(Share::Callers, MIB).is_err(), "not beside it");
-        let beside = budget.reserve(Share::Callers, SMALL_BYTES).expect("small ones find room beside it");
+        let beside = budget.reserve(Share::Callers, SMALL_BYTES).expect("small ones fit beside it");
         drop((huge, beside));
         let mut grown = budget.reserve(Share::Callers, MIB).unwrap();
         grown.grow(100 * MIB).unwrap();
@@ -281,11 +282,11 @@ mod tests {
         assert!(one.grow(100 * MIB).is_err());
         one.grow(MIB).unwrap();
         drop((one, other));
-        assert_eq!(budget.callers.used.load(Ordering::Relaxed), 0, "a refused growth reserves nothing");
+        assert_eq!(budget.callers.used.load(Ordering::Relaxed), 0, "a rejected growth reserves nothing");
     }
 
     #[tokio::test]
-    async fn a_stored_key_leaves_room_to_others() {
+    async fn a_stored_key_can_not_use_the_whole_share() {
         let budget = MemoryBudget::new(64 * MIB);
         let origin = |key: u8| Origin::Key([key; 12], [127, 0, 0, 1].into());
         let take = async |key: u8, bytes: u64| {
@@ -297,14 +298,14 @@ mod tests {
         }
         assert_eq!(held.len(), 12, "half of 24 MiB");
         assert!(take(1, 1).await.is_err());
-        let other = take(2, MIB).await.expect("there is room for another key");
+        let other = take(2, MIB).await.expect("it fits for another key");
         budget.reserve(Share::Callers, MIB).expect("and for the root key");
         drop(held);
-        let mut whole = take(1, 16 * MIB).await.expect("alone it may be larger than the part of a key");
+        let mut whole = take(1, 16 * MIB).await.expect("alone it may be larger than the limit of a key");
         assert!(take(1, 1).await.is_err(), "not beside it");
         let part = whole.split(10 * MIB);
         drop(whole);
-        drop(take(1, MIB).await.expect("what was given back counts for the key"));
+        drop(take(1, MIB).await.expect("released bytes are available to the key"));
         drop((part, other));
         assert_eq!(budget.callers.used.load(Ordering::Relaxed), 0);
         assert!(budget.of_keys.lock().unwrap().values().all(|account| account.strong_count() == 0));
@@ -328,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_refused_counts_all_the_same() {
+    fn forced_reservations_count() {
         let budget = MemoryBudget::new(64 * MIB);
         let mut forced = budget.begin(Share::Callers);
         assert!(!forced.is_share_scarce());

@@ -1,13 +1,13 @@
-//! Where a request comes from, by which work that takes long is shared fairly, and what one caller may hold is bounded.
+//! The origin of a request. Long work is shared fairly between origins, and each origin's use of resources is limited.
 //!
-//! The root key does not tell callers apart; their addresses do. A stored key is told apart by its id as well, so that
-//! one greedy key leaves room to the others, from whichever address it comes. Of a write that another node has forwarded
-//! only that node is known.
+//! Clients with the root key are distinguished by their addresses. Clients with a stored key are also distinguished by its
+//! id, so that one key can't take the resources of others by using many addresses. For a forwarded write, only the
+//! forwarding node is known.
 //!
-//! It belongs to the task that serves the request, like the request's deadline: all layers below would only pass it on.
+//! The origin belongs to the task that serves the request, like the deadline: all layers between would only pass it on.
 //!
-//! **Invariant:** it decides the order of work, how much of it one caller may have under way, whose failed credentials
-//! count together, and nothing else.
+//! **Invariant:** the origin decides the order of work, the limits of one client, and which failed credentials count
+//! together, and nothing else.
 
 use std::{
     cell::Cell,
@@ -28,24 +28,24 @@ pub(super) type KeyTag = [u8; ID_CHARS];
 /// Where a request comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
-    /// This node, or a caller that is not known.
+    /// This node, or an unknown client.
     Own,
-    /// A caller's address; for IPv6 its network.
+    /// The address of a client; for IPv6 its network.
     Address(IpAddr),
     /// Another node.
     Node(NodeId),
-    /// A stored key, at a caller's address.
+    /// A stored key, at the address of a client.
     Key(KeyTag, IpAddr),
 }
 
-/// A caller's connection, as far as it says where a request comes from.
+/// The address of a client connection, and its last valid credential.
 #[derive(Debug, Clone)]
 pub struct CallerAddress {
     /// The address itself.
     pub address: IpAddr,
-    /// What counts as one address: for IPv6 the network.
+    /// The address for limits: for IPv6 the network.
     pub group: IpAddr,
-    /// A hash of the credential that was good on this connection last; 0 before there was one.
+    /// A hash of the last valid credential on this connection; 0 before the first.
     good: Arc<AtomicU64>,
 }
 
@@ -56,41 +56,41 @@ impl CallerAddress {
         Self { address, group, good: Arc::default() }
     }
 
-    /// Notes the credential that was good.
+    /// Notes a valid credential.
     pub(super) fn note_good(&self, hash: u64) {
         self.good.store(hash, Ordering::Relaxed);
     }
 
-    /// Whether this credential was good on this connection last.
+    /// Whether this was the last valid credential on this connection.
     pub(super) fn was_good(&self, hash: u64) -> bool {
         self.good.load(Ordering::Relaxed) == hash
     }
 }
 
 tokio::task_local! {
-    /// The origin is known better once the request's stored key is. Another scope for that would cost each such request a
-    /// box, or all requests the space.
+    /// A cell, because the stored key of a request is known later than its address. A second scope would cost each such
+    /// request an allocation, or all requests its space.
     static ORIGIN: (Cell<Origin>, Option<CallerAddress>);
 }
 
 impl Origin {
-    /// That of the request that this task serves.
+    /// The origin of the request that this task serves.
     pub(super) fn current() -> Self {
         ORIGIN.try_with(|(origin, _)| origin.get()).unwrap_or(Self::Own)
     }
 
-    /// Says whose request this task serves, now that it is known. Requests of the root key come from their addresses.
+    /// Notes the stored key of the request that this task serves. A request with the root key keeps its address.
     pub fn note(principal: &Principal) {
         let Some(tag) = key_tag(principal) else { return };
         let address = match Self::current() {
             Self::Address(address) | Self::Key(_, address) => address,
             Self::Own | Self::Node(_) => Ipv4Addr::UNSPECIFIED.into(),
         };
-        // Without a scope the request has come over no connection, and is this node's own.
+        // Without a scope the request is this node's own.
         let _ = ORIGIN.try_with(|(origin, _)| origin.set(Self::Key(tag, address)));
     }
 
-    /// The stored key that it is.
+    /// The stored key, if it has one.
     pub(super) fn key(self) -> Option<KeyTag> {
         match self {
             Self::Key(tag, _) => Some(tag),
@@ -98,32 +98,32 @@ impl Origin {
         }
     }
 
-    /// Serves a request that comes from here.
+    /// Serves a request with this origin.
     pub fn serve<F: Future>(self, request: F) -> impl Future<Output = F::Output> {
-        // A caller that is known better is where it was.
+        // The address of the client stays.
         ORIGIN.scope((Cell::new(self), CallerAddress::with_current(Clone::clone)), request)
     }
 }
 
 impl CallerAddress {
-    /// That of the request that this task serves, where it came from a caller.
+    /// The address of the client whose request this task serves, if it is a client's.
     pub(super) fn with_current<T>(ask: impl FnOnce(&Self) -> T) -> Option<T> {
         ORIGIN.try_with(|(_, caller)| caller.as_ref().map(ask)).ok().flatten()
     }
 
-    /// The address of the caller whose request this task serves.
+    /// The address of the client whose request this task serves.
     #[must_use]
     pub fn current() -> Option<IpAddr> {
         Self::with_current(|caller| caller.address)
     }
 
-    /// Serves a request that comes from here.
+    /// Serves a request with this origin.
     pub fn serve<F: Future>(self, request: F) -> impl Future<Output = F::Output> {
         ORIGIN.scope((Cell::new(Origin::Address(self.group)), Some(self)), request)
     }
 }
 
-/// The id of a principal that is the owner of a stored key.
+/// The id of a principal with a stored key.
 pub(super) fn key_tag(principal: &Principal) -> Option<KeyTag> {
     // No other id has this length.
     principal.id.as_bytes().try_into().ok()
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_stored_key_is_told_apart_at_its_address() {
+    async fn a_stored_key_is_distinguished_by_its_address() {
         let address = |last| IpAddr::from([127, 0, 0, last]);
         let stored = Principal::named("abcdefghijkl", 1);
         let known = |principal: Principal| async move {

@@ -1,4 +1,4 @@
-//! A service without consensus, for the tests of this crate and of those above.
+//! A service without consensus, for the tests of this crate and of `http`.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ pub const SECRET: &str = "a-cluster-secret";
 /// The root key.
 pub const KEY: &str = "a-root-key-of-length";
 
-/// The owner of a stored key with these grants: verbs, and patterns of definitions.
+/// A principal with a stored key with these grants: verbs, and patterns of definitions.
 pub fn key(grants: &[(&[Verb], &[&str])]) -> Principal {
     let pattern = |text: &&str| Pattern::parse(text).expect("a fixture is valid");
     let grant = |(verbs, patterns): &(&[Verb], &[&str])| Grant {
@@ -41,7 +41,7 @@ pub fn key(grants: &[(&[Verb], &[&str])]) -> Principal {
     Principal::of_key(Arc::new(key), 1)
 }
 
-/// The owner of a stored key with these verbs for all definitions.
+/// A principal with a stored key with these verbs for all definitions.
 pub fn owner(verbs: &[Verb]) -> Principal {
     key(&[(verbs, &["*"])])
 }
@@ -51,14 +51,14 @@ pub fn service(directory: &Path, limits: Limits) -> Service {
     with_options(options(directory, limits))
 }
 
-/// Node 1, without consensus, which waits for itself however busy the machine is.
+/// Node 1, without consensus, with timeouts that are long enough for a busy machine.
 pub fn patient_service(directory: &Path) -> Service {
     let time = Duration::from_secs(60);
     let options = options(directory, Limits::default());
     with_options(Options { write_timeout: time, read_timeout: time, ..options })
 }
 
-/// The same, where so many failed credentials of an address in a minute are looked at.
+/// The same, with a limit on failed credentials of an address in a minute.
 pub fn throttling_service(directory: &Path, failed_credentials: u64) -> Service {
     let time = Duration::from_secs(60);
     let options = Options { failed_credentials, ..options(directory, Limits::default()) };
@@ -66,7 +66,7 @@ pub fn throttling_service(directory: &Path, failed_credentials: u64) -> Service 
 }
 
 /// Node 1, without consensus, with an audit log.
-pub fn audited_service(directory: &Path, audit: audit::Options) -> Service {
+pub fn audited_service(directory: &Path, audit: audit::AuditOptions) -> Service {
     with_options(Options { audit, ..options(directory, Limits::default()) })
 }
 
@@ -92,7 +92,7 @@ fn options(directory: &Path, limits: Limits) -> Options {
         log_stall_timeout: Duration::from_secs(60),
         disk_reserve_bytes: 0,
         rescue: Vec::new(),
-        audit: audit::Options::off(),
+        audit: audit::AuditOptions::off(),
         quotas: Quota::default(),
         spans: None,
         failed_credentials: 0,

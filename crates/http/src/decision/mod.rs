@@ -31,12 +31,12 @@ use super::{
 use concord_model::{access_key::Pattern, record::Revision};
 use concord_service::{
     CallerAddress, Principal, Refusal, Service,
-    audit::{Decision, Targets, What},
+    audit::{AuditDecision, AuditTarget, Targets},
 };
 
 /// What the path and the query of a request name.
-fn what(matched: &Matched, uri: &Uri, params: &QueryParams) -> What {
-    let mut what = What::default();
+fn what(matched: &Matched, uri: &Uri, params: &QueryParams) -> AuditTarget {
+    let mut what = AuditTarget::default();
     for (name, given) in matched.parameters(uri) {
         let text = percent_decode_str(given).decode_utf8_lossy();
         match name {
@@ -220,7 +220,7 @@ impl PendingDecision {
                 || what.definitions().any(|one| audit.records_reads_of(Some(one))))
     }
 
-    fn decision(&self, response: Option<&Response>) -> Decision {
+    fn decision(&self, response: Option<&Response>) -> AuditDecision {
         let after = response.and_then(|response| {
             let written = response.extensions().get::<WrittenAt>().map(|WrittenAt(revision)| *revision);
             written.or_else(|| response.headers().get(STATE_REVISION)?.to_str().ok()?.parse().ok())
@@ -233,7 +233,7 @@ impl PendingDecision {
                 what(&self.matched, &self.uri, &QueryParams::from_uri(&self.uri))
             }
         };
-        Decision {
+        AuditDecision {
             key: Some(self.principal.id.as_str().to_owned()),
             what: named,
             dry_run: self.dry_run,
@@ -266,7 +266,7 @@ pub(super) fn note_failed_credential(
     if !service.cx.audit.is_on() {
         return;
     }
-    let decision = Decision {
+    let decision = AuditDecision {
         status: Some(status.as_u16()),
         outcome: outcome(status),
         ..decision(service, request.method(), matched, id)
@@ -302,8 +302,8 @@ fn outcome(status: StatusCode) -> &'static str {
 }
 
 /// What the lines of all requests have.
-fn decision(service: &Service, method: &Method, matched: &Matched, id: &HeaderValue) -> Decision {
-    Decision {
+fn decision(service: &Service, method: &Method, matched: &Matched, id: &HeaderValue) -> AuditDecision {
+    AuditDecision {
         at: service.cx.audit.now(),
         request_id: id.to_str().unwrap_or_default().to_owned(),
         key: None,
@@ -311,7 +311,7 @@ fn decision(service: &Service, method: &Method, matched: &Matched, id: &HeaderVa
         verb: matched.endpoint.map(Endpoint::verb),
         method: method_name(method),
         route: matched.template(),
-        what: What::default(),
+        what: AuditTarget::default(),
         dry_run: false,
         status: None,
         outcome: "unknown",

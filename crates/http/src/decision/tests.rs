@@ -13,7 +13,7 @@ use crate::{
 };
 use concord_model::{access_key::Pattern, limits::Limits};
 use concord_service::{
-    audit::{Mode, Options},
+    audit::{AuditOptions, AuditPolicy},
     testing::{KEY, audited_service},
 };
 
@@ -24,9 +24,14 @@ fn lines(directory: &Path) -> Vec<serde_json::Value> {
     all.filter(|line| line.get("event").is_none()).collect()
 }
 
-fn options(directory: &Path, reads: &[&str]) -> Options {
+fn options(directory: &Path, reads: &[&str]) -> AuditOptions {
     let reads = reads.iter().map(|text| Pattern::parse(text).unwrap()).collect();
-    Options { mode: Mode::Strict, directory: directory.join("audit"), reads, ..Options::off() }
+    AuditOptions {
+        mode: AuditPolicy::Strict,
+        directory: directory.join("audit"),
+        reads,
+        ..AuditOptions::off()
+    }
 }
 
 /// The lines of the requests, in their order.

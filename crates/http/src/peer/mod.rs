@@ -251,7 +251,7 @@ async fn serve_call(
 async fn answer(service: &Service, call: Call, body: Bytes) -> Result<Bytes, ReceiveError> {
     match call {
         Call::Clock => Ok(service.clock.answer_clock()),
-        Call::Room => Ok(service.room.answer_room()),
+        Call::Room => Ok(service.disk_space.answer_room()),
         Call::Join => service.members.answer_join(body).await,
         Call::Levels => Ok(service.levels.answer_levels()),
         Call::Write => service.writes.answer_write(body).await,

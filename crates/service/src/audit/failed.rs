@@ -1,38 +1,38 @@
-//! Failed credentials of a minute, counted by address, so that whoever guesses does not fill the log.
+//! Counts failed credentials by address and minute, so that guessing does not fill the audit log.
 //!
-//! **Invariant:** at most [`ADDRESSES_MAX`] addresses are counted apart; what comes from others is counted together.
+//! **Invariant:** at most [`ADDRESSES_MAX`] addresses are counted separately. All others are counted together.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
-use super::line::Event;
+use super::line::AuditEvent;
 use concord_model::time::Timestamp;
 
-/// Addresses that are counted apart in a minute: some 100 kB.
+/// Addresses that are counted separately in a minute: some 100 kB.
 const ADDRESSES_MAX: usize = 1024;
 /// How long an address is counted before its line is written, in microseconds.
 const WINDOW_US: u64 = 60 * 1_000_000;
-/// The status of a request that was refused before its credential was looked at.
+/// The status of a request that was rejected before its credential was checked.
 const THROTTLED: u16 = 429;
 
-/// What came from one address since its first failure.
+/// The failures of one address since its first one.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counted {
     since: Timestamp,
-    /// Beside the first one, which has a line of its own.
+    /// Further failures. The first one has a line of its own.
     more: u64,
-    /// Those of them whose credential was not looked at.
+    /// The further failures whose credential was not checked.
     throttled: u64,
 }
 
-/// The counts.
+/// The counts of all addresses.
 #[derive(Debug, Default)]
-pub(super) struct Failed {
+pub(super) struct FailedCredentialCounts {
     by_address: BTreeMap<Option<IpAddr>, Counted>,
     others: Counted,
 }
 
-impl Failed {
-    /// Counts a failure. True when it is the first one of its address, which gets a line of its own.
+impl FailedCredentialCounts {
+    /// Counts a failure. True if it is the first of its address, which gets a line of its own.
     pub(super) fn note(&mut self, address: Option<IpAddr>, at: Timestamp, status: Option<u16>) -> bool {
         let throttled = u64::from(status == Some(THROTTLED));
         if !self.by_address.contains_key(&address) {
@@ -54,14 +54,14 @@ impl Failed {
         false
     }
 
-    /// The lines that are due: of addresses whose minute is over, or of all.
-    pub(super) fn take_due(&mut self, now: Timestamp, all: bool) -> Vec<Event> {
+    /// The lines that are due: of addresses whose minute is over, or of all addresses.
+    pub(super) fn take_due(&mut self, now: Timestamp, all: bool) -> Vec<AuditEvent> {
         let is_due = |counted: &Counted| {
-            // A clock that went back must not keep an address for longer than a minute.
+            // After a clock went back, an address is still kept for a minute at most.
             all || now < counted.since || now.0 - counted.since.0 >= WINDOW_US
         };
         let event = |address, Counted { more, throttled, .. }: Counted| {
-            (more > 0).then_some(Event::FailedCredentials { address, count: more, throttled })
+            (more > 0).then_some(AuditEvent::FailedCredentials { address, count: more, throttled })
         };
         let mut events = Vec::new();
         self.by_address.retain(|address, counted| {
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn an_address_has_two_lines_a_minute() {
-        let mut failed = Failed::default();
+        let mut failed = FailedCredentialCounts::default();
         assert!(failed.note(Some(address(1)), Timestamp(0), Some(401)));
         for _ in 0..9 {
             assert!(!failed.note(Some(address(1)), Timestamp(1), Some(401)));
@@ -95,28 +95,28 @@ mod tests {
         assert!(!failed.note(Some(address(1)), Timestamp(1), Some(429)));
         assert!(failed.note(Some(address(2)), Timestamp(WINDOW_US / 2), Some(401)));
         assert_eq!(failed.take_due(Timestamp(WINDOW_US - 1), false), []);
-        let expected = Event::FailedCredentials { address: Some(address(1)), count: 10, throttled: 1 };
+        let expected = AuditEvent::FailedCredentials { address: Some(address(1)), count: 10, throttled: 1 };
         assert_eq!(failed.take_due(Timestamp(WINDOW_US), false), [expected]);
         assert!(failed.note(Some(address(1)), Timestamp(WINDOW_US), Some(401)), "the next minute");
-        assert_eq!(failed.take_due(Timestamp(WINDOW_US), true), [], "single failures have had their line");
+        assert_eq!(failed.take_due(Timestamp(WINDOW_US), true), [], "a single failure has its line already");
         assert!(failed.by_address.is_empty());
     }
 
     #[test]
     fn the_memory_for_addresses_is_bounded() {
-        let mut failed = Failed::default();
+        let mut failed = FailedCredentialCounts::default();
         let lines = (0..100_000)
             .filter(|number| failed.note(Some(address(*number)), Timestamp(5), Some(401)))
             .count();
         assert_eq!((lines, failed.by_address.len()), (ADDRESSES_MAX, ADDRESSES_MAX));
         let rest = 100_000 - ADDRESSES_MAX as u64;
-        let expected = Event::FailedCredentials { address: None, count: rest, throttled: 0 };
+        let expected = AuditEvent::FailedCredentials { address: None, count: rest, throttled: 0 };
         assert_eq!(failed.take_due(Timestamp(5), true), [expected]);
     }
 
     #[test]
-    fn a_clock_that_goes_back_keeps_no_address() {
-        let mut failed = Failed::default();
+    fn no_address_is_kept_after_the_clock_goes_back() {
+        let mut failed = FailedCredentialCounts::default();
         failed.note(Some(address(1)), Timestamp(10 * WINDOW_US), Some(401));
         failed.take_due(Timestamp(WINDOW_US), false);
         assert!(failed.by_address.is_empty());

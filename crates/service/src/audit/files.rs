@@ -1,4 +1,4 @@
-//! The files of an audit log, and what a start repairs in them.
+//! The files of an audit log, and how a start repairs them.
 //!
 //! ```text
 //! audit/audit-00000000000000000001.jsonl    lines, from the one with this number on
@@ -6,14 +6,14 @@
 //! audit/head                                number and hash of the last line: "52417 <64 hexadecimal digits>"
 //! ```
 //!
-//! The head is written after the lines. So a process that is killed leaves a head that is at most older than the
-//! lines; a head that is newer says that lines are missing at the end.
+//! The head is written after the lines. So a killed process may leave a head that is older than the lines. A head that is
+//! newer means that lines are missing at the end.
 //!
-//! Space for the next lines is reserved before it is needed: a full disk refuses writes while there is still room for
-//! the lines of those that have begun.
+//! Space for the next lines is reserved before it is needed. So on a full disk, writes are rejected while there is still
+//! space for the lines of the writes in progress.
 //!
-//! **Invariants:** files are made and read with mode 0600, their directory with 0700. A failed append leaves the file as
-//! long as it was, or the log as failed.
+//! **Invariants:** files have mode 0600, their directory has 0700. A failed append leaves the length of the file
+//! unchanged, or marks the log as failed.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -24,12 +24,12 @@ use std::{
 
 use rustix::fs::{FallocateFlags, fallocate};
 
-use super::line::{Event, Head, Stored, from_hex, hash_of, hex};
+use super::line::{AuditEvent, ChainHead, StoredLine, from_hex, hash_of, hex};
 
 const PREFIX: &str = "audit-";
 const SUFFIX: &str = ".jsonl";
 const HEAD: &str = "head";
-/// The longest line that is looked for: far above what a line of ours can have.
+/// The longest line that is read: far longer than any line that a node writes.
 pub(super) const LINE_BYTES_MAX: usize = 64 << 10;
 /// Bytes that are reserved beyond the last line: the lines of all writes that a node works on at once by default.
 const RESERVED_BYTES: u64 = 4 << 20;
@@ -56,8 +56,8 @@ pub(super) fn list(directory: &Path) -> io::Result<Vec<LogFile>> {
     Ok(files)
 }
 
-/// The head that stands beside the files; `None` where there is none, or none that can be read.
-pub(super) fn read_head(directory: &Path) -> io::Result<Option<Head>> {
+/// The head beside the files. `None` if it is missing or malformed.
+pub(super) fn read_head(directory: &Path) -> io::Result<Option<ChainHead>> {
     match fs::read_to_string(directory.join(HEAD)) {
         Ok(text) => Ok(parse_head(text.trim_end())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -65,10 +65,10 @@ pub(super) fn read_head(directory: &Path) -> io::Result<Option<Head>> {
     }
 }
 
-/// A head as text: number and hash, apart by a space or a colon.
-pub(super) fn parse_head(text: &str) -> Option<Head> {
+/// Parses a head: number and hash, separated by a space or a colon.
+pub(super) fn parse_head(text: &str) -> Option<ChainHead> {
     let (seq, hash) = text.split_once([' ', ':'])?;
-    Some(Head { seq: seq.parse().ok()?, hash: from_hex(hash.trim())? })
+    Some(ChainHead { seq: seq.parse().ok()?, hash: from_hex(hash.trim())? })
 }
 
 /// The log, open for appending.
@@ -81,7 +81,7 @@ pub(super) struct OpenLog {
     reserved: u64,
     head_file: File,
     /// The last line.
-    pub(super) head: Head,
+    pub(super) head: ChainHead,
 }
 
 fn open_private(path: &Path) -> io::Result<File> {
@@ -93,48 +93,48 @@ fn path_of(directory: &Path, first: u64) -> PathBuf {
 }
 
 /// How the last file ends.
-struct Ending {
-    /// The last whole line, without its end.
+struct FileEnding {
+    /// The last whole line, without its line feed.
     line: Option<Vec<u8>>,
-    /// Where it ends, its end included.
+    /// Where it ends, including its line feed.
     end: u64,
     bytes: u64,
 }
 
-fn ending_of(file: &mut File) -> io::Result<Ending> {
+fn ending_of(file: &mut File) -> io::Result<FileEnding> {
     let bytes = file.metadata()?.len();
     let begin = bytes.saturating_sub(2 * LINE_BYTES_MAX as u64);
     file.seek(SeekFrom::Start(begin))?;
     let mut text = Vec::new();
     file.read_to_end(&mut text)?;
     let Some(last) = text.iter().rposition(|byte| *byte == b'\n') else {
-        return Ok(Ending { line: None, end: begin, bytes });
+        return Ok(FileEnding { line: None, end: begin, bytes });
     };
     let start = text[..last].iter().rposition(|byte| *byte == b'\n').map_or(0, |before| before + 1);
-    Ok(Ending { line: Some(text[start..last].to_vec()), end: begin + last as u64 + 1, bytes })
+    Ok(FileEnding { line: Some(text[start..last].to_vec()), end: begin + last as u64 + 1, bytes })
 }
 
 impl OpenLog {
-    /// Opens the log and mends its end. The events say what was mended.
-    pub(super) fn open(directory: &Path) -> io::Result<(Self, Vec<Event>)> {
+    /// Opens the log and repairs its end. The events describe the repairs.
+    pub(super) fn open(directory: &Path) -> io::Result<(Self, Vec<AuditEvent>)> {
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         let (known, mut events) = (read_head(directory)?, Vec::new());
-        let (mut head, mut last) = (Head::START, None);
+        let (mut head, mut last) = (ChainHead::START, None);
         for found in list(directory)?.into_iter().rev() {
             let mut file = open_private(&found.path)?;
             let ending = ending_of(&mut file)?;
             if ending.end < ending.bytes {
                 file.set_len(ending.end)?;
                 file.sync_all()?;
-                events.push(Event::Repaired(ending.bytes - ending.end));
+                events.push(AuditEvent::Repaired(ending.bytes - ending.end));
             }
             let first = found.first;
             last = last.or(Some((found, ending.end)));
             let Some(line) = ending.line else { continue };
             head.hash = hash_of(&line);
-            head.seq = Stored::parse(&line).map_or_else(
+            head.seq = StoredLine::parse(&line).map_or_else(
                 || {
-                    events.push(Event::Damaged);
+                    events.push(AuditEvent::Damaged);
                     known.map_or(first, |known| known.seq.max(first))
                 },
                 |stored| stored.seq,
@@ -142,7 +142,7 @@ impl OpenLog {
             break;
         }
         if let Some(known) = known.filter(|known| known.seq > head.seq) {
-            events.push(Event::TailMissing(known.seq));
+            events.push(AuditEvent::TailMissing(known.seq));
             head.seq = known.seq;
         }
         let (path, first, bytes) = match last {
@@ -156,10 +156,10 @@ impl OpenLog {
         Ok((Self { directory, file, first, bytes, reserved: bytes, head_file, head }, events))
     }
 
-    /// Appends lines, of which the last is the head from now on.
-    pub(super) fn append(&mut self, lines: &[u8], head: Head) -> io::Result<()> {
+    /// Appends lines. The last of them is the new head.
+    pub(super) fn append(&mut self, lines: &[u8], head: ChainHead) -> io::Result<()> {
         if let Err(error) = self.file.write_all_at(lines, self.bytes) {
-            // A part of them may be there.
+            // A part of the lines may have been written.
             self.file.set_len(self.bytes)?;
             self.reserved = self.bytes;
             return Err(error);
@@ -173,13 +173,13 @@ impl OpenLog {
     /// Reserves space for the next lines.
     pub(super) fn reserve(&mut self) -> io::Result<()> {
         let needed = self.bytes + RESERVED_BYTES;
-        // Half of it is enough until the next time: one call for many lines.
+        // Half of the reserve is enough until the next call: so one call serves many lines.
         if self.reserved >= self.bytes + RESERVED_BYTES / 2 && self.reserved > self.bytes {
             return Ok(());
         }
         match fallocate(&self.file, FallocateFlags::KEEP_SIZE, self.bytes, needed - self.bytes) {
             Ok(()) => {}
-            // A file system that can't: the lines themselves find out.
+            // The file system can't reserve. Then appending notices a full disk.
             Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {}
             Err(error) => return Err(error.into()),
         }
@@ -192,13 +192,13 @@ impl OpenLog {
         self.file.sync_data()
     }
 
-    /// Begins the next file when this one has its size. Removes the oldest while there are too many, and says up to
-    /// which line.
+    /// Begins the next file when this one has its size, and removes the oldest files beyond the limit. Returns the number of
+    /// the last removed line.
     pub(super) fn rotate(&mut self, file_bytes: u64, files_max: usize) -> io::Result<Option<u64>> {
         if self.bytes < file_bytes {
             return Ok(None);
         }
-        // What was reserved and not used goes back.
+        // Gives the unused reserve back.
         self.file.set_len(self.bytes)?;
         self.file.sync_all()?;
         let first = self.head.seq + 1;

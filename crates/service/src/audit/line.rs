@@ -1,140 +1,85 @@
-//! What a line of the audit log says, as JSON, and how lines form a chain.
+//! The lines of the audit log, as JSON, and how they form a chain.
 //!
 //! ```text
 //! {"seq":18,"time":"…","node":1,"request_id":"…","key":"root","address":"10.0.0.7","verb":"write","method":"PUT",
 //!  "route":"/api/v1/config_definition/{definition}/config/{config}","definition":"d","config":"k","status":200,
-//!  "outcome":"ok","revision_before":41,"revision_after":42,"prev":"<SHA-256 of the line before, without its end>"}
+//!  "outcome":"ok","revision_before":41,"revision_after":42,"prev":"<SHA-256 of the previous line, without its line feed>"}
 //! ```
 //!
-//! A line that no request caused says in `event` what happened: to the log itself, or to the leadership of this node.
+//! A line without a request has an `event`: what happened to the log itself, or to the leadership of this node.
 //!
-//! **Invariant:** `seq` grows by one from line to line, and `prev` of the first line of all is 64 zeros. The hash is
-//! that of the bytes as they stand in the file, so no two readers differ about it.
+//! **Invariant:** `seq` grows by one from line to line, and `prev` of the first line is 64 zeros. The hash covers the bytes
+//! as they are in the file, so all readers agree on it.
 
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use super::target::AuditTarget;
 use concord_model::{access_key::Verb, key::Key, record::Revision, time::Timestamp};
 use concord_net::NodeId;
 
-/// Definitions of a batch that its line names.
-const DEFINITIONS_MAX: usize = 32;
-
-/// The hash of the line before the first one.
+/// The `prev` of the first line.
 pub(super) const NO_HASH: [u8; 32] = [0; 32];
 
-/// What a request is about, as far as its keys are valid: nothing else that a caller sends is in a line.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct What {
-    /// Its definitions.
-    definitions: Vec<Key>,
-    /// Whether there are more of them than a line names.
-    has_more: bool,
-    /// Its config.
-    config: Option<Key>,
-    /// The id in its path: a member, or an access key.
-    id: Option<Key>,
-    /// The operations of a batch.
-    operations: Option<usize>,
-}
-
-impl What {
-    /// Names a definition. What is not a key is not named.
-    pub fn add_definition(&mut self, text: &str) {
-        if self.has_more {
-            return;
-        }
-        if let Ok(key) = Key::parse(text)
-            && !self.definitions.contains(&key)
-        {
-            if self.definitions.len() < DEFINITIONS_MAX {
-                self.definitions.push(key);
-            } else {
-                self.has_more = true;
-            }
-        }
-    }
-
-    /// Names a config.
-    pub fn set_config(&mut self, text: &str) {
-        self.config = Key::parse(text).ok();
-    }
-
-    /// Names a member or an access key.
-    pub fn set_id(&mut self, text: &str) {
-        self.id = Key::parse(text).ok();
-    }
-
-    /// Says how many operations a batch has.
-    pub fn set_operations(&mut self, count: usize) {
-        self.operations = Some(count);
-    }
-
-    /// The keys of its definitions.
-    pub fn definitions(&self) -> impl Iterator<Item = &str> {
-        self.definitions.iter().map(Key::as_str)
-    }
-}
-
-/// A decision, as it is recorded.
+/// A request and its outcome, as the audit log records it.
 #[derive(Debug, Clone)]
-pub struct Decision {
-    /// When it was made, by this node's clock.
+pub struct AuditDecision {
+    /// When the request was decided, by this node's clock.
     pub at: Timestamp,
     /// The id of the request.
     pub request_id: String,
-    /// The id of the key, where the credential was good.
+    /// The id of the access key, if the credential was valid.
     pub key: Option<String>,
-    /// The address that the request came from.
+    /// The address of the client.
     pub address: Option<IpAddr>,
-    /// What the request needed; `None` where it was for nothing that there is.
+    /// The permission that the request needed. `None` for an unknown path.
     pub verb: Option<Verb>,
-    /// The method, where it is one that the interface knows.
+    /// The method, if the API knows it.
     pub method: &'static str,
-    /// The route; `None` for a path that is none.
+    /// The route. `None` for an unknown path.
     pub route: Option<&'static str>,
-    /// What it was about.
-    pub what: What,
-    /// Whether it was a write of which nothing was to be stored.
+    /// What the request was about.
+    pub what: AuditTarget,
+    /// Whether it was a dry run.
     pub dry_run: bool,
-    /// The status of the answer; `None` when the caller left before there was one.
+    /// The status of the response. `None` if the client disconnected before it.
     pub status: Option<u16>,
     /// `ok`, or the type of the error.
     pub outcome: &'static str,
-    /// The revision that this node had applied when the request came.
+    /// The revision that this node had applied when the request arrived.
     pub before: Revision,
-    /// The revision of the change, or of the state that the answer was made from.
+    /// The revision of the change, or of the state that the response was made from.
     pub after: Option<Revision>,
 }
 
-/// What happened to the log itself, or to this node without a request.
+/// An event of the log itself, or of this node, without a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Event {
+pub(super) enum AuditEvent {
     /// The node began to write the log.
     Started,
-    /// The last line was not whole and was removed, so many bytes.
+    /// The last line was incomplete and was removed: this many bytes.
     Repaired(u64),
-    /// Lines up to the head are missing at the end; the head named this one.
+    /// Lines are missing at the end, up to this number, which the head has.
     TailMissing(u64),
-    /// The last line can't be read; the chain goes on from its bytes.
+    /// The last line can't be parsed. The chain continues from its bytes.
     Damaged,
-    /// So many lines could not be written.
+    /// This many lines could not be written.
     Lost(u64),
-    /// The lines up to this one were removed with their file, because of the limit on files.
+    /// The lines up to this number were removed with their files, because of the limit on files.
     Removed(u64),
-    /// Failed credentials beside those with lines of their own: of an address, or of all that were not counted apart.
+    /// Failed credentials without a line of their own: of an address, or of all that were not counted separately.
     FailedCredentials { address: Option<IpAddr>, count: u64, throttled: u64 },
-    /// This node leads the cluster from now on, in this term.
+    /// This node became the leader in this term.
     LeadershipWon(u64),
-    /// This node led, and leads no more; the term that it knows now.
+    /// This node stepped down as leader. The term that it knows now.
     LeadershipLost(u64),
 }
 
-/// A line as it is written.
+/// A line as it is serialized.
 #[derive(Debug, Serialize)]
-struct Written<'a> {
+struct AuditLine<'a> {
     seq: u64,
     time: &'a str,
     node: NodeId,
@@ -183,24 +128,24 @@ struct Written<'a> {
     prev: &'a str,
 }
 
-/// The place in the chain after which the next line stands.
+/// The last line of the chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Head {
-    /// The number of the last line; 0 when there is none.
+pub(super) struct ChainHead {
+    /// Its number; 0 if there is none.
     pub(super) seq: u64,
     /// Its hash.
     pub(super) hash: [u8; 32],
 }
 
-impl Head {
-    /// The place before the first line.
+impl ChainHead {
+    /// The head of an empty log.
     pub(super) const START: Self = Self { seq: 0, hash: NO_HASH };
 
-    /// Writes the line of a decision, and moves behind it.
-    pub(super) fn write(&mut self, lines: &mut Vec<u8>, node: NodeId, decision: &Decision) {
+    /// Writes the line of a request. It is the new head.
+    pub(super) fn write(&mut self, lines: &mut Vec<u8>, node: NodeId, decision: &AuditDecision) {
         let (time, prev) = (decision.at.text(), hex(&self.hash));
         let named = decision.what.definitions.as_slice();
-        let line = Written {
+        let line = AuditLine {
             request_id: Some(&decision.request_id),
             key: decision.key.as_deref(),
             address: decision.address,
@@ -218,46 +163,54 @@ impl Head {
             outcome: Some(decision.outcome),
             revision_before: Some(decision.before),
             revision_after: decision.after,
-            ..Written::empty((self.seq.saturating_add(1), node), &time, &prev)
+            ..AuditLine::empty(self.seq.saturating_add(1), node, &time, &prev)
         };
         self.push(lines, &line);
     }
 
-    /// Writes the line of an event, and moves behind it.
-    pub(super) fn write_event(&mut self, lines: &mut Vec<u8>, node: NodeId, at: Timestamp, event: &Event) {
+    /// Writes the line of an event. It is the new head.
+    pub(super) fn write_event(
+        &mut self,
+        lines: &mut Vec<u8>,
+        node: NodeId,
+        at: Timestamp,
+        event: &AuditEvent,
+    ) {
         let (time, prev) = (at.text(), hex(&self.hash));
         let (name, count) = match event {
-            Event::Started => ("started", None),
-            Event::Repaired(bytes) => ("repaired", Some(*bytes)),
-            Event::TailMissing(seq) => ("tail_missing", Some(*seq)),
-            Event::Damaged => ("damaged", None),
-            Event::Lost(lines) => ("lost", Some(*lines)),
-            Event::Removed(upto) => ("removed", Some(*upto)),
-            Event::FailedCredentials { count, .. } => ("failed_credentials", Some(*count)),
-            Event::LeadershipWon(_) => ("leadership_won", None),
-            Event::LeadershipLost(_) => ("leadership_lost", None),
+            AuditEvent::Started => ("started", None),
+            AuditEvent::Repaired(bytes) => ("repaired", Some(*bytes)),
+            AuditEvent::TailMissing(seq) => ("tail_missing", Some(*seq)),
+            AuditEvent::Damaged => ("damaged", None),
+            AuditEvent::Lost(lines) => ("lost", Some(*lines)),
+            AuditEvent::Removed(upto) => ("removed", Some(*upto)),
+            AuditEvent::FailedCredentials { count, .. } => ("failed_credentials", Some(*count)),
+            AuditEvent::LeadershipWon(_) => ("leadership_won", None),
+            AuditEvent::LeadershipLost(_) => ("leadership_lost", None),
         };
-        let empty = Written::empty((self.seq.saturating_add(1), node), &time, &prev);
-        let line = Written { event: Some(name), count, ..empty };
+        let empty = AuditLine::empty(self.seq.saturating_add(1), node, &time, &prev);
+        let line = AuditLine { event: Some(name), count, ..empty };
         let line = match event {
-            Event::FailedCredentials { address, throttled, .. } => Written {
+            AuditEvent::FailedCredentials { address, throttled, .. } => AuditLine {
                 address: *address,
                 throttled: Some(*throttled),
                 outcome: Some("unauthorized_error"),
                 ..line
             },
-            Event::LeadershipWon(term) | Event::LeadershipLost(term) => Written { term: Some(*term), ..line },
-            Event::Started
-            | Event::Repaired(_)
-            | Event::TailMissing(_)
-            | Event::Damaged
-            | Event::Lost(_)
-            | Event::Removed(_) => line,
+            AuditEvent::LeadershipWon(term) | AuditEvent::LeadershipLost(term) => {
+                AuditLine { term: Some(*term), ..line }
+            }
+            AuditEvent::Started
+            | AuditEvent::Repaired(_)
+            | AuditEvent::TailMissing(_)
+            | AuditEvent::Damaged
+            | AuditEvent::Lost(_)
+            | AuditEvent::Removed(_) => line,
         };
         self.push(lines, &line);
     }
 
-    fn push(&mut self, lines: &mut Vec<u8>, line: &Written<'_>) {
+    fn push(&mut self, lines: &mut Vec<u8>, line: &AuditLine<'_>) {
         let begin = lines.len();
         serde_json::to_writer(&mut *lines, line).expect("texts and numbers, into memory");
         *self = Self { seq: line.seq, hash: hash_of(&lines[begin..]) };
@@ -265,8 +218,8 @@ impl Head {
     }
 }
 
-impl<'a> Written<'a> {
-    fn empty((seq, node): (u64, NodeId), time: &'a str, prev: &'a str) -> Self {
+impl<'a> AuditLine<'a> {
+    fn empty(seq: u64, node: NodeId, time: &'a str, prev: &'a str) -> Self {
         Self {
             seq,
             time,
@@ -297,9 +250,9 @@ impl<'a> Written<'a> {
     }
 }
 
-/// What of a stored line a reader judges it by.
+/// The members of a stored line that its readers need.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub(super) struct Stored {
+pub(super) struct StoredLine {
     pub(super) seq: u64,
     pub(super) time: String,
     pub(super) prev: String,
@@ -312,14 +265,14 @@ pub(super) struct Stored {
     pub(super) outcome: Option<String>,
 }
 
-impl Stored {
-    /// A line without its end; `None` when it is none.
+impl StoredLine {
+    /// Parses a line without its line feed. `None` if it is malformed.
     pub(super) fn parse(line: &[u8]) -> Option<Self> {
         serde_json::from_slice(line).ok()
     }
 }
 
-/// The hash of a line without its end.
+/// The hash of a line without its line feed.
 pub(super) fn hash_of(line: &[u8]) -> [u8; 32] {
     Sha256::digest(line).into()
 }

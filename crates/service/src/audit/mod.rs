@@ -1,31 +1,30 @@
-//! The audit log of a node: who asked this node for what, and what was decided, one line for each decision.
+//! The audit log of a node: one line for each recorded request, with the client, the target and the outcome.
 //!
 //! | to find | look in |
 //! |---|---|
-//! | what a line says, and the chain of hashes | `line` |
-//! | the files: their names, the head, what a start repairs | `files` |
+//! | the lines, and the chain of hashes | `line` |
+//! | the files: their names, the head, how a start repairs them | `files` |
 //! | the thread that owns the files | `writer` |
 //! | failed credentials, counted by address and minute | `failed` |
-//! | the check of a log for edited, missing and inserted lines | `verify` |
+//! | checking a log for changed, missing and inserted lines | `verify` |
 //! | pages of the log | `page` |
-//! | what a write turns out to be about | `targets` |
+//! | what a request is about | `target` |
 //!
-//! Each line bears the SHA-256 of the line before and a number, also across files and starts. So a line can't be
-//! changed, removed or inserted without a trace, except by whoever changes all lines after it too; the last line's
-//! hash stands in a file of its own (`head`), and can be noted elsewhere.
+//! Each line has a number and the SHA-256 of the previous line, also across files and starts. So changing, removing or
+//! inserting a line leaves a trace, unless all lines after it are changed too. The hash of the last line is also in the
+//! file `head`, and can be noted elsewhere.
 //!
-//! One thread owns the files. A request hands its line over and, in the strict mode, waits until a write's line is on
-//! the disk; one `fdatasync` serves all that wait. In the other mode nobody waits: what can't be written is counted,
-//! and an alarm says so.
+//! One thread owns the files. A request hands its line over. In strict mode a write waits until its line is on the disk;
+//! one `fdatasync` serves all waiting writes. In alarm mode no request waits: lost lines are counted, and raise an alarm.
 //!
-//! **Invariants:** no secret and no data of a record is in a line. The queue is bounded, and what does not fit is
-//! counted. In the strict mode no write is begun while its line could not be stored.
+//! **Invariants:** a line contains no secret and no data of a record. The queue is bounded, and lines that do not fit are
+//! counted. In strict mode no write begins while its line can't be stored.
 
 mod failed;
 mod files;
 mod line;
 mod page;
-pub(crate) mod targets;
+pub(crate) mod target;
 pub mod verify;
 mod writer;
 
@@ -52,55 +51,55 @@ use concord_model::{
     time::Timestamp,
 };
 use concord_net::NodeId;
-use failed::Failed;
-use line::Event;
-pub use line::{Decision, What};
+use failed::FailedCredentialCounts;
+pub use line::AuditDecision;
+use line::AuditEvent;
 pub use page::{AuditPage, AuditQuery};
-pub(super) use targets::name;
-pub use targets::{Targets, observe};
-use writer::{Message, Writer};
+pub(super) use target::name;
+pub use target::{AuditTarget, Targets, observe};
+use writer::{AuditWriter, Message};
 
 /// The directory of the log within the data directory, unless the settings name another.
 pub const DIRECTORY: &str = "audit";
-/// Lines that wait for the thread: a second of the highest load, some 20 MB.
+/// Lines that wait for the thread at most: a second of the highest load, some 20 MB.
 const QUEUE_MAX: usize = 32_768;
-/// Pages of the log that are read at once: each reads some megabytes of files.
+/// Pages of the log that are read at once at most: each reads some megabytes of files.
 const READS_MAX: usize = 2;
-/// How long a page waits for the lines before it.
-const WRITTEN_WITHIN: Duration = Duration::from_secs(1);
+/// How long a page waits for the preceding lines to be written.
+const WRITTEN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What becomes of a request whose line can't be written.
+/// What happens to requests while lines can't be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
+pub enum AuditPolicy {
     /// There is no audit log.
     Off,
-    /// The request goes on, and an alarm is raised.
+    /// Requests continue, and an alarm is raised.
     Alarm,
-    /// Writes are refused, and a write is answered when its line is durable.
+    /// Writes are rejected. A write is answered once its line is durable.
     Strict,
 }
 
 /// The settings of the audit log.
 #[derive(Debug, Clone)]
-pub struct Options {
-    /// What becomes of a request whose line can't be written.
-    pub mode: Mode,
+pub struct AuditOptions {
+    /// What happens to requests while lines can't be written.
+    pub mode: AuditPolicy,
     /// The directory of its files.
     pub directory: PathBuf,
     /// Definitions whose reads are recorded.
     pub reads: Vec<Pattern>,
-    /// Bytes of a file after which the next one begins.
+    /// The size of a file in bytes after which the next one begins.
     pub file_bytes: u64,
-    /// Files that are retained.
+    /// The number of retained files.
     pub files_max: usize,
 }
 
-impl Options {
+impl AuditOptions {
     /// No audit log.
     #[must_use]
     pub fn off() -> Self {
         Self {
-            mode: Mode::Off,
+            mode: AuditPolicy::Off,
             directory: PathBuf::new(),
             reads: Vec::new(),
             file_bytes: 64 << 20,
@@ -109,19 +108,19 @@ impl Options {
     }
 }
 
-/// What the thread and the requests share.
+/// What the writer thread and the requests share.
 #[derive(Debug, Default)]
-struct Shared {
+struct SharedStatus {
     /// Why lines can't be written, while they can't.
     failure: Mutex<Option<String>>,
-    /// Whether there is one, for those who only ask that.
+    /// Whether `failure` is set, without its lock.
     has_failed: AtomicBool,
-    /// Lines that were lost and that no line says so of yet.
+    /// Lost lines that no line reports yet.
     lost: AtomicU64,
-    failed_credentials: Mutex<Failed>,
+    failed_credentials: Mutex<FailedCredentialCounts>,
 }
 
-impl Shared {
+impl SharedStatus {
     fn fail(&self, why: Option<String>) {
         self.has_failed.store(why.is_some(), Ordering::Release);
         *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = why;
@@ -135,20 +134,20 @@ impl Shared {
 /// The audit log of a node.
 #[derive(Debug)]
 pub struct Audit {
-    options: Options,
-    shared: Arc<Shared>,
+    options: AuditOptions,
+    shared: Arc<SharedStatus>,
     /// `None` when there is no log.
     queue: Option<SyncSender<Message>>,
     reads: Semaphore,
 }
 
 impl Audit {
-    /// Opens the log, and starts its thread. What prevents it is a failure of the log, not of the node.
-    pub(super) fn start(options: Options, node: NodeId) -> Self {
-        let shared = Arc::new(Shared::default());
-        let queue = (options.mode != Mode::Off).then(|| {
+    /// Opens the log and starts its thread. An error is a failure of the log, not of the node.
+    pub(super) fn start(options: AuditOptions, node: NodeId) -> Self {
+        let shared = Arc::new(SharedStatus::default());
+        let queue = (options.mode != AuditPolicy::Off).then(|| {
             let (queue, inbox): (SyncSender<Message>, Receiver<Message>) = sync_channel(QUEUE_MAX);
-            let writer = Writer::open(options.clone(), node, Arc::clone(&shared));
+            let writer = AuditWriter::open(options.clone(), node, Arc::clone(&shared));
             let started = std::thread::Builder::new().name("audit".into()).spawn(move || writer.run(&inbox));
             if let Err(error) = started {
                 shared.fail(Some(format!("the thread of the audit log can't be started: {error}")));
@@ -158,7 +157,7 @@ impl Audit {
         Self { options, shared, queue, reads: Semaphore::new(READS_MAX) }
     }
 
-    /// The time of a line that is made now.
+    /// The time for a new line.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         now()
@@ -176,14 +175,14 @@ impl Audit {
         self.is_on() && !self.options.reads.is_empty()
     }
 
-    /// Whether reads of one of the definitions are recorded that a pattern names.
+    /// Whether reads of any definition that matches the pattern are recorded.
     #[must_use]
     pub fn records_reads_within(&self, pattern: &Pattern) -> bool {
         let overlaps = |own: &Pattern| own.covers(pattern) || pattern.covers(own);
         self.is_on() && self.options.reads.iter().any(overlaps)
     }
 
-    /// Whether reads of a definition are recorded; of none in particular when there is none.
+    /// Whether reads of a definition are recorded. Without one: whether all reads are.
     #[must_use]
     pub fn records_reads_of(&self, definition: Option<&str>) -> bool {
         let matches = |pattern: &Pattern| match definition {
@@ -193,40 +192,40 @@ impl Audit {
         self.is_on() && self.options.reads.iter().any(matches)
     }
 
-    /// Refuses a write whose line could not be stored, where the settings say so.
+    /// In strict mode, rejects a write while lines can't be stored.
     ///
     /// # Errors
     /// [`Refusal::StorageFull`].
     pub fn admit_write(&self) -> Result<(), Refusal> {
-        if self.options.mode != Mode::Strict || !self.shared.has_failed.load(Ordering::Acquire) {
+        if self.options.mode != AuditPolicy::Strict || !self.shared.has_failed.load(Ordering::Acquire) {
             return Ok(());
         }
         let why = self.shared.failure().unwrap_or_default();
         Err(Refusal::StorageFull(format!(
-            "the audit log of this node can't be written, so no write is: {why}"
+            "the audit log of this node can't be written, so writes are rejected: {why}"
         )))
     }
 
-    /// Records a decision, and waits for nothing.
-    pub fn record(&self, decision: Decision) {
+    /// Records a request without waiting.
+    pub fn record(&self, decision: AuditDecision) {
         self.send(Message::Line { decision: Box::new(decision), durable: None });
     }
 
-    /// Records a decision on a write; in the strict mode, waits until the line is durable. False when it is not.
-    pub async fn record_write(&self, decision: Decision) -> bool {
-        if self.options.mode != Mode::Strict {
+    /// Records a write. In strict mode, waits until the line is durable; false if it was lost.
+    pub async fn record_write(&self, decision: AuditDecision) -> bool {
+        if self.options.mode != AuditPolicy::Strict {
             self.record(decision);
             return true;
         }
         let (durable, is_durable) = oneshot::channel();
         self.send(Message::Line { decision: Box::new(decision), durable: Some(durable) });
-        // An error says that the line was lost.
+        // An error means that the line was lost.
         is_durable.await.unwrap_or(false)
     }
 
-    /// Counts a failed credential. The first one of an address in a minute is a line at once, the rest are one line at
+    /// Counts a failed credential. The first one of an address in a minute gets a line at once, the others share a line at
     /// the end of the minute.
-    pub fn record_failed_credential(&self, address: Option<IpAddr>, decision: Decision) {
+    pub fn record_failed_credential(&self, address: Option<IpAddr>, decision: AuditDecision) {
         if !self.is_on() {
             return;
         }
@@ -239,9 +238,9 @@ impl Audit {
         }
     }
 
-    /// Records that this node leads from now on, or leads no more.
+    /// Records that this node became the leader, or stepped down.
     pub(super) fn record_leadership(&self, leads: bool, term: u64) {
-        let event = if leads { Event::LeadershipWon(term) } else { Event::LeadershipLost(term) };
+        let event = if leads { AuditEvent::LeadershipWon(term) } else { AuditEvent::LeadershipLost(term) };
         self.send(Message::Event(event, self.now()));
     }
 
@@ -260,20 +259,20 @@ impl Audit {
         }
     }
 
-    /// Waits until what was recorded so far is on the disk.
+    /// Waits until all lines so far are on the disk.
     pub(super) async fn flush(&self) {
-        self.until(Message::Flush).await;
+        self.handled(Message::Flush).await;
     }
 
-    /// Waits for the thread's answer.
-    async fn until(&self, question: impl FnOnce(oneshot::Sender<()>) -> Message) {
+    /// Sends a message to the thread and waits until it has handled it.
+    async fn handled(&self, message: impl FnOnce(oneshot::Sender<()>) -> Message) {
         let (done, is_done) = oneshot::channel();
-        self.send(question(done));
-        // An error says that there is no log, or that it has failed: nothing more can be waited for.
+        self.send(message(done));
+        // An error means that there is no log, or that its thread has ended. There is nothing to wait for.
         drop(is_done.await);
     }
 
-    /// Whether lines can't be written now, and how many are lost that no line says so of yet.
+    /// Whether lines can't be written now, and the number of lost lines that no line reports yet.
     pub(super) fn figures(&self) -> (bool, u64) {
         (self.shared.has_failed.load(Ordering::Acquire), self.shared.lost.load(Ordering::Relaxed))
     }
@@ -282,7 +281,7 @@ impl Audit {
     pub(super) fn alarm(&self, node: NodeId) -> Option<Alarm> {
         let lost = self.shared.lost.load(Ordering::Relaxed);
         let text = self.shared.failure().or_else(|| {
-            (lost > 0).then(|| "more was to be recorded at once than the disk could take".to_owned())
+            (lost > 0).then(|| "lines arrived faster than the disk could write them".to_owned())
         })?;
         let message = format!("the audit log of node {node} is not complete, {lost} lines are lost: {text}");
         Some(Alarm { kind: "audit", node_id: Some(node), message })
@@ -291,17 +290,20 @@ impl Audit {
     /// A page of this node's audit log.
     ///
     /// # Errors
-    /// When the principal has no right to it, there is no log, it can't be read, or too many pages are being read.
+    /// When the principal lacks the permission, there is no log, it can't be read, or too many pages are being read.
     pub async fn page(&self, principal: &Principal, query: AuditQuery) -> Result<AuditPage, Refusal> {
         principal.authorize(Verb::Audit, None)?;
         if !self.is_on() {
             return Err(Refusal::NotThere("this node keeps no audit log (`CONCORD_AUDIT=off`)".into()));
         }
-        let busy =
-            |_| Refusal::LimitReached("this node reads as many pages of its audit log as it may".into());
+        let busy = |_| {
+            Refusal::LimitReached(format!(
+                "this node already reads {READS_MAX} pages of its audit log, the limit"
+            ))
+        };
         let _permit = self.reads.try_acquire().map_err(busy)?;
-        // Who was answered finds the line of it, unless the disk hangs.
-        drop(tokio::time::timeout(WRITTEN_WITHIN, self.until(Message::Written)).await);
+        // A client finds the lines of the requests that were answered before, unless the disk stalls.
+        drop(tokio::time::timeout(WRITTEN_TIMEOUT, self.handled(Message::Written)).await);
         let directory = self.options.directory.clone();
         run_blocking(move || page::read(&directory, &query)).await?.map_err(Refusal::Internal)
     }

@@ -1,43 +1,43 @@
-//! Pages of an audit log, and their filters.
+//! Reads pages of an audit log, with filters.
 //!
-//! A page reads a bounded part of the files and says where the next one begins, so it may hold fewer lines than asked
-//! for, even none, although there are more.
+//! A page reads a bounded part of the files and returns where the next one begins. So it may have fewer lines than its
+//! limit, even none, although more follow.
 //!
-//! **Invariant:** a page holds lines as they stand in the files, so that their hashes can be checked.
+//! **Invariant:** a page has the lines exactly as they are in the files, so that their hashes can be checked.
 
 use std::{fs::File, io, os::unix::fs::FileExt as _, path::Path};
 
 use super::{
     files::{LINE_BYTES_MAX, LogFile, list, read_head},
-    line::{Stored, hex},
+    line::{StoredLine, hex},
 };
 use concord_model::time::Timestamp;
 
-/// Bytes of files that one page reads: some 10 ms.
+/// Bytes of files that one page reads at most: some 10 ms.
 const SCAN_BYTES_MAX: u64 = 4 << 20;
 /// Bytes of lines after which a page ends.
 const PAGE_BYTES_MAX: usize = 1 << 20;
 /// Bytes that are read at once.
 const BLOCK_BYTES: usize = 256 << 10;
 
-/// What a page is to hold.
+/// Which lines a page has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuditQuery {
-    /// Ascending, after the line with this number; without it descending, the newest first.
+    /// Only lines after this number, ascending. Without it, the newest line is first.
     pub after: Option<u64>,
-    /// Descending, before the line with this number.
+    /// Only lines before this number, descending.
     pub before: Option<u64>,
-    /// Lines of the page.
+    /// The number of lines at most.
     pub limit: usize,
-    /// Not before this time.
+    /// Only lines since this time.
     pub since: Option<Timestamp>,
-    /// Before this time.
+    /// Only lines before this time.
     pub until: Option<Timestamp>,
-    /// The id of the key.
+    /// Only lines with this access key id.
     pub key: Option<String>,
-    /// The definition.
+    /// Only lines with this definition.
     pub definition: Option<String>,
-    /// The outcome: `ok`, or the type of an error.
+    /// Only lines with this outcome: `ok`, or the type of an error.
     pub outcome: Option<String>,
 }
 
@@ -53,7 +53,7 @@ pub struct AuditPage {
 }
 
 impl AuditQuery {
-    fn matches(&self, line: &Stored) -> bool {
+    fn matches(&self, line: &StoredLine) -> bool {
         let is = |wanted: &Option<String>, has: Option<&String>| {
             wanted.as_ref().is_none_or(|wanted| Some(wanted) == has)
         };
@@ -79,7 +79,7 @@ pub(super) fn read(directory: &Path, query: &AuditQuery) -> Result<AuditPage, St
     let failed = |error: io::Error| format!("the audit log can't be read: {}: {error}", directory.display());
     let files = list(directory).map_err(failed)?;
     let head = read_head(directory).map_err(failed)?;
-    let mut page = Page { query, page: AuditPage::default(), bytes: 0, scanned: 0 };
+    let mut page = PageScan { query, page: AuditPage::default(), bytes: 0, scanned: 0 };
     let read = match query.after {
         Some(after) => page.ascend(&files, after),
         None => page.descend(&files, query.before.unwrap_or(u64::MAX)),
@@ -88,19 +88,19 @@ pub(super) fn read(directory: &Path, query: &AuditQuery) -> Result<AuditPage, St
     Ok(AuditPage { head: head.map(|head| (head.seq, hex(&head.hash))), ..page.page })
 }
 
-struct Page<'a> {
+struct PageScan<'a> {
     query: &'a AuditQuery,
     page: AuditPage,
     bytes: usize,
     scanned: u64,
 }
 
-impl Page<'_> {
-    /// Takes a line. False when the page ends with it.
+impl PageScan<'_> {
+    /// Adds a line if it matches. False if the page ends with it.
     fn take(&mut self, line: &[u8]) -> bool {
         self.scanned += line.len() as u64 + 1;
-        // A line that can't be read belongs to no page; the check of the log names it.
-        let Some(stored) = Stored::parse(line) else { return true };
+        // A malformed line is on no page. Verifying the log reports it.
+        let Some(stored) = StoredLine::parse(line) else { return true };
         if self.query.matches(&stored)
             && let Ok(text) = std::str::from_utf8(line)
         {
@@ -143,7 +143,7 @@ impl Page<'_> {
                 let begin = end.saturating_sub(BLOCK_BYTES as u64);
                 let mut block = vec![0; usize::try_from(end - begin).unwrap_or(BLOCK_BYTES)];
                 open.read_exact_at(&mut block, begin)?;
-                // The first one may begin before the block.
+                // The first line may begin before the block.
                 let cut = match block.iter().position(|byte| *byte == b'\n') {
                     _ if begin == 0 => 0,
                     Some(cut) if cut + 1 < block.len() => cut + 1,
@@ -169,9 +169,9 @@ fn read_block(file: &File, at: u64, bytes: u64) -> io::Result<Vec<u8>> {
     Ok(block)
 }
 
-/// Where the first line with a number above this one begins: the end of the whole lines when there is none.
+/// Where the first line with a number above `after` begins. Without one, the end of the last whole line.
 fn begin_of(file: &File, bytes: u64, after: u64) -> io::Result<u64> {
-    // All lines that begin before `low` have a number up to it; the one that begins at or after `high` has a greater one.
+    // Lines that begin before `low` have numbers up to `after`; lines that begin at or after `high` have greater ones.
     let (mut low, mut high) = (0, bytes);
     while high - low > LINE_BYTES_MAX as u64 {
         let middle = low + (high - low) / 2;
@@ -194,7 +194,7 @@ fn begin_of(file: &File, bytes: u64, after: u64) -> io::Result<u64> {
     Ok(at)
 }
 
-/// The number of a line, which stands at its begin.
+/// The number of a line, from its beginning.
 fn seq_of(line: &[u8]) -> Option<u64> {
     let digits = line.strip_prefix(b"{\"seq\":")?;
     let end = digits.iter().position(|byte| !byte.is_ascii_digit())?;

@@ -1,4 +1,4 @@
-//! The audit log as a whole: what is written, how it goes on after a restart, what a failure does.
+//! The audit log as a whole: its lines, restarts, failures.
 
 use std::{
     fs::{self, OpenOptions},
@@ -8,17 +8,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{line::Stored, verify::verify, *};
+use super::{line::StoredLine, verify::verify, *};
 
-fn options(directory: &Path, mode: Mode) -> Options {
-    Options { mode, directory: directory.to_owned(), ..Options::off() }
+fn options(directory: &Path, mode: AuditPolicy) -> AuditOptions {
+    AuditOptions { mode, directory: directory.to_owned(), ..AuditOptions::off() }
 }
 
-fn decision(key: &str) -> Decision {
-    let mut what = What::default();
+fn decision(key: &str) -> AuditDecision {
+    let mut what = AuditTarget::default();
     what.add_definition("app");
     what.set_config(key);
-    Decision {
+    AuditDecision {
         at: Timestamp(1_700_000_000_000_000),
         request_id: "r\"1".into(),
         key: Some("root".into()),
@@ -43,11 +43,11 @@ fn lines(directory: &Path) -> Vec<String> {
 }
 
 fn events(directory: &Path) -> Vec<String> {
-    lines(directory).iter().filter_map(|line| Stored::parse(line.as_bytes()).unwrap().event).collect()
+    lines(directory).iter().filter_map(|line| StoredLine::parse(line.as_bytes()).unwrap().event).collect()
 }
 
-/// Writes so many lines, and ends the log in order.
-async fn write(options: Options, count: usize) {
+/// Writes this many lines, and shuts the log down.
+async fn write(options: AuditOptions, count: usize) {
     let audit = Audit::start(options, 3);
     for number in 0..count {
         assert!(audit.record_write(decision(&format!("k{number}"))).await);
@@ -64,14 +64,14 @@ fn is_whole(directory: &Path) {
 async fn lines_form_a_chain_across_restarts_and_files() {
     let root = tempfile::tempdir().unwrap();
     let directory = root.path().join("deep/audit");
-    let small = Options { file_bytes: 4096, files_max: 100, ..options(&directory, Mode::Strict) };
+    let small = AuditOptions { file_bytes: 4096, files_max: 100, ..options(&directory, AuditPolicy::Strict) };
     for _ in 0..3 {
         write(small.clone(), 50).await;
     }
     let all = lines(&directory);
     assert_eq!(all.len(), 3 * 51, "one for each start");
     assert!(files::list(&directory).unwrap().len() > 3);
-    let first = Stored::parse(all[0].as_bytes()).unwrap();
+    let first = StoredLine::parse(all[0].as_bytes()).unwrap();
     assert_eq!((first.seq, first.prev.as_str()), (1, "0".repeat(64).as_str()));
     assert!(
         all[1].starts_with(r#"{"seq":2,"time":"2023-11-14T22:13:20.000000Z","node":3,"request_id":"r\"1","#)
@@ -87,63 +87,67 @@ async fn lines_form_a_chain_across_restarts_and_files() {
 }
 
 #[tokio::test]
-async fn only_so_many_files_are_retained_and_a_line_says_what_was_removed() {
+async fn the_number_of_files_is_bounded_and_a_line_reports_removed_lines() {
     let directory = tempfile::tempdir().unwrap();
-    let small = Options { file_bytes: 4096, files_max: 3, ..options(directory.path(), Mode::Strict) };
+    let small =
+        AuditOptions { file_bytes: 4096, files_max: 3, ..options(directory.path(), AuditPolicy::Strict) };
     write(small, 200).await;
     assert!(files::list(directory.path()).unwrap().len() <= 3);
     assert!(events(directory.path()).contains(&"removed".to_owned()));
     is_whole(directory.path());
-    // Whoever removes a file leaves no such line.
+    // A file that was removed by hand has no such line.
     fs::remove_file(&files::list(directory.path()).unwrap()[0].path).unwrap();
     let report = verify(&[directory.path().to_owned()], None).unwrap();
-    assert!(matches!(report.defects[0].wrong, verify::Wrong::Missing(1, _)), "{report:?}");
+    assert!(matches!(report.defects[0].wrong, verify::DefectKind::Missing(1, _)), "{report:?}");
 }
 
 #[tokio::test]
 async fn a_torn_last_line_is_removed_and_noted() {
     let directory = tempfile::tempdir().unwrap();
-    write(options(directory.path(), Mode::Alarm), 5).await;
+    write(options(directory.path(), AuditPolicy::Alarm), 5).await;
     let file = files::list(directory.path()).unwrap().pop().unwrap();
     let mut open = OpenOptions::new().append(true).open(&file.path).unwrap();
     open.write_all(br#"{"seq":7,"time":"20"#).unwrap();
     drop(open);
     let report = verify(&[directory.path().to_owned()], None).unwrap();
-    assert_eq!(report.defects.iter().map(|defect| &defect.wrong).collect::<Vec<_>>(), [&verify::Wrong::Torn]);
-    write(options(directory.path(), Mode::Alarm), 5).await;
+    assert_eq!(
+        report.defects.iter().map(|defect| &defect.wrong).collect::<Vec<_>>(),
+        [&verify::DefectKind::Torn]
+    );
+    write(options(directory.path(), AuditPolicy::Alarm), 5).await;
     assert_eq!(events(directory.path()), ["started", "repaired", "started"]);
     assert_eq!(lines(directory.path()).len(), 6 + 1 + 6);
     is_whole(directory.path());
 }
 
 #[tokio::test]
-async fn a_tail_that_was_cut_off_is_noted_at_the_next_start() {
+async fn a_missing_tail_is_noted_at_the_next_start() {
     let directory = tempfile::tempdir().unwrap();
-    write(options(directory.path(), Mode::Alarm), 5).await;
+    write(options(directory.path(), AuditPolicy::Alarm), 5).await;
     let file = files::list(directory.path()).unwrap().pop().unwrap();
     let text = fs::read_to_string(&file.path).unwrap();
     let cut: String = text.split_inclusive('\n').take(4).collect();
     fs::write(&file.path, cut).unwrap();
     let report = verify(&[directory.path().to_owned()], None).unwrap();
-    assert_eq!(report.defects[0].wrong, verify::Wrong::TailMissing(6), "{report:?}");
-    write(options(directory.path(), Mode::Alarm), 1).await;
+    assert_eq!(report.defects[0].wrong, verify::DefectKind::TailMissing(6), "{report:?}");
+    write(options(directory.path(), AuditPolicy::Alarm), 1).await;
     assert_eq!(events(directory.path()), ["started", "tail_missing", "started"]);
     let report = verify(&[directory.path().to_owned()], None).unwrap();
     let wrong: Vec<_> = report.defects.iter().map(|defect| defect.wrong.clone()).collect();
-    assert_eq!(wrong, [verify::Wrong::TailWasMissing(6)], "{report:?}");
+    assert_eq!(wrong, [verify::DefectKind::TailWasMissing(6)], "{report:?}");
 }
 
 #[tokio::test]
-async fn a_log_that_can_not_be_written_refuses_writes_in_the_strict_mode_alone() {
+async fn a_failed_log_rejects_writes_only_in_strict_mode() {
     let root = tempfile::tempdir().unwrap();
     let taken = root.path().join("taken");
     fs::write(&taken, "no directory").unwrap();
-    let strict = Audit::start(options(&taken, Mode::Strict), 3);
+    let strict = Audit::start(options(&taken, AuditPolicy::Strict), 3);
     assert!(matches!(strict.admit_write(), Err(Refusal::StorageFull(text)) if text.contains("taken")));
     assert!(!strict.record_write(decision("k")).await);
-    let alarm = Audit::start(options(&taken, Mode::Alarm), 3);
+    let alarm = Audit::start(options(&taken, AuditPolicy::Alarm), 3);
     assert_eq!(alarm.admit_write(), Ok(()));
-    assert!(alarm.record_write(decision("k")).await, "nobody waits");
+    assert!(alarm.record_write(decision("k")).await, "no request waits");
     let text = alarm.alarm(3).unwrap();
     assert_eq!((text.kind, text.node_id), ("audit", Some(3)));
     fs::remove_file(&taken).unwrap();
@@ -158,15 +162,15 @@ async fn a_log_that_can_not_be_written_refuses_writes_in_the_strict_mode_alone()
 }
 
 #[tokio::test]
-async fn lines_that_the_queue_did_not_take_are_counted_while_the_files_are_well() {
+async fn lines_lost_by_a_full_queue_are_counted_without_a_failure() {
     let directory = tempfile::tempdir().unwrap();
-    let audit = Audit::start(options(directory.path(), Mode::Alarm), 3);
-    // As a full queue leaves it.
+    let audit = Audit::start(options(directory.path(), AuditPolicy::Alarm), 3);
+    // As after a full queue.
     audit.shared.lost.fetch_add(7, Ordering::Relaxed);
     assert!(audit.alarm(3).is_some());
     let begin = Instant::now();
     while audit.alarm(3).is_some() {
-        assert!(begin.elapsed() < Duration::from_secs(30), "a line says so, and the alarm ends");
+        assert!(begin.elapsed() < Duration::from_secs(30), "a line reports it, and the alarm ends");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     audit.flush().await;
@@ -178,10 +182,10 @@ async fn lines_that_the_queue_did_not_take_are_counted_while_the_files_are_well(
 #[tokio::test]
 async fn failed_credentials_are_one_line_and_a_count() {
     let directory = tempfile::tempdir().unwrap();
-    let audit = Audit::start(options(directory.path(), Mode::Alarm), 3);
+    let audit = Audit::start(options(directory.path(), AuditPolicy::Alarm), 3);
     for _ in 0..1000 {
         let failed =
-            Decision { status: Some(401), outcome: "unauthorized_error", key: None, ..decision("k") };
+            AuditDecision { status: Some(401), outcome: "unauthorized_error", key: None, ..decision("k") };
         audit.record_failed_credential(failed.address, failed);
     }
     audit.flush().await;
@@ -202,13 +206,13 @@ async fn failed_credentials_are_one_line_and_a_count() {
 }
 
 #[test]
-fn reads_are_recorded_where_a_pattern_says_so() {
+fn reads_are_recorded_if_a_pattern_matches() {
     let reads = |patterns: &[&str]| {
         let reads = patterns.iter().map(|text| Pattern::parse(text).unwrap()).collect();
         let (queue, _inbox) = sync_channel(1);
         let shared = Arc::default();
         Audit {
-            options: Options { reads, ..Options::off() },
+            options: AuditOptions { reads, ..AuditOptions::off() },
             shared,
             queue: Some(queue),
             reads: Semaphore::new(1),
@@ -223,9 +227,10 @@ fn reads_are_recorded_where_a_pattern_says_so() {
 }
 
 #[tokio::test]
-async fn pages_hold_the_lines_as_they_stand_in_both_directions() {
+async fn pages_have_the_exact_lines_in_both_directions() {
     let directory = tempfile::tempdir().unwrap();
-    let small = Options { file_bytes: 8192, files_max: 100, ..options(directory.path(), Mode::Strict) };
+    let small =
+        AuditOptions { file_bytes: 8192, files_max: 100, ..options(directory.path(), AuditPolicy::Strict) };
     write(small, 100).await;
     let all = lines(directory.path());
     let read = |query: AuditQuery| page::read(directory.path(), &query).unwrap();

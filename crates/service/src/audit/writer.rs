@@ -1,13 +1,12 @@
-//! The thread that owns the files of the audit log: it takes what waits, writes it at once, and waits for the disk once
-//! for all of it.
+//! The thread that owns the files of the audit log. It takes all waiting lines, writes them at once, and waits for the disk
+//! once for all of them.
 //!
-//! Where no request waits for its line, the thread lets lines gather before it takes them: a thread that is woken for
-//! each line, and a write of each, cost as much as making it.
+//! If no request waits for its line, the thread lets lines gather first: waking the thread and writing for each line would
+//! cost as much as making the line.
 //!
-//! After a failure it tries again each second. What could not be written meanwhile is counted, and the first line
-//! afterwards says how much it was.
+//! After a failure it tries again each second. Lost lines are counted, and the first line afterwards reports the count.
 //!
-//! **Invariant:** the chain moves on only with lines that the file has taken.
+//! **Invariant:** the chain advances only with lines that were written to the file.
 
 use std::{
     io,
@@ -23,59 +22,59 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{
-    Mode, Options, Shared,
+    AuditOptions, AuditPolicy, SharedStatus,
     files::OpenLog,
-    line::{Decision, Event},
+    line::{AuditDecision, AuditEvent},
 };
 use crate::now;
 use concord_model::time::Timestamp;
 use concord_net::NodeId;
 
-/// Messages that are taken at once: some 100 kB of lines.
+/// Messages that are taken at once at most: some 100 kB of lines.
 const GROUP_MAX: usize = 256;
-/// How long lines gather that no request waits for. A process that is killed loses them.
+/// How long lines gather when no request waits for them. A killed process loses them.
 const GATHERING: Duration = Duration::from_millis(10);
-/// How often it looks for what is due, and tries again after a failure; how long lines may be only in the memory of
-/// the kernel where nobody waits for the disk.
+/// How often it checks what is due, and tries again after a failure. Also how long lines may be in the memory of the kernel
+/// only, if no request waits for the disk.
 const TICK: Duration = Duration::from_secs(1);
 
-/// What the thread is asked for.
+/// A message to the thread.
 #[derive(Debug)]
 pub(super) enum Message {
-    /// To write a line; to say whether it is durable.
-    Line { decision: Box<Decision>, durable: Option<oneshot::Sender<bool>> },
-    /// To write the line of an event.
-    Event(Event, Timestamp),
-    /// To say when all before is in the files.
+    /// Write a line. Answer whether it is durable.
+    Line { decision: Box<AuditDecision>, durable: Option<oneshot::Sender<bool>> },
+    /// Write the line of an event.
+    Event(AuditEvent, Timestamp),
+    /// Answer when all earlier lines are in the files.
     Written(oneshot::Sender<()>),
-    /// To say when all before is on the disk.
+    /// Answer when all earlier lines are on the disk.
     Flush(oneshot::Sender<()>),
 }
 
 impl Message {
-    /// Whether it is something to write.
+    /// Whether it has a line to write.
     pub(super) fn is_line(&self) -> bool {
         matches!(self, Self::Line { .. } | Self::Event(..))
     }
 }
 
-/// The thread's own.
+/// The state of the thread.
 #[derive(Debug)]
-pub(super) struct Writer {
-    options: Options,
+pub(super) struct AuditWriter {
+    options: AuditOptions,
     node: NodeId,
-    shared: Arc<Shared>,
+    shared: Arc<SharedStatus>,
     log: Option<OpenLog>,
-    /// Lines were written that may not be on the disk.
+    /// Whether written lines may not be on the disk yet.
     is_dirty: bool,
     synced_at: Instant,
     tried_at: Instant,
     buffer: Vec<u8>,
 }
 
-impl Writer {
-    /// Opens the files. When that fails, the thread tries again.
-    pub(super) fn open(options: Options, node: NodeId, shared: Arc<Shared>) -> Self {
+impl AuditWriter {
+    /// Opens the files. If that fails, the thread tries again.
+    pub(super) fn open(options: AuditOptions, node: NodeId, shared: Arc<SharedStatus>) -> Self {
         let now = Instant::now();
         let mut writer = Self {
             options,
@@ -91,7 +90,7 @@ impl Writer {
         writer
     }
 
-    /// Writes until nobody can ask any more.
+    /// Writes until all senders are gone.
     pub(super) fn run(mut self, inbox: &Receiver<Message>) {
         let mut is_behind = false;
         loop {
@@ -100,42 +99,41 @@ impl Writer {
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => break,
             };
-            // Nobody who hands a line over has to wake the thread meanwhile. In the strict mode the next line may be one
-            // that is waited for.
-            let is_awaited = is_behind || self.options.mode == Mode::Strict;
+            // While the thread sleeps, no request has to wake it. In strict mode a request may wait for the next line.
+            let is_awaited = is_behind || self.options.mode == AuditPolicy::Strict;
             if !is_awaited && matches!(&first, Some(Message::Line { .. })) {
                 thread::sleep(GATHERING);
             }
             let group: Vec<Message> = first.into_iter().chain(inbox.try_iter().take(GROUP_MAX)).collect();
             is_behind = group.len() > GROUP_MAX;
             self.write(group);
-            self.keep();
+            self.tick();
         }
         self.write_due_counts(true);
         if self.log.is_some() {
             let result = self.write_losses();
-            self.judge(result);
+            self.note_failure(result);
         }
         self.sync();
     }
 
-    /// What is due now and then.
-    fn keep(&mut self) {
+    /// Does what is due once per tick.
+    fn tick(&mut self) {
         if self.shared.has_failed.load(Ordering::Acquire) && self.tried_at.elapsed() >= TICK {
             self.try_again();
         }
         if self.synced_at.elapsed() >= TICK {
             self.write_due_counts(false);
-            // Lines that the queue did not take are lost without a failure of the files.
+            // A full queue loses lines without a failure of the files.
             if !self.shared.has_failed.load(Ordering::Acquire) {
                 let result = self.write_losses();
-                self.judge(result);
+                self.note_failure(result);
             }
             self.sync();
         }
     }
 
-    /// Opens the files where they are not open, makes room, and says what was lost.
+    /// Opens the files if they are not open, reserves space, and reports lost lines.
     fn try_again(&mut self) {
         self.tried_at = Instant::now();
         let opened = self.open_files();
@@ -147,7 +145,7 @@ impl Writer {
             }
             (Ok(()), false) => {}
             (Err(error), true) => self.fail(&error),
-            (failed, false) => self.judge(failed),
+            (failed, false) => self.note_failure(failed),
         }
     }
 
@@ -155,12 +153,12 @@ impl Writer {
         if self.log.is_some() {
             return Ok(());
         }
-        let (log, mended) = OpenLog::open(&self.options.directory)?;
-        for event in &mended {
-            tracing::warn!(?event, "the end of the audit log was mended");
+        let (log, repairs) = OpenLog::open(&self.options.directory)?;
+        for event in &repairs {
+            tracing::warn!(?event, "the end of the audit log was repaired");
         }
         self.log = Some(log);
-        self.write_events(&[mended, vec![Event::Started]].concat())
+        self.write_events(&[repairs, vec![AuditEvent::Started]].concat())
     }
 
     fn write_losses(&mut self) -> io::Result<()> {
@@ -168,7 +166,7 @@ impl Writer {
         if lost == 0 {
             return Ok(());
         }
-        self.write_events(&[Event::Lost(lost)])?;
+        self.write_events(&[AuditEvent::Lost(lost)])?;
         self.shared.lost.fetch_sub(lost, Ordering::Relaxed);
         Ok(())
     }
@@ -179,12 +177,12 @@ impl Writer {
         let removed = log.rotate(bytes, files)?;
         log.reserve()?;
         match removed {
-            Some(upto) => self.write_events(&[Event::Removed(upto)]),
+            Some(upto) => self.write_events(&[AuditEvent::Removed(upto)]),
             None => Ok(()),
         }
     }
 
-    fn write_events(&mut self, events: &[Event]) -> io::Result<()> {
+    fn write_events(&mut self, events: &[AuditEvent]) -> io::Result<()> {
         let at = now();
         let Some(log) = &mut self.log else { return Err(io::Error::other("the audit log is not open")) };
         let mut head = log.head;
@@ -197,7 +195,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes a group, and answers those of it that wait.
+    /// Writes a group of messages, and answers those that wait.
     fn write(&mut self, group: Vec<Message>) {
         if group.is_empty() {
             return;
@@ -219,11 +217,11 @@ impl Writer {
         if !is_written {
             self.shared.lost.fetch_add(lines, Ordering::Relaxed);
         }
-        // Room for the next ones, while these are answered for.
+        // Reserves space for the next lines before these are answered.
         let result = result.and_then(|()| self.make_room());
-        self.judge(result);
+        self.note_failure(result);
         for message in group {
-            // Who does not wait any more has left.
+            // An error means that the request no longer waits.
             match message {
                 Message::Line { durable, .. } => drop(durable.map(|durable| durable.send(is_written))),
                 Message::Event(..) => {}
@@ -263,19 +261,19 @@ impl Writer {
         if result.is_err() {
             self.shared.lost.fetch_add(due.len() as u64, Ordering::Relaxed);
         }
-        self.judge(result);
+        self.note_failure(result);
     }
 
     fn sync(&mut self) {
         let result = self.sync_files();
-        self.judge(result);
+        self.note_failure(result);
     }
 
     fn sync_files(&mut self) -> io::Result<()> {
         self.synced_at = Instant::now();
         let Some(log) = self.log.as_ref().filter(|_| self.is_dirty) else { return Ok(()) };
         if let Err(error) = log.sync() {
-            // What the kernel did not write it may have forgotten: what there is must be read again.
+            // The kernel may have dropped unwritten pages. The files must be read again.
             self.log = None;
             return Err(error);
         }
@@ -283,14 +281,14 @@ impl Writer {
         Ok(())
     }
 
-    /// Notes a failure, which lasts until all of it works again ([`Self::try_again`]): one line may fit where the next
-    /// one does not. The first one is the reason; those after it follow from it.
-    fn judge(&mut self, result: io::Result<()>) {
+    /// Notes a failure. It lasts until everything works again ([`Self::try_again`]), because one line may fit where the next
+    /// does not. The first failure is the reason; later ones follow from it.
+    fn note_failure(&mut self, result: io::Result<()>) {
         let Err(error) = result else { return };
         if self.shared.has_failed.load(Ordering::Acquire) {
             return;
         }
-        let refuses = self.options.mode == Mode::Strict;
+        let refuses = self.options.mode == AuditPolicy::Strict;
         tracing::error!(refuses, "the audit log can't be written: {error}");
         self.tried_at = Instant::now();
         self.fail(&error);

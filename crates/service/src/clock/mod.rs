@@ -1,14 +1,14 @@
-//! The time of the log: what each proposal is stamped with, and by which the age of what is stored is judged.
+//! The log's time: the time of each proposal, by which the age of stored records is computed.
 //!
 //! | question | file |
 //! |---|---|
-//! | Which time follows from the clocks of the members? | `log_clock` |
-//! | How are they asked, and who is told when one is wrong? | this one |
+//! | How is the time computed from the clocks of the members? | `log_clock` |
+//! | How does a node learn the clocks of the others, and what happens if one is wrong? | this one |
 //!
-//! Every node asks the other voters for their clocks once a second, so that whichever leads next knows them.
+//! Every node asks the other voters for their clocks once a second, so that the next leader knows them.
 //!
-//! **Invariant:** nothing is deleted or forgotten because of one reading of one clock: what decides by age asks
-//! [`Clock::confirmed_time`], every entry is stamped with [`Clock::stamp`].
+//! **Invariant:** nothing is deleted and nothing expires because of one reading of one clock. Each decision by age uses
+//! [`Clock::confirmed_time`]; each entry has the time of [`Clock::stamp`].
 
 mod log_clock;
 
@@ -36,15 +36,15 @@ use concord_net::{
     codec::{decode, encode},
 };
 use concord_state::State;
-use log_clock::{Deviation, LogClock, Reading, TOLERANCE};
+use log_clock::{ClockReading, Deviation, LogClock, TOLERANCE};
 
 /// How often the other voters are asked.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How often before a first time is known.
+/// How often they are asked before a first time is known.
 const FIRST_INTERVAL: Duration = Duration::from_millis(50);
-/// How long a member may take to answer: half of it is how wrong its reading may be.
+/// How long a member may take to respond. Its reading may be wrong by half of this.
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long the first writes after a start wait until the clocks of the others are known.
+/// How long the first writes after a start wait for the clocks of the others.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A member's wall clock. Sent between nodes.
@@ -68,8 +68,8 @@ impl Clock {
         Self { cx: Arc::clone(cx), began: Instant::now(), log: Mutex::default(), is_set: SetOnce::new() }
     }
 
-    fn read(&self) -> Reading {
-        Reading { wall: now(), elapsed: self.elapsed() }
+    fn read(&self) -> ClockReading {
+        ClockReading { wall: now(), elapsed: self.elapsed() }
     }
 
     fn elapsed(&self) -> u64 {
@@ -82,8 +82,8 @@ impl Clock {
 }
 
 impl Clock {
-    /// The time of an entry that is proposed on this state. Just after a start it waits as [`Self::clock_set`] does:
-    /// whatever the first entry is, the clock of one node must not decide its time.
+    /// The time of an entry that is proposed on this state. Just after a start it waits like [`Self::clock_set`], so that
+    /// the clock of one node does not decide the time of the first entry.
     pub(super) async fn stamp(&self, state: &State) -> Timestamp {
         if concord_model::sabotage::is("wall-clock-trusted") {
             return now();
@@ -94,12 +94,12 @@ impl Clock {
         self.lock().stamp(self.read(), state.last_at())
     }
 
-    /// The time of the log as far as this node knows it, for what the log decides again.
+    /// The log's time as far as this node knows it, for checks that the log repeats.
     pub(super) fn log_time(&self, state: &State) -> Timestamp {
         self.lock().time(self.read(), state.last_at())
     }
 
-    /// The time by which age is judged, if a majority of the voters has agreed on it for at least so long.
+    /// The time for decisions by age, if a majority of the voters has agreed on it for at least so long.
     pub(super) fn confirmed_time(&self, at_least: Duration) -> Option<Timestamp> {
         if concord_model::sabotage::is("wall-clock-trusted") {
             return Some(now());
@@ -107,12 +107,12 @@ impl Clock {
         self.lock().confirmed(self.read(), at_least)
     }
 
-    /// Waits until the clocks of a majority are known, at most for a moment after consensus has started.
+    /// Waits until the clocks of a majority are known, for [`FIRST_TIMEOUT`] at most.
     pub(super) async fn clock_set(&self, deadline: Instant) {
         if self.is_set.get().is_none() {
             let deadline = deadline.min(Instant::now() + FIRST_TIMEOUT);
             let _timed_out = timeout_at(deadline, self.is_set.wait()).await.is_err();
-            // From here on whatever is known decides.
+            // From now on the known clocks decide, even if they are no majority.
             drop(self.is_set.set(()));
         }
     }
@@ -147,7 +147,7 @@ impl Clock {
         }
     }
 
-    /// Asks the other voters for their clocks until this node stops, and logs when its own is wrong or right again.
+    /// Asks the other voters for their clocks until this node stops. Logs when its own becomes wrong, or right again.
     pub(super) async fn keep_clock(self: Arc<Self>) -> Result<(), String> {
         let Some(consensus) = self.cx.consensus() else { return Ok(()) };
         let mut was_wrong = false;
@@ -170,11 +170,11 @@ impl Clock {
         Ok(())
     }
 
-    /// One round over the other voters. Returns whether a time is followed.
+    /// Asks each of the other voters once. Returns whether a time is followed.
     async fn ask_clocks(&self, consensus: &Consensus) -> bool {
         let members = consensus.status().members;
         if members.is_empty() {
-            // Not formed yet: who votes is not known.
+            // Before the bootstrap the voters are unknown.
             return false;
         }
         let voters = members.into_iter().filter(|one| one.voter && one.member.id != self.cx.node_id());
@@ -189,7 +189,7 @@ impl Clock {
                 .await;
             let response = called.ok().and_then(|body| decode::<ClockResponse>(&body).ok());
             if let Some(ClockResponse { wall }) = response {
-                self.lock().hear(member.id, wall, (asked, self.elapsed()));
+                self.lock().hear(member.id, wall, asked, self.elapsed());
             }
         }))
         .await;
@@ -205,7 +205,7 @@ impl Clock {
         is_set
     }
 
-    /// Answers another node's question for this node's clock.
+    /// Responds to another node that asks for this node's clock.
     pub fn answer_clock(&self) -> Bytes {
         encode(&ClockResponse { wall: self.read().wall })
     }

@@ -1,16 +1,16 @@
-//! Reads of the history: the changes of a record, and a config as of a revision.
+//! Reads the history: the changes of a record, and a config at a revision.
 //!
 //! | question | file |
 //! |---|---|
-//! | What is read, from which node, and what does a caller get? | this one |
+//! | What is read, from which node, and what does a client get? | this one |
 //! | How long is the history retained, and how are gaps filled? | `retention` |
 //!
-//! The history is on each node's disk. A member that was given a snapshot has a gap until the gap is filled; what it
-//! cannot answer meanwhile, it requests from another member, the leader first. An answer belongs to the state that
-//! the request was validated against: the history is read up to (and including) its revision.
+//! The history is on the disk of each node. A member that caught up from a snapshot has a gap until the gap is filled.
+//! Meanwhile it requests the missing part from another member, the leader first. A response belongs to the state that the
+//! request was validated against: the history is read up to (and including) its revision.
 //!
-//! **Invariant:** what is below the compaction revision, which is the same on every node, is *expired*, even where a
-//! node's disk still has it.
+//! **Invariant:** revisions below the compaction revision, which is the same on every node, are *expired*, even if the
+//! disk of a node still has them.
 
 pub(super) mod retention;
 
@@ -45,7 +45,7 @@ use concord_storage::{AfterImage, AsOf, HistoryError, HistoryPage, Store, Subjec
 
 /// How long a read waits until the history holds what this node has applied: milliseconds while the disk works.
 const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long another member may take to answer.
+/// How long another member may take to respond.
 const MEMBER_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// A request to a node's history. Sent between nodes: new variants go to the end.
@@ -53,7 +53,7 @@ const MEMBER_TIMEOUT: Duration = Duration::from_secs(4);
 enum HistoryRequest {
     /// The newest changes of a record, up to a revision.
     Page { subject: Subject, upto: Revision, limit: u64 },
-    /// A config as of a revision, by its changes up to another.
+    /// A config at a revision, by its changes up to `upto`.
     AsOf { subject: Subject, at: Revision, upto: Revision },
     /// The config that the change at a revision wrote.
     WrittenAt { subject: Subject, revision: Revision },
@@ -68,10 +68,50 @@ enum HistoryResponse {
     AsOf(AsOf),
     WrittenAt(Arc<Config>),
     Transfer(Vec<u8>),
-    /// No node retains it; the compaction revision.
+    /// It is compacted on all nodes. The compaction revision.
     Compacted(Revision),
-    /// This node does not have it, and why; another may.
+    /// This node does not have it, for this reason. Another node may.
     Unavailable(String),
+}
+
+/// Names a config.
+#[derive(Debug, Clone, Copy)]
+pub struct ConfigName<'a> {
+    /// The key of its definition.
+    pub definition: &'a str,
+    /// Its own key.
+    pub key: &'a str,
+}
+
+/// Which changes of a record are read.
+#[derive(Debug, Clone, Copy)]
+pub struct HistoryRange {
+    /// Only changes before this revision; all if `None`.
+    pub before: Option<Revision>,
+    /// The number of changes at most.
+    pub limit: usize,
+}
+
+/// What a client is shown of a config's history.
+#[derive(Debug)]
+pub struct RedactedHistory {
+    /// The changes, newest first.
+    pub page: HistoryPage,
+    /// The revision of the state that the page belongs to.
+    pub revision: Revision,
+    /// The secret fields that are not shown.
+    pub redacted: RedactedPlaces,
+}
+
+/// What a client is shown of a config at a revision.
+#[derive(Debug)]
+pub struct RedactedConfig {
+    /// The config as it was.
+    pub config: Arc<Config>,
+    /// The revision of the state that the request was validated against.
+    pub revision: Revision,
+    /// The secret fields that are not shown.
+    pub redacted: RedactedPlaces,
 }
 
 /// Reads the history of this node and of the other members.
@@ -100,31 +140,29 @@ impl HistoryReader {
         }
     }
 
-    /// The changes of a config before a revision, newest first, and the revision that the answer belongs to. A config
-    /// that was deleted has its history as long as its definition exists.
+    /// The changes of a config, newest first. A deleted config has its history as long as its definition exists.
     ///
     /// # Errors
-    /// When there was never such a config, the revision is expired, or no member has the history.
+    /// When the config never existed, the revision is expired, or no member has the history.
     pub async fn config_history(
         &self,
         principal: &Principal,
         consistency: Consistency,
-        (definition, key): (&str, &str),
-        (before, limit): (Option<Revision>, usize),
-    ) -> Result<(HistoryPage, Revision, RedactedPlaces), Refusal> {
-        principal.authorize(Verb::Read, Some(definition))?;
+        name: ConfigName<'_>,
+        range: HistoryRange,
+    ) -> Result<RedactedHistory, Refusal> {
+        principal.authorize(Verb::Read, Some(name.definition))?;
         let state = self.freshness.view(consistency).await?;
-        let subject = subject(&state, definition, key)?;
-        let page = self.changes_of(&state, subject, before, limit).await?;
-        let exists = state.definition(definition).is_some_and(|found| found.config(key).is_some());
-        if page.items.is_empty() && before.is_none() && !exists {
+        let page = self.changes_of(&state, subject(&state, name)?, range).await?;
+        let exists = state.definition(name.definition).is_some_and(|found| found.config(name.key).is_some());
+        if page.items.is_empty() && range.before.is_none() && !exists {
             return Err(Rejection::ConfigNotFound.into());
         }
-        let (page, redacted) = self.redact_history(principal, &state, definition, page).await?;
-        Ok((page, state.revision(), redacted))
+        let (page, redacted) = self.redact_history(principal, &state, name.definition, page).await?;
+        Ok(RedactedHistory { page, revision: state.revision(), redacted })
     }
 
-    /// The changes of a definition's configs as a caller is shown them.
+    /// The changes of a definition's configs, as a client may see them.
     async fn redact_history(
         &self,
         principal: &Principal,
@@ -148,50 +186,50 @@ impl HistoryReader {
         Ok((page, redacted))
     }
 
-    /// The changes of a definition before a revision, newest first, those of earlier definitions of the same key
-    /// included, and the revision that the answer belongs to.
+    /// The changes of a definition, newest first, including those of earlier definitions with the same key; and the revision
+    /// of the state that the page belongs to.
     ///
     /// # Errors
-    /// When there was never such a definition, the revision is expired, or no member has the history.
+    /// When the definition never existed, the revision is expired, or no member has the history.
     pub async fn definition_history(
         &self,
         principal: &Principal,
         consistency: Consistency,
         key: &str,
-        (before, limit): (Option<Revision>, usize),
+        range: HistoryRange,
     ) -> Result<(HistoryPage, Revision), Refusal> {
         principal.authorize(Verb::Read, Some(key))?;
         let state = self.freshness.view(consistency).await?;
-        let page = self.changes_of(&state, Subject::Definition(key.into()), before, limit).await?;
-        if page.items.is_empty() && before.is_none() && state.definition(key).is_none() {
+        let page = self.changes_of(&state, Subject::Definition(key.into()), range).await?;
+        if page.items.is_empty() && range.before.is_none() && state.definition(key).is_none() {
             return Err(Rejection::DefinitionNotFound.into());
         }
         Ok((page, state.revision()))
     }
 
-    /// A config as of a revision, and the revision that the answer belongs to.
+    /// A config at a revision.
     ///
     /// # Errors
-    /// When it did not exist then, the revision is expired or not applied yet, or no member has the history.
+    /// When it did not exist then, the revision is expired or not yet applied, or no member has the history.
     pub async fn config_at(
         &self,
         principal: &Principal,
         consistency: Consistency,
-        (definition, key): (&str, &str),
+        name: ConfigName<'_>,
         at: Revision,
-    ) -> Result<(Arc<Config>, Revision, RedactedPlaces), Refusal> {
-        principal.authorize(Verb::Read, Some(definition))?;
+    ) -> Result<RedactedConfig, Refusal> {
+        principal.authorize(Verb::Read, Some(name.definition))?;
         let state = self.freshness.view(consistency).await?;
-        let config = self.config_as_of(&state, (definition, key), at, "query").await?;
-        let shown = self.redactor.redact_one(principal, &state, definition, &config).await?;
+        let config = self.config_as_of(&state, name, at, "query").await?;
+        let shown = self.redactor.redact_one(principal, &state, name.definition, &config).await?;
         let (config, redacted) = shown.unwrap_or((config, RedactedPlaces::default()));
-        Ok((config, state.revision(), redacted))
+        Ok(RedactedConfig { config, revision: state.revision(), redacted })
     }
 
-    /// The config that the write at a revision left: the answer to a request that is sent again shows it.
+    /// The config that the write at a revision stored, for the stored response of a retry.
     ///
     /// # Errors
-    /// When it is no longer retained, or no member has the history.
+    /// When it is compacted, or no member has the history.
     pub(crate) async fn config_written_at(
         &self,
         definition: &str,
@@ -202,8 +240,7 @@ impl HistoryReader {
         let deadline = self.cx.read_deadline();
         wait_until_applied(consensus, revision, deadline).await?;
         let state = consensus.state();
-        let gone =
-            || Refusal::Expired(format!("what was written at revision {revision} is no longer retained"));
+        let gone = || Refusal::Expired(format!("the data written at revision {revision} is compacted"));
         let found =
             state.definition(definition).filter(|found| found.definition.created_revision() <= revision);
         let found = found.ok_or_else(gone)?;
@@ -225,11 +262,11 @@ impl HistoryReader {
         &self,
         state: &State,
         subject: Subject,
-        before: Option<Revision>,
-        limit: usize,
+        range: HistoryRange,
     ) -> Result<HistoryPage, Refusal> {
-        let upto = before.map_or(Revision::MAX, |before| before.saturating_sub(1)).min(state.revision());
-        let limit = u64::try_from(limit).unwrap_or(u64::MAX);
+        let upto =
+            range.before.map_or(Revision::MAX, |before| before.saturating_sub(1)).min(state.revision());
+        let limit = u64::try_from(range.limit).unwrap_or(u64::MAX);
         match self.read_history(HistoryRequest::Page { subject, upto, limit }).await? {
             HistoryResponse::Page(page) => Ok(page),
             other @ (HistoryResponse::AsOf(_)
@@ -240,23 +277,23 @@ impl HistoryReader {
         }
     }
 
-    /// A config as of a revision, according to a state. `part`: the part of the request that names the revision.
+    /// A config at a revision, according to a state. `part` is the part of the request that names the revision.
     pub(crate) async fn config_as_of(
         &self,
         state: &State,
-        (definition, key): (&str, &str),
+        name: ConfigName<'_>,
         at: Revision,
         part: &str,
     ) -> Result<Arc<Config>, Refusal> {
-        let subject = subject(state, definition, key)?;
+        let subject = subject(state, name)?;
         let now = state.revision();
         Self::check_revision(state, at, part)?;
         let absent = || Refusal::NotThere(format!("the config did not exist at revision {at}"));
-        let found = state.definition(definition).ok_or(Rejection::DefinitionNotFound)?;
+        let found = state.definition(name.definition).ok_or(Rejection::DefinitionNotFound)?;
         if at < found.definition.created_revision() {
             return Err(absent());
         }
-        let current = found.config(key).cloned();
+        let current = found.config(name.key).cloned();
         if let Some(current) = current.as_ref().filter(|current| {
             current.revision <= at || concord_model::sabotage::is("history-returns-current")
         }) {
@@ -265,7 +302,7 @@ impl HistoryReader {
         match self.read_history(HistoryRequest::AsOf { subject, at, upto: now }).await? {
             HistoryResponse::AsOf(AsOf::Value(Some(config))) => Ok(config),
             HistoryResponse::AsOf(AsOf::Value(None)) => Err(absent()),
-            // It does not exist now, and has not changed since.
+            // It does not exist now, and has not changed since that revision.
             HistoryResponse::AsOf(AsOf::Unchanged) if current.is_none() => Err(absent()),
             other @ (HistoryResponse::AsOf(AsOf::Unchanged)
             | HistoryResponse::Page(_)
@@ -276,7 +313,7 @@ impl HistoryReader {
         }
     }
 
-    /// Refuses a revision that does not exist yet, or is no longer retained. `part` is the part of the request that names it.
+    /// Rejects a revision that does not exist yet, or is compacted. `part` is the part of the request that names it.
     pub(crate) fn check_revision(state: &State, at: Revision, part: &str) -> Result<(), Refusal> {
         let now = state.revision();
         if at > now {
@@ -291,17 +328,17 @@ impl HistoryReader {
         Ok(())
     }
 
-    /// The refusal of a revision of which the history is not retained.
+    /// The rejection of a revision whose history is compacted.
     pub(crate) fn compacted(compaction_revision: Revision) -> Refusal {
         expired(compaction_revision)
     }
 
-    /// The other members, in the order in which they are asked for a part of the history.
+    /// The other members, in the order in which this node requests a part of the history from them.
     pub(crate) fn members_to_ask(&self, consensus: &Consensus) -> Vec<Member> {
         other_members(consensus, self.cx.node_id())
     }
 
-    /// Reads this node's history; where it lacks something, the other members' histories.
+    /// Reads this node's history. If it lacks a part, reads the histories of the other members.
     async fn read_history(&self, request: HistoryRequest) -> Result<HistoryResponse, Refusal> {
         let consensus = self.cx.consensus_or_refusal()?;
         let deadline = self.cx.read_deadline();
@@ -346,7 +383,7 @@ impl HistoryReader {
         }
     }
 
-    /// Answers another node's request to this node's history. Never forwards it.
+    /// Responds to another node's request to this node's history. Never forwards it.
     ///
     /// # Errors
     /// When the body is not one of this version. Everything else is a response.
@@ -420,7 +457,8 @@ fn other_members(consensus: &Consensus, me: NodeId) -> Vec<Member> {
     members
 }
 
-fn subject(state: &State, definition: &str, key: &str) -> Result<Subject, Refusal> {
+fn subject(state: &State, name: ConfigName<'_>) -> Result<Subject, Refusal> {
+    let ConfigName { definition, key } = name;
     let found = state.definition(definition).ok_or(Rejection::DefinitionNotFound)?;
     let invalid = |text: String| Invalid::from(Violation::at(vec!["config_key".into()], text));
     Key::parse(key).map_err(|error| invalid(error.to_string()))?;
@@ -432,15 +470,15 @@ fn expired(compaction_revision: Revision) -> Refusal {
 }
 
 fn unexpected(response: &HistoryResponse) -> Refusal {
-    // Its content may be secret, and this text is logged.
+    // The content may be secret, and this text is logged.
     let kind = match response {
         HistoryResponse::Page(_) => "a page",
         HistoryResponse::AsOf(_) | HistoryResponse::WrittenAt(_) => "a config",
         HistoryResponse::Transfer(_) => "changes",
-        HistoryResponse::Compacted(_) => "that it is compacted",
-        HistoryResponse::Unavailable(_) => "that it is not there",
+        HistoryResponse::Compacted(_) => "`compacted`",
+        HistoryResponse::Unavailable(_) => "`unavailable`",
     };
-    Refusal::Internal(format!("a member's response, {kind}, is not one to the request"))
+    Refusal::Internal(format!("a member's response, {kind}, does not match the request"))
 }
 
 #[cfg(test)]

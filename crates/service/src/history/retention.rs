@@ -1,15 +1,15 @@
-//! How long the history is retained, and how gaps in it are filled.
+//! Compacts the history, and fills gaps in it.
 //!
-//! The leader proposes the compaction revision (`Command::Compact`), and every node's store removes what is below it.
-//! It judges age by the time of the log, and only while the members' clocks agree.
-//! It advances in steps, so that an idle cluster writes nothing for it. A member that was given a snapshot fetches
-//! the history before the snapshot from other members, part by part, with the lowest priority.
+//! The leader proposes the compaction revision (`Command::Compact`), and the store of every node removes older revisions.
+//! Age is computed from the log's time, and only while the clocks of the members agree. The compaction revision advances in
+//! steps, so that an idle cluster writes nothing for it. A member that caught up from a snapshot fetches the history
+//! before the snapshot from other members, part by part, with the lowest priority.
 //!
-//! **Invariant:** nothing waits for this task, and what fails is tried again.
+//! **Invariant:** nothing waits for this task, and each failure is tried again.
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::{HistoryRequest, HistoryResponse, other_members};
 use crate::{history::HistoryReader, run_blocking};
@@ -27,24 +27,24 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const COMPACT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a part of the history may take to arrive.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(30);
-/// The pause after a part that no member could give.
+/// The pause after no member could send a part.
 const TRANSFER_RETRY_PAUSE: Duration = Duration::from_secs(5);
-/// The compaction revision advances by at least one part in so many of what is retained.
+/// The compaction revision advances by at least this fraction of the retained history: one in 16.
 const STEPS_OF_RETAINED: u64 = 16;
-/// The compaction revision advances by at least so many revisions: the entry that says so is one itself.
+/// The compaction revision advances by at least this many revisions: the entry that does so is a revision itself.
 const STEP_REVISIONS_MIN: u64 = 16;
-/// How long a majority of the members must agree on the time before the history is judged by it, for a long age. The
-/// step that the compaction revision waits for is longer.
+/// How long a majority of the members must agree on the time before it decides about age, at most. For a long age, the step
+/// of the compaction revision is longer than this.
 const CONFIRM_MAX: Duration = Duration::from_secs(600);
 /// The author of a compaction revision in the log.
 const AUTHOR: &str = "cluster";
 
-/// How much of the history is retained. What exceeds one of the two is removed.
+/// How much of the history is retained. Changes that exceed one of the two are removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
-    /// At least so many revisions; `None`: any number.
+    /// The number of revisions. `None` for no limit.
     pub revisions: Option<u64>,
-    /// Changes up to this age; `None`: of any age.
+    /// The age of changes. `None` for no limit.
     pub age: Option<Duration>,
 }
 
@@ -54,17 +54,17 @@ impl Default for Retention {
     }
 }
 
-/// The times by which changes are removed for their age.
+/// The times that decide which changes are removed for their age.
 #[derive(Debug, PartialEq, Eq)]
 struct AgeLimits {
-    /// Changes are removed once one is this old: a step older than `remove`.
+    /// Removal begins once a change is older than this: a step before `remove`.
     start: Timestamp,
-    /// Then changes up to this time are removed.
+    /// Then changes before this time are removed.
     remove: Timestamp,
 }
 
 impl Retention {
-    /// The compaction revision by the number of revisions; 0 while the step would be too small.
+    /// The compaction revision by the number of revisions. 0 while the step would be too small.
     fn by_count(&self, revision: Revision, compaction_revision: Revision) -> Revision {
         let Some(retained) = self.revisions else { return 0 };
         let wanted = revision.saturating_sub(retained);
@@ -83,15 +83,12 @@ impl Retention {
 impl HistoryReader {
     /// Compacts the history and fills its gaps until this node stops.
     pub(crate) async fn maintain_history(self: Arc<Self>) -> Result<(), String> {
-        loop {
+        while !self.cx.is_over() {
             let is_complete = self.fill_gaps().await;
             self.compact().await;
-            let pause = if is_complete { CHECK_INTERVAL } else { TRANSFER_RETRY_PAUSE };
-            tokio::select! {
-                () = sleep(pause) => {}
-                () = self.cx.stopping.cancelled() => return Ok(()),
-            }
+            self.cx.pause(if is_complete { CHECK_INTERVAL } else { TRANSFER_RETRY_PAUSE }).await;
         }
+        Ok(())
     }
 
     /// On the leader: proposes a new compaction revision when a step is due.
@@ -121,8 +118,8 @@ impl HistoryReader {
         }
     }
 
-    /// The compaction revision by age: the last revision that is too old. 0 while there is none, or the step would be
-    /// too small.
+    /// The compaction revision by age: the last revision that is too old. 0 if there is none, or the step would be too
+    /// small.
     async fn by_age(
         &self,
         consensus: &Consensus,
@@ -138,17 +135,17 @@ impl HistoryReader {
         match found.await {
             Ok(Ok(revision)) => revision,
             Ok(Err(error)) => {
-                tracing::debug!(%error, "the age of the history is not known");
+                tracing::debug!(%error, "the age of the history is unknown");
                 0
             }
             Err(refusal) => {
-                tracing::debug!(?refusal, "the age of the history is not known");
+                tracing::debug!(?refusal, "the age of the history is unknown");
                 0
             }
         }
     }
 
-    /// The limits by a time that a majority of the members has agreed on for long enough: a wrong clock must not
+    /// The limits by a time that a majority of the members has agreed on for long enough, so that a wrong clock does not
     /// delete the history.
     fn age_limits(&self, retention: Retention) -> Option<AgeLimits> {
         let age = retention.age?;
@@ -156,12 +153,12 @@ impl HistoryReader {
         retention.age_limits(self.clock.confirmed_time(confirm)?)
     }
 
-    /// Fills the gaps of this node's history; `false` when one remains.
+    /// Fills the gaps of this node's history. False if one remains.
     async fn fill_gaps(&self) -> bool {
         let Some(consensus) = self.cx.consensus() else { return true };
         let mut parts = 0;
         while let Some((after, upto)) = consensus.store().history().first_gap() {
-            if self.cx.stopping.is_cancelled() || self.cx.has_left() {
+            if self.cx.is_over() {
                 return false;
             }
             let Some(part) = self.fetch_history(consensus, after, upto).await else { return false };
@@ -187,7 +184,7 @@ impl HistoryReader {
         true
     }
 
-    /// The part of the history after a revision that any other member has.
+    /// Fetches the part of the history after a revision from the first member that has it.
     async fn fetch_history(&self, consensus: &Consensus, after: Revision, upto: Revision) -> Option<Vec<u8>> {
         let request = HistoryRequest::Transfer { after, upto };
         for member in other_members(consensus, self.cx.node_id()) {
@@ -196,7 +193,7 @@ impl HistoryReader {
                 HistoryResponse::Unavailable(why) => {
                     tracing::debug!(why, after, upto, "a member does not have this part of the history");
                 }
-                // The new compaction revision is in the log; once it is applied, there is no gap below it.
+                // The new compaction revision is in the log. Once it is applied, there is no gap below it.
                 HistoryResponse::Compacted(_)
                 | HistoryResponse::Page(_)
                 | HistoryResponse::AsOf(_)
@@ -216,7 +213,7 @@ mod tests {
         let retention = Retention { revisions: Some(10), age: None };
         assert_eq!(retention.by_count(20, 0), 0);
         assert_eq!(retention.by_count(26, 0), 16);
-        // The entry that raised it is a revision, too.
+        // The entry that raised it is a revision too.
         assert_eq!(retention.by_count(27, 16), 0);
         assert_eq!(retention.by_count(42, 16), 32);
         let large = Retention { revisions: Some(1600), age: None };

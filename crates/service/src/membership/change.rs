@@ -1,12 +1,10 @@
-//! Changes of the cluster's members and of its leader, on whichever node they are requested.
+//! Takes changes of the members and of the leader, on any node.
 //!
-//! Any node takes a change and forwards it to the leader, which makes one at a time. A change may be requested again:
-//! what is done already is found done, and what was left half-way is continued.
+//! The receiving node forwards a change to the leader, which makes one change at a time (`steps`). A change is idempotent:
+//! if it is requested again, completed steps are skipped, and interrupted ones resume.
 //!
-//! `steps` makes a change on the leader.
-//!
-//! **Invariant:** *unavailable* and *conflict* are answered only when the members have certainly not been changed, not
-//! even in part. A change that is half made when the time is up is *undecided*, with what is made in the text.
+//! **Invariant:** a change is answered with *unavailable* or *conflict* only if no member was changed, not even in part. A
+//! change that is incomplete at its deadline is *undecided*, and the text says which steps were made.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,11 +14,11 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{
     check_address,
-    steps::{Membership, MembershipChange, conflict},
+    steps::{MembersAtStart, MembershipChange, conflict},
 };
 use crate::{
     forward::wire::{named, principal},
-    membership::Members,
+    membership::ClusterMembers,
     request::{ClusterView, Principal, Refusal},
     retry::{Attempt, AttemptError, Leader, OnUnknown, Retry, confirm_leadership},
 };
@@ -38,20 +36,20 @@ use concord_net::{
     codec::{decode, encode},
 };
 
-/// The part of that time which the leader leaves for its response to arrive.
+/// The part of [`MEMBER_CHANGE_TIMEOUT`] that the leader leaves for its response to arrive.
 const RESPONSE_TIME: Duration = Duration::from_millis(500);
-/// How long the old leader may still answer after another node leads: it is the one that answers a transfer.
+/// How long the old leader may still respond after another node leads: the old leader responds to a transfer.
 const OLD_LEADER_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long a change waits for the one before it, which may be the remainder of itself that a lost leader has left.
+/// How long a change waits for the previous one, which may be the remainder of the same change by a lost leader.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a leader may take to confirm that it leads.
 const LEADERSHIP_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the requested node waits until it has applied the change that it shows.
+/// How long the receiving node waits until it has applied the change.
 const APPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A change of the cluster. Sent between nodes: new variants go to the end.
+/// A change of the members or the leader. Sent between nodes: new variants go to the end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Change {
+pub enum MemberChange {
     /// Add a member without a vote.
     Add(Member),
     /// Give a member a vote.
@@ -60,13 +58,20 @@ pub enum Change {
     Remove(NodeId),
     /// Replace a member by a new one.
     Replace {
-        /// The one to remove; it may be dead.
+        /// The member to remove. It may be dead.
         old: NodeId,
-        /// The one to add.
+        /// The member to add.
         new: Member,
     },
     /// Transfer leadership to a member.
     Lead(NodeId),
+}
+
+/// A change, and in whose name it is made.
+#[derive(Debug, Clone)]
+struct RequestedChange {
+    principal: Principal,
+    change: MemberChange,
 }
 
 /// A change that was made.
@@ -81,11 +86,11 @@ pub struct Changed {
 /// A change that is forwarded to the leader.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct ForwardedChange {
-    change: Change,
+    change: MemberChange,
     remaining_ms: u64,
 }
 
-/// The body of a call: the change, and in whose name it is made.
+/// The body of the peer RPC: the change, and in whose name it is made.
 fn encode_forwarded(change: &ForwardedChange, principal: &Principal) -> Bytes {
     encode(&(change, named(principal)))
 }
@@ -95,7 +100,7 @@ fn decode_forwarded(body: &[u8]) -> Result<(ForwardedChange, Principal), Receive
     Ok((change, principal(&name)?))
 }
 
-/// What the leader did.
+/// A change that the leader made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ChangeMade {
     /// Whether a member is new.
@@ -115,25 +120,28 @@ impl From<ChangeError> for AttemptError {
     }
 }
 
-impl Members {
+impl ClusterMembers {
     /// Makes a change, whichever node leads.
     ///
     /// # Errors
-    /// The refusal of the change; see [`Refusal`].
-    pub async fn change(self: &Arc<Self>, principal: &Principal, change: Change) -> Result<Changed, Refusal> {
+    /// Why the change was rejected; see [`Refusal`].
+    pub async fn change(
+        self: &Arc<Self>,
+        principal: &Principal,
+        change: MemberChange,
+    ) -> Result<Changed, Refusal> {
         principal.authorize(Verb::Cluster, None)?;
         check(&change)?;
+        let requested = RequestedChange { principal: principal.clone(), change };
         let consensus = self.cx.consensus_or_refusal()?;
         let deadline = Instant::now() + MEMBER_CHANGE_TIMEOUT;
         let retry = Retry::until(deadline, OnUnknown::Stop, "no leader took the change in time");
         let attempt = async |deadline| match self.cx.known_leader(consensus)? {
-            Leader::ThisNode => self.change_as_leader(principal.clone(), change.clone(), deadline).await,
-            Leader::Other(leader) => {
-                self.forward_change(consensus, (principal, &change), &leader, deadline).await
-            }
+            Leader::ThisNode => self.change_as_leader(requested.clone(), deadline).await,
+            Leader::Other(leader) => self.forward_change(consensus, &requested, &leader, deadline).await,
         };
         let ChangeMade { created, revision } = retry.run(consensus, attempt).await?;
-        // A node that was removed never applies the change, and shows what it knows.
+        // A removed node never applies the change. It shows the cluster as it knows it.
         let _timed_out = timeout(APPLY_TIMEOUT, consensus.wait_applied(revision)).await.is_err();
         Ok(Changed { created, view: self.cluster_view() })
     }
@@ -141,7 +149,7 @@ impl Members {
     async fn forward_change(
         self: &Arc<Self>,
         consensus: &Consensus,
-        (principal, change): (&Principal, &Change),
+        RequestedChange { principal, change }: &RequestedChange,
         leader: &Member,
         deadline: Instant,
     ) -> Attempt<ChangeMade> {
@@ -158,12 +166,12 @@ impl Members {
         let response = tokio::select! {
             response = call => response,
             () = leader_lost => {
-                return Err(AttemptError::Unknown("the leader changed while the change was under way".into()));
+                return Err(AttemptError::Unknown("the leader changed while the change was in progress".into()));
             }
         };
         match response {
             Ok(body) => decode::<Attempt<ChangeMade>>(&body).unwrap_or_else(|error| {
-                Err(AttemptError::Unknown(format!("the leader's answer is {error}")))
+                Err(AttemptError::Unknown(format!("the leader's response is invalid: {error}")))
             }),
             Err(error) => Err(error.into()),
         }
@@ -177,15 +185,14 @@ impl Members {
         let (ForwardedChange { change, remaining_ms }, principal) = decode_forwarded(&body)?;
         let time =
             Duration::from_millis(remaining_ms).saturating_sub(RESPONSE_TIME).min(MEMBER_CHANGE_TIMEOUT);
-        Ok(encode(&self.change_as_leader(principal, change, Instant::now() + time).await))
+        Ok(encode(&self.change_as_leader(RequestedChange { principal, change }, Instant::now() + time).await))
     }
 
-    /// Makes a change if this node leads. It runs as a task of its own: a caller that disconnects must not leave the
-    /// change half-way.
+    /// Makes a change if this node leads. It runs as a task of its own, so that it completes even if the client
+    /// disconnects.
     async fn change_as_leader(
         self: &Arc<Self>,
-        principal: Principal,
-        change: Change,
+        RequestedChange { principal, change }: RequestedChange,
         deadline: Instant,
     ) -> Attempt<ChangeMade> {
         let this = Arc::clone(self);
@@ -198,19 +205,19 @@ impl Members {
             }
             let Ok(_one_at_a_time) = timeout(LOCK_TIMEOUT, this.cx.changing.lock()).await else {
                 if consensus.is_joint() {
-                    // Perhaps this very change: a lost leader left it half made, and this node is completing it.
+                    // This may be the same change: a lost leader left it incomplete, and this node is completing it.
                     return Err(AttemptError::Retry("a change of the members is being completed".into()));
                 }
-                return Err(conflict("another change of the cluster is under way"));
+                return Err(conflict("another change of the cluster is in progress"));
             };
             confirm_leadership(consensus, Instant::now() + LEADERSHIP_TIMEOUT).await?;
             // Judged again where it is decided: the key may have been revoked on the way.
             this.authentication.current(&principal)?.authorize(Verb::Cluster, None)?;
             if consensus.is_joint() {
-                // A lost leader's change comes first: the requested change may be the remainder of it.
+                // The change of a lost leader is completed first: the requested change may be its remainder.
                 consensus.complete_change().await?;
             }
-            let before = Membership::of(consensus);
+            let before = MembersAtStart::of(consensus);
             let steps = MembershipChange { members: &this, consensus, deadline, before };
             let result = steps.make(&change).await;
             match &result {
@@ -222,7 +229,7 @@ impl Members {
         task.await.unwrap_or_else(|error| Err(AttemptError::Unknown(format!("the change ended: {error}"))))
     }
 
-    /// On the leader: completes a change that a lost leader has left half made, as a task of its own.
+    /// On the leader: completes an incomplete change of a lost leader, as a task of its own.
     pub(super) fn complete_change(self: &Arc<Self>, consensus: &Consensus) {
         if !consensus.is_joint() || !self.cx.leads(consensus) {
             return;
@@ -230,22 +237,26 @@ impl Members {
         let this = Arc::clone(self);
         tokio::spawn(async move {
             let Some(consensus) = this.cx.consensus() else { return };
-            // When the lock is held, the change is this node's own and continues by itself.
+            // If the lock is held, the change is this node's own and continues by itself.
             let Ok(_one_at_a_time) = this.cx.changing.try_lock() else { return };
             if !consensus.is_joint() {
                 return;
             }
             match consensus.complete_change().await {
                 Ok(revision) => tracing::info!(revision, "completed the change of members of a lost leader"),
-                Err(error) => tracing::warn!(?error, "a half-made change of members could not be completed"),
+                Err(error) => {
+                    tracing::warn!(?error, "could not complete the change of members of a lost leader");
+                }
             }
         });
     }
 }
 
 /// Checks what can be checked without a state.
-fn check(change: &Change) -> Result<(), Invalid> {
-    let (Change::Add(member) | Change::Replace { new: member, .. }) = change else { return Ok(()) };
+fn check(change: &MemberChange) -> Result<(), Invalid> {
+    let (MemberChange::Add(member) | MemberChange::Replace { new: member, .. }) = change else {
+        return Ok(());
+    };
     let mut violations = Vec::new();
     let mut add =
         |name: &str, text: String| violations.push(Violation::at(vec![LocSegment::from(name)], text));
@@ -258,7 +269,7 @@ fn check(change: &Change) -> Result<(), Invalid> {
         }
     }
     if member.api_addr == member.peer_addr {
-        add("peer_addr", "callers and nodes are served at two addresses".into());
+        add("peer_addr", "`api_addr` and `peer_addr` must differ".into());
     }
     if violations.is_empty() { Ok(()) } else { Err(Invalid::Violations(violations)) }
 }
@@ -273,27 +284,31 @@ mod tests {
 
     #[test]
     fn a_new_member_has_an_id_and_two_addresses() {
-        assert_eq!(check(&Change::Add(member(4))), Ok(()));
-        assert_eq!(check(&Change::Remove(0)), Ok(()));
+        assert_eq!(check(&MemberChange::Add(member(4))), Ok(()));
+        assert_eq!(check(&MemberChange::Remove(0)), Ok(()));
         let same = Member { peer_addr: "a:8104".into(), ..member(4) };
         let no_port = Member { api_addr: "a".into(), ..member(4) };
         for wrong in [member(0), same, no_port] {
-            assert!(check(&Change::Add(wrong.clone())).is_err(), "{wrong:?}");
-            assert!(check(&Change::Replace { old: 1, new: wrong }).is_err());
+            assert!(check(&MemberChange::Add(wrong.clone())).is_err(), "{wrong:?}");
+            assert!(check(&MemberChange::Replace { old: 1, new: wrong }).is_err());
         }
     }
 
     #[test]
     fn calls_for_changes_decode_to_what_was_encoded() {
-        let replace = Change::Replace { old: 1, new: member(4) };
-        for change in
-            [Change::Add(member(4)), Change::Promote(4), Change::Remove(4), replace, Change::Lead(2)]
-        {
+        let replace = MemberChange::Replace { old: 1, new: member(4) };
+        for change in [
+            MemberChange::Add(member(4)),
+            MemberChange::Promote(4),
+            MemberChange::Remove(4),
+            replace,
+            MemberChange::Lead(2),
+        ] {
             let forwarded = ForwardedChange { change, remaining_ms: 9 };
             let body = encode_forwarded(&forwarded, &Principal::root());
             assert_eq!(decode_forwarded(&body).unwrap(), (forwarded, Principal::root()));
         }
-        let forwarded = ForwardedChange { change: Change::Lead(2), remaining_ms: 9 };
+        let forwarded = ForwardedChange { change: MemberChange::Lead(2), remaining_ms: 9 };
         let body = encode(&(&forwarded, "Abcdefghijkl.7"));
         let (received, principal) = decode_forwarded(&body).unwrap();
         assert_eq!((received, principal.is_root()), (forwarded, false));

@@ -1,18 +1,16 @@
-//! Forming a cluster, and giving a new node its identity.
+//! Bootstraps a cluster, and gives a new node its identity.
 //!
-//! From one node: it asks every other member which cluster it belongs to; then it writes its own identity, each other
-//! member takes one, and consensus starts and is initialised with all of them. Every step may be repeated: a call
-//! that broke off half-way is sent again, and continues with the cluster id that it finds.
+//! One node bootstraps. It asks every other member which cluster it belongs to. Then it writes its own identity, lets each
+//! other member take one, starts consensus and initialises it with all members. Every step can be repeated: a bootstrap
+//! that was interrupted is requested again, and continues with the cluster id that it finds.
 //!
-//! A node that is told to (`CONCORD_FORM`) asks itself, again and again until the cluster is formed. It may be a member
-//! that has lost its disk, which must not begin under its old id: it has forgotten whom it voted for and what it
-//! acknowledged. So nothing is written before every other member has said that it has no log; one that is still
-//! reading its log does not say so.
+//! A node with `CONCORD_FORM` tries by itself until the cluster is bootstrapped. It may be a member that has lost its disk.
+//! Such a member must not start under its old id, because it has lost its votes and acknowledged entries. So nothing is
+//! written before every other member has said that it has no log. A member that is still reading its log does not say so.
 //!
 //! **Invariants**
-//! 1. A node takes an identity once. A node that has another identity than the requested one answers so and changes
-//!    nothing.
-//! 2. No cluster is formed with a member that belongs to one that is formed already.
+//! 1. A node takes an identity once. If it already has another one than requested, it says so and changes nothing.
+//! 2. No cluster is bootstrapped with a member of a cluster that is bootstrapped already.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -22,7 +20,7 @@ use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
 use super::check_address;
-use crate::{ClusterView, Principal, Refusal, membership::Members};
+use crate::{ClusterView, Principal, Refusal, membership::ClusterMembers};
 use concord_consensus::Consensus;
 use concord_model::{
     access_key::Verb,
@@ -35,16 +33,16 @@ use concord_net::{
     identity::{FORMAT, Identity},
 };
 
-/// How long one member may take to answer, or to write its identity and open an empty directory.
+/// How long one member may take to respond, or to write its identity and open an empty directory.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long forming waits for this node's own start, or for another call that forms.
+/// How long a bootstrap waits for this node's own start, or for another bootstrap.
 const OWN_START_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long forming waits for the first read that is confirmed.
+/// How long a bootstrap waits for the first linearizable read.
 const FIRST_READ_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often a node that is told to form its cluster tries.
+/// How often a node with `CONCORD_FORM` tries.
 const FORM_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What a member requests of a node that joins. New variants go to the end.
+/// A request to a node that joins. New variants go to the end.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum JoinRequest {
     /// Say which node this is, and which cluster it belongs to.
@@ -53,7 +51,7 @@ pub(super) enum JoinRequest {
     TakeIdentity { cluster_id: Uuid, node_id: NodeId },
 }
 
-/// The node's answer.
+/// The response of a node that joins.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct JoinResponse {
     pub(super) node_id: NodeId,
@@ -62,12 +60,12 @@ pub(super) struct JoinResponse {
     refused: Option<String>,
 }
 
-impl Members {
-    /// Forms the cluster from this node: writes identities here and on every member, then initialises consensus. When
-    /// it is called again with the same members, it returns the cluster as it is.
+impl ClusterMembers {
+    /// Bootstraps the cluster from this node: writes identities here and on every member, then initialises consensus. If it
+    /// is called again with the same members, it returns the cluster as it is.
     ///
     /// # Errors
-    /// When this node may not form a cluster of these members, or one of them can't be reached.
+    /// When this node can't bootstrap a cluster of these members, or one of them can't be reached.
     pub async fn init(
         self: &Arc<Self>,
         principal: &Principal,
@@ -76,14 +74,14 @@ impl Members {
         principal.authorize(Verb::Cluster, None)?;
         check_members(&members, self.cx.node_id())?;
         let this = Arc::clone(self);
-        // As a task of its own: a caller that disconnects must not leave it half-way.
+        // As a task of its own: it completes even if the client disconnects.
         let formed = tokio::spawn(async move { this.form(members).await }).await;
-        formed.map_err(|error| Refusal::Internal(format!("forming the cluster ended: {error}")))??;
+        formed.map_err(|error| Refusal::Internal(format!("the bootstrap ended early: {error}")))??;
         Ok(self.cluster_view())
     }
 
-    /// Forms the cluster of these members as soon as all of them answer, or returns when another node has done it. For
-    /// as long as the node runs: a member may be started, or get its name, at any time.
+    /// Bootstraps the cluster of these members as soon as all of them respond, or returns when another node has done so. It
+    /// tries as long as the node runs: a member may be started, or get its name, at any time.
     pub async fn form_when_possible(self: &Arc<Self>, members: &[Member]) {
         let mut last = None;
         loop {
@@ -98,7 +96,7 @@ impl Members {
             };
             let Err(refusal) = formed else { return };
             if last.as_ref() != Some(&refusal) {
-                tracing::info!("the cluster is not formed yet: {}", reason_of(&refusal));
+                tracing::info!("the cluster is not bootstrapped yet: {}", reason_of(&refusal));
                 last = Some(refusal);
             }
             sleep(FORM_INTERVAL).await;
@@ -106,9 +104,11 @@ impl Members {
     }
 
     async fn form(self: &Arc<Self>, members: Vec<Member>) -> Result<(), Refusal> {
-        // A node that has only begun to answer opens its directory. Nothing is held meanwhile that another waits for.
+        // A node that has just started opens its directory first. This node holds no lock meanwhile that others wait for.
         let Ok(_forming) = timeout(OWN_START_TIMEOUT, self.forming.lock()).await else {
-            return Err(Refusal::Unavailable("this node is starting, or is being formed already".into()));
+            return Err(Refusal::Unavailable(
+                "this node is starting, or another bootstrap is in progress".into(),
+            ));
         };
         let directory = &self.cx.options.directory;
         let stored = Identity::read(directory).map_err(Refusal::Internal)?;
@@ -126,23 +126,23 @@ impl Members {
         for member in members.iter().filter(|member| member.id != self.cx.node_id()) {
             let request = JoinRequest::TakeIdentity { cluster_id, node_id: member.id };
             if self.request_join(member, &request).await?.initialized {
-                return Err(Refusal::Unavailable("the cluster is being formed by another node".into()));
+                return Err(Refusal::Unavailable("another node is bootstrapping the cluster".into()));
             }
         }
         self.start_consensus(identity).await.map_err(|error| Refusal::Internal(error.to_string()))?;
         let consensus = self.cx.consensus_or_refusal()?;
         consensus.initialize(members).await.map_err(Refusal::Undecided)?;
-        tracing::info!(cluster = %cluster_id, "formed the cluster {cluster_id}");
-        // The answer should show a working cluster. One that takes longer to begin is formed all the same.
+        tracing::info!(cluster = %cluster_id, "bootstrapped the cluster {cluster_id}");
+        // The response should show a working cluster. A cluster that takes longer to start is bootstrapped all the same.
         let deadline = Instant::now() + FIRST_READ_TIMEOUT;
         if let Err(refusal) = self.freshness.confirm_until(consensus, deadline).await {
-            tracing::warn!("the cluster is formed, but does not work yet: {refusal:?}");
+            tracing::warn!("the cluster is bootstrapped, but serves no reads yet: {refusal:?}");
         }
         self.levels.await_first_feature_level(consensus, deadline).await;
         Ok(())
     }
 
-    /// The cluster id to form under: the one that a call which broke off has left, or a new one.
+    /// The cluster id for the bootstrap: that of an interrupted one, or a new one.
     async fn choose_cluster_id(
         self: &Arc<Self>,
         stored: Option<&Identity>,
@@ -158,10 +158,10 @@ impl Members {
                 )));
             }
             if response.initialized && response.cluster_id == stored.map(|identity| identity.cluster_id) {
-                return Err(Refusal::Unavailable("the cluster is being formed by another node".into()));
+                return Err(Refusal::Unavailable("another node is bootstrapping the cluster".into()));
             }
             if response.initialized {
-                let text = format!("node {} belongs to a cluster that is formed already", member.id);
+                let text = format!("node {} belongs to a cluster that is bootstrapped already", member.id);
                 return Err(invalid_members(text));
             }
             match (response.cluster_id, found) {
@@ -193,7 +193,7 @@ impl Members {
         }
     }
 
-    /// Answers a node that forms a cluster or adds this node to its own. The caller has checked the secret.
+    /// Responds to a node that bootstraps a cluster, or adds this node to its cluster. The caller has checked the secret.
     ///
     /// # Errors
     /// When the body is not one of this version.
@@ -203,7 +203,7 @@ impl Members {
         let response = tokio::spawn(async move { this.join(request).await }).await;
         response
             .map(|response| encode(&response))
-            .map_err(|error| ReceiveError::Failed(format!("ended: {error}")))
+            .map_err(|error| ReceiveError::Failed(format!("joining ended early: {error}")))
     }
 
     async fn join(self: &Arc<Self>, request: JoinRequest) -> JoinResponse {
@@ -214,7 +214,7 @@ impl Members {
             }
         };
         if let Some(text) = &refused {
-            tracing::warn!("refused to join: {text}");
+            tracing::warn!("rejected a request to join: {text}");
         }
         let initialized = match self.cx.consensus() {
             Some(consensus) => consensus.is_initialized().await,
@@ -224,9 +224,9 @@ impl Members {
         JoinResponse { node_id: self.cx.node_id(), cluster_id, initialized, refused }
     }
 
-    /// Why this node can't say yet whether it has a log, if it can't.
+    /// Why this node can't say yet whether it has a log. `None` if it can.
     fn still_starting(&self) -> Option<String> {
-        // In this order: consensus is set when the log is open, and never unset.
+        // Read in this order: consensus is set after the log is open, and never unset.
         match Identity::read(&self.cx.options.directory) {
             Ok(None) => None,
             Ok(Some(_)) if self.cx.consensus().is_some() => None,
@@ -239,8 +239,9 @@ impl Members {
         if node_id != self.cx.node_id() {
             return Err(format!("this is node {}, not node {node_id}", self.cx.node_id()));
         }
-        // Not `lock`: two nodes that form a cluster at once would wait for each other.
-        let _forming = self.forming.try_lock().map_err(|_| "it is starting, or forms a cluster itself")?;
+        // Not `lock`: two nodes that bootstrap at the same time would wait for each other.
+        let _forming =
+            self.forming.try_lock().map_err(|_| "it is starting, or bootstraps a cluster itself")?;
         let directory = &self.cx.options.directory;
         let identity = match Identity::read(directory)? {
             Some(stored) if stored.cluster_id == cluster_id => stored,
@@ -256,7 +257,7 @@ impl Members {
     }
 }
 
-/// A refusal as a line of the log.
+/// The text of a rejection for the log.
 fn reason_of(refusal: &Refusal) -> String {
     if let Refusal::Invalid(Invalid::Violations(violations)) = refusal {
         violations.iter().map(|violation| violation.msg.as_str()).collect::<Vec<_>>().join("; ")
@@ -277,11 +278,11 @@ fn check_same_members(consensus: &Consensus, requested: &[Member]) -> Result<(),
     if has == requested {
         return Ok(());
     }
-    let text = format!("this node belongs to a cluster that is formed already, of the nodes {has:?}");
+    let text = format!("this node belongs to a cluster that is bootstrapped already, of the nodes {has:?}");
     Err(invalid_members(text))
 }
 
-/// Checks the members that a cluster is to be formed of.
+/// Checks the members of a bootstrap.
 fn check_members(members: &[Member], me: NodeId) -> Result<(), Invalid> {
     let mut violations = Vec::new();
     let mut ids = BTreeSet::new();
@@ -303,7 +304,7 @@ fn check_members(members: &[Member], me: NodeId) -> Result<(), Invalid> {
     }
     let mut add = |text: String| violations.push(Violation::at(vec!["members".into()], text));
     if !ids.contains(&me) {
-        add(format!("node {me}, which is asked, is not among them"));
+        add(format!("the receiving node {me} is not among them"));
     }
     if members.len() > MEMBERS_MAX {
         add(format!("a cluster has at most {MEMBERS_MAX} members"));
@@ -320,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_is_formed_of_distinct_members_and_this_node() {
+    fn a_bootstrap_needs_distinct_members_and_this_node() {
         let good = [member(1), member(2), member(3)];
         assert_eq!(check_members(&good, 2), Ok(()));
         let twice = [member(1), member(1)];

@@ -1,14 +1,14 @@
-//! The node as a member: starting under an identity, showing the cluster, forming it, changing it.
+//! The node as a member: starting with an identity, showing the cluster, bootstrapping it, changing it.
 //!
 //! | question | file |
 //! |---|---|
 //! | What starts when the directory has an identity? What does `GET /api/v1/cluster` show? | this one |
-//! | How does a cluster begin, and how does a node get its identity? | `forming` |
-//! | When is a node ready? When is a change of the leader recorded in the audit log? | `readiness` |
-//! | How does a change of members or of the leader reach the leader? | `change` |
+//! | How is a cluster bootstrapped, and how does a node get its identity? | `forming` |
+//! | When is a node ready? When does the audit log record a change of the leader? | `readiness` |
+//! | How does a change of the members reach the leader? | `change` |
 //! | What does the leader do, step by step? | `steps` |
 //!
-//! **Invariant:** consensus runs under the identity in the data directory, and a node has at most one.
+//! **Invariant:** consensus runs with the identity in the data directory, and a node has at most one.
 
 pub(crate) mod change;
 mod forming;
@@ -21,9 +21,9 @@ use tokio::{runtime::Handle, sync::Mutex};
 
 use super::{
     ClusterView, MemberView, Principal, Refusal, access::Authentication, access::keys::AccessKeys,
-    certificates, clock::Clock, context::Context, data_key, feature_level::Answer,
-    feature_level::FeatureLevels, forgetting::forget_outcomes, freshness::Freshness, history::HistoryReader,
-    index_build::keep_building, room::Room,
+    clock::Clock, context::Context, disk_space::DiskSpace, feature_level::FeatureLevels,
+    feature_level::MemberReport, freshness::Freshness, history::HistoryReader, leader_tasks::LeaderTasks,
+    reload,
 };
 use concord_consensus::{Consensus, MemberStatus, Start, StartError};
 use concord_model::{access_key::Verb, feature::LEVEL_MIN};
@@ -36,10 +36,10 @@ const LOG_DIRECTORY: &str = "log";
 
 /// This node as a member of its cluster.
 #[derive(Debug)]
-pub struct Members {
+pub struct ClusterMembers {
     pub(crate) cx: Arc<Context>,
     pub(crate) clock: Arc<Clock>,
-    pub(crate) room: Arc<Room>,
+    pub(crate) disk_space: Arc<DiskSpace>,
     pub(crate) levels: Arc<FeatureLevels>,
     pub(crate) freshness: Arc<Freshness>,
     pub(crate) authentication: Arc<Authentication>,
@@ -49,27 +49,27 @@ pub struct Members {
     pub(crate) forming: Mutex<()>,
 }
 
-impl Members {
-    /// Starts this node's part in consensus when the directory has an identity.
+impl ClusterMembers {
+    /// Starts consensus on this node if the directory has an identity.
     ///
     /// # Errors
-    /// When the directory is another node's, or its content can't be trusted.
+    /// When the directory belongs to another node, or its content can't be trusted.
     pub async fn start(self: &Arc<Self>) -> Result<(), StartError> {
         let _forming = self.forming.lock().await;
         let directory = &self.cx.options.directory;
         let Some(identity) = Identity::read(directory).map_err(StartError::Refused)? else { return Ok(()) };
-        // The log is made right after the identity is written. A member without its log has forgotten its vote.
+        // The log is created right after the identity. A member without its log has lost its vote.
         if !directory.join(LOG_DIRECTORY).is_dir() {
             return Err(StartError::Refused(format!(
-                "{} has an identity but no log. Unless this node ended while it was joined for the first time, \
-                 the log was lost: remove the member and let it rejoin under a new id, in an empty directory",
+                "{} has an identity but no log. Unless this node exited while it joined for the first time, the log \
+                 was lost: remove the member and let it rejoin under a new id, in an empty directory",
                 directory.display()
             )));
         }
         self.start_consensus(identity).await
     }
 
-    /// Starts consensus under the identity in the directory, and the tasks that need it. The caller holds `forming`.
+    /// Starts consensus with the identity in the directory, and the tasks that need it. The caller holds `forming`.
     async fn start_consensus(self: &Arc<Self>, identity: Identity) -> Result<(), StartError> {
         if self.cx.consensus().is_some() {
             return Ok(());
@@ -100,15 +100,16 @@ impl Members {
         })
         .await?;
         if self.cx.consensus.set(consensus.clone()).is_ok() {
-            let Self { cx, clock, room, levels, history, keys, .. } = &**self;
+            let Self { cx, clock, disk_space, levels, history, keys, .. } = &**self;
+            let tasks = LeaderTasks { cx: cx.clone(), clock: clock.clone(), disk_space: disk_space.clone() };
             consensus.supervise("monitor-readiness", self.clone().monitor_readiness());
             consensus.supervise("maintain-history", history.clone().maintain_history());
-            consensus.supervise("build-indexes", keep_building(cx.clone(), clock.clone(), room.clone()));
-            consensus.supervise("forget-outcomes", forget_outcomes(cx.clone(), clock.clone()));
-            consensus.supervise("keep-room", room.clone().keep_room());
+            consensus.supervise("build-indexes", tasks.clone().build_indexes());
+            consensus.supervise("expire-idempotency-records", tasks.expire_idempotency_records());
+            consensus.supervise("watch-voters", disk_space.clone().watch_voters());
             consensus.supervise("keep-clock", clock.clone().keep_clock());
             consensus.supervise("keep-access", keys.clone().keep_access());
-            consensus.supervise("keep-data-key", data_key::keep(cx.clone()));
+            consensus.supervise("keep-data-keys", reload::keep_data_keys(cx.clone()));
             consensus.supervise("record-leadership", record_leadership(cx.clone()));
             consensus.supervise("raise-feature-level", levels.clone().keep_raising_feature_level());
         }
@@ -135,7 +136,7 @@ impl Members {
             feature_level: LEVEL_MIN,
             data_key: None,
             members: Vec::new(),
-            alarms: certificates::alarms(&self.cx),
+            alarms: reload::certificate_alarms(&self.cx),
         };
         if let Some(consensus) = self.cx.consensus() {
             let (status, state) = (consensus.status(), consensus.state());
@@ -144,10 +145,10 @@ impl Members {
             view.revision = state.revision();
             view.digest = digest::shown_digest(state.digest());
             view.alarms.extend(self.clock.clock_alarms());
-            view.alarms.extend(data_key::alarm(&self.cx));
+            view.alarms.extend(reload::data_key_alarm(&self.cx));
             view.data_key = consensus.store().at_rest().encryption().map(|at| at.data_key.to_string());
             view.feature_level = state.feature_level();
-            let (members, told) = (status.members.into_iter(), self.levels.member_answers());
+            let (members, told) = (status.members.into_iter(), self.levels.member_reports());
             let shown = |member: MemberStatus| {
                 let answer = told.get(&member.member.id);
                 member_view(member, status.leader_id, answer)
@@ -159,7 +160,7 @@ impl Members {
     }
 }
 
-fn member_view(status: MemberStatus, leader: Option<NodeId>, answer: Option<&Answer>) -> MemberView {
+fn member_view(status: MemberStatus, leader: Option<NodeId>, answer: Option<&MemberReport>) -> MemberView {
     let MemberStatus { member, voter, lag, contact } = status;
     let role = match (voter, leader == Some(member.id)) {
         (_, true) => "leader",
@@ -176,7 +177,7 @@ fn member_view(status: MemberStatus, leader: Option<NodeId>, answer: Option<&Ans
     MemberView { id, role, api_addr, peer_addr, lag, contact, version, feature_level_max, resources }
 }
 
-/// Checks that a text is `host:port`, by which other nodes can call.
+/// Checks that a text is `host:port`.
 ///
 /// # Errors
 /// What is wrong with it.

@@ -1,14 +1,14 @@
-//! Whether this node is ready: it has caught up with a live leader, as recently as a reader would notice. And the
-//! lines of the audit log about who leads.
+//! Readiness: whether this node has recently caught up with a live leader. Also records changes of the leader in the audit
+//! log.
 //!
-//! **Invariant:** a node that has not confirmed its state within `READY_STALENESS_MAX`, has left the cluster, or is
-//! stopping is not ready.
+//! **Invariant:** a node is not ready if it has not confirmed its state within `READY_STALENESS_MAX`, was removed from the
+//! cluster, or is stopping.
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::{Instant, timeout};
 
-use crate::{context::Context, membership::Members};
+use crate::{context::Context, membership::ClusterMembers};
 use concord_consensus::Leadership;
 use concord_model::limits::READY_STALENESS_MAX;
 
@@ -17,7 +17,7 @@ const READINESS_INTERVAL: Duration = Duration::from_millis(250);
 /// How long one confirmation may take.
 const READINESS_TIMEOUT: Duration = Duration::from_secs(1);
 
-impl Members {
+impl ClusterMembers {
     /// Whether this node has caught up with a live leader.
     ///
     /// # Errors
@@ -42,15 +42,15 @@ impl Members {
         }
     }
 
-    /// Confirms periodically that this node has caught up, as a read does, and logs when its readiness changes. On the
-    /// leader it also completes the change of members that a lost leader has left half made.
+    /// Confirms periodically that this node has caught up, like a read, and logs when its readiness changes. On the leader
+    /// it also completes an incomplete change of members of a lost leader.
     pub(super) async fn monitor_readiness(self: Arc<Self>) -> Result<(), String> {
         let Some(consensus) = self.cx.consensus() else { return Ok(()) };
         let (mut was_ready, mut since) = (false, Instant::now());
         while !self.cx.stopping.is_cancelled() {
             if self.cx.has_left() {
                 consensus.retire();
-                tracing::warn!("this node was taken out of the cluster and takes no part any more");
+                tracing::warn!("this node was removed from the cluster; stop it");
                 return Ok(());
             }
             self.complete_change(consensus);
@@ -76,8 +76,8 @@ impl Members {
     }
 }
 
-/// Records in the audit log when this node begins to lead and when it ceases to: a change of the leader by an election
-/// has no request that would be recorded. Each node records its own leadership only.
+/// Records in the audit log when this node becomes the leader and when it steps down: an election has no request that would
+/// be recorded. Each node records only its own leadership.
 pub(super) async fn record_leadership(cx: Arc<Context>) -> Result<(), String> {
     let Some(consensus) = cx.consensus() else { return Ok(()) };
     let (mut leadership, mut was_mine) = (consensus.leadership(), false);

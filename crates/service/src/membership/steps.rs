@@ -1,16 +1,16 @@
-//! The steps of a change of the cluster, on the leader.
+//! The steps of a change of the members, on the leader.
 //!
 //! ```text
-//! add       the new node is asked which cluster it belongs to ─ takes this cluster's identity ─ learner ─ catches up
+//! add       new node says which cluster it belongs to ─ takes this cluster's identity ─ learner ─ catches up
 //! promote   has caught up ─ voter
 //! replace   add ─ one joint change: the new member in, the old one out
 //! remove    a leader transfers leadership first ─ out
 //! ```
 //!
 //! **Invariants**
-//! 1. A node id is never used twice: ids ascend, and the greatest one is stored with the state. A node that returned
-//!    under an earlier id would have forgotten its votes.
-//! 2. No change begins that would leave the cluster without a live majority: most of the new voters must be alive.
+//! 1. A node id is never used twice: ids ascend, and the greatest one is stored with the state. A node that returned under
+//!    an earlier id would have lost its votes.
+//! 2. No change begins that would leave the cluster without a live majority: a majority of the new voters must be alive.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,11 +20,11 @@ use std::{
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    change::{Change, ChangeMade},
+    change::{ChangeMade, MemberChange},
     forming::JoinRequest,
 };
 use crate::{
-    membership::Members,
+    membership::ClusterMembers,
     request::Refusal,
     retry::{Attempt, AttemptError},
 };
@@ -36,12 +36,12 @@ use concord_net::{Member, NodeId};
 const CAUGHT_UP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The members and voters when a change begins. Only this change alters them until it ends.
-pub(super) struct Membership {
+pub(super) struct MembersAtStart {
     members: BTreeMap<NodeId, Member>,
     voters: BTreeSet<NodeId>,
 }
 
-impl Membership {
+impl MembersAtStart {
     pub(super) fn of(consensus: &Consensus) -> Self {
         let mut membership = Self { members: BTreeMap::new(), voters: BTreeSet::new() };
         for status in consensus.status().members {
@@ -56,20 +56,20 @@ impl Membership {
 
 /// One change on the leader.
 pub(super) struct MembershipChange<'a> {
-    pub(super) members: &'a Members,
+    pub(super) members: &'a ClusterMembers,
     pub(super) consensus: &'a Consensus,
     pub(super) deadline: Instant,
-    pub(super) before: Membership,
+    pub(super) before: MembersAtStart,
 }
 
 impl MembershipChange<'_> {
-    pub(super) async fn make(&self, change: &Change) -> Attempt<ChangeMade> {
+    pub(super) async fn make(&self, change: &MemberChange) -> Attempt<ChangeMade> {
         match change {
-            Change::Add(member) => self.add(member).await,
-            Change::Promote(id) => self.promote(*id).await,
-            Change::Remove(id) => self.remove(*id).await,
-            Change::Replace { old, new } => self.replace(*old, new).await,
-            Change::Lead(id) => self.transfer_leadership(*id).await,
+            MemberChange::Add(member) => self.add(member).await,
+            MemberChange::Promote(id) => self.promote(*id).await,
+            MemberChange::Remove(id) => self.remove(*id).await,
+            MemberChange::Replace { old, new } => self.replace(*old, new).await,
+            MemberChange::Lead(id) => self.transfer_leadership(*id).await,
         }
     }
 
@@ -95,7 +95,7 @@ impl MembershipChange<'_> {
             return Ok(ChangeMade { created: false, revision });
         }
         if self.before.voters.len() == 1 {
-            return Err(conflict(format!("node {id} is the last one that votes")));
+            return Err(conflict(format!("node {id} is the last voter")));
         }
         self.check_majority(&BTreeSet::new(), &BTreeSet::from([id]))?;
         self.step_down(id).await?;
@@ -107,7 +107,7 @@ impl MembershipChange<'_> {
             return Err(conflict("a node id is never used twice: the new member needs another one"));
         }
         if !self.before.members.contains_key(&old) {
-            // Requested again after it was made.
+            // The change was made already, and is requested again.
             let is_made =
                 self.before.members.get(&new.id) == Some(new) && old <= self.consensus.greatest_id();
             return if is_made {
@@ -128,13 +128,13 @@ impl MembershipChange<'_> {
         } else {
             self.consensus.remove_learner(old).await
         };
-        let revision = replaced.map_err(|error| half_made(error.into(), old, new.id))?;
+        let revision = replaced.map_err(|error| half_replaced(error.into(), old, new.id))?;
         Ok(ChangeMade { created, revision })
     }
 
     async fn transfer_leadership(&self, id: NodeId) -> Attempt<ChangeMade> {
         if !self.before.voters.contains(&id) {
-            return Err(conflict(format!("node {id} does not vote, so it can't lead")));
+            return Err(conflict(format!("node {id} is no voter, so it can't lead")));
         }
         if id != self.members.cx.node_id() {
             self.expect_caught_up(id).await?;
@@ -224,9 +224,11 @@ impl MembershipChange<'_> {
         let why = match caught_up {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(why)) => why,
-            Err(_) => "the time is up".into(),
+            Err(_) => "timed out".into(),
         };
-        Err(AttemptError::Unknown(format!("node {id} is a learner, but has not caught up: {why}; ask again")))
+        Err(AttemptError::Unknown(format!(
+            "node {id} was added as a learner but is still catching up ({why}); retry"
+        )))
     }
 
     /// Waits briefly for a member that should have caught up already.
@@ -240,8 +242,8 @@ impl MembershipChange<'_> {
         Ok(ChangeMade { created: false, revision })
     }
 
-    /// Checks that a majority of the new voters is alive. A voter that is added counts as alive: the change waits
-    /// until it has caught up.
+    /// Checks that a majority of the new voters is alive. An added voter counts as alive: the change waits until it has
+    /// caught up.
     fn check_majority(&self, add: &BTreeSet<NodeId>, remove: &BTreeSet<NodeId>) -> Attempt<()> {
         let stay: BTreeSet<NodeId> = self.before.voters.difference(remove).copied().collect();
         let added = add.difference(&stay).count();
@@ -252,21 +254,21 @@ impl MembershipChange<'_> {
         Err(conflict(format!("only {live} of the {voters} voters would be alive, which is no majority")))
     }
 
-    /// When the member that is removed is this leader: transfers leadership. The next leader makes the change.
+    /// If this leader is the member to remove, transfers leadership. The next leader makes the change.
     async fn step_down(&self, id: NodeId) -> Attempt<()> {
         if id != self.members.cx.node_id() {
             return Ok(());
         }
         if self.consensus.transfer_leadership().await {
-            Err(AttemptError::Retry(format!("node {id} leads, and hands leadership over first")))
+            Err(AttemptError::Retry(format!("node {id} leads, and transfers leadership first")))
         } else {
             Err(AttemptError::Retry("no other voter is alive to lead".into()))
         }
     }
 }
 
-/// A replacement that failed after the new node had become a member: that much is done.
-fn half_made(error: AttemptError, old: NodeId, new: NodeId) -> AttemptError {
+/// The error of a replacement that failed after the new node had become a member.
+fn half_replaced(error: AttemptError, old: NodeId, new: NodeId) -> AttemptError {
     let why = match error {
         AttemptError::Retry(text)
         | AttemptError::Refused(Refusal::Conflict(text) | Refusal::Unavailable(text)) => text,
@@ -281,7 +283,7 @@ pub(super) fn conflict(text: impl Into<String>) -> AttemptError {
     AttemptError::Refused(Refusal::Conflict(text.into()))
 }
 
-/// Why a node does not join: what is wrong with its identity is a conflict with the cluster.
+/// Why a node does not join. A wrong identity is a conflict with the cluster.
 fn not_joined(refusal: Refusal) -> AttemptError {
     if let Refusal::Invalid(Invalid::Violations(violations)) = refusal {
         let texts: Vec<_> = violations.into_iter().map(|violation| violation.msg).collect();

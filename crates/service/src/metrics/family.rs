@@ -1,11 +1,10 @@
-//! A metric with its samples, and the text of all of them.
+//! Metrics with their samples, and the text of a page.
 //!
-//! Most metrics are read when they are asked for: what a layer knows anyway is counted nowhere a second time. So a page
-//! is gathered as values and written at once; `prometheus-client` writes the text, and knows of no metric between two
-//! pages.
+//! Most metrics are read when a page is requested, so nothing is counted twice. A page is gathered as values and written at
+//! once. `prometheus-client` only writes the text; it has no registry between pages.
 //!
-//! **Invariant:** the values of labels are written in the source, or come from the operator: a member's id, the name of
-//! a certificate. None is taken from a request.
+//! **Invariant:** label values are in the source, or come from the operator, such as a member id or the name of a
+//! certificate. None comes from a request.
 
 use std::fmt;
 
@@ -16,7 +15,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use super::histogram::{BOUNDS_SECONDS, Counts};
+use super::histogram::{BOUNDS_SECONDS, TimeCounts};
 
 /// The media type of a page.
 pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -26,7 +25,7 @@ pub type Labels = Vec<(&'static str, String)>;
 
 /// A metric with its samples.
 #[derive(Debug, Clone)]
-pub struct Family {
+pub struct MetricFamily {
     name: &'static str,
     help: &'static str,
     samples: Samples,
@@ -36,12 +35,12 @@ pub struct Family {
 enum Samples {
     Gauges(Vec<(Labels, f64)>),
     Counters(Vec<(Labels, f64)>),
-    Histograms(Vec<(Labels, Counts)>),
+    Histograms(Vec<(Labels, TimeCounts)>),
 }
 
-/// A number of a metric.
+/// A value of a metric.
 pub trait Number {
-    /// As all metrics have it: exact up to 2⁵³.
+    /// As a floating-point number: exact up to 2⁵³.
     fn number(self) -> f64;
 }
 
@@ -82,14 +81,14 @@ impl Number for std::time::Duration {
     }
 }
 
-impl Family {
+impl MetricFamily {
     /// A value that goes up and down.
     #[must_use]
     pub fn gauge(name: &'static str, help: &'static str, value: impl Number) -> Self {
         Self::gauges(name, help, [(Labels::new(), value)])
     }
 
-    /// Several of them. There may be none now.
+    /// Several gauges, or none.
     #[must_use]
     pub fn gauges<N: Number>(
         name: &'static str,
@@ -106,7 +105,7 @@ impl Family {
         Self::counters(name, help, [(Labels::new(), value)])
     }
 
-    /// Several of them.
+    /// Several counters.
     #[must_use]
     pub fn counters<N: Number>(
         name: &'static str,
@@ -119,7 +118,7 @@ impl Family {
 
     /// Times, in seconds.
     #[must_use]
-    pub fn histograms(name: &'static str, help: &'static str, samples: Vec<(Labels, Counts)>) -> Self {
+    pub fn histograms(name: &'static str, help: &'static str, samples: Vec<(Labels, TimeCounts)>) -> Self {
         Self { name, help, samples: Samples::Histograms(samples) }
     }
 
@@ -158,7 +157,7 @@ impl Family {
     }
 }
 
-/// Writes a sample with its labels; none has no braces either.
+/// Writes a sample with its labels. Without labels it has no braces.
 fn labelled(
     metric: &mut MetricEncoder<'_>,
     labels: &Labels,
@@ -169,9 +168,9 @@ fn labelled(
 
 /// All metrics of a page.
 #[derive(Debug)]
-struct Page(Vec<Family>);
+struct MetricsPage(Vec<MetricFamily>);
 
-impl Collector for Page {
+impl Collector for MetricsPage {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|family| family.encode(&mut encoder))
     }
@@ -179,9 +178,9 @@ impl Collector for Page {
 
 /// The text of a page.
 #[must_use]
-pub fn render(families: Vec<Family>) -> String {
+pub fn render(families: Vec<MetricFamily>) -> String {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Page(families)));
+    registry.register_collector(Box::new(MetricsPage(families)));
     let mut page = String::new();
     text::encode(&mut page, &registry).expect("a string takes whatever is written to it");
     page
@@ -201,11 +200,11 @@ mod tests {
         times.observe(Duration::from_secs(100));
         let label = |value: &str| vec![("part", value.to_owned())];
         let page = render(vec![
-            Family::gauge("a_bytes", "Bytes of a.", 5_u64),
-            Family::gauges("b", "Parts of b.", [(label("x\"y"), 0.5), (label("z"), 2.0)]),
-            Family::gauges("none", "Nothing now.", Vec::<(Labels, u64)>::new()),
-            Family::counter("c", "How often.", 7_u64),
-            Family::histograms("d_seconds", "Times.", vec![(label("x"), times.read())]),
+            MetricFamily::gauge("a_bytes", "Bytes of a.", 5_u64),
+            MetricFamily::gauges("b", "Parts of b.", [(label("x\"y"), 0.5), (label("z"), 2.0)]),
+            MetricFamily::gauges("none", "Nothing now.", Vec::<(Labels, u64)>::new()),
+            MetricFamily::counter("c", "How often.", 7_u64),
+            MetricFamily::histograms("d_seconds", "Times.", vec![(label("x"), times.read())]),
         ]);
         let lines: Vec<&str> = page.lines().collect();
         for expected in [

@@ -1,10 +1,10 @@
-//! Counts of times, which are observed with two additions and no lock.
+//! Histograms of durations. An observation takes two additions and no lock.
 //!
-//! Each thread adds to a part of its own, as far as there are as many: counters that all threads change would move
-//! between the processors with each request.
+//! Each thread has counters of its own, up to the number of threads that the histogram was made for: counters that all
+//! threads change would move between the caches of the cores with each request.
 //!
-//! **Invariant:** an observation allocates nothing and waits for nobody. What is read is no moment of all counters
-//! together; each of them only grows.
+//! **Invariant:** an observation allocates nothing and never waits. Reading is not atomic over all counters; each of them
+//! only grows.
 
 use std::{
     cell::Cell,
@@ -12,8 +12,8 @@ use std::{
     time::Duration,
 };
 
-/// The upper bounds of the buckets: those that OpenTelemetry advises for HTTP, and finer ones below, because a request
-/// for one config takes some tens of microseconds.
+/// The upper bounds of the buckets: those that OpenTelemetry recommends for HTTP, and smaller ones, because a request for one
+/// config takes some tens of microseconds.
 const BOUNDS_MICROS: [u64; BOUNDS] = [
     100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 75_000, 100_000, 250_000, 500_000, 750_000,
     1_000_000, 2_500_000, 5_000_000, 7_500_000, 10_000_000,
@@ -44,31 +44,31 @@ fn thread() -> usize {
     })
 }
 
-/// What the threads of one part count: in cache lines of its own.
+/// The counters of one thread, or of several if there are more threads, in cache lines of their own.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Part {
+struct ThreadCounts {
     buckets: [AtomicU64; BUCKETS],
     sum_nanos: AtomicU64,
 }
 
-/// Counts of times.
+/// A histogram of durations.
 #[derive(Debug)]
 pub struct Histogram {
-    parts: Box<[Part]>,
+    parts: Box<[ThreadCounts]>,
 }
 
-/// What a histogram has counted.
+/// The values of a histogram.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Observations of each bucket; the last one is that of all that is longer.
+pub struct TimeCounts {
+    /// Observations per bucket. The last bucket has no upper bound.
     pub buckets: [u64; BUCKETS],
-    /// The sum of all times.
+    /// The sum of all durations.
     pub sum: Duration,
 }
 
-impl Counts {
-    /// All observations.
+impl TimeCounts {
+    /// The number of observations.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
@@ -76,26 +76,26 @@ impl Counts {
 }
 
 impl Histogram {
-    /// A histogram for so many threads; more share its parts.
+    /// A histogram for this many threads; more threads share counters.
     #[must_use]
     pub fn new(threads: usize) -> Self {
-        Self { parts: (0..threads.max(1)).map(|_| Part::default()).collect() }
+        Self { parts: (0..threads.max(1)).map(|_| ThreadCounts::default()).collect() }
     }
 
-    /// Counts a time.
+    /// Counts a duration.
     pub fn observe(&self, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        // Most times are short.
+        // Most durations are short.
         let bucket = BOUNDS_MICROS.iter().position(|bound| nanos <= bound * 1000).unwrap_or(BOUNDS);
         let part = &self.parts[thread() % self.parts.len()];
         part.buckets[bucket].fetch_add(1, Ordering::Relaxed);
         part.sum_nanos.fetch_add(nanos, Ordering::Relaxed);
     }
 
-    /// What was counted.
+    /// The values so far.
     #[must_use]
-    pub fn read(&self) -> Counts {
-        let mut counts = Counts::default();
+    pub fn read(&self) -> TimeCounts {
+        let mut counts = TimeCounts::default();
         for part in &self.parts {
             for (sum, one) in counts.buckets.iter_mut().zip(&part.buckets) {
                 *sum = sum.saturating_add(one.load(Ordering::Relaxed));
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_at_a_bound_is_below_it() {
+    fn a_duration_at_a_bound_is_in_the_lower_bucket() {
         let histogram = Histogram::new(3);
         for micros in [0, 100, 101, 10_000_000, 10_000_001] {
             histogram.observe(Duration::from_micros(micros));
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_many_threads_count_is_all_there() {
+    fn no_observation_of_many_threads_is_lost() {
         let histogram = Histogram::new(2);
         std::thread::scope(|scope| {
             for _ in 0..5 {

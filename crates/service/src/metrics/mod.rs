@@ -1,54 +1,84 @@
-//! What a node measures of itself, as the page at `/metrics` shows it.
+//! The metrics of a node, as the page at `/metrics` shows them.
 //!
 //! | to find | look in |
 //! |---|---|
-//! | what is measured of a node: limits and queues, memory, state, alarms | this file |
+//! | limits and queues, memory, state, alarms | this file |
 //! | consensus, log, store | `replicated` |
 //! | the process | `process` |
 //! | a metric with its samples; the text of a page | `family` |
 //! | counts of times | `histogram` |
-//! | open connections | `connections` |
 //!
-//! Nearly all of it is known anyway and read when somebody asks. What only `http` knows, the times of requests, it adds
-//! itself.
+//! Most values exist anyway and are read when the page is requested. `http` adds the times of requests.
 //!
-//! **Invariants:** a page names no record, no caller and no access key: whoever may see it learns sizes and times. It is
-//! answered from this node alone. docs/reference/metrics.md lists each metric, and a test compares the two.
+//! **Invariants:** a page contains no key of a record, no address of a client and no access key, only sizes and times. It
+//! comes from this node alone. docs/reference/metrics.md lists each metric, and a test compares the two.
 
-mod connections;
 mod family;
 mod histogram;
 pub(super) mod process;
 mod replicated;
 
-pub use connections::{Connections, Open};
-pub use family::{Family, Labels, MEDIA_TYPE, render};
-pub use histogram::{Counts, Histogram};
+pub use family::{Labels, MEDIA_TYPE, MetricFamily, render};
+pub use histogram::{Histogram, TimeCounts};
 
-use super::{Principal, Refusal, Service, Share, certificates, data_key, now};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use super::{Principal, Refusal, Service, Share, cpu_pool::PoolFigures, now, reload};
 use concord_model::{access_key::Verb, limits::WAITING_CHANGES_BYTES_MAX};
 use concord_net::tls::certificate::Certificate;
 
-/// The types of alarms, so that each is there before it is raised.
+/// The types of alarms, so that each has a sample before it is raised.
 const ALARMS: [&str; 5] = ["audit", "certificate", "clock", "data_key", "log_time"];
+
+/// Open connections of a listener. Clones share the count.
+#[derive(Debug, Clone, Default)]
+pub struct Connections(Arc<AtomicUsize>);
+
+/// An open connection. Dropping it ends it.
+#[derive(Debug)]
+pub struct OpenConnection(Connections);
+
+impl Connections {
+    /// Counts one more connection until the result is dropped.
+    #[must_use]
+    pub fn open(&self) -> OpenConnection {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        OpenConnection(self.clone())
+    }
+
+    /// The number of open connections.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 fn label(name: &'static str, value: impl Into<String>) -> Labels {
     vec![(name, value.into())]
 }
 
 impl Service {
-    /// What this node measures.
+    /// All metrics of this node.
     ///
     /// # Errors
     /// When the principal may not see it.
-    pub fn metrics(&self, principal: &Principal) -> Result<Vec<Family>, Refusal> {
+    pub fn metrics(&self, principal: &Principal) -> Result<Vec<MetricFamily>, Refusal> {
         principal.authorize(Verb::Cluster, None)?;
         Ok(self.open_metrics())
     }
 
-    /// The same for the listener of metrics, whose address the operator chooses instead of a key.
-    pub fn open_metrics(&self) -> Vec<Family> {
-        let mut families = vec![Family::gauges(
+    /// The same without a permission check, for the metrics listener.
+    pub fn open_metrics(&self) -> Vec<MetricFamily> {
+        let mut families = vec![MetricFamily::gauges(
             "concord_build_info",
             "The version of the program; always 1.",
             [(label("version", env!("CARGO_PKG_VERSION")), 1_u64)],
@@ -63,58 +93,62 @@ impl Service {
         families
     }
 
-    /// Counts connections of the listener for callers.
+    /// The connections of the client listener.
     #[must_use]
     pub fn caller_connections(&self) -> Connections {
         self.connections[0].clone()
     }
 
-    /// Counts connections of the listener for other nodes.
+    /// The connections of the peer listener.
     #[must_use]
     pub fn node_connections(&self) -> Connections {
         self.connections[1].clone()
     }
 
     /// Readiness, alarms, certificates, the audit log.
-    fn of_node(&self) -> Vec<Family> {
-        let mut alarms = certificates::alarms(&self.cx);
+    fn of_node(&self) -> Vec<MetricFamily> {
+        let mut alarms = reload::certificate_alarms(&self.cx);
         if self.cx.consensus().is_some() {
             alarms.extend(self.clock.clock_alarms());
-            alarms.extend(data_key::alarm(&self.cx));
+            alarms.extend(reload::data_key_alarm(&self.cx));
         }
         alarms.extend(self.cx.audit.alarm(self.cx.node_id()));
         let raised = ALARMS
             .map(|kind| (label("type", kind), alarms.iter().filter(|alarm| alarm.kind == kind).count()));
-        let ends = certificates::in_use(&self.cx).into_iter().map(|(place, one)| {
+        let ends = reload::certificates_in_use(&self.cx).into_iter().map(|(place, one)| {
             let Certificate { subject, serial, ends, .. } = one;
             let labels = vec![("place", place.to_owned()), ("subject", subject), ("serial", serial)];
             (labels, ends.0 / 1_000_000)
         });
         let (is_failing, lost) = self.cx.audit.figures();
         vec![
-            Family::gauge("concord_node_id", "The id of this node.", self.cx.node_id()),
-            Family::gauge(
+            MetricFamily::gauge("concord_node_id", "The id of this node.", self.cx.node_id()),
+            MetricFamily::gauge(
                 "concord_ready",
                 "1 while this node has caught up with a live leader.",
                 self.members.ready().is_ok(),
             ),
-            Family::gauges(
+            MetricFamily::gauges(
                 "concord_alarms",
-                "What an operator must see to, as far as this node knows.",
+                "Problems that an operator must resolve, as far as this node knows.",
                 raised,
             ),
-            Family::gauges(
+            MetricFamily::gauges(
                 "concord_tls_certificate_end_seconds",
                 "When a certificate in use ends, in seconds since 1970.",
                 dedup(ends.collect()),
             ),
-            Family::gauge("concord_audit_failing", "1 while the audit log can't be written.", is_failing),
-            Family::gauge(
+            MetricFamily::gauge(
+                "concord_audit_failing",
+                "1 while the audit log can't be written.",
+                is_failing,
+            ),
+            MetricFamily::gauge(
                 "concord_audit_lost_lines",
-                "Lines of the audit log that could not be written and that no line says so of yet.",
+                "Lost lines of the audit log that no line reports yet.",
                 lost,
             ),
-            Family::gauge(
+            MetricFamily::gauge(
                 "concord_clock_seconds",
                 "This node's clock, in seconds since 1970.",
                 now().0 / 1_000_000,
@@ -122,59 +156,67 @@ impl Service {
         ]
     }
 
-    /// What requests wait for, and how many there may be.
-    fn of_requests(&self) -> Vec<Family> {
+    /// Queues, and limits of what is open.
+    fn of_requests(&self) -> Vec<MetricFamily> {
         let (cx, limits) = (&self.cx, self.cx.limits());
         let in_flight = limits.writes_in_flight.saturating_sub(self.writes.admission.available_permits());
-        let [threads, running, waiting] = cx.cpu_pool.figures();
+        let PoolFigures { turns, running, waiting } = cx.cpu_pool.figures();
         let [watches, watches_max] = self.watches.hub.figures();
         let [quota_keys, failing_addresses] = self.quotas.counts();
-        let [spans_sent, spans_unqueued, spans_refused] = cx.spans.figures();
+        let spans = cx.spans.figures();
         let listeners = ["callers", "nodes"].into_iter().zip(&self.connections);
         let connections = listeners.map(|(name, open)| (label("listener", name), open.count()));
         vec![
-            Family::gauges("concord_connections", "Open connections.", connections),
-            Family::gauge(
+            MetricFamily::gauges("concord_connections", "Open connections.", connections),
+            MetricFamily::gauge(
                 "concord_writes_in_flight",
-                "Writes that this node was asked for and has not answered.",
+                "Writes that this node has received and not yet answered.",
                 in_flight,
             ),
-            Family::gauge("concord_writes_in_flight_max", "How many there may be.", limits.writes_in_flight),
-            Family::gauge(
+            MetricFamily::gauge(
+                "concord_writes_in_flight_max",
+                "The limit of writes in flight.",
+                limits.writes_in_flight,
+            ),
+            MetricFamily::gauge(
                 "concord_forward_queue_writes",
-                "Writes that wait on this node for the next call to the leader.",
+                "Writes that wait on this node for the next RPC to the leader.",
                 self.writes.forwarder.batcher.waiting(),
             ),
-            Family::gauge(
+            MetricFamily::gauge(
                 "concord_cpu_pool_threads",
                 "Threads for work that takes longer than a millisecond.",
-                threads,
+                turns,
             ),
-            Family::gauge("concord_cpu_pool_running", "Pieces of such work that run.", running),
-            Family::gauge("concord_cpu_pool_waiting", "Pieces of such work that wait for a thread.", waiting),
-            Family::gauge("concord_watches", "Open watches.", watches),
-            Family::gauge("concord_watches_max", "How many there may be.", watches_max),
-            Family::gauge(
+            MetricFamily::gauge("concord_cpu_pool_running", "Pieces of such work that run.", running),
+            MetricFamily::gauge(
+                "concord_cpu_pool_waiting",
+                "Pieces of such work that wait for a thread.",
+                waiting,
+            ),
+            MetricFamily::gauge("concord_watches", "Open watches.", watches),
+            MetricFamily::gauge("concord_watches_max", "The limit of open watches.", watches_max),
+            MetricFamily::gauge(
                 "concord_quota_keys",
-                "Access keys with a quota that were used lately.",
+                "Access keys with a quota that were used recently.",
                 quota_keys,
             ),
-            Family::gauge(
+            MetricFamily::gauge(
                 "concord_failed_credential_addresses",
                 "Addresses whose failed credentials are counted.",
                 failing_addresses,
             ),
-            Family::counter("concord_spans_sent", "Spans that the collector has taken.", spans_sent),
-            Family::counters(
+            MetricFamily::counter("concord_spans_sent", "Spans that the collector has accepted.", spans.sent),
+            MetricFamily::counters(
                 "concord_spans_dropped",
-                "Spans that were dropped: because too many waited, or because the collector did not take them.",
-                [(label("why", "queue"), spans_unqueued), (label("why", "collector"), spans_refused)],
+                "Dropped spans: because the queue was full, or because the collector did not accept them.",
+                [(label("why", "queue"), spans.unqueued), (label("why", "collector"), spans.refused)],
             ),
         ]
     }
 
-    /// What is known to be in memory.
-    fn of_memory(&self) -> Vec<Family> {
+    /// The known parts of the memory in use.
+    fn of_memory(&self) -> Vec<MetricFamily> {
         let budget = &self.cx.memory_budget;
         let (pinned, pinned_bytes) = self.reads.pinned_states.figures(&self.cx.applied());
         let [callers, callers_max] = budget.used(Share::Callers);
@@ -183,52 +225,52 @@ impl Service {
             ["callers", "nodes", "pins"].map(|share| label("share", share)).into_iter().zip(values)
         };
         vec![
-            Family::gauges(
+            MetricFamily::gauges(
                 "concord_memory_budget_bytes",
-                "What the requests in flight have reserved; states that cursors and watches retain.",
+                "Bytes that the requests in flight have reserved, and that states for cursors and watches take.",
                 shares([callers, peers, pinned_bytes]),
             ),
-            Family::gauges(
+            MetricFamily::gauges(
                 "concord_memory_budget_max_bytes",
-                "What they may.",
+                "The limits of concord_memory_budget_bytes.",
                 shares([callers_max, peers_max, budget.pins_max()]),
             ),
-            Family::gauge(
+            MetricFamily::gauge(
                 "concord_pinned_states",
                 "States that are retained for cursors and watches.",
                 pinned,
             ),
-            Family::gauge(
+            MetricFamily::gauge(
                 "concord_store_queue_max_bytes",
-                "Applied changes that may wait for the disk before writes are refused.",
+                "The limit of applied changes that wait for the disk. Above it, writes are rejected.",
                 WAITING_CHANGES_BYTES_MAX,
             ),
         ]
     }
 
     /// The replicated state.
-    fn of_state(&self) -> Vec<Family> {
+    fn of_state(&self) -> Vec<MetricFamily> {
         let state = self.cx.applied();
         vec![
-            Family::gauge(
+            MetricFamily::gauge(
                 "concord_state_revision",
                 "The revision that this node has applied.",
                 state.revision(),
             ),
-            Family::gauge("concord_state_definitions", "Definitions.", state.definition_count()),
-            Family::gauge("concord_state_configs", "Configs of all definitions.", state.config_count()),
-            Family::gauge(
+            MetricFamily::gauge("concord_state_definitions", "Definitions.", state.definition_count()),
+            MetricFamily::gauge("concord_state_configs", "Configs of all definitions.", state.config_count()),
+            MetricFamily::gauge(
                 "concord_state_remembered_requests",
-                "Outcomes that are remembered for requests with an idempotency key.",
+                "Idempotency records.",
                 state.request_count(),
             ),
-            Family::gauge("concord_state_access_keys", "Access keys.", state.access_key_count()),
-            Family::gauge(
+            MetricFamily::gauge("concord_state_access_keys", "Access keys.", state.access_key_count()),
+            MetricFamily::gauge(
                 "concord_state_feature_level",
                 "The feature level of the cluster.",
                 state.feature_level(),
             ),
-            Family::gauge(
+            MetricFamily::gauge(
                 "concord_feature_level_max",
                 "The highest feature level that this node agrees to.",
                 self.cx.options.feature_level_max,
@@ -237,7 +279,7 @@ impl Service {
     }
 }
 
-/// The samples without those whose labels were there already: a file may name a certificate twice.
+/// Removes samples with the same labels: a file may contain a certificate twice.
 fn dedup(samples: Vec<(Labels, u64)>) -> Vec<(Labels, u64)> {
     let mut seen: Vec<(Labels, u64)> = Vec::with_capacity(samples.len());
     for sample in samples {
@@ -246,4 +288,20 @@ fn dedup(samples: Vec<(Labels, u64)>) -> Vec<(Labels, u64)> {
         }
     }
     seen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dropped_connections_are_no_longer_counted() {
+        let connections = Connections::default();
+        let (one, other) = (connections.open(), connections.clone().open());
+        assert_eq!(connections.count(), 2);
+        drop(one);
+        assert_eq!(connections.count(), 1);
+        drop(other);
+        assert_eq!(connections.count(), 0);
+    }
 }

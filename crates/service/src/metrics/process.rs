@@ -1,22 +1,22 @@
-//! What the system knows of this process: memory, processor time, open files.
+//! The metrics of the process: memory, CPU time, open files.
 //!
-//! The names are those that all of Prometheus's libraries give. Where the system has no `/proc`, they are absent.
+//! The names are those of all Prometheus libraries. Without `/proc` the metrics have no samples.
 
 use std::fs;
 
-use super::family::{Family, Labels, Number};
+use super::family::{Labels, MetricFamily, Number};
 
 /// The unit of times in `/proc`: the kernel gives them in hundredths of a second, whatever its own clock does.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Reads the figures.
-pub(super) fn families() -> Vec<Family> {
+/// Reads the metrics.
+pub(super) fn families() -> Vec<MetricFamily> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let kernel = fs::read_to_string("/proc/stat").unwrap_or_default();
     let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let open = fs::read_dir("/proc/self/fd").map(Iterator::count).ok();
-    // The directory is open itself while it is read.
+    // While the directory is read, it is open itself.
     let open = open.map(|files| files.saturating_sub(1));
     let seconds = |ticks: u64| ticks.number() / TICKS_PER_SECOND;
     let began = Option::zip(boot_time(&kernel), field(&stat, START_TIME))
@@ -34,7 +34,7 @@ pub(super) fn families() -> Vec<Family> {
             kibibytes(&status, "VmRSS"),
         ),
         maybe("process_virtual_memory_bytes", "Address space of the process.", kibibytes(&status, "VmSize")),
-        Family::gauges(
+        MetricFamily::gauges(
             "concord_memory_resident_bytes",
             "Parts of the memory in RAM: what was allocated, with what the allocator retains; pages of files; shared.",
             parts,
@@ -43,9 +43,9 @@ pub(super) fn families() -> Vec<Family> {
         maybe("process_max_fds", "The limit of open files and sockets.", open_files_max(&limits)),
         maybe("process_threads", "Threads.", value(&status, "Threads")),
         maybe("process_start_time_seconds", "When the process began, in seconds since 1970.", began),
-        Family::counters(
+        MetricFamily::counters(
             "process_cpu_seconds",
-            "Processor time that the process has used.",
+            "CPU time that the process has used.",
             spent.map(|spent| (Labels::new(), spent)),
         ),
     ]
@@ -56,11 +56,11 @@ pub(crate) fn resident_bytes() -> Option<u64> {
     kibibytes(&fs::read_to_string("/proc/self/status").ok()?, "VmRSS")
 }
 
-fn maybe(name: &'static str, help: &'static str, value: Option<impl Number>) -> Family {
-    Family::gauges(name, help, value.map(|value| (Labels::new(), value)))
+fn maybe(name: &'static str, help: &'static str, value: Option<impl Number>) -> MetricFamily {
+    MetricFamily::gauges(name, help, value.map(|value| (Labels::new(), value)))
 }
 
-/// Places in `/proc/self/stat` after the name of the command, which may have spaces in it.
+/// Positions in `/proc/self/stat` after the name of the command, which may contain spaces.
 const USER_TIME: usize = 11;
 const SYSTEM_TIME: usize = 12;
 const START_TIME: usize = 19;
@@ -83,7 +83,7 @@ fn boot_time(kernel: &str) -> Option<u64> {
     kernel.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
 }
 
-/// The soft limit; `None` when there is none.
+/// The soft limit. `None` if there is none.
 fn open_files_max(limits: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
     line.split_ascii_whitespace().next()?.parse().ok()

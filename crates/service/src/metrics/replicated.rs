@@ -1,7 +1,7 @@
-//! What a node knows of consensus, its log and its store.
+//! The metrics of consensus, the log and the store.
 
 use super::{
-    family::{Family, Labels},
+    family::{Labels, MetricFamily},
     label,
 };
 use crate::Service;
@@ -13,14 +13,14 @@ fn of_member(id: NodeId) -> Labels {
     label("member", id.to_string())
 }
 
-/// Samples of the members of which something is known.
+/// One sample for each member whose value is known.
 fn members<T>(figures: &RaftFigures, of: impl Fn(&MemberFigures) -> Option<T>) -> Vec<(Labels, T)> {
     figures.members.iter().filter_map(|member| Some((of_member(member.id), of(member)?))).collect()
 }
 
 impl Service {
-    /// Consensus and its log. Before this node has an identity, each metric is there without a sample.
-    pub(super) fn of_consensus(&self) -> Vec<Family> {
+    /// Consensus and its log. Before this node has an identity, the metrics have no samples.
+    pub(super) fn of_consensus(&self) -> Vec<MetricFamily> {
         let figures = self.cx.consensus().map(Consensus::raft_figures);
         let mut families = self.of_leadership(figures.as_ref());
         families.extend(of_members(figures.as_ref()));
@@ -28,7 +28,7 @@ impl Service {
         families
     }
 
-    fn of_leadership(&self, figures: Option<&RaftFigures>) -> Vec<Family> {
+    fn of_leadership(&self, figures: Option<&RaftFigures>) -> Vec<MetricFamily> {
         let me = self.cx.node_id();
         let leads = figures.map(|one| (Labels::new(), one.leader_id == Some(me)));
         let has_leader = figures.map(|one| (Labels::new(), one.leader_id.is_some()));
@@ -37,21 +37,25 @@ impl Service {
         let seen = figures.map(|one| (Labels::new(), one.leaders_seen));
         let term = figures.map(|one| (Labels::new(), one.term));
         vec![
-            Family::gauges("concord_raft_term", "The term.", term),
-            Family::gauges("concord_raft_leader", "1 on the node that leads, as far as it knows.", leads),
-            Family::gauges("concord_raft_has_leader", "1 while this node knows a leader.", has_leader),
-            Family::gauges(
+            MetricFamily::gauges("concord_raft_term", "The term.", term),
+            MetricFamily::gauges("concord_raft_leader", "1 on the leader, as far as it knows.", leads),
+            MetricFamily::gauges("concord_raft_has_leader", "1 while this node knows a leader.", has_leader),
+            MetricFamily::gauges(
                 "concord_raft_quorum_ack_age_seconds",
                 "On the leader: time since a majority last answered it.",
                 age,
             ),
-            Family::counters("concord_raft_leader_changes", "Leaders that this node has learned of.", seen),
-            Family::counters("concord_raft_elections_won", "How often this node began to lead.", won),
+            MetricFamily::counters("concord_raft_leader_changes", "Leaders that this node has seen.", seen),
+            MetricFamily::counters(
+                "concord_raft_elections_won",
+                "How often this node became the leader.",
+                won,
+            ),
         ]
     }
 
     /// The store and its volume.
-    pub(super) fn of_store(&self) -> Vec<Family> {
+    pub(super) fn of_store(&self) -> Vec<MetricFamily> {
         let consensus = self.cx.consensus();
         let figures = consensus.map(Consensus::figures);
         let of = |read: fn(&Figures) -> u64| figures.as_ref().map(|one| (Labels::new(), read(one)));
@@ -59,66 +63,70 @@ impl Service {
         let snapshot = consensus.and_then(|one| one.store().current_snapshot());
         let snapshot_bytes = snapshot.as_ref().map(|file| (Labels::new(), file.bytes));
         let feed = consensus.map(|one| one.feed().figures());
-        let free = self.room.reserve.free_bytes().map(|free| (Labels::new(), free));
-        let refuses = consensus.map(|_| (Labels::new(), self.room.check_room().is_err()));
+        let free = self.disk_space.reserve.free_bytes().map(|free| (Labels::new(), free));
+        let refuses = consensus.map(|_| (Labels::new(), self.disk_space.check().is_err()));
         vec![
-            Family::gauges(
+            MetricFamily::gauges(
                 "concord_store_history_revision",
                 "Up to which revision the history is on the disk.",
                 of(|one| one.history),
             ),
-            Family::gauges(
+            MetricFamily::gauges(
                 "concord_store_mirrored_revision",
                 "The revision that sled is at; 0 while it is rebuilt.",
                 of(|one| one.mirrored),
             ),
-            Family::gauges(
+            MetricFamily::gauges(
                 "concord_store_queue_bytes",
                 "Applied changes that the history does not have yet; in memory.",
                 waiting,
             ),
-            Family::gauges(
+            MetricFamily::gauges(
                 "concord_store_history_bytes",
                 "Bytes of the history on the disk.",
                 of(|one| one.history_bytes),
             ),
-            Family::gauges(
+            MetricFamily::gauges(
                 "concord_store_sled_bytes",
                 "Bytes of sled on the disk when they were last measured.",
                 of(|one| one.sled_bytes),
             ),
-            Family::counters(
+            MetricFamily::counters(
                 "concord_store_sled_rebuilds",
                 "How often sled was rebuilt.",
                 of(|one| one.rebuilds),
             ),
-            Family::gauges("concord_store_snapshot_bytes", "Bytes of the newest snapshot.", snapshot_bytes),
-            Family::gauges(
+            MetricFamily::gauges(
+                "concord_store_snapshot_bytes",
+                "Bytes of the newest snapshot.",
+                snapshot_bytes,
+            ),
+            MetricFamily::gauges(
                 "concord_store_volume_free_bytes",
                 "Free bytes of the volume of the data directory.",
                 free,
             ),
-            Family::gauge(
+            MetricFamily::gauge(
                 "concord_store_disk_reserve_bytes",
-                "Free bytes below which writes other than deletes are refused.",
-                self.room.reserve.reserve_bytes(),
+                "Free bytes below which writes other than deletes are rejected.",
+                self.disk_space.reserve.reserve_bytes(),
             ),
-            Family::gauges(
+            MetricFamily::gauges(
                 "concord_store_refuses_writes",
-                "1 while this node would refuse a write for want of room, on its volume or on those of a majority.",
+                "1 while this node rejects writes for lack of disk space, on its volume or on those of a majority.",
                 refuses,
             ),
-            Family::gauge(
+            MetricFamily::gauge(
                 "concord_memory_sled_cache_max_bytes",
-                "What sled may cache.",
+                "The limit of sled's cache.",
                 self.cx.options.store.sled_cache_bytes,
             ),
-            Family::gauges(
+            MetricFamily::gauges(
                 "concord_memory_feed_bytes",
                 "Recent changes for watches, in memory.",
                 feed.map(|(_, bytes)| (Labels::new(), bytes)),
             ),
-            Family::gauges(
+            MetricFamily::gauges(
                 "concord_feed_events",
                 "Recent changes for watches.",
                 feed.map(|(events, _)| (Labels::new(), events)),
@@ -127,7 +135,7 @@ impl Service {
     }
 }
 
-fn of_members(figures: Option<&RaftFigures>) -> Vec<Family> {
+fn of_members(figures: Option<&RaftFigures>) -> Vec<MetricFamily> {
     let count = |voters: bool| {
         figures.map_or(0, |one| one.members.iter().filter(|member| member.voter == voters).count())
     };
@@ -141,18 +149,18 @@ fn of_members(figures: Option<&RaftFigures>) -> Vec<Family> {
         )
     });
     vec![
-        Family::gauges("concord_raft_members", "Members, with and without a vote.", counts),
-        Family::gauges(
+        MetricFamily::gauges("concord_raft_members", "Members, with and without a vote.", counts),
+        MetricFamily::gauges(
             "concord_raft_member_lag_entries",
             "On the leader: entries of its log that a member lacks.",
             lag,
         ),
-        Family::gauges(
+        MetricFamily::gauges(
             "concord_raft_member_silent_seconds",
             "On the leader: time since a member last answered it.",
             silent,
         ),
-        Family::gauges(
+        MetricFamily::gauges(
             "concord_raft_member_reachable",
             "On the leader: 1 for a member that has answered within the last 3 seconds.",
             reachable,
@@ -160,72 +168,72 @@ fn of_members(figures: Option<&RaftFigures>) -> Vec<Family> {
     ]
 }
 
-fn of_log(figures: Option<&RaftFigures>) -> Vec<Family> {
+fn of_log(figures: Option<&RaftFigures>) -> Vec<MetricFamily> {
     let of = |read: fn(&RaftFigures) -> u64| figures.map(|one| (Labels::new(), read(one)));
     let bytes = |read: fn(&RaftFigures) -> usize| figures.map(|one| (Labels::new(), read(one)));
     let snapshots = figures.map(|one| one.snapshots).into_iter().flatten();
     let snapshots = snapshots.map(|(outcome, count)| (label("outcome", outcome), count));
     let stalled = figures.map(|one| (Labels::new(), one.log.stalled));
     vec![
-        Family::gauges(
+        MetricFamily::gauges(
             "concord_raft_last_log_index",
             "The last entry of this node's log.",
             of(|one| one.last_log_index),
         ),
-        Family::gauges(
+        MetricFamily::gauges(
             "concord_raft_committed_index",
             "The last entry that this node knows to be committed.",
             of(|one| one.committed_index),
         ),
-        Family::gauges(
+        MetricFamily::gauges(
             "concord_raft_applied_index",
             "The last entry that this node has applied.",
             of(|one| one.applied_index),
         ),
-        Family::gauges(
+        MetricFamily::gauges(
             "concord_raft_snapshot_index",
             "The last entry of the newest snapshot.",
             of(|one| one.snapshot_index),
         ),
-        Family::gauges(
+        MetricFamily::gauges(
             "concord_raft_purged_index",
             "The last entry that was purged from the log.",
             of(|one| one.purged_index),
         ),
-        Family::counters("concord_raft_snapshots", "Snapshots by what became of them.", snapshots),
-        Family::gauges(
+        MetricFamily::counters("concord_raft_snapshots", "Snapshots by outcome.", snapshots),
+        MetricFamily::gauges(
             "concord_raft_snapshots_sending",
             "Snapshots that are being sent.",
             bytes(|one| one.snapshots_in_flight),
         ),
-        Family::gauges(
+        MetricFamily::gauges(
             "concord_raft_log_disk_bytes",
             "Bytes of the log's files.",
             of(|one| one.log.disk_bytes),
         ),
-        Family::gauges(
+        MetricFamily::gauges(
             "concord_raft_log_unflushed_writes",
             "Writes to the log that are not durable yet.",
             of(|one| one.log.unflushed_writes),
         ),
-        Family::gauges(
+        MetricFamily::gauges(
             "concord_raft_log_unflushed_bytes",
-            "Their bytes.",
+            "Bytes of the writes to the log that are not durable yet.",
             bytes(|one| one.log.unflushed_bytes),
         ),
-        Family::gauges(
+        MetricFamily::gauges(
             "concord_raft_log_stalled_seconds",
-            "For how long the log has not moved although it should; else 0.",
+            "For how long the log has made no progress although it should; otherwise 0.",
             stalled,
         ),
-        Family::gauges(
+        MetricFamily::gauges(
             "concord_memory_log_recent_bytes",
             "The newest entries of the log, in memory.",
             bytes(|one| one.log.recent_bytes),
         ),
-        Family::gauges(
+        MetricFamily::gauges(
             "concord_memory_log_cache_bytes",
-            "What raft-log caches; it shares the bytes of the newest entries.",
+            "The cache of raft-log; it shares the bytes of the newest entries.",
             of(|one| one.log.cache_bytes),
         ),
     ]

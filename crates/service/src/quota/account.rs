@@ -1,9 +1,9 @@
-//! What a key has in use on this node.
+//! The use of a key's quota on this node.
 //!
-//! A cursor is no connection: a caller may never come back for the next page. So a cursor counts from its list's first
-//! page until its last page was read, or for as long as an unused state is retained.
+//! A cursor is not a connection: the client may never request the next page. So a cursor counts from the first page of its
+//! list until its last page was read, or for as long as an unused state is retained.
 //!
-//! **Invariant:** what is taken is given back when its holder is dropped.
+//! **Invariant:** dropping a [`GaugeGuard`] gives its place back.
 
 use std::{
     collections::VecDeque,
@@ -19,18 +19,18 @@ use super::{
 };
 use concord_model::{access_key::Quota, limits::CURSOR_IDLE_MAX};
 
-/// Something that stays open for a while.
+/// A resource that stays open for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gauge {
     /// Watches.
     Watches,
-    /// Lists that are being computed.
+    /// Lists in progress.
     Lists,
 }
 
-/// The account of a key.
+/// What a key has in use.
 #[derive(Debug, Default)]
-pub(super) struct Account {
+pub(super) struct KeyAccount {
     requests: Bucket,
     writes: Bucket,
     watches: AtomicU64,
@@ -39,14 +39,14 @@ pub(super) struct Account {
     cursors: Mutex<VecDeque<u64>>,
 }
 
-/// A place of a key that is taken. Dropping it frees it.
+/// An open watch or list of a key. Dropping it ends it.
 #[derive(Debug)]
-pub struct Held {
-    account: Arc<Account>,
+pub struct GaugeGuard {
+    account: Arc<KeyAccount>,
     gauge: Gauge,
 }
 
-impl Account {
+impl KeyAccount {
     fn gauge(&self, gauge: Gauge) -> &AtomicU64 {
         match gauge {
             Gauge::Watches => &self.watches,
@@ -54,36 +54,34 @@ impl Account {
         }
     }
 
-    /// Takes a request from its rates; a write counts as a request too.
+    /// Takes a request from its rates. A write also counts as a request.
     pub(super) fn take(
         &self,
         requests: Option<u64>,
         writes: Option<u64>,
         now: u64,
     ) -> Result<Option<RateLeft>, Exceeded> {
-        if let Some(count) = requests {
-            let rate = Rate::per_second(count);
-            self.requests
-                .take(rate, now)
-                .map_err(|wait| exceeded(("requests", count), (&self.requests, now), wait))?;
+        let limited = |name, per_second: Option<u64>, bucket| {
+            per_second.map(|per_second| LimitedRate { name, per_second, bucket })
+        };
+        let requests = limited("requests", requests, &self.requests);
+        let writes = limited("writes", writes, &self.writes);
+        if let Some(requests) = requests {
+            requests.take(now)?;
         }
-        if let Some(count) = writes
-            && let Err(wait) = self.writes.take(Rate::per_second(count), now)
-        {
-            if let Some(count) = requests {
-                self.requests.give_back(Rate::per_second(count));
+        if let Some(Err(exceeded)) = writes.map(|writes| writes.take(now)) {
+            if let Some(requests) = requests {
+                requests.bucket.give_back(requests.rate());
             }
-            return Err(exceeded(("writes", count), (&self.writes, now), wait));
+            return Err(exceeded);
         }
-        let requests = requests.map(|count| left(("requests", count), (&self.requests, now)));
-        let writes = writes.map(|count| left(("writes", count), (&self.writes, now)));
-        Ok(requests.into_iter().chain(writes).min_by_key(|one| one.left))
+        Ok(requests.into_iter().chain(writes).map(|one| one.left(now)).min_by_key(|one| one.left))
     }
 
-    pub(super) fn open(self: Arc<Self>, gauge: Gauge, max: u64) -> Result<Held, Exceeded> {
+    pub(super) fn open(self: Arc<Self>, gauge: Gauge, max: u64) -> Result<GaugeGuard, Exceeded> {
         let add = |open: u64| (open < max).then_some(open + 1);
         if self.gauge(gauge).fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok() {
-            return Ok(Held { account: self, gauge });
+            return Ok(GaugeGuard { account: self, gauge });
         }
         let text = match gauge {
             Gauge::Watches => format!("this access key may have {max} watches open on a node"),
@@ -92,7 +90,7 @@ impl Account {
         Err(Exceeded { text, retry_after_s: 1, rate: None })
     }
 
-    /// The cursors that count at this time, the oldest first.
+    /// Removes the cursors that no longer count, and passes on the others, the oldest first.
     fn cursors<T>(&self, now: u64, see: impl FnOnce(&mut VecDeque<u64>) -> T) -> T {
         let idle = u64::try_from(CURSOR_IDLE_MAX.as_nanos()).unwrap_or(u64::MAX);
         let mut cursors = self.cursors.lock().unwrap_or_else(PoisonError::into_inner);
@@ -143,7 +141,7 @@ impl Account {
         }
     }
 
-    /// Whether forgetting it would change what its key may do.
+    /// Whether removing the account would change what its key may do.
     pub(super) fn is_in_use(&self, now: u64) -> bool {
         self.requests.full_at() > now
             || self.writes.full_at() > now
@@ -153,23 +151,37 @@ impl Account {
     }
 }
 
-impl Drop for Held {
+impl Drop for GaugeGuard {
     fn drop(&mut self) {
         self.account.gauge(self.gauge).fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-fn left((name, per_second): (&'static str, u64), (bucket, now): (&Bucket, u64)) -> RateLeft {
-    let full_at = bucket.full_at();
-    let left = Rate::per_second(per_second).left(full_at, now);
-    RateLeft { name, per_second, left, reset_s: seconds(full_at.saturating_sub(now)) }
+/// A rate that a quota limits, with its bucket.
+#[derive(Debug, Clone, Copy)]
+struct LimitedRate<'a> {
+    name: &'static str,
+    per_second: u64,
+    bucket: &'a Bucket,
 }
 
-fn exceeded(rate: (&'static str, u64), bucket: (&Bucket, u64), wait: u64) -> Exceeded {
-    let (name, count) = rate;
-    Exceeded {
-        text: format!("this access key may make {count} {name} a second on a node"),
-        retry_after_s: seconds(wait),
-        rate: Some(RateLeft { left: 0, ..left(rate, bucket) }),
+impl LimitedRate<'_> {
+    fn rate(self) -> Rate {
+        Rate::per_second(self.per_second)
+    }
+
+    fn take(self, now: u64) -> Result<(), Exceeded> {
+        self.bucket.take(self.rate(), now).map_err(|wait| Exceeded {
+            text: format!("this access key may make {} {} a second on a node", self.per_second, self.name),
+            retry_after_s: seconds(wait),
+            rate: Some(RateLeft { left: 0, ..self.left(now) }),
+        })
+    }
+
+    fn left(self, now: u64) -> RateLeft {
+        let Self { name, per_second, bucket } = self;
+        let full_at = bucket.full_at();
+        let left = self.rate().left(full_at, now);
+        RateLeft { name, per_second, left, reset_s: seconds(full_at.saturating_sub(now)) }
     }
 }

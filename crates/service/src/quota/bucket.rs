@@ -1,16 +1,16 @@
-//! A rate as one number: the time at which all that was taken has come in again (the generic cell rate algorithm).
+//! Token buckets, each stored as one number: the time at which the bucket is full again (the generic cell rate algorithm).
 //!
-//! A bucket of `count` tokens is full after `window`. Taking one moves that time by `window / count`, and is refused
-//! when it would be more than `window` away.
+//! A bucket has `count` tokens and fills in `window`. Taking a token moves the time by `window / count`. It is rejected if
+//! the time would be more than `window` away.
 //!
-//! **Invariant:** a change of the rate needs no change of the bucket: it counts in time.
+//! **Invariant:** a changed rate needs no change of the bucket, because the bucket stores a time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Nanoseconds of a second.
 pub(super) const SECOND: u64 = 1_000_000_000;
 
-/// So many in so much time.
+/// `count` tokens per `window`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Rate {
     pub(super) count: u64,
@@ -23,17 +23,17 @@ impl Rate {
         Self { count, window: SECOND }
     }
 
-    /// What one takes. A rate of none takes more than there ever is.
+    /// The nanoseconds by which one token moves the time. With a count of 0, more than the window.
     pub(super) fn price(self) -> u64 {
         self.window.checked_div(self.count).map_or(self.window.saturating_add(1), |price| price.max(1))
     }
 
-    /// How many can be taken at once, when all is in again at this time.
+    /// The tokens in a bucket that is full at `full_at`.
     pub(super) fn left(self, full_at: u64, now: u64) -> u64 {
         self.window.saturating_sub(full_at.saturating_sub(now)) / self.price()
     }
 
-    /// The time of [`Bucket`] after one more, or how long it takes until one can be taken.
+    /// The new time of the bucket after taking a token. The error is the time until there is one.
     pub(super) fn after_one(self, full_at: u64, now: u64) -> Result<u64, u64> {
         let next = full_at.max(now).saturating_add(self.price());
         let ahead = next - now;
@@ -61,7 +61,7 @@ impl Bucket {
         let _it_never_refuses = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, give);
     }
 
-    /// When all is in again.
+    /// When the bucket is full.
     pub(super) fn full_at(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_are_taken_at_once_as_a_second_has() {
+    fn a_full_bucket_has_the_tokens_of_a_second() {
         let (bucket, rate) = (Bucket::default(), Rate::per_second(10));
         let now = 100 * SECOND;
         assert_eq!(rate.left(bucket.full_at(), now), 10);
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_of_none_refuses_all_and_a_very_high_one_none() {
+    fn a_rate_of_0_rejects_all_and_a_very_high_one_none() {
         let bucket = Bucket::default();
         assert!(bucket.take(Rate::per_second(0), SECOND).is_err());
         for _ in 0..1000 {

@@ -1,17 +1,17 @@
-//! How much a caller may ask of this node: rates and open things by access key, failed credentials by address.
+//! Quotas on this node: rates, open watches, lists and cursors by access key; failed credentials by address.
 //!
 //! | to find | look in |
 //! |---|---|
-//! | a rate, as one number | `bucket` |
-//! | what a key has in use on this node | `account` |
+//! | token buckets | `bucket` |
+//! | the use of a key's quota on this node | `account` |
 //! | failed credentials of an address | `throttle` |
 //!
-//! Each node counts by itself and for what it is asked itself: counting together would cost every request a call. The
-//! bytes and records that a key may store are counted exactly, where writes are decided (`state`).
+//! Each node counts only its own requests: cluster-wide counting would cost every request an RPC. The bytes and records that
+//! a key may store are counted exactly, where writes are decided (`state`).
 //!
-//! The root key has no quota: whoever must mend the cluster gets in.
+//! The root key has no quota, so that an operator can always repair the cluster.
 //!
-//! **Invariant:** a request of a key without a quota, and of the root key, takes no lock and no memory here.
+//! **Invariant:** a request with the root key, or with a key without a quota, takes no lock and no memory here.
 
 mod account;
 mod bucket;
@@ -24,50 +24,50 @@ use std::{
 };
 
 use super::{context::Context, request::Principal};
-use account::Account;
-pub use account::{Gauge, Held};
+use account::KeyAccount;
+pub use account::{Gauge, GaugeGuard};
 use concord_consensus::Consensus;
 use concord_model::access_key::{KeyId, Quota};
-pub use throttle::Attempt;
+pub use throttle::CredentialAttempt;
 use throttle::FailedCredentials;
 
-/// Keys whose use is remembered. Above, those that have nothing in use are forgotten: their buckets are full anyway.
+/// The number of accounts above which unused ones are removed: their buckets are full anyway.
 const ACCOUNTS_MAX: usize = 4096;
 
-/// A limit that a request has met.
+/// A limit that a request has reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exceeded {
-    /// For people.
+    /// The message.
     pub text: String,
     /// Seconds after which it may be tried again.
     pub retry_after_s: u64,
-    /// The rate, where it is one.
+    /// The rate, if the limit is one.
     pub rate: Option<RateLeft>,
 }
 
-/// What is left of a rate.
+/// The rest of a rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RateLeft {
-    /// What the rate is of.
+    /// What the rate counts.
     pub name: &'static str,
-    /// Its quota in a second.
+    /// Its quota per second.
     pub per_second: u64,
-    /// How many more are taken at once.
+    /// How many are left now.
     pub left: u64,
-    /// Seconds after which all of it is there again.
+    /// Seconds after which the rate is full again.
     pub reset_s: u64,
 }
 
-/// What a key has left on this node; `None` where it has no limit.
+/// What a key has left on this node. `None` if it has no such limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct QuotaLeft {
-    /// Requests, at once.
+    /// Requests now.
     pub requests: Option<u64>,
-    /// Writes, at once.
+    /// Writes now.
     pub writes: Option<u64>,
-    /// Bytes, in the state that this node has applied.
+    /// Stored bytes, according to the applied state of this node.
     pub bytes: Option<u64>,
-    /// Records, likewise.
+    /// Stored records, likewise.
     pub records: Option<u64>,
     /// Watches.
     pub watches: Option<u64>,
@@ -77,21 +77,21 @@ pub struct QuotaLeft {
     pub lists: Option<u64>,
 }
 
-/// What each key with a quota has in use.
+/// The accounts of the keys with a quota.
 #[derive(Debug)]
-struct Accounts {
-    /// For keys that have none of their own.
+struct KeyAccounts {
+    /// The quota of keys without one of their own.
     defaults: Quota,
-    accounts: RwLock<BTreeMap<KeyId, Arc<Account>>>,
+    accounts: RwLock<BTreeMap<KeyId, Arc<KeyAccount>>>,
     begin: Instant,
 }
 
-impl Accounts {
+impl KeyAccounts {
     fn new(defaults: Quota) -> Self {
         Self { defaults, accounts: RwLock::default(), begin: Instant::now() }
     }
 
-    /// The quota that counts for a principal on this node; `None` when nothing limits it here.
+    /// The quota of a principal on this node. `None` if it has none here.
     fn of(&self, principal: &Principal) -> Option<(Quota, KeyId)> {
         let key = principal.key.as_ref()?;
         let (own, defaults) = (&key.quota, &self.defaults);
@@ -101,19 +101,19 @@ impl Accounts {
             watches: own.watches.or(defaults.watches),
             cursors: own.cursors.or(defaults.cursors),
             lists: own.lists.or(defaults.lists),
-            // These are decided with each write, and not by this node.
+            // The log decides these with each write.
             bytes: None,
             records: None,
         };
         (quota != Quota::default()).then(|| (quota, key.id.clone()))
     }
 
-    /// The keys that are counted.
+    /// The number of accounts.
     fn count(&self) -> usize {
         self.accounts.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    fn account(&self, id: KeyId) -> Arc<Account> {
+    fn account(&self, id: KeyId) -> Arc<KeyAccount> {
         let accounts = self.accounts.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(account) = accounts.get(&id) {
             return Arc::clone(account);
@@ -137,13 +137,13 @@ impl Accounts {
 #[derive(Debug)]
 pub struct Quotas {
     cx: Arc<Context>,
-    accounts: Accounts,
+    accounts: KeyAccounts,
     failed_credentials: FailedCredentials,
 }
 
 impl Quotas {
     pub(super) fn new(cx: &Arc<Context>) -> Self {
-        let accounts = Accounts::new(cx.options.quotas);
+        let accounts = KeyAccounts::new(cx.options.quotas);
         let failed_credentials = FailedCredentials::new(cx.options.failed_credentials);
         Self { cx: Arc::clone(cx), accounts, failed_credentials }
     }
@@ -171,7 +171,7 @@ impl Quotas {
     ///
     /// # Errors
     /// When all are taken.
-    pub fn admit_open(&self, principal: &Principal, gauge: Gauge) -> Result<Option<Held>, Exceeded> {
+    pub fn admit_open(&self, principal: &Principal, gauge: Gauge) -> Result<Option<GaugeGuard>, Exceeded> {
         let quotas = &self.accounts;
         let Some((quota, id)) = quotas.of(principal) else { return Ok(None) };
         let max = match gauge {
@@ -191,7 +191,7 @@ impl Quotas {
         quotas.account(id).admit_cursor(max, quotas.now())
     }
 
-    /// Counts a cursor that a list has begun, or one whose last page was read.
+    /// Notes that a list has begun a cursor, or that the last page of one was read.
     pub fn note_cursor(&self, principal: &Principal, has_begun: bool) {
         let quotas = &self.accounts;
         if let Some((Quota { cursors: Some(_), .. }, id)) = quotas.of(principal) {
@@ -217,11 +217,11 @@ impl Quotas {
         }
     }
 
-    /// Whether a credential may be looked at: not when too many from its address have failed in the last minute.
+    /// Admits a credential to be checked, unless too many from its address have failed in the last minute.
     ///
     /// # Errors
-    /// How long it takes until it may.
-    pub fn admit_credential(&self, credential: &[u8]) -> Result<Attempt<'_>, Exceeded> {
+    /// When it may be tried again.
+    pub fn admit_credential(&self, credential: &[u8]) -> Result<CredentialAttempt<'_>, Exceeded> {
         self.failed_credentials.admit(credential)
     }
 }

@@ -1,4 +1,4 @@
-//! Quotas of keys: what is taken, given back and left.
+//! Quotas of keys: what is taken, given back and left over.
 
 use super::*;
 use crate::testing::service;
@@ -26,7 +26,7 @@ fn principal(id: &str, quota: Quota) -> Principal {
 }
 
 #[tokio::test]
-async fn a_key_without_a_quota_and_the_root_key_are_never_refused_and_have_no_account() {
+async fn the_root_key_and_keys_without_a_quota_are_never_limited_and_have_no_account() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path(), Limits::default());
     for principal in [Principal::root(), principal("aaaaaaaaaaaa", Quota::default())] {
@@ -42,13 +42,13 @@ async fn a_key_without_a_quota_and_the_root_key_are_never_refused_and_have_no_ac
 #[test]
 fn a_write_counts_as_a_request_and_as_a_write() {
     let quota = Quota { requests_per_second: Some(3), writes_per_second: Some(1), ..Quota::default() };
-    let (account, now) = (Account::default(), 5);
+    let (account, now) = (KeyAccount::default(), 5);
     let left = account.take(Some(3), Some(1), now).unwrap().unwrap();
     assert_eq!(left, RateLeft { name: "writes", per_second: 1, left: 0, reset_s: 1 });
     let refused = account.take(Some(3), Some(1), now).unwrap_err();
     assert_eq!(refused.rate.map(|rate| (rate.name, rate.left)), Some(("writes", 0)));
     assert_eq!(refused.retry_after_s, 1);
-    assert_eq!(account.left(&quota, now).requests, Some(2), "a refused write takes no request");
+    assert_eq!(account.left(&quota, now).requests, Some(2), "a rejected write takes no request");
     for left in [1, 0] {
         assert_eq!(account.take(Some(3), None, now).unwrap().unwrap().left, left);
     }
@@ -56,7 +56,7 @@ fn a_write_counts_as_a_request_and_as_a_write() {
 }
 
 #[tokio::test]
-async fn places_are_given_back() {
+async fn dropped_guards_give_their_place_back() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path(), Limits::default());
     let quota = Quota { watches: Some(2), lists: Some(1), ..Quota::default() };
@@ -84,7 +84,7 @@ async fn a_cursor_counts_until_its_last_page() {
     assert!((290..=300).contains(&refused.retry_after_s), "{refused:?}");
     service.quotas.note_cursor(&one, false);
     assert_eq!(service.quotas.admit_cursor(&one), Ok(()));
-    let account = Account::default();
+    let account = KeyAccount::default();
     account.note_cursor(true, 0);
     assert!(account.admit_cursor(1, 1).is_err());
     assert_eq!(account.admit_cursor(1, 301 * bucket::SECOND), Ok(()), "unused for five minutes");

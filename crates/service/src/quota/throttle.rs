@@ -1,16 +1,18 @@
-//! Failed credentials of an address: beyond some a minute, the next one is refused before it is looked at.
+//! Limits failed credentials per address and minute. Above the limit, a credential is rejected before it is checked.
 //!
-//! For IPv6 an address is its network of 64 bits. A try is taken before the credential is looked at and given back when
-//! it is good, so that many at once get no more tries than one after another.
+//! For IPv6 an address is its 64-bit network. An attempt is taken before the credential is checked and given back if it is
+//! valid. So concurrent guesses get no more attempts than sequential ones.
 //!
-//! Behind one address there may be many callers, of whom one guesses. The credential that was good last on a connection
-//! goes on there whatever the others do; to know it again, the connection has a keyed hash of it. A stored key that this
-//! node knows goes on everywhere (`Authentication::known_key`), because nobody guesses one. Neither tells a guesser anything,
-//! since they would have to have it. So only a root key on a new connection, and a key that this node has not applied
-//! yet, wait for others of their address.
+//! Many clients may share an address with one that guesses. So two kinds of credentials are not limited:
 //!
-//! **Invariants:** a request with the credential of its connection takes no lock. At most [`ADDRESSES_MAX`] addresses are
-//! remembered; those that have failed least make way.
+//! - The last valid credential of a connection, on that connection. The connection keeps a keyed hash of it.
+//! - A stored key that this node knows (`Authentication::known_key`), because it can't be guessed.
+//!
+//! Both reveal nothing to a guesser, who would have to have the credential. Only a root key on a new connection, and a key
+//! that this node has not yet applied, are affected by other clients of their address.
+//!
+//! **Invariants:** a request with the last valid credential of its connection takes no lock. At most [`ADDRESSES_MAX`]
+//! addresses are kept; the one with the fewest failures is evicted.
 
 use std::{
     collections::BTreeMap,
@@ -27,9 +29,9 @@ use super::{
 };
 use crate::origin::CallerAddress;
 
-/// Addresses that are remembered: some 300 kB.
+/// Addresses that are kept at most: some 300 kB.
 const ADDRESSES_MAX: usize = 4096;
-/// The time in which they are counted.
+/// The time in which failures are counted.
 const WINDOW: u64 = 60 * SECOND;
 
 /// The failed credentials of all addresses.
@@ -37,29 +39,29 @@ const WINDOW: u64 = 60 * SECOND;
 pub(crate) struct FailedCredentials {
     rate: Rate,
     begin: Instant,
-    /// For each address when all of its tries are there again.
+    /// For each address, when all of its attempts are available again.
     addresses: Mutex<BTreeMap<IpAddr, u64>>,
 }
 
-/// A credential that may be looked at. What becomes of it is said by [`Self::was_good`] or [`Self::has_failed`]; where
-/// nothing is said, it could not be looked at.
+/// A credential that may be checked. [`Self::was_good`] or [`Self::has_failed`] notes the result. If it is dropped, the
+/// credential could not be checked.
 #[derive(Debug)]
 #[must_use]
-pub struct Attempt<'a> {
+pub struct CredentialAttempt<'a> {
     failed: &'a FailedCredentials,
     hash: u64,
-    /// The address whose try it took; `None` where it was good before on its connection.
+    /// The address whose attempt it took. `None` if it took none.
     taken: Option<IpAddr>,
 }
 
-/// A hash of a credential by which this process knows it again, never 0.
+/// A hash of a credential, with a seed of this process. Never 0.
 fn hash_of(credential: &[u8]) -> u64 {
     static SEED: LazyLock<u64> = LazyLock::new(|| uuid::Uuid::new_v4().as_u64_pair().1);
     xxh3_64_with_seed(credential, *SEED).max(1)
 }
 
 impl FailedCredentials {
-    /// Allows so many a minute; 0 for as many as come.
+    /// Allows this many failures a minute; 0 for no limit.
     pub(crate) fn new(per_minute: u64) -> Self {
         Self {
             rate: Rate { count: per_minute, window: WINDOW },
@@ -76,24 +78,24 @@ impl FailedCredentials {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The addresses whose failed credentials are counted.
+    /// The number of addresses whose failures are counted.
     pub(crate) fn count(&self) -> usize {
         self.addresses().len()
     }
 
-    pub(super) fn admit(&self, credential: &[u8]) -> Result<Attempt<'_>, Exceeded> {
-        let free = |hash| Ok(Attempt { failed: self, hash, taken: None });
+    pub(super) fn admit(&self, credential: &[u8]) -> Result<CredentialAttempt<'_>, Exceeded> {
+        let free = |hash| Ok(CredentialAttempt { failed: self, hash, taken: None });
         if self.rate.count == 0 {
             return free(0);
         }
         let hash = hash_of(credential);
         let known = CallerAddress::with_current(|caller| (caller.group, caller.was_good(hash)));
         match known {
-            // No caller's connection, or its own credential.
+            // Not a client connection, or its last valid credential.
             None | Some((_, true)) => free(hash),
             Some((address, false)) => {
                 self.take(address, self.now())?;
-                Ok(Attempt { failed: self, hash, taken: Some(address) })
+                Ok(CredentialAttempt { failed: self, hash, taken: Some(address) })
             }
         }
     }
@@ -129,33 +131,33 @@ impl FailedCredentials {
         let mut addresses = self.addresses();
         let Some(full_at) = addresses.get_mut(&address) else { return };
         *full_at = full_at.saturating_sub(self.rate.price());
-        // An address of which nothing failed takes no memory.
+        // An address without failures takes no memory.
         if *full_at <= now {
             addresses.remove(&address);
         }
     }
 }
 
-impl Attempt<'_> {
-    /// The credential is good.
+impl CredentialAttempt<'_> {
+    /// The credential is valid.
     pub fn was_good(self) {
         if self.taken.is_some() {
             CallerAddress::with_current(|caller| caller.note_good(self.hash));
         }
-        // Gives back what it took.
+        // Gives the attempt back.
         drop(self);
     }
 
-    /// The credential is not good: the try is used up.
+    /// The credential is invalid: the attempt is used up.
     pub fn has_failed(mut self) {
         match self.taken.take() {
             Some(_) => {}
-            // It was good before: it ended.
+            // It was valid before on this connection: the key was revoked or has expired.
             None => {
                 if let Some(address) = CallerAddress::with_current(|caller| caller.group)
                     && self.failed.rate.count > 0
                 {
-                    // Where there is no try left, there is none to take.
+                    // An error means that no attempt is left to take.
                     drop(self.failed.take(address, self.failed.now()));
                 }
             }
@@ -163,7 +165,7 @@ impl Attempt<'_> {
     }
 }
 
-impl Drop for Attempt<'_> {
+impl Drop for CredentialAttempt<'_> {
     fn drop(&mut self) {
         if let Some(address) = self.taken.take() {
             self.failed.give_back(address, self.failed.now());
@@ -180,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_eleventh_of_a_minute_is_not_looked_at() {
+    fn the_eleventh_failure_in_a_minute_is_not_checked() {
         let failed = FailedCredentials::new(10);
         for turn in 0..10 {
             assert_eq!(failed.take(address(1), turn), Ok(()), "{turn}");
@@ -188,15 +190,15 @@ mod tests {
         let refused = failed.take(address(1), 10).unwrap_err();
         assert_eq!(refused.retry_after_s, 6);
         assert_eq!(failed.take(address(2), 10), Ok(()), "another address");
-        assert_eq!(failed.take(address(1), 6 * SECOND + 10), Ok(()), "one is there again");
+        assert_eq!(failed.take(address(1), 6 * SECOND + 10), Ok(()), "one is available again");
         assert!(failed.take(address(1), 6 * SECOND + 10).is_err());
         failed.give_back(address(1), 6 * SECOND + 10);
-        assert_eq!(failed.take(address(1), 6 * SECOND + 10), Ok(()), "a good one takes none");
+        assert_eq!(failed.take(address(1), 6 * SECOND + 10), Ok(()), "a valid one takes none");
         assert_eq!(failed.take(address(1), 3 * WINDOW), Ok(()));
     }
 
     #[test]
-    fn the_memory_for_addresses_is_bounded_and_the_guilty_stay() {
+    fn the_memory_for_addresses_is_bounded_and_those_with_most_failures_stay() {
         let failed = FailedCredentials::new(10);
         for _ in 0..10 {
             failed.take(address(7), 1).unwrap();
@@ -213,7 +215,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_limit_of_none_throttles_nobody() {
+    async fn a_limit_of_0_throttles_no_client() {
         let failed = FailedCredentials::new(0);
         let caller = CallerAddress::new(address(1), address(1));
         let guesses = async {
@@ -225,7 +227,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_credential_that_was_good_on_a_connection_goes_on_there() {
+    async fn the_last_valid_credential_of_a_connection_is_not_throttled_there() {
         let failed = FailedCredentials::new(2);
         let connection = || CallerAddress::new(address(1), address(1));
         let caller = connection();
@@ -238,7 +240,7 @@ mod tests {
         let at_once = async {
             let tries = [failed.admit(b"one"), failed.admit(b"two"), failed.admit(b"three")];
             assert_eq!(tries.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, true, false]);
-            tries.into_iter().flatten().for_each(Attempt::has_failed);
+            tries.into_iter().flatten().for_each(CredentialAttempt::has_failed);
         };
         connection().serve(at_once).await;
         let later = async {

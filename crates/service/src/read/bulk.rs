@@ -15,8 +15,8 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::{
     Consistency, Principal, Refusal,
-    audit::targets::name_read,
-    history::HistoryReader,
+    audit::target::name_read,
+    history::{ConfigName, HistoryReader},
     memory_budget::{Reservation, Share},
     read::Reads,
     redaction::Redaction,
@@ -33,14 +33,14 @@ use concord_state::State;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BulkRequest {
     /// The names of the configs.
-    pub configs: Vec<ConfigName>,
+    pub configs: Vec<BulkConfig>,
     /// The earlier revision to read; `None` for the current state.
     pub at: Option<Revision>,
 }
 
 /// The name of a config.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConfigName {
+pub struct BulkConfig {
     /// The key of its definition.
     pub definition: String,
     /// Its key.
@@ -140,10 +140,10 @@ impl Reads {
 
     /// Names the requested definitions in the audit log. A line has a limited number of them, so those whose reads are
     /// recorded come first. Otherwise a client could hide such a read by naming other definitions before it.
-    fn name_in_audit_log(&self, names: &[ConfigName]) {
+    fn name_in_audit_log(&self, names: &[BulkConfig]) {
         let audit = &self.cx.audit;
         if audit.has_reads() {
-            let is_recorded = |name: &&ConfigName| audit.records_reads_of(Some(&name.definition));
+            let is_recorded = |name: &&BulkConfig| audit.records_reads_of(Some(&name.definition));
             names.iter().filter(is_recorded).for_each(|name| name_read(&name.definition));
         }
         names.iter().for_each(|name| name_read(&name.definition));
@@ -165,11 +165,12 @@ impl Reads {
     async fn earlier_config(
         &self,
         state: &Arc<State>,
-        name: &ConfigName,
+        name: &BulkConfig,
         at: Revision,
         deadline: Instant,
     ) -> Result<ReadResult, Refusal> {
-        let read = self.history.config_as_of(state, (&name.definition, &name.key), at, "body");
+        let name = ConfigName { definition: &name.definition, key: &name.key };
+        let read = self.history.config_as_of(state, name, at, "body");
         let Ok(found) = timeout_at(deadline, read).await else {
             return Err(Refusal::Unavailable("the configs were not read from the history in time".into()));
         };
@@ -212,7 +213,7 @@ impl Reads {
 }
 
 /// A config of the current state.
-fn current_config(state: &State, name: &ConfigName) -> ReadResult {
+fn current_config(state: &State, name: &BulkConfig) -> ReadResult {
     let Some(found) = state.definition(&name.definition) else {
         return ReadResult::Refused(Rejection::DefinitionNotFound.into());
     };

@@ -10,7 +10,7 @@
 //! A list that walks an index starts the walk at the page. Any other list is computed and sorted as a whole; from the
 //! second page on, the sorted matches are retained with the pinned state.
 //!
-//! A short list runs inline, or on another thread while several lists are in progress. A long list runs in the CPU
+//! A short list runs inline, or on a free thread of the CPU pool while several lists are in progress. A long list runs in the CPU
 //! pool, until the read deadline. The pool limits how many lists of one client wait, and never gives all of its threads
 //! to lists.
 //!
@@ -23,7 +23,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tokio::time::Instant;
+use tokio::{task::yield_now, time::Instant};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::{
@@ -299,7 +299,9 @@ impl<'a> Lister<'a> {
         Ok(found(page, total))
     }
 
-    /// Runs the list on a state: a short one inline or on another thread, a long one in the CPU pool.
+    /// Runs the list on a state: a long one in the CPU pool. A short one runs here, or on a free thread of the pool while
+    /// other short lists are in progress: to find a page of a hundred configs takes as long as twenty gets, and consensus
+    /// needs little of its core while a node lists. A list that is alone is not worth waking a thread.
     pub(super) async fn run(&self, state: &Arc<State>, wanted: Wanted) -> Result<Listed, ListError> {
         let (cx, short_lists, list) = (&self.reads.cx, &self.reads.short_lists, &self.listing.list);
         if list.is_short() && list.is_quick_to_parse(state) {
@@ -308,11 +310,16 @@ impl<'a> Lister<'a> {
             if !unindexed.is_empty() {
                 self.build_indexes(unindexed).await?;
             }
-            let (query, list_in_progress) = (query.at(wanted), short_lists.begin());
-            let place = if query.is_worth_a_thread() { list_in_progress.place().await } else { None };
-            if let Some(place) = place {
-                let work = self.work(state, wanted);
-                return short_lists.run(place, move || work(&|| false)).await?;
+            let (query, in_progress) = (query.at(wanted), Arc::clone(short_lists));
+            if query.is_worth_a_thread() {
+                // A request thread looks at one request after the other. Lists that have arrived meanwhile count, too.
+                yield_now().await;
+                let is_alone = Arc::strong_count(&in_progress) <= 2;
+                if !is_alone && let Some(turn) = cx.cpu_pool.try_turn(Weight::Short) {
+                    let work = self.work(state, wanted);
+                    let work = move |cancel: &Cancel, _: &mut _| work(&|| cancel.is_over());
+                    return cx.cpu_pool.run_in(turn, self.deadline, work).await?;
+                }
             }
             if let Some(listed) = query.run_if_short(cx.limits()) {
                 return listed;

@@ -11,7 +11,6 @@
 //! | states that are retained for cursors; retaining values with limits | `pinned`, `retained` |
 //! | lists at an earlier revision | `earlier` |
 //! | the query of a list: making it, its cost, running it | `query` |
-//! | the thread for short lists | `short_lists` |
 //! | redaction of a page | `shown` |
 //! | the records of a list: cut into pages and chunks | `records` |
 
@@ -26,7 +25,6 @@ pub(super) mod pinned;
 mod query;
 pub mod records;
 mod retained;
-pub(super) mod short_lists;
 mod shown;
 pub mod view;
 
@@ -41,7 +39,8 @@ pub struct Reads {
     pub(crate) freshness: Arc<Freshness>,
     pub(crate) redactor: Arc<Redactor>,
     pub(crate) history: Arc<HistoryReader>,
-    pub(crate) short_lists: short_lists::ShortLists,
+    /// One clone for each short list in progress.
+    pub(crate) short_lists: Arc<()>,
     pub(crate) pinned_states: Arc<pinned::PinnedStates>,
     /// Reconstructed earlier states, retained for further lists.
     pub(crate) earlier_states: Arc<earlier::EarlierStates>,
@@ -59,7 +58,7 @@ impl Reads {
             freshness: Arc::clone(freshness),
             redactor: Arc::clone(redactor),
             history: Arc::clone(history),
-            short_lists: short_lists::ShortLists::new(),
+            short_lists: Arc::default(),
             pinned_states: Arc::new(pinned::PinnedStates::new(cx.memory_budget.pins_max())),
             earlier_states: Arc::new(earlier::EarlierStates::new(cx.memory_budget.past_max())),
         }

@@ -1,11 +1,11 @@
-//! The task that sends spans to the collector, many in one request.
+//! The task that sends spans to the collector in batches.
 //!
-//! What the collector does not take for the moment is sent again, after pauses that grow; meanwhile the queue fills, and
-//! what finds no place is dropped and counted. A request that was not answered in time may have been taken: the
-//! collector then gets its spans twice, with the same ids.
+//! After a temporary failure it sends a batch again, with growing pauses. Meanwhile the queue fills, and spans that do not
+//! fit are dropped and counted. After a timeout the collector may have accepted the batch. Then it gets these spans twice,
+//! with the same ids.
 //!
-//! **Invariants:** one request is under way at a time, and each has a time-out. The log has a line when the collector
-//! ceases to take spans and one when it takes them again, however often it is tried between.
+//! **Invariants:** one request is in flight at a time, and each has a timeout. The task logs once when the collector stops
+//! accepting spans, and once when it accepts them again.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,12 +21,12 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Counts, Finished, Options, Outbox, QUEUE_MAX, add,
-    message::{Sender, encode},
+    FinishedSpan, Outbox, QUEUE_MAX, SpanCounts, SpanOptions, add,
+    message::{SendingNode, encode},
 };
 use concord_net::NodeId;
 
-/// Spans of one request: some 200 KB.
+/// Spans of one request at most: some 200 KB.
 const BATCH_MAX: usize = 512;
 /// How long the first span of a request waits for others.
 const GATHER_TIME: Duration = Duration::from_secs(1);
@@ -35,13 +35,13 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 /// The first pause after a failure, and the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// Statuses after which OTLP lets the same spans be sent again.
+/// Statuses after which OTLP allows a retry.
 const PASSING: [u16; 4] = [429, 502, 503, 504];
-/// Bytes of an answer that are read: more than the answer of a collector has.
+/// Bytes of a response that are read at most: more than a collector sends.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
 /// Starts the task.
-pub(super) fn start(options: Options, node: NodeId, counts: Arc<Counts>) -> Outbox {
+pub(super) fn start(options: SpanOptions, node: NodeId, counts: Arc<SpanCounts>) -> Outbox {
     let (queue, inbox) = mpsc::channel(QUEUE_MAX);
     let (ending, ended) = (CancellationToken::new(), CancellationToken::new());
     let outbox = Outbox {
@@ -51,7 +51,7 @@ pub(super) fn start(options: Options, node: NodeId, counts: Arc<Counts>) -> Outb
         ending: ending.clone(),
         ended: ended.clone(),
     };
-    let sender = Sender { node, address: options.address.clone(), is_encrypted: options.is_encrypted };
+    let sender = SendingNode { node, address: options.address.clone(), is_encrypted: options.is_encrypted };
     let exporter = Exporter { inbox, options, sender, counts, ending, failing_since: None };
     // It ends with the node. After a panic each span is dropped and counted, which harms no request.
     tokio::spawn(async move {
@@ -62,25 +62,25 @@ pub(super) fn start(options: Options, node: NodeId, counts: Arc<Counts>) -> Outb
 }
 
 struct Exporter {
-    inbox: mpsc::Receiver<Finished>,
-    options: Options,
-    sender: Sender,
-    counts: Arc<Counts>,
+    inbox: mpsc::Receiver<FinishedSpan>,
+    options: SpanOptions,
+    sender: SendingNode,
+    counts: Arc<SpanCounts>,
     ending: CancellationToken,
-    /// Since when the collector takes no spans.
+    /// Since when the collector accepts no spans.
     failing_since: Option<Instant>,
 }
 
-/// Why spans were not taken.
-struct Failure {
+/// Why the collector did not accept spans.
+struct SendFailure {
     why: String,
-    /// Whether the collector will not take them later either.
+    /// Whether a retry is useless.
     is_final: bool,
-    /// How long it asks to wait.
+    /// How long to wait, according to the collector.
     pause: Option<Duration>,
 }
 
-impl Failure {
+impl SendFailure {
     fn passing(why: String) -> Self {
         Self { why, is_final: false, pause: None }
     }
@@ -96,8 +96,8 @@ impl Exporter {
         }
     }
 
-    /// The spans of the next request; `None` when the node ends and none waits.
-    async fn gather(&mut self) -> Option<Vec<Finished>> {
+    /// The spans of the next request. `None` when the node stops and no span waits.
+    async fn gather(&mut self) -> Option<Vec<FinishedSpan>> {
         let mut batch = Vec::new();
         tokio::select! {
             biased;
@@ -123,7 +123,7 @@ impl Exporter {
         Some(batch)
     }
 
-    /// Sends so many spans until the collector takes or refuses them, or the node ends.
+    /// Sends a batch until the collector accepts or rejects it, or the node stops.
     async fn deliver(&mut self, http: &mut Option<reqwest::Client>, body: Bytes, count: usize) {
         let mut pause = PAUSE_MIN;
         loop {
@@ -142,7 +142,7 @@ impl Exporter {
                     let wait = failure.pause.unwrap_or(pause).min(PAUSE_MAX);
                     tokio::select! {
                         () = sleep(wait.mul_f64(1.0 + fastrand::f64() / 4.0)) => {}
-                        // Once more, before the node ends.
+                        // One more attempt before the node stops.
                         () = self.ending.cancelled() => {}
                     }
                     pause = (pause * 2).min(PAUSE_MAX);
@@ -151,29 +151,29 @@ impl Exporter {
         }
     }
 
-    /// Posts spans once; how many of them the collector refused.
-    async fn send(&self, http: &mut Option<reqwest::Client>, body: &Bytes) -> Result<i64, Failure> {
+    /// Posts a batch once. Returns how many of its spans the collector rejected.
+    async fn send(&self, http: &mut Option<reqwest::Client>, body: &Bytes) -> Result<i64, SendFailure> {
         let client = match http {
             Some(client) => client,
-            None => http.insert(self.client().await.map_err(Failure::passing)?),
+            None => http.insert(self.client().await.map_err(SendFailure::passing)?),
         };
         let post = client
             .post(&self.options.url)
             .header(header::CONTENT_TYPE, "application/x-protobuf")
             .body(body.clone());
         let answered = async {
-            let response = post.send().await.map_err(|error| Failure::passing(text_of(error)))?;
+            let response = post.send().await.map_err(|error| SendFailure::passing(text_of(error)))?;
             let (status, headers) = (response.status(), response.headers().clone());
             if !status.is_success() {
                 return Err(refusal(status.as_u16(), &headers));
             }
             Ok(refused_spans(response).await)
         };
-        let late = |_| Failure::passing(format!("no answer within {} s", SEND_TIMEOUT.as_secs()));
+        let late = |_| SendFailure::passing(format!("no answer within {} s", SEND_TIMEOUT.as_secs()));
         timeout(SEND_TIMEOUT, answered).await.map_err(late)?
     }
 
-    /// The client of the collector. It reads a file, or what this machine trusts.
+    /// The HTTP client for the collector. It trusts the certificate authorities of a file, or those of this machine.
     async fn client(&self) -> Result<reqwest::Client, String> {
         let is_encrypted = self.options.url.starts_with("https:");
         let tls = concord_client::Tls { authority: self.options.authority.clone(), own: None };
@@ -186,7 +186,7 @@ impl Exporter {
     fn note_failure(&mut self, why: &str) {
         if self.failing_since.is_none() {
             self.failing_since = Some(Instant::now());
-            tracing::warn!(collector = self.options.url, "the collector takes no spans: {why}");
+            tracing::warn!(collector = self.options.url, "the collector accepts no spans: {why}");
         }
     }
 
@@ -195,20 +195,20 @@ impl Exporter {
             let lasted_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
             let dropped_spans = self.counts.dropped();
             let collector = &self.options.url;
-            tracing::info!(collector, lasted_ms, dropped_spans, "the collector takes spans again");
+            tracing::info!(collector, lasted_ms, dropped_spans, "the collector accepts spans again");
         }
     }
 }
 
-/// What a status that is no success means.
-fn refusal(status: u16, headers: &HeaderMap) -> Failure {
+/// The failure that an unsuccessful status means.
+fn refusal(status: u16, headers: &HeaderMap) -> SendFailure {
     let seconds = headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
     let why = format!("it answers {status}");
-    Failure { why, is_final: !PASSING.contains(&status), pause: seconds.map(Duration::from_secs) }
+    SendFailure { why, is_final: !PASSING.contains(&status), pause: seconds.map(Duration::from_secs) }
 }
 
-/// How many spans the collector has refused although it took the others. An answer that can't be read says that it took
-/// them, by its status.
+/// How many spans of an accepted batch the collector rejected. If the response can't be decoded, its status says that the
+/// collector accepted all.
 async fn refused_spans(mut response: reqwest::Response) -> i64 {
     let mut body = Vec::new();
     while let Ok(Some(chunk)) = response.chunk().await {
@@ -221,7 +221,7 @@ async fn refused_spans(mut response: reqwest::Response) -> i64 {
     answer.and_then(|answer| answer.partial_success).map_or(0, |partial| partial.rejected_spans)
 }
 
-/// Why a request failed: the innermost cause. The address is named beside it.
+/// Why a request failed: the innermost cause, without the address, which the log line has.
 fn text_of(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut cause: &dyn std::error::Error = &error;
@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_be_tried_again_is_what_otlp_says() {
+    fn retries_follow_otlp() {
         let none = HeaderMap::new();
         for status in [429, 502, 503, 504] {
             assert!(!refusal(status, &none).is_final, "{status}");

@@ -1,6 +1,6 @@
-//! Spans as the messages of OTLP, with the names that OpenTelemetry's conventions for HTTP and for calls give them.
+//! Encodes spans as OTLP messages, with the names of OpenTelemetry's conventions for HTTP and RPC.
 //!
-//! **Invariant:** what is not in a [`Finished`] span or in the settings is not in a message.
+//! **Invariant:** a message contains nothing but the [`FinishedSpan`]s and the settings.
 
 use opentelemetry_proto::tonic::{
     collector::trace::v1::ExportTraceServiceRequest,
@@ -10,23 +10,23 @@ use opentelemetry_proto::tonic::{
 };
 use prost::Message as _;
 
-use super::{Finished, Outcome, Work};
+use super::{FinishedSpan, SpanOutcome, SpanWork};
 use concord_net::NodeId;
 
-/// The name of the call that has a write decided by the leader.
+/// The name of the RPC that forwards a write to the leader.
 const FORWARDED_WRITE: &str = "concord.peer/write";
-/// What the status of a span says. That a request was refused is no failure.
+/// Status codes of a span. A rejected request is no failure.
 const NOT_FAILED: i32 = 0;
 const FAILED: i32 = 2;
-/// Of the flags of a span: whether it is known where its parent was, and that it was in another process.
+/// Flags of a span: whether it is known if the parent is remote, and that it is remote.
 const HAS_IS_REMOTE: u32 = 0x100;
 const IS_REMOTE: u32 = 0x200;
 
 /// The node that sends spans.
 #[derive(Debug)]
-pub(super) struct Sender {
+pub(super) struct SendingNode {
     pub(super) node: NodeId,
-    /// The address of its listener for callers.
+    /// The address of its client listener.
     pub(super) address: String,
     /// Whether that listener is encrypted.
     pub(super) is_encrypted: bool,
@@ -53,7 +53,7 @@ fn server(address: &str) -> Vec<KeyValue> {
 }
 
 /// The body of a request with these spans.
-pub(super) fn encode(sender: &Sender, spans: Vec<Finished>) -> Vec<u8> {
+pub(super) fn encode(sender: &SendingNode, spans: Vec<FinishedSpan>) -> Vec<u8> {
     let attributes = vec![
         text("service.name", "concord"),
         text("service.instance.id", &format!("node-{}", sender.node)),
@@ -72,17 +72,17 @@ pub(super) fn encode(sender: &Sender, spans: Vec<Finished>) -> Vec<u8> {
     ExportTraceServiceRequest { resource_spans }.encode_to_vec()
 }
 
-fn span(sender: &Sender, finished: Finished) -> Span {
-    let Finished { context, parent, began, took, work, outcome } = finished;
-    let (name, kind, mut attributes) = described(sender, &work);
+fn span(sender: &SendingNode, finished: FinishedSpan) -> Span {
+    let FinishedSpan { context, parent, began, took, work, outcome } = finished;
+    let SpanDescription { name, kind, mut attributes } = described(sender, &work);
     let code = match outcome {
-        Outcome::Abandoned => {
+        SpanOutcome::Abandoned => {
             attributes.push(text("error.type", "cancelled"));
             FAILED
         }
-        Outcome::Answered(status, id) => {
+        SpanOutcome::Answered(status, id) => {
             attributes.push(number("http.response.status_code", status));
-            // A request whose caller sends anything but visible characters gets an id of the node.
+            // A request id of a client has only visible characters. Otherwise the node has made one.
             attributes.push(text("concord.request_id", id.to_str().unwrap_or_default()));
             if status >= 500 {
                 attributes.push(text("error.type", &status.to_string()));
@@ -91,7 +91,7 @@ fn span(sender: &Sender, finished: Finished) -> Span {
                 NOT_FAILED
             }
         }
-        Outcome::Attempted(outcome, is_failure) => {
+        SpanOutcome::Attempted(outcome, is_failure) => {
             attributes.push(text("concord.outcome", outcome));
             if is_failure {
                 attributes.push(text("error.type", outcome));
@@ -101,7 +101,7 @@ fn span(sender: &Sender, finished: Finished) -> Span {
             }
         }
     };
-    let was_elsewhere = parent.is_some() && !matches!(work, Work::Forward(_));
+    let was_elsewhere = parent.is_some() && !matches!(work, SpanWork::Forward(_));
     let start = began.0.saturating_mul(1000);
     Span {
         trace_id: context.trace().to_be_bytes().into(),
@@ -118,11 +118,17 @@ fn span(sender: &Sender, finished: Finished) -> Span {
     }
 }
 
-/// The name of a span, its kind, and what is known of it before its end.
-fn described(sender: &Sender, work: &Work) -> (String, SpanKind, Vec<KeyValue>) {
+/// What is known of a span before its end.
+struct SpanDescription {
+    name: String,
+    kind: SpanKind,
+    attributes: Vec<KeyValue>,
+}
+
+fn described(sender: &SendingNode, work: &SpanWork) -> SpanDescription {
     match work {
-        Work::Request { method, route } => {
-            // A method that is none of the known ones is not in the name.
+        SpanWork::Request { method, route } => {
+            // An unknown method is not in the name.
             let verb = if *method == "_OTHER" { "HTTP" } else { method };
             let name = if route.is_empty() { verb.to_owned() } else { format!("{verb} {route}") };
             let mut attributes = vec![
@@ -133,20 +139,20 @@ fn described(sender: &Sender, work: &Work) -> (String, SpanKind, Vec<KeyValue>) 
                 attributes.push(text("http.route", route));
             }
             attributes.extend(server(&sender.address));
-            (name, SpanKind::Server, attributes)
+            SpanDescription { name, kind: SpanKind::Server, attributes }
         }
-        Work::Forward(leader) => {
+        SpanWork::Forward(leader) => {
             let mut attributes = vec![
                 text("rpc.system.name", "concord"),
                 text("rpc.method", FORWARDED_WRITE),
                 number("concord.leader_id", leader.id),
             ];
             attributes.extend(server(&leader.peer_addr));
-            (FORWARDED_WRITE.to_owned(), SpanKind::Client, attributes)
+            SpanDescription { name: FORWARDED_WRITE.to_owned(), kind: SpanKind::Client, attributes }
         }
-        Work::Decision => {
+        SpanWork::Decision => {
             let attributes = vec![text("rpc.system.name", "concord"), text("rpc.method", FORWARDED_WRITE)];
-            (FORWARDED_WRITE.to_owned(), SpanKind::Server, attributes)
+            SpanDescription { name: FORWARDED_WRITE.to_owned(), kind: SpanKind::Server, attributes }
         }
     }
 }

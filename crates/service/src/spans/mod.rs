@@ -1,20 +1,20 @@
-//! Spans: what this node did for a request that belongs to a trace, for the collector that the settings name.
+//! Records spans: what this node did for a request of a trace, for the collector in the settings.
 //!
 //! | to find | look in |
 //! |---|---|
-//! | which requests are traced; a span from its begin to its end; the queue | this file |
+//! | which requests are traced; a span from its start to its end; the queue | this file |
 //! | the task that sends them | `export` |
-//! | spans as messages of OTLP | `message` |
+//! | spans as OTLP messages | `message` |
 //!
-//! A request with a `traceparent` is traced when that says that it is sampled; its caller has decided. Of the others a
-//! share begins a trace here. The spans of one request are: the request on the node that was asked; where that does not
-//! lead, each attempt to have a write decided by the leader, and the decision there.
+//! A request with a sampled `traceparent` is traced. Of the requests without one, a configured share starts a trace here.
+//! The spans of one request are: the request on the receiving node; if that is not the leader, each attempt to forward the
+//! write, and the decision on the leader.
 //!
 //! **Invariants**
-//! 1. Without a collector a request costs one look at an `Option`.
-//! 2. Nobody waits for the collector: a span that finds the queue full is counted and dropped.
-//! 3. A span names templates of paths, methods, statuses, addresses of nodes and the id of its request. No key, query or
-//!    data of a record is in it.
+//! 1. Without a collector a request costs one check of an `Option`.
+//! 2. Nothing waits for the collector: if the queue is full, a span is counted and dropped.
+//! 3. A span contains path templates, methods, statuses, addresses of nodes and the request id. It contains no key, query or
+//!    data of a record.
 #![cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "without the feature nothing begins a span"))]
 
 #[cfg(feature = "otlp")]
@@ -52,35 +52,43 @@ use concord_net::{
 
 /// Spans that wait to be sent, some 300 bytes each: what a busy node records while its collector starts again.
 const QUEUE_MAX: usize = 8192;
-/// How long the end of a node waits until they are sent.
+/// How long a stopping node waits until they are sent.
 const END_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Where spans are sent, and of which requests.
+/// The settings of the collector.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct SpanOptions {
     /// The URL that they are posted to.
     pub url: String,
-    /// A file with the authorities of its certificate; without one, those that this machine trusts.
+    /// A file with its certificate authorities. Without one, those that this machine trusts.
     pub authority: Option<PathBuf>,
-    /// The share of requests without a trace that begin one, 0 to 1.
+    /// The share of requests without a trace that start one, 0 to 1.
     pub sample: f64,
-    /// The address of this node's listener for callers.
+    /// The address of this node's client listener.
     pub address: String,
     /// Whether that listener is encrypted.
     pub is_encrypted: bool,
 }
 
-/// What has become of spans.
+/// The numbers of spans by what happened to them.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct SpanCounts {
     sent: AtomicU64,
-    /// Because too many waited.
+    /// Dropped because the queue was full.
     unqueued: AtomicU64,
-    /// Because the collector refused them, or the node ended before it took them.
+    /// Dropped because the collector rejected them, or the node stopped before it accepted them.
     refused: AtomicU64,
 }
 
-impl Counts {
+/// The values of [`SpanCounts`] at one time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SpanFigures {
+    pub(super) sent: u64,
+    pub(super) unqueued: u64,
+    pub(super) refused: u64,
+}
+
+impl SpanCounts {
     fn dropped(&self) -> u64 {
         self.unqueued.load(Ordering::Relaxed) + self.refused.load(Ordering::Relaxed)
     }
@@ -92,70 +100,70 @@ fn add(count: &AtomicU64, more: usize) {
 
 /// The spans of a node.
 #[derive(Debug, Default)]
-pub struct Spans {
-    counts: Arc<Counts>,
+pub struct SpanRecorder {
+    counts: Arc<SpanCounts>,
     outbox: Option<Arc<Outbox>>,
 }
 
-/// The way to the task that sends spans.
+/// The queue of the task that sends spans.
 #[derive(Debug)]
 struct Outbox {
-    queue: mpsc::Sender<Finished>,
+    queue: mpsc::Sender<FinishedSpan>,
     sample: f64,
-    counts: Arc<Counts>,
-    /// Asks the task to send what it has, and to end.
+    counts: Arc<SpanCounts>,
+    /// Tells the task to send the remaining spans and to end.
     ending: CancellationToken,
     ended: CancellationToken,
 }
 
 /// What a node does in a span.
 #[derive(Debug, PartialEq, Eq)]
-enum Work {
-    /// It answers a caller's request of this method and route; no route where the path is none.
+enum SpanWork {
+    /// It answers a client request. The route is empty for an unknown path.
     Request { method: &'static str, route: &'static str },
-    /// It has a write decided by the leader.
+    /// It forwards a write to the leader.
     Forward(Member),
-    /// It decides a write that another node has forwarded.
+    /// As the leader, it decides a forwarded write.
     Decision,
 }
 
 /// How a span ended.
 #[derive(Debug, PartialEq, Eq)]
-enum Outcome {
-    /// Nobody waited for the rest of the work.
+enum SpanOutcome {
+    /// The work was cancelled.
     Abandoned,
     /// With a status and the id of the request.
     Answered(u16, HeaderValue),
-    /// In a decision, or why there is none; whether that is a failure.
+    /// The result of an attempt, and whether it is a failure.
     Attempted(&'static str, bool),
 }
 
 /// A span that has ended.
 #[derive(Debug)]
-struct Finished {
+struct FinishedSpan {
     context: TraceParent,
     parent: Option<u64>,
     began: Timestamp,
     took: Duration,
-    work: Work,
-    outcome: Outcome,
+    work: SpanWork,
+    outcome: SpanOutcome,
 }
 
-/// A span that has not ended. It ends when it is dropped.
+/// A span in progress. It ends when it is dropped.
 #[derive(Debug)]
-pub struct Span {
+pub struct OpenSpan {
     outbox: Arc<Outbox>,
     at: Instant,
-    open: Option<Finished>,
+    open: Option<FinishedSpan>,
 }
 
-impl Span {
+impl OpenSpan {
     /// The trace, with this span as the parent of what follows.
     fn context(&self) -> Option<TraceParent> {
         self.open.as_ref().map(|open| open.context)
     }
 
-    fn set(&mut self, outcome: Outcome) {
+    fn set(&mut self, outcome: SpanOutcome) {
         if let Some(open) = &mut self.open {
             open.outcome = outcome;
         }
@@ -169,11 +177,11 @@ impl Span {
             Err(AttemptError::Unknown(_)) => ("unknown", true),
             Err(AttemptError::Begun(_)) => ("begun", true),
         };
-        self.set(Outcome::Attempted(name, is_failure));
+        self.set(SpanOutcome::Attempted(name, is_failure));
     }
 }
 
-impl Drop for Span {
+impl Drop for OpenSpan {
     fn drop(&mut self) {
         if let Some(mut finished) = self.open.take() {
             finished.took = self.at.elapsed();
@@ -184,10 +192,10 @@ impl Drop for Span {
     }
 }
 
-impl Spans {
-    /// Starts the task that sends spans, where the settings name a collector.
-    pub(super) fn start(options: Option<Options>, node: NodeId) -> Self {
-        let counts = Arc::<Counts>::default();
+impl SpanRecorder {
+    /// Starts the task that sends spans, if the settings name a collector.
+    pub(super) fn start(options: Option<SpanOptions>, node: NodeId) -> Self {
+        let counts = Arc::<SpanCounts>::default();
         #[cfg(feature = "otlp")]
         let outbox = options.map(|options| Arc::new(export::start(options, node, Arc::clone(&counts))));
         // The settings refuse the address of a collector.
@@ -196,16 +204,20 @@ impl Spans {
         Self { counts, outbox }
     }
 
-    /// Begins a span where the trace is sampled.
-    fn begin(&self, parent: Option<TraceParent>, work: impl FnOnce() -> Work) -> Option<Span> {
+    /// Begins a span if the trace is sampled.
+    fn begin(&self, parent: Option<TraceParent>, work: impl FnOnce() -> SpanWork) -> Option<OpenSpan> {
         let outbox = self.outbox.as_ref()?;
         let parent = parent.filter(TraceParent::is_sampled)?;
         let context = parent.with_span(fastrand::u64(1..))?;
-        Some(Span::open(outbox, context, Some(parent.span()), work()))
+        Some(OpenSpan::open(outbox, context, Some(parent.span()), work()))
     }
 
-    /// Begins the span of a caller's request where its trace is sampled, or begins a trace with it.
-    fn begin_request(&self, caller: Option<TraceParent>, work: impl FnOnce() -> Work) -> Option<Span> {
+    /// Begins the span of a client request if its trace is sampled, or perhaps starts a trace.
+    fn begin_request(
+        &self,
+        caller: Option<TraceParent>,
+        work: impl FnOnce() -> SpanWork,
+    ) -> Option<OpenSpan> {
         let outbox = self.outbox.as_ref()?;
         if caller.is_some() {
             return self.begin(caller, work);
@@ -214,42 +226,43 @@ impl Spans {
             return None;
         }
         let context = TraceParent::root(fastrand::u128(1..), fastrand::u64(1..))?;
-        Some(Span::open(outbox, context, None, work()))
+        Some(OpenSpan::open(outbox, context, None, work()))
     }
 
-    /// How many were sent, how many were dropped because too many waited, and how many the collector has not taken.
-    pub(super) fn figures(&self) -> [u64; 3] {
-        let Counts { sent, unqueued, refused } = &*self.counts;
-        [sent, unqueued, refused].map(|count| count.load(Ordering::Relaxed))
+    /// What became of the spans so far.
+    pub(super) fn figures(&self) -> SpanFigures {
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let SpanCounts { sent, unqueued, refused } = &*self.counts;
+        SpanFigures { sent: load(sent), unqueued: load(unqueued), refused: load(refused) }
     }
 
-    /// Waits a moment until what is queued is sent.
+    /// Waits for a moment until the queued spans are sent.
     pub(super) async fn flush(&self) {
         let Some(outbox) = &self.outbox else { return };
         outbox.ending.cancel();
         if timeout(END_TIMEOUT, outbox.ended.cancelled()).await.is_err() {
-            tracing::warn!("the collector did not take the last spans in time: they are dropped");
+            tracing::warn!("the collector did not accept the last spans in time: they are dropped");
         }
     }
 }
 
-impl Span {
-    fn open(outbox: &Arc<Outbox>, context: TraceParent, parent: Option<u64>, work: Work) -> Self {
-        let (began, took, outcome) = (now(), Duration::ZERO, Outcome::Abandoned);
-        let open = Some(Finished { context, parent, began, took, work, outcome });
+impl OpenSpan {
+    fn open(outbox: &Arc<Outbox>, context: TraceParent, parent: Option<u64>, work: SpanWork) -> Self {
+        let (began, took, outcome) = (now(), Duration::ZERO, SpanOutcome::Abandoned);
+        let open = Some(FinishedSpan { context, parent, began, took, work, outcome });
         Self { outbox: Arc::clone(outbox), at: Instant::now(), open }
     }
 }
 
-/// A caller's request that belongs to a trace.
+/// A client request that belongs to a trace.
 #[derive(Debug)]
 pub struct TracedRequest {
     trace: TraceParent,
-    span: Option<Span>,
+    span: Option<OpenSpan>,
 }
 
 impl TracedRequest {
-    /// Does the work of the request, which names the trace; `answered` says with which status and id it was answered.
+    /// Does the work of the request within the trace. `answered` returns the status and the id of the response.
     pub async fn run<T>(
         self,
         work: impl Future<Output = T>,
@@ -260,7 +273,7 @@ impl TracedRequest {
             let done = work.await;
             let (status, id) = answered(&done);
             if let (Some(span), Some(id)) = (&mut span, id) {
-                span.set(Outcome::Answered(status, id));
+                span.set(SpanOutcome::Answered(status, id));
             }
             done
         })
@@ -268,8 +281,9 @@ impl TracedRequest {
     }
 }
 
-impl Spans {
-    /// A request whose caller names this trace, or none, if it belongs to one. `names` are the method and the route.
+impl SpanRecorder {
+    /// The traced request, if the request belongs to a trace: that of the client, or a new one. `names` returns the method
+    /// and the route.
     #[must_use]
     pub fn traced_request(
         &self,
@@ -278,36 +292,36 @@ impl Spans {
     ) -> Option<TracedRequest> {
         let work = || {
             let (method, route) = names();
-            Work::Request { method, route }
+            SpanWork::Request { method, route }
         };
         let span = self.begin_request(caller, work);
-        let trace = span.as_ref().and_then(Span::context).or(caller)?;
+        let trace = span.as_ref().and_then(OpenSpan::context).or(caller)?;
         Some(TracedRequest { trace, span })
     }
 
-    /// Has a write decided by the leader, in a span if it belongs to a trace.
+    /// Forwards a write to the leader, in a span if it belongs to a trace.
     pub(super) async fn in_forward_span<T>(
         &self,
         trace: Option<TraceParent>,
         leader: &Member,
         forwarding: Pin<&mut impl Future<Output = Attempt<T>>>,
     ) -> Attempt<T> {
-        let span = self.begin(trace, || Work::Forward(leader.clone()));
+        let span = self.begin(trace, || SpanWork::Forward(leader.clone()));
         let Some(span) = span else { return forwarding.await };
         let attempt = with_traces(vec![span.context()], forwarding).await;
         span.end(&attempt);
         attempt
     }
 
-    /// Decides a write that another node has forwarded, in a span if it belongs to a trace.
+    /// Decides a forwarded write, in a span if it belongs to a trace.
     pub(super) async fn in_decision_span<T>(
         &self,
         trace: Option<TraceParent>,
         deciding: impl Future<Output = Attempt<T>>,
     ) -> Attempt<T> {
-        // Pinned: passed on, it would take its space again in each function.
+        // Pinned here: moved on, it would take its space again in each function.
         let deciding = pin!(deciding);
-        let Some(span) = self.begin(trace, || Work::Decision) else {
+        let Some(span) = self.begin(trace, || SpanWork::Decision) else {
             return traced(trace, deciding).await;
         };
         let attempt = traced(span.context(), deciding).await;

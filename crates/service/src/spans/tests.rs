@@ -1,4 +1,4 @@
-//! Which requests are traced, what a span says, and what happens when nobody takes them.
+//! Which requests are traced, the content of spans, and a full queue.
 
 use opentelemetry_proto::tonic::{
     collector::trace::v1::ExportTraceServiceRequest,
@@ -8,7 +8,7 @@ use opentelemetry_proto::tonic::{
 use prost::Message as _;
 
 use super::{
-    message::{Sender, encode},
+    message::{SendingNode, encode},
     *,
 };
 use crate::Refusal;
@@ -20,23 +20,23 @@ fn parsed(text: &str) -> Option<TraceParent> {
     TraceParent::parse(text.as_bytes())
 }
 
-/// Spans that the test takes in place of the task.
-fn spans(most: usize, sample: f64) -> (Spans, mpsc::Receiver<Finished>) {
+/// A recorder whose queue the test reads in place of the task.
+fn spans(most: usize, sample: f64) -> (SpanRecorder, mpsc::Receiver<FinishedSpan>) {
     let (queue, inbox) = mpsc::channel(most);
-    let counts = Arc::<Counts>::default();
+    let counts = Arc::<SpanCounts>::default();
     let (ending, ended) = (CancellationToken::new(), CancellationToken::new());
     let outbox = Outbox { queue, sample, counts: Arc::clone(&counts), ending, ended };
-    (Spans { counts, outbox: Some(Arc::new(outbox)) }, inbox)
+    (SpanRecorder { counts, outbox: Some(Arc::new(outbox)) }, inbox)
 }
 
-fn request() -> Work {
-    Work::Request { method: "PUT", route: "/a/{b}" }
+fn request() -> SpanWork {
+    SpanWork::Request { method: "PUT", route: "/a/{b}" }
 }
 
-/// What a collector is sent of these spans.
-fn sent(inbox: &mut mpsc::Receiver<Finished>) -> Vec<Sent> {
+/// The spans as the collector gets them.
+fn sent(inbox: &mut mpsc::Receiver<FinishedSpan>) -> Vec<Sent> {
     let finished = std::iter::from_fn(|| inbox.try_recv().ok()).collect();
-    let sender = Sender { node: 7, address: "[::1]:8101".into(), is_encrypted: true };
+    let sender = SendingNode { node: 7, address: "[::1]:8101".into(), is_encrypted: true };
     let request = ExportTraceServiceRequest::decode(encode(&sender, finished).as_slice()).unwrap();
     let [of_resource] = &request.resource_spans[..] else { panic!("{request:?}") };
     let resource = of_resource.resource.clone().unwrap();
@@ -56,7 +56,7 @@ fn value(attributes: &[KeyValue], key: &str) -> String {
 }
 
 #[test]
-fn a_caller_decides_on_its_trace_and_a_share_of_the_others_begins_one() {
+fn the_client_decides_on_its_trace_and_a_share_of_the_others_starts_one() {
     let (all, _inbox) = spans(9, 1.0);
     let (none, _inbox2) = spans(9, 0.0);
     for spans in [&all, &none] {
@@ -66,41 +66,41 @@ fn a_caller_decides_on_its_trace_and_a_share_of_the_others_begins_one() {
         assert_ne!(context.span(), caller.span());
         assert!(spans.begin_request(parsed(NOT_SAMPLED), request).is_none());
         for trace in [None, parsed(NOT_SAMPLED)] {
-            assert!(spans.begin(trace, || Work::Decision).is_none(), "only a request begins a trace");
+            assert!(spans.begin(trace, || SpanWork::Decision).is_none(), "only a request starts a trace");
         }
     }
     assert!(none.begin_request(None, request).is_none());
     let [one, other] = [(); 2].map(|()| all.begin_request(None, request).unwrap().context().unwrap());
     assert!(one.is_sampled() && one.trace() != other.trace());
-    assert!(Spans::default().begin_request(parsed(SAMPLED), request).is_none());
+    assert!(SpanRecorder::default().begin_request(parsed(SAMPLED), request).is_none());
 }
 
 #[test]
-fn what_finds_no_place_is_counted() {
+fn spans_beyond_the_queue_are_counted() {
     let (spans, mut inbox) = spans(2, 0.0);
     for _ in 0..5 {
         drop(spans.begin_request(parsed(SAMPLED), request).unwrap());
     }
-    assert_eq!(spans.figures(), [0, 3, 0]);
+    assert_eq!(spans.figures(), SpanFigures { sent: 0, unqueued: 3, refused: 0 });
     assert_eq!(sent(&mut inbox).len(), 2);
     // The task that sends them has ended.
     drop(inbox);
     drop(spans.begin_request(parsed(SAMPLED), request).unwrap());
-    assert_eq!(spans.figures(), [0, 4, 0]);
+    assert_eq!(spans.figures(), SpanFigures { sent: 0, unqueued: 4, refused: 0 });
 }
 
 #[test]
 fn a_span_says_what_was_done_and_how_it_ended() {
     let (spans, mut inbox) = spans(99, 1.0);
-    let end = |method, route, outcome: Outcome| {
-        let work = || Work::Request { method, route };
+    let end = |method, route, outcome: SpanOutcome| {
+        let work = || SpanWork::Request { method, route };
         let mut span = spans.begin_request(parsed(SAMPLED), work).unwrap();
         span.set(outcome);
     };
     let id = || HeaderValue::from_static("an-id");
-    end("PUT", "/a/{b}", Outcome::Answered(404, id()));
-    end("GET", "", Outcome::Answered(500, id()));
-    end("_OTHER", "/a/{b}", Outcome::Answered(405, id()));
+    end("PUT", "/a/{b}", SpanOutcome::Answered(404, id()));
+    end("GET", "", SpanOutcome::Answered(500, id()));
+    end("_OTHER", "/a/{b}", SpanOutcome::Answered(405, id()));
     drop(spans.begin_request(None, request).unwrap());
     let leader = Member { id: 3, api_addr: "a:1".into(), peer_addr: "b:2".into() };
     let (why, refusal) = (|| "why".to_owned(), Refusal::Overloaded);
@@ -112,9 +112,9 @@ fn a_span_says_what_was_done_and_how_it_ended() {
         Err(AttemptError::Begun(why())),
     ];
     for attempt in attempts {
-        spans.begin(parsed(SAMPLED), || Work::Forward(leader.clone())).unwrap().end(&attempt);
+        spans.begin(parsed(SAMPLED), || SpanWork::Forward(leader.clone())).unwrap().end(&attempt);
     }
-    spans.begin(parsed(SAMPLED), || Work::Decision).unwrap().end(&Ok(()));
+    spans.begin(parsed(SAMPLED), || SpanWork::Decision).unwrap().end(&Ok(()));
 
     let sent = sent(&mut inbox);
     let shown: Vec<_> = sent
@@ -142,7 +142,7 @@ fn a_span_says_what_was_done_and_how_it_ended() {
         assert_eq!((span.trace_id.len(), span.span_id.len()), (16, 8));
     }
     assert_eq!(sent[0].parent_span_id, 0x00f0_67aa_0ba9_02b7_u64.to_be_bytes());
-    assert!(sent[3].parent_span_id.is_empty(), "it began the trace");
+    assert!(sent[3].parent_span_id.is_empty(), "it started the trace");
     for (place, key, expected) in [
         (0, "http.request.method", "PUT"),
         (0, "http.route", "/a/{b}"),

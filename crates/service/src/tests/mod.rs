@@ -1,6 +1,6 @@
-//! A node without consensus: what it refuses and why.
+//! A node without consensus: what it rejects, and why.
 
-mod rights;
+mod permissions;
 
 use super::*;
 use crate::testing::service;
@@ -15,7 +15,7 @@ fn write() -> (Caller, Write) {
 }
 
 #[tokio::test]
-async fn a_node_that_belongs_to_no_cluster_refuses_everything_with_that_reason() {
+async fn a_node_without_a_cluster_rejects_everything_with_that_reason() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path(), Limits::default());
     service.members.start().await.unwrap();
@@ -37,7 +37,7 @@ async fn a_node_that_belongs_to_no_cluster_refuses_everything_with_that_reason()
 }
 
 #[tokio::test]
-async fn writes_above_the_limit_are_refused_at_once() {
+async fn writes_above_the_limit_are_rejected_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path(), Limits { writes_in_flight: 0, ..Limits::default() });
     let (caller, write) = write();
@@ -54,7 +54,7 @@ async fn a_member_without_its_log_does_not_start() {
 }
 
 #[tokio::test]
-async fn the_directory_of_another_node_is_refused() {
+async fn the_directory_of_another_node_is_rejected() {
     let directory = tempfile::tempdir().unwrap();
     let identity = Identity { cluster_id: uuid::Uuid::from_u128(7), node_id: 2, format: FORMAT };
     identity.write(directory.path()).unwrap();

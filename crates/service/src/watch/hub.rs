@@ -1,8 +1,8 @@
-//! Wakes the watches of a change.
+//! Wakes the watches that a change concerns.
 //!
-//! One task follows the feed. For each event it records the revision in the [topics](super::topics) that the event
-//! touches, and wakes their watches. So the cost of a change is a few look-ups, whatever the number of watches on other
-//! topics, and a woken watch finds its changes listed, without a search.
+//! One task follows the feed. For each event it records the revision in the [topics](super::topics) of the event, and
+//! wakes their watches. So a change costs a few look-ups, however many watches wait for other topics, and a woken watch
+//! finds its changes listed, without a search.
 //!
 //! **Invariant:** a watch is woken after its change can be read.
 
@@ -20,48 +20,48 @@ use tokio::{
 };
 
 use super::{
-    rights::Rights,
+    permissions::WatchPermissions,
     topics::{Topic, Topics},
 };
 use crate::Principal;
 use concord_model::{limits::WATCH_REPLAYS_MAX, record::Revision};
 use concord_state::feed::{Event, EventPage, EventPageMax, Feed};
 
-/// What a watch reads at once, and so the most that a slow caller holds in memory.
+/// What a watch reads at once, and so the most that a slow client holds in memory.
 pub(super) const READ_MAX: EventPageMax = EventPageMax { events: 256, bytes: 256 << 10 };
-/// What the task records at once, under the lock.
+/// What the task records at once under the lock.
 const RECORD_MAX: EventPageMax = EventPageMax { events: 1024, bytes: usize::MAX };
-/// Watches that are woken before other tasks run: thousands woken at once would delay every write.
+/// Watches that are woken before other tasks run: waking thousands at once would delay every write.
 const WAKE_BATCH: usize = 32;
 
 /// The watches of a node.
 #[derive(Debug)]
-pub struct Hub {
+pub struct WatchHub {
     topics: Mutex<Topics>,
     next_id: AtomicU64,
     is_running: AtomicBool,
     watches_max: usize,
-    /// When this node was last known to have applied everything acknowledged by then.
+    /// The last moment at which this node had applied everything that was acknowledged.
     confirmed: Mutex<Instant>,
-    /// The keys that the open watches are of.
-    pub(super) rights: Arc<Rights>,
+    /// The permissions of the open watches.
+    pub(super) permissions: Arc<WatchPermissions>,
     /// One permit for each open watch.
     pub(super) permits: Arc<Semaphore>,
     /// One permit for each watch that reads the history.
     pub(super) history_readers: Semaphore,
 }
 
-/// A watch's registration for its topics. Dropping it ends it.
+/// The registration of a watch for its topics. Dropping it unregisters the watch.
 #[derive(Debug)]
-pub(super) struct Registration {
-    hub: Arc<Hub>,
+pub(super) struct WatchRegistration {
+    hub: Arc<WatchHub>,
     id: u64,
     topics: Vec<Topic>,
     pub(super) notify: Arc<Notify>,
 }
 
-impl Hub {
-    /// A hub for at most so many watches.
+impl WatchHub {
+    /// A hub for at most `watches_max` watches.
     #[must_use]
     pub fn new(watches_max: usize) -> Self {
         Self {
@@ -70,24 +70,24 @@ impl Hub {
             is_running: AtomicBool::new(false),
             watches_max,
             confirmed: Mutex::new(Instant::now()),
-            rights: Arc::default(),
+            permissions: Arc::default(),
             permits: Arc::new(Semaphore::new(watches_max)),
             history_readers: Semaphore::new(WATCH_REPLAYS_MAX),
         }
     }
 
-    /// This node has applied everything that was acknowledged before a moment.
+    /// Notes that this node has applied everything that was acknowledged before this moment.
     pub(super) fn confirm(&self, moment: Instant) {
         let mut confirmed = self.confirmed.lock().unwrap_or_else(PoisonError::into_inner);
         *confirmed = moment.max(*confirmed);
     }
 
-    /// The time since the last such moment.
+    /// The time since the last confirmed moment.
     pub(super) fn unconfirmed(&self) -> Duration {
         self.confirmed.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
     }
 
-    /// Watches that are open, and how many may be.
+    /// The number of open watches, and its limit.
     pub(crate) fn figures(&self) -> [usize; 2] {
         [self.watches_max.saturating_sub(self.permits.available_permits()), self.watches_max]
     }
@@ -97,23 +97,23 @@ impl Hub {
         self.permits.available_permits() < self.watches_max
     }
 
-    /// The number of watches that may be open.
+    /// The limit of open watches.
     pub(super) fn watches_max(&self) -> usize {
         self.watches_max
     }
 
-    /// The number of watches that one principal may have open. A stored key leaves some to the others.
+    /// The limit of open watches of one principal. A stored key leaves some to the others.
     pub(super) fn watches_max_of(&self, principal: &Principal) -> u64 {
         let all = self.watches_max as u64;
         principal.key.as_ref().map_or(all, |key| key.quota.watches.unwrap_or((all / 2).max(1)).min(all))
     }
 
     fn topics(&self) -> MutexGuard<'_, Topics> {
-        // No code that holds the lock can panic between two consistent values.
+        // No code panics while it holds the lock.
         self.topics.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to record the feed, once. Whether this call began it: then the caller runs [`Self::follow`].
+    /// Begins to record the feed, once. If this call began it, it returns true, and the caller runs [`Self::follow`].
     pub(super) fn begin(&self, feed: &Feed) -> bool {
         let is_first = !self.is_running.swap(true, Ordering::Relaxed);
         if is_first {
@@ -147,7 +147,7 @@ impl Hub {
         }
     }
 
-    /// Records the next events of the feed; returns the watches to wake, and whether there may be more events.
+    /// Records the next events of the feed. Returns the watches to wake, and whether there may be more events.
     fn record_next(&self, feed: &Feed) -> (Vec<Arc<Notify>>, bool) {
         let (mut topics, now) = (self.topics(), Instant::now());
         let mut woken = topics.take_due(now);
@@ -157,12 +157,12 @@ impl Hub {
                 woken.extend(topics.record(&piece, feed.compaction_revision(), now));
                 (woken, has_more)
             }
-            // The feed has dropped events that were not recorded: every watch reads for itself.
+            // The feed has dropped events before they were recorded. Every watch must read the feed.
             None => (topics.reset(feed.compaction_revision()), true),
         }
     }
 
-    /// Records all that the feed has. [`Self::follow`] does so by itself a moment after each change.
+    /// Records all events of the feed. [`Self::follow`] does so by itself a moment after each change.
     pub(super) fn catch_up(&self, feed: &Feed) {
         loop {
             let (woken, has_more) = self.record_next(feed);
@@ -174,17 +174,17 @@ impl Hub {
     }
 
     /// Registers a watch for topics.
-    pub(super) fn register(self: &Arc<Self>, topics: Vec<Topic>) -> Registration {
+    pub(super) fn register(self: &Arc<Self>, topics: Vec<Topic>) -> WatchRegistration {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let notify = Arc::new(Notify::new());
         self.topics().add(&topics, id, &notify);
-        Registration { hub: Arc::clone(self), id, topics, notify }
+        WatchRegistration { hub: Arc::clone(self), id, topics, notify }
     }
 }
 
-impl Registration {
-    /// Events after a position that may concern the watch; `None` when the feed does not reach back to the position.
-    /// Events of other topics may be among them.
+impl WatchRegistration {
+    /// Events after a position that may concern the watch; events of other topics may be among them. `None` if the feed
+    /// does not reach back to the position.
     pub(super) fn read(&self, feed: &Feed, position: Revision) -> Option<EventPage> {
         if self.topics != [Topic::All] {
             let compaction_revision = feed.compaction_revision();
@@ -203,13 +203,13 @@ impl Registration {
     }
 }
 
-impl Drop for Registration {
+impl Drop for WatchRegistration {
     fn drop(&mut self) {
         self.hub.topics().remove(&self.topics, self.id);
     }
 }
 
-/// Waits for a moment, or without end.
+/// Waits until a moment, or for ever if there is none.
 async fn at(moment: Option<Instant>) {
     match moment {
         Some(moment) => sleep_until(moment).await,
@@ -225,22 +225,22 @@ mod tests {
     use concord_model::record::Revision;
     use concord_state::testing::events::{event, key};
 
-    fn register(hub: &Arc<Hub>, definition: &str) -> Registration {
+    fn register(hub: &Arc<WatchHub>, definition: &str) -> WatchRegistration {
         hub.register(vec![Topic::Definition(key(definition))])
     }
 
-    fn is_woken(watch: &Registration) -> bool {
+    fn is_woken(watch: &WatchRegistration) -> bool {
         watch.notify.notified().now_or_never().is_some()
     }
 
-    fn publish(hub: &Hub, feed: &Feed, events: &[Arc<Event>]) {
+    fn publish(hub: &WatchHub, feed: &Feed, events: &[Arc<Event>]) {
         let last = events.last().unwrap().revision;
         feed.publish(events.to_vec(), last, last);
         record_all(hub, feed);
     }
 
-    /// What the task does, all at once.
-    fn record_all(hub: &Hub, feed: &Feed) {
+    /// Does the work of the task at once.
+    fn record_all(hub: &WatchHub, feed: &Feed) {
         loop {
             let (woken, has_more) = hub.record_next(feed);
             woken.iter().for_each(|watch| watch.notify_one());
@@ -250,14 +250,14 @@ mod tests {
         }
     }
 
-    fn read(watch: &Registration, feed: &Feed, position: Revision) -> (Vec<Revision>, Revision) {
+    fn read(watch: &WatchRegistration, feed: &Feed, position: Revision) -> (Vec<Revision>, Revision) {
         let piece = watch.read(feed, position).unwrap();
         (piece.events.iter().map(|event| event.revision).collect(), piece.upto)
     }
 
     #[test]
     fn only_watches_of_a_touched_topic_are_woken_and_find_the_change_listed() {
-        let (hub, feed) = (Arc::new(Hub::new(9)), Feed::new(0));
+        let (hub, feed) = (Arc::new(WatchHub::new(9)), Feed::new(0));
         let (one, two) = (register(&hub, "one"), register(&hub, "two"));
         let all = hub.register(vec![Topic::All]);
         let config = hub.register(vec![
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_watch_behind_its_topics_list_reads_the_whole_feed() {
-        let (hub, feed) = (Arc::new(Hub::new(9)), Feed::new(0));
+        let (hub, feed) = (Arc::new(WatchHub::new(9)), Feed::new(0));
         publish(&hub, &feed, &[event(1, "one", "a", "{}"), event(2, "two", "b", "{}")]);
         let two = register(&hub, "two");
         assert_eq!(read(&two, &feed, 0), (vec![1, 2], 2), "the topic lists nothing up to 2");
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_topic_lists_a_bounded_number_of_revisions_and_none_that_the_feed_has_dropped() {
-        let (hub, feed) = (Arc::new(Hub::new(9)), Feed::new(0));
+        let (hub, feed) = (Arc::new(WatchHub::new(9)), Feed::new(0));
         let one = register(&hub, "one");
         let many: Vec<_> =
             (1..=TOPIC_REVISIONS_MAX as u64 + 50).map(|r| event(r, "one", "a", "{}")).collect();
@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(read(&one, &feed, 300), ((301..=306).collect(), 306), "from the list");
         feed.reset(400);
         record_all(&hub, &feed);
-        assert!(is_woken(&one) && one.read(&feed, 306).is_none(), "a gap is seen");
+        assert!(is_woken(&one) && one.read(&feed, 306).is_none(), "the watch notices the gap");
         assert_eq!(read(&one, &feed, 400), (vec![], 400));
     }
 }

@@ -1,16 +1,16 @@
-//! The initial state of a watch, in bounded chunks of one snapshot of the state.
+//! Returns the initial state of a watch in bounded chunks of one snapshot of the state.
 //!
-//! The snapshot is retained while it is read: its records stay in memory although they may have been replaced. So it is
-//! one of the node's pinned states, whose bytes are bounded, and it is retained for a bounded time; a caller that has
-//! lost it begins anew.
+//! While the snapshot is read, its records stay in memory although they may have been replaced. So it is one of the
+//! pinned states of the node, whose bytes are bounded, and it is retained for a bounded time. A client that is too slow
+//! must resync.
 //!
-//! **Invariant:** all chunks are of one revision, and together they are everything of it that was requested, once.
+//! **Invariant:** all chunks have one revision. Together they contain each requested record of that revision once.
 
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::{filter::Selection, scope::Scope};
+use super::{filter::WatchSelection, scope::WatchScope};
 use crate::{
     Principal, RedactedRecords, Refusal,
     read::pinned::WatchPin,
@@ -23,14 +23,14 @@ use concord_model::{
 };
 use concord_state::{Collection, State};
 
-/// Records of a chunk.
+/// Records of a chunk at most.
 const CHUNK_RECORDS_MAX: usize = 500;
 /// Bytes of a chunk after which no record is added.
 pub(super) const CHUNK_BYTES: usize = 256 << 10;
-/// Configs that are examined for one chunk: about a millisecond.
+/// Configs that are examined for one chunk at most: about a millisecond.
 const CHUNK_EXAMINED_MAX: usize = 5_000;
 
-/// A part of the initial state.
+/// A chunk of the initial state.
 #[derive(Debug, Default)]
 pub struct InitialChunk {
     /// The state's revision.
@@ -39,11 +39,11 @@ pub struct InitialChunk {
     pub definitions: Vec<Arc<Definition>>,
     /// Configs with the keys of their definitions.
     pub configs: Vec<(Key, Arc<Config>)>,
-    /// What of the configs is redacted.
+    /// The redacted fields of the configs.
     pub redacted: RedactedRecords,
     /// Bytes of their texts.
     pub bytes: usize,
-    /// Whether it is the last.
+    /// Whether it is the last chunk.
     pub is_last: bool,
 }
 
@@ -52,20 +52,20 @@ pub struct InitialChunk {
 pub(super) struct Initial {
     held: WatchPin,
     until: Instant,
-    next: Place,
+    next: RecordPosition,
 }
 
-/// The place of the next record.
+/// The position of the next record.
 #[derive(Debug, Default)]
-struct Place {
+struct RecordPosition {
     /// The number of the definition.
     definition: u64,
-    /// The number of its config; `None` is the definition itself.
+    /// The number of its config. `None` for the definition itself.
     config: Option<u64>,
 }
 
 impl InitialChunk {
-    /// The chunk as a caller is shown it.
+    /// The chunk as a client may see it.
     pub(super) async fn redacted(
         mut self,
         redactor: &Redactor,
@@ -93,11 +93,11 @@ impl InitialChunk {
 
 impl Initial {
     pub(super) fn new(held: WatchPin) -> Self {
-        Self { held, until: Instant::now() + WATCH_INITIAL_TIMEOUT, next: Place::default() }
+        Self { held, until: Instant::now() + WATCH_INITIAL_TIMEOUT, next: RecordPosition::default() }
     }
 
-    /// The next chunk; `None` when the snapshot was released.
-    pub(super) fn next_chunk(&mut self, selection: &Selection) -> Option<InitialChunk> {
+    /// The next chunk. `None` if the snapshot was released.
+    pub(super) fn next_chunk(&mut self, selection: &WatchSelection) -> Option<InitialChunk> {
         let state = self.held.state().filter(|_| Instant::now() < self.until)?;
         let mut chunk = InitialChunk { revision: state.revision(), ..InitialChunk::default() };
         let mut examined = 0;
@@ -129,34 +129,34 @@ impl Initial {
                         chunk.configs.push((found.definition.key.clone(), Arc::clone(config)));
                     }
                 }
-                None => self.next = Place { definition: self.next.definition + 1, config: None },
+                None => self.next = RecordPosition { definition: self.next.definition + 1, config: None },
             }
         }
         Some(chunk)
     }
 }
 
-/// The definition at a place of the requested ones; the inner `None` is one that does not exist or is not visible.
-fn definition<'a>(state: &'a State, scope: &Scope, place: u64) -> Option<Option<&'a Arc<Collection>>> {
+/// The requested definition at a position. The inner `None` is a definition that does not exist or is not visible.
+fn definition<'a>(state: &'a State, scope: &WatchScope, place: u64) -> Option<Option<&'a Arc<Collection>>> {
     let by_key = |key: &Key| state.definition(key.as_str());
     match scope {
-        Scope::Visible(_) | Scope::Matching(_) => {
+        WatchScope::Visible(_) | WatchScope::Matching(_) => {
             let keys = scope.key_set()?;
             let is_visible = |found: &&Arc<Collection>| keys.contains(found.definition.key.as_str());
             state.definition_at(place).map(|found| Some(found).filter(is_visible))
         }
-        Scope::Definitions(keys) => keys.iter().nth(usize::try_from(place).ok()?).map(by_key),
-        Scope::Configs(key, _) => (place == 0).then(|| by_key(key)),
+        WatchScope::Definitions(keys) => keys.iter().nth(usize::try_from(place).ok()?).map(by_key),
+        WatchScope::Configs(key, _) => (place == 0).then(|| by_key(key)),
     }
 }
 
-/// The config at a place of the requested ones; the inner `None` is one that does not exist.
-fn config<'a>(found: &'a Collection, scope: &Scope, place: u64) -> Option<Option<&'a Arc<Config>>> {
+/// The requested config at a position. The inner `None` is a config that does not exist.
+fn config<'a>(found: &'a Collection, scope: &WatchScope, place: u64) -> Option<Option<&'a Arc<Config>>> {
     match scope {
-        Scope::Visible(_) | Scope::Matching(_) | Scope::Definitions(_) => {
+        WatchScope::Visible(_) | WatchScope::Matching(_) | WatchScope::Definitions(_) => {
             found.by_key.at(place).map(|item| Some(&item.record))
         }
-        Scope::Configs(_, keys) => {
+        WatchScope::Configs(_, keys) => {
             keys.iter().nth(usize::try_from(place).ok()?).map(|key| found.config(key.as_str()))
         }
     }

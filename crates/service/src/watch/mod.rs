@@ -1,33 +1,33 @@
-//! Watches: the changes as they are applied, in order, each once, from any retained revision on.
+//! Watches return changes as they are applied, in order, each once, from any retained revision on.
 //!
-//! A watch is a position and nothing that could overflow: it reads the changes after the position from the feed of
-//! recent changes, and older ones from the history. A watch can continue on any node where it ended on another,
-//! because a position is a revision and revisions are the same everywhere.
+//! A watch has a position and no queue that could overflow. It reads the changes after its position from the feed of
+//! recent changes, and older ones from the history. A position is a revision, and revisions are the same on all nodes.
+//! So a watch that ends on one node can resume on any other.
 //!
 //! | question | file |
 //! |---|---|
 //! | When does a watch read, what does it return, when does it end? | this one |
 //! | Which watches are woken by a change, and when? | `hub`, `topics` |
-//! | Which keys is a watch for, and may its caller read them? | `scope` |
+//! | Which keys is a watch for, and may its client read them? | `scope` |
 //! | Which part of a change does a watch return? | `filter` |
 //! | How are older changes read from the history? | `replay` |
 //! | How is the initial state read? | `initial` |
-//! | How does a watch end whose key was revoked? | `rights` |
-//! | What of an event may the caller see? | `shown` |
-//! | How does a caller get changes without a stream? | `poll` |
+//! | How does a watch end when its access key is revoked? | `permissions` |
+//! | Which values of an event may the client see? | `redacted` |
+//! | How does a client get changes without a stream? | `poll` |
 //!
-//! **Invariants:** the position only grows, and everything requested up to (and including) it has been returned. Where
-//! this node lacks changes, or has lost the cluster, the watch ends with a refusal that sends the caller to another
-//! node: no change is skipped, and a silent node is not mistaken for an idle cluster.
+//! **Invariants:** the position only grows, and everything requested up to (and including) it has been returned. If this
+//! node lacks changes, or is isolated from the quorum, the watch ends with a rejection that sends the client to another
+//! node. So no change is skipped, and a silent node is not mistaken for an idle cluster.
 
 mod filter;
 mod hub;
 mod initial;
+mod permissions;
 mod poll;
+mod redacted;
 mod replay;
-mod rights;
 mod scope;
-mod shown;
 mod topics;
 
 use crate::{
@@ -59,93 +59,94 @@ use concord_state::{
 };
 use concord_storage::HistoryError;
 pub use filter::Selected;
-use filter::Selection;
-pub use hub::Hub;
-use hub::Registration;
+use filter::WatchSelection;
+pub use hub::WatchHub;
+use hub::WatchRegistration;
 pub use initial::InitialChunk;
 use initial::{CHUNK_BYTES, Initial};
-pub use poll::{Changes, PolledEvent};
+use permissions::{WatchPermission, renew_periodically};
+pub use poll::{PolledChanges, PolledEvent};
 use replay::Replay;
-use rights::{Right, judge_periodically};
-use scope::Scope;
+
+use scope::WatchScope;
 
 /// How often a node with watches confirms that it follows the cluster: one read index for all of them.
 const WATCH_CONFIRM_INTERVAL: Duration = Duration::from_secs(10);
-/// Bytes of events that each watch may hold beside the memory budget.
+/// Bytes of events that each watch may hold without counting toward the memory budget.
 const UNWEIGHED_EVENTS_BYTES: usize = 8 << 10;
-/// The pause of a watch for whose events there is no memory.
+/// The pause of a watch when the memory budget has no room for its events.
 const MEMORY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Where a watch begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WatchStart {
-    /// After the state that the request was accepted at.
+    /// After the state at which the request was accepted.
     Now,
-    /// With that state itself.
+    /// With the initial state: the state at which the request was accepted.
     InitialState,
     /// After a revision.
     After(Revision),
 }
 
-/// A watch as a caller requests it.
+/// A watch as a client requests it.
 #[derive(Debug, Clone)]
 pub struct WatchRequest {
-    /// Keys of definitions, and patterns of keys; none for all.
+    /// Keys of definitions, and patterns of keys. Empty for all.
     pub definitions: Vec<String>,
-    /// Keys of configs of the one definition; none for all.
+    /// Keys of configs of the one definition. Empty for all.
     pub configs: Vec<String>,
-    /// The parameters that filter, as a list of configs has them.
+    /// The filter parameters, like those of a list of configs.
     pub filters: Vec<(String, String)>,
-    /// Whether configs are returned as they were before a change, too.
+    /// Whether changes have the previous values of configs.
     pub has_prev: bool,
-    /// Where it begins.
+    /// Where the watch begins.
     pub start: WatchStart,
-    /// How fresh the state must be that the request is accepted at.
+    /// How fresh the state must be at which the request is accepted.
     pub consistency: Consistency,
 }
 
 /// What a watch returns.
 #[derive(Debug)]
 pub enum Notice {
-    /// A part of the initial state.
+    /// A chunk of the initial state.
     State(InitialChunk),
-    /// The part of an event that was requested, and what of its items is redacted.
+    /// The requested part of an event, and the redacted fields of its items.
     Changes(Arc<Event>, Selected, RedactedEvent),
     /// Everything up to (and including) this revision has been returned.
     Progress(Revision),
-    /// The watch ends, and why.
+    /// The watch ends, for this reason.
     End(Refusal),
 }
 
 /// An open watch.
 #[derive(Debug)]
-pub struct Watch {
+pub struct OpenWatch {
     watches: Arc<Watches>,
     consensus: Consensus,
     feed: Arc<Feed>,
-    registration: Registration,
-    right: Right,
+    registration: WatchRegistration,
+    permission: WatchPermission,
     _permit: OwnedSemaphorePermit,
-    selection: Selection,
+    selection: WatchSelection,
     has_prev: bool,
     /// Everything up to (and including) this revision has been returned.
     position: Revision,
-    /// Events that were read and not returned yet.
+    /// Events that were read and not yet returned.
     events: VecDeque<Arc<Event>>,
-    /// What they hold in memory, where that is much.
+    /// The memory that they hold, if it is much.
     held: Option<Reservation>,
-    /// The position once they are returned.
+    /// The position after they are returned.
     upto: Revision,
     initial: Option<Initial>,
-    /// Set while changes are read from the history.
+    /// Set while the watch reads changes from the history.
     replay: Option<Replay>,
     last_notice: Instant,
-    /// When a poll ends; a stream does not.
+    /// When the poll ends. `None` for a stream.
     poll_until: Option<Instant>,
-    /// The revision of the state that it began at.
+    /// The revision of the state at which it began.
     begun_at: Revision,
     is_new: bool,
-    /// The caller accepts this node's state, however old.
+    /// The client accepts this node's state, however old.
     is_local: bool,
     has_ended: bool,
 }
@@ -158,7 +159,7 @@ pub struct Watches {
     pub(crate) authentication: Arc<Authentication>,
     pub(crate) redactor: Arc<Redactor>,
     pub(crate) pinned_states: Arc<PinnedStates>,
-    pub(crate) hub: Arc<Hub>,
+    pub(crate) hub: Arc<WatchHub>,
 }
 
 impl Watches {
@@ -175,27 +176,27 @@ impl Watches {
             authentication: Arc::clone(authentication),
             redactor: Arc::clone(redactor),
             pinned_states: Arc::clone(&reads.pinned_states),
-            hub: Arc::new(Hub::new(cx.options.limits.watches)),
+            hub: Arc::new(WatchHub::new(cx.options.limits.watches)),
         }
     }
 
     /// Opens a watch.
     ///
     /// # Errors
-    /// When the principal may not read what it asks for; when the changes are no longer retained, or not on this node;
-    /// when the request is invalid; when this node or the key has as many watches as it may.
+    /// When the principal may not read the requested records; when the changes are compacted, or missing on this node; when
+    /// the request is invalid; when this node or the key has reached its limit of watches.
     pub async fn watch(
         self: &Arc<Self>,
         principal: Principal,
         request: WatchRequest,
-    ) -> Result<Watch, Refusal> {
-        let scope = Scope::of(&principal, &request.definitions, &request.configs)?;
+    ) -> Result<OpenWatch, Refusal> {
+        let scope = WatchScope::of(&principal, &request.definitions, &request.configs)?;
         scope.authorize(&principal)?;
         let hub = &self.hub;
-        let right = hub.rights.register(&principal, hub.watches_max_of(&principal))?;
+        let permission = hub.permissions.register(&principal, hub.watches_max_of(&principal))?;
         let permit = Arc::clone(&hub.permits).try_acquire_owned().map_err(|_| {
             Refusal::LimitReached(format!(
-                "this node has {} watches open, as many as it may",
+                "watch limit reached: this node has {} open watches; connect to another node",
                 hub.watches_max()
             ))
         })?;
@@ -205,14 +206,14 @@ impl Watches {
         if self.cx.stopping.is_cancelled() {
             return Err(Refusal::Unavailable("this node is stopping".into()));
         }
-        shown::check(&self.redactor, &principal, (&scope, &request.filters, request.start), &state).await?;
-        let selection = Selection::new(scope, request.filters, &state, self.cx.limits())?;
+        self.check_filters(&principal, &scope, &request, &state).await?;
+        let selection = WatchSelection::new(scope, request.filters, &state, self.cx.limits())?;
         let feed = consensus.feed();
         if hub.begin(&feed) {
             let confirm = confirm_periodically(Arc::downgrade(self), self.cx.stopping.clone());
             consensus.supervise("confirm-watches", confirm);
-            let judge = judge_periodically(Arc::downgrade(self), self.cx.stopping.clone());
-            consensus.supervise("judge-watches", judge);
+            let renew = renew_periodically(Arc::downgrade(self), self.cx.stopping.clone());
+            consensus.supervise("renew-watch-permissions", renew);
             consensus
                 .supervise("wake-watches", Arc::clone(hub).follow(Arc::clone(&feed), consensus.revisions()));
         }
@@ -221,13 +222,13 @@ impl Watches {
             hub.confirm(requested_at);
         }
         let registration = hub.register(selection.scope().topics());
-        // What was acknowledged before the request is there at the first look, which may be the only one.
+        // The first read, which may be the only one, finds every change that was acknowledged before the request.
         hub.catch_up(&feed);
         let position = match request.start {
             WatchStart::Now | WatchStart::InitialState => state.revision(),
             WatchStart::After(revision) if revision > state.revision() => {
                 return Err(Refusal::Expired(format!(
-                    "revision {revision} is not known here: the cluster is at {}; begin anew",
+                    "revision {revision} is not known here: the cluster is at {}; resync from the current state",
                     state.revision()
                 )));
             }
@@ -239,12 +240,12 @@ impl Watches {
         let pinned = &self.pinned_states;
         let is_initial = request.start == WatchStart::InitialState;
         let initial = is_initial.then(|| Initial::new(pinned.hold(&state, consensus)));
-        let mut watch = Watch {
+        let mut watch = OpenWatch {
             watches: Arc::clone(self),
             consensus: consensus.clone(),
             feed,
             registration,
-            right,
+            permission,
             _permit: permit,
             selection,
             has_prev: request.has_prev,
@@ -262,14 +263,14 @@ impl Watches {
             has_ended: false,
         };
         if watch.initial.is_none() {
-            // A refusal to read is returned before the watch begins.
+            // An error of the first read is returned before the watch begins.
             watch.read().await?;
         }
         Ok(watch)
     }
 
-    /// The state that a watch begins at. A caller who goes on from another node's state may be ahead of this node, if
-    /// they accept an old one: it waits.
+    /// The state at which a watch begins. A client that resumes from another node's state with local consistency may be
+    /// ahead of this node. Then the watch waits until this node has applied that revision.
     async fn view_to_watch(&self, mut wanted: Consistency, start: WatchStart) -> Result<Arc<State>, Refusal> {
         let (WatchStart::After(seen), Level::Local { .. }) = (start, wanted.level) else {
             return self.freshness.view(wanted).await;
@@ -279,12 +280,13 @@ impl Watches {
             return self.freshness.view(wanted).await;
         }
         wanted.min_revision = Some(seen);
-        let text = format!("this node has not applied revision {seen} yet; go on at another");
+        let text =
+            format!("this node has not applied revision {seen} yet; reconnect to another node and resume");
         self.freshness.view(wanted).await.map_err(|_| Refusal::Unavailable(text))
     }
 }
 
-/// Confirms periodically, while there is a watch, that this node still follows the cluster.
+/// While there are watches, confirms periodically that this node still follows the cluster.
 async fn confirm_periodically(watches: Weak<Watches>, stopping: CancellationToken) -> Result<(), String> {
     loop {
         let Some(watches) = watches.upgrade() else { return Ok(()) };
@@ -311,8 +313,8 @@ async fn confirm_periodically(watches: Weak<Watches>, stopping: CancellationToke
 
 fn expired(position: Revision, compaction_revision: Revision) -> Refusal {
     Refusal::Expired(format!(
-        "the changes after revision {position} are no longer retained, only those after {compaction_revision}; \
-         begin anew"
+        "the changes after revision {position} are compacted, only those after {compaction_revision} are retained; \
+         resync from the current state"
     ))
 }
 
@@ -320,25 +322,25 @@ fn invalid(parameter: &str, msg: impl Into<String>) -> Refusal {
     Refusal::Invalid(Violation::at(vec!["query".into(), parameter.into()], msg).into())
 }
 
-impl Watch {
-    /// Where it began: the state's revision, or the requested position.
+impl OpenWatch {
+    /// Where the watch began: the revision of the state, or the requested position.
     #[must_use]
     pub fn position(&self) -> Revision {
         self.position
     }
 
-    /// The id of the cluster that the changes are of.
+    /// The id of the cluster whose changes it returns.
     #[must_use]
     pub fn cluster(&self) -> Option<uuid::Uuid> {
         self.watches.cx.cluster_id()
     }
 
-    /// The next notice; waits for it. `None` after the end.
+    /// Waits for the next notice. `None` after the end.
     pub async fn next(&mut self) -> Option<Notice> {
         if self.has_ended {
             return None;
         }
-        let notice = match self.wait_for_shown().await {
+        let notice = match self.wait_redacted().await {
             Ok(notice) => notice,
             Err(refusal) => self.end(Notice::End(refusal)),
         };
@@ -346,13 +348,13 @@ impl Watch {
         Some(notice)
     }
 
-    /// The next notice of changes, if it was read already.
+    /// The next notice of changes, if it has been read already.
     pub fn try_next(&mut self) -> Option<Notice> {
-        // A refusal is returned by `next`.
+        // `next` returns the errors.
         if self.has_ended
             || self.initial.is_some()
             || self.selection.is_broken()
-            || self.right.is_to_be_checked()
+            || self.permission.is_to_be_checked()
             || self.events.front().is_some_and(|event| self.is_to_be_redacted(event))
         {
             return None;
@@ -365,7 +367,7 @@ impl Watch {
         notice
     }
 
-    /// This node stops, and the caller continues at another one. Within the initial state it begins anew there.
+    /// This node stops, and the client resumes on another one. Within the initial state it must resync.
     fn stop(&mut self) -> Notice {
         let notice = match self.initial {
             Some(_) => Notice::End(Refusal::Unavailable("this node is stopping".into())),
@@ -379,16 +381,20 @@ impl Watch {
         if stopping.is_cancelled() {
             return Ok(self.stop());
         }
-        self.right.check(self.selection.scope())?;
+        self.permission.check(self.selection.scope())?;
         if self.initial.is_some() {
             self.held = None;
             self.held = Some(self.reserve_initial_chunk().await?);
         }
         if let Some(initial) = &mut self.initial {
-            let too_late = || Refusal::Unavailable("the state was not read in time; begin anew".into());
+            let too_late = || {
+                Refusal::Unavailable(
+                    "the initial state was not read in time; resync from the current state".into(),
+                )
+            };
             let chunk = initial.next_chunk(&self.selection).ok_or_else(too_late)?;
             if let Some(held) = &mut self.held {
-                // One large record may exceed what was reserved, and most chunks take less.
+                // One large record may exceed the reservation, and most chunks take less.
                 held.set(chunk.bytes as u64);
             }
             if chunk.is_last {
@@ -398,19 +404,19 @@ impl Watch {
             return Ok(Notice::State(chunk));
         }
         if std::mem::take(&mut self.is_new) {
-            // A caller that is disconnected before the first change knows where to continue.
+            // A client that is disconnected before the first change knows where to resume.
             return Ok(Notice::Progress(self.position));
         }
         let heartbeat_due =
             self.poll_until.unwrap_or(self.last_notice + self.watches.cx.options.watch_heartbeat);
         loop {
-            self.right.check(self.selection.scope())?;
+            self.permission.check(self.selection.scope())?;
             if let Some(notice) = self.next_read()? {
                 return Ok(notice);
             }
             let left = self.watches.cx.peers.left.clone();
             if left.is_cancelled() {
-                return Err(Refusal::Unavailable("this node was taken out of the cluster".into()));
+                return Err(Refusal::Unavailable("this node was removed from the cluster".into()));
             }
             if stopping.is_cancelled() {
                 return Ok(self.stop());
@@ -418,7 +424,7 @@ impl Watch {
             if self.is_due(heartbeat_due) {
                 if !self.is_local && self.watches.hub.unconfirmed() > WATCH_UNCONFIRMED_MAX {
                     return Err(Refusal::Unavailable(
-                        "this node has lost the cluster; go on at another".into(),
+                        "this node is isolated from the quorum; reconnect to another node".into(),
                     ));
                 }
                 return Ok(Notice::Progress(self.position));
@@ -429,7 +435,7 @@ impl Watch {
             }
             tokio::select! {
                 () = self.registration.notify.notified() => {}
-                () = self.right.changed() => {}
+                () = self.permission.changed() => {}
                 () = sleep_until(heartbeat_due) => {}
                 () = stopping.cancelled() => {}
                 () = left.cancelled() => {}
@@ -437,7 +443,8 @@ impl Watch {
         }
     }
 
-    /// Reserves a part of the initial state, which a slow caller holds until it has read it; waits for the memory.
+    /// Reserves the memory of one chunk of the initial state, and waits for it. A slow client holds the chunk until it has
+    /// read it.
     async fn reserve_initial_chunk(&self) -> Result<Reservation, Refusal> {
         let (begin, watches) = (Instant::now(), &self.watches);
         loop {
@@ -452,7 +459,7 @@ impl Watch {
         }
     }
 
-    /// The next of the events that were read of which the watch returns something.
+    /// The next event among those read of which the watch returns at least a part.
     fn next_read(&mut self) -> Result<Option<Notice>, Refusal> {
         if let Some(refusal) = self.selection.take_broken() {
             return Err(refusal);
@@ -470,7 +477,7 @@ impl Watch {
         Ok(None)
     }
 
-    /// Reads changes after the position; whether to continue at once, without waiting for a change.
+    /// Reads changes after the position. Returns whether to continue at once, without waiting for a change.
     async fn read(&mut self) -> Result<bool, Refusal> {
         if self.replay.is_none() {
             if let Some(piece) = self.registration.read(&self.feed, self.position) {
@@ -489,15 +496,15 @@ impl Watch {
         let piece = self.read_history(replay).await?;
         let upto = piece.upto;
         if self.replay.is_none() && upto <= start && upto < self.feed.compaction_revision() {
-            // The history ends at the position, and the feed begins after it.
-            return Err(self.gap(&"the changes that follow are not known"));
+            // The history ends at the position, and the feed begins later.
+            return Err(self.gap(&"the following changes are unknown"));
         }
         self.take(piece).await;
         Ok(true)
     }
 
-    /// Takes what was read, if there is memory for it: a slow caller holds it until it has read it. Otherwise it is
-    /// read again after a pause, from the same position.
+    /// Takes the events, if the memory budget has room for them: a slow client holds them until it has read them.
+    /// Otherwise drops them and pauses; the watch then reads again from the same position.
     async fn take(&mut self, piece: EventPage) {
         let prev = |event: &Event| if self.has_prev { event.bytes_before() } else { 0 };
         let bytes: usize = piece.events.iter().map(|event| event.bytes() + prev(event)).sum();
@@ -531,11 +538,11 @@ impl Watch {
         Ok(piece)
     }
 
-    /// This node lacks changes that another node may have.
+    /// The rejection when this node lacks changes that another node may have.
     fn gap(&self, why: &dyn Display) -> Refusal {
         tracing::debug!("a watch after revision {} ends: {why}", self.position);
         Refusal::Unavailable(format!(
-            "this node does not have the changes after revision {}; go on at another",
+            "this node does not have the changes after revision {}; reconnect to another node and resume",
             self.position
         ))
     }

@@ -1,57 +1,57 @@
-//! Long polls: the next changes in one answer, for callers that can't read a stream.
+//! Long polling: returns the next changes in one response, for clients that can't read a stream.
 //!
-//! A poll is a watch that ends with its first changes, or when nothing came in time. It is opened as a watch is, counts
-//! as one, sees what a watch sees, and is refused where a watch ends. The answer names the revision to go on from, so
-//! polls one after another, on any nodes, are as complete as a stream.
+//! A poll is a watch that ends with its first changes, or when no change came in time. It counts as a watch, has the same
+//! permissions, and is rejected when a watch would end. The response names the revision at which to resume. So
+//! consecutive polls on any nodes are as complete as a stream.
 //!
-//! **Invariant:** everything that was requested up to (and including) the revision of an answer is in it, or was before
-//! the poll's beginning.
+//! **Invariant:** each requested change up to (and including) the revision of a response is in the response, or precedes
+//! the start of the poll.
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Notice, Selected, Watch, WatchRequest};
+use super::{Notice, OpenWatch, Selected, WatchRequest};
 use crate::{Principal, RedactedEvent, Refusal, Reservation, watch::Watches};
 use concord_model::{limits::POLL_BYTES_MAX, record::Revision};
 use concord_state::feed::Event;
 
-/// How long a poll may read the history beyond its end, to find something or to get on.
+/// How long a poll may read the history beyond its deadline, to find a change or to make progress.
 const CATCH_UP_MAX: Duration = Duration::from_secs(5);
 
-/// A change that a poll returns: the event, the requested part of it, and what of its items is redacted.
+/// A change that a poll returns: the event, the requested part of it, and the redacted fields of its items.
 pub type PolledEvent = (Arc<Event>, Selected, RedactedEvent);
 
 /// What a poll returns.
 #[derive(Debug)]
-pub struct Changes {
+pub struct PolledChanges {
     /// The changes, in order; possibly none.
     pub events: Vec<PolledEvent>,
-    /// Everything that was requested up to (and including) this revision has been returned.
+    /// Each requested change up to (and including) this revision has been returned.
     pub upto: Revision,
-    /// The id of the cluster that they are changes of.
+    /// The id of the cluster.
     pub cluster: Option<uuid::Uuid>,
-    /// What the changes hold in memory.
+    /// The memory that the changes hold.
     held: Vec<Reservation>,
 }
 
 impl Watches {
-    /// The next changes, or none when none came in time.
+    /// Returns the next changes, or none if none came in time.
     ///
     /// # Errors
-    /// As [`Self::watch`]; and why the watch ended, if it had nothing to return.
+    /// Those of [`Self::watch`]; and the reason why the watch ended, if it had no change to return.
     pub async fn poll(
         self: &Arc<Self>,
         principal: Principal,
         request: WatchRequest,
         wait: Duration,
-    ) -> Result<Changes, Refusal> {
+    ) -> Result<PolledChanges, Refusal> {
         let until = Instant::now() + wait;
         let mut watch = self.watch(principal, request).await?;
         watch.is_new = false;
         watch.poll_until = Some(until);
         let (upto, cluster) = (watch.position(), watch.cluster());
-        let mut changes = Changes { events: Vec::new(), upto, cluster, held: Vec::new() };
+        let mut changes = PolledChanges { events: Vec::new(), upto, cluster, held: Vec::new() };
         let mut bytes = 0;
         while let Some(notice) = watch.next().await {
             match notice {
@@ -63,18 +63,18 @@ impl Watches {
                     if bytes >= POLL_BYTES_MAX {
                         return Ok(changes);
                     }
-                    // What else is there already comes with it.
+                    // Changes that are already there are returned, too.
                     watch.poll_until = Some(Instant::now());
                 }
                 Notice::Progress(revision) => {
                     changes.upto = revision.max(changes.upto);
                     return Ok(changes);
                 }
-                // The caller learns of it by the next poll.
+                // The next poll returns the error.
                 Notice::End(_) if !changes.events.is_empty() => return Ok(changes),
                 Notice::End(refusal) => return Err(refusal),
                 Notice::State(_) => {
-                    return Err(Refusal::Internal("a poll does not begin with the state".into()));
+                    return Err(Refusal::Internal("a poll does not begin with the initial state".into()));
                 }
             }
         }
@@ -82,9 +82,9 @@ impl Watches {
     }
 }
 
-impl Watch {
-    /// Whether it is time for a notice although nothing came. A poll reads on for a while: the history, so that each of
-    /// them gets on, and what was acknowledged before it.
+impl OpenWatch {
+    /// Whether it is time for a notice without changes. A poll that is still reading the history, or the changes that were
+    /// acknowledged before it, gets more time, so that each poll makes progress.
     pub(super) fn is_due(&self, due: Instant) -> bool {
         let is_behind = self.replay.is_some() || self.position < self.begun_at;
         let is_reading = self.poll_until.is_some() && is_behind;

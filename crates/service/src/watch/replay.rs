@@ -1,11 +1,11 @@
-//! Replay: older changes, from the history on this node's disk, in bounded pieces.
+//! Reads older changes for a watch from the history on this node's disk, in bounded pieces.
 //!
 //! **Invariant:** a replay returns every change of its scope from its start up to (and including) the revision that it
-//! reports, or a refusal; a part of the history that this node does not have is never skipped.
+//! reports, or an error. It never skips a part of the history that this node does not have.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{hub::READ_MAX, scope::Scope};
+use super::{hub::READ_MAX, scope::WatchScope};
 use concord_consensus::Consensus;
 use concord_model::{
     key::Key,
@@ -14,32 +14,37 @@ use concord_model::{
 use concord_state::feed::{Before, Event, EventPage, RecordChange};
 use concord_storage::{HistoryChanges, HistoryError, StoreError, StoredChange, StoredEdit, Subject};
 
-/// Changes that one read examines: some ten milliseconds of a blocking thread.
+/// Changes that one read examines at most: some ten milliseconds of a blocking thread.
 const CHANGES_PER_READ_MAX: usize = 20_000;
 
 /// A reader of the history.
 #[derive(Debug)]
 pub(super) struct Replay {
     consensus: Consensus,
-    scope: Arc<Scope>,
+    scope: Arc<WatchScope>,
     start: Revision,
     /// The last revision that the history held when it was opened.
     history_upto: Revision,
     changes: Option<HistoryChanges>,
     /// The keys of definitions by their ids, those of deleted ones included.
     definitions: BTreeMap<Revision, Key>,
-    /// Whether events need the configs as they were before.
+    /// Whether events need the previous values of configs.
     has_prev: bool,
-    /// The change that was read last for that, and what it wrote: a batch may have written many.
-    written: Option<(Revision, Written)>,
+    /// The last change that was read for previous values, and the configs that it wrote: a batch may have written many.
+    written: Option<(Revision, WrittenConfigs)>,
 }
 
-/// What a change wrote, by definition and key.
-type Written = BTreeMap<(Revision, Key), Arc<Config>>;
+/// The configs that a change wrote, by definition and key.
+type WrittenConfigs = BTreeMap<(Revision, Key), Arc<Config>>;
 
 impl Replay {
     /// A reader of the changes after a position.
-    pub(super) fn new(consensus: &Consensus, scope: &Arc<Scope>, position: Revision, has_prev: bool) -> Self {
+    pub(super) fn new(
+        consensus: &Consensus,
+        scope: &Arc<WatchScope>,
+        position: Revision,
+        has_prev: bool,
+    ) -> Self {
         Self {
             consensus: consensus.clone(),
             scope: Arc::clone(scope),
@@ -52,17 +57,17 @@ impl Replay {
         }
     }
 
-    /// The position that it began after.
+    /// The position after which it began.
     pub(super) fn start(&self) -> Revision {
         self.start
     }
 
-    /// The next piece, and the reader of what follows; `None` when that was all. Blocking.
+    /// The next piece, and the reader of the following pieces; `None` after the last one. Blocking.
     pub(super) fn read(mut self) -> Result<(EventPage, Option<Self>), HistoryError> {
         let mut changes = match self.changes.take() {
             Some(changes) => changes,
             None => {
-                // Read before the history is opened: everything up to this revision is in what is opened.
+                // Read before the history is opened. So the opened history contains everything up to this revision.
                 self.history_upto = self.history_upto.max(self.consensus.figures().history);
                 self.consensus.store().history().changes_from(self.start.saturating_add(1))?
             }
@@ -84,7 +89,7 @@ impl Replay {
             }
         }
         self.changes = Some(changes);
-        // It may be large, and whoever reads the next piece may take its time.
+        // It may be large, and the next piece may be read much later.
         self.written = None;
         Ok((piece, Some(self)))
     }
@@ -168,11 +173,12 @@ impl Replay {
             self.written = Some((revision, written.collect()));
         }
         let found = self.written.as_ref().and_then(|(_, all)| all.get(&place)).map(Arc::clone);
-        let text = format!("the history has no config where the one that replaced it says: {revision}");
+        let text =
+            format!("the history has no config at revision {revision}, although a later change replaced it");
         found.ok_or_else(|| StoreError::Damaged(text).into())
     }
 
-    /// The key of a definition that existed at a revision: it exists now, or was deleted later.
+    /// The key of a definition that existed at a revision: it still exists, or was deleted later.
     fn definition_key(&mut self, id: Revision, at: Revision) -> Result<Key, HistoryError> {
         if let Some(key) = self.definitions.get(&id) {
             return Ok(key.clone());
@@ -186,7 +192,7 @@ impl Replay {
         Ok(key)
     }
 
-    /// The key in the change that deleted the definition.
+    /// The key, from the change that deleted the definition.
     fn deleted_definition_key(&self, sought: Revision, at: Revision) -> Result<Key, HistoryError> {
         for change in self.consensus.store().history().changes_from(at)? {
             let found = change?.edits.into_iter().find_map(|edit| match edit {
@@ -207,7 +213,7 @@ impl Replay {
                 return Ok(key);
             }
         }
-        // The delete may be in the feed and not yet written to the history.
+        // The deletion may be in the feed and not yet in the history.
         let text = format!("the history does not name the definition of revision {sought}");
         Err(StoreError::Damaged(text).into())
     }

@@ -1,12 +1,11 @@
-//! The keys that a watch is for, and whether its caller may read them.
+//! The keys that a watch is for, and whether its client may read them.
 //!
-//! A watch names definitions by their keys and by patterns (`billing.*`). What is named by its key must be granted, or
-//! the watch is refused. A pattern, like a watch that names nothing, means what of it the caller may read: the watch
-//! ends when that becomes something else, because a caller that goes on under other grants begins anew with what it was
-//! given under the old ones.
+//! A watch names definitions by their keys and by patterns (`billing.*`). A definition that is named by its key must be
+//! granted, or the watch is rejected. A pattern, and a watch that names nothing, covers the definitions that the client
+//! may read. When the grants change that set, the watch ends, and the client must resync.
 //!
-//! **Invariant:** a watch returns nothing outside its scope, and its scope is within the grants of its caller as they
-//! were judged last.
+//! **Invariant:** a watch returns nothing outside its scope, and its scope is within the grants of its client as they were
+//! last authorized.
 
 use std::collections::BTreeSet;
 
@@ -26,10 +25,10 @@ pub(super) const NEEDS_ONE_DEFINITION: &str =
 
 /// The keys that a watch is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Scope {
-    /// Everything that the caller may read, by the definitions' keys.
+pub(super) enum WatchScope {
+    /// Everything that the client may read, by the keys of definitions.
     Visible(KeySet),
-    /// Definitions that patterns name, with all their configs.
+    /// Definitions that match patterns, with all their configs.
     Matching(Matching),
     /// These definitions with all their configs.
     Definitions(BTreeSet<Key>),
@@ -40,16 +39,16 @@ pub(super) enum Scope {
 /// Definitions by keys and patterns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Matching {
-    /// What was named by its key.
+    /// The definitions that were named by their keys.
     keys: BTreeSet<Key>,
-    /// All that was named.
+    /// All requested keys.
     asked: KeySet,
-    /// What of it the caller may read.
+    /// Those of them that the client may read.
     readable: KeySet,
 }
 
 impl Matching {
-    /// Of what the patterns name a caller may read this much; `None` when that is nothing.
+    /// `None` if the client may read none of the requested definitions.
     fn new(keys: BTreeSet<Key>, patterns: Vec<KeyRange>, principal: &Principal) -> Option<Self> {
         let asked = KeySet::of(keys.iter().cloned().map(KeyRange::Key).chain(patterns));
         let readable = asked.and(&principal.visible(Verb::Read));
@@ -57,8 +56,8 @@ impl Matching {
     }
 }
 
-impl Scope {
-    /// The scope that the keys of a request name; without keys everything that the principal may read.
+impl WatchScope {
+    /// The scope of the keys in a request. Without keys, everything that the principal may read.
     pub(super) fn of(
         principal: &Principal,
         definitions: &[String],
@@ -120,7 +119,7 @@ impl Scope {
         }
     }
 
-    /// What it waits for. A change of any definition may be one of a pattern.
+    /// The topics that it waits for. Any definition may match a pattern.
     pub(super) fn topics(&self) -> Vec<Topic> {
         match self {
             Self::Visible(_) | Self::Matching(_) => vec![Topic::All],
@@ -133,7 +132,7 @@ impl Scope {
         }
     }
 
-    /// The definition that it is of, where it is one by name.
+    /// The only definition of the scope, if it has one and names it by its key.
     pub(super) fn only_definition(&self) -> Option<&Key> {
         match self {
             Self::Configs(key, _) => Some(key),
@@ -142,7 +141,7 @@ impl Scope {
         }
     }
 
-    /// The definitions that it is of, where they are not named by their keys alone.
+    /// The definitions of the scope, if it does not name all of them by their keys.
     pub(super) fn key_set(&self) -> Option<&KeySet> {
         match self {
             Self::Visible(keys) => Some(keys),
@@ -158,7 +157,7 @@ impl Scope {
         }
     }
 
-    /// Whether a config is in it.
+    /// Whether a config is in the scope.
     pub(super) fn contains_config(&self, definition: &Key, key: &Key) -> bool {
         match self {
             Self::Configs(of, keys) => of == definition && keys.contains(key),
@@ -178,7 +177,7 @@ impl Scope {
     }
 }
 
-/// The keys that a pattern names; `None` for a text that is none, which is a key or malformed.
+/// The keys that a pattern matches. `None` for a text that is not a pattern: a key, or malformed.
 fn pattern(text: &str) -> Option<KeyRange> {
     Pattern::parse(text).ok().filter(|pattern| pattern.beginning().is_some()).as_ref().and_then(KeyRange::of)
 }
@@ -192,27 +191,27 @@ mod tests {
         key(&[(&[Verb::Read], patterns)])
     }
 
-    fn of(principal: &Principal, definitions: &[&str]) -> Result<Scope, Refusal> {
+    fn of(principal: &Principal, definitions: &[&str]) -> Result<WatchScope, Refusal> {
         let definitions: Vec<String> = definitions.iter().map(|text| (*text).to_owned()).collect();
-        Scope::of(principal, &definitions, &[])
+        WatchScope::of(principal, &definitions, &[])
     }
 
-    fn contains(scope: &Scope, key: &str) -> bool {
+    fn contains(scope: &WatchScope, key: &str) -> bool {
         scope.contains_config(&Key::parse(key).unwrap(), &Key::parse("k").unwrap())
     }
 
     #[test]
-    fn a_pattern_is_what_of_it_the_caller_may_read() {
+    fn a_pattern_covers_the_matching_definitions_that_the_client_may_read() {
         let reader = principal(&["billing.eu.*", "limits"]);
         let scope = of(&reader, &["billing.*", "limits"]).unwrap();
         let keys = ["billing.eu.a", "billing.us.a", "limits", "other"];
         assert_eq!(keys.map(|key| contains(&scope, key)), [true, false, true, false]);
         assert_eq!(scope.authorize(&reader), Ok(()));
-        assert!(scope.authorize(&principal(&["billing.*", "limits"])).is_err(), "it would be more");
-        assert!(scope.authorize(&principal(&["billing.eu.a", "limits"])).is_err(), "it would be less");
+        assert!(scope.authorize(&principal(&["billing.*", "limits"])).is_err(), "it would cover more");
+        assert!(scope.authorize(&principal(&["billing.eu.a", "limits"])).is_err(), "it would cover less");
         assert_eq!(scope.authorize(&principal(&["billing.eu.*", "limits", "x"])), Ok(()));
         let named = of(&reader, &["billing.*", "other"]).unwrap();
-        assert!(named.authorize(&reader).is_err(), "what is named by its key must be granted");
+        assert!(named.authorize(&reader).is_err(), "a definition that is named by its key must be granted");
         assert!(of(&reader, &["other.*"]).is_err());
         assert!(of(&reader, &["a*b"]).is_err() && of(&reader, &["a b*"]).is_err());
         let root = of(&Principal::root(), &["*"]).unwrap();

@@ -1,16 +1,15 @@
-//! What watches wait for, and when a change wakes them.
+//! Topics: what watches wait for, and when a change wakes them.
 //!
-//! A *topic* is everything, a definition with its configs, a definition alone, or a config. A topic lists its last few
-//! revisions only. A watch further behind reads the whole feed, and before its beginning the history: the lists are a
-//! shortcut and never the source of truth.
+//! A *topic* is everything, a definition with its configs, a definition alone, or a config. A topic lists only its last
+//! few revisions. A watch that is further behind reads the whole feed, and older changes from the history. The lists are
+//! a shortcut, never the source of truth.
 //!
-//! To wake a watch and to write to its socket takes about as long for one change as for ten. So a topic that many watches
-//! wait for wakes them at its first change, and then with all changes of the next moment together: the more watches, the
-//! longer the moment. That bounds what a busy topic costs, however often it changes and whoever watches it, and a change
-//! that comes alone is delivered at once.
+//! Waking a watch and writing to its socket takes about as long for one change as for ten. So a topic with many watches
+//! wakes them at its first change, and then once per pause, with all changes since. The pause grows with the number of
+//! watches. So the cost of a busy topic is bounded, and a single change is delivered at once.
 //!
-//! **Invariants:** a topic lists every one of its changes after its `complete_after` and up to (and including)
-//! `recorded_upto`; the watches of a topic with a recorded change have been woken since, or the topic is in `waiting`.
+//! **Invariants:** a topic lists all its changes after `complete_after` and up to (and including) `recorded_upto`. The
+//! watches of a topic with a recorded change have been woken since, or the topic is in `waiting`.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -26,15 +25,15 @@ use concord_state::feed::{EventPage, RecordChange};
 
 /// Revisions that a topic lists: as many events as one read returns.
 pub(super) const TOPIC_REVISIONS_MAX: usize = READ_MAX.events;
-/// A topic with at most so many watches wakes them at each change.
+/// A topic with at most this many watches wakes them at each change.
 const UNPACED_WATCHES_MAX: usize = 16;
-/// What a topic with more waits between two times, for each of its watches. A delivery takes some 8 µs of processor time,
-/// so those of one topic take a fortieth of one processor.
+/// The pause of a topic with more watches, per watch. A delivery takes some 8 µs of CPU time, so the deliveries of one topic
+/// take a fortieth of one core.
 const PAUSE_PER_WATCH: Duration = Duration::from_micros(300);
-/// The most that it waits, and so what a change may be late.
+/// The longest pause, and so the longest delay of a change.
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
-/// What a watch waits for.
+/// What a watch can wait for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Topic {
     /// Everything.
@@ -50,26 +49,26 @@ pub(super) enum Topic {
 #[derive(Debug, Default)]
 pub(super) struct Topics {
     by_topic: BTreeMap<Topic, TopicState>,
-    /// Every change up to (and including) this revision has been recorded.
+    /// All changes up to (and including) this revision have been recorded.
     recorded_upto: Revision,
-    /// The topics that have changed since they woke their watches, and when they do so next.
+    /// The topics that have changed since they woke their watches, and when they wake them next.
     waiting: BTreeSet<(Instant, Topic)>,
 }
 
-/// A topic that at least one watch waits for.
+/// A topic with at least one watch.
 #[derive(Debug)]
 struct TopicState {
     revisions: VecDeque<Revision>,
-    /// Changes up to (and including) this revision may be missing in `revisions`.
+    /// `revisions` may lack changes up to (and including) this revision.
     complete_after: Revision,
     watches: BTreeMap<u64, Arc<Notify>>,
-    /// When its watches may be woken next; `None` before the first time.
+    /// When its watches may be woken next. `None` before the first time.
     next_wake: Option<Instant>,
     is_waiting: bool,
 }
 
 impl Topics {
-    /// Every change up to (and including) this revision has been recorded, or concerns no watch.
+    /// All changes up to (and including) this revision have been recorded, or concern no watch.
     pub(super) fn recorded_upto(&self) -> Revision {
         self.recorded_upto
     }
@@ -100,7 +99,7 @@ impl Topics {
         }
     }
 
-    /// Records which topics a piece of the feed touches; returns the watches to wake now.
+    /// Records the topics of a piece of the feed. Returns the watches to wake now.
     pub(super) fn record(
         &mut self,
         piece: &EventPage,
@@ -127,7 +126,7 @@ impl Topics {
         watches(touched.iter().filter_map(|topic| self.by_topic.get(topic)))
     }
 
-    /// Whether a topic that has changed wakes its watches now. Otherwise it waits until it may.
+    /// Whether a changed topic wakes its watches now. Otherwise it is added to `waiting`.
     fn may_wake(&mut self, topic: &Topic, now: Instant) -> bool {
         let Some(state) = self.by_topic.get_mut(topic) else { return false };
         if state.is_waiting {
@@ -146,12 +145,12 @@ impl Topics {
         }
     }
 
-    /// When the next of the topics that wait may wake its watches.
+    /// When the next waiting topic may wake its watches.
     pub(super) fn next_wake(&self) -> Option<Instant> {
         self.waiting.first().map(|(due, _)| *due)
     }
 
-    /// The watches of the topics that have waited long enough.
+    /// The watches of the topics whose pause is over.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<Arc<Notify>> {
         let mut topics = Vec::new();
         while self.next_wake().is_some_and(|due| due <= now) {
@@ -166,7 +165,7 @@ impl Topics {
         watches(topics.iter().filter_map(|topic| self.by_topic.get(topic)))
     }
 
-    /// Changes up to (and including) `compaction_revision` were not recorded; returns all watches.
+    /// Notes that changes up to (and including) `compaction_revision` were not recorded. Returns all watches.
     pub(super) fn reset(&mut self, compaction_revision: Revision) -> Vec<Arc<Notify>> {
         self.recorded_upto = self.recorded_upto.max(compaction_revision);
         for state in self.by_topic.values_mut() {
@@ -182,8 +181,8 @@ impl Topics {
         self.by_topic.values().map(|state| state.revisions.len()).collect()
     }
 
-    /// The first revisions after a position that touch any of the topics, and whether they are all of them up to
-    /// `recorded_upto`; `None` when the lists do not reach back to the position.
+    /// The first revisions of the topics after a position, and whether these are all up to `recorded_upto`. `None` if the
+    /// lists do not reach back to the position.
     pub(super) fn revisions(
         &mut self,
         topics: &[Topic],
@@ -208,7 +207,7 @@ impl Topics {
     }
 }
 
-/// The watches of some topics, each once.
+/// The watches of these topics, each once.
 fn watches<'a>(topics: impl Iterator<Item = &'a TopicState>) -> Vec<Arc<Notify>> {
     let by_id: BTreeMap<u64, &Arc<Notify>> =
         topics.flat_map(|topic| &topic.watches).map(|(id, watch)| (*id, watch)).collect();
@@ -238,7 +237,7 @@ impl TopicState {
         }
     }
 
-    /// Its watches are woken now.
+    /// Begins the pause after its watches were woken.
     fn pause(&mut self, now: Instant) {
         let count = self.watches.len();
         self.next_wake = (count > UNPACED_WATCHES_MAX).then(|| {
@@ -247,7 +246,7 @@ impl TopicState {
         });
     }
 
-    /// Removes revisions that the feed no longer has, and the oldest ones over the limit.
+    /// Removes revisions that the feed no longer has, and the oldest beyond the limit.
     fn trim(&mut self, compaction_revision: Revision) {
         while self
             .revisions
@@ -281,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn many_watches_are_woken_at_the_first_change_and_then_for_several_at_once() {
+    fn many_watches_are_woken_at_the_first_change_and_then_once_per_pause() {
         let (mut topics, _) = topics(100);
         let begin = Instant::now();
         assert_eq!(change(&mut topics, 1, begin), 100, "at once");
@@ -299,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn few_watches_are_woken_at_each_change_and_no_pause_is_longer_than_the_limit() {
+    fn few_watches_are_woken_at_each_change_and_pauses_are_bounded() {
         let (mut few, _) = topics(UNPACED_WATCHES_MAX);
         let begin = Instant::now();
         let woken: Vec<_> = (1..9).map(|revision| change(&mut few, revision, begin)).collect();
@@ -310,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_topic_that_waits_delays_no_other_and_may_lose_its_watches_meanwhile() {
+    fn a_waiting_topic_delays_no_other_and_may_lose_its_watches() {
         let (mut topics, notifies) = topics(100);
         let other = Arc::new(Notify::new());
         topics.add(&[Topic::Definition(key("other"))], 1000, &other);

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     budget::{Budget, may_be_inline, weight_of},
-    cpu_pool::{Cancel, Way, Weight},
+    cpu_pool::{Cancel, ScanYield, Weight},
     request::{Decision, Effect, Refusal, WriteRequest},
     retry::{Attempt, AttemptError, confirm_leadership},
     write::Writes,
@@ -65,7 +65,7 @@ impl Writes {
         let mut turn = self.cx.cpu_pool.turn(weight, deadline).await?;
         let place = checks.then(|| turn.take_place());
         let (this, request) = (Arc::clone(self), Arc::clone(request));
-        let work = move |cancel: &Cancel, way: &mut Way| {
+        let work = move |cancel: &Cancel, way: &mut ScanYield| {
             let _place = place;
             let budget = Budget::in_pool(&request.write, cancel.clone());
             let mut pace = ScanPace { cancel, way: Some(way) };

@@ -62,13 +62,13 @@ use super::{
     clock::Clock,
     context::Context,
     cpu_pool::Cancel,
+    disk_space::DiskSpace,
     forward::Forwarder,
     freshness::Freshness,
     history::HistoryReader,
     redaction::Redactor,
     request::{Caller, DecidedWrite, Decision, Effect, Refusal, Target, Write, WriteRequest},
     retry::{Attempt, AttemptError, Leader, Retry, confirm_leadership},
-    room::Room,
     schemas::Schemas,
 };
 use access::{Authorized, authorize};
@@ -96,7 +96,7 @@ const DECISION_TIME: Duration = Duration::from_millis(100);
 pub struct Writes {
     pub(crate) cx: Arc<Context>,
     pub(crate) clock: Arc<Clock>,
-    pub(crate) room: Arc<Room>,
+    pub(crate) disk_space: Arc<DiskSpace>,
     pub(crate) schemas: Arc<Schemas>,
     pub(crate) freshness: Arc<Freshness>,
     pub(crate) redactor: Arc<Redactor>,
@@ -162,7 +162,7 @@ impl Writes {
 
     /// Refuses writes that need space on the disk while the reserve is used up.
     fn check_disk(&self, write: &Write) -> Result<(), Refusal> {
-        if write.is_removal() { self.room.check_waiting_changes() } else { self.room.check_room() }
+        if write.is_removal() { self.disk_space.check_waiting_changes() } else { self.disk_space.check() }
     }
 
     async fn attempt(

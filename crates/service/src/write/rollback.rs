@@ -13,6 +13,7 @@ use super::idempotency::decided_before;
 use crate::{
     cpu_pool::{Weight, late},
     forward::INLINE_PARSE_BYTES_MAX,
+    history::ConfigName,
     memory_budget::{Reservation, Share},
     request::{
         Caller, Consistency, DecidedWrite, Principal, Refusal, Restored, Rollback, STORED_JSON_DEPTH_MAX,
@@ -85,7 +86,7 @@ impl Writes {
                 Err(_) => written,
             });
         }
-        let config = self.history.config_as_of(&state, (definition, key), *to, "body").await?;
+        let config = self.history.config_as_of(&state, ConfigName { definition, key }, *to, "body").await?;
         let restored = self.restored_of(&state, definition, &config).await?;
         let definition = definition.clone();
         let written = self.write(caller, Write::Rollback(Rollback { restored, ..rollback })).await?;
@@ -126,7 +127,7 @@ impl Writes {
             // The write is not prepared again, and its response does not show the data.
             return Ok(Restored::At(to));
         }
-        let config = self.history.config_as_of(&state, (definition, key), to, "body");
+        let config = self.history.config_as_of(&state, ConfigName { definition, key }, to, "body");
         let config = timeout_at(batch.deadline, config).await.map_err(|_| late())??;
         batch.add(config.data.len())?;
         self.restored_of(&state, definition, &config).await

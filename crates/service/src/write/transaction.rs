@@ -20,6 +20,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::prepare::{Preparation, parse_key};
 use crate::{
+    history::ConfigName,
     memory_budget::{Reservation, Share},
     request::{CheckCondition, DecidedWrite, Principal, Refusal, Target, Write, WriteRequest},
     write::Writes,
@@ -234,7 +235,7 @@ impl Writes {
             // The definition was deleted since.
             return ReadConfig::Unknown;
         }
-        match self.history.config_as_of(&state, (definition, key), at, "body").await {
+        match self.history.config_as_of(&state, ConfigName { definition, key }, at, "body").await {
             Ok(config) => match self.redactor.redact_one(principal, &state, definition, &config).await {
                 Ok(shown) => {
                     let (config, redacted) = shown.unwrap_or((config, RedactedPlaces::default()));

@@ -1,18 +1,18 @@
-//! Each way of tampering with a log is found at its place.
+//! Every kind of tampering with a log is found at the right line.
 
 use std::fs;
 
 use super::*;
-use crate::audit::line::Event;
+use crate::audit::line::AuditEvent;
 use concord_model::time::Timestamp;
 
 const LINES: u64 = 20;
 
 /// A log of two files.
 fn log(directory: &Path) -> Vec<Vec<u8>> {
-    let (mut head, mut text) = (Head::START, Vec::new());
+    let (mut head, mut text) = (ChainHead::START, Vec::new());
     for number in 0..LINES {
-        head.write_event(&mut text, 1, Timestamp(number), &Event::Lost(number));
+        head.write_event(&mut text, 1, Timestamp(number), &AuditEvent::Lost(number));
     }
     let lines: Vec<Vec<u8>> = text.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
     fs::write(directory.join("head"), format!("{} {}\n", head.seq, hex(&head.hash))).unwrap();
@@ -30,13 +30,13 @@ fn check(directory: &Path) -> Vec<Defect> {
     verify(&[directory.to_owned()], None).unwrap().defects
 }
 
-/// The place of a line by its position from 0, in a log whose first file has this many lines.
+/// The file and the line in it, by a position from 0 in the log.
 fn place(position: usize) -> (u64, u64) {
     if position < 10 { (1, position as u64 + 1) } else { (11, position as u64 - 9) }
 }
 
 #[track_caller]
-fn is_at(defects: &[Defect], position: usize, wrong: &[Wrong]) {
+fn is_at(defects: &[Defect], position: usize, wrong: &[DefectKind]) {
     let (file, line) = place(position);
     let [defect] = defects else { panic!("one defect is expected: {defects:?}") };
     assert!(defect.file.ends_with(format!("audit-{file:020}.jsonl")), "{defect}");
@@ -67,14 +67,14 @@ fn every_flipped_bit_is_found_in_its_line() {
             store(directory.path(), &changed);
             let defects = check(directory.path());
             let (file, line) = place(position);
-            // A line end in the middle makes two of one.
+            // A line feed in the middle makes two lines of one.
             let is_there = |defect: &Defect| {
                 defect.file.ends_with(format!("audit-{file:020}.jsonl"))
                     && (line..=line + 1).contains(&defect.line)
             };
             assert!(defects.first().is_some_and(is_there), "line {position}, byte {byte}: {defects:?}");
             if changed[position][byte] != b'\n' {
-                is_at(&defects, position, &[Wrong::Changed]);
+                is_at(&defects, position, &[DefectKind::Changed]);
             }
         }
     }
@@ -89,28 +89,28 @@ fn a_removed_line_is_missing_before_the_next_one() {
         fewer.remove(position);
         store(directory.path(), &fewer);
         let seq = position as u64 + 1;
-        is_at(&check(directory.path()), position, &[Wrong::Missing(seq, seq)]);
+        is_at(&check(directory.path()), position, &[DefectKind::Missing(seq, seq)]);
     }
     store(directory.path(), &lines[1..]);
-    is_at(&check(directory.path()), 0, &[Wrong::Missing(1, 1)]);
+    is_at(&check(directory.path()), 0, &[DefectKind::Missing(1, 1)]);
     store(directory.path(), &lines[..lines.len() - 1]);
-    is_at(&check(directory.path()), lines.len() - 2, &[Wrong::TailMissing(LINES)]);
+    is_at(&check(directory.path()), lines.len() - 2, &[DefectKind::TailMissing(LINES)]);
 }
 
 #[test]
-fn an_inserted_line_is_found_whatever_it_says() {
+fn an_inserted_line_is_found_whatever_its_content() {
     let directory = tempfile::tempdir().unwrap();
     let lines = log(directory.path());
     for position in 1..lines.len() - 1 {
-        // A line that goes on from the one before, as a careful forger writes it.
+        // A line with the right number and previous hash, as a careful forger writes it.
         let before = hash_of(lines[position - 1].strip_suffix(b"\n").unwrap());
-        let mut head = Head { seq: position as u64, hash: before };
+        let mut head = ChainHead { seq: position as u64, hash: before };
         let mut forged = Vec::new();
-        head.write_event(&mut forged, 1, Timestamp(7), &Event::Started);
+        head.write_event(&mut forged, 1, Timestamp(7), &AuditEvent::Started);
         let mut more = lines.clone();
         more.insert(position, forged);
         store(directory.path(), &more);
-        is_at(&check(directory.path()), position, &[Wrong::Inserted]);
+        is_at(&check(directory.path()), position, &[DefectKind::Inserted]);
         // A copy of another line.
         let mut more = lines.clone();
         more.insert(position, lines[(position + 5) % 20].clone());
@@ -123,20 +123,20 @@ fn an_inserted_line_is_found_whatever_it_says() {
 }
 
 #[test]
-fn a_log_that_was_written_anew_differs_from_the_noted_head() {
+fn a_rewritten_log_differs_from_the_noted_head() {
     let directory = tempfile::tempdir().unwrap();
     log(directory.path());
     let noted = verify(&[directory.path().to_owned()], None).unwrap().head.unwrap();
-    let (mut head, mut text) = (Head::START, Vec::new());
+    let (mut head, mut text) = (ChainHead::START, Vec::new());
     for number in 0..LINES {
-        head.write_event(&mut text, 1, Timestamp(number), &Event::Lost(number + 1));
+        head.write_event(&mut text, 1, Timestamp(number), &AuditEvent::Lost(number + 1));
     }
     let lines: Vec<Vec<u8>> = text.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
     store(directory.path(), &lines);
     fs::write(directory.path().join("head"), format!("{} {}\n", head.seq, hex(&head.hash))).unwrap();
     assert_eq!(check(directory.path()), []);
     let report = verify(&[directory.path().to_owned()], Some(&noted)).unwrap();
-    is_at(&report.defects, 19, &[Wrong::NotAsNoted]);
+    is_at(&report.defects, 19, &[DefectKind::NotAsNoted]);
 }
 
 #[test]
@@ -148,5 +148,5 @@ fn a_part_of_a_log_is_checked_without_its_head() {
     let report = verify(std::slice::from_ref(&export), None).unwrap();
     assert_eq!((report.defects, report.lines, report.first), (vec![], 4, Some(6)));
     fs::write(&export, [lines[5].clone(), lines[7].clone()].concat()).unwrap();
-    assert_eq!(verify(&[export], None).unwrap().defects[0].wrong, Wrong::Missing(7, 7));
+    assert_eq!(verify(&[export], None).unwrap().defects[0].wrong, DefectKind::Missing(7, 7));
 }

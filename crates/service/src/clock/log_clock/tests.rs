@@ -1,4 +1,4 @@
-//! The time that follows from clocks that jump, stay silent, or are all wrong.
+//! The log's time while clocks jump, do not respond, or are all wrong.
 
 use proptest::prelude::*;
 
@@ -14,7 +14,7 @@ struct Cluster {
     log: LogClock,
     /// Real time since node 1 began.
     elapsed: u64,
-    /// How far the clock of each voter is off; `None`: it does not answer.
+    /// How far the clock of each voter is off. `None`: it does not respond.
     off: [Option<i64>; 3],
     last_at: Timestamp,
 }
@@ -31,25 +31,25 @@ impl Cluster {
         Timestamp((DATE + self.elapsed).saturating_add_signed(off))
     }
 
-    fn reading(&self) -> Reading {
-        Reading { wall: self.wall(self.off[0].unwrap_or(0)), elapsed: self.elapsed }
+    fn reading(&self) -> ClockReading {
+        ClockReading { wall: self.wall(self.off[0].unwrap_or(0)), elapsed: self.elapsed }
     }
 
-    /// Time goes on, and the other clocks are asked each second.
+    /// Lets time pass, and reads the other clocks each second.
     fn pass(&mut self, micros: u64) {
         let end = self.elapsed + micros;
         while self.elapsed < end {
             self.elapsed = end.min(self.elapsed + SECOND);
             for id in [2, 3] {
                 if let Some(off) = self.off[id - 1] {
-                    self.log.hear(id as u64, self.wall(off), (self.elapsed, self.elapsed));
+                    self.log.hear(id as u64, self.wall(off), self.elapsed, self.elapsed);
                 }
             }
             self.log.update(self.reading(), self.last_at, false);
         }
     }
 
-    /// The time of an entry, in microseconds after real time.
+    /// Writes an entry. Returns its time, in microseconds after real time.
     fn write(&mut self) -> i64 {
         let before = self.last_at;
         self.last_at = self.log.stamp(self.reading(), self.last_at).after(self.last_at);
@@ -67,7 +67,7 @@ fn near(micros: i64) -> bool {
 }
 
 #[test]
-fn a_clock_that_jumps_moves_no_time_and_is_named() {
+fn a_jumping_clock_does_not_move_the_time_and_is_reported() {
     for jump in [DAYS_33, -DAYS_33] {
         for place in 0..3 {
             let mut cluster = Cluster::new([Some(0); 3], DATE - 5);
@@ -84,7 +84,7 @@ fn a_clock_that_jumps_moves_no_time_and_is_named() {
                 place => Deviation::Other(place as u64 + 1, jump),
             };
             assert_eq!(cluster.log.deviations(cluster.reading()), [named]);
-            assert_eq!(cluster.is_confirmed(60), place != 0, "with a wrong clock nobody deletes");
+            assert_eq!(cluster.is_confirmed(60), place != 0, "a node with a wrong clock deletes nothing");
             cluster.off[place] = Some(0);
             cluster.pass(2 * SECOND);
             assert_eq!(cluster.log.deviations(cluster.reading()), []);
@@ -94,7 +94,7 @@ fn a_clock_that_jumps_moves_no_time_and_is_named() {
 }
 
 #[test]
-fn a_start_takes_the_time_of_the_majority() {
+fn a_start_follows_the_time_of_the_majority() {
     for wrong in [DAYS_33, -DAYS_33] {
         let mut own = Cluster::new([Some(wrong), Some(0), Some(0)], DATE - 5);
         assert!(near(own.write()), "its own clock is wrong");
@@ -104,20 +104,20 @@ fn a_start_takes_the_time_of_the_majority() {
 }
 
 #[test]
-fn two_clocks_that_differ_are_no_majority_and_confirm_nothing() {
+fn two_differing_clocks_confirm_nothing() {
     for off in [[Some(DAYS_33), Some(0), None], [Some(0), Some(DAYS_33), None]] {
         let mut cluster = Cluster::new(off, DATE - 5);
-        assert!(near(cluster.write()), "the earlier one is taken");
+        assert!(near(cluster.write()), "the earlier one is followed");
         cluster.pass(100 * SECOND);
         assert!(near(cluster.write()) && !cluster.is_confirmed(0));
     }
-    // The time of the log is never left.
+    // The log's time never goes back.
     let mut cluster = Cluster::new([Some(-DAYS_33), Some(0), None], DATE);
     cluster.write();
     cluster.pass(100 * SECOND);
     let behind = cluster.write();
     assert!(behind > -60 * 1_000_000, "{behind}");
-    // The third one decides.
+    // The third clock decides.
     cluster.off[2] = Some(0);
     cluster.pass(100 * SECOND);
     assert!(near(cluster.write()) && !cluster.is_confirmed(0));
@@ -126,7 +126,7 @@ fn two_clocks_that_differ_are_no_majority_and_confirm_nothing() {
 }
 
 #[test]
-fn a_majority_that_is_set_right_is_followed_once_it_is_confirmed() {
+fn a_corrected_majority_is_followed_once_it_is_confirmed() {
     let mut cluster = Cluster::new([Some(-DAYS_33); 3], 0);
     assert!(near(cluster.write() + DAYS_33));
     cluster.pass(100 * SECOND);
@@ -140,7 +140,7 @@ fn a_majority_that_is_set_right_is_followed_once_it_is_confirmed() {
 }
 
 #[test]
-fn a_log_that_is_ahead_goes_at_half_speed_until_the_clocks_have_caught_up() {
+fn a_log_that_is_ahead_advances_at_half_speed() {
     let ahead = 100 * SECOND;
     let mut cluster = Cluster::new([Some(0); 3], DATE + ahead);
     let first = cluster.write();
@@ -153,25 +153,25 @@ fn a_log_that_is_ahead_goes_at_half_speed_until_the_clocks_have_caught_up() {
 }
 
 #[test]
-fn an_only_voter_follows_its_clock_once_it_stays_where_it_jumped_to() {
+fn a_single_voter_follows_its_clock_after_a_lasting_jump() {
     let mut cluster = Cluster::new([Some(0), None, None], 0);
     cluster.log.set_others(std::iter::empty());
     cluster.pass(SECOND);
     assert!(near(cluster.write()));
     cluster.off[0] = Some(DAYS_33);
     cluster.pass(2 * SECOND);
-    assert!(near(cluster.write()) && !cluster.is_confirmed(0), "a jump for a moment");
+    assert!(near(cluster.write()) && !cluster.is_confirmed(0), "a short jump");
     cluster.off[0] = Some(0);
     cluster.pass(2 * SECOND);
     assert!(near(cluster.write()) && cluster.is_confirmed(0));
     cluster.off[0] = Some(DAYS_33);
     cluster.pass(40 * SECOND);
     assert!(near(cluster.write() - DAYS_33));
-    assert!(!cluster.is_confirmed(600), "and deletes nothing for longer");
+    assert!(!cluster.is_confirmed(600), "and deletes nothing for a while");
 }
 
 #[test]
-fn a_reading_that_is_old_does_not_count() {
+fn old_readings_do_not_count() {
     let mut cluster = Cluster::new([Some(0); 3], 0);
     cluster.pass(60 * SECOND);
     cluster.off = [Some(0), None, None];
@@ -185,7 +185,7 @@ fn a_reading_that_is_old_does_not_count() {
 
 proptest! {
     #[test]
-    fn one_wrong_clock_at_a_time_moves_no_time(
+    fn one_wrong_clock_at_a_time_does_not_move_the_time(
         jumps in proptest::collection::vec((0_usize..3, -DAYS_33..DAYS_33, 1_u64..100), 1..40),
     ) {
         let mut cluster = Cluster::new([Some(0); 3], DATE);
@@ -199,7 +199,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_the_clocks_say_times_ascend_and_nothing_overflows(
+    fn times_ascend_and_nothing_overflows_with_any_clocks(
         rounds in proptest::collection::vec(
             (any::<u64>(), any::<u64>(), proptest::option::of(any::<u64>()), 0_u64..1_000_000_000_000),
             1..40,
@@ -210,11 +210,11 @@ proptest! {
         let (mut elapsed, mut last_at) = (0, Timestamp(7));
         for (own, two, three, passed) in rounds {
             elapsed += passed;
-            log.hear(2, Timestamp(two), (elapsed, elapsed));
+            log.hear(2, Timestamp(two), elapsed, elapsed);
             if let Some(three) = three {
-                log.hear(3, Timestamp(three), (elapsed, elapsed));
+                log.hear(3, Timestamp(three), elapsed, elapsed);
             }
-            let now = Reading { wall: Timestamp(own), elapsed };
+            let now = ClockReading { wall: Timestamp(own), elapsed };
             let at = log.stamp(now, last_at);
             prop_assert!(at >= last_at);
             last_at = at.after(last_at);
@@ -224,19 +224,23 @@ proptest! {
 }
 
 #[test]
-fn reading_the_time_decides_nothing_about_later_times() {
+fn reading_the_time_does_not_influence_later_times() {
     let mut log = LogClock::default();
     log.set_others([2, 3].into_iter());
-    let now = |elapsed| Reading { wall: Timestamp(DATE + DAYS_33.unsigned_abs() + elapsed), elapsed };
+    let now = |elapsed| ClockReading { wall: Timestamp(DATE + DAYS_33.unsigned_abs() + elapsed), elapsed };
     assert_eq!(
         log.time(now(0), Timestamp(7)),
         Timestamp(7),
-        "before a majority is known: that of the newest entry"
+        "before a majority is known: the time of the newest entry"
     );
     assert!(!log.is_set());
     for id in [2, 3] {
-        log.hear(id, Timestamp(DATE), (0, 0));
+        log.hear(id, Timestamp(DATE), 0, 0);
     }
     log.update(now(0), Timestamp(7), false);
-    assert_eq!(log.time(now(0), Timestamp(7)), Timestamp(DATE), "the majority's, not that of the own clock");
+    assert_eq!(
+        log.time(now(0), Timestamp(7)),
+        Timestamp(DATE),
+        "the time of the majority, not of the own clock"
+    );
 }

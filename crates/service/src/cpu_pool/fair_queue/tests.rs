@@ -1,14 +1,14 @@
-//! Who has the next turn.
+//! Which work gets the next turn.
 
 use super::*;
 
 const SMITH: Origin = Origin::Node(1);
 const JONES: Origin = Origin::Node(2);
 
-/// The turns on so many threads, without any thread.
-struct World(Arc<PoolQueue>);
+/// The queue for so many threads, without the threads.
+struct TestQueue(Arc<PoolQueue>);
 
-impl World {
+impl TestQueue {
     fn new(threads: usize) -> Self {
         Self(PoolQueue::new(threads))
     }
@@ -17,7 +17,7 @@ impl World {
         self.0.enter(origin, weight).unwrap()
     }
 
-    /// A turn that is free.
+    /// A turn that is free at once.
     fn take(&self, origin: Origin, weight: Weight) -> PoolPermit {
         turn(&mut self.enter(origin, weight)).unwrap()
     }
@@ -34,15 +34,15 @@ fn turn(ticket: &mut Ticket) -> Option<PoolPermit> {
     ticket.turn.try_recv().ok()
 }
 
-/// The places of those that were given a turn.
+/// The positions of the tickets that got a turn, with the turns.
 fn given(tickets: &mut [Ticket]) -> Vec<(usize, PoolPermit)> {
     let turns = tickets.iter_mut().enumerate();
     turns.filter_map(|(place, ticket)| Some((place, turn(ticket)?))).collect()
 }
 
 #[test]
-fn another_origin_is_next_whatever_waits_of_one() {
-    let world = World::new(1);
+fn another_origin_is_next_however_much_work_of_the_first_waits() {
+    let world = TestQueue::new(1);
     let begun = world.take(SMITH, Weight::Short);
     let mut many: Vec<Ticket> = (0..64).map(|_| world.enter(SMITH, Weight::Short)).collect();
     world.use_up(SMITH, 1000);
@@ -58,8 +58,8 @@ fn another_origin_is_next_whatever_waits_of_one() {
 }
 
 #[test]
-fn an_origin_has_no_credit_for_its_absence() {
-    let world = World::new(1);
+fn an_origin_gets_no_credit_for_its_absence() {
+    let world = TestQueue::new(1);
     let begun = world.take(SMITH, Weight::Short);
     world.use_up(SMITH, 5000);
     let mut waiting = world.enter(SMITH, Weight::Short);
@@ -75,7 +75,7 @@ fn an_origin_has_no_credit_for_its_absence() {
 #[test]
 fn long_work_leaves_a_thread_to_short_work() {
     for threads in [2, 3, 8] {
-        let world = World::new(threads);
+        let world = TestQueue::new(threads);
         let mut long: Vec<Ticket> = [Weight::List, Weight::Long, Weight::Scan]
             .into_iter()
             .cycle()
@@ -91,8 +91,8 @@ fn long_work_leaves_a_thread_to_short_work() {
 }
 
 #[test]
-fn lists_of_one_origin_that_wait_are_bounded_and_others_enter() {
-    let world = World::new(2);
+fn waiting_lists_of_one_origin_are_bounded() {
+    let world = TestQueue::new(2);
     let _running = world.take(SMITH, Weight::List);
     let waiting: Vec<Ticket> = (0..LONG_LISTS_MAX).map(|_| world.enter(SMITH, Weight::List)).collect();
     assert!(matches!(world.0.enter(SMITH, Weight::List), Err(Refusal::LimitReached(_))));
@@ -103,35 +103,35 @@ fn lists_of_one_origin_that_wait_are_bounded_and_others_enter() {
 }
 
 #[test]
-fn who_waits_no_longer_is_given_no_turn() {
-    let world = World::new(1);
+fn a_dropped_ticket_gets_no_turn() {
+    let world = TestQueue::new(1);
     let begun = world.take(SMITH, Weight::Short);
     let gone = world.enter(SMITH, Weight::Short);
     let mut stays = world.enter(SMITH, Weight::Short);
     drop(gone);
     drop(begun);
     let stays = turn(&mut stays).expect("it is next");
-    // Given, and not taken out before its caller left.
+    // It got a turn, and was dropped before the turn was taken out.
     let given = world.enter(JONES, Weight::Short);
     drop(stays);
     assert_eq!(world.0.free(), 0);
     drop(given);
     assert_eq!(world.0.free(), 1);
-    assert!(world.0.lock().shares.is_empty(), "nobody is remembered without need");
+    assert!(world.0.lock().shares.is_empty(), "no idle origin is kept");
 }
 
 #[test]
-fn one_origin_has_one_scan_at_a_time_and_the_others_find_a_place() {
-    let world = World::new(8);
+fn one_origin_has_one_scan_at_a_time_and_other_origins_can_scan() {
+    let world = TestQueue::new(8);
     let mut first = world.take(SMITH, Weight::Scan);
     let place = first.take_place();
     let mut second = world.enter(SMITH, Weight::Scan);
     let mut list = world.enter(SMITH, Weight::List);
     assert!(turn(&mut second).is_none());
-    let _list = turn(&mut list).expect("what is behind a scan does not wait for it");
+    let _list = turn(&mut list).expect("work behind a waiting scan does not wait for it");
     let _other = world.take(JONES, Weight::Scan);
     drop(first);
-    assert!(turn(&mut second).is_none(), "it goes on later");
+    assert!(turn(&mut second).is_none(), "the first one continues later");
     let resumed = world.take(SMITH, Weight::Resumed);
     drop(resumed);
     drop(place);
@@ -139,16 +139,16 @@ fn one_origin_has_one_scan_at_a_time_and_the_others_find_a_place() {
 }
 
 #[test]
-fn a_scan_makes_way_after_its_slice_and_goes_on_behind_one_other() {
-    let world = World::new(2);
+fn a_scan_yields_after_its_slice_and_continues_after_one_other() {
+    let world = TestQueue::new(2);
     let mut scan = world.take(SMITH, Weight::Scan);
     let place = scan.take_place();
-    assert!(scan.make_way().is_none(), "its slice is not over");
+    assert!(scan.yield_turn().is_none(), "its slice is not over");
     scan.slice_ends = Instant::now();
-    assert!(scan.make_way().is_none(), "nobody waits");
+    assert!(scan.yield_turn().is_none(), "no work waits");
     let mut lists = [world.enter(SMITH, Weight::List), world.enter(SMITH, Weight::List)];
     scan.slice_ends = Instant::now();
-    let mut resumed = scan.make_way().unwrap();
+    let mut resumed = scan.yield_turn().unwrap();
     drop(scan);
     let mut running = given(&mut lists);
     assert_eq!(running.len(), 1);
@@ -162,8 +162,8 @@ fn a_scan_makes_way_after_its_slice_and_goes_on_behind_one_other() {
 }
 
 #[test]
-fn what_writes_wait_for_is_next() {
-    let world = World::new(1);
+fn work_that_writes_wait_for_is_next() {
+    let world = TestQueue::new(1);
     let begun = world.take(SMITH, Weight::Short);
     let (mut other, mut urgent) = (world.enter(JONES, Weight::Short), world.enter(SMITH, Weight::Urgent));
     world.use_up(SMITH, 1_000_000);

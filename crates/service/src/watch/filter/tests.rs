@@ -1,4 +1,4 @@
-//! What a filtered watch returns: its caller's records stay equal to those of the list.
+//! A filtered watch keeps the client's records equal to those of the list.
 
 use super::*;
 use concord_model::{
@@ -34,13 +34,17 @@ fn state(indexes: &[&str]) -> State {
     state
 }
 
-fn selection(scope: Scope, filter: &[(&str, &str)], indexes: &[&str]) -> Result<Selection, Refusal> {
+fn selection(
+    scope: WatchScope,
+    filter: &[(&str, &str)],
+    indexes: &[&str],
+) -> Result<WatchSelection, Refusal> {
     let params = filter.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
-    Selection::new(scope, params, &state(indexes), &Limits::default())
+    WatchSelection::new(scope, params, &state(indexes), &Limits::default())
 }
 
-fn only(keys: &[&str]) -> Scope {
-    Scope::Definitions(keys.iter().map(|text| key(text)).collect())
+fn only(keys: &[&str]) -> WatchScope {
+    WatchScope::Definitions(keys.iter().map(|text| key(text)).collect())
 }
 
 fn item(definition: &str, before: Before, after: Option<&str>) -> RecordChange {
@@ -74,16 +78,19 @@ fn a_scope_contains_its_definitions_and_configs() {
         deleted("d"),
     ]);
     let select = |scope| selection(scope, &[], &[]).unwrap().select(&all);
-    assert_eq!(select(Scope::Visible(KeySet::ALL)), Some(Selected::All));
+    assert_eq!(select(WatchScope::Visible(KeySet::ALL)), Some(Selected::All));
     assert_eq!(select(only(&["d"])), Some(items(&[(0, false), (2, false)])));
     assert_eq!(select(only(&["d", "e"])), Some(Selected::All));
     assert_eq!(select(only(&["f"])), None);
-    assert_eq!(select(Scope::Configs(key("d"), [key("k")].into())), Some(items(&[(0, false), (2, false)])));
-    assert_eq!(select(Scope::Configs(key("d"), [key("other")].into())), Some(items(&[(2, false)])));
+    assert_eq!(
+        select(WatchScope::Configs(key("d"), [key("k")].into())),
+        Some(items(&[(0, false), (2, false)]))
+    );
+    assert_eq!(select(WatchScope::Configs(key("d"), [key("other")].into())), Some(items(&[(2, false)])));
 }
 
 #[test]
-fn a_filter_returns_matches_and_configs_that_no_longer_match() {
+fn a_filter_returns_configs_that_match_or_no_longer_match() {
     let select = |before: Before, after: Option<&str>| {
         let mut selection = selection(only(&["d"]), &[("n[gte]", "5")], &["n"]).unwrap();
         selection.select(&event(vec![item("d", before, after)]))
@@ -111,7 +118,7 @@ fn a_filter_follows_its_definition() {
         after: Some(definition(revision, indexes)),
         deleted_configs: None,
     };
-    // `n` has another slot now, and the stored entries of old records are those of the old slots.
+    // `n` has another slot now. The stored entries of old records have the old slots.
     let both = event(vec![change(9, &["a", "n"]), item("d", known(r#"{"a":6}"#), Some(r#"{"n":6}"#))]);
     assert_eq!(selection.select(&both), Some(Selected::All));
     assert!(selection.take_broken().is_none());
@@ -123,7 +130,7 @@ fn a_filter_follows_its_definition() {
 #[test]
 fn a_filter_needs_one_existing_definition_and_an_indexed_path() {
     assert!(matches!(
-        selection(Scope::Visible(KeySet::ALL), &[("n", "1")], &["n"]),
+        selection(WatchScope::Visible(KeySet::ALL), &[("n", "1")], &["n"]),
         Err(Refusal::Invalid(_))
     ));
     assert!(matches!(selection(only(&["d", "e"]), &[("n", "1")], &["n"]), Err(Refusal::Invalid(_))));

@@ -25,7 +25,7 @@ use super::{
     write_barrier::{BarrierHolder, RaisedBarriers, raise},
 };
 use crate::{
-    cpu_pool::{Cancel, ScanPlace, Way, Weight},
+    cpu_pool::{Cancel, ScanPlace, ScanYield, Weight},
     request::{Effect, Refusal, Write, WriteRequest},
     retry::{Attempt, AttemptError, confirm_leadership},
     write::Writes,
@@ -311,7 +311,7 @@ impl Writes {
         let place = check.place.take().unwrap_or_else(|| turn.take_place());
         let (request, steps) = (Arc::clone(&check.request), Arc::clone(&check.steps));
         let mut scans = std::mem::take(&mut check.scans);
-        let work = move |cancel: &Cancel, way: &mut Way| {
+        let work = move |cancel: &Cancel, way: &mut ScanYield| {
             let mut pace = ScanPace { cancel, way: (!is_urgent).then_some(way) };
             let pass = scans.pass(&request.write, &steps, &state, &mut pace);
             // The place is freed when the work has ended, even if the request ended long before.

@@ -16,7 +16,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use serde_json::Value;
 
 use crate::{
-    cpu_pool::{Cancel, Way},
+    cpu_pool::{Cancel, ScanYield},
     request::{LazySchema, NewSchema, NewUnique, Refusal, Write},
     schemas::within,
 };
@@ -82,7 +82,7 @@ struct SharedValue {
 pub(super) struct ScanPace<'a> {
     pub(super) cancel: &'a Cancel,
     /// `None` for a scan that writes wait for: it runs without pauses.
-    pub(super) way: Option<&'a mut Way>,
+    pub(super) way: Option<&'a mut ScanYield>,
 }
 
 impl ScanPace<'_> {
@@ -92,7 +92,7 @@ impl ScanPace<'_> {
     /// [`Refusal::Unavailable`] once the request has ended. The scan can't continue then.
     pub(super) fn keep(&mut self) -> Result<(), Refusal> {
         self.check_time()?;
-        let may_continue = self.way.as_mut().is_none_or(|way| way.make());
+        let may_continue = self.way.as_mut().is_none_or(|way| way.yield_turn());
         if may_continue { Ok(()) } else { Err(out_of_time()) }
     }
 

@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     Principal,
-    cpu_pool::{Cancel, Way, Weight},
+    cpu_pool::{Cancel, ScanYield, Weight},
     request::{Caller, Consistency, NewSchema, NewUnique, Refusal, Write, WriteRequest},
     schemas::within,
     write::{
@@ -196,7 +196,7 @@ impl Writes {
         let deadline = Instant::now() + CONFIG_CHECK_TIMEOUT;
         let mut turn = self.cx.cpu_pool.turn(Weight::Scan, deadline).await?;
         let place = turn.take_place();
-        let work = move |cancel: &Cancel, way: &mut Way| {
+        let work = move |cancel: &Cancel, way: &mut ScanYield| {
             let _place = place;
             let mut pace = ScanPace { cancel, way: Some(way) };
             let mut scan = ConfigScan::of(&write, formats_of(&write, &state))?;

@@ -1,18 +1,17 @@
-//! Which changes a watch returns: those of its scope (`scope`), and of a filter if there is one.
+//! Selects the changes that a watch returns: those of its scope (`scope`) that match its filter, if it has one.
 //!
-//! A filtered watch keeps its caller's records equal to the filtered list. A change is returned when its new record
-//! matches the filter; when only the old record did, the watch returns that the config no longer matches. Records are
-//! matched by their data and not by their stored index entries: an old change has the entries of the indexes of its
-//! time.
+//! A filtered watch keeps the client's records equal to the filtered list. The watch returns a change when its new record
+//! matches the filter. When only the old record matched, the watch returns that the config no longer matches. It matches
+//! the data of records, not their stored index entries: an old change has the entries of the indexes at that time.
 //!
-//! **Invariant:** a caller that applies what a watch returns to the records it has, has the records of the list with
-//! the same filter at that revision.
+//! **Invariant:** a client that applies each returned change to its records has the records of the list with the same
+//! filter at that revision.
 
 use std::sync::Arc;
 
 use super::{
     invalid,
-    scope::{NEEDS_ONE_DEFINITION, Scope},
+    scope::{NEEDS_ONE_DEFINITION, WatchScope},
 };
 use crate::Refusal;
 use concord_model::{
@@ -30,20 +29,20 @@ use concord_state::{
 
 /// A condition on the configs of one definition.
 #[derive(Debug)]
-struct Filter {
+struct WatchFilter {
     params: Vec<(String, String)>,
     limits: Limits,
-    /// The version of the definition that the query was parsed for.
+    /// The version of the definition for which the query was parsed.
     definition: Arc<Definition>,
     query: ConfigQuery,
 }
 
-/// What a watch returns.
+/// The changes that a watch returns.
 #[derive(Debug)]
-pub(super) struct Selection {
-    scope: Arc<Scope>,
-    filter: Option<Filter>,
-    /// Why the watch can't continue: the definition no longer has the filter's indexes.
+pub(super) struct WatchSelection {
+    scope: Arc<WatchScope>,
+    filter: Option<WatchFilter>,
+    /// Why the watch can't continue: the definition no longer has the indexes of the filter.
     broken: Option<Refusal>,
 }
 
@@ -52,11 +51,11 @@ pub(super) struct Selection {
 pub enum Selected {
     /// All of it.
     All,
-    /// The items at these places; the flag says that the config no longer matches the filter.
+    /// The items at these positions. The flag says that the config no longer matches the filter.
     Items(Vec<(usize, bool)>),
 }
 
-impl Filter {
+impl WatchFilter {
     fn new(
         params: Vec<(String, String)>,
         definition: &Arc<Definition>,
@@ -66,7 +65,7 @@ impl Filter {
         Ok(Self { params, limits: limits.clone(), definition: Arc::clone(definition), query })
     }
 
-    /// Takes over a newer version of the definition.
+    /// Follows a newer version of the definition.
     fn update(&mut self, definition: &Arc<Definition>) -> Result<(), Refusal> {
         if definition.revision > self.definition.revision {
             self.query = parse(&self.params, definition, &self.limits)?;
@@ -75,7 +74,7 @@ impl Filter {
         Ok(())
     }
 
-    /// The configs of an event with the entries of this definition's indexes.
+    /// The configs of an event, with the entries of the current indexes of this definition.
     fn indexed(&self, event: &Event) -> Arc<Indexed> {
         event.indexed(&self.definition.key, self.definition.revision, || {
             let paths = index::stored_paths(&self.definition);
@@ -96,7 +95,7 @@ impl Filter {
         })
     }
 
-    /// Whether an item is returned; if so, whether because its config no longer matches.
+    /// `None` if the item is not returned. Otherwise whether it is returned because its config no longer matches.
     fn select(&self, item: &RecordChange, (before, after): &BeforeAndAfter) -> Option<bool> {
         if after.as_ref().is_some_and(|config| finds(&self.query, config)) {
             return Some(false);
@@ -104,7 +103,7 @@ impl Filter {
         let matched_before = match item {
             RecordChange::Definition { .. } => return Some(false),
             RecordChange::Config { before: Before::Nothing, .. } => false,
-            // It may have matched. For a caller that does not have the config, the notice changes nothing.
+            // It may have matched. For a client that does not have the config, the notice changes nothing.
             RecordChange::Config { before: Before::Unknown, .. } => true,
             RecordChange::Config { before: Before::Known(_), .. } => {
                 before.as_ref().is_some_and(|config| finds(&self.query, config))
@@ -122,14 +121,14 @@ fn parse(
     query::configs(params, definition, limits).map_err(|error| match error {
         QueryError::Violations(violations) => Invalid::Violations(violations).into(),
         QueryError::Building(path) => Refusal::Building(format!("the index of `{path}` is being built")),
-        // The parameters of pages are not among a watch's filters.
+        // The filters of a watch contain no page parameters.
         QueryError::NotIntegers(names) => Refusal::Internal(format!("a filter of a watch has {names:?}")),
     })
 }
 
-/// A config with the index entries that the paths find in its data.
+/// A config with the index entries of these paths.
 fn reindexed(paths: &[index::StoredPath], config: &Arc<Config>) -> Arc<Config> {
-    // Stored data were parsed when they were written.
+    // Stored data was parsed when it was written.
     let data = serde_json::from_str(&config.data).unwrap_or_default();
     let entries = index::all_entries(paths, &data);
     if entries == config.entries {
@@ -138,41 +137,41 @@ fn reindexed(paths: &[index::StoredPath], config: &Arc<Config>) -> Arc<Config> {
     Arc::new(Config { entries, ..Config::clone(config) })
 }
 
-impl Selection {
-    /// `params` are those by which a list filters; `state` is the one that the watch begins with, or a later one.
+impl WatchSelection {
+    /// `params` are filter parameters like those of a list. `state` is the state at which the watch begins, or a later one.
     pub(super) fn new(
-        scope: Scope,
+        scope: WatchScope,
         params: Vec<(String, String)>,
         state: &State,
         limits: &Limits,
     ) -> Result<Self, Refusal> {
         let filtered = match &scope {
             _ if params.is_empty() => None,
-            Scope::Configs(key, _) => Some(key),
-            Scope::Definitions(keys) if keys.len() == 1 => keys.first(),
-            Scope::Visible(_) | Scope::Matching(_) | Scope::Definitions(_) => {
+            WatchScope::Configs(key, _) => Some(key),
+            WatchScope::Definitions(keys) if keys.len() == 1 => keys.first(),
+            WatchScope::Visible(_) | WatchScope::Matching(_) | WatchScope::Definitions(_) => {
                 return Err(invalid("definition", NEEDS_ONE_DEFINITION));
             }
         };
         let filter = filtered
             .map(|key| {
                 let found = state.definition(key.as_str()).ok_or(Rejection::DefinitionNotFound)?;
-                Filter::new(params, &found.definition, limits)
+                WatchFilter::new(params, &found.definition, limits)
             })
             .transpose()?;
         Ok(Self { scope: Arc::new(scope), filter, broken: None })
     }
 
-    pub(super) fn scope(&self) -> &Arc<Scope> {
+    pub(super) fn scope(&self) -> &Arc<WatchScope> {
         &self.scope
     }
 
-    /// The refusal that ends the watch, once.
+    /// Takes the error that ends the watch.
     pub(super) fn take_broken(&mut self) -> Option<Refusal> {
         self.broken.take()
     }
 
-    /// Whether there is such a refusal.
+    /// Whether there is such an error.
     pub(super) fn is_broken(&self) -> bool {
         self.broken.is_some()
     }
@@ -182,7 +181,7 @@ impl Selection {
         self.filter.as_ref().is_none_or(|filter| finds(&filter.query, config))
     }
 
-    /// The part of an event that is returned; of most events nothing.
+    /// The returned part of an event. `None` for most events.
     pub(super) fn select(&mut self, event: &Event) -> Option<Selected> {
         let mut selected = Vec::new();
         let mut indexed: Option<(Revision, Arc<Indexed>)> = None;

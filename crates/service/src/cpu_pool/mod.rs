@@ -1,40 +1,54 @@
-//! Runs work that takes longer than about a millisecond on threads of its own, as many at once as there are processors.
+//! Runs work that takes longer than about a millisecond on threads of its own, as many at once as there are cores.
 //!
-//! A schema check, a dry run of a batch or a list without an index may take seconds. On the threads that serve callers it
-//! would delay all others; on threads without a bound it would take the processor from them, and from Raft. The threads
-//! here have a lower priority than both, so what competes for a processor loses. Whose turn it is `fair_queue` decides.
+//! A schema check, a dry run of a batch or a list without an index may take seconds. On the request threads it would
+//! delay all other requests; on an unlimited number of threads it would take the CPU from them, and from Raft. These
+//! threads have a lower priority than both.
 //!
-//! **Invariants:** at most as many pieces of work run at once as there are processors, and a caller waits for its turn and for its
-//! result until its deadline at most. Work whose caller is gone sees it in its [`Cancel`], and holds its thread until
-//! it has ended: giving up never makes room for more than the threads carry.
+//! | question | file |
+//! |---|---|
+//! | Whose work runs next? | `fair_queue` |
+//!
+//! **Invariants:** at most as many pieces of work run at once as there are cores. A request waits for its turn and its
+//! result until its deadline at most. Work whose request is gone sees that in its [`Cancel`], and keeps its turn until
+//! it ends, so abandoned work still counts.
 
 mod fair_queue;
 
 use std::{sync::Arc, thread::available_parallelism};
 
 use tokio::{
-    runtime::Handle,
+    runtime::{Builder, Handle, Runtime},
     time::{Instant, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Refusal, origin::Origin, own_threads::OwnThreads};
+use super::{Refusal, origin::Origin};
 use concord_model::limits::CONFIG_SCANS_MAX;
-pub(super) use fair_queue::{PoolPermit, ScanPlace, Weight};
+pub(super) use fair_queue::{PoolFigures, PoolPermit, ScanPlace, Weight};
 use fair_queue::{PoolQueue, Ticket};
 
-/// How far the priority of the threads is below that of the others: one such thread gets a tenth of a processor that
-/// another thread competes for.
+/// How far the priority of the threads is below that of the others: one such thread gets a tenth of a core that another
+/// thread competes for.
 const NICENESS: i32 = 10;
 
 /// Threads for long work.
 #[derive(Debug)]
 pub(super) struct CpuPool {
-    threads: OwnThreads,
+    /// Owns the threads and nothing else: no task runs on it. `None` only while this is dropped.
+    threads: Option<Runtime>,
     turns: Arc<PoolQueue>,
 }
 
-/// Tells a piece of work when nobody waits for it any more. Long work looks at it at least every few milliseconds.
+impl Drop for CpuPool {
+    /// Does not wait for work in progress: a worker thread may drop this, and must not block.
+    fn drop(&mut self) {
+        if let Some(threads) = self.threads.take() {
+            threads.shutdown_background();
+        }
+    }
+}
+
+/// Tells a piece of work when its result is no longer needed. Long work checks it at least every few milliseconds.
 #[derive(Debug, Clone)]
 pub(super) struct Cancel {
     caller_gone: CancellationToken,
@@ -42,37 +56,41 @@ pub(super) struct Cancel {
 }
 
 impl Cancel {
-    /// A piece of work whose caller waits until `deadline`, or until `caller_gone` is cancelled.
+    /// For a piece of work whose result is needed until `deadline`, or until `caller_gone` is cancelled.
     pub(super) fn new(caller_gone: CancellationToken, deadline: Instant) -> Self {
         Self { caller_gone, deadline }
     }
 
-    /// Whether the result is not needed any more.
+    /// Whether the result is no longer needed.
     pub(super) fn is_over(&self) -> bool {
         self.caller_gone.is_cancelled() || Instant::now() >= self.deadline
     }
 }
 
 impl CpuPool {
-    /// A pool with a thread for each processor, and at least two: one long piece of work does not hold up all others.
+    /// A pool with one turn per core, and at least two: one long piece of work does not hold up all others.
     pub(super) fn new() -> Self {
-        let threads = available_parallelism().map_or(2, |processors| processors.get().max(2));
+        let threads = available_parallelism().map_or(2, |cores| cores.get().max(2));
         let turns = if concord_model::sabotage::is("work-without-turns") { 64 } else { threads };
-        // A scan that makes way keeps its thread, asleep.
-        let threads = OwnThreads::new("concord-cpu", turns + CONFIG_SCANS_MAX, lower_priority);
-        Self { threads, turns: PoolQueue::new(turns) }
+        // tokio's threads for blocking work: each starts when it is needed, and ends when it was idle for some seconds. A
+        // scan that yields its turn keeps its thread, asleep.
+        let mut builder = Builder::new_current_thread();
+        builder.max_blocking_threads(turns + CONFIG_SCANS_MAX);
+        builder.thread_name("concord-cpu").on_thread_start(lower_priority);
+        let threads = builder.build().expect("a runtime without drivers needs nothing that could be missing");
+        Self { threads: Some(threads), turns: PoolQueue::new(turns) }
     }
 
-    /// Threads, pieces of work that run, pieces that wait for a thread.
-    pub(super) fn figures(&self) -> [usize; 3] {
+    /// The numbers of turns, of pieces of work that run, and of pieces that wait.
+    pub(super) fn figures(&self) -> PoolFigures {
         self.turns.figures()
     }
 
     /// Waits for a turn and runs `work` on one of the threads.
     ///
     /// # Errors
-    /// [`Refusal::Unavailable`] when the deadline passes before the work has ended. Then its result is lost, so it must
-    /// not have changed anything. [`Refusal::LimitReached`] when too many lists of the origin wait.
+    /// [`Refusal::Unavailable`] when the deadline passes before the work ends. Its result is lost then, so the work must
+    /// not change anything. [`Refusal::LimitReached`] when too many lists of the origin wait.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         weight: Weight,
@@ -89,11 +107,16 @@ impl CpuPool {
     /// [`Refusal::Unavailable`] when the deadline passes before; [`Refusal::LimitReached`] as for [`Self::run`].
     pub(super) async fn turn(&self, weight: Weight, deadline: Instant) -> Result<PoolPermit, Refusal> {
         let ticket = self.turns.enter(Origin::current(), weight)?;
-        let late = || Refusal::Unavailable("the processors were busy until the time was up".into());
+        let late = || Refusal::Unavailable("timed out waiting for CPU on this node".into());
         wait_for(ticket, deadline).await.ok_or_else(late)
     }
 
-    /// Runs `work` in a turn that was waited for.
+    /// A turn, if one is free now.
+    pub(super) fn try_turn(&self, weight: Weight) -> Option<PoolPermit> {
+        self.turns.enter(Origin::current(), weight).ok()?.turn.try_recv().ok()
+    }
+
+    /// Runs `work` in a turn.
     ///
     /// # Errors
     /// As for [`Self::run`].
@@ -101,14 +124,16 @@ impl CpuPool {
         &self,
         turn: PoolPermit,
         deadline: Instant,
-        work: impl FnOnce(&Cancel, &mut Way) -> T + Send + 'static,
+        work: impl FnOnce(&Cancel, &mut ScanYield) -> T + Send + 'static,
     ) -> Result<T, Refusal> {
         let caller_gone = CancellationToken::new();
         let cancel = Cancel::new(caller_gone.clone(), deadline);
         let _gone_when_dropped = caller_gone.drop_guard();
-        let mut way = Way { turn: Some(turn), timers: Handle::current(), cancel: cancel.clone() };
-        // The turn ends with the work, however long after its caller.
-        let running = self.threads.run(move || work(&cancel, &mut way));
+        let mut scan_yield =
+            ScanYield { turn: Some(turn), timers: Handle::current(), cancel: cancel.clone() };
+        let threads = self.threads.as_ref().expect("it is there until this is dropped");
+        // The turn ends with the work, even if the request is long gone.
+        let running = threads.spawn_blocking(move || work(&cancel, &mut scan_yield));
         let ended = timeout_at(deadline, running).await;
         ended
             .map_err(|_| late())?
@@ -120,20 +145,21 @@ async fn wait_for(mut ticket: Ticket, deadline: Instant) -> Option<PoolPermit> {
     timeout_at(deadline, &mut ticket.turn).await.ok()?.ok()
 }
 
-/// By which a long piece of work makes way for others and goes on later, on its own thread.
+/// Lets a long piece of work yield its turn to others and continue later, on its own thread.
 #[derive(Debug)]
-pub(super) struct Way {
+pub(super) struct ScanYield {
     turn: Option<PoolPermit>,
-    /// The runtime of the caller: the pool's has no timers.
+    /// The runtime of the request: the runtime of the pool has no timers.
     timers: Handle,
     cancel: Cancel,
 }
 
-impl Way {
-    /// Lets others have a turn after each slice. False when there is no other turn until the deadline.
-    pub(super) fn make(&mut self) -> bool {
+impl ScanYield {
+    /// Yields the turn when its slice is over and others wait, and waits for the next one. False when none comes until
+    /// the deadline.
+    pub(super) fn yield_turn(&mut self) -> bool {
         let Some(turn) = &mut self.turn else { return false };
-        let Some(ticket) = turn.make_way() else { return true };
+        let Some(ticket) = turn.yield_turn() else { return true };
         let (begun, cancel) = (Instant::now(), &self.cancel);
         let turn = self.timers.block_on(async {
             tokio::select! {
@@ -141,21 +167,21 @@ impl Way {
                 () = cancel.caller_gone.cancelled() => None,
             }
         });
-        // It works as long as it has waited, or it might never end.
+        // The next slice is as long as the wait was, or the work might never end.
         self.turn = turn.map(|turn| turn.with_slice(begun.elapsed()));
         self.turn.is_some()
     }
 }
 
-/// The refusal of work that was not done in time: certainly without effect.
+/// The rejection of work that was not done in time. It had no effect.
 pub(super) fn late() -> Refusal {
-    Refusal::Unavailable("the work was not done when the time was up".into())
+    Refusal::Unavailable("the work was not done in time".into())
 }
 
 /// Linux has a priority for each thread; "this process" means the calling thread.
 fn lower_priority() {
     if let Err(error) = rustix::process::setpriority_process(None, NICENESS) {
-        tracing::debug!(%error, "the priority of a thread could not be lowered");
+        tracing::debug!(%error, "cannot lower the priority of a thread");
     }
 }
 
@@ -197,14 +223,14 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn work_that_is_late_is_told_and_keeps_its_turn() {
+    async fn late_work_is_cancelled_and_keeps_its_turn_until_it_ends() {
         let pool = CpuPool::new();
         let threads = pool.turns.free();
         let (ended, wait) = mpsc::channel();
         let end = Instant::now() + Duration::from_millis(20);
         let refused = pool
             .run(Weight::Short, end, move |cancel| {
-                // It goes on beyond its deadline, until the caller has given up.
+                // It continues beyond its deadline, until the request has given up.
                 while !cancel.caller_gone.is_cancelled() {
                     std::thread::yield_now();
                 }
@@ -218,20 +244,21 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_scan_makes_way_on_its_thread_and_goes_on() {
+    async fn a_scan_yields_its_turn_on_its_thread_and_continues() {
         let pool = CpuPool::new();
         let is_done = Arc::new(AtomicBool::new(false));
         let mut turn = pool.turn(Weight::Scan, soon()).await.unwrap();
         let place = turn.take_place();
         let done = Arc::clone(&is_done);
-        let scan = pool.run_in(turn, soon(), move |_, way| {
+        let scan = pool.run_in(turn, soon(), move |_, scan_yield| {
             let _place = place;
             while !done.load(Ordering::SeqCst) {
-                assert!(way.make());
+                assert!(scan_yield.yield_turn());
                 std::thread::yield_now();
             }
         });
-        // With the scan they take all threads that long work may have, so what ends them waits for the scan.
+        // Together with the scan they take all threads that long work may have. So the work that ends them waits until the
+        // scan yields.
         let others = (0..pool.turns.free().saturating_sub(1)).map(|_| {
             let done = Arc::clone(&is_done);
             pool.run(Weight::Long, soon(), move |cancel| {
@@ -247,7 +274,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_of_a_caller_that_is_gone_is_told() {
+    async fn work_is_cancelled_when_its_request_is_dropped() {
         let pool = CpuPool::new();
         let (begun, has_begun) = tokio::sync::oneshot::channel();
         let (ended, has_ended) = tokio::sync::oneshot::channel();
@@ -259,10 +286,20 @@ mod tests {
             ended.send(()).unwrap();
         });
         tokio::select! {
-            _ = work => panic!("it waits for its caller to leave"),
+            _ = work => panic!("it waits until its request is dropped"),
             _ = has_begun => {}
         }
         tokio::time::timeout(Duration::from_secs(60), has_ended).await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn try_turn_takes_a_free_turn_and_never_queues() {
+        let pool = CpuPool::new();
+        let turns: Vec<PoolPermit> = std::iter::from_fn(|| pool.try_turn(Weight::Short)).collect();
+        let PoolFigures { turns: all, running, waiting } = pool.figures();
+        assert_eq!((turns.len(), running, waiting), (all, all, 0));
+        drop(turns);
+        assert!(pool.try_turn(Weight::Short).is_some());
     }
 
     #[tokio::test]

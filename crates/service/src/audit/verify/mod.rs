@@ -1,16 +1,15 @@
-//! The check of an audit log: is each line the one that was written, and is none missing?
+//! Verifies an audit log: each line is the one that was written, and none is missing.
 //!
-//! A line is *intact* when the next one bears its hash; of the last one the head beside the files does. So a defect has
-//! a place:
+//! A line is *intact* if the next line has its hash; for the last line, the head file has it. So a defect can be located:
 //!
-//! | between two lines the hashes differ, and | then |
+//! | if `prev` of a line is not the hash of the line before, and | then |
 //! |---|---|
 //! | the later line is not intact | the later line was changed |
-//! | the numbers follow each other | the earlier line was changed |
-//! | numbers are left out | those lines are missing |
-//! | a number comes again | the earlier line was inserted |
+//! | the numbers are consecutive | the earlier line was changed |
+//! | numbers are skipped | those lines are missing |
+//! | a number is repeated | the earlier line was inserted |
 //!
-//! **Invariant:** what is not a whole line of JSON is a defect, wherever it stands.
+//! **Invariant:** a line that is not valid JSON, or not whole, is a defect, wherever it is.
 
 use std::{
     fmt,
@@ -21,78 +20,78 @@ use std::{
 
 use super::{
     files::{LINE_BYTES_MAX, list, parse_head, read_head},
-    line::{Head, NO_HASH, Stored, hash_of, hex},
+    line::{ChainHead, NO_HASH, StoredLine, hash_of, hex},
 };
 
-/// Defects that are listed.
+/// Defects that are listed at most.
 const DEFECTS_MAX: usize = 100;
 
-/// What is wrong at a place.
+/// What is wrong with a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wrong {
+pub enum DefectKind {
     /// The line is not the one that was written.
     Changed,
-    /// The line was put in.
+    /// The line was inserted.
     Inserted,
-    /// The lines with these numbers are not there; they stood before this place.
+    /// The lines with these numbers are missing before this line.
     Missing(u64, u64),
-    /// Lines at the end are not there: the head names this one.
+    /// Lines are missing at the end: the head has this number.
     TailMissing(u64),
-    /// The node found at a start that lines up to this one were missing at the end.
+    /// When the node started, lines up to this number were missing at the end.
     TailWasMissing(u64),
-    /// The line is not whole. A node that is killed leaves such a line, and its next start removes it.
+    /// The line is incomplete. A killed node may leave such a line, and its next start removes it.
     Torn,
     /// The hash of the line is not the one that was noted elsewhere.
     NotAsNoted,
 }
 
-/// A place where a log is not as it was written.
+/// A line where a log is not as it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Defect {
     /// The file.
     pub file: PathBuf,
     /// The line of the file, from 1.
     pub line: u64,
-    /// The number that the line has, where it can be read.
+    /// The number of the line, if it can be parsed.
     pub seq: Option<u64>,
     /// What is wrong.
-    pub wrong: Wrong,
+    pub wrong: DefectKind,
 }
 
 impl fmt::Display for Defect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}: ", self.file.display(), self.line)?;
         match (&self.wrong, self.seq) {
-            (Wrong::Changed, Some(seq)) => write!(f, "line {seq} was changed"),
-            (Wrong::Changed, None) => f.write_str("the line was changed"),
-            (Wrong::Inserted, _) => f.write_str("the line was inserted"),
-            (Wrong::Missing(first, last), _) => {
+            (DefectKind::Changed, Some(seq)) => write!(f, "line {seq} was changed"),
+            (DefectKind::Changed, None) => f.write_str("the line was changed"),
+            (DefectKind::Inserted, _) => f.write_str("the line was inserted"),
+            (DefectKind::Missing(first, last), _) => {
                 write!(f, "lines {first} to {last} are missing before this one")
             }
-            (Wrong::TailMissing(head), _) => {
+            (DefectKind::TailMissing(head), _) => {
                 write!(f, "lines are missing at the end: the last one was line {head}")
             }
-            (Wrong::TailWasMissing(head), _) => {
+            (DefectKind::TailWasMissing(head), _) => {
                 write!(f, "lines up to {head} were missing at the end when the node was started")
             }
-            (Wrong::Torn, _) => f.write_str("the last line is not whole"),
-            (Wrong::NotAsNoted, _) => f.write_str("the line is not the one whose hash was noted"),
+            (DefectKind::Torn, _) => f.write_str("the last line is not whole"),
+            (DefectKind::NotAsNoted, _) => f.write_str("the line is not the one whose hash was noted"),
         }
     }
 }
 
 /// What a check found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct AuditReport {
     /// Files that were read.
     pub files: u64,
     /// Lines that were read.
     pub lines: u64,
-    /// The number of the first line; of 0 lines `None`.
+    /// The number of the first line. `None` without lines.
     pub first: Option<u64>,
     /// Number and hash of the last line, as `--head` takes them.
     pub head: Option<String>,
-    /// What is wrong, in the order of the log; the first hundred.
+    /// The first hundred defects, in the order of the log.
     pub defects: Vec<Defect>,
 }
 
@@ -101,11 +100,11 @@ struct ReadLine {
     file: PathBuf,
     line: u64,
     hash: [u8; 32],
-    stored: Option<Stored>,
+    stored: Option<StoredLine>,
 }
 
 impl ReadLine {
-    fn defect(&self, wrong: Wrong) -> Defect {
+    fn defect(&self, wrong: DefectKind) -> Defect {
         let seq = self.stored.as_ref().map(|stored| stored.seq);
         Defect { file: self.file.clone(), line: self.line, seq, wrong }
     }
@@ -114,8 +113,8 @@ impl ReadLine {
 /// Checks the log in a directory, or files of one log in their order. `noted` is a head that was noted elsewhere.
 ///
 /// # Errors
-/// When a file can't be read, or the noted head is none.
-pub fn verify(paths: &[PathBuf], noted: Option<&str>) -> Result<Report, String> {
+/// When a file can't be read, or the noted head is malformed.
+pub fn verify(paths: &[PathBuf], noted: Option<&str>) -> Result<AuditReport, String> {
     let noted = match noted {
         None => None,
         Some(text) => Some(parse_head(text).ok_or("expected the noted head as NUMBER:HASH")?),
@@ -130,7 +129,7 @@ pub fn verify(paths: &[PathBuf], noted: Option<&str>) -> Result<Report, String> 
             files.push(path.clone());
         }
     }
-    let mut check = Check { noted, is_whole: head.is_some(), ..Check::default() };
+    let mut check = LogCheck { noted, is_whole: head.is_some(), ..LogCheck::default() };
     for file in &files {
         check.read(file).map_err(|error| format!("{}: {error}", file.display()))?;
     }
@@ -138,27 +137,27 @@ pub fn verify(paths: &[PathBuf], noted: Option<&str>) -> Result<Report, String> 
 }
 
 #[derive(Default)]
-struct Check {
-    report: Report,
-    noted: Option<Head>,
-    /// Whether it is the log of a directory and not a part of it.
+struct LogCheck {
+    report: AuditReport,
+    noted: Option<ChainHead>,
+    /// Whether it is the whole log of a directory.
     is_whole: bool,
-    /// The line before the one that is to be judged.
+    /// The line before `line`.
     before: Option<ReadLine>,
-    /// Whether that line was changed itself: what it says and its hash then say nothing about the next one.
+    /// Whether `before` was changed. Then its number and hash prove nothing about the next line.
     is_before_changed: bool,
-    /// The same of the first line of all, which has none before it to be judged by.
+    /// Whether the first line was changed. It has no line before it.
     is_first_changed: bool,
-    /// The one that is to be judged when it is known which hash the next one bears.
+    /// The line to check once the next line, and so the expected hash, is known.
     line: Option<ReadLine>,
-    /// The lines up to this one were removed by the node itself.
+    /// The node itself removed the lines up to this number.
     removed: u64,
     torn: Option<Defect>,
-    /// The first line that is there, where it is not the first of all.
+    /// The defect of a first line whose number is not 1.
     late_begin: Option<Defect>,
 }
 
-impl Check {
+impl LogCheck {
     fn read(&mut self, path: &Path) -> io::Result<()> {
         self.report.files += 1;
         let mut reader = BufReader::new(File::open(path)?);
@@ -169,16 +168,16 @@ impl Check {
             if limited.read_until(b'\n', &mut bytes)? == 0 {
                 break;
             }
-            // Only at the end of the last file it is what a killed node leaves.
+            // It is torn only at the end of the last file. Elsewhere it is a defect.
             let torn = self.torn.take();
             self.note(torn);
             let is_whole = bytes.pop_if(|byte| *byte == b'\n').is_some();
-            let stored = Stored::parse(&bytes);
+            let stored = StoredLine::parse(&bytes);
             let read = ReadLine { file: path.to_owned(), line, hash: hash_of(&bytes), stored };
             if is_whole {
                 self.push(read);
             } else {
-                self.torn = Some(read.defect(Wrong::Torn));
+                self.torn = Some(read.defect(DefectKind::Torn));
             }
         }
         Ok(())
@@ -187,47 +186,50 @@ impl Check {
     fn push(&mut self, next: ReadLine) {
         self.report.lines += 1;
         if let Some(stored) = &next.stored {
-            self.heed(stored, &next);
+            self.check_line(stored, &next);
         }
         if let Some(line) = self.line.replace(next) {
             let borne =
                 self.line.as_ref().and_then(|next| next.stored.as_ref()).map(|next| next.prev.clone());
-            self.judge(&line, borne.as_deref());
+            self.check_link(&line, borne.as_deref());
             self.before = Some(line);
         }
     }
 
-    /// What a line says about the log itself, and what was noted about the line.
-    fn heed(&mut self, stored: &Stored, line: &ReadLine) {
+    /// Checks a line that has no line before it, its event, and its noted hash.
+    fn check_line(&mut self, stored: &StoredLine, line: &ReadLine) {
         if self.report.lines == 1 {
-            // The first line of all, and no other, has none before it.
+            // Only line 1 has no previous hash.
             if (stored.seq == 1) != (stored.prev == hex(&NO_HASH)) {
                 self.is_first_changed = true;
-                self.note(Some(line.defect(Wrong::Changed)));
+                self.note(Some(line.defect(DefectKind::Changed)));
             } else if stored.seq > 1 {
-                self.late_begin = Some(line.defect(Wrong::Missing(1, stored.seq - 1)));
+                self.late_begin = Some(line.defect(DefectKind::Missing(1, stored.seq - 1)));
             }
         }
         self.report.first = self.report.first.or(Some(stored.seq));
         match (stored.event.as_deref(), stored.count) {
             (Some("removed"), Some(upto)) => self.removed = self.removed.max(upto),
-            (Some("tail_missing"), Some(upto)) => self.note(Some(line.defect(Wrong::TailWasMissing(upto)))),
+            (Some("tail_missing"), Some(upto)) => {
+                self.note(Some(line.defect(DefectKind::TailWasMissing(upto))));
+            }
             _ => {}
         }
         if let Some(noted) = self.noted.filter(|noted| noted.seq == stored.seq) {
             self.noted = None;
             if noted.hash != line.hash {
-                self.note(Some(line.defect(Wrong::NotAsNoted)));
+                self.note(Some(line.defect(DefectKind::NotAsNoted)));
             }
         }
     }
 
-    /// Judges a line by the one before it, and by the hash that the next one or the head bears, where there is one.
-    fn judge(&mut self, line: &ReadLine, borne: Option<&str>) {
+    /// Checks a line against the line before it. `borne` is the hash of the line in the next line or the head, if there is
+    /// one.
+    fn check_link(&mut self, line: &ReadLine, borne: Option<&str>) {
         let is_before_changed = std::mem::take(&mut self.is_before_changed);
         let Some(stored) = &line.stored else {
             self.is_before_changed = true;
-            return self.note(Some(line.defect(Wrong::Changed)));
+            return self.note(Some(line.defect(DefectKind::Changed)));
         };
         let Some((before, earlier)) =
             self.before.as_ref().and_then(|before| Some((before, before.stored.as_ref()?.seq)))
@@ -240,19 +242,19 @@ impl Check {
         let found = match stored.seq.checked_sub(earlier) {
             Some(1) if is_linked => None,
             _ if is_before_changed => None,
-            // The node says itself what it found missing, in this line.
+            // This line is the node's own report of missing lines.
             Some(2..) if is_linked && stored.event.as_deref() == Some("tail_missing") => None,
-            _ if is_changed => Some(line.defect(Wrong::Changed)),
-            Some(1) => Some(before.defect(Wrong::Changed)),
-            Some(2..) => Some(line.defect(Wrong::Missing(earlier + 1, stored.seq - 1))),
-            Some(0) | None => Some(before.defect(Wrong::Inserted)),
+            _ if is_changed => Some(line.defect(DefectKind::Changed)),
+            Some(1) => Some(before.defect(DefectKind::Changed)),
+            Some(2..) => Some(line.defect(DefectKind::Missing(earlier + 1, stored.seq - 1))),
+            Some(0) | None => Some(before.defect(DefectKind::Inserted)),
         };
         self.is_before_changed =
-            found.as_ref().is_some_and(|found| found.wrong == Wrong::Changed && found.line == line.line);
+            found.as_ref().is_some_and(|found| found.wrong == DefectKind::Changed && found.line == line.line);
         self.note(found);
     }
 
-    /// Notes a defect, unless one of its line was noted before.
+    /// Notes a defect, unless its line has one already.
     fn note(&mut self, defect: Option<Defect>) {
         let Some(defect) = defect else { return };
         let is_same = |other: &Defect| (&other.file, other.line) == (&defect.file, defect.line);
@@ -261,28 +263,28 @@ impl Check {
         }
     }
 
-    /// The report, when all lines were read.
-    fn end(mut self, head: Option<Head>) -> Report {
+    /// The report, after all lines were read.
+    fn end(mut self, head: Option<ChainHead>) -> AuditReport {
         if let Some(last) = self.line.take() {
             let seq = last.stored.as_ref().map(|stored| stored.seq);
             let place = self.before.as_ref().and_then(|before| Some(before.stored.as_ref()?.seq + 1));
-            // By its own number, or by its place where that was changed.
-            let is_last = |head: &Head| [seq, place].contains(&Some(head.seq));
+            // By its number, or by its position if the number was changed.
+            let is_last = |head: &ChainHead| [seq, place].contains(&Some(head.seq));
             let of_last = head.filter(is_last).map(|head| hex(&head.hash));
-            self.judge(&last, of_last.as_deref());
+            self.check_link(&last, of_last.as_deref());
             if of_last.is_some_and(|hash| hash != hex(&last.hash)) {
-                self.note(Some(last.defect(Wrong::Changed)));
+                self.note(Some(last.defect(DefectKind::Changed)));
             }
             for named in head.into_iter().chain(self.noted) {
                 if seq.is_some_and(|seq| seq < named.seq) {
-                    self.note(Some(last.defect(Wrong::TailMissing(named.seq))));
+                    self.note(Some(last.defect(DefectKind::TailMissing(named.seq))));
                 }
             }
             self.report.head = seq.map(|seq| format!("{seq}:{}", hex(&last.hash)));
         }
         let begin = self.late_begin.take();
         let is_removed =
-            |begin: &Defect| matches!(begin.wrong, Wrong::Missing(_, last) if last <= self.removed);
+            |begin: &Defect| matches!(begin.wrong, DefectKind::Missing(_, last) if last <= self.removed);
         self.note(begin.filter(|begin| self.is_whole && !is_removed(begin)));
         let torn = self.torn.take();
         self.note(torn);

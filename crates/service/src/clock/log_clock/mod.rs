@@ -1,95 +1,101 @@
-//! The time that this node gives to log entries: computed from the clocks of the members, none of which is trusted
-//! alone.
+//! Computes the time of log entries from the clocks of the members. No clock is trusted alone.
 //!
-//! The monotonic clock of a process never jumps, but says no date. So a clock is known by its *offset*: its reading
-//! less this node's monotonic clock. A clock that jumps is an offset that changes. The members' offsets *agree* on a
-//! time when a majority of the voters is within [`TOLERANCE`] of their median.
+//! The monotonic clock of a process never jumps, but has no date. So each clock is described by its *offset*: its reading
+//! minus this node's monotonic clock. When a clock jumps, its offset changes. The clocks *agree* on a time when a majority
+//! of the voters is within [`TOLERANCE`] of their median.
 //!
 //! ```text
 //! the agreed time is within the tolerance of the log's time   → the log's time follows it: this node's own clock if
 //!                                                              that is within the tolerance, otherwise the median
 //! a majority agrees on another time                          → it is followed once it was agreed on for `CONFIRM`
-//! no majority agrees                                         → the log's time goes on as the monotonic clock does
+//! no majority agrees                                         → the log's time advances with the monotonic clock
 //! ```
 //!
-//! Times never go back: where the followed time is behind the log's last entry, times ascend at half the speed of
-//! the monotonic clock until it has caught up.
+//! Times never go back: while the followed time is behind the log's last entry, times advance at half the speed of the
+//! monotonic clock.
 //!
-//! At a start there is no earlier time. An agreed time is taken at once; without one the earliest of the clocks that
-//! are known, but not before the log's last entry: a time that is too early deletes nothing.
+//! At a start there is no earlier time. An agreed time is followed at once. Without one, the earliest known clock is
+//! followed, but not before the log's last entry: a time that is too early deletes nothing.
 //!
-//! **Invariants:** pure but for its own fields: readings are arguments. One clock alone never moves the log's time by
-//! more than the tolerance, unless it is the only voter's.
+//! **Invariants:** this file reads no clock; readings are arguments. One clock alone never moves the log's time by more
+//! than the tolerance, unless it belongs to the only voter.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use concord_model::time::Timestamp;
 use concord_net::NodeId;
 
-/// Clocks that differ by less agree: a synchronised clock is within milliseconds, a neglected one within seconds.
+/// Clocks that differ by less agree: a synchronised clock is off by milliseconds, an unsynchronised one by seconds.
 pub(super) const TOLERANCE: Duration = Duration::from_secs(10);
 /// For how long a majority must agree on another time before the log's time follows it.
 pub(super) const CONFIRM: Duration = Duration::from_secs(30);
-/// How long the reading of another member's clock counts.
+/// How long a reading of another member's clock is valid.
 const READING_AGE_MAX: Duration = Duration::from_secs(10);
 
 /// This node's two clocks, in microseconds, read at one moment.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Reading {
+pub(super) struct ClockReading {
     /// The wall clock, since 1970.
     pub(super) wall: Timestamp,
     /// The monotonic clock, since the process began.
     pub(super) elapsed: u64,
 }
 
-impl Reading {
+impl ClockReading {
     fn offset(self) -> i64 {
         signed(self.wall.0) - signed(self.elapsed)
     }
 }
 
-/// What is known of another voter's clock.
+/// The last reading of another voter's clock.
 #[derive(Debug, Clone, Copy)]
 struct Heard {
     offset: i64,
     at: u64,
 }
 
-/// A clock that is off, or the log's time if it is ahead of all clocks.
+/// A wrong clock, or a log's time that is ahead of the clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Deviation {
-    /// This node's clock is ahead of the log's time by so many microseconds (behind, if negative).
+    /// This node's clock is ahead of the log's time by this many microseconds (behind, if negative).
     Own(i64),
-    /// Another voter's clock is.
+    /// Another voter's clock is, likewise.
     Other(NodeId, i64),
-    /// The log's time is ahead of the time that it follows.
+    /// The log's time is ahead of the followed time.
     Log(i64),
+}
+
+/// A time of the log, in microseconds since 1970, and this node's monotonic clock at that moment.
+#[derive(Debug, Clone, Copy, Default)]
+struct LogTime {
+    time: u64,
+    elapsed: u64,
 }
 
 /// The clock of the log on one node.
 #[derive(Debug, Default)]
 pub(super) struct LogClock {
-    /// The other voters, with what is known of their clocks.
+    /// The other voters, with the last readings of their clocks.
     others: BTreeMap<NodeId, Option<Heard>>,
-    /// The offset of the time that the log follows; `None` before the first one is chosen.
+    /// The offset of the followed time. `None` before the first one is chosen.
     followed: Option<i64>,
     /// Another offset that a majority agrees on, and since when.
     candidate: Option<(i64, u64)>,
     /// Since when a majority agrees with the followed time.
     agreed_since: Option<u64>,
-    /// The newest time of the log that is known here, and when that was.
-    newest: (u64, u64),
+    /// The newest time of the log that is known here.
+    newest: LogTime,
 }
 
 impl LogClock {
-    /// Names the other voters. What is known of those that stay is kept.
+    /// Sets the other voters. Keeps the readings of those that stay.
     pub(super) fn set_others(&mut self, voters: impl Iterator<Item = NodeId>) {
         self.others = voters.map(|id| (id, self.others.get(&id).copied().flatten())).collect();
     }
 
-    /// Takes the reading of another voter's clock. `asked` and `answered` are this node's monotonic clock before and
-    /// after the call.
-    pub(super) fn hear(&mut self, id: NodeId, wall: Timestamp, (asked, answered): (u64, u64)) {
+    /// Notes a reading of another voter's clock. `asked` and `answered` are this node's monotonic clock before and after
+    /// the call.
+    pub(super) fn hear(&mut self, id: NodeId, wall: Timestamp, asked: u64, answered: u64) {
         let offset = signed(wall.0) - signed(asked.midpoint(answered));
         if let Some(heard) = self.others.get_mut(&id) {
             *heard = Some(Heard { offset, at: answered });
@@ -101,10 +107,10 @@ impl LogClock {
         self.followed.is_some()
     }
 
-    /// Computes the time that is followed. Without a majority the first one is chosen only when `must_choose`.
-    pub(super) fn update(&mut self, now: Reading, last_at: Timestamp, must_choose: bool) {
-        if last_at.0 > self.slow_time(now).0 {
-            self.newest = (last_at.0, now.elapsed);
+    /// Computes the followed time. Without a majority, a first time is chosen only if `must_choose`.
+    pub(super) fn update(&mut self, now: ClockReading, last_at: Timestamp, must_choose: bool) {
+        if last_at.0 > self.slow_time(now).time {
+            self.newest = LogTime { time: last_at.0, elapsed: now.elapsed };
         }
         let (own, known) = (now.offset(), self.known(now));
         let agreed = self.agreed(&known);
@@ -117,7 +123,7 @@ impl LogClock {
             }
             (None, None) if must_choose => {
                 let earliest = known.iter().copied().min().unwrap_or(own);
-                self.followed = Some(earliest.max(signed(self.newest.0) - signed(now.elapsed)));
+                self.followed = Some(earliest.max(signed(self.newest.time) - signed(now.elapsed)));
             }
             (None, None) => {}
             (Some(followed), Some(agreed)) if near(followed, agreed) => {
@@ -140,62 +146,64 @@ impl LogClock {
     }
 
     /// The time of the next entry.
-    pub(super) fn stamp(&mut self, now: Reading, last_at: Timestamp) -> Timestamp {
+    pub(super) fn stamp(&mut self, now: ClockReading, last_at: Timestamp) -> Timestamp {
         self.update(now, last_at, true);
         let followed = self.followed_time(now).unwrap_or(now.wall.0);
         let slow = self.slow_time(now);
-        self.newest = if followed >= slow.0 { (followed, now.elapsed) } else { slow };
-        Timestamp(self.newest.0)
+        self.newest =
+            if followed >= slow.time { LogTime { time: followed, elapsed: now.elapsed } } else { slow };
+        Timestamp(self.newest.time)
     }
 
-    /// The time as far as it is known, without an entry that has it: reading it decides nothing about later times.
-    pub(super) fn time(&self, now: Reading, last_at: Timestamp) -> Timestamp {
+    /// The log's time as far as it is known. Reading it does not influence later times.
+    pub(super) fn time(&self, now: ClockReading, last_at: Timestamp) -> Timestamp {
         let followed = self.followed_time(now).unwrap_or_default();
-        Timestamp(followed.max(self.slow_time(now).0).max(last_at.0))
+        Timestamp(followed.max(self.slow_time(now).time).max(last_at.0))
     }
 
-    /// The time at half speed since the newest one, and its moment: what the division leaves over counts later.
-    fn slow_time(&self, now: Reading) -> (u64, u64) {
-        let (newest, at) = self.newest;
-        let half = now.elapsed.saturating_sub(at) / 2;
-        (newest.saturating_add(half), at.saturating_add(half * 2))
+    /// The newest time, advanced at half speed. Its `elapsed` keeps the remainder of the division for later.
+    fn slow_time(&self, now: ClockReading) -> LogTime {
+        let LogTime { time, elapsed } = self.newest;
+        let half = now.elapsed.saturating_sub(elapsed) / 2;
+        LogTime { time: time.saturating_add(half), elapsed: elapsed.saturating_add(half * 2) }
     }
 
-    /// The time by which age is judged: agreed on by a majority, and by this node's own clock, for at least so long.
-    pub(super) fn confirmed(&self, now: Reading, at_least: Duration) -> Option<Timestamp> {
+    /// The time for decisions by age: a majority and this node's own clock have agreed on it for at least so long.
+    pub(super) fn confirmed(&self, now: ClockReading, at_least: Duration) -> Option<Timestamp> {
         let since = self.agreed_since?;
         let is_own_right = !self.deviations(now).iter().any(|one| matches!(one, Deviation::Own(_)));
         let is_confirmed = is_own_right && now.elapsed.saturating_sub(since) >= micros(at_least);
         self.followed_time(now).filter(|_| is_confirmed).map(Timestamp)
     }
 
-    /// What deviates by more than the tolerance.
-    pub(super) fn deviations(&self, now: Reading) -> Vec<Deviation> {
+    /// The deviations beyond the tolerance.
+    pub(super) fn deviations(&self, now: ClockReading) -> Vec<Deviation> {
         let Some(followed) = self.followed else { return Vec::new() };
         let others = self.others.iter().filter_map(|(id, heard)| {
             let heard = heard.filter(|heard| is_recent(*heard, now))?;
             Some(Deviation::Other(*id, heard.offset - followed))
         });
-        let ahead = signed(self.newest.0) - followed - signed(now.elapsed);
+        let ahead = signed(self.newest.time) - followed - signed(now.elapsed);
         let log = Some(Deviation::Log(ahead)).filter(|_| ahead > 0);
         let all = std::iter::once(Deviation::Own(now.offset() - followed)).chain(others).chain(log);
         all.filter(|deviation| deviation.micros().unsigned_abs() > micros(TOLERANCE)).collect()
     }
 
-    fn followed_time(&self, now: Reading) -> Option<u64> {
+    fn followed_time(&self, now: ClockReading) -> Option<u64> {
         let followed = self.followed?;
         Some(u64::try_from(followed + signed(now.elapsed)).unwrap_or(0))
     }
 
-    /// The offsets of all clocks that are known, this node's own among them, in ascending order.
-    fn known(&self, now: Reading) -> Vec<i64> {
+    /// The offsets of all known clocks, including this node's own, in ascending order.
+    fn known(&self, now: ClockReading) -> Vec<i64> {
         let heard = self.others.values().flatten().filter(|heard| is_recent(**heard, now));
         let mut known: Vec<i64> = heard.map(|heard| heard.offset).chain([now.offset()]).collect();
         known.sort_unstable();
         known
     }
 
-    /// The median of the clocks, if a majority of the voters is near it. This node counts as one, also as a learner.
+    /// The median of the clocks, if a majority of the voters is near it. This node counts as a voter, even if it is a
+    /// learner.
     fn agreed(&self, known: &[i64]) -> Option<i64> {
         let median = *known.get(known.len() / 2)?;
         let near = known.iter().filter(|offset| offset.abs_diff(median) <= micros(TOLERANCE)).count();
@@ -212,7 +220,7 @@ impl Deviation {
     }
 }
 
-fn is_recent(heard: Heard, now: Reading) -> bool {
+fn is_recent(heard: Heard, now: ClockReading) -> bool {
     now.elapsed.saturating_sub(heard.at) <= micros(READING_AGE_MAX)
 }
 
@@ -220,7 +228,7 @@ fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Far more than any date, and small enough that sums and differences do not overflow.
+/// Limits a time to a value that is later than any date, and so small that sums and differences do not overflow.
 fn signed(micros: u64) -> i64 {
     i64::try_from(micros).unwrap_or(i64::MAX).min(i64::MAX / 8)
 }

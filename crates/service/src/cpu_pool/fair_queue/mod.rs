@@ -1,14 +1,14 @@
-//! Whose turn it is on the threads for long work.
+//! Decides whose work runs next in the CPU pool.
 //!
-//! The turn goes to the origin that has used the threads least. One that was absent has no credit from that: it begins
-//! where the others are. Pieces of work of one origin have their turns in the order in which they came.
+//! The next turn goes to the origin that has used the threads least. An origin that was absent gets no credit for that:
+//! it begins where the others are. The work of one origin runs in its order of arrival.
 //!
-//! What may take seconds is *long*: a list, a batch, a scan. Long pieces never take all threads, so a body is parsed
-//! and a single write is checked as soon as one that is not long has ended. A scan of all configs, which may take most
-//! of a minute, makes way after each slice, and one origin has one scan at a time.
+//! Work that may take seconds is *long*: a list, a batch, a scan. Long work never takes all threads. So a body is parsed,
+//! and a single write is checked, as soon as another short piece ends. A scan of all configs may take most of a minute. It
+//! yields its turn after each slice, and one origin has one scan at a time.
 //!
-//! **Invariants:** at most as many turns are given as there are threads. A turn is given back when it is dropped, and
-//! who waits no longer is never given one.
+//! **Invariants:** there are at most as many turns as threads. Dropping a turn gives it back. A dropped ticket never gets
+//! one.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -23,23 +23,23 @@ use tokio::{
 use crate::{Refusal, origin::Origin};
 use concord_model::limits::{CONFIG_SCANS_MAX, LONG_LISTS_MAX};
 
-/// How long a scan works before it makes way.
+/// How long a scan works before it yields.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// What a piece of work is expected to take, by its kind.
+/// The kind of a piece of work, which says how long it is expected to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Weight {
-    /// The parse of a body, or the check of one write.
+    /// The parse of a body, the check of one write, or a short page.
     Short,
-    /// Several writes as one.
+    /// A batch.
     Long,
-    /// A list; of one origin only so many wait.
+    /// A list. At most [`LONG_LISTS_MAX`] of one origin wait.
     List,
-    /// The beginning of a scan of all configs of a definition: it takes a place among the scans.
+    /// The first slice of a scan of all configs of a definition: it takes a place among the scans.
     Scan,
-    /// A scan that goes on.
+    /// A further slice of a scan.
     Resumed,
-    /// The end of a scan, for which writes wait.
+    /// The last part of a scan: writes wait for it.
     Urgent,
 }
 
@@ -52,44 +52,44 @@ impl Weight {
     }
 }
 
-/// The turns of all origins.
+/// The turns of the pool, and the work that waits for them.
 #[derive(Debug)]
 pub(super) struct PoolQueue {
     threads: usize,
-    queue: Mutex<Queue>,
+    queue: Mutex<OriginQueues>,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct OriginQueues {
     running: usize,
     running_long: usize,
     scans: usize,
-    /// What the origin had used that had the last turn.
+    /// The `used` of the origin that got the last turn.
     now: u64,
-    /// The number of the next that waits.
+    /// The number of the next piece of work.
     number: u64,
-    shares: BTreeMap<Origin, Share>,
+    shares: BTreeMap<Origin, OriginShare>,
 }
 
-/// What one origin has and wants.
+/// The work of one origin.
 #[derive(Debug, Default)]
-struct Share {
-    short: VecDeque<Waiting>,
-    long: VecDeque<Waiting>,
+struct OriginShare {
+    short: VecDeque<WaitingWork>,
+    long: VecDeque<WaitingWork>,
     running: usize,
     scans: usize,
-    /// Microseconds on the threads.
+    /// Microseconds that it has used on the threads.
     used: u64,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct WaitingWork {
     number: u64,
     weight: Weight,
     turn: oneshot::Sender<PoolPermit>,
 }
 
-/// A place among those that wait. Dropping it gives it up.
+/// A piece of work that waits for its turn. Dropping it gives that up.
 #[derive(Debug)]
 pub(super) struct Ticket {
     turns: Arc<PoolQueue>,
@@ -98,23 +98,34 @@ pub(super) struct Ticket {
     pub(super) turn: oneshot::Receiver<PoolPermit>,
 }
 
-/// The right to run on one of the threads.
+/// A turn: the permission to run on one of the threads.
 #[derive(Debug)]
 pub(crate) struct PoolPermit {
     turns: Arc<PoolQueue>,
     origin: Origin,
     weight: Weight,
     begun: Instant,
-    /// When it makes way next.
+    /// When it yields next.
     slice_ends: Instant,
     is_over: bool,
 }
 
-/// A place among the scans, which a scan keeps while it makes way.
+/// A place among the scans. A scan keeps it while it yields its turn.
 #[derive(Debug)]
 pub(crate) struct ScanPlace {
     turns: Arc<PoolQueue>,
     origin: Origin,
+}
+
+/// The load of the pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PoolFigures {
+    /// Pieces of work that may run at once.
+    pub(crate) turns: usize,
+    /// Pieces of work that run.
+    pub(crate) running: usize,
+    /// Pieces of work that wait for a turn.
+    pub(crate) waiting: usize,
 }
 
 impl PoolQueue {
@@ -122,62 +133,63 @@ impl PoolQueue {
         Arc::new(Self { threads, queue: Mutex::default() })
     }
 
-    /// Threads, pieces of work that run, pieces that wait.
-    pub(super) fn figures(&self) -> [usize; 3] {
+    /// The numbers of turns, of pieces of work that run, and of pieces that wait.
+    pub(super) fn figures(&self) -> PoolFigures {
         let queue = self.lock();
         let waiting = queue.shares.values().map(|share| share.short.len() + share.long.len()).sum();
-        [self.threads, queue.running, waiting]
+        PoolFigures { turns: self.threads, running: queue.running, waiting }
     }
 
     /// Waits in the queue.
     ///
     /// # Errors
-    /// When as many lists of the origin wait as may.
+    /// [`Refusal::LimitReached`] when [`LONG_LISTS_MAX`] lists of the origin wait.
     pub(super) fn enter(self: &Arc<Self>, origin: Origin, weight: Weight) -> Result<Ticket, Refusal> {
         let mut queue = self.lock();
         if weight == Weight::List && queue.waiting_lists(origin) >= LONG_LISTS_MAX {
-            let text =
-                format!("{LONG_LISTS_MAX} long lists of this caller wait on this node, as many as may");
-            return Err(Refusal::LimitReached(text));
+            return Err(Refusal::LimitReached(format!(
+                "this client already has {LONG_LISTS_MAX} list requests queued on this node, the limit"
+            )));
         }
         let ticket = self.push(&mut queue, origin, weight);
         self.give(&mut queue);
         Ok(ticket)
     }
 
-    fn push(self: &Arc<Self>, queue: &mut Queue, origin: Origin, weight: Weight) -> Ticket {
+    fn push(self: &Arc<Self>, queue: &mut OriginQueues, origin: Origin, weight: Weight) -> Ticket {
         let (send, turn) = oneshot::channel();
         let (number, now) = (queue.number, queue.now);
         queue.number += 1;
-        let share = queue.shares.entry(origin).or_insert_with(|| Share { used: now, ..Share::default() });
-        let waiting = Waiting { number, weight, turn: send };
+        let share =
+            queue.shares.entry(origin).or_insert_with(|| OriginShare { used: now, ..OriginShare::default() });
+        let waiting = WaitingWork { number, weight, turn: send };
         match weight {
             Weight::Short => share.short.push_back(waiting),
             Weight::Long | Weight::List | Weight::Scan => share.long.push_back(waiting),
-            // One other piece of its origin comes first.
+            // One other piece of its origin goes first.
             Weight::Resumed => share.long.insert(share.long.len().min(1), waiting),
             Weight::Urgent => share.short.push_front(waiting),
         }
         Ticket { turns: Arc::clone(self), origin, number, turn }
     }
 
-    /// Gives the free threads away.
-    fn give(self: &Arc<Self>, queue: &mut Queue) {
+    /// Gives the free turns away.
+    fn give(self: &Arc<Self>, queue: &mut OriginQueues) {
         while let Some((origin, waiting)) = queue.take_next(self.threads) {
             let (turns, weight, begun) = (Arc::clone(self), waiting.weight, Instant::now());
             queue.begin(origin, weight);
             let turn = PoolPermit { turns, origin, weight, begun, slice_ends: begun + SLICE, is_over: false };
             if let Err(mut turn) = waiting.turn.send(turn) {
-                // It waits no longer. Its turn is taken back here, because the queue is locked.
+                // Its ticket was dropped. The turn is taken back here, because the queue is locked.
                 turn.is_over = true;
                 queue.end(origin, weight, Duration::ZERO);
             }
         }
-        queue.forget_idle();
+        queue.remove_idle();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        // Nothing in between panics, and counters that are off by one would only give a turn late.
+    fn lock(&self) -> MutexGuard<'_, OriginQueues> {
+        // No code panics while it holds the lock, and counters that are off by one would only delay a turn.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -187,10 +199,10 @@ impl PoolQueue {
     }
 }
 
-impl Queue {
-    /// The lists of an origin that wait; of a stored key those from all its addresses.
+impl OriginQueues {
+    /// The number of lists of an origin that wait. For a stored key, those from all its addresses.
     fn waiting_lists(&self, origin: Origin) -> usize {
-        let lists = |share: &Share| share.long.iter().filter(|one| one.weight == Weight::List).count();
+        let lists = |share: &OriginShare| share.long.iter().filter(|one| one.weight == Weight::List).count();
         match origin.key() {
             None => self.shares.get(&origin).map_or(0, lists),
             key => self
@@ -202,8 +214,8 @@ impl Queue {
         }
     }
 
-    /// Takes the next piece of work that may begin.
-    fn take_next(&mut self, threads: usize) -> Option<(Origin, Waiting)> {
+    /// Takes the next piece of work that is allowed to begin.
+    fn take_next(&mut self, threads: usize) -> Option<(Origin, WaitingWork)> {
         if self.running >= threads {
             return None;
         }
@@ -251,32 +263,32 @@ impl Queue {
         }
     }
 
-    /// Forgets the origins that want nothing and have used no more than the others.
-    fn forget_idle(&mut self) {
+    /// Removes the origins that have no work and have used no more than the others.
+    fn remove_idle(&mut self) {
         let now = self.now;
         self.shares.retain(|_, share| {
             let wants = share.running + share.scans + share.short.len() + share.long.len() > 0;
             wants || share.used > now
         });
         if self.running + self.scans == 0 {
-            // Nobody competes.
+            // No work runs, so no origin has an advantage to remember.
             self.shares.clear();
         }
     }
 }
 
-/// The piece of work of an origin that is next.
+/// The next piece of work of an origin.
 #[derive(Debug, Clone, Copy)]
-struct Next {
+struct NextWork {
     is_urgent: bool,
     is_long: bool,
     place: usize,
 }
 
-impl Share {
-    fn next(&self, may_be_long: bool, may_scan: bool) -> Option<Next> {
+impl OriginShare {
+    fn next(&self, may_be_long: bool, may_scan: bool) -> Option<NextWork> {
         let may_scan = may_scan && self.scans == 0;
-        let may_begin = |one: &Waiting| one.weight != Weight::Scan || may_scan;
+        let may_begin = |one: &WaitingWork| one.weight != Weight::Scan || may_scan;
         let long = self.long.iter().position(may_begin).filter(|_| may_be_long);
         let short = self.short.front();
         let short_is_first = match (short, long.and_then(|place| self.long.get(place))) {
@@ -287,8 +299,8 @@ impl Share {
         };
         let is_urgent = short.is_some_and(|one| one.weight == Weight::Urgent);
         Some(match long {
-            Some(place) if !short_is_first => Next { is_urgent: false, is_long: true, place },
-            _ => Next { is_urgent, is_long: false, place: 0 },
+            Some(place) if !short_is_first => NextWork { is_urgent: false, is_long: true, place },
+            _ => NextWork { is_urgent, is_long: false, place: 0 },
         })
     }
 }
@@ -300,19 +312,19 @@ impl Drop for Ticket {
             share.short.retain(|one| one.number != self.number);
             share.long.retain(|one| one.number != self.number);
         }
-        queue.forget_idle();
+        queue.remove_idle();
     }
 }
 
 impl PoolPermit {
-    /// The place among the scans that was taken with the turn. It outlasts it.
+    /// Takes the place among the scans out of the turn, so that it outlives the turn.
     pub(crate) fn take_place(&mut self) -> ScanPlace {
         self.weight = Weight::Resumed;
         ScanPlace { turns: Arc::clone(&self.turns), origin: self.origin }
     }
 
-    /// When its slice is over and others wait: ends the turn, and waits for the next one.
-    pub(super) fn make_way(&mut self) -> Option<Ticket> {
+    /// If its slice is over and others wait: ends the turn, and returns the ticket of the next one.
+    pub(super) fn yield_turn(&mut self) -> Option<Ticket> {
         let now = Instant::now();
         if now < self.slice_ends {
             return None;
@@ -331,7 +343,7 @@ impl PoolPermit {
         Some(ticket)
     }
 
-    /// Makes its slice at least so long: a scan that waited long for its turn works as long, or it would never end.
+    /// Makes its slice at least so long: a scan works as long as it has waited, or it would never end.
     pub(super) fn with_slice(mut self, slice: Duration) -> Self {
         self.slice_ends = self.begun + slice.max(SLICE);
         self

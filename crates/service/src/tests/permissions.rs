@@ -1,13 +1,13 @@
-//! Every way to records, asked in the name of keys that have the right, another verb, or another definition.
+//! Every operation on records, with keys that have the permission, another verb, or another definition.
 //!
-//! The node belongs to no cluster, so whoever has the right is told that, and nobody else is: the right is asked before
-//! anything is looked up.
+//! The node belongs to no cluster. So an authorized request fails for that reason, and no other request does: permissions
+//! are checked before anything is looked up.
 
 use std::time::Duration;
 
 use super::*;
 use crate::{
-    Caller, Change, Check, CheckCondition, LazySchema, NewSchema, NewUnique, Restored, Rollback, Write,
+    Caller, Check, CheckCondition, LazySchema, MemberChange, NewSchema, NewUnique, Restored, Rollback, Write,
     read::list::{ListRequest, ListScope, PageSource},
     testing::{key, service},
     watch::{WatchRequest, WatchStart},
@@ -62,7 +62,7 @@ fn writes() -> Vec<(Write, &'static [Verb])> {
         (Write::Read { definition: d(), key: k() }, READ),
     ];
     for (write, _) in &all {
-        // A new kind of write does not compile here before it stands above.
+        // A new kind of write does not compile here until it is added above.
         match write {
             Write::CreateDefinition { .. }
             | Write::SetIndexes { .. }
@@ -96,7 +96,7 @@ fn is_forbidden<T: std::fmt::Debug>(result: Result<T, Refusal>) -> bool {
 }
 
 #[tokio::test]
-async fn every_read_asks_for_its_verb_before_it_looks_anything_up() {
+async fn every_read_is_authorized_before_any_lookup() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path(), Limits::default());
     for (principal, expected) in [
@@ -106,7 +106,9 @@ async fn every_read_asks_for_its_verb_before_it_looks_anything_up() {
         (key(&[(&[Verb::Write, Verb::Define, Verb::Backup, Verb::Cluster], &["*"])]), true),
         (key(&[]), true),
     ] {
-        let (d, k) = ("billing.eu", "k");
+        let d = "billing.eu";
+        let name = ConfigName { definition: d, key: "k" };
+        let range = HistoryRange { before: None, limit: 1 };
         let page = || Page { page: 1, limit: 1, descending: false, search: String::new() };
         let fresh = PageSource::Fresh(LINEARIZABLE);
         let list = ListRequest { scope: ListScope::Configs(d.into()), params: Vec::new() };
@@ -121,9 +123,9 @@ async fn every_read_asks_for_its_verb_before_it_looks_anything_up() {
         let listed = service.reads.list(&principal, list, page(), fresh).await;
         let answers = [
             is_forbidden(service.reads.read(&principal, Verb::Read, d, LINEARIZABLE).await),
-            is_forbidden(service.history.config_history(&principal, LINEARIZABLE, (d, k), (None, 1)).await),
-            is_forbidden(service.history.definition_history(&principal, LINEARIZABLE, d, (None, 1)).await),
-            is_forbidden(service.history.config_at(&principal, LINEARIZABLE, (d, k), 1).await),
+            is_forbidden(service.history.config_history(&principal, LINEARIZABLE, name, range).await),
+            is_forbidden(service.history.definition_history(&principal, LINEARIZABLE, d, range).await),
+            is_forbidden(service.history.config_at(&principal, LINEARIZABLE, name, 1).await),
             is_forbidden(listed.map_err(|error| error.refusal)),
             is_forbidden(service.watches.watch(principal.clone(), watch(d)).await),
             is_forbidden(service.watches.watch(principal.clone(), watch("billing.*")).await),
@@ -136,13 +138,13 @@ async fn every_read_asks_for_its_verb_before_it_looks_anything_up() {
         assert_eq!(
             is_forbidden(service.watches.watch(principal.clone(), both).await),
             !may_both,
-            "each definition is asked for"
+            "each definition is authorized"
         );
     }
 }
 
 #[tokio::test]
-async fn a_list_or_watch_of_everything_is_of_what_a_key_may_read() {
+async fn a_list_or_watch_of_everything_covers_what_a_key_may_read() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path(), Limits::default());
     let everything = || WatchRequest {
@@ -174,7 +176,7 @@ async fn a_list_or_watch_of_everything_is_of_what_a_key_may_read() {
 }
 
 #[tokio::test]
-async fn every_write_asks_for_its_verbs_alone_and_in_a_batch() {
+async fn every_write_is_authorized_alone_and_in_a_batch() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path(), Limits::default());
     for (write, needed) in writes() {
@@ -217,7 +219,7 @@ async fn every_write_asks_for_its_verbs_alone_and_in_a_batch() {
 }
 
 #[tokio::test]
-async fn what_reads_configs_beside_a_write_asks_for_that_too() {
+async fn operations_that_also_read_configs_need_read() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path(), Limits::default());
     let d = || String::from("d");
@@ -241,10 +243,7 @@ async fn what_reads_configs_beside_a_write_asks_for_that_too() {
         assert_eq!(is_forbidden(service.writes.try_unique(caller(), unique()).await), expected, "{verbs:?}");
     }
     let definer = key(&[(&[Verb::Define], &["d"])]);
-    assert!(
-        service.writes.breaking(&definer, schema()).await.unwrap().is_none(),
-        "stored, and nothing is told"
-    );
+    assert!(service.writes.breaking(&definer, schema()).await.unwrap().is_none(), "stored, and no report");
     for (verbs, expected) in
         [(&[Verb::Write, Verb::Read][..], false), (&[Verb::Write], true), (&[Verb::Read], true)]
     {
@@ -257,14 +256,14 @@ async fn what_reads_configs_beside_a_write_asks_for_that_too() {
 }
 
 #[tokio::test]
-async fn the_cluster_and_backups_have_verbs_of_their_own() {
+async fn cluster_changes_and_backups_need_their_own_verbs() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path(), Limits::default());
     for verb in Verb::ALL {
         let principal = key(&[(&[verb], &["*"])]);
         let is_cluster = verb == Verb::Cluster;
         assert_eq!(service.members.cluster(&principal).is_ok(), is_cluster, "{verb}");
-        let changed = service.members.change(&principal, Change::Promote(2)).await;
+        let changed = service.members.change(&principal, MemberChange::Promote(2)).await;
         assert_eq!(is_forbidden(changed), !is_cluster, "{verb}");
         let members = vec![Member { id: 9, api_addr: "a:1".into(), peer_addr: "a:2".into() }];
         let formed = service.members.init(&principal, members).await.unwrap_err();

@@ -1,0 +1,291 @@
+//! Rejects writes before the volumes fill up: that of this node, and those of the voters that a majority needs.
+//!
+//! The log's own appends must never meet a full volume, because an append that fails stops the node. So a reserve stays
+//! free, and below it only writes that remove something are accepted.
+//!
+//! An entry needs space on a majority. The leader asks the other voters once a second whether their volumes are below
+//! their reserves. It rejects writes that need space when the voters with space are no majority. So deletes can still be
+//! decided, and one full volume among three rejects nothing.
+//!
+//! **Invariant:** a volume that does not report its free space, and a voter that does not say that it is full, never
+//! count as full.
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use futures::future::join_all;
+use serde::{Deserialize, Serialize};
+
+use super::{context::Context, request::Refusal};
+use concord_consensus::Consensus;
+use concord_model::limits::WAITING_CHANGES_BYTES_MAX;
+use concord_net::{
+    NodeId,
+    call::Call,
+    client::{CallError, Lane},
+    codec::{decode, encode},
+};
+
+/// How long a measurement is valid: a volume does not fill by more than its reserve in that time.
+const MEASUREMENT_AGE_MAX: Duration = Duration::from_secs(1);
+/// How often the leader asks the other voters: a volume does not fill by more than its reserve in that time.
+const VOTERS_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a voter may take to respond.
+const CALL_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The free space of the data directory's volume, compared with the reserve.
+#[derive(Debug)]
+pub(crate) struct DiskReserve {
+    directory: PathBuf,
+    reserve_bytes: u64,
+    /// The last measurement. Its value is `None` if the volume did not report its free space.
+    measured: Mutex<Option<(Instant, Option<u64>)>>,
+    /// Whether less than the reserve was free at the last measurement.
+    was_full: AtomicBool,
+}
+
+impl DiskReserve {
+    pub(super) fn new(directory: PathBuf, reserve_bytes: u64) -> Self {
+        Self { directory, reserve_bytes, measured: Mutex::new(None), was_full: AtomicBool::new(false) }
+    }
+
+    /// Rejects while less than the reserve is free.
+    pub(super) fn check(&self) -> Result<(), Refusal> {
+        match self.free_bytes() {
+            Some(free) if free < self.reserve_bytes => Err(Refusal::StorageFull(format!(
+                "the volume of the data directory has {free} bytes left, less than the reserve of {} bytes",
+                self.reserve_bytes
+            ))),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// The bytes that stay free.
+    pub(super) fn reserve_bytes(&self) -> u64 {
+        self.reserve_bytes
+    }
+
+    /// The free bytes of the volume, if it reports them.
+    pub(super) fn free_bytes(&self) -> Option<u64> {
+        let mut measured = self.measured.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, free)) = *measured
+            && at.elapsed() < MEASUREMENT_AGE_MAX
+        {
+            return free;
+        }
+        let free = match rustix::fs::statvfs(&self.directory) {
+            Ok(volume) => Some(volume.f_bavail.saturating_mul(volume.f_frsize)),
+            Err(error) => {
+                tracing::warn!(%error, directory = %self.directory.display(), "the volume's free space is unknown");
+                None
+            }
+        };
+        *measured = Some((Instant::now(), free));
+        if let Some(free_bytes) = free {
+            self.note(free_bytes);
+        }
+        free
+    }
+
+    /// Logs when the volume becomes full, and when it no longer is.
+    fn note(&self, free_bytes: u64) {
+        let (is_full, reserve_bytes) = (free_bytes < self.reserve_bytes, self.reserve_bytes);
+        match (self.was_full.swap(is_full, Ordering::Relaxed), is_full) {
+            (false, true) => tracing::warn!(
+                free_bytes,
+                reserve_bytes,
+                "writes other than deletes are rejected: the volume of the data directory has less free space than the reserve"
+            ),
+            (true, false) => tracing::info!(
+                free_bytes,
+                reserve_bytes,
+                "there is space for writes again: the volume of the data directory has more free space than the reserve"
+            ),
+            (true, true) | (false, false) => {}
+        }
+    }
+}
+
+/// Whether a voter's volume is below its reserve, or does not keep up with the changes. Sent between nodes.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct RoomResponse {
+    full: bool,
+}
+
+/// What a voter last said about its volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum VoterSpace {
+    Free,
+    Full,
+    /// It did not respond.
+    Absent,
+}
+
+/// What the leader knows of the other voters' volumes; empty on the other nodes.
+#[derive(Debug, Default)]
+pub(crate) struct VoterSpaces(Mutex<BTreeMap<NodeId, VoterSpace>>);
+
+impl VoterSpaces {
+    fn set(&self, voters: BTreeMap<NodeId, VoterSpace>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = voters;
+    }
+
+    /// Rejects when the full voters are needed for a majority.
+    fn check(&self) -> Result<(), Refusal> {
+        let voters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = |space| voters.values().filter(|one| **one == space).count();
+        let (all, full, absent) = (voters.len() + 1, count(VoterSpace::Full), count(VoterSpace::Absent));
+        if full == 0 || (all - full - absent) * 2 > all || concord_model::sabotage::is("full-voters-ignored")
+        {
+            return Ok(());
+        }
+        Err(Refusal::StorageFull(format!(
+            "the volumes of {full} of {all} voters have less free space than their reserve or do not keep up, and the \
+             others are no majority"
+        )))
+    }
+}
+
+/// The free space of this node's volume, and of the other voters' volumes as this node knows it.
+#[derive(Debug)]
+pub struct DiskSpace {
+    pub(crate) cx: Arc<Context>,
+    pub(crate) reserve: DiskReserve,
+    pub(crate) voters: VoterSpaces,
+}
+
+impl DiskSpace {
+    pub(crate) fn new(cx: &Arc<Context>) -> Self {
+        let reserve = DiskReserve::new(cx.options.directory.clone(), cx.options.disk_reserve_bytes);
+        Self { cx: Arc::clone(cx), reserve, voters: VoterSpaces::default() }
+    }
+
+    /// Rejects writes that need space while this node's volume, or too many of the voters' volumes, are below their
+    /// reserve or do not keep up with the changes.
+    pub(super) fn check(&self) -> Result<(), Refusal> {
+        self.reserve.check()?;
+        self.check_waiting_changes()?;
+        self.voters.check()
+    }
+
+    /// Rejects writes while too many bytes of applied changes wait in memory for this node's disk.
+    pub(super) fn check_waiting_changes(&self) -> Result<(), Refusal> {
+        let waiting = self.cx.consensus().map_or(0, |consensus| consensus.store().waiting_bytes());
+        check_waiting(waiting)
+    }
+
+    /// Asks the other voters about their volumes while this node leads, until it stops.
+    pub(super) async fn watch_voters(self: Arc<Self>) -> Result<(), String> {
+        let Some(consensus) = self.cx.consensus() else { return Ok(()) };
+        let mut was_short = false;
+        while !self.cx.is_over() {
+            let voters =
+                if self.cx.leads(consensus) { self.ask_voters(consensus).await } else { BTreeMap::new() };
+            self.voters.set(voters);
+            let short = self.voters.check().err();
+            if short.is_some() != was_short {
+                was_short = !was_short;
+                match short {
+                    Some(refusal) => tracing::warn!("writes other than deletes are rejected: {refusal:?}"),
+                    None => {
+                        tracing::info!(
+                            "a majority of the voters has free space again, or another node leads"
+                        );
+                    }
+                }
+            }
+            self.cx.pause(VOTERS_INTERVAL).await;
+        }
+        Ok(())
+    }
+
+    async fn ask_voters(&self, consensus: &Consensus) -> BTreeMap<NodeId, VoterSpace> {
+        let members = consensus.status().members;
+        let others = members.iter().filter(|one| one.voter && one.member.id != self.cx.node_id());
+        let asked = others.map(async |one| {
+            let (id, addr) = (one.member.id, &one.member.peer_addr);
+            let called =
+                self.cx.peers().call(Lane::Forward, id, addr, Call::Room, Bytes::new(), CALL_TIMEOUT).await;
+            let space = match called {
+                Ok(body) => match decode::<RoomResponse>(&body) {
+                    Ok(RoomResponse { full: true }) => VoterSpace::Full,
+                    Ok(RoomResponse { full: false }) | Err(_) => VoterSpace::Free,
+                },
+                // The voter is starting, for instance.
+                Err(CallError::Refused { .. }) => VoterSpace::Free,
+                Err(CallError::NotSent(_) | CallError::Unknown(_)) => VoterSpace::Absent,
+            };
+            (id, space)
+        });
+        join_all(asked).await.into_iter().collect()
+    }
+
+    /// Responds to the leader that asks about this node's volume.
+    pub fn answer_room(&self) -> Bytes {
+        let full = self.reserve.check().is_err() || self.check_waiting_changes().is_err();
+        encode(&RoomResponse { full })
+    }
+}
+
+fn check_waiting(bytes: u64) -> Result<(), Refusal> {
+    if bytes <= WAITING_CHANGES_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Refusal::LimitReached(format!(
+        "changes of {bytes} bytes wait for the disk of this node, more than {WAITING_CHANGES_BYTES_MAX}"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_below_its_reserve_rejects() {
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(DiskReserve::new(directory.path().into(), 0).check(), Ok(()));
+        let full = DiskReserve::new(directory.path().into(), u64::MAX).check();
+        assert!(matches!(full, Err(Refusal::StorageFull(_))));
+    }
+
+    #[test]
+    fn writes_are_rejected_while_too_many_bytes_wait_for_the_disk() {
+        assert_eq!(check_waiting(WAITING_CHANGES_BYTES_MAX), Ok(()));
+        assert!(matches!(check_waiting(WAITING_CHANGES_BYTES_MAX + 1), Err(Refusal::LimitReached(_))));
+    }
+
+    #[test]
+    fn writes_are_rejected_when_the_full_voters_are_needed_for_a_majority() {
+        use VoterSpace::{Absent, Free, Full};
+        for (others, rejected) in [
+            (vec![], false),
+            (vec![Free, Free], false),
+            (vec![Full, Free], false),
+            (vec![Full, Full], true),
+            (vec![Full, Absent], true),
+            // No voter is full; consensus reports the missing majority.
+            (vec![Absent, Absent], false),
+            (vec![Full, Full, Free, Free], false),
+            (vec![Full, Full, Full, Free], true),
+            (vec![Full, Free, Absent, Absent], true),
+        ] {
+            let spaces = VoterSpaces::default();
+            spaces.set((2..).zip(others.iter().copied()).collect());
+            assert_eq!(spaces.check().is_err(), rejected, "{others:?}");
+        }
+    }
+
+    #[test]
+    fn a_response_decodes_to_what_was_encoded() {
+        let response = RoomResponse { full: true };
+        assert_eq!(decode::<RoomResponse>(&encode(&response)).unwrap(), response);
+    }
+}

@@ -1,0 +1,158 @@
+//! Two background tasks of the leader: it builds indexes, and it expires idempotency records.
+//!
+//! Each runs on every node and proposes log entries only while the node leads, so a new leader continues the work.
+//!
+//! After a step of an index build the task pauses for as long as the step took, from the proposal to the verdict. So
+//! other writes have at least half of the time, on a slow disk as well. The builds of several definitions alternate.
+//!
+//! **Invariant:** the progress is in the state alone. Two nodes that both assume that they lead do no harm: a step that
+//! is proposed twice is applied once.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::{Instant, timeout};
+
+use super::{clock::Clock, context::Context, disk_space::DiskSpace};
+use concord_consensus::Consensus;
+use concord_model::{
+    command::{Command, Proposal},
+    key::Key,
+    limits::REMEMBERED_REQUEST_AGE_US,
+    record::{Definition, Revision},
+    time::Timestamp,
+};
+use concord_state::State;
+
+/// The author of the steps of index builds in the log: no access key has this id.
+const BUILD_AUTHOR: &str = "concord";
+/// The author of the expiry of idempotency records in the log: no access key has this id.
+const EXPIRY_AUTHOR: &str = "cluster";
+/// How often the state is checked for an index build.
+const BUILD_POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// The shortest pause between two steps of an index build.
+const BUILD_PAUSE_MIN: Duration = Duration::from_millis(2);
+/// How often the state is checked for expired idempotency records.
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
+/// How long the log may take to decide an expiry, before the next check tries again.
+const EXPIRY_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a majority must agree on the time: no idempotency record expires because one clock jumps.
+const EXPIRY_CONFIRM: Duration = Duration::from_secs(600);
+/// Expiry begins when a record is this much older than a day, so that an idle cluster writes few entries for it.
+const EXPIRY_STEP_US: u64 = REMEMBERED_REQUEST_AGE_US / 96;
+
+/// What the background tasks of the leader need.
+#[derive(Debug, Clone)]
+pub(super) struct LeaderTasks {
+    pub(super) cx: Arc<Context>,
+    pub(super) clock: Arc<Clock>,
+    pub(super) disk_space: Arc<DiskSpace>,
+}
+
+impl LeaderTasks {
+    /// Builds indexes until the node stops.
+    pub(super) async fn build_indexes(self) -> Result<(), String> {
+        let Some(consensus) = self.cx.consensus() else { return Ok(()) };
+        let mut last_built = None;
+        while !self.cx.is_over() {
+            let pause = self.build_step(consensus, &mut last_built).await.unwrap_or(BUILD_POLL_INTERVAL);
+            self.cx.pause(pause).await;
+        }
+        Ok(())
+    }
+
+    /// Makes one step if this node leads and there is one. Returns how long to pause after it.
+    async fn build_step(&self, consensus: &Consensus, last_built: &mut Option<Key>) -> Option<Duration> {
+        // A build needs disk space, like any write that removes nothing.
+        if !self.cx.leads(consensus) || self.disk_space.check().is_err() {
+            return None;
+        }
+        let state = consensus.state();
+        let next = state.building_after(last_built.as_ref()).cloned()?;
+        let at = self.clock.stamp(&state).await;
+        *last_built = Some(next.key.clone());
+        let began = Instant::now();
+        let proposal = next_step(&next, at)?;
+        match timeout(self.cx.options.write_timeout, consensus.write(proposal)).await {
+            Ok(Ok(_)) => Some(began.elapsed().max(BUILD_PAUSE_MIN)),
+            // The state shows at the next poll whether the step was applied.
+            Ok(Err(error)) => {
+                tracing::debug!(definition = %next.key, ?error, "a step of an index build was not confirmed");
+                None
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// Expires idempotency records that are older than a day, until the node stops.
+    pub(super) async fn expire_idempotency_records(self) -> Result<(), String> {
+        let Some(consensus) = self.cx.consensus() else { return Ok(()) };
+        // What one entry could not expire is due at once, without another step.
+        let mut due = None;
+        while !self.cx.is_over() {
+            due = self.expire(consensus, due).await;
+            self.cx.pause(EXPIRY_INTERVAL).await;
+        }
+        Ok(())
+    }
+
+    /// Proposes the expiry that is due. Returns the revision up to which it was proposed.
+    async fn expire(&self, consensus: &Consensus, due: Option<Revision>) -> Option<Revision> {
+        if !self.cx.leads(consensus) {
+            return None;
+        }
+        let state = consensus.state();
+        let left = due.filter(|upto| state.requests().next().is_some_and(|oldest| oldest.revision <= *upto));
+        let upto = left.or_else(|| too_old(&state, self.clock.confirmed_time(EXPIRY_CONFIRM)?))?;
+        let at = self.clock.stamp(&state).await;
+        let proposal = Proposal::new(at, EXPIRY_AUTHOR, Command::Forget { upto });
+        match timeout(EXPIRY_TIMEOUT, consensus.write(proposal)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::debug!(?error, "the expiry of idempotency records was not decided"),
+            Err(_) => tracing::debug!("the expiry of idempotency records was not decided in time"),
+        }
+        Some(upto)
+    }
+}
+
+/// The next step of a definition's index build.
+fn next_step(definition: &Definition, at: Timestamp) -> Option<Proposal> {
+    let build = definition.indexing.build.as_ref()?;
+    let (key, begun, cursor) = (definition.key.clone(), build.begun, build.cursor.clone());
+    Some(Proposal::new(at, BUILD_AUTHOR, Command::BuildIndex { key, begun, cursor }))
+}
+
+/// The revision of the newest idempotency record that is too old, once one is too old by a step.
+fn too_old(state: &State, now: Timestamp) -> Option<Revision> {
+    let oldest = state.requests().next()?;
+    let before = |age: u64| Timestamp(now.0.saturating_sub(age));
+    if oldest.at > before(REMEMBERED_REQUEST_AGE_US + EXPIRY_STEP_US) {
+        return None;
+    }
+    state.decided_upto(before(REMEMBERED_REQUEST_AGE_US))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use concord_model::command::{Expect, IdempotencyKey};
+
+    #[test]
+    fn idempotency_records_expire_without_new_requests() {
+        let mut state = State::new();
+        let proposal = |at: u64, id: Option<u8>, command: Command| {
+            let request = id.map(|id| IdempotencyKey { id: [id; 16], fingerprint: [2; 16] });
+            let (at, by) = (Timestamp(at), "root".to_owned());
+            Proposal { at, by, reason: None, request, definition_read: None, command, key: None }
+        };
+        let (definition, key) = (Key::parse("d").unwrap(), Key::parse("k").unwrap());
+        let delete = Command::DeleteConfig { definition, key, expect: Expect::Present };
+        state.apply(1, &proposal(1000, Some(1), delete.clone()));
+        let late = Timestamp(10 * REMEMBERED_REQUEST_AGE_US);
+        state.apply(3, &proposal(3000, Some(2), delete));
+        assert_eq!(too_old(&state, Timestamp(REMEMBERED_REQUEST_AGE_US + EXPIRY_STEP_US)), None);
+        let now = Timestamp(REMEMBERED_REQUEST_AGE_US + EXPIRY_STEP_US + 1000);
+        assert_eq!(too_old(&state, now), Some(3));
+        state.apply(4, &proposal(4000, None, Command::Forget { upto: 3 }));
+        assert_eq!((state.request_count(), too_old(&state, late)), (0, None));
+    }
+}
