@@ -43,7 +43,7 @@ pub(super) fn make(kind: KeyUse, path: &Path) -> Result<Value, String> {
             (secret, json!({ "signer": signer.to_string() }))
         }
         KeyUse::Identity => {
-            let (secret, recipient) = envelope::new_identity();
+            let (secret, recipient) = envelope::new_identity()?;
             (secret, json!({ "recipient": recipient }))
         }
     };
