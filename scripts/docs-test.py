@@ -16,6 +16,7 @@ of documents and sources only; `--lower-terms` then lowers the ceilings in scrip
 - The interface page has each route of the OpenAPI document with its statuses, in the table and in a section with its
   permission, a request that was run with its response, and its errors.
 - No retired term of scripts/docs-terms.txt is used more often than its ceiling allows.
+- A test that a page names in backticks exists.
 - No relative link, anchor or named file is missing; the README has at most 8 KiB; mdBook builds without a warning.
 """
 
@@ -105,6 +106,14 @@ def check_named_files(page, text):
             continue
         if not glob.glob(str(ROOT / named)):
             refuse(page, f"there is no `{named}`")
+
+
+def check_named_tests():
+    """A name of five words or more in backticks is that of a test, if it is no metric and no lint."""
+    known = set(re.findall(r"\w+", (ROOT / "Cargo.toml").read_text())) | {name for folder in ("src", "crates", "tests", "clients") for path in (ROOT / folder).rglob("*.*") if path.suffix in (".rs", ".py") for name in re.findall(r"\b(?:fn|def) (\w+)", path.read_text())}
+    for page in pages():
+        for named in set(re.findall(r"`(?!concord_|http_)([a-z0-9]+(?:_[a-z0-9]+){4,})`", page.read_text())) - known:
+            refuse(page, f"there is no test `{named}`")
 
 
 def anchors(path):
@@ -337,21 +346,53 @@ def prose(path):
     return re.sub(r"`[^`\n]*`", lambda code: blank(code[0]), text)
 
 
+def code(text):
+    """The code of a Rust text, without its comments and literals."""
+    return RUST.sub(lambda match: blank(match[0]) if match.lastgroup or match[0][:2] in ("//", "/*") or match[0][1:] and match[0][0] == "'" else match[0], text)
+
+
+def split(text):
+    """A text with identifiers as words: `AppliedWaiters` and `applied_waiters` are `applied waiters`."""
+    return re.sub(r"//[/!]?|_|(?<=[a-z0-9])(?=[A-Z])", " ", text)
+
+
+def texts_of_scopes():
+    """{the heading of a section of the terms: {file: what is searched of it}}"""
+    markdown = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+    sources, tests = rust_files(), sorted((ROOT / "tests").rglob("*.rs"))
+    others = [path for pattern in ("benches/**/*.rs", "scripts/*.py", "scripts/*.sh", "crates/**/*.html") for path in sorted(ROOT.glob(pattern))]
+    product = [path for path in sources if "tests" not in path.parts and path.name != "tests.rs"]
+    named = {path: f"{code(path.read_text())}\n{path.stem.capitalize()}" for path in sources + tests}
+    return {
+        "prose": {path: prose(path) for path in markdown + product},
+        "everything": {path: split(f"{path.read_text()}\n{path.relative_to(ROOT)}") for path in markdown + sources + tests + others},
+        "code": {path: split(text) for path, text in named.items()},
+        "names": named,
+    }
+
+
 def terms():
-    """[(phrase, what to write instead, ceiling)]"""
-    rows = [line.split(" | ") for line in TERMS.read_text().splitlines() if line and not line.startswith("#")]
-    return [(phrase, instead, int(ceiling)) for phrase, instead, ceiling in rows]
+    """[(section, phrase, what to write instead, ceiling)]"""
+    rows, section = [], ""
+    for line in TERMS.read_text().splitlines():
+        if heading := re.fullmatch(r"\[(\w+)\]", line):
+            section = heading[1]
+        elif line and not line.startswith("#"):
+            phrase, instead, ceiling = line.split(" | ")
+            rows.append((section, phrase, instead, int(ceiling)))
+    return rows
 
 
 def check_terms():
     """What is left of each term; a term that is used more often than its ceiling allows is wrong."""
-    markdown = [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]
-    sources = [path for path in rust_files() if "tests" not in path.parts and path.name != "tests.rs"]
-    texts = {path: prose(path) for path in sorted(markdown) + sources}
+    if split(code("//! An x.\nfn set_ReadIndex(x: &'a str) -> u8 { 'x' + \"x\" }")).split() != "\0 fn set Read Index(x: &'a str) -> u8 { \0 + \0 }".split():
+        refuse("docs-test", "the code of a sample is not what is searched")
+    texts = texts_of_scopes()
     left = {}
-    for phrase, instead, ceiling in terms():
-        form = re.compile(rf"\b(?:{phrase.replace(' ', chr(92) + 's+')})\b", re.I)
-        places = [f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, match.start()) + 1}" for path, text in texts.items() for match in form.finditer(text)]
+    for section, phrase, instead, ceiling in terms():
+        # A type is no word: its name is compared as it is.
+        form = re.compile(rf"\b(?:{phrase.replace(' ', chr(92) + 's+')})\b", 0 if section == "names" else re.I)
+        places = [f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, match.start()) + 1}" for path, text in texts[section].items() for match in form.finditer(text)]
         left[phrase] = len(places)
         if len(places) > ceiling:
             refuse(TERMS, f"`{phrase}` is used {len(places)} times, at most {ceiling} are allowed; write {instead!r}: {', '.join(places)}")
@@ -396,6 +437,7 @@ def check_texts():
     for page in pages():
         check_fences(page, page.read_text())
         check_named_files(page, page.read_text())
+    check_named_tests()
     for page in [*pages(), DOCS / "SUMMARY.md", *(path for path in ROOT.glob("*.md") if path.name != "README.md")]:
         check_links(page)
     for check in (check_summary, check_settings, check_command_line, check_errors, check_messages, check_terms, check_book):

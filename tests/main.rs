@@ -14,8 +14,9 @@
 //! | `client` | does the older service's client library work unchanged? |
 //! | `tidy` | does the source keep its own rules? |
 //!
-//! **Invariant:** no test waits for a fixed time; each waits for a condition, with a deadline that a slow machine
-//! meets.
+//! **Invariant:** a test waits for a condition, with a deadline that a slow machine meets, and never for a fixed time
+//! instead. A fixed time is the length of a fault or of a load, the pace of a load, or the time in which something must not
+//! happen that leaves no trace.
 
 #[cfg(test)]
 mod agent;

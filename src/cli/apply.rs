@@ -1,6 +1,6 @@
 //! `apply` and `diff`: brings the cluster to the state of files.
 //!
-//! An apply is one atomic batch of schemas, unique paths and configs. Only unique paths that need a new index are set by
+//! An apply is one atomic batch of schemas, unique fields and configs. Only unique fields that need a new index are set by
 //! a second request. Changes that exceed one batch are applied in several only with `--split` or by `import`. After an
 //! interruption the same command continues, because changes that are already applied are no longer changes.
 //!
@@ -16,7 +16,7 @@ use super::{
     interrupt::{self, Doing},
     manifest::{FileArgs, Manifests, name},
     output::{Format, confirm, counted, note, print_done, say, text},
-    plan::{Change, Plan, Step},
+    plan::{ApplyPlan, PlannedChange, UniqueFieldsStep},
     progress::Progress,
 };
 
@@ -85,7 +85,7 @@ pub(super) fn apply(args: &ApplyArgs) -> Result<(), Failure> {
     let wanted = Manifests::read(&args.files)?;
     let format = args.node.format.or_table();
     with_cluster(&args.node, &args.tries, async |client| {
-        let plan = Plan::new(&client, &wanted, args.prune).await?;
+        let plan = ApplyPlan::new(&client, &wanted, args.prune).await?;
         if args.dry_run {
             try_all(&client, &plan).await?;
             return report(&plan, &format, false);
@@ -115,7 +115,7 @@ pub(super) fn diff(args: &DiffArgs) -> Result<(), Failure> {
     let compare = || {
         let wanted = Manifests::read(&args.files)?;
         with_cluster(&args.node, &args.tries, async |client| {
-            let plan = Plan::new(&client, &wanted, args.prune).await?;
+            let plan = ApplyPlan::new(&client, &wanted, args.prune).await?;
             let is_different = !plan.changes.is_empty();
             let format = args.node.format.or_table();
             let shown = if format.is_table() {
@@ -130,7 +130,7 @@ pub(super) fn diff(args: &DiffArgs) -> Result<(), Failure> {
     compare().map_err(|failure| failure.of_comparison(false))
 }
 
-fn report(plan: &Plan, format: &Format, is_done: bool) -> Result<(), Failure> {
+fn report(plan: &ApplyPlan, format: &Format, is_done: bool) -> Result<(), Failure> {
     let (changed, unchanged) = (plan.changes.len(), plan.unchanged);
     let summary = if is_done {
         format!("{changed} changed, {unchanged} unchanged")
@@ -149,8 +149,8 @@ fn report(plan: &Plan, format: &Format, is_done: bool) -> Result<(), Failure> {
 }
 
 /// The changes as records.
-fn print_changes(plan: &Plan, format: &Format, is_done: bool) -> Result<(), Failure> {
-    let record = |change: &Change| {
+fn print_changes(plan: &ApplyPlan, format: &Format, is_done: bool) -> Result<(), Failure> {
+    let record = |change: &PlannedChange| {
         json!({
             "name": name(&change.definition, &change.key), "operation": change.verb(true), "done": is_done,
             "before": change.before, "after": change.after,
@@ -162,7 +162,7 @@ fn print_changes(plan: &Plan, format: &Format, is_done: bool) -> Result<(), Fail
 }
 
 /// The operations of a plan in batches, in their order: one if all fit, otherwise several of whole changes.
-fn batches(plan: &Plan, operations_max: usize) -> Vec<Vec<&Operation>> {
+fn batches(plan: &ApplyPlan, operations_max: usize) -> Vec<Vec<&Operation>> {
     let mut batches: Vec<Vec<&Operation>> = Vec::new();
     let mut bytes = 0;
     let changes = plan.changes.iter().map(|change| &change.operations[..]);
@@ -186,7 +186,7 @@ fn batches(plan: &Plan, operations_max: usize) -> Vec<Vec<&Operation>> {
 
 /// Validates the batches without storing anything. Batches that depend on an earlier one can't be validated; a message
 /// says so.
-async fn try_all(client: &Client, plan: &Plan) -> Result<(), Failure> {
+async fn try_all(client: &Client, plan: &ApplyPlan) -> Result<(), Failure> {
     let batches = batches(plan, OPERATIONS_MAX);
     if batches.len() > 1 {
         note(format_args!(
@@ -213,7 +213,7 @@ async fn try_all(client: &Client, plan: &Plan) -> Result<(), Failure> {
 }
 
 /// Applies a plan.
-pub(super) async fn execute(client: &Client, plan: Plan, split: bool) -> Result<Plan, Failure> {
+pub(super) async fn execute(client: &Client, plan: ApplyPlan, split: bool) -> Result<ApplyPlan, Failure> {
     let whole = batches(&plan, OPERATIONS_MAX).len();
     if whole > 1 && !split {
         return Err(Failure::Usage(format!(
@@ -237,8 +237,8 @@ pub(super) async fn execute(client: &Client, plan: Plan, split: bool) -> Result<
     Ok(plan)
 }
 
-/// Sets the unique paths of a definition, unless another client has changed them.
-async fn set_unique(client: &Client, step: &Step) -> Result<(), Failure> {
+/// Sets the unique fields of a definition, unless another client has changed them.
+async fn set_unique(client: &Client, step: &UniqueFieldsStep) -> Result<(), Failure> {
     let found = current::definition(client, &step.definition).await?;
     let found = found.filter(|found| found.value.unique == step.before).ok_or_else(|| {
         Failure::Failed(format!(
@@ -307,16 +307,16 @@ mod tests {
         Operation::CreateConfig { definition, key, data: json!("x".repeat(bytes)) }
     }
 
-    fn change(bytes: usize) -> Change {
+    fn change(bytes: usize) -> PlannedChange {
         let operations = vec![operation(bytes)];
         let (definition, key) = ("d".to_owned(), "k".to_owned());
-        Change { definition, key, before: None, after: None, operations }
+        PlannedChange { definition, key, before: None, after: None, operations }
     }
 
     #[test]
     fn a_batch_is_bounded_in_operations_and_in_bytes() {
-        let sizes = |changes: Vec<Change>, closing: usize| -> Vec<usize> {
-            let plan = Plan { changes, closing: vec![operation(0); closing], ..Plan::default() };
+        let sizes = |changes: Vec<PlannedChange>, closing: usize| -> Vec<usize> {
+            let plan = ApplyPlan { changes, closing: vec![operation(0); closing], ..ApplyPlan::default() };
             batches(&plan, 10).iter().map(Vec::len).collect()
         };
         assert_eq!(sizes(Vec::new(), 0), [] as [usize; 0]);

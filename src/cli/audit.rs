@@ -50,13 +50,13 @@ pub(super) enum AuditCommand {
         #[command(flatten)]
         node: NodeArgs,
         #[command(flatten)]
-        filter: Filter,
+        filter: AuditFilter,
     },
 }
 
 /// Selects lines; without a filter they form the chain that `verify` checks.
 #[derive(Debug, Args)]
-pub(super) struct Filter {
+pub(super) struct AuditFilter {
     /// Only lines after this line number
     #[arg(long, default_value_t = 0, value_name = "N")]
     after: u64,
@@ -77,7 +77,7 @@ pub(super) struct Filter {
     outcome: Option<String>,
 }
 
-impl Filter {
+impl AuditFilter {
     fn query(&self) -> String {
         let mut query = form_urlencoded::Serializer::new(String::new());
         let pairs = [

@@ -180,7 +180,7 @@ async fn fetch(
         _ => {}
     }
     let file = File::options().write(true).create_new(true).mode(0o600).open(&partial).map_err(failed)?;
-    let summary = match download(client, file, &partial, (envelope, opening)).await {
+    let summary = match download(client, file, &partial, envelope, opening).await {
         Ok(summary) => summary,
         Err(error) => {
             fs::remove_file(&partial).map_err(failed)?;
@@ -198,7 +198,8 @@ async fn download(
     client: &Client,
     mut file: File,
     path: &Path,
-    (envelope, opening): (Option<&Envelope>, Opening),
+    envelope: Option<&Envelope>,
+    opening: Opening,
 ) -> Result<Value, Failure> {
     const ROUTE: &str = "/api/v1/cluster/backup";
     let failed = |error: io::Error| format!("{}: {error}", path.display());

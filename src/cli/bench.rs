@@ -123,7 +123,7 @@ async fn load_and_measure(client: &Client, args: &BenchArgs, key: &str) -> Resul
     let (seen, ()) = futures::join!(join_all(clients), tick);
     let elapsed = begin.elapsed();
     drop(progress);
-    let (mut reads, mut writes) = (Seen::default(), Seen::default());
+    let (mut reads, mut writes) = (Samples::default(), Samples::default());
     for (read, written) in seen {
         reads.add(read);
         writes.add(written);
@@ -137,8 +137,14 @@ async fn load_and_measure(client: &Client, args: &BenchArgs, key: &str) -> Resul
 }
 
 /// Sends one request after the other until the end.
-async fn one_client(client: &Client, args: &BenchArgs, key: &str, text: &str, end: Instant) -> (Seen, Seen) {
-    let (mut reads, mut writes) = (Seen::default(), Seen::default());
+async fn one_client(
+    client: &Client,
+    args: &BenchArgs,
+    key: &str,
+    text: &str,
+    end: Instant,
+) -> (Samples, Samples) {
+    let (mut reads, mut writes) = (Samples::default(), Samples::default());
     let mut n = 0_u64;
     while Instant::now() < end {
         n += 1;
@@ -170,14 +176,14 @@ async fn one_client(client: &Client, args: &BenchArgs, key: &str, text: &str, en
 
 /// What became of requests of one kind.
 #[derive(Debug, Default)]
-struct Seen {
+struct Samples {
     /// How long each one that succeeded took.
     micros: Vec<u32>,
     failed: usize,
     first_failure: Option<String>,
 }
 
-impl Seen {
+impl Samples {
     fn add(&mut self, other: Self) {
         self.micros.extend(other.micros);
         self.failed += other.failed;
@@ -211,7 +217,7 @@ mod tests {
 
     #[test]
     fn times_are_told_by_their_ranks() {
-        let seen = Seen { micros: (1..=1001).rev().collect(), failed: 2, first_failure: Some("x".into()) };
+        let seen = Samples { micros: (1..=1001).rev().collect(), failed: 2, first_failure: Some("x".into()) };
         let shown = seen.shown("read", Duration::from_secs(2));
         assert_eq!((&shown["count"], &shown["per_second"]), (&json!(1001), &json!(501.0)));
         assert_eq!(
@@ -219,6 +225,6 @@ mod tests {
             (&json!(0.501), &json!(0.991), &json!(1.001))
         );
         assert_eq!((&shown["failed"], &shown["first_failure"]), (&json!(2), &json!("x")));
-        assert_eq!(Seen::default().shown("write", Duration::from_secs(1))["max_ms"], json!(0.0));
+        assert_eq!(Samples::default().shown("write", Duration::from_secs(1))["max_ms"], json!(0.0));
     }
 }

@@ -45,7 +45,7 @@ pub(super) enum ClusterCommand {
     /// Show the members, the leader and alarms; exits 1 if a member does not respond
     Status(StatusArgs),
     /// Print a line when the leader changes, or a member stops or resumes responding
-    Watch(WatchArgs),
+    Watch(ClusterWatchArgs),
     /// Bootstrap a cluster from running nodes
     Init(InitArgs),
     #[command(flatten)]
@@ -63,7 +63,7 @@ pub(super) struct StatusArgs {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct WatchArgs {
+pub(super) struct ClusterWatchArgs {
     #[command(flatten)]
     node: NodeArgs,
     #[command(flatten)]
@@ -198,7 +198,7 @@ fn alarms(seen: &Value, members: &[(Value, Result<Value, String>)]) -> Vec<Value
     alarms
 }
 
-async fn watch(client: &Client, options: &Options, args: &WatchArgs) -> Result<(), Failure> {
+async fn watch(client: &Client, options: &Options, args: &ClusterWatchArgs) -> Result<(), Failure> {
     let format = args.node.format.or_table();
     let (mut last, mut shown) = (Value::Null, 0);
     loop {

@@ -4,17 +4,19 @@ use clap::{Args, Subcommand};
 
 use super::{
     apply::{self, ApplyArgs},
-    config_read::{self, GetArgs, HistoryArgs},
-    config_write::{self, CreateArgs, DeleteArgs, PatchArgs, PutArgs, RollbackArgs, ValidateArgs},
+    config_read::{self, ConfigGetArgs, ConfigHistoryArgs},
+    config_write::{
+        self, ConfigCreateArgs, ConfigDeleteArgs, PatchArgs, PutArgs, RollbackArgs, ValidateArgs,
+    },
     connection::{Failure, NodeArgs, TryArgs},
     edit::{self, EditArgs},
-    follow::{self, WatchArgs},
+    follow::{self, ConfigWatchArgs},
     history_diff::{self, ConfigDiffArgs},
 };
 
 /// A cluster and one of its configs.
 #[derive(Debug, Args)]
-pub(super) struct Target {
+pub(super) struct ConfigTarget {
     #[command(flatten)]
     pub(super) node: NodeArgs,
     #[command(flatten)]
@@ -28,9 +30,9 @@ pub(super) struct Target {
 #[derive(Debug, Subcommand)]
 pub(super) enum ConfigCommand {
     /// List configs, or show one
-    Get(GetArgs),
+    Get(ConfigGetArgs),
     /// Create a config
-    Create(CreateArgs),
+    Create(ConfigCreateArgs),
     /// Create or update definitions and configs from files (the same as `concord apply`)
     Apply(ApplyArgs),
     /// Compare a config at two revisions, or files with the cluster; exits 1 if they differ
@@ -42,15 +44,15 @@ pub(super) enum ConfigCommand {
     /// Change a part of a config
     Patch(PatchArgs),
     /// Delete a config
-    Delete(DeleteArgs),
+    Delete(ConfigDeleteArgs),
     /// Show the changes of a config, newest first
-    History(HistoryArgs),
+    History(ConfigHistoryArgs),
     /// Restore the data that a config had at a revision, as a new change
     Rollback(RollbackArgs),
     /// Validate data without storing them; exits 5 if they are invalid
     Validate(ValidateArgs),
     /// Print changes as they happen
-    Watch(WatchArgs),
+    Watch(ConfigWatchArgs),
 }
 
 /// Runs a command.

@@ -5,7 +5,7 @@ use concord_client::{Client, Request};
 use serde_json::{Value, json};
 
 use super::{
-    config::Target,
+    config::ConfigTarget,
     connection::{Failure, FreshnessArgs, NodeArgs, TryArgs, with_cluster},
     current::{config_path, definition_path},
     output::{Columns, Format, Table, cell, print_columns, print_value},
@@ -15,7 +15,7 @@ use super::{
 const FIELDS_MAX: usize = 6;
 
 #[derive(Debug, Args)]
-pub(super) struct GetArgs {
+pub(super) struct ConfigGetArgs {
     #[command(flatten)]
     node: NodeArgs,
     #[command(flatten)]
@@ -50,9 +50,9 @@ pub(super) struct GetArgs {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct HistoryArgs {
+pub(super) struct ConfigHistoryArgs {
     #[command(flatten)]
-    target: Target,
+    target: ConfigTarget,
     #[command(flatten)]
     freshness: FreshnessArgs,
     /// Maximum number of changes
@@ -70,40 +70,40 @@ pub(super) fn pair(filter: &str) -> Result<(&str, &str), Failure> {
 }
 
 /// Runs `config get`.
-pub(super) fn get(args: &GetArgs) -> Result<(), Failure> {
+pub(super) fn get(args: &ConfigGetArgs) -> Result<(), Failure> {
     let format = args.node.format.or_table();
     with_cluster(&args.node, &args.tries, async |client| {
         if args.definition.contains('*') {
             return across(&client, args, &format).await;
         }
-        let indexes = if format.is_table() { args.indexes(&client).await? } else { Indexes::default() };
+        let indexes = if format.is_table() { args.indexes(&client).await? } else { ListColumns::default() };
         match &args.key {
-            Some(key) => one(&client, args, key, (&format, &indexes.columns)).await,
-            None => list(&client, args, (&format, &indexes)).await,
+            Some(key) => one(&client, args, key, &format, &indexes.columns).await,
+            None => list(&client, args, &format, &indexes).await,
         }
     })
 }
 
 /// The indexes of a definition.
 #[derive(Debug, Default)]
-struct Indexes {
+struct ListColumns {
     /// The fields that are columns of a table.
     columns: Vec<String>,
     /// Whether a parameter of the list has the name of an indexed path.
     has_revision: bool,
 }
 
-impl GetArgs {
+impl ConfigGetArgs {
     fn read(&self, path: String) -> Request {
         let request = self.freshness.on(Request::get(path));
         if self.local { FreshnessArgs::local().on(request) } else { request }
     }
 
-    async fn indexes(&self, client: &Client) -> Result<Indexes, Failure> {
+    async fn indexes(&self, client: &Client) -> Result<ListColumns, Failure> {
         let definition = client.send(self.read(definition_path(&self.definition))).await?.data()?;
         let indexes: Vec<String> = definition["indexes"].as_array().into_iter().flatten().map(cell).collect();
         let has_revision = indexes.iter().any(|path| path == "revision");
-        Ok(Indexes { columns: indexes.into_iter().take(FIELDS_MAX).collect(), has_revision })
+        Ok(ListColumns { columns: indexes.into_iter().take(FIELDS_MAX).collect(), has_revision })
     }
 
     /// The first page of a list.
@@ -140,9 +140,10 @@ impl GetArgs {
 
 async fn one(
     client: &Client,
-    args: &GetArgs,
+    args: &ConfigGetArgs,
     key: &str,
-    (format, fields): (&Format, &[String]),
+    format: &Format,
+    fields: &[String],
 ) -> Result<(), Failure> {
     let mut request = args.read(config_path(&args.definition, key));
     if let Some(revision) = args.revision {
@@ -159,8 +160,9 @@ async fn one(
 
 async fn list(
     client: &Client,
-    args: &GetArgs,
-    (format, indexes): (&Format, &Indexes),
+    args: &ConfigGetArgs,
+    format: &Format,
+    indexes: &ListColumns,
 ) -> Result<(), Failure> {
     let mut first = args.first(format!("{}/config/", definition_path(&args.definition)))?;
     if let Some(revision) = args.revision {
@@ -178,7 +180,7 @@ async fn list(
 }
 
 /// The configs of several definitions.
-async fn across(client: &Client, args: &GetArgs, format: &Format) -> Result<(), Failure> {
+async fn across(client: &Client, args: &ConfigGetArgs, format: &Format) -> Result<(), Failure> {
     const COLUMNS: Columns = Columns {
         name: "config_key",
         narrow: &[
@@ -205,7 +207,7 @@ fn row(config: &Value, fields: &[String], revision: Option<String>) -> Vec<Strin
     cells
 }
 
-/// The value at an indexed path; of a path with `*` or `[]` all values that it selects, with commas between them.
+/// The value at an indexed path; for a path with `*` or `[]` all values that it selects, comma-separated.
 fn at(data: &Value, path: &str) -> String {
     let mut found = vec![data];
     for name in segments(path) {
@@ -250,8 +252,8 @@ fn segments(path: &str) -> Vec<String> {
 }
 
 /// Runs `config history`.
-pub(super) fn history(args: &HistoryArgs) -> Result<(), Failure> {
-    let Target { node, tries, definition, key } = &args.target;
+pub(super) fn history(args: &ConfigHistoryArgs) -> Result<(), Failure> {
+    let ConfigTarget { node, tries, definition, key } = &args.target;
     with_cluster(node, tries, async |client| {
         let first = args.freshness.on(history_of(&config_path(definition, key), args.limit));
         print_history(&client, first, args.limit, &node.format.or_table()).await

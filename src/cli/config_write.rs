@@ -8,7 +8,7 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::{
-    config::Target,
+    config::ConfigTarget,
     connection::{Failure, NodeArgs, TryArgs, with_cluster},
     current::config_path,
     definition::one_value,
@@ -43,9 +43,9 @@ impl DataArgs {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct CreateArgs {
+pub(super) struct ConfigCreateArgs {
     #[command(flatten)]
-    target: Target,
+    target: ConfigTarget,
     #[command(flatten)]
     data: DataArgs,
     /// Validate and show the result, without storing anything
@@ -56,7 +56,7 @@ pub(super) struct CreateArgs {
 #[derive(Debug, Args)]
 pub(super) struct PutArgs {
     #[command(flatten)]
-    target: Target,
+    target: ConfigTarget,
     #[command(flatten)]
     data: DataArgs,
     /// Fail unless the config has this revision
@@ -85,7 +85,7 @@ enum PatchType {
 )]
 pub(super) struct PatchArgs {
     #[command(flatten)]
-    target: Target,
+    target: ConfigTarget,
     #[command(flatten)]
     data: DataArgs,
     /// The type of the patch [default: `json` for a list, `merge` for an object]
@@ -100,9 +100,9 @@ pub(super) struct PatchArgs {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct DeleteArgs {
+pub(super) struct ConfigDeleteArgs {
     #[command(flatten)]
-    target: Target,
+    target: ConfigTarget,
     /// Fail unless the config has this revision
     #[arg(long, value_name = "REVISION")]
     if_match: Option<u64>,
@@ -114,7 +114,7 @@ pub(super) struct DeleteArgs {
 #[derive(Debug, Args)]
 pub(super) struct RollbackArgs {
     #[command(flatten)]
-    target: Target,
+    target: ConfigTarget,
     /// The revision to restore
     #[arg(long, value_name = "REVISION")]
     to: u64,
@@ -141,7 +141,7 @@ pub(super) struct ValidateArgs {
 }
 
 /// Sends a write of one config and reports the result.
-fn write(target: &Target, request: Request, done: &str, is_dry_run: bool) -> Result<(), Failure> {
+fn write(target: &ConfigTarget, request: Request, done: &str, is_dry_run: bool) -> Result<(), Failure> {
     with_cluster(&target.node, &target.tries, async |client| {
         if !is_dry_run {
             interrupt::now(Doing::Writing);
@@ -151,7 +151,7 @@ fn write(target: &Target, request: Request, done: &str, is_dry_run: bool) -> Res
     })
 }
 
-impl Target {
+impl ConfigTarget {
     /// Creates the config.
     pub(super) fn create(&self, data: Value) -> Operation {
         let (definition, key) = (self.definition.clone(), self.key.clone());
@@ -187,7 +187,7 @@ impl Target {
 }
 
 /// Runs `config create`.
-pub(super) fn create(args: &CreateArgs) -> Result<(), Failure> {
+pub(super) fn create(args: &ConfigCreateArgs) -> Result<(), Failure> {
     let operation = args.target.create(args.data.read()?);
     write(&args.target, Request::operation(&operation), "created", args.dry_run)
 }
@@ -218,8 +218,8 @@ pub(super) fn patch(args: &PatchArgs) -> Result<(), Failure> {
 }
 
 /// Runs `config delete`.
-pub(super) fn delete(args: &DeleteArgs) -> Result<(), Failure> {
-    let Target { definition, key, .. } = &args.target;
+pub(super) fn delete(args: &ConfigDeleteArgs) -> Result<(), Failure> {
+    let ConfigTarget { definition, key, .. } = &args.target;
     confirm(&format!("config {definition}/{key} will be deleted"), args.yes)?;
     let (definition, key) = (definition.clone(), key.clone());
     let if_match = args.if_match.map(IfMatch::Revision);
@@ -229,7 +229,7 @@ pub(super) fn delete(args: &DeleteArgs) -> Result<(), Failure> {
 
 /// Runs `config rollback`.
 pub(super) fn rollback(args: &RollbackArgs) -> Result<(), Failure> {
-    let Target { definition, key, .. } = &args.target;
+    let ConfigTarget { definition, key, .. } = &args.target;
     let operation = Operation::RollbackConfig {
         definition: definition.clone(),
         key: key.clone(),

@@ -89,7 +89,7 @@ pub(super) struct FreshnessArgs {
     /// asking a quorum, if clock drift is bounded. local: what the receiving node has applied, which may be stale
     /// [default: linearizable]
     #[arg(long, value_enum, hide_possible_values = true, value_name = "LEVEL")]
-    consistency: Option<Consistency>,
+    consistency: Option<ConsistencyLevel>,
     /// With `--consistency local`: if the node's state is older than this, it asks the others
     #[arg(long, value_name = "MS")]
     max_staleness_ms: Option<u64>,
@@ -100,7 +100,7 @@ pub(super) struct FreshnessArgs {
 
 /// The consistency levels of the API.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Consistency {
+enum ConsistencyLevel {
     Linearizable,
     Lease,
     Local,
@@ -109,15 +109,15 @@ enum Consistency {
 impl FreshnessArgs {
     /// Reads what the receiving node has applied.
     pub(super) fn local() -> Self {
-        Self { consistency: Some(Consistency::Local), ..Self::default() }
+        Self { consistency: Some(ConsistencyLevel::Local), ..Self::default() }
     }
 
     /// Adds the options to a read. The node checks whether they can be combined.
     pub(super) fn on(&self, request: Request) -> Request {
         let level = self.consistency.map(|level| match level {
-            Consistency::Linearizable => "linearizable",
-            Consistency::Lease => "lease",
-            Consistency::Local => "local",
+            ConsistencyLevel::Linearizable => "linearizable",
+            ConsistencyLevel::Lease => "lease",
+            ConsistencyLevel::Local => "local",
         });
         let request = level.into_iter().fold(request, |request, level| request.query("consistency", level));
         let numbers = [("max_staleness_ms", self.max_staleness_ms), ("min_revision", self.min_revision)];

@@ -21,8 +21,10 @@ use super::{
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ContextCommand {
-    /// List the contexts
+    /// List the contexts, or show one of them
     List {
+        /// The name of the context [default: all contexts]
+        name: Option<String>,
         #[command(flatten)]
         format: OutputArgs,
     },
@@ -160,7 +162,7 @@ impl Contexts {
 /// Runs a command.
 pub(super) fn run(command: ContextCommand) -> Result<(), Failure> {
     match command {
-        ContextCommand::List { format } => list(&format.or_table()),
+        ContextCommand::List { name, format } => list(name.as_deref(), &format.or_table()),
         ContextCommand::Use { name } => Contexts::change(|contexts| {
             if !contexts.contexts.contains_key(&name) {
                 return Err(Failure::Missing(contexts.has_no(&name)));
@@ -220,25 +222,31 @@ fn set(args: SetArgs) -> Result<(), Failure> {
     })
 }
 
-fn list(format: &Format) -> Result<(), Failure> {
-    let contexts = Contexts::read().map_err(Failure::Failed)?;
-    let rows = contexts.contexts.iter().map(|(name, context)| {
-        json!({
+fn list(name: Option<&str>, format: &Format) -> Result<(), Failure> {
+    let mut contexts = Contexts::read().map_err(Failure::Failed)?;
+    if let Some(name) = name {
+        if !contexts.contexts.contains_key(name) {
+            return Err(Failure::Missing(contexts.has_no(name)));
+        }
+        contexts.contexts.retain(|known, _| known == name);
+    }
+    let mut table = Table::new("name", &["CURRENT", "NAME", "URLS"], &["KEY FILE", "CA FILE"]);
+    let mut rows = Vec::new();
+    for (name, context) in &contexts.contexts {
+        let is_current = contexts.current.as_ref() == Some(name);
+        let text = |path: &Option<PathBuf>| {
+            path.as_ref().map_or_else(String::new, |path| path.display().to_string())
+        };
+        let (key_file, ca_file) = (text(&context.api_key_file), text(&context.ca_file));
+        let mark = if is_current { "*" } else { "" };
+        table.row(&[mark, name, &context.urls.join(","), &key_file, &ca_file]);
+        rows.push(json!({
             "name": name,
-            "current": contexts.current.as_ref() == Some(name),
+            "current": is_current,
             "urls": context.urls,
+            "api_key_file": context.api_key_file,
             "ca_file": context.ca_file,
-        })
-    });
-    let mut table = Table::new("name", &["CURRENT", "NAME", "URLS"], &["CA FILE"]);
-    let rows: Vec<_> = rows.collect();
-    for row in &rows {
-        let is_current = if row["current"] == true { "*" } else { "" };
-        let urls: Vec<&str> =
-            row["urls"].as_array().into_iter().flatten().filter_map(|url| url.as_str()).collect();
-        let ca = row["ca_file"].as_str().unwrap_or_default();
-        let name = row["name"].as_str().unwrap_or_default();
-        table.row(&[is_current, name, &urls.join(","), ca]);
+        }));
     }
     print_value(format, &rows.into(), &table)
 }

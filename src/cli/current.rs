@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use concord_client::{Client, Error, EventKind, Request, segment};
 use serde_json::{Value, json};
 
-use super::{connection::Failure, manifest::Definition};
+use super::{connection::Failure, manifest::ManifestDefinition};
 
 /// Most definitions that one watch names.
 const DEFINITIONS_OF_A_WATCH: usize = 64;
@@ -35,8 +35,11 @@ pub(super) fn config_path(definition: &str, key: &str) -> String {
     format!("{}/config/{}", definition_path(definition), segment(key))
 }
 
-/// A definition with its schema and unique paths, all of one revision; `None` if it does not exist.
-pub(super) async fn definition(client: &Client, key: &str) -> Result<Option<Versioned<Definition>>, Failure> {
+/// A definition with its schema and unique fields, all of one revision; `None` if it does not exist.
+pub(super) async fn definition(
+    client: &Client,
+    key: &str,
+) -> Result<Option<Versioned<ManifestDefinition>>, Failure> {
     let path = definition_path(key);
     for _ in 0..ATTEMPTS {
         let found = match client.send(Request::get(&path)).await {
@@ -57,7 +60,7 @@ pub(super) async fn definition(client: &Client, key: &str) -> Result<Option<Vers
             continue;
         }
         let (found, mut schema, unique) = (found.data()?, schema.data()?, unique.data()?);
-        let value = Definition {
+        let value = ManifestDefinition {
             indexes: texts(&found["indexes"]),
             unique: texts(&unique["paths"]),
             format_assertion: schema["format_assertion"].as_bool(),

@@ -24,9 +24,9 @@ const LIST: &str = "/api/v1/config_definition/";
 #[derive(Debug, Subcommand)]
 pub(super) enum DefinitionCommand {
     /// List definitions, or show one
-    Get(GetArgs),
+    Get(DefinitionGetArgs),
     /// Create a definition
-    Create(CreateArgs),
+    Create(DefinitionCreateArgs),
     /// Create or update definitions and configs from files (the same as `concord apply`)
     Apply(ApplyArgs),
     /// Show what `apply` would change (the same as `concord diff`); exits 1 if there are changes
@@ -34,17 +34,17 @@ pub(super) enum DefinitionCommand {
     /// Check whether all configs fit a schema; exits 1 if one does not
     Check(CheckArgs),
     /// Delete a definition with its configs
-    Delete(DeleteArgs),
+    Delete(DefinitionDeleteArgs),
     /// Describe a definition, or a field of its configs (the same as `concord explain`)
     Explain(explain::ExplainArgs),
     /// Show the changes of a definition, newest first
-    History(HistoryArgs),
+    History(DefinitionHistoryArgs),
     /// Change the indexed paths of a definition, and wait until the indexes are built
     Reindex(ReindexArgs),
 }
 
 #[derive(Debug, Args)]
-pub(super) struct GetArgs {
+pub(super) struct DefinitionGetArgs {
     #[command(flatten)]
     node: NodeArgs,
     #[command(flatten)]
@@ -62,7 +62,7 @@ pub(super) struct GetArgs {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct CreateArgs {
+pub(super) struct DefinitionCreateArgs {
     #[command(flatten)]
     node: NodeArgs,
     #[command(flatten)]
@@ -98,7 +98,7 @@ pub(super) struct CheckArgs {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct HistoryArgs {
+pub(super) struct DefinitionHistoryArgs {
     #[command(flatten)]
     node: NodeArgs,
     #[command(flatten)]
@@ -113,7 +113,7 @@ pub(super) struct HistoryArgs {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct DeleteArgs {
+pub(super) struct DefinitionDeleteArgs {
     #[command(flatten)]
     node: NodeArgs,
     #[command(flatten)]
@@ -147,7 +147,7 @@ pub(super) fn run(command: DefinitionCommand) -> Result<(), Failure> {
 }
 
 /// Runs `definition get`.
-pub(super) fn get(args: &GetArgs) -> Result<(), Failure> {
+pub(super) fn get(args: &DefinitionGetArgs) -> Result<(), Failure> {
     let format = &args.node.format.or_table();
     with_cluster(&args.node, &args.tries, async |client| {
         let mut table = Table::new(
@@ -226,7 +226,7 @@ async fn add_row(
     Ok(())
 }
 
-fn create(args: &CreateArgs) -> Result<(), Failure> {
+fn create(args: &DefinitionCreateArgs) -> Result<(), Failure> {
     let operations = creations(args)?;
     with_cluster(&args.node, &args.tries, async |client| {
         let (mut texts, mut created) = (Vec::new(), Vec::new());
@@ -251,7 +251,7 @@ fn create(args: &CreateArgs) -> Result<(), Failure> {
 }
 
 /// The definitions that are to be created.
-fn creations(args: &CreateArgs) -> Result<Vec<Operation>, Failure> {
+fn creations(args: &DefinitionCreateArgs) -> Result<Vec<Operation>, Failure> {
     match (&args.key, args.files.is_empty()) {
         (None, _) => {
             let read = Manifests::read(&FileArgs::new(args.files.clone(), false))?;
@@ -340,14 +340,14 @@ fn check(args: &CheckArgs) -> Result<(), Failure> {
     })
 }
 
-fn history(args: &HistoryArgs) -> Result<(), Failure> {
+fn history(args: &DefinitionHistoryArgs) -> Result<(), Failure> {
     with_cluster(&args.node, &args.tries, async |client| {
         let first = args.freshness.on(history_of(&definition_path(&args.key), args.limit));
         print_history(&client, first, args.limit, &args.node.format.or_table()).await
     })
 }
 
-fn delete(args: &DeleteArgs) -> Result<(), Failure> {
+fn delete(args: &DefinitionDeleteArgs) -> Result<(), Failure> {
     let path = definition_path(&args.key);
     with_cluster(&args.node, &args.tries, async |client| {
         let list = Request::get(format!("{path}/config/")).query("limit", 1);

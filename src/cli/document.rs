@@ -23,7 +23,7 @@ const DEPTH_MAX: usize = 128;
 
 /// A value and where it stands.
 #[derive(Debug, Clone)]
-pub(super) struct Document {
+pub(super) struct SourceDocument {
     pub(super) value: Value,
     /// The line at which it begins, from 1.
     pub(super) line: usize,
@@ -39,7 +39,7 @@ pub(super) fn is_same(one: &Value, other: &Value) -> bool {
 ///
 /// # Errors
 /// With the file and the place in it.
-pub(super) fn read_file(path: &Path) -> Result<Vec<Document>, Failure> {
+pub(super) fn read_file(path: &Path) -> Result<Vec<SourceDocument>, Failure> {
     let failed = |error: io::Error| {
         if error.kind() == io::ErrorKind::InvalidData {
             Failure::Invalid(format!("{}: the file is not UTF-8 text", path.display()))
@@ -57,7 +57,7 @@ pub(super) fn read_file(path: &Path) -> Result<Vec<Document>, Failure> {
 }
 
 /// The documents of a text: JSON if the file extension or the first character says so, otherwise YAML.
-fn read(text: &str, path: &Path) -> Result<Vec<Document>, String> {
+fn read(text: &str, path: &Path) -> Result<Vec<SourceDocument>, String> {
     // Some editors and shells write a byte order mark, which is not part of the text.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
@@ -67,7 +67,7 @@ fn read(text: &str, path: &Path) -> Result<Vec<Document>, String> {
         _ => text.trim_start().starts_with(['{', '[', '/']),
     };
     if is_json {
-        return read_json(text).map(|value| vec![Document { value, line: 1 }]);
+        return read_json(text).map(|value| vec![SourceDocument { value, line: 1 }]);
     }
     read_yaml(text)
 }
@@ -162,7 +162,7 @@ fn number(text: &str) -> Option<Number> {
 ///
 /// # Errors
 /// With the place, as `:LINE:COLUMN: text`.
-pub(super) fn read_yaml(text: &str) -> Result<Vec<Document>, String> {
+pub(super) fn read_yaml(text: &str) -> Result<Vec<SourceDocument>, String> {
     let mut builder = Builder::default();
     for event in Parser::new_from_str(text) {
         let (event, span) = event.map_err(|error| {
@@ -176,7 +176,7 @@ pub(super) fn read_yaml(text: &str) -> Result<Vec<Document>, String> {
 }
 
 /// An open list or object.
-enum Open {
+enum OpenCollection {
     List(Vec<Value>),
     Members(Map<String, Value>, Option<String>),
 }
@@ -184,8 +184,8 @@ enum Open {
 /// Puts the events of the parser together.
 #[derive(Default)]
 struct Builder {
-    documents: Vec<Document>,
-    open: Vec<Open>,
+    documents: Vec<SourceDocument>,
+    open: Vec<OpenCollection>,
     line: usize,
 }
 
@@ -204,13 +204,13 @@ impl Builder {
             | Event::DocumentStart(_)
             | Event::DocumentEnd => Ok(()),
             Event::Alias(_) => Err("YAML aliases are not supported: repeat the value".into()),
-            Event::SequenceStart(_, None) => self.begin(Open::List(Vec::new())),
-            Event::MappingStart(_, None) => self.begin(Open::Members(Map::new(), None)),
+            Event::SequenceStart(_, None) => self.begin(OpenCollection::List(Vec::new())),
+            Event::MappingStart(_, None) => self.begin(OpenCollection::Members(Map::new(), None)),
             Event::Scalar(_, _, _, Some(_))
             | Event::SequenceStart(_, Some(_))
             | Event::MappingStart(_, Some(_)) => Err("YAML tags are not supported".into()),
             Event::Scalar(text, style, _, None) => {
-                if let Some(Open::Members(members, name @ None)) = self.open.last_mut() {
+                if let Some(OpenCollection::Members(members, name @ None)) = self.open.last_mut() {
                     if members.contains_key(text.as_ref()) {
                         return Err(format!("duplicate member `{text}`"));
                     }
@@ -222,15 +222,15 @@ impl Builder {
                 self.add(value)
             }
             Event::SequenceEnd | Event::MappingEnd => match self.open.pop() {
-                Some(Open::List(list)) => self.add(list.into()),
-                Some(Open::Members(members, _)) => self.add(members.into()),
+                Some(OpenCollection::List(list)) => self.add(list.into()),
+                Some(OpenCollection::Members(members, _)) => self.add(members.into()),
                 None => Err("unexpected end of a list or an object".into()),
             },
         }
     }
 
-    fn begin(&mut self, open: Open) -> Result<(), String> {
-        if matches!(self.open.last(), Some(Open::Members(_, None))) {
+    fn begin(&mut self, open: OpenCollection) -> Result<(), String> {
+        if matches!(self.open.last(), Some(OpenCollection::Members(_, None))) {
             return Err("member names must be strings".into());
         }
         self.open.push(open);
@@ -241,10 +241,10 @@ impl Builder {
         match self.open.last_mut() {
             None => {
                 let line = self.line;
-                self.documents.push(Document { value, line });
+                self.documents.push(SourceDocument { value, line });
             }
-            Some(Open::List(list)) => list.push(value),
-            Some(Open::Members(members, name)) => {
+            Some(OpenCollection::List(list)) => list.push(value),
+            Some(OpenCollection::Members(members, name)) => {
                 let name = name.take().ok_or("member names must be strings")?;
                 members.insert(name, value);
             }

@@ -18,7 +18,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::{
-    config::Target,
+    config::ConfigTarget,
     connection::{Failure, with_cluster},
     current::{self, config_path, definition_path},
     document, explain,
@@ -30,12 +30,12 @@ use super::{
 #[derive(Debug, Args)]
 pub(super) struct EditArgs {
     #[command(flatten)]
-    target: Target,
+    target: ConfigTarget,
 }
 
 /// Runs the command.
 pub(super) fn run(args: &EditArgs) -> Result<(), Failure> {
-    let Target { node, tries, definition, key } = &args.target;
+    let ConfigTarget { node, tries, definition, key } = &args.target;
     with_cluster(node, tries, async |client| {
         let Some(found) = current::config(&client, definition, key).await? else {
             // The error says what does not exist.
@@ -56,7 +56,7 @@ pub(super) fn run(args: &EditArgs) -> Result<(), Failure> {
 
 /// The edited config.
 struct Edited<'a> {
-    target: &'a Target,
+    target: &'a ConfigTarget,
     head: String,
     body: String,
     before: Value,
@@ -65,13 +65,13 @@ struct Edited<'a> {
 
 impl Edited<'_> {
     fn unchanged(&self) -> Result<(), Failure> {
-        let Target { definition, key, node, .. } = self.target;
+        let ConfigTarget { definition, key, node, .. } = self.target;
         let data = json!({ "config_definition_key": definition, "config_key": key, "operation": null });
         print_done(&node.format.or_table(), &data, "config_key", "nothing was changed")
     }
 
     fn stored(&self, revision: Option<u64>, data: Value) -> Result<(), Failure> {
-        let Target { definition, key, node, .. } = self.target;
+        let ConfigTarget { definition, key, node, .. } = self.target;
         let now = revision.map(|now| now.to_string()).unwrap_or_default();
         let text = format!("config {definition}/{key} changed  revision {} → {now}", self.revision);
         let record = json!({

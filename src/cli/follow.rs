@@ -19,7 +19,7 @@ use super::{
 const FIELDS_MAX: usize = 8;
 
 #[derive(Debug, Args)]
-pub(super) struct WatchArgs {
+pub(super) struct ConfigWatchArgs {
     #[command(flatten)]
     node: NodeArgs,
     #[command(flatten)]
@@ -42,7 +42,7 @@ pub(super) struct WatchArgs {
     count: Option<usize>,
 }
 
-impl WatchArgs {
+impl ConfigWatchArgs {
     fn request(&self) -> Result<Request, Failure> {
         let mut request = Request::get("/api/v1/watch").query("prev", "true");
         for definition in self.definition.iter().chain(&self.others) {
@@ -60,7 +60,7 @@ impl WatchArgs {
 }
 
 /// Runs the command.
-pub(super) fn run(args: &WatchArgs) -> Result<(), Failure> {
+pub(super) fn run(args: &ConfigWatchArgs) -> Result<(), Failure> {
     let (format, request) = (args.node.format.or_table(), args.request()?);
     with_cluster(&args.node, &args.tries, async |client| {
         let (mut watch, mut shown) = (client.watch(request), 0);

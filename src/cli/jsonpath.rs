@@ -8,10 +8,10 @@ use serde_json::Value;
 
 /// A path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct JsonPath(Vec<Step>);
+pub(super) struct JsonPath(Vec<PathStep>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Step {
+enum PathStep {
     Member(String),
     Element(usize),
     All,
@@ -34,15 +34,15 @@ impl FromStr for JsonPath {
                 let (step, after) = match quoted {
                     Some(name) => {
                         let (name, after) = name.split_once("']").ok_or_else(wrong)?;
-                        (Step::Member(name.into()), after)
+                        (PathStep::Member(name.into()), after)
                     }
                     None => {
                         let (number, after) = inside.split_once(']').ok_or_else(wrong)?;
                         let step = if number == "*" {
-                            Step::All
+                            PathStep::All
                         } else {
                             let is_plain = number.bytes().all(|byte| byte.is_ascii_digit());
-                            Step::Element(number.parse().ok().filter(|_| is_plain).ok_or_else(wrong)?)
+                            PathStep::Element(number.parse().ok().filter(|_| is_plain).ok_or_else(wrong)?)
                         };
                         (step, after)
                     }
@@ -62,8 +62,8 @@ impl FromStr for JsonPath {
             }
             match name {
                 "" => {}
-                "*" => steps.push(Step::All),
-                name => steps.push(Step::Member(name.into())),
+                "*" => steps.push(PathStep::All),
+                name => steps.push(PathStep::Member(name.into())),
             }
             rest = after;
         }
@@ -80,12 +80,14 @@ impl JsonPath {
                 .into_iter()
                 .flat_map(|value| -> Vec<&Value> {
                     match (step, value) {
-                        (Step::Member(name), Value::Object(object)) => object.get(name).into_iter().collect(),
-                        (Step::Element(place), Value::Array(array)) => {
+                        (PathStep::Member(name), Value::Object(object)) => {
+                            object.get(name).into_iter().collect()
+                        }
+                        (PathStep::Element(place), Value::Array(array)) => {
                             array.get(*place).into_iter().collect()
                         }
-                        (Step::All, Value::Array(array)) => array.iter().collect(),
-                        (Step::All, Value::Object(object)) => object.values().collect(),
+                        (PathStep::All, Value::Array(array)) => array.iter().collect(),
+                        (PathStep::All, Value::Object(object)) => object.values().collect(),
                         _ => Vec::new(),
                     }
                 })

@@ -40,7 +40,7 @@ const KEYS: &str = "/api/v1/api_key/";
 #[derive(Debug, Subcommand)]
 pub(super) enum KeyCommand {
     /// Create an access key and print its secret, which is shown only once
-    Create(CreateArgs),
+    Create(KeyCreateArgs),
     /// List access keys
     List {
         #[command(flatten)]
@@ -90,7 +90,7 @@ pub(super) enum KeyCommand {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct CreateArgs {
+pub(super) struct KeyCreateArgs {
     #[command(flatten)]
     node: NodeArgs,
     /// The name of the key

@@ -19,7 +19,7 @@ pub(super) const COLUMNS: Columns = Columns {
 
 /// The use of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Kind {
+pub(super) enum KeyUse {
     /// Encrypts data directories; a line of the file for --data-key-file
     Data,
     /// Signs backups; the file for --signing-key
@@ -32,18 +32,18 @@ pub(super) enum Kind {
 ///
 /// # Errors
 /// When the file exists or can't be written.
-pub(super) fn make(kind: Kind, path: &Path) -> Result<Value, String> {
+pub(super) fn make(kind: KeyUse, path: &Path) -> Result<Value, String> {
     let (secret, shown) = match kind {
-        Kind::Data => {
+        KeyUse::Data => {
             let (secret, id) = at_rest::new_data_key()?;
             (secret, json!({ "data_key": id.to_string() }))
         }
-        Kind::Signing => {
+        KeyUse::Signing => {
             let (secret, signer) = envelope::new_signing_key()?;
             (secret, json!({ "signer": signer.to_string() }))
         }
-        Kind::Identity => {
-            let (secret, recipient) = envelope::new_identity();
+        KeyUse::Identity => {
+            let (secret, recipient) = envelope::new_identity()?;
             (secret, json!({ "recipient": recipient }))
         }
     };
@@ -64,7 +64,7 @@ mod tests {
     fn a_key_is_written_once_and_for_its_user_alone() {
         let directory = tempfile::tempdir().unwrap();
         for (kind, name) in
-            [(Kind::Data, "data_key"), (Kind::Signing, "signer"), (Kind::Identity, "recipient")]
+            [(KeyUse::Data, "data_key"), (KeyUse::Signing, "signer"), (KeyUse::Identity, "recipient")]
         {
             let path = directory.path().join(name);
             let shown = make(kind, &path).unwrap();

@@ -50,7 +50,7 @@ impl FileArgs {
 
 /// A definition as in a file.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Definition {
+pub(super) struct ManifestDefinition {
     pub(super) indexes: Vec<String>,
     pub(super) schema: Option<Value>,
     pub(super) unique: Vec<String>,
@@ -58,8 +58,8 @@ pub(super) struct Definition {
     pub(super) format_assertion: Option<bool>,
 }
 
-impl Definition {
-    /// Creates it, without its unique paths.
+impl ManifestDefinition {
+    /// Creates it, without its unique fields.
     pub(super) fn create(&self, key: &str) -> Operation {
         Operation::CreateDefinition {
             definition: key.to_owned(),
@@ -93,7 +93,7 @@ pub(super) fn config_json(definition: &str, key: &str, data: &Value) -> Value {
 /// All that was read.
 #[derive(Debug, Default)]
 pub(super) struct Manifests {
-    pub(super) definitions: BTreeMap<String, Definition>,
+    pub(super) definitions: BTreeMap<String, ManifestDefinition>,
     /// By definition and key.
     pub(super) configs: BTreeMap<(String, String), Value>,
     /// The place of each record, by definition and key; a definition has an empty second key.
@@ -138,7 +138,7 @@ impl Manifests {
         let Value::Object(object) = value else {
             return Err(format!("{place}: expected a definition or a config, an object"));
         };
-        let mut fields = Fields { object, place };
+        let mut fields = ManifestFields { object, place };
         let definition = fields.text(DEFINITION_KEY)?;
         let id = if fields.object.contains_key(CONFIG_KEY) {
             let key = fields.text(CONFIG_KEY)?;
@@ -147,7 +147,7 @@ impl Manifests {
             self.configs.insert((definition.clone(), key.clone()), data);
             (definition, key)
         } else {
-            let read = Definition {
+            let read = ManifestDefinition {
                 indexes: fields.texts("indexes")?,
                 schema: fields.object.shift_remove("json_schema").filter(|schema| !schema.is_null()),
                 unique: fields.texts("unique")?,
@@ -223,12 +223,12 @@ fn collect(folder: &Path, recursive: bool, files: &mut Vec<PathBuf>) -> Result<(
 }
 
 /// The members of an object that is read.
-struct Fields<'a> {
+struct ManifestFields<'a> {
     object: Map<String, Value>,
     place: &'a str,
 }
 
-impl Fields<'_> {
+impl ManifestFields<'_> {
     fn text(&mut self, name: &str) -> Result<String, String> {
         match self.object.shift_remove(name) {
             Some(Value::String(text)) if !text.is_empty() => Ok(text),

@@ -105,11 +105,11 @@ To use a running cluster: `concord context set NAME --url https://HOST:8100 --ap
 #[command(name = "concord", version, about, max_term_width = 110, after_help = BEGIN)]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CliCommand {
     /// Start a demo cluster of three nodes with sample data; Ctrl-C stops and deletes it
     Demo(demo::DemoArgs),
     /// Create, read, update, check and delete definitions
@@ -206,7 +206,7 @@ enum Command {
     /// Generate a key for encrypted data or backups, in a new file
     Keygen {
         /// What the key is used for
-        kind: keygen::Kind,
+        kind: keygen::KeyUse,
         /// The file to create
         #[arg(long, value_name = "FILE")]
         out: PathBuf,
@@ -219,16 +219,16 @@ enum Command {
 enum GetCommand {
     /// List definitions, or show one
     #[command(visible_alias = "def", aliases = ["definitions", "defs"])]
-    Definition(definition::GetArgs),
+    Definition(definition::DefinitionGetArgs),
     /// List configs, or show one
     #[command(visible_alias = "cfg", aliases = ["configs", "cfgs"])]
-    Config(config_read::GetArgs),
+    Config(config_read::ConfigGetArgs),
 }
 
 /// Runs the command line.
 #[must_use]
 pub fn run() -> ExitCode {
-    node::hygiene::restrict_process();
+    node::process::restrict();
     let cli = match parsed(arranged(std::env::args_os().collect())) {
         Ok(cli) => cli,
         Err(error) => {
@@ -307,43 +307,43 @@ fn code_of(command: impl FnOnce() -> Result<(), Failure>) -> u8 {
     }
 }
 
-fn run_command(command: Command) -> Result<(), Failure> {
+fn run_command(command: CliCommand) -> Result<(), Failure> {
     match command {
-        Command::Serve(args) => serve(*args),
-        Command::Demo(args) => demo::run(&args),
-        Command::DemoNode(args) => {
+        CliCommand::Serve(args) => serve(*args),
+        CliCommand::Demo(args) => demo::run(&args),
+        CliCommand::DemoNode(args) => {
             demo::end_with_parent()?;
             serve(*args)
         }
-        Command::Definition(command) => definition::run(command),
-        Command::Config(command) => config::run(command),
-        Command::Apply(args) => apply::apply(&args),
-        Command::Diff(args) => apply::diff(&args),
-        Command::Get(GetCommand::Definition(args)) => definition::get(&args),
-        Command::Get(GetCommand::Config(args)) => config_read::get(&args),
-        Command::Explain(args) => explain::run(&args),
-        Command::Export(args) => transfer::export(&args),
-        Command::Import(args) => transfer::import(&args),
-        Command::Cluster(command) => cluster::run(command),
-        Command::Agent(args) => {
+        CliCommand::Definition(command) => definition::run(command),
+        CliCommand::Config(command) => config::run(command),
+        CliCommand::Apply(args) => apply::apply(&args),
+        CliCommand::Diff(args) => apply::diff(&args),
+        CliCommand::Get(GetCommand::Definition(args)) => definition::get(&args),
+        CliCommand::Get(GetCommand::Config(args)) => config_read::get(&args),
+        CliCommand::Explain(args) => explain::run(&args),
+        CliCommand::Export(args) => transfer::export(&args),
+        CliCommand::Import(args) => transfer::import(&args),
+        CliCommand::Cluster(command) => cluster::run(command),
+        CliCommand::Agent(args) => {
             start_log(&args.log.log, args.log.log_format).map_err(Failure::Usage)?;
             agent::run(&args)
         }
-        Command::Context(command) => context::run(command),
-        Command::Completions { shell } => reference::completions(declared(), shell),
-        Command::Man { dir } => reference::man(declared(), dir.as_deref()),
-        Command::Init(args) => members::init(&args),
-        Command::Status(args) => members::status(&args),
-        Command::Member(command) => members::run(command),
-        Command::Transfer(args) => members::transfer(&args),
-        Command::Transaction(args) => transaction::run(&args),
-        Command::Probe(args) => probe::run(&args),
-        Command::Bench(args) => bench::run(&args),
-        Command::Openapi(args) => probe::openapi(&args),
-        Command::Version(format) => probe::version(&format),
-        Command::Key(command) => key::run(command),
-        Command::Whoami(args) => key::whoami(&args),
-        Command::RecoverRoot { data_dir, format } => {
+        CliCommand::Context(command) => context::run(command),
+        CliCommand::Completions { shell } => reference::completions(declared(), shell),
+        CliCommand::Man { dir } => reference::man(declared(), dir.as_deref()),
+        CliCommand::Init(args) => members::init(&args),
+        CliCommand::Status(args) => members::status(&args),
+        CliCommand::Member(command) => members::run(command),
+        CliCommand::Transfer(args) => members::transfer(&args),
+        CliCommand::Transaction(args) => transaction::run(&args),
+        CliCommand::Probe(args) => probe::run(&args),
+        CliCommand::Bench(args) => bench::run(&args),
+        CliCommand::Openapi(args) => probe::openapi(&args),
+        CliCommand::Version(format) => probe::version(&format),
+        CliCommand::Key(command) => key::run(command),
+        CliCommand::Whoami(args) => key::whoami(&args),
+        CliCommand::RecoverRoot { data_dir, format } => {
             const COLUMNS: Columns = Columns { name: "root", narrow: &[("ROOT KEY", "/root")], wide: &[] };
             let asked = node::recover_root(&data_dir);
             print(
@@ -352,15 +352,17 @@ fn run_command(command: Command) -> Result<(), Failure> {
                 &COLUMNS,
             )
         }
-        Command::Backup(args) => backup::back_up(&args),
-        Command::Verify(args) => backup::verify(&args),
-        Command::Restore(args) => backup::restore(args),
-        Command::Keygen { kind, out, format } => print(&format, keygen::make(kind, &out), &keygen::COLUMNS),
-        Command::Cert(command) => {
+        CliCommand::Backup(args) => backup::back_up(&args),
+        CliCommand::Verify(args) => backup::verify(&args),
+        CliCommand::Restore(args) => backup::restore(args),
+        CliCommand::Keygen { kind, out, format } => {
+            print(&format, keygen::make(kind, &out), &keygen::COLUMNS)
+        }
+        CliCommand::Cert(command) => {
             let format = command.format().clone();
             print(&format, cert::run(command), &cert::COLUMNS)
         }
-        Command::Audit(command) => audit::run(command),
+        CliCommand::Audit(command) => audit::run(command),
     }
 }
 

@@ -18,13 +18,13 @@ use super::{
     connection::Failure,
     current::{self, Versioned},
     document,
-    manifest::{Definition, Manifests, config_json, name},
+    manifest::{ManifestDefinition, Manifests, config_json, name},
     yaml_writer,
 };
 
 /// A change of one record.
 #[derive(Debug)]
-pub(super) struct Change {
+pub(super) struct PlannedChange {
     pub(super) definition: String,
     /// Empty for a definition.
     pub(super) key: String,
@@ -36,7 +36,7 @@ pub(super) struct Change {
     pub(super) operations: Vec<Operation>,
 }
 
-impl Change {
+impl PlannedChange {
     /// The verb of the change, for a summary.
     pub(super) fn verb(&self, is_done: bool) -> &'static str {
         match (&self.before, &self.after, is_done) {
@@ -63,27 +63,27 @@ impl Change {
     }
 }
 
-/// Unique paths whose indexes the batch creates: they can be set only once the indexes are ready.
+/// Unique fields whose indexes the batch creates: they can be set only once the indexes are ready.
 #[derive(Debug)]
-pub(super) struct Step {
+pub(super) struct UniqueFieldsStep {
     pub(super) definition: String,
-    /// The unique paths at the time of the plan.
+    /// The unique fields at the time of the plan.
     pub(super) before: Vec<String>,
     pub(super) paths: Vec<String>,
 }
 
 /// The changes to make.
 #[derive(Debug, Default)]
-pub(super) struct Plan {
-    pub(super) changes: Vec<Change>,
-    /// The last operations of the batch: schemas again, and unique paths.
+pub(super) struct ApplyPlan {
+    pub(super) changes: Vec<PlannedChange>,
+    /// The last operations of the batch: schemas again, and unique fields.
     pub(super) closing: Vec<Operation>,
     /// After the batch.
-    pub(super) after: Vec<Step>,
+    pub(super) after: Vec<UniqueFieldsStep>,
     pub(super) unchanged: usize,
 }
 
-impl Plan {
+impl ApplyPlan {
     /// Compares files with the cluster. With `prune`, configs that are missing from the files are deleted, in definitions
     /// that the files contain.
     pub(super) async fn new(client: &Client, wanted: &Manifests, prune: bool) -> Result<Self, Failure> {
@@ -166,7 +166,12 @@ impl Plan {
         self.closing.splice(0..0, again);
     }
 
-    fn definition(&mut self, key: &str, wanted: &Definition, found: Option<&Versioned<Definition>>) {
+    fn definition(
+        &mut self,
+        key: &str,
+        wanted: &ManifestDefinition,
+        found: Option<&Versioned<ManifestDefinition>>,
+    ) {
         let Some(found) = found else {
             self.create_definition(key, wanted);
             return;
@@ -184,7 +189,7 @@ impl Plan {
         let mut operations = Vec::new();
         // Only the first operation is conditional: it changes the revision for those after it.
         let mut if_match = Some(IfMatch::Revision(found.revision));
-        // Unique paths are dropped before their indexes, and added after them.
+        // Unique fields are dropped before their indexes, and added after them.
         let kept: Vec<String> =
             now.unique.iter().filter(|path| wanted.unique.contains(path)).cloned().collect();
         let has_new_paths = kept != wanted.unique;
@@ -222,20 +227,26 @@ impl Plan {
                 });
             } else {
                 let before = now.unique.clone();
-                self.after.push(Step { definition: key.into(), before, paths: wanted.unique });
+                self.after.push(UniqueFieldsStep { definition: key.into(), before, paths: wanted.unique });
             }
         }
         let (before, after) = (Some(before), Some(after));
-        self.changes.push(Change { definition: key.into(), key: String::new(), before, after, operations });
+        self.changes.push(PlannedChange {
+            definition: key.into(),
+            key: String::new(),
+            before,
+            after,
+            operations,
+        });
     }
 
-    fn create_definition(&mut self, key: &str, wanted: &Definition) {
+    fn create_definition(&mut self, key: &str, wanted: &ManifestDefinition) {
         let operation = wanted.create(key);
         if !wanted.unique.is_empty() {
             let (definition, paths) = (key.into(), wanted.unique.clone());
             self.closing.push(Operation::SetUnique { definition, paths, if_match: None });
         }
-        self.changes.push(Change {
+        self.changes.push(PlannedChange {
             definition: key.into(),
             key: String::new(),
             before: None,
@@ -259,7 +270,7 @@ impl Plan {
             },
             None => Operation::CreateConfig { definition: of, key: its_key, data: new },
         };
-        self.changes.push(Change {
+        self.changes.push(PlannedChange {
             definition: definition.into(),
             key: key.into(),
             before: now.map(|now| config_json(definition, key, &now.value)),
@@ -274,7 +285,7 @@ impl Plan {
             key: key.into(),
             if_match: Some(now.revision.into()),
         };
-        self.changes.push(Change {
+        self.changes.push(PlannedChange {
             definition: definition.into(),
             key: key.into(),
             before: Some(config_json(definition, key, &now.value)),
@@ -290,9 +301,9 @@ mod tests {
 
     use super::*;
 
-    fn definition(indexes: &[&str], schema: Value, unique: &[&str]) -> Definition {
+    fn definition(indexes: &[&str], schema: Value, unique: &[&str]) -> ManifestDefinition {
         let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
-        Definition {
+        ManifestDefinition {
             indexes: texts(indexes),
             schema: Some(schema),
             unique: texts(unique),
@@ -300,8 +311,8 @@ mod tests {
         }
     }
 
-    fn planned(wanted: &Definition, now: &Definition) -> Plan {
-        let mut plan = Plan::default();
+    fn planned(wanted: &ManifestDefinition, now: &ManifestDefinition) -> ApplyPlan {
+        let mut plan = ApplyPlan::default();
         plan.definition("d", wanted, Some(&Versioned { revision: 7, value: now.clone() }));
         plan
     }
@@ -381,7 +392,7 @@ mod tests {
 
     #[test]
     fn a_config_is_compared_by_its_digits_and_its_order() {
-        let mut plan = Plan::default();
+        let mut plan = ApplyPlan::default();
         let now = |text: &str| Versioned { revision: 3, value: serde_json::from_str(text).unwrap() };
         let wanted: Value = serde_json::from_str(r#"{"a": 7.0, "b": 1}"#).unwrap();
         plan.config("d", "k", &wanted, Some(&now(r#"{"a":7.0,"b":1}"#)));

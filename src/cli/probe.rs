@@ -59,10 +59,10 @@ pub(super) fn run(args: &ProbeArgs) -> Result<(), Failure> {
         let answers = join_all(urls.iter().map(|url| ask(&options, url, path, timeout))).await;
         let shown: Vec<Value> = urls.iter().zip(&answers).map(|(url, answer)| answer.shown(url)).collect();
         print_columns(&args.node.format.or_table(), &shown.into(), &COLUMNS)?;
-        if answers.iter().any(|answer| matches!(answer, Answer::No(_))) {
+        if answers.iter().any(|answer| matches!(answer, ProbeResult::No(_))) {
             return Err(Failure::Difference);
         }
-        match answers.into_iter().find_map(Answer::failure) {
+        match answers.into_iter().find_map(ProbeResult::failure) {
             Some(error) => Err(error.into()),
             None => Ok(()),
         }
@@ -70,7 +70,7 @@ pub(super) fn run(args: &ProbeArgs) -> Result<(), Failure> {
 }
 
 /// The result of a check.
-enum Answer {
+enum ProbeResult {
     Yes,
     /// It responds, and the check fails.
     No(String),
@@ -78,7 +78,7 @@ enum Answer {
     Silent(Error),
 }
 
-impl Answer {
+impl ProbeResult {
     fn shown(&self, url: &str) -> Value {
         let (is, why) = match self {
             Self::Yes => ("yes", None),
@@ -96,19 +96,19 @@ impl Answer {
     }
 }
 
-async fn ask(options: &Options, url: &str, path: &str, timeout: Duration) -> Answer {
+async fn ask(options: &Options, url: &str, path: &str, timeout: Duration) -> ProbeResult {
     let one = Options { urls: vec![url.to_owned()], ..options.clone() };
     let client = match Client::new(one) {
         Ok(client) => client,
-        Err(error) => return Answer::Silent(error),
+        Err(error) => return ProbeResult::Silent(error),
     };
     match client.send(Request::get(path).retry(Retry::OtherNode).timeout(timeout)).await {
-        Ok(_) => Answer::Yes,
+        Ok(_) => ProbeResult::Yes,
         Err(Error::Refused(refusal)) if refusal.status == StatusCode::SERVICE_UNAVAILABLE => {
             let reasons: Vec<String> = refusal.items.iter().map(ToString::to_string).collect();
-            Answer::No(reasons.join("; "))
+            ProbeResult::No(reasons.join("; "))
         }
-        Err(error) => Answer::Silent(error),
+        Err(error) => ProbeResult::Silent(error),
     }
 }
 

@@ -23,7 +23,7 @@ use super::{
     current::{self, ListedConfig},
     manifest::{FileArgs, Manifests, config_json},
     output::{note, print_done},
-    plan::Plan,
+    plan::ApplyPlan,
     progress::Progress,
 };
 
@@ -113,7 +113,7 @@ pub(super) fn export(args: &ExportArgs) -> Result<(), Failure> {
 pub(super) fn import(args: &ImportArgs) -> Result<(), Failure> {
     let wanted = Manifests::read(&FileArgs::folder(&args.dir))?;
     with_cluster(&args.node, &args.tries, async |client| {
-        let plan = Plan::new(&client, &wanted, false).await?;
+        let plan = ApplyPlan::new(&client, &wanted, false).await?;
         let plan = execute(&client, plan, true).await?;
         let (changed, unchanged) = (plan.changes.len(), plan.unchanged);
         let data = json!({ "dir": args.dir, "changed": changed, "unchanged": unchanged });

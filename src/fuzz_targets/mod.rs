@@ -32,7 +32,7 @@ use concord_storage::{self as store};
 
 /// A function that takes any bytes.
 #[derive(Debug)]
-pub struct Target {
+pub struct FuzzTarget {
     /// Its name, also that of its directory in the corpus.
     pub name: &'static str,
     /// Whether the input was decoded. Panics on a finding.
@@ -42,24 +42,32 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 12] = [
-    Target { name: "peer_call", run: raft::fuzz::peer_call, seeds: raft::fuzz::peer_call_seeds },
-    Target { name: "snapshot_header", run: raft::fuzz::snapshot_header, seeds: raft::fuzz::header_seeds },
-    Target { name: "log_record", run: raft::fuzz::log_record, seeds: raft::fuzz::log_record_seeds },
-    Target { name: "snapshot_file", run: store::fuzz::snapshot_file, seeds: store::fuzz::snapshot_seeds },
-    Target { name: "history_segment", run: store::fuzz::history_segment, seeds: store::fuzz::history_seeds },
-    Target { name: "forwarded_write", run: service::fuzz::forwarded, seeds: service::fuzz::forwarded_seeds },
-    Target { name: "cursor", run: service::fuzz::cursor, seeds: service::fuzz::cursor_seeds },
-    Target { name: "proposal", run: proposal, seeds: samples::proposals },
-    Target { name: "patch", run: patch, seeds: samples::patches },
-    Target { name: "schema", run: schema, seeds: samples::schemas },
-    Target { name: "index_value", run: index_value, seeds: samples::values },
-    Target { name: "query_string", run: query_string, seeds: samples::queries },
+pub const TARGETS: [FuzzTarget; 12] = [
+    FuzzTarget { name: "peer_call", run: raft::fuzz::peer_call, seeds: raft::fuzz::peer_call_seeds },
+    FuzzTarget { name: "snapshot_header", run: raft::fuzz::snapshot_header, seeds: raft::fuzz::header_seeds },
+    FuzzTarget { name: "log_record", run: raft::fuzz::log_record, seeds: raft::fuzz::log_record_seeds },
+    FuzzTarget { name: "snapshot_file", run: store::fuzz::snapshot_file, seeds: store::fuzz::snapshot_seeds },
+    FuzzTarget {
+        name: "history_segment",
+        run: store::fuzz::history_segment,
+        seeds: store::fuzz::history_seeds,
+    },
+    FuzzTarget {
+        name: "forwarded_write",
+        run: service::fuzz::forwarded,
+        seeds: service::fuzz::forwarded_seeds,
+    },
+    FuzzTarget { name: "cursor", run: service::fuzz::cursor, seeds: service::fuzz::cursor_seeds },
+    FuzzTarget { name: "proposal", run: proposal, seeds: samples::proposals },
+    FuzzTarget { name: "patch", run: patch, seeds: samples::patches },
+    FuzzTarget { name: "schema", run: schema, seeds: samples::schemas },
+    FuzzTarget { name: "index_value", run: index_value, seeds: samples::values },
+    FuzzTarget { name: "query_string", run: query_string, seeds: samples::queries },
 ];
 
 /// The target with a name.
 #[must_use]
-pub fn named(name: &str) -> Option<&'static Target> {
+pub fn named(name: &str) -> Option<&'static FuzzTarget> {
     TARGETS.iter().find(|target| target.name == name)
 }
 
@@ -166,7 +174,7 @@ mod tests {
     /// The corpus is small on purpose: it is read by people, too.
     const CORPUS_BYTES_MAX: u64 = 200_000;
 
-    fn corpus(target: &Target) -> Vec<(PathBuf, Vec<u8>)> {
+    fn corpus(target: &FuzzTarget) -> Vec<(PathBuf, Vec<u8>)> {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target.name);
         let files = std::fs::read_dir(&directory).unwrap_or_else(|error| panic!("{directory:?}: {error}"));
         let mut files: Vec<PathBuf> = files.map(|file| file.unwrap().path()).collect();

@@ -15,19 +15,19 @@ use concord_http::{
 };
 
 /// A bound listener.
-pub(super) struct Listener {
+pub(super) struct BoundListener {
     listener: TcpListener,
     /// Where its connections are served.
     runtime: Handle,
 }
 
 /// A server that accepts connections of a listener.
-pub(super) struct Server {
+pub(super) struct RunningServer {
     task: JoinHandle<()>,
     stop: CancellationToken,
 }
 
-impl Listener {
+impl BoundListener {
     /// Listens on an address. Its connections are served where `runtime` runs.
     pub(super) async fn bind(address: &str, runtime: &Handle) -> Result<Self, String> {
         let asked = address.to_owned();
@@ -41,19 +41,19 @@ impl Listener {
         })
     }
 
-    pub(super) fn serve(self, answerer: impl Answerer, options: (Transport, ServeOptions)) -> Server {
+    pub(super) fn serve(self, answerer: impl Answerer, options: (Transport, ServeOptions)) -> RunningServer {
         let stop = CancellationToken::new();
         let stopped = stop.clone().cancelled_owned();
         let (transport, options) = options;
         let served = api::serve(self.listener, answerer, transport, options, stopped);
-        Server { task: self.runtime.spawn(served), stop }
+        RunningServer { task: self.runtime.spawn(served), stop }
     }
 }
 
 /// The servers of a node.
 pub(super) struct Servers {
-    pub(super) api: Server,
-    pub(super) peer: Server,
+    pub(super) api: RunningServer,
+    pub(super) peer: RunningServer,
     pub(super) metrics: MetricsServer,
 }
 
@@ -61,7 +61,7 @@ impl Servers {
     /// Waits until one of them ends although nobody stopped it; the reason.
     pub(super) async fn failed(&mut self) -> String {
         tokio::select! {
-            reason = self.api.failed("callers") => reason,
+            reason = self.api.failed("clients") => reason,
             reason = self.peer.failed("peers") => reason,
             reason = self.metrics.failed() => reason,
         }
@@ -69,11 +69,11 @@ impl Servers {
 }
 
 /// The server of metrics, if the settings name an address for it.
-pub(super) struct MetricsServer(Option<Server>);
+pub(super) struct MetricsServer(Option<RunningServer>);
 
 impl MetricsServer {
     pub(super) fn serve(
-        listener: Option<Listener>,
+        listener: Option<BoundListener>,
         answerer: MetricsListener,
         options: ServeOptions,
     ) -> Self {
@@ -94,7 +94,7 @@ impl MetricsServer {
     }
 }
 
-impl Server {
+impl RunningServer {
     /// Waits until the server ends although nobody stopped it; the reason. A node that accepts no connections can't
     /// go on.
     async fn failed(&mut self, clients: &str) -> String {
@@ -131,7 +131,9 @@ mod tests {
     async fn a_port_in_use_is_reported() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let Err(error) = Listener::bind(&address, &Handle::current()).await else { panic!("bound twice") };
+        let Err(error) = BoundListener::bind(&address, &Handle::current()).await else {
+            panic!("bound twice")
+        };
         assert_eq!(error, format!("cannot listen on {address}: address in use"));
     }
 }

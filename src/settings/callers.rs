@@ -1,30 +1,30 @@
-//! Settings of the listener for callers: its connections, its threads, and the pages of other origins that may use it.
+//! Settings of the client listener: its connections, its threads, and the origins whose pages may use it.
 //!
 //! **Invariant:** an origin is written as a browser sends it, because it is compared byte by byte.
 
 use clap::Args;
 use http::{Uri, uri::Scheme};
 
-/// The listener for callers.
+/// The client listener.
 #[derive(Debug, Clone, Args)]
 pub struct CallerArgs {
-    /// Most connections of one address to the listener for callers; by default, and for 0, half of all that it takes
+    /// Most connections of one address to the client listener; by default, and for 0, half of all its connections
     #[arg(long, env = "CONCORD_CONNECTIONS_PER_ADDRESS", value_name = "N")]
     pub connections_per_address: Option<usize>,
-    /// The origins whose pages may use the interface from a browser, as `https://host:port` with commas between, or `*`
-    /// for all; by default none
+    /// The origins whose pages may use the API from a browser, as `https://host:port`, comma-separated, or `*` for all;
+    /// by default none
     #[arg(long, env = "CONCORD_CORS_ORIGINS", value_delimiter = ',', value_name = "LIST")]
     pub cors_origins: Vec<String>,
-    /// Threads that serve requests; by default one for each core but the one that Raft uses, at least 1
+    /// Threads that serve requests; by default one per core, minus one for Raft, at least 1
     #[arg(long, env = "CONCORD_WORKER_THREADS", value_name = "N")]
     pub worker_threads: Option<usize>,
 }
 
 impl CallerArgs {
-    /// The origins; none but the interface's own where there are none, and all for `*`.
+    /// The allowed origins besides the API's own; `*` alone allows all.
     ///
     /// # Errors
-    /// When one of them is none.
+    /// When one of them is invalid.
     pub(super) fn origins(&self) -> Result<Vec<String>, String> {
         let given = self.cors_origins.iter().map(|text| text.trim()).filter(|text| !text.is_empty());
         let given: Vec<String> = given.map(str::to_owned).collect();

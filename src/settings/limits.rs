@@ -1,18 +1,21 @@
-//! The limits of requests, as an operator sets them, and how far they may be set.
+//! The limits of requests and of clients, and the values that an operator may set.
 //!
-//! **Invariant:** what these checks accept fits together: data and schemas into a body, a body into a call between nodes,
-//! a config and its answer into the memory of requests.
+//! **Invariants:** the accepted values fit together: data and schemas into a body, a body into a peer RPC, a config and
+//! its response into the memory of requests. The root key has no quota, whatever is set here.
 
 use clap::Args;
 
-use concord_model::limits::{BATCH_STEPS_MAX, Limits};
+use concord_model::{
+    access_key::Quota,
+    limits::{BATCH_STEPS_MAX, Limits},
+};
 
-/// Largest value of `--body-bytes`: a write of such a body must fit into a call between nodes.
+/// Largest value of `--body-bytes`: a write of such a body must fit into a peer RPC.
 pub const BODY_BYTES_MAX: usize = 16 << 20;
-/// Least value of `--in-flight-bytes`: a config of the default limit and its answer fit into it.
+/// Least value of `--in-flight-bytes`: a config of the default limit and its response fit into it.
 const IN_FLIGHT_BYTES_MIN: usize = 32 << 20;
 
-/// The limits of requests; each refusal names its limit.
+/// The limits of requests; each rejection names its limit.
 #[derive(Debug, Clone, Args)]
 pub struct LimitArgs {
     /// Largest request body, in bytes
@@ -27,7 +30,7 @@ pub struct LimitArgs {
     /// Deepest nesting of JSON, in levels
     #[arg(long, env = "CONCORD_JSON_DEPTH", default_value_t = Limits::default().json_depth, value_name = "N")]
     pub json_depth: usize,
-    /// Most indexed paths of a definition
+    /// Most indexed fields of a definition
     #[arg(long, env = "CONCORD_INDEXES", default_value_t = Limits::default().indexes, value_name = "N")]
     pub indexes: usize,
     /// Most operations of a batch
@@ -36,17 +39,17 @@ pub struct LimitArgs {
     /// Most records of a page
     #[arg(long, env = "CONCORD_PAGE_LIMIT", default_value_t = Limits::default().page_limit, value_name = "N")]
     pub page_limit: usize,
-    /// Most concurrent writes of this node; more are refused with 429
+    /// Most concurrent writes of this node; more are rejected with 429
     #[arg(
         long, env = "CONCORD_WRITES_IN_FLIGHT", default_value_t = Limits::default().writes_in_flight,
         value_name = "N"
     )]
     pub writes_in_flight: usize,
-    /// Most open watches of this node; more are refused with 429
+    /// Most open watches of this node; more are rejected with 429
     #[arg(long, env = "CONCORD_WATCHES", default_value_t = Limits::default().watches, value_name = "N")]
     pub watches: usize,
-    /// Most bytes that requests in flight and the states retained for cursors and watches hold in memory; what does
-    /// not fit is refused with 429
+    /// Memory for requests in flight and for the states retained for cursors and watches, in bytes; requests that do not
+    /// fit are rejected with 429
     #[arg(
         long, env = "CONCORD_IN_FLIGHT_BYTES", default_value_t = Limits::default().in_flight_bytes,
         value_name = "N"
@@ -101,5 +104,44 @@ impl LimitArgs {
             watches: self.watches,
             in_flight_bytes: self.in_flight_bytes,
         })
+    }
+}
+
+/// The quotas of keys that have none of their own, and the limit on failed credentials.
+#[derive(Debug, Clone, Args)]
+pub struct QuotaArgs {
+    /// Failed credentials of one address in a minute; further requests of the address are rejected with 429 before their
+    /// credential is checked. 0: no limit
+    #[arg(long, env = "CONCORD_FAILED_CREDENTIALS_PER_MINUTE", default_value_t = 10, value_name = "N")]
+    pub failed_credentials_per_minute: u64,
+    /// Requests per second of an access key without such a quota of its own; by default no limit
+    #[arg(long, env = "CONCORD_KEY_REQUESTS_PER_SECOND", value_name = "N")]
+    pub key_requests_per_second: Option<u64>,
+    /// Writes per second of such a key
+    #[arg(long, env = "CONCORD_KEY_WRITES_PER_SECOND", value_name = "N")]
+    pub key_writes_per_second: Option<u64>,
+    /// Open watches of such a key
+    #[arg(long, env = "CONCORD_KEY_WATCHES", value_name = "N")]
+    pub key_watches: Option<u64>,
+    /// Cursors of such a key
+    #[arg(long, env = "CONCORD_KEY_CURSORS", value_name = "N")]
+    pub key_cursors: Option<u64>,
+    /// Concurrent lists of such a key
+    #[arg(long, env = "CONCORD_KEY_LISTS", value_name = "N")]
+    pub key_lists: Option<u64>,
+}
+
+impl QuotaArgs {
+    /// The quotas of a key without its own. Bytes and records are limited for the cluster, not by a node.
+    pub(super) fn quotas(&self) -> Quota {
+        Quota {
+            requests_per_second: self.key_requests_per_second,
+            writes_per_second: self.key_writes_per_second,
+            bytes: None,
+            records: None,
+            watches: self.key_watches,
+            cursors: self.key_cursors,
+            lists: self.key_lists,
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The settings of TLS, and whether a listener may do without it.
 //!
-//! **Invariant:** a listener that other machines reach is encrypted, unless the settings say that it need not be.
+//! **Invariant:** a listener that other machines reach is encrypted, unless the settings allow an unencrypted one.
 
 use std::{net::IpAddr, path::PathBuf};
 
@@ -11,43 +11,43 @@ use concord_net::tls::{
     nodes::{Mode, NodeFiles},
 };
 
-/// Whether nodes may call each other plainly although they have certificates.
+/// Whether unencrypted RPCs are possible although nodes have certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PeerMode {
     /// TLS only
     Required,
-    /// TLS, and plain calls to and from nodes without certificates
+    /// TLS, and unencrypted RPCs to and from nodes without certificates
     Migrate,
 }
 
 /// The files of TLS.
 #[derive(Debug, Clone, Args)]
 pub struct TlsArgs {
-    /// The certificate of the listener for callers, in PEM, with those between it and its authority
+    /// The certificate of the client listener, in PEM, with the intermediate certificates
     #[arg(long, env = "CONCORD_TLS_CERT_FILE", value_name = "FILE")]
     pub tls_cert_file: Option<PathBuf>,
     /// Its key, in PEM
     #[arg(long, env = "CONCORD_TLS_KEY_FILE", value_name = "FILE")]
     pub tls_key_file: Option<PathBuf>,
-    /// The authorities of the certificates that callers must show; by default they show none
+    /// The CAs of the certificates that clients must present; by default clients present none
     #[arg(long, env = "CONCORD_TLS_CLIENT_CA_FILE", value_name = "FILE")]
     pub tls_client_ca_file: Option<PathBuf>,
-    /// The certificate of this node for calls between nodes: it names `node-<id>.<cluster>`
+    /// The certificate of this node for peer RPCs: it names `node-<id>.<cluster>`
     #[arg(long, env = "CONCORD_PEER_CERT_FILE", value_name = "FILE")]
     pub peer_cert_file: Option<PathBuf>,
     /// Its key, in PEM
     #[arg(long, env = "CONCORD_PEER_KEY_FILE", value_name = "FILE")]
     pub peer_key_file: Option<PathBuf>,
-    /// The authority of the nodes' certificates; two while it is changed
+    /// The CA of the nodes' certificates; two while it is replaced
     #[arg(long, env = "CONCORD_PEER_CA_FILE", value_name = "FILE")]
     pub peer_ca_file: Option<PathBuf>,
-    /// Certificates of nodes that are not accepted any more, one serial or fingerprint a line
+    /// Revoked certificates of nodes, one serial or fingerprint a line
     #[arg(long, env = "CONCORD_PEER_REVOKED_FILE", value_name = "FILE")]
     pub peer_revoked_file: Option<PathBuf>,
-    /// Whether plain calls between nodes are possible beside TLS, while a cluster is given certificates
+    /// Whether unencrypted RPCs are accepted besides TLS, while a cluster migrates to certificates
     #[arg(long, env = "CONCORD_PEER_TLS", value_enum, default_value = "required", value_name = "MODE")]
     pub peer_tls: PeerMode,
-    /// Let listeners that other machines reach be plain
+    /// Allow unencrypted listeners that other machines reach
     #[arg(long, env = "CONCORD_INSECURE", value_name = "BOOL")]
     pub insecure: bool,
 }
@@ -55,14 +55,14 @@ pub struct TlsArgs {
 /// The checked settings of TLS.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsSettings {
-    /// The files of the listener for callers; plain without.
+    /// The files of the client listener; without them it is unencrypted.
     pub callers: Option<CallerFiles>,
-    /// The files for calls between nodes; plain without.
+    /// The files for peer RPCs; without them RPCs are unencrypted.
     pub nodes: Option<(NodeFiles, Mode)>,
 }
 
 impl TlsSettings {
-    /// Whether a plain call between nodes is possible, which proves the cluster's secret.
+    /// Whether an unencrypted RPC is possible, which proves the cluster secret.
     #[must_use]
     pub fn has_plain_calls(&self) -> bool {
         self.nodes.as_ref().is_none_or(|(_, mode)| *mode == Mode::Migrate)
@@ -121,7 +121,7 @@ impl TlsArgs {
     }
 }
 
-/// Whether only this machine reaches an address. A name may mean any, but `localhost`.
+/// Whether only this machine reaches an address. A host name other than `localhost` may be any address.
 fn is_loopback(address: &str) -> bool {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);

@@ -4,7 +4,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -17,22 +17,22 @@ use tokio::{
 
 use super::access_keys::{Key, all, unauthorized};
 use crate::harness::{
-    Client, Cluster, check, eventually,
+    Client, Cluster, DEADLINE, check, eventually,
     load::{config, define},
     watch::Watch,
 };
 
-/// Writes in the name of a key as fast as they go.
-async fn write_on(
-    client: Client,
-    path: String,
-    stop: Arc<AtomicBool>,
-    accepted: Arc<AtomicU64>,
-) -> Vec<Instant> {
-    let mut begun = Vec::new();
-    let mut number = 0u64;
-    while !stop.load(Ordering::SeqCst) {
-        number += 1;
+/// How often each writer tries again after its key was first rejected. An accepted write among them would be found.
+const REJECTIONS: usize = 100;
+
+/// Writes in the name of a key as fast as possible, until the key was rejected [`REJECTIONS`] times. Returns when each
+/// accepted write began.
+async fn write_until_rejected(client: Client, path: String, accepted: Arc<AtomicU64>) -> Vec<Instant> {
+    let (mut begun, mut rejected) = (Vec::new(), 0);
+    for number in 0u64.. {
+        if rejected == REJECTIONS {
+            break;
+        }
         let at = Instant::now();
         let answer = client.put(&path, &json!({ "data": { "n": number } })).attempt().await;
         match answer.map(|answer| answer.status) {
@@ -40,8 +40,11 @@ async fn write_on(
                 begun.push(at);
                 accepted.fetch_add(1, Ordering::SeqCst);
             }
-            // Refused: revoked by now.
-            Ok(401) => sleep(Duration::from_millis(5)).await,
+            // The key is revoked.
+            Ok(401) => {
+                rejected += 1;
+                sleep(Duration::from_millis(5)).await;
+            }
             // No leader, or unknown.
             Ok(503 | 504) | Err(_) => {}
             Ok(other) => panic!("{other}"),
@@ -68,14 +71,10 @@ async fn revisions_by(client: &Client, config: &str, by: &str) -> Vec<u64> {
 }
 
 /// Starts writers in the name of a key and waits until they are under way.
-async fn start_writers(
-    client: &Client,
-    stop: &Arc<AtomicBool>,
-    accepted: &Arc<AtomicU64>,
-) -> Vec<JoinHandle<Vec<Instant>>> {
+async fn start_writers(client: &Client, accepted: &Arc<AtomicU64>) -> Vec<JoinHandle<Vec<Instant>>> {
     let writers = (0..16).map(|writer| {
         let path = config("d", &format!("k{}", writer % 4));
-        tokio::spawn(write_on(client.clone(), path, Arc::clone(stop), Arc::clone(accepted)))
+        tokio::spawn(write_until_rejected(client.clone(), path, Arc::clone(accepted)))
     });
     let writers = writers.collect();
     eventually("writes are under way", async || {
@@ -118,10 +117,11 @@ async fn revoke(client: &Client, key: &Key) -> u64 {
     .await
 }
 
-/// Waits for the writers: none of their accepted writes began after this moment.
+/// Waits until the key of all writers was rejected, and asserts that none of their accepted writes began after this moment.
 async fn none_began_after(writers: Vec<JoinHandle<Vec<Instant>>>, moment: Instant) {
     for writer in writers {
-        let late = writer.await.expect("a writer ends").into_iter().filter(|begun| *begun >= moment).count();
+        let begun = tokio::time::timeout(DEADLINE, writer).await.expect("the key is rejected");
+        let late = begun.expect("a writer ends").into_iter().filter(|begun| *begun >= moment).count();
         assert_eq!(late, 0, "writes that began after the acknowledgement were accepted");
     }
 }
@@ -131,7 +131,6 @@ struct UnderLoad {
     asked: Client,
     other: Client,
     key: Key,
-    stop: Arc<AtomicBool>,
     accepted: Arc<AtomicU64>,
     begun: Instant,
     writers: Vec<JoinHandle<Vec<Instant>>>,
@@ -143,10 +142,10 @@ async fn under_load(cluster: &Cluster) -> UnderLoad {
     define(&asked, "d").await;
     four_configs(&asked).await;
     let key = Key::create(&asked, all(&["read", "write"])).await;
-    let (stop, accepted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let accepted = Arc::new(AtomicU64::new(0));
     let begun = Instant::now();
-    let writers = start_writers(&key.on(&other), &stop, &accepted).await;
-    UnderLoad { asked, other, key, stop, accepted, begun, writers }
+    let writers = start_writers(&key.on(&other), &accepted).await;
+    UnderLoad { asked, other, key, accepted, begun, writers }
 }
 
 /// Revokes a key under load; the revision at which it is.
@@ -154,9 +153,6 @@ async fn revoke_under_load(load: &mut UnderLoad) -> u64 {
     let revision = revoke(&load.asked, &load.key).await;
     let revoked = Instant::now();
     let count = load.accepted.load(Ordering::SeqCst);
-    // Long enough for what is under way, were it not refused.
-    sleep(Duration::from_secs(1)).await;
-    load.stop.store(true, Ordering::SeqCst);
     none_began_after(std::mem::take(&mut load.writers), revoked).await;
     unauthorized(load.key.on(&load.other).put(&config("d", "k0"), &json!({ "data": {} })).await);
     let rate = count as f64 / revoked.duration_since(load.begun).as_secs_f64();
@@ -225,9 +221,6 @@ async fn watches_end_and_nothing_is_written_when_the_leader_dies_right_after_a_r
         check(answer.status == 200, || format!("{answer:?}"))
     })
     .await;
-    // Long enough for what is under way, were it not refused.
-    sleep(Duration::from_secs(1)).await;
-    load.stop.store(true, Ordering::SeqCst);
     none_began_after(std::mem::take(&mut load.writers), revoked).await;
     unauthorized(load.key.on(&load.other).put(&config("d", "k0"), &json!({ "data": {} })).await);
     cluster.node(leader).start().await;
@@ -247,7 +240,7 @@ async fn a_node_that_slept_through_a_revocation_answers_the_key_nothing() {
     key.on(&client).get(&config("d", "k0")).await.expect(200);
     cluster.node(sleeper).pause();
     let revision = revoke(&asked, &key).await;
-    // After 5 seconds without the cluster a node knows nothing of keys any more. That it sleeps so long is the test.
+    // After 5 seconds without contact to the leader a node accepts no key. It must be paused for longer than that.
     sleep(Duration::from_secs(6)).await;
     cluster.node(sleeper).resume();
     let own = key.on(&client);

@@ -58,8 +58,11 @@ async fn what_a_replaced_root_key_has_open_ends() {
     }
     let poll = client.get("/api/v1/changes").query(&[("wait", "60")]);
     let poll = tokio::spawn(async move { (poll.attempt().await, Instant::now()) });
-    // The poll is under way: its request has been read by then, and if not, it is refused as the old key's others.
-    sleep(Duration::from_millis(500)).await;
+    eventually("the poll is open, beside two watches", async || {
+        let metrics = newer.get("/metrics").attempt().await?.text;
+        check(metrics.contains("\nconcord_watches 3\n"), || metrics.clone())
+    })
+    .await;
     std::fs::write(&file, format!("{new}\n")).unwrap();
     eventually("the file was read", async || {
         let answer = client.get(WHOAMI).attempt().await?;
@@ -99,7 +102,7 @@ async fn a_body_that_arrives_after_its_key_was_revoked_is_refused() {
         raw::send(&mut stream, &body[..5]).await;
         open.push(stream);
     }
-    // What arrives within a second is judged once, when it begins.
+    // A request that takes less than a second is authorized once, when it begins. These must take longer.
     sleep(Duration::from_millis(1500)).await;
     client.delete(&revoked.path()).await.expect(200);
     for (stream, status) in open.iter_mut().zip(["401", "200"]) {
@@ -132,7 +135,7 @@ async fn a_read_that_waited_is_answered_only_to_who_has_the_right_then() {
             tokio::spawn(async move { call.attempt().await.unwrap() })
         })
         .collect();
-    // What takes less than a second is judged once, when it begins.
+    // A request that takes less than a second is authorized once, when it begins. These must take longer.
     sleep(Duration::from_millis(1500)).await;
     client.delete(&revoked.path()).await.expect(200);
     for (key, verbs) in [(narrowed, &["read"][..]), (widened, &["read", "write", "define"])] {

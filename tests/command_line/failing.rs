@@ -76,6 +76,7 @@ async fn a_context_holds_a_cluster_and_its_key_for_its_owner_alone() {
     assert!(refused.code == 2 && refused.err.contains("CONCORD_API_KEY"), "{refused:?}");
     let named = elsewhere.run(&["definition", "get", "--context", "here"]).await;
     assert!(named.code == 2 && named.err.contains("the context's key is not sent"), "{named:?}");
+    assert_eq!(user.run(&["context", "list", "there"]).await.code, 3);
     assert_eq!(user.run(&["context", "use", "there"]).await.code, 3);
     assert_eq!(user.run(&["context", "delete", "there", "--yes"]).await.code, 3);
     let unasked = user.run(&["context", "delete", "here"]).await;

@@ -143,7 +143,7 @@ async fn a_clock_that_jumps_by_33_days_deletes_and_forgets_nothing() {
         every_node_shows(&cluster, &[id]).await;
         has_logged(&cluster, id, WRONG, times).await;
         newest = times_are_right(&client, newest, &when).await;
-        // Time for the checks of what is too old, which are made every second.
+        // The node looks for expired records once a second, and reports nothing when it finds none.
         tokio::time::sleep(Duration::from_millis(1500)).await;
         kept.is_kept(&cluster, &when).await;
         clock::set(&clock::file(cluster.root(), id), 0);

@@ -93,6 +93,12 @@ impl GoodClient {
         Self { stop, seen, loops, term, leader }
     }
 
+    /// Requests that were answered so far.
+    pub(crate) fn requests(&self) -> usize {
+        let seen = self.seen.lock().expect("no holder panics");
+        seen.writes.len() + seen.reads.len()
+    }
+
     /// Stops the loops and tells what they saw.
     pub(crate) async fn stop(self, cluster: &Cluster, what: &str) -> Report {
         self.stop.store(true, Ordering::SeqCst);

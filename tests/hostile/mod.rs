@@ -52,9 +52,9 @@ mod writes;
 
 pub(crate) use good_client::GoodClient;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
-use crate::harness::Cluster;
+use crate::harness::{Cluster, check, eventually};
 
 /// How often each status was answered.
 fn counts(statuses: &[u16]) -> BTreeMap<u16, usize> {
@@ -69,6 +69,9 @@ fn counts(statuses: &[u16]) -> BTreeMap<u16, usize> {
 async fn without_an_attack_the_good_client_is_served() {
     let cluster = Cluster::start("hostile-none").await;
     let good = GoodClient::start(&cluster).await;
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    eventually("requests are answered", async || {
+        check(good.requests() > 300, || format!("{} requests", good.requests()))
+    })
+    .await;
     good.stop(&cluster, "no attack").await.is_unhurt().memory_within(512);
 }

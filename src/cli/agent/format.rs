@@ -13,7 +13,7 @@ use super::super::yaml_writer;
 /// How data are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Format {
+pub(super) enum FileFormat {
     Json,
     Yaml,
     Toml,
@@ -21,7 +21,7 @@ pub(super) enum Format {
     Env,
 }
 
-impl Format {
+impl FileFormat {
     /// The text of data.
     pub(super) fn write(self, data: &Value) -> Result<String, String> {
         match self {
@@ -149,31 +149,31 @@ mod tests {
         let value = data(
             r#"{"plan": "it's \"pro\"", "n": 7.0, "on": true, "tags": ["a", 1], "quota": {"re quests": 10}}"#,
         );
-        assert_eq!(data(&Format::Json.write(&value).unwrap()), value);
+        assert_eq!(data(&FileFormat::Json.write(&value).unwrap()), value);
         assert_eq!(
-            Format::Toml.write(&value).unwrap(),
+            FileFormat::Toml.write(&value).unwrap(),
             "plan = 'it''s \"pro\"'\n".replace("'it''s \"pro\"'", &"it's \"pro\"".to_toml_value())
                 + "n = 7.0\non = true\ntags = [\"a\", 1]\n\n[quota]\n\"re quests\" = 10\n"
         );
         assert_eq!(
-            Format::Env.write(&value).unwrap(),
+            FileFormat::Env.write(&value).unwrap(),
             "PLAN='it'\\''s \"pro\"'\nN='7.0'\nON='true'\nTAGS='[\"a\",1]'\nQUOTA_RE_QUESTS='10'\n"
         );
-        assert!(Format::Yaml.write(&value).unwrap().contains(": 7.0\n"));
+        assert!(FileFormat::Yaml.write(&value).unwrap().contains(": 7.0\n"));
     }
 
     #[test]
     fn what_a_format_can_not_hold_is_refused() {
         for (format, text, expected) in [
-            (Format::Toml, r#"{"a": {"b": null}}"#, "a.b: TOML has no null"),
-            (Format::Toml, r#"{"a": 12345678901234567890}"#, "the number"),
-            (Format::Toml, r#"{"a": 1e400}"#, "the number"),
-            (Format::Toml, "[1]", "needs an object"),
-            (Format::Env, "7", "need an object"),
-            (Format::Env, r#"{"a": "x\ny"}"#, "newline"),
-            (Format::Env, r#"{"a-b": 1, "a_b": 2}"#, "duplicate variable"),
-            (Format::Env, r#"{"1a": 1}"#, "begins with a digit"),
-            (Format::Env, r#"{"": 1}"#, "is empty"),
+            (FileFormat::Toml, r#"{"a": {"b": null}}"#, "a.b: TOML has no null"),
+            (FileFormat::Toml, r#"{"a": 12345678901234567890}"#, "the number"),
+            (FileFormat::Toml, r#"{"a": 1e400}"#, "the number"),
+            (FileFormat::Toml, "[1]", "needs an object"),
+            (FileFormat::Env, "7", "need an object"),
+            (FileFormat::Env, r#"{"a": "x\ny"}"#, "newline"),
+            (FileFormat::Env, r#"{"a-b": 1, "a_b": 2}"#, "duplicate variable"),
+            (FileFormat::Env, r#"{"1a": 1}"#, "begins with a digit"),
+            (FileFormat::Env, r#"{"": 1}"#, "is empty"),
         ] {
             let error = format.write(&data(text)).unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");

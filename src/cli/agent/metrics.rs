@@ -11,10 +11,10 @@ use super::Agent;
 
 /// Counts by file.
 #[derive(Debug, Default)]
-pub(super) struct Metrics(Mutex<BTreeMap<PathBuf, Counts>>);
+pub(super) struct AgentMetrics(Mutex<BTreeMap<PathBuf, FileCounts>>);
 
 #[derive(Debug, Default, Clone, Copy)]
-struct Counts {
+struct FileCounts {
     written: u64,
     failed_renders: u64,
     commands: u64,
@@ -23,10 +23,10 @@ struct Counts {
 }
 
 /// A counter of each file: its name, its help and its value.
-type Family = (&'static str, &'static str, fn(&Counts) -> u64);
+type FileMetric = (&'static str, &'static str, fn(&FileCounts) -> u64);
 
-impl Metrics {
-    fn change(&self, file: &Path, change: impl FnOnce(&mut Counts)) {
+impl AgentMetrics {
+    fn change(&self, file: &Path, change: impl FnOnce(&mut FileCounts)) {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         change(counts.entry(file.to_owned()).or_default());
     }
@@ -85,7 +85,7 @@ impl Metrics {
             status.listings.to_string(),
         );
         let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let families: [Family; 4] = [
+        let families: [FileMetric; 4] = [
             ("concord_agent_file_writes_total", "Writes of the file", |one| one.written),
             ("concord_agent_file_errors_total", "Failed attempts to render or write the file", |one| {
                 one.failed_renders

@@ -42,7 +42,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::connection::{Failure, NodeArgs, TryArgs, run_async};
-use metrics::Metrics;
+use metrics::AgentMetrics;
 use settings::AgentSettings;
 use upkeep::Upkeep;
 
@@ -89,13 +89,13 @@ pub(super) struct AgentLog {
 struct Agent {
     settings: Arc<AgentSettings>,
     cache: Cache,
-    metrics: Metrics,
+    metrics: AgentMetrics,
     /// Set when the agent stops, or its settings are replaced.
     stopping: CancellationToken,
 }
 
 /// Why an agent stopped.
-enum Next {
+enum AgentSignal {
     Reload(Box<AgentSettings>),
     End,
 }
@@ -128,7 +128,7 @@ fn cache(args: &AgentArgs, settings: &AgentSettings) -> Result<Cache, Failure> {
 async fn once(args: &AgentArgs, settings: AgentSettings) -> Result<(), Failure> {
     let mut ends = Ends::new()?;
     let cache = cache(args, &settings)?;
-    let (settings, metrics) = (Arc::new(settings), Metrics::default());
+    let (settings, metrics) = (Arc::new(settings), AgentMetrics::default());
     let agent = Agent { settings, cache, metrics, stopping: CancellationToken::new() };
     let work = write_all(&agent);
     tokio::pin!(work);
@@ -207,14 +207,14 @@ impl Signals {
     }
 
     /// Waits for a signal. Invalid settings are logged and ignored.
-    async fn next(&mut self, config: &Path) -> Next {
+    async fn next(&mut self, config: &Path) -> AgentSignal {
         loop {
             tokio::select! {
                 _ = self.reload.recv() => match AgentSettings::read(config) {
-                    Ok(settings) => return Next::Reload(Box::new(settings)),
+                    Ok(settings) => return AgentSignal::Reload(Box::new(settings)),
                     Err(error) => tracing::error!("the settings were not reloaded: {error}"),
                 },
-                _ = self.ends.next() => return Next::End,
+                _ = self.ends.next() => return AgentSignal::End,
             }
         }
     }
@@ -230,7 +230,7 @@ async fn follow(args: &AgentArgs, settings: AgentSettings) -> Result<(), Failure
         let agent = Arc::new(Agent {
             settings: Arc::clone(&settings),
             cache: followed.clone(),
-            metrics: Metrics::default(),
+            metrics: AgentMetrics::default(),
             stopping: CancellationToken::new(),
         });
         let (configs, files) = (agent.settings.configs.len(), agent.settings.files.len());
@@ -245,7 +245,7 @@ async fn follow(args: &AgentArgs, settings: AgentSettings) -> Result<(), Failure
         if let Err(error) = agent.cache.save().await {
             tracing::warn!("the last-known-good file could not be written: {error}");
         }
-        let Next::Reload(new) = next else { return Ok(()) };
+        let AgentSignal::Reload(new) = next else { return Ok(()) };
         match begin(args, &new, settings.listen).await {
             Ok((cache, bound)) => {
                 followed = cache;

@@ -27,7 +27,7 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 const LIMIT: usize = 10;
 const LIMIT_MAX: usize = 1000;
 
-type Answer = Response<Full<Bytes>>;
+type LoopbackResponse = Response<Full<Bytes>>;
 
 /// Serves until the agent stops.
 pub(super) async fn run(agent: Arc<Agent>, listener: &TcpListener) {
@@ -67,7 +67,7 @@ pub(super) async fn run(agent: Arc<Agent>, listener: &TcpListener) {
     }
 }
 
-fn answer(agent: &Agent, method: &Method, uri: &http::Uri, headers: &HeaderMap) -> Answer {
+fn answer(agent: &Agent, method: &Method, uri: &http::Uri, headers: &HeaderMap) -> LoopbackResponse {
     if !is_local(headers) {
         return refused(
             StatusCode::MISDIRECTED_REQUEST,
@@ -107,7 +107,7 @@ fn is_local(headers: &HeaderMap) -> bool {
 
 /// 200 while the agent has configs and every file is up to date, otherwise 503; with `?fresh=true` also 503 while they
 /// are stale.
-fn healthz(agent: &Agent, query: Option<&str>) -> Answer {
+fn healthz(agent: &Agent, query: Option<&str>) -> LoopbackResponse {
     let status = agent.cache.status();
     let wrong = agent.metrics.wrong();
     let is_fresh = status.source.as_ref().is_some_and(Source::is_fresh);
@@ -124,7 +124,7 @@ fn healthz(agent: &Agent, query: Option<&str>) -> Answer {
     with_type(if is_good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, JSON, body.to_string())
 }
 
-fn one(agent: &Agent, definition: &str, key: &str, headers: &HeaderMap) -> Answer {
+fn one(agent: &Agent, definition: &str, key: &str, headers: &HeaderMap) -> LoopbackResponse {
     let read = match agent.cache.get(definition, key) {
         Ok(Some(read)) => read,
         Ok(None) => {
@@ -155,7 +155,7 @@ fn one(agent: &Agent, definition: &str, key: &str, headers: &HeaderMap) -> Answe
 }
 
 /// The configs of a definition in the order of their keys.
-fn list(agent: &Agent, definition: &str, query: Option<&str>) -> Answer {
+fn list(agent: &Agent, definition: &str, query: Option<&str>) -> LoopbackResponse {
     let (mut page, mut limit) = (1, LIMIT);
     for (name, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
         let number = value.parse::<usize>().ok().filter(|number| *number > 0);
@@ -205,7 +205,7 @@ fn record(config: &Config) -> Value {
     json!({"config_key": config.key, "data": config.data, "created_at": config.created_at, "modified_at": config.modified_at})
 }
 
-fn not_held(error: &Error) -> Answer {
+fn not_held(error: &Error) -> LoopbackResponse {
     match error {
         Error::Usage(text) => refused(StatusCode::NOT_FOUND, text),
         Error::Refused(_) | Error::Unavailable(_) | Error::Unknown(_) | Error::Protocol(_) => {
@@ -215,7 +215,7 @@ fn not_held(error: &Error) -> Answer {
 }
 
 /// Adds headers with the age and the source of a response.
-fn describe(answer: &mut Answer, source: &Source) {
+fn describe(answer: &mut LoopbackResponse, source: &Source) {
     let name = HeaderName::from_static;
     set(answer, header::AGE, &source.age.as_secs().to_string());
     set(answer, name("x-concord-source"), source.origin.name());
@@ -229,7 +229,7 @@ fn describe(answer: &mut Answer, source: &Source) {
     }
 }
 
-fn set(answer: &mut Answer, name: HeaderName, value: &str) {
+fn set(answer: &mut LoopbackResponse, name: HeaderName, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
         answer.headers_mut().insert(name, value);
     }
@@ -237,12 +237,12 @@ fn set(answer: &mut Answer, name: HeaderName, value: &str) {
 
 const JSON: &str = "application/json";
 
-fn success(message: &str, data: &Value) -> Answer {
+fn success(message: &str, data: &Value) -> LoopbackResponse {
     let body = json!({"status": "SUCCESS", "message": message, "data": data});
     with_type(StatusCode::OK, JSON, body.to_string())
 }
 
-fn refused(status: StatusCode, msg: &str) -> Answer {
+fn refused(status: StatusCode, msg: &str) -> LoopbackResponse {
     let kind = match status {
         StatusCode::NOT_FOUND => "not_found_error",
         StatusCode::METHOD_NOT_ALLOWED => "method_not_allowed",
@@ -253,7 +253,7 @@ fn refused(status: StatusCode, msg: &str) -> Answer {
     with_type(status, JSON, body.to_string())
 }
 
-fn with_type(status: StatusCode, content_type: &'static str, body: String) -> Answer {
+fn with_type(status: StatusCode, content_type: &'static str, body: String) -> LoopbackResponse {
     let mut answer = Response::new(Full::from(body));
     *answer.status_mut() = status;
     answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));

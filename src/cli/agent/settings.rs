@@ -15,7 +15,7 @@ use serde::Deserialize;
 
 use super::{
     super::{connection::Failure, document},
-    format::Format,
+    format::FileFormat,
     place::Target,
     template::Template,
 };
@@ -23,7 +23,7 @@ use super::{
 /// The settings as in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct RawSettings {
     configs: Vec<Selection>,
     data_dir: PathBuf,
     listen: Option<SocketAddr>,
@@ -41,7 +41,7 @@ struct WrittenFile {
     path: PathBuf,
     definition: Option<String>,
     config: Option<String>,
-    format: Option<Format>,
+    format: Option<FileFormat>,
     template: Option<PathBuf>,
     template_text: Option<String>,
     #[serde(default = "private")]
@@ -97,11 +97,11 @@ pub(super) enum WhenAbsent {
 
 /// The content of a file.
 #[derive(Debug)]
-pub(super) enum Content {
+pub(super) enum FileContent {
     /// The data of a config.
-    Config(String, String, Format),
+    Config(String, String, FileFormat),
     /// The data of all configs of a definition, by key.
-    Definition(String, Format),
+    Definition(String, FileFormat),
     /// A template over all configs that the agent keeps.
     Template(Template),
 }
@@ -110,7 +110,7 @@ pub(super) enum Content {
 #[derive(Debug)]
 pub(super) struct FileSettings {
     pub(super) path: PathBuf,
-    pub(super) content: Content,
+    pub(super) content: FileContent,
     pub(super) target: Target,
     pub(super) command: Vec<String>,
     pub(super) debounce: Duration,
@@ -138,14 +138,14 @@ impl AgentSettings {
         let (Some(document), true) = (documents.pop(), documents.is_empty()) else {
             return Err(named("expected one YAML document".into()));
         };
-        let written: Written =
+        let written: RawSettings =
             serde_json::from_value(document.value).map_err(|error| named(error.to_string()))?;
         let folder = path.parent().unwrap_or(Path::new("."));
         written.check(folder).map_err(named)
     }
 }
 
-impl Written {
+impl RawSettings {
     fn check(self, folder: &Path) -> Result<AgentSettings, String> {
         if self.configs.is_empty() {
             return Err("`configs` is empty: name the definitions to keep".into());
@@ -200,8 +200,8 @@ impl WrittenFile {
         })
     }
 
-    fn content(&self, folder: &Path, configs: &[Selection]) -> Result<Content, String> {
-        let format = self.format.unwrap_or(Format::Json);
+    fn content(&self, folder: &Path, configs: &[Selection]) -> Result<FileContent, String> {
+        let format = self.format.unwrap_or(FileFormat::Json);
         let template = match (&self.template, &self.template_text) {
             (Some(_), Some(_)) => return Err("`template` and `template_text` can't be combined".into()),
             (Some(path), None) => Some(Template::read(&folder.join(path))?),
@@ -209,7 +209,7 @@ impl WrittenFile {
             (None, None) => None,
         };
         match (template, &self.definition, &self.config) {
-            (Some(template), None, None) if self.format.is_none() => Ok(Content::Template(template)),
+            (Some(template), None, None) if self.format.is_none() => Ok(FileContent::Template(template)),
             (Some(_), ..) => {
                 Err("a template can't be combined with `definition`, `config` or `format`".into())
             }
@@ -219,8 +219,8 @@ impl WrittenFile {
                     return Err(format!("`configs` does not include `{definition}`, which this file needs"));
                 }
                 Ok(match config {
-                    Some(config) => Content::Config(definition.clone(), config.clone(), format),
-                    None => Content::Definition(definition.clone(), format),
+                    Some(config) => FileContent::Config(definition.clone(), config.clone(), format),
+                    None => FileContent::Definition(definition.clone(), format),
                 })
             }
             (None, None, _) => Err("`definition` or a template is missing".into()),
@@ -258,7 +258,7 @@ mod tests {
         assert!(settings.data_dir.ends_with("d"));
         let file = &settings.files[0];
         assert!(
-            matches!(&file.content, Content::Config(definition, config, Format::Json) if definition == "limits" && config == "acme")
+            matches!(&file.content, FileContent::Config(definition, config, FileFormat::Json) if definition == "limits" && config == "acme")
         );
         assert_eq!((file.debounce.as_millis(), file.retries, file.when_absent), (500, 5, WhenAbsent::Keep));
     }

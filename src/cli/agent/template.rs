@@ -11,17 +11,17 @@ use std::{path::Path, sync::Arc};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, syntax::SyntaxConfig, value};
 use serde_json::{Map, Value};
 
-use super::format::Format;
+use super::format::FileFormat;
 
 /// Steps of a template before it is stopped: seconds of work.
 const FUEL: u64 = 50_000_000;
 
 /// A template that compiles.
 #[derive(Debug, Clone)]
-pub(super) struct Template(Arc<Source>);
+pub(super) struct Template(Arc<TemplateSource>);
 
 #[derive(Debug)]
-struct Source {
+struct TemplateSource {
     name: String,
     text: String,
 }
@@ -33,7 +33,8 @@ fn environment() -> Environment<'static> {
     let syntax = SyntaxConfig::builder().keep_trailing_newline(true).build();
     environment.set_syntax(syntax.expect("the delimiters are the usual ones"));
     environment.set_fuel(Some(FUEL));
-    for (name, format) in [("json", Format::Json), ("yaml", Format::Yaml), ("toml", Format::Toml)] {
+    for (name, format) in [("json", FileFormat::Json), ("yaml", FileFormat::Yaml), ("toml", FileFormat::Toml)]
+    {
         environment.add_filter(name, move |value: &value::Value| {
             let data = to_json(value).and_then(|data| format.write(&data));
             let text = data.map_err(|error| Error::new(ErrorKind::InvalidOperation, error))?;
@@ -53,7 +54,7 @@ impl Template {
     /// A template of this text.
     pub(super) fn new(name: &str, text: &str) -> Result<Self, String> {
         environment().template_from_named_str(name, text).map_err(|error| told(&error))?;
-        Ok(Self(Arc::new(Source { name: name.to_owned(), text: text.to_owned() })))
+        Ok(Self(Arc::new(TemplateSource { name: name.to_owned(), text: text.to_owned() })))
     }
 
     /// Its text for these data.

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{
     Agent, command,
-    settings::{Content, FileSettings, WhenAbsent},
+    settings::{FileContent, FileSettings, WhenAbsent},
 };
 
 /// The first pause before a failed command is retried; it doubles up to [`PAUSE_MAX`].
@@ -163,16 +163,16 @@ impl<'a> Upkeep<'a> {
     /// The text of the file; `None` when its config does not exist.
     fn render(&self, configs: &[std::sync::Arc<Config>]) -> Result<Option<String>, String> {
         match &self.file.content {
-            Content::Config(definition, key, format) => {
+            FileContent::Config(definition, key, format) => {
                 let found = configs.iter().find(|one| one.definition == *definition && one.key == *key);
                 found.map(|config| format.write(&config.data)).transpose()
             }
-            Content::Definition(definition, format) => {
+            FileContent::Definition(definition, format) => {
                 let of = configs.iter().filter(|one| one.definition == *definition);
                 let data: Map<String, Value> = of.map(|one| (one.key.clone(), one.data.clone())).collect();
                 format.write(&data.into()).map(Some)
             }
-            Content::Template(template) => {
+            FileContent::Template(template) => {
                 let mut all: Map<String, Value> = Map::new();
                 for config in configs {
                     let of = all.entry(&config.definition).or_insert_with(|| Map::new().into());

@@ -33,9 +33,9 @@ use super::{
     connection::{Failure, run_async},
     context::{Context, Contexts},
     output::{line, say},
-    plan::Plan,
+    plan::ApplyPlan,
 };
-use nodes::{Nodes, Settings};
+use nodes::{DemoSettings, Nodes};
 
 /// The name of the context.
 const CONTEXT: &str = "demo";
@@ -113,7 +113,7 @@ struct Demo {
 impl Demo {
     async fn run(&mut self, args: &DemoArgs, folder: &Path) -> Result<(), Failure> {
         let begin = Instant::now();
-        let settings = Settings::find_or_make(folder, args.port, args.tls)?;
+        let settings = DemoSettings::find_or_make(folder, args.port, args.tls)?;
         let authority = settings.authority(folder);
         let options = Options {
             urls: settings.urls(),
@@ -134,7 +134,7 @@ impl Demo {
         if !args.no_sample && !settings.is_loaded {
             let wanted = sample::manifests();
             (definitions, configs) = (wanted.definitions.len(), wanted.configs.len());
-            let plan = Plan::new(&client, &wanted, false).await?;
+            let plan = ApplyPlan::new(&client, &wanted, false).await?;
             execute(&client, plan, true).await?;
             settings.remember_loaded(folder)?;
         }
@@ -149,7 +149,7 @@ impl Demo {
     }
 
     /// Prints the addresses, the access key and commands to try.
-    fn greet(&self, settings: &Settings, authority: Option<&Path>, is_kept: bool) -> Result<(), Failure> {
+    fn greet(&self, settings: &DemoSettings, authority: Option<&Path>, is_kept: bool) -> Result<(), Failure> {
         let url = &settings.urls()[0];
         let saved =
             if self.context.is_some() { "saved as context \"demo\"" } else { "not saved as a context" };
@@ -170,7 +170,7 @@ impl Demo {
     }
 
     /// Makes the demo the current context. A user without a home directory has no contexts, but still a demo.
-    fn save_context(&mut self, settings: &Settings, authority: Option<&Path>) {
+    fn save_context(&mut self, settings: &DemoSettings, authority: Option<&Path>) {
         let context = Context {
             urls: settings.urls(),
             api_key: Some(settings.key.clone()),
@@ -246,7 +246,7 @@ impl Demo {
 }
 
 /// Bootstraps the cluster as soon as the nodes listen. An existing cluster stays unchanged.
-async fn form(client: &Client, nodes: &mut Nodes, settings: &Settings) -> Result<(), Failure> {
+async fn form(client: &Client, nodes: &mut Nodes, settings: &DemoSettings) -> Result<(), Failure> {
     let body = json!({ "members": settings.members() });
     let deadline = Instant::now() + START_TIMEOUT;
     loop {

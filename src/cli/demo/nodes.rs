@@ -24,13 +24,19 @@ const PORT_STEP: u16 = 10;
 const END_TIMEOUT: Duration = Duration::from_secs(20);
 const END_PAUSE: Duration = Duration::from_millis(20);
 
+/// The ports of a node, on the loopback address.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct NodePorts {
+    api: u16,
+    peer: u16,
+}
+
 /// The settings of a demo, in a file next to its data for the next start.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Settings {
+pub(super) struct DemoSettings {
     pub(super) key: String,
     secret: String,
-    /// The client port and the peer port of each node.
-    ports: Vec<(u16, u16)>,
+    ports: Vec<NodePorts>,
     /// Whether clients and nodes use TLS, with certificates below the folder.
     #[serde(default)]
     has_tls: bool,
@@ -38,7 +44,7 @@ pub(super) struct Settings {
     pub(super) is_loaded: bool,
 }
 
-impl Settings {
+impl DemoSettings {
     fn file(folder: &Path) -> PathBuf {
         folder.join("demo.json")
     }
@@ -110,18 +116,18 @@ impl Settings {
 
     pub(super) fn urls(&self) -> Vec<String> {
         let scheme = if self.has_tls { "https" } else { "http" };
-        self.ports.iter().map(|(port, _)| format!("{scheme}://127.0.0.1:{port}")).collect()
+        self.ports.iter().map(|ports| format!("{scheme}://127.0.0.1:{}", ports.api)).collect()
     }
 
     /// The nodes as a body of a request names them.
     pub(super) fn members(&self) -> Vec<Value> {
-        let member = |(id, (api, peer)): (u64, &(u16, u16))| json!({ "id": id, "api_addr": format!("127.0.0.1:{api}"), "peer_addr": format!("127.0.0.1:{peer}") });
+        let member = |(id, NodePorts { api, peer }): (u64, &NodePorts)| json!({ "id": id, "api_addr": format!("127.0.0.1:{api}"), "peer_addr": format!("127.0.0.1:{peer}") });
         (1..).zip(&self.ports).map(member).collect()
     }
 }
 
 /// Two ports for each node, skipping busy ones.
-fn free_ports(first: u16) -> Result<Vec<(u16, u16)>, Failure> {
+fn free_ports(first: u16) -> Result<Vec<NodePorts>, Failure> {
     // The listeners stay open until all ports are found, so that no two are the same.
     let mut held = Vec::new();
     let mut take = |from: u16| {
@@ -137,7 +143,8 @@ fn free_ports(first: u16) -> Result<Vec<(u16, u16)>, Failure> {
     for node in 0..NODES {
         let own = first.saturating_add(node * PORT_STEP);
         let api = take(own)?;
-        ports.push((api, take(own.saturating_add(1).max(api.saturating_add(1)))?));
+        let peer = take(own.saturating_add(1).max(api.saturating_add(1)))?;
+        ports.push(NodePorts { api, peer });
     }
     Ok(ports)
 }
@@ -152,7 +159,7 @@ pub(super) struct Nodes {
 
 impl Nodes {
     /// Starts the processes and returns at once.
-    pub(super) fn start(folder: &Path, settings: &Settings) -> Result<Self, Failure> {
+    pub(super) fn start(folder: &Path, settings: &DemoSettings) -> Result<Self, Failure> {
         let mut nodes = Self { children: Vec::new(), folder: folder.to_owned() };
         for (id, ports) in (1..).zip(&settings.ports) {
             let failed = |error: io::Error| Failure::Failed(format!("node {id} can't be started: {error}"));
@@ -162,7 +169,7 @@ impl Nodes {
         Ok(nodes)
     }
 
-    fn command(&self, id: usize, (api, peer): (u16, u16), settings: &Settings) -> io::Result<Command> {
+    fn command(&self, id: usize, ports: NodePorts, settings: &DemoSettings) -> io::Result<Command> {
         let log = File::options().create(true).append(true).mode(0o600).open(self.log(id))?;
         let mut command = Command::new(std::env::current_exe()?);
         // The user's settings must not affect the nodes of the demo.
@@ -175,8 +182,8 @@ impl Nodes {
             .arg("demo-node")
             .env("CONCORD_NODE_ID", id.to_string())
             .env("CONCORD_DATA_DIR", self.folder.join(format!("node{id}")))
-            .env("CONCORD_API_ADDR", format!("127.0.0.1:{api}"))
-            .env("CONCORD_PEER_ADDR", format!("127.0.0.1:{peer}"))
+            .env("CONCORD_API_ADDR", format!("127.0.0.1:{}", ports.api))
+            .env("CONCORD_PEER_ADDR", format!("127.0.0.1:{}", ports.peer))
             .env("CONCORD_API_KEY", &settings.key)
             .env("CONCORD_CLUSTER_SECRET", &settings.secret)
             // Ctrl-C of the terminal is for the demo, which then ends its nodes.
@@ -185,7 +192,7 @@ impl Nodes {
             .stdout(log.try_clone()?)
             .stderr(log);
         if settings.has_tls {
-            let file = |name: String| Settings::certificates(&self.folder).join(name);
+            let file = |name: String| DemoSettings::certificates(&self.folder).join(name);
             let (certificate, key) = (file(format!("node-{id}.pem")), file(format!("node-{id}.key")));
             command
                 .env("CONCORD_TLS_CERT_FILE", &certificate)
@@ -281,7 +288,7 @@ mod tests {
         let busy = listener.local_addr().unwrap().port().min(60_000);
         let ports = free_ports(busy).unwrap();
         let all: std::collections::BTreeSet<u16> =
-            ports.iter().flat_map(|(api, peer)| [*api, *peer]).collect();
+            ports.iter().flat_map(|ports| [ports.api, ports.peer]).collect();
         assert_eq!((ports.len(), all.len()), (3, 6));
         assert!(!all.contains(&listener.local_addr().unwrap().port()));
     }

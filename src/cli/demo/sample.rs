@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 
-use crate::cli::manifest::{Definition, Manifests};
+use crate::cli::manifest::{ManifestDefinition, Manifests};
 
 const REGIONS: [&str; 9] = ["eu", "us", "ap", "sa", "af", "me", "uk", "jp", "in"];
 const STAGES: [&str; 8] = ["", "-test", "-stage", "-batch", "-edge", "-search", "-pay", "-mail"];
@@ -40,7 +40,7 @@ pub(super) fn manifests() -> Manifests {
     ] {
         let indexes = indexes.iter().map(|path| (*path).to_owned()).collect();
         let definition =
-            Definition { indexes, schema: Some(schema), unique: Vec::new(), format_assertion: None };
+            ManifestDefinition { indexes, schema: Some(schema), unique: Vec::new(), format_assertion: None };
         all.definitions.insert(key.into(), definition);
     }
     let mut add =

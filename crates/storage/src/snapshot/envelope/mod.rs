@@ -13,6 +13,9 @@
 //!
 //! **Invariant:** nothing of an encrypted backup is used unless one of the named signers has signed it.
 
+#[cfg(not(feature = "encrypted-backups"))]
+mod without_age;
+
 use std::{
     fmt,
     fs::File,
@@ -22,13 +25,14 @@ use std::{
     sync::mpsc,
 };
 
-use age::{
-    secrecy::ExposeSecret as _,
-    x25519::{Identity, Recipient},
-};
+#[cfg(feature = "encrypted-backups")]
+use age::secrecy::ExposeSecret as _;
+use age::x25519::{Identity, Recipient};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use ed25519_dalek::{Signature, Signer as _, SigningKey, VerifyingKey};
 use sha2::{Digest as _, Sha512};
+#[cfg(not(feature = "encrypted-backups"))]
+use without_age as age;
 use zeroize::Zeroizing;
 
 use crate::at_rest;
@@ -374,10 +378,22 @@ pub fn is_sealed(begin: &[u8]) -> bool {
 }
 
 /// A new identity for reading backups, and the recipient that backups are encrypted to.
-#[must_use]
-pub fn new_identity() -> (Zeroizing<String>, String) {
+///
+/// # Errors
+/// In one line: this program can't encrypt backups.
+#[cfg(feature = "encrypted-backups")]
+pub fn new_identity() -> Result<(Zeroizing<String>, String), String> {
     let identity = Identity::generate();
-    (Zeroizing::new(identity.to_string().expose_secret().to_owned()), identity.to_public().to_string())
+    Ok((Zeroizing::new(identity.to_string().expose_secret().to_owned()), identity.to_public().to_string()))
+}
+
+/// The same in a program that can't encrypt backups.
+///
+/// # Errors
+/// Always.
+#[cfg(not(feature = "encrypted-backups"))]
+pub fn new_identity() -> Result<(Zeroizing<String>, String), String> {
+    Err(age::MISSING.into())
 }
 
 /// A new key for signing backups, and its public half.
@@ -390,5 +406,6 @@ pub fn new_signing_key() -> Result<(Zeroizing<String>, SignerKey), String> {
     Ok((Zeroizing::new(STANDARD.encode(bytes.as_slice())), SignerKey(public)))
 }
 
+#[cfg(feature = "encrypted-backups")]
 #[cfg(test)]
 mod tests;

@@ -11,7 +11,7 @@ struct BackupKeys {
 impl BackupKeys {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let (identity, recipient) = new_identity();
+        let (identity, recipient) = new_identity().unwrap();
         let (signing, signer) = new_signing_key().unwrap();
         let keys = Self { directory, recipient, signer };
         std::fs::write(keys.at("identity"), format!("# for reading\n{}\n", *identity)).unwrap();

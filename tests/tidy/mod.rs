@@ -6,9 +6,8 @@
 //! | `units` | the units of `service` name each other one way |
 //! | `grants` | records leave the service for a principal only |
 //! | `purity` | `model` and `state` depend on their input only; they hold no lock and no global but the listed ones |
-//! | `files` | a file says what it is for and is short, a folder says what is in it, nothing is unfinished |
+//! | `files` | a file says what it is for and is short, the tables of files are right, nothing is unfinished |
 //! | `tasks` | a task that lives as long as the node is supervised; others stand in a list |
-//! | `retired_words` | the words that the glossary's terms have replaced do not come back |
 //! | `syntax` | the tokens of a file and the paths that it names, for the other rules |
 //!
 //! **Invariant:** each rule's matcher is tested on a text that breaks the rule.
@@ -17,7 +16,6 @@ mod files;
 mod grants;
 mod manifests;
 mod purity;
-mod retired_words;
 mod syntax;
 mod tasks;
 mod units;

@@ -1,33 +1,21 @@
 //! A node's process: lock the data directory, listen, start consensus, serve, shut down.
 //!
 //! It listens before consensus starts, so that `/livez` answers while a long log is read, and so that a port in use
-//! is reported at once. Shutdown has the reverse order: the node stops being ready, transfers leadership, completes
-//! the callers' requests, then the peers', and closes log and store.
+//! is reported at once. Shutdown has the reverse order: the node reports that it is not ready, transfers leadership,
+//! completes the requests of clients, then those of peers, and closes log and store.
 //!
-//! Callers and consensus have threads of their own, each group a runtime. However much callers ask, no task of theirs is
-//! before one of consensus in a queue. Consensus has one thread: what an entry wakes on its way, openraft, the
-//! connections to the other members, applying, is woken on that thread, where it costs nothing, instead of on another.
+//! Client requests and consensus run on separate runtimes, so client tasks never queue ahead of consensus. Consensus has
+//! one thread: the tasks that an entry wakes on its way (openraft, the connections to the other members, applying) run on
+//! it, and waking them costs nothing.
 //!
-//! **Invariants**
-//! 1. One process at a time uses a data directory.
-//! 2. A node that can't go on ends with exit code 1 and the reason; it never goes on in part.
+//! **Invariant:** a node that can't go on exits with code 1 and logs the reason. It never goes on in part.
 
-pub(crate) mod hygiene;
+mod data_directory;
 mod listener;
+pub(crate) mod process;
 
-use std::{
-    convert::Infallible,
-    fs::{self, File, TryLockError},
-    future::Future,
-    io,
-    net::SocketAddr,
-    num::NonZeroU64,
-    path::Path,
-    sync::Arc,
-    time::Duration,
-};
+use std::{convert::Infallible, future::Future, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
-use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 use tokio::{
     runtime::{Handle, Runtime},
     signal::unix::{Signal, SignalKind, signal},
@@ -48,17 +36,13 @@ use concord_net::{
     identity::Identity,
     tls::{callers::CallerTls, nodes::NodeTls},
 };
-use concord_service::{Access, Options, Service, access::upkeep::ask_for_root, audit::DIRECTORY};
+use concord_service::{Access, Options, Service, access::upkeep::ask_for_root};
 use concord_storage::{self as store, at_rest::AtRest};
-use listener::{Listener, MetricsServer, Servers};
+use listener::{BoundListener, MetricsServer, Servers};
 
-/// The file that is locked while a process uses the directory.
-const LOCK_FILE: &str = "lock";
 /// Threads of consensus. What would occupy one for long runs elsewhere (`crates/consensus/src/machine/mod.rs`,
 /// `spawn_blocking`).
 const CONSENSUS_THREADS: usize = 1;
-/// How often free memory is given back to the system.
-const GIVE_BACK_INTERVAL: Duration = Duration::from_secs(5);
 /// How often the file with the root keys is read.
 const ROOT_KEYS_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the transfer of leadership may take.
@@ -82,16 +66,17 @@ const METRICS_CONNECTIONS: usize = 32;
 /// # Errors
 /// The reason why it could not start or go on.
 pub fn run(settings: Settings) -> Result<(), String> {
-    log_panics();
-    hide_memory();
-    let _lock = lock_directory(&settings.data_dir)?;
-    // Before anything is changed, and before callers are told to wait.
+    process::log_panics();
+    // Once more, because failures are logged now.
+    process::restrict();
+    let _lock = data_directory::lock(&settings.data_dir)?;
+    // Before anything is changed, and before clients are told to wait.
     Identity::read(&settings.data_dir)?;
-    hygiene::protect_directory(&settings.data_dir)?;
+    data_directory::protect(&settings.data_dir)?;
     AtRest::open(&settings.data_dir, settings.at_rest.data_key_file.as_deref())?;
-    minimize_timer_slack();
-    give_free_memory_back()?;
-    let open_files_max = raise_open_files_limit();
+    process::minimize_timer_slack();
+    process::give_free_memory_back()?;
+    let open_files_max = process::raise_open_files_limit();
     let callers = runtime("concord", settings.worker_threads)?;
     let consensus = runtime("raft", CONSENSUS_THREADS)?;
     let result = callers.block_on(serve(settings, open_files_max, consensus.handle()));
@@ -106,50 +91,8 @@ fn runtime(thread_name: &str, threads: usize) -> Result<Runtime, String> {
     built.map_err(|error| format!("no runtime: {error}"))
 }
 
-/// Keeps the memory and the environment of the process, which hold data and secrets, from other processes of its account,
-/// and from core files. Root may still look.
-fn hide_memory() {
-    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
-        tracing::warn!(%error, "core files of this process could not be switched off");
-    }
-}
-
-/// Minimizes the timer slack. By default the system may prolong each wait by 50 µs to save power, which is longer
-/// than the log's wait for more records before every fsync. Threads that are created from here on inherit the
-/// setting.
-fn minimize_timer_slack() {
-    if let Err(error) = rustix::thread::set_current_timer_slack(NonZeroU64::new(1)) {
-        tracing::debug!(%error, "the timer slack could not be set");
-    }
-}
-
-/// Gives free memory back to the system from time to time. The allocator does so when something is freed, so without it a
-/// node would keep what it freed last before it became idle. On a thread of its own: giving back much takes milliseconds.
-fn give_free_memory_back() -> Result<(), String> {
-    let give_back = || {
-        loop {
-            std::thread::sleep(GIVE_BACK_INTERVAL);
-            mimalloc::MiMalloc::collect();
-        }
-    };
-    let started = std::thread::Builder::new().name("memory".into()).spawn(give_back);
-    started.map(drop).map_err(|error| format!("no thread: {error}"))
-}
-
-/// Raises the process's limit of open files as far as the system allows, and returns it. Shells and containers often
-/// begin with 1024, which a few hundred watches use up.
-fn raise_open_files_limit() -> usize {
-    let mut limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    match setrlimit(Resource::Nofile, raised) {
-        Ok(()) => limit.current = limit.maximum,
-        Err(error) => tracing::warn!(%error, "the limit of open files could not be raised"),
-    }
-    limit.current.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX))
-}
-
-/// The connections that callers and peers may have open at once: three quarters and one quarter of what the limit of
-/// open files leaves.
+/// The limits on connections of clients and of peers: three quarters and one quarter of what the limit of open files
+/// leaves.
 fn connections_max(open_files_max: usize) -> (usize, usize) {
     let rest = open_files_max.saturating_sub(OPEN_FILES_RESERVE);
     let share = |quarters: usize| (rest / 4 * quarters).clamp(8, CONNECTIONS_MAX);
@@ -158,16 +101,16 @@ fn connections_max(open_files_max: usize) -> (usize, usize) {
 
 async fn serve(mut settings: Settings, open_files_max: usize, consensus: &Handle) -> Result<(), String> {
     let signals = ShutdownSignals::listen()?;
-    let tls = Tls::open(&settings)?;
+    let tls = NodeCertificates::open(&settings)?;
     let callers = Handle::current();
-    let api = Listener::bind(&settings.api_addr, &callers).await?;
-    let peer = Listener::bind(&settings.peer_addr, consensus).await?;
+    let api = BoundListener::bind(&settings.api_addr, &callers).await?;
+    let peer = BoundListener::bind(&settings.peer_addr, consensus).await?;
     let metrics = match &settings.metrics_addr {
-        Some(address) => Some(Listener::bind(address, &callers).await?),
+        Some(address) => Some(BoundListener::bind(address, &callers).await?),
         None => None,
     };
     let (api_max, peer_max) = connections_max(open_files_max);
-    let service = make_service(&settings, &tls, (peer_max / PEER_CALLS_PART, consensus));
+    let service = make_service(&settings, &tls, peer_max / PEER_CALLS_PART, consensus);
     let first_keys = digest_of(&settings.api_keys);
     settings.forget_secrets();
     let (for_callers, for_nodes) = tls.transports(&callers);
@@ -210,7 +153,7 @@ fn options(settings: &Settings, connections_max: usize, share_of: ShareOf) -> Se
     }
 }
 
-/// Ends a node in order. A failed node has nothing to wait for: its callers see that their connections end.
+/// Shuts a node down. A failed node waits for nothing: its clients see that their connections end.
 async fn shut_down(service: &Service, servers: Servers, has_failed: bool) {
     service.stop();
     let (drain, close) = if has_failed {
@@ -224,7 +167,7 @@ async fn shut_down(service: &Service, servers: Servers, has_failed: bool) {
         bounded(TRANSFER_TIMEOUT, service.hand_over(), "the transfer of leadership").await;
         (DRAIN_TIMEOUT, CLOSE_TIMEOUT)
     };
-    servers.api.close("callers", drain).await;
+    servers.api.close("clients", drain).await;
     servers.peer.close("peers", drain).await;
     bounded(close, service.shutdown(), "closing log and store").await;
     // To the end: what a shutdown takes is of interest, too.
@@ -288,7 +231,7 @@ pub fn recover_root(directory: &Path) -> Result<(), String> {
     if !directory.join("identity.json").is_file() {
         return Err(format!("data directory {shown} belongs to no node of a cluster"));
     }
-    let _lock = lock_directory(directory)?;
+    let _lock = data_directory::lock(directory)?;
     ask_for_root(directory).map_err(|error| format!("data directory {shown}: {error}"))
 }
 
@@ -300,23 +243,23 @@ async fn bounded(limit: Duration, step: impl Future<Output = ()>, what: &str) {
 }
 
 /// The certificates of a node, as far as its settings name any.
-struct Tls {
+struct NodeCertificates {
     callers: Option<Arc<CallerTls>>,
     nodes: Option<Arc<NodeTls>>,
 }
 
-impl Tls {
+impl NodeCertificates {
     fn open(settings: &Settings) -> Result<Self, String> {
         let callers = settings.tls.callers.clone().map(CallerTls::open).transpose();
         let open = |(files, mode)| NodeTls::open(files, settings.node_id, mode);
         let nodes = settings.tls.nodes.clone().map(open).transpose();
         Ok(Self {
-            callers: callers.map_err(|error| format!("TLS for callers: {error}"))?.map(Arc::new),
+            callers: callers.map_err(|error| format!("TLS for clients: {error}"))?.map(Arc::new),
             nodes: nodes.map_err(|error| format!("TLS between nodes: {error}"))?.map(Arc::new),
         })
     }
 
-    /// How both listeners take connections. `threads` are those of callers.
+    /// How the two listeners accept connections. `threads` serve client requests.
     fn transports(&self, threads: &Handle) -> (Transport, Transport) {
         let callers = self.callers.clone().map_or(Transport::Plain, Transport::Callers);
         let of_nodes = |tls| Transport::Nodes(tls, threads.clone());
@@ -324,7 +267,12 @@ impl Tls {
     }
 }
 
-fn make_service(settings: &Settings, tls: &Tls, (lone_calls_max, consensus): (usize, &Handle)) -> Service {
+fn make_service(
+    settings: &Settings,
+    tls: &NodeCertificates,
+    lone_calls_max: usize,
+    consensus: &Handle,
+) -> Service {
     let secrets = settings.cluster_secrets.iter().map(|secret| secret.expose().into()).collect();
     let options = Options {
         node_id: settings.node_id,
@@ -382,58 +330,6 @@ impl ShutdownSignals {
     }
 }
 
-/// Creates the directory if there is none, and locks it for this process.
-fn lock_directory(directory: &Path) -> Result<File, String> {
-    let shown = directory.display();
-    let failed = |error: io::Error| format!("data directory {shown}: {error}");
-    fs::create_dir_all(directory).map_err(failed)?;
-    refuse_foreign(directory)?;
-    let lock = File::options().create(true).append(true).open(directory.join(LOCK_FILE)).map_err(failed)?;
-    match lock.try_lock() {
-        Ok(()) => Ok(lock),
-        Err(TryLockError::WouldBlock) => Err(format!("data directory {shown}: another process uses it")),
-        Err(TryLockError::Error(error)) => Err(failed(error)),
-    }
-}
-
-/// Refuses a directory that has files but no identity: it is no data directory, or it is one that has lost its
-/// identity and must not be initialized again.
-fn refuse_foreign(directory: &Path) -> Result<(), String> {
-    let failed = |error: io::Error| format!("data directory {}: {error}", directory.display());
-    let mut foreign = None;
-    for entry in fs::read_dir(directory).map_err(failed)? {
-        let name = entry.map_err(failed)?.file_name();
-        let name = name.to_string_lossy();
-        if name == "identity.json" {
-            return Ok(());
-        }
-        // The directory of a file system's own, an identity that was being written when the power failed, and what a node
-        // records before it has an identity.
-        let is_expected = [LOCK_FILE, "lost+found", DIRECTORY].iter().any(|expected| name == *expected);
-        if !is_expected && !name.starts_with("identity.json.") {
-            foreign = Some(name.into_owned());
-        }
-    }
-    match foreign {
-        None => Ok(()),
-        Some(name) => Err(format!(
-            "data directory {} has `{name}`, but no identity.json: it belongs to no node; give an empty directory",
-            directory.display()
-        )),
-    }
-}
-
-/// Logs a panic with its location as one event, to wherever the log goes.
-fn log_panics() {
-    std::panic::set_hook(Box::new(|panic| {
-        let location = panic.location().map(ToString::to_string).unwrap_or_default();
-        let text = panic.payload_as_str().unwrap_or("no text");
-        let thread = std::thread::current().name().unwrap_or("unnamed").to_owned();
-        let backtrace = std::backtrace::Backtrace::force_capture();
-        tracing::error!(location, thread, %backtrace, "panicked: {text}");
-    }));
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -446,24 +342,5 @@ mod tests {
             assert!(files < 300 || callers + peers + OPEN_FILES_RESERVE <= files, "{files}");
         }
         assert_eq!(connections_max(1024), (576, 192));
-    }
-
-    #[test]
-    fn a_directory_is_locked_by_one_process() {
-        let root = tempfile::tempdir().unwrap();
-        let directory = root.path().join("deep/data");
-        let first = lock_directory(&directory).unwrap();
-        assert!(lock_directory(&directory).unwrap_err().contains("another process"));
-        drop(first);
-        assert!(lock_directory(&directory).is_ok());
-    }
-
-    #[test]
-    fn a_foreign_directory_is_refused() {
-        let directory = tempfile::tempdir().unwrap();
-        fs::write(directory.path().join("thesis.txt"), "mine").unwrap();
-        assert!(lock_directory(directory.path()).unwrap_err().contains("`thesis.txt`"));
-        fs::write(directory.path().join("identity.json"), "{}").unwrap();
-        assert!(lock_directory(directory.path()).is_ok());
     }
 }

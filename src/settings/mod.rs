@@ -8,22 +8,15 @@
 //! one does not start.
 
 mod at_rest;
-mod audit;
 mod callers;
-mod key;
 mod limits;
-mod log;
-mod member;
-mod private_file;
-mod quota;
-mod secret;
+mod observability;
+mod secrets;
 mod tls;
-mod traces;
 
 use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
-use zeroize::Zeroizing;
 
 use concord_consensus::Timers;
 use concord_model::{
@@ -35,19 +28,13 @@ use concord_net::{Member, NodeId};
 use concord_service::{self as service, Retention, membership::check_address};
 
 pub use at_rest::{AtRestArgs, AtRestSettings};
-pub use audit::{AuditArgs, AuditMode};
 pub use callers::CallerArgs;
-pub use key::{KeyArgs, RootKeys, digest_of};
-pub use limits::{BODY_BYTES_MAX, LimitArgs};
-pub use log::{LogArgs, LogFormat};
-pub use member::parse_member;
-pub use quota::QuotaArgs;
-pub use secret::Secret;
+pub use limits::{BODY_BYTES_MAX, LimitArgs, QuotaArgs};
+pub use observability::{AuditArgs, AuditMode, LogArgs, LogFormat, TraceArgs};
+pub use secrets::{KeyArgs, RootKeys, Secret, digest_of};
 pub use tls::{PeerMode, TlsArgs, TlsSettings};
-pub use traces::TraceArgs;
 
-/// Shortest key or secret: 16 random characters can't be guessed over a network.
-const SECRET_BYTES_MIN: usize = 16;
+use secrets::{SecretNames, read_secrets};
 
 /// Timeouts and intervals.
 #[derive(Debug, Clone, Args)]
@@ -58,19 +45,19 @@ pub struct TimeArgs {
     /// The timeout of a read, in milliseconds
     #[arg(long, env = "CONCORD_READ_TIMEOUT_MS", default_value_t = 5_000, value_name = "MS")]
     pub read_timeout_ms: u64,
-    /// How long a connection may be without a whole request until a credential was good on it, in milliseconds
+    /// How long a connection that is not authenticated yet may take to send a whole request, in milliseconds
     #[arg(long, env = "CONCORD_HEADER_TIMEOUT_MS", default_value_t = 10_000, value_name = "MS")]
     pub header_timeout_ms: u64,
-    /// How long a connection may be idle between two requests once a credential was good on it, in milliseconds
+    /// How long an authenticated connection may be idle between two requests, in milliseconds
     #[arg(long, env = "CONCORD_IDLE_TIMEOUT_MS", default_value_t = 75_000, value_name = "MS")]
     pub idle_timeout_ms: u64,
-    /// How long a caller may take to accept the next part of its answer, in milliseconds
+    /// How long a client may take to accept the next part of its response, in milliseconds
     #[arg(long, env = "CONCORD_SEND_TIMEOUT_MS", default_value_t = 30_000, value_name = "MS")]
     pub send_timeout_ms: u64,
     /// How long a watch is silent before it gets a heartbeat, in milliseconds
     #[arg(long, env = "CONCORD_WATCH_HEARTBEAT_MS", default_value_t = 10_000, value_name = "MS")]
     pub watch_heartbeat_ms: u64,
-    /// The interval of a leader's heartbeats, in milliseconds
+    /// The interval of the leader's heartbeats, in milliseconds
     #[arg(long, env = "CONCORD_HEARTBEAT_MS", default_value_t = 200, value_name = "MS")]
     pub heartbeat_ms: u64,
     /// The shortest election timeout of a follower, in milliseconds
@@ -79,27 +66,27 @@ pub struct TimeArgs {
     /// The longest election timeout of a follower, in milliseconds; also the leader's lease
     #[arg(long, env = "CONCORD_ELECTION_MAX_MS", default_value_t = 900, value_name = "MS")]
     pub election_max_ms: u64,
-    /// Answers reads with `consistency=lease`: set it on all members, or on none
+    /// Serve reads with `consistency=lease`; set it on all members or on none
     #[arg(long, env = "CONCORD_LEASE_READS", value_name = "BOOL", default_value_t = false,
           num_args = 0..=1, default_missing_value = "true")]
     pub lease_reads: bool,
-    /// The process ends when its log has not moved for so long, in milliseconds: its disk hangs
+    /// Exit when an I/O stall of the log lasts this long, in milliseconds
     #[arg(long, env = "CONCORD_LOG_STALL_TIMEOUT_MS", default_value_t = 20_000, value_name = "MS")]
     pub log_stall_timeout_ms: u64,
 }
 
 /// How much of the history is retained.
 #[derive(Debug, Clone, Args)]
-pub struct HistoryArgs {
-    /// How many of the newest revisions are retained; older ones may be removed. 0 retains all
+pub struct RetentionArgs {
+    /// How many of the newest revisions are retained; older ones may be compacted. 0 retains all
     #[arg(long, env = "CONCORD_HISTORY_REVISIONS", default_value_t = 1_000_000, value_name = "N")]
     pub history_revisions: u64,
-    /// For how many seconds changes are retained; older ones are removed. 0 retains all
+    /// For how many seconds changes are retained; older ones are compacted. 0 retains all
     #[arg(long, env = "CONCORD_HISTORY_AGE_S", default_value_t = 30 * 24 * 60 * 60, value_name = "S")]
     pub history_age_s: u64,
 }
 
-impl HistoryArgs {
+impl RetentionArgs {
     fn read(&self) -> Retention {
         let some = |number: u64| Some(number).filter(|number| *number > 0);
         let age = some(self.history_age_s).map(Duration::from_secs);
@@ -110,7 +97,7 @@ impl HistoryArgs {
 /// The command line of `concord serve`.
 #[derive(Debug, Clone, Args)]
 pub struct ServeArgs {
-    /// The id of this node, from 1. An id is never used for another node, not even after the node is lost
+    /// The id of this node, from 1. Never use the id of a node for another one, not even after the node is lost
     #[arg(long, env = "CONCORD_NODE_ID", value_name = "N")]
     pub node_id: NodeId,
     /// The data directory
@@ -119,20 +106,20 @@ pub struct ServeArgs {
     #[command(flatten)]
     #[expect(missing_docs, reason = "its fields are the help")]
     pub at_rest: AtRestArgs,
-    /// The address of the HTTP interface, host:port
+    /// The address of the API, host:port
     #[arg(long, env = "CONCORD_API_ADDR", default_value = "127.0.0.1:8101", value_name = "ADDR")]
     pub api_addr: String,
-    /// The address for calls of other nodes, host:port
+    /// The address for peer RPCs, host:port
     #[arg(long, env = "CONCORD_PEER_ADDR", default_value = "127.0.0.1:8201", value_name = "ADDR")]
     pub peer_addr: String,
     #[command(flatten)]
     #[expect(missing_docs, reason = "its fields are the help")]
     pub key: KeyArgs,
-    /// Another root key that is accepted too, while the root key is rotated
+    /// A second root key, accepted while the root key is rotated
     #[arg(long, env = "CONCORD_SECOND_API_KEY", hide_env_values = true, value_name = "KEY")]
     pub second_api_key: Option<Secret>,
-    /// The secret that the nodes of a cluster share, for plain calls between them. While it is changed, two with a comma between: the first is
-    /// sent, both are accepted
+    /// The secret that the nodes of a cluster share, for unencrypted RPCs. While it is rotated, two secrets,
+    /// comma-separated: the node sends the first and accepts both
     #[arg(
         long,
         env = "CONCORD_CLUSTER_SECRET",
@@ -153,27 +140,27 @@ pub struct ServeArgs {
     #[command(flatten)]
     #[expect(missing_docs, reason = "its fields are the help")]
     pub times: TimeArgs,
-    /// The members, as ID=API@PEER with commas between; a node whose state is damaged fetches a snapshot from them
+    /// The members, comma-separated, as ID=API@PEER; a node whose state is damaged fetches a snapshot from them
     #[arg(long, env = "CONCORD_PEERS", value_delimiter = ',', value_parser = parse_member, value_name = "LIST")]
     pub peers: Vec<Member>,
-    /// Forms the cluster of `--peers` once all of them answer; the node with the least id does, the others wait for it
+    /// Bootstrap the cluster of `--peers` once all of them respond; the node with the lowest id does so, the others wait
     #[arg(long, env = "CONCORD_FORM", value_name = "BOOL", default_value_t = false,
           num_args = 0..=1, default_missing_value = "true", requires = "peers")]
     pub form: bool,
     /// Bytes of log after which a snapshot is written
     #[arg(long, env = "CONCORD_SNAPSHOT_LOG_BYTES", default_value_t = 64 << 20, value_name = "N")]
     pub snapshot_log_bytes: u64,
-    /// Free bytes of the volume below which writes, except deletes, are refused with 507
+    /// Free bytes of the volume below which writes, except deletes, are rejected with 507
     #[arg(long, env = "CONCORD_DISK_RESERVE_BYTES", default_value_t = 256 << 20, value_name = "N")]
     pub disk_reserve_bytes: u64,
     #[command(flatten)]
     #[expect(missing_docs, reason = "its fields are the help")]
-    pub history: HistoryArgs,
+    pub history: RetentionArgs,
     #[command(flatten)]
     #[expect(missing_docs, reason = "its fields are the help")]
     pub callers: CallerArgs,
-    /// The highest feature level that this node agrees to; a lower one than it knows holds the cluster back, so that the
-    /// version before can be started again
+    /// The highest feature level that this node agrees to. A lower level than this version's keeps the cluster compatible
+    /// with the previous version
     #[arg(
         long,
         env = "CONCORD_FEATURE_LEVEL_MAX",
@@ -202,21 +189,21 @@ pub struct Settings {
     pub data_dir: PathBuf,
     /// What protects data on the disk.
     pub at_rest: AtRestSettings,
-    /// The address of the HTTP interface.
+    /// The address of the API.
     pub api_addr: String,
-    /// The address for calls of other nodes.
+    /// The address for peer RPCs.
     pub peer_addr: String,
     /// The address where metrics are read without a key.
     pub metrics_addr: Option<String>,
     /// The members that a node whose state is damaged fetches a snapshot from.
     pub peers: Vec<Member>,
-    /// Whether these form a cluster by themselves.
+    /// Whether these bootstrap a cluster by themselves.
     pub form: bool,
     /// The root keys: one, or two while they are rotated.
     pub api_keys: Vec<Secret>,
     /// Where they are read from.
     pub root_keys: RootKeys,
-    /// The cluster's secrets; the first one is sent. None where no call is plain.
+    /// The cluster's secrets; the first one is sent. Empty if no RPC is unencrypted.
     pub cluster_secrets: Vec<Secret>,
     /// The files of TLS.
     pub tls: TlsSettings,
@@ -226,15 +213,15 @@ pub struct Settings {
     pub write_timeout: Duration,
     /// The timeout of a read.
     pub read_timeout: Duration,
-    /// How long a connection may be without a whole request until it is known.
+    /// How long a connection that is not authenticated yet may take to send a whole request.
     pub header_timeout: Duration,
-    /// How long afterwards.
+    /// How long an authenticated connection may be idle.
     pub idle_timeout: Duration,
-    /// How long a caller may take to accept the next part of its answer.
+    /// How long a client may take to accept the next part of its response.
     pub send_timeout: Duration,
     /// Connections of one address to a listener; by default half of all.
     pub connections_per_address: Option<usize>,
-    /// The origins whose pages may use the interface; `*` alone for all.
+    /// The origins whose pages may use the API; `*` alone for all.
     pub cors_origins: Vec<String>,
     /// How long a watch is silent before it gets a heartbeat.
     pub watch_heartbeat: Duration,
@@ -242,9 +229,9 @@ pub struct Settings {
     pub timers: Timers,
     /// Bytes of log after which a snapshot is written.
     pub snapshot_log_bytes: u64,
-    /// The process ends once its log has not moved for so long.
+    /// The process exits when an I/O stall of the log lasts this long.
     pub log_stall_timeout: Duration,
-    /// Free bytes of the volume below which writes are refused.
+    /// Free bytes of the volume below which writes are rejected.
     pub disk_reserve_bytes: u64,
     /// How much of the history is retained.
     pub retention: Retention,
@@ -254,43 +241,12 @@ pub struct Settings {
     pub audit: service::audit::AuditOptions,
     /// The quotas of keys that have none of their own.
     pub quotas: Quota,
-    /// Failed credentials of an address in a minute; 0 for as many as come.
+    /// Failed credentials of an address in a minute; 0 for no limit.
     pub failed_credentials: u64,
     /// Threads that serve requests.
     pub worker_threads: usize,
     /// Where spans are sent, and of which requests.
     pub spans: Option<service::spans::SpanOptions>,
-}
-
-/// The secrets that were given, or those in a file, one per line or separated by commas.
-fn read_secrets(
-    given: Vec<Secret>,
-    file: Option<&PathBuf>,
-    [flag, file_flag, env]: [&str; 3],
-) -> Result<Vec<Secret>, String> {
-    let secrets = match (given.is_empty(), file) {
-        (false, Some(_)) => return Err(format!("{flag} and {file_flag} are both set; give one of them")),
-        (false, None) => given,
-        (true, None) => return Err(format!("set {flag}, {file_flag} or {env}: there is no default")),
-        (true, Some(path)) => {
-            let text = std::fs::read_to_string(path)
-                .map_err(|error| format!("{file_flag} {}: {error}", path.display()))?;
-            let text = Zeroizing::new(text);
-            text.split([',', '\n']).map(str::trim).filter(|part| !part.is_empty()).map(Secret::from).collect()
-        }
-    };
-    if secrets.is_empty() {
-        return Err(format!("the file of {file_flag} is empty"));
-    }
-    for secret in &secrets {
-        if secret.0.len() < SECRET_BYTES_MIN {
-            return Err(format!("{flag} has {} characters, but needs {SECRET_BYTES_MIN}", secret.0.len()));
-        }
-        if !secret.0.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(format!("{flag} may hold visible ASCII characters only"));
-        }
-    }
-    Ok(secrets)
 }
 
 impl Settings {
@@ -301,7 +257,7 @@ impl Settings {
         self.root_keys.forget();
     }
 
-    /// The members that this node is to form a cluster of, if it is.
+    /// The members of the cluster that this node bootstraps, if it bootstraps one.
     pub fn forms(&self) -> Option<&[Member]> {
         let first = self.peers.iter().map(|member| member.id).min();
         (self.form && first == Some(self.node_id)).then_some(&self.peers)
@@ -321,12 +277,16 @@ impl Settings {
         let (limits, timers) = (args.limits.check()?, args.times.check()?);
         check_at_least("--snapshot-log-bytes", args.snapshot_log_bytes, 1 << 12)?;
         at_rest::protect_files(&args)?;
-        let names = ["--cluster-secret", "--cluster-secret-file", "CONCORD_CLUSTER_SECRET"];
+        let names = SecretNames {
+            flag: "--cluster-secret",
+            file_flag: "--cluster-secret-file",
+            env: "CONCORD_CLUSTER_SECRET",
+        };
         let secrets: Vec<_> = args.cluster_secret.into_iter().filter(|secret| !secret.0.is_empty()).collect();
         let tls = args.tls.check(&args.api_addr, &args.peer_addr)?;
         let cluster_secrets = match (&secrets, &args.cluster_secret_file) {
             (given, None) if given.is_empty() && !tls.has_plain_calls() => Vec::new(),
-            _ => read_secrets(secrets, args.cluster_secret_file.as_ref(), names)?,
+            _ => read_secrets(secrets, args.cluster_secret_file.as_ref(), &names)?,
         };
         let audit = args.audit.check(&args.data_dir)?;
         let spans = args.log.traces.check(&args.api_addr, tls.callers.is_some())?;
@@ -398,6 +358,21 @@ impl TimeArgs {
             election_max_ms: self.election_max_ms,
             lease_reads: self.lease_reads,
         })
+    }
+}
+
+/// Parses a member of the command line.
+///
+/// # Errors
+/// When it is not `ID=API_HOST:PORT@PEER_HOST:PORT`.
+pub fn parse_member(text: &str) -> Result<Member, String> {
+    let parts = text.split_once('=').and_then(|(id, rest)| Some((id, rest.split_once('@')?)));
+    let (id, (api_addr, peer_addr)) = parts.ok_or("expected ID=API_HOST:PORT@PEER_HOST:PORT")?;
+    check_address(api_addr)?;
+    check_address(peer_addr)?;
+    match id.parse() {
+        Ok(id) if id > 0 => Ok(Member { id, api_addr: api_addr.into(), peer_addr: peer_addr.into() }),
+        _ => Err(format!("`{id}` is not a node id")),
     }
 }
 
