@@ -310,7 +310,7 @@ mod tests {
         };
         let open = |node| NodeTls::open(files.clone(), node, Mode::Required);
         assert_eq!(open(3).unwrap().certificates().len(), 2);
-        assert!(open(4).unwrap_err().contains("and this is node 4"));
+        assert!(open(4).unwrap_err().contains("but this is node 4"));
         let text = node(&node_args(3, directory.path(), &[])).unwrap_err();
         assert!(text.contains("already exists"), "{text}");
         assert!(made(directory.path(), "b").unwrap_err().contains("already exists"));

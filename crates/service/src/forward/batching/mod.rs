@@ -62,7 +62,7 @@ const FORWARDING: BatchPolicy = BatchPolicy {
 #[derive(Debug)]
 pub(crate) struct Batcher {
     policy: BatchPolicy,
-    /// To the leader that a write was sent to last. An RPC to another one, or to an earlier address, ends by itself.
+    /// To the leader that a write was sent to last. An RPC to another one, or to an earlier address, exits.
     current: Mutex<Option<Arc<ForwardQueue>>>,
 }
 
