@@ -28,7 +28,7 @@ fn member(id: u64, verb: &str) -> String {
 pub(super) async fn decided(call: Call) -> Answer {
     eventually("the change is decided", async || {
         let answer = call.insist().await;
-        check(!answer.text.contains("under way"), || format!("{answer:?}")).map(|()| answer)
+        check(!answer.text.contains("in progress"), || format!("{answer:?}")).map(|()| answer)
     })
     .await
 }
@@ -70,7 +70,7 @@ async fn has_left(cluster: &Cluster, id: u64) {
     let client = cluster.client(id);
     eventually(&format!("node {id} knows that it has left"), async || {
         let answer = client.bare(Method::GET, "/readyz").attempt().await?;
-        check(answer.status == 503 && answer.text.contains("taken out"), || format!("{answer:?}"))
+        check(answer.status == 503 && answer.text.contains("was removed"), || format!("{answer:?}"))
     })
     .await;
     let write = client.put(&config("idempotent", "k"), &json!({"data": {}})).attempt().await.unwrap();
@@ -255,7 +255,7 @@ async fn one_change_at_a_time_and_only_valid_ones() {
     let adds = [&one, &two].map(|client| client.post(MEMBERS, &body));
     eventually("of two changes one is refused", async || {
         let answers = join_all(adds.iter().map(Call::attempt)).await;
-        let refused = |answer: &Answer| answer.status == 409 && answer.text.contains("under way");
+        let refused = |answer: &Answer| answer.status == 409 && answer.text.contains("in progress");
         let count = answers.iter().flatten().filter(|answer| refused(answer)).count();
         check(count == 1, || format!("{answers:?}"))
     })

@@ -60,7 +60,7 @@ async fn what_a_replaced_root_key_has_open_ends() {
     let poll = tokio::spawn(async move { (poll.attempt().await, Instant::now()) });
     eventually("the poll is open, beside two watches", async || {
         let metrics = newer.get("/metrics").attempt().await?.text;
-        check(metrics.contains("\nconcord_watches 3\n"), || metrics.clone())
+        check(metrics.contains("\nconcord_watches 3.0\n"), || metrics.clone())
     })
     .await;
     std::fs::write(&file, format!("{new}\n")).unwrap();

@@ -45,7 +45,7 @@ async fn a_leader_says_that_a_follower_is_gone_and_that_it_is_back() {
     assert_eq!(won["level"], "INFO");
     assert!(won["term"].as_u64().is_some_and(|term| term > 0), "{won}");
     assert!(won["why"].as_str().is_some_and(|why| !why.is_empty()), "{won}");
-    line(&mut cluster, follower, 0, &format!("node {leader} leads the cluster")).await;
+    line(&mut cluster, follower, 0, &format!("node {leader} became leader")).await;
     let client = cluster.client(leader);
     let known = member(&client, follower).await.unwrap();
     assert_eq!(known["reachable"], true, "{known}");

@@ -258,7 +258,7 @@ async fn certificates_are_swapped_under_load_without_a_failed_request() {
     replace(Path::new(&certificate), b"no certificate");
     eventually("the log says so", async || {
         let text = cluster.node(1).tail(30);
-        check(text.contains("what was read before stays"), || text)
+        check(text.contains("the previous ones stay in use"), || text)
     })
     .await;
     let (is_good, text) = s_client(cluster.node(1), &authority.certificate(), &[]);

@@ -62,7 +62,7 @@ const FORWARDING: BatchPolicy = BatchPolicy {
 #[derive(Debug)]
 pub(crate) struct Batcher {
     policy: BatchPolicy,
-    /// To the leader that a write was sent to last. An RPC to another one, or to an earlier address, exits.
+    /// To the leader that a write was sent to last. An RPC to another one, or to an earlier address, finishes on its own queue.
     current: Mutex<Option<Arc<ForwardQueue>>>,
 }
 
