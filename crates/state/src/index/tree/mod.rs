@@ -489,7 +489,7 @@ fn join<T: Item>(children: &mut Vec<Child<T>>, position: usize) {
     refresh(into);
 }
 
-/// Ascending items of a [`Tree`](super::Tree).
+/// Ascending items of a [`Tree`].
 pub struct Iter<'a, T: Item> {
     above: Vec<std::slice::Iter<'a, Child<T>>>,
     leaf: std::slice::Iter<'a, T>,
@@ -518,7 +518,7 @@ impl<'a, T: Item> Iterator for Iter<'a, T> {
     }
 }
 
-/// Descending items of a [`Tree`](super::Tree).
+/// Descending items of a [`Tree`].
 pub struct BackIter<'a, T: Item> {
     above: Vec<std::slice::Iter<'a, Child<T>>>,
     leaf: std::slice::Iter<'a, T>,
