@@ -1,7 +1,7 @@
 //! The endpoints: one row for each method of a path.
 //!
 //! A row names the permission that a request needs, what the audit log records of it, what it uses of its key's quota,
-//! its handler, and its operation in the `OpenAPI` document. Everything else that depends on the endpoint is derived
+//! its handler, and its operation in the `OpenAPI` document. The row states the permission; the service checks it. Everything else that depends on the endpoint is derived
 //! from the row: the router, the labels of metrics, who needs a key, `Allow`, the paths of the document.
 //!
 //! | where is | file |
@@ -9,7 +9,8 @@
 //! | the rows | `rows` |
 //! | which row a request matches | `matching` |
 //!
-//! A new endpoint takes a row, a handler, and its operation in `openapi`.
+//! A new endpoint takes a row, a handler, and its operation in `openapi`; `docs/internals/adding-an-operation.md` lists
+//! the other places: the service, the tests, the documents.
 //!
 //! **Invariant:** a request is matched once, by `pipeline`, and carries what was found.
 

@@ -10,7 +10,7 @@
 //! | `history` | the service, from this node's own disk |
 //! | `snapshot`, `fetch-snapshot` | consensus; the file is streamed |
 //! | `stream` | consensus; the connection is upgraded, and its frames are log entries |
-//! | `heartbeats`, `read-index` | consensus, the service when this node leads; the connection is upgraded, and its frames are requests |
+//! | `heartbeats`; `read-index` | consensus; the service, which says so when this node does not lead. The connection is upgraded, and its frames are requests |
 //! | all others | consensus |
 //!
 //! | where is | file |
