@@ -12,7 +12,7 @@ use std::{
 };
 
 use serde_json::Value;
-use tokio::{task::yield_now, time::Instant};
+use tokio::task::yield_now;
 
 use super::{
     budget::Budget,
@@ -223,7 +223,7 @@ impl Schemas {
         }
         let (this, definition) = (Arc::clone(self), Arc::clone(definition));
         let work = move |cancel: &Cancel| this.validator_in_pool(&definition, cancel);
-        let deadline = Instant::now() + self.cx.options.read_timeout;
+        let deadline = self.cx.read_deadline();
         self.cx.cpu_pool.run(Weight::Short, deadline, work).await?
     }
 

@@ -32,8 +32,6 @@ use concord_net::{
 };
 use wire::{WireAnswer, WireRequest};
 
-/// Up to this many bytes of documents, the leader parses a forwarded write inline.
-pub(super) const INLINE_PARSE_BYTES_MAX: usize = 64 << 10;
 /// The part of a write's time that is reserved for the leader's response to arrive, and its bounds. A response that the
 /// write was not decided must arrive before the sender's deadline even under load; otherwise the outcome is unknown.
 const ANSWER_TIME_PART: u32 = 5;

@@ -239,7 +239,7 @@ pub(super) struct Lister<'a> {
 
 impl<'a> Lister<'a> {
     pub(super) fn new(reads: &'a Reads, list: ListRequest, keys: KeySet) -> Self {
-        let deadline = Instant::now() + reads.cx.options.read_timeout;
+        let deadline = reads.cx.read_deadline();
         Self { reads, listing: Arc::new(Listing { list, keys }), deadline }
     }
 

@@ -17,9 +17,10 @@ use tokio::{
 };
 
 use crate::{
+    context::INLINE_BYTES_MAX,
     cpu_pool::Weight,
     forward::{
-        INLINE_PARSE_BYTES_MAX, answer_time,
+        answer_time,
         batching::BATCH_WRITES_MAX,
         wire::{WireAnswer, WirePart, WireRequest, encode_part, remaining_of},
     },
@@ -61,7 +62,7 @@ impl Writes {
         let json_depth = self.cx.limits().json_depth;
         let open = move |body: &[u8]| decode::<WireRequest<'static>>(body)?.open(json_depth);
         let received = Instant::now();
-        let (remaining, request) = if body.len() > INLINE_PARSE_BYTES_MAX {
+        let (remaining, request) = if body.len() > INLINE_BYTES_MAX {
             let deadline = received + time_to_decide(remaining_of(&body)?);
             match self.cx.cpu_pool.run(Weight::Short, deadline, move |_| open(&body)).await {
                 Ok(opened) => opened?,

@@ -12,7 +12,6 @@ use tokio::time::{Instant, timeout_at};
 use super::idempotency::decided_before;
 use crate::{
     cpu_pool::{Weight, late},
-    forward::INLINE_PARSE_BYTES_MAX,
     history::ConfigName,
     memory_budget::{Reservation, Share},
     request::{
@@ -99,7 +98,7 @@ impl Writes {
         Rollbacks {
             caller: caller.clone(),
             state: None,
-            deadline: Instant::now() + self.cx.options.read_timeout,
+            deadline: self.cx.read_deadline(),
             bytes: 0,
             reservation: self.cx.memory_budget.begin(Share::Callers),
         }
@@ -147,10 +146,7 @@ impl Writes {
                 .map(|value| Document { text: Arc::clone(&text), value })
         };
         let deadline = Instant::now() + self.cx.options.write_timeout;
-        let data = match config.data.len() {
-            0..=INLINE_PARSE_BYTES_MAX => parse(),
-            _ => self.cx.cpu_pool.run(Weight::Short, deadline, move |_| parse()).await?,
-        };
+        let data = self.cx.work(config.data.len(), Weight::Short, deadline, parse).await?;
         let data = data.map_err(|error| Refusal::Internal(format!("stored data: {error}")))?;
         Ok(Restored::Found { id: found.definition.id, data })
     }

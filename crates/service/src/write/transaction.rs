@@ -16,7 +16,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::Value;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout_at;
 
 use super::prepare::{Preparation, parse_key};
 use crate::{
@@ -206,7 +206,7 @@ impl Writes {
         let revision = written.applied.revision;
         let changes = !written.applied.steps().is_empty();
         let at = if changes && !written.dry_run { revision.saturating_sub(1) } else { revision };
-        let deadline = Instant::now() + self.cx.options.read_timeout;
+        let deadline = self.cx.read_deadline();
         let mut keys = keys.peekable();
         if keys.peek().is_some()
             && let Ok(consensus) = self.cx.consensus_or_refusal()

@@ -21,10 +21,11 @@ use futures::StreamExt as _;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
-    INLINE_PARSE_BYTES_MAX, remaining,
+    remaining,
     wire::{WirePart, WireRequest},
 };
 use crate::{
+    context::INLINE_BYTES_MAX,
     request::{Decision, Effect, Target, WriteRequest},
     retry::{Attempt, AttemptError},
 };
@@ -49,7 +50,7 @@ const BATCHED_WRITE_BYTES_MAX: usize = 4 << 10;
 const FORWARDING: BatchPolicy = BatchPolicy {
     items_max: BATCH_WRITES_MAX,
     // The leader parses them on the threads that serve requests: no more than it would parse there of one write.
-    bytes_max: INLINE_PARSE_BYTES_MAX,
+    bytes_max: INLINE_BYTES_MAX,
     // With one, the second of two callers would wait for the first. With four, the throughput of 64 callers on three
     // nodes was a tenth lower; with eight, that of 256 callers too.
     senders_max: 2,

@@ -216,7 +216,7 @@ async fn a_batch_is_no_larger_than_the_leader_parses_inline() {
     while let Some(batch) = sender.next().await {
         calls.push(batch.len());
     }
-    let most = INLINE_PARSE_BYTES_MAX / BATCHED_WRITE_BYTES_MAX;
+    let most = INLINE_BYTES_MAX / BATCHED_WRITE_BYTES_MAX;
     assert_eq!(calls, [most, most, 40 - 2 * most]);
 }
 
