@@ -9,9 +9,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::FAILED_SHUTDOWN_TIMEOUT;
 use concord_http::{
-    self as api,
-    metrics::MetricsListener,
-    server::{Answerer, ServeOptions, Transport},
+    Served,
+    server::{ServeOptions, Transport},
 };
 
 /// A bound listener.
@@ -41,12 +40,10 @@ impl BoundListener {
         })
     }
 
-    pub(super) fn serve(self, answerer: impl Answerer, options: (Transport, ServeOptions)) -> RunningServer {
+    pub(super) fn serve(self, served: Served, transport: Transport, options: ServeOptions) -> RunningServer {
         let stop = CancellationToken::new();
-        let stopped = stop.clone().cancelled_owned();
-        let (transport, options) = options;
-        let served = api::serve(self.listener, answerer, transport, options, stopped);
-        RunningServer { task: self.runtime.spawn(served), stop }
+        let serving = served.serve(self.listener, transport, options, stop.clone());
+        RunningServer { task: self.runtime.spawn(serving), stop }
     }
 }
 
@@ -72,12 +69,8 @@ impl Servers {
 pub(super) struct MetricsServer(Option<RunningServer>);
 
 impl MetricsServer {
-    pub(super) fn serve(
-        listener: Option<BoundListener>,
-        answerer: MetricsListener,
-        options: ServeOptions,
-    ) -> Self {
-        Self(listener.map(|listener| listener.serve(answerer, (Transport::Plain, options))))
+    pub(super) fn serve(listener: Option<BoundListener>, served: Served, options: ServeOptions) -> Self {
+        Self(listener.map(|listener| listener.serve(served, Transport::Plain, options)))
     }
 
     pub(super) async fn failed(&mut self) -> String {

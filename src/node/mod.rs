@@ -25,7 +25,7 @@ use tokio::{
 use crate::settings::{RootKeys, Secret, Settings, digest_of};
 use concord_consensus::end_process_later;
 use concord_http::{
-    Api,
+    Api, Served,
     peer::PeerListener,
     server::{ServeOptions, ShareOf, Transport},
 };
@@ -116,10 +116,12 @@ async fn serve(mut settings: Settings, open_files_max: usize, consensus: &Handle
     let (for_callers, for_nodes) = tls.transports(&callers);
     let answerer = Api::new(service.clone()).with_origins(settings.cors_origins.clone());
     let metrics_options = options(&settings, METRICS_CONNECTIONS, ShareOf::All);
-    let metrics = MetricsServer::serve(metrics, answerer.metrics_listener(), metrics_options);
-    let api = api.serve(answerer, (for_callers, options(&settings, api_max, ShareOf::All)));
-    let peer_options = (for_nodes, options(&settings, peer_max, ShareOf::Unknown));
-    let peer = peer.serve(PeerListener::new(service.clone(), callers), peer_options);
+    let served = Served::Metrics(answerer.metrics_listener());
+    let metrics = MetricsServer::serve(metrics, served, metrics_options);
+    let api = api.serve(Served::Clients(answerer), for_callers, options(&settings, api_max, ShareOf::All));
+    let peer_options = options(&settings, peer_max, ShareOf::Unknown);
+    let peer_listener = PeerListener::new(service.clone(), callers);
+    let peer = peer.serve(Served::Peers(peer_listener), for_nodes, peer_options);
     let mut servers = Servers { api, peer, metrics };
     let (node, directory) = (settings.node_id, settings.data_dir.display());
     tracing::info!(node, api = settings.api_addr, peer = settings.peer_addr, %directory, "listening");

@@ -20,6 +20,7 @@ use std::{
     time::Duration,
 };
 
+use futures::future::BoxFuture;
 use openraft::{Config, SnapshotPolicy};
 use tokio::{
     sync::{Notify, mpsc, watch},
@@ -72,7 +73,12 @@ impl Consensus {
     ///
     /// # Errors
     /// See [`StartError`].
-    pub async fn start(start: Start) -> Result<Self, StartError> {
+    // Boxed: an async function is compiled anew in each crate that awaits it, and this one has all of openraft below it.
+    pub fn start(start: Start) -> BoxFuture<'static, Result<Self, StartError>> {
+        Box::pin(Self::open_and_start(start))
+    }
+
+    async fn open_and_start(start: Start) -> Result<Self, StartError> {
         let Start { me, directory, mut store, data_key_file, peers, timers, .. } = start;
         let Start { snapshot_log_bytes, log_stall_timeout, rescue, runtime, .. } = start;
         if peers.me.get_or_init(|| me.clone()) != &me {

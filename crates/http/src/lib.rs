@@ -80,11 +80,15 @@ mod weight;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
 use concord_service::Service;
 use cors::CorsOrigins;
 use metrics::{MetricsListener, RequestTimes};
-pub use server::serve;
+use peer::PeerListener;
+use server::{ServeOptions, Transport};
 
 /// What answers the requests of the API listener.
 #[derive(Debug, Clone)]
@@ -115,5 +119,35 @@ impl Api {
     #[must_use]
     pub fn with_origins(self, origins: Vec<String>) -> Self {
         Self { origins: CorsOrigins::of(origins).map(Arc::new), ..self }
+    }
+}
+
+/// What answers the requests of a listener.
+#[derive(Debug)]
+pub enum Served {
+    /// Clients, on the API listener.
+    Clients(Api),
+    /// The other members, on the peer listener.
+    Peers(PeerListener),
+    /// Servers that collect metrics, on a listener of their own.
+    Metrics(MetricsListener),
+}
+
+impl Served {
+    /// Serves until `stop` is cancelled, then accepts no more connections and waits for the requests in flight.
+    // Boxed, and not generic, so that what a request runs through is compiled once, and here.
+    pub fn serve(
+        self,
+        listener: TcpListener,
+        transport: Transport,
+        options: ServeOptions,
+        stop: CancellationToken,
+    ) -> BoxFuture<'static, ()> {
+        let stop = stop.cancelled_owned();
+        match self {
+            Self::Clients(api) => Box::pin(server::serve(listener, api, transport, options, stop)),
+            Self::Peers(peers) => Box::pin(server::serve(listener, peers, transport, options, stop)),
+            Self::Metrics(metrics) => Box::pin(server::serve(listener, metrics, transport, options, stop)),
+        }
     }
 }

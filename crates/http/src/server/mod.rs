@@ -117,7 +117,7 @@ pub struct ServeOptions {
 }
 
 /// What answers the requests of a listener. It is cloned for each connection.
-pub trait Answerer: Clone + Send + Sync + 'static {
+pub(crate) trait Answerer: Clone + Send + Sync + 'static {
     /// Answers a request. Each connection has a counter of its own for those in flight: one that all connections
     /// change moves between the processors with each request.
     fn answer(self: Arc<Self>, request: Request<Incoming>)
@@ -159,7 +159,7 @@ struct ConnectionServer<A> {
 }
 
 /// Serves until `stop` resolves, then accepts no more connections and waits for the requests in flight.
-pub async fn serve(
+pub(crate) async fn serve(
     listener: TcpListener,
     answerer: impl Answerer,
     transport: Transport,

@@ -9,6 +9,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -125,7 +126,15 @@ impl ClusterMembers {
     ///
     /// # Errors
     /// Why the change was rejected; see [`Refusal`].
-    pub async fn change(
+    pub fn change<'a>(
+        self: &'a Arc<Self>,
+        principal: &'a Principal,
+        change: MemberChange,
+    ) -> BoxFuture<'a, Result<Changed, Refusal>> {
+        Box::pin(self.change_anywhere(principal, change))
+    }
+
+    async fn change_anywhere(
         self: &Arc<Self>,
         principal: &Principal,
         change: MemberChange,
@@ -181,7 +190,11 @@ impl ClusterMembers {
     ///
     /// # Errors
     /// When the body is not one of this version. Everything else is a response.
-    pub async fn answer_change(self: &Arc<Self>, body: Bytes) -> Result<Bytes, ReceiveError> {
+    pub fn answer_change(self: &Arc<Self>, body: Bytes) -> BoxFuture<'_, Result<Bytes, ReceiveError>> {
+        Box::pin(self.change_by_request(body))
+    }
+
+    async fn change_by_request(self: &Arc<Self>, body: Bytes) -> Result<Bytes, ReceiveError> {
         let (ForwardedChange { change, remaining_ms }, principal) = decode_forwarded(&body)?;
         let time =
             Duration::from_millis(remaining_ms).saturating_sub(RESPONSE_TIME).min(MEMBER_CHANGE_TIMEOUT);

@@ -15,6 +15,7 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
@@ -66,7 +67,15 @@ impl ClusterMembers {
     ///
     /// # Errors
     /// When this node can't bootstrap a cluster of these members, or one of them can't be reached.
-    pub async fn init(
+    pub fn init<'a>(
+        self: &'a Arc<Self>,
+        principal: &'a Principal,
+        members: Vec<Member>,
+    ) -> BoxFuture<'a, Result<ClusterView, Refusal>> {
+        Box::pin(self.form_as(principal, members))
+    }
+
+    async fn form_as(
         self: &Arc<Self>,
         principal: &Principal,
         members: Vec<Member>,
@@ -82,7 +91,11 @@ impl ClusterMembers {
 
     /// Bootstraps the cluster of these members as soon as all of them respond, or returns when another node has done so. It
     /// tries as long as the node runs: a member may be started, or get its name, at any time.
-    pub async fn form_when_possible(self: &Arc<Self>, members: &[Member]) {
+    pub fn form_when_possible<'a>(self: &'a Arc<Self>, members: &'a [Member]) -> BoxFuture<'a, ()> {
+        Box::pin(self.try_to_form(members))
+    }
+
+    async fn try_to_form(self: &Arc<Self>, members: &[Member]) {
         let mut last = None;
         loop {
             if let Some(consensus) = self.cx.consensus()
@@ -197,7 +210,11 @@ impl ClusterMembers {
     ///
     /// # Errors
     /// When the body is not one of this version.
-    pub async fn answer_join(self: &Arc<Self>, body: Bytes) -> Result<Bytes, ReceiveError> {
+    pub fn answer_join(self: &Arc<Self>, body: Bytes) -> BoxFuture<'_, Result<Bytes, ReceiveError>> {
+        Box::pin(self.join_by_request(body))
+    }
+
+    async fn join_by_request(self: &Arc<Self>, body: Bytes) -> Result<Bytes, ReceiveError> {
         let request: JoinRequest = decode(&body)?;
         let this = Arc::clone(self);
         let response = tokio::spawn(async move { this.join(request).await }).await;

@@ -17,6 +17,7 @@ mod steps;
 
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
 use tokio::{runtime::Handle, sync::Mutex};
 
 use super::{
@@ -54,7 +55,11 @@ impl ClusterMembers {
     ///
     /// # Errors
     /// When the directory belongs to another node, or its content can't be trusted.
-    pub async fn start(self: &Arc<Self>) -> Result<(), StartError> {
+    pub fn start(self: &Arc<Self>) -> BoxFuture<'_, Result<(), StartError>> {
+        Box::pin(self.start_as_identified())
+    }
+
+    async fn start_as_identified(self: &Arc<Self>) -> Result<(), StartError> {
         let _forming = self.forming.lock().await;
         let directory = &self.cx.options.directory;
         let Some(identity) = Identity::read(directory).map_err(StartError::Refused)? else { return Ok(()) };

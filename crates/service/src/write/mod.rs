@@ -51,6 +51,7 @@ mod write_barrier;
 
 use std::{sync::Arc, time::Duration};
 
+use futures::future::BoxFuture;
 use tokio::{
     sync::Semaphore,
     time::{Instant, timeout, timeout_at},
@@ -114,7 +115,15 @@ impl Writes {
     ///
     /// # Errors
     /// See [`Refusal`].
-    pub async fn write(self: &Arc<Self>, caller: Caller, write: Write) -> Result<DecidedWrite, Refusal> {
+    pub fn write(
+        self: &Arc<Self>,
+        caller: Caller,
+        write: Write,
+    ) -> BoxFuture<'_, Result<DecidedWrite, Refusal>> {
+        Box::pin(self.carry_out(caller, write))
+    }
+
+    async fn carry_out(self: &Arc<Self>, caller: Caller, write: Write) -> Result<DecidedWrite, Refusal> {
         audit::name(&write);
         let _permit = self.admission.try_acquire().map_err(|_| Refusal::Overloaded)?;
         caller.principal.authorize_write(&write)?;
