@@ -11,6 +11,7 @@ file. A change is applied as a whole, and the copy never goes back while its clu
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -581,8 +582,10 @@ class Typed(Generic[M]):
         return (self.definition, key) in self._core.configs
 
     def items(self) -> Iterator[Tuple[str, M]]:
+        """The keys and instances; what never fitted the model is left out."""
         for key in self.keys():
-            yield key, self.get(key)
+            with contextlib.suppress(ModelError):
+                yield key, self.get(key)
 
 
 def _shared(config: Config, node: Optional[str]) -> Config:

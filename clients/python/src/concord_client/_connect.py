@@ -94,7 +94,9 @@ def _urls(nodes: Nodes) -> List[str]:
     for url in urls:
         parsed = httpx.URL(url)
         if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.userinfo:
-            raise ValueError(f"{url!r} is not the URL of a node: expected http[s]://host:port")
+            # The text may hold a password: it is not shown.
+            told = "a URL with a user or a password" if "@" in url else repr(url)
+            raise ValueError(f"{told} is not the URL of a node: expected http[s]://host:port")
     if not urls:
         raise ValueError("no URL of a node is given")
     return list(dict.fromkeys(urls))
