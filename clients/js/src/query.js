@@ -101,7 +101,10 @@ function anyOf(name, values) {
   return values.map((value) => [name, text(name, value)]);
 }
 
-/** @param {unknown} value */
+/**
+ * @param {unknown} value
+ * @returns {value is Record<string, unknown>}
+ */
 function isConditions(value) {
   if (value === null || typeof value !== "object") return false;
   const prototype = Object.getPrototypeOf(value);

@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 class ExactNumber:
     """A number of JSON that no type of Python can hold, as its text: its exponent has more than 18 digits.
 
-    Equal to one with the same text; it is written as it was read, and it can't be computed with.
+    Equal to one with the same digits and exponent; it is written as it was read, and it can't be computed with.
     """
 
     __slots__ = ("text",)
@@ -38,10 +38,13 @@ class ExactNumber:
         raise AttributeError("an ExactNumber can't be changed")
 
     def __eq__(self, other: object) -> bool:
-        return self.text == other.text if isinstance(other, ExactNumber) else NotImplemented
+        return self._parts() == other._parts() if isinstance(other, ExactNumber) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self.text)
+        return hash(self._parts())
+
+    def _parts(self) -> str:
+        return self.text.lower().replace("+", "")
 
     def __str__(self) -> str:
         return self.text
