@@ -177,7 +177,7 @@ def test_a_thousand_edits_by_a_key_that_sees_no_secrets(
                 before = client.get(name, "k").data
             seen: List[Any] = []
 
-            def change(data: Any) -> Any:
+            def change(data: Any, seen: List[Any] = seen) -> Any:
                 seen.append(json.dumps(data))
                 edited(dice, data)
                 return data
