@@ -321,6 +321,9 @@ class CacheCore:
             if state.revision < self.revision:
                 log.warning("the cluster is at revision %d; the cache was at %d", state.revision, self.revision)
             self.configs, self.definitions = made, {each.key: each for each in state.definitions}
+            if self.confirmed_at is None:
+                # Why there was nothing before says nothing of what there is now.
+                self.error = None
             self.revision, self.node, self.confirmed_at = state.revision, state.node, sent_at
         self._listed_at = sent_at
         if not is_same:
