@@ -159,8 +159,9 @@ def _written_fields(raw: Any, fields: Dict[str, Any], dumped: Dict[str, Any], pa
         if read is None:
             raise _fail(f"{path}/{name}", "the field is read from inside of another member, so it can't be written")
         made[read] = _written(value, member, f"{path}/{read}", _has_no_decimal(field))
-    for name, field in (getattr(type(raw), "model_computed_fields", None) or {}).items():
-        rest.pop(field.alias or name, None)
+    decorators = getattr(type(raw), "__pydantic_decorators__", None)
+    for name, computed in getattr(decorators, "computed_fields", {}).items():
+        rest.pop(computed.info.alias or name, None)
     # What is left are members that the model does not name, and what a serializer of its own adds.
     extra = getattr(raw, "__pydantic_extra__", None) or {}
     _check_mask(raw, {name: member for name, member in rest.items() if name not in extra}, path)
