@@ -788,6 +788,9 @@ def test_a_cache_of_the_parent_process_is_not_fresh_and_can_be_started(play: Pla
                 nodes.initial = {"a": {"n": 2}}
                 cache.start()
                 until(client, lambda: cache.get("d", "a").source == "live")
+                nodes.add(change("config_updated", 12, "b", {"n": 3}))
+                assert cache.wait_revision(12, PATIENCE_S)
+                client.close()
                 told.write_text(json.dumps([*before, cache.get("d", "a").data, os.getpid() != begun]))
             os.kill(os.getpid(), signal.SIGKILL)
         os.waitpid(child, 0)

@@ -158,7 +158,7 @@ class AsyncClient(ClientBase):
         if self._given is not None:
             self._given = _Unusable()
         for each in self._caches:
-            each._core.after_fork()
+            each._after_fork()
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -256,13 +256,19 @@ class AsyncCache(CacheView):
         if self._task is None or self._task.done():
             await self._client._run(self._core.begin())
             self._task = asyncio.create_task(self._client._run(self._core.follow()), name="concord-cache")
-        if not await self._wait(lambda: self._core.confirmed_at is not None, self._start_timeout_s):
+        if not await self._wait(lambda: self._core.is_confirmed, self._start_timeout_s):
             try:
                 self._core.start_without_nodes()
             except NotReady:
                 await self.close()
                 raise
         return self
+
+    def _after_fork(self) -> None:
+        if self._task is None:
+            return
+        self._task, self._waiting = None, []
+        self._core.after_fork()
 
     async def wait_revision(self, revision: int, timeout: float) -> bool:
         """Waits until the copy has everything up to a revision, as that of one's own write; false when it is late."""

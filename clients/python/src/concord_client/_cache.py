@@ -51,6 +51,8 @@ _RELIST_S = 300.0
 """How often the whole state is read again: the rights of the key may have changed, which is no change of a config."""
 _SAVE_CHANGED_S, _SAVE_CONFIRMED_S = 1.0, 30.0
 
+_FORKED = "the process was forked after the start of the cache: call start() in this process"
+
 LIVE, CACHE, FILE, DEFAULT = "live", "cache", "file", "default"
 
 
@@ -176,6 +178,11 @@ class CacheCore:
     def is_loaded(self) -> bool:
         return self.confirmed_at is not None or self.file_confirmed_at is not None
 
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether a node has confirmed it to this process."""
+        return self.confirmed_at is not None and self.error != _FORKED
+
     def origin(self) -> Tuple[str, float]:
         """Where the copy is from, and its age."""
         confirmed_at = self.confirmed_at
@@ -252,8 +259,8 @@ class CacheCore:
     # --- Following --------------------------------------------------------------------------------------------------
 
     def begin(self) -> Flow[None]:
-        """Reads the file."""
-        if self.file is None:
+        """Reads the file, unless something newer is known."""
+        if self.file is None or self.is_loaded:
             return
         path = self.file
         try:
@@ -274,8 +281,7 @@ class CacheCore:
     def after_fork(self) -> None:
         """In a child process: the thread or the task that kept the copy is not there, and may have held the lock."""
         self.lock = threading.Lock()
-        self.listeners, self.on_progress = [], lambda: None
-        self.error = "the process was forked after the start of the cache: call start() in this process"
+        self.error = _FORKED
 
     def follow(self) -> Flow[None]:
         """Keeps the copy, without an end, whatever goes wrong."""
@@ -321,7 +327,7 @@ class CacheCore:
             if state.revision < self.revision:
                 log.warning("the cluster is at revision %d; the cache was at %d", state.revision, self.revision)
             self.configs, self.definitions = made, {each.key: each for each in state.definitions}
-            if self.confirmed_at is None:
+            if self.confirmed_at is None or self.error == _FORKED:
                 # Why there was nothing before says nothing of what there is now.
                 self.error = None
             self.revision, self.node, self.confirmed_at = state.revision, state.node, sent_at

@@ -245,7 +245,7 @@ class Cache(CacheView):
             self._client._run(self._core.begin())
             self._thread = threading.Thread(target=self._follow, name="concord-cache", daemon=True)
             self._thread.start()
-        if not self._wait(lambda: self._core.confirmed_at is not None, self._start_timeout_s):
+        if not self._wait(lambda: self._core.is_confirmed, self._start_timeout_s):
             try:
                 self._core.start_without_nodes()
             except NotReady:
