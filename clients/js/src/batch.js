@@ -1,5 +1,7 @@
 // The operations of a batch or a transaction.
 
+import { checkMarkers } from "./keep.js";
+
 /** @import { JsonObject, Operation } from "./types.js" */
 
 /** @typedef {{ ifRevision?: number | "*" }} If */
@@ -11,6 +13,7 @@
  * @returns {Operation}
  */
 function operation(name, definition, more = {}) {
+  checkMarkers(more.data);
   return { op: name, config_definition_key: definition, ...more };
 }
 

@@ -12,7 +12,7 @@
 // Invariants: a value is never older than its age says, and `live` only while that is short. The revision never goes back
 // while the cluster is the same. What is known is replaced as a whole by a new state, never by a part of one.
 import { Moment, pause } from "./clock.js";
-import { ConcordError, ExpiredError, NotReadyError, ProtocolError, otherCluster } from "./errors.js";
+import { ExpiredError, NotReadyError, ProtocolError, otherCluster } from "./errors.js";
 import { frozen, put } from "./held.js";
 import { change } from "./records.js";
 import { storedIn, textOf } from "./stored.js";
@@ -133,7 +133,7 @@ export class Cache {
   entry(definition, key) {
     const held = this.configs.get(definition)?.get(key);
     if (!held) return this.builtIn(definition, key);
-    return { definition, key, data: held.data, revision: held.revision, source: this.source(), invalid: null };
+    return { definition, key, data: held.data, revision: held.revision, source: this.source(), redacted: held.redacted ?? [], invalid: null };
   }
 
   /**
@@ -202,7 +202,7 @@ export class Cache {
   builtIn(definition, key) {
     const source = this.source();
     const data = source.kind === "default" ? this.options.defaults?.[definition]?.[key] : undefined;
-    return data && { definition, key, data, revision: null, source, invalid: null };
+    return data && { definition, key, data, revision: null, source, redacted: [], invalid: null };
   }
 
   /** @internal @param {unknown} error */
@@ -261,7 +261,7 @@ export class Cache {
       for (const found of part.configs) {
         const known = this.configs.get(found.definition)?.get(found.key);
         const held = known && known.revision === found.revision && this.origin === "live"
-          ? known : { data: frozen(found.data), revision: found.revision, good: known?.good };
+          ? known : { data: frozen(found.data), revision: found.revision, redacted: found.redacted, good: known?.good };
         put(fresh, found.definition, found.key, held);
       }
     }
@@ -304,7 +304,7 @@ export class Cache {
       }
       const before = configs?.get(one.key);
       if (one.data !== null && (one.type === "config_created" || one.type === "config_updated")) {
-        const held = { data: frozen(one.data), revision };
+        const held = { data: frozen(one.data), revision, redacted: one.redacted };
         put(this.configs, one.definition, one.key, held);
         this.tell(one.definition, one.key, held, before);
       } else if (before) {
@@ -343,8 +343,8 @@ export class Cache {
       } catch (error) {
         if (this.stop.signal.aborted) return;
         if (error instanceof ExpiredError) this.supersede(error);
-        else if (error instanceof ConcordError) this.problem(error);
-        else throw error;
+        // Whatever it is, it does not end what asks.
+        else this.problem(error);
       }
     }
   }

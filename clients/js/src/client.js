@@ -5,7 +5,7 @@ import { Definitions } from "./definitions.js";
 import { violationsOf } from "./errors.js";
 import { stringify } from "./json.js";
 import { List } from "./pages.js";
-import { acrossListing, freshness, given } from "./query.js";
+import { acrossListing, freshness, given, names } from "./query.js";
 import * as records from "./records.js";
 import { Transport } from "./transport.js";
 import { watch } from "./watch.js";
@@ -42,9 +42,8 @@ export class Concord {
    * @returns {List<Config>}
    */
   listConfigs(options = {}) {
-    /** @type {[string, string][]} */
-    const query = (options.definitions ?? []).map((key) => ["definition", key]);
-    const request = { method: "GET", path: "/config", query: [...query, ...acrossListing(options)], options };
+    const query = [...names("definition", options.definitions), ...acrossListing(options)];
+    const request = { method: "GET", path: "/config", query, options };
     return new List(this.transport, request, (found, answer) => (
       records.config(found, found.config_definition_key, records.liveSource(answer))));
   }
@@ -62,8 +61,9 @@ export class Concord {
       revision: options.revision,
     });
     const answer = await this.transport.send({ method: "POST", path: "/read", query: freshness(options), body, isRead: true, options });
-    const results = answer.data.results.map((/** @type {any} */ found) => {
+    const results = answer.data.results.map((/** @type {any} */ found, /** @type {number} */ place) => {
       const [status, definition, key] = [found.status, found.config_definition_key, found.config_key];
+      records.checkIs(answer, { definition, key }, { definition: configs[place]?.definition, key: configs[place]?.key });
       if (status === "found") {
         return { status, definition, key, config: records.config(found.config, definition, records.liveSource(answer), { revision: found.revision }) };
       }

@@ -1,6 +1,7 @@
 // The configs of one definition.
 import { ConcordError, NotFoundError, PreconditionFailedError } from "./errors.js";
 import { stringify } from "./json.js";
+import { checkMarkers, editable } from "./keep.js";
 import { List } from "./pages.js";
 import { configListing, fields, freshness, given } from "./query.js";
 import * as records from "./records.js";
@@ -47,6 +48,7 @@ export class Configs {
       ...given([["revision", options.revision], ["fields", options.fields && fields(options.fields)]]),
     ];
     const answer = await this.transport.send({ method: "GET", path: this.root + segment(key), query, options });
+    records.checkIs(answer, answer.data, { config_key: key });
     const [revision, redacted] = [answer.recordRevision, records.redactedOf(answer)];
     return records.config(answer.data, this.definition, records.liveSource(answer), { parse: this.parse, revision, redacted });
   }
@@ -129,7 +131,8 @@ export class Configs {
 
   /**
    * Reads the config, and writes what `change` makes of its data; again while others write it meanwhile. No write of
-   * others is lost. `change` may be called several times.
+   * others is lost. `change` may be called several times. Where the key may not see a secret value, a marker stands in its
+   * place that keeps the value; it can't be moved.
    * @param {string} key
    * @param {(data: T) => T | Promise<T>} change
    * @param {WriteOptions} [options]
@@ -139,7 +142,8 @@ export class Configs {
     if (options.idempotencyKey !== undefined) throw new TypeError("each attempt of an update is another write: it takes no idempotencyKey");
     for (let attempt = 0; attempt < UPDATES_MAX; attempt += 1) {
       const found = await this.get(key, { signal: options.signal, timeoutMs: options.timeoutMs });
-      const data = await change(found.data);
+      // What a validator has made need not be JSON.
+      const data = await change(this.parse ? found.data : editable(found.data, found.redacted));
       try {
         return await this.put(key, data, { ...options, ifRevision: found.revision ?? "*" });
       } catch (error) {
@@ -194,6 +198,7 @@ export class Configs {
    * @returns {Promise<Written<T>>}
    */
   async write(method, path, key, body, options, { contentType, query = [] } = {}) {
+    if (body !== null && typeof body === "object" && "data" in body) checkMarkers(body.data);
     const answer = await this.transport.send({
       method,
       path,

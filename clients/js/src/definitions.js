@@ -32,6 +32,7 @@ export class Definitions {
    */
   async get(key, options = {}) {
     const answer = await this.transport.send({ method: "GET", path: ROOT + segment(key), query: freshness(options), options });
+    records.checkIs(answer, answer.data, { config_definition_key: key });
     return records.definition(answer.data, answer.recordRevision);
   }
 

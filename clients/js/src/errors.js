@@ -73,6 +73,18 @@ export class RateLimitedError extends ApiError {}
 /** 507: writes are refused, reads go on. */
 export class StorageFullError extends ApiError {}
 
+/**
+ * What a client refuses before it sends anything.
+ * @param {string} code
+ * @param {string} message
+ * @param {(string | number)[]} loc
+ */
+export function wrong(code, message, loc) {
+  const path = loc.map((part) => `/${String(part).replaceAll("~", "~0").replaceAll("/", "~1")}`).join("");
+  const violations = [{ type: "validation_error", code, message, loc, path }];
+  return new InvalidError({ status: 422, violations, requestId: null, url: "", stateRevision: null, recordRevision: null });
+}
+
 /** No node could serve the request in time. A write was certainly not applied. */
 export class UnavailableError extends ConcordError {
   /**

@@ -6,6 +6,7 @@
  * @typedef {object} Held
  * @property {JsonObject} data
  * @property {number | null} revision
+ * @property {string[]} [redacted] The places of secret values that the key may not see.
  * @property {{ data: JsonObject, revision: number | null, untilWallMs: number }} [good] What there was before data that are not valid.
  */
 

@@ -1,6 +1,8 @@
 // Parameters of reads, lists and watches.
 
-/** @import { AcrossOptions, ConfigListOptions, Filter, ListOptions, ReadOptions, Scalar } from "./types.js" */
+import { ExactNumber } from "./json.js";
+
+/** @import { AcrossOptions, ConfigListOptions, Filter, ListOptions, ReadOptions } from "./types.js" */
 
 /** @typedef {[string, string][]} Query */
 
@@ -73,29 +75,65 @@ export function filters(filter) {
   const query = [];
   for (const [path, wanted] of Object.entries(filter)) {
     const name = RESERVED.has(path) && path !== "config_key" ? `data.${path}` : path;
-    if (Array.isArray(wanted)) {
-      for (const value of wanted) query.push([name, text(value)]);
-    } else if (wanted !== null && typeof wanted === "object") {
-      for (const [operator, value] of Object.entries(wanted)) {
-        if (value === undefined) continue;
-        query.push([`${name}[${operator}]`, Array.isArray(value) ? value.map(listed).join(",") : text(value)]);
+    if (Array.isArray(wanted)) query.push(...anyOf(name, wanted));
+    else if (!isConditions(wanted)) query.push([name, text(name, wanted)]);
+    else {
+      const conditions = Object.entries(wanted);
+      if (conditions.length === 0) throw new TypeError(`the filter of \`${path}\` has no condition`);
+      for (const [operator, value] of conditions) {
+        // Not `[in]`: there a comma in a text would part it.
+        if (operator === "in" && Array.isArray(value)) query.push(...anyOf(name, value));
+        else query.push([`${name}[${operator}]`, text(name, value)]);
       }
-    } else query.push([name, text(wanted)]);
+    }
   }
   return query;
 }
 
-/** @param {Scalar | undefined} value */
-function text(value) {
-  return value === null || value === undefined ? "null" : String(value);
+/**
+ * Any of these values; none of them selects nothing.
+ * @param {string} name
+ * @param {unknown[]} values
+ * @returns {Query}
+ */
+function anyOf(name, values) {
+  if (values.length === 0) return [[`${name}[exists]`, "true"], [`${name}[exists]`, "false"]];
+  return values.map((value) => [name, text(name, value)]);
 }
 
 /**
- * A value between commas.
- * @param {Scalar} value
+ * @param {unknown} value
+ * @returns {value is Record<string, unknown>}
  */
-function listed(value) {
-  return typeof value === "string" && /[,"]/.test(value) ? JSON.stringify(value) : text(value);
+function isConditions(value) {
+  if (value === null || typeof value !== "object") return false;
+  const prototype = Object.getPrototypeOf(value);
+  return prototype === null || prototype === Object.prototype;
+}
+
+/**
+ * A value as text. What is none is an error: left out, it would select everything.
+ * @param {string} name
+ * @param {unknown} value
+ */
+function text(name, value) {
+  if (typeof value === "number" ? Number.isFinite(value) : ["string", "boolean", "bigint"].includes(typeof value)) return String(value);
+  if (value === null || value instanceof ExactNumber) return String(value);
+  if (value instanceof Date) return value.toISOString();
+  throw new TypeError(`the filter of \`${name}\` has a value that is none of JSON's: ${String(value)}`);
+}
+
+/**
+ * The names that a call selects. An empty list would select everything in place of nothing.
+ * @param {string} parameter
+ * @param {string | string[] | undefined} given
+ * @returns {Query}
+ */
+export function names(parameter, given) {
+  if (given === undefined) return [];
+  const listed = typeof given === "string" ? [given] : given;
+  if (listed.length === 0) throw new TypeError(`an empty list of \`${parameter}\` selects nothing: leave it out to select all`);
+  return listed.map((name) => [parameter, name]);
 }
 
 /**

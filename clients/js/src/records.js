@@ -1,5 +1,5 @@
 // Records as the program sees them, made of what a node answers.
-import { DataError } from "./errors.js";
+import { DataError, ProtocolError } from "./errors.js";
 
 /** @import { Answer } from "./transport.js" */
 /** @import { Change, Config, Definition, JsonObject, OperationResult, Parse, Past, Source, Written } from "./types.js" */
@@ -47,7 +47,7 @@ export function config(found, definition, source, { parse, revision, redacted } 
     revision: found.revision ?? revision ?? null,
     createdAt: found.created_at,
     modifiedAt: found.modified_at,
-    redacted: redacted ?? [],
+    redacted: redacted ?? placesOf(found),
     source,
   };
 }
@@ -55,7 +55,25 @@ export function config(found, definition, source, { parse, revision, redacted } 
 /** @param {Answer} answer */
 export function redactedOf(answer) {
   const text = answer.headers.get("x-concord-redacted");
-  return text === null ? [] : text.split(",").map((place) => decodeURIComponent(place.trim().replace(/^#/, "")));
+  return text === null ? [] : text.split(",").map(placeOf);
+}
+
+/** The places of secret values that a record names. @param {any} found @returns {string[]} */
+export function placesOf(found) { return Array.isArray(found.redacted) ? found.redacted.map(placeOf) : []; }
+
+/** A JSON pointer, of one in the fragment of a URI. @param {string} place */
+function placeOf(place) { return decodeURIComponent(place.trim().replace(/^#/, "")); }
+
+/**
+ * Refuses the answer that is of another record than what was asked for.
+ * @param {Answer} answer
+ * @param {Record<string, unknown>} found
+ * @param {Record<string, unknown>} asked
+ */
+export function checkIs(answer, found, asked) {
+  for (const [name, wanted] of Object.entries(asked)) {
+    if (found?.[name] !== wanted) throw new ProtocolError(`${answer.url} answered with the ${name} ${found?.[name]} where ${wanted} was asked for`);
+  }
 }
 
 /**
@@ -130,6 +148,7 @@ export function change(found) {
     data: found.data ?? null,
     createdAt: found.created_at ?? null,
     modifiedAt: found.modified_at ?? null,
+    redacted: placesOf(found),
   };
   if ("prev" in found) made.previous = found.prev;
   if (found.indexes) [made.indexes, made.schema] = [found.indexes, found.json_schema ?? null];

@@ -4,7 +4,7 @@
 // decides all copies as one. Once an attempt may have been applied, the result is success, a verdict of the cluster's log
 // or `UnknownOutcomeError`; it is never reported as a failure.
 import { pause } from "./clock.js";
-import { ApiError, ConcordError, ProtocolError, UnavailableError, UnknownOutcomeError, refusal, violationsOf } from "./errors.js";
+import { ApiError, ConcordError, ProtocolError, UnavailableError, UnknownOutcomeError, refusal, violationsOf, wrong } from "./errors.js";
 import { parse } from "./json.js";
 import { randomId } from "./random.js";
 
@@ -82,23 +82,33 @@ function revisionOf(headers) {
 }
 
 export class Transport {
+  /** Private: what prints a client prints no key. @type {string | (() => string)} */
+  #key;
+
   /** @param {ConcordOptions} options */
   constructor(options) {
     const urls = (typeof options.urls === "string" ? options.urls.split(",") : options.urls).map((url) => url.trim().replace(/\/+$/, ""));
     if (urls.length === 0) throw new TypeError("no URL of a node is given");
     for (const url of urls) {
+      // The text may hold a password: it is not shown.
+      if (/^[^/]*\/\/[^/]*@/.test(url)) throw new TypeError("a URL of a node has no user and no password: give the access key as `key`");
       if (!/^https?:\/\/[^/]/.test(url)) throw new TypeError(`\`${url}\` is not the URL of a node: expected http[s]://host:port`);
     }
     if (typeof options.key !== "string" && typeof options.key !== "function") throw new TypeError("no access key is given");
     this.urls = urls;
-    this.key = options.key;
+    this.#key = options.key;
     this.timeoutMs = options.timeoutMs ?? 30_000;
     this.attemptTimeoutMs = options.attemptTimeoutMs ?? 5000;
     this.reason = options.reason;
     this.fetch = options.fetch ?? ((/** @type {any} */ url, /** @type {any} */ init) => globalThis.fetch(url, init));
     /** The node that answered last. */
     this.preferred = 0;
+    /** After which time of silence a stream is dead; undefined: as the service's heartbeats have it. @type {number | undefined} */
+    this.silenceMs = undefined;
   }
+
+  /** The access key of now. */
+  authorization() { return `Bearer ${typeof this.#key === "function" ? this.#key() : this.#key}`; }
 
   /**
    * Sends a request, again where that is safe, and returns the answer.
@@ -109,9 +119,9 @@ export class Transport {
     const attempts = new Attempts(this, request);
     for (;;) {
       const attempt = await attempts.next();
-      const outcome = await attempts.attempt(attempt, async (response, url) => {
+      const outcome = await attempts.attempt(attempt, async (response, url, stop) => {
         if (response.status === 304) return new Answer(url, response, null);
-        const text = await response.text();
+        const text = await textOf(response, stop);
         const body = bodyOf(text);
         if (response.ok && body?.status === "SUCCESS") return new Answer(url, response, body);
         return failureOf(response, url, body, text);
@@ -131,13 +141,62 @@ export class Transport {
     attempts.isStream = true;
     for (;;) {
       const attempt = await attempts.next();
-      const outcome = await attempts.attempt(attempt, async (response, url) => {
+      const outcome = await attempts.attempt(attempt, async (response, url, stop) => {
         if (response.ok && response.body && /^text\/event-stream/.test(response.headers.get("content-type") ?? "")) return { response, url };
-        const text = await response.text();
+        const text = await textOf(response, stop);
         return failureOf(response, url, bodyOf(text), text);
       });
       if (outcome) return outcome;
     }
+  }
+}
+
+/**
+ * The whole body; an abort ends it. `fetch` of Node.js holds the signal of a body weakly: after a garbage collection an
+ * abort ends nothing by itself.
+ * @param {Response} response
+ * @param {AbortSignal} stop
+ */
+async function textOf(response, stop) {
+  if (!response.body) return "";
+  const reader = response.body.getReader();
+  const decoder = new TextDecoder();
+  const end = () => { reader.cancel().catch(() => {}); };
+  stop.addEventListener("abort", end, { once: true });
+  try {
+    let text = "";
+    for (;;) {
+      const { value, done } = await reader.read();
+      stop.throwIfAborted();
+      if (done) return text + decoder.decode();
+      text += decoder.decode(value, { stream: true });
+    }
+  } finally {
+    stop.removeEventListener("abort", end);
+  }
+}
+
+/**
+ * What a promise becomes, or the reason of the signal when that comes first.
+ * @param {Promise<Response>} sent
+ * @param {AbortSignal} stop
+ * @returns {Promise<Response>}
+ */
+async function orStopped(sent, stop) {
+  /** @type {() => void} */
+  let end = () => {};
+  const stopped = new Promise((_, reject) => {
+    end = () => reject(stop.reason);
+    stop.addEventListener("abort", end, { once: true });
+  });
+  try {
+    return /** @type {Response} */ (await Promise.race([sent, stopped]));
+  } catch (error) {
+    // An answer that comes all the same is read by nobody.
+    if (stop.aborted) sent.then((late) => late.body?.cancel()).catch(() => {});
+    throw error;
+  } finally {
+    stop.removeEventListener("abort", end);
   }
 }
 
@@ -222,6 +281,7 @@ class Attempts {
     this.told = [];
     /** @type {ApiError | null} */
     this.last = null;
+    this.headers = headersOf(request, this.key, this.isRead ? undefined : request.reason ?? transport.reason);
     this.signal?.throwIfAborted();
   }
 
@@ -249,7 +309,7 @@ class Attempts {
    * Sends a copy. The result, or undefined when there has to be another attempt.
    * @template R
    * @param {{ place: number, share: number }} attempt
-   * @param {(response: Response, url: string) => Promise<R | Failure>} read
+   * @param {(response: Response, url: string, stop: AbortSignal) => Promise<R | Failure>} read
    * @returns {Promise<R | undefined>}
    */
   async attempt({ place, share }, read) {
@@ -257,6 +317,7 @@ class Attempts {
     const base = transport.urls[place] ?? "";
     const url = base + target(request);
     const stop = new AbortController();
+    const init = this.init(stop.signal);
     const abort = () => stop.abort(this.signal?.reason);
     let isLate = false;
     const timer = setTimeout(() => {
@@ -268,8 +329,8 @@ class Attempts {
     try {
       this.signal?.throwIfAborted();
       this.wasSent = true;
-      const response = await transport.fetch(url, this.init(stop.signal));
-      const outcome = await read(response, url);
+      const response = await orStopped(transport.fetch(url, init), stop.signal);
+      const outcome = await read(response, url, stop.signal);
       if (outcome instanceof Failure) return this.failed(outcome);
       isOpen = this.isStream;
       transport.preferred = place;
@@ -291,13 +352,16 @@ class Attempts {
    */
   init(signal) {
     const { request, transport } = this;
-    const key = typeof transport.key === "function" ? transport.key() : transport.key;
-    /** @type {Record<string, string>} */
-    const headers = { Authorization: `Bearer ${key}`, ...request.headers };
-    if (request.body !== undefined) headers["Content-Type"] = request.contentType ?? "application/json";
-    if (this.key) headers["Idempotency-Key"] = this.key;
-    const reason = this.isRead ? undefined : request.reason ?? transport.reason;
-    if (reason !== undefined) headers["X-Change-Reason"] = headerText(reason);
+    /** @type {Headers} */
+    let headers;
+    try {
+      headers = new Headers({ Authorization: transport.authorization(), ...this.headers });
+    } catch (error) {
+      // Of this attempt nothing is sent: what is known of those before stays.
+      if (this.isUnknown) throw this.unknown(null, error);
+      // The texts of `Headers` show the value, which is the key.
+      throw error instanceof TypeError ? new TypeError("the access key has characters that no header has") : error;
+    }
     return { method: request.method, headers, body: request.body, signal, redirect: "error", cache: "no-store", credentials: "omit" };
   }
 
@@ -367,9 +431,39 @@ function target(request) {
 }
 
 /**
- * A header has bytes and no characters: `fetch` takes each byte of UTF-8 as one character.
- * @param {string} text
+ * The headers of all copies of a request. What can't be sent is refused here: later it would look like a lost connection.
+ * @param {Request} request
+ * @param {string | null} key
+ * @param {string | undefined} reason
  */
-function headerText(text) {
+function headersOf(request, key, reason) {
+  /** @type {Record<string, string>} */
+  const headers = { ...request.headers };
+  if (request.body !== undefined) headers["Content-Type"] = request.contentType ?? "application/json";
+  if (key !== null) {
+    if (!/^[!-~]{1,255}$/.test(key)) throw wrong("header_invalid", "an idempotency key is 1 to 255 visible ASCII characters", ["header"]);
+    headers["Idempotency-Key"] = key;
+  }
+  const told = reason === undefined ? "" : headerText(reason);
+  if (told !== "") headers["X-Change-Reason"] = told;
+  try {
+    new Headers(headers);
+  } catch (error) {
+    throw wrong("header_invalid", `a header can't be sent: ${error instanceof Error ? error.message : error}`, ["header"]);
+  }
+  return headers;
+}
+
+/**
+ * A header has bytes and no characters: `fetch` takes each byte of UTF-8 as one character. Blanks at its ends are no part
+ * of it, so they are not sent.
+ * @param {string} given
+ */
+function headerText(given) {
+  const text = given.replace(/^[ \t]+|[ \t]+$/g, "");
+  if (/[\0-\x08\x0a-\x1f\x7f]/.test(text)) throw wrong("header_invalid", "a reason has no line ends or other control characters", ["header"]);
+  if (/[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/.test(text)) {
+    throw wrong("header_invalid", "a reason is a text of Unicode: half a character can't be sent", ["header"]);
+  }
   return Array.from(new TextEncoder().encode(text), (byte) => String.fromCharCode(byte)).join("");
 }

@@ -105,7 +105,7 @@ export interface Config<T = JsonObject> {
   revision: number | null;
   createdAt: string;
   modifiedAt: string;
-  /** The places of secret values that the key may not see, null in `data`. Known where one config is read. */
+  /** The places of secret values that the key may not see, null in `data`. Not known in lists. */
   redacted: string[];
   source: Source;
 }
@@ -132,7 +132,7 @@ export interface Written<T = JsonObject> {
   created: boolean;
 }
 
-export type Scalar = string | number | boolean | bigint | null;
+export type Scalar = string | number | boolean | bigint | ExactNumber | Date | null;
 /** Conditions on an indexed path: all of them must hold. */
 export interface Conditions {
   gte?: Scalar; gt?: Scalar; lte?: Scalar; lt?: Scalar; ne?: Scalar; prefix?: string; in?: Scalar[]; exists?: boolean;
@@ -268,6 +268,8 @@ export interface Change<T = JsonObject> {
   count?: number;
   createdAt: string | null;
   modifiedAt: string | null;
+  /** The places of secret values that the key may not see, null in `data`. */
+  redacted: string[];
 }
 
 /** All that one revision did. */
@@ -344,6 +346,8 @@ export interface Entry<T = JsonObject> {
   data: T;
   revision: number | null;
   source: Source;
+  /** The places of secret values that the key may not see, null in what the cluster sent. */
+  redacted: string[];
   /** Set when the newest data are none that the validator takes: `data` is what there was before. */
   invalid: { revision: number | null; error: unknown } | null;
 }

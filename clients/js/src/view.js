@@ -62,7 +62,7 @@ export class View {
     if (value.data === undefined) throw value.invalid?.error;
     let source = this.cache.source();
     if (value.until) source = { ...source, kind: source.kind === "file" ? "file" : "cache", ageMs: value.until.ageMs() };
-    return { definition: this.definition, key, data: value.data, revision: value.from.revision, source, invalid: value.invalid };
+    return { definition: this.definition, key, data: value.data, revision: value.from.revision, source, redacted: value.from.redacted ?? [], invalid: value.invalid };
   }
 
   /** The keys that there are. */

@@ -6,7 +6,7 @@
 import { Moment, pause } from "./clock.js";
 import { ApiError, ExpiredError, ProtocolError, UnavailableError, otherCluster, refusalOfEvent } from "./errors.js";
 import { parse } from "./json.js";
-import { filters, freshness, given } from "./query.js";
+import { filters, freshness, given, names } from "./query.js";
 import * as records from "./records.js";
 
 /** @import { StateEvent, WatchEvent, WatchOptions } from "./types.js" */
@@ -79,7 +79,7 @@ export class Watcher {
           this.isInState = false;
           yield { kind: "reset" };
         }
-        for await (const frame of frames(response, connection)) {
+        for await (const frame of frames(response, connection, this.transport.silenceMs)) {
           // A restart that was asked for meanwhile: what comes is of the connection that ends.
           if (connection.signal.aborted) break;
           heardAt = new Moment();
@@ -194,10 +194,9 @@ export class Watcher {
  * @returns {[string, string][]}
  */
 export function subscription(options) {
-  const definitions = options.definitions ?? [];
   return [
-    .../** @type {[string, string][]} */ ((typeof definitions === "string" ? [definitions] : definitions).map((key) => ["definition", key])),
-    .../** @type {[string, string][]} */ ((options.keys ?? []).map((key) => ["config_key", key])),
+    ...names("definition", options.definitions),
+    ...names("config_key", options.keys),
     ...filters(options.filter ?? {}),
     ...given([["search", options.search], ["prev", options.previous || undefined]]),
     ...freshness(options),
@@ -208,17 +207,22 @@ export function subscription(options) {
  * The events in a body, wherever its bytes are cut. Silence ends the connection.
  * @param {Response} response
  * @param {AbortController} connection
+ * @param {number} [silenceMs]
  * @returns {AsyncGenerator<{ name: string, id: number | null, data: string }, void, undefined>}
  */
-export async function* frames(response, connection) {
+export async function* frames(response, connection, silenceMs = SILENCE_MS) {
   if (!response.body) return;
   const reader = response.body.getReader();
   const decoder = new TextDecoder();
   /** The text since the last end of an event, in pieces. @type {string[]} */
   let pieces = [];
+  // `fetch` of Node.js holds the signal of a body weakly: after a garbage collection an abort ends nothing by itself.
+  const end = () => { reader.cancel().catch(() => {}); };
+  connection.signal.addEventListener("abort", end, { once: true });
   try {
     for (;;) {
-      const timer = setTimeout(() => connection.abort(), SILENCE_MS);
+      if (connection.signal.aborted) return;
+      const timer = setTimeout(() => connection.abort(), silenceMs);
       const { value, done } = await reader.read().finally(() => clearTimeout(timer));
       if (done) return;
       const text = decoder.decode(value, { stream: true });
@@ -237,6 +241,7 @@ export async function* frames(response, connection) {
       }
     }
   } finally {
+    connection.signal.removeEventListener("abort", end);
     // The connection may be gone already, and what it would say about that was said.
     await reader.cancel().catch(() => {});
   }

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import gc
 import http.server
 import inspect
 import json
+import logging
+import os
 import pathlib
+import signal
 import threading
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from decimal import Decimal
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import httpx
 import pytest
@@ -18,11 +24,16 @@ from both import Driven, both, pause
 from concord_client import (
     AsyncClient,
     Client,
+    ConcordError,
+    ExactNumber,
     Expired,
     Forbidden,
+    Invalid,
+    ModelError,
     NotCached,
     NotReady,
     PreconditionFailed,
+    ProtocolError,
     Unavailable,
     UnknownOutcome,
     _cache,
@@ -197,6 +208,7 @@ class FakeCluster:
     def __init__(self, play: Play) -> None:
         self.events: List[Dict[str, Any]] = []
         self.initial: Dict[str, Any] = {"a": {"n": 1}}
+        self.more: Dict[str, Any] = {}
         self.revision, self.compacted, self.is_down = 10, 0, False
         self.forbidden = self.has_no_watch = False
         self.cluster = "one"
@@ -214,7 +226,10 @@ class FakeCluster:
             if self.has_no_watch:
                 return refused(503, "unavailable")
             self.states += 1
-            configs = [{"config_definition_key": "d", **record(key, data, 9)} for key, data in self.initial.items()]
+            configs = [
+                {"config_definition_key": "d", **record(key, data, 9), **self.more.get(key, {})}
+                for key, data in self.initial.items()
+            ]
             parts = [{"revision": self.revision, "definitions": [], "configs": configs, "complete": False}]
             parts.append({"revision": self.revision, "definitions": [], "configs": [], "complete": True})
             text = "retry: 1000\n" + "".join(f"event: state\ndata: {json.dumps(part)}\n\n" for part in parts)
@@ -488,3 +503,332 @@ def test_a_state_that_broke_off_is_begun_again(client: Any, play: Play) -> None:
     play.answer = cut
     state = next(client.watch("d", initial=True))
     assert (state.revision, count) == (10, 2)
+
+
+# --- What one record, one answer or one process must not do to others -----------------------------------------------
+
+
+@dataclasses.dataclass
+class Numbered:
+    n: int
+
+
+def test_data_that_do_not_fit_a_model_leave_its_last_instance(
+    client: Any, play: Play, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = FakeCluster(play)
+    nodes.initial["never-asked"] = {"n": 5}
+    with client.cache("d") as cache:
+        typed = cache.typed("d", Numbered)
+        assert typed["a"] == Numbered(1)
+        nodes.add(change("config_updated", 12, "a", {"m": 2}))
+        nodes.add(change("config_updated", 13, "never-asked", {"m": 2}))
+        assert cache.wait_revision(13, PATIENCE_S)
+        for _ in range(3):
+            assert (typed["a"], typed["never-asked"]) == (Numbered(1), Numbered(5))
+        kept = typed.explain("a")
+        assert (kept.data, kept.revision, kept.source) == ({"n": 1}, 9, "live")
+        assert kept.invalid is not None
+        assert kept.invalid.paths == ("/n",)
+        assert cache.get("d", "a").data == {"m": 2}
+        assert len([each for each in caplog.records if "does not fit the model" in each.message]) == 2
+        nodes.add(change("config_updated", 14, "a", {"n": 3}))
+        assert cache.wait_revision(14, PATIENCE_S)
+        assert (typed["a"], typed.explain("a").invalid, typed.explain("a").revision) == (Numbered(3), None, 14)
+        # What is created again has no last instance, and neither has what never fitted.
+        nodes.add(change("config_deleted", 15, "a"))
+        nodes.add(change("config_created", 16, "a", {"m": 2}))
+        assert cache.wait_revision(16, PATIENCE_S)
+        with pytest.raises(ModelError):
+            typed.get("a")
+
+
+def test_a_cache_names_secret_values(client: Any, play: Play) -> None:
+    nodes = FakeCluster(play)
+    nodes.initial, nodes.more = {"a": {"password": None}}, {"a": {"redacted": ["#/password"]}}
+    with client.cache("d") as cache:
+        assert cache.get("d", "a").redacted == ("#/password",)
+        assert cache.snapshot()["d", "a"].redacted == ("#/password",)
+        made = change("config_updated", 12, "a", {"token": None, "n": 1})
+        made["changes"][0]["redacted"] = ["#/token"]
+        nodes.add(made)
+        assert cache.wait_revision(12, PATIENCE_S)
+        assert cache.get("d", "a").redacted == ("#/token",)
+
+
+def test_a_first_start_without_nodes_has_defaults(client: Any, play: Play, tmp_path: pathlib.Path) -> None:
+    nodes = FakeCluster(play)
+    nodes.is_down = True
+    file = str(tmp_path / "good.json")
+    options: Dict[str, Any] = {"defaults": {"d": {"a": {"n": 7}}}, "file": file, "start_timeout": 0.1}
+    with client.cache("d", **options) as cache:
+        value = cache.get("d", "a")
+        assert (value.data, value.source, value.is_fresh, value.age_s) == ({"n": 7}, "default", False, float("inf"))
+        assert cache.typed("d", Numbered)["a"] == Numbered(7)
+        assert list(cache.snapshot()) == [("d", "a")]
+        assert (cache.status.source, cache.status.configs) == ("default", 1)
+        assert "defaults" in (cache.status.error or "") or "ConnectError" in (cache.status.error or "")
+        with pytest.raises(NotCached):
+            cache.get("d", "b")
+        nodes.is_down = False
+        until(client, lambda: cache.get("d", "a").source == "live")
+        assert cache.get("d", "a").data == {"n": 1}
+    nodes.is_down = True
+    with client.cache("d", **options) as cache:
+        assert (cache.get("d", "a").data, cache.get("d", "a").source) == ({"n": 1}, "file")
+
+
+def test_a_start_from_the_file_says_so_once(
+    client: Any, play: Play, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes, file = FakeCluster(play), str(tmp_path / "good.json")
+    with client.cache("d", file=file):
+        pass
+    # Nodes that take the connection and say nothing are noticed late.
+    play.answer = lambda _: time.sleep(0.5) or _lost()  # type: ignore[func-returns-value]
+    caplog.clear()
+    with client.cache("d", file=file, start_timeout=0.1) as cache:
+        assert "no node has answered since the start" in (cache.status.error or "")
+        pause(client, 0.3)
+    told = [each for each in caplog.records if each.levelno >= logging.WARNING]
+    assert len(told) == 1, told
+    nodes.is_down = True
+
+
+def test_a_cache_logs_no_line_for_each_request(client: Any, play: Play, caplog: pytest.LogCaptureFixture) -> None:
+    FakeCluster(play)
+    with caplog.at_level(logging.INFO), client.cache("d"):
+        until(client, lambda: len(play.requests) > 5)
+    assert [each.name for each in caplog.records if each.name.startswith("http")] == []
+
+
+AWKWARD = ["1e1000000000000000000", "-0e99999999999999999999", "9" * 4301]
+
+
+def test_a_number_that_python_cannot_hold_stops_nobody(client: Any, play: Play) -> None:
+    nodes = FakeCluster(play)
+    plain = nodes.answer
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        made = plain(request)
+        # What `json` of Python can't write.
+        text = made.read()
+        for place, number in enumerate(AWKWARD):
+            text = text.replace(f'"number {place}"'.encode(), number.encode())
+        headers = {name: value for name, value in made.headers.items() if name != "content-length"}
+        return httpx.Response(made.status_code, content=text, headers=headers)
+
+    play.answer = answer
+    nodes.initial["x"] = {"n": "number 0"}
+    with client.cache("d") as cache:
+        assert cache.get("d", "x").data == {"n": ExactNumber(AWKWARD[0])}
+        for place in range(len(AWKWARD)):
+            nodes.add(change("config_updated", 12 + place, "a", {"n": f"number {place}"}))
+        assert cache.wait_revision(14, PATIENCE_S)
+        assert str(cache.get("d", "a").data["n"]) == AWKWARD[2]
+        assert type(cache.get("d", "a").data["n"]) is Decimal
+        nodes.add(change("config_deleted", 15, "x"))
+        assert cache.wait_revision(15, PATIENCE_S)
+        assert (cache.status.error, cache.status.unreadable) == (None, {})
+
+
+def test_a_record_that_cannot_be_read_says_nothing_of_others(client: Any, play: Play) -> None:
+    nodes = FakeCluster(play)
+    nodes.initial["b"], nodes.more["b"] = {"n": 2}, {"created_at": "the first of May"}
+    with client.cache("d") as cache:
+        assert cache.get("d", "a").data == {"n": 1}
+        assert "the first of May" in cache.status.unreadable["d", "b"]
+        with pytest.raises(ProtocolError, match="the first of May"):
+            cache.get("d", "b")
+        broken = change("config_updated", 12, "a", {"n": 7})
+        broken["changes"][0]["modified_at"] = "never"
+        nodes.add(broken)
+        nodes.add(change("config_updated", 13, "b", {"n": 3}))
+        assert cache.wait_revision(13, PATIENCE_S)
+        assert (cache.get("d", "a").data, cache.get("d", "b").data) == ({"n": 1}, {"n": 3})
+        assert list(cache.status.unreadable) == [("d", "a")]
+        assert cache.status.error is None
+        nodes.add(change("config_deleted", 14, "a"))
+        assert cache.wait_revision(14, PATIENCE_S)
+        assert cache.status.unreadable == {}
+
+
+def test_no_error_ends_what_keeps_a_cache(client: Any, play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = FakeCluster(play)
+    with client.cache("d") as cache:
+        real = _cache.CacheCore._apply
+
+        def failing(*_: Any) -> None:
+            raise ZeroDivisionError("nobody expected it")
+
+        monkeypatch.setattr(_cache.CacheCore, "_apply", failing)
+        nodes.add(change("config_updated", 12, "a", {"n": 2}))
+        until(client, lambda: "nobody expected it" in (cache.status.error or ""))
+        nodes.initial = {"a": {"n": 2}}
+        monkeypatch.setattr(_cache.CacheCore, "_apply", real)
+        until(client, lambda: cache.status.error is None and cache.get("d", "a").data == {"n": 2})
+
+
+def test_an_answer_of_another_record_is_no_answer(client: Any, play: Play) -> None:
+    play.answer = lambda _: ok(record("other", {}), etag='"7"')
+    with pytest.raises(ProtocolError, match="'other' where 'k'"):
+        client.get("d", "k")
+    played = {"config_definition_key": "other", "indexes": [], "created_at": AT, "modified_at": AT}
+    play.answer = lambda _: ok(played, etag='"7"')
+    with pytest.raises(ProtocolError):
+        client.get_definition("d")
+    item = {"config_definition_key": "d", "config_key": "x", "status": "absent"}
+    play.answer = lambda _: ok({"revision": 7, "results": [item]})
+    with pytest.raises(ProtocolError):
+        client.read_many([("d", "k")])
+
+
+def test_what_selects_by_an_empty_list_never_selects_everything(client: Any, play: Play) -> None:
+    play.answer = lambda _: ok({"results": []})
+    calls: List[Callable[[], Any]] = [
+        lambda: list(client.list_across([])),
+        lambda: next(client.watch("d", configs=[])),
+        lambda: client.cache("d", configs=[]),
+        lambda: list(client.list("d", {"n[gte]": []})),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match="empty list"):
+            call()
+    with pytest.raises(TypeError):
+        list(client.list("d", {"n": object()}))
+    assert play.requests == []
+    list(client.list_across("d*"))
+    assert play.requests[0].url.params.get_list("definition") == ["d*"]
+
+
+def test_a_key_that_cannot_be_sent_is_refused_before_anything_is(client: Any, play: Play) -> None:
+    for options in ({"reason": "two\nlines"}, {"idempotency_key": "ü"}, {"reason": "\ud800"}):
+        with pytest.raises(Invalid):
+            client.put("d", "k", {}, **options)
+    with pytest.raises(Invalid):
+        client.request("POST", "/api/v1/batch", {}, idempotency_key="a b")
+    assert play.requests == []
+
+
+# --- Processes and loops --------------------------------------------------------------------------------------------
+
+
+class _Mirror(http.server.BaseHTTPRequestHandler):
+    """A node that answers with the config of the name that is asked for, on a connection that stays open."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        key = self.path.rpartition("/")[2]
+        body = json.dumps({"data": record(key, {"of": key})}).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.send_header("etag", '"7"')
+        self.end_headers()
+        # Long enough that all processes wait for an answer at the same time.
+        time.sleep(0.05)
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        return
+
+
+@pytest.fixture
+def mirror() -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Mirror)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_process_has_connections_of_its_own(mirror: str) -> None:
+    def read(client: Client, name: str) -> int:
+        """How many of the answers are wrong, or none."""
+        wrong = 0
+        for _ in range(20):
+            try:
+                wrong += client.get("d", name).data != {"of": name}
+            except ConcordError:
+                wrong += 1
+        return wrong
+
+    with Client(mirror, "k", timeout=10.0) as client:
+        client.get("d", "parent")
+        children = []
+        for number in range(4):
+            child = os.fork()
+            if child == 0:
+                status = 99
+                with contextlib.suppress(BaseException):
+                    status = read(client, f"child{number}")
+                os._exit(status)
+            children.append(child)
+        mine = read(client, "parent")
+        assert (mine, [os.waitpid(child, 0)[1] for child in children]) == (0, [0] * 4)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_cache_of_the_parent_process_is_not_fresh_and_can_be_started(play: Play, tmp_path: pathlib.Path) -> None:
+    nodes = FakeCluster(play)
+    with Client(NODES, "k", transport=play) as client, client.cache("d", fresh_s=1000) as cache:
+        until(client, lambda: cache.status.source == "live")
+        told, begun = tmp_path / "told", os.getpid()
+        child = os.fork()
+        if child == 0:
+            with contextlib.suppress(BaseException):
+                before = (cache.get("d", "a").source, cache.status.error)
+                client._transport, play.lock = play, threading.Lock()
+                nodes.initial = {"a": {"n": 2}}
+                cache.start()
+                until(client, lambda: cache.get("d", "a").source == "live")
+                nodes.add(change("config_updated", 12, "b", {"n": 3}))
+                assert cache.wait_revision(12, PATIENCE_S)
+                client.close()
+                told.write_text(json.dumps([*before, cache.get("d", "a").data, os.getpid() != begun]))
+            os.kill(os.getpid(), signal.SIGKILL)
+        os.waitpid(child, 0)
+        source, error, data, is_other = json.loads(told.read_text())
+        assert (source, data, is_other) == ("cache", {"n": 2}, True)
+        assert "forked" in error
+        assert cache.get("d", "a").data == {"n": 1}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_given_transport_is_not_used_after_a_fork(play: Play) -> None:
+    play.answer = lambda _: ok(record("k", {}), etag='"7"')
+    with Client(NODES, "k", transport=play) as client:
+        child = os.fork()
+        if child == 0:
+            try:
+                client.get("d", "k")
+            except ConcordError as error:
+                os._exit(0 if "before a fork" in str(error) else 2)
+            os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_client_is_used_in_one_event_loop_after_the_other(mirror: str) -> None:
+    import asyncio  # noqa: PLC0415
+
+    client = AsyncClient(mirror, "k", timeout=10.0)
+
+    async def get() -> Tuple[Any, Any]:
+        return (await client.get("d", "a")).data, (await client.get("d", "b")).data
+
+    async def last() -> Tuple[Any, Any]:
+        found = await get()
+        await client.close()
+        return found
+
+    for of in (get, get, last):
+        assert asyncio.run(of()) == ({"of": "a"}, {"of": "b"})
+    gc.collect()

@@ -9,6 +9,7 @@
 //! | `watch` | changes, across lost connections |
 //! | `operation` | the operations of batches and transactions |
 //! | `records` | one config: typed, conditional, read-modify-write |
+//! | `keep` | redacted values of a record that is changed and written back |
 //! | `cache` | a local replica kept in sync by a watch, usable without the cluster |
 //! | `tls` | the trusted CAs and the client certificate |
 //!
@@ -20,6 +21,7 @@ mod answer;
 mod cache;
 mod client;
 mod error;
+mod keep;
 mod operation;
 mod pages;
 mod records;

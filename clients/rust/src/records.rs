@@ -8,7 +8,7 @@ use http::StatusCode;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use crate::{Answer, Client, Error, Operation, PutMode, Request, segment};
+use crate::{Answer, Client, Error, Operation, PutMode, Request, keep::Redacted, segment};
 
 /// How often an update is computed again because another client changed the record.
 const UPDATES_MAX: usize = 100;
@@ -56,7 +56,7 @@ impl Record {
     pub async fn get<T: DeserializeOwned>(&self) -> Result<Option<Found<T>>, Error> {
         match self.client.send(Request::get(self.path())).await {
             Ok(answer) => {
-                let value = self.admit(answer.data()?["data"].take())?;
+                let value = self.admit(self.data_of(&answer)?)?;
                 Ok(Some(Found { value, revision: revision(&answer)? }))
             }
             Err(error) if error.is_not_found() => Ok(None),
@@ -103,8 +103,11 @@ impl Record {
     /// Reads it, changes it and writes it back, and returns what was stored. Repeats that if another client changed it in
     /// between.
     ///
+    /// Secret values that the access key may not see stay as they are: a [`serde_json::Value`] has an object in place of
+    /// each, another type `null`.
+    ///
     /// # Errors
-    /// As [`Client::send`]; 404 if it does not exist.
+    /// As [`Client::send`]; 404 if it does not exist. [`Error::Usage`] if such a value would be moved or lost.
     pub async fn update<T>(&self, mut change: impl FnMut(&mut T)) -> Result<Found<T>, Error>
     where
         T: Serialize + DeserializeOwned,
@@ -112,10 +115,24 @@ impl Record {
         let mut refused = None;
         for _ in 0..UPDATES_MAX {
             let answer = self.client.send(Request::get(self.path())).await?;
-            let mut value: T = self.admit(answer.data()?["data"].take())?;
+            let redacted = Redacted::of(self.data_of(&answer)?, answer.redacted())?;
+            let (mut value, has_markers) = match with_markers(&redacted) {
+                Some(value) => (value, true),
+                None => (self.admit(redacted.data().clone())?, false),
+            };
             change(&mut value);
-            match self.replace_if(revision(&answer)?, &value).await {
-                Ok(revision) => return Ok(Found { value, revision }),
+            let mut data = to_json(&value)?;
+            if has_markers {
+                redacted.resolve_marked(&mut data)?;
+            } else if !redacted.is_empty() {
+                redacted.resolve_typed(&mut data)?;
+            }
+            match self.client.send(self.put(&data, PutMode::ReplaceIf(revision(&answer)?))?).await {
+                Ok(answer) => {
+                    // The service shows what is stored without the markers.
+                    let value = if redacted.is_empty() { value } else { self.admit(answer.data()?)? };
+                    return Ok(Found { value, revision: revision(&answer)? });
+                }
                 Err(error) if error.status() == Some(StatusCode::PRECONDITION_FAILED) => {
                     refused = Some(error);
                 }
@@ -123,6 +140,18 @@ impl Record {
             }
         }
         Err(refused.unwrap_or_else(|| Error::Unavailable("the record changed during every attempt".into())))
+    }
+
+    /// The data of the response to a read of this config.
+    fn data_of(&self, answer: &Answer) -> Result<Value, Error> {
+        let mut found = answer.data()?;
+        if found["config_key"] != self.key.as_str() {
+            return Err(Error::Protocol(format!(
+                "the response is about the config {}, not about `{}`",
+                found["config_key"], self.key
+            )));
+        }
+        Ok(found["data"].take())
     }
 
     fn path(&self) -> String {
@@ -138,6 +167,17 @@ impl Record {
         let not_admitted = |error| Error::Protocol(format!("{}/{}: {error}", self.definition, self.key));
         serde_json::from_value(data).map_err(not_admitted)
     }
+}
+
+/// The data with markers for redacted values, if the type has room for each of them.
+fn with_markers<T: Serialize + DeserializeOwned>(redacted: &Redacted) -> Option<T> {
+    let marked = redacted.marked();
+    if redacted.is_empty() {
+        return None;
+    }
+    let value: T = serde_json::from_value(marked.clone()).ok()?;
+    let back = serde_json::to_value(&value).ok()?;
+    redacted.places().all(|place| back.pointer(place) == marked.pointer(place)).then_some(value)
 }
 
 fn to_json(value: &impl Serialize) -> Result<Value, Error> {

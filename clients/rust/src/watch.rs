@@ -52,6 +52,8 @@ pub struct Watch {
     /// Parts of the state were handed out, and its last part was not.
     is_in_state: bool,
     frames: Frames,
+    /// How long a connection without data is open.
+    pub(crate) silence: Duration,
 }
 
 impl Watch {
@@ -66,6 +68,7 @@ impl Watch {
             cluster: None,
             is_in_state: false,
             frames: Frames::default(),
+            silence: SILENCE,
         }
     }
 
@@ -107,10 +110,15 @@ impl Watch {
                 }
             }
             let Some((response, _)) = &mut self.open else { continue };
-            match tokio::time::timeout(SILENCE, response.chunk()).await {
+            match tokio::time::timeout(self.silence, response.chunk()).await {
                 Ok(Ok(Some(chunk))) => self.frames.push(&chunk)?,
-                // The end, an error or silence: another connection goes on behind the last event.
-                Ok(Ok(None) | Err(_)) | Err(_) => self.lose().await,
+                // The end or an error: another connection goes on behind the last event.
+                Ok(Ok(None) | Err(_)) => self.lose().await,
+                // Silence: what holds back here takes new connections as well.
+                Err(_) => {
+                    self.client.leave_node();
+                    self.lose().await;
+                }
             }
         }
     }

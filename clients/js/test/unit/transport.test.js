@@ -1,9 +1,11 @@
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import {
-  Concord, ConflictError, InvalidError, NotFoundError, PreconditionFailedError, ProtocolError, RateLimitedError, UnauthorizedError, UnavailableError,
+  Concord, ConflictError, ExactNumber, InvalidError, NotFoundError, PreconditionFailedError, ProtocolError, RateLimitedError, UnauthorizedError, UnavailableError,
   UnknownOutcomeError,
 } from "../../src/index.js";
+import { inspect } from "node:util";
 import { fakeFetch, lostConnection, refused, refusedConnection, silence, success } from "../fake.js";
 
 const URLS = ["http://a:1", "http://b:1", "http://c:1"];
@@ -129,7 +131,7 @@ test("what is no answer of Concord is said of a read", async () => {
 });
 
 test("headers, parameters and bodies of all kinds of calls", async () => {
-  const { fetch, asked } = fakeFetch(() => success({ plan: "x" }));
+  const { fetch, asked } = fakeFetch(() => success({ plan: "x", config_key: "k" }));
   const configs = client(fetch, { reason: "every day", key: () => "second" }).configs("a b");
   const last = () => asked.at(-1);
   await configs.put("k", { n: 1 }, { ifRevision: 5, reason: "größer" });
@@ -164,7 +166,7 @@ test("filters say what they mean", async () => {
   await client(fetch).configs("limits").list({ filter, sortBy: "tier", sortOrder: "asc", search: "s", pageSize: 3 }).all();
   assert.equal(
     decodeURIComponent(asked[0].url.search),
-    '?search=s&sort_by=tier&sort_order=asc&limit=3&$include=revision&team=a&team=b&tier[gte]=2&tier[lt]=9&data.limit=4&tags[in]="x,y",z&tags[exists]=true&gone=null&config_key[prefix]=p',
+    '?search=s&sort_by=tier&sort_order=asc&limit=3&$include=revision&team=a&team=b&tier[gte]=2&tier[lt]=9&data.limit=4&tags=x,y&tags=z&tags[exists]=true&gone=null&config_key[prefix]=p',
   );
 });
 
@@ -201,4 +203,86 @@ test("wrong options are refused at once", () => {
     assert.throws(() => new Concord(options), TypeError);
   }
   assert.deepEqual(new Concord({ urls: "http://a:1/, http://b:1", key: "k" }).urls, ["http://a:1", "http://b:1"]);
+});
+
+// --- Cases that all clients share ---
+
+const CASES = JSON.parse(readFileSync(new URL("../../../cases.json", import.meta.url), "utf8"));
+
+test("a reason is sent as the history has it, or refused before anything is sent", async () => {
+  for (const { reason, sent } of CASES.reasons.cases) {
+    const { fetch, asked } = fakeFetch(() => success({}));
+    const write = client(fetch).configs("d").put("k", {}, { reason });
+    if (sent === undefined) {
+      await assert.rejects(write, (error) => error instanceof InvalidError && error.code === "header_invalid", JSON.stringify(reason));
+      assert.equal(asked.length, 0);
+    } else {
+      await write;
+      assert.equal(Buffer.from(asked[0].headers.get("x-change-reason"), "latin1").toString("utf8"), sent);
+    }
+  }
+});
+
+test("what can't be sent is never an unknown outcome", async () => {
+  const { fetch, asked } = fakeFetch(() => success({}));
+  const put = (options, more) => client(fetch, more).configs("d").put("k", {}, options);
+  for (const idempotencyKey of ["two words", "\u00fc", ""]) await assert.rejects(put({ idempotencyKey }), InvalidError);
+  await assert.rejects(put({ reason: "half of \ud83d" }), InvalidError);
+  await assert.rejects(client(fetch).request({ method: "PUT", path: "/x", headers: { "X-Y": "a\nb" } }), InvalidError);
+  await assert.rejects(put({}, { key: () => "a\nkey" }), (error) => error instanceof TypeError && !error.message.includes("a\nkey"));
+  await assert.rejects(put({}, { key: () => { throw new RangeError("no key"); } }), RangeError);
+  assert.equal(asked.length, 0);
+  // After a copy that may be applied it is.
+  let calls = 0;
+  const lost = fakeFetch(() => lostConnection());
+  const rotated = client(lost.fetch, { key: () => { if (calls++ > 0) throw new RangeError("no key"); return "k"; } });
+  await assert.rejects(rotated.configs("d").put("k", {}), UnknownOutcomeError);
+});
+
+test("a filter that can't be expressed is an error and never everything", async () => {
+  const { fetch, asked } = fakeFetch(() => success({ results: [], meta: { total: 0 } }));
+  const list = async (filter) => client(fetch).configs("d").list({ filter }).all();
+  for (const value of [new Map(), new Set(["a"]), /x/, undefined, {}, Symbol("s"), () => "a", NaN, Infinity, { gte: undefined }, [{}], { in: [undefined] }, [[]], new ExactNumberless()]) {
+    await assert.rejects(list({ plan: value }), TypeError, inspect(value));
+  }
+  const concord = client(fetch);
+  await assert.rejects(async () => concord.listConfigs({ definitions: [] }).all(), TypeError);
+  await assert.rejects(async () => concord.watch({ keys: [] }).next(), TypeError);
+  await assert.rejects(async () => concord.watch({ definitions: [] }).next(), TypeError);
+  assert.throws(() => concord.cache("d", { keys: [] }), TypeError);
+  assert.equal(asked.length, 0);
+  await list({ a: [], b: { in: [] }, c: new ExactNumber("1e400"), d: 7n, e: new Date(0) });
+  assert.equal(
+    decodeURIComponent(asked[0].url.search).replace(/^.*revision&/, ""),
+    "a[exists]=true&a[exists]=false&b[exists]=true&b[exists]=false&c=1e400&d=7&e=1970-01-01T00:00:00.000Z",
+  );
+});
+
+class ExactNumberless {}
+
+test("what prints a client prints no key", async () => {
+  const { fetch } = fakeFetch(() => success({}));
+  const concord = client(fetch, { key: "very-secret" });
+  const cache = concord.cache("d");
+  const told = [];
+  for (const one of [concord, concord.configs("d"), concord.definitions, cache, cache.view("d"), concord.listConfigs(), concord.watch()]) {
+    told.push(inspect(one), inspect(one, { depth: Infinity, showHidden: true }), JSON.stringify(one, (_, value) => (value instanceof Set || value instanceof Map ? [...value].length : value === cache && told.length > 8 ? null : value)));
+  }
+  await cache.close();
+  assert.ok(!told.join().includes("very-secret"));
+});
+
+test("a URL of a node that can't be used is refused, and shows no password", () => {
+  for (const urls of CASES.urls.refused) {
+    assert.throws(() => new Concord({ urls, key: "k" }), (error) => error instanceof TypeError && !error.message.includes("hunter2"), urls);
+  }
+});
+
+test("an answer of another record is no answer", async () => {
+  const { fetch } = fakeFetch(() => success({ ...RECORD, config_key: "other", config_definition_key: "other", indexes: [] }));
+  const concord = client(fetch);
+  await assert.rejects(concord.configs("limits").get("acme"), ProtocolError);
+  await assert.rejects(concord.definitions.get("limits"), ProtocolError);
+  const many = fakeFetch(() => success({ revision: 3, results: [{ config_definition_key: "d", config_key: "x", status: "absent", errors: [] }] }));
+  await assert.rejects(client(many.fetch).readMany([{ definition: "d", key: "k" }]), ProtocolError);
 });

@@ -36,6 +36,7 @@ from ._errors import (
     Violation,
 )
 from ._flow import Answer
+from ._json import ExactNumber
 from ._models import schema_of
 from ._records import (
     BatchResult,
@@ -79,6 +80,7 @@ __all__ = [
     "OperationResult",
     "ManyConfigs",
     "Answer",
+    "ExactNumber",
     "Violation",
     "ConcordError",
     "ApiError",

@@ -8,14 +8,14 @@ import functools
 import ssl
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Coroutine, List, Optional, Sequence, Type, TypeVar
+from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Coroutine, Dict, List, Optional, Sequence, Type, TypeVar
 
 import httpx
 
-from ._cache import CacheCore, CacheView
+from ._cache import CacheCore, CacheView, Defaults
 from ._client import ClientBase
 from ._connect import Nodes, failure
-from ._errors import NotReady
+from ._errors import ConcordError, NotReady
 from ._flow import Effect, Failure, Flow, Item, Items, Pause, Response, Send
 from ._operations import Operations
 from ._requests import Filters
@@ -50,9 +50,10 @@ def _many(
 
 
 class AsyncClient(ClientBase):
-    """A client of a cluster, for one event loop.
+    """A client of a cluster, for asyncio.
 
-    `nodes` are the URLs of the nodes, in a list or with commas between; any of them may be down.
+    `nodes` are the URLs of the nodes, in a list or with commas between; any of them may be down. It has connections of
+    its own in each event loop and in each process. The task of a cache ends with its loop: start the cache again.
     """
 
     def __init__(
@@ -72,7 +73,8 @@ class AsyncClient(ClientBase):
     ) -> None:
         tls = (ca_file, cert_file, cert_key_file, ssl_context)
         self._set_up(nodes, (key, key_file), tls, timeout, attempt_timeout, connect_timeout)
-        self._http = httpx.AsyncClient(transport=transport, **self._settings.client_arguments())
+        self._given = transport
+        self._transports: Dict[asyncio.AbstractEventLoop, httpx.AsyncBaseTransport] = {}
         self._caches: List[AsyncCache] = []
 
     create_definition = _one(Operations.create_definition)
@@ -111,15 +113,20 @@ class AsyncClient(ClientBase):
     def cache(
         self,
         *definitions: str,
-        configs: Sequence[str] = (),
+        configs: Optional[Sequence[str]] = None,
         filters: Optional[Filters] = None,
         file: Optional[str] = None,
+        defaults: Optional[Defaults] = None,
         poll_s: int = 5,
         fresh_s: float = 15.0,
         start_timeout: float = 10.0,
     ) -> AsyncCache:
-        """A copy in memory that follows these definitions. Use it in an `async with`, or call `start` and `close`."""
-        core = self._core_of(definitions, configs, filters, file, poll_s, fresh_s)
+        """A copy in memory that follows these definitions. Use it in an `async with`, or call `start` and `close`.
+
+        `defaults` are what it answers before a node has answered and while there is no file: data by definition and by
+        key.
+        """
+        core = self._core_of(definitions, configs, filters, file, defaults, poll_s, fresh_s)
         made = AsyncCache(self, core, start_timeout)
         self._caches.append(made)
         return made
@@ -127,7 +134,31 @@ class AsyncClient(ClientBase):
     async def close(self) -> None:
         for each in [*self._caches]:
             await each.close()
-        await self._http.aclose()
+        transport = self._transports.pop(asyncio.get_running_loop(), self._given)
+        if transport is not None:
+            await transport.aclose()
+
+    def _transport(self) -> httpx.AsyncBaseTransport:
+        """That of the loop: a connection belongs to the loop that it was made in."""
+        if self._given is not None:
+            return self._given
+        loop = asyncio.get_running_loop()
+        found = self._transports.get(loop)
+        if found is None:
+            # What is left of loops that have ended can't be closed any more: it goes with its sockets.
+            self._transports = {each: of for each, of in self._transports.items() if not each.is_closed()}
+            found = self._transports[loop] = httpx.AsyncHTTPTransport(**self._settings.transport_arguments())
+        return found
+
+    def _after_fork(self) -> None:
+        super()._after_fork()
+        # The connections of the parent are neither used nor closed: what is written on them is read by its node.
+        _PARENTS.append((self._transports, self._given))
+        self._transports = {}
+        if self._given is not None:
+            self._given = _Unusable()
+        for each in self._caches:
+            each._after_fork()
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -178,29 +209,36 @@ class AsyncClient(ClientBase):
     async def _send(self, send: Send) -> Response | Failure:
         request, until = send.request, time.monotonic() + send.timeout_s
         try:
-            async with self._http.stream(
-                request.method,
-                send.node + request.target,
-                headers=self._settings.headers(request),
-                content=request.body,
-                timeout=self._settings.timeout(send),
-            ) as answer:
-                body: List[bytes] = []
-                try:
-                    async for chunk in answer.aiter_bytes():
-                        if request.sink is None or not answer.is_success:
-                            body.append(chunk)
-                            if time.monotonic() > until:
-                                return Failure("the answer did not end in time", True)
-                        elif request.sink.feed(chunk):
-                            break
-                except httpx.HTTPError:
-                    # A sink knows whether it has all.
+            answer = await self._transport().handle_async_request(self._settings.request(send))
+            body: List[bytes] = []
+            try:
+                async for chunk in answer.aiter_bytes():
                     if request.sink is None or not answer.is_success:
-                        raise
-                return Response(answer.status_code, answer.headers, b"".join(body))
+                        body.append(chunk)
+                        if time.monotonic() > until:
+                            return Failure("the answer did not end in time", True)
+                    elif request.sink.feed(chunk):
+                        break
+            except httpx.HTTPError:
+                # A sink knows whether it has all.
+                if request.sink is None or not answer.is_success:
+                    raise
+            finally:
+                await answer.aclose()
+            return Response(answer.status_code, answer.headers, b"".join(body))
         except httpx.HTTPError as error:
             return failure(error)
+
+
+_PARENTS: List[Any] = []
+"""What a process has of its parent, held so that nothing of it is closed."""
+
+
+class _Unusable(httpx.AsyncBaseTransport):
+    """What a child process has in place of a transport that its parent was given."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        raise ConcordError("the client was made before a fork, with a transport of its own: make one in this process")
 
 
 class AsyncCache(CacheView):
@@ -215,16 +253,22 @@ class AsyncCache(CacheView):
     async def start(self) -> AsyncCache:
         """Reads the file, and waits until a node has answered, or `start_timeout` is over and there is a file. Raises
         `NotReady` when there is neither."""
-        if self._task is None:
+        if self._task is None or self._task.done():
             await self._client._run(self._core.begin())
             self._task = asyncio.create_task(self._client._run(self._core.follow()), name="concord-cache")
-        if not await self._wait(lambda: self._core.confirmed_at is not None, self._start_timeout_s):
+        if not await self._wait(lambda: self._core.is_confirmed, self._start_timeout_s):
             try:
-                self._core.origin()
+                self._core.start_without_nodes()
             except NotReady:
                 await self.close()
                 raise
         return self
+
+    def _after_fork(self) -> None:
+        if self._task is None:
+            return
+        self._task, self._waiting = None, []
+        self._core.after_fork()
 
     async def wait_revision(self, revision: int, timeout: float) -> bool:
         """Waits until the copy has everything up to a revision, as that of one's own write; false when it is late."""

@@ -11,10 +11,12 @@ file. A change is applied as a whole, and the copy never goes back while its clu
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from dataclasses import dataclass
+import weakref
+from dataclasses import dataclass, field
 from typing import (
     Any,
     Callable,
@@ -31,12 +33,12 @@ from typing import (
     Union,
 )
 
-from ._errors import ApiError, ConcordError, NotCached, NotReady
+from ._errors import ApiError, ConcordError, ModelError, NotCached, NotReady, ProtocolError
 from ._file import UnusableFile, load, save
 from ._flow import Flow, Pause, Work
 from ._following import Following
 from ._json import frozen
-from ._models import from_data
+from ._models import from_data, to_data
 from ._records import Config, Definition, Event, State, config, definition, time_of
 from ._requests import Filters, filter_params
 
@@ -49,13 +51,18 @@ _RELIST_S = 300.0
 """How often the whole state is read again: the rights of the key may have changed, which is no change of a config."""
 _SAVE_CHANGED_S, _SAVE_CONFIRMED_S = 1.0, 30.0
 
+_FORKED = "the process was forked after the start of the cache: call start() in this process"
+
 LIVE, CACHE, FILE, DEFAULT = "live", "cache", "file", "default"
 
 
 class Value:
     """A value of the cache, and where it came from."""
 
-    __slots__ = ("age_s", "data", "definition", "key", "modified_at", "node", "revision", "source", "state_revision")
+    __slots__ = (
+        "age_s", "data", "definition", "invalid", "key", "modified_at", "node", "redacted", "revision", "source",
+        "state_revision",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -68,6 +75,7 @@ class Value:
         modified_at: Any,
         state_revision: int,
         age_s: float,
+        redacted: Tuple[str, ...] = (),
     ) -> None:
         self.definition, self.key, self.data = definition, key, data
         self.source = source
@@ -82,6 +90,11 @@ class Value:
         """The revision up to which the copy has every change."""
         self.age_s = age_s
         """Every write that was acknowledged longer ago is in it."""
+        self.redacted = redacted
+        """The places of secret values that the key may not see; they are None."""
+        self.invalid: Optional[ModelError] = None
+        """Of `Typed.explain`: why the newest data don't fit the model. `data` and `revision` are those of the last
+        instance then."""
 
     @property
     def is_fresh(self) -> bool:
@@ -108,9 +121,12 @@ class Status:
     node: Optional[str]
     error: Optional[str]
     """Why it is not being confirmed, or why the file could not be read or written."""
+    unreadable: Mapping[Tuple[str, str], str] = field(default_factory=dict)
+    """Configs that this client can't read, by definition and key, with the reason. They are as they were before."""
 
 
 Listener = Callable[[Union[Event, State]], None]
+Defaults = Mapping[str, Mapping[str, Any]]
 
 
 class CacheCore:
@@ -123,9 +139,15 @@ class CacheCore:
         configs: Sequence[str],
         filters: Optional[Filters],
         file: Optional[str],
+        defaults: Optional[Defaults],
         poll_s: int,
         fresh_s: float,
     ) -> None:
+        self.defaults = {
+            (name, key): frozen(to_data(data))
+            for name, by_key in (defaults or {}).items()
+            for key, data in by_key.items()
+        }
         self.following, self.clock = following, following.context.clock
         self.definition_patterns, self.config_keys = tuple(definitions), tuple(configs)
         asked = [list(each) for each in sorted(filter_params(filters))]
@@ -142,7 +164,10 @@ class CacheCore:
         """By the wall clock."""
         self.error: Optional[str] = None
         self.file_error: Optional[str] = None
+        self.unreadable: Dict[Tuple[str, str], str] = {}
         self.listeners: List[Listener] = []
+        self.typed: weakref.WeakSet[Typed[Any]] = weakref.WeakSet()
+        """Who keeps the last instance of what is replaced."""
         self.on_progress: Callable[[], None] = lambda: None
         self._saved_revision, self._saved_at = -1, 0.0
         self._listed_at = 0.0
@@ -152,6 +177,11 @@ class CacheCore:
     @property
     def is_loaded(self) -> bool:
         return self.confirmed_at is not None or self.file_confirmed_at is not None
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether a node has confirmed it to this process."""
+        return self.confirmed_at is not None and self.error != _FORKED
 
     def origin(self) -> Tuple[str, float]:
         """Where the copy is from, and its age."""
@@ -163,6 +193,8 @@ class CacheCore:
             age_s = time.time() - self.file_confirmed_at
             # A wall clock that was set back says nothing.
             return FILE, age_s if age_s >= 0 else float("inf")
+        if self.defaults:
+            return DEFAULT, float("inf")
         raise NotReady(f"the cache has nothing yet: {self.error or self.file_error or 'no node has answered'}")
 
     def get(self, definition: str, key: str, default: Any = _NONE) -> Value:
@@ -171,15 +203,24 @@ class CacheCore:
         revision = self.revision
         found = self.configs.get((definition, key))
         if found is not None:
-            return Value(
-                definition, key, found.data, source, found.node, found.revision, found.modified_at, revision, age_s
-            )
+            return self._value(found, source, revision, age_s)
         self._check_covered(definition, key)
+        if source == DEFAULT and (definition, key) in self.defaults:
+            return Value(definition, key, self.defaults[definition, key], DEFAULT, None, None, None, 0, age_s)
+        if (definition, key) in self.unreadable:
+            raise ProtocolError(f"the config {definition}/{key} can't be read: {self.unreadable[definition, key]}")
         if default is not _NONE:
             return Value(definition, key, default, DEFAULT, self.node, None, None, revision, age_s)
         error = NotCached(f"there is no config {definition}/{key} (known from {source}, {age_s:.1f} s old)")
         error.source, error.age_s = source, age_s
         raise error
+
+    @staticmethod
+    def _value(found: Config, source: str, revision: int, age_s: float) -> Value:
+        return Value(
+            found.definition, found.key, found.data, source, found.node, found.revision, found.modified_at, revision,
+            age_s, found.redacted,
+        )  # fmt: skip
 
     def _check_covered(self, definition: str, key: str) -> None:
         def matches(pattern: str) -> bool:
@@ -195,24 +236,31 @@ class CacheCore:
         with self.lock:
             source, age_s = self.origin()
             found, revision = list(self.configs.values()), self.revision
+        if source == DEFAULT:
+            return [
+                Value(name, key, data, DEFAULT, None, None, None, 0, age_s)
+                for (name, key), data in self.defaults.items()
+                if definition is None or name == definition
+            ]
         return [
-            Value(c.definition, c.key, c.data, source, c.node, c.revision, c.modified_at, revision, age_s)
-            for c in found
-            if definition is None or c.definition == definition
+            self._value(each, source, revision, age_s)
+            for each in found
+            if definition is None or each.definition == definition
         ]
 
     def status(self) -> Status:
         error = self.error or self.file_error
         if not self.is_loaded:
-            return Status("none", float("inf"), 0, 0, None, error)
+            source, count = (DEFAULT, len(self.defaults)) if self.defaults else ("none", 0)
+            return Status(source, float("inf"), 0, count, None, error)
         source, age_s = self.origin()
-        return Status(source, age_s, self.revision, len(self.configs), self.node, error)
+        return Status(source, age_s, self.revision, len(self.configs), self.node, error, dict(self.unreadable))
 
     # --- Following --------------------------------------------------------------------------------------------------
 
     def begin(self) -> Flow[None]:
-        """Reads the file."""
-        if self.file is None:
+        """Reads the file, unless something newer is known."""
+        if self.file is None or self.is_loaded:
             return
         path = self.file
         try:
@@ -223,8 +271,20 @@ class CacheCore:
             self.file_error = f"the file {path} is not used: {error}"
             log.warning("%s", self.file_error)
 
+    def start_without_nodes(self) -> None:
+        """Says once that a start goes on without a node. Raises `NotReady` when there is nothing to go on with."""
+        source, age_s = self.origin()
+        if self.confirmed_at is None and self.error is None:
+            what = "the defaults are used" if source == DEFAULT else f"the file is used, it is {age_s:.0f} s old"
+            self._note(f"no node has answered since the start; {what}")
+
+    def after_fork(self) -> None:
+        """In a child process: the thread or the task that kept the copy is not there, and may have held the lock."""
+        self.lock = threading.Lock()
+        self.error = _FORKED
+
     def follow(self) -> Flow[None]:
-        """Keeps the copy, without an end."""
+        """Keeps the copy, without an end, whatever goes wrong."""
         pause_s, is_current = _PAUSE_FIRST_S, False
         while True:
             try:
@@ -232,18 +292,22 @@ class CacheCore:
                     yield from self._list()
                     is_current = True
                 yield from self._step()
-            except ConcordError as error:
-                if isinstance(error, ApiError):
-                    # The changes are gone, or the rights: a list says what there is.
+                if self.error is not None:
+                    log.info("the cache is confirmed again, at revision %d", self.revision)
+                self.error, pause_s = None, _PAUSE_FIRST_S
+                yield from self._save(is_last=False)
+            except Exception as error:
+                # Whatever it is, it does not end the one that follows.
+                if not isinstance(error, ConcordError):
+                    if self.error is None:
+                        log.exception("the cache met an error that it does not know")
+                    error = ProtocolError(f"{type(error).__name__}: {error}")
+                if isinstance(error, (ApiError, ProtocolError)):
+                    # The changes are gone, or the rights, or a change can't be read: a list says what there is.
                     is_current = False
                 self._note(str(error))
                 yield Pause(pause_s * (0.5 + self.following.context.jitter() / 2))
                 pause_s = min(pause_s * 2, _PAUSE_MAX_S)
-                continue
-            if self.error is not None:
-                log.info("the cache is confirmed again, at revision %d", self.revision)
-            self.error, pause_s = None, _PAUSE_FIRST_S
-            yield from self._save(is_last=False)
 
     def end(self) -> Flow[None]:
         yield from self._save(is_last=True)
@@ -251,11 +315,21 @@ class CacheCore:
     def _list(self) -> Flow[None]:
         state, sent_at = yield from self.following.state()
         made = {(each.definition, each.key): _shared(each, state.node) for each in state.configs}
+        for name in state.unreadable:
+            if name in self.configs:
+                made[name] = self.configs[name]
+        self._replacing({name: made.get(name) for name in self.configs})
+        for name in self.configs.keys() - made.keys():
+            self._forget(name[0], [name[1]])
         with self.lock:
+            self._note_unreadable(dict(state.unreadable))
             is_same = self.confirmed_at is not None and made == self.configs
             if state.revision < self.revision:
                 log.warning("the cluster is at revision %d; the cache was at %d", state.revision, self.revision)
             self.configs, self.definitions = made, {each.key: each for each in state.definitions}
+            if self.confirmed_at is None or self.error == _FORKED:
+                # Why there was nothing before says nothing of what there is now.
+                self.error = None
             self.revision, self.node, self.confirmed_at = state.revision, state.node, sent_at
         self._listed_at = sent_at
         if not is_same:
@@ -286,13 +360,22 @@ class CacheCore:
             self.on_progress()
 
     def _apply(self, event: Event) -> None:
+        self._replacing({(change.definition, change.key or ""): None for change in event.changes})
         with self.lock:
             for change in event.changes:
                 name, kind = change.definition, change.type
+                place = (name, change.key or "")
+                if change.problem is not None:
+                    self._note_unreadable({**self.unreadable, place: change.problem})
+                    continue
+                self.unreadable.pop(place, None)
                 if kind == "definition_deleted":
                     self.definitions.pop(name, None)
-                    for each in [each for each in self.configs if each[0] == name]:
+                    gone = [each for each in self.configs if each[0] == name]
+                    for each in gone:
                         del self.configs[each]
+                    self._forget(name, [each[1] for each in gone])
+                    self.unreadable = {at: why for at, why in self.unreadable.items() if at[0] != name}
                 elif change.key is None:
                     self.definitions[name] = definition(change.raw, event.revision)
                 elif kind in ("config_created", "config_updated"):
@@ -300,8 +383,29 @@ class CacheCore:
                     self.configs[name, change.key] = _shared(made, event.node)
                 else:
                     self.configs.pop((name, change.key), None)
+                    self._forget(name, [change.key])
             self.revision, self.node = event.revision, event.node
         self._tell(event)
+
+    def _replacing(self, names: Mapping[Tuple[str, str], Optional[Config]]) -> None:
+        """Before configs are replaced: their last instances are kept."""
+        for each in list(self.typed):
+            for place, following in names.items():
+                found = self.configs.get(place)
+                if place[0] == each.definition and found is not None and found is not following:
+                    each.keep(found)
+
+    def _forget(self, name: str, keys: Sequence[str]) -> None:
+        """After configs are gone: what comes under their names again is another one."""
+        for each in list(self.typed):
+            if each.definition == name:
+                each.forget(keys)
+
+    def _note_unreadable(self, found: Dict[Tuple[str, str], str]) -> None:
+        for place, why in found.items():
+            if place not in self.unreadable:
+                log.warning("the config %s/%s can't be read: %s", *place, why)
+        self.unreadable = found
 
     def _tell(self, what: Union[Event, State]) -> None:
         for listener in list(self.listeners):
@@ -405,31 +509,77 @@ class CacheView:
 
 
 class Typed(Generic[M]):
-    """The configs of one definition as instances of a model. An instance is made once for each revision."""
+    """The configs of one definition as instances of a model. An instance is made once for each revision.
+
+    Data that don't fit the model never take the place of data that did: the last instance stays, the log says so once,
+    and `explain` says why.
+    """
 
     def __init__(self, core: CacheCore, definition: str, model: Type[M]) -> None:
         self._core, self.definition, self.model = core, definition, model
-        self._made: Dict[str, Tuple[Optional[int], M]] = {}
+        self._made: Dict[str, Tuple[Config, M]] = {}
+        """The last instance of each key, and what it was made from."""
+        self._invalid: Dict[str, Tuple[Config, ModelError]] = {}
+        """What did not fit, and why."""
+        core.typed.add(self)
 
     def get(self, key: str) -> M:
-        """Raises `NotCached` where there is no such config, `ModelError` when its data don't fit the model."""
+        """Raises `NotCached` where there is no such config, `ModelError` when its data don't fit the model and none
+        before did."""
         found = self._core.configs.get((self.definition, key))
         if found is None:
-            self._made.pop(key, None)
-            # What there is to say of it is said as of any value.
-            self._core.get(self.definition, key)
-            raise NotCached(f"there is no config {self.definition}/{key}")
+            self.forget([key])
+            # A default, or what there is to say of it, as of any value.
+            return from_data(self.model, self._core.get(self.definition, key).data)
+        self.keep(found)
         made = self._made.get(key)
-        if made is None or made[0] != found.revision:
-            made = (found.revision, from_data(self.model, found.data))
-            self._made[key] = made
+        if made is None:
+            raise self._invalid[key][1]
         return made[1]
+
+    def keep(self, config: Config) -> None:
+        """Makes the instance of a config, also before it is replaced: what follows need not fit."""
+        made = self._made.get(config.key)
+        if made is None or made[0].revision != config.revision:
+            self._make(config)
+
+    def forget(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self._made.pop(key, None)
+            self._invalid.pop(key, None)
+
+    def _make(self, config: Config) -> None:
+        known = self._invalid.get(config.key)
+        if known is not None and known[0].revision == config.revision:
+            return
+        try:
+            self._made[config.key] = (config, from_data(self.model, config.data))
+        except Exception as raised:  # noqa: BLE001 (a validator of the model may raise anything)
+            error = raised if isinstance(raised, ModelError) else ModelError(f"{type(raised).__name__}: {raised}")
+            self._invalid[config.key] = (config, error)
+            kept = self._made.get(config.key)
+            kept_text = f"revision {kept[0].revision} stays" if kept else "there is none before it"
+            name = f"{self.definition}/{config.key}"
+            log.warning("%s at revision %s does not fit the model, %s: %s", name, config.revision, kept_text, error)
+        else:
+            self._invalid.pop(config.key, None)
 
     __getitem__ = get
 
     def explain(self, key: str) -> Value:
-        """The same value with where it came from."""
-        return self._core.get(self.definition, key)
+        """The same value with where it came from; with `invalid` where newer data don't fit the model."""
+        value = self._core.get(self.definition, key)
+        found = self._core.configs.get((self.definition, key))
+        if found is None:
+            return value
+        self.keep(found)
+        made, invalid = self._made.get(key), self._invalid.get(key)
+        if invalid is None or invalid[0].revision != found.revision:
+            return value
+        if made is not None:
+            value = self._core._value(made[0], value.source, value.state_revision, value.age_s)
+        value.invalid = invalid[1]
+        return value
 
     def keys(self) -> List[str]:
         return sorted(value.key for value in self._core.snapshot(self.definition))
@@ -441,8 +591,10 @@ class Typed(Generic[M]):
         return (self.definition, key) in self._core.configs
 
     def items(self) -> Iterator[Tuple[str, M]]:
+        """The keys and instances; what never fitted the model is left out."""
         for key in self.keys():
-            yield key, self.get(key)
+            with contextlib.suppress(ModelError):
+                yield key, self.get(key)
 
 
 def _shared(config: Config, node: Optional[str]) -> Config:

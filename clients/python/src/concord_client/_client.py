@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import os
 import ssl
+import weakref
 from typing import Any, Optional, Sequence, Tuple, TypeVar
 
-from ._cache import CacheCore
+from ._cache import CacheCore, Defaults
 from ._connect import Nodes, Settings, arguments_of_environment
 from ._flow import Context
 from ._following import Following
 from ._operations import Operations
-from ._requests import Filters
+from ._requests import Filters, names
 
 _CACHE_TIMEOUT_S = 3.0
 C = TypeVar("C", bound="ClientBase")
+_LIVING: weakref.WeakSet[ClientBase] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for client in list(_LIVING):
+        client._after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class ClientBase:
@@ -34,6 +45,7 @@ class ClientBase:
         connect_timeout: float,
     ) -> None:
         self._settings = Settings.of(nodes, key, tls, connect_timeout)
+        _LIVING.add(self)
         self._context = self._new_context(timeout, attempt_timeout)
         self._operations = Operations(self._context)
 
@@ -46,16 +58,22 @@ class ClientBase:
     def _core_of(
         self,
         definitions: Sequence[str],
-        configs: Sequence[str],
+        configs: Optional[Sequence[str]],
         filters: Optional[Filters],
         file: Optional[str],
+        defaults: Optional[Defaults],
         poll_s: int,
         fresh_s: float,
     ) -> CacheCore:
         # Which node a cache asks is its own matter, and it wants to know soon that none answers.
         context = self._new_context(_CACHE_TIMEOUT_S, _CACHE_TIMEOUT_S)
-        following = Following(context, definitions, configs, filters)
-        return CacheCore(following, definitions, configs, filters, file, poll_s, fresh_s)
+        keys = names(configs, "configs")
+        following = Following(context, definitions, keys, filters)
+        return CacheCore(following, definitions, keys, filters, file, defaults, poll_s, fresh_s)
+
+    def _after_fork(self) -> None:
+        """Leaves everything of the parent process alone: its connections, and the locks of its threads."""
+        self._settings.credential.renew_lock()
 
     @classmethod
     def from_env(cls: type[C], **arguments: Any) -> C:

@@ -16,6 +16,10 @@ from ._version import __version__
 Nodes = Union[str, Sequence[str]]
 KEEPALIVE_S = 20.0
 """How long an idle connection is kept: less than a node keeps it, so that no request meets its end."""
+_HEADERS = [
+    (b"accept-encoding", b"gzip, deflate"),
+    (b"user-agent", f"concord-client-python/{__version__}".encode()),
+]
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol, httpx.ProxyError)
 
 
@@ -45,21 +49,24 @@ class Settings:
                 tls.load_cert_chain(cert_file, cert_key_file)
         return cls(urls, Credential(*key), connect_timeout_s, tls)
 
-    def client_arguments(self) -> Dict[str, Any]:
-        """The arguments of httpx's client.
+    def transport_arguments(self) -> Dict[str, Any]:
+        """The arguments of a transport of httpx: a pool of connections.
 
-        The environment is not trusted: neither a proxy nor a .netrc of somebody else gets the requests or their key.
+        The environment is not trusted: neither a proxy nor a .netrc of somebody else gets the requests or their key. A
+        transport by itself follows no redirect, and logs no line for each request.
         """
-        return {
-            "verify": self.tls,
-            "trust_env": False,
-            "follow_redirects": False,
-            "limits": httpx.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=KEEPALIVE_S),
-            "headers": {"user-agent": f"concord-client-python/{__version__}"},
-        }
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=KEEPALIVE_S)
+        return {"verify": self.tls, "trust_env": False, "limits": limits}
 
-    def timeout(self, send: Send) -> httpx.Timeout:
-        return httpx.Timeout(send.silence_s, connect=min(self.connect_timeout_s, send.silence_s))
+    def request(self, send: Send) -> httpx.Request:
+        timeout = httpx.Timeout(send.silence_s, connect=min(self.connect_timeout_s, send.silence_s))
+        return httpx.Request(
+            send.request.method,
+            send.node + send.request.target,
+            headers=[*_HEADERS, *self.headers(send.request)],
+            content=send.request.body,
+            extensions={"timeout": timeout.as_dict()},
+        )
 
     def headers(self, request: Request) -> List[Tuple[bytes, bytes]]:
         sent = [(name.encode(), value) for name, value in request.headers]
@@ -87,7 +94,9 @@ def _urls(nodes: Nodes) -> List[str]:
     for url in urls:
         parsed = httpx.URL(url)
         if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.userinfo:
-            raise ValueError(f"{url!r} is not the URL of a node: expected http[s]://host:port")
+            # The text may hold a password: it is not shown.
+            told = "a URL with a user or a password" if "@" in url else repr(url)
+            raise ValueError(f"{told} is not the URL of a node: expected http[s]://host:port")
     if not urls:
         raise ValueError("no URL of a node is given")
     return list(dict.fromkeys(urls))
@@ -106,6 +115,10 @@ class Credential:
 
     def __repr__(self) -> str:
         return f"<key of {self._file or 'the program'}>"
+
+    def renew_lock(self) -> None:
+        """After a fork: a thread that held the lock is not there any more."""
+        self._lock = threading.Lock()
 
     def key(self) -> bytes:
         if self._file is None:

@@ -312,8 +312,11 @@ def _seconds(text: Optional[str]) -> float:
         return 0.0
 
 
-def expect(answer: Answer, what: type) -> Any:
-    """The data of an answer to a read, if they are of this type."""
+def expect(answer: Answer, what: type[Any], **names: str) -> Any:
+    """The data of an answer to a read, if they are of this type, and of the record with these names."""
     if not isinstance(answer.data, what):
         raise ProtocolError(f"{answer.node} answered {answer.status} without the data that were asked for")
+    for name, asked in names.items():
+        if answer.data.get(name) != asked:
+            raise ProtocolError(f"{answer.node} answered with {answer.data.get(name)!r} where {asked!r} was asked for")
     return answer.data

@@ -111,8 +111,8 @@ class Following:
             if sink.is_complete and sink.revision is not None:
                 self.position, self.cluster = sink.revision, answer.headers.get(_CLUSTER)
                 definitions = tuple(records.definition(each) for each in sink.definitions)
-                configs = tuple(records.config("", each, answer, each["revision"]) for each in sink.configs)
-                return State(sink.revision, definitions, configs, answer.node), answer.sent_at
+                configs, unreadable = records.configs(sink.configs, answer)
+                return State(sink.revision, definitions, configs, answer.node, unreadable), answer.sent_at
             # It broke off half-way: another node, from the beginning.
             self.context.preferred = (self.context.preferred + 1) % len(self.context.nodes)
             yield Pause(_PAUSE_FIRST_S)

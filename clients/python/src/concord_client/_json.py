@@ -1,25 +1,78 @@
 """JSON whose numbers keep their value, and data that nobody can change by accident.
 
 A number that a float would round or lose (`0.1000000000000000055511151231257827`, `1e400`) is read as a
-`decimal.Decimal` and written with all its digits; every other number is an `int` or a `float`.
+`decimal.Decimal` and written with all its digits, and so is an integer with more digits than Python converts. A number
+that a `Decimal` cannot hold either (`1e1000000000000000000`) is an `ExactNumber`: its text. Every other number is an
+`int` or a `float`.
 
-**Invariant:** what is read and written back has the same numbers. `NaN` and infinities are refused, as JSON has none.
+**Invariant:** whatever a node stores can be read, and what is read and written back has the same numbers. `NaN` and
+infinities are refused, as JSON has none.
 """
 
 from __future__ import annotations
 
 import json
-from decimal import Decimal
+import re
+from decimal import Decimal, InvalidOperation
 from json.encoder import encode_basestring
 from typing import Any, Callable, Dict, List, NoReturn, Tuple
+
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+
+
+class ExactNumber:
+    """A number of JSON that no type of Python can hold, as its text: its exponent has more than 18 digits.
+
+    Equal to one with the same digits and exponent; it is written as it was read, and it can't be computed with.
+    """
+
+    __slots__ = ("text",)
+    text: str
+
+    def __init__(self, text: str) -> None:
+        if not _NUMBER.fullmatch(text):
+            raise ValueError(f"{text!r} is not a number of JSON")
+        object.__setattr__(self, "text", text)
+
+    def __setattr__(self, name: str, value: Any) -> NoReturn:
+        raise AttributeError("an ExactNumber can't be changed")
+
+    def __eq__(self, other: object) -> bool:
+        return self._parts() == other._parts() if isinstance(other, ExactNumber) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._parts())
+
+    def _parts(self) -> str:
+        return self.text.lower().replace("+", "")
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"ExactNumber({self.text!r})"
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return (ExactNumber, (self.text,))
 
 
 def _number(text: str) -> Any:
     value = float(text)
-    exact = Decimal(text)
+    try:
+        exact = Decimal(text)
+    except InvalidOperation:
+        return ExactNumber(text)
     if value in (float("inf"), float("-inf")) or Decimal(repr(value)) != exact:
         return exact
     return value
+
+
+def _integer(text: str) -> Any:
+    try:
+        return int(text)
+    except ValueError:
+        # Python converts at most 4300 digits unless it is told otherwise.
+        return Decimal(text)
 
 
 def _refuse(name: str) -> NoReturn:
@@ -27,7 +80,7 @@ def _refuse(name: str) -> NoReturn:
 
 
 def loads(text: str | bytes) -> Any:
-    return json.loads(text, parse_float=_number, parse_constant=_refuse)
+    return json.loads(text, parse_float=_number, parse_int=_integer, parse_constant=_refuse)
 
 
 def dumps(value: Any) -> bytes:
@@ -45,6 +98,8 @@ def _write(value: Any, out: Callable[[str], None]) -> None:
         if not value.is_finite():
             raise ValueError(f"{value} is no JSON")
         out(str(value))
+    elif isinstance(value, ExactNumber):
+        out(value.text)
     elif isinstance(value, dict):
         out("{")
         for place, (name, member) in enumerate(value.items()):

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import copy
 import random
 from typing import (
     TYPE_CHECKING,
@@ -24,10 +23,11 @@ from typing import (
 )
 
 from . import _records as records
-from ._errors import Conflict, Expired, NotFound, PreconditionFailed
+from ._errors import Conflict, Expired, NotFound, PreconditionFailed, ProtocolError
 from ._flow import Answer, Context, Flow, Item, Items, Pause, Request, call, expect
 from ._following import Following
 from ._json import dumps
+from ._keep import editable, stored
 from ._models import schema_of, to_data
 from ._records import (
     BatchResult,
@@ -53,6 +53,8 @@ from ._requests import (
     config_path,
     definition_path,
     filter_params,
+    idempotency_header,
+    names,
     read,
     read_params,
     segment,
@@ -135,7 +137,7 @@ class Operations:
     def get_definition(self, key: str, **options: Unpack[ReadOptions]) -> Flow[Definition]:
         checked(options, ReadOptions)
         answer = yield from self._call(read(definition_path(key), read_params(options)), options)
-        return records.definition(expect(answer, dict), answer.number("etag"))
+        return records.definition(expect(answer, dict, config_definition_key=key), answer.number("etag"))
 
     def list_definitions(
         self,
@@ -222,7 +224,7 @@ class Operations:
     def create(self, definition: str, key: str, data: Any, **options: Unpack[WriteOptions]) -> Flow[Written]:
         """Creates a config. Raises `Conflict` when there is one."""
         segment(key, "config_key")
-        body = {"config_key": key, "data": to_data(data)}
+        body = {"config_key": key, "data": stored(data)}
         request = write("POST", definition_path(definition, "config/"), body, options=options)
         return records.written((yield from self._call(request, options)))
 
@@ -243,7 +245,7 @@ class Operations:
         if fields is not None:
             params.append(("fields", ",".join(fields)))
         answer = yield from self._call(read(config_path(definition, key), params), options)
-        return records.config(definition, expect(answer, dict), answer, answer.number("etag"))
+        return records.config(definition, expect(answer, dict, config_key=key), answer, answer.number("etag"))
 
     def find(self, definition: str, key: str, **options: Unpack[ReadOptions]) -> Flow[Optional[Config]]:
         """A config, or None where there is none."""
@@ -261,7 +263,8 @@ class Operations:
         answer = yield from self._call(request, options)
         if answer.status == 304:
             return config
-        return records.config(config.definition, expect(answer, dict), answer, answer.number("etag"))
+        data = expect(answer, dict, config_key=config.key)
+        return records.config(config.definition, data, answer, answer.number("etag"))
 
     def list(
         self,
@@ -312,7 +315,7 @@ class Operations:
 
     def list_across(
         self,
-        definitions: Sequence[str] = (),
+        definitions: Union[str, Sequence[str], None] = None,
         filters: Optional[Filters] = None,
         *,
         search: str = "",
@@ -321,8 +324,10 @@ class Operations:
         page_size: int = _PAGE_SIZE,
         **options: Unpack[ReadOptions],
     ) -> Items[Config]:
-        """The configs of several definitions: keys, or beginnings with `*` at the end; all without any."""
-        params = _list_params(search, sort_by, descending, options) + [("definition", name) for name in definitions]
+        """The configs of several definitions: keys, or beginnings with `*` at the end; all without any. An empty list
+        is an error."""
+        params = _list_params(search, sort_by, descending, options)
+        params += [("definition", name) for name in names(definitions, "definitions")]
         params += filter_params(filters)
         make = lambda record, answer: records.config("", record, answer)  # noqa: E731
         return self._listed(f"{ROOT}/config", params, page_size, None, None, make, options)
@@ -344,6 +349,8 @@ class Operations:
         missing: Dict[Pointer, str] = {}
         for item in data["results"]:
             name, key = item["config_definition_key"], item["config_key"]
+            if {"config_definition_key": name, "config_key": key} not in asked:
+                raise ProtocolError(f"{answer.node} answered with {name}/{key}, which was not asked for")
             if item["status"] == "found":
                 found[name, key] = records.config(name, item["config"], answer, item["revision"])
             else:
@@ -366,7 +373,7 @@ class Operations:
         request = write(
             "PUT",
             config_path(definition, key),
-            {"data": to_data(data)},
+            {"data": stored(data)},
             options=options,
             params=[("upsert", "true")] if upsert else [],
             if_match=if_match,
@@ -411,13 +418,14 @@ class Operations:
         """Reads a config, computes other data, and writes them if nobody else has written meanwhile; else again.
 
         `change` may change the data that it is given and return None, or return others. It may be called several times.
+        Where the key may not see a secret value, a marker stands in its place that keeps the value; it can't be moved.
         """
         checked(options, NamedOptions)
         for attempt in range(attempts):
             if attempt:
                 yield Pause(min(0.002 * 2**attempt, 0.25) * random.random())
             found = yield from self.get(definition, key)
-            data = copy.deepcopy(found.data)
+            data = editable(found.data, found.redacted)
             changed = change(data)
             data = data if changed is None else changed
             plain: WriteOptions = {**options}  # type: ignore[typeddict-item]
@@ -483,7 +491,7 @@ class Operations:
     def watch(
         self,
         *definitions: str,
-        configs: Sequence[str] = (),
+        configs: Optional[Sequence[str]] = None,
         filters: Optional[Filters] = None,
         search: str = "",
         from_revision: Optional[int] = None,
@@ -499,7 +507,7 @@ class Operations:
         retained, a watch with `initial` begins anew with a `State`, and one without raises `Expired`. With
         `idle_events` an event without changes comes at least every `wait_s` seconds while nodes answer.
         """
-        following = Following(self.context, definitions, configs, filters, search, prev)
+        following = Following(self.context, definitions, names(configs, "configs"), filters, search, prev)
         return following.watch(from_revision, initial, wait_s, idle_events)
 
     # --- The rest ---------------------------------------------------------------------------------------------------
@@ -533,7 +541,7 @@ class Operations:
         if body is not None:
             headers += (("content-type", b"application/json"),)
         if idempotency_key is not None:
-            headers += (("idempotency-key", idempotency_key.encode("ascii")),)
+            headers += (("idempotency-key", idempotency_header(idempotency_key)),)
         encoded = None if body is None else dumps(to_data(body))
         is_write = method.upper() not in ("GET", "HEAD")
         request = Request(method.upper(), shape.target, headers, encoded, is_write, idempotency_key)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Dict, Generic, List, Mapping, Optional, Tuple, Type, TypeVar
+from typing import Any, Dict, Generic, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar
 
 from ._flow import Answer
+from ._keep import editable
 from ._models import from_data
 
 M = TypeVar("M")
@@ -39,6 +40,11 @@ class Config:
     def to(self, model: Type[M]) -> M:
         """The data as an instance of a pydantic model or a dataclass. Raises `ModelError` when they don't fit."""
         return from_data(model, self.data)
+
+    def editable(self) -> Any:
+        """A copy of the data to change and write back with `put`: a marker keeps each secret value that the key may not
+        see. A marker that was moved is refused."""
+        return editable(self.data, self.redacted)
 
 
 @dataclass(frozen=True)
@@ -133,6 +139,8 @@ class Change:
     modified_at: Optional[datetime] = None
     redacted: Tuple[str, ...] = ()
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    problem: Optional[str] = None
+    """Why this client can't read the record; then it has no data."""
 
 
 @dataclass(frozen=True)
@@ -156,6 +164,8 @@ class State:
     definitions: Tuple[Definition, ...]
     configs: Tuple[Config, ...]
     node: Optional[str] = None
+    unreadable: Mapping[Tuple[str, str], str] = field(default_factory=dict)
+    """Configs that this client can't read, with the reason."""
 
 
 @dataclass(frozen=True)
@@ -241,24 +251,46 @@ def past(record: Mapping[str, Any]) -> Past:
     return Past(record["revision"], record["operation"], at, record["by"], record["reason"], record["data"])
 
 
+def configs(
+    listed: Sequence[Mapping[str, Any]], answer: Answer
+) -> Tuple[Tuple[Config, ...], Dict[Tuple[str, str], str]]:
+    """The configs of a state, and those that can't be read: one of them says nothing of the others."""
+    found: List[Config] = []
+    unreadable: Dict[Tuple[str, str], str] = {}
+    for each in listed:
+        try:
+            found.append(config("", each, answer, each["revision"]))
+        except Exception as error:  # noqa: BLE001 (whatever it is, it is of this record)
+            unreadable[str(each.get("config_definition_key")), str(each.get("config_key"))] = _told(error)
+    return tuple(found), unreadable
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
 def event(record: Mapping[str, Any], node: Optional[str]) -> Event:
     changes = tuple(_change(item) for item in record["changes"])
     return Event(record["revision"], changes, time_of(record["at"]), record["by"], record["reason"], node)
 
 
 def _change(record: Mapping[str, Any]) -> Change:
-    created, modified = record.get("created_at"), record.get("modified_at")
-    return Change(
-        record["type"],
-        record["config_definition_key"],
-        record.get("config_key"),
-        record.get("data"),
-        record.get("prev"),
-        time_of(created) if created else None,
-        time_of(modified) if modified else None,
-        tuple(record.get("redacted") or ()),
-        record,
-    )
+    kind, name, key = record["type"], record["config_definition_key"], record.get("config_key")
+    try:
+        created, modified = record.get("created_at"), record.get("modified_at")
+        return Change(
+            kind,
+            name,
+            key,
+            record.get("data"),
+            record.get("prev"),
+            time_of(created) if created else None,
+            time_of(modified) if modified else None,
+            tuple(record.get("redacted") or ()),
+            record,
+        )
+    except Exception as error:  # noqa: BLE001 (whatever it is, it is of this record)
+        return Change(kind, name, key, raw=record, problem=_told(error))
 
 
 def batch(answer: Answer) -> BatchResult:

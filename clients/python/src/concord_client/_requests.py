@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import uuid
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple, TypedDict, Union
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypedDict, Union
 from urllib.parse import quote
 
 from ._errors import invalid
 from ._flow import Request, Sink
 from ._json import dumps
+from ._models import to_data
 
 if TYPE_CHECKING:
     from typing_extensions import Literal
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 ROOT = "/api/v1"
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.~-]{0,254}")
+_OPERATOR = re.compile(r"(.*[^\\])\[([a-z]+)\]")
 _PARAMETERS_OF_LISTS = frozenset(
     ("page", "limit", "sort_by", "sort_order", "search", "consistency", "max_staleness_ms", "min_revision", "cursor")
 ).union(("include", "fields", "revision", "pretty", "upsert", "definition", "from", "initial", "prev", "wait"))
@@ -79,15 +81,53 @@ def target(path: str, params: Sequence[Tuple[str, str]] = ()) -> str:
 
 
 def filter_params(filters: Optional[Filters]) -> Params:
-    """Filters as parameters: a list of values is any of them, and a path that has the name of a parameter is marked."""
+    """Filters as parameters: a list of values is any of them, and a path that has the name of a parameter is marked.
+
+    No value is left out: an empty list selects nothing, and what is no value of a filter is an error.
+    """
     params: Params = []
     for name, value in (filters or {}).items():
-        path = name.partition("[")[0]
+        found = _OPERATOR.fullmatch(name)
+        path, operator = (found[1], found[2]) if found else (name, "")
         if path in _PARAMETERS_OF_LISTS:
-            name = "data." + name
-        values = value if isinstance(value, (list, tuple, set, frozenset)) else [value]
-        params.extend((name, each if isinstance(each, str) else dumps(each).decode()) for each in values)
+            name, path = "data." + name, "data." + path
+        is_any = operator in ("", "in")
+        if not isinstance(value, (list, tuple, set, frozenset)):
+            # A text of `[in]` has its values between commas, as in the interface.
+            params.append((name, _filter_text(name, value)))
+        elif value and is_any:
+            # Not `[in]`: there a comma in a text would part it.
+            params.extend((path, _filter_text(name, each)) for each in value)
+        elif value:
+            params.extend((name, _filter_text(name, each)) for each in value)
+        elif is_any:
+            params += [(path + "[exists]", "true"), (path + "[exists]", "false")]
+        else:
+            raise ValueError(f"the filter {name!r} has an empty list, which only equality and [in] take")
     return params
+
+
+def _filter_text(name: str, value: Any) -> str:
+    data = to_data(value)
+    if isinstance(data, str):
+        return data
+    try:
+        return dumps(data).decode()
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"the filter {name!r} has no value that JSON can express: {error}") from error
+
+
+def names(given: Union[str, Iterable[str], None], what: str) -> Sequence[str]:
+    """The names that a call selects; none where it does not select by name.
+
+    An empty list would select everything in place of nothing.
+    """
+    if given is None:
+        return ()
+    listed = [given] if isinstance(given, str) else list(given)
+    if not listed:
+        raise ValueError(f"an empty list of {what} selects nothing: leave it out to select all")
+    return listed
 
 
 def read_params(options: ReadOptions) -> Params:
@@ -132,17 +172,30 @@ def write(
         headers["if-match"] = b"*" if if_match == "*" else f'"{int(if_match)}"'.encode()
     if create_only:
         headers["if-none-match"] = b"*"
-    reason = options.get("reason")
+    reason = _header_text("reason", options.get("reason") or "")
     if reason:
-        if any(ord(c) < 32 or ord(c) == 127 for c in reason):
-            raise invalid("header_invalid", "a reason has no line ends or other control characters", "header")
-        headers["x-change-reason"] = reason.encode()
+        headers["x-change-reason"] = reason
     key = None
     if not is_dry:
         key = options.get("idempotency_key") or uuid.uuid4().hex
-        if not 1 <= len(key) <= 255 or any(not 33 <= ord(c) <= 126 for c in key):
-            raise invalid("header_invalid", "an idempotency key is 1 to 255 visible ASCII characters", "header")
-        headers["idempotency-key"] = key.encode()
+        headers["idempotency-key"] = idempotency_header(key)
     sent = [*params, ("dry_run", "true")] if is_dry else list(params)
     encoded = None if body is None else dumps(body)
     return Request(method, target(path, sent), tuple(headers.items()), encoded, not is_dry, key)
+
+
+def _header_text(name: str, text: str) -> bytes:
+    """A text as the value of a header. Blanks at its ends are no part of such a value, so they are not sent."""
+    text = text.strip(" \t")
+    if any((ord(c) < 32 and c != "\t") or ord(c) == 127 for c in text):
+        raise invalid("header_invalid", f"a {name} has no line ends or other control characters", "header")
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise invalid("header_invalid", f"a {name} is a text of Unicode: {error}", "header") from None
+
+
+def idempotency_header(key: str) -> bytes:
+    if not 1 <= len(key) <= 255 or any(not 33 <= ord(c) <= 126 for c in key):
+        raise invalid("header_invalid", "an idempotency key is 1 to 255 visible ASCII characters", "header")
+    return key.encode()

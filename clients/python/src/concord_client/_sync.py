@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import ssl
 import threading
@@ -11,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional, Seque
 
 import httpx
 
-from ._cache import CacheCore, CacheView
+from ._cache import CacheCore, CacheView, Defaults
 from ._client import ClientBase
 from ._connect import Nodes, failure
-from ._errors import NotReady
+from ._errors import ConcordError, NotReady
 from ._flow import Effect, Failure, Flow, Item, Items, Pause, Response, Send
 from ._operations import Operations
 from ._requests import Filters
@@ -47,8 +48,8 @@ def _many(build: Callable[Concatenate[Operations, P], Items[T]]) -> Callable[Con
 class Client(ClientBase):
     """A client of a cluster, for any number of threads.
 
-    `nodes` are the URLs of the nodes, in a list or with commas between; any of them may be down. Create it after a
-    fork.
+    `nodes` are the URLs of the nodes, in a list or with commas between; any of them may be down. After a fork the child
+    process has connections of its own; the thread of a cache is not there: start the cache again.
     """
 
     def __init__(
@@ -68,7 +69,8 @@ class Client(ClientBase):
     ) -> None:
         tls = (ca_file, cert_file, cert_key_file, ssl_context)
         self._set_up(nodes, (key, key_file), tls, timeout, attempt_timeout, connect_timeout)
-        self._http = httpx.Client(transport=transport, **self._settings.client_arguments())
+        self._given = transport
+        self._transport = transport or httpx.HTTPTransport(**self._settings.transport_arguments())
         self._caches: List[Cache] = []
 
     create_definition = _one(Operations.create_definition)
@@ -107,15 +109,20 @@ class Client(ClientBase):
     def cache(
         self,
         *definitions: str,
-        configs: Sequence[str] = (),
+        configs: Optional[Sequence[str]] = None,
         filters: Optional[Filters] = None,
         file: Optional[str] = None,
+        defaults: Optional[Defaults] = None,
         poll_s: int = 5,
         fresh_s: float = 15.0,
         start_timeout: float = 10.0,
     ) -> Cache:
-        """A copy in memory that follows these definitions. Use it in a `with`, or call `start` and `close`."""
-        core = self._core_of(definitions, configs, filters, file, poll_s, fresh_s)
+        """A copy in memory that follows these definitions. Use it in a `with`, or call `start` and `close`.
+
+        `defaults` are what it answers before a node has answered and while there is no file: data by definition and by
+        key.
+        """
+        core = self._core_of(definitions, configs, filters, file, defaults, poll_s, fresh_s)
         made = Cache(self, core, start_timeout)
         self._caches.append(made)
         return made
@@ -123,7 +130,18 @@ class Client(ClientBase):
     def close(self) -> None:
         for each in [*self._caches]:
             each.close()
-        self._http.close()
+        self._transport.close()
+
+    def _after_fork(self) -> None:
+        super()._after_fork()
+        # The connections of the parent are neither used nor closed: what is written on them is read by its node.
+        _PARENTS.append(self._transport)
+        if self._given is None:
+            self._transport = httpx.HTTPTransport(**self._settings.transport_arguments())
+        else:
+            self._transport = _Unusable()
+        for each in self._caches:
+            each._after_fork()
 
     def __enter__(self) -> Client:
         return self
@@ -175,13 +193,8 @@ class Client(ClientBase):
     def _send(self, send: Send) -> Response | Failure:
         request, until = send.request, time.monotonic() + send.timeout_s
         try:
-            with self._http.stream(
-                request.method,
-                send.node + request.target,
-                headers=self._settings.headers(request),
-                content=request.body,
-                timeout=self._settings.timeout(send),
-            ) as answer:
+            answer = self._transport.handle_request(self._settings.request(send))
+            with contextlib.closing(answer):
                 body: List[bytes] = []
                 try:
                     for chunk in answer.iter_bytes():
@@ -200,8 +213,19 @@ class Client(ClientBase):
             return failure(error)
 
 
-class _Stopped(Exception):
-    """The cache is closed."""
+_PARENTS: List[Any] = []
+"""What a process has of its parent, held so that nothing of it is closed."""
+
+
+class _Unusable(httpx.BaseTransport):
+    """What a child process has in place of a transport that its parent was given."""
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        raise ConcordError("the client was made before a fork, with a transport of its own: make one in this process")
+
+
+class _Stopped(BaseException):
+    """The cache is closed. No flow handles that as a failure."""
 
 
 class Cache(CacheView):
@@ -221,13 +245,19 @@ class Cache(CacheView):
             self._client._run(self._core.begin())
             self._thread = threading.Thread(target=self._follow, name="concord-cache", daemon=True)
             self._thread.start()
-        if not self._wait(lambda: self._core.confirmed_at is not None, self._start_timeout_s):
+        if not self._wait(lambda: self._core.is_confirmed, self._start_timeout_s):
             try:
-                self._core.origin()
+                self._core.start_without_nodes()
             except NotReady:
                 self.close()
                 raise
         return self
+
+    def _after_fork(self) -> None:
+        if self._thread is None:
+            return
+        self._stop, self._progress, self._thread = threading.Event(), threading.Condition(), None
+        self._core.after_fork()
 
     def wait_revision(self, revision: int, timeout: float) -> bool:
         """Waits until the copy has everything up to a revision, as that of one's own write; false when it is late."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, Optional, Sequence, Union
 
+from ._keep import stored
 from ._models import schema_of, to_data
 
 Operation = Dict[str, Any]
@@ -45,7 +46,7 @@ def delete_definition(key: str, *, restrict: bool = False, if_match: Optional[in
 
 
 def create(definition: str, key: str, data: Any) -> Operation:
-    return _operation("create_config", definition, key, data=to_data(data))
+    return _operation("create_config", definition, key, data=stored(data))
 
 
 def put(
@@ -54,7 +55,7 @@ def put(
     """Replaces a config; with `create_only` creates it, if there is none."""
     condition = "*" if create_only else _ABSENT
     return _operation(
-        "put_config", definition, key, data=to_data(data), if_match=_match(if_match), if_none_match=condition
+        "put_config", definition, key, data=stored(data), if_match=_match(if_match), if_none_match=condition
     )
 
 

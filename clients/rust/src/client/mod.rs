@@ -99,10 +99,8 @@ impl Client {
     pub fn new(options: Options) -> Result<Self, Error> {
         let urls: Vec<String> =
             options.urls.iter().map(|url| url.trim().trim_end_matches('/').into()).collect();
-        let is_url = |url: &String| url.starts_with("https://") || url.starts_with("http://");
-        if let Some(url) = urls.iter().find(|url| !is_url(url)) {
-            let text = format!("`{url}` is not the URL of a node: expected http[s]://host:port");
-            return Err(Error::Usage(text));
+        if let Some(problem) = urls.iter().find_map(|url| problem_of(url)) {
+            return Err(Error::Usage(problem));
         }
         if urls.is_empty() {
             return Err(Error::Usage("no node URL".into()));
@@ -119,14 +117,13 @@ impl Client {
             .pool_idle_timeout(IDLE_TIMEOUT)
             .build()
             .map_err(|error| Error::Usage(with_causes(&error)))?;
-        for (text, what) in [(&options.request_id, "request id"), (&options.reason, "reason")] {
-            if text.as_ref().is_some_and(|text| http::HeaderValue::from_bytes(text.as_bytes()).is_err()) {
-                return Err(Error::Usage(format!(
-                    "the {what} contains characters that are not allowed in a header"
-                )));
-            }
-        }
         let Options { timeout, trace, reason, request_id, .. } = options;
+        // Blanks at the ends are no part of a header's value.
+        let reason =
+            reason.map(|text| text.trim_matches([' ', '\t']).to_owned()).filter(|text| !text.is_empty());
+        for (text, what) in [(&request_id, "request id"), (&reason, "reason")] {
+            text.as_deref().map_or(Ok(()), |text| check_header(what, text))?;
+        }
         let preferred = AtomicUsize::new(0);
         Ok(Self(Arc::new(Inner { http, urls, key, timeout, trace, reason, request_id, preferred })))
     }
@@ -191,6 +188,7 @@ impl Client {
         request: &Request,
         deadline: Instant,
     ) -> Result<(reqwest::Response, String), Error> {
+        check_headers(request, None)?;
         let mut attempts = Attempts::new(self, request, deadline);
         loop {
             let (base, left) = attempts.next().await?;
@@ -213,13 +211,14 @@ impl Client {
     ) -> Result<((StatusCode, http::HeaderMap, bytes::Bytes), String), Error> {
         let deadline = Instant::now() + request.timeout.unwrap_or(self.0.timeout);
         let key = self.idempotency_key(&request);
+        check_headers(&request, key.as_deref())?;
         let mut attempts = Attempts::new(self, &request, deadline);
         attempts.has_key = key.is_some();
         loop {
             let (base, left) = attempts.next().await?;
             let id = self.request_id();
             let url = format!("{base}{}", request.target());
-            let response = match self.begin(&request, &url, left, (&id, key.as_deref())).await {
+            let mut response = match self.begin(&request, &url, left, (&id, key.as_deref())).await {
                 Ok(response) => response,
                 Err(failed) => {
                     attempts.failed(failed)?;
@@ -231,18 +230,20 @@ impl Client {
                 continue;
             }
             let (status, headers) = (response.status(), response.headers().clone());
-            let left = deadline.saturating_duration_since(Instant::now());
-            match tokio::time::timeout(left, response.bytes()).await {
-                Ok(Ok(body)) => {
+            match body_of(&mut response, left, deadline).await {
+                Ok(body) => {
                     attempts.remember();
                     return Ok(((status, headers, body), url));
                 }
-                Ok(Err(error)) => {
-                    attempts.failed(Failed::Unclear(format!("{url}: {}", with_causes(&error))))?;
-                }
-                Err(_) => attempts.failed(Failed::Unclear(format!("{url}: timed out")))?,
+                Err(text) => attempts.failed(Failed::Unclear(format!("{url}: {text}")))?,
             }
         }
+    }
+
+    /// Asks another node first from now on: this one has gone silent.
+    pub(crate) fn leave_node(&self) {
+        let next = (self.0.preferred.load(Ordering::Relaxed) + 1) % self.0.urls.len();
+        self.0.preferred.store(next, Ordering::Relaxed);
     }
 
     fn request_id(&self) -> String {
@@ -286,6 +287,57 @@ impl Client {
             }
             Ok(Err(error)) => Err(Failed::Unclear(format!("{url}: {}", with_causes(&error)))),
             Err(_) => Err(Failed::Unclear(format!("{url}: no response in time"))),
+        }
+    }
+}
+
+/// Why a text is not the URL of a node. A user and a password in it are not shown.
+fn problem_of(url: &str) -> Option<String> {
+    let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
+    if url.split(['/', '?']).nth(2).unwrap_or(url).contains('@') {
+        return Some("the URL of a node has no user and no password: give the access key as the key".into());
+    }
+    let is_url = rest.is_some_and(|rest| !rest.is_empty());
+    (!is_url).then(|| format!("`{url}` is not the URL of a node: expected http[s]://host:port"))
+}
+
+fn check_header(what: &str, text: &str) -> Result<(), Error> {
+    match http::HeaderValue::from_bytes(text.as_bytes()) {
+        Ok(_) => Ok(()),
+        Err(_) => {
+            Err(Error::Usage(format!("the {what} contains characters that are not allowed in a header")))
+        }
+    }
+}
+
+/// Rejects headers that can't be sent. Later they would look like a node that can't be reached.
+fn check_headers(request: &Request, idempotency_key: Option<&str>) -> Result<(), Error> {
+    for (name, value) in &request.headers {
+        check_header(&format!("header {name}"), value)?;
+    }
+    match idempotency_key {
+        Some(key) if !(1..=255).contains(&key.len()) || !key.bytes().all(|byte| byte.is_ascii_graphic()) => {
+            Err(Error::Usage("an idempotency key has 1 to 255 visible ASCII characters".into()))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// The body of a response. A node that says nothing for as long as the attempt may take is given up.
+async fn body_of(
+    response: &mut reqwest::Response,
+    silence: Duration,
+    deadline: Instant,
+) -> Result<bytes::Bytes, String> {
+    let mut body = bytes::BytesMut::new();
+    loop {
+        let until = deadline.min(Instant::now() + silence);
+        match tokio::time::timeout_at(until, response.chunk()).await {
+            Ok(Ok(Some(chunk))) if body.is_empty() => body = chunk.into(),
+            Ok(Ok(Some(chunk))) => body.extend_from_slice(&chunk),
+            Ok(Ok(None)) => return Ok(body.freeze()),
+            Ok(Err(error)) => return Err(with_causes(&error)),
+            Err(_) => return Err("the response stopped before its end".into()),
         }
     }
 }

@@ -138,6 +138,116 @@ async fn an_answer_that_is_not_of_a_node_is_told_from_a_refusal() {
     assert!(matches!(answer.data(), Err(Error::Protocol(_))));
 }
 
+/// A listener that takes connections and requests, sends the beginning of an answer, and then nothing.
+fn silent(begin: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        let mut held = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            stream.write_all(begin.as_bytes()).unwrap();
+            held.push(stream);
+        }
+    });
+    url
+}
+
+#[tokio::test]
+async fn a_response_that_stops_in_the_middle_is_asked_for_at_another_node() {
+    for begin in ["", "HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{\"status\":"] {
+        let (url, _) = listener(&[OK]);
+        let client = client(&[&silent(begin), &url]);
+        let begun = Instant::now();
+        let answer = client.send(Request::get("/a").timeout(Duration::from_secs(4))).await.unwrap();
+        assert_eq!(answer.data().unwrap().to_string(), r#"{"a":7.0}"#);
+        assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    }
+}
+
+#[tokio::test]
+async fn a_watch_leaves_a_silent_connection_for_another_node() {
+    const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\nevent: heartbeat\nid: 3\ndata: {\"revision\":3}\n\n";
+    const NEXT: &str = "200 event: heartbeat\nid: 4\ndata: {\"revision\":4}\n\n";
+    let (url, seen) = listener(&[NEXT]);
+    let mut watch = client(&[&silent(HEAD), &url]).watch(Request::get("/api/v1/watch"));
+    watch.silence = Duration::from_millis(200);
+    assert_eq!(watch.next().await.unwrap().revision, Some(3));
+    let event = tokio::time::timeout(Duration::from_secs(5), watch.next()).await.unwrap().unwrap();
+    assert_eq!(event.revision, Some(4));
+    assert!(seen.lock().unwrap()[0].contains("last-event-id: 3"));
+}
+
+fn cases() -> serde_json::Value {
+    serde_json::from_str(include_str!("../../../cases.json")).unwrap()
+}
+
+#[tokio::test]
+async fn a_reason_is_sent_as_the_history_has_it_or_nothing_is() {
+    for case in cases()["reasons"]["cases"].as_array().unwrap() {
+        let (url, seen) = listener(&[OK]);
+        let reason = case["reason"].as_str().map(str::to_owned);
+        let made = Client::new(Options { urls: vec![url], reason, ..Options::default() });
+        let Some(sent) = case["sent"].as_str() else {
+            assert!(matches!(made, Err(Error::Usage(_))), "{case}");
+            continue;
+        };
+        made.unwrap().send(write()).await.unwrap();
+        assert!(seen.lock().unwrap()[0].contains(&format!("x-change-reason: {sent}\r\n")), "{case}");
+    }
+}
+
+#[tokio::test]
+async fn what_can_not_be_sent_is_an_error_at_once() {
+    let (url, seen) = listener(&[OK]);
+    let client = client(&[&url]);
+    for request in [write().header("x-change-reason", "two\nlines"), write().idempotency_key("two words")] {
+        let begun = Instant::now();
+        let error = client.send(request).await.unwrap_err();
+        assert!(matches!(error, Error::Usage(_)), "{error}");
+        assert!(begun.elapsed() < Duration::from_secs(5));
+    }
+    assert!(seen.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn an_answer_about_another_config_is_no_answer() {
+    const OTHER: &str = r#"200 {"status":"SUCCESS","data":{"config_key":"other","data":{}}}"#;
+    let (url, _) = listener(&[OTHER]);
+    let error = client(&[&url]).config("d", "k").get::<serde_json::Value>().await.unwrap_err();
+    assert!(matches!(error, Error::Protocol(_)), "{error}");
+}
+
+#[tokio::test]
+async fn documents_of_all_kinds_are_read_and_written_as_they_are() {
+    for case in cases()["documents"].as_array().unwrap() {
+        let text = case["text"].as_str().unwrap();
+        let data: serde_json::Value = serde_json::from_str(text).unwrap();
+        let again = serde_json::to_string(&data).unwrap();
+        let back: serde_json::Value = serde_json::from_str(&again).unwrap();
+        assert_eq!(back, data, "{}", case["name"]);
+        let plain = |text: &str| text.replace("e+", "e").replace("E+", "e");
+        let written = Request::operation(&crate::Operation::CreateConfig {
+            definition: "d".into(),
+            key: "k".into(),
+            data,
+        });
+        let body = String::from_utf8(written.body.unwrap().1.to_vec()).unwrap();
+        if !text.contains('\\') {
+            assert!(plain(&body).contains(&plain(text)), "{}: {body}", case["name"]);
+        }
+    }
+}
+
+#[test]
+fn urls_that_can_not_be_used_are_rejected_and_show_no_password() {
+    for url in cases()["urls"]["refused"].as_array().unwrap() {
+        let urls = vec![url.as_str().unwrap().to_owned()];
+        let error = Client::new(Options { urls, key: "k".into(), ..Options::default() }).unwrap_err();
+        assert!(matches!(error, Error::Usage(_)) && !error.to_string().contains("hunter2"), "{error}");
+    }
+}
+
 #[test]
 fn only_urls_of_http_are_accepted() {
     for wrong in ["127.0.0.1:8101", "ftp://a", ""] {
