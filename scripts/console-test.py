@@ -1,6 +1,6 @@
 """Clicks through the console in a real browser, on three real nodes. Started by scripts/console-test.sh.
 
-    console-test.py [--shots DIR] [--files DIR] [--only NAME...]
+    console-test.py [--shots DIR] [--files DIR] [--only NAME...] [--documents COUNT] [--seed SEED]
 
 Each function below whose name begins with `check_` is a capability; they run in their order and build on one another. In
 the middle the leader is killed. On every page, in both themes, axe-core looks for what people with a keyboard or a screen
@@ -9,6 +9,8 @@ reader would miss. Nothing may be fetched from elsewhere, and the page's policy 
 --shots DIR  writes a screenshot of every page in both themes
 --files DIR  serves the console's files from a directory instead of the binary, to work on them without a build
 --only NAME  runs the sign-in and these checks only
+--documents COUNT  random documents that are changed in the form: 1,000 are of 30 schemas
+--seed SEED  of these documents
 """
 
 import argparse
@@ -27,6 +29,9 @@ from playwright.sync_api import expect, sync_playwright
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "console"))
 from browser import BINARY, KEY, PATIENCE_MS, Cluster, Console, wait_for  # noqa: E402
+from forms import (  # noqa: E402, F401: the checks of the form, which run first
+    check_form_documents, check_form_focus, check_form_large, check_form_names, check_form_recursion, check_form_texts,
+)
 
 CONFIGS = 10_000
 FIRST_LOAD_BYTES_MAX = 60 * 1024
@@ -703,6 +708,8 @@ def main():
     parser.add_argument("--shots")
     parser.add_argument("--files")
     parser.add_argument("--only", nargs="*")
+    parser.add_argument("--documents", type=int, default=24)
+    parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     if options.shots:
         pathlib.Path(options.shots).mkdir(parents=True, exist_ok=True)

@@ -57,7 +57,7 @@ export default function Config({ parts: [, name, , config] }) {
         <div><dt>Created</dt><dd><${Time} of=${record.get("created_at")} /></dd></div></dl>
       ${loaded.data.hidden.paths.length ? html`<p class="banner warn">Your key may not see the secret values at <b>${hiddenText(loaded.data.hidden)}</b>: they are shown as null.</p>` : ""}
       <div class="split"><section aria-label="Fields"><h2>Fields</h2><${Fields} schema=${loaded.data.schema} value=${record.get("data")} /></section>
-        <section aria-label="JSON"><h2>JSON</h2><${JsonView} value=${record.get("data")} label="JSON of the config" /></section></div>`}</${Loaded}>`}
+        <section aria-label="JSON"><h2>JSON</h2><${JsonView} value=${record.get("data")} schema=${loaded.data.schema} label="JSON of the config" /></section></div>`}</${Loaded}>`}
     ${deleting ? html`<${Delete} name=${name} config=${config} etag=${loaded.data.etag} data=${record.get("data")} onClose=${() => setDeleting(false)} />` : ""}`;
 }
 
