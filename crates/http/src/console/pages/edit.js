@@ -16,6 +16,7 @@ import { Crumbs, Field, Loaded, Problem, useDebounced, useLoad, useWrite } from 
 import { CopyAs } from "../parts/copyas.js";
 import { Editor } from "../parts/editor.js";
 import { Form } from "../parts/form.js";
+import { By, nameOf } from "../parts/by.js";
 import { Merge } from "../parts/merge.js";
 import { reasonHeader } from "./config.js";
 
@@ -130,9 +131,9 @@ function Editing({ name, config, start }) {
   /** Keeps the change for later, to be made with others as one. */
   function add() {
     collect({ op: isNew ? "create_config" : "put_config", definition: name, key: isNew ? key : config, data: value,
-      before: isNew ? undefined : base.data, revision: isNew ? null : Number(base.etag.replaceAll('"', "")) });
+      before: isNew ? undefined : base.data, schema: start.schema, revision: isNew ? null : Number(base.etag.replaceAll('"', "")) });
     unsaved.value = "";
-    say("Added to the changes to make as one");
+    say("Added to the change set");
     go(["together"]);
   }
   useEffect(() => { if (write.error?.status === 412) meet(); }, [write.error]);
@@ -155,14 +156,14 @@ function Editing({ name, config, start }) {
       <${CopyAs} requests=${() => [{ label: isNew ? "Create it" : "Save it", ...written(2) }, { label: "Try it (dry run)", ...written(2), query: [["dry_run", "true"]] }]} />
       <button onClick=${() => setDoc({ value, text: print(value) })} disabled=${Boolean(wrong) || text === null} title="Indents the JSON; no value changes">Format the JSON</button>
       <a class="button" href=${isNew ? href(["d", name]) : href(["d", name, "c", config])}>Cancel</a>
-      <button disabled=${write.busy || Boolean(wrong) || (isNew ? !key : !dirty)} title="Collects this change, to make several as one" onClick=${add}>Add to the others</button>
+      <button disabled=${write.busy || Boolean(wrong) || (isNew ? !key : !dirty)} title="Collects this change, to make several at once" onClick=${add}>Add to the change set</button>
       <button class="primary" disabled=${write.busy || Boolean(wrong) || (isNew ? !key : !dirty)} onClick=${save}>${write.busy ? "Saving…" : "Save"}</button></div>
-    ${other && !merging && other.revision > Number(base.etag?.replaceAll('"', "")) ? html`<div class="banner warn" role="alert"><strong>${other.deleted ? "Deleted" : "Changed"} by ${other.by ?? "somebody"} while you edit</strong>${Number.isFinite(other.revision) ? ` (revision ${other.revision})` : ""}.
+    ${other && !merging && other.revision > Number(base.etag?.replaceAll('"', "")) ? html`<div class="banner warn" role="alert"><strong>${other.deleted ? "Deleted" : "Changed"} by ${other.by ? html`<${By} of=${other.by} />` : "somebody"} while you edit</strong>${Number.isFinite(other.revision) ? ` (revision ${other.revision})` : ""}.
       ${write.error?.unknown ? " It may be your own, whose outcome is unknown." : other.deleted ? " Saving would not bring it back: its history does." : html` <button onClick=${meet}>Put both together</button>`}</div>` : ""}
     ${write.error?.status === 412 ? "" : html`<${Problem} error=${write.error} again=${write.again} />`}
     <${Problem} error=${elsewhere} />
     ${merging?.error ? html`<${Problem} error=${merging.error} />` : ""}
-    ${merging && !merging.error ? html`<${Merge} base=${base.data} mine=${value} theirs=${merging.theirs} by=${other?.by} onClose=${() => setMerging(null)}
+    ${merging && !merging.error ? html`<${Merge} schema=${start.schema} base=${base.data} mine=${value} theirs=${merging.theirs} by=${other?.by && nameOf(other.by)} onClose=${() => setMerging(null)}
       onUse=${(result) => { setBase({ data: merging.theirs, etag: merging.etag }); take({ value: result, text: null }); setMerging(null); setOther(null); write.clear(); setDry({}); if (same(result, merging.theirs)) say("What is there now is what you wanted: nothing to save"); }} />` : ""}
     ${start.hidden?.paths.length ? html`<p class="banner warn">Your key may not see the secret values at <b>${hiddenText(start.hidden)}</b>. ${isNew ? "A new config needs values of its own there." : "They stay as they are unless you replace them."}</p>` : ""}
     <div class="bar spaced">

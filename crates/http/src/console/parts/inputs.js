@@ -13,7 +13,7 @@ const ROW = 60;
 /** The number that a text is, or null. */
 export const isNumber = (text) => (typeof text === "string" && NUMBER.test(text) ? new Num(text) : null);
 
-/** What a control holds beside the value: kept while the value is what was typed here, made anew when it is another. */
+/** What a control holds beside the value: kept while the value is what was typed here, replaced when it is another. */
 function useHeld(value, begin) {
   const [, draw] = useState(0);
   const held = useRef(null);
