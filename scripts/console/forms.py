@@ -78,6 +78,7 @@ def check_form_texts(c):
         expect(place("blanks")).to_contain_text("begins with a blank")
         expect(place("blank")).to_contain_text("ends with a blank")
         expect(place("empty")).to_contain_text("empty text")
+        expect(place("tab")).to_contain_text("has a tab")
         expect(place("invisible")).to_contain_text("U+00A0, U+200B")
         c.state("The node would take it")
         c.look("form-texts")

@@ -51,7 +51,8 @@ export function hints(text) {
   if (/\n$/.test(text)) found.push("ends with a line end");
   else if (/\s$/.test(text)) found.push("ends with a blank");
   if (/[^\S\n] {2}|\S {2}\S/.test(text) && !text.includes("\n")) found.push("has several blanks in a row");
-  const others = [...new Set(text.replace(/\r?\n/g, "").match(UNSEEN) ?? [])];
+  if (text.includes("\t")) found.push("has a tab");
+  const others = [...new Set(text.replace(/\r?\n|\t/g, "").match(UNSEEN) ?? [])];
   if (others.length) found.push(`has ${others.slice(0, 5).map((character) => `U+${character.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}`).join(", ")}`);
   return found;
 }

@@ -243,12 +243,18 @@ export function indexPath(text) {
   return text.split(/(?<!\\)\./).map((part) => part.replace(/\\(.)/g, "$1"));
 }
 
+/** The end of a part of an index's path that stands for every element. */
+const EACH = /(?<!\\)\[\]$/;
+
+/** Whether the path of an index stands for several values. */
+export const isPattern = (text) => text.split(/(?<!\\)\./).some((part) => part === "*" || EACH.test(part));
+
 /** The values at the path of an index: `*` is every member, `[]` behind a name every element. */
 export function indexed(value, text) {
   const inner = (found, name) => (found instanceof Map && found.has(name) ? [found.get(name)] : []);
   return text.split(/(?<!\\)\./).reduce((found, part) => {
     if (part === "*") return found.flatMap((item) => (item instanceof Map ? [...item.values()] : []));
-    const isList = part.endsWith("[]");
+    const isList = EACH.test(part);
     const name = (isList ? part.slice(0, -2) : part).replace(/\\(.)/g, "$1");
     const next = found.flatMap((item) => inner(item, name));
     return isList ? next.flatMap((item) => (Array.isArray(item) ? item : [])) : next;

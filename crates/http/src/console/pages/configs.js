@@ -3,7 +3,7 @@
 import { html, useEffect, useMemo, useState } from "../vendor/preact.js";
 import { href, lacks, route, session, setQuery } from "../lib/state.js";
 import { definitionPath, get } from "../lib/api.js";
-import { indexPath, indexed } from "../lib/json.js";
+import { indexPath, indexed, isPattern } from "../lib/json.js";
 import { ago, brief, count } from "../lib/format.js";
 import { Rows } from "../lib/rows.js";
 import { follow } from "../lib/watch.js";
@@ -114,9 +114,6 @@ function cell(values) {
   if (values.length === 1 && typeof values[0] === "boolean") return html`<span class=${values[0] ? "yes" : "no"}>${String(values[0])}</span>`;
   return values.slice(0, VALUES_MAX).map((value) => brief(value, 80)).join(", ") + (values.length > VALUES_MAX ? `, and ${values.length - VALUES_MAX} more` : "");
 }
-
-/** Whether the path of an index stands for several values; no sort takes such a one. */
-const isPattern = (index) => index.split(/(?<!\\)\./).some((part) => part === "*" || part.endsWith("[]"));
 
 function typeAt(schema, index) {
   const found = indexPath(index).reduce((part, step) => part?.properties?.[step], schema);

@@ -158,18 +158,18 @@ function Editing({ name, config, start }) {
       <a class="button" href=${isNew ? href(["d", name]) : href(["d", name, "c", config])}>Cancel</a>
       <button disabled=${write.busy || Boolean(wrong) || (isNew ? !key : !dirty)} title="Collects this change, to make several at once" onClick=${add}>Add to the change set</button>
       <button class="primary" disabled=${write.busy || Boolean(wrong) || (isNew ? !key : !dirty)} onClick=${save}>${write.busy ? "Saving…" : "Save"}</button></div>
-    ${other && !merging && other.revision > Number(base.etag?.replaceAll('"', "")) ? html`<div class="banner warn" role="alert"><strong>${other.deleted ? "Deleted" : "Changed"} by ${other.by ? html`<${By} of=${other.by} />` : "somebody"} while you edit</strong>${Number.isFinite(other.revision) ? ` (revision ${other.revision})` : ""}.
-      ${write.error?.unknown ? " It may be your own, whose outcome is unknown." : other.deleted ? " Saving would not bring it back: its history does." : html` <button onClick=${meet}>Put both together</button>`}</div>` : ""}
-    ${write.error?.status === 412 ? "" : html`<${Problem} error=${write.error} again=${write.again} />`}
+    ${other && !merging && other.revision > Number(base.etag?.replaceAll('"', "")) ? html`<div class="banner warn" role="alert"><strong>${other.deleted ? "Deleted" : "Changed"} by ${other.by ? html`<${By} of=${other.by} />` : "somebody"} while you edit</strong>${Number.isFinite(other.revision) ? ` (revision ${other.revision})` : null}.
+      ${write.error?.unknown ? " It may be your own, whose outcome is unknown." : other.deleted ? " Saving would not bring it back: its history does." : html` <button onClick=${meet}>Put both together</button>`}</div>` : null}
+    ${write.error?.status === 412 ? null : html`<${Problem} error=${write.error} again=${write.again} />`}
     <${Problem} error=${elsewhere} />
-    ${merging?.error ? html`<${Problem} error=${merging.error} />` : ""}
+    ${merging?.error ? html`<${Problem} error=${merging.error} />` : null}
     ${merging && !merging.error ? html`<${Merge} schema=${start.schema} base=${base.data} mine=${value} theirs=${merging.theirs} by=${other?.by && nameOf(other.by)} onClose=${() => setMerging(null)}
-      onUse=${(result) => { setBase({ data: merging.theirs, etag: merging.etag }); take({ value: result, text: null }); setMerging(null); setOther(null); write.clear(); setDry({}); if (same(result, merging.theirs)) say("What is there now is what you wanted: nothing to save"); }} />` : ""}
-    ${start.hidden?.paths.length ? html`<p class="banner warn">Your key may not see the secret values at <b>${hiddenText(start.hidden)}</b>. ${isNew ? "A new config needs values of its own there." : "They stay as they are unless you replace them."}</p>` : ""}
+      onUse=${(result) => { setBase({ data: merging.theirs, etag: merging.etag }); take({ value: result, text: null }); setMerging(null); setOther(null); write.clear(); setDry({}); if (same(result, merging.theirs)) say("What is there now is what you wanted: nothing to save"); }} />` : null}
+    ${start.hidden?.paths.length ? html`<p class="banner warn">Your key may not see the secret values at <b>${hiddenText(start.hidden)}</b>. ${isNew ? "A new config needs values of its own there." : "They stay as they are unless you replace them."}</p>` : null}
     <div class="bar spaced">
-      ${isNew ? html`<${Field} label="Key" hint="1 to 255 of A-Z a-z 0-9 _ . ~ -"><input required value=${key} autocomplete="off" spellcheck=${false} onInput=${(event) => setKey(event.target.value.trim())} /></${Field}>` : ""}
+      ${isNew ? html`<${Field} label="Key" hint="1 to 255 of A-Z a-z 0-9 _ . ~ -"><input required value=${key} autocomplete="off" spellcheck=${false} onInput=${(event) => setKey(event.target.value.trim())} /></${Field}>` : null}
       <${Field} label="Reason" hint="Stored in the history"><input value=${reason} maxlength="300" onInput=${(event) => setReason(event.target.value)} /></${Field}></div>
-    <div class="split"><section aria-label="Form"><h2>Form</h2><fieldset class="plain" disabled=${Boolean(wrong)}>${wrong ? html`<p class="muted">The form waits until the JSON is whole again.</p>` : ""}
+    <div class="split"><section aria-label="Form"><h2>Form</h2><fieldset class="plain" disabled=${Boolean(wrong)}>${wrong ? html`<p class="muted">The form waits until the JSON is whole again.</p>` : null}
         <${Form} form=${form} value=${value} errors=${errors} /></fieldset></section>
       <section aria-label="JSON editor" onFocusIn=${catchUp}><h2>JSON</h2>${isCovered
         ? html`<div class="empty"><p>The JSON has secret values.</p><button type="button" onClick=${() => setCovered(false)}>Show the JSON</button></div>`

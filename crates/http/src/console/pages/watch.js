@@ -18,6 +18,8 @@ const EVENTS_MAX = 500;
 const RECENT = [50, 10, 0];
 /** Changes of one revision that are shown, and fields of one change. */
 const [CHANGES_MAX, FIELDS_MAX] = [8, 6];
+/** Characters of a reason that are shown. */
+const REASON_MAX = 200;
 const WORDS = {
   definition_created: "definition created", definition_updated: "definition changed", definition_deleted: "definition deleted",
   config_created: "created", config_updated: "changed", config_deleted: "deleted", config_unmatched: "no longer fits",
@@ -86,7 +88,7 @@ export default function Changes() {
       : html`<p class="muted small">${count(held.length, "revision")}${held.length >= EVENTS_MAX ? `, the newest ${EVENTS_MAX}` : begin ? "" : `: those of the last ${RECENT[0]}, and what came since`}</p><div class="scroll" tabindex="0" role="region" aria-label="Changes"><table class="changes-table"><thead><tr><th>Revision</th><th>When</th><th>By</th><th>What</th><th>Reason</th></tr></thead>
         <tbody>${held.map((event) => html`<tr key=${event.revision} class="arriving"><td>${event.revision}</td><td><${Time} of=${event.at} /></td><td><${By} of=${event.by} /></td>
           <td>${event.changes.map((item, i) => html`<div><span class=${`op ${item.type.split("_")[1]}`}>${WORDS[item.type] ?? item.type}</span> <${Place} of=${item} /><${FieldsChanged} of=${event.fields[i]} /></div>`)}
-            ${event.more ? html`<div class="muted">and ${event.more} more in this revision</div>` : ""}</td><td class="wrap">${brief(event.reason ?? "", 200)}</td></tr>`)}</tbody></table></div>`}`;
+            ${event.more ? html`<div class="muted">and ${event.more} more in this revision</div>` : ""}</td><td class="wrap">${event.reason?.slice(0, REASON_MAX)}</td></tr>`)}</tbody></table></div>`}`;
 }
 
 /** The schemas of definitions, read when they are first needed, and again when they change. */

@@ -1,10 +1,10 @@
 // A config to be read field by field, with the titles and descriptions of its schema. Values that look alike are told
 // apart, and secret values are dots until they are asked for.
 import { html, useState } from "../vendor/preact.js";
-import { DOTS, Num } from "../lib/json.js";
+import { DOTS, Num, Secret } from "../lib/json.js";
 import { brief, hints, plain } from "../lib/format.js";
 import { ANY, kindPlace, kinds, memberSchema, resolve } from "../lib/schema.js";
-import { isSecret } from "../lib/secrets.js";
+import { masked } from "../lib/secrets.js";
 
 /** Elements of a list that are shown one by one. */
 const ITEMS_MAX = 100;
@@ -33,18 +33,19 @@ function Members({ root, schema, value, path }) {
 
 function Member({ root, of, name, value, path }) {
   const [isShown, setShown] = useState(false);
-  const hidden = !isShown && value !== null && isSecret(root, path);
-  const nested = !hidden && value instanceof Map && value.size > 0 && path.length < DEPTH_MAX;
+  const safe = masked(root, value, path);
+  const nested = !(safe instanceof Secret) && value instanceof Map && value.size > 0 && path.length < DEPTH_MAX;
   const title = (of.isNamed && of.schema.get("title")) || name;
   const about = [of.isNamed ? "" : of.schema.get("title"), of.schema.get("description")].filter(Boolean).join(": ");
   return html`<div class=${nested ? "nested" : ""}><dt title=${title === name ? undefined : name}>${title}</dt>
-    <dd>${hidden ? html`<span class="muted">${DOTS}</span>` : nested ? html`<${Members} root=${root} schema=${of.schema} value=${value} path=${path} />` : show(value)}
-      ${value !== null && isSecret(root, path) ? html` <button class="quiet" aria-label=${`${isShown ? "Hide" : "Show"} ${title}`} onClick=${() => setShown(!isShown)}>${isShown ? "Hide" : "Show"}</button>` : ""}
+    <dd>${nested ? html`<${Members} root=${root} schema=${of.schema} value=${value} path=${path} />` : show(isShown ? value : safe)}
+      ${!nested && safe !== value ? html` <button class="quiet" aria-label=${`${isShown ? "Hide" : "Show"} ${title}`} onClick=${() => setShown(!isShown)}>${isShown ? "Hide" : "Show"}</button>` : ""}
       ${about ? html`<div class="muted small">${about}</div>` : ""}</dd></div>`;
 }
 
 function show(value) {
   if (value === null) return html`<span class="muted">null</span>`;
+  if (value instanceof Secret) return html`<span class="muted">${DOTS}</span>`;
   if (value instanceof Num) return html`<span class="number">${value.text}</span>`;
   if (typeof value === "boolean") return html`<span class=${value ? "yes" : "no"}>${String(value)}</span>`;
   // Several lines are read as lines; what is not seen of them is said.

@@ -4,7 +4,8 @@
 //
 // What did not change is not drawn again, and what is long is drawn as it comes into view: a key typed into one of ten
 // thousand places draws that one. The control under the cursor is never replaced by another: which control a place has
-// is decided when its value comes from elsewhere, not while it is typed.
+// is decided when its value comes from elsewhere, not while it is typed. What is not there is null and not "": an empty
+// text is a node, which the library sets again each time, and the browser lays out what is around it.
 import { h, html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { DOTS, kindOf, same } from "../lib/json.js";
 import { pathText, plain } from "../lib/format.js";
@@ -40,7 +41,7 @@ export function Form({ form, value, errors }) {
   const whole = resolve(form.root, form.root);
   const { all } = kinds(form.root, whole);
   if (!(value instanceof Map)) return html`<p class="muted">The data are no object: edit them as JSON.</p>`;
-  return html`<div class="form">${whole.get("description") ? html`<p class="muted">${whole.get("description")}</p>` : ""}
+  return html`<div class="form">${whole.get("description") ? html`<p class="muted">${whole.get("description")}</p>` : null}
     ${errors.filter((error) => error.path.length === 0).map((error) => html`<p class="error small">${error.message}</p>`)}
     <${Members} form=${form} schema=${all[kindPlace(form.root, all, value)] ?? whole} value=${value} path=${[]} errors=${errors} /></div>`;
 }
@@ -86,7 +87,7 @@ function Members({ form, schema, value, path, errors }) {
     form.change(form.wanted, initial(form.root, memberSchema(form.root, schema, name).schema));
   };
   return html`<${Chunks} Part=${Member} form=${form} schema=${schema} path=${path} names=${names} values=${names.map((name) => value.get(name))} errors=${errors} />
-    ${isOpen ? html`<${NewMember} onAdd=${add} />` : ""}`;
+    ${isOpen ? html`<${NewMember} onAdd=${add} />` : null}`;
 }
 
 function Member({ form, schema, name, value, path, errors }) {
@@ -201,16 +202,16 @@ const Place = memo(({ form, name, schema, value, path, isRequired, isNamed, isKn
   const isHidden = value !== undefined && view !== KEPT && value !== null && !isShown && isSecret(form.root, path);
   const nested = !isHidden && (view.kind === "object" || view.kind === "array");
   const here = errors.filter((error) => !nested || error.path.length === path.length);
-  const head = html`<span class=${isRequired ? "name required" : "name"} title=${title === name ? undefined : name}>${title}${isKnown ? "" : html` <span class="muted small">not in the schema</span>`}</span>`;
-  const buttons = html`${view === ABSENT ? html`<button type="button" class="quiet" aria-label=${`Set ${title}`} onClick=${() => begin(initial(form.root, schema))}>Set</button>` : ""}
-    ${isShown && value !== undefined && isSecret(form.root, path) ? html`<button type="button" class="quiet" aria-label=${`Hide ${title}`} onClick=${() => setShown(false)}>Hide</button>` : ""}
-    ${isHidden ? "" : html`<${Kinds} ...${{ form, about, view, value, title, setView, begin }} />`}
-    ${value !== undefined && (onRemove || !isRequired) ? html`<button type="button" class="quiet" aria-label=${`Remove ${title}`} onClick=${() => (onRemove ? onRemove(element) : form.change(path, undefined))}>✕</button>` : ""}`;
+  const head = html`<span class=${isRequired ? "name required" : "name"} title=${title === name ? undefined : name}>${title}${isKnown ? null : html` <span class="muted small">not in the schema</span>`}</span>`;
+  const buttons = html`${view === ABSENT ? html`<button type="button" class="quiet" aria-label=${`Set ${title}`} onClick=${() => begin(initial(form.root, schema))}>Set</button>` : null}
+    ${isShown && value !== undefined && isSecret(form.root, path) ? html`<button type="button" class="quiet" aria-label=${`Hide ${title}`} onClick=${() => setShown(false)}>Hide</button>` : null}
+    ${isHidden ? null : html`<${Kinds} ...${{ form, about, view, value, title, setView, begin }} />`}
+    ${value !== undefined && (onRemove || !isRequired) ? html`<button type="button" class="quiet" aria-label=${`Remove ${title}`} onClick=${() => (onRemove ? onRemove(element) : form.change(path, undefined))}>✕</button>` : null}`;
   const asks = limits(view.schema ?? (about.all.length === 1 ? about.all[0] : schema));
-  const notes = html`<div id=${`${id}-notes`}>${!isNamed && schema.get("title") ? html`<small class="muted">${schema.get("title")}</small>` : ""}
-    ${schema.get("description") ? html`<small class="muted">${schema.get("description")}</small>` : ""}
-    ${asks && !nested ? html`<small class="muted">${asks}</small>` : ""}
-    ${here.map((error) => html`<small class="error">${error.path.length > path.length ? `${pathText(error.path.slice(path.length))}: ` : ""}${error.message}</small>`)}</div>`;
+  const notes = html`<div id=${`${id}-notes`}>${!isNamed && schema.get("title") ? html`<small class="muted">${schema.get("title")}</small>` : null}
+    ${schema.get("description") ? html`<small class="muted">${schema.get("description")}</small>` : null}
+    ${asks && !nested ? html`<small class="muted">${asks}</small>` : null}
+    ${here.map((error) => html`<small class="error">${error.path.length > path.length ? `${pathText(error.path.slice(path.length))}: ` : null}${error.message}</small>`)}</div>`;
   if (nested) {
     const inner = { form, schema: view.schema, value, path, errors };
     return html`<fieldset ref=${box} class=${here.length ? "wrong" : ""}><legend>${head}${buttons}</legend>${notes}
@@ -239,7 +240,7 @@ function Kinds({ form, about, view, value, title, setView, begin }) {
   }
   return html`<select class="kind" aria-label=${`Kind of ${title}`} value=${at} onChange=${(event) => choose(event.target.value)}>
     ${words.map((word, place) => html`<option value=${String(place)}>${word}</option>`)}
-    ${isFree && (at === "free" || kindOf(value) !== "json") ? html`<option value="free">${kindName(new Map([["type", kindOf(value)]]))}</option>` : ""}<option value="json">JSON</option></select>`;
+    ${isFree && (at === "free" || kindOf(value) !== "json") ? html`<option value="free">${kindName(new Map([["type", kindOf(value)]]))}</option>` : null}<option value="json">JSON</option></select>`;
 }
 
 /** A value as one of another kind: a number as its digits and the other way round, else what the kind begins with. */
@@ -254,10 +255,10 @@ function Control({ form, schema, about, view, value, path, title, common, begin 
   switch (view.kind) {
     case "absent": return html`<span class="muted">${schema.has("default") ? html`<code class="wrap">${plain(schema.get("default"))}</code> (default)` : "not set"}</span> <small class="muted">${takes(form.root, schema)}</small>`;
     case "kept": return html`<span class="bar"><span class="muted">hidden, stays as it is</span><button type="button" onClick=${() => begin(initial(form.root, schema))}>Replace it</button></span>`;
-    case "null": return html`<span class="bar"><code>null</code>${about.all.length ? html`<button type="button" onClick=${() => begin(initial(form.root, about.all[0]))}>Give it a value</button>` : ""}</span>`;
+    case "null": return html`<span class="bar"><code>null</code>${about.all.length ? html`<button type="button" onClick=${() => begin(initial(form.root, about.all[0]))}>Give it a value</button>` : null}</span>`;
     default: break;
   }
-  const toNull = about.isNullable && value !== null ? html`<button type="button" class="quiet" aria-label=${`Set ${title} to null`} onClick=${() => begin(null)}>null</button>` : "";
+  const toNull = about.isNullable && value !== null ? html`<button type="button" class="quiet" aria-label=${`Set ${title} to null`} onClick=${() => begin(null)}>null</button>` : null;
   switch (view.kind) {
     case "choice": {
       const all = choices(view.schema);

@@ -30,7 +30,7 @@ export function NumberInput({ common, value, onChange }) {
     if (number) onChange(number);
   }
   return html`<input ...${common} inputmode="decimal" aria-invalid=${!isOk || common["aria-invalid"]} value=${held.text} onInput=${(event) => type(event.target.value)} />
-    ${isOk ? "" : html`<small class="error">This is no number; ${value.text} is kept.</small>`}`;
+    ${isOk ? null : html`<small class="error">This is no number; ${value.text} is kept.</small>`}`;
 }
 
 /** The end of the lines of a text, or null where they end in several ways: a browser's text field makes them all one. */
@@ -62,7 +62,7 @@ export function TextInput({ common, value, onChange }) {
   const seen = hints(value);
   return html`<span class="grow"><textarea ...${common} class="text" rows=${rows(value)} spellcheck=${false} value=${held.end === "\n" ? value : value.replaceAll("\r\n", "\n")} onKeyDown=${onKeyDown}
       onInput=${(event) => type(held.end === "\n" ? event.target.value : event.target.value.replaceAll("\n", held.end))}></textarea>
-    ${held.asks ? html`<small class="muted">Shift and Enter begin a new line.</small>` : ""}${seen.length ? html`<small class="unusual">${seen.join(", ")}</small>` : ""}</span>`;
+    ${held.asks ? html`<small class="muted">Shift and Enter begin a new line.</small>` : null}${seen.length ? html`<small class="unusual">${seen.join(", ")}</small>` : null}</span>`;
 }
 
 /** Any value as JSON; `accepts` says which. */
@@ -80,5 +80,5 @@ export function Raw({ common, value, onChange, accepts = () => true }) {
     }
   }
   return html`<textarea ...${common} class="mono" spellcheck=${false} rows=${rows(held.text)} value=${held.text} onInput=${(event) => type(event.target.value)}></textarea>
-    ${held.wrong ? html`<small class="error">${held.wrong}; what was there is kept.</small>` : ""}`;
+    ${held.wrong ? html`<small class="error">${held.wrong}; what was there is kept.</small>` : null}`;
 }
