@@ -1,6 +1,6 @@
 """Clicks through the console in a real browser, on three real nodes. Started by scripts/console-test.sh.
 
-    console-test.py [--shots DIR] [--files DIR] [--only NAME...]
+    console-test.py [--shots DIR] [--files DIR] [--only NAME...] [--documents COUNT] [--seed SEED]
 
 Each function below whose name begins with `check_` is a capability; they run in their order and build on one another. In
 the middle the leader is killed. On every page, in both themes, axe-core looks for what people with a keyboard or a screen
@@ -9,6 +9,8 @@ reader would miss. Nothing may be fetched from elsewhere, and the page's policy 
 --shots DIR  writes a screenshot of every page in both themes
 --files DIR  serves the console's files from a directory instead of the binary, to work on them without a build
 --only NAME  runs the sign-in and these checks only
+--documents COUNT  random documents that are changed in the form: 1,000 are of 30 schemas
+--seed SEED  of these documents
 """
 
 import argparse
@@ -27,6 +29,12 @@ from playwright.sync_api import expect, sync_playwright
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "console"))
 from browser import BINARY, KEY, PATIENCE_MS, Cluster, Console, wait_for  # noqa: E402
+from pages import (  # noqa: E402, F401: what pages show
+    check_dry_runs, check_go_to_config, check_kept_secrets, check_key_times, check_last_changes, check_secrets, check_widths,
+)
+from forms import (  # noqa: E402, F401: the checks of the form, which run first
+    check_form_documents, check_form_focus, check_form_large, check_form_names, check_form_recursion, check_form_texts,
+)
 
 CONFIGS = 10_000
 FIRST_LOAD_BYTES_MAX = 60 * 1024
@@ -412,7 +420,7 @@ def check_watch(c):
     c.open(f"watch?definition=limits&from={revision}", "Changes")
     for n in range(3):
         assert c.cluster.call(1, "PUT", f"/config_definition/limits/config/tenant-0010{n}", {"data": {"plan": "free", "owner": "core", "quota": {"burst": 2.0}}}, [("X-Change-Reason", f"turn {n}")])[0] == 200
-    expect(c.page.get_by_role("row").filter(has_text="turn 2")).to_contain_text('"burst":2.0')
+    expect(c.page.get_by_role("row").filter(has_text="turn 2")).to_contain_text("quota.burst 1.5 → 2.0")
     c.look("changes")
     c.button("Pause").click()
     assert c.cluster.call(1, "DELETE", "/config_definition/limits/config/tenant-00103")[0] == 200
@@ -438,16 +446,16 @@ def check_together(c):
     c.open("d/limits/c/one/edit", "Edit one")
     c.page.get_by_role("region", name="Form").get_by_label("plan", exact=True).select_option("pro")
     c.state("The node would take it")
-    c.button("Add to the others").click()
+    c.button("Add to the change set").click()
     expect(c.heading("Changes to make as one")).to_be_visible()
     c.open("d/limits/new", "New config")
     c.page.get_by_label("Key", exact=True).fill("three")
     c.edit_text("Data of the config as JSON", '{"plan": "pro", "owner": "core", "quota": {"burst": 7.0}}')
     c.state("The node would take it")
-    c.button("Add to the others").click()
+    c.button("Add to the change set").click()
     c.open("d/limits/c/two", "two")
     c.button("Delete").click()
-    c.page.get_by_role("dialog").get_by_role("button", name="Add to the others").click()
+    c.page.get_by_role("dialog").get_by_role("button", name="Add to the change set").click()
     expect(c.page.get_by_role("link", name="To make (3)")).to_be_visible()
     c.state("The node would take all of it")
     expect(c.page.get_by_role("region", name="limits / one", exact=True)).to_contain_text("only at revision")
@@ -458,18 +466,18 @@ def check_together(c):
     expect(c.page.get_by_role("region", name="limits / one", exact=True).get_by_role("alert")).to_be_visible()
     c.look("together-refused")
     assert c.cluster.call(1, "GET", "/config_definition/limits/config/three")[0] == 404
-    c.page.get_by_role("region", name="limits / one", exact=True).get_by_role("link", name="Edit anew").click()
+    c.page.get_by_role("region", name="limits / one", exact=True).get_by_role("link", name="Edit again").click()
     # What was collected, put together with the change of the other.
     c.button("Put both together").click()
     dialog = c.page.get_by_role("dialog")
     dialog.get_by_role("button", name="Go on with the result").click()
     c.state("The node would take it")
     c.editor_shows('"plan": "pro"', '"owner": "other"')
-    c.button("Add to the others").click()
-    c.page.get_by_role("region", name="limits / three", exact=True).get_by_role("link", name="Edit anew").click()
+    c.button("Add to the change set").click()
+    c.page.get_by_role("region", name="limits / three", exact=True).get_by_role("link", name="Edit again").click()
     expect(c.page.get_by_label("Key", exact=True)).to_have_value("three")
     c.editor_shows('"burst": 7.0')
-    c.button("Add to the others").click()
+    c.button("Add to the change set").click()
     c.state("The node would take all of it")
     c.page.get_by_label("Reason", exact=True).fill("all at once")
     c.button("Make 3 changes").click()
@@ -703,6 +711,8 @@ def main():
     parser.add_argument("--shots")
     parser.add_argument("--files")
     parser.add_argument("--only", nargs="*")
+    parser.add_argument("--documents", type=int, default=12)
+    parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     if options.shots:
         pathlib.Path(options.shots).mkdir(parents=True, exist_ok=True)

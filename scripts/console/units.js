@@ -2,9 +2,12 @@
 // as they were written, texts that are no JSON are refused where the browser refuses them, two people's changes to one
 // content are put together.
 async (seed) => {
-  const { parse, print, same, put, at, locate, indexPath, Num } = await import("./lib/json.js");
+  const { parse, print, same, identical, share, put, at, locate, indexPath, indexed, Num } = await import("./lib/json.js");
   const { differences, threeWay, merged } = await import("./lib/compare.js");
   const { batchBody, itemsByChange } = await import("./lib/together.js");
+  const { plain, hints } = await import("./lib/format.js");
+  const { initial, kinds, resolve, scalars } = await import("./lib/schema.js");
+  const { masked } = await import("./lib/secrets.js");
   const { measures } = await import("./lib/health.js");
   const wrong = [];
   const check = (what, isRight) => { if (!isRight) wrong.push(what); };
@@ -20,9 +23,28 @@ async (seed) => {
   }
   check("members keep their order", print(parse('{"b":1,"a":2,"1":3}'), 0) === '{"b":1,"a":2,"1":3}');
   check("the last of two members counts", print(parse('{"a":1,"a":2}'), 0) === '{"a":2}');
-  check("a place", JSON.stringify(locate('{"a": [10, 20]}', ["a", 1])) === "[11,13]");
-  check("an absent place is the one around it", JSON.stringify(locate('{"a": {}}', ["a", "b"])) === "[6,8]");
+  check("places", JSON.stringify(locate('{"a": [10, 20]}', [["a", 1], ["a"], []])) === "[[11,13],[6,14],[0,15]]");
+  check("an absent place is the one around it", JSON.stringify(locate('{"a": {}}', [["a", "b"]])) === "[[6,8]]");
   check("a path with a dot in a name", JSON.stringify(indexPath("a\\.b.c")) === '["a.b","c"]');
+  const values = (text, path) => indexed(parse(text), path).map((value) => print(value, 0)).join();
+  check("the values of patterns", values('{"labels":{"a":1,"b.c":2},"items":[{"name":"x"},{},{"name":7}]}', "labels.*") === "1,2"
+    && values('{"items":[{"name":"x"},{},{"name":7}]}', "items[].name") === '"x",7' && values('{"a*":{"b[]":5}}', "a\\*.b\\[]") === "5");
+  const looks = ['"7"', "7", '"null"', "null", '""', '" "', '"a b"', '"a  b"', '"a\u00a0b"', '"true"', "true", '"[]"', "[]", '"\\"a"', '"a"', '"a\\nb"', "7.0", '"7.0"', '"–"'].map((text) => plain(parse(text)));
+  check(`no two values look alike: ${looks}`, new Set(looks).size === looks.length && !looks.includes("–"));
+  check("what is not seen is said", hints("a\r\n").join() === "lines end with CR LF,ends with a line end" && hints("plain").length === 0 && hints("a\n  b").length === 0);
+
+  // Schemas that lead back to themselves, and to more places than anybody could count.
+  const schema = (text) => parse(text);
+  for (const text of ['{"$ref":"#"}', '{"allOf":[{"$ref":"#"},{"$ref":"#"},{"$ref":"#"}]}', '{"anyOf":[{"$ref":"#"},{"oneOf":[{"$ref":"#"},{"type":"string"}]}]}', '{"$ref":"#/a/b"}', '{"$ref":"#anchor"}', '{"$ref":"#/%"}',
+    '{"type":"object","required":["a","b"],"properties":{"a":{"$ref":"#"},"b":{"$ref":"#"}}}']) {
+    const root = schema(text);
+    check(`${text} has a beginning`, initial(root, root) !== undefined && kinds(root, resolve(root, root)).all.length <= 2 && scalars(root, 10).length <= 10 && masked(root, root) === root);
+  }
+  const levels = Array.from({ length: 60 }, (_, place) => `"l${place}":{"allOf":[{"$ref":"#/$defs/l${place + 1}"},{"$ref":"#/$defs/l${place + 1}"}],"required":["a","b"],"properties":{"a":{"$ref":"#/$defs/l${place + 1}"},"b":{"$ref":"#/$defs/l${place + 1}"}}}`);
+  const deep = schema(`{"$ref":"#/$defs/l0","$defs":{${levels},"l60":{"type":"string"}}}`);
+  check("what doubles with each level has an end", print(initial(deep, deep), 0).length < 100_000 && scalars(deep, 50).length === 50);
+  const marked = schema('{"properties":{"a":{"$ref":"#/$defs/s"},"l":{"items":{"anyOf":[{"properties":{"t":{"x-concord-secret":true}}},{}]}},"m":{"patternProperties":{"^p":{"x-concord-secret":1}},"additionalProperties":{"x-concord-secret":false}}},"$defs":{"s":{"x-concord-secret":true}}}');
+  check("secrets are hidden", print(masked(marked, parse('{"a":1,"l":[{"t":2,"u":3}],"m":{"p":4,"q":5},"n":6}')), 0) === '{"a":••••••,"l":[{"t":••••••,"u":3}],"m":{"p":••••••,"q":5},"n":6}');
 
   // Texts with one character changed: what is JSON and what is not is the browser's word.
   const sample = '{"a": [1, -2.5e3, true, null], "b": {"c": "x\\n\\u00e4"}, "d": ""}';
@@ -62,6 +84,7 @@ async (seed) => {
     check("all of mine", same(take("mine"), mine));
     check("all of theirs", same(take("theirs"), theirs));
     check("changes taken from one source never conflict at one place", places.filter((place) => place.conflict).every((place) => !same(place.mine, place.theirs)));
+    check("what is shared is written as it was, and what is alike is the same", identical(share(base, mine), mine) && share(base, parse(print(base))) === base);
     check("no place lies in another", places.every((one, i) => places.every((two, j) => i === j || !one.path.every((part, k) => part === two.path[k]))));
     for (const place of places) check("the value at a place", same(at(mine, place.path), place.mine) || place.mine === undefined);
     if (wrong.length > 5) break;

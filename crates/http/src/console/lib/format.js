@@ -1,7 +1,7 @@
 // Texts of times, numbers and values as the tables show them.
-import { print } from "./json.js";
+import { DOTS, Secret, print } from "./json.js";
 
-const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto", style: "narrow" });
+const relative = new Intl.RelativeTimeFormat("en");
 const UNITS = [["year", 31536000], ["month", 2592000], ["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
 
 /** How long ago a time is. */
@@ -9,7 +9,7 @@ export function ago(text) {
   const seconds = (Date.parse(text) - Date.now()) / 1000;
   if (!Number.isFinite(seconds)) return "";
   const [unit, size] = UNITS.find(([, size]) => Math.abs(seconds) >= size) ?? ["second", 1];
-  return relative.format(Math.trunc(seconds / size), unit);
+  return Math.abs(seconds) < 1 ? "now" : relative.format(Math.trunc(seconds / size), unit);
 }
 
 /** A time to the second, in UTC as everywhere in Concord. */
@@ -21,11 +21,40 @@ export function count(number, one, many = `${one}s`) {
   return `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
 }
 
-/** A value on one line. */
-export function brief(value, length = 120) {
+/** Characters that nobody sees, but for single blanks between words. */
+const UNSEEN = /[\u0000-\u001f\u007f-\u00a0\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\u3164\ufeff\uffa0\ufff9-\ufffb]/gu;
+const escaped = (text) => text.replace(UNSEEN, (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`);
+/** A text that would be taken for another value, or of which something would not be seen. */
+const LOOKS_OTHERWISE = /^$|^["[{–•]|^\s|\s$| {2}|^(true|false|null|undefined)$|^-?\d[\d.]*([eE][+-]?\d+)?$/;
+
+/** A value so that no two values look alike: a text that looks like another value is in quotes, as in JSON. */
+export function plain(value) {
   if (value === undefined) return "";
-  const text = typeof value === "string" ? value : print(value, 0);
+  if (value instanceof Secret) return DOTS;
+  if (typeof value !== "string") return escaped(print(value, 0));
+  return LOOKS_OTHERWISE.test(value) || value.search(UNSEEN) >= 0 ? escaped(JSON.stringify(value)) : value;
+}
+
+/** The same, on one line that is not too long. */
+export function brief(value, length = 120) {
+  const text = plain(value);
   return text.length > length ? `${text.slice(0, length)}…` : text;
+}
+
+/** What nobody sees in a text that is shown as it is. */
+export function hints(text) {
+  if (text === "") return ["empty text"];
+  const found = [];
+  if (/\r\n/.test(text)) found.push("lines end with CR LF");
+  if (/^[^\S\n]/.test(text)) found.push("begins with a blank");
+  if (/^\r?\n/.test(text)) found.push("begins with an empty line");
+  if (/\n$/.test(text)) found.push("ends with a line end");
+  else if (/\s$/.test(text)) found.push("ends with a blank");
+  if (/[^\S\n] {2}|\S {2}\S/.test(text) && !text.includes("\n")) found.push("has several blanks in a row");
+  if (text.includes("\t")) found.push("has a tab");
+  const others = [...new Set(text.replace(/\r?\n|\t/g, "").match(UNSEEN) ?? [])];
+  if (others.length) found.push(`has ${others.slice(0, 5).map((character) => `U+${character.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}`).join(", ")}`);
+  return found;
 }
 
 /** A path as it is written in an index or an error. */

@@ -6,6 +6,10 @@ export class Num {
   constructor(text) { this.text = text; }
 }
 
+/** Stands in place of a secret value where values are shown. It is no JSON value, so that it is never taken for one. */
+export class Secret { }
+export const DOTS = "••••••";
+
 const NUMBER = /-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?/y;
 const SPACE = /[ \t\n\r]*/y;
 const PLAIN = /[^"\\\u0000-\u001f]*/y;
@@ -112,6 +116,7 @@ export function parse(text, note) {
 /** The text of a value, on one line or indented. */
 export function print(value, indent = 2, depth = 0) {
   if (value instanceof Num) return value.text;
+  if (value instanceof Secret) return DOTS;
   if (value === undefined) return "";
   if (value === null || typeof value !== "object") return JSON.stringify(value);
   const isList = Array.isArray(value);
@@ -120,7 +125,7 @@ export function print(value, indent = 2, depth = 0) {
     : [...value].map(([name, item]) => `${JSON.stringify(name)}:${indent ? " " : ""}${print(item, indent, depth + 1)}`);
   const [open, close] = isList ? "[]" : "{}";
   if (parts.length === 0) return open + close;
-  const short = isList && value.every((item) => item === null || typeof item !== "object" || item instanceof Num);
+  const short = isList && value.every((item) => item === null || typeof item !== "object" || item instanceof Num || item instanceof Secret);
   const line = parts.join(", ");
   if (!indent) return open + parts.join(",") + close;
   if (short && line.length < 80) return open + line + close;
@@ -137,6 +142,48 @@ export function same(a, b) {
     return a.size === b.size && [...a].every(([name, item]) => b.has(name) && same(item, b.get(name)));
   }
   return false;
+}
+
+/**
+ * `fresh`, with what is written as in `old` taken from there: what did not change is the same object. Digits and the order
+ * of members count.
+ */
+export function share(old, fresh) {
+  if (old === fresh) return old;
+  if (fresh instanceof Num) return old instanceof Num && old.text === fresh.text ? old : fresh;
+  if (Array.isArray(fresh) && Array.isArray(old)) {
+    const shared = fresh.map((item, place) => share(old[place], item));
+    return shared.length === old.length && shared.every((item, place) => item === old[place]) ? old : shared;
+  }
+  if (fresh instanceof Map && old instanceof Map) {
+    const names = [...old.keys()];
+    const shared = [...fresh].map(([name, item]) => [name, share(old.get(name), item)]);
+    return shared.length === names.length && shared.every(([name, item], place) => name === names[place] && item === old.get(name)) ? old : new Map(shared);
+  }
+  return fresh;
+}
+
+/** What a value is: object, array, number, string, boolean, or json for null. */
+export function kindOf(value) {
+  if (value instanceof Map) return "object";
+  if (Array.isArray(value)) return "array";
+  if (value instanceof Num) return "number";
+  return typeof value === "string" || typeof value === "boolean" ? typeof value : "json";
+}
+
+/** Whether two values are written alike: digits and the order of members count. */
+export function identical(a, b) {
+  if (a === b) return true;
+  if (kindOf(a) !== kindOf(b) || a === null || b === null) return false;
+  if (a instanceof Num) return a.text === b.text;
+  if (Array.isArray(a)) return a.length === b.length && a.every((item, place) => identical(item, b[place]));
+  if (!(a instanceof Map) || a.size !== b.size) return false;
+  const others = b.entries();
+  for (const [name, item] of a) {
+    const [other, its] = others.next().value;
+    if (name !== other || !identical(item, its)) return false;
+  }
+  return true;
 }
 
 /** The value at a path, or undefined. */
@@ -168,22 +215,48 @@ export function put(value, path, item) {
   return copy;
 }
 
-/** From and to of the value at a path in a text, or of the nearest one around it. */
-export function locate(text, path) {
-  const wanted = path.map(String);
-  let best = [0, 0], depth = -1;
+/** From and to, for each path, of its value in a text, or of the nearest one around it. */
+export function locate(text, paths) {
+  const tree = { inner: new Map(), place: [0, 0] };
+  const ways = paths.map((path) => path.reduce((way, part) => {
+    const { inner } = way.at(-1);
+    if (!inner.has(String(part))) inner.set(String(part), { inner: new Map() });
+    return [...way, inner.get(String(part))];
+  }, [tree]));
   try {
     parse(text, (here, from, to) => {
-      const fits = here.length <= wanted.length && here.every((part, i) => String(part) === wanted[i]);
-      if (fits && here.length > depth) [best, depth] = [[from, to], here.length];
+      let node = tree;
+      for (const part of here) {
+        node = node.inner.get(String(part));
+        if (!node) return;
+      }
+      node.place = [from, to];
     });
   } catch (error) {
     if (!(error instanceof JsonError)) throw error;
   }
-  return best;
+  return ways.map((way) => way.findLast((node) => node.place).place);
 }
 
-/** The path of an index: its parts are separated by dots, a dot in a name is escaped. */
+/** The path of an index: its parts are separated by dots, what is part of a name is escaped. */
 export function indexPath(text) {
   return text.split(/(?<!\\)\./).map((part) => part.replace(/\\(.)/g, "$1"));
+}
+
+/** The end of a part of an index's path that stands for every element. */
+const EACH = /(?<!\\)\[\]$/;
+
+/** Whether the path of an index stands for several values. */
+export const isPattern = (text) => text.split(/(?<!\\)\./).some((part) => part === "*" || EACH.test(part));
+
+/** The values at the path of an index: `*` is every member, `[]` behind a name every element. */
+export function indexed(value, text) {
+  const inner = (found, name) => (found instanceof Map && found.has(name) ? [found.get(name)] : []);
+  return text.split(/(?<!\\)\./).reduce((found, part) => {
+    if (part === "*") return found.flatMap((item) => (item instanceof Map ? [...item.values()] : []));
+    const isList = EACH.test(part);
+    const name = (isList ? part.slice(0, -2) : part).replace(/\\(.)/g, "$1");
+    const next = found.flatMap((item) => inner(item, name));
+    return isList ? next.flatMap((item) => (Array.isArray(item) ? item : [])) : next;
+  }, [value]);
 }

@@ -5,7 +5,7 @@ import { signal } from "../vendor/preact.js";
 import { print } from "./json.js";
 
 /**
- * The changes: { op, definition, key, data, before, revision }. `op` is one of a batch; `data` the content to write and
+ * The changes: { op, definition, key, data, before, schema, revision }. `op` is one of a batch; `data` the content to write and
  * `before` what there was, without loss; `revision` what the record must have, null for one that must not exist.
  */
 export const together = signal([]);

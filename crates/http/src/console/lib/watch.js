@@ -7,7 +7,8 @@ import { itemsOf, pause, url } from "./api.js";
 
 /**
  * Follows changes until `signal` is aborted. `on.change(event, text)`, `on.state(text)` ("live", "waiting"), `on.gone(why)` when
- * the changes since the last event are not to be had, `on.refused(items)` when the node will not have it.
+ * the changes since the last event are not to be had, `on.refused(items)` when the node will not have it. `query` may be a
+ * function: it is called for each connection.
  */
 export async function follow(query, on, signal) {
   let last = null;
@@ -20,7 +21,7 @@ export async function follow(query, on, signal) {
       const headers = { Authorization: `Bearer ${key.value}`, Accept: "text/event-stream" };
       if (last !== null) headers["Last-Event-ID"] = last;
       connection = connect(signal);
-      const response = await fetch(url("/watch", query), { headers, signal: connection.signal, cache: "no-store", credentials: "omit" });
+      const response = await fetch(url("/watch", typeof query === "function" ? query() : query), { headers, signal: connection.signal, cache: "no-store", credentials: "omit" });
       if (response.status === 200) {
         on.state("live");
         for await (const event of events(response.body)) {

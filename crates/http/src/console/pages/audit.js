@@ -2,12 +2,14 @@
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { href, node, route, session, setQuery } from "../lib/state.js";
 import { get } from "../lib/api.js";
+import { count } from "../lib/format.js";
+import { By } from "../parts/by.js";
 import { Empty, Problem, Time } from "../parts/ui.js";
 import { CopyAs } from "../parts/copyas.js";
 
 const LIMIT = 100;
 const FILTERS = [["key", "Key id", "root"], ["definition", "Definition", ""], ["outcome", "Outcome", "ok"], ["since", "Since", "2026-01-31T00:00:00Z"], ["until", "Until", "2026-01-31T00:00:00Z"]];
-const SHOWN = ["seq", "time", "node", "key", "verb", "method", "route", "definition", "config", "outcome", "status", "address"];
+const SHOWN = ["seq", "time", "node", "key", "verb", "method", "route", "definition", "config", "outcome", "status", "address", "dry_run"];
 
 export default function Audit() {
   const query = route.value.query;
@@ -16,6 +18,9 @@ export default function Audit() {
   const [lines, setLines] = useState([]);
   const [next, setNext] = useState(null);
   const [state, setState] = useState({ busy: true });
+  const [withDry, setWithDry] = useState(false);
+  const seen = withDry ? lines : lines.filter((line) => !line.dry_run);
+  const dry = lines.filter((line) => line.dry_run).length;
   async function load(before, signal) {
     setState({ busy: true });
     try {
@@ -36,14 +41,16 @@ export default function Audit() {
   return html`<div class="title"><h1>Audit</h1><span class="muted">of node ${node.value.id ?? "…"}: each node keeps its own</span><span class="grow"></span>
       <${CopyAs} requests=${[{ label: "Read the audit log", method: "GET", path: "/audit", query: [...chosen, ["limit", LIMIT]] }]} /><button onClick=${() => load(null)}>Reload</button></div>
     <form class="bar low" onSubmit=${submit}>${FILTERS.map(([name, label, hint]) => html`<label class="field small"><span>${label}</span><input placeholder=${hint} spellcheck=${false} value=${form[name] ?? ""} onInput=${(event) => setForm({ ...form, [name]: event.target.value.trim() })} /></label>`)}
-      <button class="primary">Filter</button>${chosen.length ? html`<button type="button" onClick=${() => { setForm({}); setQuery({}); }}>Show all</button>` : ""}</form>
+      <button class="primary">Filter</button>
+      <label class="check"><input type="checkbox" checked=${withDry} onChange=${(event) => setWithDry(event.target.checked)} /> Dry runs</label>${chosen.length ? html`<button type="button" onClick=${() => { setForm({}); setQuery({}); }}>Show all</button>` : ""}</form>
     <${Problem} error=${state.error} />
     ${lines.length === 0 ? (state.busy ? html`<p class="loading" role="status">Loading the audit log…</p>` : state.error ? "" : html`<${Empty} title=${chosen.length ? "No line fits" : "The audit log is empty"}>What is written, denied or administered on this node is recorded here.</${Empty}>`)
       : html`<div class="scroll" tabindex="0" role="region" aria-label="Audit log"><table class="dense"><thead><tr><th>Line</th><th>Time</th><th>Key</th><th>From</th><th>What</th><th>About</th><th>Outcome</th><th>Revision</th></tr></thead>
-        <tbody>${lines.map((line) => html`<tr key=${line.seq}><td>${line.seq}</td><td><${Time} of=${line.time} /></td><td>${line.key ?? html`<span class="muted">–</span>`}</td><td>${line.address ?? ""}</td>
-          <td>${line.event ? html`<b>${line.event.replaceAll("_", " ")}</b>` : html`${line.verb ? html`<span class="tag">${line.verb}</span> ` : ""}${line.method}`}<div class="muted small" title=${line.request_id}>${line.route ?? ""}</div></td><td><${About} of=${line} /></td>
+        <tbody>${seen.map((line) => html`<tr key=${line.seq}><td>${line.seq}</td><td><${Time} of=${line.time} /></td><td><${By} of=${line.key} /></td><td>${line.address ?? ""}</td>
+          <td>${line.event ? html`<b>${line.event.replaceAll("_", " ")}</b>` : html`${line.verb ? html`<span class="tag">${line.verb}</span> ` : ""}${line.method}${line.dry_run ? html` <span class="tag">dry run</span>` : ""}`}<div class="muted small" title=${line.request_id}>${line.route ?? ""}</div></td><td><${About} of=${line} /></td>
           <td>${line.outcome ? html`<span class=${line.outcome === "ok" ? "good" : "error"}>${line.outcome}</span> <span class="muted small">${line.status ?? ""}</span>` : ""}${line.count ? html`${line.count} times` : ""}</td>
           <td>${line.revision_after ? html`${line.revision_before !== undefined ? `${line.revision_before} → ` : ""}${line.revision_after}` : ""}</td></tr>`)}</tbody></table></div>
+        ${dry && !withDry ? html`<p class="muted small">${count(dry, "dry run")} not shown: nothing was stored by ${dry === 1 ? "it" : "them"}.</p>` : ""}
         ${next !== null ? html`<button disabled=${state.busy} onClick=${() => load(next)}>Earlier lines</button>` : html`<p class="muted small">These are all lines that are kept.</p>`}`}`;
 }
 

@@ -57,11 +57,11 @@ export default function Config({ parts: [, name, , config] }) {
         <div><dt>Created</dt><dd><${Time} of=${record.get("created_at")} /></dd></div></dl>
       ${loaded.data.hidden.paths.length ? html`<p class="banner warn">Your key may not see the secret values at <b>${hiddenText(loaded.data.hidden)}</b>: they are shown as null.</p>` : ""}
       <div class="split"><section aria-label="Fields"><h2>Fields</h2><${Fields} schema=${loaded.data.schema} value=${record.get("data")} /></section>
-        <section aria-label="JSON"><h2>JSON</h2><${JsonView} value=${record.get("data")} label="JSON of the config" /></section></div>`}</${Loaded}>`}
-    ${deleting ? html`<${Delete} name=${name} config=${config} etag=${loaded.data.etag} data=${record.get("data")} onClose=${() => setDeleting(false)} />` : ""}`;
+        <section aria-label="JSON"><h2>JSON</h2><${JsonView} value=${record.get("data")} schema=${loaded.data.schema} label="JSON of the config" /></section></div>`}</${Loaded}>`}
+    ${deleting ? html`<${Delete} name=${name} config=${config} etag=${loaded.data.etag} data=${record.get("data")} schema=${loaded.data.schema} onClose=${() => setDeleting(false)} />` : ""}`;
 }
 
-function Delete({ name, config, etag, data, onClose }) {
+function Delete({ name, config, etag, data, schema, onClose }) {
   const [reason, setReason] = useState("");
   const write = useWrite();
   const confirm = () => write.run("DELETE", configPath(name, config), { headers: { "If-Match": etag, ...reasonHeader(reason) } }, () => {
@@ -69,14 +69,14 @@ function Delete({ name, config, etag, data, onClose }) {
     go(["d", name]);
   });
   const add = () => {
-    collect({ op: "delete_config", definition: name, key: config, data: undefined, before: data, revision: Number(etag.replaceAll('"', "")) });
-    say("Added to the changes to make as one");
+    collect({ op: "delete_config", definition: name, key: config, data: undefined, before: data, schema, revision: Number(etag.replaceAll('"', "")) });
+    say("Added to the change set");
     go(["together"]);
   };
   return html`<${Confirm} title=${`Delete ${config}?`} action="Delete" danger write=${write} onClose=${onClose} onConfirm=${confirm}>
     <p>Readers get 404 from then on. Its history stays, and a rollback brings it back.</p>
     <${Field} label="Reason" hint="Stored in the history"><input value=${reason} onInput=${(event) => setReason(event.target.value)} /></${Field}>
-    <p><button type="button" onClick=${add}>Add to the others</button> <span class="muted small">to delete it together with other changes, as one</span></p>
+    <p><button type="button" onClick=${add}>Add to the change set</button> <span class="muted small">to delete it together with other changes</span></p>
   </${Confirm}>`;
 }
 

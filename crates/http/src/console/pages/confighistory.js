@@ -1,9 +1,9 @@
-// The history of a config: what each change did, and the way back. A rollback is a new change, checked by the schema of now,
+// The history of a config: what each change did, and the way back. A rollback is a new change, checked by the current schema,
 // and it is tried before it is offered. A deleted config comes back the same way.
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { lacks, say } from "../lib/state.js";
-import { configPath, dryRun } from "../lib/api.js";
-import { Confirm, Field, Problem, useWrite } from "../parts/ui.js";
+import { configPath, definitionPath, dryRun, get } from "../lib/api.js";
+import { Confirm, Field, Loaded, Problem, useLoad, useWrite } from "../parts/ui.js";
 import { CopyAs } from "../parts/copyas.js";
 import { Diff } from "../parts/diff.js";
 import { History } from "../parts/history.js";
@@ -13,13 +13,15 @@ export default function ConfigHistory({ parts: [, name, , config] }) {
   const [turn, setTurn] = useState(0);
   const [back, setBack] = useState(null);
   const path = configPath(name, config);
+  // What of it is secret.
+  const loaded = useLoad(async (signal) => ({ schema: (await get(`${definitionPath(name)}/schema`, [], { signal })).exact.get("json_schema") }), [name]);
   return html`<${ConfigHead} name=${name} config=${config} here="history"><${CopyAs} requests=${[{ label: "Its history", method: "GET", path: `${path}/history` }]} /></${ConfigHead}>
-    <${History} path=${`${path}/history`} label="Changes" turn=${turn} children=${(entry, newest) => (entry.data && entry.revision !== newest.revision && !lacks("write", name)
-      ? html`<button class="primary" onClick=${() => setBack({ entry, newest })}>${newest.operation === "delete" ? "Bring it back" : "Roll back to this"}</button>` : "")} />
-    ${back ? html`<${Rollback} path=${path} config=${config} ...${back} onClose=${() => setBack(null)} onDone=${() => { setBack(null); setTurn(turn + 1); }} />` : ""}`;
+    <${Loaded} of=${loaded} what="the schema">${loaded.data && html`<${History} schema=${loaded.data.schema} path=${`${path}/history`} label="Changes" turn=${turn} children=${(entry, newest) => (entry.data && entry.revision !== newest.revision && !lacks("write", name)
+      ? html`<button class="primary" onClick=${() => setBack({ entry, newest })}>${newest.operation === "delete" ? "Bring it back" : "Roll back to this"}</button>` : "")} />`}</${Loaded}>
+    ${back ? html`<${Rollback} path=${path} config=${config} ...${back} schema=${loaded.data.schema} onClose=${() => setBack(null)} onDone=${() => { setBack(null); setTurn(turn + 1); }} />` : ""}`;
 }
 
-function Rollback({ path, config, entry, newest, onClose, onDone }) {
+function Rollback({ path, config, entry, newest, schema, onClose, onDone }) {
   const [reason, setReason] = useState(`back to revision ${entry.revision}`);
   const [dry, setDry] = useState({ busy: true });
   const write = useWrite();
@@ -32,7 +34,7 @@ function Rollback({ path, config, entry, newest, onClose, onDone }) {
   const confirm = () => write.run("POST", request.path, request, () => { say(`${config} is what it was at revision ${entry.revision}`); onDone(); });
   return html`<${Confirm} title=${`Roll back to revision ${entry.revision}?`} action="Roll back" write=${dry.error || dry.busy ? { busy: true } : write} onClose=${onClose} onConfirm=${confirm}>
     <p>It becomes a new change: nothing of the history is lost.</p>
-    <${Diff} from=${newest.data} to=${entry.data} label="What the rollback changes" />
+    <${Diff} schema=${schema} from=${newest.data} to=${entry.data} label="What the rollback changes" />
     <${Problem} error=${dry.error} />
     <${Field} label="Reason" hint="Stored in the history"><input value=${reason} onInput=${(event) => setReason(event.target.value)} /></${Field}>
     <div><${CopyAs} requests=${[{ label: "Roll back", ...request }]} /></div>

@@ -3,7 +3,7 @@
 import { html, useEffect, useMemo, useState } from "../vendor/preact.js";
 import { href, lacks, route, session, setQuery } from "../lib/state.js";
 import { definitionPath, get } from "../lib/api.js";
-import { at, indexPath } from "../lib/json.js";
+import { indexPath, indexed, isPattern } from "../lib/json.js";
 import { ago, brief, count } from "../lib/format.js";
 import { Rows } from "../lib/rows.js";
 import { follow } from "../lib/watch.js";
@@ -71,14 +71,14 @@ function List({ name, definition }) {
   const { total, error } = rows.state.value;
   const indexes = definition.indexes;
   const preview = indexes.length === 0;
-  const sortable = (index) => !["object", "array"].includes(typeAt(definition.json_schema, index));
+  const sortable = (index) => !isPattern(index) && !["object", "array"].includes(typeAt(definition.json_schema, index));
   const columns = [
     { id: "key", title: "Key", width: "minmax(11rem, 1.4fr)", sort: "config_key", class: "strong",
       cell: (row) => html`<a href=${href(["d", name, "c", row.get("config_key")])} tabindex="-1">${row.get("config_key")}</a>` },
     ...(preview
       ? [{ id: "data", title: "Data", width: "minmax(16rem, 4fr)", class: "mono", cell: (row) => brief(row.get("data"), 200) }]
       : indexes.map((index) => ({ id: index, title: index, sort: sortable(index) ? index : undefined,
-        cell: (row) => cell(at(row.get("data"), indexPath(index))) }))),
+        cell: (row) => cell(indexed(row.get("data"), index)) }))),
     { id: "modified", title: "Changed", width: "8rem", sort: "modified_at", class: "muted",
       cell: (row) => html`<time title=${row.get("modified_at")}>${ago(row.get("modified_at"))}</time>` },
   ];
@@ -106,10 +106,13 @@ function List({ name, definition }) {
       rowKey=${(row) => row.get("config_key")} rowHref=${(row) => href(["d", name, "c", row.get("config_key")])} /></div>`;
 }
 
-function cell(value) {
-  if (value === undefined) return html`<span class="muted">–</span>`;
-  if (typeof value === "boolean") return html`<span class=${value ? "yes" : "no"}>${String(value)}</span>`;
-  return brief(value, 80);
+/** Values of a pattern that a cell shows. */
+const VALUES_MAX = 8;
+
+function cell(values) {
+  if (values.length === 0) return html`<span class="muted">–</span>`;
+  if (values.length === 1 && typeof values[0] === "boolean") return html`<span class=${values[0] ? "yes" : "no"}>${String(values[0])}</span>`;
+  return values.slice(0, VALUES_MAX).map((value) => brief(value, 80)).join(", ") + (values.length > VALUES_MAX ? `, and ${values.length - VALUES_MAX} more` : "");
 }
 
 function typeAt(schema, index) {

@@ -1,17 +1,22 @@
-// Edits a config, or makes a new one: a form and JSON side by side over one text. While one types, the node is asked by dry
-// runs whether it would take it. When somebody else changes the config meanwhile, both changes are put together.
-import { html, useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
+// Edits a config, or makes a new one: a form and JSON side by side over one value. While one types, dry runs say whether the
+// node would take it. When somebody else changes the config meanwhile, both changes are put together.
+//
+// The value is what is saved. The JSON follows the form when typing rests, because to write a large value anew for each
+// key takes longer than a key may; what follows is there before the editor takes the first key.
+import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/preact.js";
 import { go, href, route, say, unsaved } from "../lib/state.js";
 import { configPath, definitionPath, dryRun, get } from "../lib/api.js";
-import { JsonError, locate, parse, print, put, same } from "../lib/json.js";
+import { JsonError, identical, locate, parse, print, put, same, share } from "../lib/json.js";
 import { hiddenPlaces, hiddenText, keeping } from "../lib/redacted.js";
-import { initial } from "../lib/schema.js";
+import { ANY, initial } from "../lib/schema.js";
+import { masked } from "../lib/secrets.js";
 import { collect, collected } from "../lib/together.js";
 import { follow } from "../lib/watch.js";
 import { Crumbs, Field, Loaded, Problem, useDebounced, useLoad, useWrite } from "../parts/ui.js";
 import { CopyAs } from "../parts/copyas.js";
 import { Editor } from "../parts/editor.js";
 import { Form } from "../parts/form.js";
+import { By, nameOf } from "../parts/by.js";
 import { Merge } from "../parts/merge.js";
 import { reasonHeader } from "./config.js";
 
@@ -23,7 +28,7 @@ export default function Edit({ parts: [, name, , config] }) {
     // What was collected goes on from what was there then: a change of others since is put together with it.
     const mine = key === null ? undefined : collected(name, key);
     const proposed = mine?.data;
-    if (!from) return { schema, data: initial(schema, schema ?? new Map()), etag: null, key, proposed };
+    if (!from) return { schema, data: initial(schema ?? ANY, schema ?? ANY), etag: null, key, proposed };
     const record = await get(configPath(name, from), [], { signal });
     const hidden = hiddenPlaces(record);
     if (proposed && config) return { schema, data: mine.before, hidden, etag: `"${mine.revision}"`, proposed };
@@ -38,38 +43,50 @@ export default function Edit({ parts: [, name, , config] }) {
 }
 
 function Editing({ name, config, start }) {
-  const [base, setBase] = useState({ data: start.data instanceof Map ? start.data : start.data ?? new Map(), etag: start.etag });
-  const [text, setText] = useState(() => print(start.proposed ?? base.data));
+  const [base, setBase] = useState({ data: start.data instanceof Map ? start.data : new Map(), etag: start.etag });
+  // `text` is null until it follows `value`.
+  const [{ value, text, wrong }, setDoc] = useState(() => ({ value: start.proposed ?? base.data, text: print(start.proposed ?? base.data) }));
   const [key, setKey] = useState(config ?? start.key ?? "");
   const [reason, setReason] = useState("");
   const [dry, setDry] = useState({});
   const [other, setOther] = useState(null);
   const [merging, setMerging] = useState(null);
+  const [isCovered, setCovered] = useState(() => start.hidden !== undefined && masked(start.schema ?? ANY, base.data) !== base.data);
   const write = useWrite();
-  const last = useRef(base.data);
-  const { value, wrong } = useMemo(() => {
+  const root = start.schema ?? ANY;
+  const lastText = useRef(text);
+  lastText.current = text ?? lastText.current;
+  const form = useRef({ root, turn: 0, wanted: null, change: (path, item) => setDoc((old) => ({ value: put(old.value, path, item), text: null })) }).current;
+  /** Takes a value from elsewhere than the form. */
+  const take = (doc) => { form.turn += 1; setDoc(doc); };
+  const catchUp = () => setDoc((old) => (old.text === null ? { ...old, text: print(old.value) } : old));
+  useLayoutEffect(() => {
+    if (text !== null) return undefined;
+    const timer = setTimeout(catchUp, 50 + lastText.current.length / 1000);
+    return () => clearTimeout(timer);
+  }, [value, text]);
+  function typed(newText) {
     try {
-      last.current = parse(text);
-      return { value: last.current };
+      take({ value: share(value, parse(newText)), text: newText });
     } catch (error) {
       if (!(error instanceof JsonError)) throw error;
-      return { value: last.current, wrong: error };
+      take({ value, text: newText, wrong: error });
     }
-  }, [text]);
+  }
   const isNew = config === undefined;
-  const dirty = text !== print(base.data) || (isNew && key !== "");
+  const dirty = useMemo(() => Boolean(wrong) || !identical(value, base.data), [value, wrong, base.data]) || (isNew && key !== "");
   useEffect(() => { unsaved.value = dirty ? "What you have changed is not saved." : ""; return () => { unsaved.value = ""; }; }, [dirty]);
   const request = {
     method: isNew ? "POST" : "PUT",
     path: isNew ? `${definitionPath(name)}/config/` : configPath(name, config),
     headers: { ...(isNew ? {} : { "If-Match": base.etag }), ...reasonHeader(reason) },
-    body: isNew ? `{"config_key":${JSON.stringify(key)},"data":${text}}` : `{"data":${text}}`,
   };
+  const written = (indent) => ({ ...request, body: isNew ? `{"config_key":${JSON.stringify(key)},"data":${print(value, indent)}}` : `{"data":${print(value, indent)}}` });
   useDebounced(async (signal) => {
     if (wrong || (isNew && !key)) { setDry({}); return; }
     setDry((old) => ({ ...old, busy: true }));
     try {
-      await dryRun(request.method, request.path, { ...request, signal });
+      await dryRun(request.method, request.path, { ...written(0), signal });
       setDry({ fits: true });
     } catch (error) {
       if (error.name === "AbortError") return;
@@ -77,7 +94,7 @@ function Editing({ name, config, start }) {
       // Somebody who types is not interrupted: the bar says it, and the dialog opens when it is asked for or at the save.
       if (error.status === 412) setOther((old) => old ?? { by: null, revision: Infinity });
     }
-  }, [text, key, base.etag], 300);
+  }, [value, wrong, key, base.etag], 300);
   useEffect(() => {
     if (isNew) return undefined;
     const stop = new AbortController();
@@ -104,7 +121,7 @@ function Editing({ name, config, start }) {
   }
   async function save() {
     if (wrong || write.busy) return;
-    await write.run(request.method, request.path, request, (answer) => {
+    await write.run(request.method, request.path, written(0), (answer) => {
       saved.current = answer.etag;
       unsaved.value = "";
       say(isNew ? `${key} is created` : `${config} is saved as revision ${answer.etag?.replaceAll('"', "") ?? ""}`);
@@ -114,9 +131,9 @@ function Editing({ name, config, start }) {
   /** Keeps the change for later, to be made with others as one. */
   function add() {
     collect({ op: isNew ? "create_config" : "put_config", definition: name, key: isNew ? key : config, data: value,
-      before: isNew ? undefined : base.data, revision: isNew ? null : Number(base.etag.replaceAll('"', "")) });
+      before: isNew ? undefined : base.data, schema: start.schema, revision: isNew ? null : Number(base.etag.replaceAll('"', "")) });
     unsaved.value = "";
-    say("Added to the changes to make as one");
+    say("Added to the change set");
     go(["together"]);
   }
   useEffect(() => { if (write.error?.status === 412) meet(); }, [write.error]);
@@ -125,31 +142,36 @@ function Editing({ name, config, start }) {
     addEventListener("keydown", onKey);
     return () => removeEventListener("keydown", onKey);
   });
-  const errors = (dry.error?.items ?? []).filter((item) => item.loc?.[0] === "data").map((item) => ({ path: item.loc.slice(1), message: item.msg }));
-  const problems = wrong ? [{ from: wrong.at, to: wrong.at + 1, message: wrong.message }]
-    : errors.map((error) => { const [from, to] = locate(text, error.path); return { from, to: error.path.length ? to : from + 1, message: error.message }; });
+  const errors = useMemo(() => (dry.error?.items ?? []).filter((item) => item.loc?.[0] === "data").map((item) => ({ path: item.loc.slice(1), message: item.msg })), [dry.error]);
+  const problems = useMemo(() => {
+    if (wrong) return [{ from: wrong.at, to: wrong.at + 1, message: wrong.message }];
+    if (text === null || errors.length === 0) return [];
+    const found = locate(text, errors.map((error) => error.path));
+    return errors.map(({ path, message }, i) => ({ from: found[i][0], to: path.length ? found[i][1] : found[i][0] + 1, message }));
+  }, [text, errors, wrong]);
   const elsewhere = dry.error && dry.error.status !== 412 && errors.length < dry.error.items.length ? dry.error : null;
-  const change = (path, item) => setText(print(put(value, path, item)));
   const state = wrong ? ["bad", `No JSON: ${wrong.message}`] : dry.busy ? ["", "Checking…"] : !dirty ? ["", "Nothing is changed yet"] : dry.fits ? ["good", "The node would take it"]
     : errors.length ? ["bad", `${errors.length} ${errors.length === 1 ? "place breaks" : "places break"} the schema`] : dry.error?.status === 412 ? ["bad", "It was changed meanwhile"] : dry.error ? ["bad", "The node would not take it"] : ["", isNew && !key ? "It needs a key" : ""];
   return html`<div class="title"><h1>${isNew ? "New config" : `Edit ${config}`}</h1><span class=${`state ${state[0]}`} role="status">${state[1]}</span><span class="grow"></span>
-      <${CopyAs} requests=${[{ label: isNew ? "Create it" : "Save it", ...request }, { label: "Try it (dry run)", ...request, query: [["dry_run", "true"]] }]} />
-      <button onClick=${() => setText(print(value))} disabled=${Boolean(wrong)}>Tidy</button>
+      <${CopyAs} requests=${() => [{ label: isNew ? "Create it" : "Save it", ...written(2) }, { label: "Try it (dry run)", ...written(2), query: [["dry_run", "true"]] }]} />
+      <button onClick=${() => setDoc({ value, text: print(value) })} disabled=${Boolean(wrong) || text === null} title="Indents the JSON; no value changes">Format the JSON</button>
       <a class="button" href=${isNew ? href(["d", name]) : href(["d", name, "c", config])}>Cancel</a>
-      <button disabled=${write.busy || Boolean(wrong) || (isNew ? !key : !dirty)} title="Collects this change, to make several as one" onClick=${add}>Add to the others</button>
+      <button disabled=${write.busy || Boolean(wrong) || (isNew ? !key : !dirty)} title="Collects this change, to make several at once" onClick=${add}>Add to the change set</button>
       <button class="primary" disabled=${write.busy || Boolean(wrong) || (isNew ? !key : !dirty)} onClick=${save}>${write.busy ? "Saving…" : "Save"}</button></div>
-    ${other && !merging && other.revision > Number(base.etag?.replaceAll('"', "")) ? html`<div class="banner warn" role="alert"><strong>${other.deleted ? "Deleted" : "Changed"} by ${other.by ?? "somebody"} while you edit</strong>${Number.isFinite(other.revision) ? ` (revision ${other.revision})` : ""}.
-      ${write.error?.unknown ? " It may be your own, whose outcome is unknown." : other.deleted ? " Saving would not bring it back: its history does." : html` <button onClick=${meet}>Put both together</button>`}</div>` : ""}
-    ${write.error?.status === 412 ? "" : html`<${Problem} error=${write.error} again=${write.again} />`}
+    ${other && !merging && other.revision > Number(base.etag?.replaceAll('"', "")) ? html`<div class="banner warn" role="alert"><strong>${other.deleted ? "Deleted" : "Changed"} by ${other.by ? html`<${By} of=${other.by} />` : "somebody"} while you edit</strong>${Number.isFinite(other.revision) ? ` (revision ${other.revision})` : null}.
+      ${write.error?.unknown ? " It may be your own, whose outcome is unknown." : other.deleted ? " Saving would not bring it back: its history does." : html` <button onClick=${meet}>Put both together</button>`}</div>` : null}
+    ${write.error?.status === 412 ? null : html`<${Problem} error=${write.error} again=${write.again} />`}
     <${Problem} error=${elsewhere} />
-    ${merging?.error ? html`<${Problem} error=${merging.error} />` : ""}
-    ${merging && !merging.error ? html`<${Merge} base=${base.data} mine=${value} theirs=${merging.theirs} by=${other?.by} onClose=${() => setMerging(null)}
-      onUse=${(result) => { setBase({ data: merging.theirs, etag: merging.etag }); setText(print(result)); setMerging(null); setOther(null); write.clear(); setDry({}); if (same(result, merging.theirs)) say("What is there now is what you wanted: nothing to save"); }} />` : ""}
-    ${start.hidden?.paths.length ? html`<p class="banner warn">Your key may not see the secret values at <b>${hiddenText(start.hidden)}</b>. ${isNew ? "A new config needs values of its own there." : "They stay as they are unless you replace them."}</p>` : ""}
+    ${merging?.error ? html`<${Problem} error=${merging.error} />` : null}
+    ${merging && !merging.error ? html`<${Merge} schema=${start.schema} base=${base.data} mine=${value} theirs=${merging.theirs} by=${other?.by && nameOf(other.by)} onClose=${() => setMerging(null)}
+      onUse=${(result) => { setBase({ data: merging.theirs, etag: merging.etag }); take({ value: result, text: null }); setMerging(null); setOther(null); write.clear(); setDry({}); if (same(result, merging.theirs)) say("What is there now is what you wanted: nothing to save"); }} />` : null}
+    ${start.hidden?.paths.length ? html`<p class="banner warn">Your key may not see the secret values at <b>${hiddenText(start.hidden)}</b>. ${isNew ? "A new config needs values of its own there." : "They stay as they are unless you replace them."}</p>` : null}
     <div class="bar spaced">
-      ${isNew ? html`<${Field} label="Key" hint="1 to 255 of A-Z a-z 0-9 _ . ~ -"><input required value=${key} autocomplete="off" spellcheck=${false} onInput=${(event) => setKey(event.target.value.trim())} /></${Field}>` : ""}
+      ${isNew ? html`<${Field} label="Key" hint="1 to 255 of A-Z a-z 0-9 _ . ~ -"><input required value=${key} autocomplete="off" spellcheck=${false} onInput=${(event) => setKey(event.target.value.trim())} /></${Field}>` : null}
       <${Field} label="Reason" hint="Stored in the history"><input value=${reason} maxlength="300" onInput=${(event) => setReason(event.target.value)} /></${Field}></div>
-    <div class="split"><section aria-label="Form"><h2>Form</h2><fieldset class="plain" disabled=${Boolean(wrong)}>${wrong ? html`<p class="muted">The form waits until the JSON is whole again.</p>` : ""}
-        <${Form} schema=${start.schema} value=${value} errors=${errors} onChange=${change} /></fieldset></section>
-      <section aria-label="JSON editor"><h2>JSON</h2><${Editor} text=${text} onText=${setText} problems=${problems} label="Data of the config as JSON" onSave=${() => save()} /></section></div>`;
+    <div class="split"><section aria-label="Form"><h2>Form</h2><fieldset class="plain" disabled=${Boolean(wrong)}>${wrong ? html`<p class="muted">The form waits until the JSON is whole again.</p>` : null}
+        <${Form} form=${form} value=${value} errors=${errors} /></fieldset></section>
+      <section aria-label="JSON editor" onFocusIn=${catchUp}><h2>JSON</h2>${isCovered
+        ? html`<div class="empty"><p>The JSON has secret values.</p><button type="button" onClick=${() => setCovered(false)}>Show the JSON</button></div>`
+        : html`<${Editor} text=${lastText.current} onText=${typed} problems=${problems} label="Data of the config as JSON" onSave=${() => save()} />`}</section></div>`;
 }

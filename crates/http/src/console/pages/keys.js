@@ -66,17 +66,24 @@ function Grants({ of }) {
   return html`${(of ?? []).map((grant) => html`<div>${grant.verbs.map((verb) => html`<span class="tag">${verb}</span> `)}${grant.definitions?.length ? html`<span class="muted">on</span> ${grant.definitions.map((pattern) => html`<code>${pattern}</code> `)}` : ""}</div>`)}`;
 }
 
+/** A new key, or the change of one. Only what was changed is sent, so that all else stays to the last digit. */
 function KeyForm({ item, onClose, onDone }) {
+  const begun = item?.expires_at ? item.expires_at.slice(0, 19) : "";
   const [name, setName] = useState(item?.name ?? "");
   const [grants, setGrants] = useState(() => item?.grants.map((grant) => ({ verbs: grant.verbs, definitions: (grant.definitions ?? []).join(" ") })) ?? [{ verbs: ["read"], definitions: "*" }]);
-  const [expires, setExpires] = useState(item?.expires_at ? item.expires_at.slice(0, 16) : "");
+  const [expires, setExpires] = useState(begun);
   const [quota, setQuota] = useState(() => Object.fromEntries(QUOTAS.map(([id]) => [id, item?.quota?.[id] === null || item?.quota?.[id] === undefined ? "" : String(item.quota[id])])));
   const write = useWrite();
   const body = {
-    name, quota: Object.fromEntries(QUOTAS.map(([id]) => [id, quota[id] === "" ? null : Number(quota[id])])), expires_at: expires ? `${expires}:00Z` : null,
+    name, quota: Object.fromEntries(QUOTAS.map(([id]) => [id, quota[id] === "" ? null : Number(quota[id])])), expires_at: expires ? `${expires.length === 16 ? `${expires}:00` : expires}Z` : null,
     grants: grants.map((grant) => ({ verbs: grant.verbs, definitions: grant.definitions.split(/[\s,]+/).filter(Boolean) })),
   };
-  if (!item && !expires) delete body.expires_at;
+  if (expires === begun) delete body.expires_at;
+  if (item) {
+    if (name === item.name) delete body.name;
+    if (JSON.stringify(body.grants) === JSON.stringify(item.grants.map(({ verbs, definitions }) => ({ verbs, definitions: definitions ?? [] })))) delete body.grants;
+    if (QUOTAS.every(([id]) => quota[id] === String(item.quota?.[id] ?? ""))) delete body.quota;
+  }
   const request = item ? { method: "PATCH", path: `${PATH}${segment(item.key_id)}` } : { method: "POST", path: PATH };
   const set = (place, change) => setGrants(grants.map((grant, i) => (i === place ? { ...grant, ...change } : grant)));
   const submit = (event) => { event.preventDefault(); write.run(request.method, request.path, { body: JSON.stringify(body) }, (answer) => { say(item ? "The key is changed" : "The key is created"); onDone(answer); }); };
@@ -87,7 +94,7 @@ function KeyForm({ item, onClose, onDone }) {
       <${Field} label="Definitions" hint="Keys, or beginnings with * at the end; several separated by spaces"><input value=${grant.definitions} spellcheck=${false} onInput=${(event) => set(place, { definitions: event.target.value })} /></${Field}>
       ${grants.length > 1 ? html`<button type="button" onClick=${() => setGrants(grants.filter((_, i) => i !== place))}>Remove this grant</button>` : ""}</fieldset>`)}
     <div><button type="button" onClick=${() => setGrants([...grants, { verbs: ["read"], definitions: "" }])}>Add a grant</button></div>
-    <${Field} label="Expires (UTC)" hint="Empty: never"><input type="datetime-local" value=${expires} onInput=${(event) => setExpires(event.target.value)} /></${Field}>
+    <${Field} label="Expires (UTC)" hint="Empty: never"><input type="datetime-local" step="1" value=${expires} onInput=${(event) => setExpires(event.target.value)} /></${Field}>
     <details><summary>Quota</summary><p class="muted small">Empty: no limit of the key's own.</p><div class="verbs">${QUOTAS.map(([id, label]) => html`<${Field} label=${label}><input inputmode="numeric" pattern="[0-9]*" value=${quota[id]}
       onInput=${(event) => setQuota({ ...quota, [id]: event.target.value.replace(/\D/g, "") })} /></${Field}>`)}</div></details>
     <${Problem} error=${write.error} again=${write.again} />
@@ -108,7 +115,7 @@ function Rotate({ item, onClose, onDone }) {
   const body = JSON.stringify({ grace_s: Number(grace) });
   return html`<${Confirm} title=${`Rotate ${item.name}?`} action="Make a new secret" write=${write} onClose=${onClose}
     onConfirm=${() => write.run("POST", path, { body }, (answer) => { say("There is a new secret"); onDone(answer); })}>
-    <p>The key keeps its id and its rights, and gets a new text. The old one is good for a while.</p>
+    <p>The key keeps its id and its permissions, and gets a new secret. The previous secret remains valid for a while.</p>
     <${Field} label="Seconds for which the old one is good"><input inputmode="numeric" required pattern="[0-9]+" value=${grace} onInput=${(event) => setGrace(event.target.value)} /></${Field}>
     <div><${CopyAs} requests=${[{ label: "Rotate it", method: "POST", path, body }]} /></div></${Confirm}>`;
 }
@@ -127,6 +134,6 @@ function Disable({ onClose, onDone }) {
   const path = `${PATH}root/disable`;
   return html`<${Confirm} title="Disable the root key?" action="Disable it" danger type="root" write=${write} onClose=${onClose}
     onConfirm=${() => write.run("POST", path, { body: "{}" }, () => { say("The root key is disabled"); onDone(); })}>
-    <p>It is refused on every node from then on, this console included. A key with the verb <b>keys</b> must exist; on a stopped node <code>concord recover-root</code> brings it back.</p>
+    <p>Every node rejects it from then on, and so does this console. A key with the verb <b>keys</b> must exist; on a stopped node <code>concord recover-root</code> brings it back.</p>
     <div><${CopyAs} requests=${[{ label: "Disable it", method: "POST", path, body: "{}" }]} /></div></${Confirm}>`;
 }

@@ -6,7 +6,7 @@ import { JsonError, locate, parse } from "../lib/json.js";
 import { Crumbs, Field, Problem, useDebounced, useWrite } from "../parts/ui.js";
 import { CopyAs } from "../parts/copyas.js";
 import { Editor } from "../parts/editor.js";
-import { kind, resolve } from "../lib/schema.js";
+import { scalars } from "../lib/schema.js";
 
 const EXAMPLE = `{
   "type": "object",
@@ -17,16 +17,8 @@ const EXAMPLE = `{
   }
 }`;
 
-/** The scalar fields of a schema, which can be indexed. */
-function scalars(root, schema, path = [], depth = 0) {
-  const properties = resolve(root, schema).get("properties");
-  if (!properties || depth > 4) return [];
-  return [...properties].flatMap(([name, part]) => {
-    const known = resolve(root, part);
-    const here = [...path, name.replace(/[\\.]/g, "\\$&")];
-    return kind(known) === "object" ? scalars(root, known, here, depth + 1) : [here.join(".")];
-  });
-}
+/** Fields that are offered to be indexed. */
+const OFFERED_MAX = 200;
 
 export default function NewDefinition() {
   const [key, setKey] = useState("");
@@ -42,7 +34,7 @@ export default function NewDefinition() {
       return { wrong: error };
     }
   }, [text]);
-  const offered = schema instanceof Map ? scalars(schema, schema) : [];
+  const offered = schema instanceof Map ? scalars(schema, OFFERED_MAX) : [];
   const request = {
     method: "POST", path: "/config_definition/",
     body: `{"config_definition_key":${JSON.stringify(key)},"indexes":${JSON.stringify(indexes)}${schema ? `,"json_schema":${text}` : ""}}`,
@@ -58,10 +50,9 @@ export default function NewDefinition() {
     }
   }, [key, text, JSON.stringify(indexes)], 350);
   const save = () => write.run("POST", request.path, request, () => { unsaved.value = ""; say(`${key} is created`); go(["d", key]); });
-  const problems = wrong ? [{ from: wrong.at, to: wrong.at + 1, message: wrong.message }] : (dry.error?.items ?? []).filter((item) => item.loc?.[0] === "json_schema").map((item) => {
-    const [from, to] = locate(text, item.loc.slice(1));
-    return { from, to, message: item.msg };
-  });
+  const items = (dry.error?.items ?? []).filter((item) => item.loc?.[0] === "json_schema");
+  const problems = wrong ? [{ from: wrong.at, to: wrong.at + 1, message: wrong.message }]
+    : locate(text, items.map((item) => item.loc.slice(1))).map(([from, to], place) => ({ from, to, message: items[place].msg }));
   const state = wrong ? ["bad", `No JSON: ${wrong.message}`] : !key ? ["", "It needs a key"] : dry.fits ? ["good", "The node would take it"] : dry.error ? ["bad", "The node would not take it"] : ["", "Checking…"];
   const toggle = (path) => setIndexes(indexes.includes(path) ? indexes.filter((other) => other !== path) : [...indexes, path]);
   return html`<${Crumbs} items=${[{ text: "Definitions", href: "#/" }, { text: "New definition" }]} />

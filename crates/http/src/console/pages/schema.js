@@ -61,11 +61,9 @@ function Editing({ name, path, start, onDone }) {
     onDone();
   });
   const breaking = report.data?.breaking_count ?? 0;
+  const items = (report.error?.items ?? []).filter((item) => item.loc?.[0] === "json_schema");
   const problems = wrong ? [{ from: wrong.at, to: wrong.at + 1, message: wrong.message }]
-    : (report.error?.items ?? []).filter((item) => item.loc?.[0] === "json_schema").map((item) => {
-      const [from, to] = locate(text, item.loc.slice(1));
-      return { from, to: item.loc.length > 1 ? to : from + 1, message: item.msg };
-    });
+    : locate(text, items.map((item) => item.loc.slice(1))).map(([from, to], place) => ({ from, to: items[place].loc.length > 1 ? to : from + 1, message: items[place].msg }));
   const state = wrong ? ["bad", `No JSON: ${wrong.message}`] : report.busy ? ["", "Trying it on every config…"] : !dirty ? ["", "Nothing is changed yet"]
     : report.error ? ["bad", "The node would not take it"] : report.data ? (breaking ? ["bad", `${count(breaking, "config")} would break`] : ["good", report.data.scan === "skipped" ? "It asks nothing of data" : `All ${report.data.checked} configs fit`]) : ["", ""];
   return html`<div class="bar"><span class=${`state ${state[0]}`} role="status">${state[1]}</span><span class="grow"></span>

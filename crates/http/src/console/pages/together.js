@@ -51,10 +51,10 @@ export default function Together() {
     <ol class="plain">${changes.map((change, place) => html`<li key=${`${change.definition}/${change.key}`}><section class="together" aria-label=${`${change.definition} / ${change.key}`}>
       <div class="bar"><h2><span class="tag">${WORDS[change.op]}</span> <a href=${href(["d", change.definition, "c", change.key])}>${change.definition} / ${change.key}</a></h2>
         <span class="muted small">${change.revision === null ? "only if there is none" : `only at revision ${change.revision}`}</span><span class="grow"></span>
-        ${change.op === "delete_config" ? "" : html`<a class="button quiet" href=${change.op === "create_config" ? href(["d", change.definition, "new"], { collected: change.key }) : href(["d", change.definition, "c", change.key, "edit"])}>Edit anew</a>`}
+        ${change.op === "delete_config" ? "" : html`<a class="button quiet" href=${change.op === "create_config" ? href(["d", change.definition, "new"], { collected: change.key }) : href(["d", change.definition, "c", change.key, "edit"])}>Edit again</a>`}
         <button class="quiet" aria-label=${`Leave out ${change.key}`} onClick=${() => drop(change)}>Leave out</button></div>
       ${wrong.has(place) ? html`<div class="banner bad" role="alert"><ul>${wrong.get(place).map((item) => html`<li>${item.loc.length ? html`<code>${item.loc.join(" › ")}</code> ` : ""}${item.msg}</li>`)}</ul></div>` : ""}
-      <${Diff} from=${change.before} to=${change.data} label=${`What changes in ${change.key}`} /></section></li>`)}</ol>
+      <${Diff} schema=${change.schema} from=${change.before} to=${change.data} label=${`What changes in ${change.key}`} /></section></li>`)}</ol>
     ${asking ? html`<${Confirm} title="Forget what was collected?" action="Forget it" danger onClose=${() => setAsking(false)} onConfirm=${() => { together.value = []; setAsking(false); }}>
       <p>${count(changes.length, "change")} would be gone. Nothing of it is stored yet.</p></${Confirm}>` : ""}`;
 }

@@ -3,11 +3,11 @@ import { html, useState } from "../vendor/preact.js";
 import { forms } from "../lib/copy.js";
 import { Dialog, copyText } from "./ui.js";
 
-/** A button; `requests` are { label, method, path, query, headers, body, command }. */
+/** A button; `requests` are { label, method, path, query, headers, body, command }, or a function that makes them. */
 export function CopyAs({ requests, label = "Copy as…" }) {
   const [open, setOpen] = useState(false);
   return html`<button class="quiet" onClick=${() => setOpen(true)}>${label}</button>
-    ${open ? html`<${CopyDialog} requests=${requests} onClose=${() => setOpen(false)} />` : ""}`;
+    ${open ? html`<${CopyDialog} requests=${typeof requests === "function" ? requests() : requests} onClose=${() => setOpen(false)} />` : ""}`;
 }
 
 function CopyDialog({ requests, onClose }) {

@@ -2,19 +2,21 @@
 import { html, useEffect, useMemo, useState } from "../vendor/preact.js";
 import { differences } from "../lib/compare.js";
 import { print } from "../lib/json.js";
+import { ANY } from "../lib/schema.js";
+import { masked } from "../lib/secrets.js";
 import { brief, count, pathText } from "../lib/format.js";
 import { load } from "./editor.js";
 
-/** Two contents; undefined or null where there is none. */
-export function Diff({ from, to, label }) {
+/** Two contents; undefined or null where there is none. `schema` says which of the values are secret. */
+export function Diff({ from, to, label, schema }) {
   const [lines, setLines] = useState(false);
   const changes = useMemo(() => differences(from ?? undefined, to ?? undefined), [from, to]);
   if (changes.length === 0) return html`<p class="muted">Nothing differs in the content.</p>`;
   return html`<div class="diff"><div class="bar"><span class="muted">${count(changes.length, "place")} ${changes.length === 1 ? "differs" : "differ"}</span><span class="grow"></span>
       <div class="segments" role="group" aria-label="Show as"><button aria-pressed=${!lines} onClick=${() => setLines(false)}>Places</button><button aria-pressed=${lines} onClick=${() => setLines(true)}>Lines</button></div></div>
-    ${lines ? html`<${Lines} a=${print(from ?? undefined)} b=${print(to ?? undefined)} label=${label} />`
+    ${lines ? html`<${Lines} a=${print(masked(schema ?? ANY, from ?? undefined))} b=${print(masked(schema ?? ANY, to ?? undefined))} label=${label} />`
       : html`<div class="scroll" tabindex="0" role="region" aria-label=${label}><table><thead><tr><th>Place</th><th>Before</th><th>After</th></tr></thead>
-        <tbody>${changes.slice(0, 500).map((change) => html`<tr><th scope="row">${pathText(change.path)}</th><td>${value(change.old, "minus")}</td><td>${value(change.new, "plus")}</td></tr>`)}</tbody></table></div>`}</div>`;
+        <tbody>${changes.slice(0, 500).map((change) => html`<tr><th scope="row">${pathText(change.path)}</th><td>${value(masked(schema ?? ANY, change.old, change.path), "minus")}</td><td>${value(masked(schema ?? ANY, change.new, change.path), "plus")}</td></tr>`)}</tbody></table></div>`}</div>`;
 }
 
 const value = (item, sign) => (item === undefined ? html`<span class="muted">–</span>` : html`<code class=${`wrap ${sign}`}>${brief(item, 400)}</code>`);

@@ -1,6 +1,7 @@
 // The editor of JSON text: CodeMirror, loaded when it is first needed. It stands in a shadow root, where its styles need no
-// exception from the page's policy. Until it is there, and if it can't be loaded, a plain text field does.
-import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+// exception from the page's policy. If it can't be loaded, a plain text field does; until it is there, nothing: a text field
+// with a large text takes longer to draw than the editor to load.
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
 
 let library = null;
 /** The library, loaded once. */
@@ -68,7 +69,7 @@ export function Editor({ text, onText, problems = [], label, onSave }) {
     }, () => { if (!gone) setState({ ready: false, failed: true }); });
     return () => { gone = true; view.current?.destroy(); view.current = null; };
   }, []);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const old = view.current?.state.doc.toString();
     if (old === undefined || old === text) return;
     // Only what differs is replaced, so that the cursor stays where it is.
@@ -89,6 +90,6 @@ export function Editor({ text, onText, problems = [], label, onSave }) {
   }, [JSON.stringify(problems), text, state.ready]);
   return html`<div class="editor"><div class="editor-host" ref=${host} tabindex="-1" hidden=${!state.ready}></div>
     ${state.ready ? html`<small class="muted">Tab indents; Escape leaves the editor; Ctrl F searches.</small>`
-      : html`<textarea aria-label=${label} spellcheck=${false} value=${text} onInput=${(event) => onText(event.target.value)}></textarea>
-        <small class="muted">${state.failed ? "The editor could not be loaded; plain text does as well." : "Loading the editor…"}</small>`}</div>`;
+      : state.failed ? html`<textarea aria-label=${label} spellcheck=${false} value=${text} onInput=${(event) => onText(event.target.value)}></textarea>
+        <small class="muted">The editor could not be loaded; plain text does as well.</small>` : html`<p class="loading" role="status">Loading the editor…</p>`}</div>`;
 }

@@ -1,35 +1,60 @@
-// A config to be read field by field, with the titles and descriptions of its schema.
-import { html } from "../vendor/preact.js";
-import { Num, print } from "../lib/json.js";
-import { kind, resolve } from "../lib/schema.js";
+// A config to be read field by field, with the titles and descriptions of its schema. Values that look alike are told
+// apart, and secret values are dots until they are asked for.
+import { html, useState } from "../vendor/preact.js";
+import { DOTS, Num, Secret } from "../lib/json.js";
+import { brief, hints, plain } from "../lib/format.js";
+import { ANY, kindPlace, kinds, memberSchema, resolve } from "../lib/schema.js";
+import { masked } from "../lib/secrets.js";
 
-export function Fields({ schema, value, root = schema, depth = 0 }) {
-  if (!(value instanceof Map)) return html`<p>${show(value)}</p>`;
-  const known = resolve(root, schema);
-  const properties = known.get("properties") ?? new Map();
+/** Elements of a list that are shown one by one. */
+const ITEMS_MAX = 100;
+const DEPTH_MAX = 6;
+
+export function Fields({ schema, value }) {
+  const root = schema ?? ANY;
+  return html`<${Members} root=${root} schema=${resolve(root, root)} value=${value} path=${[]} />`;
+}
+
+function Members({ root, schema, value, path }) {
+  const { all } = kinds(root, schema);
+  const known = all[kindPlace(root, all, value)] ?? schema;
+  const properties = known.get("properties") instanceof Map ? known.get("properties") : ANY;
   const names = [...[...properties.keys()].filter((name) => value.has(name)), ...[...value.keys()].filter((name) => !properties.has(name))];
   const absent = [...properties.keys()].filter((name) => !value.has(name));
-  return html`<dl class=${`fields ${depth ? "inner" : ""}`}>
-    ${names.map((name) => {
-      const part = resolve(root, properties.get(name));
-      const item = value.get(name);
-      const nested = item instanceof Map && item.size > 0 && (kind(part) === "object" || !properties.has(name)) && depth < 6;
-      return html`<div class=${nested ? "nested" : ""}><dt title=${part.get("description") ?? ""}>${part.get("title") ?? name}</dt>
-        <dd>${nested ? html`<${Fields} schema=${part} value=${item} root=${root} depth=${depth + 1} />` : show(item)}
-          ${part.get("description") ? html`<div class="muted small">${part.get("description")}</div>` : ""}</dd></div>`;
+  return html`<dl class=${`fields ${path.length ? "inner" : ""}`}>
+    ${names.map((name) => html`<${Member} key=${name} root=${root} of=${memberSchema(root, known, name)} name=${name} value=${value.get(name)} path=${[...path, name]} />`)}
+    ${absent.map((name) => {
+      const { schema: part } = memberSchema(root, known, name);
+      return html`<div class="absent"><dt>${part.get("title") ?? name}</dt><dd class="muted">${part.has("default") ? html`<code class="wrap">${plain(part.get("default"))}</code> (default)` : "not set"}</dd></div>`;
     })}
-    ${absent.map((name) => html`<div class="absent"><dt>${resolve(root, properties.get(name)).get("title") ?? name}</dt><dd class="muted">not set</dd></div>`)}
     ${names.length + absent.length === 0 ? html`<p class="muted">No fields.</p>` : ""}
   </dl>`;
 }
 
+function Member({ root, of, name, value, path }) {
+  const [isShown, setShown] = useState(false);
+  const safe = masked(root, value, path);
+  const nested = !(safe instanceof Secret) && value instanceof Map && value.size > 0 && path.length < DEPTH_MAX;
+  const title = (of.isNamed && of.schema.get("title")) || name;
+  const about = [of.isNamed ? "" : of.schema.get("title"), of.schema.get("description")].filter(Boolean).join(": ");
+  return html`<div class=${nested ? "nested" : ""}><dt title=${title === name ? undefined : name}>${title}</dt>
+    <dd>${nested ? html`<${Members} root=${root} schema=${of.schema} value=${value} path=${path} />` : show(isShown ? value : safe)}
+      ${!nested && safe !== value ? html` <button class="quiet" aria-label=${`${isShown ? "Hide" : "Show"} ${title}`} onClick=${() => setShown(!isShown)}>${isShown ? "Hide" : "Show"}</button>` : ""}
+      ${about ? html`<div class="muted small">${about}</div>` : ""}</dd></div>`;
+}
+
 function show(value) {
   if (value === null) return html`<span class="muted">null</span>`;
+  if (value instanceof Secret) return html`<span class="muted">${DOTS}</span>`;
   if (value instanceof Num) return html`<span class="number">${value.text}</span>`;
   if (typeof value === "boolean") return html`<span class=${value ? "yes" : "no"}>${String(value)}</span>`;
-  if (typeof value === "string") return value === "" ? html`<span class="muted">(empty)</span>` : value;
-  if (Array.isArray(value) && value.length && value.every((item) => typeof item === "string" || item instanceof Num)) {
-    return value.map((item) => html`<span class="tag">${item instanceof Num ? item.text : item}</span> `);
+  // Several lines are read as lines; what is not seen of them is said.
+  if (typeof value === "string" && value.includes("\n") && value.trim()) {
+    const seen = hints(value);
+    return html`<span>${value}</span>${seen.length ? html`<small class="unusual">${seen.join(", ")}</small>` : ""}`;
   }
-  return html`<code class="wrap">${print(value, 0)}</code>`;
+  if (Array.isArray(value) && value.length > 0 && value.length <= ITEMS_MAX && value.every((item) => typeof item === "string" || item instanceof Num)) {
+    return value.map((item) => html`<span class="tag">${plain(item)}</span> `);
+  }
+  return typeof value === "string" ? html`<span>${plain(value)}</span>` : html`<code class="wrap">${brief(value, 20_000)}</code>`;
 }

@@ -1,34 +1,99 @@
 // A form made from a schema. It shows what it understands as controls, and everything else as JSON of its own; nothing that
-// is in the data is hidden or lost. Each change is told as a path and a value: the page holds the one state.
-import { html, useEffect, useState } from "../vendor/preact.js";
-import { JsonError, Num, parse, print, same } from "../lib/json.js";
+// is in the data is hidden, lost or changed by being shown. Each change is told as a path and a value: the page holds the
+// one state.
+//
+// What did not change is not drawn again, and what is long is drawn as it comes into view: a key typed into one of ten
+// thousand places draws that one. The control under the cursor is never replaced by another: which control a place has
+// is decided when its value comes from elsewhere, not while it is typed. What is not there is null and not "": an empty
+// text is a node, which the library sets again each time, and the browser lays out what is around it.
+import { h, html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { DOTS, kindOf, same } from "../lib/json.js";
+import { pathText, plain } from "../lib/format.js";
 import { isKept } from "../lib/redacted.js";
-import { allowsNull, choices, initial, kind, limits, resolve, shows } from "../lib/schema.js";
+import { choices, initial, itemSchema, kind, kindName, kindPlace, kinds, limits, list, memberSchema, resolve, shows, takes } from "../lib/schema.js";
+import { isSecret } from "../lib/secrets.js";
+import { useSeen, weight } from "./lazy.js";
+import { NumberInput, Raw, TextInput, isNumber } from "./inputs.js";
 
-const NUMBER = /^-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?$/;
+/** Places that are drawn at once, and those that are compared as one where nothing changed. */
+const [CHUNK, GROUP] = [25, 625];
+/** A place with more values in it is drawn when it comes into view. */
+const HEAVY = 100;
 
-/** `errors` are { path, message }; `onChange(path, value)`, undefined takes the place out. */
-export function Form({ schema, value, errors, onChange }) {
-  const root = schema ?? new Map();
-  const whole = resolve(root, root);
-  if (!(value instanceof Map)) return html`<p class="muted">The data are no object: edit them as JSON.</p>`;
-  return html`<div class="form">${whole.get("description") ? html`<p class="muted">${whole.get("description")}</p>` : ""}
-    <${Members} root=${root} schema=${whole} value=${value} path=${[]} errors=${errors} onChange=${onChange} /></div>`;
+/** A component that is drawn again only when what is given to it changed; lists are compared by what is in them. */
+function memo(Component) {
+  return (props) => {
+    const last = useRef(null);
+    if (!last.current || !isAlike(last.current.props, props)) last.current = { props, node: h(Component, props) };
+    return last.current.node;
+  };
 }
 
-function Members({ root, schema, value, path, errors, onChange }) {
-  const properties = schema.get("properties") ?? new Map();
-  const required = schema.get("required") ?? [];
-  const others = [...value.keys()].filter((name) => !properties.has(name));
-  const open = schema.get("additionalProperties") !== false;
-  const inner = schema.get("additionalProperties") instanceof Map ? schema.get("additionalProperties") : new Map();
-  const own = errors.filter((error) => same(error.path, path));
-  return html`${own.map((error) => html`<p class="error small">${error.message}</p>`)}
-    ${[...properties].map(([name, part]) => html`<${Place} key=${name} name=${name} root=${root} schema=${resolve(root, part)} value=${value.get(name)}
-      path=${[...path, name]} required=${required.includes(name)} errors=${errors} onChange=${onChange} />`)}
-    ${others.map((name) => html`<${Place} key=${name} name=${name} root=${root} schema=${resolve(root, inner)} value=${value.get(name)}
-      path=${[...path, name]} extra errors=${errors} onChange=${onChange} />`)}
-    ${open ? html`<${NewMember} onAdd=${(name) => { if (!value.has(name)) onChange([...path, name], initial(root, inner)); }} />` : ""}`;
+const isAlike = (a, b) => Object.keys(b).every((name) => a[name] === b[name] || (Array.isArray(a[name]) && Array.isArray(b[name])
+  && a[name].length === b[name].length && a[name].every((item, place) => item === b[name][place])));
+
+/**
+ * `form` is { root, change(path, value), turn, wanted }, the same object always: `change` with undefined takes a place
+ * out, `turn` counts the values that came from elsewhere, `wanted` is the path of a place that gets the focus when it is
+ * there. `errors` are { path, message }.
+ */
+export function Form({ form, value, errors }) {
+  const whole = resolve(form.root, form.root);
+  const { all } = kinds(form.root, whole);
+  if (!(value instanceof Map)) return html`<p class="muted">The data are no object: edit them as JSON.</p>`;
+  return html`<div class="form">${whole.get("description") ? html`<p class="muted">${whole.get("description")}</p>` : null}
+    ${errors.filter((error) => error.path.length === 0).map((error) => html`<p class="error small">${error.message}</p>`)}
+    <${Members} form=${form} schema=${all[kindPlace(form.root, all, value)] ?? whole} value=${value} path=${[]} errors=${errors} /></div>`;
+}
+
+/** The errors inside a place, by the member or element that they are in. */
+function grouped(errors, depth) {
+  const found = new Map();
+  for (const error of errors) {
+    const part = String(error.path[depth]);
+    if (error.path.length > depth) found.set(part, [...(found.get(part) ?? []), error]);
+  }
+  return found;
+}
+
+function Chunks({ names, values, ids, errors, size = GROUP, isFirst = true, ...more }) {
+  const inside = grouped(errors, more.path.length);
+  const chunks = [];
+  for (let from = 0; from < names.length; from += size) {
+    const here = names.slice(from, from + size);
+    chunks.push(h(Chunk, { ...more, key: from, size, isFirst: isFirst && from === 0, names: here, values: values.slice(from, from + size),
+      ids: ids?.slice(from, from + size), errors: inside.size ? here.flatMap((name) => inside.get(String(name)) ?? []) : [] }));
+  }
+  return chunks;
+}
+
+const Chunk = memo(({ size, ...props }) => {
+  const { Part, names, values, ids, errors, isFirst, ...more } = props;
+  const isWanted = more.form.wanted && names.some((name) => same([...more.path, name], more.form.wanted.slice(0, more.path.length + 1)));
+  const [isSeen, box] = useSeen(() => isFirst || isWanted);
+  if (!isSeen) return html`<div class="unread" ref=${box} style=${{ height: `${values.reduce((sum, value) => sum + weight(value), 0) * 2.2}rem` }}></div>`;
+  if (size === GROUP) return h(Chunks, { ...props, size: CHUNK });
+  const inside = grouped(errors, more.path.length);
+  return names.map((name, place) => html`<${Part} key=${ids?.[place] ?? name} id=${ids?.[place]} name=${name} value=${values[place]} errors=${inside.get(String(name)) ?? []} ...${more} />`);
+});
+
+function Members({ form, schema, value, path, errors }) {
+  const properties = schema.get("properties") instanceof Map ? schema.get("properties") : new Map();
+  const names = [...properties.keys(), ...[...value.keys()].filter((name) => !properties.has(name))];
+  const isOpen = schema.get("additionalProperties") !== false || schema.has("patternProperties");
+  const add = (name) => {
+    if (value.has(name)) return;
+    form.wanted = [...path, name];
+    form.change(form.wanted, initial(form.root, memberSchema(form.root, schema, name).schema));
+  };
+  return html`<${Chunks} Part=${Member} form=${form} schema=${schema} path=${path} names=${names} values=${names.map((name) => value.get(name))} errors=${errors} />
+    ${isOpen ? html`<${NewMember} onAdd=${add} />` : null}`;
+}
+
+function Member({ form, schema, name, value, path, errors }) {
+  const found = memberSchema(form.root, schema, name);
+  return html`<${Place} form=${form} name=${name} schema=${found.schema} value=${value} path=${[...path, name]} errors=${errors}
+    isRequired=${list(schema.get("required")).includes(name)} isNamed=${found.isNamed} isKnown=${found.isKnown} />`;
 }
 
 function NewMember({ onAdd }) {
@@ -38,96 +103,171 @@ function NewMember({ onAdd }) {
     onKeyDown=${(event) => { if (event.key === "Enter") { event.preventDefault(); add(); } }} /><button type="button" disabled=${!name} onClick=${add}>Add</button></div>`;
 }
 
+/**
+ * A list, with an id for each element that stays with it when it moves: what is typed into an element and is not yet a
+ * value must not stay behind at the place where it was.
+ */
+function Items({ form, schema, value, path, errors }) {
+  const own = useRef({ ids: [], value: [], next: 0 }).current;
+  if (own.ids.length !== value.length) {
+    // From elsewhere: what is the same at the beginning and at the end stays what it is.
+    let [from, tail] = [0, 0];
+    const least = Math.min(value.length, own.value.length);
+    while (from < least && value[from] === own.value[from]) from += 1;
+    while (tail < least - from && value.at(-1 - tail) === own.value.at(-1 - tail)) tail += 1;
+    const between = Array.from({ length: value.length - from - tail }, () => (own.next += 1));
+    own.ids = [...own.ids.slice(0, from), ...between, ...own.ids.slice(own.ids.length - tail)];
+  }
+  Object.assign(own, { value, path });
+  own.remove ??= (id) => {
+    const place = own.ids.indexOf(id);
+    own.ids = own.ids.filter((other) => other !== id);
+    form.change([...own.path, place], undefined);
+  };
+  own.move ??= (id, by) => {
+    const from = own.ids.indexOf(id);
+    const to = from + by;
+    if (to < 0 || to >= own.ids.length) return;
+    const swap = (items) => { const copy = items.slice(); [copy[from], copy[to]] = [copy[to], copy[from]]; return copy; };
+    own.ids = swap(own.ids);
+    form.change(own.path, swap(own.value));
+  };
+  const add = () => {
+    form.wanted = [...path, value.length];
+    form.change(path, [...value, initial(form.root, itemSchema(form.root, schema, value.length))]);
+  };
+  return html`<${Chunks} Part=${Item} form=${form} schema=${schema} path=${path} own=${own} names=${value.map((_, place) => place)} values=${value} ids=${own.ids} errors=${errors} />
+    <button type="button" onClick=${add}>Add an item</button>`;
+}
+
+const Item = memo(({ form, schema, name: place, id, own, value, path, errors }) => html`<div class="item"><${Place} form=${form} name=${String(place + 1)} schema=${itemSchema(form.root, schema, place)} value=${value}
+      path=${[...path, place]} errors=${errors} onRemove=${own.remove} element=${id} isKnown />
+    <span class="bar"><button type="button" class="quiet" aria-label=${`Move item ${place + 1} up`} onClick=${() => own.move(id, -1)}>↑</button>
+      <button type="button" class="quiet" aria-label=${`Move item ${place + 1} down`} onClick=${() => own.move(id, 1)}>↓</button></span></div>`);
+
+const [ABSENT, KEPT, NULL, JSON_TEXT] = ["absent", "kept", "null", "json"].map((kind) => ({ kind }));
+
+/** How a value is shown: { kind, schema }. */
+function viewOf(root, { all, isNullable }, value) {
+  if (value === undefined) return ABSENT;
+  if (isKept(value)) return KEPT;
+  const schema = all[kindPlace(root, all, value)];
+  if (schema) return { kind: kind(schema), schema };
+  if (value === null && isNullable) return NULL;
+  const free = all.find((part) => kind(part) === "json");
+  return free && kindOf(value) !== "json" ? { kind: kindOf(value), schema: free } : JSON_TEXT;
+}
+
+/** Whether a value that was typed is still shown in the same way. */
+function stays(view, value) {
+  if (value === undefined || isKept(value) || view === ABSENT || view === KEPT || view === NULL) return false;
+  if (view === JSON_TEXT) return true;
+  return view.kind === "choice" ? shows(view.schema, value) : view.kind === kindOf(value);
+}
+
+function useView(form, about, value) {
+  const [, draw] = useState(0);
+  const held = useRef(null);
+  const old = held.current;
+  if (!old || (old.value !== value && (old.turn !== form.turn || !stays(old.view, value)))) held.current = { view: viewOf(form.root, about, value) };
+  Object.assign(held.current, { value, turn: form.turn });
+  return [held.current.view, (view) => { held.current.view = view; draw((count) => count + 1); }];
+}
+
+let ids = 0;
+/** An id of its own: two paths may read the same. */
+function useId() {
+  const own = useRef(null);
+  own.current ??= `f${ids += 1}`;
+  return own.current;
+}
+
 /** One named place: its label, its control, its errors, and the way to set it or take it out. */
-function Place({ name, root, schema, value, path, required, extra, errors, onChange, element }) {
-  const title = schema.get("title") ?? name;
-  const here = errors.filter((error) => same(error.path, path));
-  const id = `f-${path.join("-")}`;
-  const nested = !isKept(value) && ((kind(schema) === "object" && value instanceof Map) || (kind(schema) === "array" && Array.isArray(value)));
-  const remove = value !== undefined && (!required || element);
-  const head = html`<span class=${required ? "name required" : "name"}>${title}${extra ? html` <span class="muted small">not in the schema</span>` : ""}</span>`;
-  const about = html`${value === undefined ? html`<button type="button" class="quiet" aria-label=${`Set ${title}`} onClick=${() => onChange(path, initial(root, schema))}>Set</button>` : ""}
-    ${remove ? html`<button type="button" class="quiet" aria-label=${`Remove ${title}`} onClick=${() => onChange(path, undefined)}>✕</button>` : ""}`;
-  const notes = html`${schema.get("description") ? html`<small class="muted" id=${`${id}-hint`}>${schema.get("description")}</small>` : ""}
-    ${limits(schema) && value !== undefined && !nested ? html`<small class="muted">${limits(schema)}</small>` : ""}
-    ${here.map((error) => html`<small class="error">${error.message}</small>`)}`;
+const Place = memo(({ form, name, schema, value, path, isRequired, isNamed, isKnown, errors, element, onRemove }) => {
+  const id = useId();
+  const box = useRef(null);
+  const about = kinds(form.root, schema);
+  const [view, setView] = useView(form, about, value);
+  const isWanted = Boolean(form.wanted) && same(form.wanted, path);
+  const [isShown, setShown] = useState(isWanted);
+  const [isSeen, unread] = useSeen(() => isWanted || weight(value) < HEAVY);
+  useEffect(() => {
+    if (!form.wanted || !same(form.wanted, path)) return;
+    form.wanted = null;
+    const inside = box.current.querySelector("input, select, textarea");
+    (inside ?? box.current.querySelector("button"))?.focus();
+  });
+  const begin = (item) => { form.wanted = path; setShown(true); form.change(path, item); };
+  const title = (isNamed && schema.get("title")) || name;
+  const isHidden = value !== undefined && view !== KEPT && value !== null && !isShown && isSecret(form.root, path);
+  const nested = !isHidden && (view.kind === "object" || view.kind === "array");
+  const here = errors.filter((error) => !nested || error.path.length === path.length);
+  const head = html`<span class=${isRequired ? "name required" : "name"} title=${title === name ? undefined : name}>${title}${isKnown ? null : html` <span class="muted small">not in the schema</span>`}</span>`;
+  const buttons = html`${view === ABSENT ? html`<button type="button" class="quiet" aria-label=${`Set ${title}`} onClick=${() => begin(initial(form.root, schema))}>Set</button>` : null}
+    ${isShown && value !== undefined && isSecret(form.root, path) ? html`<button type="button" class="quiet" aria-label=${`Hide ${title}`} onClick=${() => setShown(false)}>Hide</button>` : null}
+    ${isHidden ? null : html`<${Kinds} ...${{ form, about, view, value, title, setView, begin }} />`}
+    ${value !== undefined && (onRemove || !isRequired) ? html`<button type="button" class="quiet" aria-label=${`Remove ${title}`} onClick=${() => (onRemove ? onRemove(element) : form.change(path, undefined))}>✕</button>` : null}`;
+  const asks = limits(view.schema ?? (about.all.length === 1 ? about.all[0] : schema));
+  const notes = html`<div id=${`${id}-notes`}>${!isNamed && schema.get("title") ? html`<small class="muted">${schema.get("title")}</small>` : null}
+    ${schema.get("description") ? html`<small class="muted">${schema.get("description")}</small>` : null}
+    ${asks && !nested ? html`<small class="muted">${asks}</small>` : null}
+    ${here.map((error) => html`<small class="error">${error.path.length > path.length ? `${pathText(error.path.slice(path.length))}: ` : null}${error.message}</small>`)}</div>`;
   if (nested) {
-    return html`<fieldset class=${here.length ? "wrong" : ""}><legend>${head}${about}</legend>${notes}
-      ${Array.isArray(value) ? html`<${Items} ...${{ root, schema, value, path, errors, onChange }} />` : html`<${Members} ...${{ root, schema, value, path, errors, onChange }} />`}</fieldset>`;
+    const inner = { form, schema: view.schema, value, path, errors };
+    return html`<fieldset ref=${box} class=${here.length ? "wrong" : ""}><legend>${head}${buttons}</legend>${notes}
+      ${!isSeen ? html`<div class="unread" ref=${unread} style=${{ height: `${weight(value) * 2.2}rem` }}></div>` : view.kind === "array" ? html`<${Items} ...${inner} />` : html`<${Members} ...${inner} />`}</fieldset>`;
   }
-  return html`<div class=${`place ${here.length ? "wrong" : ""} ${value === undefined ? "absent" : ""}`}>
-    <label for=${value === undefined ? undefined : id}>${head}</label>
-    <div>${value === undefined ? html`<span class="muted" id=${id}>not set</span>` : html`<${Control} ...${{ id, root, schema, value, path, onChange, title, required }} describedby=${schema.get("description") ? `${id}-hint` : undefined} invalid=${here.length > 0} />`}
-    ${notes}</div><div>${about}</div></div>`;
+  const common = { id, "aria-describedby": `${id}-notes`, "aria-invalid": here.length > 0 || undefined, "aria-required": isRequired || undefined };
+  return html`<div ref=${box} class=${`place ${here.length ? "wrong" : ""} ${value === undefined ? "absent" : ""}`}>
+    <label for=${view === ABSENT || view === KEPT || view === NULL || isHidden ? undefined : id}>${head}</label>
+    <div>${isHidden ? html`<span class="bar"><span class="muted">${DOTS}</span><button type="button" aria-label=${`Show ${title}`} onClick=${() => { form.wanted = path; setShown(true); }}>Show</button></span>`
+      : html`<${Control} ...${{ form, schema, about, view, value, path, title, common, begin }} />`}${notes}</div><div>${buttons}</div></div>`;
+});
+
+/** Which of several kinds of value it is. */
+function Kinds({ form, about, view, value, title, setView, begin }) {
+  if (view === ABSENT || view === KEPT || view === NULL) return null;
+  const named = about.all.filter((part) => kind(part) !== "json");
+  const isFree = named.length < about.all.length;
+  if (named.length < 2 && !isFree && view !== JSON_TEXT) return null;
+  const words = named.map((part, place) => (named.filter((other) => kindName(other) === kindName(part)).length > 1 ? `${kindName(part)} ${place + 1}` : kindName(part)));
+  const at = view === JSON_TEXT ? "json" : named.indexOf(view.schema) >= 0 ? String(named.indexOf(view.schema)) : "free";
+  function choose(which) {
+    if (which === "json") setView(JSON_TEXT);
+    else if (which === "free") setView(viewOf(form.root, about, value));
+    else if (shows(named[which], value)) setView({ kind: kind(named[which]), schema: named[which] });
+    else begin(turned(form.root, named[which], value));
+  }
+  return html`<select class="kind" aria-label=${`Kind of ${title}`} value=${at} onChange=${(event) => choose(event.target.value)}>
+    ${words.map((word, place) => html`<option value=${String(place)}>${word}</option>`)}
+    ${isFree && (at === "free" || kindOf(value) !== "json") ? html`<option value="free">${kindName(new Map([["type", kindOf(value)]]))}</option>` : null}<option value="json">JSON</option></select>`;
 }
 
-function Items({ root, schema, value, path, errors, onChange }) {
-  const items = resolve(root, schema.get("items"));
-  const swap = (a, b) => { const copy = value.slice(); [copy[a], copy[b]] = [copy[b], copy[a]]; onChange(path, copy); };
-  return html`${value.map((item, place) => html`<div class="item"><${Place} key=${place} name=${String(place + 1)} element root=${root} schema=${items} value=${item}
-      path=${[...path, place]} errors=${errors} onChange=${onChange} />
-      <span class="bar"><button type="button" class="quiet" aria-label=${`Move item ${place + 1} up`} disabled=${place === 0} onClick=${() => swap(place, place - 1)}>↑</button>
-      <button type="button" class="quiet" aria-label=${`Move item ${place + 1} down`} disabled=${place === value.length - 1} onClick=${() => swap(place, place + 1)}>↓</button></span></div>`)}
-    <button type="button" onClick=${() => onChange(path, [...value, initial(root, items)])}>Add an item</button>`;
+/** A value as one of another kind: a number as its digits and the other way round, else what the kind begins with. */
+function turned(root, schema, value) {
+  if (kind(schema) === "string" && kindOf(value) === "number") return value.text;
+  if (kind(schema) === "number" && isNumber(value)) return isNumber(value);
+  return initial(root, schema);
 }
 
-function Control({ id, root, schema, value, path, onChange, title, required, describedby, invalid }) {
-  const common = { id, "aria-describedby": describedby, "aria-invalid": invalid || undefined, "aria-required": required || undefined };
-  if (isKept(value)) return html`<span class="bar"><span id=${id} class="muted">hidden, stays as it is</span><button type="button" onClick=${() => onChange(path, initial(root, schema))}>Replace it</button></span>`;
-  if (!shows(schema, value)) return html`<${Raw} ...${{ common, value, path, onChange }} />`;
-  if (value === null && allowsNull(schema)) return html`<span class="bar"><code id=${id}>null</code><button type="button" onClick=${() => onChange(path, initial(root, withoutNull(schema)))}>Give it a value</button></span>`;
-  const toNull = allowsNull(schema) ? html`<button type="button" class="quiet" aria-label=${`Set ${title} to null`} onClick=${() => onChange(path, null)}>null</button>` : "";
-  switch (kind(schema)) {
+function Control({ form, schema, about, view, value, path, title, common, begin }) {
+  const onChange = (item) => form.change(path, item);
+  switch (view.kind) {
+    case "absent": return html`<span class="muted">${schema.has("default") ? html`<code class="wrap">${plain(schema.get("default"))}</code> (default)` : "not set"}</span> <small class="muted">${takes(form.root, schema)}</small>`;
+    case "kept": return html`<span class="bar"><span class="muted">hidden, stays as it is</span><button type="button" onClick=${() => begin(initial(form.root, schema))}>Replace it</button></span>`;
+    case "null": return html`<span class="bar"><code>null</code>${about.all.length ? html`<button type="button" onClick=${() => begin(initial(form.root, about.all[0]))}>Give it a value</button>` : null}</span>`;
+    default: break;
+  }
+  const toNull = about.isNullable && value !== null ? html`<button type="button" class="quiet" aria-label=${`Set ${title} to null`} onClick=${() => begin(null)}>null</button>` : null;
+  switch (view.kind) {
     case "choice": {
-      const all = choices(schema);
-      return html`<select ...${common} value=${String(all.findIndex((choice) => same(choice, value)))} onChange=${(event) => onChange(path, all[Number(event.target.value)])}>
-        ${all.map((choice, place) => html`<option value=${String(place)}>${typeof choice === "string" ? choice : print(choice, 0)}</option>`)}</select>`;
+      const all = choices(view.schema);
+      return html`<select ...${common} value=${String(all.findIndex((choice) => same(choice, value)))} onChange=${(event) => onChange(all[Number(event.target.value)])}>
+        ${all.map((choice, place) => html`<option value=${String(place)}>${plain(choice)}</option>`)}</select>`;
     }
-    case "boolean": return html`<span class="bar"><label class="check"><input type="checkbox" ...${common} checked=${value} onChange=${(event) => onChange(path, event.target.checked)} /> ${String(value)}</label>${toNull}</span>`;
-    case "number": return html`<span class="bar"><${NumberInput} ...${{ common, value, path, onChange }} />${toNull}</span>`;
-    case "string": return html`<span class="bar">${value.length > 80 || value.includes("\n")
-      ? html`<textarea ...${common} rows="4" value=${value} onInput=${(event) => onChange(path, event.target.value)}></textarea>`
-      : html`<input ...${common} value=${value} onInput=${(event) => onChange(path, event.target.value)} />`}${toNull}</span>`;
-    default: return html`<${Raw} ...${{ common, value, path, onChange }} />`;
-  }
-}
-
-function withoutNull(schema) {
-  return new Map([...schema, ["type", [schema.get("type")].flat().filter((type) => type !== "null")[0]]]);
-}
-
-function NumberInput({ common, value, path, onChange }) {
-  const [text, setText] = useState(value.text);
-  useEffect(() => { if (NUMBER.test(text) || text === "") setText(value.text); }, [value.text]);
-  const ok = NUMBER.test(text);
-  return html`<input ...${common} inputmode="decimal" aria-invalid=${!ok || common["aria-invalid"]} value=${text}
-    onInput=${(event) => { setText(event.target.value); if (NUMBER.test(event.target.value)) onChange(path, new Num(event.target.value)); }} />
-    ${ok ? "" : html`<small class="error">This is no number; ${value.text} is kept.</small>`}`;
-}
-
-/** Any value as JSON. */
-function Raw({ common, value, path, onChange }) {
-  const printed = print(value);
-  const [text, setText] = useState(printed);
-  const [wrong, setWrong] = useState("");
-  useEffect(() => { if (!wrong && print(parseOr(text, value)) !== printed) setText(printed); }, [printed]);
-  return html`<textarea ...${common} class="mono" rows=${Math.min(8, text.split("\n").length + 1)} value=${text} onInput=${(event) => {
-    setText(event.target.value);
-    try {
-      onChange(path, parse(event.target.value));
-      setWrong("");
-    } catch (error) {
-      if (!(error instanceof JsonError)) throw error;
-      setWrong(error.message);
-    }
-  }}></textarea>${wrong ? html`<small class="error">${wrong}</small>` : ""}`;
-}
-
-function parseOr(text, value) {
-  try {
-    return parse(text);
-  } catch (error) {
-    if (error instanceof JsonError) return value;
-    throw error;
+    case "boolean": return html`<span class="bar"><label class="check"><input type="checkbox" ...${common} checked=${value} onChange=${(event) => onChange(event.target.checked)} /> ${String(value)}</label>${toNull}</span>`;
+    case "number": return html`<span class="bar"><${NumberInput} ...${{ common, value, onChange }} />${toNull}</span>`;
+    case "string": return html`<span class="bar"><${TextInput} ...${{ common, value, onChange }} />${toNull}</span>`;
+    default: return html`<${Raw} ...${{ common, value, onChange }} />`;
   }
 }

@@ -4,14 +4,18 @@ import { html, useEffect, useState } from "../vendor/preact.js";
 import { session } from "../lib/state.js";
 import { get } from "../lib/api.js";
 import { Empty, Problem, Time } from "./ui.js";
+import { By } from "./by.js";
 import { Diff } from "./diff.js";
 import { JsonView } from "./jsonview.js";
 
 const LIMIT = 25;
 const WORDS = { create: "created", update: "changed", delete: "deleted" };
 
-/** `path` of the history; `children(entry, newest)` is what can be done with the chosen change; `turn` loads it again. */
-export function History({ path, label, turn, children }) {
+/**
+ * `path` of the history; `schema` says which of the values are secret; `children(entry, newest)` is what can be done with
+ * the chosen change; `turn` loads it again.
+ */
+export function History({ path, label, turn, schema, children }) {
   const [entries, setEntries] = useState([]);
   const [more, setMore] = useState({ before: null, end: false, oldest: null });
   const [state, setState] = useState({ busy: true });
@@ -42,11 +46,11 @@ export function History({ path, label, turn, children }) {
   const other = beside === "now" ? entries[0] : previous;
   if (entries.length === 0) {
     return state.busy ? html`<p class="loading" role="status">Loading the history…</p>`
-      : state.error ? html`<${Problem} error=${state.error} />` : html`<${Empty} title="No change is retained">Nothing of this name was written, or it was so long ago that it is no longer kept.</${Empty}>`;
+      : state.error ? html`<${Problem} error=${state.error} />` : html`<${Empty} title="No change is retained">Nothing of this name was written, or it was so long ago that it is compacted.</${Empty}>`;
   }
   return html`<div class="history"><section aria-label=${label}>
       <ol class="changes">${entries.map((item) => html`<li key=${item.revision}><button aria-pressed=${item.revision === chosen} onClick=${() => setChosen(item.revision)}>
-        <span class="bar"><b>${item.revision}</b><span class=${`op ${item.operation}`}>${WORDS[item.operation] ?? item.operation}</span><span class="muted">by ${item.by ?? "?"}</span></span>
+        <span class="bar"><b>${item.revision}</b><span class=${`op ${item.operation}`}>${WORDS[item.operation] ?? item.operation}</span><span class="muted">by <${By} of=${item.by} /></span></span>
         <span class="small"><${Time} of=${item.at} /></span>${item.reason ? html`<span class="reason">${item.reason}</span>` : ""}</button></li>`)}</ol>
       ${more.end ? html`<p class="muted small">${more.oldest ? `Changes before revision ${more.oldest} are not retained.` : "This is the first one."}</p>` : html`<button disabled=${state.busy} onClick=${() => load(more.before)}>Earlier changes</button>`}
       <${Problem} error=${state.error} /></section>
@@ -54,6 +58,6 @@ export function History({ path, label, turn, children }) {
         <div class="segments" role="group" aria-label="Compare with"><button aria-pressed=${beside === "before"} onClick=${() => setBeside("before")}>With the one before</button>
         <button aria-pressed=${beside === "now"} onClick=${() => setBeside("now")}>With the newest</button></div>${children?.(entry, entries[0])}</div>
       ${beside === "before" && !previous && !more.end ? html`<p class="muted">The change before it is on the next page: load earlier changes.</p>`
-        : html`<${Diff} label=${`What revision ${entry.revision} did`} ...${beside === "now" ? { from: entry.data, to: other.data } : { from: other?.data, to: entry.data }} />`}
-      ${entry.data ? html`<details><summary>The whole content</summary><${JsonView} value=${entry.data} /></details>` : ""}</section>` : ""}</div>`;
+        : html`<${Diff} schema=${schema} label=${`What revision ${entry.revision} did`} ...${beside === "now" ? { from: entry.data, to: other.data } : { from: other?.data, to: entry.data }} />`}
+      ${entry.data ? html`<details><summary>The whole content</summary><${JsonView} value=${entry.data} schema=${schema} /></details>` : ""}</section>` : ""}</div>`;
 }

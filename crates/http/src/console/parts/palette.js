@@ -21,9 +21,14 @@ export function Help({ onClose }) {
   return html`<${Dialog} title="Keyboard" onClose=${onClose}><dl class="keys">${KEYS.map(([keys, what]) => html`<div><dt><kbd>${keys}</kbd></dt><dd>${what}</dd></div>`)}</dl></${Dialog}>`;
 }
 
+/** Configs that are offered. */
+const CONFIGS_MAX = 20;
+const configPlace = (definition, config) => ({ text: `${definition} / ${config}`, kind: "config", parts: ["d", definition, "c", config] });
+
 export function Palette({ onClose }) {
   const [text, setText] = useState("");
   const [found, setFound] = useState([]);
+  const [configs, setConfigs] = useState([]);
   const [at, setAt] = useState(0);
   const input = useRef(null);
   useEffect(() => input.current.focus(), []);
@@ -31,19 +36,26 @@ export function Palette({ onClose }) {
     const stop = new AbortController();
     const timer = setTimeout(async () => {
       try {
-        const answer = await get("/config_definition/", [["search", text.split("/")[0].trim()], ["limit", 20], ["sort_by", "config_definition_key"], ["sort_order", "asc"]], { signal: stop.signal, once: true });
+        const wanted = text.split("/").at(-1).trim();
+        const [answer, others] = await Promise.all([get("/config_definition/", [["search", text.split("/")[0].trim()], ["limit", 20], ["sort_by", "config_definition_key"], ["sort_order", "asc"]], { signal: stop.signal, once: true }),
+          wanted ? get("/config", [["search", wanted], ["limit", CONFIGS_MAX]], { signal: stop.signal, once: true }) : null]);
+        setConfigs(others?.data.results ?? []);
         setFound(answer.data.results.map((definition) => definition.config_definition_key));
       } catch (error) {
-        if (error.name !== "AbortError") setFound([]);
+        if (error.name === "AbortError") return;
+        setFound([]);
+        setConfigs([]);
       }
     }, 120);
     return () => { clearTimeout(timer); stop.abort(); };
   }, [text]);
   const [wanted, config] = text.split("/").map((part) => part.trim());
   const items = [
-    ...(config ? [{ text: `${wanted} / ${config}`, kind: "config", parts: ["d", wanted, "c", config] }] : []),
+    ...(config ? [configPlace(wanted, config)] : []),
     ...places().filter((place) => place.text.toLowerCase().includes(text.toLowerCase())).map((place) => ({ ...place, kind: "page" })),
     ...found.map((name) => ({ text: name, kind: "definition", parts: ["d", name] })),
+    ...configs.filter((item) => !config || (item.config_definition_key.includes(wanted) && !(item.config_definition_key === wanted && item.config_key === config)))
+      .map((item) => configPlace(item.config_definition_key, item.config_key)),
   ];
   const chosen = Math.min(at, items.length - 1);
   function onKey(event) {
@@ -54,8 +66,8 @@ export function Palette({ onClose }) {
     event.preventDefault();
   }
   return html`<${Dialog} title="Go to" onClose=${onClose}>
-    <input ref=${input} class="wide" role="combobox" aria-expanded="true" aria-controls="palette-list" aria-label="Page, definition, or definition/config"
-      aria-activedescendant=${items.length ? `palette-${chosen}` : undefined} placeholder="page, definition, or definition/config" value=${text}
+    <input ref=${input} class="wide" role="combobox" aria-expanded="true" aria-controls="palette-list" aria-label="Page, definition or config"
+      aria-activedescendant=${items.length ? `palette-${chosen}` : undefined} placeholder="page, definition or config" value=${text}
       onInput=${(event) => { setText(event.target.value); setAt(0); }} onKeyDown=${onKey} />
     <ul id="palette-list" role="listbox" aria-label="Places" class="choices">${items.map((item, place) => html`<li id=${`palette-${place}`} role="option" aria-selected=${place === chosen}
       onClick=${() => { location.hash = href(item.parts); onClose(); }}><span>${item.text}</span><span class="muted small">${item.kind}</span></li>`)}</ul>

@@ -47,7 +47,7 @@ export function SignIn() {
       <label class="field"><span>Access key</span>
         <input ref=${input} type="password" autocomplete="current-password" spellcheck=${false} required value=${text}
           onInput=${(event) => setText(event.target.value)} aria-describedby="key-hint" /></label>
-      <p id="key-hint" class="muted small">The key decides what is seen here. It stays in this tab, is sent to this node only, and is forgotten when the tab is closed.</p>
+      <p id="key-hint" class="muted small">The key decides what is seen here. It stays in this tab, is sent to this node only, and is gone when the tab is closed.</p>
       ${wrong ? html`<p class="banner bad" role="alert">${wrong}</p>` : ""}
       <footer><button class="primary" disabled=${busy || !text.trim()}>${busy ? "Trying…" : "Open the console"}</button></footer>
     </form>

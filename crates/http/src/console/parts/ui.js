@@ -72,10 +72,10 @@ export function Problem({ error, again }) {
       ? html`<strong>Outcome unknown.</strong> The change may or may not have been applied. <span class="muted">(${error.message})</span>`
       : html`<strong>${titles[error.status] ?? `Refused with status ${error.status}.`}</strong>
         ${error.items.length === 1
-          ? html` ${error.items[0].msg}${error.items[0].loc ? html` <code>${error.items[0].loc.join(" › ")}</code>` : ""}`
-          : html`<ul>${error.items.slice(0, ITEMS_MAX).map((item) => html`<li>${item.loc ? html`<code>${item.loc.join(" › ")}</code> ` : ""}${item.msg}</li>`)}${error.items.length > ITEMS_MAX ? html`<li>and ${error.items.length - ITEMS_MAX} more</li>` : ""}</ul>`}`}
-    ${again ? html` <button onClick=${again}>Send it again</button> <span class="muted">It is done once at most.</span>` : ""}
-    ${error.requestId ? html`<div class="muted small">request ${error.requestId}</div>` : ""}
+          ? html` ${error.items[0].msg}${error.items[0].loc ? html` <code>${error.items[0].loc.join(" › ")}</code>` : null}`
+          : html`<ul>${error.items.slice(0, ITEMS_MAX).map((item) => html`<li>${item.loc ? html`<code>${item.loc.join(" › ")}</code> ` : null}${item.msg}</li>`)}${error.items.length > ITEMS_MAX ? html`<li>and ${error.items.length - ITEMS_MAX} more</li>` : null}</ul>`}`}
+    ${again ? html` <button onClick=${again}>Send it again</button> <span class="muted">It is done once at most.</span>` : null}
+    ${error.requestId ? html`<div class="muted small">request ${error.requestId}</div>` : null}
   </div>`;
 }
 
@@ -118,7 +118,7 @@ export function Confirm({ title, children, action, danger, type, onClose, onConf
     <form method="dialog" onSubmit=${(event) => { event.preventDefault(); onConfirm(); }}>
       <div class="stack">${children}</div>
       ${type ? html`<label class="field"><span>Type <code>${type}</code> to go on</span>
-        <input autocomplete="off" value=${typed} onInput=${(event) => setTyped(event.target.value)} /></label>` : ""}
+        <input autocomplete="off" value=${typed} onInput=${(event) => setTyped(event.target.value)} /></label>` : null}
       <${Problem} error=${write?.error} again=${write?.again} />
       <footer><button type="button" onClick=${onClose}>Cancel</button>
         <button class=${danger ? "danger" : "primary"} disabled=${write?.busy || (type && typed !== type)}>${write?.busy ? "Working…" : action}</button></footer>
@@ -149,5 +149,5 @@ export async function copyText(text, what) {
 
 export function Field({ label, hint, children, error }) {
   return html`<div class=${`field ${error ? "wrong" : ""}`}><label><span>${label}</span>${children}</label>
-    ${hint ? html`<small class="muted">${hint}</small>` : ""}${error ? html`<small class="error">${error}</small>` : ""}</div>`;
+    ${hint ? html`<small class="muted">${hint}</small>` : null}${error ? html`<small class="error">${error}</small>` : null}</div>`;
 }

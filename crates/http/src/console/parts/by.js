@@ -1,0 +1,42 @@
+// Who made a change: the name of the access key, where this key may see names, and its id where it may not.
+import { html, signal, useEffect } from "../vendor/preact.js";
+import { lacks, principal, session } from "../lib/state.js";
+import { get } from "../lib/api.js";
+
+const LIMIT = 100;
+/** Pages of keys that are read for their names. */
+const PAGES_MAX = 20;
+const ROOT = "root";
+const names = signal(new Map());
+/** The ids for whose names the keys were read, with the key of the session: a key without a name here may be a new one. */
+let asked = { session: null, ids: new Set() };
+
+async function ask(id) {
+  if (asked.session !== session.value) asked = { session: session.value, ids: new Set() };
+  if (asked.ids.has(id) || names.value.has(id) || id === principal.value?.key_id || !principal.value || lacks("keys")) return;
+  asked.ids.add(id);
+  const found = new Map();
+  try {
+    for (let page = 1; page <= PAGES_MAX; page += 1) {
+      const { data } = await get("/api_key/", [["page", page], ["limit", LIMIT]], { once: true });
+      for (const item of data.results) found.set(item.key_id, item.name);
+      if (page * LIMIT >= data.meta.total) break;
+    }
+  } catch (error) {
+    if (error.status === undefined) throw error;
+    // The id is shown then, which is as true.
+    return;
+  }
+  names.value = found;
+}
+
+export function nameOf(id) {
+  return names.value.get(id) ?? (id === principal.value?.key_id ? principal.value.name : undefined) ?? id;
+}
+
+export function By({ of }) {
+  useEffect(() => { if (of && of !== ROOT) ask(of); }, [of, session.value, principal.value]);
+  if (!of) return html`<span class="muted">–</span>`;
+  const name = nameOf(of);
+  return html`<span class="by" title=${name === of ? undefined : of}>${name}</span>`;
+}

@@ -1,0 +1,195 @@
+"""What the console's pages show, hide and call things: secrets, the last changes, names, dry runs. Used by scripts/console-test.py."""
+
+import json
+import re
+
+from playwright.sync_api import expect
+
+from browser import wait_for
+from forms import definition, edit, save
+
+DOTS = "••••••"
+SECRET = {"properties": {
+    "host": {"type": "string"}, "password": {"type": "string", "x-concord-secret": True},
+    "replicas": {"type": "array", "items": {"type": "object", "properties": {"host": {"type": "string"}, "token": {"type": "string", "x-concord-secret": True}}}},
+    "either": {"anyOf": [{"type": "object", "additionalProperties": {"$ref": "#/$defs/hidden"}}, {"type": "string"}]},
+}, "$defs": {"hidden": {"type": "string", "x-concord-secret": True}}}
+SECRETS = {"host": "db1", "password": "hunter2", "replicas": [{"host": "a", "token": "token-of-a"}, {"host": "b", "token": "token-of-b"}], "either": {"k": "third-secret"}}
+WORDS = ["hunter2", "token-of-a", "token-of-b", "third-secret", "changed-secret"]
+
+
+def nothing_secret(c):
+    text = c.page.locator("main").inner_text()
+    fields = c.page.evaluate("[...document.querySelectorAll('input, textarea')].map((field) => field.value).join(' ')")
+    assert not any(word in text + fields for word in WORDS), (text, fields)
+
+
+def check_secrets(c):
+    """Secret values are dots on every page until somebody asks for them; a save changes none of them."""
+    with definition(c, "secrets", SECRET, [("all", SECRETS)]):
+        c.open("d/secrets/c/all", "all")
+        fields = c.page.get_by_role("region", name="Fields")
+        expect(fields).to_contain_text(DOTS)
+        expect(c.page.get_by_role("region", name="JSON", exact=True)).to_contain_text(DOTS)
+        nothing_secret(c)
+        c.look("config-secret")
+        fields.get_by_role("button", name="Show password").click()
+        expect(fields).to_contain_text("hunter2")
+        fields.get_by_role("button", name="Hide password").click()
+        c.button("Show the secrets").click()
+        expect(c.page.get_by_label("JSON of the config")).to_contain_text("token-of-a")
+        form = edit(c, "secrets", "all")
+        expect(form).to_contain_text(DOTS)
+        nothing_secret(c)
+        c.look("edit-secret")
+        form.get_by_label("host", exact=True).first.fill("db2")
+        form.get_by_role("button", name="Show password").click()
+        expect(form.get_by_label("password", exact=True)).to_be_focused()
+        form.get_by_label("password", exact=True).fill("changed-secret")
+        form.get_by_role("button", name="Hide password").click()
+        c.state("The node would take it")
+        nothing_secret(c)
+        c.button("Show the JSON").click()
+        c.editor_shows("changed-secret")
+        save(c, "all")
+        assert c.cluster.data(1, "/config_definition/secrets/config/all")["data"] == {**SECRETS, "host": "db2", "password": "changed-secret"}
+        c.open("d/secrets/c/all/history", "all")
+        expect(c.page.get_by_role("region", name=re.compile("What revision"))).to_contain_text("password")
+        nothing_secret(c)
+        c.button("Lines").click()
+        expect(c.page.locator(".lines")).to_contain_text("db2")
+        nothing_secret(c)
+        c.open("watch?definition=secrets", "Changes")
+        row = c.page.get_by_role("row").filter(has_text="db2")
+        expect(row).to_contain_text(f"password {DOTS}")
+        nothing_secret(c)
+        # Of a definition that is gone nobody knows what was secret.
+    c.page.reload()
+    expect(c.page.get_by_role("row").filter(has_text="definition deleted")).to_be_visible()
+    expect(c.page.get_by_role("row").filter(has_text="its schema is gone").first).to_be_visible()
+    nothing_secret(c)
+
+
+def check_kept_secrets(c):
+    """What a key may not see goes with its element when that is moved, and what the node says of it stands at the field."""
+    with definition(c, "kept", SECRET, [("all", SECRETS)]):
+        status, answer = c.cluster.call(1, "POST", "/api_key/", {"name": "blind", "grants": [{"verbs": ["read", "write"], "definitions": ["kept"]}]})
+        assert status == 201, answer
+        made = json.loads(answer)["data"]
+        page = c.visitor()
+        page.get_by_label("Access key").fill(made["api_key"])
+        page.keyboard.press("Enter")
+        page.get_by_role("link", name="kept").click()
+        page.goto(f"{c.origin}/ui/#/d/kept/c/all/edit")
+        form = page.get_by_role("region", name="Form")
+        expect(form.get_by_text("hidden, stays as it is")).to_have_count(4)
+        keep = {"$concord-keep": True}
+        moved = [{"host": "b", "token": keep}, {"host": "a", "token": keep}]
+
+        def refuse(route):
+            if json.loads(route.request.post_data)["data"]["replicas"] != moved:
+                route.fallback()
+                return
+            errors = [{"msg": "the element has moved", "loc": ["data", "replicas", 0, "token"], "type": "validation_error"}]
+            route.fulfill(status=422, content_type="application/json", body=json.dumps({"status": "ERROR", "errors": errors}))
+
+        page.route("**/config/all?dry_run=true", refuse)
+        form.get_by_role("button", name="Move item 2 up").click()
+        expect(form.locator(".place.wrong")).to_contain_text("the element has moved")
+        expect(form.locator(".place.wrong")).to_contain_text("hidden, stays as it is")
+        page.close()
+        assert c.cluster.call(1, "DELETE", f"/api_key/{made['key_id']}")[0] == 200
+
+
+def check_last_changes(c):
+    """The page of changes begins with the last ones, and says which fields differ and whose key it was."""
+    with definition(c, "recent", {}, [("one", {"a": 1, "b": 7.0, "c": "x" * 300})]):
+        status, answer = c.cluster.call(1, "POST", "/api_key/", {"name": "the deploy job", "grants": [{"verbs": ["read", "write"], "definitions": ["*"]}]})
+        made = json.loads(answer)["data"]
+        headers = [("Authorization", made["api_key"]), ("X-Change-Reason", "a turn")]
+        assert c.cluster.call(1, "PUT", "/config_definition/recent/config/one", {"data": {"a": 2, "b": 7.0, "c": "x" * 300, "d": None}}, headers)[0] == 200
+        c.open("", "Definitions")
+        c.page.get_by_role("link", name="Changes").click()
+        row = c.page.get_by_role("row").filter(has_text="a turn")
+        expect(row).to_contain_text("the deploy job")
+        expect(row.locator(".differing li")).to_have_text([re.compile(r"^a 1 → 2$"), re.compile(r"^d null$")])
+        c.look("changes-last")
+        c.open("d/recent/c/one/history", "one")
+        expect(c.page.get_by_role("region", name="Changes").get_by_role("button").first).to_contain_text("by the deploy job")
+        assert c.cluster.call(1, "DELETE", f"/api_key/{made['key_id']}")[0] == 200
+
+
+def check_dry_runs(c):
+    """A dry run is no line among the writes of the audit page, and is called so where it is shown."""
+    with definition(c, "dry", {}, [("one", {"a": 1})]):
+        assert c.cluster.call(c.node, "PUT", "/config_definition/dry/config/one?dry_run=true", {"data": {"a": 2}})[0] == 200
+        c.open("audit?definition=dry", "Audit")
+        table = c.page.get_by_role("region", name="Audit log")
+
+        def is_there():
+            c.button("Reload").click()
+            return c.page.get_by_text("1 dry run not shown").is_visible()
+
+        wait_for(is_there, "the line of the dry run")
+        expect(table.get_by_text("dry run", exact=True)).to_have_count(0)
+        c.page.get_by_label("Dry runs").check()
+        expect(table.get_by_text("dry run", exact=True)).to_have_count(1)
+
+
+def check_key_times(c):
+    """The change of one thing of a key leaves everything else of it as it is, the seconds included."""
+    grants = [{"verbs": ["read"], "definitions": ["a*", "b"]}]
+    body = {"name": "exact", "grants": grants, "expires_at": "2199-03-04T05:06:07Z", "quota": {"requests_per_second": 12345}}
+    status, answer = c.cluster.call(1, "POST", "/api_key/", body)
+    assert status == 201, answer
+    made = json.loads(answer)["data"]
+    before = c.cluster.data(1, f"/api_key/{made['key_id']}")
+    c.open("keys", "Keys")
+    c.button("Change exact").click()
+    dialog = c.page.get_by_role("dialog")
+    dialog.get_by_label("Name", exact=True).fill("renamed")
+    dialog.get_by_role("button", name="Change", exact=True).click()
+    c.said("The key is changed")
+    after = c.cluster.data(1, f"/api_key/{made['key_id']}")
+    assert {**after, "modified_at": before["modified_at"]} == {**before, "name": "renamed"}, (before, after)
+    assert c.cluster.call(1, "DELETE", f"/api_key/{made['key_id']}")[0] == 200
+
+
+def check_go_to_config(c):
+    """A config is found by its key alone."""
+    with definition(c, "found", {}, [("tenant-042", {"a": 1}), ("tenant-043", {"a": 1})]):
+        c.open("", "Definitions")
+        c.page.keyboard.press("/")
+        c.page.get_by_role("combobox").fill("tenant-042")
+        expect(c.page.get_by_role("option", name="found / tenant-042")).to_be_visible()
+        c.page.keyboard.press("Enter")
+        expect(c.heading("tenant-042")).to_be_visible()
+
+
+def check_widths(c):
+    """No page scrolls sideways, however long a key and however narrow the window; everything can be reached on a phone."""
+    key, config = "d" * 255, "c" * 255
+    schema = {"properties": {"n" * 255: {"type": "string", "title": "t" * 255}, "list": {"type": "array", "items": {"type": "object", "properties": {"m" * 120: {"type": "integer"}}}}}}
+    wide = {}
+    with definition(c, key, schema, [(config, {"n" * 255: "v" * 500, "list": [{"m" * 120: 1}], "x" * 300: {"y": "z" * 300}})], ["n" * 255]):
+        pages = [("", "Definitions"), (f"d/{key}", key), (f"d/{key}/schema", key), (f"d/{key}/indexes", key), (f"d/{key}/history", key), (f"d/{key}/c/{config}", config),
+                 (f"d/{key}/c/{config}/edit", f"Edit {config}"), (f"d/{key}/c/{config}/history", config), (f"d/{key}/new", "New config"), ("watch", "Changes"),
+                 (f"watch?definition={key}", "Changes"), ("cluster", "Cluster"), ("keys", "Keys"), ("audit", "Audit"), ("new", "New definition"), ("together", "Changes to make as one")]
+        before = c.page.viewport_size
+        for width in (1280, 390, 375):
+            c.page.set_viewport_size({"width": width, "height": 800})
+            for place, heading in pages:
+                c.open(place, heading)
+                expect(c.page.locator(".loading")).to_have_count(0)
+                found = c.page.evaluate("document.documentElement.scrollWidth")
+                if found > width:
+                    wide[width, place.replace(key, "KEY").replace(config, "CONFIG")] = found, c.page.evaluate("""(width) => [...document.querySelectorAll('body *')].filter((e) => e.getBoundingClientRect().right > width + 1
+                        && !e.closest('.scroll, .table, pre, .tabs, .unseen, .skip')).slice(0, 4).map((e) => e.outerHTML.slice(0, 90))""", width)
+            c.button("Go to… /").or_(c.page.get_by_role("button", name="Go to…")).first.click()
+            c.page.get_by_role("combobox").fill("d" * 40)
+            expect(c.page.get_by_role("option").first).to_be_visible()
+            if c.page.evaluate("document.documentElement.scrollWidth") > width:
+                wide[width, "go to"] = True
+            c.page.keyboard.press("Escape")
+        c.page.set_viewport_size(before)
+    assert not wide, wide
