@@ -53,10 +53,13 @@ async fn a_json_patch_is_done_whole_or_not_at_all() {
         let nowhere = json!([{"op": "add", "path": "/x", "value": 1}, {"op": "remove", "path": "/n"}]);
         let refused = patch(&run.node, &d, "k", JSON, &nowhere).await.invalid();
         assert_eq!(refused.body["errors"][0]["loc"], json!(["patch", 1]));
-        let other =
-            json!([{"op": "add", "path": "/x", "value": 1}, {"op": "test", "path": "/m", "value": 2}]);
-        let refused = patch(&run.node, &d, "k", JSON, &other).await.refused(409, "conflict_error");
-        assert_eq!(refused.body["errors"][0]["loc"], json!(["patch", 1]));
+        // A value that differs, and one that is gone.
+        for path in ["/m", "/n"] {
+            let other =
+                json!([{"op": "add", "path": "/x", "value": 1}, {"op": "test", "path": path, "value": 2}]);
+            let refused = patch(&run.node, &d, "k", JSON, &other).await.refused(409, "conflict_error");
+            assert_eq!(refused.body["errors"][0]["loc"], json!(["patch", 1]));
+        }
         let read = d.get("k").await;
         assert_eq!((read.tag(), &read.data()["data"]), (answer.tag(), &json!({"l": [1, 2, 3], "m": 1})));
     })

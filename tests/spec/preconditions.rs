@@ -20,6 +20,8 @@ async fn a_write_that_expects_a_revision_is_done_at_that_revision_only() {
         failed(d.put("k", &json!({"n": 3})).header("if-match", &first).await);
         failed(d.remove("k").header("if-match", &first).await);
         failed(d.put("k", &json!({"n": 3})).header("if-match", "\"99999999999\"").await);
+        let date = "Fri, 31 Dec 9999 23:59:59 GMT";
+        d.put("k", &json!({"n": 3})).header("if-unmodified-since", date).await.invalid();
         assert_eq!(d.get("k").await.data()["data"], json!({"n": 2}));
         d.put("k", &json!({"n": 3})).header("if-match", "*").await.expect(200);
         let third = d.get("k").await.tag();

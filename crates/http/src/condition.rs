@@ -1,4 +1,5 @@
 //! Conditions of writes: `If-Match` and `If-None-Match` (RFC 9110, 13.1); headers that may occur once only.
+//! `If-Unmodified-Since` is rejected, except beside `If-Match`, which takes precedence (RFC 9110, 13.2.2).
 //!
 //! The log evaluates a single tag in `If-Match`, and `*` in either header, when it applies the write. This node
 //! evaluates several tags, and tags in `If-None-Match`, on a state that has every acknowledged write. That is safe:
@@ -52,10 +53,12 @@ pub(super) struct Stated {
 
 impl Stated {
     pub(super) fn from_headers(headers: &HeaderMap) -> Result<Self, Problem> {
-        Ok(Self {
-            matching: tags(headers, &header::IF_MATCH)?,
-            none_matching: tags(headers, &header::IF_NONE_MATCH)?,
-        })
+        let matching = tags(headers, &header::IF_MATCH)?;
+        if matching.is_none() && headers.contains_key(header::IF_UNMODIFIED_SINCE) {
+            let msg = "a date has whole seconds, so a change within one would be lost: send `if-match` with the `ETag`";
+            return Err(header_problem(&header::IF_UNMODIFIED_SINCE, msg));
+        }
+        Ok(Self { matching, none_matching: tags(headers, &header::IF_NONE_MATCH)? })
     }
 
     /// The condition that the decision of the write judges by itself, if it can.
@@ -325,6 +328,15 @@ mod tests {
         assert!(is_never(&both("\"1\"")));
         let never = condition(&[(header::IF_MATCH, "*"), (header::IF_NONE_MATCH, "*")], Some(2));
         assert!(is_never(&never));
+    }
+
+    #[test]
+    fn a_date_is_no_condition_of_a_write() {
+        let date = (header::IF_UNMODIFIED_SINCE, "Thu, 13 Nov 2025 02:13:20 GMT");
+        assert_eq!(violations(condition(std::slice::from_ref(&date), Some(7))), 1);
+        assert_eq!(violations(condition(&[(header::IF_NONE_MATCH, "*"), date.clone()], Some(7))), 1);
+        let beside_tag = condition(&[(header::IF_MATCH, "\"7\""), date], Some(7));
+        assert_eq!(beside_tag.unwrap(), Condition::Match(Expect::At(7)));
     }
 
     #[test]

@@ -95,8 +95,8 @@ pub enum Rejection {
         /// The config's revision; `None` when it does not exist.
         current: Option<Revision>,
     },
-    /// A `test` of a JSON Patch found another value than it names.
-    #[error("operation {operation}: the value differs from that of `test`")]
+    /// A `test` of a JSON Patch found another value than it names, or none.
+    #[error("operation {operation}: `path` does not have the value of `test`")]
     TestFailed {
         /// The place of the `test` in its patch, from 0.
         operation: u64,

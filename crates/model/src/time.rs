@@ -4,10 +4,11 @@
 
 use std::{fmt, ops::Deref};
 
+use jiff::{civil::date, fmt::temporal::Pieces};
 use serde::{Deserialize, Serialize};
 
 /// The last time that has a text, in the year 9999; what is later is shown as this one.
-const LAST_SHOWN: u64 = 253_402_207_200_999_999;
+const LAST_SHOWN: u64 = 253_402_300_799_999_999;
 const DAY_SECONDS: u64 = 24 * 60 * 60;
 /// As HTTP names them; 1970 began on a Thursday.
 const WEEKDAYS: [&[u8; 3]; 7] = [b"Thu", b"Fri", b"Sat", b"Sun", b"Mon", b"Tue", b"Wed"];
@@ -77,8 +78,12 @@ impl Timestamp {
     /// Parses an RFC 3339 text; a time before 1970 counts as the first one. `None` when it is no such text.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        let time: jiff::Timestamp = text.parse().ok()?;
-        Some(Self(u64::try_from(time.as_microsecond()).unwrap_or(0)))
+        // A `jiff::Timestamp` ends a day before the year 9999 does, for the sake of time zones.
+        let pieces = Pieces::parse(text).ok()?;
+        let local = pieces.date().to_datetime(pieces.time()?);
+        let since = local.duration_since(date(1970, 1, 1).at(0, 0, 0, 0));
+        let us = since.as_micros() - i128::from(pieces.to_numeric_offset()?.seconds()) * 1_000_000;
+        Some(Self(u64::try_from(us).unwrap_or(0)))
     }
 }
 
@@ -153,13 +158,44 @@ mod tests {
         assert_eq!(Timestamp::parse("1969-12-31T23:59:59Z"), Some(Timestamp(0)));
     }
 
+    #[test]
+    fn the_last_second_of_the_calendar_is_a_time() {
+        for (text, shown) in [
+            ("9999-12-31T23:59:59Z", "9999-12-31T23:59:59.000000Z"),
+            ("9999-12-31T23:59:59.999999999Z", "9999-12-31T23:59:59.999999Z"),
+            ("9999-12-31T22:00:00+01:00", "9999-12-31T21:00:00.000000Z"),
+            ("9999-12-31T23:59:59-01:00", "9999-12-31T23:59:59.999999Z"),
+            ("0000-01-01T00:00:00Z", "1970-01-01T00:00:00.000000Z"),
+        ] {
+            let time = Timestamp::parse(text).unwrap_or_else(|| panic!("{text}"));
+            assert_eq!(time.to_string(), shown, "{text}");
+        }
+        assert_eq!(&*Timestamp(LAST_SHOWN).http_date(), "Fri, 31 Dec 9999 23:59:59 GMT");
+        for wrong in
+            ["", "9999-12-31", "9999-12-31T23:59:59", "9999-12-31T24:00:01Z", "10000-01-01T00:00:00Z", "x"]
+        {
+            assert_eq!(Timestamp::parse(wrong), None, "{wrong}");
+        }
+    }
+
     /// The texts that another implementation gives.
     fn expected(us: u64) -> (String, String) {
-        let us = i64::try_from(us).ok();
-        let time =
-            us.and_then(|us| jiff::Timestamp::from_microsecond(us).ok()).unwrap_or(jiff::Timestamp::MAX);
-        let printer = jiff::fmt::rfc2822::DateTimePrinter::new();
-        (format!("{time:.6}"), printer.timestamp_to_rfc9110_string(&time).unwrap())
+        let shown = i64::try_from(us.min(LAST_SHOWN)).unwrap();
+        let epoch = date(1970, 1, 1).at(0, 0, 0, 0);
+        let time = epoch.checked_add(jiff::SignedDuration::from_micros(shown)).unwrap();
+        (format!("{time:.6}Z"), time.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string())
+    }
+
+    proptest! {
+        #[test]
+        fn times_are_read_as_another_implementation_reads_them(
+            us in 0..250_000_000_000_000_000_i64, offset in -5_000..5_000_i32,
+        ) {
+            let time = jiff::Timestamp::from_microsecond(us).unwrap();
+            let zone = jiff::tz::Offset::from_seconds(offset * 10 / 60 * 60).unwrap();
+            let text = time.display_with_offset(zone).to_string();
+            prop_assert_eq!(Timestamp::parse(&text), Some(Timestamp(us.unsigned_abs())), "{}", text);
+        }
     }
 
     proptest! {

@@ -67,7 +67,7 @@ pub enum ShapeErrorKind {
 pub enum PatchError {
     /// An operation is not possible on this target.
     Violation(Violation),
-    /// A `test` found another value.
+    /// A `test` found another value, or none.
     TestFailed {
         /// The place of the `test` in its patch, from 0.
         operation: u64,
@@ -258,8 +258,9 @@ impl<'a> PatchOperation<'a> {
                 path.add(target, value, budget)
             }
             Self::Test { path, value } => {
-                let found = path.find(target).ok_or(PATH_NOT_FOUND)?;
-                if equal(found, value) { Ok(()) } else { Err(OperationError::TestFailed) }
+                // A value that is gone is another one than the client saw, just like one that changed.
+                let is_equal = path.find(target).is_some_and(|found| equal(found, value));
+                if is_equal { Ok(()) } else { Err(OperationError::TestFailed) }
             }
         }
     }

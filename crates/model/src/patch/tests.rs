@@ -125,6 +125,10 @@ fn a_test_compares_by_value() {
     }
     let failed = json(target, r#"[{"op":"test","path":"/n","value":6},{"op":"test","path":"/n","value":5}]"#);
     assert_eq!(failed, Err(PatchError::TestFailed { operation: 1 }));
+    for gone in ["/x", "/o/x", "/n/x"] {
+        let failed = json(target, &format!(r#"[{{"op":"test","path":"{gone}","value":null}}]"#));
+        assert_eq!(failed, Err(PatchError::TestFailed { operation: 0 }), "{gone}");
+    }
 }
 
 #[test]
@@ -141,7 +145,6 @@ fn an_operation_on_a_missing_path_is_rejected_with_its_index() {
         r#"{"op":"add","path":"/x/y","value":1}"#,
         r#"{"op":"add","path":"/a/b/c","value":1}"#,
         r#"{"op":"add","path":"/l/3","value":1}"#,
-        r#"{"op":"test","path":"/x","value":null}"#,
         r#"{"op":"move","from":"/x","path":"/y"}"#,
         r#"{"op":"move","from":"/a","path":"/a/b"}"#,
         r#"{"op":"copy","from":"/x","path":"/y"}"#,

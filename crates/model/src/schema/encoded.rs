@@ -12,7 +12,8 @@ use std::borrow::Cow;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde_json::Value;
 
-/// The characters of ASCII that are in no URI reference; `%` begins what is encoded already.
+/// The characters of ASCII that are in no URI reference. A `%` before two hexadecimal digits begins what is encoded
+/// already.
 const NOT_IN_URIS: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
@@ -24,6 +25,8 @@ const NOT_IN_URIS: &AsciiSet = &CONTROLS
     .add(b'{')
     .add(b'|')
     .add(b'}');
+/// Those that are in no fragment.
+const NOT_IN_FRAGMENTS: &AsciiSet = &NOT_IN_URIS.add(b'#').add(b'[').add(b']');
 
 /// The schema with its references encoded; the same where they are URIs.
 pub(super) fn references(schema: &Value) -> Cow<'_, Value> {
@@ -37,7 +40,28 @@ pub(super) fn references(schema: &Value) -> Cow<'_, Value> {
 }
 
 fn encoded(text: &str) -> Cow<'_, str> {
-    utf8_percent_encode(text, NOT_IN_URIS).into()
+    let Some((document, fragment)) = text.split_once('#') else {
+        return utf8_percent_encode(text, NOT_IN_URIS).into();
+    };
+    let with_octets = bare_percents_encoded(fragment);
+    let document: Cow<'_, str> = utf8_percent_encode(document, NOT_IN_URIS).into();
+    let encoded: Cow<'_, str> = utf8_percent_encode(&with_octets, NOT_IN_FRAGMENTS).into();
+    if document.len() + 1 + encoded.len() == text.len() {
+        return text.into();
+    }
+    format!("{document}#{encoded}").into()
+}
+
+/// The text in which every `%` begins an octet.
+fn bare_percents_encoded(text: &str) -> String {
+    let mut parts = text.split('%');
+    let mut encoded: String = parts.next().unwrap_or_default().into();
+    for part in parts {
+        let is_octet = part.len() >= 2 && part.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());
+        encoded.push_str(if is_octet { "%" } else { "%25" });
+        encoded.push_str(part);
+    }
+    encoded
 }
 
 /// How the members of a schema's member are to be read.
@@ -113,11 +137,15 @@ mod tests {
     fn references_are_encoded_and_data_are_not() {
         let schema = json!({
             "properties": {"$ref": {"$ref": "#/$defs/Größe"}, "enum": {"anyOf": [{"$ref": "#/definitions/Page<A b>"}]}},
+            "items": [{"$ref": "#/$defs/A[]"}, {"$ref": "#/$defs/a#b"}, {"$ref": "#/$defs/50%"}, {"$ref": "#/$defs/%41%zz%é"}],
             "const": {"$ref": "#/ä"}, "enum": [{"$ref": "<"}], "default": {"$ref": "<"}, "$defs": {"Größe": {}},
         });
         let mut expected = schema.clone();
         expected["properties"]["$ref"]["$ref"] = json!("#/$defs/Gr%C3%B6%C3%9Fe");
         expected["properties"]["enum"]["anyOf"][0]["$ref"] = json!("#/definitions/Page%3CA%20b%3E");
+        for (index, text) in ["A%5B%5D", "a%23b", "50%25", "%41%25zz%25%C3%A9"].into_iter().enumerate() {
+            expected["items"][index]["$ref"] = format!("#/$defs/{text}").into();
+        }
         assert_eq!(*references(&schema), expected);
         assert!(matches!(references(&expected), Cow::Borrowed(_)), "what is encoded stays");
     }
