@@ -17,7 +17,7 @@ pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 pub(super) const DATA: u8 = 0;
 pub(super) const HEADERS: u8 = 1;
-const PRIORITY: u8 = 2;
+pub(super) const PRIORITY: u8 = 2;
 pub(super) const RESET: u8 = 3;
 pub(super) const SETTINGS: u8 = 4;
 const PUSH: u8 = 5;
@@ -32,6 +32,7 @@ pub(super) const END_HEADERS: u8 = 4;
 const PADDED: u8 = 8;
 const WITH_PRIORITY: u8 = 32;
 
+const NO_ERROR: u32 = 0;
 const PROTOCOL_ERROR: u32 = 1;
 const FLOW_CONTROL_ERROR: u32 = 3;
 const STREAM_CLOSED: u32 = 5;
@@ -242,6 +243,8 @@ fn requests() -> Vec<(&'static str, Vec<u8>, Must)> {
         ("two paths", with_block(&literal(":path", "/")), Must::Refuse),
         ("a header of the connection", with_block(&literal("connection", "keep-alive")), Must::Refuse),
         ("a transfer encoding", with_block(&literal("transfer-encoding", "chunked")), Must::Refuse),
+        ("a host that is not the authority", with_block(&literal("host", "b")), Must::Refuse),
+        ("101 header fields", with_block(&literal("x-more", "y").repeat(101)), Must::Refuse),
         ("te that is not trailers", with_block(&literal("te", "gzip")), Must::Refuse),
         ("no path", frame(HEADERS, 5, 1, &[0x82, 0x86]), Must::Refuse),
         ("no method", frame(HEADERS, 5, 1, &[0x84, 0x86]), Must::Refuse),
@@ -350,7 +353,9 @@ async fn flood(name: &str, to: std::net::SocketAddr, begin: &[u8], unit: &[u8], 
     let goaway = parse(&seen).iter().rev().find(|one| one.0 == GOAWAY).map(|one| code(&one.2, 4));
     println!("{name}: cut off while sending: {cut}, goaway {goaway:?}");
     if let Some(goaway) = goaway {
-        assert!([ENHANCE_YOUR_CALM, PROTOCOL_ERROR, COMPRESSION_ERROR].contains(&goaway), "{name}: {goaway}");
+        // A flood that is read slowly is no request, so the connection ends as an idle one.
+        let expected = [NO_ERROR, ENHANCE_YOUR_CALM, PROTOCOL_ERROR, COMPRESSION_ERROR];
+        assert!(expected.contains(&goaway), "{name}: {goaway}");
     }
 }
 
@@ -369,10 +374,12 @@ async fn floods_of_frames_end_their_connection() {
     let empty = frame(CONTINUATION, 0, 1, &[]);
     let settings = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0xff, 0xff]);
     for to in [api(node), peer(node)] {
-        flood("continuations", to, &begin, &more, 10_000).await;
-        flood("empty continuations", to, &begin, &empty, 1_000_000).await;
-        pings(to).await;
-        flood("settings", to, &[], &settings, 1_000_000).await;
+        tokio::join!(
+            flood("continuations", to, &begin, &more, 10_000),
+            flood("empty continuations", to, &begin, &empty, 1_000_000),
+            pings(to),
+            flood("settings", to, &[], &settings, 1_000_000),
+        );
     }
     // Requests that are reset at once (CVE-2023-44487): each unit has a stream of its own.
     let resets: Vec<u8> = (0..20_000_u32)

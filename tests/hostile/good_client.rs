@@ -27,6 +27,9 @@ use crate::harness::{
 /// The pause between two rounds of a loop: the good client is no load of its own.
 const ROUND_PAUSE: Duration = Duration::from_millis(20);
 
+/// The time that a node leaves for a decision when it proposes a write that took long to prepare.
+const DECISION_TIME: Duration = Duration::from_millis(100);
+
 /// What the loops saw so far.
 #[derive(Debug, Default)]
 struct Seen {
@@ -55,6 +58,7 @@ pub(crate) struct Report {
     pub(crate) p50: Duration,
     pub(crate) p99: Duration,
     pub(crate) longest: Duration,
+    writes: Vec<Duration>,
     /// Whether the same node led all the time, in the same term.
     pub(crate) leader_stayed: bool,
     /// The most memory that each node had in use, in kB.
@@ -107,7 +111,7 @@ impl GoodClient {
         let leader = cluster.leader().await;
         let leader_stayed = leader == self.leader && term(&cluster.client(leader)).await == self.term;
         let seen = std::mem::take(&mut *self.seen.lock().expect("no holder panics"));
-        let mut all = seen.writes;
+        let mut all = seen.writes.clone();
         all.extend(seen.reads);
         all.sort_unstable();
         let at = |percent: usize| all.get(all.len() * percent / 100).copied().unwrap_or_default();
@@ -117,6 +121,7 @@ impl GoodClient {
             p50: at(50),
             p99: at(99),
             longest: all.last().copied().unwrap_or_default(),
+            writes: seen.writes,
             leader_stayed,
             peak_kb: seen.peak_kb,
         };
@@ -152,6 +157,27 @@ impl Report {
         if let Some(most) = number("HOSTILE_P99_MS") {
             assert!(self.p99 <= Duration::from_millis(most), "p99 {:?}, allowed {most} ms", self.p99);
         }
+        self
+    }
+
+    /// Asserts that attackers were told *unknown* (504) no more often than the machine explains.
+    ///
+    /// A node proposes a write while [`DECISION_TIME`] is left, in which the decision is known as a rule. How often it is
+    /// not on this machine, the writes of the good client say: all that they wait for is their decision. Where all of
+    /// these were in time, no attacker may be told *unknown*.
+    #[track_caller]
+    pub(crate) fn explains_unknown(&self, statuses: impl IntoIterator<Item = u16>) -> &Self {
+        let statuses: Vec<u16> = statuses.into_iter().collect();
+        let unknown = statuses.iter().filter(|status| **status == 504).count();
+        let late = self.writes.iter().filter(|took| **took > DECISION_TIME).count();
+        // Twice as often, and once more where it happens at all: there are few of both.
+        let most = if late == 0 { 0 } else { 1 + 2 * late * statuses.len() / self.writes.len() };
+        assert!(
+            unknown <= most,
+            "{unknown} of {} answers were 504, at most {most} may be: {late} of {} writes of the good client were late",
+            statuses.len(),
+            self.writes.len()
+        );
         self
     }
 

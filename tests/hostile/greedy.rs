@@ -26,7 +26,7 @@ const TIME: Duration = Duration::from_secs(4);
 const RATE: u64 = 50;
 
 /// A client with a new access key.
-async fn with_key(root: &Client, quota: &Value) -> Client {
+pub(super) async fn with_key(root: &Client, quota: &Value) -> Client {
     let grants = json!([{"verbs": ["read", "write"], "definitions": ["greedy*"]}]);
     let body = json!({"name": "greedy", "grants": grants, "quota": quota});
     let made = eventually("a key is made", async || {

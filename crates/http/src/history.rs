@@ -17,6 +17,10 @@ use concord_model::{limits::Limits, query::QueryError, record::Revision};
 use concord_service::{ConfigName, HistoryRange, RedactedHistory, Restored, Rollback, Service};
 use concord_storage::{AfterImage, HistoryEntry, HistoryPage, RecordOperation};
 
+/// Bytes of a page up to which it is written where it is answered from: some 50 microseconds.
+const INLINE_BYTES_MAX: usize = 64 << 10;
+/// What a change has beside its data, as a rule.
+const ITEM_BYTES: usize = 160;
 /// Changes of a page where the client sets no `limit`.
 const LIMIT_DEFAULT: u64 = 10;
 
@@ -31,7 +35,8 @@ pub(super) async fn of_config(service: Service, request: ReadRequest) -> Result<
     let found = service.history.config_history(&request.principal, consistency, name, range).await?;
     let RedactedHistory { page, revision, redacted } = found;
     let path = format!("{}/history", configs::location(definition, config));
-    let reply = page_reply(&page, limit, &path).redacted(Some(&redacted)).state_revision(revision);
+    let reply = page_reply(&service, page, limit, path).await?;
+    let reply = reply.redacted(Some(&redacted)).state_revision(revision);
     Ok(reply.compressed_for(request.headers(), || service.reads.may_compress(&request.principal, definition)))
 }
 
@@ -45,7 +50,8 @@ pub(super) async fn of_definition(service: Service, request: ReadRequest) -> Res
     let (page, revision) =
         service.history.definition_history(&request.principal, consistency, definition, range).await?;
     let path = format!("{}/history", definitions::location(definition));
-    Ok(page_reply(&page, limit, &path).state_revision(revision).compressed_for(request.headers(), || true))
+    let reply = page_reply(&service, page, limit, path).await?;
+    Ok(reply.state_revision(revision).compressed_for(request.headers(), || true))
 }
 
 /// The body of a rollback.
@@ -99,7 +105,30 @@ fn page_range(params: &QueryParams, limits: &Limits) -> Result<(Option<Revision>
     }
 }
 
-fn page_reply(page: &HistoryPage, limit: usize, path: &str) -> Reply {
+/// Answers with a page: a long one is written in the pool.
+async fn page_reply(
+    service: &Service,
+    page: HistoryPage,
+    limit: usize,
+    path: String,
+) -> Result<Reply, Problem> {
+    if page.items.iter().map(bytes_of).sum::<usize>() <= INLINE_BYTES_MAX {
+        return Ok(write_page(&page, limit, &path));
+    }
+    Ok(Box::pin(service.cx.run_long(move || write_page(&page, limit, &path))).await?)
+}
+
+/// About as many bytes as [`item`] writes.
+fn bytes_of(change: &HistoryEntry) -> usize {
+    let data = match &change.after {
+        AfterImage::Deleted => 0,
+        AfterImage::Config(config) => config.data.len(),
+        AfterImage::Definition(definition) => definition.schema.as_ref().map_or(0, |schema| schema.len()),
+    };
+    data + ITEM_BYTES
+}
+
+fn write_page(page: &HistoryPage, limit: usize, path: &str) -> Reply {
     let items: Vec<String> = page.items.iter().map(item).collect();
     let meta = Object::new().value("limit", &limit).value("next_before", &page.next_before);
     let meta = meta.value("floor", &page.compaction_revision).finish();

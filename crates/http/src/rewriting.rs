@@ -12,7 +12,7 @@ use axum::{
 use http::response::Parts;
 use http_body_util::BodyExt as _;
 
-use super::reply::Problem;
+use super::{reply::Problem, weight::Weighed};
 use concord_service::{
     Refusal, Service,
     memory_budget::{Reservation, Share},
@@ -39,7 +39,9 @@ impl BufferedResponse {
             // The response itself is weighed after this.
             return Err(response);
         }
-        let (parts, body) = response.into_parts();
+        let (mut parts, body) = response.into_parts();
+        // What is made of it is not.
+        parts.extensions.remove::<Weighed>();
         match body.collect().await {
             Ok(plain) => Ok(Self { parts, plain: plain.to_bytes(), room }),
             Err(error) => {

@@ -64,6 +64,10 @@ const RESERVED: [&str; 13] = [
 ];
 /// Bytes of events after which no further event joins a chunk of the response.
 const CHUNK_BYTES: usize = 16 << 10;
+/// Bytes of a part of the initial state up to which it is rendered where it is sent from.
+const INLINE_BYTES_MAX: usize = 32 << 10;
+/// What a record has beside its data, as a rule.
+const RECORD_BYTES: usize = 160;
 /// Tells an `EventSource` to reconnect a second after its connection ends.
 const RETRY_LINE: &str = "retry: 1000\n";
 
@@ -76,7 +80,7 @@ pub(super) async fn open(service: Service, request: ReadRequest) -> Result<Reply
     let (position, cluster) = (watch.position(), watch.cluster());
     let first = stream::once(async { Ok(Bytes::from_static(RETRY_LINE.as_bytes())) });
     let rest = stream::unfold(watch, move |mut watch: OpenWatch| async move {
-        let first = render(watch.next().await?, has_prev);
+        let first = rendered(watch.next().await?, &mut watch, has_prev).await;
         Some((Ok::<_, Infallible>(with_ready_events(first, &mut watch, has_prev)), watch))
     });
     let body = Body::from_stream(first.chain(rest));
@@ -211,6 +215,26 @@ fn with_ready_events(first: Bytes, watch: &mut OpenWatch, has_prev: bool) -> Byt
         all.extend_from_slice(&render(notice, has_prev));
     }
     all.freeze()
+}
+
+/// Renders a notice, a long part of the initial state in the pool.
+async fn rendered(notice: Notice, watch: &mut OpenWatch, has_prev: bool) -> Bytes {
+    match notice {
+        Notice::State(part) if is_long(&part) => {
+            match Box::pin(watch.run_long(move || render(Notice::State(part), has_prev))).await {
+                Ok(bytes) => bytes,
+                Err(refusal) => render(watch.fail(refusal), has_prev),
+            }
+        }
+        notice @ (Notice::State(_) | Notice::Changes(..) | Notice::Progress(_) | Notice::End(_)) => {
+            render(notice, has_prev)
+        }
+    }
+}
+
+/// Whether a part takes longer to render than a request thread may be busy.
+fn is_long(part: &InitialChunk) -> bool {
+    part.bytes + (part.definitions.len() + part.configs.len()) * RECORD_BYTES > INLINE_BYTES_MAX
 }
 
 fn render(notice: Notice, has_prev: bool) -> Bytes {

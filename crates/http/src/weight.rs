@@ -1,5 +1,7 @@
 //! Reserves memory for responses that are held in memory as a whole, because a client may read one slowly or never.
 //!
+//! A page of a list has reserved its memory before it was rendered ([`Weighed`]).
+//!
 //! **Invariant:** the bytes of such a response are reserved in the memory budget until they are sent or its connection
 //! ends.
 
@@ -20,6 +22,10 @@ use concord_service::{
 /// Over HTTP/2 all are, because a connection has hundreds at once.
 const WEIGHED_BYTES: u64 = 8 << 10;
 
+/// In the extensions of a response whose body holds a part of the memory budget already.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Weighed;
+
 /// The bytes of a response with what they hold of the memory budget, until they are sent.
 struct WeighedBody {
     bytes: Bytes,
@@ -39,6 +45,9 @@ pub(super) fn holding(bytes: Bytes, reservation: Reservation) -> Bytes {
 
 /// The bytes of a response that has to be weighed.
 pub(super) fn bytes_to_weigh(response: &Response, version: Version) -> Option<u64> {
+    if response.extensions().get::<Weighed>().is_some() {
+        return None;
+    }
     let free = if version == Version::HTTP_2 { 0 } else { WEIGHED_BYTES };
     response.body().size_hint().exact().filter(|bytes| *bytes > free)
 }

@@ -15,6 +15,8 @@ use serde::{Deserialize, Serialize};
 
 // Requests.
 
+/// Parameters of a query. A filter of a thousand values has as many; each is two texts to decode. Fixed.
+pub const QUERY_PARAMETERS_MAX: usize = 4096;
 /// Bytes of a key. What a path segment of common file systems and proxies holds. Fixed.
 pub const KEY_BYTES_MAX: usize = 255;
 /// Bytes of a change's reason (`X-Change-Reason`). It is part of every log entry. Fixed.
@@ -245,6 +247,17 @@ pub const SEND_BYTES_MIN: usize = 16 << 10;
 pub const OPEN_FILES_RESERVE: usize = 256;
 /// Concurrent requests on one HTTP/2 connection. Fixed.
 pub const HTTP2_STREAMS_MAX: u32 = 256;
+/// Header fields of a request; beyond, 431. Fixed.
+pub const HEADER_FIELDS_MAX: usize = 100;
+/// How long a client of HTTP/1.1 that has closed its sending side, and may be gone, is still answered: longer than the
+/// default time of a write. Fixed.
+pub const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(15);
+/// Frames without a request (pings, settings, priorities, unknown ones) that a connection of HTTP/2 may send at once. A
+/// client sends some at the beginning, and settings count as 100. Beyond, the connection is read as fast as
+/// [`HTTP2_CONTROL_FRAMES_PER_SECOND`] allows. Fixed.
+pub const HTTP2_CONTROL_FRAMES_BURST: i64 = 500;
+/// How many more each second: far more than a client sends, and less than a thousandth of a core. Fixed.
+pub const HTTP2_CONTROL_FRAMES_PER_SECOND: u64 = 500;
 /// How long the requests in flight may take after a shutdown begins. Fixed.
 pub const SHUTDOWN_DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a body may take to arrive: one of the default limit (8 MiB) then needs 70 KB/s. Fixed.
@@ -298,6 +311,8 @@ pub const LONG_LISTS_MAX: usize = 64;
 pub const LIST_PATTERNS_MAX: usize = 64;
 /// Paths that `fields` may name: what is looked for at each member of the data. Fixed.
 pub const FIELDS_MAX: usize = 100;
+/// Bytes of `fields`: as many paths of ordinary length, and less than a tenth of a millisecond of parsing. Fixed.
+pub const FIELDS_BYTES_MAX: usize = 16 << 10;
 /// Members of one path of `fields`: data are not nested deeper, whatever the settings. Fixed.
 pub const FIELD_DEPTH_MAX: usize = 100;
 /// Configs that one request reads: their answer is made as a whole. Fixed.
@@ -334,8 +349,6 @@ pub const HISTORY_PAGE_BYTES_MAX: usize = 4 << 20;
 pub const WATCH_UNCONFIRMED_MAX: Duration = Duration::from_secs(30);
 /// How long a snapshot is retained for a caller. Fixed.
 pub const WATCH_INITIAL_TIMEOUT: Duration = Duration::from_secs(300);
-/// Watches that read the history at once: more would only make each other slow. Fixed.
-pub const WATCH_REPLAYS_MAX: usize = 4;
 
 // Changes of a schema or of unique paths.
 

@@ -15,7 +15,7 @@ use super::{
     document,
     error::LocSegment,
     index::IndexPath,
-    limits::{FIELD_DEPTH_MAX, FIELDS_MAX},
+    limits::{FIELD_DEPTH_MAX, FIELDS_BYTES_MAX, FIELDS_MAX},
     redaction::RedactedPlaces,
 };
 
@@ -41,6 +41,9 @@ impl Projection {
     /// # Errors
     /// What is wrong, as a text.
     pub fn parse(text: &str) -> Result<Self, String> {
+        if text.len() > FIELDS_BYTES_MAX {
+            return Err(format!("`fields` has at most {FIELDS_BYTES_MAX} bytes"));
+        }
         let texts = split(text);
         if texts.len() > FIELDS_MAX {
             return Err(format!("`fields` has at most {FIELDS_MAX} paths"));
@@ -88,19 +91,15 @@ fn split(text: &str) -> Vec<String> {
     let mut texts = vec![String::new()];
     let mut rest = text.chars();
     while let Some(c) = rest.next() {
-        let (kept, is_separator) = match c {
-            ',' => (None, true),
+        let last = texts.last_mut().expect("there is a first text, and none is removed");
+        match c {
+            ',' => texts.push(String::new()),
             '\\' => match rest.next() {
-                Some(',') => (Some(vec![',']), false),
-                Some(other) => (Some(vec!['\\', other]), false),
-                None => (Some(vec!['\\']), false),
+                Some(',') => last.push(','),
+                Some(other) => last.extend(['\\', other]),
+                None => last.push('\\'),
             },
-            other => (Some(vec![other]), false),
-        };
-        if is_separator {
-            texts.push(String::new());
-        } else if let Some(last) = texts.last_mut() {
-            last.extend(kept.into_iter().flatten());
+            other => last.push(other),
         }
     }
     texts
@@ -241,6 +240,8 @@ mod tests {
         }
         assert!(Projection::parse(&vec!["a"; FIELDS_MAX].join(",")).is_ok());
         assert!(Projection::parse(&vec!["a"; FIELDS_MAX + 1].join(",")).is_err());
+        assert!(Projection::parse(&"a".repeat(FIELDS_BYTES_MAX)).is_ok());
+        assert!(Projection::parse(&"a".repeat(FIELDS_BYTES_MAX + 1)).unwrap_err().contains("bytes"));
         assert!(Projection::parse(&vec!["a"; FIELD_DEPTH_MAX + 1].join(".")).is_err());
     }
 

@@ -58,6 +58,7 @@ mod freshness;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzz;
 pub(crate) mod history;
+mod key_shares;
 mod leader_tasks;
 pub mod membership;
 pub mod memory_budget;
@@ -83,7 +84,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use tokio::{runtime::Handle, sync::Semaphore};
+use tokio::runtime::Handle;
 
 use access::{Authentication, keys::AccessKeys};
 use backup::Backups;
@@ -100,7 +101,7 @@ use read::Reads;
 use redaction::Redactor;
 use schemas::{Schemas, Validators};
 use watch::Watches;
-use write::{Writes, idempotency::KeyedWrites, record_locks::RecordLocks};
+use write::{Writes, admission::WriteAdmission, idempotency::KeyedWrites, record_locks::RecordLocks};
 
 pub use access::{Access, NotAuthenticated, keys::MadeKey};
 pub use backup::Backup;
@@ -261,7 +262,7 @@ impl Service {
             redactor: redactor.clone(),
             history: history.clone(),
             forwarder: Forwarder { cx: cx.clone(), batcher: Arc::default() },
-            admission: Semaphore::new(cx.options.limits.writes_in_flight),
+            admission: WriteAdmission::new(cx.options.limits.writes_in_flight),
             record_locks: RecordLocks::default(),
             keyed_writes: KeyedWrites::default(),
             write_barriers: Arc::default(),

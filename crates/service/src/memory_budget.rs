@@ -16,30 +16,22 @@
 //! - Clients can't use the share of the peers, so that a follower's write reaches an overloaded leader.
 //! - A request above this limit is admitted if no other large one is in flight. It counts as three quarters of its share,
 //!   so that small ones still fit.
-//! - A stored key may use one half of the share of the clients (`KEY_PART`). A larger request is admitted if the key has no
-//!   other one in flight.
+//! - A stored key may use one half of the share of the clients (`key_shares.rs`). A larger request is admitted if the key
+//!   has no other one in flight.
 //!
 //! **Invariant:** the reservations of a share exceed its bytes by one request at most. Dropping a reservation releases its
 //! bytes.
 
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::sync::{Arc, atomic::Ordering};
 
 use super::{
     Refusal,
-    origin::{KeyTag, Origin},
+    key_shares::{KeyShares, ShareAccount},
+    origin::Origin,
 };
 
 /// Bytes up to which a reservation counts as small: larger than common configs, much smaller than a share.
 pub const SMALL_BYTES: u64 = 64 << 10;
-
-/// One stored key may use the share of the clients divided by this.
-const KEY_PART: u64 = 2;
 
 /// The share that bytes are reserved from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,14 +50,7 @@ pub struct MemoryBudget {
     callers: Arc<ShareAccount>,
     peers: Arc<ShareAccount>,
     /// The reservations of each stored key in the share of the clients.
-    of_keys: Mutex<BTreeMap<KeyTag, Weak<ShareAccount>>>,
-}
-
-/// The reserved bytes of a share, or of a stored key.
-#[derive(Debug)]
-struct ShareAccount {
-    max: u64,
-    used: AtomicU64,
+    of_keys: KeyShares,
 }
 
 /// Reserved bytes. Dropping it releases them.
@@ -80,9 +65,9 @@ pub struct Reservation {
 impl MemoryBudget {
     /// A budget of this many bytes.
     pub fn new(bytes: u64) -> Self {
-        let account = |max| Arc::new(ShareAccount { max, used: AtomicU64::new(0) });
-        let (callers, peers) = (account(bytes / 8 * 3), account(bytes / 8));
-        Self { pins_max: bytes / 8 * 3, past_max: bytes / 8, callers, peers, of_keys: Mutex::default() }
+        let (callers, peers) = (ShareAccount::new(bytes / 8 * 3), ShareAccount::new(bytes / 8));
+        let of_keys = KeyShares::of(callers.max);
+        Self { pins_max: bytes / 8 * 3, past_max: bytes / 8, callers, peers, of_keys }
     }
 
     /// The bytes that all pinned states may keep in memory.
@@ -106,29 +91,16 @@ impl MemoryBudget {
 
     /// The bytes of one response above which it is rejected, whatever else is in flight.
     pub(super) fn answer_max(&self) -> u64 {
-        self.callers.large_max()
+        large_max(&self.callers)
     }
 
     /// An empty reservation, which can grow.
     pub fn begin(&self, share: Share) -> Reservation {
         let (account, of_key) = match share {
-            Share::Callers => (&self.callers, Origin::current().key().map(|tag| self.of_key(tag))),
+            Share::Callers => (&self.callers, Origin::current().key().map(|tag| self.of_keys.account(tag))),
             Share::Peers => (&self.peers, None),
         };
         Reservation { account: Arc::clone(account), of_key, bytes: 0 }
-    }
-
-    /// The account of a stored key. It lives as long as one of its reservations.
-    fn of_key(&self, tag: KeyTag) -> Arc<ShareAccount> {
-        // No code panics while it holds the lock, and a lost account would count from zero again.
-        let mut accounts = self.of_keys.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = accounts.get(&tag).and_then(Weak::upgrade) {
-            return found;
-        }
-        accounts.retain(|_, account| account.strong_count() > 0);
-        let new = Arc::new(ShareAccount { max: self.callers.max / KEY_PART, used: AtomicU64::new(0) });
-        accounts.insert(tag, Arc::downgrade(&new));
-        new
     }
 
     /// Reserves bytes.
@@ -142,18 +114,9 @@ impl MemoryBudget {
     }
 }
 
-impl ShareAccount {
-    /// The bytes up to which reservations that are not small may fill the account.
-    fn large_max(&self) -> u64 {
-        self.max / 4 * 3
-    }
-
-    /// Adds bytes to a reservation that has `held` already, if they fit or if it is the only reservation.
-    fn add(&self, bytes: u64, held: u64) -> bool {
-        let fits = |used: u64| used.saturating_add(bytes) <= self.max || used <= held;
-        let add = |used: u64| fits(used).then(|| used.saturating_add(bytes));
-        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
-    }
+/// The bytes up to which reservations that are not small may fill a share.
+fn large_max(share: &ShareAccount) -> u64 {
+    share.max / 4 * 3
 }
 
 impl Reservation {
@@ -163,7 +126,7 @@ impl Reservation {
     /// [`Refusal::LimitReached`] when they do not fit.
     pub fn grow(&mut self, bytes: u64) -> Result<(), Refusal> {
         let all = self.bytes.saturating_add(bytes);
-        let large_max = self.account.large_max();
+        let large_max = large_max(&self.account);
         let max = if all <= SMALL_BYTES { self.account.max } else { large_max };
         // The bytes of the reservation afterwards; `None` if they do not fit.
         let grown = |used: u64| {
@@ -308,7 +271,7 @@ mod tests {
         drop(take(1, MIB).await.expect("released bytes are available to the key"));
         drop((part, other));
         assert_eq!(budget.callers.used.load(Ordering::Relaxed), 0);
-        assert!(budget.of_keys.lock().unwrap().values().all(|account| account.strong_count() == 0));
+        assert_eq!(budget.of_keys.in_use(), 0);
     }
 
     #[test]

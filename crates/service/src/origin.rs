@@ -75,7 +75,8 @@ tokio::task_local! {
 
 impl Origin {
     /// The origin of the request that this task serves.
-    pub(super) fn current() -> Self {
+    #[must_use]
+    pub fn current() -> Self {
         ORIGIN.try_with(|(origin, _)| origin.get()).unwrap_or(Self::Own)
     }
 

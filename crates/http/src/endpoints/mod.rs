@@ -29,9 +29,11 @@ use concord_model::access_key::Verb;
 use concord_service::quota::Gauge;
 
 pub(crate) use matching::{Matched, TABLE};
-pub(crate) use rows::{AUDIT, CONFIGS, DEFINITIONS, DOCS, DOCUMENT, ENDPOINTS, KEYS, METRICS, UI};
 #[cfg(test)]
-pub(crate) use rows::{CHANGES, CONFIG, WATCH};
+pub(crate) use rows::CONFIG;
+pub(crate) use rows::{
+    AUDIT, CHANGES, CONFIGS, DEFINITIONS, DOCS, DOCUMENT, ENDPOINTS, KEYS, METRICS, UI, WATCH,
+};
 
 /// One method of one path.
 #[derive(Debug)]

@@ -24,7 +24,7 @@ use concord_model::{
     command::IdempotencyKey,
     error::Violation,
     key::Key,
-    limits::{IDEMPOTENCY_KEY_BYTES_MAX, REASON_BYTES_MAX},
+    limits::{IDEMPOTENCY_KEY_BYTES_MAX, QUERY_PARAMETERS_MAX, REASON_BYTES_MAX},
     patch::PatchFormat,
     query::QueryError,
     record::Revision,
@@ -51,6 +51,19 @@ impl MatchedRequest {
     /// The parameters of the query.
     pub(super) fn params(&self) -> &QueryParams {
         self.params.get_or_init(|| QueryParams::from_uri(self.request.uri()))
+    }
+
+    /// Rejects a query with more parameters than are decoded on a thread that serves others too.
+    pub(super) fn check_query(&self) -> Result<(), Problem> {
+        let query = self.request.uri().query().unwrap_or_default();
+        // Most queries are too short for it.
+        if query.len() < QUERY_PARAMETERS_MAX
+            || query.bytes().filter(|byte| *byte == b'&').count() < QUERY_PARAMETERS_MAX
+        {
+            return Ok(());
+        }
+        let msg = format!("a query has at most {QUERY_PARAMETERS_MAX} parameters");
+        Err(Problem::violation(Violation::at(vec!["query".into()], msg)))
     }
 
     pub(super) fn uri(&self) -> &Uri {
@@ -97,7 +110,13 @@ pub(super) struct QueryParams(pub(super) Vec<(String, String)>);
 
 impl QueryParams {
     pub(super) fn from_uri(uri: &Uri) -> Self {
-        Self(form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()).into_owned().collect())
+        let all = form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes());
+        // A request with more is rejected ([`MatchedRequest::check_query`]).
+        Self(
+            all.take(QUERY_PARAMETERS_MAX)
+                .map(|(name, value)| (name.into_owned(), value.into_owned()))
+                .collect(),
+        )
     }
 
     /// The value of a parameter; the last one where it is repeated.

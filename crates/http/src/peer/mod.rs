@@ -109,6 +109,11 @@ impl Answerer for PeerListener {
         Arc::new(self.routes.clone()).answer(request)
     }
 
+    fn ends_with_its_client(_request: &Request<Incoming>) -> bool {
+        // A node that closes a connection has given up the call.
+        true
+    }
+
     fn connections(&self) -> Option<Connections> {
         Some(self.connections.clone())
     }

@@ -37,7 +37,7 @@ use super::{
     coding::{self, Coding},
     configs, cors,
     decision::{self, PendingDecision},
-    endpoints::{Handler, Matched, OpenCall, TABLE},
+    endpoints::{CHANGES, Handler, Matched, OpenCall, TABLE, WATCH},
     extract::{AuthenticatedCall, MatchedRequest, ReadRequest},
     pretty, quota,
     reply::{self, LogOnly, NO_STORE, NODE, Problem, STATE_REVISION, number},
@@ -54,6 +54,13 @@ pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id"
 impl Answerer for Api {
     fn connections(&self) -> Option<Connections> {
         Some(self.service.caller_connections())
+    }
+
+    fn ends_with_its_client(request: &http::Request<Incoming>) -> bool {
+        // A client that is gone and one that has only finished sending look the same until something is sent to it. A
+        // watch or a long poll sends nothing for long, and its place is needed.
+        let path = request.uri().path();
+        path.starts_with(WATCH) || path.starts_with(CHANGES)
     }
 
     fn is_memory_scarce(&self) -> bool {
@@ -161,6 +168,9 @@ impl Api {
         asked: MatchedRequest,
         pending: Option<&PendingDecision>,
     ) -> Response {
+        if let Err(problem) = asked.check_query() {
+            return problem.into_response();
+        }
         let is_read = !asked.is_write();
         let (version, is_authenticated) = (asked.request.version(), access != RequestAccess::Public);
         let is_pretty = match pretty::is_wanted(&self.service, &access, &asked) {
@@ -279,7 +289,8 @@ fn not_taken(matched: &Matched) -> Response {
 /// The response to HEAD: the head of the one to GET, with the length that its body would have.
 fn without_body(response: Response) -> Response {
     let (mut parts, body) = response.into_parts();
-    if let Some(bytes) = body.size_hint().exact() {
+    // That of 304 would be the length of 200.
+    if let Some(bytes) = body.size_hint().exact().filter(|_| parts.status != StatusCode::NOT_MODIFIED) {
         parts.headers.entry(header::CONTENT_LENGTH).or_insert_with(|| number(bytes));
     }
     Response::from_parts(parts, Body::empty())

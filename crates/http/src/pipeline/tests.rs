@@ -5,9 +5,11 @@ use http_body_util::BodyExt as _;
 
 use super::*;
 use crate::endpoints::DEFINITIONS;
+use concord_model::query::Page;
 use concord_net::Member;
 use concord_service::{
-    Principal, Service,
+    Consistency, Level, Principal, Service,
+    read::list::{ListRequest, ListScope, PageSource},
     testing::{KEY, patient_service},
 };
 
@@ -98,6 +100,66 @@ async fn head_has_the_head_of_get_and_no_body() {
         let (whole, head) = (ask(Method::GET).await, ask(Method::HEAD).await);
         assert_eq!(head, (whole.0, Some(whole.2.len().to_string()), bytes::Bytes::new()), "{path}");
     }
+    api.service.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_head_of_an_unchanged_config_states_no_length() {
+    let directory = tempfile::tempdir().unwrap();
+    let api = node(directory.path()).await;
+    for method in [Method::GET, Method::HEAD] {
+        let request = Request::builder().method(method.clone()).uri(format!("{CONFIG_D}k"));
+        let request = request.header(header::AUTHORIZATION, KEY).header(header::IF_NONE_MATCH, "*");
+        let answer = api.handle(request.body(Body::empty()).unwrap()).await;
+        assert_eq!(answer.status(), StatusCode::NOT_MODIFIED);
+        assert_eq!(
+            answer.headers().get(header::CONTENT_LENGTH),
+            None,
+            "{method}: of 200 it would be another"
+        );
+    }
+    api.service.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_reserves_its_memory_before_it_is_rendered() {
+    let directory = tempfile::tempdir().unwrap();
+    let api = node(directory.path()).await;
+    let list = async || {
+        let list = ListRequest { scope: ListScope::Configs("d".into()), params: Vec::new() };
+        let page = Page { page: 1, limit: 10, descending: false, search: String::new() };
+        let source = PageSource::Fresh(Consistency { level: Level::Linearizable, min_revision: None });
+        api.service.reads.list(&Principal::root(), list, page, source).await
+    };
+    assert!(list().await.unwrap().reservation.bytes() > 0);
+    let mut held = api.service.cx.reservation(Share::Callers);
+    held.grow_anyway(1 << 40);
+    let refused = list().await.unwrap_err().refusal;
+    assert!(matches!(refused, Refusal::LimitReached(_)), "{refused:?}");
+    drop(held);
+    // What it has reserved is released with the response, and not reserved twice.
+    let request = Request::get(CONFIG_D).header(header::AUTHORIZATION, KEY).version(http::Version::HTTP_2);
+    let answer = api.handle(request.body(Body::empty()).unwrap()).await;
+    assert_eq!(answer.status(), StatusCode::OK);
+    assert!(answer.extensions().get::<weight::Weighed>().is_some());
+    drop(answer);
+    api.service.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_query_has_a_bounded_number_of_parameters() {
+    let directory = tempfile::tempdir().unwrap();
+    let api = node(directory.path()).await;
+    let ask = async |count: usize| {
+        let query = vec!["n=1"; count].join("&");
+        let request = Request::get(format!("{CONFIG_D}?{query}")).header(header::AUTHORIZATION, KEY);
+        let (parts, body) = api.handle(request.body(Body::empty()).unwrap()).await.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        (parts.status, String::from_utf8(body.to_vec()).unwrap().contains("4096 parameters"))
+    };
+    assert_eq!(ask(1000).await, (StatusCode::OK, false));
+    assert!(!ask(4096).await.1, "another limit is reached before");
+    assert_eq!(ask(4097).await, (StatusCode::UNPROCESSABLE_ENTITY, true));
     api.service.shutdown().await;
 }
 

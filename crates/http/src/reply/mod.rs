@@ -27,7 +27,7 @@ use super::{
     coding::{self, Coding},
     error_code::Code,
     json::Object,
-    weight,
+    weight::{self, Weighed},
 };
 use concord_model::{
     command::Applied,
@@ -84,6 +84,8 @@ pub(super) struct Reply {
     written: Option<Revision>,
     /// How the body is to be compressed, where it may be.
     coding: Option<Coding>,
+    /// Whether the body holds a part of the memory budget.
+    is_weighed: bool,
 }
 
 /// In the extensions of the response to a write: the revision of the change that it made.
@@ -139,7 +141,7 @@ impl Reply {
     /// Status 304: the client has the current version.
     pub(super) fn not_modified() -> Self {
         let headers = HeaderMap::with_capacity(HEADERS);
-        Self { status: StatusCode::NOT_MODIFIED, headers, body: Body::empty(), written: None, coding: None }
+        Self { status: StatusCode::NOT_MODIFIED, headers, ..Self::of(Body::empty()) }
     }
 
     /// A page of a list, with what it may keep in memory.
@@ -176,8 +178,12 @@ impl Reply {
         if bytes as u64 <= BUFFERED_PAGE_BYTES_MAX {
             let mut text = head;
             text.reserve(bytes + results.len() * MEMBERS_BYTES + tail.len());
-            let text = results.iter().enumerate().fold(text, |text, record| written(record, text));
-            return Self::json(Body::from(text + tail));
+            let text = results.iter().enumerate().fold(text, |text, record| written(record, text)) + tail;
+            let mut reservation = reservation;
+            reservation.set(text.len() as u64);
+            let mut reply = Self::json(Body::from(weight::holding(text.into(), reservation)));
+            reply.is_weighed = true;
+            return reply;
         }
         let records = results.into_iter().enumerate().map(move |(n, record)| {
             let bytes = size(&record);
@@ -201,9 +207,8 @@ impl Reply {
         let kind = (header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
         let length = length.map(|length| (header::CONTENT_LENGTH, length.into()));
         let headers = [kind].into_iter().chain(length);
-        let (status, body) = (StatusCode::OK, Body::from_stream(chunks));
-        let reply =
-            Self { status, headers: HeaderMap::from_iter(headers), body, written: None, coding: None };
+        let body = Body::from_stream(chunks);
+        let reply = Self { headers: HeaderMap::from_iter(headers), ..Self::of(body) };
         let name = format!("attachment; filename=\"concord-{revision}.backup\"");
         reply.header(header::CONTENT_DISPOSITION, &name).state_revision(revision)
     }
@@ -215,25 +220,12 @@ impl Reply {
             (header::CACHE_CONTROL, NO_STORE),
             (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")),
         ];
-        Self {
-            status: StatusCode::OK,
-            headers: HeaderMap::from_iter(headers),
-            body,
-            written: None,
-            coding: None,
-        }
+        Self { headers: HeaderMap::from_iter(headers), ..Self::of(body) }
     }
 
     /// A file embedded in the binary.
     pub(super) fn asset(kind: &str, bytes: Bytes) -> Self {
-        let reply = Self {
-            status: StatusCode::OK,
-            headers: HeaderMap::new(),
-            body: Body::from(bytes),
-            written: None,
-            coding: None,
-        };
-        reply.header(header::CONTENT_TYPE, kind)
+        Self::of(Body::from(bytes)).header(header::CONTENT_TYPE, kind)
     }
 
     /// An HTML page embedded in the binary. It may fetch nothing from another host, and no page may frame it.
@@ -334,7 +326,13 @@ impl Reply {
     fn json(body: Body) -> Self {
         let mut headers = HeaderMap::with_capacity(HEADERS);
         headers.insert(header::CONTENT_TYPE, JSON);
-        Self { status: StatusCode::OK, headers, body, written: None, coding: None }
+        Self { headers, ..Self::of(body) }
+    }
+
+    /// Status 200 with a body and without headers.
+    fn of(body: Body) -> Self {
+        let headers = HeaderMap::new();
+        Self { status: StatusCode::OK, headers, body, written: None, coding: None, is_weighed: false }
     }
 }
 
@@ -347,6 +345,9 @@ impl IntoResponse for Reply {
         }
         if let Some(coding) = self.coding {
             response.extensions_mut().insert(coding);
+        }
+        if self.is_weighed {
+            response.extensions_mut().insert(Weighed);
         }
         response
     }

@@ -103,6 +103,8 @@ pub(super) struct ServedConnection {
     in_flight: AtomicUsize,
     /// Since when there is none.
     idle_since: AtomicU64,
+    /// Whether the request in flight is for a client that stays.
+    ends_with_client: AtomicBool,
     /// The socket takes no more.
     is_blocked: AtomicBool,
     is_evicted: AtomicBool,
@@ -126,6 +128,7 @@ impl ServedConnection {
             begun: Instant::now(),
             in_flight: AtomicUsize::new(0),
             idle_since: AtomicU64::new(now()),
+            ends_with_client: AtomicBool::new(false),
             is_blocked: AtomicBool::new(false),
             is_evicted: AtomicBool::new(false),
             woken: Notify::new(),
@@ -211,6 +214,16 @@ impl ServedConnection {
         }
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         RequestInFlight(Arc::clone(self))
+    }
+
+    /// Notes whether the newest request is for a client that stays, as a watch is.
+    pub(super) fn note_patience(&self, ends_with_client: bool) {
+        self.ends_with_client.store(ends_with_client, Ordering::Relaxed);
+    }
+
+    /// Whether a client that has closed its sending side is still answered.
+    pub(super) fn answers_half_closed(&self) -> bool {
+        self.in_flight() > 0 && !self.ends_with_client.load(Ordering::Relaxed)
     }
 
     /// Counts bytes that were read. False when an unknown connection may hold no more.

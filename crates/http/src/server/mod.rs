@@ -10,6 +10,7 @@
 //! | Does a client read fast enough while memory is scarce? | `pace` |
 //! | Who gets a place when all are taken? | `places` |
 //! | How many calls does a response over HTTP/2 take? | `gather` |
+//! | How much of what a client sends is handled before others have a turn? | `turn` |
 //! | Is it plain or encrypted, and which node has shown its certificate? | `wire` |
 //!
 //! What a connection may hold in memory is known: until a credential was good on it `FREE_HEAD_BYTES`, and of the
@@ -24,6 +25,7 @@ mod gather;
 mod pace;
 mod places;
 mod socket;
+mod turn;
 mod wire;
 
 use std::{
@@ -43,7 +45,8 @@ use axum::{
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use http::{
     HeaderMap, HeaderValue, Request, StatusCode, Version,
-    header::{CONNECTION, TRANSFER_ENCODING},
+    header::{CONNECTION, HOST, TRANSFER_ENCODING},
+    uri::Authority,
 };
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::{
@@ -63,7 +66,7 @@ use tracing::{debug, error, warn};
 
 use answer::{AnswerBody, StreamTasks};
 use concord_model::limits::{
-    HANDSHAKE_TIMEOUT, HEAD_BYTES_MAX, HTTP2_CONNECTION_WINDOW_BYTES, HTTP2_STREAMS_MAX,
+    HANDSHAKE_TIMEOUT, HEAD_BYTES_MAX, HEADER_FIELDS_MAX, HTTP2_CONNECTION_WINDOW_BYTES, HTTP2_STREAMS_MAX,
     SHUTDOWN_DRAIN_TIMEOUT, STRANGER_HEADS_BYTES,
 };
 use concord_net::NodeId;
@@ -74,6 +77,7 @@ use gather::Gather;
 pub use places::ShareOf;
 use places::{ConnectionPlace, ConnectionPlaces, ShareTaken};
 use socket::Socket;
+use turn::Turns;
 use wire::AcceptedStream;
 pub(crate) use wire::ShownNode;
 pub use wire::Transport;
@@ -122,6 +126,11 @@ pub(crate) trait Answerer: Clone + Send + Sync + 'static {
     /// change moves between the processors with each request.
     fn answer(self: Arc<Self>, request: Request<Incoming>)
     -> impl Future<Output = Response> + Send + 'static;
+
+    /// Whether nobody waits for the response to a request any more once the client has closed its sending side.
+    fn ends_with_its_client(_request: &Request<Incoming>) -> bool {
+        false
+    }
 
     /// Whether answers that are taken slowly are in the way of others.
     fn is_memory_scarce(&self) -> bool {
@@ -292,20 +301,22 @@ impl<A: Answerer> ConnectionServer<A> {
         let caller = CallerAddress::new(address, place.address());
         let (_place, _counted) = (place, self.answerer.connections().map(|all| all.open()));
         let Some((wire, node)) = self.take(stream, &connection).await else { return };
-        let socket = TokioIo::new(Gather::new(wire));
+        let socket = TokioIo::new(Gather::new(Turns::new(wire, connection.clone())));
         let (answerer, owner) = (Arc::new(self.answerer.clone()), connection.clone());
         let service = service_fn(move |mut request: Request<Incoming>| {
             let in_flight = owner.begin(request.extensions_mut());
+            owner.note_patience(A::ends_with_its_client(&request));
             if let Some(node) = node {
                 request.extensions_mut().insert(ShownNode(node));
             }
             let is_http2 = request.version() == Version::HTTP_2;
             let (answerer, caller) = (answerer.clone(), caller.clone());
             let answered = async move || {
-                let answer = if has_plain_framing(request.headers()) {
-                    answerer.answer(request).await
-                } else {
-                    (StatusCode::BAD_REQUEST, [(CONNECTION, "close")]).into_response()
+                let answer = match refused_head(&request) {
+                    None => answerer.answer(request).await,
+                    // HTTP/2 has no such header, and ends the stream only.
+                    Some(status) if is_http2 => status.into_response(),
+                    Some(status) => (status, [(CONNECTION, "close")]).into_response(),
                 };
                 Ok::<_, Infallible>(answer.map(|body| AnswerBody::new(body, in_flight, is_http2)))
             };
@@ -349,6 +360,30 @@ impl<A: Answerer> ConnectionServer<A> {
                     return;
                 }
             }
+        }
+    }
+}
+
+/// The status of a request that another server in front may read in another way, or that has too many header fields.
+fn refused_head<B>(request: &Request<B>) -> Option<StatusCode> {
+    let headers = request.headers();
+    // hyper counts those of HTTP/1.
+    if headers.len() > HEADER_FIELDS_MAX {
+        return Some(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
+    }
+    (!has_plain_framing(headers) || !names_one_host(request)).then_some(StatusCode::BAD_REQUEST)
+}
+
+/// Whether a request names its host as often as RFC 9112 (3.2) demands, and over HTTP/2 the same one in `:authority`.
+fn names_one_host<B>(request: &Request<B>) -> bool {
+    let mut hosts = request.headers().get_all(HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (_, Some(_)) => false,
+        (None, None) => request.version() != Version::HTTP_11,
+        (Some(host), None) => {
+            let is_same =
+                |authority: &Authority| host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes());
+            request.version() != Version::HTTP_2 || request.uri().authority().is_none_or(is_same)
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use axum::{extract::Request, routing::get};
+use concord_model::limits::HALF_CLOSED_TIMEOUT;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     sync::{Notify, oneshot},
@@ -66,6 +67,69 @@ async fn a_request_in_flight_is_answered_before_the_shutdown() {
     assert!(rest(stream).await.ends_with("done"));
     timeout(Duration::from_secs(30), server).await.unwrap().unwrap();
     assert!(TcpStream::connect(address).await.is_err());
+}
+
+#[tokio::test]
+async fn a_client_that_sends_no_more_gets_its_response() {
+    let (entered, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let handler = {
+        let (entered, release) = (entered.clone(), release.clone());
+        move || async move {
+            entered.notify_one();
+            release.notified().await;
+            "done"
+        }
+    };
+    let router = Router::new().route("/", get(handler));
+    let (address, _stop, _server) = start(router, Duration::from_secs(600)).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    entered.notified().await;
+    stream.shutdown().await.unwrap();
+    // The node sees the end before it has a response.
+    sleep(Duration::from_millis(100)).await;
+    release.notify_one();
+    let answered =
+        timeout(HALF_CLOSED_TIMEOUT / 2, rest(stream)).await.expect("the connection is closed then");
+    assert!(answered.ends_with("done"), "{answered:?}");
+}
+
+#[tokio::test]
+async fn a_request_names_one_host() {
+    let router = Router::new().route("/", get(async || "here"));
+    let (address, _stop, _server) = start(router, Duration::from_secs(600)).await;
+    for (request, status) in [
+        ("GET / HTTP/1.1\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nhost: a\r\nhost: a\r\n\r\n", 400),
+        ("GET http://b/ HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n", 200),
+        ("GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n", 200),
+        ("GET / HTTP/1.0\r\n\r\n", 200),
+    ] {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let answered = rest(stream).await;
+        assert_eq!(answered.split(' ').nth(1), Some(&*status.to_string()), "{request:?}: {answered:?}");
+    }
+}
+
+#[test]
+fn the_host_of_http2_is_its_authority() {
+    let request = |version, host: &[&str]| {
+        let request = Request::get("http://a.b:8080/").version(version);
+        host.iter().fold(request, |request, host| request.header(HOST, *host)).body(()).unwrap()
+    };
+    let status = |version, host: &[&str]| refused_head(&request(version, host));
+    assert_eq!(status(Version::HTTP_2, &[]), None);
+    assert_eq!(status(Version::HTTP_2, &["A.b:8080"]), None);
+    assert_eq!(status(Version::HTTP_2, &["a.b"]), Some(StatusCode::BAD_REQUEST));
+    assert_eq!(status(Version::HTTP_2, &["a.b:8080", "a.b:8080"]), Some(StatusCode::BAD_REQUEST));
+    let mut many = request(Version::HTTP_2, &[]);
+    for number in 0..=HEADER_FIELDS_MAX {
+        assert_eq!(refused_head(&many), None, "{number}");
+        many.headers_mut().append("x-more", HeaderValue::from_static("y"));
+    }
+    assert_eq!(refused_head(&many), Some(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE));
 }
 
 #[tokio::test]

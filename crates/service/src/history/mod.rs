@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    Consistency, Principal, Refusal, clock::Clock, context::Context, freshness::Freshness,
+    Consistency, Principal, Refusal, clock::Clock, context::Context, cpu_pool::Weight, freshness::Freshness,
     freshness::wait_until_applied, redaction::Redactor, run_blocking,
 };
 use concord_consensus::Consensus;
@@ -45,6 +45,8 @@ use concord_storage::{AfterImage, AsOf, HistoryError, HistoryPage, Store, Subjec
 
 /// How long a read waits until the history holds what this node has applied: milliseconds while the disk works.
 const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(2);
+/// Changes of a page from which it is read in the pool: a page of a thousand takes five milliseconds.
+const LONG_PAGE: u64 = 200;
 /// How long another member may take to respond.
 const MEMBER_TIMEOUT: Duration = Duration::from_secs(4);
 
@@ -404,9 +406,14 @@ impl HistoryReader {
         consensus: &Consensus,
         request: HistoryRequest,
     ) -> Result<HistoryResponse, Refusal> {
+        let store = consensus.store().clone();
+        if let HistoryRequest::Page { limit: LONG_PAGE.., .. } = request {
+            // In turns with the work of other clients, at a low priority: many at once would take the processors.
+            let deadline = self.cx.read_deadline();
+            return self.cx.cpu_pool.run(Weight::Short, deadline, move |_| read(&store, &request)).await;
+        }
         let permit = self.permits.acquire().await;
         let _permit = permit.map_err(|error| Refusal::Internal(error.to_string()))?;
-        let store = consensus.store().clone();
         run_blocking(move || read(&store, &request)).await
     }
 }

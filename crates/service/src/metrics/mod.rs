@@ -159,7 +159,7 @@ impl Service {
     /// Queues, and limits of what is open.
     fn of_requests(&self) -> Vec<MetricFamily> {
         let (cx, limits) = (&self.cx, self.cx.limits());
-        let in_flight = limits.writes_in_flight.saturating_sub(self.writes.admission.available_permits());
+        let in_flight = limits.writes_in_flight.saturating_sub(self.writes.admission.free());
         let PoolFigures { turns, running, waiting } = cx.cpu_pool.figures();
         let [watches, watches_max] = self.watches.hub.figures();
         let [quota_keys, failing_addresses] = self.quotas.counts();

@@ -14,8 +14,9 @@
 //! pool, until the read deadline. The pool limits how many lists of one client wait, and never gives all of its threads
 //! to lists.
 //!
-//! The records of a page are not copied: they are rendered one by one while the response is sent. They stay in memory
-//! until then, even if writes replace them. So a page of large records reserves memory.
+//! The records of a large page are not copied: they are rendered one by one while the response is sent. They stay in
+//! memory until then, even if writes replace them. A page reserves memory before it is rendered, so a rejection costs
+//! no more than finding the records.
 //!
 //! **Invariant:** every page after the first is of the state of the first page, on whichever node it is requested.
 //! Otherwise the cursor is rejected as *expired*, and the client starts again with the first page.
@@ -189,13 +190,11 @@ impl Reads {
         Ok(Box::pin(self.redact_page(principal, &lister.listing.list, page)).await?)
     }
 
-    /// Reserves memory for a page of large records. Fails if the page is too large or the memory limit is reached.
+    /// Reserves memory for a page before it is rendered. Fails if the page is too large or the memory limit is reached.
     pub(super) fn reserve_page(&self, records: &ListRecords) -> Result<Reservation, Refusal> {
-        let (budget, bytes) = (&self.cx.memory_budget, records.bytes());
+        let bytes = records.bytes();
         self.check_page(bytes)?;
-        // A smaller page is rendered as a whole, and its response reserves memory like any other.
-        let bytes = if bytes > BUFFERED_PAGE_BYTES_MAX { bytes } else { 0 };
-        budget.reserve(Share::Callers, bytes)
+        self.cx.memory_budget.reserve(Share::Callers, bytes)
     }
 
     /// Rejects a page that is larger than a response may be, whatever else is in flight.

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::{
     cursor::Cursor,
     earlier::NotMade,
-    list::{BUFFERED_PAGE_BYTES_MAX, ListRequest, Lister, Listing, PageRecords, expired},
+    list::{ListRequest, Lister, Listing, PageRecords, expired},
     records::ListRecords,
 };
 use crate::{
@@ -145,10 +145,8 @@ impl Lister<'_> {
             bytes += found.records.bytes();
             page.append(found.records);
             self.reads.check_page(bytes)?;
-            if bytes > BUFFERED_PAGE_BYTES_MAX {
-                // These records are copies that no state shares, so the page occupies memory as a whole.
-                reservation.grow(bytes.saturating_sub(reservation.bytes()))?;
-            }
+            // These records are copies that no state shares, so the page occupies memory as a whole.
+            reservation.grow(bytes.saturating_sub(reservation.bytes()))?;
             if is_last {
                 return Ok((PageRecords { records: page, ..found }, reservation));
             }

@@ -24,7 +24,7 @@ use super::{
     topics::{Topic, Topics},
 };
 use crate::Principal;
-use concord_model::{limits::WATCH_REPLAYS_MAX, record::Revision};
+use concord_model::record::Revision;
 use concord_state::feed::{Event, EventPage, EventPageMax, Feed};
 
 /// What a watch reads at once, and so the most that a slow client holds in memory.
@@ -47,8 +47,6 @@ pub struct WatchHub {
     pub(super) permissions: Arc<WatchPermissions>,
     /// One permit for each open watch.
     pub(super) permits: Arc<Semaphore>,
-    /// One permit for each watch that reads the history.
-    pub(super) history_readers: Semaphore,
 }
 
 /// The registration of a watch for its topics. Dropping it unregisters the watch.
@@ -72,7 +70,6 @@ impl WatchHub {
             confirmed: Mutex::new(Instant::now()),
             permissions: Arc::default(),
             permits: Arc::new(Semaphore::new(watches_max)),
-            history_readers: Semaphore::new(WATCH_REPLAYS_MAX),
         }
     }
 

@@ -33,7 +33,9 @@ mod topics;
 use crate::{
     access::Authentication,
     context::Context,
+    cpu_pool::Weight,
     freshness::Freshness,
+    origin::Origin,
     read::{Reads, pinned::PinnedStates},
     redaction::Redactor,
 };
@@ -149,6 +151,8 @@ pub struct OpenWatch {
     /// The client accepts this node's state, however old.
     is_local: bool,
     has_ended: bool,
+    /// Whose memory and whose turns in the pool it uses.
+    origin: Origin,
 }
 
 /// Opens watches.
@@ -261,6 +265,7 @@ impl Watches {
             is_new: true,
             is_local,
             has_ended: false,
+            origin: Origin::current(),
         };
         if watch.initial.is_none() {
             // An error of the first read is returned before the watch begins.
@@ -340,12 +345,31 @@ impl OpenWatch {
         if self.has_ended {
             return None;
         }
-        let notice = match self.wait_redacted().await {
+        // What it holds and has worked out counts for its client, although the response is sent outside the request.
+        let notice = match self.origin.serve(self.wait_redacted()).await {
             Ok(notice) => notice,
-            Err(refusal) => self.end(Notice::End(refusal)),
+            Err(refusal) => self.fail(refusal),
         };
         self.last_notice = Instant::now();
         Some(notice)
+    }
+
+    /// Runs work that takes longer than about a millisecond in the CPU pool, in the turns of the client.
+    ///
+    /// # Errors
+    /// If it was not done in time.
+    pub fn run_long<T, W>(&self, work: W) -> impl Future<Output = Result<T, Refusal>> + Send + use<T, W>
+    where
+        T: Send + 'static,
+        W: FnOnce() -> T + Send + 'static,
+    {
+        let cx = Arc::clone(&self.watches.cx);
+        self.origin.serve(async move { cx.run_long(work).await })
+    }
+
+    /// Ends the watch, and returns its last notice.
+    pub fn fail(&mut self, refusal: Refusal) -> Notice {
+        self.end(Notice::End(refusal))
     }
 
     /// The next notice of changes, if it has been read already.
@@ -525,11 +549,9 @@ impl OpenWatch {
     }
 
     async fn read_history(&mut self, replay: Replay) -> Result<EventPage, Refusal> {
-        let closed = |_| Refusal::Internal("the readers of the history are never closed".into());
-        let permit = self.watches.hub.history_readers.acquire().await.map_err(closed)?;
-        let read = tokio::task::spawn_blocking(move || replay.read()).await;
-        drop(permit);
-        let read = read.map_err(|error| Refusal::Internal(format!("reading the history: {error}")))?;
+        let cx = &self.watches.cx;
+        // In turns with the work of other clients: one that resumes thousands of watches delays its own.
+        let read = cx.cpu_pool.run(Weight::Short, cx.read_deadline(), move |_| replay.read()).await?;
         let (piece, rest) = read.map_err(|error| match error {
             HistoryError::Compacted { compaction_revision } => expired(self.position, compaction_revision),
             HistoryError::Gap { .. } | HistoryError::Failed(_) => self.gap(&error),

@@ -25,7 +25,7 @@ use crate::{
         wire::{WireAnswer, WirePart, WireRequest, encode_part, remaining_of},
     },
     origin::Origin,
-    request::{Decision, Refusal, WriteRequest},
+    request::{Decision, WriteRequest},
     retry::{Attempt, AttemptError},
     write::Writes,
 };
@@ -145,7 +145,7 @@ impl Writes {
         if !self.cx.leads(consensus) {
             return Err(AttemptError::Retry(format!("node {} does not lead", self.cx.node_id())));
         }
-        let _permit = self.admission.try_acquire().map_err(|_| Refusal::Overloaded)?;
+        let _permit = self.admission.admit(&request.caller.principal)?;
         self.check_disk(&request.write)?;
         let time = time_to_decide(remaining).min(self.time_for(&request.write));
         let decided = self.decide(consensus, &Arc::new(request), Instant::now() + time).await;

@@ -9,6 +9,7 @@
 //! | topic | file |
 //! |---|---|
 //! | validation of a write against a state, in the contract's order | `prepare` |
+//! | how many writes are in progress, in all and of one key | `admission` |
 //! | authorization of a write; changes of the access keys | `access` |
 //! | idempotent retries | `idempotency` |
 //! | several writes as one | `batch` |
@@ -31,6 +32,7 @@
 //! place, and that space is allocated, moved and freed for each write.
 
 mod access;
+pub(super) mod admission;
 pub(super) mod batch;
 mod conceal;
 mod config_check;
@@ -52,10 +54,7 @@ mod write_barrier;
 use std::{sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
-use tokio::{
-    sync::Semaphore,
-    time::{Instant, timeout, timeout_at},
-};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
     audit,
@@ -73,6 +72,7 @@ use super::{
     schemas::Schemas,
 };
 use access::{Authorized, authorize};
+use admission::WriteAdmission;
 use conceal::concealed;
 use concord_consensus::Consensus;
 use concord_model::{access_key::KeyUse, command::Verdict};
@@ -103,8 +103,7 @@ pub struct Writes {
     pub(crate) redactor: Arc<Redactor>,
     pub(crate) history: Arc<HistoryReader>,
     pub(crate) forwarder: Forwarder,
-    /// A permit for each write in progress.
-    pub(crate) admission: Semaphore,
+    pub(crate) admission: WriteAdmission,
     pub(crate) record_locks: RecordLocks,
     pub(crate) keyed_writes: KeyedWrites,
     pub(crate) write_barriers: Arc<WriteBarriers>,
@@ -125,7 +124,7 @@ impl Writes {
 
     async fn carry_out(self: &Arc<Self>, caller: Caller, write: Write) -> Result<DecidedWrite, Refusal> {
         audit::name(&write);
-        let _permit = self.admission.try_acquire().map_err(|_| Refusal::Overloaded)?;
+        let _permit = self.admission.admit(&caller.principal)?;
         caller.principal.authorize_write(&write)?;
         check_intake(&write, self.cx.limits())?;
         self.check_disk(&write)?;

@@ -175,7 +175,7 @@ impl Writes {
     }
 
     async fn try_redefinition(self: &Arc<Self>, caller: Caller, write: Write) -> Result<ScanReport, Refusal> {
-        let _permit = self.admission.try_acquire().map_err(|_| Refusal::Overloaded)?;
+        let _permit = self.admission.admit(&caller.principal)?;
         caller.principal.authorize(Verb::Read, Some(write.definition()))?;
         check_intake(&write, self.cx.limits())?;
         caller.principal.authorize_write(&write)?;
