@@ -4,6 +4,7 @@
 //! because the connection was refused.
 
 use std::{
+    borrow::Cow,
     collections::BTreeMap,
     error::Error as _,
     sync::{
@@ -101,6 +102,7 @@ impl Client {
             options.urls.iter().map(|url| url.trim().trim_end_matches('/').into()).collect();
         let is_url = |url: &String| url.starts_with("https://") || url.starts_with("http://");
         if let Some(url) = urls.iter().find(|url| !is_url(url)) {
+            let url = shown_url(url);
             let text = format!("`{url}` is not the URL of a node: expected http[s]://host:port");
             return Err(Error::Usage(text));
         }
@@ -135,6 +137,12 @@ impl Client {
     #[must_use]
     pub fn urls(&self) -> &[String] {
         &self.0.urls
+    }
+
+    /// The node URLs without passwords, as messages name them.
+    #[must_use]
+    pub fn shown_urls(&self) -> Vec<String> {
+        self.0.urls.iter().map(|url| shown_url(url).into_owned()).collect()
     }
 
     /// The time limit of a request with all its retries.
@@ -196,10 +204,12 @@ impl Client {
             let (base, left) = attempts.next().await?;
             let id = self.request_id();
             let url = format!("{base}{}", request.target());
-            match self.begin(request, &url, left, (&id, None)).await {
+            let begun = self.begin(request, &url, left, (&id, None)).await;
+            let url = shown_url(&url);
+            match begun {
                 Ok(response) if response.status().is_success() => {
                     attempts.remember();
-                    return Ok((response, url));
+                    return Ok((response, url.into_owned()));
                 }
                 Ok(response) => attempts.failed(refused(&url, response, id, (request, deadline)).await)?,
                 Err(failed) => attempts.failed(failed)?,
@@ -219,7 +229,9 @@ impl Client {
             let (base, left) = attempts.next().await?;
             let id = self.request_id();
             let url = format!("{base}{}", request.target());
-            let response = match self.begin(&request, &url, left, (&id, key.as_deref())).await {
+            let begun = self.begin(&request, &url, left, (&id, key.as_deref())).await;
+            let url = shown_url(&url);
+            let response = match begun {
                 Ok(response) => response,
                 Err(failed) => {
                     attempts.failed(failed)?;
@@ -235,7 +247,7 @@ impl Client {
             match tokio::time::timeout(left, response.bytes()).await {
                 Ok(Ok(body)) => {
                     attempts.remember();
-                    return Ok(((status, headers, body), url));
+                    return Ok(((status, headers, body), url.into_owned()));
                 }
                 Ok(Err(error)) => {
                     attempts.failed(Failed::Unclear(format!("{url}: {}", with_causes(&error))))?;
@@ -279,6 +291,7 @@ impl Client {
         if let Some((content_type, body)) = &request.body {
             built = built.header("content-type", *content_type).body(body.clone());
         }
+        let url = &*shown_url(url);
         match tokio::time::timeout(left, built.send()).await {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(error)) if error.is_connect() || error.is_builder() => {
@@ -354,7 +367,7 @@ impl<'a> Attempts<'a> {
         let inner = &*client.0;
         let first = inner.preferred.load(Ordering::Relaxed);
         if let Some(trace) = inner.trace {
-            trace(&request.as_curl(&inner.urls[first % inner.urls.len()]));
+            trace(&request.as_curl(&shown_url(&inner.urls[first % inner.urls.len()])));
         }
         Self {
             inner,
@@ -463,6 +476,17 @@ impl<'a> Attempts<'a> {
                 }
             }
         }
+    }
+}
+
+/// A URL as messages show it: without a user and a password in it.
+#[must_use]
+pub fn shown_url(url: &str) -> Cow<'_, str> {
+    let begin = url.find("://").map_or(0, |scheme| scheme + 3);
+    let end = url[begin..].find(['/', '?', '#']).map_or(url.len(), |at| begin + at);
+    match url[begin..end].rfind('@') {
+        Some(at) => Cow::Owned(format!("{}***{}", &url[..begin], &url[begin + at..])),
+        None => Cow::Borrowed(url),
     }
 }
 

@@ -148,3 +148,26 @@ fn only_urls_of_http_are_accepted() {
         );
     }
 }
+
+#[tokio::test]
+async fn no_text_shows_the_password_of_a_url() {
+    let (url, _) = listener(&["404 {}", "", "200 x"]);
+    let with_password = url.replace("http://", "http://user:secret@");
+    let client = |url: &str| {
+        let urls = vec![url.to_owned()];
+        Client::new(Options { urls, key: "k".into(), timeout: Duration::from_secs(2), ..Options::default() })
+    };
+    let one = client(&with_password).unwrap();
+    let mut texts = vec![client("ftp://user:secret@host").unwrap_err().to_string()];
+    texts.push(one.send(Request::get("/a")).await.unwrap_err().to_string());
+    let write = Request::new(Method::DELETE, "/a").retry(Retry::OtherNode);
+    texts.push(one.send(write).await.unwrap_err().to_string());
+    texts.push(one.send(Request::get("/a")).await.unwrap().data().unwrap_err().to_string());
+    // Nobody listens any more.
+    texts.push(one.send(Request::get("/a")).await.unwrap_err().to_string());
+    texts.extend(one.shown_urls());
+    for text in texts {
+        assert!(!text.contains("secret") && text.contains("://***@"), "{text}");
+    }
+    assert_eq!(shown_url("http://h:1/a@b?c=@"), "http://h:1/a@b?c=@");
+}
