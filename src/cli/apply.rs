@@ -4,7 +4,8 @@
 //! a second request. Changes that exceed one batch are applied in several only with `--split` or by `import`. After an
 //! interruption the same command continues, because changes that are already applied are no longer changes.
 //!
-//! **Invariant:** nothing is deleted unless `--prune` is given and confirmed.
+//! **Invariants:** nothing is deleted unless `--prune` is given and confirmed, and no more than was said. No secret value is
+//! shown unless that was asked for.
 
 use clap::Args;
 use concord_client::{Client, Error, Item, Operation, Request};
@@ -15,7 +16,7 @@ use super::{
     current,
     interrupt::{self, Doing},
     manifest::{FileArgs, Manifests, name},
-    output::{Format, confirm, counted, note, print_done, say, text},
+    output::{Format, confirm, counted, is_quiet, note, print_done, say, text},
     plan::{ApplyPlan, PlannedChange, UniqueFieldsStep},
     progress::Progress,
 };
@@ -41,6 +42,8 @@ const FILE_EXAMPLE: &str = "Example: a YAML file with a definition and one of it
   config_key: acme
   data: {plan: pro}";
 
+/// How many configs `--prune` deletes if nothing else is said.
+const DELETES_MAX: usize = 20;
 /// Maximum number of records to list before a deletion.
 const SHOWN_MAX: usize = 100;
 
@@ -59,9 +62,18 @@ pub(super) struct ApplyArgs {
     /// Delete configs that are missing from the files (only in definitions the files contain)
     #[arg(long)]
     prune: bool,
+    /// With --prune: fail if more configs would be deleted
+    #[arg(long, default_value_t = DELETES_MAX, value_name = "N")]
+    max_deletes: usize,
+    /// With --prune: may delete all configs of a definition
+    #[arg(long)]
+    allow_empty: bool,
     /// Delete configs without asking for confirmation
     #[arg(short, long)]
     yes: bool,
+    /// With -o: show secret values
+    #[arg(long)]
+    show_secrets: bool,
     /// If the changes exceed one batch, apply them in several, each atomic
     #[arg(long)]
     split: bool,
@@ -78,6 +90,31 @@ pub(super) struct DiffArgs {
     /// Also show the configs that `apply --prune` would delete
     #[arg(long)]
     pub(super) prune: bool,
+    /// Show secret values
+    #[arg(long)]
+    pub(super) show_secrets: bool,
+}
+
+impl ApplyArgs {
+    /// Refuses to delete more than was said: a directory that was forgotten or not checked out looks like configs that
+    /// were removed.
+    fn check_deletions(&self, plan: &ApplyPlan) -> Result<(), Failure> {
+        let deletions = plan.changes.iter().filter(|change| change.after.is_none()).count();
+        if deletions > self.max_deletes {
+            return Err(Failure::Usage(format!(
+                "{} would be deleted, and --max-deletes is {}: are all files there? If so, pass --max-deletes {deletions}",
+                counted(deletions as u64, "config"),
+                self.max_deletes
+            )));
+        }
+        if !plan.emptied.is_empty() && !self.allow_empty {
+            return Err(Failure::Usage(format!(
+                "all configs of {} would be deleted: are all files there? If so, pass --allow-empty",
+                plan.emptied.join(", ")
+            )));
+        }
+        Ok(())
+    }
 }
 
 /// Runs `apply`.
@@ -85,11 +122,16 @@ pub(super) fn apply(args: &ApplyArgs) -> Result<(), Failure> {
     let wanted = Manifests::read(&args.files)?;
     let format = args.node.format.or_table();
     with_cluster(&args.node, &args.tries, async |client| {
-        let plan = ApplyPlan::new(&client, &wanted, args.prune).await?;
+        let mut plan = ApplyPlan::new(&client, &wanted, args.prune).await?;
+        if !args.show_secrets {
+            plan.hide_secrets();
+        }
         if args.dry_run {
             try_all(&client, &plan).await?;
-            return report(&plan, &format, false);
+            report(&plan, &format, false)?;
+            return args.check_deletions(&plan);
         }
+        args.check_deletions(&plan)?;
         let deleted: Vec<String> = plan
             .changes
             .iter()
@@ -115,7 +157,10 @@ pub(super) fn diff(args: &DiffArgs) -> Result<(), Failure> {
     let compare = || {
         let wanted = Manifests::read(&args.files)?;
         with_cluster(&args.node, &args.tries, async |client| {
-            let plan = ApplyPlan::new(&client, &wanted, args.prune).await?;
+            let mut plan = ApplyPlan::new(&client, &wanted, args.prune).await?;
+            if !args.show_secrets {
+                plan.hide_secrets();
+            }
             let is_different = !plan.changes.is_empty();
             let format = args.node.format.or_table();
             let shown = if format.is_table() {
@@ -139,7 +184,7 @@ fn report(plan: &ApplyPlan, format: &Format, is_done: bool) -> Result<(), Failur
     };
     if !format.is_table() {
         print_changes(plan, format, is_done)?;
-    } else if changed > 0 {
+    } else if changed > 0 && !is_quiet() {
         let lines = plan.changes.iter();
         let lines = lines.map(|one| format!("{} {}\n", name(&one.definition, &one.key), one.verb(is_done)));
         text(&lines.collect::<String>())?;

@@ -16,7 +16,7 @@ use concord_client::{Client, Request, Retry};
 use serde_json::{Value, json};
 
 use super::{
-    connection::{Failure, NodeArgs, run_with_client},
+    connection::{ConsistencyLevel, Failure, FreshnessArgs, NodeArgs, run_with_client},
     output::{Columns, OutputArgs, print_columns},
     progress::Progress,
 };
@@ -54,6 +54,10 @@ pub(super) struct BackupArgs {
     /// The file to write the backup to
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
+    /// Read consistency. local: what the node has applied, which may be stale; the only way without a majority
+    /// [default: linearizable]
+    #[arg(long, value_enum, hide_possible_values = true, value_name = "LEVEL")]
+    consistency: Option<ConsistencyLevel>,
     /// Encrypt the backup to this recipient, as printed by `concord keygen identity` or age-keygen; repeatable. Without
     /// a recipient the backup is not encrypted
     #[arg(long, env = "CONCORD_BACKUP_RECIPIENTS", value_delimiter = ',', value_name = "RECIPIENT")]
@@ -135,7 +139,8 @@ pub(super) fn back_up(args: &BackupArgs) -> Result<(), Failure> {
     let envelope = args.envelope().map_err(Failure::Usage)?;
     let opening = args.opening.read()?;
     run_with_client(&args.node, async |client| {
-        let shown = fetch(&client, &args.out, envelope.as_ref(), opening).await?;
+        let request = FreshnessArgs::of(args.consistency).on(Request::get(ROUTE));
+        let shown = fetch(&client, request, &args.out, envelope.as_ref(), opening).await?;
         print_columns(&args.node.format.or_json(), &shown, &COLUMNS)
     })
 }
@@ -154,6 +159,7 @@ pub(super) fn restore(args: RestoreArgs) -> Result<(), Failure> {
     print_columns(&args.format.or_json(), &restored, &COLUMNS)
 }
 
+const ROUTE: &str = "/api/v1/cluster/backup";
 /// How long a download may take: a terabyte at 100 MB/s.
 const DOWNLOAD_TIMEOUT: Duration = Duration::from_secs(3 * 60 * 60);
 
@@ -167,6 +173,7 @@ const ENCRYPTED_BY_THE_NODE: &str = "this node encrypts backups itself: omit --r
 /// When the node refuses, the file is not complete, or it can't be written; when both sides are to encrypt.
 async fn fetch(
     client: &Client,
+    request: Request,
     to: &Path,
     envelope: Option<&Envelope>,
     opening: Opening,
@@ -180,7 +187,7 @@ async fn fetch(
         _ => {}
     }
     let file = File::options().write(true).create_new(true).mode(0o600).open(&partial).map_err(failed)?;
-    let summary = match download(client, file, &partial, envelope, opening).await {
+    let summary = match download(client, request, (file, &partial), envelope, opening).await {
         Ok(summary) => summary,
         Err(error) => {
             fs::remove_file(&partial).map_err(failed)?;
@@ -196,15 +203,14 @@ async fn fetch(
 /// Downloads a backup into a file, makes it durable and verifies all of it.
 async fn download(
     client: &Client,
-    mut file: File,
-    path: &Path,
+    request: Request,
+    (mut file, path): (File, &Path),
     envelope: Option<&Envelope>,
     opening: Opening,
 ) -> Result<Value, Failure> {
-    const ROUTE: &str = "/api/v1/cluster/backup";
     let failed = |error: io::Error| format!("{}: {error}", path.display());
     let progress = Progress::of_bytes("no backup was made");
-    let request = Request::get(ROUTE).retry(Retry::OtherNode).timeout(DOWNLOAD_TIMEOUT);
+    let request = request.retry(Retry::OtherNode).timeout(DOWNLOAD_TIMEOUT);
     let (file, opening) = match envelope {
         None => {
             client

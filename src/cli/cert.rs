@@ -59,7 +59,13 @@ pub(super) enum CertCommand {
 /// The columns of certificates.
 pub(super) const COLUMNS: Columns = Columns {
     name: "file",
-    narrow: &[("FILE", "/file"), ("SUBJECT", "/subject"), ("ENDS", "/ends"), ("DAYS LEFT", "/days_left")],
+    narrow: &[
+        ("FILE", "/file"),
+        ("SUBJECT", "/subject"),
+        ("ENDS", "/ends"),
+        ("DAYS LEFT", "/days_left"),
+        ("EXPIRED", "/is_expired"),
+    ],
     wide: &[("NAMES", "/names"), ("SERIAL", "/serial"), ("FINGERPRINT", "/fingerprint"), ("KEY", "/key")],
 };
 
@@ -250,8 +256,9 @@ fn show(files: &[PathBuf]) -> Result<Value, String> {
 fn describe(file: &Path) -> Result<Vec<Value>, String> {
     let describe = |der: &_| -> Result<Value, String> {
         let certificate = Certificate::parse(der)?;
-        let days =
-            (i128::from(certificate.ends.0) - i128::from(service::now().0)) / (24 * 60 * 60 * 1_000_000);
+        // The last day is day 0; after it the number is negative.
+        let left = i128::from(certificate.ends.0) - i128::from(service::now().0);
+        let days = left.div_euclid(24 * 60 * 60 * 1_000_000);
         Ok(json!({
             "file": file,
             "subject": certificate.subject,
@@ -260,6 +267,7 @@ fn describe(file: &Path) -> Result<Vec<Value>, String> {
             "names": certificate.names,
             "begins": certificate.begins.to_string(),
             "ends": certificate.ends.to_string(),
+            "is_expired": left <= 0,
             "days_left": i64::try_from(days).unwrap_or(i64::MAX),
             "serial": certificate.serial,
             "fingerprint": certificate.fingerprint,

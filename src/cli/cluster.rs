@@ -5,15 +5,16 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use concord_client::{Client, Options, Request, Retry};
+use concord_client::{Client, Error, Options, Request, Retry};
 use futures::future::join_all;
+use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::{
     connection::{Failure, NodeArgs, TryArgs, run_async},
     interrupt,
     members::{self, InitArgs, MemberCommand, TransferArgs},
-    output::{Columns, Format, cell, line, print_columns, print_value, printable},
+    output::{Columns, Format, cell, counted, line, print_columns, print_value, printable},
 };
 
 const CLUSTER: &str = "/api/v1/cluster";
@@ -25,8 +26,11 @@ const COLUMNS: Columns = Columns {
         ("NODE", "/id"),
         ("ROLE", "/role"),
         ("ANSWERS", "/answers"),
+        ("READY", "/ready"),
+        ("REACHABLE", "/reachable"),
         ("REVISION", "/revision"),
         ("LAG", "/lag"),
+        ("DISK FREE", "/disk_free"),
         ("VERSION", "/version"),
         ("ADDRESS", "/api_addr"),
     ],
@@ -37,12 +41,13 @@ const COLUMNS: Columns = Columns {
         ("DISK FREE BYTES", "/disk_free_bytes"),
         ("DIGEST", "/digest"),
         ("WHY", "/error"),
+        ("NOT READY", "/not_ready"),
     ],
 };
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ClusterCommand {
-    /// Show the members, the leader and alarms; exits 1 if a member does not respond
+    /// Show the members, the leader and alarms; exits 1 if a member does not respond or is not ready, or there is an alarm
     Status(StatusArgs),
     /// Print a line when the leader changes, or a member stops or resumes responding
     Watch(ClusterWatchArgs),
@@ -97,23 +102,41 @@ pub(super) fn run(command: ClusterCommand) -> Result<(), Failure> {
     }
 }
 
-/// The cluster as one node reports it, and each member's own report or error.
-async fn ask_members(
-    client: &Client,
-    options: &Options,
-) -> Result<(Value, Vec<(Value, Result<Value, String>)>), Failure> {
+/// What a member says of itself.
+#[derive(Debug)]
+struct MemberAnswer {
+    /// The member as another node knows it.
+    member: Value,
+    /// Its view of the cluster, or why there is none.
+    own: Result<Value, String>,
+    /// Whether it is ready; with the reason if it is not. `None` if it does not say.
+    ready: Option<Result<(), String>>,
+}
+
+/// The cluster as one node reports it, and each member's own report.
+async fn ask_members(client: &Client, options: &Options) -> Result<(Value, Vec<MemberAnswer>), Failure> {
     let seen = client.send(Request::get(CLUSTER).retry(Retry::OtherNode)).await?.data()?;
     let scheme = if client.urls()[0].starts_with("https://") { "https" } else { "http" };
     let ask = async |member: &Value| {
         let url = format!("{scheme}://{}", cell(&member["api_addr"]));
         // --verbose shows the request once, not for each member.
-        let one = Client::new(Options { urls: vec![url], trace: None, ..options.clone() });
-        let request = Request::get(CLUSTER).retry(Retry::OtherNode).timeout(MEMBER_TIMEOUT);
-        let answer = match one {
-            Ok(one) => one.send(request).await.and_then(|answer| answer.data()),
-            Err(error) => Err(error),
+        let member = member.clone();
+        let one = match Client::new(Options { urls: vec![url], trace: None, ..options.clone() }) {
+            Ok(one) => one,
+            Err(error) => return MemberAnswer { member, own: Err(error.to_string()), ready: None },
         };
-        (member.clone(), answer.map_err(|error| error.to_string()))
+        let request = |path| Request::get(path).retry(Retry::OtherNode).timeout(MEMBER_TIMEOUT);
+        let (own, ready) = tokio::join!(one.send(request(CLUSTER)), one.send(request("/readyz")));
+        let ready = match ready {
+            Ok(_) => Some(Ok(())),
+            Err(Error::Refused(refusal)) if refusal.status == StatusCode::SERVICE_UNAVAILABLE => {
+                let reasons: Vec<String> = refusal.items.iter().map(ToString::to_string).collect();
+                Some(Err(reasons.join("; ")))
+            }
+            Err(_) => None,
+        };
+        let own = own.and_then(|answer| answer.data()).map_err(|error| error.to_string());
+        MemberAnswer { member, own, ready }
     };
     let members = seen["members"].as_array().cloned().unwrap_or_default();
     // Concurrently: a member that hangs must not delay the others.
@@ -122,41 +145,110 @@ async fn ask_members(
 }
 
 /// The status of the cluster as data.
-fn screen(seen: &Value, members: &[(Value, Result<Value, String>)]) -> Value {
-    let answers = || members.iter().filter_map(|(_, own)| own.as_ref().ok());
+fn screen(seen: &Value, members: &[MemberAnswer]) -> Value {
+    let answers = || members.iter().filter_map(|one| one.own.as_ref().ok());
     // The leader knows the lag of the others. If two members claim to lead, the one with the later term does.
     let leader = answers()
         .filter(|own| own["leader_id"] == own["node_id"] && !own["node_id"].is_null())
         .max_by_key(|own| own["term"].as_u64());
     let seen = leader.unwrap_or(seen);
-    let row = |(member, own): &(Value, Result<Value, String>)| {
+    let row = |MemberAnswer { member, own, ready }: &MemberAnswer| {
         let known = seen["members"].as_array().into_iter().flatten().find(|one| one["id"] == member["id"]);
         let mut row = known.unwrap_or(member).clone();
         let of = |name: &str| own.as_ref().map(|own| own[name].clone()).unwrap_or_default();
         row["answers"] = own.is_ok().into();
+        row["ready"] = ready.as_ref().map(Result::is_ok).into();
+        row["not_ready"] = ready.as_ref().and_then(|ready| ready.as_ref().err().cloned()).into();
         row["revision"] = of("revision");
         row["digest"] = of("digest");
         row["error"] = own.as_ref().err().cloned().into();
         row
     };
+    let rows: Vec<Value> = members.iter().map(row).collect();
     json!({
         "cluster_id": seen["cluster_id"], "leader_id": seen["leader_id"], "term": seen["term"],
-        "feature_level": seen["feature_level"], "members": members.iter().map(row).collect::<Vec<_>>(),
+        "feature_level": seen["feature_level"], "failures_tolerated": failures_tolerated(&rows),
+        "problems": rows.iter().flat_map(problems).collect::<Vec<_>>(), "members": rows,
         "alarms": alarms(seen, members),
     })
 }
 
+/// Whether a member takes part, as far as it and the leader say.
+fn is_well(row: &Value) -> bool {
+    row["answers"] == true && row["ready"] == true && row["reachable"] != false
+}
+
+/// How many voters more may fail before the cluster has no majority; negative if it has none.
+fn failures_tolerated(rows: &[Value]) -> Option<i64> {
+    let voters: Vec<&Value> = rows.iter().filter(|row| row["role"] != "learner").collect();
+    let well = i64::try_from(voters.iter().filter(|row| is_well(row)).count()).ok()?;
+    let majority = i64::try_from(voters.len() / 2 + 1).ok()?;
+    (!voters.is_empty()).then(|| well - majority)
+}
+
+/// What is wrong with a member, a sentence each.
+fn problems(row: &Value) -> Vec<String> {
+    let (id, mut found) = (&row["id"], Vec::new());
+    if row["answers"] != true {
+        found.push(format!("node {id} does not respond: {}", cell(&row["error"])));
+    } else if row["ready"] == false {
+        found.push(format!("node {id} is not ready: {}", cell(&row["not_ready"])));
+    } else if row["ready"].is_null() {
+        found.push(format!("node {id} does not say whether it is ready"));
+    }
+    if row["reachable"] == false {
+        found.push(format!("node {id} can't be reached by the leader"));
+    }
+    if let (Some(free), Some(reserve)) = (row["disk_free_bytes"].as_u64(), row["disk_reserve_bytes"].as_u64())
+        && free < reserve
+    {
+        found.push(format!(
+            "node {id} rejects writes: {free} bytes of its disk are free, and its reserve is {reserve}"
+        ));
+    }
+    found
+}
+
+/// What a cluster bears, as a sentence.
+fn bears(tolerated: Option<i64>) -> String {
+    match tolerated {
+        None => "no voter is known".into(),
+        Some(..0) => "no majority of the voters is well: the cluster can't write".into(),
+        Some(0) => "one more failure stops the cluster".into(),
+        Some(more) => format!("bears {} more", counted(more.unsigned_abs(), "failure")),
+    }
+}
+
+/// Bytes for a table.
+fn shown_bytes(bytes: &Value) -> Value {
+    const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
+    let Some(bytes) = bytes.as_u64() else { return Value::Null };
+    let (mut amount, mut unit) = (bytes / 1000, 0);
+    while amount >= 10_000 && unit + 1 < UNITS.len() {
+        (amount, unit) = (amount / 1000, unit + 1);
+    }
+    format!("{amount} {}", UNITS[unit]).into()
+}
+
 async fn status(client: &Client, options: &Options, format: &Format) -> Result<(), Failure> {
     let (seen, members) = ask_members(client, options).await?;
-    let data = screen(&seen, &members);
+    let mut data = screen(&seen, &members);
+    let texts = |list: &str| -> Vec<Value> { data[list].as_array().cloned().unwrap_or_default() };
+    let (problems, alarms) = (texts("problems"), texts("alarms"));
+    let has_leader = !data["leader_id"].is_null();
     if format.is_table() {
         let id = &data["leader_id"];
-        let leader = if id.is_null() { "no leader".to_owned() } else { format!("leader node {id}") };
+        let leader = if has_leader { format!("leader node {id}") } else { "no leader".to_owned() };
         let (cluster, term) = (cell(&data["cluster_id"]), &data["term"]);
-        line(format_args!(
-            "cluster {cluster}  {leader}  term {term}  feature level {}\n",
-            data["feature_level"]
-        ))?;
+        line(printable(&format!(
+            "cluster {cluster}  {leader}  term {term}  feature level {}  {}",
+            data["feature_level"],
+            bears(data["failures_tolerated"].as_i64())
+        )))?;
+        line("")?;
+        for row in data["members"].as_array_mut().into_iter().flatten() {
+            row["disk_free"] = shown_bytes(&row["disk_free_bytes"]);
+        }
     }
     if format.is_for_records() {
         print_columns(format, &data["members"], &COLUMNS)?;
@@ -165,30 +257,25 @@ async fn status(client: &Client, options: &Options, format: &Format) -> Result<(
     }
     if format.is_table() {
         line("")?;
-        for (member, own) in &members {
-            if let Err(error) = own {
-                line(printable(&format!("node {} does not respond: {error}", member["id"])))?;
-            }
+        problems.iter().try_for_each(|text| line(printable(&cell(text))))?;
+        for one in &alarms {
+            let of = match &one["node_id"] {
+                Value::Null => String::new(),
+                id => format!(" of node {id}"),
+            };
+            line(printable(&format!("alarm  {}{of}: {}", cell(&one["type"]), cell(&one["message"]))))?;
         }
-        let alarms = data["alarms"].as_array().into_iter().flatten();
-        let alarms: Vec<String> =
-            alarms.map(|one| format!("alarm  {}: {}", cell(&one["type"]), cell(&one["message"]))).collect();
-        alarms.iter().try_for_each(|text| line(printable(text)))?;
         if alarms.is_empty() {
             line("no alarms")?;
         }
     }
-    if members.iter().all(|(_, own)| own.is_ok()) && !data["leader_id"].is_null() {
-        Ok(())
-    } else {
-        Err(Failure::Difference)
-    }
+    if problems.is_empty() && alarms.is_empty() && has_leader { Ok(()) } else { Err(Failure::Difference) }
 }
 
 /// The alarms of all nodes without duplicates.
-fn alarms(seen: &Value, members: &[(Value, Result<Value, String>)]) -> Vec<Value> {
+fn alarms(seen: &Value, members: &[MemberAnswer]) -> Vec<Value> {
     let mut alarms: Vec<Value> = Vec::new();
-    for own in members.iter().filter_map(|(_, own)| own.as_ref().ok()).chain([seen]) {
+    for own in members.iter().filter_map(|one| one.own.as_ref().ok()).chain([seen]) {
         for alarm in own["alarms"].as_array().into_iter().flatten() {
             if !alarms.contains(alarm) {
                 alarms.push(alarm.clone());
@@ -204,7 +291,7 @@ async fn watch(client: &Client, options: &Options, args: &ClusterWatchArgs) -> R
     loop {
         let now = match ask_members(client, options).await {
             Ok((seen, members)) => screen(&seen, &members),
-            Err(Failure::Client(concord_client::Error::Unavailable(_))) if !last.is_null() => {
+            Err(Failure::Client(Error::Unavailable(_))) if !last.is_null() => {
                 let mut none = last.clone();
                 none["leader_id"] = Value::Null;
                 for member in none["members"].as_array_mut().into_iter().flatten() {
@@ -268,11 +355,9 @@ mod tests {
             json!({"node_id": id, "leader_id": leader, "term": term, "revision": 9, "members": members})
         };
         let member = |id: u64| json!({"id": id, "lag": null});
-        let members = [
-            (member(1), Ok(own(1, 1, 4))),
-            (member(2), Ok(own(2, 2, 5))),
-            (member(3), Err("refused".to_owned())),
-        ];
+        let answer = |id, own| MemberAnswer { member: member(id), own, ready: None };
+        let members =
+            [answer(1, Ok(own(1, 1, 4))), answer(2, Ok(own(2, 2, 5))), answer(3, Err("refused".to_owned()))];
         let shown = screen(&own(1, 1, 4), &members);
         assert_eq!((&shown["leader_id"], &shown["term"]), (&json!(2), &json!(5)));
         assert_eq!(
@@ -282,6 +367,58 @@ mod tests {
         assert_eq!(
             (&shown["members"][2]["error"], &shown["members"][2]["revision"]),
             (&json!("refused"), &Value::Null)
+        );
+    }
+
+    #[test]
+    fn a_member_that_answers_may_be_unwell_all_the_same() {
+        let members: Vec<Value> =
+            (1..=3).map(|id| json!({"id": id, "role": "follower", "reachable": true})).collect();
+        let mut seen = json!({"node_id": 1, "leader_id": 1, "term": 4, "members": members, "alarms": []});
+        seen["members"][0]["role"] = "leader".into();
+        let answer = |id: u64, ready| MemberAnswer {
+            member: json!({"id": id}),
+            own: Ok(json!({"node_id": id})),
+            ready,
+        };
+        let all = |seen: &Value, third| {
+            screen(
+                seen,
+                &[
+                    MemberAnswer { member: json!({"id": 1}), own: Ok(seen.clone()), ready: Some(Ok(())) },
+                    answer(2, Some(Ok(()))),
+                    answer(3, third),
+                ],
+            )
+        };
+        let shown = all(&seen, Some(Ok(())));
+        assert_eq!((&shown["problems"], &shown["failures_tolerated"]), (&json!([]), &json!(1)));
+        let shown = all(&seen, Some(Err("its disk hangs".into())));
+        assert_eq!(shown["problems"], json!(["node 3 is not ready: its disk hangs"]));
+        assert_eq!((&shown["members"][2]["ready"], &shown["failures_tolerated"]), (&json!(false), &json!(0)));
+        assert_eq!(all(&seen, None)["problems"], json!(["node 3 does not say whether it is ready"]));
+        seen["members"][2]["reachable"] = false.into();
+        seen["members"][1]["disk_free_bytes"] = 5.into();
+        seen["members"][1]["disk_reserve_bytes"] = 9.into();
+        let shown = all(&seen, Some(Ok(())));
+        assert_eq!(
+            shown["problems"],
+            json!([
+                "node 2 rejects writes: 5 bytes of its disk are free, and its reserve is 9",
+                "node 3 can't be reached by the leader"
+            ])
+        );
+        assert_eq!(shown["failures_tolerated"], 0);
+        for (tolerated, text) in [
+            (Some(1), "bears 1 more failure"),
+            (Some(0), "one more failure stops the cluster"),
+            (Some(-1), "no majority of the voters is well: the cluster can't write"),
+        ] {
+            assert_eq!(bears(tolerated), text);
+        }
+        assert_eq!(
+            (shown_bytes(&json!(40_000_000_000_u64)), shown_bytes(&json!(2_500_000))),
+            (json!("40 GB"), json!("2500 kB"))
         );
     }
 

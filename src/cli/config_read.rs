@@ -1,5 +1,7 @@
 //! `concord config get` and `history`.
 
+use std::collections::BTreeSet;
+
 use clap::Args;
 use concord_client::{Client, Request};
 use serde_json::{Value, json};
@@ -7,8 +9,10 @@ use serde_json::{Value, json};
 use super::{
     config::ConfigTarget,
     connection::{Failure, FreshnessArgs, NodeArgs, TryArgs, with_cluster},
-    current::{config_path, definition_path},
-    output::{Columns, Format, Table, cell, print_columns, print_value},
+    current::{self, config_path, definition_path},
+    manifest::config_json,
+    output::{Columns, Format, Table, cell, line, print_columns, print_value, text},
+    yaml_writer,
 };
 
 /// The most indexed fields that are columns of a table.
@@ -47,6 +51,10 @@ pub(super) struct ConfigGetArgs {
     /// The same as `--consistency local`
     #[arg(long, conflicts_with = "consistency")]
     local: bool,
+    /// Print YAML documents that `apply -f` reads; secret values that the key may not read stay as they are when they
+    /// are applied
+    #[arg(long, conflicts_with_all = ["revision", "output"])]
+    for_apply: bool,
 }
 
 #[derive(Debug, Args)]
@@ -73,6 +81,9 @@ pub(super) fn pair(filter: &str) -> Result<(&str, &str), Failure> {
 pub(super) fn get(args: &ConfigGetArgs) -> Result<(), Failure> {
     let format = args.node.format.or_table();
     with_cluster(&args.node, &args.tries, async |client| {
+        if args.for_apply {
+            return for_apply(&client, args).await;
+        }
         if args.definition.contains('*') {
             return across(&client, args, &format).await;
         }
@@ -122,6 +133,14 @@ impl ConfigGetArgs {
             first = first.query("search", search);
         }
         Ok(first)
+    }
+
+    /// The first page of the configs of several definitions.
+    fn first_across(&self) -> Result<Request, Failure> {
+        if self.key.is_some() {
+            return Err(Failure::Usage("a key prefix (`*`) can't be combined with a config key".into()));
+        }
+        Ok(self.first("/api/v1/config".into())?.query("definition", &self.definition))
     }
 
     /// All records of a list up to `--limit`, as data to print.
@@ -190,12 +209,49 @@ async fn across(client: &Client, args: &ConfigGetArgs, format: &Format) -> Resul
         ],
         wide: &[("CREATED", "/created_at"), ("DATA", "/data")],
     };
-    if args.key.is_some() || args.revision.is_some() {
-        let text = "a key prefix (`*`) can't be combined with a config key or --revision";
-        return Err(Failure::Usage(text.into()));
+    if args.revision.is_some() {
+        return Err(Failure::Usage("a key prefix (`*`) can't be combined with --revision".into()));
     }
-    let first = args.first("/api/v1/config".into())?.query("definition", &args.definition);
-    print_columns(format, &args.records(client, first).await?, &COLUMNS)
+    let data = args.records(client, args.first_across()?).await?;
+    if *format == Format::Name {
+        // The key of a config alone names none of them.
+        return records(&data).map(|(definition, key)| line(format_args!("{definition}/{key}"))).collect();
+    }
+    print_columns(format, &data, &COLUMNS)
+}
+
+/// The keys of the configs of a list across definitions.
+fn records(data: &Value) -> impl Iterator<Item = (String, String)> {
+    let results = data["results"].as_array().into_iter().flatten();
+    results.map(|config| (cell(&config["config_definition_key"]), cell(&config["config_key"])))
+}
+
+/// Prints configs in the form of files.
+async fn for_apply(client: &Client, args: &ConfigGetArgs) -> Result<(), Failure> {
+    let keys: Vec<(String, String)> = match &args.key {
+        Some(key) => vec![(args.definition.clone(), key.clone())],
+        None if args.definition.contains('*') => {
+            records(&args.records(client, args.first_across()?).await?).collect()
+        }
+        None => {
+            let first = args.first(format!("{}/config/", definition_path(&args.definition)))?;
+            let data = args.records(client, first).await?;
+            records(&data).map(|(_, key)| (args.definition.clone(), key)).collect()
+        }
+    };
+    let named: Vec<&(String, String)> = keys.iter().collect();
+    let definitions: BTreeSet<String> = keys.iter().map(|(definition, _)| definition.clone()).collect();
+    let definitions: Vec<String> = definitions.into_iter().collect();
+    let found = current::some_or_all(client, &named, &definitions, false).await?;
+    if let (Some(key), true) = (&args.key, found.is_empty()) {
+        // The error says what does not exist.
+        client.send(args.read(config_path(&args.definition, key))).await?;
+    }
+    let documents = keys.iter().filter_map(|id| {
+        let found = found.get(id)?;
+        Some(format!("---\n{}", yaml_writer::write_exact(&config_json(&id.0, &id.1, &found.value))))
+    });
+    text(&documents.collect::<String>())
 }
 
 /// The cells of a config.

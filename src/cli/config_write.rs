@@ -106,6 +106,9 @@ pub(super) struct ConfigDeleteArgs {
     /// Fail unless the config has this revision
     #[arg(long, value_name = "REVISION")]
     if_match: Option<u64>,
+    /// Show what would be deleted, without deleting it
+    #[arg(long)]
+    dry_run: bool,
     /// Do not ask for confirmation
     #[arg(short, long)]
     yes: bool,
@@ -220,11 +223,11 @@ pub(super) fn patch(args: &PatchArgs) -> Result<(), Failure> {
 /// Runs `config delete`.
 pub(super) fn delete(args: &ConfigDeleteArgs) -> Result<(), Failure> {
     let ConfigTarget { definition, key, .. } = &args.target;
-    confirm(&format!("config {definition}/{key} will be deleted"), args.yes)?;
+    confirm(&format!("config {definition}/{key} will be deleted"), args.yes || args.dry_run)?;
     let (definition, key) = (definition.clone(), key.clone());
     let if_match = args.if_match.map(IfMatch::Revision);
     let operation = Operation::DeleteConfig { definition, key, if_match };
-    write(&args.target, Request::operation(&operation), "deleted", false)
+    write(&args.target, Request::operation(&operation), "deleted", args.dry_run)
 }
 
 /// Runs `config rollback`.

@@ -3,10 +3,10 @@
 //!
 //! **Invariants:** the access key of a context is sent only to the nodes of that context. The key is written nowhere.
 
-use std::{io::Write as _, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
-use concord_client::{Client, Options, Request, Retry, Tls};
+use concord_client::{Client, Options, Request, Retry, Tls, shown_url};
 use http::Method;
 use serde_json::Value;
 
@@ -100,7 +100,7 @@ pub(super) struct FreshnessArgs {
 
 /// The consistency levels of the API.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum ConsistencyLevel {
+pub(super) enum ConsistencyLevel {
     Linearizable,
     Lease,
     Local,
@@ -109,7 +109,12 @@ enum ConsistencyLevel {
 impl FreshnessArgs {
     /// Reads what the receiving node has applied.
     pub(super) fn local() -> Self {
-        Self { consistency: Some(ConsistencyLevel::Local), ..Self::default() }
+        Self::of(Some(ConsistencyLevel::Local))
+    }
+
+    /// Reads with this consistency.
+    pub(super) fn of(consistency: Option<ConsistencyLevel>) -> Self {
+        Self { consistency, ..Self::default() }
     }
 
     /// Adds the options to a read. The node checks whether they can be combined.
@@ -203,6 +208,7 @@ impl NodeArgs {
             let named = self.context.clone().filter(|name| !name.is_empty() && !self.has_key()).or(current);
             let with = named.map(|name| format!("--context {name} ")).unwrap_or_default();
             let text = format!("each node has its own audit log: choose one with {with}--url, of");
+            let urls: Vec<_> = urls.iter().map(|url| shown_url(url)).collect();
             return Err(Failure::Usage(format!("{text} {}", urls.join(", "))));
         }
         Ok(())
@@ -225,8 +231,7 @@ impl NodeArgs {
 }
 
 fn trace(line: &str) {
-    // There is nowhere to report a failure to print.
-    let _ = writeln!(std::io::stderr(), "{line}");
+    output::say(line);
 }
 
 /// Runs an async action.

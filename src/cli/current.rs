@@ -212,16 +212,19 @@ pub(super) async fn definition_keys(client: &Client) -> Result<Vec<String>, Fail
     Ok(all.iter().filter_map(|found| found["config_definition_key"].as_str()).map(str::to_owned).collect())
 }
 
+/// The JSON pointer of a redacted place; `None` if the text is none.
+pub(super) fn pointer_of(place: &str) -> Option<String> {
+    let pointer = place.strip_prefix('#')?;
+    Some(percent_encoding::percent_decode_str(pointer).decode_utf8().ok()?.into_owned())
+}
+
 /// Replaces each redacted value with the marker that keeps the stored value.
 pub(super) fn keep_redacted<'a>(
     data: &mut Value,
     places: impl Iterator<Item = &'a str>,
 ) -> Result<(), String> {
     for place in places {
-        let pointer = place
-            .strip_prefix('#')
-            .and_then(|pointer| percent_encoding::percent_decode_str(pointer).decode_utf8().ok());
-        let found = pointer.and_then(|pointer| data.pointer_mut(&pointer));
+        let found = pointer_of(place).and_then(|pointer| data.pointer_mut(&pointer));
         let Some(found) = found else {
             return Err(
                 "it has more secret fields than the response lists: use a key with the permission `reveal`"

@@ -14,7 +14,7 @@ use super::{
     document, explain,
     follow::differences,
     interrupt::{self, Doing},
-    manifest::{self, FileArgs, Manifests},
+    manifest::{self, FileArgs, ManifestDefinition, Manifests},
     output::{Columns, Format, Table, cell, confirm, counted, note, print_columns, print_done, print_value},
     reindex::{self, ReindexArgs},
 };
@@ -126,6 +126,9 @@ pub(super) struct DefinitionDeleteArgs {
     /// Fail unless the definition has this revision
     #[arg(long, value_name = "REVISION")]
     if_match: Option<u64>,
+    /// Show what would be deleted, without deleting it
+    #[arg(long)]
+    dry_run: bool,
     /// Do not ask for confirmation
     #[arg(short, long)]
     yes: bool,
@@ -287,15 +290,14 @@ pub(super) fn one_value(path: &Path) -> Result<Value, Failure> {
 fn check(args: &CheckArgs) -> Result<(), Failure> {
     let value = one_value(&args.file)?;
     // A definition as files have it, or a schema alone.
-    let (schema, format_assertion) = if let Some(key) = value.get("config_definition_key") {
-        if key.as_str() != Some(&args.key) {
-            let text = format!("the file contains definition {}, not {}", cell(key), args.key);
+    let (schema, format_assertion) = if value.get("config_definition_key").is_some() {
+        let place = args.file.display().to_string();
+        let (key, read) = ManifestDefinition::parse(value, &place).map_err(Failure::Invalid)?;
+        if key != args.key {
+            let text = format!("the file contains definition {key}, not {}", args.key);
             return Err(Failure::Usage(text));
         }
-        let asserted = value.get("format_assertion").filter(|asserted| !asserted.is_null());
-        let wrong = || Failure::Invalid("`format_assertion` must be true or false".into());
-        let asserted = asserted.map(|asserted| asserted.as_bool().ok_or_else(wrong)).transpose()?;
-        (value.get("json_schema").cloned().unwrap_or_default(), asserted)
+        (read.schema.unwrap_or_default(), read.format_assertion)
     } else {
         (value, None)
     };
@@ -357,16 +359,19 @@ fn delete(args: &DefinitionDeleteArgs) -> Result<(), Failure> {
             Some(total) => format!(" and its {}", counted(total, "config")),
             None => " and its configs".into(),
         };
-        let what = format!("definition {}{configs} will be deleted", args.key);
-        confirm(&what, args.yes)?;
+        let would = if args.dry_run { "would" } else { "will" };
+        let what = format!("definition {}{configs} {would} be deleted", args.key);
+        confirm(&what, args.yes || args.dry_run)?;
         let operation = Operation::DeleteDefinition {
             definition: args.key.clone(),
             restrict: args.restrict,
             if_match: args.if_match.map(IfMatch::Revision),
         };
-        interrupt::now(Doing::Writing);
-        let data = client.send(Request::operation(&operation)).await?.data()?;
-        let text = format!("definition {} deleted", args.key);
+        if !args.dry_run {
+            interrupt::now(Doing::Writing);
+        }
+        let data = client.send(Request::operation(&operation).dry_run(args.dry_run)).await?.data()?;
+        let text = if args.dry_run { what } else { format!("definition {} deleted", args.key) };
         print_done(&args.node.format.or_table(), &data, "config_definition_key", text)
     })
 }

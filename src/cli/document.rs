@@ -35,6 +35,14 @@ pub(super) fn is_same(one: &Value, other: &Value) -> bool {
     one == other
 }
 
+/// A value without the member `$schema`, by which editors know how to check a file. It says nothing to Concord.
+pub(super) fn without_schema_reference(mut value: Value) -> Value {
+    if let Value::Object(members) = &mut value {
+        members.shift_remove("$schema");
+    }
+    value
+}
+
 /// The documents of a file; `-` is stdin.
 ///
 /// # Errors
@@ -68,6 +76,12 @@ fn read(text: &str, path: &Path) -> Result<Vec<SourceDocument>, String> {
     };
     if is_json {
         return read_json(text).map(|value| vec![SourceDocument { value, line: 1 }]);
+    }
+    // JSON in a YAML file: YAML does not know the pairs of escapes that JSON writes for some characters.
+    if text.contains("\\u")
+        && let Ok(value) = read_json(text)
+    {
+        return Ok(vec![SourceDocument { value, line: 1 }]);
     }
     read_yaml(text)
 }
@@ -306,6 +320,16 @@ mod tests {
             let read = read(&format!("\u{feff}{text}"), Path::new(name)).unwrap();
             assert_eq!((read.len(), &read[0].value), (1, &json!({"a": 1})), "{name}");
         }
+    }
+
+    #[test]
+    fn json_in_a_yaml_file_may_have_pairs_of_escapes() {
+        for name in ["f.yaml", "f.yml", "f.json", "-"] {
+            let read = read(r#"{"a": "\ud83d\ude00"}"#, Path::new(name)).unwrap();
+            assert_eq!((read.len(), &read[0].value), (1, &json!({"a": "\u{1f600}"})), "{name}");
+        }
+        let both = read("a: \"\\u00e9\"\n---\nb: 1\n", Path::new("f.yaml")).unwrap();
+        assert_eq!((both.len(), &both[0].value), (2, &json!({"a": "\u{e9}"})));
     }
 
     #[test]

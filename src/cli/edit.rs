@@ -46,7 +46,7 @@ pub(super) fn run(args: &EditArgs) -> Result<(), Failure> {
         };
         let schema = client.send(Request::get(format!("{}/schema", definition_path(definition)))).await?;
         let head = head(definition, key, found.revision, &schema.data()?["json_schema"]);
-        let body = yaml_writer::write(&found.value);
+        let body = yaml_writer::write_exact(&found.value);
         let file = Draft::create(&format!("{head}{body}"))?;
         let before = found.value;
         let edited = Edited { target: &args.target, head, body, before, revision: found.revision };

@@ -2,11 +2,11 @@
 //!
 //! **Invariant:** an unknown outcome is never reported as a failed write, and has the exit code of an unavailable cluster.
 
-use std::io::Write as _;
-
 use concord_client::{Error, Item, Refusal};
 use http::StatusCode;
 use percent_encoding::percent_decode_str;
+
+use super::output::say;
 
 /// Why a command failed.
 #[derive(Debug)]
@@ -31,6 +31,8 @@ pub(super) enum Failure {
     Partial(String),
     /// A signal interrupted the work; what is left, and the exit code.
     Interrupted(String, u8),
+    /// A child process did the work and reported its failure; its exit code.
+    Reported(u8),
     /// The reader closed the output, as `head` does: there is nothing left to do.
     Closed,
 }
@@ -58,7 +60,7 @@ impl Failure {
             Self::Invalid(_) => 5,
             Self::Partial(_) => 8,
             Self::NoAnswer(_) => 9,
-            Self::Interrupted(_, code) => *code,
+            Self::Interrupted(_, code) | Self::Reported(code) => *code,
             Self::Client(Error::Refused(refusal)) => match refusal.status {
                 StatusCode::NOT_FOUND | StatusCode::GONE => 3,
                 StatusCode::CONFLICT | StatusCode::PRECONDITION_FAILED => 4,
@@ -73,8 +75,7 @@ impl Failure {
     /// Prints the message and the hint.
     pub(super) fn report(&self) {
         if let Some(text) = self.text() {
-            // A failure to print has nowhere to be reported.
-            let _ = write!(std::io::stderr(), "{text}");
+            say(text.trim_end_matches('\n'));
         }
     }
 
@@ -108,7 +109,7 @@ impl Failure {
 
     fn text(&self) -> Option<String> {
         let (text, hint) = match self {
-            Self::Logged | Self::Difference | Self::Closed => return None,
+            Self::Logged | Self::Difference | Self::Closed | Self::Reported(_) => return None,
             Self::Interrupted(text, _) => (format!("interrupted: {text}"), None),
             Self::Usage(text)
             | Self::Failed(text)

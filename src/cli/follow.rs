@@ -11,7 +11,7 @@ use super::{
     config_read::pair,
     connection::{Failure, NodeArgs, TryArgs, with_cluster},
     document,
-    output::{Format, cell, counted, line, printable, text},
+    output::{Format, cell, counted, escaped, line, printable, text},
     yaml_writer,
 };
 
@@ -85,13 +85,13 @@ pub(super) fn run(args: &ConfigWatchArgs) -> Result<(), Failure> {
 fn print(format: &Format, data: &Value) -> Result<(), Failure> {
     match format {
         Format::Yaml => text(&format!("---\n{}", yaml_writer::write(data))),
-        Format::Json => line(format_args!("{data:#}")),
+        Format::Json => line(escaped(&format!("{data:#}"))),
         Format::Path(path) => path.find(data).iter().try_for_each(|found| line(cell(found))),
         Format::Name => {
             let changes = data["changes"].as_array().into_iter().flatten();
             changes.map(id).try_for_each(|(definition, key)| line(format_args!("{definition}/{key}")))
         }
-        Format::Jsonl | Format::Table | Format::Wide => line(data),
+        Format::Jsonl | Format::Table | Format::Wide => line(escaped(&data.to_string())),
     }
 }
 

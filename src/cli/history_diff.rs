@@ -12,9 +12,10 @@ use similar::TextDiff;
 use super::{
     apply::{self, DiffArgs},
     connection::{Failure, NodeArgs, TryArgs, with_cluster},
-    current::config_path,
+    current::{config_path, definition_path},
     document,
     manifest::FileArgs,
+    mask::Mask,
     output::{print_done, text},
     yaml_writer,
 };
@@ -46,19 +47,31 @@ pub(super) struct ConfigDiffArgs {
     /// Also show the configs that `apply --prune` would delete
     #[arg(long, requires = "files")]
     prune: bool,
+    /// Show secret values
+    #[arg(long)]
+    show_secrets: bool,
 }
 
 /// Runs the command.
 pub(super) fn run(args: ConfigDiffArgs) -> Result<(), Failure> {
-    let ConfigDiffArgs { node, tries, definition, key, from, to, files, recursive, prune } = args;
+    let ConfigDiffArgs { node, tries, definition, key, from, to, files, recursive, prune, show_secrets } =
+        args;
     let (Some(definition), Some(key)) = (definition, key) else {
         let files = FileArgs::new(files, recursive);
-        return apply::diff(&DiffArgs { node, tries, files, prune });
+        return apply::diff(&DiffArgs { node, tries, files, prune, show_secrets });
     };
     let compared = with_cluster(&node, &tries, async |client| {
         let path = config_path(&definition, &key);
-        let (before, after) = sides(&client, &path, from, to).await?;
+        let (mut before, mut after) = sides(&client, &path, from, to).await?;
         let is_different = !before.is_same(&after);
+        if !show_secrets {
+            // What is secret now, was it always.
+            let schema =
+                client.send(Request::get(format!("{}/schema", definition_path(&definition)))).await?;
+            let mut mask = Mask::default();
+            mask.add(&definition, Some(&schema.data()?["json_schema"]));
+            mask.hide(&definition, before.data.as_mut(), after.data.as_mut());
+        }
         let name = format!("{definition}/{key}");
         let format = node.format.or_table();
         let shown = if format.is_table() {
@@ -138,7 +151,7 @@ async fn at(client: &Client, path: &str, revision: u64) -> Result<Side, Failure>
 
 /// The lines that differ, as a unified diff of YAML.
 fn unified(name: &str, before: &Side, after: &Side) -> String {
-    let written = |side: &Side| side.data.as_ref().map(yaml_writer::write).unwrap_or_default();
+    let written = |side: &Side| side.data.as_ref().map(yaml_writer::write_exact).unwrap_or_default();
     let head = |side: &Side| match &side.data {
         Some(_) => format!("{name}@{}", side.revision),
         None => "/dev/null".into(),

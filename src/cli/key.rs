@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     connection::{Failure, NodeArgs, ask, run_with_client},
-    output::{Columns, cell, confirm, print_columns, printable},
+    output::{Columns, Format, cell, confirm, print_columns, printable},
 };
 
 const COLUMNS: Columns = Columns {
@@ -134,11 +134,18 @@ pub(super) struct ChangeArgs {
     no_quota: bool,
 }
 
-/// Parses a quota. The node checks its name.
+/// The names of quotas, as the API has them.
+const QUOTAS: [&str; 7] =
+    ["requests_per_second", "writes_per_second", "bytes", "records", "watches", "cursors", "lists"];
+
+/// Parses a quota. A name that is none would be a key without the quota.
 fn parse_quota(text: &str) -> Result<(String, u64), String> {
     let parsed =
         text.split_once('=').and_then(|(name, number)| Some((name.trim(), number.trim().parse().ok()?)));
     let (name, number) = parsed.ok_or("expected NAME=N, as in `writes_per_second=10`")?;
+    if !QUOTAS.contains(&name) {
+        return Err(format!("unknown quota `{name}`: expected one of {}", QUOTAS.join(", ")));
+    }
     Ok((name.to_owned(), number))
 }
 
@@ -179,7 +186,10 @@ pub(super) fn run(command: KeyCommand) -> Result<(), Failure> {
             let search = utf8_percent_encode(&search, NON_ALPHANUMERIC);
             let path =
                 format!("{KEYS}?sort_by=name&sort_order=asc&page={page}&limit={limit}&search={search}");
-            call(&node, Method::GET, &path, None)
+            run_with_client(&node, async |client| {
+                let data = ask(&client, Method::GET, &path, None).await?;
+                show(&node.format.or_table(), data)
+            })
         }
         KeyCommand::Get { node, id } => call(&node, Method::GET, &path_of(&id), None),
         KeyCommand::Change(args) => call(&args.node, Method::PATCH, &path_of(&args.id), Some(&args.body())),
@@ -223,8 +233,10 @@ async fn send(
     path: &str,
     body: Option<&Value>,
 ) -> Result<(), Failure> {
-    let mut data = ask(client, method, path, body).await?;
-    let format = node.format.or_json();
+    show(&node.format.or_json(), ask(client, method, path, body).await?)
+}
+
+fn show(format: &Format, mut data: Value) -> Result<(), Failure> {
     if format.is_table() {
         match data.get_mut("results").and_then(Value::as_array_mut) {
             Some(keys) => keys.iter_mut().for_each(write_grants),
@@ -232,7 +244,7 @@ async fn send(
         }
     }
     let columns = if data.get("api_key").is_some() { &COLUMNS_WITH_TEXT } else { &COLUMNS };
-    print_columns(&format, &data, columns)
+    print_columns(format, &data, columns)
 }
 
 /// Formats the grants of a key as the command line takes them, for a table.
@@ -317,7 +329,7 @@ mod tests {
         let quota = ["--quota", "writes_per_second=10", "--quota", "records=5"];
         assert_eq!(body(&quota), json!({ "quota": { "writes_per_second": 10, "records": 5 } }));
         assert_eq!(body(&["--no-quota"]), json!({ "quota": {} }));
-        for wrong in ["records", "records=many", "records=-1"] {
+        for wrong in ["records", "records=many", "records=-1", "writes_per_sec=10"] {
             assert!(parse_quota(wrong).is_err(), "{wrong}");
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! A definition is `config_definition_key`, `indexes`, `json_schema`, `unique` and `format_assertion`; a config is
 //! `config_definition_key`, `config_key` and `data`. Members that the service adds to a record
-//! (`created_at`, `modified_at`, `revision`) are ignored.
+//! (`created_at`, `modified_at`, `revision`) are ignored, and so is `$schema`, which tells editors how to check a file.
 //!
 //! **Invariant:** unknown members are rejected: a typo must not pass for an absent setting.
 
@@ -20,8 +20,8 @@ use super::{connection::Failure, document};
 
 const DEFINITION_KEY: &str = "config_definition_key";
 const CONFIG_KEY: &str = "config_key";
-/// Members that the service adds to a record.
-const ADDED: [&str; 3] = ["created_at", "modified_at", "revision"];
+/// Members that say nothing here: those that the service adds to a record, and the one by which editors check a file.
+const ADDED: [&str; 4] = ["created_at", "modified_at", "revision", "$schema"];
 /// The extensions of the files that are read in a directory.
 const EXTENSIONS: [&str; 4] = ["json", "jsonc", "yaml", "yml"];
 
@@ -59,6 +59,16 @@ pub(super) struct ManifestDefinition {
 }
 
 impl ManifestDefinition {
+    /// The key and the members of a definition.
+    ///
+    /// # Errors
+    /// When a member is invalid or unknown; `place` is where it stands.
+    pub(super) fn parse(value: Value, place: &str) -> Result<(String, Self), String> {
+        let Value::Object(object) = value else { return Err(format!("{place}: expected an object")) };
+        let mut fields = ManifestFields { object, place };
+        Ok((fields.text(DEFINITION_KEY)?, fields.definition()?))
+    }
+
     /// Creates it, without its unique fields.
     pub(super) fn create(&self, key: &str) -> Operation {
         Operation::CreateDefinition {
@@ -147,14 +157,7 @@ impl Manifests {
             self.configs.insert((definition.clone(), key.clone()), data);
             (definition, key)
         } else {
-            let read = ManifestDefinition {
-                indexes: fields.texts("indexes")?,
-                schema: fields.object.shift_remove("json_schema").filter(|schema| !schema.is_null()),
-                unique: fields.texts("unique")?,
-                format_assertion: fields.boolean("format_assertion")?,
-            };
-            fields.finish()?;
-            self.definitions.insert(definition.clone(), read);
+            self.definitions.insert(definition.clone(), fields.definition()?);
             (definition, String::new())
         };
         match self.places.insert(id.clone(), place.to_owned()) {
@@ -256,6 +259,18 @@ impl ManifestFields<'_> {
         }
     }
 
+    /// The members of a definition beside its key.
+    fn definition(&mut self) -> Result<ManifestDefinition, String> {
+        let read = ManifestDefinition {
+            indexes: self.texts("indexes")?,
+            schema: self.object.shift_remove("json_schema").filter(|schema| !schema.is_null()),
+            unique: self.texts("unique")?,
+            format_assertion: self.boolean("format_assertion")?,
+        };
+        self.finish()?;
+        Ok(read)
+    }
+
     fn finish(&self) -> Result<(), String> {
         let unknown: Vec<&str> =
             self.object.keys().map(String::as_str).filter(|name| !ADDED.contains(name)).collect();
@@ -282,7 +297,8 @@ mod tests {
             "unique": ["a"], "format_assertion": false});
         let all = read(value.clone()).unwrap();
         assert_eq!(all.definitions["d"].to_json("d").to_string(), value.to_string());
-        let value = json!({"config_definition_key": "d", "config_key": "k", "data": {"a": 1}, "revision": 7});
+        let value = json!({"config_definition_key": "d", "config_key": "k", "data": {"a": 1}, "revision": 7,
+            "$schema": "concord.schema.json"});
         let all = read(value).unwrap();
         assert_eq!(all.configs[&("d".into(), "k".into())], json!({"a": 1}));
     }

@@ -91,14 +91,15 @@ pub(super) struct InitArgs {
 
 /// Sends a request about the cluster and prints the new state.
 fn call(node: &NodeArgs, method: Method, path: &str, body: Option<&Value>) -> Result<(), Failure> {
-    run_with_client(node, async |client| {
-        let data = ask(&client, method, path, body).await?;
-        let format = node.format.or_json();
-        if format.is_for_records() {
-            return print_columns(&format, &data["members"], &COLUMNS);
-        }
-        print_value(&format, &data, &COLUMNS.empty())
-    })
+    run_with_client(node, async |client| show(node, &ask(&client, method, path, body).await?))
+}
+
+fn show(node: &NodeArgs, data: &Value) -> Result<(), Failure> {
+    let format = node.format.or_json();
+    if format.is_for_records() {
+        return print_columns(&format, &data["members"], &COLUMNS);
+    }
+    print_value(&format, data, &COLUMNS.empty())
 }
 
 /// Shows the cluster as one node reports it.
@@ -110,7 +111,40 @@ pub(super) fn status(node: &NodeArgs) -> Result<(), Failure> {
 pub(super) fn init(args: &InitArgs) -> Result<(), Failure> {
     let members: Vec<Value> = args.members.iter().map(member_json).collect();
     let body = json!({ "members": members });
-    call(&args.node, Method::POST, &format!("{CLUSTER}/init"), Some(&body))
+    run_with_client(&args.node, async |client| {
+        let data = ask(&client, Method::POST, &format!("{CLUSTER}/init"), Some(&body)).await?;
+        show(&args.node, &data)?;
+        match contradiction(&args.members, &data) {
+            None => Ok(()),
+            Some(text) => Err(Failure::Failed(text)),
+        }
+    })
+}
+
+/// How a cluster contradicts the members that it was to be bootstrapped from. It may have been bootstrapped before, and may
+/// have other members by now; none of those that were named may be at another address.
+fn contradiction(wanted: &[Member], data: &Value) -> Option<String> {
+    let found = data["members"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let at = |member: &Value| {
+        let text = |name: &str| member[name].as_str().unwrap_or_default().to_owned();
+        format!("{}={}@{}", member["id"], text("api_addr"), text("peer_addr"))
+    };
+    let moved: Vec<String> = wanted
+        .iter()
+        .map(member_json)
+        .filter_map(|member| {
+            let known = found.iter().find(|one| one["id"] == member["id"])?;
+            (at(known) != at(&member)).then(|| format!("{} is a member as {}", at(&member), at(known)))
+        })
+        .collect();
+    let is_other = !wanted.iter().any(|member| found.iter().any(|one| one["id"] == member.id));
+    match (moved.is_empty(), is_other) {
+        (true, false) => None,
+        (true, true) => {
+            Some("the cluster exists already, and has none of these members; nothing was changed".into())
+        }
+        (false, _) => Some(format!("the cluster exists already: {}; nothing was changed", moved.join(", "))),
+    }
 }
 
 /// Transfers leadership.
@@ -161,5 +195,13 @@ mod tests {
         let line = ["init", "--member", "1=a:1@b:2", "--member", "2=c:3@d:4"];
         let init = Line::try_parse_from(line).unwrap().args;
         assert_eq!(member_json(&init.members[1]), json!({ "id": 2, "api_addr": "c:3", "peer_addr": "d:4" }));
+        let now: Vec<Value> = init.members.iter().map(member_json).collect();
+        assert_eq!(contradiction(&init.members, &json!({ "members": now })), None);
+        assert_eq!(contradiction(&init.members, &json!({ "members": now[..1] })), None);
+        let moved = json!({ "members": [{ "id": 2, "api_addr": "old:3", "peer_addr": "d:4" }] });
+        let text = contradiction(&init.members, &moved).unwrap();
+        assert!(text.contains("2=c:3@d:4 is a member as 2=old:3@d:4"), "{text}");
+        let others = json!({ "members": [{ "id": 9, "api_addr": "a:1", "peer_addr": "b:2" }] });
+        assert!(contradiction(&init.members, &others).unwrap().contains("none of these members"));
     }
 }

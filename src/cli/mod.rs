@@ -7,7 +7,7 @@
 //! | `definition`, `explain` | `definition`, `explain` |
 //! | `definition reindex` | `reindex` |
 //! | `config` | `config`, `config_read`, `config_write`, `edit`, `follow`, `history_diff` |
-//! | `apply`, `diff`; the plan of changes | `apply`, `plan` |
+//! | `apply`, `diff`; the plan of changes; what is shown of secret values | `apply`, `plan`, `mask` |
 //! | `export`, `import` | `transfer` |
 //! | the current state of the cluster; definitions and configs in files; JSON and YAML | `current`, `manifest`, `document` |
 //! | output formats; progress bars; Ctrl-C | `output`, `jsonpath`, `yaml_writer`, `progress`, `interrupt` |
@@ -53,6 +53,7 @@ mod jsonpath;
 mod key;
 mod keygen;
 mod manifest;
+mod mask;
 mod members;
 mod output;
 mod plan;

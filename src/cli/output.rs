@@ -1,9 +1,11 @@
 //! Prints results in the requested format.
 //!
 //! **Invariants:** data go to stdout and messages to stderr. JSON is the response of the API, with the same order and
-//! digits. Tables replace control characters in data, so that data can't control the terminal.
+//! digits. Nothing is written to a terminal but here, and nothing that could control it: characters that do are replaced,
+//! and in JSON and YAML escaped. A pipe gets the texts of `jsonpath` as they are.
 
 use std::{
+    borrow::Cow,
     fmt::Display,
     io::{self, IsTerminal as _, Write as _},
     str::FromStr,
@@ -191,9 +193,37 @@ impl Table {
     }
 }
 
-/// A text without control characters.
+/// Whether a character controls a terminal: of C0, C1, or one that changes the direction of the text that follows.
+pub(super) fn is_controlling(character: char) -> bool {
+    character.is_control()
+        || matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+fn replaced(text: &str, is_replaced: impl Fn(char) -> bool) -> String {
+    text.chars().map(|character| if is_replaced(character) { '\u{fffd}' } else { character }).collect()
+}
+
+/// A text of one line that controls no terminal.
 pub(super) fn printable(text: &str) -> String {
-    text.chars().map(|character| if character.is_control() { '\u{fffd}' } else { character }).collect()
+    replaced(text, is_controlling)
+}
+
+/// A text of several lines that controls no terminal.
+fn clean(text: &str) -> String {
+    replaced(text, |character| is_controlling(character) && !matches!(character, '\n' | '\t'))
+}
+
+/// JSON whose strings have those characters escaped. JSON has them nowhere else.
+pub(super) fn escaped(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for character in json.chars() {
+        if is_controlling(character) && character != '\n' {
+            out.push_str(&format!("\\u{:04x}", u32::from(character)));
+        } else {
+            out.push(character);
+        }
+    }
+    out
 }
 
 /// A value in a cell: text as it is, anything else as JSON.
@@ -213,8 +243,8 @@ pub(super) fn print_value(format: &Format, data: &Value, table: &Table) -> Resul
     match format {
         Format::Table => line(table.render(false)),
         Format::Wide => line(table.render(true)),
-        Format::Json => line(format!("{data:#}")),
-        Format::Jsonl => lines(records.iter().map(ToString::to_string).collect()),
+        Format::Json => line(escaped(&format!("{data:#}"))),
+        Format::Jsonl => lines(records.iter().map(|record| escaped(&record.to_string())).collect()),
         Format::Yaml => text(&yaml_writer::write(data)),
         Format::Name => lines(records.iter().map(|record| cell(&record[table.name])).collect()),
         Format::Path(path) => lines(path.find(data).into_iter().map(cell).collect()),
@@ -229,6 +259,7 @@ pub(super) fn line(text_of_line: impl Display) -> Result<(), Failure> {
 /// Prints a text. If the reader closes the pipe early, as `head` does, the command ends without an error.
 pub(super) fn text(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
+    let text = if out.is_terminal() { Cow::Owned(clean(text)) } else { Cow::Borrowed(text) };
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| {
         if error.kind() == io::ErrorKind::BrokenPipe {
             Failure::Closed
@@ -241,7 +272,7 @@ pub(super) fn text(text: &str) -> Result<(), Failure> {
 /// Prints a message to stderr.
 pub(super) fn say(text: impl Display) {
     // There is nowhere to report a failure to print.
-    let _ = writeln!(io::stderr(), "{text}");
+    let _ = io::stderr().write_all(clean(&format!("{text}\n")).as_bytes());
 }
 
 /// Whether notes and progress are suppressed.
@@ -281,7 +312,7 @@ pub(super) fn confirm(what: &str, yes: bool) -> Result<(), Failure> {
         return Err(Failure::Usage(format!("{what}: confirm with --yes")));
     }
     let mut answer = String::new();
-    let asked = write!(io::stderr(), "{what}. Continue? [y/N] ");
+    let asked = write!(io::stderr(), "{}. Continue? [y/N] ", printable(what));
     asked.and_then(|()| io::stdin().read_line(&mut answer)).map_err(|error| error.to_string())?;
     if matches!(answer.trim(), "y" | "Y" | "yes") {
         Ok(())
@@ -298,9 +329,24 @@ mod tests {
     fn a_table_has_its_columns_and_no_control_characters() {
         let mut table = Table::new("key", &["KEY", "AT"], &["DATA"]).with_columns(1, &["plan".into()]);
         table.row(&["a", "free", "now", "{}"]);
-        table.row(&["longer", "p\u{1b}[2J", "", ""]);
-        assert_eq!(table.render(false), "KEY     PLAN   AT\na       free   now\nlonger  p\u{fffd}[2J");
+        table.row(&["longer", "p\u{1b}[2J\u{202e}", "", ""]);
+        assert_eq!(
+            table.render(false),
+            "KEY     PLAN   AT\na       free   now\nlonger  p\u{fffd}[2J\u{fffd}"
+        );
         assert!(table.render(true).starts_with("KEY     PLAN   AT   DATA\n"));
+    }
+
+    #[test]
+    fn nothing_that_is_printed_controls_a_terminal() {
+        let text = "a\u{1b}]0;x\u{7}\u{9b}2J\u{202e}\u{2066}\r\n\tb";
+        let shown = clean(text);
+        assert_eq!(shown, "a\u{fffd}]0;x\u{fffd}\u{fffd}2J\u{fffd}\u{fffd}\u{fffd}\n\tb");
+        let value = serde_json::json!({ text: [text] });
+        for json in [escaped(&value.to_string()), escaped(&format!("{value:#}"))] {
+            assert!(!json.chars().any(|c| is_controlling(c) && c != '\n'), "{json:?}");
+            assert_eq!(serde_json::from_str::<Value>(&json).unwrap(), value);
+        }
     }
 
     #[test]

@@ -19,6 +19,7 @@ use super::{
     current::{self, Versioned},
     document,
     manifest::{ManifestDefinition, Manifests, config_json, name},
+    mask::Mask,
     yaml_writer,
 };
 
@@ -51,7 +52,7 @@ impl PlannedChange {
 
     /// The lines that differ, as a unified diff of YAML.
     pub(super) fn diff(&self) -> String {
-        let text = |value: &Option<Value>| value.as_ref().map(yaml_writer::write).unwrap_or_default();
+        let text = |value: &Option<Value>| value.as_ref().map(yaml_writer::write_exact).unwrap_or_default();
         let (before, after) = (text(&self.before), text(&self.after));
         let name = name(&self.definition, &self.key);
         let side = |prefix: &str, value: &Option<Value>| {
@@ -81,6 +82,10 @@ pub(super) struct ApplyPlan {
     /// After the batch.
     pub(super) after: Vec<UniqueFieldsStep>,
     pub(super) unchanged: usize,
+    /// The definitions all of whose configs are deleted.
+    pub(super) emptied: Vec<String>,
+    /// What of the data is secret.
+    mask: Mask,
 }
 
 impl ApplyPlan {
@@ -91,6 +96,8 @@ impl ApplyPlan {
         let mut known = BTreeMap::new();
         for key in wanted.named() {
             let found = current::definition(client, &key).await?;
+            plan.mask.add(&key, found.as_ref().and_then(|found| found.value.schema.as_ref()));
+            plan.mask.add(&key, wanted.definitions.get(&key).and_then(|wanted| wanted.schema.as_ref()));
             if let Some(definition) = wanted.definitions.get(&key) {
                 plan.definition(&key, definition, found.as_ref());
             } else if found.is_none() {
@@ -114,6 +121,11 @@ impl ApplyPlan {
         };
         // Deletions come first: a new config may take over the unique value of a deleted one.
         if prune {
+            let kept: BTreeSet<&String> = wanted.configs.keys().map(|(definition, _)| definition).collect();
+            let had: BTreeSet<&String> = found.keys().map(|(definition, _)| definition).collect();
+            let emptied =
+                had.difference(&kept).filter(|definition| wanted.definitions.contains_key(**definition));
+            plan.emptied = emptied.map(|definition| (*definition).clone()).collect();
             for ((definition, key), now) in &found {
                 let is_owned = wanted.definitions.contains_key(definition);
                 if is_owned && !wanted.configs.contains_key(&(definition.clone(), key.clone())) {
@@ -127,6 +139,22 @@ impl ApplyPlan {
         }
         plan.close_schemas();
         Ok(plan)
+    }
+
+    /// Hides the secret values of what is shown: the operations stay as they are.
+    pub(super) fn hide_secrets(&mut self) {
+        for change in self.changes.iter_mut().filter(|change| !change.key.is_empty()) {
+            let data = |value: &mut Option<Value>| {
+                value.as_mut().and_then(|value| value.get_mut("data").map(Value::take))
+            };
+            let (mut before, mut after) = (data(&mut change.before), data(&mut change.after));
+            self.mask.hide(&change.definition, before.as_mut(), after.as_mut());
+            for (value, data) in [(&mut change.before, before), (&mut change.after, after)] {
+                if let (Some(value), Some(data)) = (value, data) {
+                    value["data"] = data;
+                }
+            }
+        }
     }
 
     /// The plan for several batches. They may be interrupted in between: so a schema must fit the configs that exist when

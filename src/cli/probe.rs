@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use concord_client::{Client, Error, Options, Request, Retry};
+use concord_client::{Client, Error, Options, Request, Retry, shown_url};
 use futures::future::join_all;
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -85,7 +85,7 @@ impl ProbeResult {
             Self::No(why) => ("no", Some(why.clone())),
             Self::Silent(error) => ("none", Some(error.to_string())),
         };
-        json!({ "url": url, "is": is, "why": why })
+        json!({ "url": shown_url(url), "is": is, "why": why })
     }
 
     fn failure(self) -> Option<Error> {

@@ -1,7 +1,7 @@
 //! `concord transaction`: several operations atomically, from a file.
 //!
 //! **Invariant:** the exit code is 0 only if the operations of `operations` or `then` were done; 1 if a condition did not
-//! hold, so that those of `else` were.
+//! hold, so that those of `else` were. A member that no operation has is an error: a misspelt condition would be none.
 
 use std::path::PathBuf;
 
@@ -14,6 +14,7 @@ use super::{
     apply::with_names,
     connection::{Failure, NodeArgs, TryArgs, with_cluster},
     definition::one_value,
+    document::without_schema_reference,
     interrupt::{self, Doing},
     manifest::name,
     output::{Columns, note, print_columns, print_value},
@@ -21,6 +22,25 @@ use super::{
 
 /// The members of a file.
 const MEMBERS: [&str; 4] = ["operations", "if", "then", "else"];
+const DEFINITION: &str = "config_definition_key";
+const CONFIG: &str = "config_key";
+/// The operations, and the members of each beside `op` and the key of the definition.
+const OPERATIONS: [(&str, &[&str]); 12] = [
+    ("create_definition", &["indexes", "json_schema", "format_assertion", "if_none_match"]),
+    ("set_indexes", &["indexes", "if_match"]),
+    ("set_schema", &["json_schema", "format_assertion", "policy", "if_match"]),
+    ("set_unique", &["paths", "if_match"]),
+    ("delete_definition", &["mode", "if_match"]),
+    ("create_config", &[CONFIG, "data", "if_none_match"]),
+    ("put_config", &[CONFIG, "data", "upsert", "if_match", "if_none_match"]),
+    ("patch_config", &[CONFIG, "patch", "if_match"]),
+    ("delete_config", &[CONFIG, "if_match"]),
+    ("rollback_config", &[CONFIG, "revision", "if_match"]),
+    (CHECK, &[CONFIG, "revision", "absent", "equals", "pointer"]),
+    ("get_config", &[CONFIG]),
+];
+/// The operation that a condition is.
+const CHECK: &str = "check_config";
 const COLUMNS: Columns = Columns {
     name: "config_key",
     narrow: &[
@@ -100,17 +120,42 @@ fn name_of(body: &Value, place: usize) -> Option<String> {
 /// The request body for the contents of a file.
 fn body(value: Value) -> Result<Value, String> {
     let value = if value.is_array() { json!({ "operations": value }) } else { value };
+    let value = without_schema_reference(value);
     let Value::Object(members) = &value else {
         return Err("expected a list of operations, or an object".into());
     };
     if let Some(unknown) = members.keys().find(|name| !MEMBERS.contains(&name.as_str())) {
         return Err(format!("unknown member `{unknown}`: expected {}", MEMBERS.join(", ")));
     }
+    for list in MEMBERS {
+        for (place, item) in members.get(list).and_then(Value::as_array).into_iter().flatten().enumerate() {
+            check(item, list == "if").map_err(|error| format!("{list}[{place}]: {error}"))?;
+        }
+    }
     let has = |name: &str| members.contains_key(name);
     match (has("operations"), has("if"), has("then") || has("else")) {
         (true, false, false) | (false, true, _) => Ok(value),
         (true, ..) => Err("`operations` can't be combined with `if`, `then` or `else`".into()),
         (false, false, _) => Err("`operations` or `if` is missing".into()),
+    }
+}
+
+/// Whether an operation has only members that it knows. The node checks their values, and the names of operations.
+fn check(item: &Value, is_condition: bool) -> Result<(), String> {
+    let Value::Object(members) = item else { return Err("expected an object".into()) };
+    let name = match members.get("op").map(Value::as_str) {
+        None if is_condition => CHECK,
+        Some(Some(name)) => name,
+        None | Some(None) => return Err("`op` is missing, or no string".into()),
+    };
+    let Some((_, known)) = OPERATIONS.iter().find(|(known, _)| *known == name) else { return Ok(()) };
+    let is_known =
+        |member: &String| ["op", DEFINITION].contains(&member.as_str()) || known.contains(&member.as_str());
+    match members.keys().find(|member| !is_known(member)) {
+        None => Ok(()),
+        Some(unknown) => {
+            Err(format!("unknown member `{unknown}`: `{name}` has op, {DEFINITION}, {}", known.join(", ")))
+        }
     }
 }
 
@@ -149,6 +194,11 @@ mod tests {
             json!({"operations": [], "then": []}),
             json!({"operations": [], "if": []}),
             json!({"if": [], "than": []}),
+            json!([{"op": "put_config", "config_definition_key": "d", "config_key": "k", "data": {}, "if_mach": "1"}]),
+            json!({"if": [{"config_definition_key": "d", "config_key": "k", "equal": 1}], "then": []}),
+            json!({"if": [], "else": [{"op": "delete_config", "ifMatch": "1"}]}),
+            json!([{"config_key": "k"}]),
+            json!([7]),
         ] {
             assert!(body(wrong.clone()).is_err(), "{wrong}");
         }

@@ -4,16 +4,19 @@
 //! so that Git shows only real differences. A file with the right content is not written again, and an import skips
 //! records that are equal already: after an interruption, both continue with the rest.
 //!
-//! **Invariant:** a file is complete, or absent: it is written under another name first.
+//! **Invariants:** a file is complete, or absent: it is written under another name first. What a node sends names no file
+//! outside the directory, and no file twice.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     io::{self, Write as _},
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
 use clap::Args;
+use concord_model::key::Key;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -22,7 +25,7 @@ use super::{
     connection::{Failure, NodeArgs, TryArgs, with_cluster},
     current::{self, ListedConfig},
     manifest::{FileArgs, Manifests, config_json},
-    output::{note, print_done},
+    output::{Format, note, print_done},
     plan::ApplyPlan,
     progress::Progress,
 };
@@ -60,6 +63,11 @@ pub(super) struct ImportArgs {
 
 /// Runs `export`.
 pub(super) fn export(args: &ExportArgs) -> Result<(), Failure> {
+    if args.node.format.or_table() == Format::Yaml {
+        let text = "the files of an export are JSON, and -o is the format of the summary: for YAML that `apply -f` \
+                    reads, use `concord config get DEF --for-apply`";
+        return Err(Failure::Usage(text.into()));
+    }
     with_cluster(&args.node, &args.tries, async |client| {
         let keys = if args.definitions.is_empty() {
             current::definition_keys(&client).await?
@@ -76,7 +84,7 @@ pub(super) fn export(args: &ExportArgs) -> Result<(), Failure> {
                 }
                 continue;
             };
-            files.write(&definition_file(&key), &found.value.to_json(&key))?;
+            files.write(&definition_file(&key)?, &found.value.to_json(&key))?;
             total += current::count(&client, &key).await?;
             exported.push(key);
         }
@@ -85,12 +93,9 @@ pub(super) fn export(args: &ExportArgs) -> Result<(), Failure> {
             current::configs(&client, &exported, |told| match told {
                 ListedConfig::Config(definition, key, config) => {
                     progress.add(1);
-                    files.write(&config_file(definition, key), &config_json(definition, key, &config.value))
+                    files.write(&config_file(definition, key)?, &config_json(definition, key, &config.value))
                 }
-                ListedConfig::Again(definitions) => {
-                    files.forget(definitions);
-                    Ok(())
-                }
+                ListedConfig::Again(definitions) => files.forget(definitions),
             })
             .await?;
         }
@@ -131,30 +136,38 @@ fn summary(node: &NodeArgs, data: &Value, text: &str) -> Result<(), Failure> {
     print_done(&format, data, "dir", "")
 }
 
-fn definition_file(key: &str) -> PathBuf {
-    Path::new(&file_name(key)).join("definition.json")
+fn definition_file(key: &str) -> Result<PathBuf, Failure> {
+    Ok(Path::new(&file_name(key)?).join("definition.json"))
 }
 
-fn config_file(definition: &str, key: &str) -> PathBuf {
-    let name = format!("{}.json", file_name(key));
-    config_folder(definition).join(name)
+fn config_file(definition: &str, key: &str) -> Result<PathBuf, Failure> {
+    let name = format!("{}.json", file_name(key)?);
+    Ok(config_folder(definition)?.join(name))
 }
 
-fn config_folder(definition: &str) -> PathBuf {
-    Path::new(&file_name(definition)).join("config")
+fn config_folder(definition: &str) -> Result<PathBuf, Failure> {
+    Ok(Path::new(&file_name(definition)?).join("config"))
 }
 
 /// The file name for a key. All characters of keys are valid in file names. A long key is cut, and a digest makes the
 /// name unique.
-fn file_name(key: &str) -> String {
-    match key.get(..NAME_BYTES_MAX) {
+///
+/// # Errors
+/// When the text is no key: a node, or whoever answers in its place, names no file outside the folder.
+fn file_name(key: &str) -> Result<String, Failure> {
+    if Key::parse(key).is_err() {
+        return Err(Failure::Failed(format!(
+            "the node has sent `{key}`, which is no key: nothing is written for it"
+        )));
+    }
+    Ok(match key.get(..NAME_BYTES_MAX) {
         Some(begin) if key.len() > NAME_BYTES_MAX => {
             let digest = Sha256::digest(key.as_bytes());
             let hex: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
             format!("{begin}~{hex}")
         }
         _ => key.to_owned(),
-    }
+    })
 }
 
 /// The files of an export.
@@ -164,19 +177,29 @@ struct Files {
     kept: BTreeSet<PathBuf>,
     /// The files that are counted already.
     seen: BTreeSet<PathBuf>,
+    /// The names of the files that were written, by their place on the disk.
+    places: BTreeMap<(u64, u64), PathBuf>,
     written: usize,
     same: usize,
 }
 
 impl Files {
     fn new(folder: PathBuf) -> Self {
-        Self { folder, kept: BTreeSet::new(), seen: BTreeSet::new(), written: 0, same: 0 }
+        Self {
+            folder,
+            kept: BTreeSet::new(),
+            seen: BTreeSet::new(),
+            places: BTreeMap::new(),
+            written: 0,
+            same: 0,
+        }
     }
 
     /// Drops the configs of definitions: the watch lists them again.
-    fn forget(&mut self, definitions: &[String]) {
-        let of: Vec<PathBuf> = definitions.iter().map(|key| config_folder(key)).collect();
+    fn forget(&mut self, definitions: &[String]) -> Result<(), Failure> {
+        let of = definitions.iter().map(|key| config_folder(key)).collect::<Result<Vec<_>, _>>()?;
         self.kept.retain(|name| !of.iter().any(|folder| name.starts_with(folder)));
+        Ok(())
     }
 
     fn write(&mut self, name: &Path, value: &Value) -> Result<(), Failure> {
@@ -186,9 +209,10 @@ impl Files {
         // A record that was listed twice counts once.
         let is_new = self.seen.insert(name.to_owned());
         self.kept.insert(name.to_owned());
+        self.refuse_shared(name, &path)?;
         if fs::read(&path).is_ok_and(|bytes| bytes == text.as_bytes()) {
             self.same += usize::from(is_new);
-            return Ok(());
+            return self.remember(name, &path);
         }
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).map_err(failed)?;
@@ -197,6 +221,25 @@ impl Files {
         let mut file = File::create(&new).map_err(failed)?;
         file.write_all(text.as_bytes()).and_then(|()| fs::rename(&new, &path)).map_err(failed)?;
         self.written += usize::from(is_new);
+        self.remember(name, &path)
+    }
+
+    /// Two records never share a file, as keys that differ in upper and lower case only do on some file systems.
+    fn refuse_shared(&self, name: &Path, path: &Path) -> Result<(), Failure> {
+        let Ok(found) = fs::metadata(path) else { return Ok(()) };
+        match self.places.get(&(found.dev(), found.ino())).filter(|other| *other != name) {
+            None => Ok(()),
+            Some(other) => Err(Failure::Failed(format!(
+                "{} and {} are one file in this directory: export to a file system that tells upper from lower case",
+                self.folder.join(other).display(),
+                path.display()
+            ))),
+        }
+    }
+
+    fn remember(&mut self, name: &Path, path: &Path) -> Result<(), Failure> {
+        let found = fs::metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        self.places.insert((found.dev(), found.ino()), name.to_owned());
         Ok(())
     }
 
@@ -220,7 +263,7 @@ impl Files {
     fn others_of(&self, definitions: &[String]) -> Result<Vec<PathBuf>, Failure> {
         let mut others = Vec::new();
         for definition in definitions {
-            others.extend(self.others_in(&config_folder(definition))?);
+            others.extend(self.others_in(&config_folder(definition)?)?);
         }
         Ok(others)
     }
@@ -267,8 +310,33 @@ mod tests {
     fn long_keys_have_names_of_their_own() {
         let long = "k".repeat(255);
         let other = format!("{}x", "k".repeat(254));
-        assert_eq!(file_name("a.b~-_"), "a.b~-_");
-        assert_eq!(file_name(&"k".repeat(200)), "k".repeat(200));
-        assert!(file_name(&long).len() < 240 && file_name(&long) != file_name(&other));
+        let name = |key: &str| file_name(key).unwrap();
+        assert_eq!(name("a.b~-_"), "a.b~-_");
+        assert_eq!(name(&"k".repeat(200)), "k".repeat(200));
+        assert!(name(&long).len() < 240 && name(&long) != name(&other));
+    }
+
+    #[test]
+    fn what_is_no_key_names_no_file() {
+        for wrong in ["../../escaped", "..", "/etc/passwd", "a/b", "", "a\0", ".hidden"] {
+            assert!(definition_file(wrong).is_err() && config_folder(wrong).is_err(), "{wrong}");
+            assert!(config_file("d", wrong).is_err() && config_file(wrong, "k").is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn two_records_never_share_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        // As on a file system that does not tell `A` from `a`.
+        fs::create_dir(folder.path().join("A")).unwrap();
+        std::os::unix::fs::symlink(folder.path().join("A"), folder.path().join("a")).unwrap();
+        let mut files = Files::new(folder.path().to_owned());
+        for _ in 0..2 {
+            files.write(&definition_file("A").unwrap(), &json!({ "is": "A" })).unwrap();
+        }
+        let error = files.write(&definition_file("a").unwrap(), &json!({ "is": "a" })).unwrap_err();
+        assert!(error.into_text().contains("are one file"));
+        let text = fs::read_to_string(folder.path().join("A/definition.json")).unwrap();
+        assert!(text.contains("\"is\": \"A\""), "{text}");
     }
 }

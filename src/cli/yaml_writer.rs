@@ -1,105 +1,155 @@
 //! JSON values as YAML, in blocks.
 //!
-//! **Invariant:** reading the output gives the same value: numbers keep their digits, members their order, and strings
-//! that YAML could read as something else are quoted. Quoted strings are JSON strings, which YAML reads the same way.
+//! YAML 1.1, which many readers still have, takes `1e22` for a text, and `1.0e+22` for a number. So there are two ways to
+//! write: for any reader, and with the digits as they are, for texts that Concord reads back.
+//!
+//! **Invariants:** reading the output gives the same value: numbers keep their value, and with [`write_exact`] their
+//! digits, members their order, and strings that YAML could read as something else are quoted. Quoted strings are JSON
+//! strings, which YAML reads the same way. No output has a character that controls a terminal.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
+
+use super::output::is_controlling;
 
 /// The longest name that YAML reads before a colon; a longer one needs its own line.
 const NAME_BYTES_MAX: usize = 1000;
 
-/// A value as a document.
+/// A value as a document that readers of YAML 1.1 and 1.2 take for the same.
 pub(super) fn write(value: &Value) -> String {
-    let mut out = String::new();
-    match Block::of(value) {
-        Block::Members(object) => members(&mut out, object, 0),
-        Block::Elements(array) => elements(&mut out, array, 0),
-        Block::Inline(text) => {
-            out.push_str(&text);
-            out.push('\n');
-        }
+    document(value, portable)
+}
+
+/// A value as a document with the digits as they are.
+pub(super) fn write_exact(value: &Value) -> String {
+    document(value, Number::to_string)
+}
+
+/// A number that YAML 1.1 takes for a number too: a point in the mantissa, and a sign in the exponent.
+fn portable(number: &Number) -> String {
+    let text = number.to_string();
+    let Some((mantissa, exponent)) = text.split_once(['e', 'E']) else { return text };
+    let point = if mantissa.contains('.') { "" } else { ".0" };
+    let sign = if exponent.starts_with(['+', '-']) { "" } else { "+" };
+    format!("{mantissa}{point}e{sign}{exponent}")
+}
+
+fn document(value: &Value, number: fn(&Number) -> String) -> String {
+    let mut writer = Writer { out: String::new(), number };
+    writer.below(value, 0, Place::Document);
+    writer.out
+}
+
+/// Where a value is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// At the start of a document.
+    Document,
+    /// After the colon of a member.
+    Member,
+    /// After the dash of an element.
+    Element,
+}
+
+struct Writer {
+    out: String,
+    number: fn(&Number) -> String,
+}
+
+impl Writer {
+    fn indent(&mut self, depth: usize) {
+        (0..depth).for_each(|_| self.out.push_str("  "));
     }
-    out
-}
 
-fn indent(out: &mut String, depth: usize) {
-    (0..depth).for_each(|_| out.push_str("  "));
-}
-
-fn members(out: &mut String, object: &Map<String, Value>, depth: usize) {
-    for (place, (name, value)) in object.iter().enumerate() {
-        // The first member follows the dash of a list item.
-        if place > 0 || !out.ends_with("- ") {
-            indent(out, depth);
-        }
-        let name = scalar(name);
-        if name.len() > NAME_BYTES_MAX {
-            out.push_str("? ");
-            out.push_str(&name);
-            out.push('\n');
-            indent(out, depth);
-        } else {
-            out.push_str(&name);
-        }
-        out.push(':');
-        below(out, value, depth);
-    }
-}
-
-/// The text after the colon of a member.
-fn below(out: &mut String, value: &Value, depth: usize) {
-    match Block::of(value) {
-        Block::Members(object) => {
-            out.push('\n');
-            members(out, object, depth + 1);
-        }
-        Block::Elements(array) => {
-            out.push('\n');
-            elements(out, array, depth + 1);
-        }
-        Block::Inline(text) => {
-            out.push(' ');
-            out.push_str(&text);
-            out.push('\n');
-        }
-    }
-}
-
-fn elements(out: &mut String, array: &[Value], depth: usize) {
-    for (place, value) in array.iter().enumerate() {
-        if place > 0 || !out.ends_with("- ") {
-            indent(out, depth);
-        }
-        out.push_str("- ");
-        match Block::of(value) {
-            Block::Members(object) => members(out, object, depth + 1),
-            Block::Elements(array) => elements(out, array, depth + 1),
-            Block::Inline(text) => {
-                out.push_str(&text);
-                out.push('\n');
+    /// Writes a value. Its members, elements and lines are at this depth.
+    fn below(&mut self, value: &Value, depth: usize, place: Place) {
+        match value {
+            Value::Object(object) if !object.is_empty() => {
+                if place == Place::Member {
+                    self.out.push('\n');
+                }
+                self.members(object, depth, place == Place::Element);
+            }
+            Value::Array(array) if !array.is_empty() => {
+                if place == Place::Member {
+                    self.out.push('\n');
+                }
+                self.elements(array, depth, place == Place::Element);
+            }
+            Value::Null
+            | Value::Bool(_)
+            | Value::Number(_)
+            | Value::String(_)
+            | Value::Array(_)
+            | Value::Object(_) => {
+                if place == Place::Member {
+                    self.out.push(' ');
+                }
+                self.inline(value, depth.max(1));
             }
         }
     }
-}
 
-/// How a value is written.
-enum Block<'a> {
-    Members(&'a Map<String, Value>),
-    Elements(&'a [Value]),
-    /// Without members and elements.
-    Inline(String),
-}
-
-impl<'a> Block<'a> {
-    fn of(value: &'a Value) -> Self {
-        if let Some(object) = value.as_object().filter(|object| !object.is_empty()) {
-            return Self::Members(object);
+    /// Writes a value without members and elements, and the end of its line.
+    fn inline(&mut self, value: &Value, depth: usize) {
+        match value {
+            Value::String(text) if is_block(text) => {
+                self.out.push_str(if text.ends_with('\n') { "|\n" } else { "|-\n" });
+                for line in text.lines() {
+                    if !line.is_empty() {
+                        self.indent(depth);
+                        self.out.push_str(line);
+                    }
+                    self.out.push('\n');
+                }
+                return;
+            }
+            Value::String(text) => self.out.push_str(&scalar(text)),
+            Value::Number(number) => self.out.push_str(&(self.number)(number)),
+            Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => {
+                self.out.push_str(&value.to_string());
+            }
         }
-        if let Some(array) = value.as_array().filter(|array| !array.is_empty()) {
-            return Self::Elements(array);
-        }
-        Self::Inline(value.as_str().map_or_else(|| value.to_string(), scalar))
+        self.out.push('\n');
     }
+
+    fn members(&mut self, object: &Map<String, Value>, depth: usize, mut has_indent: bool) {
+        for (name, value) in object {
+            // The first member follows the dash of an element.
+            if !std::mem::take(&mut has_indent) {
+                self.indent(depth);
+            }
+            let name = scalar(name);
+            if name.len() > NAME_BYTES_MAX {
+                self.out.push_str(&format!("? {name}\n"));
+                self.indent(depth);
+            } else {
+                self.out.push_str(&name);
+            }
+            self.out.push(':');
+            self.below(value, depth + 1, Place::Member);
+        }
+    }
+
+    fn elements(&mut self, array: &[Value], depth: usize, mut has_indent: bool) {
+        for value in array {
+            if !std::mem::take(&mut has_indent) {
+                self.indent(depth);
+            }
+            self.out.push_str("- ");
+            self.below(value, depth + 1, Place::Element);
+        }
+    }
+}
+
+/// Whether a text is written as its lines: one that a block of them holds exactly, without a mark of its indentation.
+fn is_block(text: &str) -> bool {
+    let end = text.strip_suffix('\n').unwrap_or(text);
+    text.contains('\n')
+        && !text.starts_with([' ', '\n', '\t'])
+        && !end.ends_with('\n')
+        && !end.is_empty()
+        && !text.chars().any(|c| c != '\n' && c != '\t' && is_special(c))
+        && text.lines().all(|line| line.is_empty() || (!line.starts_with('\t') && line.trim() != ""))
 }
 
 /// A text, in quotes unless it can be taken for nothing else.
@@ -116,15 +166,23 @@ fn is_plain(text: &str) -> bool {
         && !OTHERS.contains(&text.to_ascii_lowercase().as_str())
 }
 
+/// Whether a character is escaped: it controls a terminal, or YAML gives it a meaning.
+fn is_special(character: char) -> bool {
+    is_controlling(character)
+        || matches!(
+            character,
+            '\u{7f}'..='\u{9f}' | '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}'
+        )
+}
+
 fn quoted(text: &str) -> String {
     let json = Value::from(text).to_string();
     let mut out = String::with_capacity(json.len());
     for character in json.chars() {
-        match character {
-            '\u{7f}'..='\u{9f}' | '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}' => {
-                out.push_str(&format!("\\u{:04x}", u32::from(character)));
-            }
-            other => out.push(other),
+        if is_special(character) {
+            out.push_str(&format!("\\u{:04x}", u32::from(character)));
+        } else {
+            out.push(character);
         }
     }
     out
@@ -139,10 +197,36 @@ mod tests {
     use crate::cli::document;
 
     fn back(value: &Value) -> Value {
-        let text = write(value);
+        let text = write_exact(value);
         let mut read = document::read_yaml(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
         assert_eq!(read.len(), 1, "{text}");
+        assert!(!text.chars().any(|c| c != '\n' && c != '\t' && is_special(c)), "{text:?}");
         read.remove(0).value
+    }
+
+    #[test]
+    fn numbers_are_numbers_for_readers_of_yaml_1_1_too() {
+        let value: Value =
+            serde_json::from_str(r#"{"a": 1e22, "b": 1E-7, "c": 1.5e3, "d": -2e+3, "e": 7, "f": 1.50}"#)
+                .unwrap();
+        assert_eq!(write(&value), "a: 1.0e+22\nb: 1.0e-7\nc: 1.5e+3\nd: -2.0e+3\ne: 7\nf: 1.50\n");
+        assert_eq!(
+            write_exact(&json!([value["a"]])),
+            "- 1e+22\n".replace("+", if value["a"].to_string().contains('+') { "+" } else { "" })
+        );
+    }
+
+    #[test]
+    fn texts_of_several_lines_are_blocks_where_that_is_exact() {
+        let value = json!({"nginx": "server {\n\tlisten 80;\n  }\n", "list": ["a\n\nb", {"c": "x\ny\n"}], "d": [["e\nf"]]});
+        let expected = "nginx: \"server {\\n\\tlisten 80;\\n  }\\n\"\nlist:\n  - |-\n    a\n\n    b\n  - c: |\n      x\n      y\nd:\n  - - |-\n      e\n      f\n";
+        assert_eq!(write(&value), expected);
+        let value = json!({"nginx": "server {\n  listen 80;\n}\n"});
+        assert_eq!(write(&value), "nginx: |\n  server {\n    listen 80;\n  }\n");
+        assert_eq!(write(&json!("a\nb")), "|-\n  a\n  b\n");
+        for text in ["a\n\n", "\na", " a\nb", "a\n \nb", "a\r\nb", "\n", "a\n\u{1b}", "a\n\u{202e}"] {
+            assert!(!write(&json!({"x": text})).contains('|'), "{text:?}");
+        }
     }
 
     #[test]
@@ -167,6 +251,7 @@ mod tests {
         let texts = prop_oneof![
             any::<String>(),
             "[a-z :#,\\-\\[\\]{}'\"&*!|>%@`?\n\t\\\\]{0,12}",
+            "([ab:# -]{0,4}\n){1,4}[ab:#]{0,3}",
             prop::sample::select(vec![
                 "null", "~", "1", "007", "0x1", "1e3", ".inf", "yes", "<<", "---", "...", "\u{85}",
                 "\u{2028}", "\u{feff}", "1:30"

@@ -32,9 +32,25 @@ async fn an_agent_goes_on_without_the_cluster_and_begins_without_it() {
         ("/api/v1/config_definition/limits/config/absent", 404),
         ("/api/v1/config_definition/other/config/acme", 404),
         ("/api/v1/config_definition/limits/config/?search=a", 422),
+        ("/api/v1/config_definition/limits/config/acme?revision=1", 422),
+        ("/api/v1/config_definition/limits/config/acme?min_revision=99999999", 422),
+        ("/api/v1/config_definition/limits/config/acme?consistency=linearizable", 422),
+        ("/api/v1/config_definition/limits/config/acme?fields=n", 422),
+        ("/healthz?fresh=1", 422),
+        ("/healthz?frsh=true", 422),
         ("/elsewhere", 404),
     ] {
-        assert_eq!(agent.get(path).await.unwrap().0, expected, "{path}");
+        let (status, _, body) = agent.get(path).await.unwrap();
+        let code = body["errors"][0]["code"].as_str().unwrap_or_default().to_owned();
+        let is_code = if status == 422 { code == "query_invalid" } else { code.ends_with("_not_found") };
+        assert!(status == expected && is_code, "{path}: {status} {body}");
+    }
+    // The version that the client has: compared weakly, as RFC 9110 says.
+    let revision = headers["etag"].to_str().unwrap();
+    for (tag, expected) in [(format!("W/{revision}"), 304), ("*".into(), 304), ("\"1\"".into(), 200)] {
+        let url = format!("http://127.0.0.1:{}{path}", agent.port);
+        let answer = http().get(url).header("if-none-match", &tag).send().await.unwrap();
+        assert_eq!(answer.status(), expected, "{tag}");
     }
     // A page of a browser that made a name point here.
     let foreign = http().get(format!("http://127.0.0.1:{}{path}", agent.port)).header("host", "example.org");
@@ -190,4 +206,112 @@ async fn a_job_that_is_asked_to_end_leaves_no_child_and_says_what_is_left() {
     let done = tokio::task::spawn_blocking(|| child.wait_with_output().unwrap()).await.unwrap();
     assert_eq!(done.status.code(), Some(143), "{done:?}");
     drop(asked);
+}
+
+#[tokio::test]
+async fn a_deleted_definition_has_no_list() {
+    let cluster = Cluster::start("agent-deleted").await;
+    define(&cluster).await;
+    let mut agent = Agent::new(&cluster, "");
+    agent.start();
+    let list = "/api/v1/config_definition/limits/config/";
+    let answers = async |expected: u16| {
+        eventually("the list", async || {
+            let (status, headers, body) = agent.get(list).await?;
+            check(status == expected && headers["x-concord-state"] == "fresh", || format!("{status} {body}"))
+        })
+        .await;
+    };
+    // It has no configs.
+    answers(200).await;
+    let answer = cluster.client(1).delete("/api/v1/config_definition/limits").await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    answers(404).await;
+    define(&cluster).await;
+    answers(200).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_first_start_without_the_cluster_says_what_it_waits_for() {
+    let cluster = Cluster::start("agent-silent").await;
+    let mut agent = Agent::new(&cluster, FILES);
+    let free = crate::harness::ports::free("127.0.0.1");
+    agent.urls = format!("http://user:secret@127.0.0.1:{free}");
+    agent.start();
+    agent.logs("no configs from the cluster yet; the agent keeps trying http://***@127.0.0.1").await;
+    let log = agent.read("log.txt");
+    assert!(log.contains("can't be reached") && !log.contains("secret"), "{log}");
+    agent.stop().await;
+    let mut command = agent.command();
+    agent.child = Some(
+        command
+            .arg("--once")
+            .stderr(Stdio::from(std::fs::File::create(agent.path("log.txt")).unwrap()))
+            .spawn()
+            .unwrap(),
+    );
+    agent.logs("no configs from the cluster yet").await;
+    agent.kill();
+}
+
+#[tokio::test]
+async fn as_process_1_the_agent_leaves_no_zombie() {
+    let is_allowed = std::process::Command::new("unshare").args(["-rpf", "--kill-child", "true"]).output();
+    if !is_allowed.is_ok_and(|done| done.status.success()) {
+        eprintln!("SKIPPED: no right to make a process namespace (unshare -rpf)");
+        return;
+    }
+    let cluster = Cluster::start("agent-init").await;
+    define(&cluster).await;
+    put(&cluster, 1, "acme", &json!({"n": 1})).await;
+    // A process that outlives the command, and ends as a child of process 1.
+    let settings = "files:\n  - {path: out.json, definition: limits, config: acme, debounce_ms: 50, command: [sh, -c, '(sleep 0.2; echo $$ >> left) & echo x >> ran']}\n";
+    let mut agent = Agent::new(&cluster, settings);
+    let inner = agent.command();
+    let mut outer = std::process::Command::new("unshare");
+    outer.args(["-rpf", "--kill-child", "--mount-proc"]).arg(inner.get_program()).args(inner.get_args());
+    outer.current_dir(inner.get_current_dir().unwrap()).env_clear();
+    outer.envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    outer.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    let log = std::fs::File::create(agent.path("log.txt")).unwrap();
+    agent.child = Some(outer.stdin(Stdio::null()).stderr(log).spawn().unwrap());
+    for n in 2..5 {
+        put(&cluster, 1, "acme", &json!({ "n": n })).await;
+        agent.has("out.json", &format!("{{\n  \"n\": {n}\n}}\n")).await;
+        agent.nothing_due().await;
+    }
+    eventually("what was left has ended", async || {
+        check(agent.read("left").lines().count() >= 3, || agent.read("log.txt"))
+    })
+    .await;
+    let unshare = agent.child.as_ref().unwrap().id();
+    let below = |parent: u32| -> Vec<(u32, String)> {
+        let processes = std::fs::read_dir("/proc")
+            .unwrap()
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        let status = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let field = |text: &str, name: &str| {
+            text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim().to_owned()
+        };
+        let all = processes.map(|pid: u32| (pid, status(pid)));
+        all.filter(|(_, text)| field(text, "PPid:") == parent.to_string())
+            .map(|(pid, text)| (pid, field(&text, "State:")))
+            .collect()
+    };
+    let first = below(unshare)[0].0;
+    eventually("no zombie is left", async || {
+        let zombies: Vec<_> = below(first).into_iter().filter(|(_, state)| state.starts_with('Z')).collect();
+        check(zombies.is_empty(), || format!("{zombies:?}"))
+    })
+    .await;
+    // The signal reaches the agent, which ends by itself.
+    let sent = std::process::Command::new("sh").arg("-c").arg(format!("kill -TERM {first}")).status();
+    assert!(sent.is_ok_and(|status| status.success()));
+    let mut child = agent.child.take().unwrap();
+    let status = eventually("process 1 ends", async || {
+        child.try_wait().expect("it is ours").ok_or_else(|| agent.read("log.txt"))
+    })
+    .await;
+    assert!(status.success(), "{status}");
 }

@@ -9,7 +9,7 @@ use crate::harness::{Cluster, check, eventually};
 
 const FILES: &str = r#"files:
   - {path: limits.json, definition: limits, config: acme}
-  - {path: limits.env, definition: limits, config: acme, format: env, mode: "0640"}
+  - {path: limits.env, definition: limits, config: acme, format: env, prefix: LIMIT_, mode: "0640"}
   - {path: all.yaml, definition: limits, format: yaml}
   - path: nginx.conf
     template: nginx.conf.j2
@@ -29,7 +29,7 @@ async fn files_are_as_the_configs_say_and_commands_run_when_they_changed() {
     agent.write("nginx.conf.j2", TEMPLATE);
     agent.start();
     agent.has("limits.json", "{\n  \"requests\": 10\n}\n").await;
-    agent.has("limits.env", "REQUESTS='10'\n").await;
+    agent.has("limits.env", "LIMIT_REQUESTS='10'\n").await;
     agent.has("all.yaml", "acme:\n  requests: 10\n").await;
     agent.has("nginx.conf", "limit acme 10;\n").await;
     agent.has("ran.txt", "limit acme 10;\n").await;
@@ -63,7 +63,7 @@ async fn files_are_as_the_configs_say_and_commands_run_when_they_changed() {
     agent.start();
     agent.logs("the configs are fresh").await;
     put(&cluster, other, "acme", &json!({"requests": 11})).await;
-    agent.has("limits.env", "REQUESTS='11'\n").await;
+    agent.has("limits.env", "LIMIT_REQUESTS='11'\n").await;
     eventually("the command has run once more", async || {
         let text = agent.read("ran.txt");
         check(text == format!("{ran}limit acme 11;\nlimit bravo 8;\n"), || text.clone())
@@ -144,5 +144,55 @@ async fn a_command_that_fails_is_run_again_and_one_that_hangs_is_ended() {
     let log = agent.read("log.txt");
     assert!(log.contains("exit status: 9") && log.contains("exceeded 1 s"), "{log}");
     agent.nothing_due().await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_new_file_that_its_check_refuses_does_not_replace_the_current_one() {
+    let cluster = Cluster::start("agent-check").await;
+    define(&cluster).await;
+    put(&cluster, 1, "acme", &json!({"n": 1})).await;
+    let settings = r#"files:
+  - path: out.json
+    definition: limits
+    config: acme
+    debounce_ms: 50
+    check: [sh, -c, 'grep -q "\"n\": [0-9]" "$1"', sh, "{new}"]
+    command: [sh, -c, 'cat "$CONCORD_AGENT_FILE" >> ran']
+"#;
+    let mut agent = Agent::new(&cluster, settings);
+    // What a killed agent has left.
+    agent.write(&format!("out.json.{}.new", "0".repeat(32)), "secret");
+    agent.start();
+    let good = "{\n  \"n\": 1\n}\n";
+    agent.has("out.json", good).await;
+    agent.has("ran", good).await;
+    agent.nothing_due().await;
+    put(&cluster, 1, "acme", &json!({"n": "bad"})).await;
+    agent.logs("the check of the new file failed").await;
+    assert_eq!((agent.read("out.json"), agent.read("ran")), (good.into(), good.into()));
+    let (status, _, health) = agent.get("/healthz").await.unwrap();
+    assert_eq!(status, 503, "{health}");
+    // A job says it by its exit code. It needs the data directory for itself.
+    let second = || {
+        let mut command = agent.command();
+        tokio::task::spawn_blocking(move || command.arg("--once").output().unwrap())
+    };
+    let done = second().await.unwrap();
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(done.status.code() == Some(1) && said.contains("another agent uses this `data_dir`"), "{said}");
+    agent.stop().await;
+    let done = {
+        let mut command = agent.command();
+        tokio::task::spawn_blocking(move || command.arg("--once").output().unwrap()).await.unwrap()
+    };
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(done.status.code() == Some(1) && said.contains("the check of the new file failed"), "{said}");
+    let names = std::fs::read_dir(agent.path(".")).unwrap().map(|entry| entry.unwrap().file_name());
+    let left: Vec<_> = names.filter(|name| name.to_string_lossy().ends_with(".new")).collect();
+    assert!(left.is_empty(), "{left:?}");
+    agent.start();
+    put(&cluster, 1, "acme", &json!({"n": 2})).await;
+    agent.has("out.json", "{\n  \"n\": 2\n}\n").await;
     agent.stop().await;
 }

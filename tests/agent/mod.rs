@@ -4,9 +4,11 @@
 //! |---|---|
 //! | `files` | are files as the configs say, and do commands run when they changed, and only then? |
 //! | `absence` | does the agent go on without the cluster, begin without it, and end cleanly? |
+//! | `rights` | does a permission that the agent's key lacks, or loses, change no file? |
 
 mod absence;
 mod files;
+mod rights;
 
 use std::{
     path::{Path, PathBuf},

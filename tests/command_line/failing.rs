@@ -18,6 +18,7 @@ async fn another_node_answers_while_one_is_gone() {
     assert_eq!(status.code, 1, "{status:?}");
     let line = status.out.lines().find(|line| line.starts_with("1 ")).unwrap();
     assert_eq!(line.split_whitespace().nth(2), Some("no"), "{status:?}");
+    assert!(status.out.contains("one more failure stops the cluster"), "{status:?}");
 
     // Without a majority nothing is written, and that is said to be certain.
     cluster.node(2).kill();
@@ -40,6 +41,11 @@ async fn another_node_answers_while_one_is_gone() {
         assert_eq!(refused.code, 7, "{read:?}: {refused:?}");
     }
     user.ok(&["config", "get", "limits", "--local", "-o", "name"]).await;
+    let saved = user.ok(&["backup", "--out", "rest.backup", "--consistency", "local"]).await;
+    assert!(saved.contains("\"configs\": 2"), "{saved}");
+    let status = user.run(&["cluster", "status"]).await;
+    assert!(status.code == 1 && status.out.contains("the cluster can't write"), "{status:?}");
+    assert!(status.out.contains("node 3 is not ready: "), "{status:?}");
     let code =
         async |more: &[&str]| user.run(&[&["config", "get", "limits", "acme"], more].concat()).await.code;
     assert_eq!(code(&["--consistency", "lease"]).await, 5, "no node has the setting");

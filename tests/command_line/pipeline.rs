@@ -228,3 +228,108 @@ data: {password: hunter2, port: 5432}
     let data = root.json(&["config", "get", "db", "main"]).await["data"].clone();
     assert_eq!(data, json!({"password": "hunter2", "port": 5433}));
 }
+
+/// A definition with `count` configs.
+fn many(count: usize) -> String {
+    let configs =
+        (0..count).map(|n| format!("---\nconfig_definition_key: many\nconfig_key: k{n}\ndata: {{n: {n}}}\n"));
+    format!("config_definition_key: many\n{}", configs.collect::<String>())
+}
+
+#[tokio::test]
+async fn a_prune_deletes_no_more_than_was_said() {
+    let cluster = Cluster::start("cli-prune").await;
+    let user = User::of(&cluster);
+    user.run_with(&["apply", "-f", "-"], &many(30)).await;
+    let left = async || user.json(&["config", "get", "many"]).await["meta"]["total"].clone();
+    assert_eq!(left().await, 30);
+    let prune = ["apply", "-f", "-", "--prune", "--yes"];
+    // The configs were forgotten, or most of them.
+    for (files, expected) in [(many(0), "--max-deletes 30"), (many(5), "--max-deletes 25")] {
+        let refused = user.run_with(&prune, &files).await;
+        assert!(refused.code == 2 && refused.err.contains(expected), "{refused:?}");
+        let tried = user.run_with(&[&prune[..], &["--dry-run"]].concat(), &files).await;
+        assert!(tried.code == 2 && tried.out.contains("would be deleted"), "{tried:?}");
+    }
+    let refused = user.run_with(&[&prune[..], &["--max-deletes", "30"]].concat(), &many(0)).await;
+    assert!(refused.code == 2 && refused.err.contains("--allow-empty"), "{refused:?}");
+    assert_eq!(left().await, 30);
+    let done = user.run_with(&[&prune[..], &["--max-deletes", "25"]].concat(), &many(5)).await;
+    assert_eq!((done.code, left().await), (0, 5.into()), "{done:?}");
+    let done = user.run_with(&[&prune[..], &["--allow-empty"]].concat(), &many(0)).await;
+    assert_eq!((done.code, left().await), (0, 0.into()), "{done:?}");
+
+    // A deletion can be rehearsed.
+    user.run_with(&["apply", "-f", "-"], &many(2)).await;
+    let tried = user.ok(&["definition", "delete", "many", "--dry-run"]).await;
+    assert!(tried.contains("definition many and its 2 configs would be deleted"), "{tried}");
+    user.ok(&["config", "delete", "many", "k0", "--dry-run"]).await;
+    assert_eq!(left().await, 2);
+}
+
+#[tokio::test]
+async fn a_difference_shows_no_secret_value() {
+    let cluster = Cluster::start("cli-secrets").await;
+    let user = User::of(&cluster);
+    let files = |password: &str| {
+        format!(
+            "config_definition_key: db\njson_schema: {{properties: {{password: {{x-concord-secret: true}}}}}}\n---\nconfig_definition_key: db\nconfig_key: main\ndata: {{host: h, password: {password}}}\n"
+        )
+    };
+    user.run_with(&["apply", "-f", "-"], &files("pw-old")).await;
+    for format in [&[][..], &["-o", "json"], &["-o", "yaml"]] {
+        let shown = user.run_with(&[&["diff", "-f", "-"], format].concat(), &files("pw-new")).await;
+        assert!(shown.code == 1 && shown.out.contains("(secret, changed)"), "{shown:?}");
+        assert!(!shown.out.contains("pw-"), "{shown:?}");
+    }
+    let shown = user.run_with(&["diff", "-f", "-", "--show-secrets"], &files("pw-new")).await;
+    assert!(shown.out.contains("-  password: pw-old\n+  password: pw-new\n"), "{shown:?}");
+    let applied = user.run_with(&["apply", "-f", "-", "-o", "json"], &files("pw-new")).await;
+    assert!(applied.code == 0 && !applied.out.contains("pw-"), "{applied:?}");
+    assert_eq!(user.json(&["config", "get", "db", "main"]).await["data"]["password"], "pw-new");
+    let shown = user.run(&["config", "diff", "db", "main"]).await;
+    assert!(shown.out.contains("+password: (secret, changed)\n") && !shown.out.contains("pw-"), "{shown:?}");
+}
+
+#[tokio::test]
+async fn what_is_read_for_files_is_applied_without_a_difference() {
+    let cluster = Cluster::start("cli-round-trip").await;
+    let user = User::of(&cluster);
+    let text = "config_definition_key: a.one\n---\nconfig_definition_key: a.two\n---\nconfig_definition_key: a.one\nconfig_key: k\ndata: {n: 1.50, e: 1e22, lines: \"a\\n  b\\n\"}\n---\nconfig_definition_key: a.two\nconfig_key: k\ndata: {x: \"\\u202e\"}\n";
+    let applied = user.run_with(&["apply", "-f", "-"], text).await;
+    assert_eq!(applied.code, 0, "{applied:?}");
+    for arguments in [&["a.one"][..], &["a.one", "k"], &["a.*"]] {
+        let files = user.ok(&[&["config", "get"], arguments, &["--for-apply"]].concat()).await;
+        assert!(files.contains("config_key: k\n"), "{files}");
+        let same = user.run_with(&["diff", "-f", "-"], &files).await;
+        assert_eq!((same.code, same.out.as_str()), (0, ""), "{files}: {same:?}");
+    }
+    let shown = user.ok(&["config", "get", "a.one", "k", "-o", "yaml"]).await;
+    assert!(
+        shown.contains("  e: 1.0e+22\n  lines: |\n    a\n      b\n") && shown.contains("  n: 1.50\n"),
+        "{shown}"
+    );
+    assert_eq!(user.ok(&["config", "get", "a.*", "-o", "name"]).await, "a.one/k\na.two/k\n");
+    let refused = user.run(&["export", "--dir", "files", "-o", "yaml"]).await;
+    assert!(refused.code == 2 && refused.err.contains("--for-apply"), "{refused:?}");
+
+    // A misspelt guard is an error, and changes nothing.
+    let guarded = r#"[{"op": "put_config", "config_definition_key": "a.one", "config_key": "k", "data": {}, "if_mach": "1"}]"#;
+    let refused = user.run_with(&["transaction", "-f", "-"], guarded).await;
+    assert!(
+        refused.code == 5 && refused.err.contains("operations[0]: unknown member `if_mach`"),
+        "{refused:?}"
+    );
+    let refused = user
+        .run(&["key", "create", "--name", "n", "--grant", "read:*", "--quota", "writes_per_sec=10"])
+        .await;
+    assert!(refused.code == 2 && refused.err.contains("writes_per_second"), "{refused:?}");
+    let checked = user
+        .run_with(
+            &["definition", "check", "a.one", "-f", "-"],
+            r#"{"config_definition_key": "a.one", "json_shema": {"required": ["z"]}}"#,
+        )
+        .await;
+    assert!(checked.code == 5 && checked.err.contains("json_shema"), "{checked:?}");
+    assert_eq!(user.json(&["config", "get", "a.one", "k"]).await["data"]["n"].to_string(), "1.50");
+}

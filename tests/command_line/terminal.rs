@@ -182,3 +182,36 @@ async fn a_watch_and_a_question_end_at_once() {
     assert_eq!(question.end().await.0, 0);
     assert_eq!(user.run(&["config", "get", "d", "k"]).await.code, 3);
 }
+
+#[tokio::test]
+async fn what_others_store_controls_no_terminal() {
+    let cluster = Cluster::start("cli-controls").await;
+    let user = User::of(&cluster);
+    user.ok(&["definition", "create", "d"]).await;
+    let evil = "\u{1b}]0;owned\u{7}\u{9b}2J\u{202e}x";
+    let data = serde_json::json!({ evil: evil }).to_string();
+    user.ok(&["config", "put", "d", "k", "--upsert", "--data", &data]).await;
+    let is_bad = |c: &char| (c.is_control() && *c != '\n') || ('\u{202a}'..='\u{202e}').contains(c);
+    // The name of the member is in the reasons.
+    let schema = "config_definition_key: d\njson_schema: {additionalProperties: false}\n";
+    let refused = user.run_with(&["apply", "-f", "-"], schema).await;
+    assert!(refused.code == 5 && refused.err.contains("owned"), "{refused:?}");
+    assert_eq!(refused.err.chars().find(is_bad), None, "{refused:?}");
+    for format in ["json", "jsonl", "yaml", "wide"] {
+        let shown = user.ok(&["config", "get", "d", "-o", format]).await;
+        assert!(shown.contains("owned"), "{format}: {shown:?}");
+        assert_eq!(shown.chars().find(is_bad), None, "{format}: {shown:?}");
+    }
+    let json = user.json(&["config", "get", "d", "k"]).await;
+    assert_eq!(json["data"][evil], evil, "the data are the same");
+    // A pipe gets a text as it is, a terminal does not.
+    let path = ["config", "get", "d", "k", "-o", "jsonpath={.data[*]}"];
+    assert_eq!(user.ok(&path).await, format!("{evil}\n"));
+    let terminal = Terminal::start(&user, &path);
+    terminal.until("the text", |screen| screen.contains('x')).await;
+    let screen = terminal.screen();
+    assert!(
+        screen.contains("owned") && !screen.contains(['\u{1b}', '\u{9b}', '\u{202e}', '\u{7}']),
+        "{screen:?}"
+    );
+}

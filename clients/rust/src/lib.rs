@@ -34,7 +34,7 @@ pub use cache::{
     Cache, CacheOptions, Changes, Config, Freshness, Origin, Read, Selection, Source, Status, Typed,
     TypedRead,
 };
-pub use client::{Client, Options};
+pub use client::{Client, Options, shown_url};
 pub use error::{Error, Item, Refusal};
 pub use operation::{
     Applied, Check, CheckCondition, IfMatch, Operation, OperationResult, PutMode, ReadConfig, Transaction,

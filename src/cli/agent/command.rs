@@ -19,7 +19,22 @@ const GRACE: Duration = Duration::from_secs(5);
 /// How often the process is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Runs a command until it exits or its time limit. `CONCORD_AGENT_FILE` is the file that has changed.
+/// How a check names the new file.
+const NEW: &str = "{new}";
+
+/// Judges a new file: runs a command with the path of the file in place of `{new}`.
+pub(super) async fn check(
+    command: &[String],
+    new: &Path,
+    timeout: Duration,
+    stopping: &CancellationToken,
+) -> Result<(), String> {
+    let path = new.to_str().ok_or("the path is not UTF-8 text")?;
+    let command: Vec<String> = command.iter().map(|word| word.replace(NEW, path)).collect();
+    run(&command, new, timeout, stopping).await
+}
+
+/// Runs a command until it exits or its time limit. `CONCORD_AGENT_FILE` is the file that it is about.
 pub(super) async fn run(
     command: &[String],
     file: &Path,

@@ -1,9 +1,11 @@
 //! Data as JSON, YAML, TOML and environment variables.
 //!
-//! **Invariant:** a value that a format can't represent is an error; nothing is omitted or rounded silently.
+//! **Invariant:** a value that a format can't represent, or that the access key may not see, is an error; nothing is
+//! omitted or rounded silently. No data name a variable that programs obey.
 
-use std::fmt::Write as _;
+use std::{collections::BTreeSet, fmt::Write as _};
 
+use concord_client::Config;
 use serde::Deserialize;
 use serde_json::{Map, Number, Value};
 use toml_writer::{ToTomlKey as _, ToTomlValue as _};
@@ -22,13 +24,198 @@ pub(super) enum FileFormat {
 }
 
 impl FileFormat {
-    /// The text of data.
+    /// The text of data. Variables have no prefix and any name.
     pub(super) fn write(self, data: &Value) -> Result<String, String> {
         match self {
             Self::Json => Ok(format!("{data:#}\n")),
             Self::Yaml => Ok(yaml_writer::write(data)),
             Self::Toml => toml(data),
-            Self::Env => env(data),
+            Self::Env => Err("variables need a prefix or a list of names".into()),
+        }
+    }
+}
+
+/// How a file is written.
+#[derive(Debug)]
+pub(super) enum Layout {
+    Data(FileFormat),
+    Env(Variables),
+}
+
+impl Layout {
+    /// The text of data.
+    pub(super) fn write(&self, data: &Value) -> Result<String, String> {
+        match self {
+            Self::Data(format) => format.write(data),
+            Self::Env(variables) => variables.write(data),
+        }
+    }
+}
+
+/// The variables that data may set. Whoever may write a config names its members, so the settings bound the names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Variables {
+    /// All names begin with this.
+    Prefixed(String),
+    /// Only these are written.
+    Listed(BTreeSet<String>),
+}
+
+/// Why a config can't be written whole.
+pub(super) fn hidden_text(config: &Config) -> String {
+    let (definition, key) = (&config.definition, &config.key);
+    format!(
+        "config {definition}/{key} has secret fields that the agent's access key may not read ({}): give the key the \
+         permission `reveal` on `{definition}`",
+        config.redacted.join(", ")
+    )
+}
+
+/// The data of a config.
+///
+/// # Errors
+/// When some of them are redacted: null is not their value.
+pub(super) fn data_of(config: &Config) -> Result<&Value, String> {
+    if config.redacted.is_empty() { Ok(&config.data) } else { Err(hidden_text(config)) }
+}
+
+/// Names that a loader, a shell or an interpreter obeys, and the beginnings of such names.
+const OBEYED: [&str; 34] = [
+    "BASHOPTS",
+    "BASH_ENV",
+    "CDPATH",
+    "CLASSPATH",
+    "CURL_HOME",
+    "DOTNET_STARTUP_HOOKS",
+    "EDITOR",
+    "ENV",
+    "GCONV_PATH",
+    "GLIBC_TUNABLES",
+    "GLOBIGNORE",
+    "HOME",
+    "HOSTALIASES",
+    "IFS",
+    "JDK_JAVA_OPTIONS",
+    "LOCALDOMAIN",
+    "LOCPATH",
+    "NLSPATH",
+    "OPENSSL_CONF",
+    "OPENSSL_ENGINES",
+    "OPENSSL_MODULES",
+    "PAGER",
+    "PATH",
+    "PHPRC",
+    "PHP_INI_SCAN_DIR",
+    "PROMPT_COMMAND",
+    "PS4",
+    "RES_OPTIONS",
+    "SHELL",
+    "SHELLOPTS",
+    "SSL_CERT_DIR",
+    "SSL_CERT_FILE",
+    "VISUAL",
+    "_JAVA_OPTIONS",
+];
+const OBEYED_PREFIXES: [&str; 13] = [
+    "BASH_FUNC_",
+    "COMPLUS_",
+    "CORECLR_",
+    "COR_",
+    "DYLD_",
+    "GIT_",
+    "JAVA_TOOL_",
+    "LD_",
+    "LUA_",
+    "NODE_",
+    "PERL5",
+    "PYTHON",
+    "RUBY",
+];
+
+/// Checks the name of a variable.
+pub(super) fn check_variable(name: &str) -> Result<(), String> {
+    let is_name = name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    if !is_name {
+        return Err(format!(
+            "invalid variable name `{name}`: expected letters, digits and `_`, no digit first"
+        ));
+    }
+    let upper = name.to_ascii_uppercase();
+    if OBEYED.contains(&upper.as_str()) || OBEYED_PREFIXES.iter().any(|begin| upper.starts_with(begin)) {
+        return Err(format!(
+            "the variable {name} is obeyed by loaders or interpreters, so data may not set it"
+        ));
+    }
+    Ok(())
+}
+
+impl Variables {
+    /// Variables whose names begin with a prefix.
+    pub(super) fn prefixed(prefix: &str) -> Result<Self, String> {
+        if prefix.is_empty() {
+            return Err("`prefix` is empty".into());
+        }
+        check_variable(prefix).map_err(|error| format!("`prefix`: {error}"))?;
+        Ok(Self::Prefixed(prefix.to_owned()))
+    }
+
+    /// Variables with these names.
+    pub(super) fn listed(names: &[String]) -> Result<Self, String> {
+        names
+            .iter()
+            .try_for_each(|name| check_variable(name))
+            .map_err(|error| format!("`names`: {error}"))?;
+        if names.is_empty() {
+            return Err("`names` is empty".into());
+        }
+        Ok(Self::Listed(names.iter().cloned().collect()))
+    }
+
+    fn write(&self, data: &Value) -> Result<String, String> {
+        let Value::Object(members) = data else { return Err("environment variables need an object".into()) };
+        let (begin, listed) = match self {
+            Self::Prefixed(prefix) => (prefix.as_str(), None),
+            Self::Listed(names) => ("", Some(names)),
+        };
+        let mut variables = Vec::new();
+        env_of(begin, members, &mut variables);
+        let (mut text, mut seen) = (String::new(), BTreeSet::new());
+        for (name, value) in variables {
+            if listed.is_some_and(|names| !names.contains(&name)) {
+                continue;
+            }
+            check_variable(&name)?;
+            let value = match value {
+                Value::Null => String::new(),
+                Value::String(text) if text.contains(['\n', '\r', '\0']) => {
+                    return Err(format!("{name}: a variable can't contain a line break or NUL"));
+                }
+                Value::String(text) => text.replace('\'', r"'\''"),
+                value @ (Value::Array(_) | Value::Bool(_) | Value::Number(_) | Value::Object(_)) => {
+                    value.to_string().replace('\'', r"'\''")
+                }
+            };
+            // Writing to a text can't fail.
+            let _ = writeln!(text, "{name}='{value}'");
+            if !seen.insert(name.clone()) {
+                return Err(format!("duplicate variable name {name}"));
+            }
+        }
+        Ok(text)
+    }
+}
+
+/// The variables of data: the names of nested members are joined with `_`.
+fn env_of<'a>(prefix: &str, members: &'a Map<String, Value>, variables: &mut Vec<(String, &'a Value)>) {
+    for (name, value) in members {
+        let upper = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
+        let name = format!("{prefix}{}", name.chars().map(upper).collect::<String>());
+        match value {
+            Value::Object(members) => env_of(&format!("{name}_"), members, variables),
+            Value::Null | Value::String(_) | Value::Array(_) | Value::Bool(_) | Value::Number(_) => {
+                variables.push((name, value));
+            }
         }
     }
 }
@@ -88,50 +275,6 @@ fn toml_number(number: &Number) -> Result<String, String> {
     if fits { Ok(text) } else { Err(format!("TOML can't represent the number {text}")) }
 }
 
-fn env(data: &Value) -> Result<String, String> {
-    let Value::Object(members) = data else { return Err("environment variables need an object".into()) };
-    let mut lines = Vec::new();
-    env_of("", members, &mut lines)?;
-    let mut text = String::new();
-    let mut seen = std::collections::BTreeSet::new();
-    for (name, value) in lines {
-        if !seen.insert(name.clone()) {
-            return Err(format!("duplicate variable name {name}"));
-        }
-        let value = value.replace('\'', r"'\''");
-        // Writing to a text can't fail.
-        let _ = writeln!(text, "{name}='{value}'");
-    }
-    Ok(text)
-}
-
-fn env_of(
-    prefix: &str,
-    members: &Map<String, Value>,
-    lines: &mut Vec<(String, String)>,
-) -> Result<(), String> {
-    for (name, value) in members {
-        let upper = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
-        let name: String = format!("{prefix}{name}").chars().map(upper).collect();
-        if name.is_empty() {
-            return Err("a variable name is empty".into());
-        }
-        if name.starts_with(|first: char| first.is_ascii_digit()) {
-            return Err(format!("invalid variable name `{name}`: it begins with a digit"));
-        }
-        match value {
-            Value::Object(members) => env_of(&format!("{name}_"), members, lines)?,
-            Value::Null => lines.push((name, String::new())),
-            Value::String(text) if text.contains(['\n', '\0']) => {
-                return Err(format!("{name}: a variable can't contain a newline or NUL"));
-            }
-            Value::String(text) => lines.push((name, text.clone())),
-            Value::Array(_) | Value::Bool(_) | Value::Number(_) => lines.push((name, value.to_string())),
-        }
-    }
-    Ok(())
-}
-
 fn place(path: &[String], name: &str) -> String {
     path.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join(".")
 }
@@ -156,8 +299,13 @@ mod tests {
                 + "n = 7.0\non = true\ntags = [\"a\", 1]\n\n[quota]\n\"re quests\" = 10\n"
         );
         assert_eq!(
-            FileFormat::Env.write(&value).unwrap(),
-            "PLAN='it'\\''s \"pro\"'\nN='7.0'\nON='true'\nTAGS='[\"a\",1]'\nQUOTA_RE_QUESTS='10'\n"
+            Variables::prefixed("X_").unwrap().write(&value).unwrap(),
+            "X_PLAN='it'\\''s \"pro\"'\nX_N='7.0'\nX_ON='true'\nX_TAGS='[\"a\",1]'\nX_QUOTA_RE_QUESTS='10'\n"
+        );
+        let listed = ["N", "QUOTA_RE_QUESTS"].map(str::to_owned);
+        assert_eq!(
+            Variables::listed(&listed).unwrap().write(&value).unwrap(),
+            "N='7.0'\nQUOTA_RE_QUESTS='10'\n"
         );
         assert!(FileFormat::Yaml.write(&value).unwrap().contains(": 7.0\n"));
     }
@@ -169,14 +317,44 @@ mod tests {
             (FileFormat::Toml, r#"{"a": 12345678901234567890}"#, "the number"),
             (FileFormat::Toml, r#"{"a": 1e400}"#, "the number"),
             (FileFormat::Toml, "[1]", "needs an object"),
-            (FileFormat::Env, "7", "need an object"),
-            (FileFormat::Env, r#"{"a": "x\ny"}"#, "newline"),
-            (FileFormat::Env, r#"{"a-b": 1, "a_b": 2}"#, "duplicate variable"),
-            (FileFormat::Env, r#"{"1a": 1}"#, "begins with a digit"),
-            (FileFormat::Env, r#"{"": 1}"#, "is empty"),
         ] {
             let error = format.write(&data(text)).unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");
         }
+        for (text, expected) in [
+            ("7", "need an object"),
+            (r#"{"a": "x\ny"}"#, "line break"),
+            (r#"{"a": "x\ry"}"#, "line break"),
+            (r#"{"a": "x\u0000y"}"#, "NUL"),
+            (r#"{"a-b": 1, "a_b": 2}"#, "duplicate variable"),
+        ] {
+            let error = Variables::prefixed("X_").unwrap().write(&data(text)).unwrap_err();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn no_data_name_a_variable_that_programs_obey() {
+        for name in [
+            "LD_PRELOAD",
+            "PATH",
+            "IFS",
+            "BASH_ENV",
+            "ENV",
+            "PYTHONSTARTUP",
+            "NODE_OPTIONS",
+            "JAVA_TOOL_OPTIONS",
+            "path",
+        ] {
+            assert!(Variables::listed(&[name.to_owned()]).unwrap_err().contains("obeyed"), "{name}");
+            assert!(Variables::prefixed(name).is_err(), "{name}");
+        }
+        for prefix in ["", "1", "A-", "LD_", "PYTHON"] {
+            assert!(Variables::prefixed(prefix).is_err(), "{prefix}");
+        }
+        // A prefix that a member completes to such a name.
+        let error =
+            Variables::prefixed("L").unwrap().write(&data(r#"{"D_PRELOAD": "/evil.so"}"#)).unwrap_err();
+        assert!(error.contains("LD_PRELOAD"), "{error}");
     }
 }

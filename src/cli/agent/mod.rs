@@ -8,17 +8,21 @@
 //! | templates | `template` |
 //! | atomic replacement of a file, with mode and owner | `place` |
 //! | commands, with a time limit and their process group | `command` |
+//! | the data directory: one agent at a time | `data_dir` |
+//! | the agent as process 1 of a container | `init` |
 //! | HTTP on loopback | `serve`, `metrics` |
 //!
 //! The configs come from the client's cache: a watch, a check every few seconds that nothing is missing, and a
 //! last-known-good file in the data directory.
 //!
 //! **Invariants:** if a file can't be rendered, the existing one stays. A file that already has the rendered bytes is not
-//! written, and its command does not run. Invalid new settings leave the current ones in force. No child process outlives
+//! written, and its command does not run. Two agents never share a data directory. Invalid new settings leave the current ones in force. No child process outlives
 //! an agent that is asked to stop.
 
 mod command;
+mod data_dir;
 mod format;
+mod init;
 mod metrics;
 mod place;
 mod serve;
@@ -27,14 +31,13 @@ mod template;
 mod upkeep;
 
 use std::{
-    net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
 use clap::Args;
-use concord_client::{Cache, CacheOptions, Client, Options};
+use concord_client::{Cache, CacheOptions, Client, Options, Request, Retry};
 use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
@@ -42,6 +45,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::connection::{Failure, NodeArgs, TryArgs, run_async};
+use data_dir::DataDir;
 use metrics::AgentMetrics;
 use settings::AgentSettings;
 use upkeep::Upkeep;
@@ -55,6 +59,11 @@ const EXIT_TERMINATED: u8 = 143;
 const EXIT_INTERRUPTED: u8 = 130;
 /// With `--once`: time limit for the first response of the cluster.
 const ONCE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a start waits for the first configs before it says so, and how often it says so again.
+const SILENT_MAX: Duration = Duration::from_secs(1);
+const REMIND_EVERY: Duration = Duration::from_secs(30);
+/// Time limit of the request that finds out why there are no configs yet.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Args)]
 pub(super) struct AgentArgs {
@@ -88,7 +97,10 @@ pub(super) struct AgentLog {
 #[derive(Debug)]
 struct Agent {
     settings: Arc<AgentSettings>,
+    client: Client,
     cache: Cache,
+    /// What the copy does not know.
+    absent: serve::AbsentDefinitions,
     metrics: AgentMetrics,
     /// Set when the agent stops, or its settings are replaced.
     stopping: CancellationToken,
@@ -102,6 +114,9 @@ enum AgentSignal {
 
 /// Runs the command.
 pub(super) fn run(args: &AgentArgs) -> Result<(), Failure> {
+    if init::is_needed() {
+        return run_async(init::run());
+    }
     let settings = AgentSettings::read(&args.config).map_err(Failure::Usage)?;
     if args.check {
         return super::output::line(format_args!(
@@ -116,20 +131,23 @@ pub(super) fn run(args: &AgentArgs) -> Result<(), Failure> {
     run_async(follow(args, settings))
 }
 
-fn cache(args: &AgentArgs, settings: &AgentSettings) -> Result<Cache, Failure> {
+fn connect(args: &AgentArgs, settings: &AgentSettings) -> Result<(Client, Cache), Failure> {
     let options = args.node.options(&TryArgs::default())?;
     let client = Client::new(Options { timeout: REQUEST_TIMEOUT, ..options })?;
     let options = CacheOptions::new(settings.configs.clone()).file(settings.data_dir.join(CACHE_FILE));
     let options =
         CacheOptions { confirm_every: settings.confirm_every, fresh_for: settings.fresh_for, ..options };
-    Ok(client.cache(options)?)
+    let cache = client.cache(options)?;
+    Ok((client, cache))
 }
 
 async fn once(args: &AgentArgs, settings: AgentSettings) -> Result<(), Failure> {
     let mut ends = Ends::new()?;
-    let cache = cache(args, &settings)?;
+    let _held = DataDir::hold(&settings.data_dir)?;
+    let (client, cache) = connect(args, &settings)?;
     let (settings, metrics) = (Arc::new(settings), AgentMetrics::default());
-    let agent = Agent { settings, cache, metrics, stopping: CancellationToken::new() };
+    let (absent, stopping) = (serve::AbsentDefinitions::default(), CancellationToken::new());
+    let agent = Agent { settings, client, cache, absent, metrics, stopping };
     let work = write_all(&agent);
     tokio::pin!(work);
     let mut asked = None;
@@ -156,6 +174,7 @@ async fn write_all(agent: &Agent) -> Result<(), Failure> {
     tokio::select! {
         () = agent.stopping.cancelled() => return Err(Failure::Failed("no file was written".into())),
         fresh = agent.cache.fresh(ONCE_TIMEOUT) => drop(fresh?),
+        () = tell_waiting(agent, true) => {}
     }
     let mut failed = Vec::new();
     for file in &agent.settings.files {
@@ -224,12 +243,15 @@ impl Signals {
 async fn follow(args: &AgentArgs, settings: AgentSettings) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
     let mut settings = Arc::new(settings);
+    let mut held = DataDir::hold(&settings.data_dir)?;
     let mut listener = bind(&settings).await?;
-    let mut followed = cache(args, &settings)?;
+    let (mut client, mut followed) = connect(args, &settings)?;
     loop {
         let agent = Arc::new(Agent {
             settings: Arc::clone(&settings),
+            client: client.clone(),
             cache: followed.clone(),
+            absent: serve::AbsentDefinitions::default(),
             metrics: AgentMetrics::default(),
             stopping: CancellationToken::new(),
         });
@@ -246,9 +268,10 @@ async fn follow(args: &AgentArgs, settings: AgentSettings) -> Result<(), Failure
             tracing::warn!("the last-known-good file could not be written: {error}");
         }
         let AgentSignal::Reload(new) = next else { return Ok(()) };
-        match begin(args, &new, settings.listen).await {
-            Ok((cache, bound)) => {
-                followed = cache;
+        match begin(args, &new, &settings).await {
+            Ok(Begun { data_dir, connected, listener: bound }) => {
+                held = data_dir.unwrap_or(held);
+                (client, followed) = connected;
                 listener = bound.unwrap_or(listener);
                 settings = Arc::new(*new);
             }
@@ -257,14 +280,44 @@ async fn follow(args: &AgentArgs, settings: AgentSettings) -> Result<(), Failure
     }
 }
 
-/// Prepares new settings: a cache, and a listener if the address differs. If one fails, nothing changes.
-async fn begin(
-    args: &AgentArgs,
-    settings: &AgentSettings,
-    listens: Option<SocketAddr>,
-) -> Result<(Cache, Option<Option<TcpListener>>), Failure> {
-    let bound = if settings.listen == listens { None } else { Some(bind(settings).await?) };
-    Ok((cache(args, settings)?, bound))
+/// What new settings need; `None` where the present one goes on.
+struct Begun {
+    data_dir: Option<DataDir>,
+    connected: (Client, Cache),
+    listener: Option<Option<TcpListener>>,
+}
+
+/// Prepares new settings. If one step fails, nothing changes.
+async fn begin(args: &AgentArgs, new: &AgentSettings, now: &AgentSettings) -> Result<Begun, Failure> {
+    let data_dir = if new.data_dir == now.data_dir { None } else { Some(DataDir::hold(&new.data_dir)?) };
+    let listener = if new.listen == now.listen { None } else { Some(bind(new).await?) };
+    Ok(Begun { data_dir, connected: connect(args, new)?, listener })
+}
+
+/// While there are no configs, says at once and now and then what the agent waits for, and why. Ends never, so that a
+/// select can have it.
+async fn tell_waiting(agent: &Agent, is_fresh_needed: bool) {
+    let mut pause = SILENT_MAX;
+    loop {
+        tokio::time::sleep(pause).await;
+        pause = REMIND_EVERY;
+        let status = agent.cache.status();
+        if status.source.is_some_and(|source| source.is_fresh() || !is_fresh_needed) {
+            continue;
+        }
+        let why = match status.problem {
+            Some(problem) => problem,
+            None => {
+                let probe = Request::get("/livez").retry(Retry::OtherNode).timeout(PROBE_TIMEOUT);
+                match agent.client.send(probe).await {
+                    Ok(_) => "a node responds, and has not sent the configs yet".to_owned(),
+                    Err(error) => error.to_string(),
+                }
+            }
+        };
+        let nodes = agent.client.shown_urls().join(", ");
+        tracing::warn!("no configs from the cluster yet; the agent keeps trying {nodes}: {why}");
+    }
 }
 
 async fn bind(settings: &AgentSettings) -> Result<Option<TcpListener>, Failure> {
@@ -279,7 +332,12 @@ async fn bind(settings: &AgentSettings) -> Result<Option<TcpListener>, Failure> 
 async fn work(agent: Arc<Agent>, listener: Option<&TcpListener>) {
     let files = agent.settings.files.iter().map(|file| Upkeep::new(&agent, file).follow());
     let files = futures::future::join_all(files);
-    let watch = metrics::log_freshness(&agent);
+    let watch = async {
+        tokio::select! {
+            () = metrics::log_freshness(&agent) => {}
+            () = tell_waiting(&agent, false) => {}
+        }
+    };
     match listener {
         Some(listener) => drop(tokio::join!(files, watch, serve::run(agent.clone(), listener))),
         None => drop(tokio::join!(files, watch, agent.stopping.cancelled())),

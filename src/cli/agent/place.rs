@@ -4,11 +4,15 @@
 //! its name, and only the agent can read it until then.
 
 use std::{
+    ffi::OsStr,
     fs::{self, File, Permissions},
     io::{self, Write as _},
     os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown, fchown},
     path::{Path, PathBuf},
 };
+
+/// The end of the name of a file that is not published yet.
+const STAGED: &str = ".new";
 
 /// The path, mode and owner of a file.
 #[derive(Debug, Clone)]
@@ -37,6 +41,7 @@ impl Target {
 
     /// Whether the file has these bytes.
     pub(super) fn has(&self, bytes: &[u8]) -> Result<bool, String> {
+        self.refuse_link()?;
         match fs::read(&self.path) {
             Ok(found) => Ok(found == bytes),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -44,20 +49,21 @@ impl Target {
         }
     }
 
-    /// Replaces the file.
-    pub(super) fn write(&self, bytes: &[u8]) -> Result<(), String> {
-        let folder = self.folder();
-        let mut name = self.path.file_name().unwrap_or_default().to_owned();
-        name.push(format!(".{}.new", uuid::Uuid::now_v7().simple()));
-        let new = folder.join(name);
-        let written = self.write_new(&new, bytes).and_then(|()| fs::rename(&new, &self.path));
-        if let Err(error) = written {
-            // The first error is the one to report.
-            let _ = fs::remove_file(&new);
-            return Err(error.to_string());
+    /// A rename would replace a symbolic link by a file, and leave the link's target as it is.
+    fn refuse_link(&self) -> Result<(), String> {
+        if fs::symlink_metadata(&self.path).is_ok_and(|found| found.is_symlink()) {
+            return Err("the path is a symbolic link: set `path` to its target, or remove the link".into());
         }
-        // The name is durable once its folder is.
-        File::open(folder).and_then(|folder| folder.sync_all()).map_err(|error| error.to_string())
+        Ok(())
+    }
+
+    /// Writes the new file beside the current one.
+    pub(super) fn stage(&self, bytes: &[u8]) -> Result<StagedFile, String> {
+        let mut name = self.name().to_owned();
+        name.push(format!(".{}{STAGED}", uuid::Uuid::now_v7().simple()));
+        let staged = StagedFile { new: self.folder().join(name), target: self.clone() };
+        self.write_new(&staged.new, bytes).map_err(|error| error.to_string())?;
+        Ok(staged)
     }
 
     fn write_new(&self, new: &Path, bytes: &[u8]) -> io::Result<()> {
@@ -68,6 +74,14 @@ impl Target {
         }
         file.set_permissions(Permissions::from_mode(self.mode))?;
         file.sync_all()
+    }
+
+    /// Removes what an agent left that was killed between [`Self::stage`] and its end.
+    pub(super) fn sweep(&self) -> Result<(), String> {
+        sweep(self.folder(), self.name(), |middle| {
+            middle.len() == 32 && middle.bytes().all(|byte| byte.is_ascii_hexdigit())
+        })
+        .map_err(|error| format!("{}: {error}", self.folder().display()))
     }
 
     /// Repairs the mode and the owner of the file.
@@ -89,6 +103,7 @@ impl Target {
 
     /// Removes the file. Returns whether it was there.
     pub(super) fn remove(&self) -> Result<bool, String> {
+        self.refuse_link()?;
         match fs::remove_file(&self.path) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -96,9 +111,63 @@ impl Target {
         }
     }
 
+    fn name(&self) -> &OsStr {
+        self.path.file_name().unwrap_or_default()
+    }
+
     fn folder(&self) -> &Path {
         self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
     }
+}
+
+/// A complete new file that does not have its name yet. Dropping it removes it.
+#[derive(Debug)]
+pub(super) struct StagedFile {
+    new: PathBuf,
+    target: Target,
+}
+
+impl StagedFile {
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.new
+    }
+
+    /// Gives it its name: the current file is replaced.
+    pub(super) fn publish(self) -> Result<(), String> {
+        fs::rename(&self.new, &self.target.path).map_err(|error| error.to_string())?;
+        // The name is durable once its folder is.
+        let folder = File::open(self.target.folder());
+        folder.and_then(|folder| folder.sync_all()).map_err(|error| error.to_string())
+    }
+}
+
+impl Drop for StagedFile {
+    fn drop(&mut self) {
+        // A published file is not there any more; any other that stays is removed by the next start.
+        let _ = fs::remove_file(&self.new);
+    }
+}
+
+/// Removes the files `NAME.MIDDLE.new` of a folder.
+pub(super) fn sweep(folder: &Path, name: &OsStr, is_middle: impl Fn(&str) -> bool) -> io::Result<()> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    for entry in entries {
+        let entry = entry?;
+        let found = entry.file_name();
+        let middle = found
+            .to_str()
+            .zip(name.to_str())
+            .and_then(|(found, name)| found.strip_prefix(name)?.strip_prefix('.')?.strip_suffix(STAGED));
+        if middle.is_some_and(&is_middle) && entry.file_type()?.is_file() {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// The number of a user or a group.
@@ -124,7 +193,7 @@ mod tests {
         let path = folder.path().join("a.json");
         let target = Target::new(&path, "0640", None, None).unwrap();
         assert!(!target.has(b"x").unwrap());
-        target.write(b"x").unwrap();
+        target.stage(b"x").unwrap().publish().unwrap();
         assert!(target.has(b"x").unwrap() && !target.has(b"y").unwrap());
         let mode = || fs::metadata(&path).unwrap().mode() & 0o777;
         assert_eq!(mode(), 0o640);
@@ -134,7 +203,34 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
         assert!(target.remove().unwrap() && !target.remove().unwrap());
         let absent = Target::new(&folder.path().join("no/a"), "600", None, None).unwrap();
-        assert!(absent.write(b"x").is_err());
+        assert!(absent.stage(b"x").is_err());
+    }
+
+    #[test]
+    fn what_a_killed_agent_left_is_removed_and_nothing_else_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = Target::new(&folder.path().join("a.json"), "0600", None, None).unwrap();
+        // Killed in between: nothing is dropped.
+        std::mem::forget(target.stage(b"x").unwrap());
+        drop(target.stage(b"y").unwrap());
+        for other in ["a.json", "a.json.new", "a.json.old.new", "b.json.0123456789abcdef0123456789abcdef.new"]
+        {
+            fs::write(folder.path().join(other), "").unwrap();
+        }
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 5);
+        target.sweep().unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4);
+    }
+
+    #[test]
+    fn a_symbolic_link_is_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let (real, path) = (folder.path().join("real"), folder.path().join("link"));
+        fs::write(&real, "old").unwrap();
+        std::os::unix::fs::symlink(&real, &path).unwrap();
+        let target = Target::new(&path, "0600", None, None).unwrap();
+        assert!(target.has(b"x").unwrap_err().contains("symbolic link") && target.remove().is_err());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
     }
 
     #[test]

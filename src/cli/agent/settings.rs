@@ -15,7 +15,7 @@ use serde::Deserialize;
 
 use super::{
     super::{connection::Failure, document},
-    format::FileFormat,
+    format::{FileFormat, Layout, Variables},
     place::Target,
     template::Template,
 };
@@ -42,12 +42,16 @@ struct WrittenFile {
     definition: Option<String>,
     config: Option<String>,
     format: Option<FileFormat>,
+    prefix: Option<String>,
+    names: Option<Vec<String>>,
     template: Option<PathBuf>,
     template_text: Option<String>,
     #[serde(default = "private")]
     mode: String,
     owner: Option<String>,
     group: Option<String>,
+    #[serde(default)]
+    check: Vec<String>,
     #[serde(default)]
     command: Vec<String>,
     #[serde(default = "half_a_second")]
@@ -99,9 +103,9 @@ pub(super) enum WhenAbsent {
 #[derive(Debug)]
 pub(super) enum FileContent {
     /// The data of a config.
-    Config(String, String, FileFormat),
+    Config(String, String, Layout),
     /// The data of all configs of a definition, by key.
-    Definition(String, FileFormat),
+    Definition(String, Layout),
     /// A template over all configs that the agent keeps.
     Template(Template),
 }
@@ -112,6 +116,8 @@ pub(super) struct FileSettings {
     pub(super) path: PathBuf,
     pub(super) content: FileContent,
     pub(super) target: Target,
+    /// Judges the new file before it replaces the current one.
+    pub(super) check: Vec<String>,
     pub(super) command: Vec<String>,
     pub(super) debounce: Duration,
     pub(super) timeout: Duration,
@@ -138,8 +144,8 @@ impl AgentSettings {
         let (Some(document), true) = (documents.pop(), documents.is_empty()) else {
             return Err(named("expected one YAML document".into()));
         };
-        let written: RawSettings =
-            serde_json::from_value(document.value).map_err(|error| named(error.to_string()))?;
+        let written: RawSettings = serde_json::from_value(document::without_schema_reference(document.value))
+            .map_err(|error| named(error.to_string()))?;
         let folder = path.parent().unwrap_or(Path::new("."));
         written.check(folder).map_err(named)
     }
@@ -191,6 +197,7 @@ impl WrittenFile {
         Ok(FileSettings {
             content,
             target: target.map_err(named)?,
+            check: self.check,
             command: self.command,
             debounce: Duration::from_millis(self.debounce_ms),
             timeout: Duration::from_secs(self.timeout_s.max(1)),
@@ -200,8 +207,25 @@ impl WrittenFile {
         })
     }
 
-    fn content(&self, folder: &Path, configs: &[Selection]) -> Result<FileContent, String> {
+    /// The format with its settings.
+    fn layout(&self) -> Result<Layout, String> {
         let format = self.format.unwrap_or(FileFormat::Json);
+        match (format, &self.prefix, &self.names) {
+            (FileFormat::Env, Some(prefix), None) => Variables::prefixed(prefix).map(Layout::Env),
+            (FileFormat::Env, None, Some(names)) => Variables::listed(names).map(Layout::Env),
+            (FileFormat::Env, None, None) => {
+                Err("`format: env` needs `prefix`, with which the names of all variables \
+                 begin, or `names`, the list of them: otherwise the data could set any variable"
+                    .into())
+            }
+            (FileFormat::Env, Some(_), Some(_)) => Err("`prefix` and `names` can't be combined".into()),
+            (_, None, None) => Ok(Layout::Data(format)),
+            (_, ..) => Err("`prefix` and `names` are for `format: env`".into()),
+        }
+    }
+
+    fn content(&self, folder: &Path, configs: &[Selection]) -> Result<FileContent, String> {
+        let layout = self.layout()?;
         let template = match (&self.template, &self.template_text) {
             (Some(_), Some(_)) => return Err("`template` and `template_text` can't be combined".into()),
             (Some(path), None) => Some(Template::read(&folder.join(path))?),
@@ -219,8 +243,8 @@ impl WrittenFile {
                     return Err(format!("`configs` does not include `{definition}`, which this file needs"));
                 }
                 Ok(match config {
-                    Some(config) => FileContent::Config(definition.clone(), config.clone(), format),
-                    None => FileContent::Definition(definition.clone(), format),
+                    Some(config) => FileContent::Config(definition.clone(), config.clone(), layout),
+                    None => FileContent::Definition(definition.clone(), layout),
                 })
             }
             (None, None, _) => Err("`definition` or a template is missing".into()),
@@ -274,6 +298,10 @@ mod tests {
             ("files: [{path: a, template_text: '{{', mode: '0600'}]", "template"),
             ("files: [{path: a, template_text: x, definition: limits}]", "can't be combined"),
             ("files: [{path: a, definition: limits, mode: rw}]", "mode"),
+            ("files: [{path: a, definition: limits, format: env}]", "needs `prefix`"),
+            ("files: [{path: a, definition: limits, format: env, prefix: LD_}]", "obeyed"),
+            ("files: [{path: a, definition: limits, format: env, names: [PATH]}]", "obeyed"),
+            ("files: [{path: a, definition: limits, prefix: X_}]", "are for `format: env`"),
             ("files: [{path: a, definition: limits, owner: nobody-has-this-name}]", "nobody-has-this-name"),
             (
                 "files: [{path: a, definition: limits}, {path: a, definition: limits}]",

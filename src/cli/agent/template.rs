@@ -3,18 +3,29 @@
 //! A template has `configs`, the data of all configs that the agent keeps as `configs["definition"]["key"]`, and the
 //! filters `json`, `yaml` and `toml`.
 //!
-//! **Invariants:** an unknown name is an error, not an empty text. Numbers keep the digits of the config. A template that
-//! does not terminate is stopped.
+//! **Invariants:** an unknown name is an error, not an empty text, and so is a value that the access key may not see.
+//! Numbers keep the digits of the config, and members their order. A template that does not terminate is stopped.
 
-use std::{path::Path, sync::Arc};
+use std::{collections::BTreeSet, fmt, path::Path, sync::Arc};
 
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, syntax::SyntaxConfig, value};
-use serde_json::{Map, Value};
+use concord_client::Config;
+use minijinja::{
+    AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior, filters,
+    syntax::SyntaxConfig,
+    value::{self, Kwargs, Object, ObjectRepr, ValueKind},
+};
+use serde_json::{Map, Number, Value};
 
-use super::format::FileFormat;
+use super::{
+    super::current::pointer_of,
+    format::{FileFormat, hidden_text},
+};
 
 /// Steps of a template before it is stopped: seconds of work.
 const FUEL: u64 = 50_000_000;
+
+/// How the template language writes a value that must not be used, inside a map.
+const INVALID: &str = "<invalid value: ";
 
 /// A template that compiles.
 #[derive(Debug, Clone)]
@@ -41,6 +52,24 @@ fn environment() -> Environment<'static> {
             Ok::<_, Error>(text.trim_end().to_owned())
         });
     }
+    // Those of the language know its own numbers only.
+    environment.add_filter(
+        "float",
+        |state: &State<'_, '_>, value: &value::Value, default: Option<value::Value>, more: Kwargs| {
+            filters::float(state, &as_float(value)?, default, more)
+        },
+    );
+    environment.add_filter(
+        "int",
+        |state: &State<'_, '_>,
+         value: &value::Value,
+         default: Option<value::Value>,
+         base: Option<u32>,
+         more: Kwargs| filters::int(state, &as_float(value)?, default, base, more),
+    );
+    environment.add_test("number", |value: &value::Value| {
+        value.is_number() || value.downcast_object_ref::<ExactNumber>().is_some()
+    });
     environment
 }
 
@@ -57,11 +86,25 @@ impl Template {
         Ok(Self(Arc::new(TemplateSource { name: name.to_owned(), text: text.to_owned() })))
     }
 
-    /// Its text for these data.
-    pub(super) fn render(&self, configs: &Value) -> Result<String, String> {
-        let context = value::Value::from_pairs([("configs", from_json(configs))]);
-        let rendered = environment().render_named_str(&self.0.name, &self.0.text, context);
-        rendered.map_err(|error| told(&error))
+    /// Its text for these configs.
+    pub(super) fn render(&self, configs: &[Arc<Config>]) -> Result<String, String> {
+        let mut all: Vec<(&str, Vec<(&str, value::Value)>)> = Vec::new();
+        for config in configs {
+            if all.last().is_none_or(|(definition, _)| *definition != config.definition) {
+                all.push((config.definition.as_str(), Vec::new()));
+            }
+            all.last_mut().into_iter().for_each(|(_, of)| of.push((config.key.as_str(), data_of(config))));
+        }
+        let all = all.into_iter().map(|(definition, of)| (definition, value::Value::from_pairs(of)));
+        let context = value::Value::from_pairs([("configs", value::Value::from_pairs(all))]);
+        let text = environment()
+            .render_named_str(&self.0.name, &self.0.text, context)
+            .map_err(|error| told(&error))?;
+        // A whole map that is written as a text shows its values without using them.
+        match configs.iter().find(|config| !config.redacted.is_empty()) {
+            Some(config) if text.contains(INVALID) => Err(format!("template: {}", hidden_text(config))),
+            _ => Ok(text),
+        }
     }
 }
 
@@ -73,37 +116,126 @@ fn told(error: &Error) -> String {
         text.push_str(&format!(": {error}"));
         cause = error.source();
     }
+    if text.contains(ValueKind::Plain.to_string().as_str()) {
+        text.push_str(
+            ": a number such as 1.50 or 1e3 keeps its digits, so it must be converted before it is calculated \
+             with: `|float` or `|int`",
+        );
+    }
     text
 }
 
-/// Data as template values. A number that no template type represents exactly becomes a string of its digits.
+/// A number whose digits the numbers of the template language do not keep: `1.50`, `1e3`, 40 digits. A template can write
+/// it and convert it; there is no arithmetic with it.
+struct ExactNumber(Number);
+
+impl fmt::Debug for ExactNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl Object for ExactNumber {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn is_true(self: &Arc<Self>) -> bool {
+        !self.0.to_string().split(['e', 'E']).next().unwrap_or_default().bytes().all(|b| b"-0.".contains(&b))
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+/// Fails the template when it uses a value that must not be used.
+fn invalid(text: String) -> value::Value {
+    value::Value::from(Error::new(ErrorKind::InvalidOperation, text))
+}
+
+/// The data of a config as template values. A redacted value fails the template that uses it: it is not null.
+fn data_of(config: &Config) -> value::Value {
+    if config.redacted.is_empty() {
+        return from_json(&config.data);
+    }
+    let mut hidden = BTreeSet::new();
+    for place in &config.redacted {
+        match pointer_of(place).filter(|pointer| config.data.pointer(pointer).is_some()) {
+            Some(pointer) => hidden.insert(pointer),
+            // The node lists no more places than fit a header.
+            None => return invalid(hidden_text(config)),
+        };
+    }
+    without(&config.data, &mut String::new(), &|pointer| {
+        hidden.contains(pointer).then(|| invalid(hidden_text(config)))
+    })
+}
+
+/// Data as template values.
 fn from_json(value: &Value) -> value::Value {
+    without(value, &mut String::new(), &|_| None)
+}
+
+/// Data as template values, with other values at some places. `pointer` is the place of `value`.
+fn without(
+    value: &Value,
+    pointer: &mut String,
+    instead: &impl Fn(&str) -> Option<value::Value>,
+) -> value::Value {
+    if let Some(other) = instead(pointer) {
+        return other;
+    }
+    let mut inside = |name: &str, value: &Value| {
+        let length = pointer.len();
+        pointer.push('/');
+        pointer.push_str(&name.replace('~', "~0").replace('/', "~1"));
+        let value = without(value, pointer, instead);
+        pointer.truncate(length);
+        value
+    };
     match value {
         Value::Null => value::Value::from(()),
         Value::Bool(value) => (*value).into(),
         Value::String(text) => text.as_str().into(),
-        Value::Number(number) => {
-            let text = number.to_string();
-            if let Ok(integer) = text.parse::<i128>() {
-                return integer.into();
-            }
-            match text.parse::<f64>() {
-                Ok(float) if serde_json::Number::from_f64(float).is_some_and(|same| same == *number) => {
-                    float.into()
-                }
-                Ok(_) | Err(_) => text.into(),
-            }
+        Value::Number(number) => from_number(number),
+        Value::Array(items) => {
+            items.iter().enumerate().map(|(place, item)| inside(&place.to_string(), item)).collect()
         }
-        Value::Array(items) => items.iter().map(from_json).collect(),
         Value::Object(members) => {
-            value::Value::from_pairs(members.iter().map(|(name, value)| (name.as_str(), from_json(value))))
+            value::Value::from_pairs(members.iter().map(|(name, value)| (name.as_str(), inside(name, value))))
+        }
+    }
+}
+
+fn from_number(number: &Number) -> value::Value {
+    let text = number.to_string();
+    if let Ok(integer) = text.parse::<i128>()
+        && integer.to_string() == text
+    {
+        return integer.into();
+    }
+    match text.parse::<f64>().map(value::Value::from) {
+        Ok(float) if float.to_string() == text => float,
+        Ok(_) | Err(_) => value::Value::from_object(ExactNumber(number.clone())),
+    }
+}
+
+/// An exact number as the double that is nearest to it; any other value as it is.
+fn as_float(value: &value::Value) -> Result<value::Value, Error> {
+    let Some(ExactNumber(number)) = value.downcast_object_ref::<ExactNumber>() else {
+        return Ok(value.clone());
+    };
+    match number.to_string().parse::<f64>() {
+        Ok(float) if float.is_finite() => Ok(float.into()),
+        Ok(_) | Err(_) => {
+            Err(Error::new(ErrorKind::InvalidOperation, format!("{number} is too large to calculate with")))
         }
     }
 }
 
 /// Converts a template value to data.
 fn to_json(value: &value::Value) -> Result<Value, String> {
-    use value::ValueKind;
     Ok(match value.kind() {
         ValueKind::None => Value::Null,
         ValueKind::Bool => value.is_true().into(),
@@ -122,7 +254,10 @@ fn to_json(value: &value::Value) -> Result<Value, String> {
             items.map(|item| to_json(&item)).collect::<Result<Vec<_>, _>>()?.into()
         }
         ValueKind::Undefined | ValueKind::Bytes | ValueKind::Plain | ValueKind::Invalid | _ => {
-            return Err(format!("{} can't be converted to JSON", value.kind()));
+            match value.downcast_object_ref::<ExactNumber>() {
+                Some(exact) => exact.0.clone().into(),
+                None => return Err(format!("{value} can't be converted to JSON")),
+            }
         }
     })
 }
@@ -135,7 +270,90 @@ mod tests {
         let configs = r#"{"limits": {"acme": {"plan": "<pro>", "n": 7.0, "big": 123456789012345678901234567890,
                           "bigger": 1234567890123456789012345678901234567890, "exact": 0.12345678901234567890,
                           "list": [1, {"a": null}]}}}"#;
-        Template::new("t", text)?.render(&serde_json::from_str(configs).unwrap())
+        render_of(text, configs, &[])
+    }
+
+    fn render_of(text: &str, configs: &str, redacted: &[&str]) -> Result<String, String> {
+        let configs: Map<String, Value> = serde_json::from_str(configs).unwrap();
+        let mut all = Vec::new();
+        for (definition, of) in configs {
+            for (key, data) in of.as_object().unwrap() {
+                let (definition, key, data) = (definition.clone(), key.clone(), data.clone());
+                let redacted = redacted.iter().map(|place| (*place).to_owned()).collect();
+                let (created_at, modified_at) = (String::new(), String::new());
+                all.push(Arc::new(Config {
+                    definition,
+                    key,
+                    data,
+                    revision: 1,
+                    created_at,
+                    modified_at,
+                    redacted,
+                }));
+            }
+        }
+        Template::new("t", text)?.render(&all)
+    }
+
+    #[test]
+    fn numbers_keep_their_digits_and_members_their_order_in_every_way_out() {
+        let data = r#"{"d": {"k": {"zulu": 1.50, "alpha": 1e3, "mike": [0.10, -0.0, 1E-7, 7.0, 12]}}}"#;
+        let all = |text: &str| render_of(text, data, &[]).unwrap();
+        assert_eq!(
+            all("{{ configs.d.k|json }}"),
+            "{\n  \"zulu\": 1.50,\n  \"alpha\": 1e+3,\n  \"mike\": [\n    0.10,\n    -0.0,\n    1E-7,\n    7.0,\n    12\n  ]\n}"
+        );
+        assert_eq!(
+            all("{{ configs.d.k|toml }}"),
+            "zulu = 1.50\nalpha = 1e+3\nmike = [0.10, -0.0, 1E-7, 7.0, 12]"
+        );
+        assert!(all("{{ configs.d.k|yaml }}").starts_with("zulu: 1.50\nalpha: 1.0e+3\nmike:\n"));
+        assert_eq!(all("{% for name in configs.d.k %}{{ name }} {% endfor %}"), "zulu alpha mike ");
+        assert_eq!(
+            all("{{ configs.d.k }}"),
+            "{'zulu': 1.50, 'alpha': 1e+3, 'mike': [0.10, -0.0, 1E-7, 7.0, 12]}"
+        );
+        assert_eq!(
+            all(
+                "{% set k = configs.d.k %}{{ k.zulu }} {{ k.alpha ~ ';' }} {{ k.mike|join(' ') }} {{ [k.zulu]|json }}"
+            ),
+            "1.50 1e+3; 0.10 -0.0 1E-7 7.0 12 [\n  1.50\n]"
+        );
+        // No text is repeated or put together where a number is meant.
+        for wrong in
+            ["{{ configs.d.k.zulu * 2 }}", "{{ 2 * configs.d.k.alpha }}", "{{ configs.d.k.zulu + 1 }}"]
+        {
+            let error = render_of(wrong, data, &[]).unwrap_err();
+            assert!(error.contains("1.50") || error.contains("1e3"), "{wrong}: {error}");
+            assert!(error.contains("|float"), "{wrong}: {error}");
+        }
+        assert_eq!(all("{{ configs.d.k.zulu|float * 2 }} {{ configs.d.k.alpha|int + 1 }}"), "3.0 1001");
+        assert_eq!(all("{{ configs.d.k.zulu is number }} {{ 1 if configs.d.k.mike[1] else 0 }}"), "True 0");
+    }
+
+    #[test]
+    fn a_redacted_value_is_never_a_value() {
+        let data = r#"{"d": {"k": {"password": null, "a b": [{"t~/": null}], "n": 1}}}"#;
+        let places = ["#/password", "#/a%20b/0/t~0~1"];
+        let all = |text: &str| render_of(text, data, &places);
+        assert_eq!(all("{{ configs.d.k.n }}").unwrap(), "1");
+        for text in [
+            "{{ configs.d.k.password }}",
+            "{{ configs.d.k }}",
+            "{{ configs.d.k ~ '' }}",
+            "{{ configs }}",
+            "{{ configs.d.k|json }}",
+            "{{ configs.d.k|yaml }}",
+            "{{ configs.d.k.password|default('x') }}",
+            "{% if configs.d.k.password is defined %}x{% endif %}",
+            "{% for name, value in configs.d.k|items %}{{ value }}{% endfor %}",
+            "{{ configs.d.k['a b'][0]['t~/'] }}",
+        ] {
+            let error = all(text).unwrap_err();
+            assert!(error.contains("`reveal`") && error.contains("d/k"), "{text}: {error}");
+        }
+        // A list of places that was cut hides all.
+        assert!(render_of("{{ configs.d.k.n }}", data, &["#/password", "..."]).is_err());
     }
 
     #[test]

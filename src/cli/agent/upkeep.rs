@@ -4,30 +4,40 @@
 //! command has succeeded. So an agent that stops in between runs the command at its next start, and an agent that finds
 //! the file up to date runs nothing.
 //!
-//! **Invariants:** an error leaves the file unchanged. The last-known-good file is at least as new as every written file,
+//! A config that is not in the copy may be deleted, or the access key may have lost the permission to read it. Where that
+//! matters, the agent asks a node.
+//!
+//! **Invariants:** an error leaves the file unchanged. A lost permission changes no file. The last-known-good file is at least as new as every written file,
 //! so that a start without the cluster never reverts one.
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
-use concord_client::{Cache, Config};
+use concord_client::{Cache, Config, Request};
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
     Agent, command,
+    format::data_of,
     settings::{FileContent, FileSettings, WhenAbsent},
 };
+use crate::cli::current::{config_path, definition_path};
 
 /// The first pause before a failed command is retried; it doubles up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// If the configs keep changing, a file waits for at most this many debounce intervals.
 const DEBOUNCES_MAX: u32 = 10;
+
+/// Time limit for asking whether something is deleted.
+const ASK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The result of updating a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +55,8 @@ pub(super) struct Upkeep<'a> {
     due: PathBuf,
     /// The version of the configs that the file was last rendered from.
     seen: Option<(u64, u64)>,
+    /// The definitions that had configs then.
+    had: BTreeSet<String>,
     /// Failures of its command since it last succeeded or was given up.
     failures: u32,
     retry_at: Option<Instant>,
@@ -55,11 +67,12 @@ impl<'a> Upkeep<'a> {
         let name = Sha256::digest(file.path.as_os_str().as_encoded_bytes());
         let name: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
         let due = agent.settings.data_dir.join("due").join(name);
-        Self { agent, file, due, seen: None, failures: 0, retry_at: None }
+        Self { agent, file, due, seen: None, had: BTreeSet::new(), failures: 0, retry_at: None }
     }
 
     /// Maintains the file until the agent stops.
     pub(super) async fn follow(mut self) {
+        self.sweep().await;
         let mut changes = self.agent.cache.subscribe();
         while !self.agent.stopping.is_cancelled() {
             if let Err(error) = self.look().await {
@@ -101,6 +114,7 @@ impl<'a> Upkeep<'a> {
 
     /// Writes the file once and runs its command if it changed.
     pub(super) async fn once(mut self) -> Result<(), String> {
+        self.sweep().await;
         self.look().await?;
         if self.due.exists() { self.run().await } else { Ok(()) }
     }
@@ -137,13 +151,16 @@ impl<'a> Upkeep<'a> {
         }
         // No node has responded, and there was no file.
         let Ok((configs, _)) = self.agent.cache.all() else { return Ok(()) };
-        // A render error is logged once, and retried when the configs have changed. A write error is always retried.
+        // A render error is logged once, and retried when the configs have changed. All others are always retried.
         self.seen = Some(version);
         let looked = match self.render(&configs) {
-            Ok(text) => {
-                let written = match text {
-                    Some(text) => self.write(text).await,
-                    None => self.absent().await,
+            Ok(rendered) => {
+                let written = match self.confirm(&configs, rendered.as_deref()).await {
+                    Ok(exists) => match rendered.filter(|_| exists) {
+                        Some(text) => self.write(text).await,
+                        None => self.absent().await,
+                    },
+                    Err(error) => Err(error),
                 };
                 if written.is_err() {
                     self.seen = None;
@@ -160,26 +177,83 @@ impl<'a> Upkeep<'a> {
         Ok(())
     }
 
-    /// The text of the file; `None` when its config does not exist.
-    fn render(&self, configs: &[std::sync::Arc<Config>]) -> Result<Option<String>, String> {
+    /// Whether what the file is rendered from exists. What is not in the copy, and would change the file, is asked for:
+    /// the copy does not tell a config that is deleted from one that the access key may no longer read.
+    ///
+    /// # Errors
+    /// When a node does not say that it is deleted.
+    async fn confirm(&mut self, configs: &[Arc<Config>], rendered: Option<&str>) -> Result<bool, String> {
+        let has = |definition: &str| configs.iter().any(|one| one.definition == definition);
         match &self.file.content {
-            FileContent::Config(definition, key, format) => {
-                let found = configs.iter().find(|one| one.definition == *definition && one.key == *key);
-                found.map(|config| format.write(&config.data)).transpose()
-            }
-            FileContent::Definition(definition, format) => {
-                let of = configs.iter().filter(|one| one.definition == *definition);
-                let data: Map<String, Value> = of.map(|one| (one.key.clone(), one.data.clone())).collect();
-                format.write(&data.into()).map(Some)
-            }
-            FileContent::Template(template) => {
-                let mut all: Map<String, Value> = Map::new();
-                for config in configs {
-                    let of = all.entry(&config.definition).or_insert_with(|| Map::new().into());
-                    of[&config.key] = config.data.clone();
+            FileContent::Config(definition, key, _) => {
+                let exists = configs.iter().any(|one| one.definition == *definition && one.key == *key);
+                if !exists && self.file.when_absent == WhenAbsent::Remove && self.file.path.exists() {
+                    let path = config_path(definition, key);
+                    if self.exists(&path, &format!("config {definition}/{key}")).await? {
+                        return Err(format!("config {definition}/{key} exists, and is not in the copy yet"));
+                    }
                 }
-                template.render(&all.into()).map(Some)
+                Ok(exists)
             }
+            FileContent::Definition(definition, _) => {
+                let is_written =
+                    || rendered.is_some_and(|text| self.file.target.has(text.as_bytes()) == Ok(true));
+                if has(definition) || is_written() {
+                    return Ok(true);
+                }
+                let path = format!("{}/config/?limit=1", definition_path(definition));
+                self.exists(&path, &format!("definition {definition}")).await
+            }
+            FileContent::Template(_) => {
+                let now: BTreeSet<String> = configs.iter().map(|one| one.definition.clone()).collect();
+                for definition in self.had.difference(&now) {
+                    let path = format!("{}/config/?limit=1", definition_path(definition));
+                    self.exists(&path, &format!("definition {definition}")).await?;
+                }
+                self.had = now;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Asks a node.
+    async fn exists(&self, path: &str, what: &str) -> Result<bool, String> {
+        let asked = self.agent.client.send(Request::get(path).timeout(ASK_TIMEOUT));
+        let answer = tokio::select! {
+            answer = asked => answer,
+            () = self.agent.stopping.cancelled() => return Err("the agent stops".into()),
+        };
+        match answer {
+            Ok(_) => Ok(true),
+            Err(error) if error.is_not_found() => Ok(false),
+            Err(error) => Err(format!(
+                "{what} is not in the copy, and no node says that it is deleted: {error}; the file is kept"
+            )),
+        }
+    }
+
+    /// Removes what a killed agent left beside the file.
+    async fn sweep(&self) {
+        let target = self.file.target.clone();
+        if let Err(error) = blocking(move || target.sweep()).await {
+            tracing::warn!(file = %self.file.path.display(), "what an earlier agent left beside the file was not removed: {error}");
+        }
+    }
+
+    /// The text of the file; `None` when its config does not exist.
+    fn render(&self, configs: &[Arc<Config>]) -> Result<Option<String>, String> {
+        match &self.file.content {
+            FileContent::Config(definition, key, layout) => {
+                let found = configs.iter().find(|one| one.definition == *definition && one.key == *key);
+                found.map(|config| layout.write(data_of(config)?)).transpose()
+            }
+            FileContent::Definition(definition, layout) => {
+                let of = configs.iter().filter(|one| one.definition == *definition);
+                let data = of.map(|one| Ok((one.key.clone(), data_of(one)?.clone())));
+                let data: Map<String, Value> = data.collect::<Result<_, String>>()?;
+                layout.write(&data.into()).map(Some)
+            }
+            FileContent::Template(template) => template.render(configs).map(Some),
         }
     }
 
@@ -195,8 +269,17 @@ impl<'a> Upkeep<'a> {
             blocking(move || target.mend()).await?;
             return Ok(Looked::Same);
         }
+        let (target, bytes, staged) = blocking(move || {
+            let staged = target.stage(&bytes)?;
+            Ok((target, bytes, staged))
+        })
+        .await?;
+        let (check, timeout) = (&self.file.check, self.file.timeout);
+        command::check(check, staged.path(), timeout, &self.agent.stopping)
+            .await
+            .map_err(|error| format!("the check of the new file failed: {error}"))?;
         let work = move || {
-            let done = target.write(&bytes);
+            let done = staged.publish();
             // It may have failed after the change.
             let is_changed = done.is_ok() || target.has(&bytes).unwrap_or(true);
             Ok((done, is_changed))
@@ -222,7 +305,7 @@ impl<'a> Upkeep<'a> {
         let exists = self.file.path.exists();
         if self.file.when_absent == WhenAbsent::Keep {
             let kept = if exists { "; the file is kept" } else { "" };
-            tracing::warn!(file = %self.file.path.display(), "the config of the file does not exist{kept}");
+            tracing::warn!(file = %self.file.path.display(), "what the file is written from does not exist{kept}");
             return Ok(Looked::Same);
         }
         if !exists {

@@ -4,6 +4,7 @@
 //! because the connection was refused.
 
 use std::{
+    borrow::Cow,
     collections::BTreeMap,
     error::Error as _,
     sync::{
@@ -134,6 +135,12 @@ impl Client {
         &self.0.urls
     }
 
+    /// The node URLs without passwords, as messages name them.
+    #[must_use]
+    pub fn shown_urls(&self) -> Vec<String> {
+        self.0.urls.iter().map(|url| shown_url(url).into_owned()).collect()
+    }
+
     /// The time limit of a request with all its retries.
     pub(crate) fn timeout(&self) -> Duration {
         self.0.timeout
@@ -194,7 +201,9 @@ impl Client {
             let (base, left) = attempts.next().await?;
             let id = self.request_id();
             let url = format!("{base}{}", request.target());
-            match self.begin(request, &url, left, (&id, None)).await {
+            let begun = self.begin(request, &url, left, (&id, None)).await;
+            let url = shown_url(&url);
+            match begun {
                 Ok(response) if response.status().is_success() => {
                     attempts.remember();
                     return Ok((response, url));
@@ -233,7 +242,7 @@ impl Client {
             match body_of(&mut response, left, deadline).await {
                 Ok(body) => {
                     attempts.remember();
-                    return Ok(((status, headers, body), url));
+                    return Ok(((status, headers, body), url.into_owned()));
                 }
                 Err(text) => attempts.failed(Failed::Unclear(format!("{url}: {text}")))?,
             }
@@ -280,6 +289,7 @@ impl Client {
         if let Some((content_type, body)) = &request.body {
             built = built.header("content-type", *content_type).body(body.clone());
         }
+        let url = &*shown_url(url);
         match tokio::time::timeout(left, built.send()).await {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(error)) if error.is_connect() || error.is_builder() => {
@@ -406,7 +416,7 @@ impl<'a> Attempts<'a> {
         let inner = &*client.0;
         let first = inner.preferred.load(Ordering::Relaxed);
         if let Some(trace) = inner.trace {
-            trace(&request.as_curl(&inner.urls[first % inner.urls.len()]));
+            trace(&request.as_curl(&shown_url(&inner.urls[first % inner.urls.len()])));
         }
         Self {
             inner,
@@ -515,6 +525,17 @@ impl<'a> Attempts<'a> {
                 }
             }
         }
+    }
+}
+
+/// A URL as messages show it: without a user and a password in it.
+#[must_use]
+pub fn shown_url(url: &str) -> Cow<'_, str> {
+    let begin = url.find("://").map_or(0, |scheme| scheme + 3);
+    let end = url[begin..].find(['/', '?', '#']).map_or(url.len(), |at| begin + at);
+    match url[begin..end].rfind('@') {
+        Some(at) => Cow::Owned(format!("{}***{}", &url[..begin], &url[begin + at..])),
+        None => Cow::Borrowed(url),
     }
 }
 

@@ -258,3 +258,14 @@ fn only_urls_of_http_are_accepted() {
         );
     }
 }
+
+#[test]
+fn no_text_shows_the_password_of_a_url() {
+    for url in ["ftp://user:secret@host", "http://user:secret@host"] {
+        let options = Options { urls: vec![url.into()], key: "k".into(), ..Options::default() };
+        let text = Client::new(options).unwrap_err().to_string();
+        assert!(!text.contains("secret"), "{text}");
+        assert!(shown_url(url).contains("://***@"), "{}", shown_url(url));
+    }
+    assert_eq!(shown_url("http://h:1/a@b?c=@"), "http://h:1/a@b?c=@");
+}
