@@ -242,7 +242,7 @@ async fn an_update_keeps_what_the_key_may_not_see() {
         host: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         password: Option<String>,
-        list: Vec<std::collections::BTreeMap<String, Option<String>>>,
+        list: Vec<BTreeMap<String, Option<String>>>,
     }
     let (url, seen) = listener(&[READ, WRITTEN, READ, WRITTEN]);
     let config = client(&[&url]).config("d", "k");
@@ -263,7 +263,7 @@ async fn an_update_keeps_what_the_key_may_not_see() {
         data["list"].as_array_mut().unwrap().insert(0, serde_json::json!({}));
     });
     assert!(matches!(moved.await, Err(Error::Usage(_))));
-    let moved = config.update(|data: &mut Typed| data.list.insert(0, std::collections::BTreeMap::new()));
+    let moved = config.update(|data: &mut Typed| data.list.insert(0, BTreeMap::new()));
     assert!(matches!(moved.await, Err(Error::Usage(_))));
     assert_eq!(seen.lock().unwrap().len(), 2);
 }
