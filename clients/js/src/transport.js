@@ -462,7 +462,9 @@ function headersOf(request, key, reason) {
 function headerText(given) {
   const text = given.replace(/^[ \t]+|[ \t]+$/g, "");
   if (/[\0-\x08\x0a-\x1f\x7f]/.test(text)) throw wrong("header_invalid", "a reason has no line ends or other control characters", ["header"]);
-  if (/[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/.test(text)) {
+  try {
+    encodeURIComponent(text);
+  } catch {
     throw wrong("header_invalid", "a reason is a text of Unicode: half a character can't be sent", ["header"]);
   }
   return Array.from(new TextEncoder().encode(text), (byte) => String.fromCharCode(byte)).join("");

@@ -237,7 +237,7 @@ mod tests {
                         .enumerate()
                         .for_each(|(at, one)| walk(one, &format!("{place}/{at}"), places));
                 }
-                _ => {}
+                Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
             }
         }
         let (mut data, mut places) = (stored.clone(), Vec::new());
@@ -261,7 +261,7 @@ mod tests {
                         .enumerate()
                         .for_each(|(at, one)| walk(one, &format!("{place}/{at}"), stored));
                 }
-                _ => {}
+                Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
             }
         }
         let mut made = data.clone();
@@ -381,7 +381,7 @@ mod tests {
                 1 => shuffle(
                     &mut dice,
                     lists,
-                    json!({"host": fresh, "token": format!("secret-{fresh}"), "users": []}),
+                    json!({"host": fresh, "token": format!("secret-new-{fresh}"), "users": []}),
                 ),
                 _ => {
                     if let Some(database) = dice.choice(lists) {

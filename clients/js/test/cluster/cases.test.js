@@ -125,7 +125,7 @@ function edited(roll, data, turn) {
   else if (kind === 3) chosen.reverse();
   else if (kind === 4 && chosen.length > 0) chosen.push(chosen.shift());
   else if (kind === 5 && chosen.length > 0) chosen[at].note = `${turn}`;
-  else if (kind === 6 && chosen.length < 6) chosen.push({ ...of, [chosen === data.databases ? "token" : "pin"]: `secret-${turn}` });
+  else if (kind === 6 && chosen.length < 6) chosen.push({ ...of, [chosen === data.databases ? "token" : "pin"]: `secret-new-${turn}` });
   else if (kind === 7) return structuredClone(data);
   return data;
 }

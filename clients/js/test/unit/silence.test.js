@@ -82,13 +82,15 @@ class Cluster {
   async end() { await Promise.all(this.nodes.map((node) => node.end())); }
 }
 
-/** Collects what is garbage now that nothing runs. */
-async function collected() {
-  await new Promise((go) => { setTimeout(go, 20); });
-  collect();
+/** Collects what is garbage while nothing runs. */
+async function collected(times = 1) {
+  for (let time = 0; time < times; time += 1) {
+    await new Promise((go) => { setTimeout(go, 20); });
+    collect();
+  }
 }
 
-test("a watch over a connection that goes silent is at another node in time", async () => {
+test("a watch over a connection that goes silent is at another node in time", { timeout: 120_000 }, async () => {
   const cluster = await Cluster.start(2);
   const concord = cluster.client();
   concord.transport.silenceMs = 300;
@@ -109,7 +111,7 @@ test("a watch over a connection that goes silent is at another node in time", as
   await cluster.end();
 });
 
-test("a cache closes at once, a thousand times, and reconnects when it is told to", async () => {
+test("a cache closes at once, a thousand times, and reconnects when it is told to", { timeout: 240_000 }, async () => {
   const cluster = await Cluster.start(1);
   let [longest, all] = [0, 0];
   for (let round = 0; round < 50; round += 1) {
@@ -132,7 +134,7 @@ test("a cache closes at once, a thousand times, and reconnects when it is told t
   await cluster.end();
 });
 
-test("an answer that stops in the middle does not hold a call longer than an attempt", async () => {
+test("an answer that stops in the middle does not hold a call longer than an attempt", { timeout: 120_000 }, async () => {
   const cluster = await Cluster.start(2);
   const concord = cluster.client({ attemptTimeoutMs: 500 });
   const [first, second] = cluster.nodes;
@@ -140,7 +142,7 @@ test("an answer that stops in the middle does not hold a call longer than an att
   for (let round = 0; round < 3; round += 1) {
     concord.transport.preferred = 0;
     const found = concord.configs("d").get("k", { timeoutMs: 20_000 });
-    await collected();
+    await collected(10);
     assert.equal((await found).data.of, second.url);
   }
   first.holds = true;

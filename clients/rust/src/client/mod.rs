@@ -123,7 +123,9 @@ impl Client {
         let reason =
             reason.map(|text| text.trim_matches([' ', '\t']).to_owned()).filter(|text| !text.is_empty());
         for (text, what) in [(&request_id, "request id"), (&reason, "reason")] {
-            text.as_deref().map_or(Ok(()), |text| check_header(what, text))?;
+            if let Some(text) = text {
+                check_header(what, text)?;
+            }
         }
         let preferred = AtomicUsize::new(0);
         Ok(Self(Arc::new(Inner { http, urls, key, timeout, trace, reason, request_id, preferred })))
@@ -312,12 +314,9 @@ fn problem_of(url: &str) -> Option<String> {
 }
 
 fn check_header(what: &str, text: &str) -> Result<(), Error> {
-    match http::HeaderValue::from_bytes(text.as_bytes()) {
-        Ok(_) => Ok(()),
-        Err(_) => {
-            Err(Error::Usage(format!("the {what} contains characters that are not allowed in a header")))
-        }
-    }
+    let invalid =
+        |_| Error::Usage(format!("the {what} contains characters that are not allowed in a header"));
+    http::HeaderValue::from_bytes(text.as_bytes()).map(drop).map_err(invalid)
 }
 
 /// Rejects headers that can't be sent. Later they would look like a node that can't be reached.

@@ -11,7 +11,7 @@ use http::Method;
 use super::*;
 
 /// A listener that gives one answer after the other, each on a connection of its own, and notes the requests. An empty
-/// answer closes the connection without a byte.
+/// answer closes the connection without a byte. Headers stand behind the status, as in `200|etag:"7" {}`.
 fn listener(answers: &'static [&'static str]) -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -22,7 +22,7 @@ fn listener(answers: &'static [&'static str]) -> (String, Arc<Mutex<Vec<String>>
             let (mut stream, _) = listener.accept().unwrap();
             let mut request = Vec::new();
             let mut buffer = [0; 4096];
-            while !request.windows(4).any(|four| four == b"\r\n\r\n") {
+            while !is_whole(&request) {
                 let count = stream.read(&mut buffer).unwrap();
                 request.extend_from_slice(&buffer[..count]);
             }
@@ -30,13 +30,24 @@ fn listener(answers: &'static [&'static str]) -> (String, Arc<Mutex<Vec<String>>
             let (status, body) = answer.split_once(' ').unwrap_or(("", ""));
             if !status.is_empty() {
                 let length = body.len();
-                let head =
-                    format!("HTTP/1.1 {status} X\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
+                let (status, headers) = status.split_once('|').unwrap_or((status, "x-none: none"));
+                let headers = headers.replace('|', "\r\n");
+                let head = format!(
+                    "HTTP/1.1 {status} X\r\n{headers}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
+                );
                 stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
             }
         }
     });
     (url, seen)
+}
+
+/// Whether a request has its head and its body.
+fn is_whole(request: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(request);
+    let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    body.len() >= length.map_or(0, |length| length.parse().unwrap())
 }
 
 fn client(urls: &[&str]) -> Client {
@@ -216,6 +227,45 @@ async fn an_answer_about_another_config_is_no_answer() {
     let (url, _) = listener(&[OTHER]);
     let error = client(&[&url]).config("d", "k").get::<serde_json::Value>().await.unwrap_err();
     assert!(matches!(error, Error::Protocol(_)), "{error}");
+    assert!(error.to_string().contains("about the config \"other\""), "{error}");
+}
+
+#[tokio::test]
+async fn an_update_keeps_what_the_key_may_not_see() {
+    const READ: &str = r#"200|etag:"7"|x-concord-redacted:#/password,#/list/0/token {"status":"SUCCESS","data":{"config_key":"k","data":{"host":"a","password":null,"list":[{"token":null}]}}}"#;
+    const WRITTEN: &str =
+        r#"200|etag:"8" {"status":"SUCCESS","data":{"host":"b","password":null,"list":[{"token":null}]}}"#;
+    const BODY: &str = r#"{"data":{"host":"b","password":{"$concord-keep":true},"list":[{"token":{"$concord-keep":true}}]}}"#;
+    /// Has room for neither a marker nor a list of its own.
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct Typed {
+        host: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        password: Option<String>,
+        list: Vec<BTreeMap<String, Option<String>>>,
+    }
+    let (url, seen) = listener(&[READ, WRITTEN, READ, WRITTEN]);
+    let config = client(&[&url]).config("d", "k");
+    let value = config.update(|data: &mut serde_json::Value| data["host"] = "b".into()).await.unwrap();
+    assert_eq!((value.value["password"].is_null(), value.revision), (true, 8));
+    let typed = config.update(|data: &mut Typed| data.host = "b".into()).await.unwrap();
+    assert_eq!((typed.value.host.as_str(), typed.value.password), ("b", None));
+    for place in [1, 3] {
+        let request = seen.lock().unwrap()[place].clone();
+        let sent: serde_json::Value =
+            serde_json::from_str(request.split_once("\r\n\r\n").unwrap().1).unwrap();
+        assert_eq!(sent, serde_json::from_str::<serde_json::Value>(BODY).unwrap());
+    }
+    // What would be moved is not sent.
+    let (url, seen) = listener(&[READ, READ]);
+    let config = client(&[&url]).config("d", "k");
+    let moved = config.update(|data: &mut serde_json::Value| {
+        data["list"].as_array_mut().unwrap().insert(0, serde_json::json!({}));
+    });
+    assert!(matches!(moved.await, Err(Error::Usage(_))));
+    let moved = config.update(|data: &mut Typed| data.list.insert(0, BTreeMap::new()));
+    assert!(matches!(moved.await, Err(Error::Usage(_))));
+    assert_eq!(seen.lock().unwrap().len(), 2);
 }
 
 #[tokio::test]
