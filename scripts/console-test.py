@@ -94,6 +94,8 @@ def check_modules(c):
 
 def check_new_definition(c):
     """A definition from the keyboard: its key, its schema, its indexed fields, tried by the node meanwhile."""
+    c.open("", "Definitions")
+    expect(c.page.get_by_text("There is no definition yet")).to_be_visible()
     c.page.keyboard.press("n")
     expect(c.heading("New definition")).to_be_visible()
     c.page.get_by_label("Key", exact=True).fill("limits")

@@ -31,7 +31,8 @@ async function ask(id) {
 }
 
 export function nameOf(id) {
-  return names.value.get(id) ?? (id === principal.value?.key_id ? principal.value.name : undefined) ?? id;
+  if (id === ROOT) return id;
+  return names.value.get(id) ?? (id === principal.value?.key_id ? principal.value.name : id);
 }
 
 export function By({ of }) {

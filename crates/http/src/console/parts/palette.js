@@ -21,6 +21,11 @@ export function Help({ onClose }) {
   return html`<${Dialog} title="Keyboard" onClose=${onClose}><dl class="keys">${KEYS.map(([keys, what]) => html`<div><dt><kbd>${keys}</kbd></dt><dd>${what}</dd></div>`)}</dl></${Dialog}>`;
 }
 
+/** Without the configs, the pages and definitions are still offered. */
+function none(error) {
+  if (error.status === undefined) throw error;
+  return null;
+}
 /** Configs that are offered. */
 const CONFIGS_MAX = 20;
 const configPlace = (definition, config) => ({ text: `${definition} / ${config}`, kind: "config", parts: ["d", definition, "c", config] });
@@ -38,7 +43,7 @@ export function Palette({ onClose }) {
       try {
         const wanted = text.split("/").at(-1).trim();
         const [answer, others] = await Promise.all([get("/config_definition/", [["search", text.split("/")[0].trim()], ["limit", 20], ["sort_by", "config_definition_key"], ["sort_order", "asc"]], { signal: stop.signal, once: true }),
-          wanted ? get("/config", [["search", wanted], ["limit", CONFIGS_MAX]], { signal: stop.signal, once: true }) : null]);
+          wanted ? get("/config", [["search", wanted], ["limit", CONFIGS_MAX]], { signal: stop.signal, once: true }).catch(none) : null]);
         setConfigs(others?.data.results ?? []);
         setFound(answer.data.results.map((definition) => definition.config_definition_key));
       } catch (error) {
