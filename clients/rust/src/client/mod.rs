@@ -204,7 +204,6 @@ impl Client {
             let id = self.request_id();
             let url = format!("{base}{}", request.target());
             let begun = self.begin(request, &url, left, (&id, None)).await;
-            let url = shown_url(&url);
             match begun {
                 Ok(response) if response.status().is_success() => {
                     attempts.remember();
@@ -244,7 +243,7 @@ impl Client {
             match body_of(&mut response, left, deadline).await {
                 Ok(body) => {
                     attempts.remember();
-                    return Ok(((status, headers, body), url.into_owned()));
+                    return Ok(((status, headers, body), url));
                 }
                 Err(text) => attempts.failed(Failed::Unclear(format!("{url}: {text}")))?,
             }
@@ -291,7 +290,6 @@ impl Client {
         if let Some((content_type, body)) = &request.body {
             built = built.header("content-type", *content_type).body(body.clone());
         }
-        let url = &*shown_url(url);
         match tokio::time::timeout(left, built.send()).await {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(error)) if error.is_connect() || error.is_builder() => {
@@ -415,7 +413,7 @@ impl<'a> Attempts<'a> {
         let inner = &*client.0;
         let first = inner.preferred.load(Ordering::Relaxed);
         if let Some(trace) = inner.trace {
-            trace(&request.as_curl(&shown_url(&inner.urls[first % inner.urls.len()])));
+            trace(&request.as_curl(&inner.urls[first % inner.urls.len()]));
         }
         Self {
             inner,
