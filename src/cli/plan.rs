@@ -85,7 +85,7 @@ pub(super) struct ApplyPlan {
     /// The definitions all of whose configs are deleted.
     pub(super) emptied: Vec<String>,
     /// What of the data is secret.
-    mask: Mask,
+    pub(super) mask: Mask,
 }
 
 impl ApplyPlan {

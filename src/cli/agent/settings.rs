@@ -282,7 +282,7 @@ mod tests {
         assert!(settings.data_dir.ends_with("d"));
         let file = &settings.files[0];
         assert!(
-            matches!(&file.content, FileContent::Config(definition, config, FileFormat::Json) if definition == "limits" && config == "acme")
+            matches!(&file.content, FileContent::Config(definition, config, Layout::Data(FileFormat::Json)) if definition == "limits" && config == "acme")
         );
         assert_eq!((file.debounce.as_millis(), file.retries, file.when_absent), (500, 5, WhenAbsent::Keep));
     }
