@@ -51,6 +51,8 @@ say "schemas of other libraries"
 CONCORD_BIN=$PWD/target/debug/concord scripts/schemas-test.sh
 say "the test suite of JSON Schema"
 scripts/schema-suite.sh
+say "numbers and unions beside Python"
+scripts/schema-oracle.sh
 say "fuzzing"
 DURATION_S=45 SEED=1 CONCORD_BIN=$PWD/target/debug/concord scripts/fuzz.sh
 say "the console"

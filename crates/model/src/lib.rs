@@ -13,6 +13,7 @@
 //! | [`redaction`] | secret values: hidden from clients without `reveal`, kept when these write the rest |
 //! | [`access_key`] | access keys: what each may do, and how it is written down |
 //! | [`command`] | what is proposed, what the log decides |
+//! | `decimal` | numbers, compared exactly |
 //! | [`entry`] | the bytes of a log entry: one proposal, or several |
 //! | `encoding` | the encoding of what is stored or sent between nodes |
 //! | `flat` | decoding of types that contain themselves, to a depth of one |
@@ -26,6 +27,7 @@
 
 pub mod access_key;
 pub mod command;
+mod decimal;
 pub mod document;
 pub mod encoding;
 pub mod entry;

@@ -10,6 +10,8 @@
 
 use serde_json::Value;
 
+use crate::decimal::Decimal;
+
 const NULL: u8 = 0x10;
 const FALSE: u8 = 0x20;
 const TRUE: u8 = 0x21;
@@ -46,7 +48,7 @@ fn write(value: &Value, to: &mut Vec<u8>) {
         Value::Null => to.push(NULL),
         Value::Bool(false) => to.push(FALSE),
         Value::Bool(true) => to.push(TRUE),
-        Value::Number(number) => write_number(number.as_str(), to),
+        Value::Number(number) => write_number(&Decimal::of(number.as_str()), to),
         Value::String(text) => {
             to.reserve_exact(text.len() + 1);
             to.push(STRING);
@@ -80,35 +82,22 @@ fn write_prefixed(bytes: &[u8], to: &mut Vec<u8>) {
     to.extend_from_slice(bytes);
 }
 
-/// Encodes a number from its JSON text.
-fn write_number(text: &str, to: &mut Vec<u8>) {
-    let (is_negative, magnitude) = text.strip_prefix('-').map_or((false, text), |rest| (true, rest));
-    let (mantissa, exponent) = magnitude.split_once(['e', 'E']).unwrap_or((magnitude, "0"));
-    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-    let digits: Vec<u8> = whole.bytes().chain(fraction.bytes()).map(|digit| digit - b'0').collect();
-    let leading = digits.iter().take_while(|digit| **digit == 0).count();
-    let end = digits.iter().rposition(|digit| *digit != 0).map_or(leading, |last| last + 1);
-    let digits = &digits[leading.min(end)..end];
+/// Encodes a number.
+fn write_number(number: &Decimal, to: &mut Vec<u8>) {
     to.push(NUMBER);
-    if digits.is_empty() {
+    if number.digits.is_empty() {
         to.push(ZERO);
         return;
     }
-    to.push(if is_negative { NEGATIVE } else { POSITIVE });
+    to.push(if number.is_negative { NEGATIVE } else { POSITIVE });
     let begin = to.len();
-    let shift = i64::try_from(whole.len()).unwrap_or(i64::MAX) - i64::try_from(leading).unwrap_or(i64::MAX);
-    write_exponent(parse_exponent(exponent).saturating_add(shift), to);
+    write_exponent(number.exponent, to);
     // Each byte of digits is at least 1, so a number is less than a longer one with the same first digits.
-    to.extend(digits.chunks(2).map(|pair| pair[0] * 10 + pair.get(1).unwrap_or(&0) + 1));
-    if is_negative {
+    to.extend(number.digits.chunks(2).map(|pair| pair[0] * 10 + pair.get(1).unwrap_or(&0) + 1));
+    if number.is_negative {
         to[begin..].iter_mut().for_each(|byte| *byte = !*byte);
         to.push(u8::MAX);
     }
-}
-
-fn parse_exponent(text: &str) -> i64 {
-    let extreme = if text.starts_with('-') { i64::MIN } else { i64::MAX };
-    text.parse().unwrap_or(extreme)
 }
 
 fn write_exponent(exponent: i64, to: &mut Vec<u8>) {

@@ -4,13 +4,14 @@
 //! target is identified by its address in memory: one outside the document is rejected, and the resolver's retriever
 //! returns an empty document, so nothing is ever fetched. The exception are the meta-schemas of the drafts, which are
 //! in the library: such a target is one node that applies to every value below it, and stands for the whole
-//! meta-schema.
+//! meta-schema, also where the reference leads to a part of it.
 //!
 //! **Invariant:** the graph has an edge for every subschema that the validator may apply. It may have more.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jsonschema::{Draft, Registry, Retrieve, Uri, uri};
+use referencing::SPECIFICATIONS;
 use serde_json::{Map, Value};
 
 use crate::{
@@ -191,15 +192,16 @@ impl<'s> Graph<'s> {
                         let target = walk.intern(contents, inner, scope);
                         walk.nodes[node].refs.push(target);
                     }
-                    Ok((None, _)) | Err(_) if is_meta_schema(reference) => {
+                    Ok((None, _)) | Err(_) if is_of_meta_schema(reference) => {
                         let target = walk.meta_schema();
                         walk.nodes[node].refs.push(target);
                     }
                     Ok((None, _)) => walk.violation(value, keyword, outside(reference)),
                     Err(error) => {
-                        let document = resolver.lookup(document_of(reference));
-                        let is_remote =
-                            document.is_ok_and(|found| walk.values.find(found.contents()).is_none());
+                        let name = document_of(reference);
+                        let document = resolver.lookup(name);
+                        let is_remote = Draft::from_schema_uri(name) == Draft::Unknown
+                            && document.is_ok_and(|found| walk.values.find(found.contents()).is_none());
                         let msg = if is_remote { outside(reference) } else { nowhere(reference, &error) };
                         walk.violation(value, keyword, msg);
                     }
@@ -387,7 +389,8 @@ impl<'s> SubschemaNode<'s> {
             .sum::<u64>();
         // Whether `1e9999` is an integer is decided by expanding it.
         let integer = value.get("type").is_some_and(|kind| kind == "integer" || kind.is_array());
-        let numeric = numeric + u64::from(integer);
+        let divisor = value.get("multipleOf").map_or(0, super::size::divisor);
+        let numeric = numeric.saturating_add(divisor) + u64::from(integer);
         let (address, weight) = (address(value), 1 + extra as u64);
         Self { address, weight, numeric, ..Self::default() }
     }
@@ -444,9 +447,16 @@ fn scope_of(base: &str, scopes: impl Iterator<Item = String>) -> String {
     format!("{base} {}", unique.join(" "))
 }
 
-/// Whether a reference names the meta-schema of a draft.
-fn is_meta_schema(reference: &str) -> bool {
-    Draft::from_schema_uri(reference) != Draft::Unknown
+/// Whether a reference names the meta-schema of a draft, or a part of it.
+fn is_of_meta_schema(reference: &str) -> bool {
+    let document = document_of(reference);
+    if Draft::from_schema_uri(document) == Draft::Unknown {
+        return false;
+    }
+    // `schema` and `schema#` are the whole.
+    let is_whole = reference.len() <= document.len() + 1;
+    is_whole
+        || uri::from_str(document).is_ok_and(|base| SPECIFICATIONS.resolver(base).lookup(reference).is_ok())
 }
 
 /// A reference without its fragment: empty when it is within the document.

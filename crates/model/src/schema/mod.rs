@@ -4,6 +4,7 @@
 //!
 //! | file | what it does |
 //! |---|---|
+//! | `bounds` | `minimum`, `multipleOf` and the like, exact for all numbers |
 //! | `encoded` | encodes references whose text is not a URI |
 //! | `formats` | an asserted format is checked in every draft |
 //! | `graph` | the subschemas and references of a document; nothing is fetched |
@@ -13,12 +14,16 @@
 //! | `secret` | the secret fields of data: the places that a marked subschema applies to |
 //! | `stored` | a schema as it is stored: its text, and what `format` means in it |
 //! | `size` | the size of data, as the cost counts it |
+//! | `unions` | which violations of a union are named |
 //! | `unique` | `uniqueItems` in O(n log n) |
 //!
 //! **Invariant:** compiling and checking are pure functions of schema and data, and their time is bounded whatever
 //! either contains.
 
-use std::fmt::{self, Write as _};
+use std::{
+    fmt::{self, Write as _},
+    ops::ControlFlow,
+};
 
 use jsonschema::{Draft, ValidationError, ValidationOptions, Validator, error::ValidationErrorKind};
 use referencing::SPECIFICATIONS;
@@ -37,7 +42,9 @@ pub use graph::address;
 pub use references::References;
 use secret::{Secrecy, SecretPlaces};
 pub use stored::{Formats, StoredSchema};
+use unions::Finding;
 
+mod bounds;
 mod cost;
 mod encoded;
 mod formats;
@@ -47,6 +54,7 @@ mod references;
 pub mod secret;
 mod size;
 pub mod stored;
+mod unions;
 mod unique;
 
 /// Approximate bytes of a compiled subschema: its keywords, each a validator of its own, and their locations.
@@ -89,7 +97,7 @@ impl Schema {
             + patterns.weight_bytes()
             + secrets.as_ref().map_or(0, SecretPlaces::weight_bytes);
         let validator = build(draft, formats, patterns, refers_to_meta_schema, schema)
-            .map_err(|error| vec![violation_of(&error, schema)])?;
+            .map_err(|error| vec![violation_of(&error, &Finding::Itself, schema)])?;
         let costs = schema.is_object().then_some(costs);
         Ok(Self { validator, costs, secrets, weight_bytes, formats })
     }
@@ -148,17 +156,18 @@ impl Schema {
         let mut steps_left = SECRET_LISTED_STEPS_MAX;
         let mut bytes_left = LISTED_BYTES_MAX;
         let mut violations = Vec::new();
-        for error in self.validator.iter_errors(data).take(VIOLATIONS_MAX) {
-            let violation = self.violation(&error, data, &mut steps_left);
-            let Some(left) = bytes_left.checked_sub(bytes_of(&violation)) else {
-                if violations.is_empty() {
-                    violations.push(violation);
-                }
-                break;
-            };
-            bytes_left = left;
-            violations.push(violation);
-        }
+        let mut list = |error: &ValidationError<'_>, finding: &Finding<'_>| {
+            let violation = self.violation(error, finding, data, &mut steps_left);
+            let left = bytes_left.checked_sub(bytes_of(&violation));
+            bytes_left = left.unwrap_or(0);
+            if left.is_some() || violations.is_empty() {
+                violations.push(violation);
+            }
+            let is_full = left.is_none() || violations.len() == VIOLATIONS_MAX;
+            if is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        // The list is full, or has everything.
+        let _ = self.validator.iter_errors(data).try_for_each(|error| unions::visit(&error, &mut list));
         if self.secrets.is_some() {
             // Errors within one secret value are all at its place.
             violations.dedup();
@@ -168,7 +177,13 @@ impl Schema {
 
     /// The violation of an error of the data, without the text of a secret value: an error quotes the value that it is
     /// about.
-    fn violation(&self, error: &ValidationError<'_>, data: &Value, steps_left: &mut u64) -> Violation {
+    fn violation(
+        &self,
+        error: &ValidationError<'_>,
+        finding: &Finding<'_>,
+        data: &Value,
+        steps_left: &mut u64,
+    ) -> Violation {
         let mut loc = segments(error.instance_path().as_str(), data);
         let place =
             self.secrets.as_ref().map_or(Secrecy::Open, |secrets| secrets.at_within(&loc, steps_left));
@@ -182,7 +197,7 @@ impl Schema {
             let msg = format!("matching a pattern takes more than {PATTERN_STEPS_MAX} steps");
             return Violation::at(loc, msg);
         }
-        let mut msg = if place == Secrecy::Open { shortened(error) } else { shortened(&error.masked()) };
+        let mut msg = text_of(error, finding, place == Secrecy::Open);
         let is_format = matches!(error.kind(), ValidationErrorKind::Format { .. });
         if is_format && self.formats == Formats::Asserted {
             msg.push_str(FORMAT_HINT);
@@ -263,6 +278,7 @@ fn build(
         .offline()
         .with_format("regex", is_regex)
         .with_keyword("uniqueItems", unique::keyword);
+    let options = bounds::configure(options);
     let options = formats::configure(options, draft, formats);
     let options = if refers_to_meta_schema { options.with_registry(&SPECIFICATIONS) } else { options };
     patterns.configure(options.should_validate_formats(formats.is_asserted())).build(schema)
@@ -303,24 +319,71 @@ fn against_meta_schema(schema: &Value, draft: Draft) -> Vec<Violation> {
     if meta.is_valid(schema) {
         return Vec::new();
     }
-    meta.iter_errors(schema).take(VIOLATIONS_MAX).map(|error| violation_of_schema(&error, schema)).collect()
+    let mut violations = Vec::new();
+    for error in meta.iter_errors(schema) {
+        let mut add = |error: &ValidationError<'_>, finding: &Finding<'_>| {
+            violations.push(violation_of(error, finding, schema));
+            if violations.len() < VIOLATIONS_MAX { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
+        let is_full = match unknown_type(&error, schema) {
+            Some(violation) => {
+                violations.push(violation);
+                violations.len() == VIOLATIONS_MAX
+            }
+            None => unions::visit(&error, &mut add).is_break(),
+        };
+        if is_full {
+            break;
+        }
+    }
+    violations
 }
 
-/// The meta-schema's error as a violation. A misspelt `type` is the most frequent one, and its reader knows nothing of
-/// the alternatives that the meta-schema has for it.
-fn violation_of_schema(error: &ValidationError<'_>, schema: &Value) -> Violation {
-    let violation = violation_of(error, schema);
-    let is_type = violation.loc.last() == Some(&LocSegment::Name("type".into()));
+/// The violation of a misspelt `type`. It is the most frequent one, and its reader knows nothing of the alternatives
+/// that the meta-schema has for it.
+fn unknown_type(error: &ValidationError<'_>, schema: &Value) -> Option<Violation> {
+    let loc = segments(error.instance_path().as_str(), schema);
+    let is_type = loc.last() == Some(&LocSegment::Name("type".into()));
     if !is_type || !matches!(error.kind(), ValidationErrorKind::AnyOf { .. }) {
-        return violation;
+        return None;
     }
     let text = format_args!("`type` must be {TYPES}, or a list of these, not {}", error.instance());
-    Violation::at(violation.loc, shortened(&text))
+    Some(Violation::at(loc, shortened(&text)))
 }
 
 /// The validator's error as a violation.
-fn violation_of(error: &ValidationError<'_>, root: &Value) -> Violation {
-    Violation::at(segments(error.instance_path().as_str(), root), shortened(error))
+fn violation_of(error: &ValidationError<'_>, finding: &Finding<'_>, root: &Value) -> Violation {
+    Violation::at(segments(error.instance_path().as_str(), root), text_of(error, finding, true))
+}
+
+/// The text of an error. It quotes the value that it is about, unless that is hidden.
+fn text_of(error: &ValidationError<'_>, finding: &Finding<'_>, is_shown: bool) -> String {
+    let value: &dyn fmt::Display = if is_shown { error.instance() } else { &"value" };
+    match (finding, error.kind()) {
+        (Finding::NoneOf(values), _) => {
+            shortened(&format_args!("{value} is not one of {}", CommaSeparated(values)))
+        }
+        (Finding::OtherType(types), _) => {
+            shortened(&format_args!("{value} is not of types {}", CommaSeparated(types)))
+        }
+        (Finding::Itself, ValidationErrorKind::Custom { keyword, message }) if bounds::is_bound(keyword) => {
+            shortened(&format_args!("{value} {message}"))
+        }
+        (Finding::Itself, _) if is_shown => shortened(error),
+        (Finding::Itself, _) => shortened(&error.masked()),
+    }
+}
+
+/// Values in a text.
+struct CommaSeparated<'v, V>(&'v [V]);
+
+impl<V: fmt::Display> fmt::Display for CommaSeparated<'_, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().enumerate().try_for_each(|(index, value)| match index {
+            0 => write!(f, "{value}"),
+            _ => write!(f, ", {value}"),
+        })
+    }
 }
 
 /// The segments of a JSON pointer into `root`, where a number is a name unless it indexes an array.

@@ -60,6 +60,14 @@ pub(super) fn arithmetic(number: &Number) -> u64 {
     if digits <= 20 { 1 } else { 4 * digits + digits * digits / 64 }
 }
 
+/// The cost of dividing by this number, beyond that of comparing with it: where the validator would use the text, it is
+/// still expanded.
+pub(super) fn divisor(value: &Value) -> u64 {
+    let mantissa = |number: &Number| number.as_str().split(['e', 'E']).next().map_or(0, str::len) as u64;
+    let digits = value.as_number().map_or(0, mantissa);
+    if digits <= 10_000 { 0 } else { digits.saturating_mul(digits) / 64 }
+}
+
 /// The cost of comparing an ordinary number with all numbers of a keyword's value; a longer number multiplies it.
 pub(super) fn numbers(value: &Value) -> u64 {
     match value {

@@ -318,6 +318,39 @@ fn all_violations_are_returned_with_their_locations() {
 }
 
 #[test]
+fn references_to_parts_of_a_meta_schema_are_followed() {
+    for (draft, dialect, pointer, bad) in [
+        (4, "http://json-schema.org/draft-04/schema", "definitions/positiveInteger", json!(-1)),
+        (4, "http://json-schema.org/draft-04/schema", "properties/title", json!(5)),
+        (7, "http://json-schema.org/draft-07/schema", "definitions/nonNegativeInteger", json!(-1)),
+        (7, "http://json-schema.org/draft-04/schema", "definitions/simpleTypes", json!("objct")),
+        (2020, "https://json-schema.org/draft/2020-12/schema", "properties/definitions", json!(5)),
+    ] {
+        let own = match draft {
+            4 => "http://json-schema.org/draft-04/schema#",
+            7 => "http://json-schema.org/draft-07/schema#",
+            _ => "https://json-schema.org/draft/2020-12/schema",
+        };
+        let schema =
+            |pointer: &str| json!({"$schema": own, "items": {"$ref": format!("{dialect}#/{pointer}")}});
+        let accepted = compiled(&schema(pointer));
+        assert_eq!(places(&accepted, &json!([bad])), ["/0"], "{pointer}");
+        let (place, text) = refused(&schema("definitions/nothing"));
+        assert_eq!(place, "/items/$ref");
+        assert!(text.contains("does not resolve"), "{text}");
+    }
+}
+
+#[test]
+fn references_with_characters_that_a_fragment_has_only_encoded_are_followed() {
+    for name in ["Value<(number[]|ExprRef)>", "a#b", "50%", "%zz", "A[0]"] {
+        let schema =
+            compiled(&json!({"$ref": format!("#/$defs/{name}"), "$defs": {name: {"type": "string"}}}));
+        assert!(schema.accepts(&json!("a")) && !schema.accepts(&json!(1)), "{name}");
+    }
+}
+
+#[test]
 fn numbers_are_compared_exactly_and_never_expanded() {
     let cases = [
         (r#"{"minimum": 5}"#, "1e999999999", true),
@@ -329,7 +362,17 @@ fn numbers_are_compared_exactly_and_never_expanded() {
         (r#"{"multipleOf": 3}"#, "3e999999999", true),
         (r#"{"multipleOf": 0.01}"#, "0.07", true),
         (r#"{"multipleOf": 1e-999999999}"#, "1", true),
+        (r#"{"minimum": 9007199254740993}"#, "9007199254740993.0", true),
+        (r#"{"maximum": 1.0}"#, "1.00000000000000000001", false),
+        (r#"{"exclusiveMinimum": 1.0}"#, "1.00000000000000000001", true),
+        (r#"{"exclusiveMaximum": 9007199254740993.0}"#, "9007199254740993", false),
+        (r#"{"multipleOf": 1}"#, "4503599627370496.1", false),
+        (r#"{"multipleOf": 5}"#, "5.0000000000000000000001", false),
+        (r#"{"multipleOf": 1e-400}"#, "3e-400", true),
+        (r#"{"multipleOf": 1e-400}"#, "1e-401", false),
+        (r#"{"minLength": 2.0, "maxLength": 20e-1}"#, "\"ab\"", true),
         (r#"{"type": "integer"}"#, "1e400", true),
+        (r#"{"type": "integer"}"#, "9007199254740993.00000000000000000001", false),
         (r#"{"type": "integer"}"#, "1e999999999", true),
         (r#"{"type": "integer"}"#, "1e-999999999", false),
         (r#"{"type": "integer"}"#, "7.0", true),
@@ -350,6 +393,30 @@ fn numbers_are_compared_exactly_and_never_expanded() {
     for (schema, data, valid) in cases {
         assert_eq!(compiled(&parse(schema)).check(&parse(data)).is_ok(), valid, "{schema} {data}");
     }
+}
+
+#[test]
+fn a_violated_bound_is_named_with_its_number() {
+    let schema = compiled(&parse(
+        r#"{"items": {"minimum": 1.50, "exclusiveMinimum": 1, "maximum": 2e3, "exclusiveMaximum": 5000, "multipleOf": 0.5}}"#,
+    ));
+    let text =
+        |data: &str| schema.check(&parse(data)).unwrap_err().into_iter().map(|violation| violation.msg);
+    assert_eq!(
+        text("[1.0, 5000, 1.75]").collect::<Vec<_>>(),
+        [
+            "1.0 is less than the minimum of 1.50",
+            "1.0 is less than or equal to the minimum of 1",
+            "5000 is greater than the maximum of 2e+3",
+            "5000 is greater than or equal to the maximum of 5000",
+            "1.75 is not a multiple of 0.5",
+        ]
+    );
+    let draft4 =
+        r#"{"$schema": "http://json-schema.org/draft-04/schema#", "minimum": 1, "exclusiveMinimum": true}"#;
+    let draft4 = compiled(&parse(draft4));
+    assert!(draft4.check(&parse("1.0")).is_err());
+    assert!(draft4.check(&parse("1.00000000000000000001")).is_ok());
 }
 
 #[test]
@@ -375,4 +442,5 @@ fn a_schema_is_shared_between_threads() {
 }
 
 mod bounds;
+mod unions;
 mod wide;

@@ -4,13 +4,14 @@
 //! the value of numbers beyond a double, so that a hostile array of a megabyte costs minutes. Here each item gets a
 //! canonical text, and equal texts mean equal items.
 //!
-//! **Invariant:** two values have the same text exactly when they are equal by JSON Schema. The only exception are
-//! numbers whose exponents exceed 64 bits: they count as equal only when they are written alike.
+//! **Invariant:** two values have the same text exactly when they are equal by JSON Schema.
 
 use std::collections::BTreeMap;
 
 use jsonschema::{Keyword, ValidationError, paths::Location};
 use serde_json::{Map, Number, Value};
+
+use crate::decimal::Decimal;
 
 /// The keyword with its value in the schema.
 struct UniqueItems(bool);
@@ -84,26 +85,10 @@ fn write_text(text: &str, out: &mut String) {
 /// The digits without zeros around them and the exponent of `0.d₁d₂… × 10^e`: `0.010` and `1e-2` are both `#1e-1;`.
 /// Numbers are not expanded, so the cost is that of the text.
 fn write_number(number: &Number, out: &mut String) {
-    let text = number.as_str();
-    let (sign, text) = text.strip_prefix('-').map_or(("", text), |rest| ("-", rest));
-    let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
-    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-    let digits = format!("{whole}{fraction}");
-    let leading = digits.len() - digits.trim_start_matches('0').len();
-    let digits = digits.trim_matches('0');
-    if digits.is_empty() {
-        out.push_str("#0;");
-        return;
-    }
-    // Lengths are below 2^63. An exponent beyond 64 bits stays text: two such numbers count as equal only when they are
-    // written alike.
-    let shift = i128::try_from(whole.len()).unwrap_or(0) - i128::try_from(leading).unwrap_or(0);
-    match exponent.parse::<i128>() {
-        Ok(exponent) if exponent.unsigned_abs() < 1 << 64 => {
-            out.push_str(&format!("#{sign}{digits}e{};", exponent + shift));
-        }
-        _ => out.push_str(&format!("#{sign}{digits}E{}+{shift};", exponent.trim_start_matches('+'))),
-    }
+    let number = Decimal::of(number.as_str());
+    out.push_str(if number.is_negative { "#-" } else { "#" });
+    out.extend(number.digits.iter().map(|digit| char::from(b'0' + digit)));
+    out.push_str(&format!("e{};", number.exponent));
 }
 
 #[cfg(test)]

@@ -223,6 +223,10 @@ fn checks_of_hostile_numbers_and_arrays_terminate() {
         let _ = schema.check(&parse(&"9".repeat(1 << 20)));
         let _ = schema.check(&parse(&format!("[{}]", "9".repeat(1 << 20))));
     }
+    // A remainder by a divisor of a million digits would take a minute.
+    let divisor = compiled(&parse(&format!(r#"{{"multipleOf": 1.{}1}}"#, "0".repeat(1 << 20))));
+    let violations = divisor.check(&parse("5")).unwrap_err();
+    assert!(violations[0].msg.contains("evaluations"), "{violations:?}");
 }
 
 #[test]

@@ -1,0 +1,218 @@
+//! Which violations are named where no branch of `anyOf` or `oneOf` accepts a value: those of the branch that fits best.
+//!
+//! The validator says of such a union only that nothing in it accepts the value, which for a large object tells nobody
+//! what to correct. It carries what each branch has found, though. `best_match` of Python's jsonschema picks one of
+//! these errors: the deepest one, unless two are equally good. Here a whole branch is picked, with all its violations.
+//! The first of these criteria decides in which two branches differ:
+//!
+//! 1. A branch for a value of this type fits better than one for other types.
+//! 2. A branch that allows the value of a tag (`"kind": {"const": "card"}`) fits better than one that does not.
+//! 3. A branch with a deeper violation fits better: it accepts what is above. The value of a member that may be a tag
+//!    does not count as deep.
+//! 4. A branch with fewer violations fits better.
+//! 5. A branch whose deepest violation is deeper, of whatever kind, or comes first by its place.
+//!
+//! Where two branches are equally good in all of these, the union itself is named. Where no branch allows the value of a
+//! tag, or the type, the violation lists what is allowed.
+//!
+//! **Invariant:** each error of the tree is looked at a fixed number of times: choosing costs no more than collecting.
+
+use std::{cmp::Reverse, collections::BTreeMap, ops::ControlFlow};
+
+use jsonschema::{
+    JsonType, JsonTypeSet, ValidationError,
+    error::{TypeKind, ValidationErrorKind},
+};
+use serde_json::Value;
+
+/// What is wrong at the place of an error.
+pub(super) enum Finding<'e> {
+    /// What the error says.
+    Itself,
+    /// The value is none of those that the branches of a union allow.
+    NoneOf(Vec<&'e Value>),
+    /// The value has none of the types that the branches of a union are for.
+    OtherType(Vec<Value>),
+}
+
+/// Is given each violation that is to be named, until it breaks.
+pub(super) type Visitor<'v> = dyn FnMut(&ValidationError<'_>, &Finding<'_>) -> ControlFlow<()> + 'v;
+
+/// Allowed values that are listed: more than a violation has room for.
+const VALUES_MAX: usize = 100;
+
+/// What a branch of a union has found.
+type Branch = [ValidationError<'static>];
+
+/// Calls `visitor` for each violation to be named of an error. The recursion is bounded by the nesting of unions, as
+/// the validator's own was.
+pub(super) fn visit(error: &ValidationError<'_>, visitor: &mut Visitor<'_>) -> ControlFlow<()> {
+    let (ValidationErrorKind::AnyOf { context } | ValidationErrorKind::OneOfNotValid { context }) =
+        error.kind()
+    else {
+        return visitor(error, &Finding::Itself);
+    };
+    let place = error.instance_path().as_str();
+    let of_type: Vec<&Branch> =
+        context.iter().map(Vec::as_slice).filter(|branch| !is_of_other_type(branch, place)).collect();
+    if of_type.is_empty() {
+        return visitor(error, &types(context, place).map_or(Finding::Itself, Finding::OtherType));
+    }
+    let tags = Tags::of(&of_type, place);
+    let tagged: Vec<&Branch> = of_type.iter().copied().filter(|branch| !tags.mismatch(branch)).collect();
+    if tagged.is_empty()
+        && of_type.len() > 1
+        && let Some((error, values)) = tags.none_of(&of_type)
+    {
+        return visitor(error, &Finding::NoneOf(values));
+    }
+    let candidates = if tagged.is_empty() { of_type } else { tagged };
+    let mut fits: Vec<(Fit<'_>, &Branch)> =
+        candidates.into_iter().map(|branch| (Fit::of(branch, place), branch)).collect();
+    fits.sort_by(|(one, _), (other, _)| one.cmp(other));
+    match fits.as_slice() {
+        [(best, _), (second, _), ..] if best == second => visitor(error, &Finding::Itself),
+        [(_, branch), ..] => branch.iter().try_for_each(|error| visit(error, visitor)),
+        [] => visitor(error, &Finding::Itself),
+    }
+}
+
+/// Whether a branch is for other types than that of the value at `place`.
+fn is_of_other_type(branch: &Branch, place: &str) -> bool {
+    branch.iter().filter(|error| error.instance_path().as_str() == place).any(|error| match allowed(error) {
+        Some(values) => {
+            values.iter().all(|value| JsonType::from(value) != JsonType::from(error.instance().as_ref()))
+        }
+        None => matches!(error.kind(), ValidationErrorKind::Type { .. } | ValidationErrorKind::FalseSchema),
+    })
+}
+
+/// The types that the branches are for; `None` when one of them does not name its own.
+fn types(branches: &[Vec<ValidationError<'static>>], place: &str) -> Option<Vec<Value>> {
+    let of_error = |error: &ValidationError<'static>| {
+        let ValidationErrorKind::Type { kind } = error.kind() else { return None };
+        Some(match kind {
+            TypeKind::Single(one) => JsonTypeSet::from(*one),
+            TypeKind::Multiple(several) => *several,
+        })
+    };
+    let all = branches.iter().try_fold(JsonTypeSet::empty(), |all, branch| {
+        let mut own = branch.iter().filter(|error| error.instance_path().as_str() == place);
+        own.find_map(of_error).map(|types| all.union(types))
+    })?;
+    Some(all.iter().map(|one| one.as_str().into()).collect())
+}
+
+/// The values that an error of `const` or `enum` would allow.
+fn allowed<'e>(error: &'e ValidationError<'_>) -> Option<&'e [Value]> {
+    if let ValidationErrorKind::Constant { expected_value } = error.kind() {
+        return Some(std::slice::from_ref(&**expected_value));
+    }
+    if let ValidationErrorKind::Enum { options } = error.kind() {
+        options.as_array().map(Vec::as_slice)
+    } else {
+        None
+    }
+}
+
+/// The places whose value tells the branches of a union apart: that of the union, and members of it.
+struct Tags<'e>(BTreeMap<&'e str, TagErrors>);
+
+/// The errors about the value at a place.
+#[derive(Default)]
+struct TagErrors {
+    /// How many branches have one.
+    branches: usize,
+    /// The last of these branches.
+    last: usize,
+    /// Whether a branch allows a single value there.
+    single: bool,
+}
+
+impl<'e> Tags<'e> {
+    /// Those of branches. A member is one when a branch allows a single value there, or when several branches allow
+    /// some.
+    fn of(branches: &[&'e Branch], place: &str) -> Self {
+        let mut tags: BTreeMap<&str, TagErrors> = BTreeMap::new();
+        for (number, branch) in (1..).zip(branches) {
+            for error in *branch {
+                let at = error.instance_path().as_str();
+                let below = at.strip_prefix(place).unwrap_or_default();
+                let Some(values) = allowed(error).filter(|_| below.matches('/').count() < 2) else {
+                    continue;
+                };
+                let tag = tags.entry(at).or_default();
+                tag.branches += usize::from(tag.last != number);
+                tag.last = number;
+                tag.single |= below.is_empty() || values.len() == 1;
+            }
+        }
+        tags.retain(|_, tag| tag.single || tag.branches > 1);
+        Self(tags)
+    }
+
+    /// Whether a branch has an error about a tag: that its value is another, or that there is no such member.
+    fn mismatch(&self, branch: &Branch) -> bool {
+        branch.iter().any(|error| {
+            let place = error.instance_path();
+            let mut names = unexpected(error).iter();
+            (allowed(error).is_some() && self.0.contains_key(place.as_str()))
+                || names.any(|name| self.0.contains_key(place.join(name.as_str()).as_str()))
+        })
+    }
+
+    /// When all branches have an error about the same tag: one of these, and the values that they allow.
+    fn none_of(&self, branches: &[&'e Branch]) -> Option<(&'e ValidationError<'static>, Vec<&'e Value>)> {
+        let (tag, _) = self.0.iter().find(|(_, errors)| errors.branches == branches.len())?;
+        let at_tag = |error: &&ValidationError<'static>| error.instance_path().as_str() == *tag;
+        let errors = branches.iter().copied().flatten().filter(at_tag);
+        let mut found = errors.filter_map(|error| Some((error, allowed(error)?)));
+        let (first, values) = found.next()?;
+        let values = values.iter().chain(found.flat_map(|(_, values)| values));
+        Some((first, values.take(VALUES_MAX).collect()))
+    }
+}
+
+/// How well a branch fits: the least fits best.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Fit<'e> {
+    /// The depth of the deepest violation, except of values that may be tags.
+    depth: Reverse<usize>,
+    violations: usize,
+    /// The same with these values.
+    deepest: Reverse<usize>,
+    first: Option<&'e str>,
+}
+
+impl<'e> Fit<'e> {
+    /// That of a branch of a union at `place`.
+    fn of(branch: &'e Branch, place: &str) -> Self {
+        let path = |error: &'e ValidationError<'static>| error.instance_path().as_str();
+        let depth = |error: &'e ValidationError<'static>| path(error).matches('/').count();
+        let own = place.matches('/').count();
+        let without_tags =
+            |error| if allowed(error).is_some() && depth(error) <= own + 1 { own } else { depth(error) };
+        let deepest = branch.iter().map(depth).max().unwrap_or(own);
+        Self {
+            depth: Reverse(branch.iter().map(without_tags).max().unwrap_or(own)),
+            violations: branch.iter().map(violations).sum(),
+            deepest: Reverse(deepest),
+            first: branch.iter().filter(|error| depth(error) == deepest).map(path).min(),
+        }
+    }
+}
+
+/// The violations that an error stands for: each unexpected member is one.
+fn violations(error: &ValidationError<'static>) -> usize {
+    unexpected(error).len().max(1)
+}
+
+/// The members that must not be there.
+fn unexpected<'e>(error: &'e ValidationError<'static>) -> &'e [String] {
+    if let ValidationErrorKind::AdditionalProperties { unexpected }
+    | ValidationErrorKind::UnevaluatedProperties { unexpected } = error.kind()
+    {
+        return unexpected;
+    }
+    &[]
+}
