@@ -323,7 +323,7 @@ def check_leader_dies(c):
         # The answer went with the leader: unknown, so it is said, and sent once more under the same key.
         again.click()
     c.said("tenant-00002 is saved")
-    expect(changes.get_by_role("row").filter(has_text="tenant-00002")).to_be_visible()
+    expect(changes.get_by_role("row").filter(has_text="after the leader")).to_be_visible()
     changes.close()
     history = c.cluster.data(c.node, "/config_definition/limits/config/tenant-00002/history")["results"]
     assert [entry["operation"] for entry in history] == ["update", "create"], "done once"
