@@ -178,8 +178,8 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     ),
     Endpoint::new(Get, "/api/v1/whoami", AnyKey, "whoami", keyed!(access_keys::whoami)),
     // The cluster.
-    Endpoint::new(Get, "/api/v1/cluster", Needs(Verb::Cluster), "get_cluster", keyed!(cluster::show)),
-    Endpoint::new(Get, METRICS, Needs(Verb::Cluster), "get_metrics", Handler::Keyed(metrics::show)),
+    Endpoint::new(Get, "/api/v1/cluster", Needs(Verb::Observe), "get_cluster", keyed!(cluster::show)),
+    Endpoint::new(Get, METRICS, Needs(Verb::Observe), "get_metrics", Handler::Keyed(metrics::show)),
     Endpoint::new(
         Post,
         "/api/v1/cluster/init",
