@@ -14,7 +14,7 @@ use super::{
     output::{Columns, Format, OutputArgs, line, print_columns, print_done, text},
     yaml_writer,
 };
-use concord_service::audit::verify::{AuditReport, verify};
+use concord_service::audit::verify::{AuditReport, logs, verify};
 
 /// How often `tail --follow` asks for new lines.
 const FOLLOW_PAUSE: Duration = Duration::from_secs(1);
@@ -25,7 +25,8 @@ const PAGE_LINES: u64 = 1000;
 pub(super) enum AuditCommand {
     /// Verify that no line of an audit log was changed, removed or inserted
     Verify {
-        /// The directory of an audit log, or exported files of one log in their order
+        /// The directory of an audit log, or exported files of one log in their order; several logs are verified one after
+        /// another
         #[arg(required = true, value_name = "PATH")]
         paths: Vec<PathBuf>,
         /// A line noted earlier, as NUMBER:HASH; fail unless the log still has it
@@ -99,8 +100,15 @@ impl AuditFilter {
 pub(super) fn run(command: AuditCommand) -> Result<(), Failure> {
     match command {
         AuditCommand::Verify { paths, head, format } => {
-            let report = verify(&paths, head.as_deref()).map_err(Failure::Failed)?;
-            print_report(&report, &format.or_table())
+            let logs = logs(&paths).map_err(Failure::Failed)?;
+            if logs.len() > 1 && head.is_some() {
+                let text =
+                    "--head is a line of one log, but these are the logs of several nodes: verify each alone";
+                return Err(Failure::Usage(text.into()));
+            }
+            let verified = logs.iter().map(|paths| verify(paths, head.as_deref()));
+            let reports = verified.collect::<Result<Vec<_>, _>>().map_err(Failure::Failed)?;
+            print_reports(&reports, &format.or_table())
         }
         AuditCommand::Tail { node, lines, follow } => {
             node.require_one_node()?;
@@ -117,21 +125,29 @@ pub(super) fn run(command: AuditCommand) -> Result<(), Failure> {
     }
 }
 
-fn print_report(report: &AuditReport, format: &Format) -> Result<(), Failure> {
-    let defects: Vec<String> = report.defects.iter().map(ToString::to_string).collect();
-    let count = defects.len();
-    if !format.is_table() {
-        let (lines, files) = (report.lines, report.files);
-        let data = json!({ "lines": lines, "files": files, "head": report.head, "defects": defects });
-        print_done(format, &data, "head", "")?;
-        return is_whole(count);
+/// Prints what was found in each log; several have their nodes before them.
+fn print_reports(reports: &[AuditReport], format: &Format) -> Result<(), Failure> {
+    for report in reports {
+        let defects: Vec<String> = report.defects.iter().map(ToString::to_string).collect();
+        if !format.is_table() {
+            let (lines, files) = (report.lines, report.files);
+            let mut data = json!({ "lines": lines, "files": files, "head": report.head, "defects": defects });
+            if reports.len() > 1 {
+                data["node"] = json!(report.node);
+            }
+            print_done(format, &data, "head", "")?;
+            continue;
+        }
+        let node = report
+            .node
+            .map_or_else(|| "a log without lines".into(), |node| format!("the log of node {node}"));
+        let lines = [
+            format!("{} lines in {} files", report.lines, report.files),
+            format!("head {}", report.head.as_deref().unwrap_or("none")),
+        ];
+        Some(node).filter(|_| reports.len() > 1).iter().chain(&lines).chain(&defects).try_for_each(line)?;
     }
-    let lines = [
-        format!("{} lines in {} files", report.lines, report.files),
-        format!("head {}", report.head.as_deref().unwrap_or("none")),
-    ];
-    lines.iter().chain(&defects).try_for_each(line)?;
-    is_whole(count)
+    is_whole(reports.iter().map(|report| report.defects.len()).sum())
 }
 
 fn is_whole(defects: usize) -> Result<(), Failure> {

@@ -96,7 +96,7 @@ pub(super) struct KeyCreateArgs {
     /// The name of the key
     #[arg(long, value_name = "NAME")]
     name: String,
-    /// A grant: permissions, and the definitions they apply to, as in `read,write:billing.*,limits` or `cluster`;
+    /// A grant: permissions, and the definitions they apply to, as in `read,write:billing.*,limits` or `observe`;
     /// repeatable
     #[arg(long = "grant", required = true, value_parser = parse_grant, value_name = "VERBS:PATTERNS")]
     grants: Vec<Value>,

@@ -22,7 +22,7 @@ use concord_consensus::Timers;
 use concord_model::{
     access_key::Quota,
     feature::{LEVEL_MIN, level_max},
-    limits::Limits,
+    limits::{Limits, NODE_ID_MAX},
 };
 use concord_net::{Member, NodeId};
 use concord_service::{self as service, Retention, membership::check_address};
@@ -268,8 +268,8 @@ impl Settings {
     /// # Errors
     /// The first error, in one line.
     pub fn check(args: ServeArgs) -> Result<Self, String> {
-        if args.node_id == 0 {
-            return Err("--node-id must be at least 1".into());
+        if !(1..=NODE_ID_MAX).contains(&args.node_id) {
+            return Err(format!("--node-id must be an integer from 1 to {NODE_ID_MAX}"));
         }
         for (flag, address) in [("--api-addr", &args.api_addr), ("--peer-addr", &args.peer_addr)] {
             check_address(address).map_err(|text| format!("{flag}: {text}"))?;

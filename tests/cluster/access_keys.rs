@@ -321,3 +321,43 @@ async fn keys_survive_a_restart_of_all_nodes_and_a_snapshot() {
         key.on(&client).get(&config("d", "k0")).await.expect(200);
     }
 }
+
+/// Many clients behind one address have good keys, and the node can't know whether these were revoked. None of them has
+/// failed, so none counts.
+#[tokio::test]
+async fn good_keys_do_not_lock_out_the_root_key_while_the_quorum_is_lost() {
+    let mut cluster = Cluster::start("keys-outage").await;
+    let root = cluster.client(1);
+    let key = Key::create(&root, all(&["read"])).await;
+    cluster.ready().await;
+    cluster.node(2).kill();
+    cluster.node(3).kill();
+    eventually("the node can't know whether the key is good", async || {
+        let answer = key.on(&root).get(WHOAMI).attempt().await?;
+        check(answer.status == 503, || format!("{answer:?}"))
+    })
+    .await;
+    let is_over = Arc::new(AtomicBool::new(false));
+    let good: Vec<JoinHandle<Vec<u16>>> = (0..20)
+        .map(|_| {
+            let (client, is_over) = (key.on(&root), Arc::clone(&is_over));
+            tokio::spawn(async move {
+                let mut statuses = Vec::new();
+                while !is_over.load(Ordering::Relaxed) {
+                    let answer = client.anew().get(WHOAMI).attempt().await.expect("an answer");
+                    statuses.push(answer.status);
+                }
+                statuses
+            })
+        })
+        .collect();
+    for _ in 0..40 {
+        root.anew().get("/api/v1/cluster").await.expect(200);
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    is_over.store(true, Ordering::Relaxed);
+    for client in good {
+        let statuses = client.await.expect("it does not panic");
+        assert!(statuses.iter().all(|status| *status == 503), "{statuses:?}");
+    }
+}

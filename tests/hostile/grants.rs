@@ -16,8 +16,8 @@ use crate::harness::{Answer, Client, Cluster, check, eventually};
 pub(crate) const KEYS: &str = "/api/v1/api_key/";
 
 /// All verbs.
-pub(crate) const VERBS: [&str; 8] =
-    ["read", "reveal", "write", "define", "backup", "cluster", "keys", "audit"];
+pub(crate) const VERBS: [&str; 9] =
+    ["read", "reveal", "write", "define", "backup", "cluster", "keys", "audit", "observe"];
 
 /// A request of the matrix.
 pub(super) struct Case {
@@ -118,8 +118,8 @@ pub(super) fn cases() -> Vec<Case> {
         case(Method::GET, "/api/v1/watch", &["read"], null(), &[200]),
         case(Method::GET, "/api/v1/changes", &["read"], null(), &[304]),
         case(Method::GET, "/api/v1/audit", &["audit"], null(), &[200]),
-        case(Method::GET, "/api/v1/cluster", &["cluster"], null(), &[200]),
-        case(Method::GET, "/metrics", &["cluster"], null(), &[200]),
+        case(Method::GET, "/api/v1/cluster", &["observe"], null(), &[200]),
+        case(Method::GET, "/metrics", &["observe"], null(), &[200]),
         case(Method::POST, "/api/v1/cluster/init", &["cluster"], json!({"members": [member()]}), &[422]),
         case(Method::GET, "/api/v1/cluster/backup", &["backup"], null(), &[200]),
         case(Method::POST, "/api/v1/cluster/leader", &["cluster"], json!({"id": 99}), &[409]),
@@ -311,7 +311,9 @@ impl Callers {
         let (_, elsewhere) = create_key(root, &grants, &json!({})).await;
         let mut without = Vec::new();
         for verb in VERBS {
-            let others: Vec<&str> = VERBS.into_iter().filter(|other| *other != verb).collect();
+            // `cluster` includes `observe`.
+            let gives = |other: &str| other == verb || (verb == "observe" && other == "cluster");
+            let others: Vec<&str> = VERBS.into_iter().filter(|other| !gives(other)).collect();
             let mut grants = vec![json!({"verbs": others, "definitions": ["*"]})];
             if ["read", "reveal", "write", "define"].contains(&verb) {
                 grants.push(json!({"verbs": [verb], "definitions": ["theirs.*"]}));

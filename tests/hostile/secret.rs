@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::raw::{PATIENCE, connect, peer, send};
-use crate::harness::{Cluster, check, eventually};
+use crate::harness::Cluster;
 
 type Received = Arc<Mutex<Vec<Vec<u8>>>>;
 
@@ -67,7 +67,8 @@ async fn is_worthless(bytes: &[u8], cluster: &Cluster, secret: &str) {
     let names_it = bytes.windows(secret.len()).any(|part| part == secret.as_bytes());
     assert!(!names_it, "the secret: {}", String::from_utf8_lossy(bytes));
     for node in &cluster.nodes {
-        for call in ["join", "vote", "write", "fetch-snapshot", "stream", "heartbeats", "read-index"] {
+        for call in ["prove", "join", "vote", "write", "fetch-snapshot", "stream", "heartbeats", "read-index"]
+        {
             let answer = replay(node, &with_call(bytes, call)).await;
             assert!(answer == "HTTP/1.1 401" || answer == "HTTP/1.1 421", "{call}: {answer}");
         }
@@ -101,19 +102,23 @@ async fn what_a_node_sends_to_a_callers_address_is_good_nowhere_else() {
     }
     let added = client.post("/api/v1/cluster/members", &newcomer).attempt().await.unwrap();
     assert!(added.status == 201 || added.status == 200, "{added:?}");
-    // This one joins as a node does: it says that it is node 5 and belongs to no cluster.
+    // This one says what a node says that joins: that it is node 5 and belongs to no cluster.
     let (address, received) =
         listen(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n\x01\x05\x00\x00\x00").await;
     let member = json!({"id": 5, "api_addr": "127.0.0.1:1", "peer_addr": address});
-    let adding = tokio::spawn(async move { client.post("/api/v1/cluster/members", &member).attempt().await });
-    let calls = eventually("a learner is called", async || {
-        let calls = received.lock().expect("no holder panics").clone();
-        let is_more = |bytes: &Vec<u8>| !bytes.starts_with(b"POST /peer/join ");
-        check(calls.iter().any(is_more), || format!("{} calls came", calls.len())).map(|()| calls)
-    })
-    .await;
-    adding.abort();
+    let added = client.post("/api/v1/cluster/members", &member).attempt().await.unwrap();
+    assert!(added.status >= 400 && added.text.contains("cluster secret"), "{added:?}");
+    let calls = received.lock().expect("no holder panics").clone();
+    assert!(!calls.is_empty(), "it was called");
     for bytes in &calls {
+        let text = String::from_utf8_lossy(bytes);
+        assert!(
+            text.starts_with("POST /peer/prove ") && text.ends_with("\r\n\r\n"),
+            "nothing else is sent: {text}"
+        );
         is_worthless(bytes, &cluster, &secret).await;
     }
+    let status = client.status().await.unwrap();
+    let ids: Vec<_> = status["members"].as_array().unwrap().iter().map(|member| &member["id"]).collect();
+    assert!(ids.contains(&&json!(4)) && !ids.contains(&&json!(5)), "{ids:?}");
 }

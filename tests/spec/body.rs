@@ -134,7 +134,8 @@ async fn unknown_members_are_ignored_and_the_last_of_equal_ones_counts() {
     on_leader_and_follower(async |run: Run| {
         let d = run.define_open("d").await;
         let body = json!({"config_key": "a", "data": {"n": 1}, "other": 1, "created_at": "x"});
-        run.node.post(&d.configs(), &body).await.expect(201);
+        let warned = run.node.post(&d.configs(), &body).await.expect(201);
+        assert!(warned.header("warning").contains("member `created_at`, member `other`"), "{warned:?}");
         let text = r#"{"config_key":"x","config_key":"b","data":{"n":1,"m":0,"n":2}}"#;
         let answer =
             run.node.call(Method::POST, &d.configs()).text("application/json", text).await.expect(201);
@@ -142,6 +143,36 @@ async fn unknown_members_are_ignored_and_the_last_of_equal_ones_counts() {
         assert_eq!(d.found(&[]).await, ["a", "b"]);
         run.node.put(&d.config("a"), &json!({"data": {}, "config_key": "c"})).await.expect(200);
         assert_eq!(d.found(&[]).await, ["a", "b"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_misspelt_member_or_parameter_is_rejected_or_a_warning_names_it() {
+    on_leader_and_follower(async |run: Run| {
+        let d = run.define_open("d").await;
+        d.create("k", &json!({"n": 1})).await.expect(201);
+        let batch = |operation: Value| json!({ "operations": [operation] });
+        let put = json!({"op": "put_config", "config_definition_key": d.key, "config_key": "k", "data": {}, "if_mach": "1"});
+        let refused = run.node.post("/api/v1/batch", &batch(put)).await;
+        refused.detail(&[(json!(["body", "operations", 0, "if_mach"]), "extra_forbidden")]);
+        let key = |more: Value| {
+            let mut body = json!({"name": "k", "grants": [{"verbs": ["audit"]}]});
+            body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+            run.node.post("/api/v1/api_key/", &body)
+        };
+        let expires = key(json!({"expiresAt": "2099-01-01T00:00:00Z"})).await;
+        expires.detail(&[(json!(["body", "expiresAt"]), "extra_forbidden")]);
+        let quota = key(json!({"quota": {"writes_per_sec": 10}})).await;
+        quota.detail(&[(json!(["body", "quota", "writes_per_sec"]), "extra_forbidden")]);
+        let patch = run.node.call(Method::PATCH, &d.config("k")).query(&[("dryrun", "true")]);
+        let patch = patch.text("application/merge-patch+json", "{}").await.refused(422, "validation_error");
+        assert_eq!(patch.body["errors"][0]["loc"], json!(["query", "dryrun"]));
+        assert_eq!(d.get("k").await.expect(200).data()["data"], json!({"n": 1}), "nothing was changed");
+        // The write of the older service has its effect, and says what had none.
+        let warned = run.node.put(&d.config("k"), &json!({"data": {"n": 2}})).query(&[("dryrun", "true")]);
+        let warned = warned.await.expect(200);
+        assert!(warned.header("warning").contains("query parameter `dryrun`"), "{warned:?}");
     })
     .await;
 }

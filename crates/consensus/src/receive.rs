@@ -89,6 +89,7 @@ impl Consensus {
             | Call::Join
             | Call::Clock
             | Call::Room
+            | Call::Prove
             | Call::Levels => return Err(ReceiveError::Unknown(call.to_string())),
         };
         Ok(response.into())

@@ -13,7 +13,7 @@ use super::{
     reply::{NOT_VALID, Problem},
     server::CallerConnection,
 };
-use concord_service::{NotAuthenticated, Principal, Refusal, Service};
+use concord_service::{Judgement, NotAuthenticated, Principal, Refusal, Service, quota::CredentialAttempt};
 
 /// How a request was let in.
 #[derive(Debug, PartialEq, Eq)]
@@ -33,28 +33,37 @@ pub(super) async fn authenticate(
 ) -> Result<RequestAccess, Response> {
     let refused = |why| Problem::Unauthenticated(why).into_response();
     let credential = credential(headers).map_err(refused)?;
+    let authentication = &service.authentication;
     // Before the credential is checked, so that the time of the response tells nothing to a client that guesses.
-    let attempt = match service.quotas.admit_credential(credential) {
-        Ok(attempt) => attempt,
-        Err(exceeded) => {
-            // Whose key is good is not locked out by others of the same address.
-            let known = service
-                .authentication
-                .known_key(credential)
-                .filter(|_| !concord_model::sabotage::is("good-key-throttled"));
-            let known = known.ok_or_else(|| quota::refused(&exceeded))?;
-            CallerConnection::mark_known(extensions);
-            return Ok(RequestAccess::Authenticated(known));
+    let mut attempt = match service.quotas.admit_credential(credential) {
+        Ok(attempt) => Some(attempt),
+        // Whose key is stored is not locked out by others of the same address.
+        Err(_)
+            if authentication.is_stored(credential) && !concord_model::sabotage::is("good-key-throttled") =>
+        {
+            None
+        }
+        Err(exceeded) => return Err(quota::refused(&exceeded)),
+    };
+    let judged = match authentication.judge(credential) {
+        Judgement::Valid(principal) => Ok(principal),
+        Judgement::NotValid => Err(NotAuthenticated::NotValid),
+        Judgement::Unsettled => {
+            if let Some(attempt) = &mut attempt {
+                attempt.waits();
+            }
+            // Boxed: otherwise the future of every request would have space for it.
+            Box::pin(authentication.settle(credential)).await
         }
     };
-    match service.authentication.authenticate(credential).await {
+    match judged {
         Ok(principal) => {
-            attempt.was_good();
+            attempt.into_iter().for_each(CredentialAttempt::was_good);
             CallerConnection::mark_known(extensions);
             Ok(RequestAccess::Authenticated(principal))
         }
         Err(NotAuthenticated::NotValid) => {
-            attempt.has_failed();
+            attempt.into_iter().for_each(CredentialAttempt::has_failed);
             Err(refused(NOT_VALID))
         }
         Err(NotAuthenticated::Unconfirmed(why)) => {
@@ -84,7 +93,8 @@ impl WaitingReader {
 
     /// The response, or why there is none.
     pub(super) fn answered(self, service: &Service, response: Response) -> Response {
-        if !response.status().is_success() {
+        // Also 304, 404 and 410 tell something about the data. An error of the node does not.
+        if response.status().is_server_error() {
             return response;
         }
         match service.authentication.check_still(&self.principal, self.begin) {

@@ -25,10 +25,9 @@ pub const REASON_BYTES_MAX: usize = 1024;
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
 /// Outcomes of requests with an idempotency key that are remembered, about 200 bytes each in memory, and one more for
 /// each operation of a batch. The oldest is forgotten first, but none younger than [`REMEMBERED_AT_LEAST_US`]: while
-/// there is none to forget, requests with a key get 429. Fixed: it is part of the state.
+/// there is none to forget, requests with a key get 429. One stored access key may fill half of what the others leave, so
+/// that there is always room for another key. Fixed: it is part of the state.
 pub const REMEMBERED_MAX: u64 = 200_000;
-/// How many of these one stored access key may fill, so that others have room; further requests get 429. Fixed.
-pub const KEYED_WRITES_PER_KEY_MAX: u64 = REMEMBERED_MAX / 2;
 /// How long a node sends a request with an idempotency key again by itself after it came in; when it was not answered
 /// by then, the caller gets 504. Fixed: [`REMEMBERED_AT_LEAST_US`] rests on it.
 pub const RESEND_TIME_MAX: Duration = Duration::from_secs(30);
@@ -281,6 +280,11 @@ pub const REQUEST_ID_BYTES_MAX: usize = 128;
 pub const ENTRY_BYTES_MAX: usize = 16 << 20;
 /// How long before its end a certificate is an alarm: time to make another one in office hours. Fixed.
 pub const CERTIFICATE_WARNING: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// Greatest node id: the greatest integer that every JSON library reads exactly. Fixed.
+pub const NODE_ID_MAX: u64 = (1 << 53) - 1;
+/// How far above the greatest id that was ever used a new node id may be. Ids only ascend, so a single id near the end
+/// would leave none for later members. Fixed.
+pub const NODE_ID_STEP_MAX: u64 = 1_000_000;
 /// Members of a cluster: more voters make every write slower and nothing safer. Fixed.
 pub const MEMBERS_MAX: usize = 31;
 /// How long a change may take in all; less than the timeout of the command line. A new member that needs longer to

@@ -5,6 +5,8 @@
 //! | the certificate of the sender (see `tls/nodes.rs`), which names the node that sends the RPC | always |
 //! | the credential (see `credential.rs`) of an unencrypted RPC | unless TLS is required |
 //!
+//! Before an unencrypted connection is used, the called node proves the secret, too ([`Peers::admit_prove`]).
+//!
 //! TLS needs no other proof: the sender verified the certificate of this node before it sent anything, and a certificate
 //! that was intercepted is worthless without its key.
 //!
@@ -20,7 +22,7 @@ use http::HeaderMap;
 
 use super::{
     NodeId,
-    client::{AT, CLUSTER, CREDENTIAL, DIGEST, FROM, Peers, TO},
+    client::{AT, CLUSTER, CREDENTIAL, DIGEST, FROM, NONCE, Peers, TO},
     credential::{BodyDigest, CredentialPurpose, CredentialScope, digest_of},
 };
 
@@ -106,6 +108,25 @@ impl Peers {
         }
     }
 
+    /// Admits a received `prove`, and returns the proof that this node knows the secret of the sender's credential. It
+    /// proves that only at its own address and under its own id, so nobody can let it prove for another node.
+    ///
+    /// # Errors
+    /// 401 when the sender does not know the secret, 421 when it is for another node.
+    pub fn admit_prove(&self, headers: &HeaderMap) -> Result<String, NotAdmitted> {
+        let nonce = text(headers, NONCE).and_then(|text| text.parse::<uuid::Uuid>().ok());
+        let (secret, scope) = self.admit_credential(headers, nonce.map(CredentialPurpose::Prove))?;
+        match (self.me.get(), nonce) {
+            (Some(me), _) if scope.to != me.node_id => {
+                Err(misdirected(format!("this is node {}", me.node_id)))
+            }
+            (_, Some(nonce)) => {
+                Ok(CredentialScope { purpose: CredentialPurpose::Proof(nonce), ..scope }.sign(secret))
+            }
+            (_, None) => Err(unproven(format!("the header {NONCE} is missing"))),
+        }
+    }
+
     fn admit_proof(
         &self,
         headers: &HeaderMap,
@@ -113,11 +134,19 @@ impl Peers {
         purpose: Option<CredentialPurpose>,
     ) -> Result<(), NotAdmitted> {
         match shown {
-            Some(_) => return Ok(()),
-            None if self.is_tls_required() => {
-                return Err(unproven("the RPC is unencrypted, but TLS is required"));
-            }
-            None => {}
+            Some(_) => Ok(()),
+            None => self.admit_credential(headers, purpose).map(drop),
+        }
+    }
+
+    /// Admits an unencrypted call by its credential. Returns the secret that the sender knows.
+    fn admit_credential<'a>(
+        &'a self,
+        headers: &'a HeaderMap,
+        purpose: Option<CredentialPurpose>,
+    ) -> Result<(&'a str, CredentialScope<'a>), NotAdmitted> {
+        if self.is_tls_required() {
+            return Err(unproven("the RPC is unencrypted, but TLS is required"));
         }
         let missing = || unproven(format!("the header {CREDENTIAL} is missing"));
         let given = headers.get(CREDENTIAL).ok_or_else(missing)?;
@@ -125,12 +154,12 @@ impl Peers {
         let (Some(at), Some(to), Some(purpose)) = scope else {
             return Err(unproven(format!("the headers that belong to {CREDENTIAL} are incomplete")));
         };
-        if !(CredentialScope { at, to, purpose }).is_proven(given.as_bytes(), self.secrets()) {
-            return Err(unproven("the cluster secret is different"));
-        }
+        let scope = CredentialScope { at, to, purpose };
+        let secret = scope.secret_of(given.as_bytes(), self.secrets());
+        let secret = secret.ok_or_else(|| unproven("the cluster secret is different"))?;
         let known = self.own_addresses();
         if known.is_empty() || known.iter().any(|own| own == at) {
-            return Ok(());
+            return Ok((secret, scope));
         }
         Err(misdirected(format!("the RPC is for {at}, but the address of this node is {}", known.join(", "))))
     }
@@ -153,7 +182,7 @@ fn addressee(headers: &HeaderMap) -> Option<NodeId> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{client::Secrets, credential::body_digest, identity::Identity};
+    use crate::{client::Secrets, credential::body_digest, identity::Identity, proof::prove_headers};
     use http::HeaderValue;
 
     fn node(id: NodeId, secrets: &[&str]) -> Peers {
@@ -225,6 +254,27 @@ mod tests {
         }
         // A credential of an RPC is invalid for a join, and vice versa.
         assert_eq!(status(one().admit_join(&sent, None)), 401);
+    }
+
+    #[test]
+    fn a_node_proves_the_secret_of_the_sender_at_its_own_address_and_id() {
+        let nonce = uuid::Uuid::from_u128(9);
+        let asked = |secret: &str, to, at| {
+            let scope = CredentialScope { at, to, purpose: CredentialPurpose::Prove(nonce) };
+            prove_headers(&scope, nonce, secret).unwrap()
+        };
+        let proof = CredentialScope { at: "a:1", to: 1, purpose: CredentialPurpose::Proof(nonce) };
+        for secret in ["new", "old"] {
+            assert_eq!(one().admit_prove(&asked(secret, 1, "a:1")), Ok(proof.sign(secret)));
+        }
+        assert_eq!(status(one().admit_prove(&asked("ne", 1, "a:1"))), 401, "another secret");
+        assert_eq!(status(one().admit_prove(&asked("new", 4, "a:1"))), 421, "another node");
+        assert_eq!(status(one().admit_prove(&asked("new", 1, "b:9"))), 421, "another address");
+        let mut changed = asked("new", 1, "a:1");
+        changed.insert(NONCE, HeaderValue::from_static("00000000-0000-0000-0000-000000000001"));
+        assert_eq!(status(one().admit_prove(&changed)), 401, "another nonce");
+        assert_eq!(status(one().admit_prove(&node(2, &["new"]).headers(1, "a:1").unwrap())), 401, "no nonce");
+        assert_eq!(status(one().admit(&asked("new", 1, "a:1"), None)), 401, "it is good for nothing else");
     }
 
     #[test]

@@ -18,6 +18,7 @@
 //! | `clock` | none | the node's wall clock | the service |
 //! | `room` | none | whether the free space of the node's volume is below its reserve | the service |
 //! | `levels` | none | the feature levels that the node knows; also from a node without an identity | the service |
+//! | `prove` | none; the headers have a nonce | the proof that the called node knows the cluster secret: the first RPC on each unencrypted connection | the listener |
 //! | `join` | none, or the identity for a node without one | the node's identity, whether it has a log | the service; the credential is for the address, the id and the digest of the body, since there may be no cluster yet |
 //!
 //! A node that does not know an RPC responds with 404 and has done nothing.
@@ -64,11 +65,13 @@ pub enum Call {
     Levels,
     /// Opens a connection for heartbeats.
     Heartbeats,
+    /// Asks a node to prove that it knows the cluster secret.
+    Prove,
 }
 
 impl Call {
     /// All RPCs.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Vote,
         Self::PreVote,
         Self::Stream,
@@ -87,6 +90,7 @@ impl Call {
         Self::Room,
         Self::Levels,
         Self::Heartbeats,
+        Self::Prove,
     ];
 
     /// The last segment of the path.
@@ -111,6 +115,7 @@ impl Call {
             Self::Clock => "clock",
             Self::Levels => "levels",
             Self::Heartbeats => "heartbeats",
+            Self::Prove => "prove",
         }
     }
 

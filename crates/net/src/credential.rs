@@ -4,6 +4,9 @@
 //! cluster. So a credential is valid at one address only: an attacker who makes a node call them learns nothing that
 //! another node accepts. A `join` has no cluster yet, and signs the digest of its body instead.
 //!
+//! The called node proves the secret, too, before anything is sent to it (`client/prove.rs`): it signs a nonce that the
+//! sender chose. So nobody becomes a member, or is sent data, because they own an address.
+//!
 //! An attacker who reads the traffic between two nodes can still replay it to the called one. Only an encrypted network
 //! prevents that.
 //!
@@ -14,7 +17,7 @@
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};
-use subtle::{Choice, ConstantTimeEq};
+use subtle::ConstantTimeEq;
 use uuid::Uuid;
 
 use super::NodeId;
@@ -25,10 +28,14 @@ pub type BodyDigest = [u8; 32];
 /// The purpose of a credential.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum CredentialPurpose {
-    /// Any call within this cluster but `join`.
+    /// Any call within this cluster but `join` and `prove`.
     Call(Uuid),
     /// A `join` with the body of this digest.
     Join(BodyDigest),
+    /// A `prove` with this nonce. A node answers only whoever knows the secret: others could guess secrets with it.
+    Prove(Uuid),
+    /// The answer to it, of the called node.
+    Proof(Uuid),
 }
 
 /// The addressee and the purpose of a credential.
@@ -47,12 +54,10 @@ impl CredentialScope<'_> {
         let mut mac =
             Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("HMAC takes a key of any length");
         let (label, what): (&[u8; 16], [u8; 32]) = match self.purpose {
-            CredentialPurpose::Call(cluster) => {
-                let mut what = [0; 32];
-                what[..16].copy_from_slice(cluster.as_bytes());
-                (b"concord call  v2", what)
-            }
+            CredentialPurpose::Call(cluster) => (b"concord call  v2", padded(cluster)),
             CredentialPurpose::Join(digest) => (b"concord join  v2", digest),
+            CredentialPurpose::Prove(nonce) => (b"concord prove v2", padded(nonce)),
+            CredentialPurpose::Proof(nonce) => (b"concord proof v2", padded(nonce)),
         };
         mac.update(label);
         mac.update(&what);
@@ -61,14 +66,21 @@ impl CredentialScope<'_> {
         text_of(&mac.finalize().into_bytes())
     }
 
-    /// Whether a credential was made with one of these secrets. All are tried, even after a match, so that the time
+    /// The one of these secrets with which a credential was made. All are tried, even after a match, so that the time
     /// reveals nothing.
-    pub(super) fn is_proven(&self, given: &[u8], secrets: &[String]) -> bool {
-        let matches = secrets
-            .iter()
-            .fold(Choice::from(0), |matches, secret| matches | self.sign(secret).as_bytes().ct_eq(given));
-        matches.into()
+    pub(super) fn secret_of<'s>(&self, given: &[u8], secrets: &'s [String]) -> Option<&'s str> {
+        let matches = |found, secret: &'s String| {
+            if self.sign(secret).as_bytes().ct_eq(given).into() { Some(secret.as_str()) } else { found }
+        };
+        secrets.iter().fold(None, matches)
     }
+}
+
+/// An id as 32 bytes.
+fn padded(id: Uuid) -> [u8; 32] {
+    let mut bytes = [0; 32];
+    bytes[..16].copy_from_slice(id.as_bytes());
+    bytes
 }
 
 /// The digest of a body.
@@ -97,20 +109,24 @@ mod tests {
     fn a_credential_is_valid_for_one_secret_address_node_and_purpose() {
         let secrets = ["new".to_owned(), "old".to_owned()];
         let given = SCOPE.sign("old");
-        assert!(SCOPE.is_proven(given.as_bytes(), &secrets));
-        assert!(!SCOPE.is_proven(given.as_bytes(), &secrets[..1]) && !SCOPE.is_proven(given.as_bytes(), &[]));
+        assert_eq!(SCOPE.secret_of(given.as_bytes(), &secrets), Some("old"));
+        for unknown in [&secrets[..1], &[]] {
+            assert_eq!(SCOPE.secret_of(given.as_bytes(), unknown), None);
+        }
         let others = [
             CredentialScope { at: "a:10", ..SCOPE },
             CredentialScope { at: "b:1", ..SCOPE },
             CredentialScope { to: 3, ..SCOPE },
             CredentialScope { purpose: CredentialPurpose::Call(Uuid::from_u128(8)), ..SCOPE },
             CredentialScope { purpose: CredentialPurpose::Join([7; 32]), ..SCOPE },
+            CredentialScope { purpose: CredentialPurpose::Prove(Uuid::from_u128(7)), ..SCOPE },
+            CredentialScope { purpose: CredentialPurpose::Proof(Uuid::from_u128(7)), ..SCOPE },
         ];
         for other in others {
-            assert!(!other.is_proven(given.as_bytes(), &secrets), "{other:?}");
+            assert_eq!(other.secret_of(given.as_bytes(), &secrets), None, "{other:?}");
         }
         for wrong in ["", "0", "old", &given[1..], &given.to_uppercase()] {
-            assert!(!SCOPE.is_proven(wrong.as_bytes(), &secrets), "{wrong}");
+            assert_eq!(SCOPE.secret_of(wrong.as_bytes(), &secrets), None, "{wrong}");
         }
     }
 

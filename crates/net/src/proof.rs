@@ -3,10 +3,11 @@
 //! **Invariant:** secrets are never logged, and never sent.
 
 use http::{HeaderMap, HeaderValue};
+use uuid::Uuid;
 
 use super::{
     NodeId,
-    client::{AT, CLUSTER, CREDENTIAL, CallError, DIGEST, FROM, Peers, TO, value},
+    client::{AT, CLUSTER, CREDENTIAL, CallError, DIGEST, FROM, NONCE, Peers, TO, value},
     credential::{CredentialPurpose, CredentialScope, body_digest, text_of},
     tls::nodes::Mode,
 };
@@ -18,7 +19,7 @@ impl Peers {
         if to == me.node_id {
             return Err(CallError::NotSent(format!("node {to} does not call itself")));
         }
-        let mut headers = Self::to_headers(to, addr)?;
+        let mut headers = to_headers(to, addr)?;
         headers.insert(CLUSTER, value(&me.cluster_id.to_string())?);
         headers.insert(FROM, HeaderValue::from(me.node_id));
         if self.is_tls_required() {
@@ -30,7 +31,7 @@ impl Peers {
 
     /// The headers of a `join`.
     pub(super) fn join_headers(&self, to: NodeId, addr: &str, body: &[u8]) -> Result<HeaderMap, CallError> {
-        let mut headers = Self::to_headers(to, addr)?;
+        let mut headers = to_headers(to, addr)?;
         if self.is_tls_required() {
             return Ok(headers);
         }
@@ -40,31 +41,47 @@ impl Peers {
         Ok(headers)
     }
 
-    /// The headers that name the addressee.
-    fn to_headers(to: NodeId, at: &str) -> Result<HeaderMap, CallError> {
-        let mut headers = HeaderMap::new();
-        headers.insert(AT, value(at)?);
-        headers.insert(TO, HeaderValue::from(to));
-        Ok(headers)
-    }
-
     /// The header that proves the secret to one node.
     fn proof(&self, to: NodeId, at: &str, purpose: CredentialPurpose) -> Result<HeaderMap, CallError> {
-        let credential = CredentialScope { at, to, purpose }.sign(self.secret()?);
-        let mut headers = HeaderMap::new();
-        headers.insert(CREDENTIAL, sensitive(&credential)?);
-        Ok(headers)
+        credential_header(&CredentialScope { at, to, purpose }, first_secret(self.secrets())?)
     }
 
     /// Whether RPCs are sent and accepted over TLS only, whose certificates prove both ends.
     pub(super) fn is_tls_required(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.mode() == Mode::Required)
     }
+}
 
-    fn secret(&self) -> Result<&str, CallError> {
-        let secret = self.secrets().first().map(String::as_str);
-        secret.ok_or_else(|| CallError::NotSent("no cluster secret is set".into()))
-    }
+/// The headers of a `prove` with this scope.
+pub(super) fn prove_headers(
+    scope: &CredentialScope<'_>,
+    nonce: Uuid,
+    secret: &str,
+) -> Result<HeaderMap, CallError> {
+    let mut headers = to_headers(scope.to, scope.at)?;
+    headers.insert(NONCE, value(&nonce.to_string())?);
+    headers.extend(credential_header(scope, secret)?);
+    Ok(headers)
+}
+
+/// The secret with which credentials are made.
+pub(super) fn first_secret(secrets: &[String]) -> Result<&str, CallError> {
+    let secret = secrets.first().map(String::as_str);
+    secret.ok_or_else(|| CallError::NotSent("no cluster secret is set".into()))
+}
+
+/// The headers that name the addressee.
+fn to_headers(to: NodeId, at: &str) -> Result<HeaderMap, CallError> {
+    let mut headers = HeaderMap::new();
+    headers.insert(AT, value(at)?);
+    headers.insert(TO, HeaderValue::from(to));
+    Ok(headers)
+}
+
+fn credential_header(scope: &CredentialScope<'_>, secret: &str) -> Result<HeaderMap, CallError> {
+    let mut headers = HeaderMap::new();
+    headers.insert(CREDENTIAL, sensitive(&scope.sign(secret))?);
+    Ok(headers)
 }
 
 fn sensitive(text: &str) -> Result<HeaderValue, CallError> {

@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use concord_consensus::Consensus;
-use concord_model::{limits::Limits, record::Revision};
+use concord_model::{limits::Limits, record::Revision, time::Timestamp};
 use concord_net::{NodeId, client::Peers};
 use concord_state::State;
 use tokio::{
@@ -134,6 +134,18 @@ impl Context {
     #[must_use]
     pub fn revision(&self) -> Revision {
         self.consensus().map_or(0, |consensus| consensus.state().revision())
+    }
+
+    /// The log's time of the newest change that this node has applied; 0 before the node has an identity.
+    #[must_use]
+    pub fn last_at(&self) -> Timestamp {
+        self.consensus().map_or(Timestamp(0), |consensus| consensus.state().last_at())
+    }
+
+    /// How long a write may take in total.
+    #[must_use]
+    pub fn write_timeout(&self) -> Duration {
+        self.options.write_timeout
     }
 
     /// The state that this node has applied, however old; empty before the node has an identity.

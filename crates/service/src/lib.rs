@@ -103,7 +103,7 @@ use schemas::{Schemas, Validators};
 use watch::Watches;
 use write::{Writes, admission::WriteAdmission, idempotency::KeyedWrites, record_locks::RecordLocks};
 
-pub use access::{Access, NotAuthenticated, keys::MadeKey};
+pub use access::{Access, Judgement, NotAuthenticated, keys::MadeKey};
 pub use backup::Backup;
 use concord_consensus::Timers;
 use concord_model::{access_key::Quota, limits::Limits, time::Timestamp};

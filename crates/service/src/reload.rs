@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{context::Context, now, request::Alarm, run_blocking};
 use concord_model::{limits::CERTIFICATE_WARNING, time::Timestamp};
-use concord_net::tls::certificate::Certificate;
+use concord_net::tls::certificate::{Certificate, RevokedCount};
 
 /// How often the files of certificates are checked.
 const CERTIFICATES_INTERVAL: Duration = Duration::from_secs(1);
@@ -64,13 +64,31 @@ pub(super) async fn keep_certificates(cx: &Arc<Context>) -> String {
     }
 }
 
+/// Logs how many of the revoked certificates this node knows: an operator sees whether a new entry has an effect.
+fn log_revoked(cx: &Context) {
+    let Some(RevokedCount { entries, matching }) = cx.peers().tls().map(|tls| tls.revoked()) else { return };
+    if entries > 0 {
+        tracing::info!(
+            entries,
+            matching,
+            "{matching} of the {entries} revoked certificates are known to this node: its own, or one that another node \
+             has shown since this node started"
+        );
+    }
+}
+
 fn reload_certificates(cx: &Context) {
     let callers = cx.options.caller_tls.as_ref().and_then(|tls| tls.look());
     let nodes = cx.peers().tls().and_then(|tls| tls.look());
     for (place, reloaded) in [(FOR_CALLERS, callers), (FOR_NODES, nodes)] {
         match reloaded {
             None => {}
-            Some(Ok(())) => tracing::info!("the files of TLS for {place} have changed and are in use"),
+            Some(Ok(())) => {
+                tracing::info!("the files of TLS for {place} have changed and are in use");
+                if place == FOR_NODES {
+                    log_revoked(cx);
+                }
+            }
             Some(Err(error)) => tracing::error!(
                 "the files of TLS for {place} have changed and can't be used; the previous ones stay in use: {error}"
             ),

@@ -104,6 +104,7 @@ fn operation(fields: &mut BodyFields) -> Option<Write> {
         // If `op` is missing or not a string, the response has that error: shapes come before violations.
         let names: Vec<&str> = OPERATION_TYPES.iter().map(|kind| kind.name).collect();
         fields.violation_in("op", format!("`op` must be one of {}", names.join(", ")));
+        fields.skip_rest();
         return None;
     };
     Some((kind.read)(fields))
@@ -127,7 +128,10 @@ fn create_definition(fields: &mut BodyFields) -> Write {
 
 fn set_indexes(fields: &mut BodyFields) -> Write {
     let key = fields.required(definitions::KEY, &KEY);
-    let IndexesBody { indexes, .. } = IndexesBody::read(fields);
+    let IndexesBody { indexes, has_schema } = IndexesBody::read(fields);
+    if has_schema {
+        fields.violation_in("json_schema", "`set_indexes` leaves the schema as it is; use `set_schema`");
+    }
     Write::SetIndexes { key, indexes, expect: for_change(fields) }
 }
 

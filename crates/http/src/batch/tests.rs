@@ -111,7 +111,15 @@ fn the_errors_of_shape_of_all_operations_are_listed() {
 
 #[test]
 fn a_condition_that_cannot_be_satisfied_is_refused() {
-    let config = |op: &str, name: &str, value: &str| json!({"op": op, "config_definition_key": "d", "config_key": "k", "data": {}, "patch": {}, name: value});
+    let config = |op: &str, name: &str, value: &str| {
+        let mut operation = json!({"op": op, "config_definition_key": "d", "config_key": "k", name: value});
+        match op {
+            "patch_config" => operation["patch"] = json!({}),
+            "delete_config" => {}
+            _ => operation["data"] = json!({}),
+        }
+        operation
+    };
     for (operation, name) in [
         (json!({"op": "spell", "config_definition_key": "d"}), "op"),
         (config("create_config", "if_match", "1"), "if_match"),
@@ -121,10 +129,16 @@ fn a_condition_that_cannot_be_satisfied_is_refused() {
         (config("patch_config", "if_none_match", "*"), "if_none_match"),
         (config("delete_config", "if_none_match", "*"), "if_none_match"),
         (json!({"op": "delete_definition", "config_definition_key": "d", "mode": "all"}), "mode"),
+        (
+            json!({"op": "set_indexes", "config_definition_key": "d", "indexes": [], "json_schema": {}}),
+            "json_schema",
+        ),
     ] {
         let (_, violations) = errors(json!([operation]));
         assert_eq!(violations, [at(0, name)], "{operation}");
     }
+    let (details, _) = errors(json!([config("put_config", "if_mach", "1")]));
+    assert_eq!(details.len(), 1, "a misspelt condition is no condition");
 }
 
 #[test]

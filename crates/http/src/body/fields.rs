@@ -13,6 +13,9 @@
 //! records the members that it asks for, and makes the schema of the `OpenAPI` document of them. So the two cannot
 //! differ.
 //!
+//! A member that `read` does not ask for is an error: a misspelt condition would be no condition. The bodies of the
+//! specification are read by [`BodyFields::read_leniently`]. Their clients may send more, and are told of it.
+//!
 //! **Invariant:** a body is rejected if any member is wrong: the values that stand in for wrong members are never used.
 
 use serde_json::{Map, Value};
@@ -27,10 +30,13 @@ use crate::{
 };
 use concord_model::{
     error::{Invalid, LocSegment, Violation},
-    limits::{Limits, VIOLATIONS_MAX},
+    limits::{KEY_BYTES_MAX, Limits, VIOLATIONS_MAX},
     patch::{Patch, PatchFormat, ShapeErrorKind},
 };
 use concord_service::Refusal;
+
+/// How many ignored members a warning names at most.
+pub(crate) const IGNORED_NAMES_MAX: usize = 5;
 
 /// What a member holds: how it is read, and its schema.
 pub(crate) struct FieldType<T> {
@@ -58,6 +64,8 @@ pub(crate) struct BodyFields {
     violations: Vec<Violation>,
     /// Recorded if only the schema is wanted.
     declared: Option<Vec<DeclaredField>>,
+    /// The names of unknown members, if they are no errors.
+    ignored: Option<Vec<String>>,
 }
 
 #[derive(Clone, Copy)]
@@ -85,6 +93,21 @@ impl BodyFields {
     /// All errors of shape. If there are none, all violations that `read` has added.
     pub(crate) fn read<T>(body: Value, read: impl FnOnce(&mut Self) -> T) -> Result<T, Problem> {
         Self::default().read_all(body, |body, fields| fields.object(body, read))
+    }
+
+    /// The same for a body that may have unknown members. Returns their names.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub(crate) fn read_leniently<T>(
+        body: Value,
+        read: impl FnOnce(&mut Self) -> T,
+    ) -> Result<(T, Vec<String>), Problem> {
+        let fields = Self { ignored: Some(Vec::new()), ..Self::default() };
+        fields.read_all(body, |body, fields| {
+            let made = fields.object(body, read)?;
+            Some((made, fields.ignored.take().unwrap_or_default()))
+        })
     }
 
     /// Reads a body that need not be an object. Locations of violations begin with `violation_root`.
@@ -152,9 +175,14 @@ impl BodyFields {
         value
     }
 
-    /// Whether the object has this member. The document does not have it.
-    pub(crate) fn has(&self, name: &str) -> bool {
-        self.object.contains_key(name)
+    /// Whether the object has this member, which is not unknown then. The document does not have it.
+    pub(crate) fn has(&mut self, name: &str) -> bool {
+        self.object.remove(name).is_some()
+    }
+
+    /// Ignores the members that are left, because an error says already why they can't be read.
+    pub(crate) fn skip_rest(&mut self) {
+        self.object.clear();
     }
 
     fn member<T>(
@@ -195,8 +223,25 @@ impl BodyFields {
         };
         let outer = std::mem::replace(&mut self.object, object);
         let made = read(self);
-        self.object = outer;
+        let unknown = std::mem::replace(&mut self.object, outer);
+        let mut unknown: Vec<String> = unknown.into_iter().map(|(name, _)| name).collect();
+        unknown.sort_unstable();
+        unknown.into_iter().for_each(|name| self.note_unknown(name));
         Some(made)
+    }
+
+    fn note_unknown(&mut self, name: String) {
+        match &mut self.ignored {
+            Some(ignored) => {
+                if ignored.len() < IGNORED_NAMES_MAX {
+                    ignored.push(name);
+                }
+            }
+            None => {
+                let name: String = name.chars().take(KEY_BYTES_MAX).collect();
+                self.shape_error(&[name.as_str().into()], "this member is unknown here", "extra_forbidden");
+            }
+        }
     }
 
     /// The elements of a list, each read by `read`, without the wrong ones.

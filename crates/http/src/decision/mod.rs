@@ -13,7 +13,10 @@
 //!
 //! **Invariants:** a request has at most one line. Of the request, the line has only keys, ids and the request id.
 
-use std::sync::PoisonError;
+use std::{
+    sync::PoisonError,
+    time::{Duration, Instant},
+};
 
 use axum::{
     extract::Request,
@@ -33,6 +36,9 @@ use concord_service::{
     CallerAddress, Principal, Refusal, Service,
     audit::{AuditDecision, AuditTarget, Targets},
 };
+
+/// How long a write that took all of its time still waits for its line: a slow fsync.
+const LINE_TIMEOUT_MIN: Duration = Duration::from_secs(1);
 
 /// What the path and the query of a request name.
 fn what(matched: &Matched, uri: &Uri, params: &QueryParams) -> AuditTarget {
@@ -71,6 +77,7 @@ pub(super) struct PendingDecision {
     matched: Matched,
     dry_run: bool,
     kind: DecisionKind,
+    begun: Instant,
     /// Whether its line was made.
     is_done: bool,
 }
@@ -128,6 +135,7 @@ pub(super) fn begin(
         before: service.cx.revision(),
         matched: *matched,
         kind,
+        begun: Instant::now(),
         is_done: false,
     })
 }
@@ -200,7 +208,11 @@ impl PendingDecision {
                 response
             }
             DecisionKind::Write(_) => {
-                let is_recorded = self.service.cx.audit.record_write(self.decision(Some(&response))).await;
+                // The write and its line together take no longer than a write may.
+                let wait = self.service.cx.write_timeout().saturating_sub(self.begun.elapsed());
+                let wait = wait.max(LINE_TIMEOUT_MIN);
+                let decision = self.decision(Some(&response));
+                let is_recorded = self.service.cx.audit.record_write(decision, wait).await;
                 if is_recorded || !status.is_success() {
                     return response;
                 }
@@ -305,6 +317,7 @@ fn outcome(status: StatusCode) -> &'static str {
 fn decision(service: &Service, method: &Method, matched: &Matched, id: &HeaderValue) -> AuditDecision {
     AuditDecision {
         at: service.cx.audit.now(),
+        log_time: service.cx.last_at(),
         request_id: id.to_str().unwrap_or_default().to_owned(),
         key: None,
         address: CallerAddress::current(),

@@ -48,6 +48,11 @@ pub(crate) struct Endpoint {
     pub(crate) pretty: Pretty,
     /// Whether the body is a patch, in a media type of its own.
     pub(crate) takes_patch: bool,
+    /// The query parameters of a request with a body, except those of [`Self::takes`].
+    parameters: &'static [&'static str],
+    /// Whether unknown members and parameters of a write have no effect: the specification's writes. Otherwise they are
+    /// errors.
+    pub(crate) is_lenient: bool,
     /// Whether HEAD is answered as GET is, without the body.
     pub(crate) takes_head: bool,
     /// Whether the path with a slash more at its end, or one less, is the same one.
@@ -141,6 +146,8 @@ impl Endpoint {
             gauge: None,
             pretty: if is_open { Pretty::Never } else { Pretty::Taken },
             takes_patch: false,
+            parameters: &[],
+            is_lenient: false,
             takes_head: matches!(method, EndpointMethod::Get),
             takes_slash: !is_open,
             operation,
@@ -162,6 +169,19 @@ impl Endpoint {
 
     const fn takes_patch(self) -> Self {
         Self { takes_patch: true, ..self }
+    }
+
+    const fn parameters(self, parameters: &'static [&'static str]) -> Self {
+        Self { parameters, ..self }
+    }
+
+    const fn lenient(self) -> Self {
+        Self { is_lenient: true, ..self }
+    }
+
+    /// Whether a request with a body has this query parameter.
+    pub(crate) fn takes(&self, parameter: &str) -> bool {
+        ["dry_run", "pretty"].contains(&parameter) || self.parameters.contains(&parameter)
     }
 
     /// HEAD is rejected: a response that waits, has no end, or costs as much as with its body.

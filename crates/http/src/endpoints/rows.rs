@@ -52,7 +52,11 @@ macro_rules! keyed_with_body {
         Handler::Keyed(|api, call| {
             boxed(|| async move {
                 match BodyRequest::receive(call, &api.service).await {
-                    Ok(request) => $handler(api.service.clone(), request).await.into_response(),
+                    Ok(request) => {
+                        let ignored = request.ignored();
+                        let answered = $handler(api.service.clone(), request).await;
+                        ignored.warn(answered.into_response())
+                    }
                     Err(problem) => problem.into_response(),
                 }
             })
@@ -78,7 +82,8 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         Needs(Verb::Define),
         "create_definition",
         keyed_with_body!(definitions::create),
-    ),
+    )
+    .lenient(),
     Endpoint::new(Get, DEFINITION, Needs(Verb::Read), "get_definition", keyed!(definitions::get)),
     Endpoint::new(
         Put,
@@ -86,24 +91,31 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         Needs(Verb::Define),
         "update_definition",
         keyed_with_body!(definitions::set_indexes),
-    ),
+    )
+    .lenient(),
     Endpoint::new(
         Delete,
         DEFINITION,
         Needs(Verb::Define),
         "delete_definition",
         keyed_with_body!(definitions::delete),
-    ),
+    )
+    .parameters(&["mode"])
+    .lenient(),
     // First, for speed only: most requests are for configs.
     Endpoint::new(Get, CONFIGS, Needs(Verb::Read), "list_configs", keyed!(configs::list))
         .gauge(Gauge::Lists)
         .pretty(Pretty::UnlessIndexed),
-    Endpoint::new(Post, CONFIGS, Needs(Verb::Write), "create_config", keyed_with_body!(configs::create)),
+    Endpoint::new(Post, CONFIGS, Needs(Verb::Write), "create_config", keyed_with_body!(configs::create))
+        .lenient(),
     Endpoint::new(Get, CONFIG, Needs(Verb::Read), "get_config", Handler::GetConfig),
-    Endpoint::new(Put, CONFIG, Needs(Verb::Write), "update_config", keyed_with_body!(configs::put)),
+    Endpoint::new(Put, CONFIG, Needs(Verb::Write), "update_config", keyed_with_body!(configs::put))
+        .parameters(&["upsert"])
+        .lenient(),
     Endpoint::new(Patch, CONFIG, Needs(Verb::Write), "patch_config", keyed_with_body!(configs::patch))
         .takes_patch(),
-    Endpoint::new(Delete, CONFIG, Needs(Verb::Write), "delete_config", keyed_with_body!(configs::delete)),
+    Endpoint::new(Delete, CONFIG, Needs(Verb::Write), "delete_config", keyed_with_body!(configs::delete))
+        .lenient(),
     Endpoint::new(
         Get,
         "/api/v1/config_definition/{definition}/config/{config}/history",
@@ -119,7 +131,8 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         keyed_with_body!(history::rollback),
     ),
     Endpoint::new(Get, SCHEMA, Needs(Verb::Read), "get_schema", keyed!(schema::get)),
-    Endpoint::new(Put, SCHEMA, Needs(Verb::Define), "update_schema", keyed_with_body!(schema::put)),
+    Endpoint::new(Put, SCHEMA, Needs(Verb::Define), "update_schema", keyed_with_body!(schema::put))
+        .parameters(&["policy"]),
     Endpoint::new(Get, UNIQUE, Needs(Verb::Read), "get_unique", keyed!(schema::get_unique)),
     Endpoint::new(Put, UNIQUE, Needs(Verb::Define), "update_unique", keyed_with_body!(schema::put_unique)),
     Endpoint::new(
@@ -141,7 +154,8 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         .audited(Audited::Listed)
         .gauge(Gauge::Lists),
     Endpoint::new(Post, "/api/v1/read", Needs(Verb::Read), "read_configs", keyed_with_body!(read::run))
-        .audited(Audited::Body),
+        .audited(Audited::Body)
+        .parameters(&["consistency", "max_staleness_ms", "min_revision"]),
     Endpoint::new(Post, "/api/v1/batch", Needs(Verb::Write), "run_batch", keyed_with_body!(batch::run)),
     // Changes.
     Endpoint::new(Get, WATCH, Needs(Verb::Read), "watch", keyed!(watch::open))
@@ -178,8 +192,8 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     ),
     Endpoint::new(Get, "/api/v1/whoami", AnyKey, "whoami", keyed!(access_keys::whoami)),
     // The cluster.
-    Endpoint::new(Get, "/api/v1/cluster", Needs(Verb::Cluster), "get_cluster", keyed!(cluster::show)),
-    Endpoint::new(Get, METRICS, Needs(Verb::Cluster), "get_metrics", Handler::Keyed(metrics::show)),
+    Endpoint::new(Get, "/api/v1/cluster", Needs(Verb::Observe), "get_cluster", keyed!(cluster::show)),
+    Endpoint::new(Get, METRICS, Needs(Verb::Observe), "get_metrics", Handler::Keyed(metrics::show)),
     Endpoint::new(
         Post,
         "/api/v1/cluster/init",

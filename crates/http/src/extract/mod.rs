@@ -5,16 +5,23 @@
 //!
 //! **Invariant:** a malformed parameter or header of the API rejects the request; it is never ignored.
 
-use std::{borrow::Cow, sync::OnceLock, time::Duration};
+use std::{
+    borrow::Cow,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::Duration,
+};
 
-use axum::{body::Bytes, extract::Request};
-use http::{HeaderMap, HeaderName, Method, Uri, header, request::Parts};
+use axum::{body::Bytes, extract::Request, response::Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header, request::Parts};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
 use super::{
-    body::{self, Received, fields::BodyFields},
+    body::{
+        self, Received,
+        fields::{BodyFields, IGNORED_NAMES_MAX},
+    },
     coding,
     condition::{Condition, Elements, Stated, header_problem, single},
     endpoints::Matched,
@@ -24,7 +31,9 @@ use concord_model::{
     command::IdempotencyKey,
     error::Violation,
     key::Key,
-    limits::{IDEMPOTENCY_KEY_BYTES_MAX, QUERY_PARAMETERS_MAX, REASON_BYTES_MAX},
+    limits::{
+        IDEMPOTENCY_KEY_BYTES_MAX, KEY_BYTES_MAX, QUERY_PARAMETERS_MAX, REASON_BYTES_MAX, VIOLATIONS_MAX,
+    },
     patch::PatchFormat,
     query::QueryError,
     record::Revision,
@@ -346,6 +355,57 @@ pub(super) struct BodyRequest {
     pub(super) patch_format: Option<PatchFormat>,
     pub(super) headers: HeaderMap,
     body: Received,
+    /// Whether unknown members are no errors.
+    is_lenient: bool,
+    ignored: Ignored,
+}
+
+/// The parts of a request that had no effect.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Ignored(Arc<Mutex<Vec<String>>>);
+
+impl Ignored {
+    fn add(&self, place: &str, names: impl IntoIterator<Item = String>) {
+        let visible =
+            |char: char| if char.is_ascii_graphic() && !['"', '\\'].contains(&char) { char } else { '?' };
+        let short = |name: String| name.chars().take(IGNORED_NAME_CHARS_MAX).map(visible).collect::<String>();
+        // Nothing panics while it is held.
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = IGNORED_NAMES_MAX.saturating_sub(all.len());
+        all.extend(names.into_iter().take(left).map(|name| format!("{place} `{}`", short(name))));
+    }
+
+    /// A response to the request, with a warning if a part had no effect.
+    pub(super) fn warn(&self, mut response: Response) -> Response {
+        let ignored = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if ignored.is_empty() || !response.status().is_success() {
+            return response;
+        }
+        let text = format!("299 - \"unknown, and without effect: {}\"", ignored.join(", "));
+        if let Ok(text) = HeaderValue::from_str(&text) {
+            response.headers_mut().append(header::WARNING, text);
+        }
+        response
+    }
+}
+
+/// Characters of an ignored name that a warning shows.
+const IGNORED_NAME_CHARS_MAX: usize = 40;
+
+/// Rejects unknown parameters of the query, unless the endpoint ignores them.
+fn check_parameters(matched: &Matched, params: &QueryParams, ignored: &Ignored) -> Result<(), Problem> {
+    let Some(endpoint) = matched.endpoint else { return Ok(()) };
+    let unknown = || params.0.iter().map(|(name, _)| name).filter(|name| !endpoint.takes(name));
+    if endpoint.is_lenient {
+        ignored.add("query parameter", unknown().take(IGNORED_NAMES_MAX).cloned());
+        return Ok(());
+    }
+    let violation = |name: &String| {
+        let name: String = name.chars().take(KEY_BYTES_MAX).collect();
+        query_violation(&name, "this query parameter is unknown here")
+    };
+    let violations: Vec<Violation> = unknown().take(VIOLATIONS_MAX).map(violation).collect();
+    if violations.is_empty() { Ok(()) } else { Err(QueryError::Violations(violations).into()) }
 }
 
 impl BodyRequest {
@@ -355,6 +415,8 @@ impl BodyRequest {
         let params = params.into_inner().unwrap_or_else(|| QueryParams::from_uri(request.uri()));
         let (parts, body) = request.into_parts();
         let limit = service.cx.limits().body_bytes;
+        let ignored = Ignored::default();
+        check_parameters(&matched, &params, &ignored)?;
         let (begin, mut held) = (Instant::now(), service.cx.reservation(Share::Callers));
         let body = body::receive(&parts.headers, body, limit, &mut held).await?;
         let principal = service.authentication.still(principal, begin)?;
@@ -397,6 +459,8 @@ impl BodyRequest {
             patch_format,
             headers: parts.headers,
             body: Received::new(body, held)?,
+            is_lenient: matched.endpoint.is_some_and(|endpoint| endpoint.is_lenient),
+            ignored,
         })
     }
 
@@ -406,7 +470,17 @@ impl BodyRequest {
         service: &Service,
         read: impl FnOnce(&mut BodyFields) -> T + Send + 'static,
     ) -> Result<T, Problem> {
-        self.body.read(service, |body| BodyFields::read(body, read)).await
+        if !self.is_lenient {
+            return self.body.read(service, |body| BodyFields::read(body, read)).await;
+        }
+        let (made, ignored) = self.body.read(service, |body| BodyFields::read_leniently(body, read)).await?;
+        self.ignored.add("member", ignored);
+        Ok(made)
+    }
+
+    /// What of the request had no effect. It is complete once the body was read.
+    pub(super) fn ignored(&self) -> Ignored {
+        self.ignored.clone()
     }
 
     /// The value of the body, as `read` reads it.
@@ -462,7 +536,7 @@ fn begin_idempotency_key(principal: &Principal, parts: &Parts) -> Result<Option<
     }
     // A header that is given several times is one list.
     let header = |name| {
-        let mut values = parts.headers.get_all(name).iter().map(http::HeaderValue::as_bytes);
+        let mut values = parts.headers.get_all(name).iter().map(HeaderValue::as_bytes);
         let first = values.next().unwrap_or_default();
         values.fold(Cow::Borrowed(first), |all: Cow<'_, [u8]>, value| {
             Cow::Owned([&all, &b","[..], value].concat())

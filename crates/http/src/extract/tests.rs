@@ -8,7 +8,7 @@ use concord_service::Refusal;
 fn headers(pairs: &[(HeaderName, &str)]) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, value) in pairs {
-        headers.append(name, http::HeaderValue::from_bytes(value.as_bytes()).unwrap());
+        headers.append(name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
     }
     headers
 }
@@ -128,7 +128,7 @@ fn reasons_and_idempotency_keys_are_bounded() {
     assert_eq!(reason_of("").unwrap(), None);
     assert!(reason_of(&"x".repeat(1024)).is_ok());
     assert_eq!(violations(reason_of(&"x".repeat(1025))), 1);
-    let latin = HeaderMap::from_iter([(CHANGE_REASON, http::HeaderValue::from_bytes(b"\xff").unwrap())]);
+    let latin = HeaderMap::from_iter([(CHANGE_REASON, HeaderValue::from_bytes(b"\xff").unwrap())]);
     assert_eq!(violations(reason(&latin)), 1);
     let key_of = |value: &str| {
         let mut request = http::Request::new(());

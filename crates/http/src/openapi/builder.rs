@@ -17,7 +17,7 @@ use super::{
     refusals,
     schemas::reference,
 };
-use crate::endpoints::{Endpoint, EndpointMethod, Pretty, RequiredRight};
+use crate::endpoints::{ENDPOINTS, Endpoint, EndpointMethod, Pretty, RequiredRight};
 
 /// The headers of a response about one record.
 pub(super) const RECORD_HEADERS: &[&str] = &["ETag", "Last-Modified"];
@@ -94,7 +94,13 @@ impl OperationEntry {
 
     /// Adds a JSON body.
     pub(super) fn body(self, schema: &str, example: Value) -> Self {
-        self.bodies("Unknown members are ignored.", vec![("application/json", schema, example)])
+        let is_lenient = ENDPOINTS.iter().any(|row| row.operation == self.id && row.is_lenient);
+        let about = if is_lenient {
+            "Unknown members are ignored, and a `Warning` names them."
+        } else {
+            "Unknown members are rejected."
+        };
+        self.bodies(about, vec![("application/json", schema, example)])
     }
 
     /// Adds a body of one of several media types, each with its schema and an example.

@@ -35,7 +35,7 @@ fn record() -> Value {
 pub(super) fn operations() -> Vec<OperationEntry> {
     let page = json!({ "results": [record()], "meta": { "page": 1, "limit": 10, "total": 1 } });
     let names = json!({ "config_definition_key": "app", "config_key": "prod" });
-    let dry_run = ["X-Concord-Dry-Run"];
+    let dry_run = ["X-Concord-Dry-Run", "Warning"];
     let updated = [RECORD_HEADERS, &dry_run, &[REDACTED]].concat();
     let created = [&["Location"], &*updated].concat();
     let mut operations = vec![

@@ -42,9 +42,9 @@ fn record() -> Value {
 pub(super) fn operations() -> Vec<OperationEntry> {
     let page = json!({ "results": [record()], "meta": { "page": 1, "limit": 10, "total": 1 } });
     let name = json!({ "config_definition_key": "app" });
-    let (dry_run, building) = (["X-Concord-Dry-Run"], ["X-Concord-Index-Building"]);
-    let created = [&["Location", "Warning"], RECORD_HEADERS, &dry_run].concat();
-    let updated = [RECORD_HEADERS, &["Warning"], &dry_run, &building].concat();
+    let (dry_run, building) = (["X-Concord-Dry-Run", "Warning"], ["X-Concord-Index-Building"]);
+    let created = [&["Location"], RECORD_HEADERS, &dry_run].concat();
+    let updated = [RECORD_HEADERS, &dry_run, &building].concat();
     let unchanged = [RECORD_HEADERS, &building].concat();
     let found = [&unchanged, CODED].concat();
     let mut operations = vec![

@@ -105,6 +105,30 @@ fn the_examples_are_valid() {
 }
 
 #[test]
+fn a_write_takes_the_query_parameters_that_the_document_lists_and_no_others() {
+    let document = ours();
+    for row in crate::endpoints::ENDPOINTS {
+        let path = super::builder::path(row);
+        let method = format!("{:?}", row.method).to_lowercase();
+        let operation = &document["paths"][&path][&method];
+        if method == "get" {
+            continue;
+        }
+        let listed = operation["parameters"].as_array().cloned().unwrap_or_default();
+        let names = listed.iter().filter_map(|parameter| {
+            let place = parameter["$ref"].as_str().unwrap().strip_prefix('#').unwrap();
+            let parameter = document.pointer(place).unwrap();
+            (parameter["in"] == "query").then(|| parameter["name"].as_str().unwrap().to_owned())
+        });
+        let names: BTreeSet<String> = names.chain(["dry_run".into(), "pretty".into()]).collect();
+        let all = document["components"]["parameters"].as_object().unwrap().values();
+        for name in all.map(|parameter| parameter["name"].as_str().unwrap()).chain(["dryrun"]) {
+            assert_eq!(row.takes(name), names.contains(name), "{method} {path} {name}");
+        }
+    }
+}
+
+#[test]
 fn the_limits_are_those_of_the_node() {
     let limits = Limits { page_limit: 7, indexes: 3, batch_operations: 5, ..Limits::default() };
     let document = serde_json::to_value(super::document(&limits)).unwrap();

@@ -54,6 +54,7 @@ use concord_consensus::Consensus;
 use concord_model::limits::BODY_COPIES;
 use concord_net::{
     NodeId, ReceiveError,
+    admission::NotAdmitted,
     call::Call,
     client::{FROM, REMOVED_STATUS, SNAPSHOT_HEADER, protocol},
     credential::{BodyDigest, body_digest},
@@ -181,6 +182,10 @@ async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Res
     let name = request.uri().path().strip_prefix(PATH_PREFIX).unwrap_or_default();
     let call = Call::from_name(name);
     let shown = request.extensions().get().map(|ShownNode(node)| *node);
+    if call == Some(Call::Prove) {
+        let proof = service.cx.peers().admit_prove(request.headers());
+        return proof.map(IntoResponse::into_response).map_err(|why| refused(refusals, call, why));
+    }
     let AdmittedCall { from, digest } = admit(service, refusals, call, request.headers(), shown)?;
     CallerConnection::mark_known(request.extensions());
     let call = call.ok_or_else(|| ReceiveError::Unknown(name.to_owned()))?;
@@ -211,6 +216,7 @@ async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Res
         | Call::Writes
         | Call::Change
         | Call::History
+        | Call::Prove
         | Call::Page => {
             let (service, origin, traces) = (service.clone(), sender(&head.headers), received(&head.headers));
             let served = serve_call(service, call, digest, head.headers, body);
@@ -272,6 +278,7 @@ async fn answer(service: &Service, call: Call, body: Bytes) -> Result<Bytes, Rec
         | Call::Writes
         | Call::Heartbeats
         | Call::ReadIndex
+        | Call::Prove
         | Call::Digests => Err(ReceiveError::Unknown(call.to_string())),
     }
 }
@@ -307,10 +314,13 @@ fn admit(
             Some(_) | None => Ok(AdmittedCall { from: Some(from), digest: None }),
         }),
     };
-    admitted.map_err(|(status, text)| {
-        refusals.note(call.map_or("unknown", Call::name), status, &text);
-        CallRefusal(StatusCode::from_u16(status).unwrap_or(StatusCode::FORBIDDEN), text)
-    })
+    admitted.map_err(|why| refused(refusals, call, why))
+}
+
+/// Logs the rejection of a call.
+fn refused(refusals: &Arc<RefusalLog>, call: Option<Call>, (status, text): NotAdmitted) -> CallRefusal {
+    refusals.note(call.map_or("unknown", Call::name), status, &text);
+    CallRefusal(StatusCode::from_u16(status).unwrap_or(StatusCode::FORBIDDEN), text)
 }
 
 /// Reserves what a call for the service holds in memory. Raft's own calls are never rejected for that: they are few,

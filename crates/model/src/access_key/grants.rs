@@ -22,17 +22,19 @@ pub enum Verb {
     Define,
     /// Take backups.
     Backup,
-    /// See the cluster, change its members and its leader.
+    /// Change the members of the cluster and its leader. It includes [`Self::Observe`].
     Cluster,
     /// Manage access keys.
     Keys,
     /// Read the audit trail.
     Audit,
+    /// See the state of the cluster and the metrics, and change nothing.
+    Observe,
 }
 
 impl Verb {
     /// All verbs.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Read,
         Self::Reveal,
         Self::Write,
@@ -41,6 +43,7 @@ impl Verb {
         Self::Cluster,
         Self::Keys,
         Self::Audit,
+        Self::Observe,
     ];
 
     /// Its name in requests and answers.
@@ -55,6 +58,7 @@ impl Verb {
             Self::Cluster => "cluster",
             Self::Keys => "keys",
             Self::Audit => "audit",
+            Self::Observe => "observe",
         }
     }
 
@@ -93,6 +97,12 @@ impl Verbs {
     #[must_use]
     pub fn contains(self, verb: Verb) -> bool {
         self.0 & verb.bit() != 0
+    }
+
+    /// Whether they allow what the verb does: it is among them, or one of them includes it.
+    #[must_use]
+    pub fn allow(self, verb: Verb) -> bool {
+        self.contains(verb) || (verb == Verb::Observe && self.contains(Verb::Cluster))
     }
 
     /// Whether there is none.
@@ -218,7 +228,7 @@ impl Grants {
     /// allowed for any at all, or, for a verb that is not about definitions, whether it is allowed.
     #[must_use]
     pub fn allows(&self, verb: Verb, definition: Option<&str>) -> bool {
-        let mut with_verb = self.0.iter().filter(|grant| grant.verbs.contains(verb));
+        let mut with_verb = self.0.iter().filter(|grant| grant.verbs.allow(verb));
         match definition {
             Some(definition) if verb.is_about_definitions() => {
                 with_verb.any(|grant| grant.definitions.iter().any(|pattern| pattern.matches(definition)))
@@ -230,7 +240,7 @@ impl Grants {
 
     /// The patterns of the definitions for which the verb is allowed.
     pub fn patterns(&self, verb: Verb) -> impl Iterator<Item = &Pattern> {
-        let with_verb = self.0.iter().filter(move |grant| grant.verbs.contains(verb));
+        let with_verb = self.0.iter().filter(move |grant| grant.verbs.allow(verb));
         with_verb.flat_map(|grant| &grant.definitions)
     }
 
@@ -320,11 +330,23 @@ mod tests {
     #[test]
     fn verbs_have_names_and_stay_where_they_are() {
         let bits: Vec<u16> = Verb::ALL.into_iter().map(Verb::bit).collect();
-        assert_eq!(bits, [1, 2, 4, 8, 16, 32, 64, 128], "they are stored");
+        assert_eq!(bits, [1, 2, 4, 8, 16, 32, 64, 128, 256], "they are stored");
         assert!(Verb::ALL.into_iter().all(|verb| Verb::named(verb.name()) == Some(verb)));
         assert_eq!((Verb::named("Read"), Verb::named("")), (None, None));
         assert_eq!(Verbs::ALL.iter().collect::<Vec<_>>(), Verb::ALL);
         assert!(Verbs::default().is_empty() && !Verbs::ALL.is_empty());
+    }
+
+    #[test]
+    fn to_change_the_cluster_includes_to_observe_it_and_not_the_reverse() {
+        let (cluster, observe) =
+            (Grants(vec![grant(&[Verb::Cluster], &[])]), Grants(vec![grant(&[Verb::Observe], &[])]));
+        assert!(cluster.allows(Verb::Observe, None) && observe.allows(Verb::Observe, None));
+        assert!(!observe.allows(Verb::Cluster, None));
+        assert!(cluster.covers(&observe) && !observe.covers(&cluster));
+        for verb in Verb::ALL.into_iter().filter(|verb| ![Verb::Observe, Verb::Cluster].contains(verb)) {
+            assert!(!cluster.allows(verb, None) && !observe.allows(verb, None), "{verb}");
+        }
     }
 
     #[test]
@@ -355,7 +377,7 @@ mod tests {
 
     fn grants() -> impl Strategy<Value = Grants> {
         let one =
-            (0u16..256, patterns()).prop_map(|(bits, definitions)| Grant { verbs: Verbs(bits), definitions });
+            (0u16..512, patterns()).prop_map(|(bits, definitions)| Grant { verbs: Verbs(bits), definitions });
         proptest::collection::vec(one, 0..4).prop_map(Grants)
     }
 

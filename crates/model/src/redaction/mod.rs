@@ -2,8 +2,8 @@
 //! rest.
 //!
 //! A redacted value is `null`, and the response names its place. A client that sends `{"$concord-keep": true}` at the
-//! place of a secret value leaves it as it is: [`resolve`] puts the stored value there. Elsewhere that member has no
-//! meaning and is rejected: a marker that was stored as data would have replaced the value that it was meant to keep.
+//! place of a secret value leaves it as it is: [`resolve`] puts the stored value there. In a list it keeps the value of
+//! its own element, wherever that was (`alignment`). Elsewhere that member has no meaning and is rejected: a marker that was stored as data would have replaced the value that it was meant to keep.
 //!
 //! A patch of a client without `reveal` is applied to data in which each is hidden behind a token, a marker that names
 //! the place of its value ([`hide`]). So no `test` compares a value and no `copy` moves one to an open place: a token
@@ -13,7 +13,9 @@
 //! reads, changes and writes back a record would destroy the value.
 //!
 //! **Invariants:** everything here follows from the arguments alone. A stored value never gets to a place that is not
-//! secret.
+//! secret, and never to another element because of a position.
+
+mod alignment;
 
 use std::collections::BTreeSet;
 
@@ -26,6 +28,7 @@ use super::{
     patch,
     schema::secret::SecretPlaces,
 };
+use alignment::{Alignment, Unaligned};
 
 /// The only member of a marker that keeps a secret value.
 pub const KEEP: &str = "$concord-keep";
@@ -205,13 +208,27 @@ fn too_many_places() -> ResolveError {
 pub struct MarkerSource<'a> {
     /// The stored data; `None` for a config that does not exist.
     pub before: Option<&'a Value>,
+    /// The length of their text.
+    pub before_bytes: usize,
     /// Whether the data were made from hidden ones, so that there may be tokens among the markers.
     pub is_hidden: bool,
-    /// What the values that are kept may take together; what they take is subtracted.
+    /// What the values that are kept, and the elements of lists that are compared, may take together; what they take is
+    /// subtracted.
     pub cost_left: &'a mut usize,
 }
 
-/// Puts the stored values in place of the markers and tokens of `data`, whose text has so many bytes.
+/// What a value counts whose length must stay unknown: the next power of two, and all short values the same. A limit
+/// that counted it exactly would tell its length to a client that fills the rest of the data.
+fn rounded(bytes: usize) -> usize {
+    bytes.next_power_of_two().max(KEPT_BYTES_MIN)
+}
+
+/// Longer than passwords and most tokens.
+const KEPT_BYTES_MIN: usize = 256;
+
+/// Puts the stored values in place of the markers and tokens of `data`, whose text has so many bytes. Returns how many
+/// bytes the values count beyond their own, for a client that must not learn their lengths: each counts as the next
+/// power of two, and at least 256.
 ///
 /// # Errors
 /// When a marker or a token is not at a secret field, has no value, or more is copied than `cost_left` allows.
@@ -220,21 +237,29 @@ pub fn resolve(
     data: &mut Value,
     bytes: usize,
     mut stored: MarkerSource<'_>,
-) -> Result<(), ResolveError> {
+) -> Result<usize, ResolveError> {
     let mut markers = Vec::new();
     let mut left = MARKED_PATHS_BYTES_MAX;
     find_markers(data, &mut Vec::new(), &mut markers, &mut left).ok_or_else(too_many_places)?;
     if markers.is_empty() {
-        return Ok(());
+        return Ok(0);
     }
+    let is_in_list = |marker: &Vec<LocSegment>| {
+        marker.iter().any(|segment| matches!(segment, LocSegment::Index(_)))
+            && at(data, marker).and_then(|value| value.get(KEEP)) == Some(&Value::Bool(true))
+    };
+    let before = stored.before.filter(|_| markers.iter().any(is_in_list));
+    let mut lists = before.map(|before| Alignment::new(places, before, stored.before_bytes, data, bytes));
     // Both walks meet the values in the same order.
-    let (mut next, mut error) = (0, None);
+    let (mut next, mut error, mut beyond) = (0, None, 0_usize);
     places.visit_mut(data, bytes, &mut |path, value| {
         if error.is_some() || markers.get(next).is_none_or(|marker| !marker.starts_with(path)) {
             return;
         }
-        match resolved(path, value, &mut stored) {
+        match resolved(path, value, &mut stored, lists.as_mut()) {
             Ok(kept) => {
+                let bytes = kept.to_string().len();
+                beyond = beyond.saturating_add(rounded(bytes).saturating_sub(bytes));
                 *value = kept;
                 next += 1;
             }
@@ -245,7 +270,7 @@ pub fn resolve(
         return Err(error);
     }
     match markers.get(next) {
-        None => Ok(()),
+        None => Ok(beyond),
         Some(path) => {
             let msg = "`$concord-keep` keeps a secret value, but this field is not secret";
             Err(ResolveError::Violation(Violation::at(path.clone(), msg)))
@@ -273,11 +298,17 @@ fn resolved(
     path: &[LocSegment],
     value: &Value,
     stored: &mut MarkerSource<'_>,
+    lists: Option<&mut Alignment>,
 ) -> Result<Value, ResolveError> {
     let wrong = |msg: &str| ResolveError::Violation(Violation::at(path.to_vec(), msg));
     let marker = value.as_object().filter(|members| members.len() == 1).and_then(|members| members.get(KEEP));
     let source = match marker {
-        Some(Value::Bool(true)) => path.to_vec(),
+        Some(Value::Bool(true)) => match lists {
+            None => path.to_vec(),
+            Some(lists) => {
+                lists.source(path, stored.cost_left).map_err(|unaligned| unclear(path, unaligned))?
+            }
+        },
         Some(Value::Array(segments)) if stored.is_hidden => {
             source_of(segments).ok_or_else(|| wrong(NOT_WHOLE))?
         }
@@ -287,8 +318,8 @@ fn resolved(
         return Err(wrong("without the permission `reveal`, a secret value can't move to another path"));
     }
     let before = stored.before.ok_or_else(|| wrong("there is no value to keep: the config is new"))?;
-    let kept = at(before, &source).ok_or_else(|| wrong("there is no value to keep here"))?;
-    match stored.cost_left.checked_sub(patch::size(kept)) {
+    let kept = at(before, &source).ok_or_else(|| wrong(NOTHING_TO_KEEP))?;
+    match stored.cost_left.checked_sub(rounded(patch::size(kept))) {
         Some(left) => *stored.cost_left = left,
         None => {
             let msg = "the secret values to keep are too large in total";
@@ -298,6 +329,21 @@ fn resolved(
     Ok(kept.clone())
 }
 
+fn unclear(path: &[LocSegment], unaligned: Unaligned) -> ResolveError {
+    let violation = |msg: &str| Violation::at(path.to_vec(), msg);
+    match unaligned {
+        Unaligned::NoList => ResolveError::Violation(violation(NOTHING_TO_KEEP)),
+        Unaligned::Unclear => ResolveError::Violation(violation(
+            "it is unclear which element of the stored list this is, and so which secret value to keep: change the list \
+             in several steps, or send a JSON Patch, which names the elements that it changes",
+        )),
+        Unaligned::TooCostly => ResolveError::TooCostly(violation(
+            "the lists with secret values to keep are too large in total to be compared",
+        )),
+    }
+}
+
+const NOTHING_TO_KEEP: &str = "there is no value to keep here";
 const NOT_WHOLE: &str = "a secret value is kept as a whole by exactly `{\"$concord-keep\": true}` at its place, or replaced as a whole";
 
 /// The paths of all objects with the member of a marker, in the order of the data; `None` when they take more than is

@@ -22,9 +22,9 @@ fn stored() -> Value {
 fn kept(data: Value, before: Option<&Value>, is_hidden: bool) -> Result<Value, String> {
     let (schema, mut data, mut cost_left) = (schema(), data, 1 << 20);
     let bytes = data.to_string().len();
-    let stored = MarkerSource { before, is_hidden, cost_left: &mut cost_left };
+    let stored = MarkerSource { before, before_bytes: 1 << 10, is_hidden, cost_left: &mut cost_left };
     match resolve(schema.secrets().unwrap(), &mut data, bytes, stored) {
-        Ok(()) => Ok(data),
+        Ok(_) => Ok(data),
         Err(ResolveError::Violation(violation) | ResolveError::TooCostly(violation)) => {
             Err(pointer(&violation.loc))
         }
@@ -59,9 +59,9 @@ fn places_are_pointers_of_visible_ascii_and_bounded() {
 #[test]
 fn a_marker_keeps_the_value_of_its_own_place() {
     let keep = json!({"$concord-keep": true});
-    let data = json!({"pw": keep, "name": "new", "list": [{"token": "x"}, {"token": keep}], "box": keep});
+    let data = json!({"pw": keep, "name": "new", "list": [{"token": keep}, {"token": keep}], "box": keep});
     let expected =
-        json!({"pw": "p", "name": "new", "list": [{"token": "x"}, {"token": "t1"}], "box": {"a": 1}});
+        json!({"pw": "p", "name": "new", "list": [{"token": "t0"}, {"token": "t1"}], "box": {"a": 1}});
     assert_eq!(kept(data.clone(), Some(&stored()), false), Ok(expected));
     assert_eq!(kept(data, None, false), Err("#/pw".into()), "a new config has nothing to keep");
     for (data, place) in [
@@ -75,6 +75,138 @@ fn a_marker_keeps_the_value_of_its_own_place() {
         (json!({"name": {"$concord-keep": "x"}, "pw": keep}), "#/name"),
     ] {
         assert_eq!(kept(data.clone(), Some(&stored()), false), Err(place.into()), "{data}");
+    }
+}
+
+/// Stored elements with a host and a token each, and what a client writes: the host, and the new token or a marker.
+fn list_kept(stored: &[(&str, &str)], written: &[(&str, Option<&str>)]) -> Result<Value, String> {
+    let element = |host: &str, token: Value| json!({"host": host, "token": token});
+    let before = stored.iter().map(|(host, token)| element(host, json!(token)));
+    let before = json!({"list": before.collect::<Vec<_>>()});
+    let data = written.iter().map(|(host, token)| match token {
+        Some(token) => json!({"token": token, "host": host}),
+        None => element(host, json!({"$concord-keep": true})),
+    });
+    kept(json!({"list": data.collect::<Vec<_>>()}), Some(&before), false)
+        .map(|made| made["list"].as_array().unwrap().iter().map(|element| element["token"].clone()).collect())
+}
+
+#[test]
+fn a_marker_in_a_list_keeps_the_value_of_its_own_element_or_is_rejected() {
+    const STORED: &[(&str, &str)] = &[("a", "token of a"), ("b", "token of b"), ("c", "token of c")];
+    let tokens = |names: &[&str]| Ok(json!(names));
+    for (written, expected) in [
+        (&[("b", None), ("c", None)][..], tokens(&["token of b", "token of c"])),
+        (&[("c", None), ("a", None), ("b", None)], tokens(&["token of c", "token of a", "token of b"])),
+        (&[("a", None), ("b", Some("new")), ("c", None)], tokens(&["token of a", "new", "token of c"])),
+        (&[("new", Some("new")), ("a", None)], tokens(&["new", "token of a"])),
+        (&[("a", None), ("renamed", None), ("c", None)], tokens(&["token of a", "token of b", "token of c"])),
+        (&[("c", None), ("renamed", None), ("a", None)], tokens(&["token of c", "token of b", "token of a"])),
+        // Is it `a`, `b` or `c` that was renamed?
+        (&[("renamed", None), ("c", None)], Err("#/list/0/token".into())),
+        (&[("one", None), ("two", None), ("c", None)], Err("#/list/0/token".into())),
+        // A value is not given to a second element.
+        (&[("a", None), ("a", None), ("b", None), ("c", None)], Err("#/list/0/token".into())),
+        (&[("a", None), ("b", None), ("c", None), ("new", None)], Err("#/list/3/token".into())),
+    ] {
+        assert_eq!(list_kept(STORED, written), expected, "{written:?}");
+    }
+    let alike = &[("a", "first"), ("a", "second")];
+    assert_eq!(list_kept(alike, &[("a", None), ("a", None)]), tokens(&["first", "second"]));
+    for written in [&[("a", None)][..], &[("a", Some("new")), ("a", None)], &[("a", None), ("z", None)]] {
+        assert!(list_kept(alike, written).is_err(), "{written:?}");
+    }
+}
+
+/// What a client without `reveal` does to a list of elements with secrets in them.
+#[derive(Debug, Clone)]
+enum ListEdit {
+    Remove(usize),
+    Move(usize, usize),
+    Rename(usize),
+    Replace(usize),
+    Insert(usize),
+}
+
+fn list_edit() -> impl Strategy<Value = (Option<usize>, ListEdit)> {
+    let place = || 0..4_usize;
+    let edit = prop_oneof![
+        place().prop_map(ListEdit::Remove),
+        (place(), place()).prop_map(|(from, to)| ListEdit::Move(from, to)),
+        place().prop_map(ListEdit::Rename),
+        place().prop_map(ListEdit::Replace),
+        place().prop_map(ListEdit::Insert),
+    ];
+    (proptest::option::of(place()), edit)
+}
+
+impl ListEdit {
+    /// Makes the edit in a list. `made` numbers the texts, so that each is new.
+    fn make(&self, list: &mut Vec<Value>, made: &mut usize) {
+        *made += 1;
+        let (name, secret) = (format!("name {made}"), format!("secret {made}"));
+        match *self {
+            Self::Remove(at) if at < list.len() => drop(list.remove(at)),
+            Self::Move(from, to) if from < list.len() => {
+                let element = list.remove(from);
+                list.insert(to.min(list.len()), element);
+            }
+            Self::Rename(at) if at < list.len() => list[at]["name"] = json!(name),
+            Self::Replace(at) if at < list.len() => list[at]["token"] = json!(secret),
+            Self::Insert(at) => {
+                list.insert(at.min(list.len()), json!({"name": name, "token": secret, "list": []}));
+            }
+            Self::Remove(_) | Self::Move(..) | Self::Rename(_) | Self::Replace(_) => {}
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn no_secret_value_moves_or_is_lost_when_lists_are_edited(
+        sizes in vec(0..4_usize, 0..4),
+        edits in vec(list_edit(), 0..4),
+    ) {
+        let element = json!({"properties": {"token": {"x-concord-secret": true}, "list": {"items": {"$ref": "#/$defs/e"}}}});
+        let schema = json!({"$defs": {"e": element}, "$ref": "#/$defs/e"});
+        let schema = Schema::compile(&schema, Formats::Asserted).unwrap();
+        let secrets = schema.secrets().unwrap();
+        let leaf = |outer: usize, inner: usize| {
+            json!({"name": format!("{outer}.{inner}"), "token": format!("of {outer}.{inner}"), "list": []})
+        };
+        let outer = |(number, size): (usize, &usize)| {
+            let inner: Vec<Value> = (0..*size).map(|inner| leaf(number, inner)).collect();
+            json!({"name": number.to_string(), "token": format!("of {number}"), "list": inner})
+        };
+        let before = json!({"name": "", "list": sizes.iter().enumerate().map(outer).collect::<Vec<_>>()});
+        // What the client means: each element with its own value.
+        let (mut meant, mut made) = (before.clone(), 0);
+        for (within, edit) in &edits {
+            let mut list = meant["list"].as_array_mut().unwrap();
+            if let Some(within) = within && *within < list.len() {
+                list = list[*within]["list"].as_array_mut().unwrap();
+            }
+            edit.make(list, &mut made);
+        }
+        // What the client sends: a marker for each value that it has not written.
+        let mut sent = meant.clone();
+        let bytes = before.to_string().len() + 4096;
+        secrets.visit_mut(&mut sent, bytes, &mut |_, value| {
+            if value.as_str().is_some_and(|text| text.starts_with("of ")) {
+                *value = json!({"$concord-keep": true});
+            }
+        });
+        let mut cost_left = usize::MAX;
+        let stored =
+            MarkerSource { before: Some(&before), before_bytes: bytes, is_hidden: false, cost_left: &mut cost_left };
+        let resolved = resolve(secrets, &mut sent, bytes, stored);
+        if resolved.is_ok() {
+            prop_assert_eq!(sent, meant);
+        } else {
+            prop_assert!(edits.len() > 1, "one edit is always clear: {:?}", resolved);
+        }
     }
 }
 
@@ -97,6 +229,29 @@ fn a_hidden_value_is_restored_where_it_is_secret_and_nowhere_else() {
 }
 
 #[test]
+fn kept_values_count_the_same_whatever_their_length_is() {
+    let schema = schema();
+    let counted = |password: &str| {
+        let before = json!({"pw": password});
+        let (mut data, mut cost_left) = (json!({"pw": {"$concord-keep": true}}), 1 << 20);
+        let stored = MarkerSource {
+            before: Some(&before),
+            before_bytes: 1 << 10,
+            is_hidden: false,
+            cost_left: &mut cost_left,
+        };
+        let beyond = resolve(schema.secrets().unwrap(), &mut data, 1 << 10, stored).unwrap();
+        (data.to_string().len() + beyond, (1 << 20) - cost_left)
+    };
+    let short = counted("");
+    for length in [1, 5, 6, 32, 200] {
+        assert_eq!(counted(&"x".repeat(length)), short, "{length}");
+    }
+    assert_eq!(counted(&"x".repeat(1100)), counted(&"x".repeat(2000)));
+    assert!(counted(&"x".repeat(1100)).0 > 2000);
+}
+
+#[test]
 fn what_is_copied_is_bounded() {
     let schema = schema();
     let before = json!({"list": [{"token": "x".repeat(1000)}]});
@@ -104,7 +259,12 @@ fn what_is_copied_is_bounded() {
     let mut data = json!({"list": vec![json!({"token": token}); 100]});
     let bytes = data.to_string().len();
     let mut cost_left = 50_000;
-    let stored = MarkerSource { before: Some(&before), is_hidden: true, cost_left: &mut cost_left };
+    let stored = MarkerSource {
+        before: Some(&before),
+        before_bytes: 2000,
+        is_hidden: true,
+        cost_left: &mut cost_left,
+    };
     let result = resolve(schema.secrets().unwrap(), &mut data, bytes, stored);
     assert!(matches!(result, Err(ResolveError::TooCostly(_))), "{result:?}");
 }
@@ -269,14 +429,14 @@ proptest! {
         let mut back: Value = serde_json::from_str(&text).unwrap();
         secrets.visit_mut(&mut back, text.len(), &mut |_, value| *value = json!({"$concord-keep": true}));
         let (bytes, mut cost_left) = (back.to_string().len(), usize::MAX);
-        let stored = MarkerSource { before: Some(&data), is_hidden: false, cost_left: &mut cost_left };
-        prop_assert_eq!(resolve(secrets, &mut back, bytes, stored), Ok(()));
+        let stored = MarkerSource { before: Some(&data), before_bytes: text.len(), is_hidden: false, cost_left: &mut cost_left };
+        prop_assert!(resolve(secrets, &mut back, bytes, stored).is_ok());
         prop_assert_eq!(back.to_string(), text.clone());
         let mut hidden = data.clone();
         hide(secrets, &mut hidden, text.len()).unwrap();
         let (bytes, mut cost_left) = (hidden.to_string().len(), usize::MAX);
-        let stored = MarkerSource { before: Some(&data), is_hidden: true, cost_left: &mut cost_left };
-        prop_assert_eq!(resolve(secrets, &mut hidden, bytes, stored), Ok(()));
+        let stored = MarkerSource { before: Some(&data), before_bytes: text.len(), is_hidden: true, cost_left: &mut cost_left };
+        prop_assert!(resolve(secrets, &mut hidden, bytes, stored).is_ok());
         prop_assert_eq!(hidden.to_string(), text);
     }
 }
@@ -288,7 +448,7 @@ fn markers_below_long_names_take_bounded_memory() {
     let secrets = schema.secrets().unwrap();
     let mut data = json!({ "x".repeat(500_000): vec![json!({"$concord-keep": true}); 1000] });
     let (bytes, mut cost_left) = (600_000, usize::MAX);
-    let stored = MarkerSource { before: None, is_hidden: false, cost_left: &mut cost_left };
+    let stored = MarkerSource { before: None, before_bytes: 0, is_hidden: false, cost_left: &mut cost_left };
     assert!(matches!(resolve(secrets, &mut data, bytes, stored), Err(ResolveError::TooCostly(_))));
     assert!(matches!(hide(secrets, &mut data, bytes), Err(ResolveError::TooCostly(_))));
     assert!(data.as_object().unwrap().values().all(|list| list[999].is_null()), "nothing is left to see");

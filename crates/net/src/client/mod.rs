@@ -2,12 +2,14 @@
 //!
 //! An RPC is `POST /peer/{name}` with a binary body. Its headers (`proof.rs`) name the cluster, the sender and the
 //! receiver: a node that took over the address of another one must not vote in the wrong cluster. The TLS certificates
-//! (`tls/nodes.rs`) prove the sender and the receiver; an unencrypted RPC proves the cluster secret. Heartbeats, appends,
+//! (`tls/nodes.rs`) prove the sender and the receiver; an unencrypted RPC proves the cluster secret, and before it is sent
+//! the receiver has proven that secret on the same connection. Heartbeats, appends,
 //! forwarded RPCs and snapshots use separate connections ([`Lane`]), so that a large one never delays a small one.
 //!
 //! | where is … | file |
 //! |---|---|
 //! | the pool of connections, unencrypted or over TLS | `transport` |
+//! | the proof of the node at the other end of an unencrypted connection | `prove` |
 //!
 //! A forwarded write that is too large for a batch has an RPC and a connection of its own, and the receiving node serves a
 //! limited number of connections. A connection above that limit is closed or waits, and the outcome of its write is
@@ -18,6 +20,7 @@
 //!    [`CallError::Unknown`].
 //! 2. Slow writes never use up the lone calls of the others.
 
+pub(crate) mod prove;
 mod transport;
 
 use std::{
@@ -63,6 +66,8 @@ pub const TO: &str = "x-concord-to";
 pub const AT: &str = "x-concord-at";
 /// The header that proves the cluster secret: see `credential.rs`.
 pub const CREDENTIAL: &str = "x-concord-credential";
+/// The header with the nonce of a `prove`.
+pub const NONCE: &str = "x-concord-nonce";
 /// The header with the digest of the body of a `join`.
 pub const DIGEST: &str = "x-concord-digest";
 /// The header with a snapshot's position, length and digest: in the request of [`Call::Snapshot`], in the response
@@ -142,7 +147,7 @@ pub struct Peers {
     pub(super) bound: Option<String>,
     /// The addresses of this node that its settings name.
     pub(super) configured: Vec<String>,
-    secrets: Secrets,
+    secrets: Arc<Secrets>,
     /// The certificates; without them RPCs are unencrypted.
     pub(super) tls: Option<Arc<NodeTls>>,
     heartbeat: PeerTransport,
@@ -163,19 +168,19 @@ impl Peers {
     /// that a firewall can distinguish the nodes. With certificates its calls are encrypted.
     #[must_use]
     pub fn from_address(secrets: Secrets, source: Option<IpAddr>, tls: Option<Arc<NodeTls>>) -> Self {
-        let plain = Arc::default();
-        let transport = || PeerTransport::new(source, tls.clone(), Arc::clone(&plain));
+        let (plain, secrets) = (Arc::default(), Arc::new(secrets));
+        let transport = || PeerTransport::new(source, tls.clone(), Arc::clone(&plain), Arc::clone(&secrets));
         Self {
             me: OnceLock::new(),
             left: CancellationToken::new(),
             members: RwLock::default(),
             bound: None,
             configured: Vec::new(),
-            secrets,
             heartbeat: transport(),
             append: transport(),
             forward: transport(),
             bulk: transport(),
+            secrets,
             tls,
             lone: LoneCalls::default(),
         }
@@ -405,11 +410,11 @@ async fn response_body(transport: &PeerTransport, request: Request<Body>) -> Res
 
 /// Sends and waits for the response's head.
 async fn send(transport: &PeerTransport, request: Request<Body>) -> Result<Response<Incoming>, CallError> {
-    let response = match transport.send(request).await {
-        Ok(response) => response,
-        Err(error) if error.is_unsent => return Err(CallError::NotSent(error.text)),
-        Err(error) => return Err(CallError::Unknown(error.text)),
-    };
+    accepted(transport.send(request).await?).await
+}
+
+/// The response, unless it is a rejection or an error.
+async fn accepted(response: Response<Incoming>) -> Result<Response<Incoming>, CallError> {
     let status = response.status();
     if status.is_success() || status == StatusCode::SWITCHING_PROTOCOLS {
         return Ok(response);
@@ -515,7 +520,7 @@ mod tests {
         let addr = listener.local_addr().unwrap().to_string();
         let server = async {
             let (mut socket, _) = listener.accept().await.unwrap();
-            tokio::io::AsyncReadExt::read(&mut socket, &mut [0; 1]).await.unwrap();
+            prove::testing::prove_and_read(&mut socket, &["secret"]).await;
         };
         let peers = peers();
         let call = peers.call(Lane::Forward, 2, &addr, Call::Write, Bytes::new(), Duration::from_secs(5));

@@ -3,8 +3,8 @@
 //! A connection belongs to one node at one address: the pool knows both (`<node>@<host>:<port>`), so that an RPC to a node
 //! never uses a connection on which another node presented its certificate.
 //!
-//! **Invariant:** where TLS is required, nothing is sent before the other end has presented the certificate of the called
-//! node.
+//! **Invariant:** no RPC is sent before the other end has proven itself: over TLS by the certificate of the called node,
+//! unencrypted by the cluster secret (`prove.rs`).
 
 use std::{
     collections::BTreeMap,
@@ -36,8 +36,9 @@ use tokio::{
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
+use super::{CallError, Secrets, prove::prove};
 use crate::{
-    NodeId,
+    NodeId, PeerAddress,
     tls::{
         nodes::{Mode, NodeTls},
         shown::{Shown, Trusted},
@@ -79,18 +80,14 @@ pub(super) fn from_content(content: impl AsyncRead + Send + 'static) -> Body {
 #[derive(Debug, Clone)]
 pub(super) struct PeerTransport(legacy::Client<Connector, Body>);
 
-/// Why there is no response.
-#[derive(Debug)]
-pub(super) struct NoAnswer {
-    /// The request was certainly not sent.
-    pub(super) is_unsent: bool,
-    /// The reasons, without the address: clients must not see it.
-    pub(super) text: String,
-}
-
 impl PeerTransport {
     /// A pool whose connections have the local address `source`.
-    pub(super) fn new(source: Option<IpAddr>, tls: Option<Arc<NodeTls>>, plain: Arc<PlainNodes>) -> Self {
+    pub(super) fn new(
+        source: Option<IpAddr>,
+        tls: Option<Arc<NodeTls>>,
+        plain: Arc<PlainNodes>,
+        secrets: Arc<Secrets>,
+    ) -> Self {
         let mut http = HttpConnector::new();
         http.set_local_address(source);
         http.set_nodelay(true);
@@ -103,17 +100,27 @@ impl PeerTransport {
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_TIMEOUT)
-            .build(Connector { http, tls, plain });
+            .build(Connector { http, tls, plain, secrets });
         Self(client)
     }
 
     /// Sends a request and waits for the head of the response.
-    pub(super) async fn send(&self, request: Request<Body>) -> Result<Response<Incoming>, NoAnswer> {
-        self.0
-            .request(request)
-            .await
-            .map_err(|error| NoAnswer { is_unsent: error.is_connect(), text: error_chain(&error) })
+    pub(super) async fn send(&self, request: Request<Body>) -> Result<Response<Incoming>, CallError> {
+        self.0.request(request).await.map_err(|error| no_response(&error))
     }
+}
+
+/// Why there is no response. The text has no address: clients must not see it.
+fn no_response(error: &legacy::Error) -> CallError {
+    let mut source = error.source();
+    while let Some(cause) = source {
+        if let Some(unproven) = cause.downcast_ref::<CallError>() {
+            return unproven.clone();
+        }
+        source = cause.source();
+    }
+    let text = error_chain(error);
+    if error.is_connect() { CallError::NotSent(text) } else { CallError::Unknown(text) }
 }
 
 /// An error with its causes.
@@ -132,9 +139,10 @@ pub(super) fn authority(to: NodeId, addr: &str) -> String {
     format!("{to}@{addr}")
 }
 
-/// The node of such an address.
-fn node_of(uri: &Uri) -> Option<NodeId> {
-    uri.authority()?.as_str().split_once('@')?.0.parse().ok()
+/// The node and the address of such an address.
+fn node_at(authority: &str) -> Option<(NodeId, &str)> {
+    let (node, addr) = authority.split_once('@')?;
+    Some((node.parse().ok()?, addr))
 }
 
 /// Nodes that did not speak TLS when they were called last, at these addresses.
@@ -162,6 +170,7 @@ struct Connector {
     http: HttpConnector,
     tls: Option<Arc<NodeTls>>,
     plain: Arc<PlainNodes>,
+    secrets: Arc<Secrets>,
 }
 
 type ConnectError = Box<dyn Error + Send + Sync>;
@@ -183,26 +192,37 @@ impl tower::Service<Uri> for Connector {
 
 impl Connector {
     async fn connect(&mut self, uri: Uri) -> Result<PeerSocket, ConnectError> {
-        let Some(tls) = self.tls.clone() else { return self.connect_plain(uri).await.map(PeerSocket::Plain) };
-        let node = node_of(&uri).ok_or("the address has no node id")?;
         let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
+        let (node, addr) = node_at(&authority).ok_or("the address has no node id")?;
+        let Some(tls) = self.tls.clone() else { return self.connect_proven(uri, node, addr).await };
         if tls.mode() == Mode::Migrate && self.plain.has(&authority) {
-            return self.connect_plain(uri).await.map(PeerSocket::Plain);
+            return self.connect_proven(uri, node, addr).await;
         }
-        let stream = self.connect_plain(uri.clone()).await?;
+        let stream = self.connect_tcp(uri.clone()).await?;
         match timeout(HANDSHAKE_TIMEOUT, shake_hands(&tls, node, stream)).await {
             Ok(Ok(stream)) => Ok(PeerSocket::Tls(stream)),
             Ok(Err(error)) if tls.mode() == Mode::Migrate && speaks_no_tls(&error) => {
                 tracing::info!("node {node} does not support TLS yet; its RPCs are unencrypted");
                 self.plain.note(&authority);
-                self.connect_plain(uri).await.map(PeerSocket::Plain)
+                self.connect_proven(uri, node, addr).await
             }
             Ok(Err(error)) => Err(format!("TLS: {error}").into()),
             Err(_) => Err("the TLS handshake timed out".into()),
         }
     }
 
-    async fn connect_plain(&mut self, uri: Uri) -> Result<TcpStream, ConnectError> {
+    /// An unencrypted connection to a node that has proven the cluster secret.
+    async fn connect_proven(
+        &mut self,
+        uri: Uri,
+        node: NodeId,
+        addr: &str,
+    ) -> Result<PeerSocket, ConnectError> {
+        let stream = self.connect_tcp(uri).await?;
+        Ok(PeerSocket::Plain(prove(&self.secrets.0, PeerAddress { id: node, addr }, stream).await?))
+    }
+
+    async fn connect_tcp(&mut self, uri: Uri) -> Result<TcpStream, ConnectError> {
         Ok(tower::Service::call(&mut self.http, uri).await?.into_inner())
     }
 }
@@ -303,9 +323,11 @@ mod tests {
     #[test]
     fn an_address_names_its_node() {
         let uri: Uri = format!("http://{}/peer/vote", authority(12, "[::1]:8201")).parse().unwrap();
-        assert_eq!((node_of(&uri), uri.host(), uri.port_u16()), (Some(12), Some("[::1]"), Some(8201)));
+        assert_eq!((uri.host(), uri.port_u16()), (Some("[::1]"), Some(8201)));
+        assert_eq!(node_at(uri.authority().unwrap().as_str()), Some((12, "[::1]:8201")));
         let host: Uri = format!("http://{}/", authority(3, "node3.example:80")).parse().unwrap();
-        assert_eq!((node_of(&host), host.host()), (Some(3), Some("node3.example")));
-        assert_eq!(node_of(&Uri::from_static("http://a:1/")), None);
+        assert_eq!(host.host(), Some("node3.example"));
+        assert_eq!(node_at(host.authority().unwrap().as_str()), Some((3, "node3.example:80")));
+        assert_eq!((node_at("a:1"), node_at("x@a:1")), (None, None));
     }
 }

@@ -17,7 +17,10 @@ use tokio::{
 };
 
 use super::*;
-use crate::{client::Secrets, identity::Identity};
+use crate::{
+    client::{Secrets, prove::testing::prove_and_read},
+    identity::Identity,
+};
 
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(50);
@@ -56,11 +59,7 @@ impl FrameNode {
     }
 
     async fn run(self: Arc<Self>, mut socket: TcpStream) {
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            head.push(socket.read_u8().await.unwrap());
-        }
-        let head = String::from_utf8(head).unwrap();
+        let head = prove_and_read(&mut socket, &["a-secret"]).await;
         let call = head.strip_prefix("POST /peer/").and_then(|rest| rest.split(' ').next()).unwrap();
         *self.calls.lock().unwrap().entry(call.to_owned()).or_default() += 1;
         self.may_open.acquire().await.unwrap().forget();

@@ -87,16 +87,32 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// The digits of a SHA-256, and the most digits of a serial (RFC 5280, 4.1.2.2), which are also those of a SHA-1.
+const SHA256_DIGITS: usize = 64;
+const SERIAL_DIGITS_MAX: usize = 40;
+
 /// Revoked certificates, by their fingerprint or their serial.
+///
+/// `openssl x509 -fingerprint` prints a SHA-1, and a serial may have as many digits. So an entry of this length counts as
+/// both: an operator must not believe that a certificate is revoked that is not.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Revoked(Vec<String>);
+
+/// How many entries of the list of revoked certificates match one that this node knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RevokedCount {
+    /// The entries of the list.
+    pub entries: usize,
+    /// Those that match a certificate of this node, or one that another node has shown since the start.
+    pub matching: usize,
+}
 
 impl Revoked {
     /// Reads a list: one fingerprint or serial a line, in hexadecimal digits, with or without colons. What follows a `#`
     /// is a comment.
     ///
     /// # Errors
-    /// The first line that is neither.
+    /// The first line that can match no certificate.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut revoked = Vec::new();
         for (line, number) in text.lines().zip(1..) {
@@ -105,20 +121,16 @@ impl Revoked {
                 continue;
             }
             let digits: String = entry.chars().filter(|char| *char != ':').collect::<String>().to_lowercase();
-            if !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-                return Err(format!("line {number}: `{entry}` is neither a fingerprint nor a serial"));
-            }
             let trimmed = digits.trim_start_matches('0');
-            let whole = if digits.len() == 64 {
-                digits
-            } else if trimmed.is_empty() {
-                return Err(format!("line {number}: `{entry}` is neither a fingerprint nor a serial"));
-            } else if trimmed.len() % 2 == 1 {
-                format!("0{trimmed}")
-            } else {
-                trimmed.to_owned()
-            };
-            revoked.push(whole);
+            let is_serial = (1..=SERIAL_DIGITS_MAX).contains(&trimmed.len());
+            let is_fingerprint = [SHA256_DIGITS, SERIAL_DIGITS_MAX].contains(&digits.len());
+            if !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) || !(is_serial || is_fingerprint) {
+                return Err(format!(
+                    "line {number}: `{entry}` matches no certificate; expected is a serial, a SHA-256 or a SHA-1, in \
+                     hexadecimal digits, as `concord cert show` prints them"
+                ));
+            }
+            revoked.push(digits);
         }
         Ok(Self(revoked))
     }
@@ -128,9 +140,38 @@ impl Revoked {
         if self.0.is_empty() {
             return false;
         }
-        let Ok((_, parsed)) = x509_parser::certificate::X509Certificate::from_der(der) else { return true };
-        let (serial, fingerprint) = (serial(parsed.raw_serial()), fingerprint(der));
-        self.0.iter().any(|entry| *entry == serial || *entry == fingerprint)
+        let Some(names) = RevocableNames::of(der) else { return true };
+        self.0.iter().any(|entry| names.has(entry))
+    }
+
+    /// How many entries match one of these certificates.
+    pub(super) fn count<'a>(
+        &self,
+        known: impl IntoIterator<Item = &'a CertificateDer<'static>>,
+    ) -> RevokedCount {
+        let names: Vec<RevocableNames> = known.into_iter().filter_map(RevocableNames::of).collect();
+        let matching = self.0.iter().filter(|entry| names.iter().any(|names| names.has(entry))).count();
+        RevokedCount { entries: self.0.len(), matching }
+    }
+}
+
+/// What an entry of the list may name a certificate by.
+struct RevocableNames {
+    serial: String,
+    sha256: String,
+    sha1: String,
+}
+
+impl RevocableNames {
+    fn of(der: &CertificateDer<'_>) -> Option<Self> {
+        let (_, parsed) = x509_parser::certificate::X509Certificate::from_der(der).ok()?;
+        let sha1 = ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, der);
+        let serial = hex(parsed.raw_serial()).trim_start_matches('0').to_owned();
+        Some(Self { serial, sha256: fingerprint(der), sha1: hex(sha1.as_ref()) })
+    }
+
+    fn has(&self, entry: &str) -> bool {
+        entry == self.sha256 || entry == self.sha1 || entry.trim_start_matches('0') == self.serial
     }
 }
 
@@ -167,9 +208,19 @@ mod tests {
         }
         assert!(Revoked::parse("07").unwrap().has(&other) && Revoked::parse("7").unwrap().has(&other));
         assert!(!Revoked::parse("").unwrap().has(&one));
-        for wrong in ["x", "12 34", "0", "ab\nnode-3"] {
+        // A SHA-512 and a cut SHA-256 match nothing.
+        let (longer, cut) = ("a".repeat(128), &fingerprint[..63]);
+        for wrong in ["x", "12 34", "0", "ab\nnode-3", &longer, cut] {
             assert!(Revoked::parse(wrong).is_err(), "{wrong}");
         }
+        // As `openssl x509 -fingerprint` prints it.
+        let sha1 = hex(ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, &one).as_ref());
+        let pairs: Vec<&str> = (0..20).map(|byte| &sha1[2 * byte..2 * byte + 2]).collect();
+        let revoked = Revoked::parse(&pairs.join(":").to_uppercase()).unwrap();
+        assert!(revoked.has(&one) && !revoked.has(&other));
+        let list = Revoked::parse(&format!("{sha1}\n07\n99\n{}", "b".repeat(64))).unwrap();
+        assert_eq!(list.count([&one, &other]), RevokedCount { entries: 4, matching: 2 });
+        assert_eq!(list.count([]), RevokedCount { entries: 4, matching: 0 });
         assert!(Revoked::parse("07").unwrap().has(&CertificateDer::from(vec![1])), "what can't be read");
     }
 }

@@ -24,11 +24,11 @@ use rustls::{
 
 use super::{
     VERSIONS,
-    certificate::{Certificate, Revoked},
+    certificate::{Certificate, Revoked, RevokedCount},
     files::{Reloaded, read, read_authorities, read_certified_key},
     name::NodeName,
     provider,
-    verify::NodeVerifier,
+    verify::{NodeVerifier, SeenCertificates},
 };
 use crate::NodeId;
 
@@ -61,6 +61,9 @@ struct NodeMaterial {
     client: Arc<ClientConfig>,
     verifier: Arc<NodeVerifier>,
     certificates: Vec<Certificate>,
+    revoked: Revoked,
+    /// This node's own certificates.
+    own: Vec<CertificateDer<'static>>,
 }
 
 /// Both sides of TLS between nodes.
@@ -69,6 +72,7 @@ pub struct NodeTls {
     own: NodeName,
     mode: Mode,
     material: Reloaded<NodeMaterial>,
+    seen: SeenCertificates,
 }
 
 impl NodeTls {
@@ -90,9 +94,10 @@ impl NodeTls {
                 certificate.display()
             ));
         }
-        let expected = own.clone();
-        let material = Reloaded::new(all, move || load(&files, &expected))?;
-        Ok(Self { own, mode, material })
+        let (expected, seen) = (own.clone(), SeenCertificates::default());
+        let shown = seen.clone();
+        let material = Reloaded::new(all, move || load(&files, &expected, &shown))?;
+        Ok(Self { own, mode, material, seen })
     }
 
     /// Whether plain calls are possible.
@@ -148,6 +153,13 @@ impl NodeTls {
         self.material.current().certificates.clone()
     }
 
+    /// How many entries of the list of revoked certificates match one that this node knows.
+    #[must_use]
+    pub fn revoked(&self) -> RevokedCount {
+        let (material, seen) = (self.material.current(), self.seen.list());
+        material.revoked.count(material.own.iter().chain(&seen))
+    }
+
     /// Reads the files again if they have changed: see `Reloaded::look`. Connections whose other end is not trusted
     /// any more end.
     pub fn look(&self) -> Option<Result<(), String>> {
@@ -155,7 +167,7 @@ impl NodeTls {
     }
 }
 
-fn load(files: &NodeFiles, expected: &NodeName) -> Result<NodeMaterial, String> {
+fn load(files: &NodeFiles, expected: &NodeName, seen: &SeenCertificates) -> Result<NodeMaterial, String> {
     let own = read_certified_key(&files.certificate, &files.key)?;
     let shown = own.end_entity_cert().map_err(|error| error.to_string())?;
     let name = NodeName::of(shown)?;
@@ -170,12 +182,16 @@ fn load(files: &NodeFiles, expected: &NodeName) -> Result<NodeMaterial, String> 
     certificates.extend(authorities);
     let revoked = match &files.revoked {
         None => Revoked::default(),
+        Some(path) if matches!(path.try_exists(), Ok(false)) => {
+            let path = path.display();
+            return Err(format!("{path} does not exist: create it, empty while no certificate is revoked"));
+        }
         Some(path) => {
             let text = String::from_utf8_lossy(&read(path)?).into_owned();
             Revoked::parse(&text).map_err(|error| format!("{}: {error}", path.display()))?
         }
     };
-    let verifier = Arc::new(NodeVerifier::new(&roots, name.cluster.clone(), revoked)?);
+    let verifier = Arc::new(NodeVerifier::new(&roots, name.cluster.clone(), revoked.clone(), seen.clone())?);
     // Every other node would reject a certificate of another authority.
     let (first, others) = own.cert.split_first().ok_or("there is no certificate")?;
     let as_called = verifier.verify_server_cert(first, others, &name.to_server_name()?, &[], UnixTime::now());
@@ -187,6 +203,7 @@ fn load(files: &NodeFiles, expected: &NodeName) -> Result<NodeMaterial, String> 
             files.authorities.display()
         );
     }
+    let chain = own.cert.clone();
     let mut server = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&VERSIONS)
         .map_err(|error| error.to_string())?
@@ -201,5 +218,12 @@ fn load(files: &NodeFiles, expected: &NodeName) -> Result<NodeMaterial, String> 
         .with_custom_certificate_verifier(Arc::clone(&verifier) as _)
         .with_client_cert_resolver(Arc::new(SingleCertAndKey::from(own)));
     client.resumption = Resumption::disabled();
-    Ok(NodeMaterial { server: Arc::new(server), client: Arc::new(client), verifier, certificates })
+    Ok(NodeMaterial {
+        server: Arc::new(server),
+        client: Arc::new(client),
+        verifier,
+        certificates,
+        revoked,
+        own: chain,
+    })
 }

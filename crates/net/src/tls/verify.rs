@@ -3,7 +3,7 @@
 //!
 //! webpki checks the signatures and times. The checks added here only reject more.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,
@@ -20,15 +20,38 @@ use rustls::{
 
 use super::{certificate::Revoked, name::NodeName, provider};
 
+/// Certificates that are remembered at most: two of each member, for the time of a change.
+const SEEN_CERTIFICATES_MAX: usize = 64;
+
+/// The certificates that other nodes have shown since this node started, which its authorities have signed.
+#[derive(Debug, Clone, Default)]
+pub(super) struct SeenCertificates(Arc<Mutex<Vec<CertificateDer<'static>>>>);
+
+impl SeenCertificates {
+    fn note(&self, shown: &CertificateDer<'_>) {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen.len() < SEEN_CERTIFICATES_MAX && !seen.iter().any(|known| known == shown) {
+            seen.push(shown.clone().into_owned());
+        }
+    }
+
+    /// All of them.
+    pub(super) fn list(&self) -> Vec<CertificateDer<'static>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
 /// What a node of this cluster must show.
 #[derive(Debug)]
 struct Rules {
     cluster: String,
     revoked: Revoked,
+    seen: SeenCertificates,
 }
 
 impl Rules {
     fn check(&self, shown: &CertificateDer<'_>, others: &[CertificateDer<'_>]) -> Result<NodeName, Error> {
+        self.seen.note(shown);
         if [shown].into_iter().chain(others).any(|certificate| self.revoked.has(certificate)) {
             return Err(CertificateError::Revoked.into());
         }
@@ -53,11 +76,16 @@ impl NodeVerifier {
     ///
     /// # Errors
     /// When there is no authority.
-    pub(super) fn new(roots: &Arc<RootCertStore>, cluster: String, revoked: Revoked) -> Result<Self, String> {
+    pub(super) fn new(
+        roots: &Arc<RootCertStore>,
+        cluster: String,
+        revoked: Revoked,
+        seen: SeenCertificates,
+    ) -> Result<Self, String> {
         let called = WebPkiServerVerifier::builder_with_provider(Arc::clone(roots), provider()).build();
         let calling = WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), provider()).build();
         Ok(Self {
-            rules: Rules { cluster, revoked },
+            rules: Rules { cluster, revoked, seen },
             called: called.map_err(|error| error.to_string())?,
             calling: calling.map_err(|error| error.to_string())?,
         })
@@ -169,7 +197,13 @@ mod tests {
             params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
             params.signed_by(&KeyPair::generate().unwrap(), &issuer).unwrap().der().clone()
         };
-        let verifier = NodeVerifier::new(&Arc::new(roots), "c.test".into(), Revoked::default()).unwrap();
+        let verifier = NodeVerifier::new(
+            &Arc::new(roots),
+            "c.test".into(),
+            Revoked::default(),
+            SeenCertificates::default(),
+        )
+        .unwrap();
         let is_taken_for = |names: &[&str], called: &str| {
             let name = ServerName::try_from(called.to_owned()).unwrap();
             verifier.verify_server_cert(&signed(names), &[], &name, &[], UnixTime::now()).is_ok()

@@ -60,6 +60,17 @@ pub enum NotAuthenticated {
     Unconfirmed(String),
 }
 
+/// What a node knows of a credential at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Judgement {
+    /// It is valid, and this is its owner.
+    Valid(Principal),
+    /// It is not valid.
+    NotValid,
+    /// Only a state that is newer than the request can tell: [`Authentication::settle`].
+    Unsettled,
+}
+
 /// The root keys that this node accepts, and the recent use of stored keys.
 pub struct Access {
     roots: ArcSwap<Vec<[u8; 32]>>,
@@ -91,8 +102,12 @@ impl Access {
     }
 }
 
+fn digest(credential: &[u8]) -> [u8; 32] {
+    Sha256::digest(credential).into()
+}
+
 fn digests<'a>(keys: impl IntoIterator<Item = &'a str>) -> Vec<[u8; 32]> {
-    keys.into_iter().map(|key| Sha256::digest(key.as_bytes()).into()).collect()
+    keys.into_iter().map(|key| digest(key.as_bytes())).collect()
 }
 
 /// Distinguishes a root key from others on this node: a part of its digest, never 0.
@@ -127,36 +142,52 @@ impl Authentication {
     /// # Errors
     /// When it is not valid, or this node can't know whether it is.
     pub async fn authenticate(&self, credential: &[u8]) -> Result<Principal, NotAuthenticated> {
-        let given: [u8; 32] = Sha256::digest(credential).into();
+        match self.judge(credential) {
+            Judgement::Valid(principal) => Ok(principal),
+            Judgement::NotValid => Err(NotAuthenticated::NotValid),
+            // Boxed: otherwise the future of every request would have space for it.
+            Judgement::Unsettled => Box::pin(self.settle(credential)).await,
+        }
+    }
+
+    /// What this node knows of a credential without asking another one.
+    #[must_use]
+    pub fn judge(&self, credential: &[u8]) -> Judgement {
+        let given = digest(credential);
         if self.access.is_root(&given) {
             let is_disabled =
                 self.cx.consensus().is_some_and(|consensus| consensus.state().is_root_disabled());
-            if !is_disabled {
-                return Ok(Principal::of_root(tag_of(&given)));
-            }
-            // Boxed, as below: otherwise the future of every request would have space for it.
-            let state = Box::pin(self.confirmed_state()).await?;
-            return if state.is_root_disabled() {
-                Err(NotAuthenticated::NotValid)
+            return if is_disabled {
+                Judgement::Unsettled
             } else {
-                Ok(Principal::of_root(tag_of(&given)))
+                Judgement::Valid(Principal::of_root(tag_of(&given)))
             };
         }
-        let id = ClearText::id_of(credential).ok_or(NotAuthenticated::NotValid)?;
-        if let Some(known) = self.known_owner(&id, &given) {
-            return Ok(known);
-        }
-        let state = Box::pin(self.confirmed_state()).await?;
-        self.owner(&state, &id, &given).ok_or(NotAuthenticated::NotValid)
+        let Some(id) = ClearText::id_of(credential) else { return Judgement::NotValid };
+        self.known_owner(&id, &given).map_or(Judgement::Unsettled, Judgement::Valid)
     }
 
-    /// The owner of a stored key that this node knows to be valid. It is for a client whose address is throttled for
-    /// failed credentials: a stored key has 256 random bits, so a valid one was not guessed. This excludes the root
-    /// key, which an operator chose.
+    /// The principal of a credential that is unsettled, by a state that is newer than the call.
+    ///
+    /// # Errors
+    /// As for [`Self::authenticate`].
+    pub async fn settle(&self, credential: &[u8]) -> Result<Principal, NotAuthenticated> {
+        let given = digest(credential);
+        let state = self.confirmed_state().await?;
+        let owner = if self.access.is_root(&given) {
+            (!state.is_root_disabled()).then(|| Principal::of_root(tag_of(&given)))
+        } else {
+            ClearText::id_of(credential).and_then(|id| self.owner(&state, &id, &given))
+        };
+        owner.ok_or(NotAuthenticated::NotValid)
+    }
+
+    /// Whether a credential is that of a stored key by the applied state, however old that is. Such a credential was not
+    /// guessed: it has 256 random bits.
     #[must_use]
-    pub fn known_key(&self, credential: &[u8]) -> Option<Principal> {
-        let id = ClearText::id_of(credential)?;
-        self.known_owner(&id, &Sha256::digest(credential).into())
+    pub fn is_stored(&self, credential: &[u8]) -> bool {
+        let Some(id) = ClearText::id_of(credential) else { return false };
+        self.owner(&self.cx.applied(), &id, &digest(credential)).is_some()
     }
 
     /// The owner of a stored key by the applied state, while that is confirmed to be recent.

@@ -1,7 +1,7 @@
 //! The lines of the audit log, as JSON, and how they form a chain.
 //!
 //! ```text
-//! {"seq":18,"time":"…","node":1,"request_id":"…","key":"root","address":"10.0.0.7","verb":"write","method":"PUT",
+//! {"seq":18,"time":"…","log_time":"…","node":1,"request_id":"…","key":"root","address":"10.0.0.7","verb":"write","method":"PUT",
 //!  "route":"/api/v1/config_definition/{definition}/config/{config}","definition":"d","config":"k","status":200,
 //!  "outcome":"ok","revision_before":41,"revision_after":42,"prev":"<SHA-256 of the previous line, without its line feed>"}
 //! ```
@@ -28,6 +28,8 @@ pub(super) const NO_HASH: [u8; 32] = [0; 32];
 pub struct AuditDecision {
     /// When the request was decided, by this node's clock.
     pub at: Timestamp,
+    /// The same by the cluster's time, which the history has: the time of the newest change that this node had applied.
+    pub log_time: Timestamp,
     /// The id of the request.
     pub request_id: String,
     /// The id of the access key, if the credential was valid.
@@ -82,6 +84,8 @@ pub(super) enum AuditEvent {
 struct AuditLine<'a> {
     seq: u64,
     time: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    log_time: Option<&'a str>,
     node: NodeId,
     #[serde(skip_serializing_if = "Option::is_none")]
     event: Option<&'static str>,
@@ -143,9 +147,10 @@ impl ChainHead {
 
     /// Writes the line of a request. It is the new head.
     pub(super) fn write(&mut self, lines: &mut Vec<u8>, node: NodeId, decision: &AuditDecision) {
-        let (time, prev) = (decision.at.text(), hex(&self.hash));
+        let (time, log_time, prev) = (decision.at.text(), decision.log_time.text(), hex(&self.hash));
         let named = decision.what.definitions.as_slice();
         let line = AuditLine {
+            log_time: Some(&log_time),
             request_id: Some(&decision.request_id),
             key: decision.key.as_deref(),
             address: decision.address,
@@ -223,6 +228,7 @@ impl<'a> AuditLine<'a> {
         Self {
             seq,
             time,
+            log_time: None,
             node,
             event: None,
             request_id: None,
@@ -255,6 +261,7 @@ impl<'a> AuditLine<'a> {
 pub(super) struct StoredLine {
     pub(super) seq: u64,
     pub(super) time: String,
+    pub(super) node: Option<NodeId>,
     pub(super) prev: String,
     pub(super) event: Option<String>,
     pub(super) count: Option<u64>,

@@ -211,16 +211,17 @@ impl Audit {
         self.send(Message::Line { decision: Box::new(decision), durable: None });
     }
 
-    /// Records a write. In strict mode, waits until the line is durable; false if it was lost.
-    pub async fn record_write(&self, decision: AuditDecision) -> bool {
+    /// Records a write. In strict mode, waits at most so long until the line is durable; false if it was lost, or is not
+    /// durable by then.
+    pub async fn record_write(&self, decision: AuditDecision, wait: Duration) -> bool {
         if self.options.mode != AuditPolicy::Strict {
             self.record(decision);
             return true;
         }
         let (durable, is_durable) = oneshot::channel();
         self.send(Message::Line { decision: Box::new(decision), durable: Some(durable) });
-        // An error means that the line was lost.
-        is_durable.await.unwrap_or(false)
+        // An inner error means that the line was lost.
+        matches!(tokio::time::timeout(wait, is_durable).await, Ok(Ok(true)))
     }
 
     /// Counts a failed credential. The first one of an address in a minute gets a line at once, the others share a line at

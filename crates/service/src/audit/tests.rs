@@ -10,6 +10,8 @@ use std::{
 
 use super::{line::StoredLine, verify::verify, *};
 
+const LONG: Duration = Duration::from_secs(60);
+
 fn options(directory: &Path, mode: AuditPolicy) -> AuditOptions {
     AuditOptions { mode, directory: directory.to_owned(), ..AuditOptions::off() }
 }
@@ -20,6 +22,7 @@ fn decision(key: &str) -> AuditDecision {
     what.set_config(key);
     AuditDecision {
         at: Timestamp(1_700_000_000_000_000),
+        log_time: Timestamp(1_700_000_000_000_001),
         request_id: "r\"1".into(),
         key: Some("root".into()),
         address: Some(IpAddr::from([10, 0, 0, 7])),
@@ -50,7 +53,7 @@ fn events(directory: &Path) -> Vec<String> {
 async fn write(options: AuditOptions, count: usize) {
     let audit = Audit::start(options, 3);
     for number in 0..count {
-        assert!(audit.record_write(decision(&format!("k{number}"))).await);
+        assert!(audit.record_write(decision(&format!("k{number}")), LONG).await);
     }
     audit.flush().await;
 }
@@ -73,9 +76,10 @@ async fn lines_form_a_chain_across_restarts_and_files() {
     assert!(files::list(&directory).unwrap().len() > 3);
     let first = StoredLine::parse(all[0].as_bytes()).unwrap();
     assert_eq!((first.seq, first.prev.as_str()), (1, "0".repeat(64).as_str()));
-    assert!(
-        all[1].starts_with(r#"{"seq":2,"time":"2023-11-14T22:13:20.000000Z","node":3,"request_id":"r\"1","#)
-    );
+    assert!(all[1].starts_with(concat!(
+        r#"{"seq":2,"time":"2023-11-14T22:13:20.000000Z","log_time":"2023-11-14T22:13:20.000001Z","#,
+        r#""node":3,"request_id":"r\"1","#
+    )));
     assert!(all[1].contains(r#""key":"root","address":"10.0.0.7","method":"PUT""#), "{}", all[1]);
     assert!(all[1].contains(r#""definition":"app","config":"k0","status":200,"outcome":"ok""#), "{}", all[1]);
     is_whole(&directory);
@@ -144,10 +148,10 @@ async fn a_failed_log_rejects_writes_only_in_strict_mode() {
     fs::write(&taken, "no directory").unwrap();
     let strict = Audit::start(options(&taken, AuditPolicy::Strict), 3);
     assert!(matches!(strict.admit_write(), Err(Refusal::StorageFull(text)) if text.contains("taken")));
-    assert!(!strict.record_write(decision("k")).await);
+    assert!(!strict.record_write(decision("k"), LONG).await);
     let alarm = Audit::start(options(&taken, AuditPolicy::Alarm), 3);
     assert_eq!(alarm.admit_write(), Ok(()));
-    assert!(alarm.record_write(decision("k")).await, "no request waits");
+    assert!(alarm.record_write(decision("k"), LONG).await, "no request waits");
     let text = alarm.alarm(3).unwrap();
     assert_eq!((text.kind, text.node_id), ("audit", Some(3)));
     fs::remove_file(&taken).unwrap();
@@ -156,7 +160,7 @@ async fn a_failed_log_rejects_writes_only_in_strict_mode() {
         assert!(begin.elapsed() < Duration::from_secs(30), "it tries again each second");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert!(strict.record_write(decision("k")).await);
+    assert!(strict.record_write(decision("k"), LONG).await);
     assert_eq!(strict.alarm(3), None);
     assert_eq!(events(&taken)[..2], ["started", "lost"], "the line that was lost is counted");
 }
@@ -266,4 +270,18 @@ async fn pages_have_the_exact_lines_in_both_directions() {
     let at = Timestamp(1_700_000_000_000_000);
     assert_eq!(count(AuditQuery { until: Some(at), ..base.clone() }), 0);
     assert_eq!(count(AuditQuery { since: Some(at), until: Some(Timestamp(at.0 + 1)), ..base }), 100);
+}
+
+#[tokio::test]
+async fn a_strict_write_does_not_wait_for_ever_for_a_disk_that_hangs() {
+    let directory = tempfile::tempdir().unwrap();
+    // Nobody takes the lines out of the queue, as while an fsync hangs.
+    let (queue, _inbox) = sync_channel(QUEUE_MAX);
+    let audit = Audit {
+        options: options(directory.path(), AuditPolicy::Strict),
+        shared: Arc::default(),
+        queue: Some(queue),
+        reads: Semaphore::new(READS_MAX),
+    };
+    assert!(!audit.record_write(decision("k"), Duration::from_millis(50)).await);
 }

@@ -27,7 +27,7 @@ use concord_consensus::{ChangeError, Consensus};
 use concord_model::{
     access_key::Verb,
     error::{Invalid, LocSegment, Violation},
-    limits::MEMBER_CHANGE_TIMEOUT,
+    limits::{MEMBER_CHANGE_TIMEOUT, NODE_ID_MAX},
     record::Revision,
 };
 use concord_net::{
@@ -273,8 +273,8 @@ fn check(change: &MemberChange) -> Result<(), Invalid> {
     let mut violations = Vec::new();
     let mut add =
         |name: &str, text: String| violations.push(Violation::at(vec![LocSegment::from(name)], text));
-    if member.id == 0 {
-        add("id", "a node id is at least 1".into());
+    if !(1..=NODE_ID_MAX).contains(&member.id) {
+        add("id", format!("a node id is an integer from 1 to {NODE_ID_MAX}"));
     }
     for (name, address) in [("api_addr", &member.api_addr), ("peer_addr", &member.peer_addr)] {
         if let Err(text) = check_address(address) {
@@ -301,7 +301,8 @@ mod tests {
         assert_eq!(check(&MemberChange::Remove(0)), Ok(()));
         let same = Member { peer_addr: "a:8104".into(), ..member(4) };
         let no_port = Member { api_addr: "a".into(), ..member(4) };
-        for wrong in [member(0), same, no_port] {
+        let too_high = Member { id: NODE_ID_MAX + 1, ..member(4) };
+        for wrong in [member(0), same, no_port, too_high] {
             assert!(check(&MemberChange::Add(wrong.clone())).is_err(), "{wrong:?}");
             assert!(check(&MemberChange::Replace { old: 1, new: wrong }).is_err());
         }

@@ -26,7 +26,7 @@ use concord_consensus::Consensus;
 use concord_model::{
     access_key::Verb,
     error::{Invalid, LocSegment, Violation},
-    limits::MEMBERS_MAX,
+    limits::{MEMBERS_MAX, NODE_ID_STEP_MAX},
 };
 use concord_net::{
     Member, NodeId, ReceiveError,
@@ -307,8 +307,12 @@ fn check_members(members: &[Member], me: NodeId) -> Result<(), Invalid> {
     for (member, place) in members.iter().zip(0..) {
         let loc =
             |name: &str| vec![LocSegment::from("members"), LocSegment::Index(place), LocSegment::from(name)];
-        if member.id == 0 || !ids.insert(member.id) {
-            violations.push(Violation::at(loc("id"), "a node id is at least 1 and named once"));
+        if !(1..=NODE_ID_STEP_MAX).contains(&member.id) || !ids.insert(member.id) {
+            let text = format!(
+                "a node id of a new cluster is an integer from 1 to {NODE_ID_STEP_MAX}, and is named once: later ids \
+                 are higher"
+            );
+            violations.push(Violation::at(loc("id"), text));
         }
         for (name, address) in [("api_addr", &member.api_addr), ("peer_addr", &member.peer_addr)] {
             if let Err(text) = check_address(address) {
@@ -343,7 +347,10 @@ mod tests {
         assert_eq!(check_members(&good, 2), Ok(()));
         let twice = [member(1), member(1)];
         let no_port = [Member { peer_addr: "a".into(), ..member(1) }];
-        for (members, me) in [(&good[..], 4), (&[], 1), (&twice, 1), (&no_port, 1)] {
+        let too_high = [Member { id: NODE_ID_STEP_MAX + 1, ..member(1) }];
+        for (members, me) in
+            [(&good[..], 4), (&[], 1), (&twice, 1), (&no_port, 1), (&too_high, NODE_ID_STEP_MAX + 1)]
+        {
             assert!(check_members(members, me).is_err(), "{members:?}");
         }
     }

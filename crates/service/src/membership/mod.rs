@@ -126,7 +126,7 @@ impl ClusterMembers {
     /// # Errors
     /// When the principal may not see it.
     pub fn cluster(&self, principal: &Principal) -> Result<ClusterView, Refusal> {
-        principal.authorize(Verb::Cluster, None)?;
+        principal.authorize(Verb::Observe, None)?;
         Ok(self.cluster_view())
     }
 

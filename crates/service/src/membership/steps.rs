@@ -8,7 +8,7 @@
 //! ```
 //!
 //! **Invariants**
-//! 1. A node id is never used twice: ids ascend, and the greatest one is stored with the state. A node that returned under
+//! 1. A node id is never used twice: ids ascend in bounded steps, and the greatest one is stored with the state. A node that returned under
 //!    an earlier id would have lost its votes.
 //! 2. No change begins that would leave the cluster without a live majority: a majority of the new voters must be alive.
 
@@ -29,7 +29,10 @@ use crate::{
     retry::{Attempt, AttemptError},
 };
 use concord_consensus::Consensus;
-use concord_model::{error::Invalid, limits::MEMBERS_MAX};
+use concord_model::{
+    error::Invalid,
+    limits::{MEMBERS_MAX, NODE_ID_MAX, NODE_ID_STEP_MAX},
+};
 use concord_net::{Member, NodeId};
 
 /// How long to wait for a member that should have caught up already.
@@ -171,6 +174,14 @@ impl MembershipChange<'_> {
         if member.id <= greatest {
             return Err(conflict(format!(
                 "a node id is never used twice: ids ascend, and {greatest} has been used, so {} can't be",
+                member.id
+            )));
+        }
+        let most = greatest.saturating_add(NODE_ID_STEP_MAX).min(NODE_ID_MAX);
+        if member.id > most {
+            return Err(conflict(format!(
+                "node ids ascend, in steps of at most {NODE_ID_STEP_MAX}: {greatest} has been used, so a new id is at most \
+                 {most}, and {} can't be used",
                 member.id
             )));
         }

@@ -72,7 +72,7 @@ impl Service {
     /// # Errors
     /// When the principal may not see it.
     pub fn metrics(&self, principal: &Principal) -> Result<Vec<MetricFamily>, Refusal> {
-        principal.authorize(Verb::Cluster, None)?;
+        principal.authorize(Verb::Observe, None)?;
         Ok(self.open_metrics())
     }
 

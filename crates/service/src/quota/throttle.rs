@@ -3,15 +3,20 @@
 //! For IPv6 an address is its 64-bit network. An attempt is taken before the credential is checked and given back if it is
 //! valid. So concurrent guesses get no more attempts than sequential ones.
 //!
+//! Only a known failure counts. A credential that only a newer state can settle holds no attempt while it waits for that
+//! state, and counts only if that state does not have it. Otherwise ten clients with a good key would lock out the root
+//! key of their address while the node is isolated from the quorum. A guess of a root key never waits: the node knows at
+//! once that it is wrong. A stored key has 256 random bits, so nobody guesses one by waiting.
+//!
 //! Many clients may share an address with one that guesses. So two kinds of credentials are not limited:
 //!
 //! - The last valid credential of a connection, on that connection. The connection keeps a keyed hash of it.
-//! - A stored key that this node knows (`Authentication::known_key`), because it can't be guessed.
+//! - A stored key of the applied state, however old that is (`Authentication::is_stored`), because it can't be guessed.
 //!
 //! Both reveal nothing to a guesser, who would have to have the credential. Only a root key on a new connection, and a key
 //! that this node has not yet applied, are affected by other clients of their address.
 //!
-//! **Invariants:** a request with the last valid credential of its connection takes no lock. At most [`ADDRESSES_MAX`]
+//! **Invariants:** an attempt is never held across an `await`. A request with the last valid credential of its connection takes no lock. At most [`ADDRESSES_MAX`]
 //! addresses are kept; the one with the fewest failures is evicted.
 
 use std::{
@@ -50,7 +55,9 @@ pub(crate) struct FailedCredentials {
 pub struct CredentialAttempt<'a> {
     failed: &'a FailedCredentials,
     hash: u64,
-    /// The address whose attempt it took. `None` if it took none.
+    /// Whether it is new to its connection.
+    is_new: bool,
+    /// The address whose attempt it holds. `None` if it holds none.
     taken: Option<IpAddr>,
 }
 
@@ -84,7 +91,7 @@ impl FailedCredentials {
     }
 
     pub(super) fn admit(&self, credential: &[u8]) -> Result<CredentialAttempt<'_>, Exceeded> {
-        let free = |hash| Ok(CredentialAttempt { failed: self, hash, taken: None });
+        let free = |hash| Ok(CredentialAttempt { failed: self, hash, is_new: false, taken: None });
         if self.rate.count == 0 {
             return free(0);
         }
@@ -95,7 +102,7 @@ impl FailedCredentials {
             None | Some((_, true)) => free(hash),
             Some((address, false)) => {
                 self.take(address, self.now())?;
-                Ok(CredentialAttempt { failed: self, hash, taken: Some(address) })
+                Ok(CredentialAttempt { failed: self, hash, is_new: true, taken: Some(address) })
             }
         }
     }
@@ -141,18 +148,26 @@ impl FailedCredentials {
 impl CredentialAttempt<'_> {
     /// The credential is valid.
     pub fn was_good(self) {
-        if self.taken.is_some() {
+        if self.is_new {
             CallerAddress::with_current(|caller| caller.note_good(self.hash));
         }
         // Gives the attempt back.
         drop(self);
     }
 
+    /// The credential can't be judged yet: it holds no attempt while it waits.
+    pub fn waits(&mut self) {
+        if let Some(address) = self.taken.take() {
+            self.failed.give_back(address, self.failed.now());
+        }
+    }
+
     /// The credential is invalid: the attempt is used up.
     pub fn has_failed(mut self) {
         match self.taken.take() {
             Some(_) => {}
-            // It was valid before on this connection: the key was revoked or has expired.
+            // It was valid before on this connection, and the key was revoked or has expired; or the credential waited for
+            // a newer state.
             None => {
                 if let Some(address) = CallerAddress::with_current(|caller| caller.group)
                     && self.failed.rate.count > 0
@@ -167,9 +182,7 @@ impl CredentialAttempt<'_> {
 
 impl Drop for CredentialAttempt<'_> {
     fn drop(&mut self) {
-        if let Some(address) = self.taken.take() {
-            self.failed.give_back(address, self.failed.now());
-        }
+        self.waits();
     }
 }
 
@@ -212,6 +225,33 @@ mod tests {
         other.take(address(1), 1).unwrap();
         other.give_back(address(1), 2);
         assert_eq!(other.addresses().len(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_credential_that_waits_holds_no_attempt_and_counts_once_it_is_known_to_be_invalid() {
+        let failed = FailedCredentials::new(2);
+        let connection = || CallerAddress::new(address(1), address(1));
+        let mut waiting = Vec::new();
+        for _ in 0..20 {
+            let wait = async {
+                let mut attempt = failed.admit(b"unsettled").unwrap();
+                attempt.waits();
+                attempt
+            };
+            waiting.push(connection().serve(wait).await);
+        }
+        assert_eq!(failed.count(), 0, "none is held");
+        let caller = connection();
+        let later = async {
+            waiting.pop().unwrap().was_good();
+            assert!(failed.admit(b"unsettled").unwrap().taken.is_none(), "it is known on its connection");
+            drop(waiting.pop());
+            assert_eq!(failed.count(), 0);
+            waiting.pop().unwrap().has_failed();
+            waiting.pop().unwrap().has_failed();
+            assert!(failed.admit(b"guessed").is_err());
+        };
+        caller.serve(later).await;
     }
 
     #[tokio::test]

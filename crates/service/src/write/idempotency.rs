@@ -1,8 +1,8 @@
 //! Idempotent retries: a request with an idempotency key that was decided before gets its stored response.
 //!
 //! The idempotency records of all keys share one bounded space of the state. While it is full of records that may still
-//! be needed, further requests with an idempotency key are rejected. So each stored access key may fill only a part of
-//! it. The leader counts the requests that it decides, in two windows as long as a record is certainly retained. A new
+//! be needed, further requests with an idempotency key are rejected. So each stored access key may fill only half of what
+//! the others leave: however many keys have filled their part, there is room for another one. The leader counts the requests that it decides, in two windows as long as a record is certainly retained. A new
 //! leader starts from zero, so that a key can then make a few more.
 //!
 //! **Invariant:** a request that is rejected here was certainly not proposed.
@@ -23,7 +23,7 @@ use crate::{
 };
 use concord_model::{
     command::{Command, Outcome, Transaction},
-    limits::{KEYED_WRITES_PER_KEY_MAX, REMEMBERED_AT_LEAST_US},
+    limits::{REMEMBERED_AT_LEAST_US, REMEMBERED_MAX},
     time::Timestamp,
 };
 use concord_state::State;
@@ -94,15 +94,29 @@ pub(crate) struct KeyedWrites(Mutex<KeyedWindows>);
 #[derive(Debug, Default)]
 struct KeyedWindows {
     begun: Option<Instant>,
-    current: BTreeMap<KeyTag, u64>,
-    previous: BTreeMap<KeyTag, u64>,
+    current: KeyedCounts,
+    previous: KeyedCounts,
+}
+
+/// The requests of one window.
+#[derive(Debug, Default)]
+struct KeyedCounts {
+    by_key: BTreeMap<KeyTag, u64>,
+    total: u64,
+}
+
+impl KeyedCounts {
+    fn of(&self, key: &KeyTag) -> u64 {
+        self.by_key.get(key).copied().unwrap_or(0)
+    }
 }
 
 impl KeyedWrites {
     /// Counts a request with an idempotency key of a stored access key.
     ///
     /// # Errors
-    /// [`Refusal::LimitReached`] when the access key has made [`KEYED_WRITES_PER_KEY_MAX`] of them.
+    /// [`Refusal::LimitReached`] when the access key has made as many as half of what the others leave of
+    /// [`REMEMBERED_MAX`].
     pub(super) fn count(&self, caller: &Caller) -> Result<(), Refusal> {
         let Some(key) = caller.idempotency_key.and_then(|_| key_tag(&caller.principal)) else {
             return Ok(());
@@ -112,10 +126,11 @@ impl KeyedWrites {
         if windows.count(key, Instant::now()) {
             return Ok(());
         }
-        Err(Refusal::LimitReached(format!(
-            "this access key has reached its limit of {KEYED_WRITES_PER_KEY_MAX} requests with an idempotency key: \
+        Err(Refusal::LimitReached(
+            "this access key has reached its limit of requests with an idempotency key, half of what other keys leave: \
              wait, or send without one"
-        )))
+                .into(),
+        ))
     }
 }
 
@@ -125,15 +140,16 @@ impl KeyedWindows {
         let age = now.saturating_duration_since(*self.begun.get_or_insert(now));
         if age >= WINDOW {
             let last = std::mem::take(&mut self.current);
-            self.previous = if age < 2 * WINDOW { last } else { BTreeMap::new() };
+            self.previous = if age < 2 * WINDOW { last } else { KeyedCounts::default() };
             self.begun = Some(now);
         }
-        let before = self.previous.get(&key).copied().unwrap_or(0);
-        let current = self.current.entry(key).or_insert(0);
-        if before + *current >= KEYED_WRITES_PER_KEY_MAX {
+        let own = self.previous.of(&key) + self.current.of(&key);
+        let others = (self.previous.total + self.current.total).saturating_sub(own);
+        if own >= REMEMBERED_MAX.saturating_sub(others) / 2 {
             return false;
         }
-        *current += 1;
+        *self.current.by_key.entry(key).or_insert(0) += 1;
+        self.current.total += 1;
         true
     }
 }
@@ -166,18 +182,20 @@ mod tests {
     #[test]
     fn an_access_key_fills_its_part_of_the_idempotency_records_and_no_more() {
         let (mut windows, begin) = (KeyedWindows::default(), Instant::now());
-        let (one, two) = ([1; 12], [2; 12]);
-        let fill = |windows: &mut KeyedWindows, now| {
+        let fill = |windows: &mut KeyedWindows, key: u8, now| {
             let mut count = 0_u64;
-            while windows.count(one, now) {
+            while windows.count([key; 12], now) {
                 count += 1;
             }
             count
         };
-        assert_eq!(fill(&mut windows, begin), KEYED_WRITES_PER_KEY_MAX);
-        assert!(windows.count(two, begin), "the others have their own part");
-        assert_eq!(fill(&mut windows, begin + WINDOW), 0, "their records may still be needed");
-        assert_eq!(fill(&mut windows, begin + 2 * WINDOW), KEYED_WRITES_PER_KEY_MAX);
-        assert_eq!(fill(&mut windows, begin + 4 * WINDOW), KEYED_WRITES_PER_KEY_MAX, "after a pause at once");
+        let half = REMEMBERED_MAX / 2;
+        assert_eq!(fill(&mut windows, 1, begin), half);
+        assert_eq!(fill(&mut windows, 1, begin + WINDOW), 0, "their records may still be needed");
+        assert_eq!(fill(&mut windows, 1, begin + 2 * WINDOW), half);
+        assert_eq!(fill(&mut windows, 1, begin + 4 * WINDOW), half, "after a pause at once");
+        let now = begin + 4 * WINDOW;
+        assert_eq!((fill(&mut windows, 2, now), fill(&mut windows, 3, now)), (half / 2, half / 4));
+        assert!((4..10).all(|key| fill(&mut windows, key, now) > 0), "there is room for other keys");
     }
 }

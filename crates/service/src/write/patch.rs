@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{
     prepare::{Preparation, PreparedWrite, check_bytes, check_expect, parse_key},
-    secrets::StoredSecrets,
+    secrets::{RestoredData, StoredSecrets},
 };
 use crate::{
     budget::Budget,
@@ -47,7 +47,7 @@ pub(super) fn prepare_patch(
         .map_err(|error| Refusal::Internal(format!("the stored data of {key:?} is not JSON: {error}")))?;
     let validator = with.validators.of(&found.definition, budget)?;
     let made = match validator.secrets() {
-        None => apply(patch, data, budget)?,
+        None => RestoredData { made: apply(patch, data, budget)?, bytes_beyond: 0 },
         Some(places) => {
             let stored = StoredSecrets { places, definition: &found.definition, data: &data, bytes };
             let hidden = with.hidden(stored, patch)?;
@@ -56,7 +56,10 @@ pub(super) fn prepare_patch(
             with.restore(stored, patch, made, is_hidden)?
         }
     };
+    let RestoredData { made, bytes_beyond } = made;
     let data = document_of(made, with.limits)?;
+    check_counted(&data, bytes_beyond, with.limits)?;
+    budget.charge_entry(bytes_beyond)?;
     let entries = validator.check(&data, budget)??;
     let definition = found.definition.key.clone();
     let expect = Expect::Read(Some(before.revision));
@@ -96,8 +99,22 @@ fn document_of(made: Value, limits: &Limits) -> Result<Document, Refusal> {
             in_data(error.to_string())
         }
     })?;
-    check_bytes("data", Some(&data), limits.data_bytes)?;
     Ok(data)
+}
+
+/// Checks the size of the data, in which kept secret values count so many bytes beyond their own.
+fn check_counted(data: &Document, bytes_beyond: usize, limits: &Limits) -> Result<(), Invalid> {
+    if bytes_beyond == 0 {
+        return check_bytes("data", Some(data), limits.data_bytes);
+    }
+    let (bytes, most) = (data.text.len().saturating_add(bytes_beyond), limits.data_bytes);
+    if bytes <= most {
+        return Ok(());
+    }
+    Err(Invalid::TooLarge(format!(
+        "the data takes {bytes} bytes, but the limit is {most} bytes; each secret value that is kept counts as the next \
+         power of two, at least 256 bytes, for a key without the permission `reveal`"
+    )))
 }
 
 /// The content that a patch gave its record at a revision, if the record has not been written since.

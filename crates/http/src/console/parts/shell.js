@@ -7,7 +7,7 @@ export function places() {
   const all = [
     { text: "Definitions", parts: [], heads: [undefined, "d", "new"] },
     { text: "Changes", parts: ["watch"] },
-    { text: "Cluster", parts: ["cluster"], verb: "cluster" },
+    { text: "Cluster", parts: ["cluster"], verb: "observe" },
   ];
   if (together.value.length) all.push({ text: `To make (${together.value.length})`, parts: ["together"] });
   if (principal.value) all.push({ text: "Keys", parts: ["keys"], verb: "keys" }, { text: "Audit", parts: ["audit"], verb: "audit" });

@@ -1,6 +1,6 @@
 //! Clients behind an address where somebody guesses credentials.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, time::Duration};
 
 use serde_json::{Value, json};
 
@@ -25,6 +25,34 @@ async fn new_key(api: &Api) -> (String, String) {
     let data = serde_json::from_slice::<Value>(&body).unwrap()["data"].take();
     let text = |name: &str| data[name].as_str().unwrap().to_owned();
     (text("key_id"), text("api_key"))
+}
+
+#[tokio::test]
+async fn whoever_loses_a_key_while_a_read_waits_learns_nothing_from_its_response() {
+    let directory = tempfile::tempdir().unwrap();
+    let api = node_of(throttling_service(directory.path(), 2)).await;
+    let (id, text) = new_key(&api).await;
+    let principal = api.service.authentication.authenticate(text.as_bytes()).await.unwrap();
+    let waiting = || WaitingReader::of(&RequestAccess::Authenticated(principal.clone()), true).unwrap();
+    let readers: Vec<WaitingReader> = (0..4).map(|_| waiting()).collect();
+    let path = format!("/api/v1/api_key/{id}");
+    let revoke = Request::delete(path).header(header::AUTHORIZATION, KEY).body(Body::empty()).unwrap();
+    assert_eq!(api.handle(revoke).await.status(), StatusCode::OK);
+    // So long that the reader is authorized again.
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    let statuses =
+        [StatusCode::OK, StatusCode::NOT_MODIFIED, StatusCode::NOT_FOUND, StatusCode::SERVICE_UNAVAILABLE];
+    let answered = readers
+        .into_iter()
+        .zip(statuses)
+        .map(|(reader, status)| reader.answered(&api.service, status.into_response()).status());
+    let expected = [
+        StatusCode::UNAUTHORIZED,
+        StatusCode::UNAUTHORIZED,
+        StatusCode::UNAUTHORIZED,
+        StatusCode::SERVICE_UNAVAILABLE,
+    ];
+    assert_eq!(answered.collect::<Vec<_>>(), expected);
 }
 
 #[tokio::test]

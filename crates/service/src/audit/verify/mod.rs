@@ -18,6 +18,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use concord_net::NodeId;
+
 use super::{
     files::{LINE_BYTES_MAX, list, parse_head, read_head},
     line::{ChainHead, NO_HASH, StoredLine, hash_of, hex},
@@ -80,6 +82,41 @@ impl fmt::Display for Defect {
     }
 }
 
+/// The logs that these paths are of, each with its paths in their order. A directory is a log; files that follow each
+/// other are one log as long as their lines are of one node. Each node has a log of its own, so the lines of two nodes
+/// form no chain.
+///
+/// # Errors
+/// When a file can't be read.
+pub fn logs(paths: &[PathBuf]) -> Result<Vec<Vec<PathBuf>>, String> {
+    let mut logs: Vec<Vec<PathBuf>> = Vec::new();
+    // The node of the last log, if the next file may belong to it.
+    let mut open: Option<Option<NodeId>> = None;
+    for path in paths {
+        if path.is_dir() {
+            open = None;
+            logs.push(vec![path.clone()]);
+            continue;
+        }
+        let node = first_node(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let is_same = open.is_some_and(|last| last.is_none() || node.is_none() || last == node);
+        match logs.last_mut().filter(|_| is_same) {
+            Some(log) => log.push(path.clone()),
+            None => logs.push(vec![path.clone()]),
+        }
+        open = Some(node.or(open.flatten()));
+    }
+    Ok(logs)
+}
+
+/// The node of the first line of a file; `None` when the line can't be parsed.
+fn first_node(path: &Path) -> io::Result<Option<NodeId>> {
+    let mut line = Vec::new();
+    let mut start = io::Read::take(BufReader::new(File::open(path)?), LINE_BYTES_MAX as u64);
+    start.read_until(b'\n', &mut line)?;
+    Ok(StoredLine::parse(line.trim_ascii_end()).and_then(|line| line.node))
+}
+
 /// What a check found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuditReport {
@@ -87,6 +124,8 @@ pub struct AuditReport {
     pub files: u64,
     /// Lines that were read.
     pub lines: u64,
+    /// The node that has written the log. `None` without lines.
+    pub node: Option<NodeId>,
     /// The number of the first line. `None` without lines.
     pub first: Option<u64>,
     /// Number and hash of the last line, as `--head` takes them.
@@ -208,6 +247,7 @@ impl LogCheck {
             }
         }
         self.report.first = self.report.first.or(Some(stored.seq));
+        self.report.node = self.report.node.or(stored.node);
         match (stored.event.as_deref(), stored.count) {
             (Some("removed"), Some(upto)) => self.removed = self.removed.max(upto),
             (Some("tail_missing"), Some(upto)) => {

@@ -140,6 +140,35 @@ fn a_rewritten_log_differs_from_the_noted_head() {
 }
 
 #[test]
+fn the_logs_of_several_nodes_are_checked_each_on_its_own() {
+    let nodes = [1, 2].map(|node| {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut head, mut text) = (ChainHead::START, Vec::new());
+        for number in 0..4 {
+            head.write_event(&mut text, node, Timestamp(number), &AuditEvent::Lost(number));
+        }
+        fs::write(directory.path().join("head"), format!("{} {}\n", head.seq, hex(&head.hash))).unwrap();
+        fs::write(directory.path().join(format!("audit-{:020}.jsonl", 1)), &text).unwrap();
+        let half = text.len() / 2;
+        let begin = text[..half].iter().rposition(|byte| *byte == b'\n').unwrap() + 1;
+        for (name, part) in [("one", &text[..begin]), ("two", &text[begin..])] {
+            fs::write(directory.path().join(name), part).unwrap();
+        }
+        directory
+    });
+    let [one, two] = nodes.each_ref().map(|directory| directory.path());
+    let directories = [one.to_owned(), two.to_owned()];
+    assert_eq!(logs(&directories).unwrap(), directories.each_ref().map(|path| vec![path.clone()]));
+    let files = [one.join("one"), one.join("two"), two.join("one"), two.join("two")];
+    let found = logs(&files).unwrap();
+    assert_eq!(found, [files[..2].to_vec(), files[2..].to_vec()]);
+    for (log, node) in found.iter().chain(&logs(&directories).unwrap()).zip([1, 2, 1, 2]) {
+        let report = verify(log, None).unwrap();
+        assert_eq!((report.defects, report.lines, report.node), (vec![], 4, Some(node)));
+    }
+}
+
+#[test]
 fn a_part_of_a_log_is_checked_without_its_head() {
     let directory = tempfile::tempdir().unwrap();
     let lines = log(directory.path());

@@ -8,6 +8,7 @@ use tokio::{
 };
 
 use bytes::Bytes;
+use http::{HeaderMap, HeaderName};
 
 use super::*;
 use crate::forward::wire::{WireAnswer, encode_part};
@@ -18,7 +19,8 @@ use crate::{
 use concord_model::{command::Expect, document::Document};
 use concord_net::codec::decode;
 use concord_net::{
-    client::Secrets,
+    NodeId,
+    client::{NONCE, Secrets},
     identity::{FORMAT, Identity},
 };
 
@@ -32,8 +34,19 @@ fn request(key: &str) -> WriteRequest {
 }
 
 fn peers() -> Arc<Peers> {
+    peers_of(2)
+}
+
+/// Adds the header of a line, if it has one.
+fn note_header(line: &str, headers: &mut HeaderMap) {
+    if let Some((name, value)) = line.trim_end().split_once(": ") {
+        headers.insert(name.parse::<HeaderName>().unwrap(), value.parse().unwrap());
+    }
+}
+
+fn peers_of(node_id: NodeId) -> Arc<Peers> {
     let peers = Peers::new(Secrets(vec!["s".into()]));
-    peers.me.set(Identity { cluster_id: uuid::Uuid::from_u128(1), node_id: 2, format: FORMAT }).unwrap();
+    peers.me.set(Identity { cluster_id: uuid::Uuid::from_u128(1), node_id, format: FORMAT }).unwrap();
     Arc::new(peers)
 }
 
@@ -63,16 +76,24 @@ impl WritesLeader {
     /// As much HTTP as the calls of a node need.
     async fn serve(self, stream: TcpStream) {
         let mut stream = BufStream::new(stream);
-        let (mut line, mut length) = (String::new(), 0);
+        let (mut line, mut length, mut headers) = (String::new(), 0, HeaderMap::new());
         while stream.read_line(&mut line).await.is_ok_and(|read| read > 0) {
-            let header = std::mem::take(&mut line).to_ascii_lowercase();
+            let given = std::mem::take(&mut line);
+            note_header(&given, &mut headers);
+            let header = given.to_ascii_lowercase();
             if let Some(value) = header.strip_prefix("content-length:") {
                 length = value.trim().parse().unwrap();
             }
             if header == "\r\n" {
                 let mut body = vec![0; length];
                 stream.read_exact(&mut body).await.unwrap();
-                let answer = self.answer(&body).await;
+                let headers = std::mem::take(&mut headers);
+                // The first call on a connection asks for a proof of the secret.
+                let answer = if headers.contains_key(NONCE) {
+                    peers_of(1).admit_prove(&headers).unwrap().into()
+                } else {
+                    self.answer(&body).await
+                };
                 let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", answer.len());
                 // The calling node may have closed the connection.
                 let _gone = stream.write_all(&[head.as_bytes(), &answer].concat()).await;
@@ -175,9 +196,21 @@ async fn a_lost_connection_leaves_only_unanswered_writes_unknown() {
     let (stream, _) = listener.accept().await.unwrap();
     let mut stream = BufStream::new(stream);
     let mut line = String::new();
-    while line != "\r\n" {
+    // The first request of the connection asks for a proof of the secret, the second one has the writes.
+    for is_proven in [false, true] {
+        let mut headers = HeaderMap::new();
+        while line != "\r\n" {
+            line.clear();
+            stream.read_line(&mut line).await.unwrap();
+            note_header(&line, &mut headers);
+        }
         line.clear();
-        stream.read_line(&mut line).await.unwrap();
+        if !is_proven {
+            let proof = peers_of(1).admit_prove(&headers).unwrap();
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{proof}", proof.len());
+            stream.write_all(head.as_bytes()).await.unwrap();
+            stream.flush().await.unwrap();
+        }
     }
     let part = encode_part(&vec![(1, WireAnswer::Retry("decided".into()))]);
     let head = format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n", part.len());

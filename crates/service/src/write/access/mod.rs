@@ -7,7 +7,8 @@
 //! A key can grant only what it has: to create or change a key, a client needs all permissions that the key has
 //! afterwards. A key with permissions that the client lacks does not exist for the client.
 //!
-//! **Invariant:** nothing here changes anything.
+//! **Invariants:** nothing here changes anything. Every way to obtain a credential, creating and rotating a key, passes
+//! [`check_given`] with all terms of that key.
 
 use std::sync::Arc;
 
@@ -80,12 +81,12 @@ pub(super) fn prepare_access(
         AccessWrite::Change { id, patch, expect } => {
             let key = seen(state, principal, id)?;
             let (has_expiry, has_quota) = (patch.expires_at.is_some(), patch.quota.is_some());
-            let patch = patch.clone();
+            let (patch, terms) = (patch.clone(), terms_of(key));
             let terms = KeyTerms {
-                name: patch.name.unwrap_or_else(|| key.name.clone()),
-                grants: patch.grants.unwrap_or_else(|| key.grants.clone()),
-                quota: patch.quota.unwrap_or(key.quota),
-                expires_at: patch.expires_at.unwrap_or(key.expires_at),
+                name: patch.name.unwrap_or(terms.name),
+                grants: patch.grants.unwrap_or(terms.grants),
+                quota: patch.quota.unwrap_or(terms.quota),
+                expires_at: patch.expires_at.unwrap_or(terms.expires_at),
             };
             check_given(principal, GivenTerms { terms: &terms, has_expiry, has_quota })?;
             AccessCommand::Change { id: id.clone(), terms, expect: expect_of(key, *expect)? }
@@ -96,6 +97,8 @@ pub(super) fn prepare_access(
         }
         AccessWrite::Rotate { id, sha256, grace_us, expect } => {
             let key = seen(state, principal, id)?;
+            // Whoever rotates a key has its new secret, as if they had created the key.
+            check_given(principal, GivenTerms { terms: &terms_of(key), has_expiry: true, has_quota: true })?;
             let expect = expect_of(key, *expect)?;
             AccessCommand::Rotate { id: id.clone(), sha256: *sha256, grace_us: *grace_us, expect }
         }
@@ -118,7 +121,16 @@ fn seen<'a>(state: &'a State, principal: &Principal, id: &KeyId) -> Result<&'a A
     key.ok_or_else(|| Rejection::KeyNotFound.into())
 }
 
-/// The terms of a key that is created or changed.
+fn terms_of(key: &AccessKey) -> KeyTerms {
+    KeyTerms {
+        name: key.name.clone(),
+        grants: key.grants.clone(),
+        quota: key.quota,
+        expires_at: key.expires_at,
+    }
+}
+
+/// The terms of a key that is created, changed or rotated.
 struct GivenTerms<'a> {
     terms: &'a KeyTerms,
     /// Whether the client gives the expiry; a change may leave it as it is.

@@ -124,6 +124,27 @@ fn a_key_grants_no_later_expiry_and_no_larger_quota_than_its_own() {
 }
 
 #[test]
+fn a_key_obtains_no_secret_that_outlives_it_or_has_a_larger_quota() {
+    let (mut manager, mut same, mut endless, mut unlimited) = (key(1), key(2), key(3), key(4));
+    for key in [&mut manager, &mut same, &mut endless, &mut unlimited] {
+        key.grants = grants(&[(&[Verb::Keys, Verb::Read], "*")]);
+        (key.expires_at, key.quota.requests_per_second) = (Some(Timestamp(1000)), Some(5));
+    }
+    (endless.expires_at, unlimited.quota) = (None, Quota::default());
+    let ids = [&manager, &same, &endless, &unlimited].map(|key| key.id.clone());
+    let state = state(vec![manager.clone(), same, endless, unlimited], false);
+    let rotate = |principal: &Principal, id: &KeyId| {
+        let write = AccessWrite::Rotate { id: id.clone(), sha256: [0; 32], grace_us: 0, expect: Expect::Any };
+        prepared(&state, principal, write).map(drop)
+    };
+    let principal = Principal::of_key(Arc::new(manager), 1);
+    let forbidden = Err(Refusal::Forbidden { verb: Verb::Keys });
+    let expected = [Ok(()), Ok(()), forbidden.clone(), forbidden];
+    assert_eq!(ids.each_ref().map(|id| rotate(&principal, id)), expected);
+    assert!(ids.iter().all(|id| rotate(&Principal::root(), id).is_ok()));
+}
+
+#[test]
 fn a_key_grants_and_manages_only_its_own_permissions() {
     let (mut manager, mut weak, mut strong) = (key(1), key(2), key(3));
     manager.grants = grants(&[(&[Verb::Keys, Verb::Read, Verb::Write], "billing.*")]);

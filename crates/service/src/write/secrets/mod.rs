@@ -9,6 +9,7 @@
 //! | test a value in a patch, or move or copy it to a place that is not secret | the patch is applied to data in which the values are hidden |
 //! | guess a value by a schema: the rejection tells which configs violate it | changing the schema of a definition with secret fields needs `reveal` |
 //! | filter, sort or compare by an index | a secret field can't be indexed, and so can't be unique |
+//! | fill the data up to a limit, to learn how long a value is | a kept value counts as the next power of two |
 //! | keep a value in a list of unique items and add a guess | a schema can't compare secret values |
 //!
 //! **Invariant:** these attempts are rejected before anything is proposed. The log contains whole data, never a marker.
@@ -63,6 +64,13 @@ pub(super) struct StoredSecrets<'a> {
     pub(super) bytes: usize,
 }
 
+/// The result of a patch, with the secret values that it has kept.
+pub(super) struct RestoredData {
+    pub(super) made: Value,
+    /// What the kept values count beyond their own length for a client that may not see them.
+    pub(super) bytes_beyond: usize,
+}
+
 impl Preparation<'_> {
     /// Refuses a client that may not see the secret values of a definition.
     pub(super) fn check_reveal(self, definition: &Definition) -> Result<(), Refusal> {
@@ -90,7 +98,8 @@ impl Preparation<'_> {
         if may_keep(&data.text) {
             self.budget.charge_check(places.steps_max(bytes))?;
             let (mut copy, mut cost_left) = (data.value.clone(), 0);
-            let stored = MarkerSource { before: None, is_hidden: false, cost_left: &mut cost_left };
+            let stored =
+                MarkerSource { before: None, before_bytes: 0, is_hidden: false, cost_left: &mut cost_left };
             if let Err(error) = resolve(places, &mut copy, bytes, stored) {
                 return Ok(Err(in_data(error)));
             }
@@ -128,20 +137,21 @@ impl Preparation<'_> {
     }
 
     /// Puts the stored values back where a patch has kept them. `is_hidden`: whether the patch was applied to
-    /// [`Self::hidden`] data.
+    /// [`Self::hidden`] data. A limit on the result counts what the client may know: see [`RestoredData`].
     pub(super) fn restore(
         self,
         stored: StoredSecrets<'_>,
         patch: &Patch,
         mut made: Value,
         is_hidden: bool,
-    ) -> Result<Value, Refusal> {
+    ) -> Result<RestoredData, Refusal> {
         if !is_hidden && !may_keep(&patch.document.text) {
-            return Ok(made);
+            return Ok(RestoredData { made, bytes_beyond: 0 });
         }
+        let is_blind = is_hidden;
         let (budget, places) = (self.budget, stored.places);
         let bytes = patch::size(&made);
-        budget.charge_check(places.steps_max(bytes).saturating_mul(2))?;
+        budget.charge_check(places.steps_max(bytes).saturating_mul(3) + places.steps_max(stored.bytes))?;
         if is_hidden {
             check_nulls(places, &made, bytes)
                 .map_err(|violation| in_data(ResolveError::Violation(violation)))?;
@@ -150,11 +160,16 @@ impl Preparation<'_> {
         let is_hidden = is_hidden && patch.format != PatchFormat::Replace;
         let cost_max = budget.patch_cost();
         let mut cost_left = cost_max;
-        let before = MarkerSource { before: Some(stored.data), is_hidden, cost_left: &mut cost_left };
+        let before = MarkerSource {
+            before: Some(stored.data),
+            before_bytes: stored.bytes,
+            is_hidden,
+            cost_left: &mut cost_left,
+        };
         let resolved = resolve(places, &mut made, bytes, before);
         budget.charge_patch(cost_max - cost_left);
         match resolved {
-            Ok(()) => Ok(made),
+            Ok(beyond) => Ok(RestoredData { made, bytes_beyond: if is_blind { beyond } else { 0 } }),
             Err(error @ ResolveError::Violation(_)) => Err(in_data(error).into()),
             Err(error @ ResolveError::TooCostly(_)) => {
                 Err(budget.patch_exceeds().unwrap_or_else(|| in_data(error).into()))

@@ -116,8 +116,8 @@ fn a_record_that_is_written_back_with_null_is_rejected_without_reveal() {
 #[test]
 fn a_marker_leaves_a_secret_value_as_it_is() {
     let keep = json!({"$concord-keep": true});
-    let kept = json!({"pw": keep, "name": "n2", "list": [{"token": keep}, {"token": "new"}], "box": keep});
-    let expected = json!({"pw": "hunter2", "name": "n2", "list": [{"token": "t0"}, {"token": "new"}], "box": {"a": "b0"}});
+    let kept = json!({"pw": keep, "name": "n2", "list": [{"token": keep}, {"token": keep}], "box": keep});
+    let expected = with(|data| data["name"] = "n2".into());
     for principal in [blind(), Principal::root()] {
         let replace = patch(PatchFormat::Replace, kept.clone());
         assert_eq!(written(principal.clone(), replace), Ok(expected.clone()));
@@ -148,6 +148,79 @@ fn continue_with_new(principal: Principal, write: Write, place: &str) {
     let Write::WriteConfig { definition, data, expect, .. } = write else { panic!() };
     let write = Write::WriteConfig { definition, key: "new".into(), data, expect };
     assert_eq!(written(principal, write), Err(place.into()));
+}
+
+#[test]
+fn a_hidden_value_in_a_list_stays_with_its_element() {
+    let element = |host: &str, token: Value| json!({"host": host, "token": token});
+    let list = |tokens: [Value; 3]| {
+        let [a, b, c] = tokens;
+        json!([element("a", a), element("b", b), element("c", c)])
+    };
+    let mut state = state();
+    let stored = with(|data| data["list"] = list(["of a".into(), "of b".into(), "of c".into()]));
+    let replaced = Write::WriteConfig {
+        definition: "d".into(),
+        key: "k".into(),
+        data: Document::new(stored),
+        expect: Expect::Present,
+    };
+    apply(&mut state, replaced);
+    let tokens =
+        |principal: &Principal, write: Write| match prepared(&state, &request_by(principal.clone(), write)) {
+            Ok(Prepared::Propose(PreparedWrite { command: Command::WriteConfig { data, .. }, .. })) => {
+                let data: Value = serde_json::from_str(&data).unwrap();
+                let elements = data["list"].as_array().unwrap();
+                Some(elements.iter().map(|element| element["token"].clone()).collect::<Vec<_>>())
+            }
+            Err(Refusal::Invalid(Invalid::Violations(_))) => None,
+            other => panic!("{other:?}"),
+        };
+    let keep = || json!({"$concord-keep": true});
+    for principal in [blind(), Principal::root()] {
+        for format in [PatchFormat::Replace, PatchFormat::Merge] {
+            let write = |list: Value| patch(format, json!({"list": list}));
+            let mut rest = list([keep(), keep(), keep()]);
+            rest.as_array_mut().unwrap().remove(0);
+            assert_eq!(tokens(&principal, write(rest.clone())), Some(vec![json!("of b"), json!("of c")]));
+            rest.as_array_mut().unwrap().reverse();
+            assert_eq!(tokens(&principal, write(rest.clone())), Some(vec![json!("of c"), json!("of b")]));
+            rest[0]["host"] = "d".into();
+            assert_eq!(tokens(&principal, write(rest)), None, "is it `a` or `c`?");
+        }
+        let operations = json!([{"op": "remove", "path": "/list/0"}, {"op": "replace", "path": "/list/0/host", "value": "d"}]);
+        let tokens = tokens(&principal, patch(PatchFormat::Json, operations));
+        assert_eq!(tokens, Some(vec![json!("of b"), json!("of c")]), "a JSON Patch names the elements");
+    }
+}
+
+#[test]
+fn the_limit_of_data_tells_nothing_of_the_length_of_a_kept_value() {
+    let longest_padding = |principal: &Principal, password: &str| {
+        let mut state = state();
+        let data = with(|data| data["pw"] = password.into());
+        let replaced = Write::WriteConfig {
+            definition: "d".into(),
+            key: "k".into(),
+            data: Document::new(data),
+            expect: Expect::Present,
+        };
+        apply(&mut state, replaced);
+        let is_accepted = |bytes: &usize| {
+            let data = json!({"pw": {"$concord-keep": true}, "filler": "x".repeat(*bytes)});
+            prepared(&state, &request_by(principal.clone(), patch(PatchFormat::Replace, data))).is_ok()
+        };
+        let (mut least, mut most) = (1_000_000, 1_100_000);
+        while most - least > 1 {
+            let middle = usize::midpoint(least, most);
+            if is_accepted(&middle) { least = middle } else { most = middle }
+        }
+        least
+    };
+    let blind = ["short", "hunter2", "a password of more characters"].map(|pw| longest_padding(&blind(), pw));
+    assert!(blind.iter().all(|padding| *padding == blind[0]), "{blind:?}");
+    let root = ["short", "hunter2"].map(|pw| longest_padding(&Principal::root(), pw));
+    assert_eq!(root[0], root[1] + 2, "who may see the value has the exact limit");
 }
 
 #[test]
