@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::{SRC, Source, Token, assert_none, syntax::named_paths};
 
 /// Methods of the service that ask nobody who calls, and why they need not.
-const FOR_ANYBODY: [(&str, &str); 27] = [
+const FOR_ANYBODY: [(&str, &str); 31] = [
     ("admit_credential", "before there is a principal"),
     ("authenticate", "finds the principal"),
     ("caller_connections", "counts"),
@@ -16,7 +16,9 @@ const FOR_ANYBODY: [(&str, &str); 27] = [
     ("form_when_possible", "the node's life: what its settings say"),
     ("hand_over", "the node's life"),
     ("keep_certificates", "the node's life"),
-    ("known_key", "before there is a principal"),
+    ("is_stored", "before there is a principal"),
+    ("judge", "finds the principal"),
+    ("last_at", "the time of the newest change, for a line of the audit log"),
     ("levels", "what this program knows"),
     ("limits", "settings"),
     ("node_id", "a setting"),
@@ -30,9 +32,11 @@ const FOR_ANYBODY: [(&str, &str); 27] = [
     ("revision", "a number that every answer bears"),
     ("run_long", "threads"),
     ("set_root_keys", "settings, read again"),
+    ("settle", "finds the principal"),
     ("shutdown", "the node's life"),
     ("start", "the node's life"),
     ("stop", "the node's life"),
+    ("write_timeout", "a setting"),
     ("new", "makes the service"),
 ];
 

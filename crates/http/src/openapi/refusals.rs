@@ -215,6 +215,7 @@ pub(super) fn shape_error() -> ObjectBuilder {
         "int_parsing",
         "bool_type",
         "model_attributes_type",
+        "extra_forbidden",
     ];
     let item = closed(
         vec![
