@@ -14,7 +14,7 @@ use super::{
     connection::{Failure, NodeArgs, TryArgs, run_async},
     interrupt,
     members::{self, InitArgs, MemberCommand, TransferArgs},
-    output::{Columns, Format, cell, counted, line, print_columns, print_value, printable},
+    output::{Columns, Format, cell, line, print_columns, print_value, printable},
 };
 
 const CLUSTER: &str = "/api/v1/cluster";
@@ -215,7 +215,8 @@ fn bears(tolerated: Option<i64>) -> String {
         None => "no voter is known".into(),
         Some(..0) => "no majority of the voters is well: the cluster can't write".into(),
         Some(0) => "one more failure stops the cluster".into(),
-        Some(more) => format!("bears {} more", counted(more.unsigned_abs(), "failure")),
+        Some(1) => "bears 1 more failure".into(),
+        Some(more) => format!("bears {more} more failures"),
     }
 }
 

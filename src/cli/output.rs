@@ -332,9 +332,9 @@ mod tests {
         table.row(&["longer", "p\u{1b}[2J\u{202e}", "", ""]);
         assert_eq!(
             table.render(false),
-            "KEY     PLAN   AT\na       free   now\nlonger  p\u{fffd}[2J\u{fffd}"
+            "KEY     PLAN    AT\na       free    now\nlonger  p\u{fffd}[2J\u{fffd}"
         );
-        assert!(table.render(true).starts_with("KEY     PLAN   AT   DATA\n"));
+        assert!(table.render(true).starts_with("KEY     PLAN    AT   DATA\n"));
     }
 
     #[test]

@@ -301,30 +301,30 @@ mod tests {
         let all = |text: &str| render_of(text, data, &[]).unwrap();
         assert_eq!(
             all("{{ configs.d.k|json }}"),
-            "{\n  \"zulu\": 1.50,\n  \"alpha\": 1e+3,\n  \"mike\": [\n    0.10,\n    -0.0,\n    1E-7,\n    7.0,\n    12\n  ]\n}"
+            "{\n  \"zulu\": 1.50,\n  \"alpha\": 1e+3,\n  \"mike\": [\n    0.10,\n    -0.0,\n    1e-7,\n    7.0,\n    12\n  ]\n}"
         );
         assert_eq!(
             all("{{ configs.d.k|toml }}"),
-            "zulu = 1.50\nalpha = 1e+3\nmike = [0.10, -0.0, 1E-7, 7.0, 12]"
+            "zulu = 1.50\nalpha = 1e+3\nmike = [0.10, -0.0, 1e-7, 7.0, 12]"
         );
         assert!(all("{{ configs.d.k|yaml }}").starts_with("zulu: 1.50\nalpha: 1.0e+3\nmike:\n"));
         assert_eq!(all("{% for name in configs.d.k %}{{ name }} {% endfor %}"), "zulu alpha mike ");
         assert_eq!(
             all("{{ configs.d.k }}"),
-            "{'zulu': 1.50, 'alpha': 1e+3, 'mike': [0.10, -0.0, 1E-7, 7.0, 12]}"
+            "{'zulu': 1.50, 'alpha': 1e+3, 'mike': [0.10, -0.0, 1e-7, 7.0, 12]}"
         );
         assert_eq!(
             all(
                 "{% set k = configs.d.k %}{{ k.zulu }} {{ k.alpha ~ ';' }} {{ k.mike|join(' ') }} {{ [k.zulu]|json }}"
             ),
-            "1.50 1e+3; 0.10 -0.0 1E-7 7.0 12 [\n  1.50\n]"
+            "1.50 1e+3; 0.10 -0.0 1e-7 7.0 12 [\n  1.50\n]"
         );
         // No text is repeated or put together where a number is meant.
         for wrong in
             ["{{ configs.d.k.zulu * 2 }}", "{{ 2 * configs.d.k.alpha }}", "{{ configs.d.k.zulu + 1 }}"]
         {
             let error = render_of(wrong, data, &[]).unwrap_err();
-            assert!(error.contains("1.50") || error.contains("1e3"), "{wrong}: {error}");
+            assert!(error.contains("1.50") || error.contains("1e+3"), "{wrong}: {error}");
             assert!(error.contains("|float"), "{wrong}: {error}");
         }
         assert_eq!(all("{{ configs.d.k.zulu|float * 2 }} {{ configs.d.k.alpha|int + 1 }}"), "3.0 1001");

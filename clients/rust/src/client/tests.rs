@@ -182,9 +182,9 @@ async fn a_watch_leaves_a_silent_connection_for_another_node() {
     const NEXT: &str = "200 event: heartbeat\nid: 4\ndata: {\"revision\":4}\n\n";
     let (url, seen) = listener(&[NEXT]);
     let mut watch = client(&[&silent(HEAD), &url]).watch(Request::get("/api/v1/watch"));
-    watch.silence = Duration::from_millis(200);
+    watch.silence = Duration::from_secs(2);
     assert_eq!(watch.next().await.unwrap().revision, Some(3));
-    let event = tokio::time::timeout(Duration::from_secs(5), watch.next()).await.unwrap().unwrap();
+    let event = tokio::time::timeout(Duration::from_secs(20), watch.next()).await.unwrap().unwrap();
     assert_eq!(event.revision, Some(4));
     assert!(seen.lock().unwrap()[0].contains("last-event-id: 3"));
 }

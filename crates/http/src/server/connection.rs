@@ -24,9 +24,11 @@ use std::{
         Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
+    task::{Context, Poll},
     time::{Duration, Instant},
 };
 
+use futures::task::AtomicWaker;
 use http::Extensions;
 use tokio::{sync::Notify, time::timeout};
 
@@ -101,6 +103,8 @@ pub(super) struct ServedConnection {
     begun: Instant,
     /// Requests whose response is not wholly handed over, over HTTP/2 not wholly taken.
     in_flight: AtomicUsize,
+    /// Wakes who waits until there is none: see [`Self::poll_answered`].
+    answered: AtomicWaker,
     /// Since when there is none.
     idle_since: AtomicU64,
     /// Whether the request in flight is for a client that stays.
@@ -127,6 +131,7 @@ impl ServedConnection {
             is_known: AtomicBool::new(false),
             begun: Instant::now(),
             in_flight: AtomicUsize::new(0),
+            answered: AtomicWaker::new(),
             idle_since: AtomicU64::new(now()),
             ends_with_client: AtomicBool::new(false),
             is_blocked: AtomicBool::new(false),
@@ -221,9 +226,14 @@ impl ServedConnection {
         self.ends_with_client.store(ends_with_client, Ordering::Relaxed);
     }
 
-    /// Whether a client that has closed its sending side is still answered.
-    pub(super) fn answers_half_closed(&self) -> bool {
-        self.in_flight() > 0 && !self.ends_with_client.load(Ordering::Relaxed)
+    /// Waits until a client that has closed its sending side has its response.
+    pub(super) fn poll_answered(&self, context: &Context<'_>) -> Poll<()> {
+        self.answered.register(context.waker());
+        if self.in_flight() > 0 && !self.ends_with_client.load(Ordering::Relaxed) {
+            Poll::Pending
+        } else {
+            Poll::Ready(())
+        }
     }
 
     /// Counts bytes that were read. False when an unknown connection may hold no more.
@@ -340,7 +350,9 @@ impl Drop for RequestInFlight {
     fn drop(&mut self) {
         self.0.idle_since.store(now(), Ordering::Relaxed);
         // Whoever sees that there is none sees since when.
-        self.0.in_flight.fetch_sub(1, Ordering::Release);
+        if self.0.in_flight.fetch_sub(1, Ordering::Release) == 1 {
+            self.0.answered.wake();
+        }
     }
 }
 

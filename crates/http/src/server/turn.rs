@@ -170,10 +170,14 @@ impl<S> Turns<S> {
         self.bytes >= TURN_BYTES || self.cost >= TURN_COST
     }
 
-    /// Whether the end of what the client sends is held back. hyper takes it for a client that is gone: a write would be
-    /// applied and not answered.
-    fn holds_end(&self) -> bool {
-        self.place == Place::Http1 && self.connection.answers_half_closed()
+    /// Holds back the end of what the client sends until the client has its response, or the time is over. hyper takes
+    /// the end for a client that is gone: a write would be applied and not answered.
+    fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.place != Place::Http1 || self.connection.poll_answered(context).is_ready() {
+            return Poll::Ready(());
+        }
+        let held = || Box::pin(sleep(HALF_CLOSED_TIMEOUT));
+        self.half_closed.get_or_insert_with(held).as_mut().poll(context)
     }
 
     fn begin_turn(&mut self) {
@@ -281,9 +285,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Turns<S> {
             return Poll::Pending;
         };
         read?;
-        if buffer.filled().len() == before && buffer.remaining() > 0 && this.holds_end() {
-            let held = || Box::pin(sleep(HALF_CLOSED_TIMEOUT));
-            ready!(this.half_closed.get_or_insert_with(held).as_mut().poll(context));
+        if buffer.filled().len() == before && buffer.remaining() > 0 {
+            ready!(this.poll_end(context));
         }
         let handed_on = this.hand_on(&buffer.filled()[before..], Instant::now);
         this.rest.extend_from_slice(&buffer.filled()[before + handed_on..]);
