@@ -260,10 +260,8 @@ async fn status(client: &Client, options: &Options, format: &Format) -> Result<(
         line("")?;
         problems.iter().try_for_each(|text| line(printable(&cell(text))))?;
         for one in &alarms {
-            let of = match &one["node_id"] {
-                Value::Null => String::new(),
-                id => format!(" of node {id}"),
-            };
+            let id = &one["node_id"];
+            let of = if id.is_null() { String::new() } else { format!(" of node {id}") };
             line(printable(&format!("alarm  {}{of}: {}", cell(&one["type"]), cell(&one["message"]))))?;
         }
         if alarms.is_empty() {

@@ -215,7 +215,7 @@ async fn across(client: &Client, args: &ConfigGetArgs, format: &Format) -> Resul
     let data = args.records(client, args.first_across()?).await?;
     if *format == Format::Name {
         // The key of a config alone names none of them.
-        return records(&data).map(|(definition, key)| line(format_args!("{definition}/{key}"))).collect();
+        return records(&data).try_for_each(|(definition, key)| line(format_args!("{definition}/{key}")));
     }
     print_columns(format, &data, &COLUMNS)
 }

@@ -220,7 +220,7 @@ impl WrittenFile {
             }
             (FileFormat::Env, Some(_), Some(_)) => Err("`prefix` and `names` can't be combined".into()),
             (_, None, None) => Ok(Layout::Data(format)),
-            (_, ..) => Err("`prefix` and `names` are for `format: env`".into()),
+            (..) => Err("`prefix` and `names` are for `format: env`".into()),
         }
     }
 
