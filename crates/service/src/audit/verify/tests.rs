@@ -156,7 +156,7 @@ fn the_logs_of_several_nodes_are_checked_each_on_its_own() {
         }
         directory
     });
-    let [one, two] = nodes.each_ref().map(|directory| directory.path());
+    let [one, two] = nodes.each_ref().map(tempfile::TempDir::path);
     let directories = [one.to_owned(), two.to_owned()];
     assert_eq!(logs(&directories).unwrap(), directories.each_ref().map(|path| vec![path.clone()]));
     let files = [one.join("one"), one.join("two"), two.join("one"), two.join("two")];
