@@ -48,7 +48,7 @@ async fn a_node_says_which_file_is_wrong() {
     refuses(&mut wrong("CONCORD_PEER_CA_FILE", &foreign.0), &["not a CA certificate"]).await;
     let garbage = root.path().join("garbage");
     std::fs::write(&garbage, "node-3").unwrap();
-    refuses(&mut wrong("CONCORD_PEER_REVOKED_FILE", &garbage), &["line 1", "neither a fingerprint"]).await;
+    refuses(&mut wrong("CONCORD_PEER_REVOKED_FILE", &garbage), &["line 1", "matches no certificate"]).await;
     let mut as_another = mine(2);
     as_another.id = 3;
     refuses(&mut as_another, &["is the certificate of node-2.test", "this is node 3"]).await;
