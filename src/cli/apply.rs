@@ -5,7 +5,7 @@
 //! interruption the same command continues, because changes that are already applied are no longer changes.
 //!
 //! **Invariants:** nothing is deleted unless `--prune` is given and confirmed, and no more than was said. No secret value is
-//! shown unless that was asked for.
+//! shown without `--show-secrets`.
 
 use clap::Args;
 use concord_client::{Client, Error, Item, Operation, Request};
@@ -96,7 +96,7 @@ pub(super) struct DiffArgs {
 }
 
 impl ApplyArgs {
-    /// Refuses to delete more than was said: a directory that was forgotten or not checked out looks like configs that
+    /// Refuses to delete more than was said: a directory that was left out or not checked out looks like configs that
     /// were removed.
     fn check_deletions(&self, plan: &ApplyPlan) -> Result<(), Failure> {
         let deletions = plan.changes.iter().filter(|change| change.after.is_none()).count();

@@ -392,8 +392,8 @@ mod tests {
         };
         let shown = all(&seen, Some(Ok(())));
         assert_eq!((&shown["problems"], &shown["failures_tolerated"]), (&json!([]), &json!(1)));
-        let shown = all(&seen, Some(Err("its disk hangs".into())));
-        assert_eq!(shown["problems"], json!(["node 3 is not ready: its disk hangs"]));
+        let shown = all(&seen, Some(Err("I/O stall".into())));
+        assert_eq!(shown["problems"], json!(["node 3 is not ready: I/O stall"]));
         assert_eq!((&shown["members"][2]["ready"], &shown["failures_tolerated"]), (&json!(false), &json!(0)));
         assert_eq!(all(&seen, None)["problems"], json!(["node 3 does not say whether it is ready"]));
         seen["members"][2]["reachable"] = false.into();

@@ -212,7 +212,7 @@ pub(super) async fn definition_keys(client: &Client) -> Result<Vec<String>, Fail
     Ok(all.iter().filter_map(|found| found["config_definition_key"].as_str()).map(str::to_owned).collect())
 }
 
-/// The JSON pointer of a redacted place; `None` if the text is none.
+/// The JSON pointer of a redacted place; `None` if the text is not a JSON pointer.
 pub(super) fn pointer_of(place: &str) -> Option<String> {
     let pointer = place.strip_prefix('#')?;
     Some(percent_encoding::percent_decode_str(pointer).decode_utf8().ok()?.into_owned())

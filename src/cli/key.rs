@@ -138,7 +138,7 @@ pub(super) struct ChangeArgs {
 const QUOTAS: [&str; 7] =
     ["requests_per_second", "writes_per_second", "bytes", "records", "watches", "cursors", "lists"];
 
-/// Parses a quota. A name that is none would be a key without the quota.
+/// Parses a quota. A key with an unknown name would have no quota.
 fn parse_quota(text: &str) -> Result<(String, u64), String> {
     let parsed =
         text.split_once('=').and_then(|(name, number)| Some((name.trim(), number.trim().parse().ok()?)));

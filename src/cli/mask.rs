@@ -61,7 +61,7 @@ fn told(before: Option<&Value>, after: Option<&Value>) -> &'static str {
     }
 }
 
-/// The secret places of data as JSON pointers, outer ones before those in them.
+/// The secret fields of data as JSON pointers, outer ones before those in them.
 fn places(schemas: &[Compiled], data: &Value) -> Vec<String> {
     let bytes = data.to_string().len();
     let mut found = Vec::new();

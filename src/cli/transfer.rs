@@ -153,7 +153,7 @@ fn config_folder(definition: &str) -> Result<PathBuf, Failure> {
 /// name unique.
 ///
 /// # Errors
-/// When the text is no key: a node, or whoever answers in its place, names no file outside the folder.
+/// When the text is no key: a node, or a server in its place, names no file outside the folder.
 fn file_name(key: &str) -> Result<String, Failure> {
     if Key::parse(key).is_err() {
         return Err(Failure::Failed(format!(

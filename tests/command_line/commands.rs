@@ -126,7 +126,7 @@ data: {}
     let table = user.ok(&filter).await;
     assert!(table.contains("LABELS.*") && table.contains("search,web") && !table.contains("pay"), "{table}");
     let across = user.ok(&["config", "get", "workload.*", "-o", "name"]).await;
-    assert_eq!(across, "a\nb\nc\n");
+    assert_eq!(across, "workload.eu/a\nworkload.eu/b\nworkload.us/c\n");
     let table = user.ok(&["config", "get", "workload.*", "--search", "c"]).await;
     assert!(table.starts_with("DEFINITION") && table.contains("workload.us"), "{table}");
     assert_eq!(user.run(&["config", "get", "workload.*", "c"]).await.code, 2);

@@ -179,6 +179,10 @@ async fn each_command_prints_each_format() {
             if *name == "key-revoke" && format != "wide" {
                 continue;
             }
+            // Its files are JSON, which `-o yaml` would seem to change.
+            if *name == "export" && format == "yaml" {
+                continue;
+            }
             let mut line: Vec<String> =
                 arguments.iter().map(|argument| filled(argument, format, &values)).collect();
             line.extend(["-o".to_owned(), format.to_owned()]);

@@ -288,7 +288,10 @@ async fn a_difference_shows_no_secret_value() {
     assert!(applied.code == 0 && !applied.out.contains("pw-"), "{applied:?}");
     assert_eq!(user.json(&["config", "get", "db", "main"]).await["data"]["password"], "pw-new");
     let shown = user.run(&["config", "diff", "db", "main"]).await;
-    assert!(shown.out.contains("+password: (secret, changed)\n") && !shown.out.contains("pw-"), "{shown:?}");
+    assert!(
+        shown.out.contains("+password: \"(secret, changed)\"\n") && !shown.out.contains("pw-"),
+        "{shown:?}"
+    );
 }
 
 #[tokio::test]
@@ -306,7 +309,7 @@ async fn what_is_read_for_files_is_applied_without_a_difference() {
     }
     let shown = user.ok(&["config", "get", "a.one", "k", "-o", "yaml"]).await;
     assert!(
-        shown.contains("  e: 1.0e+22\n  lines: |\n    a\n      b\n") && shown.contains("  n: 1.50\n"),
+        shown.contains("  e: 1.0e+22\n  lines: |\n    a\n      b\n") && shown.contains("  \"n\": 1.50\n"),
         "{shown}"
     );
     assert_eq!(user.ok(&["config", "get", "a.*", "-o", "name"]).await, "a.one/k\na.two/k\n");

@@ -42,7 +42,7 @@ use crate::harness::{
 /// How many times as long as in the control the good client's requests may take, p99.
 const TIMES: u32 = 3;
 /// And this beside it: what a busy machine does to the one and not to the other.
-const FLOOR: Duration = Duration::from_millis(250);
+const NOISE: Duration = Duration::from_millis(250);
 /// Connections of a control at most: more make no more load.
 const CONTROL_CONNECTIONS: usize = 64;
 /// The pause after a connection that the node has ended.
@@ -290,7 +290,7 @@ async fn judge(cluster: &Cluster, target: &Arc<Target>, attacks: Vec<Attack>) {
         let done = attack.run(target, attack.connections).await;
         let beside = good.stop(cluster, &format!("{name}: attack, {done} times")).await;
         beside.memory_within(512);
-        let most = control.p99 * TIMES + FLOOR;
+        let most = control.p99 * TIMES + NOISE;
         println!("{name}: p99 {:?}, in the control {:?}, at most {most:?}", beside.p99, control.p99);
         if beside.p99 > most || !beside.failed.is_empty() || !beside.leader_stayed {
             let Report { p99, failed, leader_stayed, .. } = beside;

@@ -32,9 +32,9 @@ pub(super) enum CredentialPurpose {
     Call(Uuid),
     /// A `join` with the body of this digest.
     Join(BodyDigest),
-    /// A `prove` with this nonce. A node answers only whoever knows the secret: others could guess secrets with it.
+    /// A `prove` with this nonce. A node responds only to a node that knows the secret: others could guess secrets with it.
     Prove(Uuid),
-    /// The answer to it, of the called node.
+    /// The response of the called node.
     Proof(Uuid),
 }
 

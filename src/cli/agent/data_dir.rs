@@ -1,6 +1,6 @@
 //! The data directory: one agent at a time has it.
 //!
-//! Two agents with one directory would take each other's notes of commands that are due, and write one file in turns.
+//! Two agents with one directory would take each other's notes of commands that are due, and overwrite each other's files.
 //!
 //! **Invariant:** the directory is held until the value is dropped, or the process ends in whatever way.
 

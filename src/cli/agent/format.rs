@@ -52,7 +52,7 @@ impl Layout {
     }
 }
 
-/// The variables that data may set. Whoever may write a config names its members, so the settings bound the names.
+/// The variables that data may set. A client with `write` names the members, so the settings bound the names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Variables {
     /// All names begin with this.

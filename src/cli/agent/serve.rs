@@ -3,8 +3,8 @@
 //! Every program on the machine may read here without an access key, but web pages must not (DNS rebinding): a request
 //! with a `Host` other than `localhost` or a loopback address is rejected.
 //!
-//! **Invariants:** each response with configs has their age, and whether they are fresh. What is asked for and not done is
-//! refused.
+//! **Invariants:** each response with configs has their age, and whether they are fresh. A parameter without
+//! effect is rejected.
 
 use std::{
     borrow::Cow,
@@ -39,7 +39,7 @@ const REDACTED: HeaderName = HeaderName::from_static("x-concord-redacted");
 const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 
 type LoopbackResponse = Response<Full<Bytes>>;
-/// A response, or the refusal of the request.
+/// A response, or the rejection of the request.
 type Answered = Result<LoopbackResponse, Box<LoopbackResponse>>;
 
 /// Serves until the agent stops.
@@ -122,7 +122,7 @@ async fn answer(agent: &Agent, method: &Method, uri: &http::Uri, headers: &Heade
 /// The parameters of a request: their names and values.
 type Query<'a> = [(Cow<'a, str>, Cow<'a, str>)];
 
-/// The refusal of a parameter: what is asked for and not done is never ignored.
+/// The rejection of a parameter: a parameter without effect is never ignored.
 fn unsupported(name: &str) -> Box<LoopbackResponse> {
     let text = format!("the agent does not support the parameter `{name}`: ask a node");
     refused(StatusCode::UNPROCESSABLE_ENTITY, "query_invalid", &text)
@@ -328,7 +328,7 @@ fn success(message: &str, data: &Value) -> LoopbackResponse {
     with_type(StatusCode::OK, JSON, body.to_string())
 }
 
-/// A refusal with a code of the API.
+/// A rejection with a code of the API.
 fn refused(status: StatusCode, code: &str, msg: &str) -> Box<LoopbackResponse> {
     let kind = match status {
         StatusCode::NOT_FOUND => "not_found_error",

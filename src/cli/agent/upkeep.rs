@@ -177,7 +177,7 @@ impl<'a> Upkeep<'a> {
         Ok(())
     }
 
-    /// Whether what the file is rendered from exists. What is not in the copy, and would change the file, is asked for:
+    /// Whether what the file is rendered from exists. What is not in the copy, and would change the file, is requested:
     /// the copy does not tell a config that is deleted from one that the access key may no longer read.
     ///
     /// # Errors

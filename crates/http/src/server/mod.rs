@@ -77,7 +77,7 @@ use gather::Gather;
 pub use places::ShareOf;
 use places::{ConnectionPlace, ConnectionPlaces, ShareTaken};
 use socket::Socket;
-use turn::Turns;
+use turn::BoundedReader;
 use wire::AcceptedStream;
 pub(crate) use wire::ShownNode;
 pub use wire::Transport;
@@ -301,7 +301,7 @@ impl<A: Answerer> ConnectionServer<A> {
         let caller = CallerAddress::new(address, place.address());
         let (_place, _counted) = (place, self.answerer.connections().map(|all| all.open()));
         let Some((wire, node)) = self.take(stream, &connection).await else { return };
-        let socket = TokioIo::new(Gather::new(Turns::new(wire, connection.clone())));
+        let socket = TokioIo::new(Gather::new(BoundedReader::new(wire, connection.clone())));
         let (answerer, owner) = (Arc::new(self.answerer.clone()), connection.clone());
         let service = service_fn(move |mut request: Request<Incoming>| {
             let in_flight = owner.begin(request.extensions_mut());

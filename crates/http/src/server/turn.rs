@@ -135,7 +135,7 @@ impl Allowance {
 
 /// The turns of a connection.
 #[derive(Debug)]
-pub(super) struct Turns<S> {
+pub(super) struct BoundedReader<S> {
     stream: S,
     place: Place,
     /// Of this turn.
@@ -147,11 +147,11 @@ pub(super) struct Turns<S> {
     /// Until the debts are paid.
     pause: Option<Pin<Box<Sleep>>>,
     connection: Arc<ServedConnection>,
-    /// How long the end of what the client sends is held back while it is answered.
+    /// Ends the wait for the response to a client that has closed its sending side.
     half_closed: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Turns<S> {
+impl<S> BoundedReader<S> {
     pub(super) fn new(stream: S, connection: Arc<ServedConnection>) -> Self {
         Self {
             stream,
@@ -248,7 +248,7 @@ fn kind_of(head: [u8; FRAME_HEAD]) -> u8 {
     head[3]
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Turns<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for BoundedReader<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -295,7 +295,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Turns<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> Turns<S> {
+impl<S: AsyncWrite + Unpin> BoundedReader<S> {
     fn note_sent(&mut self, written: &Poll<io::Result<usize>>) {
         if let Poll::Ready(Ok(count)) = written {
             self.allowance.sent = self.allowance.sent.saturating_add(*count as u64);
@@ -303,7 +303,7 @@ impl<S: AsyncWrite + Unpin> Turns<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Turns<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for BoundedReader<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -351,8 +351,8 @@ mod tests {
     }
 
     /// A stream that has all of this to read, and takes everything.
-    fn turns(bytes: &[u8]) -> Turns<impl AsyncRead + AsyncWrite + Unpin> {
-        Turns::new(tokio::io::join(io::Cursor::new(bytes.to_vec()), Vec::new()), connection())
+    fn turns(bytes: &[u8]) -> BoundedReader<impl AsyncRead + AsyncWrite + Unpin> {
+        BoundedReader::new(tokio::io::join(io::Cursor::new(bytes.to_vec()), Vec::new()), connection())
     }
 
     fn connection() -> Arc<ServedConnection> {
@@ -360,7 +360,7 @@ mod tests {
     }
 
     /// What each turn hands on, until it is paused or at its end.
-    fn read_turns(turns: &mut Turns<impl AsyncRead + AsyncWrite + Unpin>) -> Vec<Vec<u8>> {
+    fn read_turns(turns: &mut BoundedReader<impl AsyncRead + AsyncWrite + Unpin>) -> Vec<Vec<u8>> {
         let mut all = vec![Vec::new()];
         let mut space = vec![0; 8 << 10];
         loop {
@@ -446,7 +446,7 @@ mod tests {
         let sender = tokio::spawn(async move { theirs.write_all(&sent).await });
         let begun = Instant::now();
         let mut read = Vec::new();
-        Turns::new(ours, connection()).read_to_end(&mut read).await.unwrap();
+        BoundedReader::new(ours, connection()).read_to_end(&mut read).await.unwrap();
         sender.await.unwrap().unwrap();
         assert!(read == bytes && begun.elapsed() > Duration::from_millis(150), "{:?}", begun.elapsed());
     }
@@ -470,7 +470,7 @@ mod tests {
     #[tokio::test]
     async fn a_client_that_sends_no_more_is_answered_for_a_while() {
         let known = connection();
-        let mut stream = Turns::new(tokio::io::join(&b"GET"[..], Vec::new()), Arc::clone(&known));
+        let mut stream = BoundedReader::new(tokio::io::join(&b"GET"[..], Vec::new()), Arc::clone(&known));
         let in_flight = known.begin(&mut http::Extensions::new());
         let mut read = Vec::new();
         assert!(stream.read_to_end(&mut read).now_or_never().is_none(), "the request is in flight");

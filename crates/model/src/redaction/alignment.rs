@@ -198,7 +198,7 @@ impl ElementView {
         self.text.push('}');
     }
 
-    /// Adds what is kept or written at a secret place, which looks as it does in the stored data.
+    /// Adds what is kept or written in a secret field, which looks as it does in the stored data.
     fn add_secret(&mut self, kept: &Value) {
         self.text.push_str("null");
         if kept == &Value::Bool(false) {

@@ -1,7 +1,7 @@
 //! Makes the node at the other end of an unencrypted connection prove that it knows the cluster secret.
 //!
 //! The first RPC on each unencrypted connection is `prove`. It has a nonce; the response is an HMAC under the cluster
-//! secret of the nonce, the called node and its address (`credential.rs`). Without it, whoever may add a member could add
+//! secret of the nonce, the called node and its address (`credential.rs`). Without it, a client that may add a member could add
 //! an address of their own, and would be sent every entry of the log. It costs one round trip for each connection, and
 //! connections are kept.
 //!

@@ -23,7 +23,7 @@ use super::{certificate::Revoked, name::NodeName, provider};
 /// Certificates that are remembered at most: two of each member, for the time of a change.
 const SEEN_CERTIFICATES_MAX: usize = 64;
 
-/// The certificates that other nodes have shown since this node started, which its authorities have signed.
+/// The certificates that other nodes have shown since this node started, which one of its CAs has signed.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SeenCertificates(Arc<Mutex<Vec<CertificateDer<'static>>>>);
 

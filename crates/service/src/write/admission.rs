@@ -34,7 +34,7 @@ impl WriteAdmission {
     /// Takes a place.
     ///
     /// # Errors
-    /// [`Refusal::LimitReached`] when the key has as many as it may, [`Refusal::Overloaded`] when all are taken.
+    /// [`Refusal::LimitReached`] when the key has reached its limit, [`Refusal::Overloaded`] when all are taken.
     pub(crate) fn admit(&self, principal: &Principal) -> Result<WritePermit<'_>, Refusal> {
         let of_key = match key_tag(principal).map(|tag| self.of_keys.account(tag).place()) {
             None => None,
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(admission.admit(&other).unwrap_err(), Refusal::Overloaded);
         assert_eq!(admission.free(), 0);
         drop((held, root));
-        assert!(admission.admit(&greedy).is_ok(), "a write that was refused holds nothing");
+        assert!(admission.admit(&greedy).is_ok(), "a rejected write holds nothing");
         drop(two);
         assert_eq!((admission.free(), admission.of_keys.in_use()), (4, 0));
     }

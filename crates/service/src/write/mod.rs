@@ -119,10 +119,10 @@ impl Writes {
         caller: Caller,
         write: Write,
     ) -> BoxFuture<'_, Result<DecidedWrite, Refusal>> {
-        Box::pin(self.carry_out(caller, write))
+        Box::pin(self.run_to_outcome(caller, write))
     }
 
-    async fn carry_out(self: &Arc<Self>, caller: Caller, write: Write) -> Result<DecidedWrite, Refusal> {
+    async fn run_to_outcome(self: &Arc<Self>, caller: Caller, write: Write) -> Result<DecidedWrite, Refusal> {
         audit::name(&write);
         let _permit = self.admission.admit(&caller.principal)?;
         caller.principal.authorize_write(&write)?;
