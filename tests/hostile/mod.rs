@@ -33,6 +33,7 @@ mod audit_lines;
 mod clocks;
 mod disks;
 mod earlier;
+mod floods;
 mod frames;
 mod good_client;
 pub(crate) mod grants;
@@ -46,7 +47,6 @@ mod smuggling;
 mod strangers;
 mod streams;
 mod together;
-mod turns;
 // A build for use knows no level of the tests.
 #[cfg(any(debug_assertions, feature = "sabotage"))]
 mod upgrades;

@@ -10,7 +10,7 @@
 //! | Does a client read fast enough while memory is scarce? | `pace` |
 //! | Who gets a place when all are taken? | `places` |
 //! | How many calls does a response over HTTP/2 take? | `gather` |
-//! | How much of what a client sends is handled before others have a turn? | `turn` |
+//! | How much of what a client sends is handled before others have a turn? | `bounded_reader` |
 //! | Is it plain or encrypted, and which node has shown its certificate? | `wire` |
 //!
 //! What a connection may hold in memory is known: until a credential was good on it `FREE_HEAD_BYTES`, and of the
@@ -20,12 +20,12 @@
 //! **Invariant:** neither the error of one connection nor a lack of file descriptors ends the loop or makes it spin.
 
 mod answer;
+mod bounded_reader;
 mod connection;
 mod gather;
 mod pace;
 mod places;
 mod socket;
-mod turn;
 mod wire;
 
 use std::{
@@ -65,6 +65,7 @@ use tower::ServiceExt;
 use tracing::{debug, error, warn};
 
 use answer::{AnswerBody, StreamTasks};
+use bounded_reader::BoundedReader;
 use concord_model::limits::{
     HANDSHAKE_TIMEOUT, HEAD_BYTES_MAX, HEADER_FIELDS_MAX, HTTP2_CONNECTION_WINDOW_BYTES, HTTP2_STREAMS_MAX,
     SHUTDOWN_DRAIN_TIMEOUT, STRANGER_HEADS_BYTES,
@@ -77,7 +78,6 @@ use gather::Gather;
 pub use places::ShareOf;
 use places::{ConnectionPlace, ConnectionPlaces, ShareTaken};
 use socket::Socket;
-use turn::BoundedReader;
 use wire::AcceptedStream;
 pub(crate) use wire::ShownNode;
 pub use wire::Transport;
