@@ -20,7 +20,7 @@
 //! | `streams` | what do streams of HTTP/2 do that their caller does not take? |
 //! | `strangers` | what do callers without a key, and slow connections, do? |
 //! | `together` | do attacks of different kinds at once use up what each alone leaves? |
-//! | `turns` | do floods over many connections, or of one key, keep others waiting? |
+//! | `floods` | do floods over many connections, or of one key, keep others waiting? |
 //! | `upgrades` | do two versions serve one cluster, forward and back? |
 //! | `writes` | what do expensive writes with a valid key do? |
 //!
