@@ -199,7 +199,7 @@ def check_errors():
     compare(page, "the status and type", {(int(status), kind) for _, kind, status, _ in rows}, known)
     actions = set(re.findall(r"^\| ([a-z -]+) \| [^|]*\|$", text.split("\n## Retries\n")[-1].split("\n## ")[0], re.M)) - {"retry?"}
     compare(page, "the action of a retry", {action for *_, action in rows}, actions)
-    details = {kind for path in api for kind in re.findall(r'"(missing|json_invalid|\w+_parsing|(?:\w+_)?(?:string|list|dict|int|bool|attributes)_type)"', path.read_text())}
+    details = {kind for path in api for kind in re.findall(r'"(missing|json_invalid|extra_forbidden|\w+_parsing|(?:\w+_)?(?:string|list|dict|int|bool|attributes)_type)"', path.read_text())}
     compare(page, "the type of a detail", set(re.findall(r"^\| `(\w+)` \| at ", text, re.M)), details)
 
 

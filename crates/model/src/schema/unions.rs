@@ -15,7 +15,7 @@
 //! Where two branches are equally good in all of these, the union itself is named. Where no branch allows the value of a
 //! tag, or the type, the violation lists what is allowed.
 //!
-//! **Invariant:** each error of the tree is looked at a fixed number of times: choosing costs no more than collecting.
+//! **Invariant:** each error of the tree is looked at as often as unions are nested around it, which the compiled schema bounds.
 
 use std::{cmp::Reverse, collections::BTreeMap, ops::ControlFlow};
 
@@ -188,7 +188,7 @@ impl<'e> Fit<'e> {
     /// That of a branch of a union at `place`.
     fn of(branch: &'e Branch, place: &str) -> Self {
         let path = |error: &'e ValidationError<'static>| error.instance_path().as_str();
-        let depth = |error: &'e ValidationError<'static>| path(error).matches('/').count();
+        let depth = depth_of;
         let own = place.matches('/').count();
         let without_tags =
             |error| if allowed(error).is_some() && depth(error) <= own + 1 { own } else { depth(error) };
@@ -200,6 +200,17 @@ impl<'e> Fit<'e> {
             first: branch.iter().filter(|error| depth(error) == deepest).map(path).min(),
         }
     }
+}
+
+/// The depth of an error; of a union, that of the deepest violation in its branches.
+fn depth_of(error: &ValidationError<'static>) -> usize {
+    let own = error.instance_path().as_str().matches('/').count();
+    if let ValidationErrorKind::AnyOf { context } | ValidationErrorKind::OneOfNotValid { context } =
+        error.kind()
+    {
+        return context.iter().flatten().map(depth_of).max().unwrap_or(own);
+    }
+    own
 }
 
 /// The violations that an error stands for: each unexpected member is one.
