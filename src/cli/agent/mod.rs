@@ -315,7 +315,7 @@ async fn tell_waiting(agent: &Agent, is_fresh_needed: bool) {
                 }
             }
         };
-        let nodes = agent.client.shown_urls().join(", ");
+        let nodes = agent.client.urls().join(", ");
         tracing::warn!("no configs from the cluster yet; the agent keeps trying {nodes}: {why}");
     }
 }

@@ -137,12 +137,6 @@ impl Client {
         &self.0.urls
     }
 
-    /// The node URLs without passwords, as messages name them.
-    #[must_use]
-    pub fn shown_urls(&self) -> Vec<String> {
-        self.0.urls.iter().map(|url| shown_url(url).into_owned()).collect()
-    }
-
     /// The time limit of a request with all its retries.
     pub(crate) fn timeout(&self) -> Duration {
         self.0.timeout

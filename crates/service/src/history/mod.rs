@@ -407,19 +407,30 @@ impl HistoryReader {
         request: HistoryRequest,
     ) -> Result<HistoryResponse, Refusal> {
         let store = consensus.store().clone();
-        if let HistoryRequest::Page { limit: LONG_PAGE.., .. } = request {
-            // In turns with the work of other clients, at a low priority: many at once would take the processors.
-            let deadline = self.cx.read_deadline();
-            return self.cx.cpu_pool.run(Weight::Short, deadline, move |_| read(&store, &request)).await;
-        }
         let permit = self.permits.acquire().await;
-        let _permit = permit.map_err(|error| Refusal::Internal(error.to_string()))?;
-        run_blocking(move || read(&store, &request)).await
+        let permit = permit.map_err(|error| Refusal::Internal(error.to_string()))?;
+        if !matches!(request, HistoryRequest::Page { limit: LONG_PAGE.., .. }) {
+            return run_blocking(move || {
+                wait_until_written(&store, &request).map_or_else(|late| late, |()| read(&store, &request))
+            })
+            .await;
+        }
+        // The wait is outside the pool: a history that lags behind must not hold threads of the pool.
+        let (waiting, awaited) = (store.clone(), request.clone());
+        if let Err(late) = run_blocking(move || wait_until_written(&waiting, &awaited)).await? {
+            return Ok(late);
+        }
+        drop(permit);
+        // In turns with the work of other clients, at a low priority: many at once would take the processors.
+        self.cx.cpu_pool.run(Weight::Short, self.cx.read_deadline(), move |_| read(&store, &request)).await
     }
 }
 
-/// Reads the history of a store. Blocking.
-fn read(store: &Store, request: &HistoryRequest) -> HistoryResponse {
+/// Waits until the history of a store has what a request needs. Blocking.
+///
+/// # Errors
+/// The response when it is not written in time.
+fn wait_until_written(store: &Store, request: &HistoryRequest) -> Result<(), HistoryResponse> {
     let needed = match request {
         HistoryRequest::Page { upto, .. }
         | HistoryRequest::AsOf { upto, .. }
@@ -428,8 +439,13 @@ fn read(store: &Store, request: &HistoryRequest) -> HistoryResponse {
     };
     if !store.wait_for_history(needed, CATCH_UP_TIMEOUT) {
         let text = format!("the history is not written up to revision {needed} yet");
-        return HistoryResponse::Unavailable(text);
+        return Err(HistoryResponse::Unavailable(text));
     }
+    Ok(())
+}
+
+/// Reads the history of a store, which has what the request needs. Blocking.
+fn read(store: &Store, request: &HistoryRequest) -> HistoryResponse {
     let response = match request {
         HistoryRequest::Page { subject, upto, limit } => {
             let limit = usize::try_from(*limit).unwrap_or(usize::MAX);

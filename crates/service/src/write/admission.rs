@@ -41,7 +41,7 @@ impl WriteAdmission {
             Some(Some(place)) => Some(place),
             Some(None) => {
                 let text = "the writes of this access key in progress are as many as this node gives one key: half of \
-                            `--writes-in-flight`";
+                            `--writes-in-flight`. Send fewer at once, or send a batch";
                 return Err(Refusal::LimitReached(text.into()));
             }
         };
