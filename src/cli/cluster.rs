@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** a node that does not respond is shown as such; nothing about it is guessed from another node.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand};
 use concord_client::{Client, Error, Options, Request, Retry};
@@ -57,6 +57,18 @@ pub(super) enum ClusterCommand {
     Member(MemberCommand),
     /// Transfer leadership to a member
     TransferLeader(TransferArgs),
+    /// On its host: let a member go on that has started from an earlier state of its disk and waits for lost members
+    ///
+    /// Writes that only this member and the lost ones had acknowledged are lost by it. Run it only if the members that the
+    /// alarm names never return.
+    Vouch(VouchArgs),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct VouchArgs {
+    /// The data directory of the member
+    #[arg(long, env = "CONCORD_DATA_DIR", value_name = "PATH")]
+    data_dir: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -99,6 +111,10 @@ pub(super) fn run(command: ClusterCommand) -> Result<(), Failure> {
         ClusterCommand::Init(args) => members::init(&args),
         ClusterCommand::Member(command) => members::run(command),
         ClusterCommand::TransferLeader(args) => members::transfer(&args),
+        ClusterCommand::Vouch(args) => {
+            concord_consensus::vouch(&args.data_dir).map_err(Failure::Failed)?;
+            line("the member goes on without the members that do not answer")
+        }
     }
 }
 

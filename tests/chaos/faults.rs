@@ -35,6 +35,7 @@ pub(crate) enum Fault {
     ClockJump,
     SwitchVersion,
     RotateDataKey,
+    EarlierDisk,
 }
 
 /// What a kind changes, or needs.
@@ -59,7 +60,7 @@ pub(crate) enum Means {
 }
 
 /// All kinds.
-const ALL: [Fault; 25] = [
+const ALL: [Fault; 26] = [
     Fault::KillLeader,
     Fault::KillAny,
     Fault::KillAll,
@@ -85,6 +86,7 @@ const ALL: [Fault; 25] = [
     Fault::ClockJump,
     Fault::SwitchVersion,
     Fault::RotateDataKey,
+    Fault::EarlierDisk,
 ];
 
 /// The kinds that may last while another fault is made.
@@ -121,7 +123,8 @@ impl Fault {
             | Self::RotSled
             | Self::RotSnapshot
             | Self::TornHistory
-            | Self::FullDisk => Means::Processes,
+            | Self::FullDisk
+            | Self::EarlierDisk => Means::Processes,
         }
     }
 
@@ -137,6 +140,9 @@ impl Fault {
     }
 
     fn excludes(self, other: Self) -> bool {
+        if self == Self::EarlierDisk {
+            return true; // the others must be able to say what the member has forgotten
+        }
         let processes = self.means() == Means::Processes && other.means() == Means::Processes;
         // A full volume and a setting that says that it is full are the same fault.
         let full = [Self::FullDisk, Self::FullFollowers];
@@ -245,6 +251,7 @@ mod tests {
             (Fault::WrongClock, Fault::ClockJump, true),
             (Fault::KillAll, Fault::OneWay, false),
             (Fault::OneWay, Fault::PacketLoss, false),
+            (Fault::EarlierDisk, Fault::SlowDisk, true),
         ] {
             assert_eq!(one.background(&[other]).is_empty(), excluded, "{one:?} {other:?}");
         }

@@ -19,6 +19,29 @@ pub(super) fn damage(fault: Fault, directory: &Path, rng: &mut fastrand::Rng) {
     }
 }
 
+/// Makes the content of a directory that of another one. The directory itself stays, because it may be a volume.
+pub(super) fn copy_content(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("the directory can be made");
+    for path in entries(to) {
+        let removed =
+            if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
+        removed.expect("the content can be removed");
+    }
+    for path in entries(from) {
+        let target = to.join(path.file_name().expect("an entry has a name"));
+        if path.is_dir() {
+            copy_content(&path, &target);
+        } else {
+            std::fs::copy(&path, target).expect("the file can be copied");
+        }
+    }
+}
+
+fn entries(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).expect("the directory is there");
+    entries.map(|entry| entry.expect("the directory can be read").path()).collect()
+}
+
 /// Flips one bit of one file below a directory.
 fn rot(directory: &Path, rng: &mut fastrand::Rng) {
     let mut files = files_below(directory);

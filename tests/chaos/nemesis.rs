@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::{
     faults::{self, Fault, InForce, Means, Record},
-    files::damage,
+    files::{copy_content, damage},
     network::Network,
     tools::{self, Lasting, Tools},
     volumes::Volume,
@@ -114,6 +114,7 @@ impl Nemesis<'_> {
             Fault::PauseLeader => self.pause(true, lasting).await,
             Fault::PauseAny => self.pause(false, lasting).await,
             Fault::FullDisk => self.full_disk().await,
+            Fault::EarlierDisk => self.earlier_disk(lasting).await,
             Fault::RotateDataKey => self.rotate_data_key().await,
             Fault::SyncError => self.sync_error().await,
             Fault::KillAny
@@ -322,6 +323,39 @@ impl Nemesis<'_> {
             }
         }
         self.start(id).await;
+    }
+
+    /// A disk that goes back in time: a copy of a node's directory is put back after the node has gone on for a while.
+    async fn earlier_disk(&mut self, lasting: Duration) {
+        let leader = self.rng.bool();
+        let id = self.victim(leader).await;
+        // One that is not whole, or has no others that are, could not be told what it forgets.
+        self.cluster.ready().await;
+        self.kill(id);
+        let (directory, image) =
+            (self.cluster.node(id).directory.clone(), self.cluster.root().join(format!("image{id}")));
+        copy_content(&directory, &image);
+        self.start(id).await;
+        self.cluster.ready().await;
+        tokio::time::sleep(lasting).await;
+        self.stop_pauses().await;
+        if leader {
+            self.record.leader_deaths.push(self.shared.history.now());
+        }
+        self.kill(id);
+        self.resume_pauses();
+        copy_content(&image, &directory);
+        std::fs::remove_dir_all(&image).expect("the copy is there");
+        self.start(id).await;
+        self.cluster.ready().await;
+        // A node that is ready has caught up with what it has forgotten, so it has noticed it.
+        let status = self.cluster.client(id).status().await;
+        let alarms = status.map(|status| status["alarms"].to_string()).unwrap_or_default();
+        if !alarms.contains("rolled_back") {
+            self.record
+                .violations
+                .push(format!("node {id} did not notice that its disk went back: {alarms}"));
+        }
     }
 
     /// A full disk: writes are refused, deletes and reads are served. It ends with the fault.

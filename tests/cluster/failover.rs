@@ -1,6 +1,6 @@
 //! The leader is lost: what was acknowledged stays, and writes are accepted again.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use http::Method;
 use serde_json::json;
@@ -96,6 +96,37 @@ async fn a_hanging_leader_is_replaced_and_comes_back_as_a_follower() {
     cluster.equal_digests().await;
 }
 
+/// Waits until a node shows that it knows no leader, in its status and to monitoring.
+async fn no_leader_is_known(node: &Client) {
+    eventually("no leader is known", async || {
+        let status = node.status().await?;
+        let metrics = node.get("/metrics").attempt().await?.text;
+        let line =
+            metrics.lines().find(|line| line.starts_with("concord_raft_has_leader")).unwrap_or_default();
+        check(status["leader_id"].is_null() && line.ends_with(" 0"), || {
+            format!("{} {line}", status["leader_id"])
+        })
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_write_without_a_key_does_not_wait_for_a_leader_that_hangs() {
+    let mut cluster = Cluster::start("hanging-leader-unkeyed").await;
+    let leader = cluster.leader().await;
+    let follower = leader % 3 + 1;
+    define(&cluster.client(follower), "d").await;
+    cluster.node(leader).pause();
+    let begin = Instant::now();
+    let write = cluster.client(follower).put(&config("d", "k"), &json!({"data": {"n": 1}})).attempt().await;
+    // The time limit of writes is 20 s; another leader is known after two.
+    let (answer, took) = (write.unwrap(), begin.elapsed());
+    assert!(took < Duration::from_secs(12), "{answer:?} after {took:?}");
+    assert_eq!(answer.status, 504, "whether it was decided is unknown: {answer:?}");
+    cluster.node(leader).resume();
+    cluster.ready().await;
+}
+
 #[tokio::test]
 async fn a_lone_node_refuses_writes_and_default_reads_but_answers_local_ones() {
     let mut cluster = Cluster::start("lone-node").await;
@@ -113,6 +144,7 @@ async fn a_lone_node_refuses_writes_and_default_reads_but_answers_local_ones() {
     })
     .await;
     node.bare(Method::GET, "/livez").attempt().await.unwrap().expect(200);
+    no_leader_is_known(&node).await;
     let write = node.put(&config("d", "k"), &json!({"data": {"n": 2}})).attempt().await.unwrap();
     assert!(matches!(write.status, 503 | 504), "{write:?}");
     let read = node.get(&config("d", "k")).attempt().await.unwrap();

@@ -69,6 +69,17 @@ async fn a_leader_with_a_slow_clock_answers_nothing_old_after_a_pause() {
 }
 
 #[tokio::test]
+async fn a_leader_with_a_longer_election_timeout_answers_nothing_old_after_a_pause() {
+    let timers = |_: &Path, nodes: &mut [Node]| {
+        // The first node that was restarted with another setting: its own lease is six times as long as the others'.
+        for (name, value) in [("CONCORD_ELECTION_MIN_MS", "3000"), ("CONCORD_ELECTION_MAX_MS", "6000")] {
+            nodes[0].overrides.push((name.into(), value.into()));
+        }
+    };
+    nothing_old_is_read_after_a_pause("lease-timers", timers).await;
+}
+
+#[tokio::test]
 async fn a_leader_whose_clock_goes_at_a_lower_rate_answers_nothing_old_after_a_pause() {
     let clocks = |_: &Path, nodes: &mut [Node]| {
         // 1.41 between the slowest and the fastest.

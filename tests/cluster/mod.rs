@@ -4,6 +4,7 @@ mod access_keys;
 mod backup;
 mod batch;
 mod cursor;
+mod disk_of_an_earlier_time;
 mod earlier;
 mod encryption;
 mod failover;

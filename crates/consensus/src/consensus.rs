@@ -25,14 +25,20 @@ use tokio::{sync::watch, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Confirmation, Consensus, Leadership, MemberStatus, ReadError, ReadIndex, Status, Timers, WriteError,
+    Confirmation, Consensus, Leadership, MemberStatus, ReadError, ReadIndex, RolledBack, Status, Timers,
+    WriteError,
     contact::Contacts,
+    divergence::Proof,
     group::{self, Proposer, WriteGroups},
+    leadership::LastHeard,
     log::Log,
     machine::AppliedPublisher,
     membership::lag,
     network::NetworkContext,
+    receive::Contradicted,
     types::{EncodedProposal, Metrics, Raft, TypeConfig},
+    wire::WireLogId,
+    witness::WitnessTask,
 };
 use concord_model::{
     command::{Proposal, Verdict},
@@ -66,6 +72,10 @@ pub(super) struct ConsensusInner {
     pub(super) leadership: watch::Receiver<Leadership>,
     /// The member that last transferred leadership to this node; 0 if none did.
     pub(super) handed_over: Arc<AtomicU64>,
+    pub(super) witnesses: WitnessTask,
+    pub(super) proof: Arc<Proof>,
+    pub(super) contradicted: Arc<Contradicted>,
+    pub(super) last_heard: Arc<LastHeard>,
 }
 
 impl fmt::Debug for ConsensusInner {
@@ -177,14 +187,18 @@ impl Consensus {
             && concord_model::sabotage::is("lease-age-ignored")
             && self.leader_id() == Some(self.inner.id)
         {
-            return Ok(ReadIndex(self.metrics().last_log_index.unwrap_or(0)));
+            let metrics = self.metrics();
+            return Ok(ReadIndex::of(metrics.last_applied.map(WireLogId::from)));
         }
         let option = match by {
             Confirmation::Quorum => LinearizerOption::from(ReadPolicy::ReadIndex),
-            Confirmation::Lease => LinearizerOption::new(Some(self.inner.timers.lease_read_age()), true),
+            Confirmation::Lease => self.lease_read_age().map_or_else(
+                || LinearizerOption::from(ReadPolicy::ReadIndex),
+                |age| LinearizerOption::new(Some(age), true),
+            ),
         };
         match self.inner.raft.get_read_linearizer(option).await {
-            Ok(linearizer) => Ok(ReadIndex(linearizer.read_log_id().index())),
+            Ok(linearizer) => Ok(ReadIndex::of(Some(WireLogId::from(*linearizer.read_log_id().log_id())))),
             Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(forward))) => {
                 Err(ReadError::NotLeader(not_leader(self.inner.id, &forward)))
             }
@@ -193,6 +207,19 @@ impl Consensus {
             }
             Err(RaftError::Fatal(fatal)) => Err(ReadError::NoQuorum(fatal.to_string())),
         }
+    }
+
+    /// How old the acknowledgement of a quorum may be for a read by lease: two thirds of the shortest lease of the voters,
+    /// so that the clock of one of them may be half as fast again as the leader's. `None` while a voter keeps no lease.
+    fn lease_read_age(&self) -> Option<Duration> {
+        let own = self.inner.timers.lease();
+        if concord_model::sabotage::is("leases-of-others-ignored") {
+            return own.map(|lease| Duration::from_millis(lease / 3 * 2));
+        }
+        let metrics = self.inner.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let least = self.inner.context.leases.least(own, metrics.membership_config.voter_ids());
+        least.map(|lease| Duration::from_millis(lease / 3 * 2))
     }
 
     /// The newest applied state: one atomic pointer read.
@@ -206,9 +233,53 @@ impl Consensus {
         self.inner.publisher.revision_waiters.wait(revision).await;
     }
 
-    /// Waits until this node's state has applied a read index. Never returns once the node stops, as above.
-    pub async fn wait_read(&self, index: ReadIndex) {
-        self.inner.publisher.index_waiters.wait(index.0).await;
+    /// Waits until this node's state has applied a read index, and is proven if it was distrusted. Never returns once the
+    /// node stops, as above.
+    pub async fn wait_read(&self, at: ReadIndex) {
+        self.inner.proof.given().await;
+        let publisher = &self.inner.publisher;
+        let mut index = at.index;
+        loop {
+            publisher.index_waiters.wait(index).await;
+            let applied = publisher.applied.load();
+            // A log of another history may be as long.
+            if at.is_in(applied.last_log_id.map(WireLogId::from)) {
+                return;
+            }
+            index = applied.index().saturating_add(1);
+        }
+    }
+
+    /// The members that have started from an earlier state of their disks, as far as this node knows.
+    #[must_use]
+    pub fn rolled_back(&self) -> BTreeMap<NodeId, RolledBack> {
+        self.inner.witnesses.witness.rolled_back()
+    }
+
+    /// The leader that contradicts a committed entry of this node's log, and the index of that entry.
+    #[must_use]
+    pub fn contradicted(&self) -> Option<(NodeId, u64)> {
+        self.inner.contradicted.get()
+    }
+
+    /// Why this node serves no reads but local ones, if that is so: what it has is not proven, or not all that it had.
+    #[must_use]
+    pub fn not_whole(&self) -> Option<String> {
+        if !self.inner.proof.is_given() {
+            return Some(
+                "this node's state was rebuilt and has not been compared with the others' yet".into(),
+            );
+        }
+        match self.rolled_back().get(&self.inner.id) {
+            Some(RolledBack::Waiting(nodes)) => Some(format!(
+                "this node has started from an earlier state of its disk and waits for {}",
+                node_list(nodes)
+            )),
+            Some(RolledBack::CatchingUp) => {
+                Some("this node has started from an earlier state of its disk and catches up".into())
+            }
+            Some(RolledBack::CaughtUp) | None => None,
+        }
     }
 
     /// The recent changes. Older ones are in the history.
@@ -261,12 +332,16 @@ impl Consensus {
             lag: lag(&metrics, *id),
             contact: self.inner.contacts.of(&metrics, *id),
         });
+        let quorum_age = metrics.last_quorum_acked.map(|acked| acked.elapsed());
+        // A leader that no majority answers leads nobody.
+        let leads_nobody =
+            voters.len() > 1 && quorum_age.is_some_and(|age| age > self.inner.timers.silence_max());
         Status {
-            leader_id: metrics.current_leader,
+            leader_id: self.leader_id().filter(|id| *id != self.inner.id || !leads_nobody),
             term: metrics.current_term,
             applied: self.state().revision(),
             members: members.collect(),
-            quorum_age: metrics.last_quorum_acked.map(|acked| acked.elapsed()),
+            quorum_age,
             running: metrics.running_state.is_ok() && !self.inner.stopping.load(Ordering::Relaxed),
         }
     }
@@ -360,6 +435,12 @@ impl Consensus {
     }
 }
 
+/// The names of nodes, for a sentence.
+fn node_list(nodes: &[NodeId]) -> String {
+    let names: Vec<String> = nodes.iter().map(|id| format!("node {id}")).collect();
+    if names.is_empty() { "the other members".into() } else { names.join(", ") }
+}
+
 /// The error of a leader to which only these voters responded, itself among them.
 fn no_majority(answered: &BTreeSet<NodeId>) -> String {
     let ids: Vec<String> = answered.iter().map(ToString::to_string).collect();
@@ -369,6 +450,23 @@ fn no_majority(answered: &BTreeSet<NodeId>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_log_of_another_history_does_not_hold_a_read_index() {
+        let id = |term, index| Some(WireLogId { index, term, node: 1 });
+        let at = ReadIndex::of(id(3, 20));
+        for (applied, holds) in [
+            (id(3, 20), true),
+            (id(4, 25), true),
+            (id(3, 19), false),
+            (id(2, 43), false),
+            (id(4, 15), false),
+            (None, false),
+        ] {
+            assert_eq!(at.is_in(applied), holds, "{applied:?}");
+        }
+        assert!(ReadIndex::of(None).is_in(None));
+    }
 
     #[test]
     fn the_error_names_the_responding_voters_without_addresses() {

@@ -2,23 +2,30 @@
 //!
 //! Nodes that apply the same entries have the same state, unless memory was damaged or two versions apply an entry
 //! differently. No node can know by itself that its state is the wrong one. So each records the digest of its state
-//! after every entry in which the revision reaches or passes a multiple of [`DIGEST_INTERVAL_REVISIONS`], fetches the
-//! others' digests, and trusts a majority of the members over itself. States are compared as they are between two
-//! entries, never within one, and which entries those are the log alone decides.
+//! after every entry in which the revision reaches or passes a multiple of [`DIGEST_INTERVAL_REVISIONS`], and after each of
+//! the last entries, fetches the others' digests, and trusts a majority of the members over itself. States are compared as
+//! they are between two entries, never within one, and which entries those are the log alone decides.
+//!
+//! A state that was wrong is rebuilt at the next start from what another member has, log and all. It is read by nobody,
+//! except locally, and decides nothing until it agrees with that of a majority ([`Proof`]).
+//!
+//! A log tells the same without a digest: where a leader has committed an entry, a majority of the members has it, and a
+//! node that has committed another one there has diverged.
 //!
 //! **Invariant:** a node stops for this reason only when a majority of all members agree with one another and not
 //! with it. Where no majority agrees, a node only logs the difference.
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use bytes::Bytes;
 use futures::future::join_all;
+use tokio::sync::watch;
 
-use super::{machine::AppliedPublisher, wire};
+use super::{machine::AppliedPublisher, receive::Contradicted, wire};
 use concord_model::record::Revision;
 use concord_net::{
     NodeId,
@@ -33,35 +40,88 @@ use concord_storage::Store;
 const DIGEST_INTERVAL_REVISIONS: Revision = 256;
 /// Most digests that are retained: some seconds of the heaviest load.
 const DIGESTS_MAX: usize = 128;
+/// Most digests after the last entries: a node that is less than so many entries behind can be compared.
+const RECENT_DIGESTS_MAX: usize = 1024;
 /// Time between two comparisons.
 const COMPARE_INTERVAL: Duration = Duration::from_secs(5);
+/// The same while the state is not proven, and nobody may read it.
+const PROVE_INTERVAL: Duration = Duration::from_millis(100);
 /// How long a member may take to answer.
 const DIGESTS_TIMEOUT: Duration = Duration::from_secs(1);
 
 type RevisionDigest = (Revision, u128);
 
+/// Whether this node's state is proven: unless it was distrusted, or else once it agrees with that of a majority.
+#[derive(Debug)]
+pub(super) struct Proof(watch::Sender<bool>);
+
+impl Proof {
+    pub(super) fn new(is_given: bool) -> Self {
+        Self(watch::Sender::new(is_given))
+    }
+
+    pub(super) fn is_given(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    /// Waits for it.
+    pub(super) async fn given(&self) {
+        if !self.is_given() && self.0.subscribe().wait_for(|given| *given).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
 /// The digests of this node's state at some of its last revisions.
 #[derive(Debug, Default)]
-pub(super) struct Digests(Mutex<VecDeque<RevisionDigest>>);
+pub(super) struct Digests(Mutex<RecordedDigests>);
+
+#[derive(Debug, Default)]
+struct RecordedDigests {
+    /// Those that all nodes record.
+    common: VecDeque<RevisionDigest>,
+    /// Those after the last entries.
+    recent: VecDeque<RevisionDigest>,
+}
+
+fn push(digests: &mut VecDeque<RevisionDigest>, digest: RevisionDigest, most: usize) {
+    digests.push_back(digest);
+    if digests.len() > most {
+        digests.pop_front();
+    }
+}
 
 impl Digests {
-    /// Records the digest of the state after an entry if all nodes record one there. `before`: the revision before the
-    /// entry.
+    fn lock(&self) -> MutexGuard<'_, RecordedDigests> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records the digest of the state after an entry. `before`: the revision before the entry.
     pub(super) fn record(&self, before: Revision, state: &State) {
-        if before / DIGEST_INTERVAL_REVISIONS == state.revision() / DIGEST_INTERVAL_REVISIONS {
-            return;
-        }
-        let mut digests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        digests.push_back((state.revision(), state.digest()));
-        if digests.len() > DIGESTS_MAX {
-            digests.pop_front();
+        let digest = (state.revision(), state.digest());
+        let mut recorded = self.lock();
+        push(&mut recorded.recent, digest, RECENT_DIGESTS_MAX);
+        if before / DIGEST_INTERVAL_REVISIONS != state.revision() / DIGEST_INTERVAL_REVISIONS {
+            push(&mut recorded.common, digest, DIGESTS_MAX);
         }
     }
 
-    /// All recorded digests and the current one: idle members are at the same revision.
-    pub(super) fn list(&self, current: &State) -> Vec<RevisionDigest> {
-        let digests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        digests.iter().copied().chain([(current.revision(), current.digest())]).collect()
+    /// The digests that all nodes record, the current one, and that at the revision of a node that is not as far.
+    pub(super) fn list_with(&self, current: &State, asking: Revision) -> Vec<RevisionDigest> {
+        let recorded = self.lock();
+        let common = recorded.common.iter().copied();
+        let asked = recorded.recent.iter().copied().find(|(revision, _)| *revision == asking);
+        common.chain(asked).chain([(current.revision(), current.digest())]).collect()
+    }
+
+    /// All of them, for a comparison with others that may not be as far.
+    fn all(&self, current: &State) -> Vec<RevisionDigest> {
+        let recorded = self.lock();
+        let all = recorded.common.iter().chain(&recorded.recent).copied();
+        let mut all: Vec<_> = all.chain([(current.revision(), current.digest())]).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
     }
 }
 
@@ -71,22 +131,51 @@ pub(super) struct DivergenceDetector {
     pub(super) peers: Arc<Peers>,
     pub(super) publisher: Arc<AppliedPublisher>,
     pub(super) store: Store,
+    pub(super) proof: Arc<Proof>,
+    pub(super) contradicted: Arc<Contradicted>,
+}
+
+/// The result of a comparison.
+#[derive(Debug, PartialEq, Eq)]
+enum Comparison {
+    /// At this revision a majority of all members has another state.
+    Diverged(Revision),
+    /// At this revision a majority, this node included, has the same state, and nobody has another one at any.
+    Agrees(Revision),
+    Unknown,
 }
 
 impl DivergenceDetector {
     /// Runs until this node's state has diverged; the error says where.
     pub(super) async fn run(self) -> Result<(), String> {
         loop {
-            tokio::time::sleep(COMPARE_INTERVAL).await;
-            let Some(revision) = self.diverged_at().await else { continue };
+            tokio::time::sleep(if self.proof.is_given() { COMPARE_INTERVAL } else { PROVE_INTERVAL }).await;
+            let place = match self.compare().await {
+                Comparison::Diverged(revision) => format!("the state at revision {revision}"),
+                Comparison::Agrees(revision) if !self.proof.is_given() => {
+                    let store = self.store.clone();
+                    let trusted = tokio::task::spawn_blocking(move || store.trust()).await;
+                    trusted.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+                    tracing::info!(
+                        revision,
+                        "the rebuilt state agrees with that of a majority of the members"
+                    );
+                    self.proof.0.send_replace(true);
+                    continue;
+                }
+                Comparison::Agrees(_) | Comparison::Unknown => match self.contradicted.of_majority() {
+                    Some(index) => format!("entry {index} of the log"),
+                    None => continue,
+                },
+            };
             if concord_model::sabotage::is("digests-not-compared") {
                 continue;
             }
             let why = format!(
-                "the state at revision {revision} differs from that of a majority of the members; it will be \
-                 rebuilt when this node starts again"
+                "{place} differs from that of a majority of the members; the state will be rebuilt when this node \
+                 starts again"
             );
-            tracing::error!(revision, "{why}");
+            tracing::error!("{why}");
             // The state holds the only list of the members, and this node needs them to fetch another state.
             let members = self.publisher.applied.load().membership.members();
             let (store, note) = (self.store.clone(), wire::to_bytes(&members));
@@ -99,45 +188,54 @@ impl DivergenceDetector {
         }
     }
 
-    /// A revision at which a majority has another state.
-    async fn diverged_at(&self) -> Option<Revision> {
-        let members = self.publisher.applied.load().membership.members();
-        let calls = members.iter().filter(|member| member.id != self.id).map(|member| async move {
-            let response = self.peers.call(
-                Lane::Heartbeat,
-                member.id,
-                &member.peer_addr,
-                Call::Digests,
-                Bytes::new(),
-                DIGESTS_TIMEOUT,
-            );
-            // A member that does not answer, or answers in an unknown encoding, is left out of this comparison.
-            wire::from_bytes::<Vec<RevisionDigest>>(&response.await.ok()?).ok()
+    async fn compare(&self) -> Comparison {
+        let applied = self.publisher.applied.load_full();
+        let members = applied.membership.members();
+        let question = Bytes::from(wire::to_bytes(&applied.state.revision()));
+        let calls = members.iter().filter(|member| member.id != self.id).map(|member| {
+            let question = question.clone();
+            async move {
+                let response = self.peers.call(
+                    Lane::Heartbeat,
+                    member.id,
+                    &member.peer_addr,
+                    Call::Digests,
+                    question,
+                    DIGESTS_TIMEOUT,
+                );
+                // A member that does not answer, or answers in an unknown encoding, is left out of this comparison.
+                wire::from_bytes::<Vec<RevisionDigest>>(&response.await.ok()?).ok()
+            }
         });
         let others: Vec<Vec<RevisionDigest>> = join_all(calls).await.into_iter().flatten().collect();
-        let mine = self.publisher.digests.list(&self.publisher.applied.load().state);
-        majority_against(&mine, &others, members.len())
+        // What was applied meanwhile, too: another one may be further.
+        let mut mine = self.publisher.digests.all(&self.publisher.applied.load().state);
+        mine.push((applied.state.revision(), applied.state.digest()));
+        compared(&mine, &others, members.len())
     }
 }
 
-/// A revision at which more than half of all members agree on a digest that is not `mine`.
-fn majority_against(
-    mine: &[RevisionDigest],
-    others: &[Vec<RevisionDigest>],
-    members: usize,
-) -> Option<Revision> {
-    mine.iter().rev().find_map(|(revision, digest)| {
+/// Compares this node's digests with the others': more than half of all members must agree on another state, or on this
+/// one.
+fn compared(mine: &[RevisionDigest], others: &[Vec<RevisionDigest>], members: usize) -> Comparison {
+    let (mut agrees, mut differs) = (None, false);
+    for (revision, digest) in mine.iter().rev() {
         let at = |digests: &Vec<RevisionDigest>| {
             digests.iter().find(|(other, _)| other == revision).map(|(_, digest)| *digest)
         };
-        let differing: Vec<u128> = others.iter().filter_map(at).filter(|other| other != digest).collect();
-        let agreeing = |one| differing.iter().filter(|other| *other == one).count();
-        if differing.iter().map(agreeing).max()? * 2 > members {
-            return Some(*revision);
+        let all: Vec<u128> = others.iter().filter_map(at).collect();
+        let count = |one: &u128| all.iter().filter(|other| *other == one).count();
+        if all.iter().any(|other| other != digest && count(other) * 2 > members) {
+            return Comparison::Diverged(*revision);
         }
-        tracing::error!(revision, "the members have different states, and no majority agrees");
-        None
-    })
+        if all.iter().any(|other| other != digest) {
+            tracing::error!(revision, "the members have different states, and no majority agrees");
+            differs = true;
+        } else if agrees.is_none() && (count(digest) + 1) * 2 > members && !all.is_empty() {
+            agrees = Some(*revision);
+        }
+    }
+    agrees.filter(|_| !differs).map_or(Comparison::Unknown, Comparison::Agrees)
 }
 
 #[cfg(test)]
@@ -148,13 +246,19 @@ mod tests {
     fn only_a_majority_that_agrees_is_trusted() {
         let mine = [(256, 1), (512, 5)];
         let others = |a: RevisionDigest, b: RevisionDigest| vec![vec![(256, 1), a], vec![b]];
-        assert_eq!(majority_against(&mine, &others((512, 5), (512, 5)), 3), None);
-        assert_eq!(majority_against(&mine, &others((512, 9), (512, 9)), 3), Some(512));
-        assert_eq!(majority_against(&mine, &others((512, 9), (512, 8)), 3), None);
-        assert_eq!(majority_against(&mine, &others((512, 9), (512, 5)), 3), None);
-        assert_eq!(majority_against(&mine, &others((512, 9), (512, 9)), 5), None);
-        assert_eq!(majority_against(&mine, &others((768, 9), (768, 9)), 3), None, "no revision in common");
-        assert_eq!(majority_against(&mine, &[], 1), None);
+        use Comparison::{Agrees, Diverged, Unknown};
+        assert_eq!(compared(&mine, &others((512, 5), (512, 5)), 3), Agrees(512));
+        assert_eq!(compared(&mine, &others((512, 9), (512, 9)), 3), Diverged(512));
+        assert_eq!(compared(&mine, &others((512, 9), (512, 8)), 3), Unknown);
+        assert_eq!(compared(&mine, &others((512, 9), (512, 5)), 3), Unknown);
+        assert_eq!(compared(&mine, &others((512, 9), (512, 9)), 5), Unknown);
+        assert_eq!(
+            compared(&mine, &others((768, 9), (768, 9)), 3),
+            Agrees(256),
+            "one is as far as this node was"
+        );
+        assert_eq!(compared(&mine, &others((768, 9), (768, 9)), 5), Unknown, "two are no majority of five");
+        assert_eq!(compared(&mine, &[], 1), Unknown);
     }
 
     #[test]
@@ -166,10 +270,13 @@ mod tests {
             digests.record(revision - 1, &state);
         }
         state.advance(state.revision() + 3);
-        let list = digests.list(&state);
+        let list = digests.list_with(&state, 0);
         assert_eq!(list.len(), DIGESTS_MAX + 1);
         assert_eq!(list[0].0, DIGEST_INTERVAL_REVISIONS * 11);
         assert_eq!(list[DIGESTS_MAX], (state.revision(), state.digest()));
+        let behind = state.revision() - 3 - DIGEST_INTERVAL_REVISIONS * 2;
+        assert_eq!(digests.list_with(&state, behind).iter().filter(|(at, _)| *at == behind).count(), 2);
+        assert_eq!(digests.lock().recent.len(), RECENT_DIGESTS_MAX);
     }
 
     #[test]
@@ -181,7 +288,8 @@ mod tests {
             digests.record(before, &state);
             before = revision;
         }
-        let recorded: Vec<Revision> = digests.list(&state).iter().map(|(revision, _)| *revision).collect();
+        let recorded: Vec<Revision> =
+            digests.list_with(&state, 0).iter().map(|(revision, _)| *revision).collect();
         assert_eq!(recorded, [300, 512, 1100, 1100], "the last one is the current state");
     }
 }

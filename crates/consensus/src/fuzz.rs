@@ -12,8 +12,8 @@ use super::{
     types::{EncodedProposal, Membership, Payload, TypeConfig},
     wire::{
         self, MembershipMetadata, SnapshotHeader, StateMetadata, WireAppendRequest, WireAppendResponse,
-        WireLogId, WireMembership, WireTransferRequest, WireTransferResponse, WireVote, WireVoteRequest,
-        WireVoteResponse,
+        WireConfirmation, WireLogId, WireMembership, WireTransferRequest, WireTransferResponse, WireVote,
+        WireVoteRequest, WireVoteResponse,
     },
 };
 use concord_net::{Member, NodeId};
@@ -35,7 +35,7 @@ pub fn peer_call(bytes: &[u8]) -> bool {
         // A membership that openraft does not accept is refused.
         0 => stable::<WireAppendRequest>(bytes)
             .is_some_and(|request| AppendEntriesRequest::<TypeConfig>::try_from(request).is_ok()),
-        1 => stable::<WireAppendResponse>(bytes).is_some(),
+        1 => stable::<WireConfirmation>(bytes).is_some(),
         2 => stable::<WireVoteRequest>(bytes).is_some(),
         3 => stable::<WireVoteResponse>(bytes).is_some(),
         4 => stable::<WireTransferRequest>(bytes).is_some(),
@@ -134,11 +134,12 @@ pub fn peer_call_seeds() -> Vec<Vec<u8>> {
         digest: u128::MAX,
     };
     let seed = |kind: u8, bytes: Vec<u8>| [vec![kind], bytes].concat();
+    let confirmation = |response| WireConfirmation { lease: Some(900), response };
     vec![
         // A structure is encoded as the tuple of its fields.
         seed(0, wire::to_bytes(&(vote, Some(id), entries, Some(id)))),
-        seed(1, wire::to_bytes(&WireAppendResponse::PartialSuccess(Some(id)))),
-        seed(1, wire::to_bytes(&WireAppendResponse::HigherVote(vote))),
+        seed(1, wire::to_bytes(&confirmation(WireAppendResponse::PartialSuccess(Some(id))))),
+        seed(1, wire::to_bytes(&confirmation(WireAppendResponse::HigherVote(vote)))),
         seed(2, wire::to_bytes(&(vote, Some(id), true))),
         seed(3, wire::to_bytes(&(vote, false, Some(id)))),
         seed(4, wire::to_bytes(&(vote, 3_u64, Some(id)))),

@@ -3,15 +3,25 @@
 //! It watches openraft's server metrics only. The other metrics change with each entry, and waking this task for
 //! them would cost every write a thread switch.
 //!
+//! openraft goes on naming the leader of its vote, however long that one has been silent, and after a start the leader of
+//! the stored vote. So a leader is known here only while it is heard of.
+//!
 //! **Invariant:** each change of the leader or of its term is one line of the log, on every node that learns of it.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use openraft::async_runtime::WatchReceiver as _;
-use tokio::sync::watch;
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, timeout},
+};
 
 use super::{figures::count, group::WriteGroups, network::NetworkContext, types::Raft};
 use concord_net::{Member, NodeId};
@@ -27,6 +37,39 @@ pub struct Leadership {
     pub why: String,
 }
 
+/// When leaders were last heard of, past ones too: those of several terms may send for a while.
+#[derive(Debug)]
+pub(super) struct LastHeard {
+    heard: Mutex<BTreeMap<NodeId, Instant>>,
+    /// How long a leader may be silent: by then its followers have begun an election.
+    silence_max: Duration,
+    /// A leader is heard of that was not.
+    is_back: Notify,
+}
+
+impl LastHeard {
+    pub(super) fn new(silence_max: Duration) -> Self {
+        Self { heard: Mutex::default(), silence_max, is_back: Notify::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeId, Instant>> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A message of the leader has arrived.
+    pub(super) fn note(&self, leader: NodeId) {
+        let now = Instant::now();
+        let before = self.lock().insert(leader, now);
+        if before.is_none_or(|at| now.duration_since(at) > self.silence_max) {
+            self.is_back.notify_one();
+        }
+    }
+
+    fn is_heard(&self, leader: NodeId) -> bool {
+        self.lock().get(&leader).is_some_and(|at| at.elapsed() <= self.silence_max)
+    }
+}
+
 /// Follows openraft's server metrics.
 pub(super) struct LeaderFollower {
     pub(super) leader: watch::Sender<Option<Member>>,
@@ -37,7 +80,11 @@ pub(super) struct LeaderFollower {
     /// The member that transferred leadership to this node; 0 if none did since it last led.
     pub(super) handed_over: Arc<AtomicU64>,
     pub(super) context: Arc<NetworkContext>,
+    pub(super) last_heard: Arc<LastHeard>,
 }
+
+/// How often a leader's silence is looked at.
+const SILENCE_INTERVAL: Duration = Duration::from_millis(100);
 
 impl LeaderFollower {
     /// Publishes the leader that openraft knows, and gives waiting writes back when it changes. Ends with the failure
@@ -48,7 +95,8 @@ impl LeaderFollower {
         loop {
             let (me, current, term) = {
                 let seen = server.borrow_watched();
-                let leader = seen.current_leader.and_then(|id| seen.membership_config.get_node(&id).cloned());
+                let leader = seen.current_leader.filter(|id| *id == seen.id || self.last_heard.is_heard(*id));
+                let leader = leader.and_then(|id| seen.membership_config.get_node(&id).cloned());
                 (seen.id, leader, seen.vote.leader_id.term)
             };
             let leader_id = current.as_ref().map(|leader| leader.id);
@@ -61,7 +109,11 @@ impl LeaderFollower {
                 self.groups.reset();
             }
             self.note(me, leader_id, term);
-            if server.changed().await.is_err() {
+            let changed = tokio::select! {
+                changed = server.changed() => changed.is_ok(),
+                _ = timeout(SILENCE_INTERVAL, self.last_heard.is_back.notified()) => true,
+            };
+            if !changed {
                 break;
             }
         }
@@ -151,6 +203,22 @@ impl LeaderChange<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_leader_is_known_while_it_is_heard_of() {
+        let heard = LastHeard::new(Duration::from_secs(3600));
+        assert!(!heard.is_heard(1), "not after a start");
+        heard.note(1);
+        heard.is_back.notified().await;
+        assert!(heard.is_heard(1) && !heard.is_heard(2));
+        let heard = LastHeard::new(Duration::ZERO);
+        for _ in 0..2 {
+            heard.note(1);
+            heard.is_back.notified().await;
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            assert!(!heard.is_heard(1), "it is silent");
+        }
+    }
 
     #[test]
     fn each_change_has_a_reason() {

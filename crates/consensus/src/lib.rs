@@ -22,9 +22,11 @@
 //! | changes of the membership, transfer of leadership | `membership` |
 //! | the tasks that live as long as the node | `supervisor` |
 //! | the leader, its term, and why it changed | `leadership` |
+//! | the leases of the voters, on which reads may rest | `lease` |
 //! | which members respond to the leader | `contact` |
 //! | counters and figures for metrics | `figures` |
 //! | the comparison of this node's state with the other members' | `divergence` |
+//! | what the other members remember of this one, in case its disk goes back in time | `witness` |
 //! | the start of a new cluster from a backup | `restore` |
 //! | openraft's types as this crate uses them, and the types that are encoded in their place | `types`, `wire` |
 //! | targets of the fuzzer | `fuzz` |
@@ -51,6 +53,7 @@ mod figures;
 pub mod fuzz;
 mod group;
 mod leadership;
+mod lease;
 mod log;
 mod machine;
 mod membership;
@@ -65,6 +68,7 @@ mod suite;
 mod supervisor;
 mod types;
 mod wire;
+mod witness;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -76,6 +80,7 @@ pub use figures::{MemberFigures, RaftFigures};
 pub use leadership::Leadership;
 pub use log::LogFigures;
 pub use supervisor::end_process_later;
+pub use witness::{RolledBack, vouch};
 
 use concord_model::record::Revision;
 use concord_net::{Member, NodeId, client::Peers, identity::Identity};
@@ -130,11 +135,17 @@ pub struct Timers {
 }
 
 impl Timers {
-    /// How old the acknowledgement of a quorum may be for a read by lease: two thirds of the lease, so that the clock of
-    /// one of its members may be half as fast again as the leader's.
-    #[must_use]
-    pub fn lease_read_age(&self) -> Duration {
-        Duration::from_millis(self.election_max_ms / 3 * 2)
+    /// This node's lease, if reads may rest on it.
+    fn lease(&self) -> lease::Lease {
+        self.lease_reads.then_some(self.election_max_ms)
+    }
+}
+
+impl Timers {
+    /// How long a leader may be silent: by then every follower has begun an election, after the lease and the longest
+    /// election time-out.
+    fn silence_max(&self) -> Duration {
+        Duration::from_millis(self.election_max_ms.saturating_mul(2))
     }
 }
 
@@ -214,16 +225,44 @@ pub enum ChangeError {
 pub enum Confirmation {
     /// A quorum confirms it now. Holds whatever clocks do.
     Quorum,
-    /// A quorum has acknowledged it within [`Timers::lease_read_age`]: no other member can lead before the lease has
-    /// ended by the clocks of that quorum. A quorum confirms it now where that is longer ago.
+    /// A quorum has acknowledged it within two thirds of the shortest lease of the voters: no other member can lead before
+    /// that lease has ended by the clocks of that quorum. A quorum confirms it now where that is longer ago, and while a
+    /// voter keeps no lease.
     Lease,
 }
 
 /// A place in the log that the leader named after a quorum had confirmed that it leads. A state that has applied it
 /// holds every write that was acknowledged before. It is no revision: only [`Consensus::wait_read`] takes it, on any
 /// member.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct ReadIndex(pub LogIndex);
+///
+/// It names the entry, not its index alone: the log of a member may hold another entry there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadIndex {
+    index: LogIndex,
+    term: u64,
+    node: NodeId,
+}
+
+impl ReadIndex {
+    /// The entry with this index, of the leader `node` in this term.
+    #[must_use]
+    pub fn new(index: LogIndex, term: u64, node: NodeId) -> Self {
+        Self { index, term, node }
+    }
+
+    fn of(id: Option<wire::WireLogId>) -> Self {
+        id.map_or(Self::new(0, 0, 0), |id| Self::new(id.index, id.term, id.node))
+    }
+
+    /// Whether the log up to an applied entry holds this one. The terms of a log never fall, and a leader's log holds all
+    /// that was committed before its term: an entry of no earlier term and no lower index comes after this one.
+    fn is_in(self, applied: Option<wire::WireLogId>) -> bool {
+        let Some(applied) = applied else { return self.term == 0 };
+        let is_later = concord_model::sabotage::is("read-index-without-term")
+            || (applied.term, applied.node) >= (self.term, self.node);
+        applied.index >= self.index && is_later
+    }
+}
 
 /// Why a linearizable read can't be confirmed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -41,12 +41,14 @@ use tokio::{
 
 use super::{
     figures::{ConsensusCounts, count},
+    lease::Leases,
     stream::{AppendPipeline, frames},
     types::{Snapshot, TypeConfig, Vote},
     wire::{
-        self, SnapshotHeader, WireAppendRequest, WireAppendResponse, WireTransferRequest,
-        WireTransferResponse, WireVote, WireVoteRequest, WireVoteResponse,
+        self, SnapshotHeader, WireAppendRequest, WireConfirmation, WireTransferRequest, WireTransferResponse,
+        WireVote, WireVoteRequest, WireVoteResponse,
     },
+    witness::Witness,
 };
 use concord_net::{
     Member, NodeId, PeerAddress,
@@ -78,6 +80,9 @@ pub(super) struct NetworkContext {
     /// Members that answer heartbeats again.
     pub(super) recovered: mpsc::Sender<NodeId>,
     pub(super) counts: ConsensusCounts,
+    pub(super) leases: Leases,
+    /// Judges whether this member may ask for votes.
+    pub(super) witness: Arc<Witness>,
 }
 
 /// Makes openraft's clients.
@@ -177,7 +182,11 @@ impl MemberClient {
         rpc: &VoteRequest<TypeConfig>,
         option: &RPCOption,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
-        let body = wire::to_bytes(&WireVoteRequest::from(rpc));
+        let request = WireVoteRequest::from(rpc);
+        if let Some(refusal) = self.context.witness.judge_own_vote(&request).await.map_err(unreachable)? {
+            return Ok(refusal.into());
+        }
+        let body = wire::to_bytes(&request);
         let response: WireVoteResponse = self.call(Lane::Heartbeat, call, body, option.hard_ttl()).await?;
         Ok(response.into())
     }
@@ -256,8 +265,9 @@ impl RaftNetworkV2<TypeConfig> for MemberClient {
         // openraft sends heartbeats this way; entries go through the stream.
         let (peers, to) = (&self.context.peers, PeerAddress { id: self.to, addr: &self.addr });
         let called = self.heartbeats.call(peers, to, body.into(), option.hard_ttl());
-        let response: WireAppendResponse = decode(&self.observe(called).await.map_err(unreachable)?)?;
-        Ok(response.into())
+        let confirmation: WireConfirmation = decode(&self.observe(called).await.map_err(unreachable)?)?;
+        self.context.leases.note(self.to, confirmation.lease);
+        Ok(confirmation.response.into())
     }
 
     fn stream_append<'s, S>(
@@ -277,7 +287,10 @@ impl RaftNetworkV2<TypeConfig> for MemberClient {
                     Ok(frames(Box::new(connection)))
                 };
                 let idle = self.idle_stream.get_mut().unwrap_or_else(PoisonError::into_inner);
-                let responses = AppendPipeline::new(idle, open.boxed(), input, append_timeout).responses();
+                let (leases, to) = (&self.context.leases, self.to);
+                let note_lease = Box::new(move |lease| leases.note(to, lease));
+                let responses =
+                    AppendPipeline::new(idle, open.boxed(), input, append_timeout, note_lease).responses();
                 std::future::ready(Ok(responses)).boxed()
             }
             Lane::Heartbeat | Lane::Forward | Lane::Bulk => stream_append_sequential(self, input, option),

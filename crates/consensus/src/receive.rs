@@ -2,23 +2,31 @@
 //!
 //! **Invariants**
 //! 1. `crates/net/src/admission.rs` admitted every RPC that arrives here. A malformed body is rejected.
-//! 2. A node requests votes, sends entries or a snapshot, and transfers leadership in its own name only.
+//! 2. Nothing reaches openraft that this member may not vote for or confirm (`witness/participation.rs`), and no entry that
+//!    contradicts a committed one of its log.
+//! 3. A node requests votes, sends entries or a snapshot, and transfers leadership in its own name only.
 
-use std::{io, sync::atomic::Ordering};
+use std::{
+    io,
+    sync::{Mutex, MutexGuard, PoisonError, atomic::Ordering},
+};
 
 use bytes::Bytes;
 use futures::stream::BoxStream;
+use openraft::raft::AppendEntriesRequest;
 
 use super::{
     Consensus,
     figures::count,
     machine::snapshot_of,
     snapshot,
+    types::TypeConfig,
     wire::{
-        self, SnapshotHeader, WireAppendRequest, WireAppendResponse, WireTransferRequest,
-        WireTransferResponse, WireVote, WireVoteRequest, WireVoteResponse,
+        self, SnapshotHeader, WireAppendRequest, WireAppendResponse, WireConfirmation, WireLogId,
+        WireTransferRequest, WireTransferResponse, WireVote, WireVoteRequest, WireVoteResponse,
     },
 };
+use concord_model::record::Revision;
 use concord_net::{NodeId, ReceiveError, call::Call};
 use concord_storage::SnapshotContent;
 
@@ -34,6 +42,61 @@ pub(super) fn check_sender(vote: &WireVote, from: NodeId) -> Result<(), ReceiveE
     Err(ReceiveError::Malformed(format!("node {from} sent the vote of node {}", vote.node)))
 }
 
+/// Why entries of a leader do not reach openraft.
+#[derive(Debug)]
+pub(super) enum AppendRefusal {
+    /// This member may have voted in this later term.
+    HigherVote(WireVote),
+    Failed(String),
+}
+
+/// A committed entry of this member's log, in whose place the leader has another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Contradiction {
+    leader: NodeId,
+    own: WireLogId,
+    /// Whether the leader's entry is committed: a majority without this member has it.
+    is_of_majority: bool,
+}
+
+/// The contradiction between this member's log and the leader's, if there is one.
+#[derive(Debug, Default)]
+pub(super) struct Contradicted(Mutex<Option<Contradiction>>);
+
+impl Contradicted {
+    fn lock(&self) -> MutexGuard<'_, Option<Contradiction>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The leader, and the index of the entry.
+    pub(super) fn get(&self) -> Option<(NodeId, u64)> {
+        self.lock().map(|known| (known.leader, known.own.index))
+    }
+
+    /// The index of an entry in whose place a majority of the members has committed another one.
+    pub(super) fn of_majority(&self) -> Option<u64> {
+        self.lock().filter(|known| known.is_of_majority).map(|known| known.own.index)
+    }
+
+    /// The leader has this entry, too, and so all before it.
+    fn agrees(&self, index: u64) {
+        self.lock().take_if(|known| known.own.index <= index);
+    }
+
+    fn note(&self, found: Contradiction) {
+        let Contradiction { leader, own: WireLogId { index, .. }, .. } = found;
+        if self.lock().replace(found).is_none_or(|known| known.own != found.own) {
+            tracing::error!(
+                leader,
+                index,
+                "entry {index} of this member's log is committed, and node {leader}, which leads, has another one \
+                 there. Nothing of it is confirmed. Another member has lost what it had confirmed, and acknowledged \
+                 writes with it; this one may have the only copy of them"
+            );
+        }
+    }
+}
+
 impl Consensus {
     /// Answers a call of the member `from`.
     ///
@@ -47,25 +110,43 @@ impl Consensus {
                 let request = wire::from_bytes::<WireAppendRequest>(&body)?;
                 check_sender(&request.vote, from)?;
                 let rpc = request.try_into()?;
-                wire::to_bytes(&WireAppendResponse::from(raft.append_entries(rpc).await.map_err(failed)?))
+                let response = match self.judge_append(&rpc).await {
+                    Ok(()) => WireAppendResponse::from(raft.append_entries(rpc).await.map_err(failed)?),
+                    Err(AppendRefusal::HigherVote(vote)) => WireAppendResponse::HigherVote(vote),
+                    Err(AppendRefusal::Failed(why)) => return Err(ReceiveError::Failed(why)),
+                };
+                wire::to_bytes(&WireConfirmation { lease: self.inner.timers.lease(), response })
             }
             Call::Vote => {
                 let request = wire::from_bytes::<WireVoteRequest>(&body)?;
                 check_sender(&request.vote, from)?;
-                wire::to_bytes(&WireVoteResponse::from(raft.vote(request.into()).await.map_err(failed)?))
+                match self.inner.witnesses.witness.judge_vote(&request).await? {
+                    Some(refusal) => wire::to_bytes(&refusal),
+                    None => wire::to_bytes(&WireVoteResponse::from(
+                        raft.vote(request.into()).await.map_err(failed)?,
+                    )),
+                }
             }
             Call::PreVote => {
                 let request = wire::from_bytes::<WireVoteRequest>(&body)?;
                 check_sender(&request.vote, from)?;
                 // A candidate is alive: a leader need not wait for its back-off to end before it sends to it.
                 let candidate = request.vote.node;
-                let response = raft.pre_vote(request.into()).await.map_err(failed)?;
+                let response = match self.inner.witnesses.witness.judge_vote(&request).await? {
+                    Some(refusal) => refusal,
+                    None => raft.pre_vote(request.into()).await.map_err(failed)?.into(),
+                };
                 raft.trigger().reset_backoff([candidate]).await.map_err(failed)?;
-                wire::to_bytes(&WireVoteResponse::from(response))
+                wire::to_bytes(&response)
             }
             Call::Transfer => {
                 let request = wire::from_bytes::<WireTransferRequest>(&body)?;
                 check_sender(&request.from, from)?;
+                if !self.inner.witnesses.witness.is_open() {
+                    return Err(ReceiveError::Failed(
+                        "this member has not caught up with its own past".into(),
+                    ));
+                }
                 self.inner.handed_over.store(from, Ordering::Relaxed);
                 let rpc = request.into();
                 wire::to_bytes(&WireTransferResponse::from(
@@ -73,9 +154,11 @@ impl Consensus {
                 ))
             }
             Call::Digests => {
+                let revision = wire::from_bytes::<Revision>(&body)?;
                 let publisher = &self.inner.publisher;
-                wire::to_bytes(&publisher.digests.list(&publisher.applied.load().state))
+                wire::to_bytes(&publisher.digests.list_with(&publisher.applied.load().state, revision))
             }
+            Call::Witness => self.inner.witnesses.answer(from, &body).await?,
             // The service answers these, or they are more than a body and a response.
             Call::Stream
             | Call::Snapshot
@@ -95,6 +178,35 @@ impl Consensus {
         Ok(response.into())
     }
 
+    /// Judges entries that a leader sends, or its heartbeat: this member must not confirm what contradicts its past.
+    pub(super) async fn judge_append(
+        &self,
+        request: &AppendEntriesRequest<TypeConfig>,
+    ) -> Result<(), AppendRefusal> {
+        let (vote, leader) = (WireVote::from(&request.vote), request.vote.leader_id.node_id);
+        let judged = self.inner.witnesses.witness.judge_leader(vote).await;
+        judged.map_err(|greater| match greater {
+            Some(vote) => AppendRefusal::HigherVote(vote),
+            None => AppendRefusal::Failed("this member may not confirm anything yet".into()),
+        })?;
+        let ids = request.prev_log_id.into_iter().chain(request.entries.iter().map(|entry| entry.log_id));
+        let compared = self.inner.log.compared_with(ids.map(WireLogId::from)).await;
+        match compared.map_err(|error| AppendRefusal::Failed(error.to_string()))? {
+            Some((own, theirs)) if own != theirs => {
+                let is_of_majority = request.leader_commit.is_some_and(|id| id.index >= theirs.index);
+                self.inner.contradicted.note(Contradiction { leader, own, is_of_majority });
+                return Err(AppendRefusal::Failed(format!(
+                    "entry {} is committed here with another content",
+                    own.index
+                )));
+            }
+            Some((own, _)) => self.inner.contradicted.agrees(own.index),
+            None => {}
+        }
+        self.inner.last_heard.note(leader);
+        Ok(())
+    }
+
     /// Receives a snapshot from the leader `from`. `header` is the value of the HTTP header `x-concord-head`; `body` is the
     /// file as a stream of chunks.
     ///
@@ -109,6 +221,9 @@ impl Consensus {
         let header = SnapshotHeader::from_header(&header)?;
         let vote = header.vote.ok_or_else(|| ReceiveError::Malformed("the header has no vote".into()))?;
         check_sender(&vote, from)?;
+        if self.inner.witnesses.witness.judge_leader(vote).await.is_err() {
+            return Err(ReceiveError::Failed("this member may not follow a leader of this term".into()));
+        }
         let counts = &self.inner.context.counts;
         let received = snapshot::receive(&self.inner.store, &header, body).await;
         let file = received.inspect_err(|_| count(&counts.snapshots_failed))?;
@@ -134,11 +249,19 @@ impl Consensus {
     }
 
     /// The newest snapshot, for a member that has lost its state: the value of the HTTP header `x-concord-head`,
-    /// and its content.
+    /// and its content. One is made if there is none; none of a state that is not proven.
     pub async fn current_snapshot(&self) -> Option<(Bytes, SnapshotContent)> {
-        let file = self.inner.store.current_snapshot()?;
-        let opened = self.inner.store.content(&file).await;
-        let opened =
+        if !self.inner.proof.is_given() {
+            return None;
+        }
+        let opened = match self.inner.store.current_snapshot() {
+            Some(file) => {
+                let content = self.inner.store.content(&file).await;
+                content.map(|content| (file, content)).map_err(|error| error.to_string())
+            }
+            None => self.fresh_snapshot().await,
+        };
+        let (file, opened) =
             opened.inspect_err(|error| tracing::error!(%error, "the newest snapshot can't be read")).ok()?;
         let (index, metadata) = (file.position.index, file.position.raft_meta);
         let header = SnapshotHeader { vote: None, index, metadata, bytes: file.bytes, digest: file.digest };

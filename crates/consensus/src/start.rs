@@ -1,14 +1,15 @@
 //! Starts consensus on a node, in five steps.
 //!
-//! 1. Open the keys of an encrypted directory and the log. The node does not start if a newer version has written to the
+//! 1. Open the keys of an encrypted directory and the log. If the state is distrusted, the log is discarded first. The node does not start if a newer version has written to the
 //!    directory, if the log is damaged, or if it is missing although one existed: this member no longer knows its vote.
 //! 2. Check that the log's header and the directory's identity name the same member.
 //! 3. Open the store with the range of the log. It returns the newest whole state.
 //! 4. If it has none, fetch and install another member's newest snapshot.
 //! 5. Reconcile the log with the state and start openraft, which applies the log after the state.
+//! 6. Ask the other members whether this one has forgotten anything (`witness`).
 //!
 //! **Invariant:** openraft is started last, with a log and a state that belong together. Before that this node
-//! answers no vote request.
+//! answers no vote request, and it votes and confirms only after the last step.
 
 use std::{
     io,
@@ -33,16 +34,19 @@ use super::{
     consensus::ConsensusInner,
     contact::Contacts,
     directory_format::DirectoryFormat,
-    divergence::DivergenceDetector,
+    divergence::{DivergenceDetector, Proof},
     figures::ConsensusCounts,
     group::WriteGroups,
-    leadership::LeaderFollower,
+    leadership::{LastHeard, LeaderFollower},
+    lease::Leases,
     log::{self, Log, Wal},
     machine::Machine,
     network::{Network, NetworkContext},
+    receive::Contradicted,
     snapshot::{self, SnapshotScheduler},
     types::Raft,
     wire::{self, SnapshotHeader, StateMetadata},
+    witness::{Witness, WitnessTask},
 };
 use concord_net::{Member, NodeId, client::Peers, identity::Identity};
 use concord_state::State;
@@ -88,9 +92,15 @@ impl Consensus {
         let opened = blocking(move || {
             let (me, directory, key_file) = opening;
             let at_rest = open_keys(&directory, key_file.as_deref())?;
-            Ok::<_, StartError>((open_log(&me, &directory, &at_rest)?, at_rest))
+            let is_distrusted = Store::is_distrusted(&directory.join(STORE_DIRECTORY));
+            if is_distrusted {
+                discard_log(&directory, &at_rest).map_err(failed)?;
+            }
+            let wal = open_log(&me, &directory, &at_rest)?;
+            let witness = Witness::open(&me, &directory, wal.position()).map_err(failed)?;
+            Ok::<_, StartError>((wal, at_rest, witness, Proof::new(!is_distrusted)))
         });
-        let (wal, at_rest) = opened.await??;
+        let (wal, at_rest, witness, proof) = opened.await??;
         store.at_rest = at_rest.clone();
         let (range, has_voted) = (wal.range(), !wal.is_pristine());
         let (store, loaded) = open_store(&directory, store, range).await?;
@@ -105,9 +115,7 @@ impl Consensus {
                 peers.set_members(members.iter().map(|one| (one.id, one.peer_addr.clone())).collect());
                 let mut sources = members;
                 sources.extend(rescue);
-                let noted =
-                    store.invalidation_note().and_then(|note| wire::from_bytes::<Vec<Member>>(&note).ok());
-                sources.extend(noted.unwrap_or_default());
+                sources.extend(noted_members(&directory.join(STORE_DIRECTORY)));
                 sources.retain(|member| member.id != me.node_id);
                 let recovery =
                     StateRecovery { peers: &peers, store: &store, log: &log, purged: range.purged };
@@ -122,12 +130,15 @@ impl Consensus {
         let machine = machine.map_err(failed)?;
         let watched = machine.publisher().supervisor.clone();
         log.watch(log_stall_timeout, move |why| watched.fail(why)).map_err(failed)?;
-        if timers.lease_reads && has_voted {
+        let (witness, proof, id) = (Arc::new(witness), Arc::new(proof), me.node_id);
+        if let Some(promised) = witness.promised_lease().filter(|_| has_voted) {
             // This member may have acknowledged a leader just before its process ended, and openraft forgets when: with
             // its vote another one could lead while the first still answers by its lease.
-            sleep(Duration::from_millis(timers.election_max_ms)).await;
+            sleep(Duration::from_millis(promised)).await;
         }
-        let parts = ConsensusParts { id: me.node_id, store, log, machine, timers, snapshot_log_bytes };
+        let (remembering, lease) = (Arc::clone(&witness), timers.lease());
+        blocking(move || remembering.promise_lease(lease)).await?.map_err(failed)?;
+        let parts = ConsensusParts { id, store, log, machine, timers, snapshot_log_bytes, witness, proof };
         runtime.spawn(parts.start(peers)).await.map_err(failed)?
     }
 }
@@ -147,6 +158,26 @@ fn open_keys(directory: &Path, key_file: Option<&Path>) -> Result<AtRest, StartE
     Store::refuse_newer(&directory.join(STORE_DIRECTORY), &at_rest)?;
     at_rest.prepare().map_err(StartError::Failed)?;
     Ok(at_rest)
+}
+
+/// Discards the log of a directory whose state is distrusted, and notes the members that it names: the state that named
+/// them is removed next. Blocking.
+fn discard_log(directory: &Path, at_rest: &AtRest) -> io::Result<()> {
+    let store = directory.join(STORE_DIRECTORY);
+    log::discard(&directory.join(LOG_DIRECTORY), at_rest, |discarded| {
+        tracing::warn!("the log on this disk is discarded, too; it is kept as `{LOG_DIRECTORY}.distrusted`");
+        Witness::discard(directory, discarded.position)?;
+        if !noted_members(&store).is_empty() || discarded.members.is_empty() {
+            return Ok(());
+        }
+        Store::invalidate_in(&store, &wire::to_bytes(&discarded.members)).map_err(io::Error::other)
+    })
+}
+
+/// The members that were noted when the state in a store was marked as wrong.
+fn noted_members(store: &Path) -> Vec<Member> {
+    let noted = Store::invalidation_note(store).and_then(|note| wire::from_bytes(&note).ok());
+    noted.unwrap_or_default()
 }
 
 /// Opens the log and checks that it is this member's. Blocking.
@@ -274,11 +305,13 @@ struct ConsensusParts {
     machine: Machine,
     timers: Timers,
     snapshot_log_bytes: u64,
+    witness: Arc<Witness>,
+    proof: Arc<Proof>,
 }
 
 impl ConsensusParts {
     async fn start(self, peers: Arc<Peers>) -> Result<Consensus, StartError> {
-        let Self { id, store, log, machine, timers, snapshot_log_bytes } = self;
+        let Self { id, store, log, machine, timers, snapshot_log_bytes, witness, proof } = self;
         let (publisher, machine_dropped) = (machine.publisher(), machine.dropped());
         let (recovered, mut recovered_members) = mpsc::channel(RECOVERED_QUEUE_MAX);
         let context = Arc::new(NetworkContext {
@@ -288,6 +321,8 @@ impl ConsensusParts {
             rebuild: Notify::new(),
             recovered,
             counts: ConsensusCounts::default(),
+            leases: Leases::default(),
+            witness: Arc::clone(&witness),
         });
         let config = Arc::new(config(&timers)?);
         let raft = Raft::new(id, config, Network(Arc::clone(&context)), log.clone(), machine);
@@ -296,6 +331,7 @@ impl ConsensusParts {
         let stopping = Arc::new(AtomicBool::new(false));
         let (leader_sender, leader) = watch::channel(None);
         let (leadership_sender, leadership) = watch::channel(Leadership::default());
+        let last_heard = Arc::new(LastHeard::new(timers.silence_max()));
         let (groups, handed_over) = (WriteGroups::default(), Arc::new(AtomicU64::new(0)));
         let follower = LeaderFollower {
             leader: leader_sender,
@@ -304,6 +340,7 @@ impl ConsensusParts {
             stopping: Arc::clone(&stopping),
             handed_over: Arc::clone(&handed_over),
             context: Arc::clone(&context),
+            last_heard: Arc::clone(&last_heard),
         };
         let follow_metrics = follower.follow(raft.clone());
         let contacts = Contacts::default();
@@ -316,8 +353,25 @@ impl ConsensusParts {
             log: log.clone(),
             log_bytes_min: snapshot_log_bytes,
         };
-        let divergence =
-            DivergenceDetector { id, peers, publisher: Arc::clone(&publisher), store: store.clone() };
+        let contradicted = Arc::new(Contradicted::default());
+        let divergence = DivergenceDetector {
+            id,
+            peers: Arc::clone(&peers),
+            publisher: Arc::clone(&publisher),
+            store: store.clone(),
+            proof: Arc::clone(&proof),
+            contradicted: Arc::clone(&contradicted),
+        };
+        let witnesses = WitnessTask {
+            id,
+            raft: raft.clone(),
+            publisher: Arc::clone(&publisher),
+            store: store.clone(),
+            log: log.clone(),
+            peers,
+            witness,
+            proof: Arc::clone(&proof),
+        };
         let trigger = raft.clone();
         let end_back_off = async move {
             while let Some(member) = recovered_members.recv().await {
@@ -334,6 +388,8 @@ impl ConsensusParts {
         supervisor.spawn("snapshots", snapshots.run());
         supervisor.spawn("end-back-off", end_back_off);
         supervisor.spawn("compare-states", divergence.run());
+        supervisor.spawn("settle", witnesses.clone().settle());
+        supervisor.spawn("exchange-witness", witnesses.clone().keep_exchanging());
         let inner = ConsensusInner {
             id,
             raft,
@@ -349,6 +405,10 @@ impl ConsensusParts {
             contacts,
             leadership,
             handed_over,
+            witnesses,
+            proof,
+            contradicted,
+            last_heard,
         };
         Ok(Consensus { inner: Arc::new(inner) })
     }
@@ -374,6 +434,9 @@ fn config(timers: &Timers) -> Result<Config, StartError> {
         replication_lag_threshold: COUNT_POLICY_OFF,
         install_snapshot_timeout: SNAPSHOT_TIMEOUT_MS,
         backoff: BACKOFF.into(),
+        // A member may have forgotten entries (`witness`): then it votes accordingly, and is sent them again. Without the
+        // setting openraft goes on from what the member had, for ever.
+        allow_log_reversion: Some(true),
         ..Config::default()
     };
     config.validate().map_err(|error| StartError::Refused(format!("the timers are invalid: {error}")))

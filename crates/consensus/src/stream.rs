@@ -1,7 +1,7 @@
 //! The append stream: entries from the leader to a member over one persistent connection, with pipelined requests.
 //!
 //! A peer RPC opens it, which is admitted like any other. Then the connection is upgraded and has frames
-//! only: a length of four bytes and a [`WireAppendRequest`], or in the other direction its [`WireAppendResponse`].
+//! only: a length of four bytes and a [`WireAppendRequest`], or in the other direction a [`WireConfirmation`].
 //! As HTTP, a request and its response would cost more than the entries in them, and the sender would have to wait
 //! for each response before the next request, because requests on two connections may arrive in another order. Here
 //! the commit index follows the entries at once.
@@ -35,9 +35,10 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::{
     Consensus,
+    lease::Lease,
     receive::check_sender,
     types::{LogId, TypeConfig},
-    wire::{self, WireAppendRequest, WireAppendResponse},
+    wire::{self, WireAppendRequest, WireAppendResponse, WireConfirmation},
 };
 use concord_net::{
     NodeId,
@@ -62,6 +63,9 @@ pub(super) type OpenFuture<'a> = BoxFuture<'a, Result<Frames, RPCError<TypeConfi
 /// How long a member may take to answer a request of so many entries and bytes.
 pub(super) type TimeoutOf = fn(usize, usize) -> Duration;
 
+/// Notes the lease that comes with a response.
+pub(super) type NoteLease<'a> = Box<dyn Fn(Lease) + Send + 'a>;
+
 /// A request whose response is outstanding.
 #[derive(Debug)]
 struct InFlightAppend {
@@ -81,6 +85,7 @@ pub(super) struct AppendPipeline<'a, S> {
     input: Option<S>,
     in_flight: VecDeque<InFlightAppend>,
     timeout_of: TimeoutOf,
+    note_lease: NoteLease<'a>,
     /// When the oldest response must have arrived.
     deadline: Instant,
 }
@@ -100,10 +105,11 @@ where
         open: OpenFuture<'a>,
         input: S,
         timeout_of: TimeoutOf,
+        note_lease: NoteLease<'a>,
     ) -> Self {
         let (frames, open) = (idle.take(), Some(open));
         let (input, in_flight, deadline) = (Some(input), VecDeque::new(), Instant::now());
-        Self { frames, open, idle, input, in_flight, timeout_of, deadline }
+        Self { frames, open, idle, input, in_flight, timeout_of, note_lease, deadline }
     }
 
     /// The responses, in the shape that openraft expects.
@@ -182,7 +188,8 @@ where
         frame: Option<io::Result<bytes::BytesMut>>,
     ) -> io::Result<Option<StreamAppendResult<TypeConfig>>> {
         let frame = frame.unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()))?;
-        let response: WireAppendResponse = wire::from_bytes(&frame).map_err(io::Error::other)?;
+        let WireConfirmation { lease, response } = wire::from_bytes(&frame).map_err(io::Error::other)?;
+        (self.note_lease)(lease);
         let request = self.in_flight.pop_front().ok_or(io::ErrorKind::InvalidData)?;
         if let Some(next) = self.in_flight.front() {
             self.deadline = Instant::now() + next.timeout;
@@ -215,10 +222,18 @@ impl Consensus {
     /// stops.
     pub async fn serve_stream(&self, from: NodeId, connection: impl UpgradedConnection + 'static) {
         let (sink, source) = frames(Box::new(connection)).split();
-        let responses = self.inner.raft.stream_append(AppendRequests { from, frames: source });
+        // One that is refused ends the connection: the leader waits before it opens another.
+        let requests = (AppendRequests { from, frames: source }, self.clone());
+        let judged = futures::stream::unfold(requests, |(mut requests, consensus)| async move {
+            let request = requests.next().await?;
+            let judged = consensus.judge_append(&request).await;
+            judged.is_ok().then_some((request, (requests, consensus)))
+        });
+        let responses = self.inner.raft.stream_append(Box::pin(judged));
         let stopped = self.inner.machine_dropped.clone();
+        let lease = self.inner.timers.lease();
         tokio::select! {
-            () = send_responses(sink, responses) => {}
+            () = send_responses(sink, responses, lease) => {}
             () = stopped.cancelled() => {}
         }
     }
@@ -227,12 +242,14 @@ impl Consensus {
 async fn send_responses<E>(
     mut sink: impl Sink<Bytes, Error = io::Error> + Unpin,
     responses: impl Stream<Item = Result<StreamAppendResult<TypeConfig>, E>>,
+    lease: Lease,
 ) {
     let mut responses = std::pin::pin!(responses);
     // openraft ends the responses when the requests end or the node fails.
     while let Some(Ok(response)) = responses.next().await {
         let response = WireAppendResponse::from(AppendEntriesResponse::from(response));
-        if let Err(error) = sink.send(Bytes::from(wire::to_bytes(&response))).await {
+        let confirmation = WireConfirmation { lease, response };
+        if let Err(error) = sink.send(Bytes::from(wire::to_bytes(&confirmation))).await {
             tracing::debug!(%error, "an append stream was closed by its sender");
             return;
         }
@@ -301,7 +318,15 @@ mod tests {
     async fn respond(member: &mut Frames, response: WireAppendResponse) {
         let frame = member.next().await.unwrap().unwrap();
         wire::from_bytes::<WireAppendRequest>(&frame).unwrap();
-        member.send(Bytes::from(wire::to_bytes(&response))).await.unwrap();
+        member.send(confirmation(response)).await.unwrap();
+    }
+
+    fn confirmation(response: WireAppendResponse) -> Bytes {
+        Bytes::from(wire::to_bytes(&WireConfirmation { lease: Some(7), response }))
+    }
+
+    fn unnoted() -> NoteLease<'static> {
+        Box::new(|lease| assert_eq!(lease, Some(7)))
     }
 
     fn one_minute(_entries: usize, _bytes: usize) -> Duration {
@@ -313,7 +338,8 @@ mod tests {
         let (leader, mut member) = connection();
         let mut idle = None;
         let input = stream::iter([request(1, 3), request(4, 3), request(4, 3), request(4, 5)]);
-        let responses = AppendPipeline::new(&mut idle, ready(leader), input, one_minute).responses();
+        let responses =
+            AppendPipeline::new(&mut idle, ready(leader), input, one_minute, unnoted()).responses();
         let member = async {
             for _ in 0..3 {
                 respond(&mut member, WireAppendResponse::Success).await;
@@ -338,7 +364,7 @@ mod tests {
         let mut idle = None;
         let input = stream::iter([request(4, 3), request(4, 3), request(4, 3)]).chain(stream::pending());
         let mut responses =
-            AppendPipeline::new(&mut idle, ready(leader), Box::pin(input), one_minute).responses();
+            AppendPipeline::new(&mut idle, ready(leader), Box::pin(input), one_minute, unnoted()).responses();
         assert!(responses.next().now_or_never().is_none());
         for _ in 0..2 {
             respond(&mut member, WireAppendResponse::Success).await;
@@ -355,7 +381,7 @@ mod tests {
         let mut idle = None;
         let input = stream::iter([request(4, 3), request(4, 3)]).chain(stream::pending());
         let mut responses =
-            AppendPipeline::new(&mut idle, ready(leader), Box::pin(input), one_minute).responses();
+            AppendPipeline::new(&mut idle, ready(leader), Box::pin(input), one_minute, unnoted()).responses();
         assert!(responses.next().now_or_never().is_none());
         respond(&mut member, WireAppendResponse::Conflict).await;
         assert!(responses.next().await.unwrap().unwrap().is_err());
@@ -368,7 +394,7 @@ mod tests {
         let mut idle = None;
         let input = stream::iter([request(4, 3), request(4, 4), request(5, 5)]).chain(stream::pending());
         let mut responses =
-            AppendPipeline::new(&mut idle, ready(leader), Box::pin(input), one_minute).responses();
+            AppendPipeline::new(&mut idle, ready(leader), Box::pin(input), one_minute, unnoted()).responses();
         assert!(responses.next().now_or_never().is_none());
         let entries = async |member: &mut Frames| {
             let frame = member.next().now_or_never()?.unwrap().unwrap();
@@ -379,7 +405,7 @@ mod tests {
         assert_eq!(entries(&mut member).await, Some(1));
         assert_eq!(entries(&mut member).await, None);
         for _ in 0..2 {
-            member.send(Bytes::from(wire::to_bytes(&WireAppendResponse::Success))).await.unwrap();
+            member.send(confirmation(WireAppendResponse::Success)).await.unwrap();
             responses.next().await.unwrap().unwrap().unwrap();
         }
         assert!(responses.next().now_or_never().is_none());
@@ -397,7 +423,8 @@ mod tests {
             let input = stream::iter([request(1, 1)]).chain(stream::pending());
             let timeout_of = |_, _| Duration::from_millis(20);
             let mut responses =
-                AppendPipeline::new(&mut idle, ready(leader), Box::pin(input), timeout_of).responses();
+                AppendPipeline::new(&mut idle, ready(leader), Box::pin(input), timeout_of, unnoted())
+                    .responses();
             let response = responses.next().await.unwrap();
             assert!(matches!(response, Err(RPCError::Unreachable(_))), "{response:?}");
             assert!(responses.next().await.is_none());
@@ -413,7 +440,7 @@ mod tests {
         let mut idle = Some(leader);
         let none = Box::pin(async { panic!("opened without a request") });
         let input = stream::pending::<AppendEntriesRequest<TypeConfig>>();
-        let mut responses = AppendPipeline::new(&mut idle, none, input, one_minute).responses();
+        let mut responses = AppendPipeline::new(&mut idle, none, input, one_minute, unnoted()).responses();
         assert!(matches!(responses.next().await, Some(Err(RPCError::Unreachable(_)))));
     }
 
@@ -423,7 +450,7 @@ mod tests {
         let none = || -> OpenFuture<'static> { Box::pin(async { Err(unreachable("no listener")) }) };
         let pending = stream::pending::<AppendEntriesRequest<TypeConfig>>();
         assert!(
-            AppendPipeline::new(&mut idle, none(), pending, one_minute)
+            AppendPipeline::new(&mut idle, none(), pending, one_minute, unnoted())
                 .responses()
                 .next()
                 .now_or_never()
@@ -431,7 +458,7 @@ mod tests {
         );
         let input = stream::iter([request(1, 1)]);
         let responses: Vec<_> =
-            AppendPipeline::new(&mut idle, none(), input, one_minute).responses().collect().await;
+            AppendPipeline::new(&mut idle, none(), input, one_minute, unnoted()).responses().collect().await;
         assert!(matches!(&responses[..], [Err(RPCError::Unreachable(_))]));
     }
 
@@ -440,7 +467,8 @@ mod tests {
         let (leader, mut member) = connection();
         let mut idle = None;
         let input = stream::iter([request(4, 4), request(5, 5)]);
-        let responses = AppendPipeline::new(&mut idle, ready(leader), input, one_minute).responses();
+        let responses =
+            AppendPipeline::new(&mut idle, ready(leader), input, one_minute, unnoted()).responses();
         let (responses, ()) =
             tokio::join!(responses.collect::<Vec<_>>(), respond(&mut member, WireAppendResponse::Conflict));
         assert_eq!(responses.len(), 1);

@@ -20,7 +20,10 @@ use openraft::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::types::{EncodedProposal, Entry, LeaderId, LogId, Membership, StoredMembership, TypeConfig, Vote};
+use super::{
+    lease::Lease,
+    types::{EncodedProposal, Entry, LeaderId, LogId, Membership, StoredMembership, TypeConfig, Vote},
+};
 use concord_model::encoding;
 use concord_net::{Member, NodeId, ReceiveError};
 
@@ -97,20 +100,27 @@ pub(super) enum WireAppendResponse {
     HigherVote(WireVote),
 }
 
+/// A member's response to [`WireAppendRequest`], in a frame: its lease, which comes with every confirmation.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct WireConfirmation {
+    pub(super) lease: Lease,
+    pub(super) response: WireAppendResponse,
+}
+
 /// A candidate's request for a vote.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct WireVoteRequest {
     pub(super) vote: WireVote,
-    last: Option<WireLogId>,
+    pub(super) last: Option<WireLogId>,
     transfer: bool,
 }
 
 /// The response to [`WireVoteRequest`].
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct WireVoteResponse {
-    vote: WireVote,
-    granted: bool,
-    last: Option<WireLogId>,
+    pub(super) vote: WireVote,
+    pub(super) granted: bool,
+    pub(super) last: Option<WireLogId>,
 }
 
 /// The leader's request that a follower takes leadership over.

@@ -8,7 +8,8 @@
 //! | `transfer` | the member that becomes leader | whether it is accepted | consensus |
 //! | `snapshot` | a snapshot file, its header in [`SNAPSHOT_HEADER`](super::client::SNAPSHOT_HEADER) | the receiver's vote | consensus |
 //! | `fetch-snapshot` | none | the newest snapshot file, its header as above | consensus |
-//! | `digests` | none | digests of recent states | consensus |
+//! | `digests` | the revision of the asking node | digests of recent states | consensus |
+//! | `witness` | what the asking node remembers of the members, and where its log ends | the same of the node that answers | consensus |
 //! | `read-index` | none; the connection is upgraded | empty frames, back the index that a linearizable read waits for | the leader's service |
 //! | `write` | one write | its outcome | the leader's service |
 //! | `writes` | several small writes | the outcome of each as soon as it is decided, in parts | the leader's service |
@@ -67,11 +68,13 @@ pub enum Call {
     Heartbeats,
     /// Asks a node to prove that it knows the cluster secret.
     Prove,
+    /// Exchanges what two members remember of all.
+    Witness,
 }
 
 impl Call {
     /// All RPCs.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Vote,
         Self::PreVote,
         Self::Stream,
@@ -91,6 +94,7 @@ impl Call {
         Self::Levels,
         Self::Heartbeats,
         Self::Prove,
+        Self::Witness,
     ];
 
     /// The last segment of the path.
@@ -116,6 +120,7 @@ impl Call {
             Self::Levels => "levels",
             Self::Heartbeats => "heartbeats",
             Self::Prove => "prove",
+            Self::Witness => "witness",
         }
     }
 

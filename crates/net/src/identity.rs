@@ -118,7 +118,11 @@ impl Identity {
     }
 }
 
-fn write_durably(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+/// Writes a file of a directory, durably and whole: it has its name with all of its bytes or not at all. Blocking.
+///
+/// # Errors
+/// When the disk fails.
+pub fn write_durably(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     let new = directory.join(format!("{name}.new"));
     let mut file = File::create(&new)?;

@@ -294,10 +294,38 @@ impl Store {
         open::invalidate(&self.inner.directory, note)
     }
 
-    /// The note of the last [`Self::invalidate`] whose state has been removed. Blocking.
+    /// Whether the state in a directory was found to be wrong, and none has been proven since. Blocking.
     #[must_use]
-    pub fn invalidation_note(&self) -> Option<Vec<u8>> {
-        open::invalidation_note(&self.inner.directory)
+    pub fn is_distrusted(directory: &Path) -> bool {
+        open::is_distrusted(directory)
+    }
+
+    /// The same as [`Self::invalidate`], of a directory that is not open. Blocking.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub fn invalidate_in(directory: &Path, note: &[u8]) -> Result<(), StoreError> {
+        open::invalidate(directory, note)
+    }
+
+    /// Ends the distrust: the state that replaces the one that was wrong is proven. Blocking.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub fn trust(&self) -> Result<(), StoreError> {
+        open::trust(&self.inner.directory)
+    }
+
+    /// The last entry that the log holds durably.
+    #[must_use]
+    pub fn log_durable(&self) -> LogIndex {
+        self.inner.shared.log_durable()
+    }
+
+    /// The note of the last [`Self::invalidate`] of a directory, until another state is proven. Blocking.
+    #[must_use]
+    pub fn invalidation_note(directory: &Path) -> Option<Vec<u8>> {
+        open::invalidation_note(directory)
     }
 
     /// Writes a snapshot file of `state` and retains the two newest; returns the newest one instead if it is

@@ -36,7 +36,7 @@ pub(super) struct OpenedStore {
     pub(super) snapshots: RetainedSnapshots,
     pub(super) history: HistoryWriter,
     pub(super) start: MirrorStart,
-    /// There is no whole state, and the log does not start at the first entry.
+    /// There is no whole state, and the log does not start at the first entry, or what it leads to was wrong.
     pub(super) nothing: bool,
 }
 
@@ -70,7 +70,8 @@ pub(super) fn open(
             None => ("nothing", None, (State::new(), Position { index: 0, raft_meta: Vec::new() })),
         },
     };
-    let nothing = from == "nothing" && log.purged > 0;
+    // The own log may be what was wrong, or what this version makes of it: the state is fetched, never made again.
+    let nothing = from == "nothing" && (log.purged > 0 || is_distrusted(directory));
     let revision = newest.0.revision();
     tracing::info!(revision, "loaded revision {revision} from {from}");
     if history.applied() < revision {
@@ -111,31 +112,42 @@ pub(super) fn refuse_newer(directory: &Path, at_rest: &AtRest) -> Result<(), Sto
 
 /// The marker of a directory whose state was found to be wrong; it holds the caller's note.
 const INVALIDATED: &str = "distrusted";
-/// The note, after the state was removed.
+/// The note, after the state was removed and until another one is proven.
 const NOTE: &str = "distrusted.note";
+
+/// Whether the state was found to be wrong, and none has been proven since.
+pub(super) fn is_distrusted(directory: &Path) -> bool {
+    [INVALIDATED, NOTE].iter().any(|name| directory.join(name).exists())
+}
+
+/// The note of a state that was found to be wrong, whether it was removed or not.
+pub(super) fn invalidation_note(directory: &Path) -> Option<Vec<u8>> {
+    [INVALIDATED, NOTE].iter().find_map(|name| std::fs::read(directory.join(name)).ok())
+}
+
+/// Ends the distrust.
+pub(super) fn trust(directory: &Path) -> Result<(), StoreError> {
+    files::remove(&directory.join(NOTE))?;
+    files::sync_directory(directory)
+}
 
 /// Marks the state in a directory as wrong, durably.
 pub(super) fn invalidate(directory: &Path, note: &[u8]) -> Result<(), StoreError> {
     files::write_file(&directory.join(INVALIDATED), note)
 }
 
-/// Removes a state that was marked as wrong. The marker is removed last: a crash in between does not leave a
-/// part of the state that would be loaded.
+/// Removes a state that was marked as wrong, or one that was to replace it and was never proven. The marker is removed
+/// last: a crash in between does not leave a part of the state that would be loaded.
 fn remove_invalidated(directory: &Path) -> Result<(), StoreError> {
-    let marker = directory.join(INVALIDATED);
-    if !marker.exists() {
+    if !is_distrusted(directory) {
         return Ok(());
     }
     tracing::warn!("the state on this disk differed from that of the other members: rebuilding it");
     for part in ["sled", "snapshot", "history"] {
         files::remove(&directory.join(part))?;
     }
-    files::rename(&marker, &directory.join(NOTE))
-}
-
-/// The note of the last invalidation whose state was removed; `None` when there was none.
-pub(super) fn invalidation_note(directory: &Path) -> Option<Vec<u8>> {
-    std::fs::read(directory.join(NOTE)).ok()
+    let marker = directory.join(INVALIDATED);
+    if marker.exists() { files::rename(&marker, &directory.join(NOTE)) } else { Ok(()) }
 }
 
 /// The state that sled holds, if it is valid; and whether a database existed at all.

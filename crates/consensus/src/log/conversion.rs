@@ -1,18 +1,23 @@
-//! Rewrites the log when encryption was turned on or off since the last start.
+//! Rewrites the log when encryption was turned on or off since the last start, and discards one that is distrusted.
 //!
 //! Entries are only appended, so without a rewrite the log would keep its unencrypted entries until they are purged, and
 //! its newest file for longer. So the whole log is written beside the old one, compared with it, and replaces it. Nothing
 //! else runs at that time.
 //!
+//! A log of a member whose state was wrong is replaced by an empty one with the same vote: what it holds may be what was
+//! wrong. The old one stays, because it may be the only copy of something.
+//!
 //! ```text
-//! log        the log
-//! log.new    the copy that is being written; removed at the next start
-//! log.old    the replaced log; removed once the copy has its name
+//! log               the log
+//! log.new           the copy that is being written; removed at the next start
+//! log.old           the replaced log; removed once the copy has its name
+//! log.distrusted    the log that was discarded first; for the operator
 //! ```
 //!
 //! **Invariants**
-//! 1. At any time there is a whole log with the name `log`, or a whole one with each of the other names.
-//! 2. The new log has the votes, the entries, the committed and purged positions and the header of the old one.
+//! 1. At any time there is a whole log with the name `log`, or a whole one with the name `log.new` and with one of the
+//!    other names.
+//! 2. A rewritten log has the votes, the entries, the committed and purged positions and the header of the old one.
 
 use std::{
     fs::{self, File},
@@ -24,7 +29,13 @@ use std::{
 use raft_log::{RaftLog, api::raft_log_writer::RaftLogWriter as _};
 use tokio::sync::oneshot;
 
-use super::{AfterFlush, FlushCallback, Wal, WalTypes, progress::LogProgress, shared::LogKeys};
+use super::{
+    AfterFlush, FlushCallback, Wal, WalTypes,
+    progress::LogProgress,
+    shared::{LogKeys, SharedLog},
+};
+use crate::{codec::LogHeader, witness::Bound};
+use concord_net::Member;
 use concord_storage::at_rest::AtRest;
 
 /// Bytes of entries that are written at once.
@@ -64,7 +75,56 @@ fn recover(log: &Path, new: &Path, old: &Path) -> io::Result<()> {
         rename(if new.exists() { new } else { old }, log)?;
         return remove(old);
     }
+    if new.exists() && log.with_extension(DISTRUSTED).exists() {
+        return rename(new, log);
+    }
     Ok(())
+}
+
+/// The log that was discarded first.
+const DISTRUSTED: &str = "distrusted";
+
+/// What is known of a log that is discarded.
+#[derive(Debug)]
+pub(crate) struct Discarded {
+    /// Its vote and its last entry.
+    pub(crate) position: Bound,
+    /// The members that its newest membership entry names.
+    pub(crate) members: Vec<Member>,
+}
+
+/// Replaces the log of a directory by an empty one with the same vote and header. `record` is called with what the old
+/// one was, before it is replaced. Blocking.
+pub(crate) fn discard(
+    log: &Path,
+    at_rest: &AtRest,
+    record: impl FnOnce(&Discarded) -> io::Result<()>,
+) -> io::Result<()> {
+    let [new, old] = ["new", "old"].map(|ending| log.with_extension(ending));
+    recover(log, &new, &old)?;
+    if !log.exists() {
+        return Ok(()); // it is missing, which is found where it is opened
+    }
+    let wal = Wal::open(log)?;
+    let (position, header) = (wal.position(), wal.header());
+    let shared = SharedLog::new(wal.log, LogKeys::new(at_rest));
+    let members = shared.newest_membership()?;
+    drop(shared);
+    let members = members.map_or_else(Vec::new, |all| all.nodes().map(|(_, one)| one.clone()).collect());
+    record(&Discarded { position, members })?;
+    {
+        let mut to = Wal::open(&new)?.log;
+        if let Some(vote) = position.vote {
+            to.save_vote(vote)?;
+        }
+        to.save_user_data(header.map(|header| LogHeader { installing: None, ..header }))?;
+        flush(&mut to)?;
+    }
+    sync(&new)?;
+    let kept = log.with_extension(DISTRUSTED);
+    rename(log, if kept.exists() { &old } else { &kept })?;
+    rename(&new, log)?;
+    remove(&old)
 }
 
 fn copy(from: &RaftLog<WalTypes>, to: &mut RaftLog<WalTypes>, keys: &LogKeys) -> io::Result<()> {

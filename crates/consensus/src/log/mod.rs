@@ -30,7 +30,7 @@ mod shared;
 use std::{
     fmt, io,
     ops::{Bound, RangeBounds},
-    sync::{Arc, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -42,7 +42,10 @@ use openraft::{
 use raft_log::{RaftLog, Types, api::raft_log_writer::RaftLogWriter};
 use tokio::sync::oneshot;
 
-pub(super) use self::{conversion::convert, open::Wal};
+pub(super) use self::{
+    conversion::{convert, discard},
+    open::Wal,
+};
 use self::{
     progress::LogOperation,
     recent::{RecentEntries, RecentFound},
@@ -53,6 +56,7 @@ use super::{
     directory_format::DirectoryFormat,
     types::{Entry, LogId, LogReader, TypeConfig, Vote},
     wire::{WireLogId, WireVote},
+    witness,
 };
 use concord_net::Member;
 use concord_storage::Store;
@@ -142,6 +146,8 @@ pub(super) struct Log {
     shared: Arc<SharedLog>,
     listener: Arc<dyn LogListener>,
     format: DirectoryFormat,
+    /// The last entry that is known to be committed.
+    committed: Arc<Mutex<Option<WireLogId>>>,
 }
 
 impl fmt::Debug for Log {
@@ -216,6 +222,37 @@ impl Log {
         };
         blocking(move || shared.change(change)).await?;
         flushed.await.unwrap_or_else(|_| Err(io::Error::other("the log's writer has stopped")))
+    }
+
+    /// The vote, and the last entry.
+    pub(super) async fn position(&self) -> io::Result<witness::Bound> {
+        self.look(open::position).await
+    }
+
+    /// The last of these entries of a leader whose place is committed here, after the entry that this log has there. `None`
+    /// if there is no such place, or it is purged. openraft takes every place up to its last committed entry for equal, and
+    /// checks that in debug builds only.
+    pub(super) async fn compared_with(
+        &self,
+        ids: impl Iterator<Item = WireLogId>,
+    ) -> io::Result<Option<(WireLogId, WireLogId)>> {
+        let committed = *self.committed.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(committed) = committed else { return Ok(None) };
+        // Logs that agree in one entry agree in all before it.
+        let Some(last) = ids.filter(|id| id.index <= committed.index).max() else { return Ok(None) };
+        if last == committed {
+            return Ok(Some((committed, last)));
+        }
+        let purged = self.look(|wal| wal.log_state().purged().copied()).await?;
+        let own = match purged {
+            Some(purged) if last.index < purged.index => return Ok(None),
+            Some(purged) if last.index == purged.index => Some(purged),
+            Some(_) | None => {
+                let found = self.entries(last.index, last.index.saturating_add(1), usize::MAX).await?;
+                found.first().map(|entry| WireLogId::from(entry.log_id))
+            }
+        };
+        Ok(own.map(|own| (own, last)))
     }
 
     /// The format of the data directory.
@@ -395,6 +432,10 @@ impl RaftLogStorage<TypeConfig> for Log {
 
     async fn save_committed(&mut self, committed: Option<LogId>) -> io::Result<()> {
         let Some(committed) = committed.map(WireLogId::from) else { return Ok(()) };
+        {
+            let mut known = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
+            *known = (*known).max(Some(committed));
+        }
         if concord_model::sabotage::is("leader-restore") {
             return Ok(());
         }

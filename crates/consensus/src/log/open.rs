@@ -2,7 +2,13 @@
 //!
 //! **Invariant:** no vote and no acknowledgement relies on a record of the log before it is durable.
 
-use std::{fs::File, io, path::Path, sync::Arc, time::Duration};
+use std::{
+    fs::File,
+    io,
+    path::Path,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use raft_log::{RaftLog, api::raft_log_writer::RaftLogWriter};
 use tokio::sync::oneshot;
@@ -15,6 +21,7 @@ use crate::{
     codec::LogHeader,
     directory_format::DirectoryFormat,
     wire::{WireLogId, WireVote},
+    witness::Bound,
 };
 use concord_storage::{LogRange, at_rest::AtRest};
 
@@ -95,6 +102,11 @@ impl Wal {
         state.vote().is_none() && state.last().is_none() && state.purged().is_none()
     }
 
+    /// The vote, and the last entry.
+    pub(crate) fn position(&self) -> Bound {
+        position(&self.log)
+    }
+
     /// The range of the entries. A snapshot that is being installed counts as if the log ended there: the state may
     /// have replaced the old one already, and the log is purged up to it next.
     pub(crate) fn range(&self) -> LogRange {
@@ -106,8 +118,14 @@ impl Wal {
 
     /// The log with its listener and the format of the directory that it is in.
     pub(crate) fn with_listener(self, listener: Arc<dyn LogListener>, format: DirectoryFormat) -> Log {
-        Log { shared: Arc::new(SharedLog::new(self.log, self.keys)), listener, format }
+        let committed = Arc::new(Mutex::new(self.log.log_state().committed().copied()));
+        Log { shared: Arc::new(SharedLog::new(self.log, self.keys)), listener, format, committed }
     }
+}
+
+pub(super) fn position(log: &RaftLog<WalTypes>) -> Bound {
+    let state = log.log_state();
+    Bound { vote: state.vote().copied(), last: state.last().max(state.purged()).copied() }
 }
 
 /// Makes the newest file of the log durable. A process that was killed may have written records that its fsync had not

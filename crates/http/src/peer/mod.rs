@@ -205,7 +205,7 @@ async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Res
         }
         Call::Snapshot => receive_snapshot(consensus(service)?, known(from)?, &head.headers, body).await,
         Call::FetchSnapshot => send_snapshot(consensus(service)?).await,
-        Call::Vote | Call::PreVote | Call::Transfer | Call::Digests => {
+        Call::Vote | Call::PreVote | Call::Transfer | Call::Digests | Call::Witness => {
             Ok(consensus(service)?.receive(known(from)?, call, read_body(body).await?).await?.into_response())
         }
         Call::Clock
@@ -279,7 +279,8 @@ async fn answer(service: &Service, call: Call, body: Bytes) -> Result<Bytes, Rec
         | Call::Heartbeats
         | Call::ReadIndex
         | Call::Prove
-        | Call::Digests => Err(ReceiveError::Unknown(call.to_string())),
+        | Call::Digests
+        | Call::Witness => Err(ReceiveError::Unknown(call.to_string())),
     }
 }
 

@@ -14,10 +14,11 @@ pub(super) mod wire;
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
     context::Context,
+    membership::change::OLD_LEADER_TIMEOUT,
     request::{Decision, Target, WriteRequest},
     retry::{Attempt, AttemptError},
 };
@@ -70,11 +71,17 @@ impl Forwarder {
                 Box::pin(self.send_alone(leader, request, deadline - for_answer, deadline)).await
             }
         };
+        // A lost leader never responds. A write that can be retried waits no longer; another one has only this response.
+        let leader_lost = async {
+            consensus.leader_changed().await;
+            if !request.is_repeatable() {
+                sleep(OLD_LEADER_TIMEOUT).await;
+            }
+        };
         let answered = pin!(async {
             tokio::select! {
                 attempt = sent => attempt,
-                // A lost leader never responds. A write that can be retried need not wait for the timeout.
-                () = consensus.leader_changed(), if request.is_repeatable() => Err(AttemptError::Unknown(
+                () = leader_lost => Err(AttemptError::Unknown(
                     "the leader changed while the write was in progress".into(),
                 )),
             }

@@ -249,8 +249,9 @@ mod tests {
 
     #[test]
     fn a_read_index_response_decodes_to_what_was_encoded() {
-        let seven = ReadIndex(7);
-        assert_eq!(encode(&ReadIndexResponse::Index(seven))[..], [1, 0, 7], "the format that nodes send");
+        let seven = ReadIndex::new(7, 3, 2);
+        let encoded = encode(&ReadIndexResponse::Index(seven));
+        assert_eq!(encoded[..], [1, 0, 7, 3, 2], "the format that nodes send");
         for response in [
             ReadIndexResponse::Index(seven),
             ReadIndexResponse::NotLeader,

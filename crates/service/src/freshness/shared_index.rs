@@ -74,6 +74,10 @@ mod tests {
 
     use super::*;
 
+    fn index(number: u64) -> ReadIndex {
+        ReadIndex::new(number, 1, 1)
+    }
+
     /// A leader that counts requests and answers as many as the test permits.
     #[derive(Debug)]
     struct CountingLeader {
@@ -94,7 +98,7 @@ mod tests {
                 Box::pin(async move {
                     let number = leader.requests.fetch_add(1, Ordering::SeqCst) + 1;
                     leader.permitted.acquire().await.unwrap().forget();
-                    Ok(ReadIndex(number))
+                    Ok(index(number))
                 })
             }
         }
@@ -122,8 +126,8 @@ mod tests {
             tokio::join!(readers, permit).0
         };
         let (first, later) = tokio::join!(shared.get(leader.fetch()), later);
-        assert_eq!(first, Ok(ReadIndex(1)));
-        assert!(later.iter().all(|index| *index == Ok(ReadIndex(2))), "never the request that was in flight");
+        assert_eq!(first, Ok(index(1)));
+        assert!(later.iter().all(|answer| *answer == Ok(index(2))), "never the request that was in flight");
         assert_eq!(leader.requests.load(Ordering::SeqCst), 2);
     }
 
@@ -131,8 +135,8 @@ mod tests {
     async fn readers_before_the_request_is_sent_share_it() {
         let (shared, leader) = (SharedReadIndex::default(), CountingLeader::new(10));
         let readers = join_all((0..10).map(|_| shared.get(leader.fetch()))).await;
-        assert!(readers.iter().all(|index| *index == Ok(ReadIndex(1))), "{readers:?}");
-        assert_eq!(shared.get(leader.fetch()).await, Ok(ReadIndex(2)), "the next reader has its own request");
+        assert!(readers.iter().all(|answer| *answer == Ok(index(1))), "{readers:?}");
+        assert_eq!(shared.get(leader.fetch()).await, Ok(index(2)), "the next reader has its own request");
     }
 
     /// The runtime runs a task that another one has just started before the others that are ready.
@@ -164,7 +168,7 @@ mod tests {
         while !shared.0.is_idle() {
             yield_now().await;
         }
-        assert_eq!(shared.get(|| async { Ok(ReadIndex(9)) }).await, Ok(ReadIndex(9)));
+        assert_eq!(shared.get(|| async { Ok(index(9)) }).await, Ok(index(9)));
     }
 
     #[tokio::test]
@@ -172,6 +176,6 @@ mod tests {
         let shared = SharedReadIndex::default();
         let crashed = shared.get(|| async { panic!("crash") }).await;
         assert!(matches!(crashed, Err(ReadError::NoQuorum(_))));
-        assert_eq!(shared.get(|| async { Ok(ReadIndex(9)) }).await, Ok(ReadIndex(9)));
+        assert_eq!(shared.get(|| async { Ok(index(9)) }).await, Ok(index(9)));
     }
 }

@@ -5,11 +5,13 @@
 //! | What starts when the directory has an identity? What does `GET /api/v1/cluster` show? | this one |
 //! | How is a cluster bootstrapped, and how does a node get its identity? | `forming` |
 //! | When is a node ready? When does the audit log record a change of the leader? | `readiness` |
+//! | Which members have forgotten something? | `alarms` |
 //! | How does a change of the members reach the leader? | `change` |
 //! | What does the leader do, step by step? | `steps` |
 //!
 //! **Invariant:** consensus runs with the identity in the data directory, and a node has at most one.
 
+pub(crate) mod alarms;
 pub(crate) mod change;
 mod forming;
 mod readiness;
@@ -150,6 +152,7 @@ impl ClusterMembers {
             view.revision = state.revision();
             view.digest = digest::shown_digest(state.digest());
             view.alarms.extend(self.clock.clock_alarms());
+            view.alarms.extend(alarms::memory_alarms(consensus, self.cx.node_id()));
             view.alarms.extend(reload::data_key_alarm(&self.cx));
             view.data_key = consensus.store().at_rest().encryption().map(|at| at.data_key.to_string());
             view.feature_level = state.feature_level();

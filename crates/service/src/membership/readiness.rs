@@ -34,6 +34,9 @@ impl ClusterMembers {
         if let Some(stalled) = consensus.log_stalled() {
             return Err(format!("the log of this node has not moved for {} ms", stalled.as_millis()));
         }
+        if let Some(why) = consensus.not_whole() {
+            return Err(why);
+        }
         match self.freshness.staleness() {
             Some(age) if age < READY_STALENESS_MAX => Ok(()),
             Some(_) | None if consensus.leader().is_none() => Err("no leader is known".into()),

@@ -26,12 +26,14 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use super::{Principal, Refusal, Service, Share, cpu_pool::PoolFigures, now, reload};
+use super::{
+    Principal, Refusal, Service, Share, cpu_pool::PoolFigures, membership::alarms::memory_alarms, now, reload,
+};
 use concord_model::{access_key::Verb, limits::WAITING_CHANGES_BYTES_MAX};
 use concord_net::tls::certificate::Certificate;
 
 /// The types of alarms, so that each has a sample before it is raised.
-const ALARMS: [&str; 5] = ["audit", "certificate", "clock", "data_key", "log_time"];
+const ALARMS: [&str; 7] = ["audit", "certificate", "clock", "data_key", "forked", "log_time", "rolled_back"];
 
 /// Open connections of a listener. Clones share the count.
 #[derive(Debug, Clone, Default)]
@@ -108,7 +110,8 @@ impl Service {
     /// Readiness, alarms, certificates, the audit log.
     fn of_node(&self) -> Vec<MetricFamily> {
         let mut alarms = reload::certificate_alarms(&self.cx);
-        if self.cx.consensus().is_some() {
+        if let Some(consensus) = self.cx.consensus() {
+            alarms.extend(memory_alarms(consensus, self.cx.node_id()));
             alarms.extend(self.clock.clock_alarms());
             alarms.extend(reload::data_key_alarm(&self.cx));
         }

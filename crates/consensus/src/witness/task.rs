@@ -1,0 +1,342 @@
+//! When a member asks the others: at the start, until this member is settled, and from then on from time to time.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures::{StreamExt as _, stream::FuturesUnordered};
+use openraft::async_runtime::WatchReceiver as _;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::{Bound, LastKnown, Loss, Participation, RolledBack, Testimony, Witness, order};
+use crate::{
+    divergence::Proof,
+    log::Log,
+    machine::AppliedPublisher,
+    types::{Membership, Raft},
+    wire::{self, WireLogId, WireMembership},
+};
+use concord_net::{
+    Member, NodeId, ReceiveError,
+    call::Call,
+    client::{Lane, Peers},
+};
+use concord_storage::Store;
+
+/// How long the members beyond a majority may take to answer one that starts: less than an election timeout, which runs
+/// meanwhile.
+pub(super) const GRACE: Duration = Duration::from_millis(500);
+/// How long a member may take to answer.
+const ASK_TIMEOUT: Duration = Duration::from_millis(500);
+/// Pause before one that starts asks those again who did not answer.
+const ASK_PAUSE: Duration = Duration::from_millis(50);
+/// The same for one that knows that it has forgotten something.
+const LOST_PAUSE: Duration = Duration::from_millis(250);
+/// How often a member checks whether it has passed its bound.
+const BOUND_PAUSE: Duration = Duration::from_millis(50);
+/// Time between two exchanges of what is remembered.
+const EXCHANGE_INTERVAL: Duration = Duration::from_secs(5);
+
+type Answers = BTreeMap<NodeId, Testimony>;
+
+/// Asks the other members. Clones share everything.
+#[derive(Clone)]
+pub(crate) struct WitnessTask {
+    pub(crate) id: NodeId,
+    pub(crate) raft: Raft,
+    pub(crate) publisher: Arc<AppliedPublisher>,
+    pub(crate) store: Store,
+    pub(crate) log: Log,
+    pub(crate) peers: Arc<Peers>,
+    pub(crate) witness: Arc<Witness>,
+    pub(crate) proof: Arc<Proof>,
+}
+
+/// Runs what waits for the disk.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<T, String> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| error.to_string())?.map_err(|error| format!("the file `witness`: {error}"))
+}
+
+/// The voters of a membership without this node.
+fn other_voters(membership: &Membership, me: NodeId) -> BTreeSet<NodeId> {
+    membership.voter_ids().filter(|id| *id != me).collect()
+}
+
+/// Whether those who have answered are a majority together with this node, in each set of voters.
+fn is_majority(membership: &Membership, me: NodeId, answers: &Answers) -> bool {
+    membership.get_joint_config().iter().all(|voters| {
+        let count = voters.iter().filter(|id| **id == me || answers.contains_key(*id)).count();
+        count * 2 > voters.len()
+    })
+}
+
+/// How far all of them are.
+fn bound_of(answers: &Answers) -> Bound {
+    answers.values().fold(Bound::default(), |bound, told| bound.or(told.now))
+}
+
+impl WitnessTask {
+    /// Asks until this member is settled, and whole. Ends then.
+    pub(crate) async fn settle(self) -> Result<(), String> {
+        let mut answers = Answers::new();
+        loop {
+            let membership = self.newest_membership();
+            let others = other_voters(&membership, self.id);
+            if !concord_model::sabotage::is("witness-ignored") {
+                self.ask(&membership, &others, &mut answers, Some(GRACE)).await?;
+            }
+            let membership = self.newest_membership();
+            let forgotten = answers.values().find_map(|told| self.witness.forgotten_at_start(told));
+            if let Some(why) = forgotten {
+                tracing::error!(
+                    "this member has started from an earlier state of its disk: {why}. It votes and confirms with \
+                     care until it has caught up; a copy of a data directory is no backup, and is never put back"
+                );
+                let (witness, known) = (Arc::clone(&self.witness), answers.clone());
+                blocking(move || witness.lose(&known)).await?;
+            }
+            match self.witness.loss() {
+                Some(Loss::Unknown) => {
+                    let bound = self.learn_bound(answers).await?;
+                    let witness = Arc::clone(&self.witness);
+                    blocking(move || witness.bind(bound)).await?;
+                    self.tell_all().await?;
+                    return self.pass(bound).await;
+                }
+                Some(Loss::Forgotten(bound) | Loss::Discarded(bound)) => {
+                    self.witness.participation.send_replace(Participation::Bounded(bound));
+                    return self.pass(bound).await;
+                }
+                None if is_majority(&membership, self.id, &answers)
+                    || concord_model::sabotage::is("witness-ignored") =>
+                {
+                    return self.open().await;
+                }
+                None => sleep(ASK_PAUSE).await,
+            }
+        }
+    }
+
+    async fn open(&self) -> Result<(), String> {
+        let witness = Arc::clone(&self.witness);
+        blocking(move || {
+            // Vouched for nothing: it must not count at a later time.
+            witness.take_vouched()?;
+            witness.settle()
+        })
+        .await
+    }
+
+    /// Waits until all other voters have said how far they are, or the operator vouches for those who have not.
+    async fn learn_bound(&self, mut answers: Answers) -> Result<Bound, String> {
+        self.witness.participation.send_replace(Participation::Lost);
+        let mut waits_for = Vec::new();
+        loop {
+            let missing = self.ask_for_bound(&mut answers).await?;
+            if missing.is_empty() {
+                return Ok(bound_of(&answers));
+            }
+            if missing != waits_for {
+                tracing::error!(
+                    ?missing,
+                    "this member waits for the members that do not answer: only they may know what it has confirmed. If \
+                     they are lost for good, `concord cluster vouch` goes on without them"
+                );
+                waits_for.clone_from(&missing);
+                self.witness.memory().rolled_back = Some(RolledBack::Waiting(missing));
+                self.tell_all().await?;
+            }
+            sleep(LOST_PAUSE).await;
+        }
+    }
+
+    /// Asks all other voters who have not answered. Returns those who still have not, unless the operator vouches for them.
+    async fn ask_for_bound(&self, answers: &mut Answers) -> Result<Vec<NodeId>, String> {
+        let mut membership = self.newest_membership();
+        loop {
+            let others = other_voters(&membership, self.id);
+            self.ask(&membership, &others, answers, None).await?;
+            let newest = self.newest_membership();
+            if newest != membership {
+                membership = newest;
+                continue;
+            }
+            let missing: Vec<NodeId> = others.into_iter().filter(|id| !answers.contains_key(id)).collect();
+            if !missing.is_empty() && is_majority(&membership, self.id, answers) {
+                let witness = Arc::clone(&self.witness);
+                if blocking(move || witness.take_vouched()).await? {
+                    tracing::warn!(?missing, "the operator has vouched for the members that do not answer");
+                    return Ok(Vec::new());
+                }
+            }
+            return Ok(missing);
+        }
+    }
+
+    /// Waits until this member has what it had, and its state is proven. It asks for the bound from time to time: one
+    /// who has told it may have lost the end of its log, which was not durable.
+    async fn pass(&self, mut bound: Bound) -> Result<(), String> {
+        let mut learnt_at = Instant::now();
+        loop {
+            let (now, durable) =
+                (self.log.position().await.map_err(|error| error.to_string())?, self.store.log_durable());
+            let is_durable = now.last.is_none_or(|last| last.index <= durable);
+            if is_durable && bound.is_passed_by(&now) && self.proof.is_given() {
+                break;
+            }
+            sleep(BOUND_PAUSE).await;
+            if learnt_at.elapsed() > EXCHANGE_INTERVAL {
+                let mut answers = Answers::new();
+                if self.ask_for_bound(&mut answers).await?.is_empty() {
+                    bound = bound_of(&answers);
+                    self.witness.participation.send_replace(Participation::Bounded(bound));
+                }
+                learnt_at = Instant::now();
+            }
+        }
+        self.open().await?;
+        tracing::info!("this member has caught up with its own past");
+        self.tell_all().await
+    }
+
+    /// Exchanges what is remembered from time to time.
+    pub(crate) async fn keep_exchanging(self) -> Result<(), String> {
+        loop {
+            sleep(EXCHANGE_INTERVAL).await;
+            self.tell_all().await?;
+        }
+    }
+
+    /// Exchanges what is remembered with all members. The error is that this member has forgotten something.
+    async fn tell_all(&self) -> Result<(), String> {
+        let membership = self.newest_membership();
+        let others = membership.nodes().map(|(id, _)| *id).filter(|id| *id != self.id).collect();
+        let mut answers = Answers::new();
+        self.ask(&membership, &others, &mut answers, None).await?;
+        let last = self.log.position().await.map_err(|error| error.to_string())?.last;
+        let forgotten = answers.values().find_map(|told| self.witness.forgotten_meanwhile(told, last));
+        let witness = Arc::clone(&self.witness);
+        blocking(move || witness.save()).await?;
+        match forgotten {
+            Some(why) if !concord_model::sabotage::is("witness-ignored") => Err(format!(
+                "this member runs from an earlier state of its disk: {why}. It starts again, and asks the other members \
+                 what it has confirmed"
+            )),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Asks those of whom there is no answer yet, until all have answered or failed; once there is a majority, for no
+    /// longer than `grace`.
+    async fn ask(
+        &self,
+        membership: &Membership,
+        whom: &BTreeSet<NodeId>,
+        answers: &mut Answers,
+        grace: Option<Duration>,
+    ) -> Result<(), String> {
+        let whom: Vec<Member> = whom
+            .iter()
+            .filter(|id| !answers.contains_key(*id))
+            .filter_map(|id| membership.get_node(id).cloned())
+            .collect();
+        if whom.is_empty() {
+            return Ok(());
+        }
+        let question = Bytes::from(wire::to_bytes(&self.testimony(None).await?));
+        let ask = |member: Member| {
+            let question = question.clone();
+            async move {
+                let called = self.peers.call(
+                    Lane::Heartbeat,
+                    member.id,
+                    &member.peer_addr,
+                    Call::Witness,
+                    question,
+                    ASK_TIMEOUT,
+                );
+                let told = wire::from_bytes::<Testimony>(&called.await.ok()?).ok()?;
+                Some((member.id, told))
+            }
+        };
+        let mut asked: FuturesUnordered<_> = whom.into_iter().map(ask).collect();
+        let mut until = None;
+        loop {
+            let next = match until {
+                None => asked.next().await,
+                Some(until) => timeout_at(until, asked.next()).await.unwrap_or(None),
+            };
+            let Some(answer) = next else { return Ok(()) };
+            if let Some((id, told)) = answer {
+                self.witness.hear(id, &told);
+                answers.insert(id, told);
+            }
+            if until.is_none() && is_majority(membership, self.id, answers) {
+                until = grace.map(|grace| Instant::now() + grace);
+            }
+        }
+    }
+
+    /// Answers a member that asks, and remembers what it tells.
+    pub(crate) async fn answer(&self, from: NodeId, body: &[u8]) -> Result<Vec<u8>, ReceiveError> {
+        let told: Testimony = wire::from_bytes(body)?;
+        let failed = ReceiveError::Failed;
+        // Before its new start is added: it must learn of a later one.
+        let answer = self.testimony(Some(from)).await.map_err(failed)?;
+        if self.witness.hear(from, &told) {
+            let witness = Arc::clone(&self.witness);
+            blocking(move || witness.save()).await.map_err(failed)?;
+        }
+        Ok(wire::to_bytes(&answer))
+    }
+
+    /// What this member tells, to one that asks or to all.
+    async fn testimony(&self, to: Option<NodeId>) -> Result<Testimony, String> {
+        let now = self.log.position().await.map_err(|error| error.to_string())?;
+        let applied = self.publisher.applied.load().last_log_id.map(WireLogId::from);
+        let applied = applied.filter(|id| id.index <= self.store.log_durable());
+        let (confirmed, membership) = {
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            let leads = metrics.current_leader == Some(self.id);
+            let matched =
+                to.filter(|_| leads).and_then(|to| metrics.replication.as_ref()?.get(&to).copied().flatten());
+            let stored = &metrics.membership_config;
+            let membership =
+                stored.log_id().map(|id| (WireLogId::from(id), WireMembership::from(stored.membership())));
+            (matched.map(|id| (wire::WireVote::from(&metrics.vote), WireLogId::from(id))), membership)
+        };
+        let memory = self.witness.memory();
+        Ok(Testimony {
+            past: LastKnown { start: memory.start, applied },
+            now,
+            rolled_back: memory.rolled_back.clone(),
+            known: memory.remembered.others.clone(),
+            confirmed,
+            membership,
+        })
+    }
+
+    /// The newest membership that another member has told, or that this one's log has.
+    fn newest_membership(&self) -> Membership {
+        let (own_id, own) = {
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            let stored = &metrics.membership_config;
+            (stored.log_id().map(WireLogId::from), stored.membership().clone())
+        };
+        match &self.witness.memory().membership {
+            Some((id, members)) if order(Some(*id)) > order(own_id) => {
+                Membership::try_from(members.clone()).unwrap_or(own)
+            }
+            Some(_) | None => own,
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! What is remembered, what it shows, and what a member may do then.
+
+use super::*;
+use crate::wire::{WireVoteRequest, WireVoteResponse};
+use concord_net::identity::FORMAT;
+
+fn id(term: u64, index: u64) -> WireLogId {
+    WireLogId { index, term, node: 1 }
+}
+
+fn vote(term: u64) -> WireVote {
+    WireVote { term, node: 1, committed: true }
+}
+
+fn at(term: u64, index: u64) -> Bound {
+    Bound { vote: Some(vote(term)), last: Some(id(term, index)) }
+}
+
+fn open(directory: &Path, at_start: Bound) -> Witness {
+    let me = Identity { cluster_id: uuid::Uuid::from_u128(7), node_id: 2, format: FORMAT };
+    Witness::open(&me, directory, at_start).unwrap()
+}
+
+/// What another member says that remembers this of node 2.
+fn told(past: LastKnown) -> Testimony {
+    Testimony {
+        past: LastKnown::default(),
+        now: Bound::default(),
+        rolled_back: None,
+        known: BTreeMap::from([(2, past)]),
+        confirmed: None,
+        membership: None,
+    }
+}
+
+/// What others remember of a member that has told them of its start.
+fn past_of(witness: &Witness, applied: Option<WireLogId>) -> LastKnown {
+    LastKnown { start: witness.memory().start, applied }
+}
+
+#[test]
+fn starts_are_counted_durably_and_a_directory_that_was_put_back_lacks_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let first = open(directory.path(), Bound::default());
+    assert_eq!(first.memory().start.number, 1);
+    first.settle().unwrap();
+    let image = fs::read(directory.path().join(FILE)).unwrap();
+    let seen = past_of(&first, Some(id(1, 5)));
+    let second = open(directory.path(), at(1, 9));
+    assert_eq!(second.forgotten_at_start(&told(seen)), None, "the next start of the same disk");
+    let seen = past_of(&second, Some(id(1, 9)));
+    assert_eq!(second.forgotten_at_start(&told(seen)), None, "the answer to a question that was repeated");
+    let again = open(directory.path(), at(1, 9));
+    assert_eq!(again.memory().start.number, 2, "the one before was not settled");
+    assert_eq!(again.forgotten_at_start(&told(seen)), None, "but somebody may have heard of it");
+
+    fs::write(directory.path().join(FILE), image).unwrap();
+    for _ in 0..5 {
+        // However often it starts before it reaches somebody who knows.
+        drop(open(directory.path(), at(1, 9)));
+    }
+    let rolled_back = open(directory.path(), at(1, 9));
+    let why = rolled_back.forgotten_at_start(&told(seen)).unwrap();
+    assert!(why.contains("start number 2 is another one than this disk knows"), "{why}");
+    assert!(rolled_back.forgotten_meanwhile(&told(seen), Some(id(1, 9))).is_some());
+    rolled_back.lose(&BTreeMap::from([(1, told(seen))])).unwrap();
+    let later = open(directory.path(), at(1, 9));
+    assert_eq!(later.loss(), Some(Loss::Unknown), "it does not forget that it has forgotten");
+    later.lose(&BTreeMap::from([(1, told(seen))])).unwrap();
+    later.bind(at(1, 9)).unwrap();
+    let seen = past_of(&later, Some(id(1, 9)));
+    let bound = open(directory.path(), at(1, 9));
+    assert_eq!(bound.forgotten_at_start(&told(seen)), None);
+    assert_eq!(bound.loss(), Some(Loss::Forgotten(at(1, 9))));
+}
+
+#[test]
+fn a_log_that_is_shorter_than_it_was_has_forgotten() {
+    let directory = tempfile::tempdir().unwrap();
+    let seen = |witness: &Witness, applied| told(past_of(witness, applied));
+    let witness = open(directory.path(), at(3, 20));
+    for (applied, is_forgotten) in [
+        (None, false),
+        (Some(id(3, 20)), false),
+        (Some(id(2, 90)), false), // an earlier term: its end was truncated
+        (Some(id(3, 21)), true),
+        (Some(id(4, 10)), true),
+    ] {
+        assert_eq!(
+            witness.forgotten_at_start(&seen(&witness, applied)).is_some(),
+            is_forgotten,
+            "{applied:?}"
+        );
+        let last = Some(id(3, 20));
+        assert_eq!(witness.forgotten_meanwhile(&seen(&witness, applied), last).is_some(), is_forgotten);
+    }
+    for (confirmed, is_forgotten) in [
+        ((vote(3), id(3, 20)), false),
+        ((vote(3), id(3, 21)), true),
+        ((vote(4), id(3, 2)), true),   // it has forgotten the vote
+        ((vote(2), id(2, 90)), false), // no longer a leader
+    ] {
+        let answer = Testimony { confirmed: Some(confirmed), ..seen(&witness, None) };
+        assert_eq!(witness.forgotten_at_start(&answer).is_some(), is_forgotten, "{confirmed:?}");
+    }
+}
+
+#[test]
+fn a_past_is_replaced_by_a_later_one_only() {
+    let start = |number, id| StartNumber { number, id };
+    let mut past = LastKnown { start: start(3, 7), applied: Some(id(2, 10)) };
+    past.add(&LastKnown { start: start(3, 8), applied: Some(id(1, 90)) });
+    assert_eq!(
+        past,
+        LastKnown { start: start(3, 7), applied: Some(id(2, 10)) },
+        "the first of two twins, the later entry"
+    );
+    past.add(&LastKnown { start: start(4, 9), applied: None });
+    assert_eq!(past, LastKnown { start: start(4, 9), applied: Some(id(2, 10)) });
+}
+
+#[test]
+fn a_damaged_file_holds_nothing_and_a_new_start_of_another_member_is_news() {
+    let directory = tempfile::tempdir().unwrap();
+    let witness = open(directory.path(), Bound::default());
+    let start = StartNumber { number: 5, id: 6 };
+    let heard =
+        Testimony { past: LastKnown { start, applied: Some(id(1, 4)) }, ..told(LastKnown::default()) };
+    assert!(witness.hear(3, &heard));
+    assert!(!witness.hear(3, &heard));
+    witness.save().unwrap();
+    assert_eq!(Remembered::read(directory.path()).unwrap().others[&3].start, start);
+    let file = directory.path().join(FILE);
+    let mut bytes = fs::read(&file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&file, bytes).unwrap();
+    assert_eq!(Remembered::read(directory.path()).unwrap(), Remembered::default());
+}
+
+#[tokio::test]
+async fn a_bounded_member_votes_for_nobody_who_lacks_what_it_may_have_had() {
+    let directory = tempfile::tempdir().unwrap();
+    let witness = open(directory.path(), at(2, 3));
+    let request = |term, last| {
+        let encoded = wire::to_bytes(&(vote(term), Some(last), false));
+        wire::from_bytes::<WireVoteRequest>(&encoded).unwrap()
+    };
+    witness.participation.send_replace(Participation::Lost);
+    assert!(witness.judge_vote(&request(9, id(9, 9))).await.is_err());
+    assert_eq!(witness.judge_leader(vote(9)).await, Err(None));
+    assert!(!witness.is_open());
+
+    witness.bind(at(4, 30)).unwrap();
+    let is_refused = |answer: Result<Option<WireVoteResponse>, _>| match answer {
+        Ok(Some(WireVoteResponse { granted: false, .. })) => true,
+        Ok(None) => false,
+        other => panic!("{other:?}"),
+    };
+    for (term, last, refused) in
+        [(4, id(4, 30), false), (5, id(4, 29), true), (5, id(3, 90), true), (3, id(4, 30), true)]
+    {
+        assert_eq!(is_refused(witness.judge_vote(&request(term, last)).await), refused, "{term} {last:?}");
+    }
+    assert!(witness.judge_own_vote(&request(5, id(4, 29))).await.is_err(), "it lacks what it had");
+    assert!(is_refused(witness.judge_own_vote(&request(4, id(4, 30))).await), "it may have led in that term");
+    assert!(!is_refused(witness.judge_own_vote(&request(5, id(4, 30))).await));
+    assert_eq!(witness.judge_leader(vote(3)).await, Err(Some(vote(4))));
+    assert_eq!(witness.judge_leader(vote(4)).await, Ok(()));
+    assert!(at(4, 30).is_passed_by(&at(5, 1)) && !at(4, 30).is_passed_by(&at(4, 29)));
+    assert_eq!(open(directory.path(), at(2, 3)).loss(), Some(Loss::Forgotten(at(4, 30))));
+
+    witness.settle().unwrap();
+    assert!(witness.is_open());
+    assert_eq!(witness.rolled_back(), BTreeMap::from([(2, RolledBack::CaughtUp)]));
+}
+
+#[test]
+fn an_operator_vouches_only_for_a_member_that_waits_and_only_once() {
+    let directory = tempfile::tempdir().unwrap();
+    assert!(vouch(directory.path()).unwrap_err().contains("not the data directory"));
+    Identity { cluster_id: uuid::Uuid::from_u128(7), node_id: 2, format: FORMAT }
+        .write(directory.path())
+        .unwrap();
+    let witness = open(directory.path(), at(1, 1));
+    assert!(vouch(directory.path()).unwrap_err().contains("waits for no other member"));
+    witness.lose(&BTreeMap::new()).unwrap();
+    vouch(directory.path()).unwrap();
+    assert!(witness.take_vouched().unwrap());
+    assert!(!witness.take_vouched().unwrap());
+}

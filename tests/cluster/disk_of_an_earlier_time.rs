@@ -1,0 +1,310 @@
+//! A disk that goes back in time: a snapshot of a virtual machine, or a copied data directory that was put back. The
+//! member has forgotten what it confirmed, and nothing that was acknowledged may be lost by that, read wrongly, or
+//! confirmed falsely.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+use crate::harness::{
+    Client, Cluster, Options, eventually,
+    load::{config, define, set},
+    node::BINARY,
+};
+
+/// How long a cluster that must not elect is watched: several election timeouts.
+const WATCHED: Duration = Duration::from_secs(5);
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+/// Stops a node, copies its directory and starts it again. Returns the copy.
+async fn take_image(cluster: &mut Cluster, id: u64) -> PathBuf {
+    let image = cluster.root().join(format!("image{id}"));
+    assert!(cluster.node(id).stop().await.success());
+    copy(&cluster.node(id).directory, &image);
+    cluster.node(id).start().await;
+    cluster.ready_on(&[id]).await;
+    image
+}
+
+/// Puts the copy in the place of the directory of a node that does not run.
+fn put_back(cluster: &mut Cluster, id: u64, image: &Path) {
+    let directory = cluster.node(id).directory.clone();
+    std::fs::remove_dir_all(&directory).unwrap();
+    copy(image, &directory);
+}
+
+async fn write_many(client: &Client, name: &str, count: u64) {
+    for n in 0..count {
+        set(client, "d", &format!("{name}{n}"), &json!({"n": n})).await;
+    }
+}
+
+async fn lead(cluster: &Cluster, id: u64, ids: &[u64]) {
+    eventually("the leader is the one of the test", async || {
+        if cluster.client(id).status().await?["leader_id"] == id {
+            return Ok(());
+        }
+        let moved = cluster.client(id).post("/api/v1/cluster/leader", &json!({"id": id})).attempt().await?;
+        Err(format!("{moved:?}"))
+    })
+    .await;
+    assert_eq!(cluster.leader_on(ids).await, id);
+}
+
+/// Waits until a node shows an alarm of this kind about a member. Returns its text.
+async fn alarm_about(client: &Client, kind: &str, id: u64) -> String {
+    eventually(&format!("an alarm `{kind}` about node {id}"), async || {
+        let status = client.status().await?;
+        let mut alarms = status["alarms"].as_array().into_iter().flatten();
+        let found = alarms.find(|alarm| alarm["type"] == kind && alarm["node_id"] == id);
+        found.map(|alarm| alarm["message"].to_string()).ok_or_else(|| status["alarms"].to_string())
+    })
+    .await
+}
+
+/// A write that may fail: whether it was acknowledged.
+async fn is_acknowledged(client: &Client, key: &str) -> bool {
+    let put = client.put(&config("d", key), &json!({"data": {"n": 1}})).header("if-none-match", "*");
+    put.attempt().await.is_ok_and(|answer| answer.status == 201)
+}
+
+#[tokio::test]
+async fn a_follower_whose_disk_went_back_is_noticed_and_catches_up() {
+    let mut cluster = Cluster::start("earlier-follower").await;
+    define(&cluster.client(1), "d").await;
+    write_many(&cluster.client(1), "a", 20).await;
+    let [follower, other] = cluster.followers().await;
+    let image = take_image(&mut cluster, follower).await;
+    let leader = cluster.leader().await;
+    write_many(&cluster.client(leader), "b", 200).await;
+    cluster.equal_digests().await;
+
+    cluster.node(follower).kill();
+    put_back(&mut cluster, follower, &image);
+    cluster.node(follower).start().await;
+    cluster.ready().await;
+    cluster.equal_digests().await;
+    for client in cluster.clients() {
+        alarm_about(&client, "rolled_back", follower).await;
+    }
+    assert!(cluster.node(follower).tail(200).contains("earlier state of its disk"));
+    // It counts again.
+    cluster.node(other).pause();
+    write_many(&cluster.client(leader), "c", 3).await;
+    cluster.node(other).resume();
+    cluster.equal_digests().await;
+}
+
+/// Node 3 is down while nodes 1 and 2 acknowledge; then the disk of node 2 goes back while node 1, which leads, is there
+/// to witness it, and node 1 is lost.
+async fn only_witness_is_lost(name: &str) -> Cluster {
+    let mut cluster = Cluster::start(name).await;
+    define(&cluster.client(1), "d").await;
+    lead(&cluster, 1, &[1, 2, 3]).await;
+    let image = take_image(&mut cluster, 2).await;
+    assert!(cluster.node(3).stop().await.success());
+    write_many(&cluster.client(1), "a", 40).await;
+    cluster.equal_digests_on(&[1, 2]).await;
+    cluster.node(2).kill();
+    put_back(&mut cluster, 2, &image);
+    cluster.node(2).start().await;
+    let message = alarm_about(&cluster.client(2), "rolled_back", 2).await;
+    assert!(message.contains("node 3"), "it names whom it waits for: {message}");
+    cluster.node(1).kill();
+    cluster.node(3).start().await;
+    cluster
+}
+
+#[tokio::test]
+async fn a_member_whose_disk_went_back_gives_no_majority_to_those_who_lack_what_it_had() {
+    let mut cluster = only_witness_is_lost("earlier-majority").await;
+    let begin = Instant::now();
+    while begin.elapsed() < WATCHED {
+        for id in [2, 3] {
+            let ready = cluster.client(id).bare(http::Method::GET, "/readyz").attempt().await.unwrap();
+            assert_eq!(ready.status, 503, "node {id}: {ready:?}");
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    cluster.node(1).start().await;
+    cluster.ready().await;
+    cluster.equal_digests().await;
+    for id in 1..=3 {
+        for n in 0..40 {
+            cluster.client(id).get(&config("d", &format!("a{n}"))).insist().await.expect(200);
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_operator_decides_when_a_witness_is_lost_for_good() {
+    let mut cluster = only_witness_is_lost("earlier-vouch").await;
+    let vouch = |directory: PathBuf| {
+        let mut command = Command::new(&*BINARY);
+        command.args(["cluster", "vouch", "--data-dir"]).arg(directory).output().unwrap()
+    };
+    let refused = vouch(cluster.node(3).directory.clone());
+    assert!(!refused.status.success(), "node 3 has forgotten nothing: {refused:?}");
+    let vouched = vouch(cluster.node(2).directory.clone());
+    assert!(vouched.status.success(), "{vouched:?}");
+    cluster.ready_on(&[2, 3]).await;
+    cluster.equal_digests_on(&[2, 3]).await;
+    set(&cluster.client(2), "d", "after", &json!({"n": 1})).await;
+}
+
+/// The one history that no member can prevent: nobody who knows is there when the disk of node 2 has gone back. Nodes 2
+/// and 3 go on without 40 acknowledged writes and make others; then node 1 returns, which has them.
+async fn forked(name: &str, others: u64) -> Cluster {
+    let options =
+        Options::default().with("CONCORD_WRITE_TIMEOUT_MS", "3000").with("CONCORD_READ_TIMEOUT_MS", "1000");
+    let mut cluster = Cluster::start_with(name, &options).await;
+    define(&cluster.client(1), "d").await;
+    lead(&cluster, 1, &[1, 2, 3]).await;
+    // Node 3 must not learn of the start after the image: it would be a witness.
+    assert!(cluster.node(3).stop().await.success());
+    let image = take_image(&mut cluster, 2).await;
+    write_many(&cluster.client(1), "a", 40).await;
+    cluster.equal_digests_on(&[1, 2]).await;
+    cluster.node(2).kill();
+    cluster.node(1).kill();
+    put_back(&mut cluster, 2, &image);
+    cluster.node(2).start().await;
+    cluster.node(3).start().await;
+    cluster.ready_on(&[2, 3]).await;
+    write_many(&cluster.client(2), "b", others).await;
+    cluster
+}
+
+/// Asks node 1 for what was written on both sides, and writes on, while a supervisor restarts what has ended, until node 1
+/// is ready or `most` has passed. Returns the answers with 200 and 404 that are not those of the majority, and whether
+/// node 1 is ready.
+async fn wrong_answers(
+    cluster: &mut Cluster,
+    others: u64,
+    writes: bool,
+    most: Duration,
+) -> (BTreeSet<String>, bool) {
+    let (begin, mut wrong) = (Instant::now(), BTreeSet::new());
+    for n in 0_u64.. {
+        for node in &mut cluster.nodes {
+            if !node.runs() {
+                node.start().await;
+            }
+        }
+        let client = cluster.client(1);
+        for (key, right) in [("a1".to_owned(), 404), (format!("b{}", others - 1), 200)] {
+            if let Ok(answer) = client.get(&config("d", &key)).attempt().await
+                && matches!(answer.status, 200 | 404)
+                && answer.status != right
+            {
+                wrong.insert(format!("{key}: {}", answer.status));
+            }
+        }
+        if writes {
+            is_acknowledged(&cluster.client(2), &format!("c{n}")).await;
+        }
+        let ready = client.bare(http::Method::GET, "/readyz").attempt().await;
+        let is_ready = ready.is_ok_and(|answer| answer.status == 200);
+        if is_ready || begin.elapsed() > most {
+            return (wrong, is_ready);
+        }
+    }
+    unreachable!("the numbers do not end")
+}
+
+async fn a_fork_is_read_by_nobody(name: &str, others: u64) {
+    let mut cluster = forked(name, others).await;
+    cluster.node(1).start().await;
+    let (seen, _) = wrong_answers(&mut cluster, others, false, WATCHED).await;
+    assert_eq!(seen, BTreeSet::new());
+    // A majority has committed other entries, so it is made again from the others, with or without more writes.
+    let (seen, is_ready) = wrong_answers(&mut cluster, others, true, crate::harness::DEADLINE).await;
+    assert_eq!(seen, BTreeSet::new());
+    assert!(is_ready, "node 1 is made again: {}", cluster.tails(12));
+    for node in &mut cluster.nodes {
+        if !node.runs() {
+            node.start().await;
+        }
+    }
+    cluster.ready().await;
+    cluster.equal_digests().await;
+    let kept = std::fs::read_dir(&cluster.node(1).directory).unwrap();
+    let kept: Vec<String> = kept.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    assert!(kept.iter().any(|name| name == "log.distrusted"), "the only copy of 40 writes: {kept:?}");
+}
+
+#[tokio::test]
+async fn a_longer_log_of_another_history_is_read_by_nobody() {
+    a_fork_is_read_by_nobody("earlier-fork-long", 10).await;
+}
+
+#[tokio::test]
+async fn a_shorter_log_of_another_history_is_read_by_nobody() {
+    a_fork_is_read_by_nobody("earlier-fork-short", 60).await;
+}
+
+#[tokio::test]
+async fn nothing_is_confirmed_that_is_not_in_the_log() {
+    let mut cluster = forked("earlier-confirms", 5).await;
+    lead(&cluster, 2, &[2, 3]).await;
+    cluster.node(3).pause();
+    cluster.node(1).start().await;
+    let mut acknowledged = Vec::new();
+    for n in 0..5 {
+        if is_acknowledged(&cluster.client(2), &format!("x{n}")).await {
+            acknowledged.push(n);
+        }
+    }
+    cluster.node(2).kill();
+    cluster.node(3).resume();
+    // Whether it was made again from the others or not: what was acknowledged with its help is there.
+    for n in &acknowledged {
+        cluster.client(3).get(&config("d", &format!("x{n}"))).insist().await.expect(200);
+    }
+    cluster.node(2).start().await;
+    cluster.ready_on(&[2, 3]).await;
+    for n in acknowledged {
+        cluster.client(3).get(&config("d", &format!("x{n}"))).insist().await.expect(200);
+    }
+}
+
+#[tokio::test]
+async fn a_distrusted_state_is_made_again_from_the_others() {
+    let mut cluster = Cluster::start("earlier-distrusted").await;
+    define(&cluster.client(1), "d").await;
+    write_many(&cluster.client(1), "a", 20).await;
+    let follower = cluster.followers().await[0];
+    assert!(cluster.node(follower).stop().await.success());
+    std::fs::write(cluster.node(follower).directory.join("store/distrusted"), b"").unwrap();
+    cluster.node(follower).start().await;
+    cluster.ready().await;
+    cluster.equal_digests().await;
+    let text = cluster.node(follower).tail(200);
+    assert!(text.contains("installed a snapshot"), "not from its own log: {text}");
+    let proven = text.find("agrees with that of a majority").expect("it says so");
+    assert!(proven < text.rfind("caught up with a live leader").expect("it says so"), "{text}");
+    // And only once.
+    cluster.node(follower).kill();
+    cluster.node(follower).start().await;
+    cluster.ready().await;
+    let text = cluster.node(follower).tail(200);
+    assert_eq!(text.matches("installed a snapshot").count(), 1, "{text}");
+    let status: Value = cluster.client(follower).status().await.unwrap();
+    assert_eq!(status["alarms"], json!([]));
+}
