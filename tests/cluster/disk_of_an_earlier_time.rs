@@ -200,8 +200,8 @@ async fn wrong_answers(
     writes: bool,
     most: Duration,
 ) -> (BTreeSet<String>, bool) {
-    let (begin, mut wrong) = (Instant::now(), BTreeSet::new());
-    for n in 0_u64.. {
+    let (begin, mut wrong, mut turn) = (Instant::now(), BTreeSet::new(), 0_u64);
+    loop {
         for node in &mut cluster.nodes {
             if !node.runs() {
                 node.start().await;
@@ -217,15 +217,15 @@ async fn wrong_answers(
             }
         }
         if writes {
-            is_acknowledged(&cluster.client(2), &format!("c{n}")).await;
+            is_acknowledged(&cluster.client(2), &format!("c{turn}")).await;
         }
+        turn += 1;
         let ready = client.bare(http::Method::GET, "/readyz").attempt().await;
         let is_ready = ready.is_ok_and(|answer| answer.status == 200);
         if is_ready || begin.elapsed() > most {
             return (wrong, is_ready);
         }
     }
-    unreachable!("the numbers do not end")
 }
 
 async fn a_fork_is_read_by_nobody(name: &str, others: u64) {

@@ -313,7 +313,7 @@ impl ConsensusParts {
     async fn start(self, peers: Arc<Peers>) -> Result<Consensus, StartError> {
         let Self { id, store, log, machine, timers, snapshot_log_bytes, witness, proof } = self;
         let (publisher, machine_dropped) = (machine.publisher(), machine.dropped());
-        let (recovered, mut recovered_members) = mpsc::channel(RECOVERED_QUEUE_MAX);
+        let (recovered, recovered_members) = mpsc::channel(RECOVERED_QUEUE_MAX);
         let context = Arc::new(NetworkContext {
             peers: Arc::clone(&peers),
             store: store.clone(),
@@ -342,54 +342,16 @@ impl ConsensusParts {
             context: Arc::clone(&context),
             last_heard: Arc::clone(&last_heard),
         };
-        let follow_metrics = follower.follow(raft.clone());
-        let contacts = Contacts::default();
-        let follow_contacts = contacts.clone().follow(raft.clone());
-        let snapshots = SnapshotScheduler {
-            raft: raft.clone(),
-            publisher: Arc::clone(&publisher),
-            store: store.clone(),
-            context: Arc::clone(&context),
-            log: log.clone(),
-            log_bytes_min: snapshot_log_bytes,
-        };
-        let contradicted = Arc::new(Contradicted::default());
-        let divergence = DivergenceDetector {
-            id,
-            peers: Arc::clone(&peers),
-            publisher: Arc::clone(&publisher),
-            store: store.clone(),
-            proof: Arc::clone(&proof),
-            contradicted: Arc::clone(&contradicted),
-        };
         let witnesses = WitnessTask {
             id,
             raft: raft.clone(),
             publisher: Arc::clone(&publisher),
             store: store.clone(),
             log: log.clone(),
-            peers,
+            peers: Arc::clone(&peers),
             witness,
             proof: Arc::clone(&proof),
         };
-        let trigger = raft.clone();
-        let end_back_off = async move {
-            while let Some(member) = recovered_members.recv().await {
-                // An error means that openraft has ended, which `follow-metrics` reports with the reason.
-                if trigger.trigger().reset_backoff([member]).await.is_err() {
-                    break;
-                }
-            }
-            Ok(())
-        };
-        let supervisor = &publisher.supervisor;
-        supervisor.spawn("follow-metrics", follow_metrics);
-        supervisor.spawn("follow-contacts", follow_contacts);
-        supervisor.spawn("snapshots", snapshots.run());
-        supervisor.spawn("end-back-off", end_back_off);
-        supervisor.spawn("compare-states", divergence.run());
-        supervisor.spawn("settle", witnesses.clone().settle());
-        supervisor.spawn("exchange-witness", witnesses.clone().keep_exchanging());
         let inner = ConsensusInner {
             id,
             raft,
@@ -402,15 +364,62 @@ impl ConsensusParts {
             stopping,
             groups,
             context,
-            contacts,
+            contacts: Contacts::default(),
             leadership,
             handed_over,
             witnesses,
             proof,
-            contradicted,
+            contradicted: Arc::new(Contradicted::default()),
             last_heard,
         };
+        inner.spawn_tasks(follower, recovered_members, peers, snapshot_log_bytes);
         Ok(Consensus { inner: Arc::new(inner) })
+    }
+}
+
+impl ConsensusInner {
+    /// Starts what runs beside openraft until this node stops.
+    fn spawn_tasks(
+        &self,
+        follower: LeaderFollower,
+        mut recovered_members: mpsc::Receiver<NodeId>,
+        peers: Arc<Peers>,
+        snapshot_log_bytes: u64,
+    ) {
+        let snapshots = SnapshotScheduler {
+            raft: self.raft.clone(),
+            publisher: Arc::clone(&self.publisher),
+            store: self.store.clone(),
+            context: Arc::clone(&self.context),
+            log: self.log.clone(),
+            log_bytes_min: snapshot_log_bytes,
+        };
+        let divergence = DivergenceDetector {
+            id: self.id,
+            peers,
+            publisher: Arc::clone(&self.publisher),
+            store: self.store.clone(),
+            proof: Arc::clone(&self.proof),
+            contradicted: Arc::clone(&self.contradicted),
+        };
+        let trigger = self.raft.clone();
+        let end_back_off = async move {
+            while let Some(member) = recovered_members.recv().await {
+                // An error means that openraft has ended, which `follow-metrics` reports with the reason.
+                if trigger.trigger().reset_backoff([member]).await.is_err() {
+                    break;
+                }
+            }
+            Ok(())
+        };
+        let supervisor = &self.publisher.supervisor;
+        supervisor.spawn("follow-metrics", follower.follow(self.raft.clone()));
+        supervisor.spawn("follow-contacts", self.contacts.clone().follow(self.raft.clone()));
+        supervisor.spawn("snapshots", snapshots.run());
+        supervisor.spawn("end-back-off", end_back_off);
+        supervisor.spawn("compare-states", divergence.run());
+        supervisor.spawn("settle", self.witnesses.clone().settle());
+        supervisor.spawn("exchange-witness", self.witnesses.clone().keep_exchanging());
     }
 }
 

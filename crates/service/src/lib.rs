@@ -51,6 +51,7 @@ mod clock;
 mod context;
 mod cpu_pool;
 mod deferred_drop;
+mod disk_alarms;
 mod disk_space;
 mod feature_level;
 pub(crate) mod forward;

@@ -18,7 +18,6 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
     context::Context,
-    membership::change::OLD_LEADER_TIMEOUT,
     request::{Decision, Target, WriteRequest},
     retry::{Attempt, AttemptError},
 };
@@ -33,6 +32,8 @@ use concord_net::{
 };
 use wire::{WireAnswer, WireRequest};
 
+/// How long the old leader may still respond after another node leads: the old leader responds to a transfer.
+pub(crate) const OLD_LEADER_TIMEOUT: Duration = Duration::from_secs(3);
 /// The part of a write's time that is reserved for the leader's response to arrive, and its bounds. A response that the
 /// write was not decided must arrive before the sender's deadline even under load; otherwise the outcome is unknown.
 const ANSWER_TIME_PART: u32 = 5;

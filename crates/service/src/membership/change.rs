@@ -18,7 +18,10 @@ use super::{
     steps::{MembersAtStart, MembershipChange, conflict},
 };
 use crate::{
-    forward::wire::{named, principal},
+    forward::{
+        OLD_LEADER_TIMEOUT,
+        wire::{named, principal},
+    },
     membership::ClusterMembers,
     request::{ClusterView, Principal, Refusal},
     retry::{Attempt, AttemptError, Leader, OnUnknown, Retry, confirm_leadership},
@@ -39,8 +42,6 @@ use concord_net::{
 
 /// The part of [`MEMBER_CHANGE_TIMEOUT`] that the leader leaves for its response to arrive.
 const RESPONSE_TIME: Duration = Duration::from_millis(500);
-/// How long the old leader may still respond after another node leads: the old leader responds to a transfer.
-pub(crate) const OLD_LEADER_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a change waits for the previous one, which may be the remainder of the same change by a lost leader.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a leader may take to confirm that it leads.

@@ -11,7 +11,6 @@
 //!
 //! **Invariant:** consensus runs with the identity in the data directory, and a node has at most one.
 
-pub(crate) mod alarms;
 pub(crate) mod change;
 mod forming;
 mod readiness;
@@ -24,9 +23,9 @@ use tokio::{runtime::Handle, sync::Mutex};
 
 use super::{
     ClusterView, MemberView, Principal, Refusal, access::Authentication, access::keys::AccessKeys,
-    clock::Clock, context::Context, disk_space::DiskSpace, feature_level::FeatureLevels,
-    feature_level::MemberReport, freshness::Freshness, history::HistoryReader, leader_tasks::LeaderTasks,
-    reload,
+    clock::Clock, context::Context, disk_alarms::disk_alarms, disk_space::DiskSpace,
+    feature_level::FeatureLevels, feature_level::MemberReport, freshness::Freshness, history::HistoryReader,
+    leader_tasks::LeaderTasks, reload,
 };
 use concord_consensus::{Consensus, MemberStatus, Start, StartError};
 use concord_model::{access_key::Verb, feature::LEVEL_MIN};
@@ -152,7 +151,7 @@ impl ClusterMembers {
             view.revision = state.revision();
             view.digest = digest::shown_digest(state.digest());
             view.alarms.extend(self.clock.clock_alarms());
-            view.alarms.extend(alarms::memory_alarms(consensus, self.cx.node_id()));
+            view.alarms.extend(disk_alarms(consensus, self.cx.node_id()));
             view.alarms.extend(reload::data_key_alarm(&self.cx));
             view.data_key = consensus.store().at_rest().encryption().map(|at| at.data_key.to_string());
             view.feature_level = state.feature_level();

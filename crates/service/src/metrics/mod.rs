@@ -27,7 +27,7 @@ use std::sync::{
 };
 
 use super::{
-    Principal, Refusal, Service, Share, cpu_pool::PoolFigures, membership::alarms::memory_alarms, now, reload,
+    Principal, Refusal, Service, Share, cpu_pool::PoolFigures, disk_alarms::disk_alarms, now, reload,
 };
 use concord_model::{access_key::Verb, limits::WAITING_CHANGES_BYTES_MAX};
 use concord_net::tls::certificate::Certificate;
@@ -111,7 +111,7 @@ impl Service {
     fn of_node(&self) -> Vec<MetricFamily> {
         let mut alarms = reload::certificate_alarms(&self.cx);
         if let Some(consensus) = self.cx.consensus() {
-            alarms.extend(memory_alarms(consensus, self.cx.node_id()));
+            alarms.extend(disk_alarms(consensus, self.cx.node_id()));
             alarms.extend(self.clock.clock_alarms());
             alarms.extend(reload::data_key_alarm(&self.cx));
         }

@@ -1,11 +1,11 @@
-//! The alarms about members that have forgotten what they had confirmed.
+//! The alarms about disks that went back in time: members that have forgotten what they had confirmed.
 
 use crate::request::Alarm;
 use concord_consensus::{Consensus, RolledBack};
 use concord_net::NodeId;
 
 /// A member that has started from an earlier state of its disk, and a log that contradicts the leader's.
-pub(crate) fn memory_alarms(consensus: &Consensus, me: NodeId) -> Vec<Alarm> {
+pub(crate) fn disk_alarms(consensus: &Consensus, me: NodeId) -> Vec<Alarm> {
     let rolled_back = consensus.rolled_back().into_iter().map(|(id, one)| rolled_back_alarm(id, &one));
     let forked = consensus.contradicted().map(|(leader, index)| Alarm {
         kind: "forked",
