@@ -47,7 +47,8 @@ const COLUMNS: Columns = Columns {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ClusterCommand {
-    /// Show the members, the leader and alarms; exits 1 if a member does not respond or is not ready, or there is an alarm
+    /// Show the members, the leader and alarms; exits 1 if a member does not respond or is not ready, or there is an
+    /// alarm
     Status(StatusArgs),
     /// Print a line when the leader changes, or a member stops or resumes responding
     Watch(ClusterWatchArgs),
@@ -57,10 +58,10 @@ pub(super) enum ClusterCommand {
     Member(MemberCommand),
     /// Transfer leadership to a member
     TransferLeader(TransferArgs),
-    /// On its host: let a member go on that has started from an earlier state of its disk and waits for lost members
+    /// Let a member with a rolled-back disk continue without lost members; run it on the member's host
     ///
-    /// Writes that only this member and the lost ones had acknowledged are lost by it. Run it only if the members that the
-    /// alarm names never return.
+    /// Writes that only this member and the lost members had confirmed are then lost. Run it only if the members that
+    /// the alarm names never return.
     Vouch(VouchArgs),
 }
 
@@ -113,7 +114,7 @@ pub(super) fn run(command: ClusterCommand) -> Result<(), Failure> {
         ClusterCommand::TransferLeader(args) => members::transfer(&args),
         ClusterCommand::Vouch(args) => {
             concord_consensus::vouch(&args.data_dir).map_err(Failure::Failed)?;
-            line("the member goes on without the members that do not answer")
+            line("the member continues without the members that do not answer")
         }
     }
 }

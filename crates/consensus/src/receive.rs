@@ -2,9 +2,9 @@
 //!
 //! **Invariants**
 //! 1. `crates/net/src/admission.rs` admitted every RPC that arrives here. A malformed body is rejected.
-//! 2. Nothing reaches openraft that this member may not vote for or confirm (`witness/participation.rs`), and no entry that
-//!    contradicts a committed one of its log.
-//! 3. A node requests votes, sends entries or a snapshot, and transfers leadership in its own name only.
+//! 2. openraft gets no vote and no entry that this member must not grant or confirm (`witness/participation.rs`), and
+//!    no entry that contradicts a committed entry of its log.
+//! 3. A node requests votes, sends entries or snapshots, and transfers leadership only in its own name.
 
 use std::{
     io,
@@ -42,7 +42,7 @@ pub(super) fn check_sender(vote: &WireVote, from: NodeId) -> Result<(), ReceiveE
     Err(ReceiveError::Malformed(format!("node {from} sent the vote of node {}", vote.node)))
 }
 
-/// Why entries of a leader do not reach openraft.
+/// Why entries from a leader are not passed to openraft.
 #[derive(Debug)]
 pub(super) enum AppendRefusal {
     /// This member may have voted in this later term.
@@ -50,12 +50,12 @@ pub(super) enum AppendRefusal {
     Failed(String),
 }
 
-/// A committed entry of this member's log, in whose place the leader has another one.
+/// A committed entry of this member's log, where the leader's log has another entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Contradiction {
     leader: NodeId,
     own: WireLogId,
-    /// Whether the leader's entry is committed: a majority without this member has it.
+    /// Whether the leader's entry is committed, so that a majority without this member has it.
     is_of_majority: bool,
 }
 
@@ -73,12 +73,12 @@ impl Contradicted {
         self.lock().map(|known| (known.leader, known.own.index))
     }
 
-    /// The index of an entry in whose place a majority of the members has committed another one.
+    /// The index of a committed entry, where a majority of the members has committed another one.
     pub(super) fn of_majority(&self) -> Option<u64> {
         self.lock().filter(|known| known.is_of_majority).map(|known| known.own.index)
     }
 
-    /// The leader has this entry, too, and so all before it.
+    /// Records that the leader's log agrees with this one up to this entry.
     fn agrees(&self, index: u64) {
         self.lock().take_if(|known| known.own.index <= index);
     }
@@ -89,23 +89,23 @@ impl Contradicted {
             tracing::error!(
                 leader,
                 index,
-                "entry {index} of this member's log is committed, and node {leader}, which leads, has another one \
-                 there. Nothing of it is confirmed. Another member has lost what it had confirmed, and acknowledged \
-                 writes with it; this one may have the only copy of them"
+                "entry {index} of this member's log is committed, but the log of the leader, node {leader}, has \
+                 another entry there. This member confirms none of the leader's entries. Acknowledged writes were \
+                 lost on other members, and this one may have the only copy of them"
             );
         }
     }
 }
 
 impl Consensus {
-    /// Answers a call of the member `from`.
+    /// Answers an RPC of the member `from`.
     ///
     /// # Errors
-    /// When the body is malformed, the call is none of consensus, or this node has stopped.
+    /// If the body is malformed, if the RPC is not one of consensus, or if this node has stopped.
     pub async fn receive(&self, from: NodeId, call: Call, body: Bytes) -> Result<Bytes, ReceiveError> {
         let raft = &self.inner.raft;
         let response = match call {
-            // A frame of the connection, without entries.
+            // A frame on an open connection, without entries.
             Call::Heartbeats => {
                 let request = wire::from_bytes::<WireAppendRequest>(&body)?;
                 check_sender(&request.vote, from)?;
@@ -130,7 +130,8 @@ impl Consensus {
             Call::PreVote => {
                 let request = wire::from_bytes::<WireVoteRequest>(&body)?;
                 check_sender(&request.vote, from)?;
-                // A candidate is alive: a leader need not wait for its back-off to end before it sends to it.
+                // A candidate is alive, so this node sends to it at once if it becomes leader, without waiting for the
+                // back-off to end.
                 let candidate = request.vote.node;
                 let response = match self.inner.witnesses.witness.judge_vote(&request).await? {
                     Some(refusal) => refusal,
@@ -144,7 +145,7 @@ impl Consensus {
                 check_sender(&request.from, from)?;
                 if !self.inner.witnesses.witness.is_open() {
                     return Err(ReceiveError::Failed(
-                        "this member has not caught up with its own past".into(),
+                        "this member has not caught up after the rollback of its disk".into(),
                     ));
                 }
                 self.inner.handed_over.store(from, Ordering::Relaxed);
@@ -159,7 +160,7 @@ impl Consensus {
                 wire::to_bytes(&publisher.digests.list_with(&publisher.applied.load().state, revision))
             }
             Call::Witness => self.inner.witnesses.answer(from, &body).await?,
-            // The service answers these, or they are more than a body and a response.
+            // The service answers these, or they consist of more than a body and a response.
             Call::Stream
             | Call::Snapshot
             | Call::FetchSnapshot
@@ -178,7 +179,8 @@ impl Consensus {
         Ok(response.into())
     }
 
-    /// Judges entries that a leader sends, or its heartbeat: this member must not confirm what contradicts its past.
+    /// Checks entries or a heartbeat from a leader: this member must not confirm entries that contradict what it has
+    /// confirmed or committed before.
     pub(super) async fn judge_append(
         &self,
         request: &AppendEntriesRequest<TypeConfig>,
@@ -187,7 +189,7 @@ impl Consensus {
         let judged = self.inner.witnesses.witness.judge_leader(vote).await;
         judged.map_err(|greater| match greater {
             Some(vote) => AppendRefusal::HigherVote(vote),
-            None => AppendRefusal::Failed("this member may not confirm anything yet".into()),
+            None => AppendRefusal::Failed("this member must not confirm entries yet".into()),
         })?;
         let ids = request.prev_log_id.into_iter().chain(request.entries.iter().map(|entry| entry.log_id));
         let compared = self.inner.log.compared_with(ids.map(WireLogId::from)).await;
@@ -196,7 +198,7 @@ impl Consensus {
                 let is_of_majority = request.leader_commit.is_some_and(|id| id.index >= theirs.index);
                 self.inner.contradicted.note(Contradiction { leader, own, is_of_majority });
                 return Err(AppendRefusal::Failed(format!(
-                    "entry {} is committed here with another content",
+                    "entry {} is committed here with different content",
                     own.index
                 )));
             }
@@ -207,11 +209,11 @@ impl Consensus {
         Ok(())
     }
 
-    /// Receives a snapshot from the leader `from`. `header` is the value of the HTTP header `x-concord-head`; `body` is the
-    /// file as a stream of chunks.
+    /// Receives a snapshot from the leader `from`. `header` is the value of the HTTP header `x-concord-head`; `body` is
+    /// the file as a stream of chunks.
     ///
     /// # Errors
-    /// When the header is malformed, the file is damaged, or this node has stopped.
+    /// If the header is malformed, if the file is damaged, or if this node has stopped.
     pub async fn receive_snapshot(
         &self,
         from: NodeId,
@@ -222,7 +224,7 @@ impl Consensus {
         let vote = header.vote.ok_or_else(|| ReceiveError::Malformed("the header has no vote".into()))?;
         check_sender(&vote, from)?;
         if self.inner.witnesses.witness.judge_leader(vote).await.is_err() {
-            return Err(ReceiveError::Failed("this member may not follow a leader of this term".into()));
+            return Err(ReceiveError::Failed("this member must not follow a leader of this term".into()));
         }
         let counts = &self.inner.context.counts;
         let received = snapshot::receive(&self.inner.store, &header, body).await;
@@ -237,7 +239,7 @@ impl Consensus {
         let path = file.path.clone();
         let snapshot = snapshot_of(file).map_err(failed)?;
         let response = self.inner.raft.install_full_snapshot(vote.into(), snapshot).await.map_err(failed)?;
-        // Installing moves the file. It is still there when openraft had no use for it.
+        // Installing moves the file. If openraft did not install the snapshot, the file is still there.
         match tokio::fs::remove_file(&path).await {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -249,7 +251,7 @@ impl Consensus {
     }
 
     /// The newest snapshot, for a member that has lost its state: the value of the HTTP header `x-concord-head`,
-    /// and its content. One is made if there is none; none of a state that is not proven.
+    /// and its content. If there is none, it is built now. `None` while the state of this node is not proven.
     pub async fn current_snapshot(&self) -> Option<(Bytes, SnapshotContent)> {
         if !self.inner.proof.is_given() {
             return None;

@@ -1,18 +1,18 @@
-//! The alarms about disks that went back in time: members that have forgotten what they had confirmed.
+//! The alarms about rolled-back disks, whose members have lost votes or entries that they had confirmed.
 
 use crate::request::Alarm;
 use concord_consensus::{Consensus, RolledBack};
 use concord_net::NodeId;
 
-/// A member that has started from an earlier state of its disk, and a log that contradicts the leader's.
+/// An alarm for each member with a rolled-back disk, and one if this node's log contradicts the leader's.
 pub(crate) fn disk_alarms(consensus: &Consensus, me: NodeId) -> Vec<Alarm> {
     let rolled_back = consensus.rolled_back().into_iter().map(|(id, one)| rolled_back_alarm(id, &one));
     let forked = consensus.contradicted().map(|(leader, index)| Alarm {
         kind: "forked",
         node_id: Some(me),
         message: format!(
-            "entry {index} of node {me}'s log is committed, and node {leader}, which leads, has another one: acknowledged \
-             writes are lost, and node {me} may have the only copy of them"
+            "entry {index} of node {me}'s log is committed, but the log of the leader, node {leader}, has another \
+             entry there: acknowledged writes were lost, and node {me} may have the only copy of them"
         ),
     });
     rolled_back.chain(forked).collect()
@@ -24,12 +24,12 @@ fn rolled_back_alarm(id: NodeId, how: &RolledBack) -> Alarm {
             let names: Vec<String> = nodes.iter().map(|node| format!("node {node}")).collect();
             let names = if names.is_empty() { "the other voters".into() } else { names.join(", ") };
             format!(
-                "it neither votes nor confirms until {names} can say what it may have confirmed; if they are lost for good, \
-                 run `concord cluster vouch` on its host"
+                "it neither votes nor confirms entries until it has heard from {names}, because only they may know \
+                 what it had confirmed; if they are lost permanently, run `concord cluster vouch` on its host"
             )
         }
         RolledBack::CatchingUp => {
-            "it is catching up, and votes for nobody who lacks what it may have had".to_owned()
+            "it is catching up, and votes for no candidate that may lack an entry that it has lost".to_owned()
         }
         RolledBack::CaughtUp => "it has caught up; find out who put the disk back".to_owned(),
     };

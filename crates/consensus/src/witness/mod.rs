@@ -1,32 +1,33 @@
-//! What a member has confirmed, as the other members remember it: a member whose disk has gone back in time has forgotten
-//! it, and can't notice that alone.
+//! Detects that a member's disk was rolled back: the members keep records of each other's progress.
 //!
-//! Raft's safety rests on members that never forget: an acknowledged entry is in a majority of the logs, and no vote is
-//! given twice. A snapshot of a virtual machine or a copied directory that is put back breaks that without a trace on the
-//! disk. So each member counts its starts, the members remember of each other the start and the last applied entry, and a
-//! member that starts asks the others before it votes or confirms anything.
+//! Raft is safe only if members never forget: an acknowledged entry is in a majority of the logs, and no member votes
+//! twice in a term. A virtual machine that is reset to a snapshot, or a copied data directory that is put back, breaks
+//! that and leaves no trace on the disk, so the member cannot notice it alone. Therefore each member counts its starts.
+//! The other members record its latest start and the last entry that it has applied. When a member starts, it asks them
+//! before it votes or confirms an entry.
 //!
-//! | where is | file |
+//! | topic | file |
 //! |---|---|
-//! | what is remembered, in the file `witness` of the data directory, and how it is compared | this one |
-//! | what a member may do before it is known that it has forgotten nothing, and when it has | `participation` |
+//! | the records, in the file `witness` of the data directory, and how they are compared | this one |
+//! | what a member may do while it asks, after it has lost entries, and after it has caught up | `participation` |
 //! | when a member asks the others | `task` |
 //!
-//! A member that starts is *settled* once a majority, itself included, has answered, and the others have answered, failed,
-//! or had [`task::GRACE`]. It waits for no other member than Raft does, so a start of a majority takes as long as without.
-//!
-//! If an answer shows that the member has forgotten something, it is *lost*: it can't know what else it has confirmed. It
-//! waits until all other voters have said how far they are, or the operator vouches for those who don't answer. From then
-//! on it is *bounded*: it keeps to the greatest vote and the greatest last entry that it was told. Its confirmations are
-//! true, because it holds what it confirms, so the leader can send it what it lacks. It is whole again once it has passed
-//! the bound.
+//! - *Settled*: a majority, including this member, has answered, and each other member has answered, has failed, or was
+//!   given [`task::GRACE`] to answer. Raft needs the same majority, so this does not delay the start of a cluster.
+//! - *Lost*: an answer shows that this member has lost a vote or an entry. It cannot know what else it has confirmed.
+//!   So it waits until all other voters have named their vote and their last entry, or until the operator vouches for
+//!   the voters that do not answer.
+//! - *Bounded*: the greatest vote and the greatest last entry of these voters are its bound. It votes for no candidate
+//!   below the bound. It confirms the entries that the leader sends, because it then holds them. Once its log has
+//!   passed the bound, it is a full member again.
 //!
 //! **Invariants**
-//! 1. A start is durable here, and with everybody who has answered, before this member votes or confirms anything.
-//! 2. A bounded member votes as it would have before it forgot, or more strictly. An entry that was committed with its
-//!    help is in the log of another voter, whose last entry is not above the bound; a candidate that it voted for has
-//!    that vote itself, which is not above the bound. So it votes for no candidate that lacks such an entry, and in no term a second time.
-//! 3. Nothing here is taken back: a past is only replaced by a later one.
+//! 1. Before this member votes or confirms an entry, its start is durable here and at every member that has answered.
+//! 2. A bounded member votes as it would have voted before the rollback, or more strictly. An entry that was committed
+//!    with its help is in the log of another voter, and the last entry of that voter is not above the bound. A
+//!    candidate that it voted for has this vote itself, which is not above the bound either. So it never votes for a
+//!    candidate that lacks such an entry, and never twice in a term.
+//! 3. A record is only replaced by a later one.
 
 mod participation;
 mod task;
@@ -53,21 +54,21 @@ use concord_net::{
     identity::{Identity, write_durably},
 };
 
-/// The file of what this member remembers, in the data directory.
+/// The file of the records, in the data directory.
 const FILE: &str = "witness";
 /// The format of the file: its first byte.
 const FORMAT: u8 = 1;
 /// The file by which the operator vouches for the members that don't answer.
 const VOUCHED: &str = "vouched";
 
-/// A start of a member. The id tells apart two starts of one number: one of a directory, one of its copy.
+/// A start of a member. Two starts can have the same number: one from a directory, one from its copy. Their ids differ.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct StartNumber {
     number: u64,
     id: u64,
 }
 
-/// What is remembered of a member.
+/// The record of a member's progress.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct LastKnown {
     start: StartNumber,
@@ -76,7 +77,7 @@ struct LastKnown {
 }
 
 impl LastKnown {
-    /// Adds what was heard. Of two starts with one number the first one stays: the member itself must learn of it.
+    /// Adds a newer record. If two starts have the same number, the first one stays, so that the member learns of it.
     fn add(&mut self, heard: &Self) {
         if heard.start.number > self.start.number {
             self.start = heard.start;
@@ -87,7 +88,7 @@ impl LastKnown {
     }
 }
 
-/// The place of an entry among those of all logs, by which Raft compares logs: the term before the index.
+/// The order in which Raft compares the last entries of two logs: by term, then by index.
 fn order(id: Option<WireLogId>) -> Option<(u64, NodeId, u64)> {
     id.map(|id| (id.term, id.node, id.index))
 }
@@ -100,7 +101,7 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    /// The bound of both.
+    /// The greater vote and the greater entry of the two bounds.
     fn or(self, other: Self) -> Self {
         let last = if order(other.last) > order(self.last) { other.last } else { self.last };
         Self { vote: self.vote.max(other.vote), last }
@@ -111,36 +112,36 @@ impl Bound {
     }
 }
 
-/// Most unsettled starts that are told apart.
+/// The limit of recorded starts that did not settle.
 const UNSETTLED_MAX: usize = 4096;
 
-/// What this member has lost and not yet got again.
+/// What this member has lost and not yet recovered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Loss {
-    /// Its past: how much of it is not known yet.
+    /// Its disk was rolled back, and the bound is not known yet.
     Unknown,
-    /// Its past, up to a bound.
+    /// Its disk was rolled back. It has lost no vote and no entry above this bound.
     Forgotten(Bound),
-    /// Its log and its state, on purpose: they were distrusted.
+    /// It has discarded its log and its state, because its state diverged.
     Discarded(Bound),
 }
 
 /// The content of the file `witness`, after its format.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Remembered {
-    /// The last start that was settled. Starts that are not have the next number, so that a member that starts again and
-    /// again without the others does not overtake a past that it has forgotten.
+    /// The last start that settled. All starts after it have the next number. Otherwise a rolled-back member that
+    /// starts repeatedly without reaching the others would reach the number of the start that it has lost.
     settled: StartNumber,
     /// The ids of the starts since then.
     unsettled: Vec<u64>,
     loss: Option<Loss>,
-    /// The lease that it has promised with its confirmations.
+    /// The lease that this member has promised with its confirmations.
     lease: Lease,
     others: BTreeMap<NodeId, LastKnown>,
 }
 
 impl Remembered {
-    /// Whether a start is one that this disk knows of.
+    /// Whether this disk has recorded a start.
     fn is_known(&self, start: StartNumber) -> bool {
         if start.number == self.settled.number + 1 {
             return self.unsettled.contains(&start.id);
@@ -148,7 +149,7 @@ impl Remembered {
         start.number < self.settled.number || start == self.settled
     }
 
-    /// Reads the file. A missing or damaged one holds nothing: if the member has a past, the others know it.
+    /// Reads the file. If it is missing or damaged, there are no records: the other members have those of this one.
     fn read(directory: &Path) -> io::Result<Self> {
         let bytes = match fs::read(directory.join(FILE)) {
             Ok(bytes) => bytes,
@@ -165,7 +166,7 @@ impl Remembered {
         };
         Ok(decoded.unwrap_or_else(|| {
             tracing::error!(
-                "the file `{FILE}` in the data directory is damaged; this member asks the others"
+                "the file `{FILE}` in the data directory is damaged; this member asks the other members"
             );
             Self::default()
         }))
@@ -180,48 +181,48 @@ impl Remembered {
     }
 }
 
-/// How far a member is that has started from an earlier state of its disk. Sent between nodes.
+/// How far a member with a rolled-back disk has recovered. Sent between nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RolledBack {
-    /// It neither votes nor confirms until these voters have answered.
+    /// It neither votes nor confirms entries until these voters have answered.
     Waiting(Vec<NodeId>),
-    /// It catches up, and votes for nobody who lacks what it may have had.
+    /// It is catching up. It votes for no candidate that may lack an entry that it has lost.
     CatchingUp,
-    /// It has caught up, and has run since.
+    /// It has caught up since its last start.
     CaughtUp,
 }
 
-/// What members tell each other: a question and its answer alike.
+/// What members send each other, both as a question and as its answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Testimony {
     past: LastKnown,
-    /// The vote and the last entry of its log now.
+    /// The current vote and last entry of the sender.
     now: Bound,
     rolled_back: Option<RolledBack>,
-    /// What it remembers of all members.
+    /// The sender's records of all members.
     known: BTreeMap<NodeId, LastKnown>,
-    /// Of a leader to a member: its vote, and the last entry that the member has confirmed under it.
+    /// Only from a leader: its vote, and the last entry that the addressee has confirmed under this vote.
     confirmed: Option<(WireVote, WireLogId)>,
     membership: Option<(WireLogId, WireMembership)>,
 }
 
-/// What a member remembers while it runs.
+/// The records, and what is known only while this member runs.
 #[derive(Debug)]
 struct Memory {
     remembered: Remembered,
-    /// Whether the file lacks something.
+    /// Whether the records differ from the file.
     is_changed: bool,
-    /// This start, and the log's position when it began.
+    /// This start, and the vote and last entry of the log when it began.
     start: StartNumber,
     at_start: Bound,
     rolled_back: Option<RolledBack>,
     others_rolled_back: BTreeMap<NodeId, RolledBack>,
-    /// The newest membership that another member has told: this one may have been away while the members changed.
+    /// The newest membership that another member has sent. It may be newer than the one in this member's log.
     membership: Option<(WireLogId, WireMembership)>,
 }
 
 impl Memory {
-    /// The others know of this start.
+    /// Records this start as settled.
     fn end_start(&mut self) {
         self.remembered.settled = self.start;
         self.remembered.unsettled.clear();
@@ -229,7 +230,7 @@ impl Memory {
     }
 }
 
-/// This member's memory of all members, and whether it may take part: not while it may have forgotten something.
+/// This member's records of all members, and whether it may vote and confirm entries.
 #[derive(Debug)]
 pub(super) struct Witness {
     id: NodeId,
@@ -241,7 +242,7 @@ pub(super) struct Witness {
 }
 
 impl Witness {
-    /// Counts a start, durably. `at_start` is the position of the log. Blocking.
+    /// Counts a start durably. `at_start` is the vote and the last entry of the log. Blocking.
     pub(super) fn open(me: &Identity, directory: &Path, at_start: Bound) -> io::Result<Self> {
         let mut remembered = Remembered::read(directory)?;
         let start =
@@ -274,7 +275,7 @@ impl Witness {
         })
     }
 
-    /// Records that the log is about to be discarded, which has this position. Blocking.
+    /// Records that the log, with this vote and last entry, is about to be discarded. Blocking.
     pub(super) fn discard(directory: &Path, had: Bound) -> io::Result<()> {
         let mut remembered = Remembered::read(directory)?;
         remembered.loss = Some(match remembered.loss {
@@ -290,7 +291,7 @@ impl Witness {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes what has changed. Blocking.
+    /// Writes the records if they have changed. Blocking.
     fn save(&self) -> io::Result<()> {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let remembered = {
@@ -303,7 +304,7 @@ impl Witness {
         remembered.write(&self.directory)
     }
 
-    /// The members that have started from an earlier state of their disks, as far as this one knows.
+    /// The members with rolled-back disks that this member knows of.
     pub(super) fn rolled_back(&self) -> BTreeMap<NodeId, RolledBack> {
         let memory = self.memory();
         let mut all = memory.others_rolled_back.clone();
@@ -311,7 +312,8 @@ impl Witness {
         all
     }
 
-    /// Adds what a member tells. Returns whether that is news which must be durable before this member answers.
+    /// Adds the records of another member. Returns whether that member has a new start, which must be durable here
+    /// before this member answers.
     fn hear(&self, from: NodeId, told: &Testimony) -> bool {
         let mut memory = self.memory();
         match &told.rolled_back {
@@ -334,20 +336,20 @@ impl Witness {
         memory.is_changed |= is_changed;
         let own = told.known.get(&self.id).map_or(0, |past| past.start.number);
         if memory.remembered.loss == Some(Loss::Unknown) && own >= memory.start.number {
-            // Another one knows of a still later start.
+            // Another member has recorded a later start.
             memory.start.number = own + 1;
         }
         is_start
     }
 
-    /// What an answer shows that this member has forgotten when it started, if anything.
+    /// What this member had lost when it started, as an answer shows; `None` if it shows no loss.
     fn forgotten_at_start(&self, told: &Testimony) -> Option<String> {
         let memory = self.memory();
         let Memory { remembered, start, at_start, .. } = &*memory;
         let past = told.known.get(&self.id).copied().unwrap_or_default();
         if past.start != *start && !remembered.is_known(past.start) {
             return Some(format!(
-                "its start number {} is another one than this disk knows, which had {} before",
+                "the other members know a start with number {}, which is not on this disk; the last one here is {}",
                 past.start.number, remembered.settled.number
             ));
         }
@@ -356,7 +358,7 @@ impl Witness {
         }
         if !at_start.is_at_least(past.applied) {
             return Some(format!(
-                "it had applied {}, and its log ends at {}",
+                "it had applied {}, but its log ends at {}",
                 named(past.applied),
                 named(at_start.last)
             ));
@@ -368,27 +370,28 @@ impl Witness {
         let lacks = is_same && at_start.last.map(|last| last.index) < Some(confirmed.index);
         (is_earlier || lacks).then(|| {
             format!(
-                "it had confirmed {} to the leader, and its log ends at {}",
+                "it had confirmed {} to the leader, but its log ends at {}",
                 named(Some(confirmed)),
                 named(at_start.last)
             )
         })
     }
 
-    /// What an answer shows that this member has forgotten while it runs. `last` is the end of its log.
+    /// What this member has lost, as an answer shows while it runs; `None` if it shows no loss. `last` is the last
+    /// entry of its log.
     fn forgotten_meanwhile(&self, told: &Testimony, last: Option<WireLogId>) -> Option<String> {
         let memory = self.memory();
         let start = memory.start;
         let past = told.known.get(&self.id).copied().unwrap_or_default();
         if past.start.id != start.id && past.start.number >= start.number {
-            return Some(format!("another start of this member has the number {}", past.start.number));
+            return Some(format!("the other members know another start with number {}", past.start.number));
         }
         let has_it = memory.remembered.loss.is_some() || Bound { vote: None, last }.is_at_least(past.applied);
         (!has_it)
-            .then(|| format!("it had applied {}, and its log ends at {}", named(past.applied), named(last)))
+            .then(|| format!("it had applied {}, but its log ends at {}", named(past.applied), named(last)))
     }
 
-    /// Marks this member as one that has forgotten its past. Blocking.
+    /// Marks the disk of this member as rolled back. Blocking.
     fn lose(&self, answers: &BTreeMap<NodeId, Testimony>) -> io::Result<()> {
         {
             let mut memory = self.memory();
@@ -401,7 +404,7 @@ impl Witness {
         self.save()
     }
 
-    /// The lease that this member has promised before it started, in milliseconds.
+    /// The lease that this member promised before it started, in milliseconds.
     pub(super) fn promised_lease(&self) -> Lease {
         self.memory().remembered.lease
     }
@@ -420,7 +423,7 @@ impl Witness {
         self.memory().remembered.loss
     }
 
-    /// Records the bound of what this member has lost, and keeps to it. Blocking.
+    /// Records the bound, and applies it from now on. Blocking.
     fn bind(&self, bound: Bound) -> io::Result<()> {
         {
             let mut memory = self.memory();
@@ -433,7 +436,7 @@ impl Witness {
         Ok(())
     }
 
-    /// Ends a loss, if there was one: this member may do all that a member may. Blocking.
+    /// Ends the loss, if there was one, and all restrictions with it. Blocking.
     fn settle(&self) -> io::Result<()> {
         {
             let mut memory = self.memory();
@@ -446,7 +449,8 @@ impl Witness {
         Ok(())
     }
 
-    /// Whether the operator has vouched for those who don't answer; once. Blocking.
+    /// Whether the operator has vouched for the members that do not answer. Consumes the file, so it counts once.
+    /// Blocking.
     fn take_vouched(&self) -> io::Result<bool> {
         match fs::remove_file(self.directory.join(VOUCHED)) {
             Ok(()) => Ok(true),
@@ -457,7 +461,7 @@ impl Witness {
 }
 
 impl Bound {
-    /// Whether a log that ends here is one with this entry, or a later one.
+    /// Whether the last entry is this entry or a later one.
     fn is_at_least(&self, entry: Option<WireLogId>) -> bool {
         order(self.last) >= order(entry)
     }
@@ -467,11 +471,11 @@ fn named(id: Option<WireLogId>) -> String {
     id.map_or_else(|| "nothing".into(), |id| format!("entry {} of term {}", id.index, id.term))
 }
 
-/// Vouches, on behalf of the operator, for the members that don't answer one that has started from an earlier state of its
-/// disk: it takes those who have answered for all. The node in the directory notices it while it runs.
+/// Vouches, on behalf of the operator, for the voters that do not answer a member with a rolled-back disk. The member
+/// then computes its bound without them. A running node notices the file.
 ///
 /// # Errors
-/// When the directory is no member's, or that member waits for nobody.
+/// If the directory does not belong to a member, or if that member waits for no other.
 pub fn vouch(directory: &Path) -> Result<(), String> {
     let named = |error: io::Error| format!("{}: {error}", directory.display());
     if Identity::read(directory)?.is_none() {
@@ -479,10 +483,7 @@ pub fn vouch(directory: &Path) -> Result<(), String> {
     }
     let loss = Remembered::read(directory).map_err(named)?.loss;
     if !matches!(loss, Some(Loss::Unknown | Loss::Forgotten(_))) {
-        return Err(format!(
-            "the member in {} waits for no other member to know what it has forgotten",
-            directory.display()
-        ));
+        return Err(format!("the member in {} waits for no other member", directory.display()));
     }
     write_durably(directory, VOUCHED, b"").map_err(named)
 }

@@ -1,6 +1,7 @@
-//! What a member may do: everything, nothing yet, or only what someone may who has had more than it has now.
+//! Decides whether a member may vote and confirm entries: without restriction, within its bound, or not at all.
 //!
-//! **Invariant:** whatever votes or confirms passes here first: the votes that others request, the votes that it requests, entries and snapshots that it receives.
+//! **Invariant:** each of these passes here first: a vote that another member requests, a vote that this member
+//! requests, entries and snapshots from a leader.
 
 use std::time::Duration;
 
@@ -10,24 +11,24 @@ use super::{Bound, Witness, order};
 use crate::wire::{WireVote, WireVoteRequest, WireVoteResponse};
 use concord_net::ReceiveError;
 
-/// How long a call waits while this member asks the others: they answer within milliseconds or not at all.
+/// How long an RPC waits while this member asks the others: they answer within milliseconds or not at all.
 const ASKING_MAX: Duration = Duration::from_secs(1);
 
-/// Whether this member votes and confirms.
+/// Whether this member votes and confirms entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Participation {
-    /// It asks the other members.
+    /// Not yet: it asks the other members.
     Asking,
-    /// This member has forgotten its past, and does not know how much of it.
+    /// No: its disk was rolled back, and the bound is not known.
     Lost,
-    /// It keeps to the bound of what it has forgotten.
+    /// Within the bound of what it may have lost.
     Bounded(Bound),
-    /// It has forgotten nothing.
+    /// Without restriction.
     Open,
 }
 
 fn lost() -> ReceiveError {
-    ReceiveError::Failed("this member does not know yet what it has confirmed before it started".into())
+    ReceiveError::Failed("this member does not know yet what it had confirmed before it started".into())
 }
 
 impl Witness {
@@ -45,7 +46,7 @@ impl Witness {
         }
     }
 
-    /// Judges a vote that another member requests: `None` if openraft may respond, otherwise the rejection.
+    /// Checks a vote that another member requests: `None` if openraft may respond, otherwise the rejection.
     pub(crate) async fn judge_vote(
         &self,
         request: &WireVoteRequest,
@@ -60,7 +61,8 @@ impl Witness {
         }
     }
 
-    /// Judges a vote that this member requests: `None` if it may, otherwise the response in the other's place.
+    /// Checks a vote that this member requests: `None` if it may, otherwise the response in place of the other
+    /// member's.
     pub(crate) async fn judge_own_vote(
         &self,
         request: &WireVoteRequest,
@@ -68,14 +70,14 @@ impl Witness {
         match self.asked().await {
             Participation::Open => Ok(None),
             Participation::Bounded(bound) if !bound.has(request.last) => Err(lost()),
-            // It may have led in that term. openraft takes the vote over, and asks in a later one.
+            // This member may have led in that term. openraft adopts the vote and requests votes in a later term.
             Participation::Bounded(bound) if Some(request.vote) <= bound.vote => Ok(Some(bound.refusal())),
             Participation::Bounded(_) => Ok(None),
             Participation::Asking | Participation::Lost => Err(lost()),
         }
     }
 
-    /// Judges entries, or a snapshot, of a leader with this vote. The error holds the greater vote, if there is one.
+    /// Checks entries or a snapshot from a leader with this vote. The error holds the greater vote, if there is one.
     pub(crate) async fn judge_leader(&self, vote: WireVote) -> Result<(), Option<WireVote>> {
         match self.asked().await {
             Participation::Open => Ok(()),
@@ -85,7 +87,7 @@ impl Witness {
         }
     }
 
-    /// Whether this member may be made the leader.
+    /// Whether this member may become the leader.
     pub(crate) fn is_open(&self) -> bool {
         *self.participation.borrow() == Participation::Open
     }

@@ -1,4 +1,5 @@
-//! When a member asks the others: at the start, until this member is settled, and from then on from time to time.
+//! When a member exchanges records with the others: at its start, until it is settled, and every few seconds after
+//! that.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,23 +28,23 @@ use concord_net::{
 };
 use concord_storage::Store;
 
-/// How long the members beyond a majority may take to answer one that starts: less than an election timeout, which runs
-/// meanwhile.
+/// How long a member that starts waits for further answers once a majority has answered. It is shorter than an election
+/// timeout, which runs at the same time.
 pub(super) const GRACE: Duration = Duration::from_millis(500);
 /// How long a member may take to answer.
 const ASK_TIMEOUT: Duration = Duration::from_millis(500);
-/// Pause before one that starts asks those again who did not answer.
+/// Pause before a member that starts asks again the members that did not answer.
 const ASK_PAUSE: Duration = Duration::from_millis(50);
-/// The same for one that knows that it has forgotten something.
+/// The same for a member that knows that its disk was rolled back.
 const LOST_PAUSE: Duration = Duration::from_millis(250);
 /// How often a member checks whether it has passed its bound.
 const BOUND_PAUSE: Duration = Duration::from_millis(50);
-/// Time between two exchanges of what is remembered.
+/// Time between two exchanges of records.
 const EXCHANGE_INTERVAL: Duration = Duration::from_secs(5);
 
 type Answers = BTreeMap<NodeId, Testimony>;
 
-/// Asks the other members. Clones share everything.
+/// Exchanges records with the other members. Clones share everything.
 #[derive(Clone)]
 pub(crate) struct WitnessTask {
     pub(crate) id: NodeId,
@@ -56,7 +57,7 @@ pub(crate) struct WitnessTask {
     pub(crate) proof: Arc<Proof>,
 }
 
-/// Runs what waits for the disk.
+/// Runs work that waits for the disk.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> Result<T, String> {
@@ -69,7 +70,7 @@ fn other_voters(membership: &Membership, me: NodeId) -> BTreeSet<NodeId> {
     membership.voter_ids().filter(|id| *id != me).collect()
 }
 
-/// Whether those who have answered are a majority together with this node, in each set of voters.
+/// Whether the members that have answered and this node are a majority of each set of voters.
 fn is_majority(membership: &Membership, me: NodeId, answers: &Answers) -> bool {
     membership.get_joint_config().iter().all(|voters| {
         let count = voters.iter().filter(|id| **id == me || answers.contains_key(*id)).count();
@@ -77,13 +78,13 @@ fn is_majority(membership: &Membership, me: NodeId, answers: &Answers) -> bool {
     })
 }
 
-/// How far all of them are.
+/// The greatest vote and the greatest last entry of all answers.
 fn bound_of(answers: &Answers) -> Bound {
     answers.values().fold(Bound::default(), |bound, told| bound.or(told.now))
 }
 
 impl WitnessTask {
-    /// Asks until this member is settled, and whole. Ends then.
+    /// Asks the others until this member is settled and has no restriction any more.
     pub(crate) async fn settle(self) -> Result<(), String> {
         let mut answers = Answers::new();
         loop {
@@ -96,8 +97,9 @@ impl WitnessTask {
             let forgotten = answers.values().find_map(|told| self.witness.forgotten_at_start(told));
             if let Some(why) = forgotten {
                 tracing::error!(
-                    "this member has started from an earlier state of its disk: {why}. It votes and confirms with \
-                     care until it has caught up; a copy of a data directory is no backup, and is never put back"
+                    "this member has started from an earlier state of its disk: {why}. Until it has caught up, it \
+                     votes and confirms entries with restrictions. Never put back a copy of a data directory: it is \
+                     no backup"
                 );
                 let (witness, known) = (Arc::clone(&self.witness), answers.clone());
                 blocking(move || witness.lose(&known)).await?;
@@ -127,14 +129,14 @@ impl WitnessTask {
     async fn open(&self) -> Result<(), String> {
         let witness = Arc::clone(&self.witness);
         blocking(move || {
-            // Vouched for nothing: it must not count at a later time.
+            // Nothing needs a vouch now, and this one must not count later.
             witness.take_vouched()?;
             witness.settle()
         })
         .await
     }
 
-    /// Waits until all other voters have said how far they are, or the operator vouches for those who have not.
+    /// Waits until all other voters have answered, or until the operator vouches for those that have not.
     async fn learn_bound(&self, mut answers: Answers) -> Result<Bound, String> {
         self.witness.participation.send_replace(Participation::Lost);
         let mut waits_for = Vec::new();
@@ -146,8 +148,8 @@ impl WitnessTask {
             if missing != waits_for {
                 tracing::error!(
                     ?missing,
-                    "this member waits for the members that do not answer: only they may know what it has confirmed. If \
-                     they are lost for good, `concord cluster vouch` goes on without them"
+                    "this member waits for the members that do not answer, because only they may know what it had \
+                     confirmed. If they are lost permanently, run `concord cluster vouch` to continue without them"
                 );
                 waits_for.clone_from(&missing);
                 self.witness.memory().rolled_back = Some(RolledBack::Waiting(missing));
@@ -157,7 +159,8 @@ impl WitnessTask {
         }
     }
 
-    /// Asks all other voters who have not answered. Returns those who still have not, unless the operator vouches for them.
+    /// Asks the other voters that have not answered. Returns those that still have not, or none if the operator vouches
+    /// for them.
     async fn ask_for_bound(&self, answers: &mut Answers) -> Result<Vec<NodeId>, String> {
         let mut membership = self.newest_membership();
         loop {
@@ -180,8 +183,8 @@ impl WitnessTask {
         }
     }
 
-    /// Waits until this member has what it had, and its state is proven. It asks for the bound from time to time: one
-    /// who has told it may have lost the end of its log, which was not durable.
+    /// Waits until this member has passed its bound and its state is proven. It updates the bound every few seconds: a
+    /// voter that has answered may have lost the end of its log since, if that was not durable.
     async fn pass(&self, mut bound: Bound) -> Result<(), String> {
         let mut learnt_at = Instant::now();
         loop {
@@ -202,11 +205,11 @@ impl WitnessTask {
             }
         }
         self.open().await?;
-        tracing::info!("this member has caught up with its own past");
+        tracing::info!("this member has caught up after the rollback of its disk");
         self.tell_all().await
     }
 
-    /// Exchanges what is remembered from time to time.
+    /// Exchanges records every few seconds.
     pub(crate) async fn keep_exchanging(self) -> Result<(), String> {
         loop {
             sleep(EXCHANGE_INTERVAL).await;
@@ -214,7 +217,10 @@ impl WitnessTask {
         }
     }
 
-    /// Exchanges what is remembered with all members. The error is that this member has forgotten something.
+    /// Exchanges records with all members.
+    ///
+    /// # Errors
+    /// If an answer shows that the disk of this member was rolled back.
     async fn tell_all(&self) -> Result<(), String> {
         let membership = self.newest_membership();
         let others = membership.nodes().map(|(id, _)| *id).filter(|id| *id != self.id).collect();
@@ -226,15 +232,15 @@ impl WitnessTask {
         blocking(move || witness.save()).await?;
         match forgotten {
             Some(why) if !concord_model::sabotage::is("witness-ignored") => Err(format!(
-                "this member runs from an earlier state of its disk: {why}. It starts again, and asks the other members \
-                 what it has confirmed"
+                "this member runs from an earlier state of its disk: {why}. It exits; at its next start it asks the \
+                 other members what it had confirmed"
             )),
             Some(_) | None => Ok(()),
         }
     }
 
-    /// Asks those of whom there is no answer yet, until all have answered or failed; once there is a majority, for no
-    /// longer than `grace`.
+    /// Asks the members that have not answered yet, until all have answered or failed. Once a majority has answered, it
+    /// waits no longer than `grace`.
     async fn ask(
         &self,
         membership: &Membership,
@@ -284,11 +290,11 @@ impl WitnessTask {
         }
     }
 
-    /// Answers a member that asks, and remembers what it tells.
+    /// Answers a member that asks, and adds its records.
     pub(crate) async fn answer(&self, from: NodeId, body: &[u8]) -> Result<Vec<u8>, ReceiveError> {
         let told: Testimony = wire::from_bytes(body)?;
         let failed = ReceiveError::Failed;
-        // Before its new start is added: it must learn of a later one.
+        // Before its new start is added, so that it learns of a later one.
         let answer = self.testimony(Some(from)).await.map_err(failed)?;
         if self.witness.hear(from, &told) {
             let witness = Arc::clone(&self.witness);
@@ -297,7 +303,7 @@ impl WitnessTask {
         Ok(wire::to_bytes(&answer))
     }
 
-    /// What this member tells, to one that asks or to all.
+    /// What this member sends to the member `to`, or to all.
     async fn testimony(&self, to: Option<NodeId>) -> Result<Testimony, String> {
         let now = self.log.position().await.map_err(|error| error.to_string())?;
         let applied = self.publisher.applied.load().last_log_id.map(WireLogId::from);
@@ -324,7 +330,7 @@ impl WitnessTask {
         })
     }
 
-    /// The newest membership that another member has told, or that this one's log has.
+    /// The newest membership: the one that another member has sent, or the one in this member's log.
     fn newest_membership(&self) -> Membership {
         let (own_id, own) = {
             let metrics = self.raft.metrics();

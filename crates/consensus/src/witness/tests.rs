@@ -1,4 +1,4 @@
-//! What is remembered, what it shows, and what a member may do then.
+//! The records, the rollbacks that they show, and what a member may then do.
 
 use super::*;
 use crate::wire::{WireVoteRequest, WireVoteResponse};
@@ -21,7 +21,7 @@ fn open(directory: &Path, at_start: Bound) -> Witness {
     Witness::open(&me, directory, at_start).unwrap()
 }
 
-/// What another member says that remembers this of node 2.
+/// The answer of another member that has this record of node 2.
 fn told(past: LastKnown) -> Testimony {
     Testimony {
         past: LastKnown::default(),
@@ -33,7 +33,7 @@ fn told(past: LastKnown) -> Testimony {
     }
 }
 
-/// What others remember of a member that has told them of its start.
+/// The record of a member whose start the others have recorded.
 fn past_of(witness: &Witness, applied: Option<WireLogId>) -> LastKnown {
     LastKnown { start: witness.memory().start, applied }
 }
@@ -56,12 +56,12 @@ fn starts_are_counted_durably_and_a_directory_that_was_put_back_lacks_one() {
 
     fs::write(directory.path().join(FILE), image).unwrap();
     for _ in 0..5 {
-        // However often it starts before it reaches somebody who knows.
+        // However often it starts before it reaches a member that has the record.
         drop(open(directory.path(), at(1, 9)));
     }
     let rolled_back = open(directory.path(), at(1, 9));
     let why = rolled_back.forgotten_at_start(&told(seen)).unwrap();
-    assert!(why.contains("start number 2 is another one than this disk knows"), "{why}");
+    assert!(why.contains("a start with number 2, which is not on this disk"), "{why}");
     assert!(rolled_back.forgotten_meanwhile(&told(seen), Some(id(1, 9))).is_some());
     rolled_back.lose(&BTreeMap::from([(1, told(seen))])).unwrap();
     let later = open(directory.path(), at(1, 9));
