@@ -1,19 +1,19 @@
-//! Detects a diverged state: equal revisions must have equal digests on all members.
+//! Detects a divergent state: equal revisions must have equal digests on all members.
 //!
 //! Nodes that apply the same entries have the same state, unless memory was damaged or two versions apply an entry
-//! differently. No node can know by itself that its state is the wrong one. So each records the digest of its state
-//! after every entry in which the revision reaches or passes a multiple of [`DIGEST_INTERVAL_REVISIONS`], and after each of
-//! the last entries, fetches the others' digests, and trusts a majority of the members over itself. States are compared as
-//! they are between two entries, never within one, and which entries those are the log alone decides.
+//! differently. No node can know by itself that its state is the wrong one. So each node records digests of its state:
+//! after every entry in which the revision reaches or passes a multiple of [`DIGEST_INTERVAL_REVISIONS`], and after
+//! each of the last entries. It fetches the digests of the others, and trusts a majority of the members over itself.
+//! Only states between two entries are compared, and the log alone decides where an entry ends.
 //!
-//! A state that was wrong is rebuilt at the next start from what another member has, log and all. It is read by nobody,
-//! except locally, and decides nothing until it agrees with that of a majority ([`Proof`]).
+//! At its next start, a node with a divergent state discards state and log, and fetches both from another member. It
+//! serves only local reads and does not lead until its state agrees with that of a majority ([`Proof`]).
 //!
-//! A log tells the same without a digest: where a leader has committed an entry, a majority of the members has it, and a
-//! node that has committed another one there has diverged.
+//! The log shows divergence without a digest: if a leader has committed an entry, a majority of the members has it. A
+//! node that has committed another entry at this index has diverged.
 //!
-//! **Invariant:** a node stops for this reason only when a majority of all members agree with one another and not
-//! with it. Where no majority agrees, a node only logs the difference.
+//! **Invariant:** a node stops for this reason only if a majority of all members agree with each other and not with it.
+//! If no majority agrees, the node only logs the difference.
 
 use std::{
     collections::VecDeque,
@@ -35,23 +35,24 @@ use concord_net::{
 use concord_state::State;
 use concord_storage::Store;
 
-/// Revisions between two recorded digests: few enough that two nodes have one in common, and enough that recording
+/// Revisions between two recorded digests: few enough that any two nodes have a common one, many enough that recording
 /// costs nothing.
 const DIGEST_INTERVAL_REVISIONS: Revision = 256;
-/// Most digests that are retained: some seconds of the heaviest load.
+/// Limit of retained digests: some seconds of the heaviest load.
 const DIGESTS_MAX: usize = 128;
-/// Most digests after the last entries: a node that is less than so many entries behind can be compared.
+/// Limit of digests after the last entries. A node that lags by fewer entries can be compared.
 const RECENT_DIGESTS_MAX: usize = 1024;
 /// Time between two comparisons.
 const COMPARE_INTERVAL: Duration = Duration::from_secs(5);
-/// The same while the state is not proven, and nobody may read it.
+/// The same while the state is not proven, because the node then serves local reads only.
 const PROVE_INTERVAL: Duration = Duration::from_millis(100);
 /// How long a member may take to answer.
 const DIGESTS_TIMEOUT: Duration = Duration::from_secs(1);
 
 type RevisionDigest = (Revision, u128);
 
-/// Whether this node's state is proven: unless it was distrusted, or else once it agrees with that of a majority.
+/// Whether this node's state is proven. A state that was distrusted is proven once it agrees with that of a majority;
+/// any other state is proven from the start.
 #[derive(Debug)]
 pub(super) struct Proof(watch::Sender<bool>);
 
@@ -64,7 +65,7 @@ impl Proof {
         *self.0.borrow()
     }
 
-    /// Waits for it.
+    /// Waits until the state is proven.
     pub(super) async fn given(&self) {
         if !self.is_given() && self.0.subscribe().wait_for(|given| *given).await.is_err() {
             std::future::pending::<()>().await;
@@ -78,9 +79,9 @@ pub(super) struct Digests(Mutex<RecordedDigests>);
 
 #[derive(Debug, Default)]
 struct RecordedDigests {
-    /// Those that all nodes record.
+    /// The digests that all nodes record.
     common: VecDeque<RevisionDigest>,
-    /// Those after the last entries.
+    /// The digests after the last entries.
     recent: VecDeque<RevisionDigest>,
 }
 
@@ -96,7 +97,7 @@ impl Digests {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records the digest of the state after an entry. `before`: the revision before the entry.
+    /// Records the digest of the state after an entry. `before` is the revision before the entry.
     pub(super) fn record(&self, before: Revision, state: &State) {
         let digest = (state.revision(), state.digest());
         let mut recorded = self.lock();
@@ -106,7 +107,7 @@ impl Digests {
         }
     }
 
-    /// The digests that all nodes record, the current one, and that at the revision of a node that is not as far.
+    /// The digests that all nodes record, the current one, and the one at `asking`, the revision of a node that lags.
     pub(super) fn list_with(&self, current: &State, asking: Revision) -> Vec<RevisionDigest> {
         let recorded = self.lock();
         let common = recorded.common.iter().copied();
@@ -114,7 +115,7 @@ impl Digests {
         common.chain(asked).chain([(current.revision(), current.digest())]).collect()
     }
 
-    /// All of them, for a comparison with others that may not be as far.
+    /// All digests, for a comparison with nodes that may lag.
     fn all(&self, current: &State) -> Vec<RevisionDigest> {
         let recorded = self.lock();
         let all = recorded.common.iter().chain(&recorded.recent).copied();
@@ -138,9 +139,10 @@ pub(super) struct DivergenceDetector {
 /// The result of a comparison.
 #[derive(Debug, PartialEq, Eq)]
 enum Comparison {
-    /// At this revision a majority of all members has another state.
+    /// At this revision, a majority of all members has another state.
     Diverged(Revision),
-    /// At this revision a majority, this node included, has the same state, and nobody has another one at any.
+    /// At this revision, a majority including this node has the same state, and no member has another state at any
+    /// revision.
     Agrees(Revision),
     Unknown,
 }
@@ -208,15 +210,15 @@ impl DivergenceDetector {
             }
         });
         let others: Vec<Vec<RevisionDigest>> = join_all(calls).await.into_iter().flatten().collect();
-        // What was applied meanwhile, too: another one may be further.
+        // Including what was applied meanwhile, because another member may be ahead.
         let mut mine = self.publisher.digests.all(&self.publisher.applied.load().state);
         mine.push((applied.state.revision(), applied.state.digest()));
         compared(&mine, &others, members.len())
     }
 }
 
-/// Compares this node's digests with the others': more than half of all members must agree on another state, or on this
-/// one.
+/// Compares this node's digests with the others'. A result needs more than half of all members: they agree on another
+/// state, or on this one.
 fn compared(mine: &[RevisionDigest], others: &[Vec<RevisionDigest>], members: usize) -> Comparison {
     let (mut agrees, mut differs) = (None, false);
     for (revision, digest) in mine.iter().rev() {

@@ -1,9 +1,9 @@
-//! The leases that the voters keep: for how long a voter that has confirmed a leader votes for no other.
+//! The leases of the voters: how long a voter that has confirmed a leader votes for no other candidate.
 //!
-//! A read by lease rests on the leases of a majority, so on settings of other nodes. Each voter says with every
-//! confirmation how long its lease is, so a leader never counts a confirmation whose lease it does not know.
+//! A lease read depends on the leases of a majority, and so on the settings of other nodes. Each voter sends its lease
+//! with every confirmation, so a leader never counts a confirmation whose lease it does not know.
 //!
-//! **Invariant:** a lease is noted before openraft gets the confirmation that it came with.
+//! **Invariant:** a lease is recorded before openraft gets the confirmation that it came with.
 
 use std::{
     collections::BTreeMap,
@@ -12,10 +12,11 @@ use std::{
 
 use concord_net::NodeId;
 
-/// A voter's lease in milliseconds; `None` if it keeps none after a start, because reads must not rest on it.
+/// A voter's lease in milliseconds. `None` if the voter does not keep its lease across a restart, so no lease read may
+/// depend on it.
 pub(super) type Lease = Option<u64>;
 
-/// The leases of the other members, as they said with their last confirmation.
+/// The leases of the other members, from their last confirmations.
 #[derive(Debug, Default)]
 pub(super) struct Leases(Mutex<BTreeMap<NodeId, Lease>>);
 
@@ -24,8 +25,8 @@ impl Leases {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(node, lease);
     }
 
-    /// The shortest of this leader's lease and those of these voters; `None` if one of them keeps none. A voter that has
-    /// confirmed nothing has no part in any majority.
+    /// The shortest lease of this leader and these voters; `None` if one of them has none. A voter that has confirmed
+    /// nothing is left out, because no majority includes it.
     pub(super) fn least(&self, own: Lease, voters: impl Iterator<Item = NodeId>) -> Lease {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         voters
