@@ -1,6 +1,6 @@
-//! The shares of stored keys in a resource of a node: no key takes all of it from the others.
+//! The shares of access keys in a resource of a node, so that no key can use all of it.
 //!
-//! **Invariant:** a key that uses nothing has no account, and dropping a part of a share gives it back.
+//! **Invariant:** a key that uses nothing has no account, and dropping a part of a share releases it.
 
 use std::{
     collections::BTreeMap,
@@ -12,12 +12,12 @@ use std::{
 
 use super::origin::KeyTag;
 
-/// One stored key may use a resource divided by this.
+/// One access key may use this fraction of a resource: one divided by this number.
 pub(super) const KEY_PART: u64 = 2;
-/// Accounts beside those in use before the ended ones are removed.
+/// Entries of ended accounts are removed once there are this many more than twice the accounts in use.
 const SPARE_ACCOUNTS: usize = 64;
 
-/// What is in use of a resource, in all or by one key.
+/// How much of a resource is in use, in total or by one key.
 #[derive(Debug)]
 pub(super) struct ShareAccount {
     pub(super) max: u64,
@@ -29,7 +29,7 @@ impl ShareAccount {
         Arc::new(Self { max, used: AtomicU64::new(0) })
     }
 
-    /// Adds to what somebody has `held` already, if it fits or if nobody else holds anything.
+    /// Adds to the `held` units of a holder, if they fit or if nobody else holds any.
     pub(super) fn add(&self, more: u64, held: u64) -> bool {
         let fits = |used: u64| used.saturating_add(more) <= self.max || used <= held;
         let add = |used: u64| fits(used).then(|| used.saturating_add(more));
@@ -42,7 +42,7 @@ impl ShareAccount {
     }
 }
 
-/// A place of an account. Dropping it gives it back.
+/// A place of an account. Dropping it releases the place.
 #[derive(Debug)]
 pub(super) struct Place(Arc<ShareAccount>);
 
@@ -52,10 +52,10 @@ impl Drop for Place {
     }
 }
 
-/// The accounts of the stored keys.
+/// The accounts of the access keys.
 #[derive(Debug)]
 pub(super) struct KeyShares {
-    /// What one key may use.
+    /// The share of one key.
     max: u64,
     accounts: Mutex<KeyAccounts>,
 }
@@ -63,24 +63,24 @@ pub(super) struct KeyShares {
 #[derive(Debug, Default)]
 struct KeyAccounts {
     of_keys: BTreeMap<KeyTag, Weak<ShareAccount>>,
-    /// How many were in use when the others were removed.
+    /// How many accounts were in use when the entries of ended ones were last removed.
     in_use: usize,
 }
 
 impl KeyShares {
-    /// For a resource of this size.
+    /// The shares in a resource of this size.
     pub(super) fn of(size: u64) -> Self {
         Self { max: (size / KEY_PART).max(1), accounts: Mutex::default() }
     }
 
-    /// The account of a stored key. It lives as long as it is held.
+    /// The account of an access key. It lives as long as a reference to it.
     pub(super) fn account(&self, tag: KeyTag) -> Arc<ShareAccount> {
         // No code panics while it holds the lock, and a lost account would count from zero again.
         let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = accounts.of_keys.get(&tag).and_then(Weak::upgrade) {
             return found;
         }
-        // Not for each account: that would be a walk over all of them for each request.
+        // Not for each new account, because this visits all of them.
         if accounts.of_keys.len() > 2 * accounts.in_use + SPARE_ACCOUNTS {
             accounts.of_keys.retain(|_, account| account.strong_count() > 0);
             accounts.in_use = accounts.of_keys.len();

@@ -1,26 +1,26 @@
 //! Limits the memory of the requests in flight with one budget of bytes.
 //!
-//! A limit on the number of requests would not limit memory: one body may have 8 MiB, one page of a list a hundred. So a
-//! request reserves bytes here before it allocates them. No request waits: if the bytes do not fit, it is rejected with
-//! 429.
+//! A limit on the number of requests would not limit memory: one body can have 8 MiB, and a page of a list far more. So
+//! a request reserves bytes here before it allocates them. No request waits: if the bytes do not fit, it is rejected
+//! with 429.
 //!
 //! | share | of the budget | for |
 //! |---|---|---|
 //! | pins | three eighths | states that are retained for cursors and watches (`read/pinned.rs`) |
-//! | past | one eighth | earlier states that lists have made again (`read/earlier/states.rs`) |
-//! | callers | three eighths | bodies of requests and what is made of them, answers, events that watches hold |
-//! | peers | one eighth | calls of other nodes: forwarded writes, pages, parts of the history |
+//! | past | one eighth | earlier states that were rebuilt for lists (`read/earlier/states.rs`) |
+//! | callers | three eighths | request bodies and what is made of them, responses, events that watches hold |
+//! | peers | one eighth | peer RPCs: forwarded writes, pages, parts of the history |
 //!
-//! - Reservations above [`SMALL_BYTES`] may use three quarters of their share, so that a few large requests do not reject
-//!   many small ones.
+//! - Reservations above [`SMALL_BYTES`] can use three quarters of their share, so that a few large requests do not
+//!   cause the rejection of many small ones.
 //! - Clients can't use the share of the peers, so that a follower's write reaches an overloaded leader.
-//! - A request above this limit is admitted if no other large one is in flight. It counts as three quarters of its share,
-//!   so that small ones still fit.
-//! - A stored key may use one half of the share of the clients (`key_shares.rs`). A larger request is admitted if the key
-//!   has no other one in flight.
+//! - A request above this limit is admitted if no other large request is in flight. It counts as three quarters of its
+//!   share, so that small requests still fit.
+//! - An access key can use half of the clients' share (`key_shares.rs`). A larger request is admitted if the key has no
+//!   other request in flight.
 //!
-//! **Invariant:** the reservations of a share exceed its bytes by one request at most. Dropping a reservation releases its
-//! bytes.
+//! **Invariant:** the reservations of a share exceed its bytes by one request at most. Dropping a reservation releases
+//! its bytes.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -49,7 +49,7 @@ pub struct MemoryBudget {
     past_max: u64,
     callers: Arc<ShareAccount>,
     peers: Arc<ShareAccount>,
-    /// The reservations of each stored key in the share of the clients.
+    /// The reservations of each access key in the clients' share.
     of_keys: KeyShares,
 }
 
@@ -57,7 +57,7 @@ pub struct MemoryBudget {
 #[derive(Debug)]
 pub struct Reservation {
     account: Arc<ShareAccount>,
-    /// The account of the stored key of the request.
+    /// The account of the request's access key.
     of_key: Option<Arc<ShareAccount>>,
     bytes: u64,
 }
@@ -114,7 +114,7 @@ impl MemoryBudget {
     }
 }
 
-/// The bytes up to which reservations that are not small may fill a share.
+/// How many bytes of a share can be filled by reservations that are not small.
 fn large_max(share: &ShareAccount) -> u64 {
     share.max / 4 * 3
 }
@@ -146,15 +146,14 @@ impl Reservation {
         {
             self.account.used.fetch_sub(more, Ordering::Relaxed);
             return Err(Refusal::LimitReached(
-                "the requests of this access key in flight hold as much memory as this node gives one key"
-                    .into(),
+                "this access key has reached its limit of memory for requests in flight on this node".into(),
             ));
         }
         self.bytes = after;
         Ok(())
     }
 
-    /// Reserves more bytes although they may not fit, for a request that can no longer be rejected.
+    /// Reserves more bytes even if they do not fit, for a request that can no longer be rejected.
     pub fn grow_anyway(&mut self, bytes: u64) {
         for account in std::iter::once(&self.account).chain(&self.of_key) {
             account.used.fetch_add(bytes, Ordering::Relaxed);
@@ -162,13 +161,13 @@ impl Reservation {
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// Sets the reserved bytes, although they may not fit.
+    /// Sets the reserved bytes, even if they do not fit.
     pub fn set(&mut self, bytes: u64) {
         self.grow_anyway(bytes.saturating_sub(self.bytes));
         drop(self.split(self.bytes.saturating_sub(bytes)));
     }
 
-    /// Splits off this many of its bytes, at most all, as another reservation.
+    /// Moves up to this many bytes to a new reservation.
     #[must_use]
     pub fn split(&mut self, bytes: u64) -> Self {
         let bytes = bytes.min(self.bytes);
@@ -182,7 +181,7 @@ impl Reservation {
         self.bytes
     }
 
-    /// Whether more than half of the share is in use, so that slow clients may cause rejections of others.
+    /// Whether more than half of the share is in use, so that slow clients may cause the rejection of other requests.
     #[must_use]
     pub fn is_share_scarce(&self) -> bool {
         self.account.used.load(Ordering::Relaxed) > self.account.max / 2
@@ -200,7 +199,7 @@ impl Drop for Reservation {
 /// The rejection of bytes that do not fit.
 pub fn refusal() -> Refusal {
     Refusal::LimitReached(
-        "the requests in flight hold as much memory as this node gives them (`--in-flight-bytes`)".into(),
+        "this node has reached its limit of memory for requests in flight (`--in-flight-bytes`)".into(),
     )
 }
 

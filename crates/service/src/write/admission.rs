@@ -1,8 +1,8 @@
-//! Limits the writes in progress on a node, in all and of one stored key.
+//! Limits the writes in progress on a node, in total and of one access key.
 //!
-//! A write that another node forwards counts for its key here as well.
+//! A write that another node forwards counts for its access key here as well.
 //!
-//! **Invariant:** one stored key never has all places, so the writes of others are admitted beside it.
+//! **Invariant:** one access key never has all places, so writes of other keys are still admitted.
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -12,14 +12,14 @@ use crate::{
     origin::key_tag,
 };
 
-/// The places of writes in progress.
+/// The limit of writes in progress.
 #[derive(Debug)]
 pub(crate) struct WriteAdmission {
     places: Semaphore,
     of_keys: KeyShares,
 }
 
-/// The place of a write. Dropping it gives it back.
+/// The place of a write. Dropping it releases the place.
 #[derive(Debug)]
 pub(crate) struct WritePermit<'a> {
     _place: SemaphorePermit<'a>,
@@ -34,13 +34,13 @@ impl WriteAdmission {
     /// Takes a place.
     ///
     /// # Errors
-    /// [`Refusal::LimitReached`] when the key has reached its limit, [`Refusal::Overloaded`] when all are taken.
+    /// [`Refusal::LimitReached`] if the key has reached its limit, [`Refusal::Overloaded`] if all places are taken.
     pub(crate) fn admit(&self, principal: &Principal) -> Result<WritePermit<'_>, Refusal> {
         let of_key = match key_tag(principal).map(|tag| self.of_keys.account(tag).place()) {
             None => None,
             Some(Some(place)) => Some(place),
             Some(None) => {
-                let text = "the writes of this access key in progress are as many as this node gives one key: half of \
+                let text = "this access key has reached its limit of writes in progress on this node: half of \
                             `--writes-in-flight`. Send fewer at once, or send a batch";
                 return Err(Refusal::LimitReached(text.into()));
             }
