@@ -1,13 +1,14 @@
-//! The body of a response. Over HTTP/2 it knows whether the client takes it, and its stream can be reset.
+//! The body of a response. Over HTTP/2 it knows whether the client reads it, and its stream can be reset.
 //!
-//! hyper asks for the next part of a body as soon as it has passed the one before to the library of HTTP/2, where it
-//! may lie for ever; and after the last part it drops the body. So nothing that hyper asks for shows that a part was
-//! taken. The parts themselves do: the library drops each when it is written. They hold what the request holds.
+//! hyper polls for the next part of a body as soon as it has passed the previous one to h2. There a part can stay
+//! without limit, and after the last part hyper drops the body. So hyper's polls do not show whether the client has
+//! read a part. The parts themselves show it: h2 drops each part once it is written. Until then a part keeps its
+//! request in flight.
 //!
-//! A client may stop reading one stream and go on with the others, so only that stream is reset. That needs the task of
-//! the stream, which ends with the last part; so the end of a response is told after all parts are taken. That of a
-//! short one is told at once, because no honest client leaves a window that it does not fit into; if it is not taken
-//! all the same, its connection ends.
+//! A client may stop reading one stream and continue with others, so only that stream is reset. A reset needs the task
+//! of the stream, and this task ends once h2 has the last part. So h2 is told the end of a response only after all
+//! parts are written. The end of a short response is told at once: it fits into the window of every ordinary client. If
+//! it is not read all the same, its connection is closed.
 //!
 //! **Invariant:** a request is in flight until every part of its response is written or dropped.
 
@@ -30,21 +31,21 @@ use tokio::task::AbortHandle;
 use super::connection::{RequestInFlight, millis, now};
 use concord_model::limits::{SCARCE_TIMEOUT, SEND_BYTES_MIN};
 
-/// Bytes of a response that HTTP/2 is given at once: the rest waits where it is seen whether the client takes it.
+/// Bytes of a response that are passed to h2 at once. The rest waits here, where the node sees whether the client
+/// reads.
 const PIECE_BYTES: usize = 64 << 10;
-/// Bytes of a response that is told its end at once: the window of a stream is eight times as large unless the client
-/// asks for less.
+/// Up to this size, h2 is told the end of a response at once. The default window of a stream is eight times as large.
 const SHORT_BYTES: usize = 8 << 10;
 
 /// Ends the task of a stream, and so resets the stream. It is set once the task is spawned.
 type Reset = Arc<OnceLock<AbortHandle>>;
 
 tokio::task_local! {
-    /// That of the stream that a task serves.
+    /// The handle for the stream that a task serves.
     static RESET: Reset;
 }
 
-/// Runs the streams of HTTP/2, each so that it can be reset: a stream whose task is dropped is.
+/// Spawns the tasks of HTTP/2 streams, so that each stream can be reset: dropping its task resets it.
 #[derive(Debug, Clone)]
 pub(super) struct StreamTasks;
 
@@ -55,28 +56,28 @@ where
     fn execute(&self, stream: F) {
         let reset = Reset::default();
         let task = tokio::spawn(RESET.scope(Arc::clone(&reset), stream));
-        // Nobody else sets it.
+        // It is set only here.
         drop(reset.set(task.abort_handle()));
     }
 }
 
-/// What a response over HTTP/2 has handed over.
+/// The parts of an HTTP/2 response that were passed to h2 and not written yet.
 #[derive(Debug)]
 pub(super) struct Untaken {
     in_flight: RequestInFlight,
     waiting: Mutex<ResponsesWaiting>,
     reset: Option<Reset>,
-    /// The body waits until all is taken.
+    /// Wakes the body, which waits until all parts are written.
     all_taken: AtomicWaker,
 }
 
 #[derive(Debug, Default)]
 struct ResponsesWaiting {
     pieces: usize,
-    /// Since when, unless there are none; and the bytes taken since.
+    /// When parts began to wait, or when [`SEND_BYTES_MIN`] bytes were last written; and the bytes written since.
     since: u64,
     taken: usize,
-    /// When the first was handed over, and the bytes of all.
+    /// When the first part was passed to h2, and the bytes of all parts.
     begun: u64,
     handed_over: usize,
 }
@@ -122,14 +123,14 @@ impl Untaken {
         }
     }
 
-    /// Whether the client has for so long not taken [`SEND_BYTES_MIN`], or all, of what waits.
+    /// Whether parts wait, and the client has not read [`SEND_BYTES_MIN`] of them within this limit.
     pub(super) fn has_stood_still(&self, limit: Duration, now: u64) -> bool {
         let waiting = self.waiting();
         waiting.pieces > 0 && now.saturating_sub(waiting.since) >= millis(limit)
     }
 
-    /// Whether it is one of those that make the connection slow: it stands still, or is long. The events of a watch
-    /// that wait behind such a response are neither.
+    /// Whether this response makes the connection slow: it makes no progress, or it is long. A watch whose events
+    /// wait behind such a response does not count.
     pub(super) fn is_slow(&self, now: u64) -> bool {
         let waiting = self.waiting();
         let limit = millis(SCARCE_TIMEOUT);
@@ -137,7 +138,7 @@ impl Untaken {
         waiting.pieces > 0 && (is_long || now.saturating_sub(waiting.since) >= limit)
     }
 
-    /// Resets the stream. False when it can't be, because its task has ended.
+    /// Resets the stream. False if that is impossible, because its task has ended.
     pub(super) fn reset(&self) -> bool {
         match self.reset.as_ref().and_then(|reset| reset.get()) {
             Some(task) if !task.is_finished() => {
@@ -186,10 +187,10 @@ impl Drop for Piece {
     }
 }
 
-/// Who takes the parts of a response.
+/// How the progress of a response is observed.
 #[derive(Debug)]
 enum Taker {
-    /// The socket, which judges the client by itself.
+    /// By the socket, which closes the connection of a slow client itself.
     Http1(#[expect(dead_code, reason = "it counts the request while the body lives")] RequestInFlight),
     Http2(Arc<Untaken>),
 }
@@ -199,9 +200,9 @@ enum Taker {
 pub(super) struct AnswerBody {
     body: Body,
     taker: Taker,
-    /// The rest of a part that was too long to be handed over at once.
+    /// The rest of a part that was too long to be passed to h2 at once.
     rest: Bytes,
-    /// Whether HTTP/2 was told the end.
+    /// Whether h2 was told the end.
     is_told: bool,
 }
 
@@ -225,7 +226,7 @@ impl AnswerBody {
         Self { body, taker, rest: Bytes::new(), is_told }
     }
 
-    /// The next part to hand over to HTTP/2.
+    /// The next part to pass to h2.
     fn poll_piece(
         &mut self,
         context: &mut Context<'_>,
@@ -256,13 +257,13 @@ impl AnswerBody {
         let is_last = self.rest.is_empty() && self.body.is_end_stream();
         let is_short = bytes.len() <= SHORT_BYTES;
         let piece = untaken.hand_over(bytes);
-        // What was handed over before may be long.
+        // The parts before this one may be long.
         self.is_told = is_last && is_short && untaken.waiting().pieces == 1;
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 }
 
-/// A part of a response that nothing waits for.
+/// A part of a response that is not observed.
 fn not_weighed(frame: Frame<Bytes>) -> Frame<Piece> {
     frame.map_data(|bytes| Piece { bytes, untaken: None })
 }

@@ -1,25 +1,26 @@
-//! How much of what a client sends is handled in one turn of its connection, and which frames have a price.
+//! Limits how much of what a client sends is handled in one turn of its connection, and how many frames without a
+//! request it can send.
 //!
-//! hyper and h2 handle what a socket gives until it gives no more. A client that sends small frames without a pause then
-//! has a thread for milliseconds, while all other connections wait. So a turn hands on [`TURN_BYTES`] bytes and
-//! [`TURN_COST`] frames at most. The connection then goes to the end of the queue.
+//! hyper and h2 read from a socket until it has no more bytes. A client that sends small frames without a pause would
+//! occupy a thread for milliseconds, while all other connections wait. So a turn passes on at most [`TURN_BYTES`] bytes
+//! and [`TURN_COST`] frames. Then the connection goes to the end of the queue.
 //!
-//! Of HTTP/2, h2 limits continuations, resets and empty data. Other frames without a request (pings, settings,
-//! priorities, windows, unknown ones) are paid from an allowance of the connection. An honest client never notices it. A
-//! client that uses it up is read more slowly, and the frame that is not paid waits.
+//! h2 limits continuations, resets and empty data frames of HTTP/2. All other frames without a request (pings,
+//! settings, priorities, window updates, unknown types) use up an allowance of the connection. An ordinary client never
+//! notices it. If the allowance is used up, the next such frame waits, and so the client is read more slowly.
 //!
 //! | frame | price |
 //! |---|---|
-//! | data, headers, continuation, reset | none: body and requests have limits of their own |
-//! | window update | none for each [`WINDOW_BYTES`] bytes that the node has sent, else 1 |
-//! | settings | [`SETTINGS_PRICE`], because h2 walks over all streams; an acknowledgement 1 |
+//! | data, headers, continuation, reset | none: bodies and requests have limits of their own |
+//! | window update | none for one update for each [`WINDOW_BYTES`] bytes that the node has sent, else 1 |
+//! | settings | [`SETTINGS_PRICE`], because h2 visits all streams; an acknowledgement 1 |
 //! | any other | 1, and 1 for each [`PRICED_BYTES`] |
 //!
-//! It lies above TLS, because it reads frames. So it also sees when a client has closed its sending side, and holds that
-//! back while a request of HTTP/1.1 is in flight ([`HALF_CLOSED_TIMEOUT`]).
+//! This layer reads frames, so it is above TLS. It also sees when a client has closed its sending side. It delays that
+//! signal while an HTTP/1.1 request is in flight ([`HALF_CLOSED_TIMEOUT`]).
 //!
-//! **Invariant:** every byte is handed on once and in order. A turn hands on at least one byte, and a byte that waits
-//! has a wake-up.
+//! **Invariant:** every byte is passed on once and in order. A turn passes on at least one byte, and there is a wake-up
+//! for every byte that waits.
 
 use std::{
     future::Future as _,
@@ -41,21 +42,21 @@ use concord_model::limits::{
     HALF_CLOSED_TIMEOUT, HTTP2_CONTROL_FRAMES_BURST, HTTP2_CONTROL_FRAMES_PER_SECOND,
 };
 
-/// Bytes of one turn: a head of the largest size, and some 50 microseconds of parsing.
+/// Bytes of one turn: the largest head of a request, and some 50 microseconds of parsing.
 const TURN_BYTES: usize = 64 << 10;
-/// Frames of one turn: of small ones some 10 microseconds.
+/// Frames of one turn: some 10 microseconds if they are small.
 const TURN_COST: u32 = 64;
-/// What a request counts among the frames of a turn: each starts a task.
+/// A request counts as this many frames of a turn, because each starts a task.
 const HEADERS_COST: u32 = 2;
-/// Bytes that the node sends for each free window update. The shortest event of a watch has more, and a client may send
-/// two updates for it.
+/// Bytes that the node sends for each free window update. The shortest event of a watch is longer, and a client may
+/// send two updates for it.
 const WINDOW_BYTES: u64 = 32;
-/// What settings cost: each changes the windows of up to 256 streams.
+/// The price of a settings frame: it can change the windows of up to 256 streams.
 const SETTINGS_PRICE: i64 = 100;
-/// Bytes of a frame without a purpose that cost as much as a frame.
+/// For the price, this many bytes of a frame without a request count as one more frame.
 const PRICED_BYTES: usize = 256;
 
-/// What a connection of HTTP/2 begins with.
+/// The first bytes of an HTTP/2 connection.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Bytes of the head of a frame.
 const FRAME_HEAD: usize = 9;
@@ -66,29 +67,29 @@ const RESET: u8 = 3;
 const SETTINGS: u8 = 4;
 const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
-/// The flag of settings that acknowledge the node's.
+/// The flag of a settings frame that acknowledges the node's settings.
 const ACK: u8 = 1;
 
 /// What is read next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// So many bytes of the preface were there.
+    /// The preface, of which this many bytes have arrived.
     Preface(usize),
-    /// No HTTP/2, so there are no frames.
+    /// HTTP/1.1, which has no frames.
     Http1,
-    /// The head of a frame, of which so many bytes are there.
+    /// The head of a frame, of which this many bytes have arrived.
     Head([u8; FRAME_HEAD], usize),
-    /// So many bytes of a frame's payload are left.
+    /// The payload of a frame, of which this many bytes are missing.
     Payload(usize),
 }
 
-/// What the frames without a request are paid from.
+/// The allowance for frames without a request. It grows with time.
 #[derive(Debug)]
 struct Allowance {
     left: i64,
     /// When `left` was true.
     since: Instant,
-    /// Bytes that were sent, less those for free window updates.
+    /// Bytes that were sent, minus those for free window updates.
     sent: u64,
 }
 
@@ -97,7 +98,7 @@ impl Allowance {
         Self { left: HTTP2_CONTROL_FRAMES_BURST, since: Instant::now(), sent: 0 }
     }
 
-    /// Pays for a frame. False when the connection now has debts.
+    /// Pays for a frame. False if the allowance is now below zero.
     fn pay(&mut self, head: [u8; FRAME_HEAD], now: impl FnOnce() -> Instant) -> bool {
         let [.., flags, _, _, _, _] = head;
         let price = match kind_of(head) {
@@ -126,14 +127,14 @@ impl Allowance {
         }
     }
 
-    /// When a connection with debts has none.
+    /// When an allowance below zero will be zero again.
     fn paid_at(&self) -> Instant {
         let debts = u64::try_from(-self.left.min(0)).unwrap_or(u64::MAX);
         self.since + Duration::from_micros((debts * 1_000_000).div_ceil(HTTP2_CONTROL_FRAMES_PER_SECOND))
     }
 }
 
-/// The turns of a connection.
+/// The reader of a connection, which limits each turn.
 #[derive(Debug)]
 pub(super) struct BoundedReader<S> {
     stream: S,
@@ -141,10 +142,10 @@ pub(super) struct BoundedReader<S> {
     /// Of this turn.
     bytes: usize,
     cost: u32,
-    /// What was read and not handed on.
+    /// Bytes that were read and not passed on yet.
     rest: BytesMut,
     allowance: Allowance,
-    /// Until the debts are paid.
+    /// Ends when the allowance is no longer below zero.
     pause: Option<Pin<Box<Sleep>>>,
     connection: Arc<ServedConnection>,
     /// Ends the wait for the response to a client that has closed its sending side.
@@ -170,8 +171,8 @@ impl<S> BoundedReader<S> {
         self.bytes >= TURN_BYTES || self.cost >= TURN_COST
     }
 
-    /// Holds back the end of what the client sends until the client has its response, or the time is over. hyper takes
-    /// the end for a client that is gone: a write would be applied and not answered.
+    /// Delays the end of the stream until the client has its response, or until a timeout. hyper assumes at the end
+    /// that the client has disconnected: a write would be applied without a response.
     fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if self.place != Place::Http1 || self.connection.poll_answered(context).is_ready() {
             return Poll::Ready(());
@@ -184,8 +185,8 @@ impl<S> BoundedReader<S> {
         (self.bytes, self.cost) = (0, 0);
     }
 
-    /// How many of these bytes are handed on: at least one, and those up to the end of the turn, or to a frame that is
-    /// not paid.
+    /// How many of these bytes are passed on: at least one, and at most to the end of the turn or to a frame that the
+    /// allowance does not cover.
     fn hand_on(&mut self, bytes: &[u8], now: impl Fn() -> Instant) -> usize {
         let mut handed_on = 0;
         while let Some(left) = bytes.get(handed_on..).filter(|left| !left.is_empty()) {
@@ -199,7 +200,8 @@ impl<S> BoundedReader<S> {
         handed_on
     }
 
-    /// Goes on to the next place: how many bytes it read, at least one, and whether the others have to wait.
+    /// Continues to the next place. Returns how many bytes it read, at least one, and whether the other bytes must
+    /// wait.
     fn step(&mut self, left: &[u8], now: impl FnOnce() -> Instant) -> (usize, bool) {
         match self.place {
             Place::Http1 => (left.len(), false),
@@ -234,7 +236,7 @@ impl<S> BoundedReader<S> {
         }
     }
 
-    /// The place of a payload of which so many bytes are left.
+    /// The place of a payload of which this many bytes are missing.
     fn payload(left: usize) -> Place {
         if left == 0 { Place::Head([0; FRAME_HEAD], 0) } else { Place::Payload(left) }
     }

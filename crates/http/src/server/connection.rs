@@ -1,23 +1,24 @@
 //! The state of one connection, and when the node closes it.
 //!
-//! A connection is *authenticated* once it has carried a valid credential. Until then it has the short timeout, it may
-//! be evicted, and the bytes that it sends without a whole request are limited.
+//! A connection is *authenticated* (in the code: known) once it has carried a valid credential. Until then it has the
+//! short timeout, can be evicted, and can send only a limited number of bytes without a complete request.
 //!
 //! | reason to close it | unauthenticated | authenticated |
 //! |---|---|---|
-//! | no whole request since the last response | header timeout | idle timeout |
-//! | the client does not take a part of a response | the shorter of send and header timeout | send timeout; over HTTP/2 it ends the stream only |
-//! | the client takes responses slowly while memory is scarce | | [`SCARCE_TIMEOUT`], over HTTP/2 the stream only |
-//! | bytes without a whole request | [`STRANGER_BYTES_MAX`], those above [`FREE_HEAD_BYTES`] of a common budget | the head of one request |
+//! | no complete request since the last response | header timeout | idle timeout |
+//! | the client does not read a part of a response | the shorter of send and header timeout | send timeout; over HTTP/2 it ends the stream only |
+//! | the client reads responses slowly while memory is scarce | | [`SCARCE_TIMEOUT`], over HTTP/2 the stream only |
+//! | bytes without a complete request | [`STRANGER_BYTES_MAX`], those above [`FREE_HEAD_BYTES`] from a common budget | the head of one request |
 //! | its place is needed | at once | never |
 //!
-//! hyper has no idle timeout for HTTP/2, no send timeout, and for HTTP/1 a timer that it sets again for each request. A
+//! hyper has no idle timeout for HTTP/2 and no send timeout; for HTTP/1 it has a timer that it sets for each request. A
 //! slow HTTP/1 client blocks the socket (`socket.rs`). A slow HTTP/2 client exhausts the flow control window, which
-//! only the parts of a response notice (`answer.rs`). Here one timer for each connection watches all of it, and is set
+//! shows only in the parts of a response (`answer.rs`). Here one timer per connection observes all of this, and is set
 //! again when it fires.
 //!
-//! **Invariant:** a response whose parts the client takes in time never ends its connection, however long it takes: a
-//! watch may be silent without limit. A response that the client does not take ends no other stream of its connection.
+//! **Invariant:** if the client reads each part of a response in time, the response never ends its connection, however
+//! long it takes: a watch may be silent without limit. A response that the client does not read ends no other stream of
+//! its connection.
 
 use std::{
     sync::{
@@ -35,17 +36,17 @@ use tokio::{sync::Notify, time::timeout};
 use super::{answer::Untaken, pace::ReadingPace};
 use concord_model::limits::{FREE_HEAD_BYTES, SCARCE_TIMEOUT, STRANGER_BYTES_MAX};
 
-/// How many send timeouts a stream may stand still while other streams of its connection are taken: a slow link gives
-/// each of 256 streams its turn in that time.
+/// How many send timeouts a stream may make no progress while other streams of its connection are read: in that time a
+/// slow link serves each of 256 streams.
 const SHARED_LINK_TIMES: u32 = 8;
 
-/// Responses that have ended and are still listed, beside as many as twice those in flight.
+/// Ended responses are removed from the list once it has this many more entries than twice the requests in flight.
 const ENDED_ANSWERS_MAX: usize = 16;
 
 /// The zero of the clock of all connections.
 static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// Milliseconds since [`BEGIN`], from 1: zero is *never*.
+/// Milliseconds since [`BEGIN`], at least 1, because 0 means *never*.
 pub(super) fn now() -> u64 {
     u64::try_from(BEGIN.elapsed().as_millis()).unwrap_or(u64::MAX).saturating_add(1)
 }
@@ -54,31 +55,31 @@ pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// How long a connection may take.
+/// The timeouts of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Times {
-    /// Without a whole request, until it is known.
+    /// Without a complete request, until the connection is authenticated.
     pub(super) header: Duration,
-    /// Without a whole request, afterwards.
+    /// Without a complete request, afterwards.
     pub(super) idle: Duration,
-    /// To take the next part of a response.
+    /// Until the client has read the next part of a response.
     pub(super) send: Duration,
 }
 
 /// Why a connection is ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ConnectionEnd {
-    /// No whole request came in time.
+    /// No complete request arrived in time.
     Idle,
-    /// The client does not take its response.
+    /// The client does not read its response.
     Stalled,
-    /// The client takes its answers slowly while others need the memory.
+    /// The client reads its responses slowly while others need the memory.
     Slow,
     /// A new connection needs the place.
     Evicted,
 }
 
-/// The bytes that unknown connections may hold in common.
+/// The bytes that all unauthenticated connections together can hold.
 #[derive(Debug)]
 pub(super) struct HeadBudget(AtomicUsize);
 
@@ -96,30 +97,31 @@ impl HeadBudget {
     }
 }
 
-/// What is known of a connection.
+/// The state of a connection.
 #[derive(Debug)]
 pub(super) struct ServedConnection {
     is_known: AtomicBool,
     begun: Instant,
-    /// Requests whose response is not wholly handed over, over HTTP/2 not wholly taken.
+    /// Requests whose response is not completely passed on; over HTTP/2, not completely written.
     in_flight: AtomicUsize,
-    /// Wakes who waits until there is none: see [`Self::poll_answered`].
+    /// Wakes a task that waits until no request is in flight: see [`Self::poll_answered`].
     answered: AtomicWaker,
-    /// Since when there is none.
+    /// Since when no request is in flight.
     idle_since: AtomicU64,
-    /// Whether the request in flight is for a client that stays.
+    /// Whether the request in flight ends when the client closes its sending side.
     ends_with_client: AtomicBool,
-    /// The socket takes no more.
+    /// Whether the socket accepts no more bytes.
     is_blocked: AtomicBool,
     is_evicted: AtomicBool,
-    /// Wakes [`Self::ending`], which looks again at this time by itself.
+    /// Wakes [`Self::ending`]. Without a wake-up, it checks again at `looks_at`.
     woken: Notify,
     looks_at: AtomicU64,
-    /// Bytes read since the last whole request, while it is unknown; and those of them that the budget has given.
+    /// Bytes read since the last complete request, until the connection is authenticated; and how many of them were
+    /// taken from the budget.
     unasked: AtomicUsize,
     charged: AtomicUsize,
     budget: Arc<HeadBudget>,
-    /// Answers over HTTP/2 that may wait for the client.
+    /// Responses over HTTP/2 that may wait for the client.
     answers: Mutex<Vec<Weak<Untaken>>>,
     is_http2: AtomicBool,
     pace: Mutex<ReadingPace>,
@@ -151,48 +153,48 @@ impl ServedConnection {
         self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something waits for the client: a response over HTTP/2, or the socket.
+    /// Records that bytes wait for the client, in an HTTP/2 response or in the socket.
     pub(super) fn begins_to_owe(&self) {
         let now = now();
         self.pace().begin(now);
-        // Once for each look and not for each response.
+        // Once for each check, not for each response.
         if self.looks_at.load(Ordering::Relaxed) > now + millis(SCARCE_TIMEOUT) {
             self.woken.notify_one();
         }
     }
 
-    /// It waits no more.
+    /// Records that these bytes no longer wait.
     pub(super) fn ceases_to_owe(&self) {
         self.pace().end(now());
     }
 
-    /// The client has taken bytes of a response over HTTP/2.
+    /// Records that the client has read bytes of a response over HTTP/2.
     pub(super) fn note_taken(&self, bytes: usize) {
         self.pace().note_taken(bytes, now());
     }
 
-    /// The socket has taken a part of what it was offered.
+    /// Records that the socket has accepted bytes.
     pub(super) fn note_written(&self, bytes: usize) {
-        // Over HTTP/2 the answers count them.
+        // Over HTTP/2 the responses count them.
         if !self.is_http2.load(Ordering::Relaxed) {
             self.note_taken(bytes);
         }
     }
 
-    /// Watches whether a response over HTTP/2 is taken.
+    /// Adds a response over HTTP/2 to those whose progress is checked.
     pub(super) fn list(&self, answer: &Arc<Untaken>) {
         self.is_http2.store(true, Ordering::Relaxed);
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        // Not for each response: with hundreds of them in flight that would be a walk over as many for each.
+        // Not for each response, because this visits all of them, and hundreds may be in flight.
         if answers.len() > 2 * self.in_flight() + ENDED_ANSWERS_MAX {
             answers.retain(|answer| answer.strong_count() > 0);
         }
         answers.push(Arc::downgrade(answer));
     }
 
-    /// Requests whose response is not wholly taken.
+    /// Requests whose response is not completely written.
     pub(super) fn in_flight(&self) -> usize {
-        // With the time since when there is none, which is stored before.
+        // Acquire, so that `idle_since`, which is stored before this, is visible.
         self.in_flight.load(Ordering::Acquire)
     }
 
@@ -210,7 +212,8 @@ impl ServedConnection {
         self.woken.notify_one();
     }
 
-    /// A request has arrived: counts it until the guard is dropped, and lets its handler say that it is known.
+    /// Counts a request that has arrived, until the guard is dropped. Its handler can mark the connection as
+    /// authenticated.
     pub(super) fn begin(self: &Arc<Self>, extensions: &mut Extensions) -> RequestInFlight {
         if !self.is_known() {
             self.unasked.store(0, Ordering::Relaxed);
@@ -221,7 +224,7 @@ impl ServedConnection {
         RequestInFlight(Arc::clone(self))
     }
 
-    /// Notes whether the newest request is for a client that stays, as a watch is.
+    /// Records whether the newest request ends when the client closes its sending side, as a watch does.
     pub(super) fn note_patience(&self, ends_with_client: bool) {
         self.ends_with_client.store(ends_with_client, Ordering::Relaxed);
     }
@@ -236,7 +239,7 @@ impl ServedConnection {
         }
     }
 
-    /// Counts bytes that were read. False when an unknown connection may hold no more.
+    /// Counts bytes that were read. False if an unauthenticated connection exceeds its limit.
     pub(super) fn note_read(&self, bytes: usize) -> bool {
         if self.is_known() {
             return true;
@@ -251,7 +254,7 @@ impl ServedConnection {
         true
     }
 
-    /// Whether the socket has stopped or begun again to take what is written.
+    /// Records whether the socket accepts bytes.
     pub(super) fn note_blocked(&self, is_blocked: bool) {
         self.idle_since.store(now(), Ordering::Relaxed);
         self.is_blocked.store(is_blocked, Ordering::Relaxed);
@@ -262,7 +265,8 @@ impl ServedConnection {
         }
     }
 
-    /// Resolves when the connection must end. Others need the memory that responses hold when `is_scarce` says so.
+    /// Resolves when the connection must end. `is_scarce` says whether other requests need the memory that responses
+    /// hold.
     pub(super) async fn ending(&self, times: Times, is_scarce: impl Fn() -> bool) -> ConnectionEnd {
         loop {
             let pause = match self.check(times, now(), &is_scarce) {
@@ -270,7 +274,7 @@ impl ServedConnection {
                 Err(ending) => return ending,
             };
             self.looks_at.store(now().saturating_add(millis(pause)), Ordering::Relaxed);
-            // Whether it is time or it was woken, it looks again.
+            // In both cases, after the pause or a wake-up, it checks again.
             drop(timeout(pause, self.woken.notified()).await);
             if self.is_evicted.load(Ordering::Relaxed) && !self.is_known() {
                 return ConnectionEnd::Evicted;
@@ -283,7 +287,7 @@ impl ServedConnection {
         matches!(self.check(times, now(), || false), Err(ConnectionEnd::Stalled | ConnectionEnd::Slow))
     }
 
-    /// After which time to look again, unless it must end now. Resets the streams that must end.
+    /// Returns the time until the next check, or why the connection must end now. Resets the streams that must end.
     fn check(&self, times: Times, now: u64, is_scarce: impl Fn() -> bool) -> Result<Duration, ConnectionEnd> {
         let (idle, send) = if self.is_known() {
             (times.idle, times.send)
@@ -301,7 +305,7 @@ impl ServedConnection {
         };
         let pause = idle.min(send).max(Duration::from_millis(1));
         if !owes {
-            // What begins to wait from now on wakes it.
+            // Bytes that begin to wait from now on wake it.
             return Ok(pause);
         }
         let pause = pause.min(SCARCE_TIMEOUT);
@@ -329,12 +333,12 @@ impl Drop for ServedConnection {
     }
 }
 
-/// In a request's extensions: the connection that it arrived on, while that is unknown.
+/// In a request's extensions: the connection that it arrived on, while that is unauthenticated.
 #[derive(Debug, Clone)]
 pub(crate) struct CallerConnection(Arc<ServedConnection>);
 
 impl CallerConnection {
-    /// Notes that the credential of a request was good.
+    /// Marks the connection of a request as authenticated, because the request's credential was valid.
     pub(crate) fn mark_known(extensions: &Extensions) {
         if let Some(Self(connection)) = extensions.get() {
             connection.is_known.store(true, Ordering::Relaxed);
@@ -349,7 +353,7 @@ pub(super) struct RequestInFlight(pub(super) Arc<ServedConnection>);
 impl Drop for RequestInFlight {
     fn drop(&mut self) {
         self.0.idle_since.store(now(), Ordering::Relaxed);
-        // Whoever sees that there is none sees since when.
+        // The order matters: a task that sees no request in flight also sees this time.
         if self.0.in_flight.fetch_sub(1, Ordering::Release) == 1 {
             self.0.answered.wake();
         }

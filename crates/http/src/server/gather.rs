@@ -1,16 +1,16 @@
-//! Few calls of the system for many frames of HTTP/2.
+//! Writes many HTTP/2 frames with few system calls.
 //!
-//! h2 copies small frames into a buffer of 16 KiB and writes them at once. What it takes for small depends on the
-//! stream below: 256 bytes where the stream writes several parts in one call, 1024 elsewhere; a larger frame has a call
-//! of its own. Most answers and events are between the two. So a connection of HTTP/2 says that it writes one part at a
-//! time. A large frame then comes in two parts, its head with what was buffered before it and the rest: the first is
-//! held until the second comes, and both are written in one call after all. With one call for each frame a delivery to
-//! a watch over shared connections, and a local get, took 1.3 to 1.5 times the processor time.
+//! h2 copies small frames into a buffer of 16 KiB and writes them together. The limit for a small frame depends on the
+//! stream below: 256 bytes if the stream supports vectored writes, otherwise 1024. A larger frame takes a call of its
+//! own. Most responses and events have a size between the two. So an HTTP/2 connection reports that it does not support
+//! vectored writes. A large frame then arrives in two parts: its head with what was buffered before it, and the rest.
+//! The first part is held until the second arrives, and both are written in one vectored call. With one call for each
+//! frame, a delivery to a watch over shared connections, and a local get, took 1.3 to 1.5 times the CPU time.
 //!
 //! HTTP/1.1 passes unchanged.
 //!
-//! **Invariant:** what is held is at most [`HELD_MAX`], and is written before anything that comes later, and before a
-//! flush or a shutdown is done.
+//! **Invariant:** at most [`HELD_MAX`] bytes are held. They are written before any later byte, and before a flush or a
+//! shutdown completes.
 
 use std::{
     io::{self, IoSlice},
@@ -20,12 +20,12 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// What a connection of HTTP/2 begins with. No request of HTTP/1.1 does.
+/// The first bytes of an HTTP/2 connection. No HTTP/1.1 request begins with them.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0";
 /// The longest part that is held: the head of a large frame, which h2 fills up to 1 KiB, and some frames before it.
 const HELD_MAX: usize = 2 << 10;
 
-/// What the first bytes of a connection have shown.
+/// The protocol that the first bytes of a connection show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Protocol {
     Unknown,
@@ -33,7 +33,7 @@ enum Protocol {
     Http2,
 }
 
-/// A stream whose small parts are written together, if HTTP/2 is spoken on it.
+/// A stream whose small parts are written together if its protocol is HTTP/2.
 #[derive(Debug)]
 pub(super) struct Gather<S> {
     stream: S,
@@ -46,7 +46,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Gather<S> {
         Self { stream, protocol: Protocol::Unknown, held: Vec::new() }
     }
 
-    /// Writes what is held, and of `bytes` as much as the stream takes in the same call.
+    /// Writes the held part, and as much of `bytes` as the stream accepts in the same call.
     fn poll_write_held(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         while !self.held.is_empty() {
             let parts = [IoSlice::new(&self.held), IoSlice::new(bytes)];
@@ -73,7 +73,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Gather<S> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
         if self.protocol == Protocol::Unknown {
-            // A preface that comes in pieces is served as well, with more calls.
+            // A preface that arrives in pieces is not recognised. Such a connection works as well, with more calls.
             let is_http2 = buffer.filled().get(before..).is_some_and(|first| first.starts_with(PREFACE));
             self.protocol = if is_http2 { Protocol::Http2 } else { Protocol::Http1 };
         }
@@ -128,7 +128,7 @@ mod tests {
 
     use super::*;
 
-    /// A client that takes so many bytes in each call, and none in every other one.
+    /// A client that reads a fixed number of bytes in each call, and none in every other call.
     #[derive(Debug, Default)]
     struct SteppedReader {
         sends: Vec<u8>,

@@ -5,19 +5,19 @@
 //!
 //! | question | file |
 //! |---|---|
-//! | What is known of a connection, and when does it end? | `connection` |
+//! | What is the state of a connection, and when does it end? | `connection` |
 //! | What happens to a client that does not read? | `socket`, over HTTP/2 `answer` |
 //! | Does a client read fast enough while memory is scarce? | `pace` |
 //! | Who gets a place when all are taken? | `places` |
-//! | How many calls does a response over HTTP/2 take? | `gather` |
+//! | How many system calls does a response over HTTP/2 take? | `gather` |
 //! | How much of what a client sends is handled before others have a turn? | `bounded_reader` |
-//! | Is it plain or encrypted, and which node has shown its certificate? | `wire` |
+//! | Is the connection encrypted, and which node has presented its certificate? | `wire` |
 //!
-//! What a connection may hold in memory is known: until a credential was good on it `FREE_HEAD_BYTES`, and of the
-//! rest all such connections together [`STRANGER_HEADS_BYTES`]; afterwards the head of a request ([`HEAD_BYTES_MAX`]),
-//! what HTTP/2's windows allow, and its answers.
+//! The memory of a connection is bounded. Until it is authenticated, it holds at most `FREE_HEAD_BYTES`, and all such
+//! connections together hold at most [`STRANGER_HEADS_BYTES`] in addition. Afterwards it holds the head of a request
+//! ([`HEAD_BYTES_MAX`]), what the windows of HTTP/2 allow, and its responses.
 //!
-//! **Invariant:** neither the error of one connection nor a lack of file descriptors ends the loop or makes it spin.
+//! **Invariant:** neither an error of one connection nor a lack of file descriptors ends the loop or makes it spin.
 
 mod answer;
 mod bounded_reader;
@@ -82,24 +82,24 @@ use wire::AcceptedStream;
 pub(crate) use wire::ShownNode;
 pub use wire::Transport;
 
-/// The pause after a failed `accept`, which as a rule is for lack of file descriptors.
+/// The pause after a failed `accept`. The usual cause is a lack of file descriptors.
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// How long a connection is silent before the kernel sends keep-alive probes.
 const TCP_KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 /// The interval of HTTP/2 pings on a silent connection, and how long the response to one may take.
 const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(20);
-/// Connections that wait for a place in the share of their address. They have files beyond those of the places.
+/// Connections that wait for a place in the share of their address. Their files are in addition to those of the places.
 const PARKED_MAX: usize = 64;
-/// How long an idle connection may take to be closed in order: over HTTP/2 it is told so.
+/// How long a graceful close of an idle connection may take. Over HTTP/2 the client gets a `GOAWAY`.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Bytes of a body over HTTP/2 that may be under way before it is read, on one stream.
+/// Bytes of a body over HTTP/2 that may be in flight before they are read, on one stream.
 const HTTP2_STREAM_WINDOW_BYTES: u32 = 512 << 10;
-/// Longest frame of HTTP/2 that is accepted: the least that the protocol allows.
+/// Longest HTTP/2 frame that is accepted: the smallest limit that the protocol allows.
 const HTTP2_FRAME_BYTES: u32 = 16 << 10;
 /// Bytes of a response over HTTP/2 that wait for the socket, per stream.
 const HTTP2_SEND_BYTES: usize = 64 << 10;
-/// Streams that the client has reset before they were served (CVE-2023-44487), and that the node had to reset for the
-/// client's errors, after which a connection ends.
+/// A connection ends after this many streams that the client reset before they were served (CVE-2023-44487), or that
+/// the node reset because of the client's errors.
 const HTTP2_RESET_STREAMS_MAX: usize = 20;
 const HTTP2_FAULTY_STREAMS_MAX: usize = 128;
 
@@ -108,22 +108,22 @@ const HTTP2_FAULTY_STREAMS_MAX: usize = 128;
 pub struct ServeOptions {
     /// Connections that are open at once.
     pub connections_max: usize,
-    /// Those of one address.
+    /// Connections of one address that are open at once.
     pub per_address_max: usize,
-    /// Which of an address's connections count.
+    /// Which connections of an address count.
     pub share_of: ShareOf,
-    /// Bounds the wait for a whole request, until a credential was good on the connection.
+    /// Limits the wait for a complete request until the connection is authenticated.
     pub header_timeout: Duration,
-    /// Bounds it afterwards.
+    /// Limits this wait afterwards.
     pub idle_timeout: Duration,
-    /// Bounds the time in which a client takes the next part of its response.
+    /// Limits the time in which a client reads the next part of its response.
     pub send_timeout: Duration,
 }
 
 /// What answers the requests of a listener. It is cloned for each connection.
 pub(crate) trait Answerer: Clone + Send + Sync + 'static {
-    /// Answers a request. Each connection has a counter of its own for those in flight: one that all connections
-    /// change moves between the processors with each request.
+    /// Answers a request. Each connection has its own counter of requests in flight: a counter that all connections
+    /// share would move between the CPUs with each request.
     fn answer(self: Arc<Self>, request: Request<Incoming>)
     -> impl Future<Output = Response> + Send + 'static;
 
@@ -132,17 +132,17 @@ pub(crate) trait Answerer: Clone + Send + Sync + 'static {
         false
     }
 
-    /// Whether answers that are taken slowly are in the way of others.
+    /// Whether responses that are read slowly hold memory that others need.
     fn is_memory_scarce(&self) -> bool {
         false
     }
 
-    /// Where its open connections are counted, if they are.
+    /// The counter of open connections, if there is one.
     fn connections(&self) -> Option<Connections> {
         None
     }
 
-    /// Notes why a connection was not taken. Whoever reaches the listener may make it happen at any rate.
+    /// Logs why a connection was rejected. Any client that reaches the listener can cause this at any rate.
     fn note_failed_handshake(&self, why: &str) {
         debug!("handshake failed: {why}");
     }
@@ -167,7 +167,7 @@ struct ConnectionServer<A> {
     parked: Semaphore,
 }
 
-/// Serves until `stop` resolves, then accepts no more connections and waits for the requests in flight.
+/// Serves until `stop` resolves. Then it accepts no more connections and waits for the requests in flight.
 pub(crate) async fn serve(
     listener: TcpListener,
     answerer: impl Answerer,
@@ -212,7 +212,7 @@ pub(crate) async fn serve(
         };
         match place {
             Ok(place) => drop(connections.spawn(server.clone().run(stream, connection, place))),
-            // Its address's affair: the others do not wait for it.
+            // In a task of its own, so that other addresses do not wait.
             Err(ShareTaken) => drop(connections.spawn(server.clone().run_later(stream, connection, address))),
         }
     }
@@ -221,7 +221,7 @@ pub(crate) async fn serve(
     drain(connections).await;
 }
 
-/// Waits for the requests in flight, and aborts what is left.
+/// Waits for the requests in flight, and aborts the rest after a timeout.
 async fn drain(mut connections: JoinSet<()>) {
     let drained = async { while connections.join_next().await.is_some() {} };
     if timeout(SHUTDOWN_DRAIN_TIMEOUT, drained).await.is_err() {
@@ -253,8 +253,7 @@ impl<A: Answerer> ConnectionServer<A> {
         }
     }
 
-    /// Takes a connection. `None` when it ends before it is taken: the handshake fails or takes too long, or the place
-    /// is needed.
+    /// Performs the handshake of a connection. `None` if it fails or takes too long, or if the place is needed.
     async fn take(
         &self,
         stream: TcpStream,
@@ -264,14 +263,14 @@ impl<A: Answerer> ConnectionServer<A> {
         if !self.transport.is_tls() {
             return Some((AcceptedStream::Plain(socket(stream)), None));
         }
-        // Boxed: it is needed for a moment, and the task of the connection would keep the space.
+        // Boxed, because it is needed only for a moment, and the task of the connection would keep its space.
         let taken = Box::pin(timeout(HANDSHAKE_TIMEOUT, self.transport.take(stream, socket)));
         tokio::select! {
             biased;
             () = self.stopping.cancelled() => None,
             taken = taken => match taken {
                 Ok(Ok(taken)) => Some(taken),
-                // Whoever only looks whether the port is open.
+                // A port scan or a TCP health check.
                 Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => None,
                 Ok(Err(error)) => {
                     self.answerer.note_failed_handshake(&error.to_string());
@@ -296,7 +295,7 @@ impl<A: Answerer> ConnectionServer<A> {
         connection: Arc<ServedConnection>,
         place: ConnectionPlace,
     ) {
-        // A socket without a peer is closed already.
+        // A socket without a peer address is closed already.
         let address = stream.peer_addr().map_or(place.address(), |address| address.ip().to_canonical());
         let caller = CallerAddress::new(address, place.address());
         let (_place, _counted) = (place, self.answerer.connections().map(|all| all.open()));
@@ -314,7 +313,7 @@ impl<A: Answerer> ConnectionServer<A> {
             let answered = async move || {
                 let answer = match refused_head(&request) {
                     None => answerer.answer(request).await,
-                    // HTTP/2 has no such header, and ends the stream only.
+                    // HTTP/2 has no such header, and only the stream ends.
                     Some(status) if is_http2 => status.into_response(),
                     Some(status) => (status, [(CONNECTION, "close")]).into_response(),
                 };
@@ -322,7 +321,7 @@ impl<A: Answerer> ConnectionServer<A> {
             };
             boxed(|| caller.serve(answered()))
         });
-        // Boxed: as part of the task it would take its space twice, once to be moved in and once to be awaited.
+        // Boxed, because as a part of the task it would take its space twice: once to be moved in, once to be awaited.
         let mut served = Box::pin(self.builder.serve_connection_with_upgrades(socket, service));
         let must_end = async {
             tokio::select! {
@@ -331,8 +330,8 @@ impl<A: Answerer> ConnectionServer<A> {
                 ending = connection.ending(self.times, || self.answerer.is_memory_scarce()) => Some(ending),
             }
         };
-        // The only element of a set, which polls it when it was woken itself. The task is woken several times for each
-        // request, and each poll would take three locks, one of them common to all connections.
+        // The only element of a set, so that it is polled only after its own wake-up. The task is woken several times
+        // for each request, and each poll would take three locks, one of them shared by all connections.
         let mut must_end: FuturesUnordered<_> = [must_end].into_iter().collect();
         let ending = tokio::select! {
             biased;
@@ -347,14 +346,14 @@ impl<A: Answerer> ConnectionServer<A> {
         };
         let Some(ending) = ending else {
             served.as_mut().graceful_shutdown();
-            // Bounded by the client.
+            // The client bounds this wait.
             drop(served.await);
             return;
         };
         debug!(?ending, "closed a connection");
         if ending == ConnectionEnd::Idle {
             served.as_mut().graceful_shutdown();
-            // A request that came at the last moment is answered all the same.
+            // A request that arrived at the last moment still gets its response.
             while timeout(GOODBYE_TIMEOUT, served.as_mut()).await.is_err() && connection.in_flight() > 0 {
                 if connection.must_end_now(self.times) {
                     return;
@@ -364,17 +363,18 @@ impl<A: Answerer> ConnectionServer<A> {
     }
 }
 
-/// The status of a request that another server in front may read in another way, or that has too many header fields.
+/// The status for a request that a proxy in front may read differently, or that has too many header fields.
 fn refused_head<B>(request: &Request<B>) -> Option<StatusCode> {
     let headers = request.headers();
-    // hyper counts those of HTTP/1.
+    // hyper counts the fields of HTTP/1.
     if headers.len() > HEADER_FIELDS_MAX {
         return Some(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
     }
     (!has_plain_framing(headers) || !names_one_host(request)).then_some(StatusCode::BAD_REQUEST)
 }
 
-/// Whether a request names its host as often as RFC 9112 (3.2) demands, and over HTTP/2 the same one in `:authority`.
+/// Whether a request has as many `Host` headers as RFC 9112 (3.2) requires; over HTTP/2, whether `host` and
+/// `:authority` are equal.
 fn names_one_host<B>(request: &Request<B>) -> bool {
     let mut hosts = request.headers().get_all(HOST).iter();
     match (hosts.next(), hosts.next()) {
@@ -388,8 +388,8 @@ fn names_one_host<B>(request: &Request<B>) -> bool {
     }
 }
 
-/// Whether a request has no encoding of its transfer but `chunked`, once. hyper also takes `chunked, chunked`, which
-/// another server in front may read in another way. It rejects by itself all else that leaves the length in doubt.
+/// Whether a request has no transfer encoding other than one `chunked`. hyper also accepts `chunked, chunked`, which a
+/// proxy in front may read differently. hyper itself rejects everything else that makes the length ambiguous.
 fn has_plain_framing(headers: &HeaderMap) -> bool {
     let mut encodings = headers.get_all(TRANSFER_ENCODING).iter();
     let is_plain = |encoding: &HeaderValue| encoding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
@@ -398,8 +398,8 @@ fn has_plain_framing(headers: &HeaderMap) -> bool {
 
 fn builder() -> Builder<StreamTasks> {
     let mut builder = Builder::new(StreamTasks);
-    // No header timeout: hyper would set and remove a timer for each request. `ServedConnection::ending` bounds that
-    // wait with one timer for each connection.
+    // No header timeout, because hyper would set and remove a timer for each request. `ServedConnection::ending` limits
+    // this wait with one timer per connection.
     builder.http1().header_read_timeout(None::<Duration>).max_buf_size(HEAD_BYTES_MAX);
     builder
         .http2()
@@ -442,8 +442,8 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     }
 }
 
-/// Disables Nagle's algorithm, and enables keep-alive so that a vanished client is detected: a watch or a stream of log
-/// entries may be silent without limit.
+/// Disables Nagle's algorithm, and enables keep-alive so that a client that has disappeared is detected: a watch or a
+/// stream of log entries may be silent without limit.
 fn set_options(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(stream, true)?;
@@ -461,11 +461,11 @@ fn log_panic(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-/// A future on the heap. The place is allocated first, so that `make` writes into it what the future begins with, and
-/// nothing else: the future of a request has the space of all that it may await, six to nine kilobytes.
-/// `Box::pin(future)` makes it on the stack and copies all of it, and so does hyper with one that it is given as a
-/// value: 3 % of the processor time of an update. The compiler may copy it all the same where it does not see into
-/// `make`; that costs only time.
+/// Creates a future on the heap without copying it. The memory is allocated first, and `make` writes only the initial
+/// state of the future into it. The future of a request has the size of everything that it may await, six to nine
+/// kilobytes. `Box::pin(future)` creates it on the stack and copies all of it, and so does hyper with a future that it
+/// gets as a value: 3 % of the CPU time of an update. If the compiler cannot inline `make`, it may copy the future as
+/// well; that only costs time.
 pub(super) fn boxed<F: Future>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
     Box::into_pin(Box::write(Box::new_uninit(), make()))
 }

@@ -1,8 +1,8 @@
-//! How fast a client takes what waits for it, on all streams of a connection together.
+//! Measures how fast a client reads the bytes that wait for it, on all streams of a connection together.
 //!
-//! Only the time in which something waits counts: a watch that is silent for hours is not slow.
+//! Only the time in which bytes wait counts: a watch that is silent for hours is not slow.
 //!
-//! **Invariant:** what is long past is forgotten: a client that has become fast is not slow.
+//! **Invariant:** old measurements expire, so a client that has become fast does not count as slow.
 
 use std::time::Duration;
 
@@ -11,20 +11,20 @@ use concord_model::limits::{SCARCE_RATE, SCARCE_TIMEOUT, SEND_BYTES_MIN};
 
 #[derive(Debug, Default)]
 pub(super) struct ReadingPace {
-    /// What waits: answers over HTTP/2, the socket.
+    /// How many sources have bytes that wait: responses over HTTP/2, the socket.
     owing: usize,
-    /// Since when something waits without a break, and how long it did before.
+    /// Since when bytes have waited without a break, and for how long they had waited before.
     since: u64,
     before: u64,
-    /// Bytes taken in that time.
+    /// Bytes that the client has read in that time.
     taken: u64,
-    /// Bytes taken since the last [`SEND_BYTES_MIN`], and when these were.
+    /// Bytes read since the last complete [`SEND_BYTES_MIN`], and when those were complete.
     moved: usize,
     moved_at: Option<u64>,
 }
 
 impl ReadingPace {
-    /// Something more waits.
+    /// Records that bytes of one more source wait.
     pub(super) fn begin(&mut self, now: u64) {
         if self.owing == 0 {
             self.since = now;
@@ -32,7 +32,7 @@ impl ReadingPace {
         self.owing += 1;
     }
 
-    /// Something waits no more.
+    /// Records that no bytes of a source wait any more.
     pub(super) fn end(&mut self, now: u64) {
         self.owing -= 1;
         if self.owing == 0 {
@@ -49,17 +49,17 @@ impl ReadingPace {
         }
     }
 
-    /// Whether something waits.
+    /// Whether any bytes wait.
     pub(super) fn owes(&self) -> bool {
         self.owing > 0
     }
 
-    /// Whether the client has taken [`SEND_BYTES_MIN`] within this time.
+    /// Whether the client has read [`SEND_BYTES_MIN`] within this time.
     pub(super) fn has_moved_within(&self, time: Duration, now: u64) -> bool {
         self.moved_at.is_some_and(|at| now.saturating_sub(at) < millis(time))
     }
 
-    /// Whether something waits, and the client takes less than [`SCARCE_RATE`].
+    /// Whether bytes wait, and the client reads them more slowly than [`SCARCE_RATE`].
     pub(super) fn is_slow(&mut self, now: u64) -> bool {
         if !self.owes() {
             return false;
@@ -79,7 +79,7 @@ impl ReadingPace {
         let waited = self.waited(now);
         if waited >= 2 * millis(SCARCE_TIMEOUT) {
             let kept = millis(SCARCE_TIMEOUT);
-            // In proportion, so that the rate stays what it is.
+            // In proportion, so that the rate does not change.
             self.taken =
                 u64::try_from(u128::from(self.taken) * u128::from(kept) / u128::from(waited)).unwrap_or(0);
             (self.before, self.since) = (kept, now);

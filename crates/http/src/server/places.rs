@@ -20,18 +20,18 @@ use tokio::{sync::Notify, time::timeout};
 
 use super::connection::ServedConnection;
 
-/// Entries of a queue beyond those of open connections before it is cleared of ended ones.
+/// Entries of ended connections are removed from a queue once it has this many more entries than twice the places.
 const SPARE_ENTRIES: usize = 64;
-/// Of how many places one is kept free while there is a connection that can be evicted.
+/// One in this many places is kept free while there is a connection that can be evicted.
 const SPARE_SHARE: usize = 16;
-/// How old a connection is before it is evicted: a request that came with it is read by then.
+/// The minimum age of a connection that is evicted. By then a request that arrived with it was read.
 const EVICTION_AGE_MIN: Duration = Duration::from_millis(100);
-/// How long to wait for a place before another connection is asked: the first may have become known.
+/// How long to wait for a place before another connection is evicted: the first may have been authenticated since.
 const EVICTION_PATIENCE: Duration = Duration::from_millis(20);
-/// How long a connection waits for a place in its address's share.
+/// How long a connection waits for a place in the share of its address.
 const SHARE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Unknown connections, the oldest first; among them some that have ended or become known since.
+/// Unauthenticated connections, the oldest first. Some of them may have ended or been authenticated since.
 #[derive(Debug, Default)]
 struct Unknown(VecDeque<Weak<ServedConnection>>);
 
@@ -43,13 +43,13 @@ impl Unknown {
         self.0.push_back(Arc::downgrade(connection));
     }
 
-    /// How many there are.
+    /// How many connections are still unauthenticated.
     fn count(&mut self) -> usize {
         self.0.retain(|one| one.upgrade().is_some_and(|one| !one.is_known()));
         self.0.len()
     }
 
-    /// Asks the oldest one to end, if it has had the time to show its credential. Whether there was one.
+    /// Evicts the oldest connection, if it has had the time to send its credential. Returns whether there was one.
     fn evict_oldest(&mut self) -> bool {
         while let Some(oldest) = self.0.front() {
             match oldest.upgrade().filter(|connection| !connection.is_known()) {
@@ -66,24 +66,24 @@ impl Unknown {
     }
 }
 
-/// Which connections of an address its share bounds.
+/// Which connections the share of an address limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShareOf {
-    /// All of them: clients with a key share the node, too.
+    /// All connections, because authenticated clients share the node as well.
     All,
-    /// Those that are not known. A node that is known opens a connection for each call that it makes at once, and may
-    /// stand behind the same address as others; one that it opens and that is closed leaves a write without a response.
+    /// Unauthenticated connections only. A node opens one connection for each concurrent RPC, and several nodes may
+    /// have the same address. If such a connection were closed, a write would be left without a response.
     Unknown,
 }
 
-/// What one address has.
+/// The connections of one address.
 #[derive(Debug, Default)]
 struct AddressShare {
     open: usize,
     unknown: Unknown,
 }
 
-/// An address has as many connections as one may have.
+/// The error of an address that has used up its share.
 #[derive(Debug)]
 pub(super) struct ShareTaken;
 
@@ -112,7 +112,7 @@ impl ConnectionPlaces {
     /// Waits while all places are taken.
     ///
     /// # Errors
-    /// When the address has its share.
+    /// If the address has used up its share.
     pub(super) async fn take(
         self: &Arc<Self>,
         address: IpAddr,
@@ -144,11 +144,11 @@ impl ConnectionPlaces {
     }
 
     async fn wait_until_freed(&self) {
-        // After the time the next oldest is asked, which may be old enough by then.
+        // After this time the next oldest connection is evicted, which may be old enough by then.
         let _waited_in_vain = timeout(EVICTION_PATIENCE, self.freed.notified()).await.is_err();
     }
 
-    /// Takes a place, and asks another connection to be evicted when places are scarce. `None` when all are taken.
+    /// Takes a place, and evicts another connection if places are scarce. `None` if all places are taken.
     fn try_take(
         self: &Arc<Self>,
         address: IpAddr,
@@ -159,7 +159,7 @@ impl ConnectionPlaces {
         let share = shares.entry(address).or_default();
         let taken = match self.share_of {
             ShareOf::All => share.open,
-            // They are counted only where it matters: a node may have thousands that are known.
+            // Counted only where it matters, because a node may have thousands of authenticated connections.
             ShareOf::Unknown if is_scarce(share.open, self.share_max) => share.unknown.count(),
             ShareOf::Unknown => 0,
         };
@@ -167,7 +167,7 @@ impl ConnectionPlaces {
         if taken >= self.share_max {
             return Some(Err(ShareTaken));
         }
-        // An address whose own connections are all known takes the place of somebody else's unknown one.
+        // If all connections of this address are authenticated, an unauthenticated one of another address is evicted.
         if !has_evicted && is_scarce(*open, self.max) {
             unknown.evict_oldest();
         }
@@ -189,12 +189,12 @@ impl ConnectionPlaces {
     }
 }
 
-/// Whether so many of the places are taken that one should become free.
+/// Whether so many places are taken that one should be freed.
 fn is_scarce(taken: usize, places: usize) -> bool {
     taken >= places - places / SPARE_SHARE
 }
 
-/// A taken place; dropping it frees it.
+/// A taken place. Dropping it frees the place.
 #[derive(Debug)]
 pub(super) struct ConnectionPlace {
     places: Arc<ConnectionPlaces>,
@@ -202,7 +202,7 @@ pub(super) struct ConnectionPlace {
 }
 
 impl ConnectionPlace {
-    /// Whose it is: an address, or the network that counts as one.
+    /// The address that has the place, or the network that counts as one address.
     pub(super) fn address(&self) -> IpAddr {
         self.address
     }
@@ -223,7 +223,8 @@ impl Drop for ConnectionPlace {
     }
 }
 
-/// What counts as one address: a network of 64 bits for IPv6, because a single host has at least that many.
+/// What counts as one address. For IPv6 it is a network of 64 bits, because a single host usually has all its
+/// addresses.
 fn group(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {

@@ -1,10 +1,10 @@
-//! The socket of a connection: counts what it reads, and ends when its client takes too little of what is written.
+//! The socket of a connection. It counts the bytes that it reads, and fails if its client reads too slowly.
 //!
-//! hyper waits without limit for a socket that takes no more. A client that reads nothing, or a few bytes now and then,
-//! would hold its response for ever.
+//! hyper waits without limit for a socket that accepts no more bytes. So a client that reads nothing, or a few bytes
+//! now and then, would hold its response for ever.
 //!
-//! **Invariant:** while the socket has taken less than it was offered, it takes [`SEND_BYTES_MIN`] within each send
-//! timeout, or all of it; else the next write fails. How fast it is while memory is scarce, the connection judges.
+//! **Invariant:** while bytes wait for the socket, it accepts [`SEND_BYTES_MIN`] or all of them within each send
+//! timeout; otherwise the next write fails. The limit while memory is scarce is in `connection.rs`.
 
 use std::{
     future::Future as _,
@@ -24,7 +24,7 @@ use tokio::{
 use super::connection::{ServedConnection, Times};
 use concord_model::limits::SEND_BYTES_MIN;
 
-/// A write that the socket has not wholly taken.
+/// A write that the socket has not completely accepted.
 #[derive(Debug)]
 struct Blocked {
     end: Pin<Box<Sleep>>,
@@ -48,7 +48,7 @@ impl Socket {
         if self.connection.is_known() { self.times.send } else { self.times.send.min(self.times.header) }
     }
 
-    /// Judges a write of `offered` bytes.
+    /// Checks the progress of a write of `offered` bytes.
     fn judge(
         &mut self,
         context: &mut Context<'_>,
@@ -83,7 +83,7 @@ impl Socket {
                     ready!(blocked.end.as_mut().poll(context));
                     return Poll::Ready(Err(io::Error::new(
                         io::ErrorKind::TimedOut,
-                        "the caller does not take its answer",
+                        "the client does not read its response",
                     )));
                 }
             }
@@ -103,7 +103,7 @@ impl AsyncRead for Socket {
         if self.connection.note_read(buffer.filled().len().saturating_sub(before)) {
             Poll::Ready(Ok(()))
         } else {
-            Poll::Ready(Err(io::Error::other("too many bytes without a whole request")))
+            Poll::Ready(Err(io::Error::other("too many bytes without a complete request")))
         }
     }
 }

@@ -1,10 +1,10 @@
-//! How a listener takes a connection: plain, over TLS, or over mutual TLS between nodes.
+//! How a listener accepts a connection: unencrypted, over TLS, or over mutual TLS between nodes.
 //!
-//! TLS lies above the socket (`socket.rs`): what is counted and timed there are the bytes on the network. So the
-//! handshake is a part of the connection's time and bytes like the head of a request.
+//! TLS is above the socket (`socket.rs`), which counts and times the bytes on the network. So the handshake counts
+//! toward the time and bytes of the connection, like the head of a request.
 //!
-//! **Invariant:** a request that came over mutual TLS has in its extensions the node that its connection's certificate
-//! names ([`ShownNode`]); nobody else puts it there.
+//! **Invariant:** the extensions of a request over mutual TLS have the node that the certificate of its connection
+//! names ([`ShownNode`]). Only this file puts it there.
 
 use std::{
     io::{self, IoSlice},
@@ -34,15 +34,15 @@ use concord_net::{
 /// The first byte of a handshake. No request begins with it.
 const HANDSHAKE: u8 = 0x16;
 
-/// How a listener takes connections.
+/// How a listener accepts connections.
 #[derive(Debug, Clone)]
 pub enum Transport {
-    /// As they come.
+    /// Unencrypted.
     Plain,
     /// Over TLS.
     Callers(Arc<CallerTls>),
-    /// Over mutual TLS between nodes. Handshakes, which unauthenticated clients may begin in any number, are made where
-    /// clients are served: the connections themselves are where consensus runs.
+    /// Over mutual TLS between nodes. The handle is that of the client threads, which perform the handshakes, because
+    /// unauthenticated clients can begin any number of them. The connections themselves run where consensus runs.
     Nodes(Arc<NodeTls>, Handle),
 }
 
@@ -56,7 +56,7 @@ impl Transport {
         !matches!(self, Self::Plain)
     }
 
-    /// Takes a connection: makes the handshake, if there is one. Returns the node that has shown its certificate.
+    /// Accepts a connection, with the handshake, if there is one. Returns the node that has presented its certificate.
     pub(super) async fn take(
         &self,
         stream: TcpStream,
@@ -91,7 +91,7 @@ async fn begins_with_handshake(stream: &TcpStream) -> io::Result<bool> {
     Ok(count == 1 && first[0] == HANDSHAKE)
 }
 
-/// A connection that was taken.
+/// An accepted connection.
 #[derive(Debug)]
 pub(super) enum AcceptedStream {
     Plain(Socket),
