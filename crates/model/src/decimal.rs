@@ -1,10 +1,10 @@
 //! A JSON number as an exact decimal: sign, digits and exponent.
 //!
-//! Numbers are compared by these and never expanded: `1e999999999` costs as much as `1`. A double would round:
+//! Numbers are compared in this form and never expanded: `1e999999999` costs as much as `1`. A double would round:
 //! `9007199254740993.0` would be less than `9007199254740993`.
 //!
 //! **Invariant:** two numbers have the same decimal exactly when they are equal, and decimals sort like the numbers. An
-//! exponent beyond 64 bits counts as the last one within.
+//! exponent beyond 64 bits counts as the nearest one within.
 
 use std::cmp::Ordering;
 
@@ -14,7 +14,7 @@ use num_bigint::BigUint;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Decimal {
     pub(crate) is_negative: bool,
-    /// The digits, each from 0 to 9, without zeros around them; none for zero.
+    /// The digits, each from 0 to 9, without leading or trailing zeros; none for zero.
     pub(crate) digits: Vec<u8>,
     /// The exponent; 0 for zero.
     pub(crate) exponent: i64,
@@ -82,7 +82,7 @@ impl PartialOrd for Decimal {
     }
 }
 
-/// The integer that these digits write.
+/// The integer with these digits.
 fn integer(digits: &[u8]) -> BigUint {
     BigUint::from_radix_be(digits, 10).expect("each is a digit")
 }
@@ -112,7 +112,7 @@ mod tests {
         integer * BigInt::from(10).pow(exponent.try_into().unwrap())
     }
 
-    /// Numbers as people and programs write them, many of them near others: `-12.500e-3`, `4503599627370496.1`.
+    /// Numbers as people and programs write them, many of them close to others: `-12.500e-3`, `4503599627370496.1`.
     pub(super) fn number() -> impl Strategy<Value = String> {
         let magnitude = prop_oneof![
             "0|[1-9][0-9]{0,2}",

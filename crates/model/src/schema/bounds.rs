@@ -1,9 +1,9 @@
 //! `minimum`, `maximum`, their exclusive forms and `multipleOf`, exact for all numbers.
 //!
-//! The validator's own keywords compare some pairs as doubles: a decimal with an integer beyond 2⁵³, an integer with a
-//! bound that has a point. Here all pairs are compared as [`Decimal`].
+//! The validator's own keywords compare some pairs as doubles: a decimal with an integer beyond 2⁵³, or an integer with
+//! a bound that has a decimal point. Here all pairs are compared as [`Decimal`].
 //!
-//! **Invariant:** a verdict depends on the values of the two numbers, and not on how they are written.
+//! **Invariant:** the result depends on the values of the two numbers, and not on how they are written.
 
 use std::cmp::Ordering;
 
@@ -29,7 +29,7 @@ struct NumberBound {
     decimal: Decimal,
 }
 
-/// Another value than a number, which bounds nothing: the boolean `exclusiveMinimum` of draft 4.
+/// A value that is not a number, such as the boolean `exclusiveMinimum` of draft 4. It bounds nothing.
 struct NoBound;
 
 /// The keywords, by name.
@@ -41,20 +41,21 @@ const KEYWORDS: [(&str, Relation); 5] = [
     ("multipleOf", Relation::MultipleOf),
 ];
 
-/// Options in which these keywords are the exact ones.
+/// Replaces these keywords of the validator with the exact ones.
 pub(super) fn configure(options: ValidationOptions<'static>) -> ValidationOptions<'static> {
     KEYWORDS.iter().fold(options, |options, (name, relation)| {
         options.with_keyword(*name, |map, value, _: Location| Ok(keyword(relation.beside(map), value)))
     })
 }
 
-/// Whether it is one of these keywords. The text of its error begins after the number that breaks it.
+/// Whether this is one of these keywords. The text of its error does not contain the number that breaks it.
 pub(super) fn is_bound(keyword: &str) -> bool {
     KEYWORDS.iter().any(|(name, _)| *name == keyword)
 }
 
 impl Relation {
-    /// The relation, which `true` beside an inclusive bound makes an exclusive one. Only draft 4 has that.
+    /// The relation. In draft 4, the exclusive keyword with the value `true` makes the inclusive bound beside it
+    /// exclusive.
     fn beside(self, map: &Map<String, Value>) -> Self {
         let is_true = |keyword| map.get(keyword) == Some(&Value::Bool(true));
         match self {

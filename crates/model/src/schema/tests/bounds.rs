@@ -1,4 +1,4 @@
-//! Bounded time: a schema or data that would take long are rejected, at compilation or before the check.
+//! Bounded time: a schema that would take long is rejected when it is compiled, and data before it is checked.
 
 use super::*;
 
@@ -34,12 +34,12 @@ fn only_a_chain_that_doubles_at_one_place_is_rejected() {
     refused(&chain(500, |next| json!({"allOf": [next]})));
 }
 
-/// An object in an object, or an array in an array, so many levels deep.
+/// Nested objects or arrays of this depth.
 fn nest(depth: usize, wrap: impl Fn(Value) -> Value) -> Value {
     (0..depth).fold(json!({}), |inner, _| wrap(inner))
 }
 
-/// Whether a check of data so deep is rejected for what it would take, and one of data that are not deep is made.
+/// Asserts that the check of deep data is rejected for its cost, and that shallow data is checked.
 fn is_bounded_by_its_data(schema: &Value) {
     let schema = compiled(schema);
     let too_much = |data: &Value| {
