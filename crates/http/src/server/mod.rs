@@ -122,8 +122,8 @@ pub struct ServeOptions {
 
 /// What answers the requests of a listener. It is cloned for each connection.
 pub(crate) trait Answerer: Clone + Send + Sync + 'static {
-    /// Answers a request. Each connection has its own counter of requests in flight: a counter that all connections
-    /// share would move between the CPUs with each request.
+    /// Answers a request. Each connection has a counter of its own for those in flight: one that all connections
+    /// change moves between the processors with each request.
     fn answer(self: Arc<Self>, request: Request<Incoming>)
     -> impl Future<Output = Response> + Send + 'static;
 
@@ -313,7 +313,7 @@ impl<A: Answerer> ConnectionServer<A> {
             let answered = async move || {
                 let answer = match refused_head(&request) {
                     None => answerer.answer(request).await,
-                    // HTTP/2 has no such header, and only the stream ends.
+                    // HTTP/2 has no such header, and ends the stream only.
                     Some(status) if is_http2 => status.into_response(),
                     Some(status) => (status, [(CONNECTION, "close")]).into_response(),
                 };
