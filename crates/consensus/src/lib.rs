@@ -22,11 +22,11 @@
 //! | changes of the membership, transfer of leadership | `membership` |
 //! | the tasks that live as long as the node | `supervisor` |
 //! | the leader, its term, and why it changed | `leadership` |
-//! | the leases of the voters, on which reads may rest | `lease` |
+//! | the leases of the voters, on which lease reads depend | `lease` |
 //! | which members respond to the leader | `contact` |
 //! | counters and figures for metrics | `figures` |
 //! | the comparison of this node's state with the other members' | `divergence` |
-//! | what the other members remember of this one, in case its disk goes back in time | `witness` |
+//! | the records of each other's progress, by which members detect a rolled-back disk | `witness` |
 //! | the start of a new cluster from a backup | `restore` |
 //! | openraft's types as this crate uses them, and the types that are encoded in their place | `types`, `wire` |
 //! | targets of the fuzzer | `fuzz` |
@@ -225,9 +225,9 @@ pub enum ChangeError {
 pub enum Confirmation {
     /// A quorum confirms it now. Holds whatever clocks do.
     Quorum,
-    /// A quorum has acknowledged it within two thirds of the shortest lease of the voters: no other member can lead before
-    /// that lease has ended by the clocks of that quorum. A quorum confirms it now where that is longer ago, and while a
-    /// voter keeps no lease.
+    /// A quorum has acknowledged it within two thirds of the shortest lease of the voters: no other member can lead
+    /// before that lease has ended by the clocks of that quorum. A quorum confirms it now where that is longer ago, and
+    /// while a voter keeps no lease.
     Lease,
 }
 
@@ -254,8 +254,8 @@ impl ReadIndex {
         id.map_or(Self::new(0, 0, 0), |id| Self::new(id.index, id.term, id.node))
     }
 
-    /// Whether the log up to an applied entry holds this one. The terms of a log never fall, and a leader's log holds all
-    /// that was committed before its term: an entry of no earlier term and no lower index comes after this one.
+    /// Whether the log up to an applied entry holds this one. The terms of a log never fall, and a leader's log holds
+    /// all that was committed before its term: an entry of no earlier term and no lower index comes after this one.
     fn is_in(self, applied: Option<wire::WireLogId>) -> bool {
         let Some(applied) = applied else { return self.term == 0 };
         let is_later = concord_model::sabotage::is("read-index-without-term")

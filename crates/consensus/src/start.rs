@@ -1,12 +1,13 @@
 //! Starts consensus on a node, in five steps.
 //!
-//! 1. Open the keys of an encrypted directory and the log. If the state is distrusted, the log is discarded first. The node does not start if a newer version has written to the
-//!    directory, if the log is damaged, or if it is missing although one existed: this member no longer knows its vote.
+//! 1. Open the keys of an encrypted directory and the log. If the state is distrusted, the log is discarded first. The
+//!    node does not start if a newer version has written to the directory, if the log is damaged, or if it is missing
+//!    although one existed: this member no longer knows its vote.
 //! 2. Check that the log's header and the directory's identity name the same member.
 //! 3. Open the store with the range of the log. It returns the newest whole state.
 //! 4. If it has none, fetch and install another member's newest snapshot.
 //! 5. Reconcile the log with the state and start openraft, which applies the log after the state.
-//! 6. Ask the other members whether this one has forgotten anything (`witness`).
+//! 6. Ask the other members whether the disk of this one was rolled back (`witness`).
 //!
 //! **Invariant:** openraft is started last, with a log and a state that belong together. Before that this node
 //! answers no vote request, and it votes and confirms only after the last step.
@@ -77,7 +78,8 @@ impl Consensus {
     ///
     /// # Errors
     /// See [`StartError`].
-    // Boxed: an async function is compiled anew in each crate that awaits it, and this one has all of openraft below it.
+    // Boxed: an async function is compiled anew in each crate that awaits it, and this one has all of openraft below
+    // it.
     pub fn start(start: Start) -> BoxFuture<'static, Result<Self, StartError>> {
         Box::pin(Self::open_and_start(start))
     }
@@ -151,8 +153,8 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     tokio::task::spawn_blocking(work).await.map_err(failed)
 }
 
-/// Opens the keys of the directory, and writes them if encryption is turned on. Refuses first, and changes nothing then.
-/// Blocking.
+/// Opens the keys of the directory, and writes them if encryption is turned on. Refuses first, and changes nothing
+/// then. Blocking.
 fn open_keys(directory: &Path, key_file: Option<&Path>) -> Result<AtRest, StartError> {
     let at_rest = AtRest::open(directory, key_file).map_err(StartError::Refused)?;
     Store::refuse_newer(&directory.join(STORE_DIRECTORY), &at_rest)?;
@@ -443,8 +445,8 @@ fn config(timers: &Timers) -> Result<Config, StartError> {
         replication_lag_threshold: COUNT_POLICY_OFF,
         install_snapshot_timeout: SNAPSHOT_TIMEOUT_MS,
         backoff: BACKOFF.into(),
-        // A member may have forgotten entries (`witness`): then it votes accordingly, and is sent them again. Without the
-        // setting openraft goes on from what the member had, for ever.
+        // A member may have lost entries (`witness`). It then votes within its bound, and the leader sends the entries
+        // again. Without this setting, openraft would forever try to continue after the last entry that the member had.
         allow_log_reversion: Some(true),
         ..Config::default()
     };
