@@ -25,8 +25,8 @@ pub const REASON_BYTES_MAX: usize = 1024;
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
 /// Outcomes of requests with an idempotency key that are remembered, about 200 bytes each in memory, and one more for
 /// each operation of a batch. The oldest is forgotten first, but none younger than [`REMEMBERED_AT_LEAST_US`]: while
-/// there is none to forget, requests with a key get 429. One stored access key may fill half of what the others leave, so
-/// that there is always room for another key. Fixed: it is part of the state.
+/// there is none to forget, requests with a key get 429. One stored access key may fill half of what the others leave,
+/// so that there is always room for another key. Fixed: it is part of the state.
 pub const REMEMBERED_MAX: u64 = 200_000;
 /// How long a node sends a request with an idempotency key again by itself after it came in; when it was not answered
 /// by then, the caller gets 504. Fixed: [`REMEMBERED_AT_LEAST_US`] rests on it.
@@ -229,18 +229,20 @@ pub const CONNECTIONS_MAX: usize = 20_000;
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a request's head: a filter of a thousand UUIDs has 37 KB, and no URI may have more. Beyond: 431. Fixed.
 pub const HEAD_BYTES_MAX: usize = 64 << 10;
-/// Bytes that a connection on which no credential was good yet may send without a whole request: an ordinary head, at
-/// no cost for others. All connections of a listener: 160 MB. Fixed.
+/// Bytes that an unauthenticated connection can send without a complete request, at no cost for others: an ordinary
+/// head. All connections of a listener: 160 MB. Fixed.
 pub const FREE_HEAD_BYTES: usize = 8 << 10;
-/// Bytes that all such connections of a listener may hold beyond that; one that needs more is closed. Fixed.
+/// Bytes that all unauthenticated connections of a listener together can hold beyond that. A connection that needs more
+/// is closed. Fixed.
 pub const STRANGER_HEADS_BYTES: usize = 64 << 20;
-/// Bytes that such a connection may send without a whole request in all: the longest head and what HTTP/2 has beside
-/// it, and the bodies that its windows allow, which may be there before the credential is looked at. Fixed.
+/// Bytes that an unauthenticated connection can send without a complete request in total: the longest head, the frames
+/// of HTTP/2 in addition to it, and the bodies that its windows allow, because they can arrive before the credential is
+/// checked. Fixed.
 pub const STRANGER_BYTES_MAX: usize = 2 * HEAD_BYTES_MAX + HTTP2_CONNECTION_WINDOW_BYTES as usize;
-/// Bytes of bodies over HTTP/2 that may be under way before they are read, on all streams of a connection. Fixed.
+/// Bytes of bodies over HTTP/2 that may be in flight before they are read, on all streams of a connection. Fixed.
 pub const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
-/// Bytes of an answer that a caller takes at least within each send timeout (`--send-timeout-ms`), unless there is
-/// less: half a kilobyte a second. Fixed.
+/// Bytes of a response that a client must read within each send timeout (`--send-timeout-ms`), unless fewer are left:
+/// half a kilobyte a second. Fixed.
 pub const SEND_BYTES_MIN: usize = 16 << 10;
 /// Open files that connections leave to log, history, snapshots, sled and the connections to other members. Fixed.
 pub const OPEN_FILES_RESERVE: usize = 256;
@@ -248,24 +250,25 @@ pub const OPEN_FILES_RESERVE: usize = 256;
 pub const HTTP2_STREAMS_MAX: u32 = 256;
 /// Header fields of a request; beyond, 431. Fixed.
 pub const HEADER_FIELDS_MAX: usize = 100;
-/// How long a client of HTTP/1.1 that has closed its sending side, and may be gone, is still answered: longer than the
-/// default time of a write. Fixed.
+/// How long an HTTP/1.1 client that has closed its sending side can still get its response, although it may have
+/// disconnected: longer than the default timeout of a write. Fixed.
 pub const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(15);
-/// Frames without a request (pings, settings, priorities, unknown ones) that a connection of HTTP/2 may send at once. A
-/// client sends some at the beginning, and settings count as 100. Beyond, the connection is read as fast as
-/// [`HTTP2_CONTROL_FRAMES_PER_SECOND`] allows. Fixed.
+/// Frames without a request (pings, settings, priorities, unknown types) that an HTTP/2 connection can send at once. A
+/// client sends some at the beginning, and a settings frame counts as 100. Beyond this number, the connection is read
+/// only as fast as [`HTTP2_CONTROL_FRAMES_PER_SECOND`] allows. Fixed.
 pub const HTTP2_CONTROL_FRAMES_BURST: i64 = 500;
-/// How many more each second: far more than a client sends, and less than a thousandth of a core. Fixed.
+/// How many more such frames are read each second: far more than a client sends, and less than a thousandth of a core.
+/// Fixed.
 pub const HTTP2_CONTROL_FRAMES_PER_SECOND: u64 = 500;
 /// How long the requests in flight may take after a shutdown begins. Fixed.
 pub const SHUTDOWN_DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a body may take to arrive: one of the default limit (8 MiB) then needs 70 KB/s. Fixed.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long a body or an answer may take while half of the memory for requests is in use, beside [`SCARCE_RATE`].
-/// Fixed.
+/// While half of the memory for requests is in use, a body or a response can take this long before [`SCARCE_RATE`]
+/// applies to it. Fixed.
 pub const SCARCE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes a second that a caller must send of a body then, or take of his answers: a slow one must not hold what others
-/// need. Fixed.
+/// Bytes per second that a client must then send of a body, or read of its responses, so that a slow client does not
+/// hold memory that others need. Fixed.
 pub const SCARCE_RATE: u64 = 1 << 20;
 /// Bytes in memory for each byte of a body: the text as received, as part of a document, and in the log entry. Fixed.
 pub const BODY_COPIES: u64 = 3;

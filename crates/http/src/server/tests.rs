@@ -164,7 +164,7 @@ async fn connections_without_a_credential_keep_nobody_waiting() {
     for place in 0..20 {
         let mut stranger = TcpStream::connect(address).await.unwrap();
         if place % 2 == 0 {
-            // One that was answered without a credential is an unauthenticated client as one that is silent.
+            // A client that got a response without a credential is as unauthenticated as a silent one.
             stranger.write_all(request).await.unwrap();
         }
         strangers.push(stranger);
