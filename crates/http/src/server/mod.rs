@@ -11,7 +11,7 @@
 //! | Who gets a place when all are taken? | `places` |
 //! | How many system calls does a response over HTTP/2 take? | `gather` |
 //! | How much of what a client sends is handled before others have a turn? | `bounded_reader` |
-//! | Is the connection encrypted, and which node has presented its certificate? | `wire` |
+//! | Is it plain or encrypted, and which node has shown its certificate? | `wire` |
 //!
 //! The memory of a connection is bounded. Until it is authenticated, it holds at most `FREE_HEAD_BYTES`, and all such
 //! connections together hold at most [`STRANGER_HEADS_BYTES`] in addition. Afterwards it holds the head of a request
@@ -167,7 +167,7 @@ struct ConnectionServer<A> {
     parked: Semaphore,
 }
 
-/// Serves until `stop` resolves. Then it accepts no more connections and waits for the requests in flight.
+/// Serves until `stop` resolves, then accepts no more connections and waits for the requests in flight.
 pub(crate) async fn serve(
     listener: TcpListener,
     answerer: impl Answerer,
@@ -321,7 +321,7 @@ impl<A: Answerer> ConnectionServer<A> {
             };
             boxed(|| caller.serve(answered()))
         });
-        // Boxed, because as a part of the task it would take its space twice: once to be moved in, once to be awaited.
+        // Boxed: as part of the task it would take its space twice, once to be moved in and once to be awaited.
         let mut served = Box::pin(self.builder.serve_connection_with_upgrades(socket, service));
         let must_end = async {
             tokio::select! {
@@ -398,8 +398,8 @@ fn has_plain_framing(headers: &HeaderMap) -> bool {
 
 fn builder() -> Builder<StreamTasks> {
     let mut builder = Builder::new(StreamTasks);
-    // No header timeout, because hyper would set and remove a timer for each request. `ServedConnection::ending` limits
-    // this wait with one timer per connection.
+    // No header timeout: hyper would set and remove a timer for each request. `ServedConnection::ending` bounds that
+    // wait with one timer for each connection.
     builder.http1().header_read_timeout(None::<Duration>).max_buf_size(HEAD_BYTES_MAX);
     builder
         .http2()
