@@ -130,7 +130,7 @@ pid() {
     [[ -s $file ]] || return 1
     pid=$(<"$file")
     alive "$pid" || return 1
-    tr '\0' ' ' 2>/dev/null < "/proc/$pid/cmdline" | grep -qF "${BIN##*/} serve" || return 1
+    tr '\0' ' ' 2>/dev/null < "/proc/$pid/cmdline" | grep -F "${BIN##*/} serve" > /dev/null || return 1
     echo "$pid"
 }
 

@@ -98,13 +98,13 @@ reason() {
     echo "${line:0:100}"
 }
 
-# A test that is not there would pass with every bug.
+# A test that is not there would pass with every bug. All of the list is read: the program fails if nobody takes it.
 there() {
     case $1 in
         unit) "${units[${2%%::*}]}" --list --exact "${2#*::}" ;;
         it) "$it" --list --exact "$2" ;;
         *) return 0 ;;
-    esac | grep -q ': test$'
+    esac | grep ': test$' > /dev/null
 }
 while read -r kind argument _; do
     case $kind in unit | it)

@@ -14,7 +14,7 @@ use super::{
     connection::{Failure, NodeArgs, TryArgs, run_async},
     interrupt,
     members::{self, InitArgs, MemberCommand, TransferArgs},
-    output::{Columns, Format, cell, line, print_columns, print_value, printable},
+    output::{Columns, Format, cell, line, print_columns, print_value, printable, shown_bytes},
 };
 
 const CLUSTER: &str = "/api/v1/cluster";
@@ -237,17 +237,6 @@ fn bears(tolerated: Option<i64>) -> String {
     }
 }
 
-/// Bytes for a table.
-fn shown_bytes(bytes: &Value) -> Value {
-    const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
-    let Some(bytes) = bytes.as_u64() else { return Value::Null };
-    let (mut amount, mut unit) = (bytes / 1000, 0);
-    while amount >= 10_000 && unit + 1 < UNITS.len() {
-        (amount, unit) = (amount / 1000, unit + 1);
-    }
-    format!("{amount} {}", UNITS[unit]).into()
-}
-
 async fn status(client: &Client, options: &Options, format: &Format) -> Result<(), Failure> {
     let (seen, members) = ask_members(client, options).await?;
     let mut data = screen(&seen, &members);
@@ -265,7 +254,7 @@ async fn status(client: &Client, options: &Options, format: &Format) -> Result<(
         )))?;
         line("")?;
         for row in data["members"].as_array_mut().into_iter().flatten() {
-            row["disk_free"] = shown_bytes(&row["disk_free_bytes"]);
+            row["disk_free"] = row["disk_free_bytes"].as_u64().map(shown_bytes).into();
         }
     }
     if format.is_for_records() {
@@ -432,10 +421,6 @@ mod tests {
         ] {
             assert_eq!(bears(tolerated), text);
         }
-        assert_eq!(
-            (shown_bytes(&json!(40_000_000_000_u64)), shown_bytes(&json!(2_500_000))),
-            (json!("40 GB"), json!("2500 kB"))
-        );
     }
 
     #[test]

@@ -18,6 +18,7 @@
 //! | `agent`: a local cache for programs that only read files or loopback HTTP | `agent` |
 //! | the groups of the help, completions, manual pages | `reference` |
 //! | `backup`, `verify`, `restore` | `backup` |
+//! | `plan` | `capacity` |
 //! | `cert` | `cert` |
 //! | `audit verify`, `audit tail`, `audit export` | `audit` |
 //! | `key`, `whoami` | `key` |
@@ -32,6 +33,7 @@ mod apply;
 mod audit;
 mod backup;
 mod bench;
+mod capacity;
 mod cert;
 mod cluster;
 mod config;
@@ -192,6 +194,8 @@ enum CliCommand {
         #[command(flatten)]
         format: OutputArgs,
     },
+    /// Print the memory and disk that each node needs for so many configs
+    Plan(capacity::PlanArgs),
     /// Download a backup of the whole cluster
     Backup(backup::BackupArgs),
     /// Verify a backup and show its contents
@@ -354,6 +358,7 @@ fn run_command(command: CliCommand) -> Result<(), Failure> {
             )
         }
         CliCommand::Backup(args) => backup::back_up(&args),
+        CliCommand::Plan(args) => capacity::run(&args),
         CliCommand::Verify(args) => backup::verify(&args),
         CliCommand::Restore(args) => backup::restore(args),
         CliCommand::Keygen { kind, out, format } => {

@@ -121,6 +121,16 @@ impl Columns {
     }
 }
 
+/// Bytes for a table.
+pub(super) fn shown_bytes(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
+    let (mut amount, mut unit) = (bytes / 1000, 0);
+    while amount >= 10_000 && unit + 1 < UNITS.len() {
+        (amount, unit) = (amount / 1000, unit + 1);
+    }
+    format!("{amount} {}", UNITS[unit])
+}
+
 /// The records of data: the elements of a list, otherwise the data themselves.
 fn records(data: &Value) -> Vec<&Value> {
     match (data, data.get("results").and_then(Value::as_array)) {
@@ -324,6 +334,12 @@ pub(super) fn confirm(what: &str, yes: bool) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bytes_have_the_unit_that_keeps_them_short() {
+        let shown = [0, 9_999, 2_500_000, 40_000_000_000, u64::MAX].map(shown_bytes);
+        assert_eq!(shown, ["0 kB", "9 kB", "2500 kB", "40 GB", "18446744 TB"]);
+    }
 
     #[test]
     fn a_table_has_its_columns_and_no_control_characters() {
