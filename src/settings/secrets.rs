@@ -185,7 +185,7 @@ const REFUSED: u32 = 0o027;
 /// Others can replace the secret.
 const FOREIGN_WRITE: u32 = 0o022;
 
-/// Whether a file that others may read is rejected. One that others may change always is.
+/// Whether to reject a file that others may read. One that others may change is always rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Strictness {
     Refuse,
@@ -196,7 +196,7 @@ pub(crate) enum Strictness {
 /// Checks that others have no access to a file with a secret. Its mode is its owner's to change.
 ///
 /// # Errors
-/// In one line: it can't be read, or others may change it, or read it where that is refused.
+/// In one line: it cannot be read, others may change it, or others may read it and `strictness` forbids that.
 pub(crate) fn check_access(flag: &str, path: &Path, strictness: Strictness) -> Result<(), String> {
     let metadata = fs::metadata(path).map_err(|error| format!("{flag} {}: {error}", path.display()))?;
     let mode = metadata.permissions().mode() & 0o7777;
