@@ -26,7 +26,8 @@ check() {
     cargo fmt --check "${LOAD[@]}"
     cargo fmt --check "${FUZZ[@]}"
     cargo fmt --check "${MODELS[@]}"
-    cargo clippy --locked --workspace --all-targets -- -D warnings
+    # Also the code of features that only tests have.
+    cargo clippy --locked --workspace --all-features --all-targets -- -D warnings
     # As packagers may build it, who leave out what is sent to collectors.
     cargo clippy --locked --no-default-features --lib --bins -- -D warnings
     python3 scripts/docs-test.py --terms

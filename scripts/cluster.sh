@@ -54,7 +54,8 @@ CONCORD_DATA     the data directory           (now $DATA)
 CONCORD_PROFILE  the profile that \`up\` builds (now $PROFILE; \`release\` or \`dist\` for measurements)
 CONCORD_BIN      the binary to run            (now $BIN)
 CONTEXT          the context that \`up\` saves  (now ${CONTEXT:-none}; empty: none)
-TLS              1: the client listeners speak TLS; the CA is in \$CONCORD_DATA/tls/ca.pem. 0: unencrypted again
+TLS              1: the client listeners speak TLS; the CA is in \$CONCORD_DATA/tls/ca.pem. 0: unencrypted again.
+                 To change it, stop the nodes first
 CONCORD_API_KEY  the root key; without it \`up\` writes a random one to \$CONCORD_DATA/root.key
 CONCORD_WAIT_S   seconds until a step fails   (now $WAIT_S)
 TEXT
@@ -132,6 +133,29 @@ pid() {
     alive "$pid" || return 1
     tr '\0' ' ' 2>/dev/null < "/proc/$pid/cmdline" | grep -F "${BIN##*/} serve" > /dev/null || return 1
     echo "$pid"
+}
+
+# started_with N NAME: the value of a setting with which the running node N was started; empty if it had none.
+started_with() {
+    local pid
+    pid=$(pid "$1") || return 1
+    tr '\0' '\n' < "/proc/$pid/environ" | sed -n "s/^$2=//p"
+}
+
+# check_running: the nodes that run have the settings that `up` would start them with. Otherwise nothing would answer as
+# this script asks.
+check_running() {
+    local n is asked=${TLS:-} key
+    if [[ -z $asked ]]; then asked=$(if tls_for_callers; then echo 1; else echo 0; fi); fi
+    key=$(root_key)
+    for n in $(members); do
+        pid "$n" > /dev/null || continue
+        is=$(if [[ $(started_with "$n" CONCORD_TLS_CERT_FILE) ]]; then echo 1; else echo 0; fi)
+        [[ $is == "$asked" ]] || die "node $n runs with TLS=$is, but TLS=$asked is asked for; first stop the nodes:" \
+            "scripts/cluster.sh down"
+        [[ $(started_with "$n" CONCORD_API_KEY) == "$key" ]] || die "node $n runs with another root key than" \
+            "\$CONCORD_API_KEY or $DATA/root.key has now; first stop the nodes: scripts/cluster.sh down"
+    done
 }
 
 answers() {
@@ -255,9 +279,13 @@ delete_context() {
 
 up() {
     command -v curl > /dev/null || die "curl is not installed"
-    build
     local n starts=()
-    root_key > /dev/null
+    case ${TLS:-} in
+        "" | 0 | 1) ;;
+        *) die "TLS is 0 or 1, not \`$TLS\`" ;;
+    esac
+    check_running
+    build
     case ${TLS:-} in
         1) mkdir -p "$DATA/tls"; touch "$DATA/tls/callers" ;;
         0) rm -f "$DATA/tls/callers" ;;

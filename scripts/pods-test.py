@@ -87,8 +87,9 @@ class Pods:
                 "--host", f"{NETWORK}.{number}", stdout=subprocess.DEVNULL)
         (made / "root.key").write_text(base64.b64encode(secrets.token_bytes(24)).decode() + "\n")
         self.key = (made / "root.key").read_text().strip()
+        (made / "revoked").touch()
         contents = {
-            "concord-secrets": ["root.key"],
+            "concord-secrets": ["root.key", "revoked"],
             "concord-certificates": ["ca.pem"] + [f"node-{n}.{end}" for n in self.numbers for end in ("pem", "key")],
         }
         self.secrets = {}

@@ -64,6 +64,7 @@ first() {
 
     # An upgrade keeps what the operator wrote, keeps the data, and restarts the node.
     echo 'CONCORD_WATCHES=500' >> /etc/concord/concord.env
+    echo '# a certificate that was lost' >> /etc/concord/revoked
     before=$(systemctl show --property MainPID --value concord)
     dpkg --install /packages/new.deb
     [ "$(dpkg-query --show --showformat '${Version}' concord)" != 0.0.9 ]
@@ -88,6 +89,8 @@ second() {
     [ "$(systemctl is-active concord)" = inactive ]
     systemctl start concord
     until_done plan
+    # A list of revoked certificates is the operator's, too.
+    grep '^# a certificate that was lost$' /etc/concord/revoked
     # Removed, not purged: the data stay, and a new installation finds them.
     dpkg --remove concord
     [ "$(systemctl is-active concord)" = inactive ]

@@ -94,7 +94,7 @@ tarball() {
     cp -R "$work/parts/completions" "$to/share/completions"
     cp LICENSE README.md CHANGELOG.md "$to"
     sed 's|/usr/bin/concord|/usr/local/bin/concord|' cluster/concord.service > "$to/cluster/concord.service"
-    cp cluster/concord.env cluster/compose.yaml "$to/cluster"
+    cp cluster/concord.env cluster/revoked cluster/compose.yaml "$to/cluster"
     cp -R cluster/monitoring "$to/cluster/monitoring"
     cp "$out/concord-$version-kubernetes.yaml" "$to/cluster/kubernetes.yaml"
     # From here on the file of the image: it copies the program that is packed and builds nothing.
@@ -111,6 +111,7 @@ deb() {
     install -D -m 0755 "$work/parts/concord" "$to/usr/bin/concord"
     install -D -m 0644 cluster/concord.service "$to/lib/systemd/system/concord.service"
     install -D -m 0644 cluster/concord.env "$to/etc/concord/concord.env"
+    install -m 0644 cluster/revoked "$to/etc/concord/revoked"
     mkdir -p "$to/usr/share/man/man1"
     cp "$work"/parts/man/*.1.gz "$to/usr/share/man/man1"
     install -D -m 0644 "$work/parts/completions/bash" "$to/usr/share/bash-completion/completions/concord"
@@ -128,7 +129,7 @@ deb() {
     chmod -R u+rwX,go+rX,go-w "$to"
     mkdir "$to/DEBIAN"
     install -m 0755 cluster/debian/postinst cluster/debian/prerm cluster/debian/postrm "$to/DEBIAN"
-    echo /etc/concord/concord.env > "$to/DEBIAN/conffiles"
+    printf '%s\n' /etc/concord/concord.env /etc/concord/revoked > "$to/DEBIAN/conffiles"
     (cd "$to" && find . -type f -not -path './DEBIAN/*' -not -path './etc/*' -printf '%P\n' | LC_ALL=C sort \
         | xargs -d '\n' md5sum > DEBIAN/md5sums)
     cat > "$to/DEBIAN/control" << END

@@ -164,7 +164,9 @@ class Path:
             is_any = any(equal(value, one) for value in values for one in meant)
             return is_any if operator == "" else is_there and not is_any
         if operator == "in":
-            meant = [one for part in parts(text, self.kinds == {"string"}) for one in self.meant(part)]
+            # A text in quotes is the string in them, also where equality takes the quotes literally.
+            unquoted = unquoted_text if self.kinds == {"string"} else lambda part: part
+            meant = [one for part in parts(text) for one in self.meant(unquoted(part))]
             return any(equal(value, one) for value in values for one in meant)
         ordered = self.kinds & {"null", "boolean", "number", "string"}
         if self.kinds and not ordered:
@@ -176,10 +178,16 @@ class Path:
         return any(kind(value) == kind(one) and compare(order(value), order(one)) for value in values for one in meant)
 
 
-def parts(text, are_texts):
+def unquoted_text(text):
+    """The string of a text in JSON's quotes; any other text as it is."""
+    try:
+        return json.loads(text) if text[:1] == '"' else text
+    except ValueError:
+        return text
+
+
+def parts(text):
     """The values of `[in]`: between commas, but a JSON string, array or object is one."""
-    if are_texts:
-        return text.split(",")
     found, rest = [], text
     while True:
         end = rest.find(",") if "," in rest else len(rest)

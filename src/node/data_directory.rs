@@ -54,7 +54,8 @@ fn protect_content(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
         let metadata = fs::symlink_metadata(&path)?;
-        if metadata.is_symlink() {
+        // A node creates nothing else here. The mode of a link is that of its target, which is elsewhere.
+        if !metadata.is_file() && !metadata.is_dir() {
             continue;
         }
         take_from_others(&path, &metadata)?;

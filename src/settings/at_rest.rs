@@ -1,6 +1,7 @@
 //! Encryption at rest: the data keys, and the keys that backups are encrypted and signed with before they leave the node.
 //!
-//! **Invariant:** only this user can read a file that holds a secret before the node uses it.
+//! **Invariant:** a node uses no file of a secret that others may change, and no file of a data key or signing key that
+//! others may read.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -8,7 +9,7 @@ use clap::Args;
 
 use super::{
     ServeArgs,
-    secrets::{Strictness, protect},
+    secrets::{Strictness, check_access},
 };
 use concord_storage::snapshot::envelope::Envelope;
 
@@ -61,8 +62,11 @@ impl AtRestArgs {
     }
 }
 
-/// Takes from others what they may do with the files that hold secrets.
-pub(super) fn protect_files(args: &ServeArgs) -> Result<(), String> {
+/// Checks that others have no access to the files that hold secrets.
+///
+/// # Errors
+/// In one line: others have, or a file can't be read.
+pub(super) fn check_files(args: &ServeArgs) -> Result<(), String> {
     let files = [
         ("--api-key-file", &args.key.api_key_file, Strictness::Warn),
         ("--cluster-secret-file", &args.cluster_secret_file, Strictness::Warn),
@@ -71,11 +75,11 @@ pub(super) fn protect_files(args: &ServeArgs) -> Result<(), String> {
     ];
     let given = files.iter().filter_map(|(flag, path, strictness)| Some((flag, path.as_ref()?, strictness)));
     let mut named = given.filter(|(_, path, _)| !path.as_os_str().is_empty());
-    named.try_for_each(|(flag, path, strictness)| protect(flag, path, *strictness))?;
+    named.try_for_each(|(flag, path, strictness)| check_access(flag, path, *strictness))?;
     // An orchestrator may mount these so that everybody in the container reads them. One that is missing is named by
     // who reads it.
     let keys = [("--tls-key-file", &args.tls.tls_key_file), ("--peer-key-file", &args.tls.peer_key_file)];
     let given = keys.into_iter().filter_map(|(flag, path)| Some((flag, path.as_ref()?)));
     let mut there = given.filter(|(_, path)| path.exists());
-    there.try_for_each(|(flag, path)| protect(flag, path, Strictness::Warn))
+    there.try_for_each(|(flag, path)| check_access(flag, path, Strictness::Warn))
 }

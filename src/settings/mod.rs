@@ -276,7 +276,7 @@ impl Settings {
         }
         let (limits, timers) = (args.limits.check()?, args.times.check()?);
         check_at_least("--snapshot-log-bytes", args.snapshot_log_bytes, 1 << 12)?;
-        at_rest::protect_files(&args)?;
+        at_rest::check_files(&args)?;
         let names = SecretNames {
             flag: "--cluster-secret",
             file_flag: "--cluster-secret-file",

@@ -3,12 +3,11 @@
 //! While the root key is rotated, two are accepted: two in the file, or a second one beside the first.
 //!
 //! **Invariants:** a secret is shown by nothing but [`Secret::expose`], and its memory is overwritten when it is freed. A
-//! file that can't be read, or does not hold one or two keys, changes nothing on a running node. A file with a secret is
-//! only ever made less accessible.
+//! file that can't be read, or does not hold one or two keys, changes nothing on a running node. The mode of a file with
+//! a secret is never changed: it is its owner's.
 
 use std::{
-    fmt,
-    fs::{self, Permissions},
+    fmt, fs,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
@@ -186,7 +185,7 @@ const REFUSED: u32 = 0o027;
 /// Others can replace the secret.
 const FOREIGN_WRITE: u32 = 0o022;
 
-/// Whether a file is rejected that others may read and whose permissions can't be repaired.
+/// Whether to reject a file that others may read. One that others may change is always rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Strictness {
     Refuse,
@@ -194,34 +193,32 @@ pub(crate) enum Strictness {
     Warn,
 }
 
-/// Removes the permissions of others on a file.
+/// Checks that others have no access to a file with a secret. Its mode is its owner's to change.
 ///
 /// # Errors
-/// In one line: it can't be read, or others may read or change it and that can't be taken from them.
-pub(crate) fn protect(flag: &str, path: &Path, strictness: Strictness) -> Result<(), String> {
-    let failed = |error: std::io::Error| format!("{flag} {}: {error}", path.display());
-    let mode = fs::metadata(path).map_err(failed)?.permissions().mode() & 0o7777;
-    if mode & REFUSED == 0 {
+/// In one line: it cannot be read, others may change it, or others may read it and `strictness` forbids that.
+pub(crate) fn check_access(flag: &str, path: &Path, strictness: Strictness) -> Result<(), String> {
+    let metadata = fs::metadata(path).map_err(|error| format!("{flag} {}: {error}", path.display()))?;
+    let mode = metadata.permissions().mode() & 0o7777;
+    // The mode of a device or a pipe says nothing about a secret: it holds none, or one that is read once.
+    if mode & REFUSED == 0 || !metadata.is_file() {
         return Ok(());
     }
-    let text =
-        format!("{flag} {} holds a secret that others may read or change (mode {mode:o})", path.display());
-    match fs::set_permissions(path, Permissions::from_mode(mode & !REFUSED)) {
-        Ok(()) => {
-            tracing::warn!("{text}; this was taken from them");
-            Ok(())
-        }
-        Err(_) if strictness == Strictness::Warn && mode & FOREIGN_WRITE == 0 => {
-            tracing::warn!("{text}; give it mode 600");
-            Ok(())
-        }
-        Err(error) => Err(format!("{text}, and its mode can't be changed: {error}; give it mode 600")),
+    let shown = path.display();
+    let access = if mode & FOREIGN_WRITE == 0 { "read" } else { "change" };
+    let text = format!(
+        "{flag} {shown} holds a secret that others may {access} (mode {mode:o}): `chmod 600 {shown}`"
+    );
+    if strictness == Strictness::Refuse || mode & FOREIGN_WRITE != 0 {
+        return Err(text);
     }
+    tracing::warn!("{text}");
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::fs::Permissions;
 
     use super::*;
 
@@ -256,18 +253,47 @@ mod tests {
     }
 
     #[test]
-    fn others_lose_what_they_had() {
+    fn a_file_that_others_may_use_is_refused_or_logged_and_keeps_its_mode() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("secret");
         fs::write(&path, b"secret").unwrap();
-        for (before, after) in
-            [(0o644, 0o640), (0o666, 0o640), (0o440, 0o440), (0o600, 0o600), (0o400, 0o400)]
-        {
-            fs::set_permissions(&path, Permissions::from_mode(before)).unwrap();
-            protect("--secret-file", &path, Strictness::Refuse).unwrap();
-            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, after, "{before:o}");
+        for (mode, is_refused, is_always_refused) in [
+            (0o600, false, false),
+            (0o400, false, false),
+            (0o440, false, false),
+            (0o640, false, false),
+            (0o644, true, false),
+            (0o604, true, false),
+            (0o660, true, true),
+            (0o666, true, true),
+        ] {
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            for (strictness, is_refused) in
+                [(Strictness::Refuse, is_refused), (Strictness::Warn, is_always_refused)]
+            {
+                let checked = check_access("--secret-file", &path, strictness);
+                assert_eq!(checked.is_err(), is_refused, "{mode:o} {strictness:?}");
+                let why = checked.err().unwrap_or_else(|| "--secret-file: chmod 600".into());
+                assert!(why.starts_with("--secret-file") && why.contains("chmod 600"), "{why}");
+                assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, mode);
+            }
         }
-        let missing = protect("--secret-file", &directory.path().join("missing"), Strictness::Warn);
+        let missing = check_access("--secret-file", &directory.path().join("missing"), Strictness::Warn);
         assert!(missing.unwrap_err().starts_with("--secret-file"));
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_not_judged_by_its_mode() {
+        let directory = tempfile::tempdir().unwrap();
+        let pipe = directory.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::from_raw_mode(0o644)).unwrap();
+        for path in [pipe.as_path(), Path::new("/dev/null")] {
+            let mode = || fs::metadata(path).unwrap().permissions().mode();
+            let before = mode();
+            check_access("--secret-file", path, Strictness::Refuse).unwrap();
+            assert_eq!(mode(), before);
+        }
+        let args = KeyArgs { api_key: None, api_key_file: Some("/dev/null".into()) };
+        assert_eq!(args.read().unwrap_err(), "the file of --api-key-file is empty");
     }
 }

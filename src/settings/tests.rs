@@ -29,6 +29,31 @@ fn with_secrets(more: &[&str]) -> Result<Settings, String> {
 }
 
 #[test]
+fn the_packaged_unit_and_its_environment_name_every_file_of_the_settings() {
+    let unit = include_str!("../../cluster/concord.service");
+    let environment = include_str!("../../cluster/concord.env");
+    let page = include_str!("../../docs/reference/settings.md");
+    let in_unit = |name: &str| {
+        let lines = unit.lines().filter_map(|line| line.strip_prefix("Environment="));
+        lines
+            .flat_map(str::split_whitespace)
+            .any(|word| word.split_once('=').is_some_and(|(of, _)| of == name))
+    };
+    let command = Line::command();
+    let names = command.get_arguments().filter_map(|arg| arg.get_env()?.to_str());
+    let files: Vec<&str> = names.filter(|name| name.ends_with("_FILE")).collect();
+    assert!(files.len() > 10, "{files:?}");
+    for name in files {
+        assert!(page.contains(&format!("| `{name}` |")), "settings.md does not list {name}");
+        let is_line = |line: &str| line.strip_prefix(&format!("#{name}=/etc/concord/")).is_some();
+        let in_environment = environment.lines().any(is_line);
+        assert!(in_unit(name) != in_environment, "{name} is in the unit or in its environment file, once");
+    }
+    // Nodes learn of a lost key while they run.
+    assert!(unit.contains("CONCORD_PEER_REVOKED_FILE=/etc/concord/revoked"));
+}
+
+#[test]
 fn the_defaults_are_the_documented_ones() {
     let settings = with_secrets(&[]).unwrap();
     assert_eq!(settings.limits, Limits::default());
@@ -109,7 +134,7 @@ fn secrets_are_read_from_files_and_rotated() {
 }
 
 #[test]
-fn the_keys_of_certificates_are_for_this_user_alone() {
+fn the_keys_of_certificates_keep_their_mode_and_are_refused_where_others_may_change_them() {
     use std::os::unix::fs::PermissionsExt as _;
     let directory = tempfile::tempdir().unwrap();
     for (certificate_flag, key_flag, more) in [
@@ -118,10 +143,14 @@ fn the_keys_of_certificates_are_for_this_user_alone() {
     ] {
         let path = directory.path().join(key_flag);
         std::fs::write(&path, "a key").unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
         let flags = [&[certificate_flag, "c.pem", key_flag, path.to_str().unwrap()], more].concat();
-        with_secrets(&flags).unwrap();
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640, "{key_flag}");
+        for (mode, is_refused) in [(0o644, false), (0o646, true)] {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            let refused = with_secrets(&flags).err();
+            assert_eq!(refused.is_some(), is_refused, "{key_flag}");
+            assert!(refused.is_none_or(|why| why.starts_with(key_flag) && why.contains("others may change")));
+            assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, mode, "{key_flag}");
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use crate::{
     harness::{
         Cluster, Node, Options, check, data_keys, eventually,
         load::{Load, define, everything, set},
+        write_secret,
     },
 };
 
@@ -157,7 +158,7 @@ async fn a_wrong_or_missing_key_is_refused_and_changes_nothing() {
     let directory = cluster.node(3).directory.clone();
     let before = bytes_of(&directory);
     let wrong = cluster.root().join("wrong-keys");
-    fs::write(&wrong, format!("{SECOND}\n")).unwrap();
+    write_secret(&wrong, &format!("{SECOND}\n"));
     let missing = cluster.root().join("no-such-file");
     for (file, why) in [
         (Some(&wrong), "is encrypted under data key"),

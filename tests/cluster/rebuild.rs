@@ -111,6 +111,7 @@ async fn a_member_whose_state_differs_stops_and_rebuilds_it() {
     let mut cluster = Cluster::start_with("differs", &options).await;
     let follower = cluster.followers().await[0];
     assert!(cluster.node(follower).stop().await.success());
+    #[expect(clippy::disallowed_methods, reason = "the bugs are the caller's, who runs the tests with them")]
     let others = std::env::var("CONCORD_SABOTAGE").unwrap_or_default();
     let bugs = [others.as_str(), "memory-damaged"].join(",");
     cluster.node(follower).overrides.push(("CONCORD_SABOTAGE".to_owned(), bugs));

@@ -9,12 +9,14 @@
 //! | `commands` | do transactions, the past, lists and watches of several definitions, indexes and probes work? |
 //! | `terminal` | what is shown on a terminal, and what is left by Ctrl-C? |
 //! | `failing` | what does it say of nodes that are gone, and of contexts? |
+//! | `local_cluster` | does `scripts/cluster.sh` name nodes that run with other settings than it is asked for? |
 //! | `quickstart` | do the first five minutes with `concord demo` go as the documents say? |
 
 mod commands;
 mod editing;
 mod failing;
 mod formats;
+mod local_cluster;
 mod output;
 mod pipeline;
 mod quickstart;

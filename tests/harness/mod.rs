@@ -15,6 +15,8 @@ pub(crate) mod tls;
 pub(crate) mod watch;
 
 use std::{
+    fs::Permissions,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     sync::LazyLock,
     time::{Duration, Instant},
@@ -70,10 +72,15 @@ pub(crate) fn check(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(
 pub(crate) fn data_keys(root: &Path) -> PathBuf {
     let file = root.join("data-keys");
     if !file.exists() {
-        std::fs::write(&file, "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n")
-            .expect("the directory can be written");
+        write_secret(&file, "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n");
     }
     file
+}
+
+/// Writes a file that only this user may read.
+pub(crate) fn write_secret(path: &Path, text: &str) {
+    std::fs::write(path, text).expect("the file can be written");
+    std::fs::set_permissions(path, Permissions::from_mode(0o600)).expect("it is ours");
 }
 
 /// What stands in the settings of nodes that get a file of data keys. It is no setting of theirs.

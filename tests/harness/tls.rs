@@ -92,5 +92,8 @@ impl Authority {
 pub(crate) fn replace(path: &Path, bytes: &[u8]) {
     let new = path.with_extension("new");
     std::fs::write(&new, bytes).expect("it can be written");
+    if let Ok(replaced) = std::fs::metadata(path) {
+        std::fs::set_permissions(&new, replaced.permissions()).expect("it is ours");
+    }
     std::fs::rename(&new, path).expect("it can be replaced");
 }

@@ -5,8 +5,6 @@
 //! they are in the data directory unless it is encrypted, and in no log.
 
 use std::{
-    fs::Permissions,
-    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -18,7 +16,7 @@ use serde_json::json;
 
 use crate::{
     chaos::files::files_below,
-    harness::{Client, Cluster, Node, Options, eventually, node::BINARY, tls::Authority},
+    harness::{Client, Cluster, Node, Options, eventually, node::BINARY, tls::Authority, write_secret},
 };
 
 const CLUSTER_SECRET: &str = "cluster-secret-that-no-file-may-hold-47110815";
@@ -32,11 +30,6 @@ fn found(text: &str, directory: &Path) -> Vec<PathBuf> {
     let output = command.args(["-raFl", "-e", text]).arg(directory).output().expect("there is `grep`");
     assert!(output.status.code() < Some(2), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).lines().map(PathBuf::from).collect()
-}
-
-fn write_secret(path: &Path, text: &str) {
-    std::fs::write(path, text).expect("the file can be written");
-    std::fs::set_permissions(path, Permissions::from_mode(0o600)).expect("it is ours");
 }
 
 /// Gives a node its secrets in files.

@@ -173,6 +173,11 @@ async fn a_misspelt_member_or_parameter_is_rejected_or_a_warning_names_it() {
         let warned = run.node.put(&d.config("k"), &json!({"data": {"n": 2}})).query(&[("dryrun", "true")]);
         let warned = warned.await.expect(200);
         assert!(warned.header("warning").contains("query parameter `dryrun`"), "{warned:?}");
+        // So does a read.
+        let read = async |parameter: &str| run.node.get(&d.config("k")).query(&[(parameter, "n")]).await.expect(200);
+        let warned = read("feilds").await;
+        assert!(warned.header("warning").contains("query parameter `feilds`"), "{warned:?}");
+        assert_eq!(read("fields").await.header("warning"), "");
     })
     .await;
 }

@@ -54,6 +54,7 @@ async fn comparisons_sets_and_prefixes() {
         assert_eq!(d.found(&[("n[ne]", "1")]).await, ["b", "c", "d"]);
         assert_eq!(d.found(&[("name[prefix]", "an")]).await, ["a", "c"]);
         assert_eq!(d.found(&[("name[in]", "anna,bert")]).await, ["a", "b"]);
+        assert_eq!(d.found(&[("name[in]", "\"anna\",\"bert,\"")]).await, ["a"]);
         assert_eq!(d.found(&[("n[in]", "1,3,9")]).await, ["a", "c"]);
         assert_eq!(d.found(&[("name[gte]", "b"), ("name[lt]", "c")]).await, ["b"]);
         assert_eq!(d.found(&[("n[exists]", "true")]).await, ["a", "b", "c", "d"]);

@@ -6,9 +6,8 @@ use std::ops::Range;
 use super::{SRC, Source, Token, assert_none, syntax::named_paths};
 
 /// Methods of the service that ask nobody who calls, and why they need not.
-const FOR_ANYBODY: [(&str, &str); 31] = [
+const FOR_ANYBODY: [(&str, &str); 30] = [
     ("admit_credential", "before there is a principal"),
-    ("authenticate", "finds the principal"),
     ("caller_connections", "counts"),
     ("consensus", "calls between nodes, and the node's life"),
     ("echo", "what the caller wrote, shown to whom `shown_to` names"),

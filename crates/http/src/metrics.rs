@@ -160,7 +160,11 @@ impl MetricsListener {
 }
 
 impl Answerer for MetricsListener {
-    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response {
+    type Found = ();
+
+    fn find(_request: &Request<Incoming>) {}
+
+    async fn answer(self: Arc<Self>, request: Request<Incoming>, (): ()) -> Response {
         self.respond(request.method(), request.uri().path())
     }
 }

@@ -66,6 +66,7 @@
 #[cfg(feature = "sabotage")]
 pub fn is(name: &str) -> bool {
     static ENABLED: std::sync::LazyLock<Vec<String>> = std::sync::LazyLock::new(|| {
+        #[expect(clippy::disallowed_methods, reason = "no setting: no program that is used has this feature")]
         let names = std::env::var("CONCORD_SABOTAGE").unwrap_or_default();
         names.split(',').map(str::to_owned).collect()
     });

@@ -11,13 +11,13 @@ use concord_model::{
 };
 use serde_json::Value;
 
-/// How often Concord and Python named the place that was broken, and the cases in which only Python did.
+/// How often Concord and Python named the place that was broken, how often only Concord did, and the cases in which
+/// Concord did not. Concord has to name it in all of them: it knows from the schema which variant the data is meant for.
 #[derive(Debug, Default)]
 struct Named {
     both: usize,
     concord: usize,
-    neither: usize,
-    python: Vec<String>,
+    missed: Vec<String>,
 }
 
 fn place(loc: &[LocSegment]) -> Value {
@@ -60,17 +60,16 @@ fn verdicts_and_places_are_those_of_python() {
         match (places.iter().all(|place| *place == case["broken"]), case["best"] == case["broken"]) {
             (true, true) => named.both += 1,
             (true, false) => named.concord += 1,
-            (false, false) => named.neither += 1,
-            (false, true) => named.python.push(format!("{line}: {violations:?}")),
+            (false, _) => named.missed.push(format!("{line}: {violations:?}")),
         }
     }
-    let Named { both, concord, neither, python } = &named;
+    let Named { both, concord, missed } = &named;
     println!("{verdicts} verdicts about numbers, {} wrong", wrong.len());
     println!(
-        "unions: {both} places named by both, {concord} by Concord only, {neither} by neither, {} by Python only",
-        python.len()
+        "unions: {both} places named by both, {concord} by Concord only, {} not named by Concord",
+        missed.len()
     );
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(python.is_empty(), "{}", python.join("\n"));
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
     assert!(verdicts > 0 && both + concord > 0, "there are cases");
 }

@@ -41,7 +41,7 @@ impl Target {
 
     /// Whether the file has these bytes.
     pub(super) fn has(&self, bytes: &[u8]) -> Result<bool, String> {
-        self.refuse_link()?;
+        self.refuse_other()?;
         match fs::read(&self.path) {
             Ok(found) => Ok(found == bytes),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -49,10 +49,15 @@ impl Target {
         }
     }
 
-    /// A rename would replace a symbolic link by a file, and leave the link's target as it is.
-    fn refuse_link(&self) -> Result<(), String> {
-        if fs::symlink_metadata(&self.path).is_ok_and(|found| found.is_symlink()) {
+    /// A rename would replace a symbolic link by a file, and leave the link's target as it is. A device or a pipe is not
+    /// the agent's to replace, nor is its mode.
+    fn refuse_other(&self) -> Result<(), String> {
+        let Ok(found) = fs::symlink_metadata(&self.path) else { return Ok(()) };
+        if found.is_symlink() {
             return Err("the path is a symbolic link: set `path` to its target, or remove the link".into());
+        }
+        if !found.is_file() {
+            return Err("the path is no regular file: set `path` to another one".into());
         }
         Ok(())
     }
@@ -103,7 +108,7 @@ impl Target {
 
     /// Removes the file. Returns whether it was there.
     pub(super) fn remove(&self) -> Result<bool, String> {
-        self.refuse_link()?;
+        self.refuse_other()?;
         match fs::remove_file(&self.path) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -231,6 +236,20 @@ mod tests {
         let target = Target::new(&path, "0600", None, None).unwrap();
         assert!(target.has(b"x").unwrap_err().contains("symbolic link") && target.remove().is_err());
         assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_neither_replaced_nor_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::from_raw_mode(0o644)).unwrap();
+        for path in [pipe.as_path(), folder.path(), Path::new("/dev/null")] {
+            let mode = || fs::metadata(path).unwrap().mode();
+            let (before, target) = (mode(), Target::new(path, "0600", None, None).unwrap());
+            // Read as a file, a pipe would block the agent, and the device would be equal to an empty file.
+            assert!(target.has(b"").unwrap_err().contains("no regular file"), "{}", path.display());
+            assert!(target.remove().unwrap_err().contains("no regular file") && mode() == before);
+        }
     }
 
     #[test]

@@ -4,15 +4,17 @@
 //! filters `json`, `yaml` and `toml`.
 //!
 //! **Invariants:** an unknown name is an error, not an empty text, and so is a value that the access key may not see.
-//! Numbers keep the digits of the config, and members their order. A template that does not terminate is stopped.
+//! Numbers keep the digits of the config, and members their order; no conversion makes two different numbers equal. A
+//! template that does not terminate is stopped.
 
-use std::{collections::BTreeSet, fmt, path::Path, sync::Arc};
+use std::{cmp::Ordering, collections::BTreeSet, fmt, path::Path, sync::Arc};
 
 use concord_client::Config;
+use concord_model::index;
 use minijinja::{
     AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior, filters,
     syntax::SyntaxConfig,
-    value::{self, Kwargs, Object, ObjectRepr, ValueKind},
+    value::{self, DynObject, Kwargs, Object, ObjectRepr, ValueKind},
 };
 use serde_json::{Map, Number, Value};
 
@@ -23,6 +25,9 @@ use super::{
 
 /// Steps of a template before it is stopped: seconds of work.
 const FUEL: u64 = 50_000_000;
+
+/// Floats have exact neighbours of one less and one more up to here: beyond, two integers have the same float.
+const EXACT_FLOAT_MAX: f64 = 9_007_199_254_740_992.0;
 
 /// How the template language writes a value that must not be used, inside a map.
 const INVALID: &str = "<invalid value: ";
@@ -65,7 +70,7 @@ fn environment() -> Environment<'static> {
          value: &value::Value,
          default: Option<value::Value>,
          base: Option<u32>,
-         more: Kwargs| filters::int(state, &as_float(value)?, default, base, more),
+         more: Kwargs| filters::int(state, &as_integer(value)?, default, base, more),
     );
     environment.add_test("number", |value: &value::Value| {
         value.is_number() || value.downcast_object_ref::<ExactNumber>().is_some()
@@ -126,7 +131,7 @@ fn told(error: &Error) -> String {
 }
 
 /// A number whose digits the numbers of the template language do not keep: `1.50`, `1e3`, 40 digits. A template can write
-/// it and convert it; there is no arithmetic with it.
+/// it, compare it with others of its kind and convert it; there is no arithmetic with it.
 struct ExactNumber(Number);
 
 impl fmt::Debug for ExactNumber {
@@ -142,6 +147,11 @@ impl Object for ExactNumber {
 
     fn is_true(self: &Arc<Self>) -> bool {
         !self.0.to_string().split(['e', 'E']).next().unwrap_or_default().bytes().all(|b| b"-0.".contains(&b))
+    }
+
+    fn custom_cmp(self: &Arc<Self>, other: &DynObject) -> Option<Ordering> {
+        let other = other.downcast_ref::<Self>()?;
+        Some(ordered(&self.0).cmp(&ordered(&other.0)))
     }
 
     fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -216,22 +226,77 @@ fn from_number(number: &Number) -> value::Value {
         return integer.into();
     }
     match text.parse::<f64>().map(value::Value::from) {
-        Ok(float) if float.to_string() == text => float,
+        Ok(float) if float.to_string() == text && is_exact(&text) => float,
         Ok(_) | Err(_) => value::Value::from_object(ExactNumber(number.clone())),
     }
 }
 
-/// An exact number as the double that is nearest to it; any other value as it is.
-fn as_float(value: &value::Value) -> Result<value::Value, Error> {
-    let Some(ExactNumber(number)) = value.downcast_object_ref::<ExactNumber>() else {
-        return Ok(value.clone());
-    };
-    match number.to_string().parse::<f64>() {
-        Ok(float) if float.is_finite() => Ok(float.into()),
-        Ok(_) | Err(_) => {
-            Err(Error::new(ErrorKind::InvalidOperation, format!("{number} is too large to calculate with")))
-        }
+/// Bytes in the order of numbers, of any digits; equal for equal numbers.
+fn ordered(number: &Number) -> Box<[u8]> {
+    index::encode(&Value::Number(number.clone()))
+}
+
+/// Whether a float as large as this has no integer but its own.
+fn is_exact(text: &str) -> bool {
+    text.parse::<f64>().is_ok_and(|float| float.abs() < EXACT_FLOAT_MAX)
+}
+
+/// The number that a value is, whose digits a conversion must not lose; `None` for a float and what is no number.
+fn exact_number(value: &value::Value) -> Option<Number> {
+    match value.downcast_object_ref::<ExactNumber>() {
+        Some(ExactNumber(number)) => Some(number.clone()),
+        None if value.is_integer() => serde_json::from_str(&value.to_string()).ok(),
+        None => None,
     }
+}
+
+/// A number as the float that is equal to it when it is written; any other value as it is.
+fn as_float(value: &value::Value) -> Result<value::Value, Error> {
+    let Some(number) = exact_number(value) else { return Ok(value.clone()) };
+    let float = number.to_string().parse::<f64>().ok().filter(|float| float.is_finite());
+    let Some(float) = float else {
+        let text = format!("{number} is too large to calculate with");
+        return Err(Error::new(ErrorKind::InvalidOperation, text));
+    };
+    let written = Number::from_f64(float).map(|written| ordered(&written));
+    if written.as_deref() != Some(&*ordered(&number)) {
+        let text = format!(
+            "{number} has more digits than a float keeps: write it as it is, convert it with `|int`, or round it with \
+             `|string|float`"
+        );
+        return Err(Error::new(ErrorKind::InvalidOperation, text));
+    }
+    Ok(float.into())
+}
+
+/// A number without what is after its decimal point, exactly; any other value as it is.
+fn as_integer(value: &value::Value) -> Result<value::Value, Error> {
+    let Some(number) = exact_number(value) else { return Ok(value.clone()) };
+    let integer = integer_part(&number.to_string()).ok_or_else(|| {
+        Error::new(ErrorKind::InvalidOperation, format!("{number} is too large to calculate with"))
+    });
+    integer.map(Into::into)
+}
+
+/// The integer part of a number in JSON.
+fn integer_part(text: &str) -> Option<i128> {
+    let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
+    let (sign, mantissa) = mantissa.strip_prefix('-').map_or(("", mantissa), |rest| ("-", rest));
+    let (before, after) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let digits = format!("{before}{after}");
+    let digits = digits.trim_start_matches('0');
+    // An exponent beyond `i64` is that of a number beyond all others, or of one that is nearly 0.
+    let exponent =
+        exponent.parse::<i64>().unwrap_or(if exponent.starts_with('-') { i64::MIN } else { i64::MAX });
+    let length = i64::try_from(digits.len()).ok()?.checked_sub(i64::try_from(after.len()).ok()?)?;
+    let length = length.saturating_add(exponent);
+    if digits.is_empty() || length <= 0 {
+        return Some(0);
+    }
+    // 2^127 has 39 digits.
+    let length = usize::try_from(length).ok().filter(|length| *length <= 39)?;
+    let kept = &digits[..length.min(digits.len())];
+    format!("{sign}{kept:0<length$}").parse().ok()
 }
 
 /// Converts a template value to data.
@@ -329,6 +394,49 @@ mod tests {
         }
         assert_eq!(all("{{ configs.d.k.zulu|float * 2 }} {{ configs.d.k.alpha|int + 1 }}"), "3.0 1001");
         assert_eq!(all("{{ configs.d.k.zulu is number }} {{ 1 if configs.d.k.mike[1] else 0 }}"), "True 0");
+    }
+
+    #[test]
+    fn different_numbers_are_never_equal_after_a_conversion() {
+        let data = r#"{"d": {"k": {
+            "int": 9007199254740993, "next": 9007199254740992, "point": 9007199254740993.0, "low": 9007199254740992.0,
+            "long": 0.12345678901234567890, "near": 0.12345678901234568, "e": 1e30, "e2": 1.0e30, "e3": 1e30000,
+            "max": 170141183460469231731687303715884105727, "half": -2.75, "zero": -0.50, "price": 1.50, "same": 15e-1
+        }}}"#;
+        let render = |text: &str| render_of(&format!("{{% set k = configs.d.k %}}{text}"), data, &[]);
+        let shown = |text: &str| render(&format!("{{{{ {text} }}}}")).unwrap();
+        // A conversion that would lose digits says so.
+        for (text, told) in [
+            ("{{ k.int|float == k.next|float }}", "9007199254740993 has more digits"),
+            ("{{ k.point|float == k.low|float }}", "9007199254740993.0 has more digits"),
+            ("{{ k.long|float == k.near }}", "0.12345678901234567890 has more digits"),
+            ("{{ k.e3|int }}", "too large"),
+            ("{{ k.e3|float }}", "too large"),
+        ] {
+            let error = render(text).unwrap_err();
+            assert!(error.contains(told), "{text}: {error}");
+        }
+        for (text, expected) in [
+            ("k.point|int == k.low|int", "False"),
+            ("k.point|int == k.int", "True"),
+            ("k.point|int", "9007199254740993"),
+            ("k.e|int", "1000000000000000000000000000000"),
+            ("k.max|int + 0 == k.max", "True"),
+            ("[k.half|int, k.zero|int, k.price|int]", "[-2, 0, 1]"),
+            ("k.next|float == k.low|float", "True"),
+            ("k.price|float", "1.5"),
+            ("k.near|float", "0.12345678901234568"),
+            ("k.long|string|float == k.near", "True"),
+            // Numbers that keep their digits are compared exactly.
+            ("k.price == k.same", "True"),
+            ("k.e == k.e2", "True"),
+            ("k.point == k.low", "False"),
+            ("k.point > k.low", "True"),
+            ("k.zero < k.price", "True"),
+            ("k.long < k.e3", "True"),
+        ] {
+            assert_eq!(shown(text), expected, "{text}");
+        }
     }
 
     #[test]

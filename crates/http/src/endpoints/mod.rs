@@ -24,16 +24,19 @@ use std::pin::Pin;
 use axum::response::Response;
 use http::{Method, request::Parts};
 
-use super::{Api, extract::AuthenticatedCall};
+use super::{Api, extract::AuthenticatedCall, pretty::PRETTY};
 use concord_model::access_key::Verb;
 use concord_service::quota::Gauge;
 
 pub(crate) use matching::{Matched, TABLE};
+pub(crate) use rows::{AUDIT, CONFIGS, DEFINITIONS, DOCS, DOCUMENT, ENDPOINTS, KEYS, METRICS, UI};
 #[cfg(test)]
-pub(crate) use rows::CONFIG;
-pub(crate) use rows::{
-    AUDIT, CHANGES, CONFIGS, DEFINITIONS, DOCS, DOCUMENT, ENDPOINTS, KEYS, METRICS, UI, WATCH,
-};
+pub(crate) use rows::{CHANGES, CONFIG, WATCH};
+
+/// The parameters that choose the consistency of a read.
+const CONSISTENCY_PARAMETERS: [&str; 3] = ["consistency", "max_staleness_ms", "min_revision"];
+/// The parameters of reads that have a second form, with `$` before the name.
+const ESCAPED_PARAMETERS: [&str; 4] = ["revision", "include", "fields", PRETTY];
 
 /// One method of one path.
 #[derive(Debug)]
@@ -48,10 +51,18 @@ pub(crate) struct Endpoint {
     pub(crate) pretty: Pretty,
     /// Whether the body is a patch, in a media type of its own.
     pub(crate) takes_patch: bool,
-    /// The query parameters of a request with a body, except those of [`Self::takes`].
+    /// The query parameters, except those of [`Self::takes`].
     parameters: &'static [&'static str],
+    /// Whether it takes the parameters that choose the consistency of a read.
+    has_consistency: bool,
+    /// Whether a parameter of any other name is a filter.
+    has_filters: bool,
+    /// Whether nobody waits for the response once the client has closed its sending side. A client that is gone and one
+    /// that has only finished sending look the same until something is sent to it; a response that sends nothing for
+    /// long would keep its place.
+    pub(crate) ends_with_its_client: bool,
     /// Whether unknown members and parameters of a write have no effect: the specification's writes. Otherwise they are
-    /// errors.
+    /// errors. Unknown parameters of a read never have an effect.
     pub(crate) is_lenient: bool,
     /// Whether HEAD is answered as GET is, without the body.
     pub(crate) takes_head: bool,
@@ -147,6 +158,9 @@ impl Endpoint {
             pretty: if is_open { Pretty::Never } else { Pretty::Taken },
             takes_patch: false,
             parameters: &[],
+            has_consistency: false,
+            has_filters: false,
+            ends_with_its_client: false,
             is_lenient: false,
             takes_head: matches!(method, EndpointMethod::Get),
             takes_slash: !is_open,
@@ -175,13 +189,33 @@ impl Endpoint {
         Self { parameters, ..self }
     }
 
+    const fn consistency(self) -> Self {
+        Self { has_consistency: true, ..self }
+    }
+
+    const fn filters(self) -> Self {
+        Self { has_filters: true, ..self }
+    }
+
+    const fn ends_with_its_client(self) -> Self {
+        Self { ends_with_its_client: true, ..self }
+    }
+
     const fn lenient(self) -> Self {
         Self { is_lenient: true, ..self }
     }
 
-    /// Whether a request with a body has this query parameter.
+    /// Whether a request has this query parameter.
     pub(crate) fn takes(&self, parameter: &str) -> bool {
-        ["dry_run", "pretty"].contains(&parameter) || self.parameters.contains(&parameter)
+        let is_read = self.method == EndpointMethod::Get;
+        // The form that no index takes from a list.
+        let plain = ESCAPED_PARAMETERS.into_iter().find(|name| parameter.strip_prefix('$') == Some(name));
+        let parameter = plain.filter(|_| is_read).unwrap_or(parameter);
+        (parameter == PRETTY && (self.pretty != Pretty::Never || !is_read))
+            || (parameter == "dry_run" && !is_read)
+            || (self.has_consistency && CONSISTENCY_PARAMETERS.contains(&parameter))
+            || self.parameters.contains(&parameter)
+            || self.has_filters
     }
 
     /// HEAD is rejected: a response that waits, has no end, or costs as much as with its body.
@@ -202,6 +236,11 @@ impl Endpoint {
     /// Whether a request may change something.
     pub(crate) fn is_write(&self) -> bool {
         self.method != EndpointMethod::Get && self.right != RequiredRight::Needs(Verb::Read)
+    }
+
+    /// Whether it is a read without a body that names the parameters that have no effect.
+    pub(crate) fn warns_of_parameters(&self) -> bool {
+        self.method == EndpointMethod::Get && self.right != RequiredRight::Open && !self.has_filters
     }
 
     /// The right that the audit log names.

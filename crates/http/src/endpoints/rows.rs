@@ -75,6 +75,8 @@ macro_rules! open {
 pub(crate) static ENDPOINTS: &[Endpoint] = &[
     // Definitions.
     Endpoint::new(Get, DEFINITIONS, Needs(Verb::Read), "list_definitions", keyed!(definitions::list))
+        .parameters(&["page", "limit", "sort_by", "sort_order", "search", "cursor", "include", "revision"])
+        .consistency()
         .gauge(Gauge::Lists),
     Endpoint::new(
         Post,
@@ -84,7 +86,9 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         keyed_with_body!(definitions::create),
     )
     .lenient(),
-    Endpoint::new(Get, DEFINITION, Needs(Verb::Read), "get_definition", keyed!(definitions::get)),
+    Endpoint::new(Get, DEFINITION, Needs(Verb::Read), "get_definition", keyed!(definitions::get))
+        .parameters(&["include"])
+        .consistency(),
     Endpoint::new(
         Put,
         DEFINITION,
@@ -104,11 +108,14 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     .lenient(),
     // First, for speed only: most requests are for configs.
     Endpoint::new(Get, CONFIGS, Needs(Verb::Read), "list_configs", keyed!(configs::list))
+        .filters()
         .gauge(Gauge::Lists)
         .pretty(Pretty::UnlessIndexed),
     Endpoint::new(Post, CONFIGS, Needs(Verb::Write), "create_config", keyed_with_body!(configs::create))
         .lenient(),
-    Endpoint::new(Get, CONFIG, Needs(Verb::Read), "get_config", Handler::GetConfig),
+    Endpoint::new(Get, CONFIG, Needs(Verb::Read), "get_config", Handler::GetConfig)
+        .parameters(&["revision", "include", "fields"])
+        .consistency(),
     Endpoint::new(Put, CONFIG, Needs(Verb::Write), "update_config", keyed_with_body!(configs::put))
         .parameters(&["upsert"])
         .lenient(),
@@ -122,7 +129,9 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         Needs(Verb::Read),
         "get_config_history",
         keyed!(history::of_config),
-    ),
+    )
+    .parameters(&["before", "limit"])
+    .consistency(),
     Endpoint::new(
         Post,
         "/api/v1/config_definition/{definition}/config/{config}/rollback",
@@ -130,10 +139,10 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         "roll_back_config",
         keyed_with_body!(history::rollback),
     ),
-    Endpoint::new(Get, SCHEMA, Needs(Verb::Read), "get_schema", keyed!(schema::get)),
+    Endpoint::new(Get, SCHEMA, Needs(Verb::Read), "get_schema", keyed!(schema::get)).consistency(),
     Endpoint::new(Put, SCHEMA, Needs(Verb::Define), "update_schema", keyed_with_body!(schema::put))
         .parameters(&["policy"]),
-    Endpoint::new(Get, UNIQUE, Needs(Verb::Read), "get_unique", keyed!(schema::get_unique)),
+    Endpoint::new(Get, UNIQUE, Needs(Verb::Read), "get_unique", keyed!(schema::get_unique)).consistency(),
     Endpoint::new(Put, UNIQUE, Needs(Verb::Define), "update_unique", keyed_with_body!(schema::put_unique)),
     Endpoint::new(
         Get,
@@ -141,39 +150,51 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         Needs(Verb::Read),
         "get_index_states",
         keyed!(definitions::index_states),
-    ),
+    )
+    .consistency(),
     Endpoint::new(
         Get,
         "/api/v1/config_definition/{definition}/history",
         Needs(Verb::Read),
         "get_definition_history",
         keyed!(history::of_definition),
-    ),
+    )
+    .parameters(&["before", "limit"])
+    .consistency(),
     // Many configs at once.
     Endpoint::new(Get, "/api/v1/config", Needs(Verb::Read), "list_configs_across", keyed!(across::list))
+        .filters()
         .audited(Audited::Listed)
         .gauge(Gauge::Lists),
     Endpoint::new(Post, "/api/v1/read", Needs(Verb::Read), "read_configs", keyed_with_body!(read::run))
         .audited(Audited::Body)
-        .parameters(&["consistency", "max_staleness_ms", "min_revision"]),
+        .consistency(),
     Endpoint::new(Post, "/api/v1/batch", Needs(Verb::Write), "run_batch", keyed_with_body!(batch::run)),
     // Changes.
     Endpoint::new(Get, WATCH, Needs(Verb::Read), "watch", keyed!(watch::open))
+        .filters()
+        .ends_with_its_client()
         .audited(Audited::Watched)
         .gauge(Gauge::Watches)
         .pretty(Pretty::Never)
         .without_head(),
     Endpoint::new(Get, CHANGES, Needs(Verb::Read), "poll_changes", keyed!(watch::poll))
+        .filters()
+        .ends_with_its_client()
         .audited(Audited::Watched)
         .gauge(Gauge::Watches)
         .pretty(Pretty::Never)
         .without_head(),
     // The audit log.
-    Endpoint::new(Get, AUDIT, Needs(Verb::Audit), "get_audit", keyed!(audit::show)).audited(Audited::Always),
+    Endpoint::new(Get, AUDIT, Needs(Verb::Audit), "get_audit", keyed!(audit::show))
+        .parameters(&["after", "before", "limit", "since", "until", "key", "definition", "outcome"])
+        .audited(Audited::Always),
     // Access keys.
-    Endpoint::new(Get, KEYS, Needs(Verb::Keys), "list_api_keys", keyed!(access_keys::list)),
+    Endpoint::new(Get, KEYS, Needs(Verb::Keys), "list_api_keys", keyed!(access_keys::list))
+        .parameters(&["page", "limit", "sort_by", "sort_order", "search"])
+        .consistency(),
     Endpoint::new(Post, KEYS, Needs(Verb::Keys), "create_api_key", keyed_with_body!(access_keys::create)),
-    Endpoint::new(Get, KEY, Needs(Verb::Keys), "get_api_key", keyed!(access_keys::get)),
+    Endpoint::new(Get, KEY, Needs(Verb::Keys), "get_api_key", keyed!(access_keys::get)).consistency(),
     Endpoint::new(Patch, KEY, Needs(Verb::Keys), "change_api_key", keyed_with_body!(access_keys::change)),
     Endpoint::new(Delete, KEY, Needs(Verb::Keys), "revoke_api_key", keyed_with_body!(access_keys::revoke)),
     Endpoint::new(
@@ -202,6 +223,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         keyed_with_body!(cluster::init),
     ),
     Endpoint::new(Get, "/api/v1/cluster/backup", Needs(Verb::Backup), "get_backup", keyed!(cluster::backup))
+        .consistency()
         .audited(Audited::Always)
         .without_head(),
     Endpoint::new(

@@ -39,6 +39,19 @@ fn no_two_rows_are_one_and_those_of_a_path_agree() {
 }
 
 #[test]
+fn only_watches_and_polls_end_with_their_client() {
+    let rows = ENDPOINTS.iter().filter(|row| row.ends_with_its_client).map(|row| row.operation);
+    assert_eq!(rows.collect::<Vec<_>>(), ["watch", "poll_changes"]);
+    let ends = |method: &str, path: &str| {
+        let request = find(method, path);
+        request.endpoint.is_some_and(|endpoint| endpoint.ends_with_its_client)
+    };
+    assert!(ends("GET", "/api/v1/watch/") && ends("GET", CHANGES));
+    // A path that only begins so is another one.
+    assert!(!ends("GET", "/api/v1/watchers") && !ends("POST", WATCH));
+}
+
+#[test]
 fn each_row_is_found_by_its_path_with_and_without_a_slash() {
     for row in ENDPOINTS {
         let path: Vec<&str> =

@@ -24,7 +24,7 @@ use super::{
     },
     coding,
     condition::{Condition, Elements, Stated, header_problem, single},
-    endpoints::Matched,
+    endpoints::{Endpoint, Matched},
     reply::Problem,
 };
 use concord_model::{
@@ -77,6 +77,22 @@ impl MatchedRequest {
 
     pub(super) fn uri(&self) -> &Uri {
         self.request.uri()
+    }
+
+    /// The parameters of a read that have no effect; `None` where all have one. For a request with a body,
+    /// [`BodyRequest::receive`] decides what becomes of them.
+    pub(super) fn ignored_parameters(&self) -> Option<Ignored> {
+        // Most reads have no parameters.
+        self.uri().query()?;
+        let endpoint = self.matched.endpoint?;
+        if !endpoint.warns_of_parameters() {
+            return None;
+        }
+        let mut unknown = unknown_parameters(endpoint, self.params()).peekable();
+        unknown.peek()?;
+        let ignored = Ignored::default();
+        ignored.add("query parameter", unknown.take(IGNORED_NAMES_MAX).cloned());
+        Some(ignored)
     }
 
     /// Whether it may change something.
@@ -392,19 +408,24 @@ impl Ignored {
 /// Characters of an ignored name that a warning shows.
 const IGNORED_NAME_CHARS_MAX: usize = 40;
 
-/// Rejects unknown parameters of the query, unless the endpoint ignores them.
+/// The names of the parameters that an endpoint does not have.
+fn unknown_parameters<'a>(endpoint: &Endpoint, params: &'a QueryParams) -> impl Iterator<Item = &'a String> {
+    params.0.iter().map(|(name, _)| name).filter(|name| !endpoint.takes(name))
+}
+
+/// Rejects unknown parameters of a request with a body, unless the endpoint ignores them.
 fn check_parameters(matched: &Matched, params: &QueryParams, ignored: &Ignored) -> Result<(), Problem> {
     let Some(endpoint) = matched.endpoint else { return Ok(()) };
-    let unknown = || params.0.iter().map(|(name, _)| name).filter(|name| !endpoint.takes(name));
+    let unknown = unknown_parameters(endpoint, params);
     if endpoint.is_lenient {
-        ignored.add("query parameter", unknown().take(IGNORED_NAMES_MAX).cloned());
+        ignored.add("query parameter", unknown.take(IGNORED_NAMES_MAX).cloned());
         return Ok(());
     }
     let violation = |name: &String| {
         let name: String = name.chars().take(KEY_BYTES_MAX).collect();
         query_violation(&name, "this query parameter is unknown here")
     };
-    let violations: Vec<Violation> = unknown().take(VIOLATIONS_MAX).map(violation).collect();
+    let violations: Vec<Violation> = unknown.take(VIOLATIONS_MAX).map(violation).collect();
     if violations.is_empty() { Ok(()) } else { Err(QueryError::Violations(violations).into()) }
 }
 

@@ -139,7 +139,12 @@ impl OperationEntry {
         content: Option<(&str, Content)>,
         headers: &[&str],
     ) -> Self {
-        let mut response = with_headers(ResponseBuilder::new().description(text), headers);
+        // The name of a parameter that has no effect.
+        let may_warn = (200..300).contains(&status)
+            && !headers.contains(&"Warning")
+            && ENDPOINTS.iter().any(|row| row.operation == self.id && row.warns_of_parameters());
+        let headers = [headers, if may_warn { &["Warning"] } else { &[] }].concat();
+        let mut response = with_headers(ResponseBuilder::new().description(text), &headers);
         if let Some((kind, content)) = content {
             response = response.content(kind, content);
         }

@@ -103,14 +103,19 @@ impl PeerListener {
 }
 
 impl Answerer for PeerListener {
+    type Found = ();
+
+    fn find(_request: &Request<Incoming>) {}
+
     fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,
+        found: (),
     ) -> impl Future<Output = Response> + Send + 'static {
-        Arc::new(self.routes.clone()).answer(request)
+        Arc::new(self.routes.clone()).answer(request, found)
     }
 
-    fn ends_with_its_client(_request: &Request<Incoming>) -> bool {
+    fn ends_with_its_client((): &()) -> bool {
         // A node that closes a connection has given up the call.
         true
     }

@@ -37,7 +37,7 @@ use super::{
     coding::{self, Coding},
     configs, cors,
     decision::{self, PendingDecision},
-    endpoints::{CHANGES, Handler, Matched, OpenCall, TABLE, WATCH},
+    endpoints::{Handler, Matched, OpenCall, TABLE},
     extract::{AuthenticatedCall, MatchedRequest, ReadRequest},
     pretty, quota,
     reply::{self, LogOnly, NO_STORE, NODE, Problem, STATE_REVISION, number},
@@ -52,23 +52,25 @@ use concord_service::{Origin, Refusal, audit::observe, memory_budget::Share, met
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 impl Answerer for Api {
-    fn connections(&self) -> Option<Connections> {
-        Some(self.service.caller_connections())
+    type Found = Matched;
+
+    fn find(request: &http::Request<Incoming>) -> Matched {
+        TABLE.find(request.method(), request.uri().path())
     }
 
-    fn ends_with_its_client(request: &http::Request<Incoming>) -> bool {
-        // A client that is gone and one that has only finished sending look the same until something is sent to it. A
-        // watch or a long poll sends nothing for long, and its place is needed.
-        let path = request.uri().path();
-        path.starts_with(WATCH) || path.starts_with(CHANGES)
+    fn ends_with_its_client(matched: &Matched) -> bool {
+        matched.endpoint.is_some_and(|endpoint| endpoint.ends_with_its_client)
+    }
+
+    fn connections(&self) -> Option<Connections> {
+        Some(self.service.caller_connections())
     }
 
     fn is_memory_scarce(&self) -> bool {
         self.service.cx.reservation(Share::Callers).is_share_scarce()
     }
 
-    async fn answer(self: Arc<Self>, request: http::Request<Incoming>) -> Response {
-        let matched = TABLE.find(request.method(), request.uri().path());
+    async fn answer(self: Arc<Self>, request: http::Request<Incoming>, matched: Matched) -> Response {
         let names = || self.times.names(request.method(), &matched);
         let traced = self.service.cx.spans.traced_request(TraceParent::of(request.headers()), names);
         // A box for each body costs more than the question whether there is one.
@@ -222,6 +224,7 @@ impl Api {
     async fn dispatch(&self, access: RequestAccess, asked: MatchedRequest) -> Response {
         let (matched, is_head) = (asked.matched, asked.request.method() == Method::HEAD);
         let endpoint = matched.endpoint.filter(|endpoint| !is_head || endpoint.takes_head);
+        let ignored = asked.ignored_parameters();
         let response = match (endpoint.map(|endpoint| endpoint.handler), access) {
             (None, _) => not_taken(&matched),
             // Not boxed: most requests are this one, and the allocation would be theirs.
@@ -240,7 +243,11 @@ impl Api {
                 Problem::from(Refusal::Internal(text.into())).into_response()
             }
         };
-        if is_head { without_body(response) } else { response }
+        let response = if is_head { without_body(response) } else { response };
+        match ignored {
+            None => response,
+            Some(ignored) => ignored.warn(response),
+        }
     }
 
     /// Adds the headers that every response has, and logs the text of an internal error.

@@ -53,6 +53,69 @@ async fn node_of(service: Service) -> Api {
     api
 }
 
+/// The principal that the access layer finds for a credential.
+async fn owner_of(api: &Api, credential: &str) -> Principal {
+    let mut headers = HeaderMap::new();
+    headers.insert(header::AUTHORIZATION, HeaderValue::from_str(credential).unwrap());
+    match access::authenticate(&api.service, &headers, &http::Extensions::new()).await {
+        Ok(RequestAccess::Authenticated(principal)) => principal,
+        Ok(RequestAccess::Public) => panic!("a credential is no public access"),
+        Err(response) => panic!("{response:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_names_the_parameters_that_have_no_effect() {
+    let directory = tempfile::tempdir().unwrap();
+    let api = node(directory.path()).await;
+    let config = format!("{CONFIG_D}k");
+    let warning = async |method: Method, path: &str| {
+        let request = Request::builder().method(method).uri(path).header(header::AUTHORIZATION, KEY);
+        let response = api.handle(request.body(Body::empty()).unwrap()).await;
+        let text = response.headers().get(header::WARNING).map(|text| text.to_str().unwrap().to_owned());
+        (response.status(), text)
+    };
+    let named = |names: &str| Some(format!("299 - \"unknown, and without effect: {names}\""));
+    for (path, expected) in [
+        (format!("{config}?feilds=n"), named("query parameter `feilds`")),
+        (
+            format!("{config}?x=1&consistency=local&y%20=2"),
+            named("query parameter `x`, query parameter `y?`"),
+        ),
+        (
+            format!(
+                "{config}?consistency=local&max_staleness_ms=60000&min_revision=1&include=revision&$fields=n"
+            ),
+            None,
+        ),
+        (format!("{config}?$pretty=true&revision="), None),
+        (config.clone(), None),
+        (format!("{DEFINITIONS}?sort=x"), named("query parameter `sort`")),
+        (format!("{DEFINITIONS}?limit=1&page=1&$include=revision"), None),
+        (format!("{config}/history?after=1&before=9"), named("query parameter `after`")),
+        ("/api/v1/whoami?consistency=local".to_owned(), named("query parameter `consistency`")),
+        ("/api/v1/api_key/?sort_by=name&seach=a".to_owned(), named("query parameter `seach`")),
+        ("/livez?x=1".to_owned(), None),
+        (format!("{CONFIG_D}?n=1&sort_by=n"), None),
+    ] {
+        for method in [Method::GET, Method::HEAD] {
+            let (status, found) = warning(method, &path).await;
+            if path.ends_with("revision=") {
+                // Malformed: it is rejected, not ignored.
+                assert_eq!((status, found), (StatusCode::UNPROCESSABLE_ENTITY, None));
+                continue;
+            }
+            assert_eq!((status, &found), (StatusCode::OK, &expected), "{path}");
+        }
+    }
+    assert_eq!(
+        warning(Method::GET, &format!("{CONFIG_D}?x=1")).await,
+        (StatusCode::UNPROCESSABLE_ENTITY, None),
+        "a filter"
+    );
+    assert_eq!(warning(Method::GET, &format!("{CONFIG_D}absent?x=1")).await, (StatusCode::NOT_FOUND, None));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_taken_is_refused_by_its_path_or_its_method() {
     let directory = tempfile::tempdir().unwrap();

@@ -122,13 +122,22 @@ pub struct ServeOptions {
 
 /// What answers the requests of a listener. It is cloned for each connection.
 pub(crate) trait Answerer: Clone + Send + Sync + 'static {
+    /// What the head of a request says of it.
+    type Found: Send + 'static;
+
+    /// Finds that before anything is read that comes after the head.
+    fn find(request: &Request<Incoming>) -> Self::Found;
+
     /// Answers a request. Each connection has a counter of its own for those in flight: one that all connections
     /// change moves between the processors with each request.
-    fn answer(self: Arc<Self>, request: Request<Incoming>)
-    -> impl Future<Output = Response> + Send + 'static;
+    fn answer(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        found: Self::Found,
+    ) -> impl Future<Output = Response> + Send + 'static;
 
     /// Whether nobody waits for the response to a request any more once the client has closed its sending side.
-    fn ends_with_its_client(_request: &Request<Incoming>) -> bool {
+    fn ends_with_its_client(_found: &Self::Found) -> bool {
         false
     }
 
@@ -149,7 +158,11 @@ pub(crate) trait Answerer: Clone + Send + Sync + 'static {
 }
 
 impl Answerer for Router {
-    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response {
+    type Found = ();
+
+    fn find(_request: &Request<Incoming>) {}
+
+    async fn answer(self: Arc<Self>, request: Request<Incoming>, (): ()) -> Response {
         let Ok(answer) = Self::clone(&self).oneshot(request).await;
         answer
     }
@@ -304,7 +317,8 @@ impl<A: Answerer> ConnectionServer<A> {
         let (answerer, owner) = (Arc::new(self.answerer.clone()), connection.clone());
         let service = service_fn(move |mut request: Request<Incoming>| {
             let in_flight = owner.begin(request.extensions_mut());
-            owner.note_patience(A::ends_with_its_client(&request));
+            let found = A::find(&request);
+            owner.note_patience(A::ends_with_its_client(&found));
             if let Some(node) = node {
                 request.extensions_mut().insert(ShownNode(node));
             }
@@ -312,7 +326,7 @@ impl<A: Answerer> ConnectionServer<A> {
             let (answerer, caller) = (answerer.clone(), caller.clone());
             let answered = async move || {
                 let answer = match refused_head(&request) {
-                    None => answerer.answer(request).await,
+                    None => answerer.answer(request, found).await,
                     // HTTP/2 has no such header, and ends the stream only.
                     Some(status) if is_http2 => status.into_response(),
                     Some(status) => (status, [(CONNECTION, "close")]).into_response(),

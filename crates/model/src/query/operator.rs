@@ -2,10 +2,11 @@
 //!
 //! A text is matched as each kind that the path may have: where a schema allows strings and numbers, `7` is the number
 //! and the string. There a text in JSON's quotes is that string alone. If only strings are possible, a text is a string
-//! as it is, including quotes. If the schema does not restrict the kind, a text is read as JSON, and is a string if it
-//! is not JSON.
+//! as it is, including quotes; but in a list of values (`in`), a text in JSON's quotes is the string in them, so that a
+//! value may contain commas. If the schema does not restrict the kind, a text is read as JSON, and is a string if it is
+//! not JSON.
 
-use std::ops::Bound;
+use std::{borrow::Cow, ops::Bound};
 
 use serde_json::Value;
 
@@ -37,12 +38,13 @@ pub(super) fn parse(
     Ok(match operator {
         "" => FilterTest::AnyOf(one()?),
         "in" => {
-            let parts = parts(
-                text,
-                kinds == JsonKinds::of([JsonKind::String]) || !matches!(field, FilterField::Slot(_)),
-            );
-            let values: Result<Vec<_>, _> =
-                parts.into_iter().map(|part| values(field, kinds, kinds, part)).collect();
+            let are_texts =
+                kinds == JsonKinds::of([JsonKind::String]) || !matches!(field, FilterField::Slot(_));
+            let value = |part| {
+                let text = if are_texts { unquoted(part) } else { Cow::Borrowed(part) };
+                values(field, kinds, kinds, &text)
+            };
+            let values: Result<Vec<_>, _> = parts(text).into_iter().map(value).collect();
             FilterTest::AnyOf(values?.concat())
         }
         "ne" => FilterTest::NoneOf(one()?),
@@ -140,11 +142,8 @@ fn values(
     Ok(values)
 }
 
-/// The parts of a list of values: between commas, but a JSON string, array or object is one part unless all are texts.
-fn parts(text: &str, are_texts: bool) -> Vec<&str> {
-    if are_texts {
-        return text.split(',').collect();
-    }
+/// The parts of a list of values: between commas, but a JSON string, array or object is one part.
+fn parts(text: &str) -> Vec<&str> {
     let (mut parts, mut rest) = (Vec::new(), text);
     loop {
         let end = json_end(rest).unwrap_or_else(|| rest.find(',').unwrap_or(rest.len()));
@@ -156,6 +155,12 @@ fn parts(text: &str, are_texts: bool) -> Vec<&str> {
         };
         rest = next;
     }
+}
+
+/// The string of a text in JSON's quotes; any other text as it is.
+fn unquoted(text: &str) -> Cow<'_, str> {
+    let string = text.starts_with('"').then(|| serde_json::from_str(text).ok()).flatten();
+    string.map_or(Cow::Borrowed(text), Cow::Owned)
 }
 
 /// Where the JSON string, array or object ends that a text begins with, when a comma or nothing is after it.

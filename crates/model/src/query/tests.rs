@@ -101,6 +101,30 @@ fn a_text_is_each_value_that_the_declared_types_allow_and_quotes_say_that_it_is_
 }
 
 #[test]
+fn a_value_of_a_list_may_contain_commas_in_quotes() {
+    let any = |values: &[&str]| {
+        let mut values: Vec<_> = values.iter().map(|value| index::encode(&(*value).into())).collect();
+        values.sort();
+        FilterTest::AnyOf(values)
+    };
+    // The path has strings only.
+    let test = |name: &str, text: &str| ask(&[(name, text)]).unwrap().filters[0].test.clone();
+    for (text, expected) in [
+        (r#""a,b",c"#, &["a,b", "c"][..]),
+        (r#"c,"a, \"b\",","""#, &["c", r#"a, "b","#, ""]),
+        ("a,b", &["a", "b"]),
+        // No JSON strings.
+        (r#""a,b"#, &["\"a", "b"]),
+        (r#""a"b,c"#, &["\"a\"b", "c"]),
+        (r#"a","b"#, &["a\"", "\"b"]),
+    ] {
+        assert_eq!(test("s[in]", text), any(expected), "{text}");
+    }
+    assert_eq!(test("s", r#""a,b""#), any(&[r#""a,b""#]), "equality takes a string as it is");
+    assert_eq!(test("config_key[in]", r#""a",b"#), FilterTest::AnyOf(vec![b"a"[..].into(), b"b"[..].into()]));
+}
+
+#[test]
 fn only_a_path_whose_index_is_being_built_is_rejected() {
     let mut definition = definition();
     definition.indexing.build = Some(Build { begun: 1, slots: vec![1], cursor: None });

@@ -14,6 +14,7 @@
 //! | `secret` | the secret fields of data: the places that a marked subschema applies to |
 //! | `stored` | a schema as it is stored: its text, and what `format` means in it |
 //! | `size` | the size of data, as the cost counts it |
+//! | `tags` | the members that tell the variants of a union apart |
 //! | `unions` | which violations of a union are named |
 //! | `unique` | `uniqueItems` in O(n log n) |
 //!
@@ -42,6 +43,7 @@ pub use graph::address;
 pub use references::References;
 use secret::{Secrecy, SecretPlaces};
 pub use stored::{Formats, StoredSchema};
+use tags::DeclaredTags;
 use unions::Finding;
 
 mod bounds;
@@ -54,6 +56,7 @@ mod references;
 pub mod secret;
 mod size;
 pub mod stored;
+mod tags;
 mod unions;
 mod unique;
 
@@ -66,6 +69,7 @@ pub struct Schema {
     validator: Validator,
     costs: Option<Costs>,
     secrets: Option<SecretPlaces>,
+    tags: DeclaredTags,
     weight_bytes: usize,
     formats: Formats,
 }
@@ -92,14 +96,16 @@ impl Schema {
         let refers_to_meta_schema = graph.refers_to_meta_schema();
         let costs = Costs::of(&graph).map_err(|violation| vec![violation])?;
         let secrets = SecretPlaces::of(&graph, draft);
+        let tags = DeclaredTags::of(&graph);
         let weight_bytes = graph.nodes.len() * SUBSCHEMA_BYTES
             + costs.weight_bytes()
             + patterns.weight_bytes()
+            + tags.weight_bytes()
             + secrets.as_ref().map_or(0, SecretPlaces::weight_bytes);
         let validator = build(draft, formats, patterns, refers_to_meta_schema, schema)
             .map_err(|error| vec![violation_of(&error, &Finding::Itself, schema)])?;
         let costs = schema.is_object().then_some(costs);
-        Ok(Self { validator, costs, secrets, weight_bytes, formats })
+        Ok(Self { validator, costs, secrets, tags, weight_bytes, formats })
     }
 
     /// Approximate bytes that the compiled schema takes: some ten times its text, and the automata of its patterns.
@@ -167,7 +173,10 @@ impl Schema {
             if is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         // The list is full, or has everything.
-        let _ = self.validator.iter_errors(data).try_for_each(|error| unions::visit(&error, &mut list));
+        let _ = self
+            .validator
+            .iter_errors(data)
+            .try_for_each(|error| unions::visit(&error, &self.tags, &mut list));
         if self.secrets.is_some() {
             // Errors within one secret value are all at its place.
             violations.dedup();
@@ -319,7 +328,7 @@ fn against_meta_schema(schema: &Value, draft: Draft) -> Vec<Violation> {
     if meta.is_valid(schema) {
         return Vec::new();
     }
-    let mut violations = Vec::new();
+    let (mut violations, tags) = (Vec::new(), DeclaredTags::default());
     for error in meta.iter_errors(schema) {
         let mut add = |error: &ValidationError<'_>, finding: &Finding<'_>| {
             violations.push(violation_of(error, finding, schema));
@@ -330,7 +339,7 @@ fn against_meta_schema(schema: &Value, draft: Draft) -> Vec<Violation> {
                 violations.push(violation);
                 violations.len() == VIOLATIONS_MAX
             }
-            None => unions::visit(&error, &mut add).is_break(),
+            None => unions::visit(&error, &tags, &mut add).is_break(),
         };
         if is_full {
             break;

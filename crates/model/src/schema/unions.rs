@@ -6,7 +6,7 @@
 //! The first of these criteria decides in which two branches differ:
 //!
 //! 1. A branch for a value of this type fits better than one for other types.
-//! 2. A branch that allows the value of a tag (`"kind": {"const": "card"}`) fits better than one that does not.
+//! 2. A branch that allows the value of more tags (`"kind": {"const": "card"}`) fits better.
 //! 3. A branch with a deeper violation fits better: it accepts what is above. The value of a member that may be a tag
 //!    does not count as deep.
 //! 4. A branch with fewer violations fits better.
@@ -17,13 +17,15 @@
 //!
 //! **Invariant:** each error of the tree is looked at as often as unions are nested around it, which the compiled schema bounds.
 
-use std::{cmp::Reverse, collections::BTreeMap, ops::ControlFlow};
+use std::{borrow::Cow, cmp::Reverse, collections::BTreeMap, ops::ControlFlow};
 
 use jsonschema::{
     JsonType, JsonTypeSet, ValidationError,
     error::{TypeKind, ValidationErrorKind},
 };
 use serde_json::Value;
+
+use super::tags::{DeclaredTags, UnionTags};
 
 /// What is wrong at the place of an error.
 pub(super) enum Finding<'e> {
@@ -44,9 +46,13 @@ const VALUES_MAX: usize = 100;
 /// What a branch of a union has found.
 type Branch = [ValidationError<'static>];
 
-/// Calls `visitor` for each violation to be named of an error. The recursion is bounded by the nesting of unions, as
-/// the validator's own was.
-pub(super) fn visit(error: &ValidationError<'_>, visitor: &mut Visitor<'_>) -> ControlFlow<()> {
+/// Calls `visitor` for each violation to be named of an error; `declared` are the tags of the schema. The recursion is
+/// bounded by the nesting of unions, as the validator's own was.
+pub(super) fn visit(
+    error: &ValidationError<'_>,
+    declared: &DeclaredTags,
+    visitor: &mut Visitor<'_>,
+) -> ControlFlow<()> {
     let (ValidationErrorKind::AnyOf { context } | ValidationErrorKind::OneOfNotValid { context }) =
         error.kind()
     else {
@@ -58,21 +64,22 @@ pub(super) fn visit(error: &ValidationError<'_>, visitor: &mut Visitor<'_>) -> C
     if of_type.is_empty() {
         return visitor(error, &types(context, place).map_or(Finding::Itself, Finding::OtherType));
     }
-    let tags = Tags::of(&of_type, place);
-    let tagged: Vec<&Branch> = of_type.iter().copied().filter(|branch| !tags.mismatch(branch)).collect();
-    if tagged.is_empty()
-        && of_type.len() > 1
-        && let Some((error, values)) = tags.none_of(&of_type)
-    {
+    let tags = Tags::of(&of_type, place, declared.at(error.schema_path().as_str()));
+    let misses: Vec<Misses> = of_type.iter().map(|branch| tags.misses(branch)).collect();
+    let least = misses.iter().min().copied().unwrap_or_default();
+    let closest = of_type.iter().zip(&misses).filter(|(_, misses)| **misses == least);
+    let closest: Vec<&Branch> = closest.map(|(branch, _)| *branch).collect();
+    // A member of one value each is what all of them are told apart by, so it comes first.
+    let unknown = (least.single > 0).then(|| tags.none_of(&of_type)).flatten();
+    if let Some((error, values)) = unknown.or_else(|| tags.none_of(&closest)) {
         return visitor(error, &Finding::NoneOf(values));
     }
-    let candidates = if tagged.is_empty() { of_type } else { tagged };
     let mut fits: Vec<(Fit<'_>, &Branch)> =
-        candidates.into_iter().map(|branch| (Fit::of(branch, place), branch)).collect();
+        closest.into_iter().map(|branch| (Fit::of(branch, place), branch)).collect();
     fits.sort_by(|(one, _), (other, _)| one.cmp(other));
     match fits.as_slice() {
         [(best, _), (second, _), ..] if best == second => visitor(error, &Finding::Itself),
-        [(_, branch), ..] => branch.iter().try_for_each(|error| visit(error, visitor)),
+        [(_, branch), ..] => branch.iter().try_for_each(|error| visit(error, declared, visitor)),
         [] => visitor(error, &Finding::Itself),
     }
 }
@@ -121,56 +128,81 @@ struct Tags<'e>(BTreeMap<&'e str, TagErrors>);
 /// The errors about the value at a place.
 #[derive(Default)]
 struct TagErrors {
-    /// How many branches have one.
-    branches: usize,
-    /// The last of these branches.
-    last: usize,
     /// Whether a branch allows a single value there.
-    single: bool,
+    is_single: bool,
+    /// Whether it is a tag.
+    is_tag: bool,
+}
+
+/// How many tags have a value that a branch does not allow: among those of single values, and in all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Misses {
+    single: usize,
+    all: usize,
 }
 
 impl<'e> Tags<'e> {
-    /// Those of branches. A member is one when a branch allows a single value there, or when several branches allow
-    /// some.
-    fn of(branches: &[&'e Branch], place: &str) -> Self {
+    /// Those of branches. A member is one when a branch allows a single value there, or when the schema declares it.
+    fn of(branches: &[&'e Branch], place: &str, declared: Option<&UnionTags>) -> Self {
         let mut tags: BTreeMap<&str, TagErrors> = BTreeMap::new();
-        for (number, branch) in (1..).zip(branches) {
-            for error in *branch {
-                let at = error.instance_path().as_str();
-                let below = at.strip_prefix(place).unwrap_or_default();
-                let Some(values) = allowed(error).filter(|_| below.matches('/').count() < 2) else {
-                    continue;
-                };
-                let tag = tags.entry(at).or_default();
-                tag.branches += usize::from(tag.last != number);
-                tag.last = number;
-                tag.single |= below.is_empty() || values.len() == 1;
-            }
+        for error in branches.iter().copied().flatten() {
+            let at = error.instance_path().as_str();
+            let below = at.strip_prefix(place).unwrap_or_default();
+            let Some(values) = allowed(error).filter(|_| below.matches('/').count() < 2) else { continue };
+            let tag = tags.entry(at).or_default();
+            let of_schema = declared.and_then(|tags| tags.get(&*name_of(below)));
+            tag.is_single |= below.is_empty() || values.len() == 1 || of_schema == Some(&true);
+            tag.is_tag |= tag.is_single || of_schema.is_some();
         }
-        tags.retain(|_, tag| tag.single || tag.branches > 1);
+        tags.retain(|_, tag| tag.is_tag);
         Self(tags)
     }
 
-    /// Whether a branch has an error about a tag: that its value is another, or that there is no such member.
-    fn mismatch(&self, branch: &Branch) -> bool {
-        branch.iter().any(|error| {
+    /// The tags that a branch has an error about: that the value is another, or that there is no such member.
+    fn misses(&self, branch: &Branch) -> Misses {
+        let mut missed: BTreeMap<&str, bool> = BTreeMap::new();
+        let mut add = |place: &str| {
+            if let Some((place, tag)) = self.0.get_key_value(place) {
+                missed.insert(place, tag.is_single);
+            }
+        };
+        for error in branch {
             let place = error.instance_path();
-            let mut names = unexpected(error).iter();
-            (allowed(error).is_some() && self.0.contains_key(place.as_str()))
-                || names.any(|name| self.0.contains_key(place.join(name.as_str()).as_str()))
-        })
+            if allowed(error).is_some() {
+                add(place.as_str());
+            }
+            unexpected(error).iter().for_each(|name| add(place.join(name.as_str()).as_str()));
+        }
+        Misses { single: missed.values().filter(|is_single| **is_single).count(), all: missed.len() }
     }
 
-    /// When all branches have an error about the same tag: one of these, and the values that they allow.
+    /// When all of several branches have an error about the same tag, and allow several values: one of these errors, and
+    /// the values. A tag of single values comes first.
     fn none_of(&self, branches: &[&'e Branch]) -> Option<(&'e ValidationError<'static>, Vec<&'e Value>)> {
-        let (tag, _) = self.0.iter().find(|(_, errors)| errors.branches == branches.len())?;
-        let at_tag = |error: &&ValidationError<'static>| error.instance_path().as_str() == *tag;
-        let errors = branches.iter().copied().flatten().filter(at_tag);
-        let mut found = errors.filter_map(|error| Some((error, allowed(error)?)));
-        let (first, values) = found.next()?;
-        let values = values.iter().chain(found.flat_map(|(_, values)| values));
-        Some((first, values.take(VALUES_MAX).collect()))
+        let mut tags: Vec<_> = self.0.iter().collect();
+        tags.sort_by_key(|(_, tag)| !tag.is_single);
+        tags.into_iter().filter(|_| branches.len() > 1).find_map(|(tag, _)| {
+            let about = |branch: &&'e Branch| {
+                let found = branch.iter().filter(|error| error.instance_path().as_str() == *tag);
+                found.filter_map(|error| Some((error, allowed(error)?))).next()
+            };
+            let found: Vec<_> = branches.iter().map(about).collect::<Option<_>>()?;
+            let (first, _) = *found.first()?;
+            let mut values: Vec<&Value> = Vec::new();
+            for value in found.into_iter().flat_map(|(_, values)| values).take(VALUES_MAX) {
+                if !values.contains(&value) {
+                    values.push(value);
+                }
+            }
+            (values.len() > 1).then_some((first, values))
+        })
     }
+}
+
+/// The name of the member that a pointer of one segment leads to.
+fn name_of(pointer: &str) -> Cow<'_, str> {
+    let name = pointer.strip_prefix('/').unwrap_or(pointer);
+    if name.contains('~') { name.replace("~1", "/").replace("~0", "~").into() } else { name.into() }
 }
 
 /// How well a branch fits: the least fits best.

@@ -137,20 +137,7 @@ impl Authentication {
         self.access.roots.store(Arc::new(digests(root_keys)));
     }
 
-    /// The principal of a credential (the header's value without `Bearer `).
-    ///
-    /// # Errors
-    /// When it is not valid, or this node can't know whether it is.
-    pub async fn authenticate(&self, credential: &[u8]) -> Result<Principal, NotAuthenticated> {
-        match self.judge(credential) {
-            Judgement::Valid(principal) => Ok(principal),
-            Judgement::NotValid => Err(NotAuthenticated::NotValid),
-            // Boxed: otherwise the future of every request would have space for it.
-            Judgement::Unsettled => Box::pin(self.settle(credential)).await,
-        }
-    }
-
-    /// What this node knows of a credential without asking another one.
+    /// What this node knows of a credential (the header's value without `Bearer `) without asking another one.
     #[must_use]
     pub fn judge(&self, credential: &[u8]) -> Judgement {
         let given = digest(credential);
@@ -170,7 +157,7 @@ impl Authentication {
     /// The principal of a credential that is unsettled, by a state that is newer than the call.
     ///
     /// # Errors
-    /// As for [`Self::authenticate`].
+    /// When it is not valid, or this node can't know whether it is.
     pub async fn settle(&self, credential: &[u8]) -> Result<Principal, NotAuthenticated> {
         let given = digest(credential);
         let state = self.confirmed_state().await?;

@@ -67,7 +67,7 @@ async fn owner(api: &Api, verbs: &[&str]) -> Principal {
     assert_eq!(status, StatusCode::CREATED, "{text}");
     let answer: Value = serde_json::from_str(&text).unwrap();
     let credential = answer["data"]["api_key"].as_str().unwrap();
-    api.service.authentication.authenticate(credential.as_bytes()).await.ok().unwrap()
+    owner_of(api, credential).await
 }
 
 async fn blind(api: &Api) -> Principal {

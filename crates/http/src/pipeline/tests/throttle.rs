@@ -32,7 +32,7 @@ async fn whoever_loses_a_key_while_a_read_waits_learns_nothing_from_its_response
     let directory = tempfile::tempdir().unwrap();
     let api = node_of(throttling_service(directory.path(), 2)).await;
     let (id, text) = new_key(&api).await;
-    let principal = api.service.authentication.authenticate(text.as_bytes()).await.unwrap();
+    let principal = owner_of(&api, &text).await;
     let waiting = || WaitingReader::of(&RequestAccess::Authenticated(principal.clone()), true).unwrap();
     let readers: Vec<WaitingReader> = (0..4).map(|_| waiting()).collect();
     let path = format!("/api/v1/api_key/{id}");

@@ -58,6 +58,58 @@ fn the_branch_whose_tag_fits_is_named() {
 }
 
 #[test]
+fn a_branch_whose_tag_has_the_value_beside_a_list_of_others_is_named() {
+    // Only the error of `bank` names the tag, and its other violation is the deeper one.
+    let card = json!({"properties": {"kind~/1": {"$ref": "#/$defs/kind"}, "limit": {"type": "integer"}}});
+    let owner = json!({"properties": {"name": {"type": "string"}}});
+    let bank = json!({"allOf": [{"properties": {"kind~/1": {"enum": ["bank", "sepa"]}, "owner": owner}}]});
+    for branches in [json!([card, bank]), json!([bank, {"$ref": "#/$defs/a~1b"}])] {
+        let schema = json!({"properties": {"p/q": {"anyOf": branches}}, "$defs": {"kind": {"const": "card"}, "a/b": card}});
+        let data = json!({"p/q": {"kind~/1": "card", "limit": "x", "owner": {"name": 7}}});
+        assert_eq!(violations(&schema, &data), [r#"/p/q/limit: "x" is not of type "integer""#], "{schema}");
+        let data = json!({"p/q": {"kind~/1": "cash", "limit": 5}});
+        let expected = r#"/p/q/kind~/1: "cash" is not one of "#;
+        let found = violations(&schema, &data);
+        assert!(found.len() == 1 && found[0].starts_with(expected), "{found:?}");
+        for allowed in ["card", "bank", "sepa"] {
+            assert!(found[0].contains(allowed), "{found:?}");
+        }
+    }
+}
+
+#[test]
+fn a_member_that_has_the_same_values_in_all_branches_is_no_tag() {
+    let color = json!({"enum": ["red", "blue"]});
+    let branch = |kind: Value, color: &Value| json!({"properties": {"kind": kind, "color": color, "version": {"const": 1}}});
+    let schema = json!({"anyOf": [
+        branch(json!({"const": "voucher"}), &json!({"type": "object"})),
+        branch(json!({"enum": ["bank", "sepa"]}), &color),
+        branch(json!({"const": "cash"}), &color),
+    ]});
+    for (data, expected) in [
+        (json!({"kind": "cash", "color": 3}), r#"/color: 3 is not one of "red" or "blue""#),
+        (json!({"kind": "bank", "color": "pink"}), r#"/color: "pink" is not one of "red" or "blue""#),
+        (json!({"kind": "cash", "version": 2}), "/version: 1 was expected"),
+    ] {
+        assert_eq!(violations(&schema, &data), [expected], "{data}");
+    }
+}
+
+#[test]
+fn reading_tags_takes_bounded_time() {
+    // 20,000 variants, each with the same 4,000 members.
+    let members: serde_json::Map<String, Value> =
+        (0..4000).map(|n| (format!("m{n}"), json!({"const": n}))).collect();
+    let variants = vec![json!({"$ref": "#/$defs/a"}); 20_000];
+    let schema = json!({"anyOf": variants, "$defs": {"a": {"properties": members}}});
+    let graph = Graph::of(&schema, Draft::Draft202012).unwrap();
+    let begin = std::time::Instant::now();
+    assert_eq!(DeclaredTags::of(&graph).weight_bytes(), 0);
+    // Unbounded, it takes a minute.
+    assert!(begin.elapsed() < std::time::Duration::from_secs(10), "{:?}", begin.elapsed());
+}
+
+#[test]
 fn unions_of_scalars_and_unions_in_unions_are_named() {
     let literals =
         json!({"anyOf": [{"const": "a"}, {"type": "string", "enum": ["b", "c"]}, {"type": "null"}]});
