@@ -19,6 +19,8 @@ use crate::harness::{
 
 /// How long a cluster that must not elect is watched: several election timeouts.
 const WATCHED: Duration = Duration::from_secs(5);
+/// The members exchange their records every five seconds.
+const TWO_EXCHANGES: Duration = Duration::from_secs(11);
 
 fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
@@ -166,11 +168,84 @@ async fn an_operator_decides_when_a_witness_is_lost_for_good() {
     cluster.ready_on(&[2, 3]).await;
     cluster.equal_digests_on(&[2, 3]).await;
     set(&cluster.client(2), "d", "after", &json!({"n": 1})).await;
+    // One decision is enough: what the others remember of node 2 from before counts no more.
+    cluster.node(2).kill();
+    cluster.node(2).start().await;
+    cluster.ready_on(&[2, 3]).await;
+    tokio::time::sleep(TWO_EXCHANGES).await;
+    assert!(cluster.node(2).runs(), "{}", cluster.tails(12));
+    cluster.equal_digests_on(&[2, 3]).await;
+}
+
+/// Copies the directory of a node that stands still and goes on afterwards, within one start.
+fn take_live_image(cluster: &mut Cluster, id: u64) -> PathBuf {
+    let image = cluster.root().join(format!("live-image{id}"));
+    cluster.node(id).pause();
+    copy(&cluster.node(id).directory, &image);
+    cluster.node(id).resume();
+    image
+}
+
+/// Kills nodes 1 and 2, puts an image of node 2 back, starts all three, and looks for what was acknowledged.
+async fn all_is_there_after_both_were_killed(cluster: &mut Cluster, image: &Path, keys: &[String]) {
+    cluster.node(1).kill();
+    cluster.node(2).kill();
+    put_back(cluster, 2, image);
+    for id in 1..=3 {
+        cluster.node(id).start().await;
+    }
+    cluster.ready().await;
+    for id in 1..=3 {
+        for key in keys {
+            cluster.client(id).get(&config("d", key)).insist().await.expect(200);
+        }
+    }
+    cluster.equal_digests().await;
+}
+
+#[tokio::test]
+async fn what_was_confirmed_since_the_last_exchange_survives_a_rollback() {
+    let mut cluster = Cluster::start("earlier-same-start").await;
+    define(&cluster.client(1), "d").await;
+    lead(&cluster, 1, &[1, 2, 3]).await;
+    assert!(cluster.node(3).stop().await.success());
+    let image = take_live_image(&mut cluster, 2);
+    tokio::time::sleep(TWO_EXCHANGES).await;
+    // Acknowledged by nodes 1 and 2, and known to no record when both are killed.
+    write_many(&cluster.client(1), "a", 3).await;
+    let keys: Vec<String> = (0..3).map(|n| format!("a{n}")).collect();
+    all_is_there_after_both_were_killed(&mut cluster, &image, &keys).await;
+}
+
+#[tokio::test]
+async fn an_image_of_a_member_that_caught_up_after_a_rollback_is_a_rollback() {
+    let mut cluster = Cluster::start("earlier-again").await;
+    define(&cluster.client(1), "d").await;
+    lead(&cluster, 1, &[1, 2, 3]).await;
+    let first = take_image(&mut cluster, 2).await;
+    lead(&cluster, 1, &[1, 2, 3]).await;
+    write_many(&cluster.client(1), "a", 20).await;
+    cluster.equal_digests().await;
+    cluster.node(2).kill();
+    put_back(&mut cluster, 2, &first);
+    // Without the others it can only begin to catch up.
+    cluster.node(2).start().await;
+    alarm_about(&cluster.client(2), "rolled_back", 2).await;
+    let image = take_live_image(&mut cluster, 2);
+    cluster.ready().await;
+    lead(&cluster, 1, &[1, 2, 3]).await;
+    assert!(cluster.node(3).stop().await.success());
+    write_many(&cluster.client(1), "b", 20).await;
+    tokio::time::sleep(TWO_EXCHANGES).await;
+    let keys: Vec<String> = (0..20).flat_map(|n| [format!("a{n}"), format!("b{n}")]).collect();
+    all_is_there_after_both_were_killed(&mut cluster, &image, &keys).await;
 }
 
 /// The one history that no member can prevent: nobody who knows is there when the disk of node 2 has gone back. Nodes 2
 /// and 3 go on without 40 acknowledged writes and make others; then node 1 returns, which has them.
-async fn forked(name: &str, others: u64) -> Cluster {
+///
+/// `terms`: how often the leader changes while node 3 is down, so that the log of node 1 has a later term than theirs.
+async fn forked(name: &str, others: u64, terms: u64) -> Cluster {
     let options =
         Options::default().with("CONCORD_WRITE_TIMEOUT_MS", "3000").with("CONCORD_READ_TIMEOUT_MS", "1000");
     let mut cluster = Cluster::start_with(name, &options).await;
@@ -179,6 +254,9 @@ async fn forked(name: &str, others: u64) -> Cluster {
     // Node 3 must not learn of the start after the image: it would be a witness.
     assert!(cluster.node(3).stop().await.success());
     let image = take_image(&mut cluster, 2).await;
+    for change in 0..terms {
+        lead(&cluster, 2 - change % 2, &[1, 2]).await;
+    }
     write_many(&cluster.client(1), "a", 40).await;
     cluster.equal_digests_on(&[1, 2]).await;
     cluster.node(2).kill();
@@ -228,8 +306,8 @@ async fn wrong_answers(
     }
 }
 
-async fn a_fork_is_read_by_nobody(name: &str, others: u64) {
-    let mut cluster = forked(name, others).await;
+async fn a_fork_is_read_by_nobody(name: &str, others: u64, terms: u64) {
+    let mut cluster = forked(name, others, terms).await;
     cluster.node(1).start().await;
     let (seen, _) = wrong_answers(&mut cluster, others, false, WATCHED).await;
     assert_eq!(seen, BTreeSet::new());
@@ -251,17 +329,22 @@ async fn a_fork_is_read_by_nobody(name: &str, others: u64) {
 
 #[tokio::test]
 async fn a_longer_log_of_another_history_is_read_by_nobody() {
-    a_fork_is_read_by_nobody("earlier-fork-long", 10).await;
+    a_fork_is_read_by_nobody("earlier-fork-long", 10, 0).await;
 }
 
 #[tokio::test]
 async fn a_shorter_log_of_another_history_is_read_by_nobody() {
-    a_fork_is_read_by_nobody("earlier-fork-short", 60).await;
+    a_fork_is_read_by_nobody("earlier-fork-short", 60, 0).await;
+}
+
+#[tokio::test]
+async fn a_log_of_another_history_and_a_later_term_stops_nobody() {
+    a_fork_is_read_by_nobody("earlier-fork-late", 5, 6).await;
 }
 
 #[tokio::test]
 async fn nothing_is_confirmed_that_is_not_in_the_log() {
-    let mut cluster = forked("earlier-confirms", 5).await;
+    let mut cluster = forked("earlier-confirms", 5, 0).await;
     lead(&cluster, 2, &[2, 3]).await;
     cluster.node(3).pause();
     cluster.node(1).start().await;

@@ -256,10 +256,12 @@ impl Consensus {
         self.inner.witnesses.witness.rolled_back()
     }
 
-    /// The leader that contradicts a committed entry of this node's log, and the index of that entry.
+    /// The leader that contradicts a committed entry of this node's log, and the index of that entry; unless another
+    /// one is known to lead now.
     #[must_use]
     pub fn contradicted(&self) -> Option<(NodeId, u64)> {
-        self.inner.contradicted.get()
+        let leader = self.inner.leader.borrow().as_ref().map(|now| now.id);
+        self.inner.contradicted.get().filter(|(known, _)| leader.is_none_or(|now| now == *known))
     }
 
     /// Why this node serves no reads but local ones, if that is so: what it has is not proven, or not all that it had.

@@ -120,7 +120,7 @@ impl Consensus {
             Call::Vote => {
                 let request = wire::from_bytes::<WireVoteRequest>(&body)?;
                 check_sender(&request.vote, from)?;
-                match self.inner.witnesses.witness.judge_vote(&request).await? {
+                match self.judge_vote(&request).await? {
                     Some(refusal) => wire::to_bytes(&refusal),
                     None => wire::to_bytes(&WireVoteResponse::from(
                         raft.vote(request.into()).await.map_err(failed)?,
@@ -133,7 +133,7 @@ impl Consensus {
                 // A candidate is alive, so this node sends to it at once if it becomes leader, without waiting for the
                 // back-off to end.
                 let candidate = request.vote.node;
-                let response = match self.inner.witnesses.witness.judge_vote(&request).await? {
+                let response = match self.judge_vote(&request).await? {
                     Some(refusal) => refusal,
                     None => raft.pre_vote(request.into()).await.map_err(failed)?.into(),
                 };
@@ -177,6 +177,16 @@ impl Consensus {
             | Call::Levels => return Err(ReceiveError::Unknown(call.to_string())),
         };
         Ok(response.into())
+    }
+
+    /// Judges a vote that another member requests: `None` if openraft may answer, else the refusal. A leader whose
+    /// entries contradict this member's is not elected again.
+    async fn judge_vote(&self, request: &WireVoteRequest) -> Result<Option<WireVoteResponse>, ReceiveError> {
+        let candidate = request.vote.node;
+        if self.inner.contradicted.get().is_some_and(|(leader, _)| leader == candidate) {
+            return Ok(Some(self.inner.log.position().await.map_err(failed)?.refusal()));
+        }
+        self.inner.witnesses.witness.judge_vote(request).await
     }
 
     /// Checks entries or a heartbeat from a leader: this member must not confirm entries that contradict what it has

@@ -353,6 +353,7 @@ impl ConsensusParts {
             peers: Arc::clone(&peers),
             witness,
             proof: Arc::clone(&proof),
+            caution: Duration::from_millis(timers.election_max_ms.saturating_mul(3)),
         };
         let inner = ConsensusInner {
             id,

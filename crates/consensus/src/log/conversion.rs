@@ -11,7 +11,7 @@
 //! log               the log
 //! log.new           the copy that is being written; removed at the next start
 //! log.old           the replaced log; removed once the copy has its name
-//! log.distrusted    the log that was discarded first; for the operator
+//! log.distrusted    a log that was discarded, for the operator; the next ones are log.distrusted-2 and so on
 //! ```
 //!
 //! **Invariants**
@@ -22,7 +22,7 @@
 use std::{
     fs::{self, File},
     io,
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -81,8 +81,11 @@ fn recover(log: &Path, new: &Path, old: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The log that was discarded first.
+/// The ending of the first log that was discarded. Later ones have a number, too.
 const DISTRUSTED: &str = "distrusted";
+/// Most discarded logs that are kept: each may be the only copy of something, but a node with bad memory must not fill
+/// its disk with them.
+const DISTRUSTED_MAX: usize = 8;
 
 /// What is known of a log that is discarded.
 #[derive(Debug)]
@@ -121,10 +124,26 @@ pub(crate) fn discard(
         flush(&mut to)?;
     }
     sync(&new)?;
-    let kept = log.with_extension(DISTRUSTED);
-    rename(log, if kept.exists() { &old } else { &kept })?;
+    match kept_name(log) {
+        Some(kept) => rename(log, &kept)?,
+        None => {
+            tracing::error!(
+                "{DISTRUSTED_MAX} distrusted logs are kept, and this one is not; look at them and delete them"
+            );
+            rename(log, &old)?;
+        }
+    }
     rename(&new, log)?;
     remove(&old)
+}
+
+/// The name under which another distrusted log is kept.
+fn kept_name(log: &Path) -> Option<PathBuf> {
+    let name = |number| match number {
+        1 => log.with_extension(DISTRUSTED),
+        _ => log.with_extension(format!("{DISTRUSTED}-{number}")),
+    };
+    (1..=DISTRUSTED_MAX).map(name).find(|path| !path.exists())
 }
 
 fn copy(from: &RaftLog<WalTypes>, to: &mut RaftLog<WalTypes>, keys: &LogKeys) -> io::Result<()> {

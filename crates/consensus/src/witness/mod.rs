@@ -72,7 +72,9 @@ struct StartNumber {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct LastKnown {
     start: StartNumber,
-    /// The last entry that it had applied and made durable. Such an entry is never truncated.
+    /// How often it has lost entries and knows it. It may have applied less after a loss than before.
+    losses: u64,
+    /// The last entry that it had applied and made durable since then. Such an entry is never truncated.
     applied: Option<WireLogId>,
 }
 
@@ -82,8 +84,8 @@ impl LastKnown {
         if heard.start.number > self.start.number {
             self.start = heard.start;
         }
-        if order(heard.applied) > order(self.applied) {
-            self.applied = heard.applied;
+        if (heard.losses, order(heard.applied)) > (self.losses, order(self.applied)) {
+            (self.losses, self.applied) = (heard.losses, heard.applied);
         }
     }
 }
@@ -135,6 +137,8 @@ struct Remembered {
     /// The ids of the starts since then.
     unsettled: Vec<u64>,
     loss: Option<Loss>,
+    /// How many there were.
+    losses: u64,
     /// The lease that this member has promised with its confirmations.
     lease: Lease,
     others: BTreeMap<NodeId, LastKnown>,
@@ -147,6 +151,27 @@ impl Remembered {
             return self.unsettled.contains(&start.id);
         }
         start.number < self.settled.number || start == self.settled
+    }
+
+    /// What this member has, with this vote and last entry, and what it knows to have lost. `None` if it does not know
+    /// how much it has lost.
+    fn had(&self, has: Bound) -> Option<Bound> {
+        match self.loss {
+            None => Some(has),
+            Some(Loss::Forgotten(bound) | Loss::Discarded(bound)) => Some(has.or(bound)),
+            Some(Loss::Unknown) => None,
+        }
+    }
+
+    /// What of a record of this member is not in what it had.
+    fn lacks(&self, past: &LastKnown, had: Bound) -> Option<String> {
+        if past.losses > self.losses {
+            return Some(format!("it had lost entries {} times, and knows of {}", past.losses, self.losses));
+        }
+        let lacks = past.losses == self.losses && !had.is_at_least(past.applied);
+        lacks.then(|| {
+            format!("it had applied {}, but its log ends at {}", named(past.applied), named(had.last))
+        })
     }
 
     /// Reads the file. If it is missing or damaged, there are no records: the other members have those of this one.
@@ -204,6 +229,8 @@ struct Testimony {
     /// Only from a leader: its vote, and the last entry that the addressee has confirmed under this vote.
     confirmed: Option<(WireVote, WireLogId)>,
     membership: Option<(WireLogId, WireMembership)>,
+    /// Only in an answer: whether the log of the sender has another entry where the addressee has applied one.
+    contradicts: bool,
 }
 
 /// The records, and what is known only while this member runs.
@@ -278,6 +305,7 @@ impl Witness {
     /// Records that the log, with this vote and last entry, is about to be discarded. Blocking.
     pub(super) fn discard(directory: &Path, had: Bound) -> io::Result<()> {
         let mut remembered = Remembered::read(directory)?;
+        remembered.losses += 1;
         remembered.loss = Some(match remembered.loss {
             Some(Loss::Unknown) => Loss::Unknown,
             Some(Loss::Forgotten(bound)) => Loss::Forgotten(bound.or(had)),
@@ -353,26 +381,20 @@ impl Witness {
                 past.start.number, remembered.settled.number
             ));
         }
-        if remembered.loss.is_some() {
-            return None;
-        }
-        if !at_start.is_at_least(past.applied) {
-            return Some(format!(
-                "it had applied {}, but its log ends at {}",
-                named(past.applied),
-                named(at_start.last)
-            ));
+        let had = remembered.had(*at_start)?;
+        if let Some(why) = remembered.lacks(&past, had) {
+            return Some(why);
         }
         let (vote, confirmed) = told.confirmed?;
         let by = |vote: WireVote| (vote.term, vote.node);
-        let is_same = at_start.vote.map(by) == Some(by(vote));
-        let is_earlier = at_start.vote.map(by) < Some(by(vote));
-        let lacks = is_same && at_start.last.map(|last| last.index) < Some(confirmed.index);
+        let is_same = had.vote.map(by) == Some(by(vote));
+        let is_earlier = had.vote.map(by) < Some(by(vote));
+        let lacks = is_same && had.last.map(|last| last.index) < Some(confirmed.index);
         (is_earlier || lacks).then(|| {
             format!(
                 "it had confirmed {} to the leader, but its log ends at {}",
                 named(Some(confirmed)),
-                named(at_start.last)
+                named(had.last)
             )
         })
     }
@@ -386,18 +408,19 @@ impl Witness {
         if past.start.id != start.id && past.start.number >= start.number {
             return Some(format!("the other members know another start with number {}", past.start.number));
         }
-        let has_it = memory.remembered.loss.is_some() || Bound { vote: None, last }.is_at_least(past.applied);
-        (!has_it)
-            .then(|| format!("it had applied {}, but its log ends at {}", named(past.applied), named(last)))
+        let had = memory.remembered.had(Bound { vote: None, last })?;
+        memory.remembered.lacks(&past, had)
     }
 
     /// Marks the disk of this member as rolled back. Blocking.
     fn lose(&self, answers: &BTreeMap<NodeId, Testimony>) -> io::Result<()> {
         {
             let mut memory = self.memory();
-            let known = answers.values().filter_map(|told| told.known.get(&self.id));
-            let number = known.map(|past| past.start.number).fold(memory.start.number, u64::max);
-            memory.start.number = number + 1;
+            for past in answers.values().filter_map(|told| told.known.get(&self.id)) {
+                memory.start.number = memory.start.number.max(past.start.number);
+                memory.remembered.losses = memory.remembered.losses.max(past.losses);
+            }
+            memory.start.number += 1;
             memory.remembered.loss = Some(Loss::Unknown);
             memory.is_changed = true;
         }
@@ -428,6 +451,7 @@ impl Witness {
         {
             let mut memory = self.memory();
             memory.end_start();
+            memory.remembered.losses += 1;
             memory.remembered.loss = Some(Loss::Forgotten(bound));
             memory.rolled_back = Some(RolledBack::CatchingUp);
         }

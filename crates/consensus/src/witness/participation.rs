@@ -94,7 +94,7 @@ impl Witness {
 }
 
 impl Bound {
-    fn refusal(&self) -> WireVoteResponse {
+    pub(crate) fn refusal(&self) -> WireVoteResponse {
         let vote = self.vote.unwrap_or(WireVote { term: 0, node: 0, committed: false });
         WireVoteResponse { vote, granted: false, last: self.last }
     }

@@ -55,6 +55,9 @@ pub(crate) struct WitnessTask {
     pub(crate) peers: Arc<Peers>,
     pub(crate) witness: Arc<Witness>,
     pub(crate) proof: Arc<Proof>,
+    /// How long a start keeps to what the others have, although nothing shows that it has lost an entry: time for the
+    /// member that has most to be elected.
+    pub(crate) caution: Duration,
 }
 
 /// Runs work that waits for the disk.
@@ -76,11 +79,6 @@ fn is_majority(membership: &Membership, me: NodeId, answers: &Answers) -> bool {
         let count = voters.iter().filter(|id| **id == me || answers.contains_key(*id)).count();
         count * 2 > voters.len()
     })
-}
-
-/// The greatest vote and the greatest last entry of all answers.
-fn bound_of(answers: &Answers) -> Bound {
-    answers.values().fold(Bound::default(), |bound, told| bound.or(told.now))
 }
 
 impl WitnessTask {
@@ -112,18 +110,58 @@ impl WitnessTask {
                     self.tell_all().await?;
                     return self.pass(bound).await;
                 }
-                Some(Loss::Forgotten(bound) | Loss::Discarded(bound)) => {
-                    self.witness.participation.send_replace(Participation::Bounded(bound));
-                    return self.pass(bound).await;
-                }
-                None if is_majority(&membership, self.id, &answers)
+                loss if is_majority(&membership, self.id, &answers)
                     || concord_model::sabotage::is("witness-ignored") =>
                 {
+                    let told = self.bound_of(&membership, &answers).await?;
+                    if let Some(Loss::Forgotten(bound) | Loss::Discarded(bound)) = loss {
+                        // It may have been put back once more, to a time at which it caught up.
+                        let bound = bound.or(told);
+                        self.witness.participation.send_replace(Participation::Bounded(bound));
+                        return self.pass(bound).await;
+                    }
+                    self.take_care(told).await?;
                     return self.open().await;
                 }
-                None => sleep(ASK_PAUSE).await,
+                Some(_) | None => sleep(ASK_PAUSE).await,
             }
         }
+    }
+
+    /// Keeps to the bound of the others for a while, although nothing shows a loss: no record may be so new that it
+    /// shows the last entries that this member has confirmed. Where it has forgotten them, it must not elect a member
+    /// that lacks them while one runs that has them. It does so for a short time only, because in most starts the
+    /// entries that this member lacks are none that it has confirmed, and the member that has them may be gone.
+    async fn take_care(&self, bound: Bound) -> Result<(), String> {
+        let end = Instant::now() + self.caution;
+        while !bound.is_passed_by(&self.position().await?) && Instant::now() < end {
+            self.witness.participation.send_replace(Participation::Bounded(bound));
+            sleep(BOUND_PAUSE).await;
+        }
+        Ok(())
+    }
+
+    async fn position(&self) -> Result<Bound, String> {
+        self.log.position().await.map_err(|error| error.to_string())
+    }
+
+    /// The greatest vote and the greatest last entry of those that have answered. Members with another history than
+    /// that of a majority do not count: what only they have was never this member's, or is lost.
+    async fn bound_of(&self, membership: &Membership, answers: &Answers) -> Result<Bound, String> {
+        let mut agree = Answers::new();
+        for (id, told) in answers {
+            if !told.contradicts && !self.contradicts(told).await? {
+                agree.insert(*id, told.clone());
+            }
+        }
+        let counted = if is_majority(membership, self.id, &agree) { &agree } else { answers };
+        Ok(counted.values().fold(Bound::default(), |bound, told| bound.or(told.now)))
+    }
+
+    /// Whether this member's log has another entry where the other member has applied one.
+    async fn contradicts(&self, told: &Testimony) -> Result<bool, String> {
+        let compared = self.log.compared_with(told.past.applied.into_iter()).await;
+        Ok(compared.map_err(|error| error.to_string())?.is_some_and(|(own, theirs)| own != theirs))
     }
 
     async fn open(&self) -> Result<(), String> {
@@ -141,10 +179,10 @@ impl WitnessTask {
         self.witness.participation.send_replace(Participation::Lost);
         let mut waits_for = Vec::new();
         loop {
-            let missing = self.ask_for_bound(&mut answers).await?;
-            if missing.is_empty() {
-                return Ok(bound_of(&answers));
-            }
+            let missing = match self.ask_for_bound(&mut answers).await? {
+                Ok(bound) => return Ok(bound),
+                Err(missing) => missing,
+            };
             if missing != waits_for {
                 tracing::error!(
                     ?missing,
@@ -159,9 +197,9 @@ impl WitnessTask {
         }
     }
 
-    /// Asks the other voters that have not answered. Returns those that still have not, or none if the operator vouches
-    /// for them.
-    async fn ask_for_bound(&self, answers: &mut Answers) -> Result<Vec<NodeId>, String> {
+    /// Asks the other voters that have not answered. Returns the bound of all, or of those that have answered if the
+    /// operator vouches for the others; else the voters that have not answered.
+    async fn ask_for_bound(&self, answers: &mut Answers) -> Result<Result<Bound, Vec<NodeId>>, String> {
         let mut membership = self.newest_membership();
         loop {
             let others = other_voters(&membership, self.id);
@@ -172,14 +210,15 @@ impl WitnessTask {
                 continue;
             }
             let missing: Vec<NodeId> = others.into_iter().filter(|id| !answers.contains_key(id)).collect();
-            if !missing.is_empty() && is_majority(&membership, self.id, answers) {
+            if !missing.is_empty() {
                 let witness = Arc::clone(&self.witness);
-                if blocking(move || witness.take_vouched()).await? {
-                    tracing::warn!(?missing, "the operator has vouched for the members that do not answer");
-                    return Ok(Vec::new());
+                let has_majority = is_majority(&membership, self.id, answers);
+                if !has_majority || !blocking(move || witness.take_vouched()).await? {
+                    return Ok(Err(missing));
                 }
+                tracing::warn!(?missing, "the operator has vouched for the members that do not answer");
             }
-            return Ok(missing);
+            return self.bound_of(&membership, answers).await.map(Ok);
         }
     }
 
@@ -188,25 +227,34 @@ impl WitnessTask {
     async fn pass(&self, mut bound: Bound) -> Result<(), String> {
         let mut learnt_at = Instant::now();
         loop {
-            let (now, durable) =
-                (self.log.position().await.map_err(|error| error.to_string())?, self.store.log_durable());
+            let (now, durable) = (self.position().await?, self.store.log_durable());
             let is_durable = now.last.is_none_or(|last| last.index <= durable);
             if is_durable && bound.is_passed_by(&now) && self.proof.is_given() {
                 break;
             }
             sleep(BOUND_PAUSE).await;
             if learnt_at.elapsed() > EXCHANGE_INTERVAL {
-                let mut answers = Answers::new();
-                if self.ask_for_bound(&mut answers).await?.is_empty() {
-                    bound = bound_of(&answers);
+                let asked = self.ask_for_bound(&mut Answers::new()).await?;
+                if let Ok(newer) = asked {
+                    bound = newer;
                     self.witness.participation.send_replace(Participation::Bounded(bound));
                 }
+                self.show_missing(asked.err());
                 learnt_at = Instant::now();
             }
         }
         self.open().await?;
         tracing::info!("this member has caught up after the rollback of its disk");
         self.tell_all().await
+    }
+
+    /// Names the voters that this member waits for while it catches up after a rollback: without them nobody may have
+    /// what it lacks.
+    fn show_missing(&self, missing: Option<Vec<NodeId>>) {
+        let mut memory = self.witness.memory();
+        if memory.rolled_back.is_some() {
+            memory.rolled_back = Some(missing.map_or(RolledBack::CatchingUp, RolledBack::Waiting));
+        }
     }
 
     /// Exchanges records every few seconds.
@@ -226,7 +274,8 @@ impl WitnessTask {
         let others = membership.nodes().map(|(id, _)| *id).filter(|id| *id != self.id).collect();
         let mut answers = Answers::new();
         self.ask(&membership, &others, &mut answers, None).await?;
-        let last = self.log.position().await.map_err(|error| error.to_string())?.last;
+        self.witness.memory().others_rolled_back.retain(|id, _| membership.get_node(id).is_some());
+        let last = self.position().await?.last;
         let forgotten = answers.values().find_map(|told| self.witness.forgotten_meanwhile(told, last));
         let witness = Arc::clone(&self.witness);
         blocking(move || witness.save()).await?;
@@ -295,7 +344,8 @@ impl WitnessTask {
         let told: Testimony = wire::from_bytes(body)?;
         let failed = ReceiveError::Failed;
         // Before its new start is added, so that it learns of a later one.
-        let answer = self.testimony(Some(from)).await.map_err(failed)?;
+        let mut answer = self.testimony(Some(from)).await.map_err(failed)?;
+        answer.contradicts = self.contradicts(&told).await.map_err(failed)?;
         if self.witness.hear(from, &told) {
             let witness = Arc::clone(&self.witness);
             blocking(move || witness.save()).await.map_err(failed)?;
@@ -305,7 +355,7 @@ impl WitnessTask {
 
     /// What this member sends to the member `to`, or to all.
     async fn testimony(&self, to: Option<NodeId>) -> Result<Testimony, String> {
-        let now = self.log.position().await.map_err(|error| error.to_string())?;
+        let now = self.position().await?;
         let applied = self.publisher.applied.load().last_log_id.map(WireLogId::from);
         let applied = applied.filter(|id| id.index <= self.store.log_durable());
         let (confirmed, membership) = {
@@ -321,12 +371,13 @@ impl WitnessTask {
         };
         let memory = self.witness.memory();
         Ok(Testimony {
-            past: LastKnown { start: memory.start, applied },
+            past: LastKnown { start: memory.start, losses: memory.remembered.losses, applied },
             now,
             rolled_back: memory.rolled_back.clone(),
             known: memory.remembered.others.clone(),
             confirmed,
             membership,
+            contradicts: false,
         })
     }
 

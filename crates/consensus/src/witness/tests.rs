@@ -30,12 +30,14 @@ fn told(past: LastKnown) -> Testimony {
         known: BTreeMap::from([(2, past)]),
         confirmed: None,
         membership: None,
+        contradicts: false,
     }
 }
 
 /// The record of a member whose start the others have recorded.
 fn past_of(witness: &Witness, applied: Option<WireLogId>) -> LastKnown {
-    LastKnown { start: witness.memory().start, applied }
+    let memory = witness.memory();
+    LastKnown { start: memory.start, losses: memory.remembered.losses, applied }
 }
 
 #[test]
@@ -108,15 +110,16 @@ fn a_log_that_is_shorter_than_it_was_has_forgotten() {
 #[test]
 fn a_past_is_replaced_by_a_later_one_only() {
     let start = |number, id| StartNumber { number, id };
-    let mut past = LastKnown { start: start(3, 7), applied: Some(id(2, 10)) };
-    past.add(&LastKnown { start: start(3, 8), applied: Some(id(1, 90)) });
-    assert_eq!(
-        past,
-        LastKnown { start: start(3, 7), applied: Some(id(2, 10)) },
-        "the first of two twins, the later entry"
-    );
-    past.add(&LastKnown { start: start(4, 9), applied: None });
-    assert_eq!(past, LastKnown { start: start(4, 9), applied: Some(id(2, 10)) });
+    let past_at = |start, losses, applied| LastKnown { start, losses, applied };
+    let mut past = past_at(start(3, 7), 0, Some(id(2, 10)));
+    past.add(&past_at(start(3, 8), 0, Some(id(1, 90))));
+    assert_eq!(past, past_at(start(3, 7), 0, Some(id(2, 10))), "the first of two twins, the later entry");
+    past.add(&past_at(start(4, 9), 0, None));
+    assert_eq!(past, past_at(start(4, 9), 0, Some(id(2, 10))));
+    past.add(&past_at(start(5, 1), 1, Some(id(1, 3))));
+    assert_eq!(past, past_at(start(5, 1), 1, Some(id(1, 3))), "it has lost the others, and knows it");
+    past.add(&past_at(start(4, 9), 0, Some(id(2, 10))));
+    assert_eq!(past, past_at(start(5, 1), 1, Some(id(1, 3))), "what somebody remembers from before");
 }
 
 #[test]
@@ -124,8 +127,10 @@ fn a_damaged_file_holds_nothing_and_a_new_start_of_another_member_is_news() {
     let directory = tempfile::tempdir().unwrap();
     let witness = open(directory.path(), Bound::default());
     let start = StartNumber { number: 5, id: 6 };
-    let heard =
-        Testimony { past: LastKnown { start, applied: Some(id(1, 4)) }, ..told(LastKnown::default()) };
+    let heard = Testimony {
+        past: LastKnown { start, losses: 0, applied: Some(id(1, 4)) },
+        ..told(LastKnown::default())
+    };
     assert!(witness.hear(3, &heard));
     assert!(!witness.hear(3, &heard));
     witness.save().unwrap();
@@ -188,4 +193,23 @@ fn an_operator_vouches_only_for_a_member_that_waits_and_only_once() {
     vouch(directory.path()).unwrap();
     assert!(witness.take_vouched().unwrap());
     assert!(!witness.take_vouched().unwrap());
+}
+
+#[test]
+fn a_directory_that_was_put_back_to_a_time_of_catching_up_has_forgotten() {
+    let directory = tempfile::tempdir().unwrap();
+    let witness = open(directory.path(), at(1, 9));
+    witness.bind(at(1, 20)).unwrap();
+    let image = fs::read(directory.path().join(FILE)).unwrap();
+    witness.settle().unwrap();
+    let (old, new) = (past_of(&witness, Some(id(1, 20))), past_of(&witness, Some(id(1, 50))));
+
+    fs::write(directory.path().join(FILE), image).unwrap();
+    let back = open(directory.path(), at(1, 9));
+    assert_eq!(back.forgotten_at_start(&told(old)), None, "it knows that it lacks these");
+    assert!(back.forgotten_at_start(&told(new)).is_some());
+    assert!(back.forgotten_meanwhile(&told(new), Some(id(1, 9))).is_some());
+    let before = LastKnown { losses: 0, applied: Some(id(1, 90)), ..old };
+    assert_eq!(back.forgotten_at_start(&told(before)), None, "what it is known to have lost");
+    assert!(back.forgotten_at_start(&told(LastKnown { losses: 2, ..old })).is_some());
 }
