@@ -179,7 +179,7 @@ impl Consensus {
         Ok(response.into())
     }
 
-    /// Judges a vote that another member requests: `None` if openraft may answer, else the refusal. A leader whose
+    /// Judges a vote that another member requests: `None` if openraft may answer, else the rejection. A leader whose
     /// entries contradict this member's is not elected again.
     async fn judge_vote(&self, request: &WireVoteRequest) -> Result<Option<WireVoteResponse>, ReceiveError> {
         let candidate = request.vote.node;

@@ -85,6 +85,7 @@ impl WitnessTask {
     /// Asks the others until this member is settled and has no restriction any more.
     pub(crate) async fn settle(self) -> Result<(), String> {
         let mut answers = Answers::new();
+        let grace_ends = Instant::now() + GRACE;
         loop {
             let membership = self.newest_membership();
             let others = other_voters(&membership, self.id);
@@ -113,6 +114,11 @@ impl WitnessTask {
                 loss if is_majority(&membership, self.id, &answers)
                     || concord_model::sabotage::is("witness-ignored") =>
                 {
+                    // The members of a cluster start at once, and one may not listen yet.
+                    if answers.len() < others.len() && Instant::now() < grace_ends {
+                        sleep(ASK_PAUSE).await;
+                        continue;
+                    }
                     let told = self.bound_of(&membership, &answers).await?;
                     if let Some(Loss::Forgotten(bound) | Loss::Discarded(bound)) = loss {
                         // It may have been put back once more, to a time at which it caught up.
@@ -128,10 +134,10 @@ impl WitnessTask {
         }
     }
 
-    /// Keeps to the bound of the others for a while, although nothing shows a loss: no record may be so new that it
-    /// shows the last entries that this member has confirmed. Where it has forgotten them, it must not elect a member
+    /// Keeps to the bound of the others for a while, although nothing shows a loss: the records may be too old to
+    /// show the last entries that this member has confirmed. Where it has forgotten them, it must not elect a member
     /// that lacks them while one runs that has them. It does so for a short time only, because in most starts the
-    /// entries that this member lacks are none that it has confirmed, and the member that has them may be gone.
+    /// entries that this member lacks were never confirmed by it, and the member that has them may be gone.
     async fn take_care(&self, bound: Bound) -> Result<(), String> {
         let end = Instant::now() + self.caution;
         while !bound.is_passed_by(&self.position().await?) && Instant::now() < end {
