@@ -1,13 +1,14 @@
 //! `concord cluster`: the status of all members, and changes of it.
 //!
-//! **Invariant:** a node that does not respond is shown as such; nothing about it is guessed from another node.
+//! **Invariants:** a node that does not respond is shown as such; nothing about it is guessed from another node. The
+//! key is sent only to addresses that the operator has named: an address that the cluster names may be anybody's.
 
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand};
 use concord_client::{Client, Error, Options, Request, Retry};
 use futures::future::join_all;
-use http::StatusCode;
+use http::{StatusCode, Uri};
 use serde_json::{Value, json};
 
 use super::{
@@ -124,55 +125,105 @@ pub(super) fn run(command: ClusterCommand) -> Result<(), Failure> {
 struct MemberAnswer {
     /// The member as another node knows it.
     member: Value,
-    /// Its view of the cluster, or why there is none.
-    own: Result<Value, String>,
+    /// Its view of the cluster, or why there is no response. `None` if it responds and got no request for its view.
+    own: Result<Option<Value>, String>,
     /// Whether it is ready; with the reason if it is not. `None` if it does not say.
     ready: Option<Result<(), String>>,
+}
+
+impl MemberAnswer {
+    /// Its view of the cluster, if there is one.
+    fn view(&self) -> Option<&Value> {
+        self.own.as_ref().ok()?.as_ref()
+    }
+}
+
+/// The client of one node.
+fn client_of(options: &Options, url: &str, key: &str) -> Result<Client, Error> {
+    // --verbose shows the request once, not for each member.
+    Client::new(Options { urls: vec![url.to_owned()], key: key.to_owned(), trace: None, ..options.clone() })
+}
+
+fn request(path: &str) -> Request {
+    Request::get(path).retry(Retry::OtherNode).timeout(MEMBER_TIMEOUT)
+}
+
+/// Whether the node at an address is ready; with the reason if it is not. It needs no key, and gets none.
+async fn ask_ready(options: &Options, url: &str) -> Result<Result<(), String>, Error> {
+    match client_of(options, url, "")?.send(request("/readyz")).await {
+        Ok(_) => Ok(Ok(())),
+        Err(Error::Refused(refusal)) if refusal.status == StatusCode::SERVICE_UNAVAILABLE => {
+            let reasons: Vec<String> = refusal.items.iter().map(ToString::to_string).collect();
+            Ok(Err(reasons.join("; ")))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The view of the node at an address that the operator has named.
+async fn ask_view(options: &Options, url: &str) -> Result<Value, Error> {
+    client_of(options, url, &options.key)?.send(request(CLUSTER)).await?.data()
+}
+
+/// What the node at an address that the operator has named says, with the key.
+struct NamedAnswer {
+    url: String,
+    own: Result<Value, String>,
+    ready: Option<Result<(), String>>,
+}
+
+impl NamedAnswer {
+    async fn of(options: &Options, url: &str) -> Self {
+        let (own, ready) = tokio::join!(ask_view(options, url), ask_ready(options, url));
+        Self { url: url.to_owned(), own: own.map_err(|error| error.to_string()), ready: ready.ok() }
+    }
+
+    fn is_from(&self, member: &Value) -> bool {
+        self.own.as_ref().is_ok_and(|own| own["node_id"] == member["id"])
+    }
+
+    /// Whether it did not respond at the address of a member.
+    fn is_silence_at(&self, address: &str) -> bool {
+        self.own.is_err()
+            && self.url.parse::<Uri>().is_ok_and(|uri| uri.authority().is_some_and(|found| found == address))
+    }
 }
 
 /// The cluster as one node reports it, and each member's own report.
 async fn ask_members(client: &Client, options: &Options) -> Result<(Value, Vec<MemberAnswer>), Failure> {
     let seen = client.send(Request::get(CLUSTER).retry(Retry::OtherNode)).await?.data()?;
     let scheme = if client.urls()[0].starts_with("https://") { "https" } else { "http" };
+    // Concurrently: a member that hangs must not delay the others.
+    let named = join_all(client.urls().iter().map(|url| NamedAnswer::of(options, url))).await;
     let ask = async |member: &Value| {
-        let url = format!("{scheme}://{}", cell(&member["api_addr"]));
-        // --verbose shows the request once, not for each member.
-        let member = member.clone();
-        let one = match Client::new(Options { urls: vec![url], trace: None, ..options.clone() }) {
-            Ok(one) => one,
-            Err(error) => return MemberAnswer { member, own: Err(error.to_string()), ready: None },
-        };
-        let request = |path| Request::get(path).retry(Retry::OtherNode).timeout(MEMBER_TIMEOUT);
-        let (own, ready) = tokio::join!(one.send(request(CLUSTER)), one.send(request("/readyz")));
-        let ready = match ready {
-            Ok(_) => Some(Ok(())),
-            Err(Error::Refused(refusal)) if refusal.status == StatusCode::SERVICE_UNAVAILABLE => {
-                let reasons: Vec<String> = refusal.items.iter().map(ToString::to_string).collect();
-                Some(Err(reasons.join("; ")))
-            }
-            Err(_) => None,
-        };
-        let own = own.and_then(|answer| answer.data()).map_err(|error| error.to_string());
-        MemberAnswer { member, own, ready }
+        let (member, address) = (member.clone(), cell(&member["api_addr"]));
+        let known = named.iter().find(|one| one.is_from(&member));
+        if let Some(one) = known.or_else(|| named.iter().find(|one| one.is_silence_at(&address))) {
+            return MemberAnswer { member, own: one.own.clone().map(Some), ready: one.ready.clone() };
+        }
+        match ask_ready(options, &format!("{scheme}://{address}")).await {
+            Ok(ready) => MemberAnswer { member, own: Ok(None), ready: Some(ready) },
+            Err(error) => MemberAnswer { member, own: Err(error.to_string()), ready: None },
+        }
     };
     let members = seen["members"].as_array().cloned().unwrap_or_default();
-    // Concurrently: a member that hangs must not delay the others.
     let members = join_all(members.iter().map(ask)).await;
     Ok((seen, members))
 }
 
 /// The status of the cluster as data.
 fn screen(seen: &Value, members: &[MemberAnswer]) -> Value {
-    let answers = || members.iter().filter_map(|one| one.own.as_ref().ok());
+    let answers = || members.iter().filter_map(MemberAnswer::view);
     // The leader knows the lag of the others. If two members claim to lead, the one with the later term does.
     let leader = answers()
         .filter(|own| own["leader_id"] == own["node_id"] && !own["node_id"].is_null())
         .max_by_key(|own| own["term"].as_u64());
     let seen = leader.unwrap_or(seen);
-    let row = |MemberAnswer { member, own, ready }: &MemberAnswer| {
+    let row = |answer: &MemberAnswer| {
+        let MemberAnswer { member, own, ready } = answer;
         let known = seen["members"].as_array().into_iter().flatten().find(|one| one["id"] == member["id"]);
         let mut row = known.unwrap_or(member).clone();
-        let of = |name: &str| own.as_ref().map(|own| own[name].clone()).unwrap_or_default();
+        let of = |name: &str| answer.view().map(|own| own[name].clone()).unwrap_or_default();
         row["answers"] = own.is_ok().into();
         row["ready"] = ready.as_ref().map(Result::is_ok).into();
         row["not_ready"] = ready.as_ref().and_then(|ready| ready.as_ref().err().cloned()).into();
@@ -182,11 +233,13 @@ fn screen(seen: &Value, members: &[MemberAnswer]) -> Value {
         row
     };
     let rows: Vec<Value> = members.iter().map(row).collect();
+    let not_asked =
+        members.iter().filter(|one| matches!(one.own, Ok(None))).map(|one| one.member["id"].clone());
     json!({
         "cluster_id": seen["cluster_id"], "leader_id": seen["leader_id"], "term": seen["term"],
         "feature_level": seen["feature_level"], "failures_tolerated": failures_tolerated(&rows),
         "problems": rows.iter().flat_map(problems).collect::<Vec<_>>(), "members": rows,
-        "alarms": alarms(seen, members),
+        "alarms": alarms(seen, members), "not_asked": not_asked.collect::<Vec<_>>(),
     })
 }
 
@@ -241,7 +294,7 @@ async fn status(client: &Client, options: &Options, format: &Format) -> Result<(
     let (seen, members) = ask_members(client, options).await?;
     let mut data = screen(&seen, &members);
     let texts = |list: &str| -> Vec<Value> { data[list].as_array().cloned().unwrap_or_default() };
-    let (problems, alarms) = (texts("problems"), texts("alarms"));
+    let (problems, alarms, not_asked) = (texts("problems"), texts("alarms"), texts("not_asked"));
     let has_leader = !data["leader_id"].is_null();
     if format.is_table() {
         let id = &data["leader_id"];
@@ -270,7 +323,13 @@ async fn status(client: &Client, options: &Options, format: &Format) -> Result<(
             let of = if id.is_null() { String::new() } else { format!(" of node {id}") };
             line(printable(&format!("alarm  {}{of}: {}", cell(&one["type"]), cell(&one["message"]))))?;
         }
-        if alarms.is_empty() {
+        let not_asked: Vec<String> = not_asked.iter().map(cell).collect();
+        if !not_asked.is_empty() {
+            line(printable(&format!(
+                "revision and alarms not known of node {}: --url or the context does not name its address, so it gets no key",
+                not_asked.join(", ")
+            )))?;
+        } else if alarms.is_empty() {
             line("no alarms")?;
         }
     }
@@ -280,7 +339,7 @@ async fn status(client: &Client, options: &Options, format: &Format) -> Result<(
 /// The alarms of all nodes without duplicates.
 fn alarms(seen: &Value, members: &[MemberAnswer]) -> Vec<Value> {
     let mut alarms: Vec<Value> = Vec::new();
-    for own in members.iter().filter_map(|one| one.own.as_ref().ok()).chain([seen]) {
+    for own in members.iter().filter_map(MemberAnswer::view).chain([seen]) {
         for alarm in own["alarms"].as_array().into_iter().flatten() {
             if !alarms.contains(alarm) {
                 alarms.push(alarm.clone());
@@ -351,7 +410,73 @@ fn events(last: &Value, now: &Value) -> Vec<Value> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::TcpListener,
+    };
+
     use super::*;
+
+    /// Answers each request with a text, and keeps the requests.
+    fn serve(listener: TcpListener, body: String) -> Arc<Mutex<Vec<String>>> {
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&requests);
+        tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let (kept, body) = (Arc::clone(&kept), body.clone());
+                tokio::spawn(async move {
+                    let mut head = Vec::new();
+                    while !head.ends_with(b"\r\n\r\n") {
+                        let Ok(byte) = stream.read_u8().await else { return };
+                        head.push(byte);
+                    }
+                    kept.lock().unwrap().push(String::from_utf8(head).unwrap());
+                    let length = body.len();
+                    let head = "content-type: application/json\r\nconnection: close\r\ncontent-length";
+                    let answer = format!("HTTP/1.1 200 OK\r\n{head}: {length}\r\n\r\n{body}");
+                    stream.write_all(answer.as_bytes()).await.unwrap();
+                });
+            }
+        });
+        requests
+    }
+
+    #[tokio::test]
+    async fn the_key_is_sent_only_to_addresses_that_the_operator_has_named() {
+        let own = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let [at, elsewhere] = [&own, &other].map(|listener| listener.local_addr().unwrap().to_string());
+        let members = json!([{"id": 1, "api_addr": "node1:8100"}, {"id": 2, "api_addr": elsewhere}]);
+        let data =
+            json!({"node_id": 1, "leader_id": 1, "term": 4, "revision": 7, "members": members, "alarms": []});
+        let asked = serve(own, json!({"status": "SUCCESS", "message": "m", "data": data}).to_string());
+        let strange =
+            serve(other, json!({"status": "SUCCESS", "message": "m", "data": {"node_id": 2}}).to_string());
+        let key = "the-root-key-of-the-operator".to_owned();
+        let options = Options { urls: vec![format!("http://{at}")], key: key.clone(), ..Options::default() };
+        let (seen, members) = ask_members(&Client::new(options.clone()).unwrap(), &options).await.unwrap();
+        let asked = asked.lock().unwrap();
+        assert!(
+            asked.iter().all(|head| head.contains(&key) == head.starts_with("GET /api/v1/cluster ")),
+            "{asked:?}"
+        );
+        let strange = strange.lock().unwrap();
+        assert!(
+            !strange.is_empty() && strange.iter().all(|head| head.starts_with("GET /readyz ")),
+            "{strange:?}"
+        );
+        assert!(strange.iter().all(|head| !head.contains(&key)), "{strange:?}");
+        let shown = screen(&seen, &members);
+        assert_eq!((&shown["members"][0]["revision"], &shown["not_asked"]), (&json!(7), &json!([2])));
+        assert_eq!(
+            (&shown["members"][1]["answers"], &shown["members"][1]["ready"]),
+            (&json!(true), &json!(true))
+        );
+        assert_eq!((&shown["problems"], &shown["members"][1]["revision"]), (&json!([]), &Value::Null));
+    }
 
     #[test]
     fn the_later_of_two_leaders_says_how_far_the_others_are() {
@@ -361,8 +486,11 @@ mod tests {
         };
         let member = |id: u64| json!({"id": id, "lag": null});
         let answer = |id, own| MemberAnswer { member: member(id), own, ready: None };
-        let members =
-            [answer(1, Ok(own(1, 1, 4))), answer(2, Ok(own(2, 2, 5))), answer(3, Err("refused".to_owned()))];
+        let members = [
+            answer(1, Ok(Some(own(1, 1, 4)))),
+            answer(2, Ok(Some(own(2, 2, 5)))),
+            answer(3, Err("refused".to_owned())),
+        ];
         let shown = screen(&own(1, 1, 4), &members);
         assert_eq!((&shown["leader_id"], &shown["term"]), (&json!(2), &json!(5)));
         assert_eq!(
@@ -383,14 +511,18 @@ mod tests {
         seen["members"][0]["role"] = "leader".into();
         let answer = |id: u64, ready| MemberAnswer {
             member: json!({"id": id}),
-            own: Ok(json!({"node_id": id})),
+            own: Ok(Some(json!({"node_id": id}))),
             ready,
         };
         let all = |seen: &Value, third| {
             screen(
                 seen,
                 &[
-                    MemberAnswer { member: json!({"id": 1}), own: Ok(seen.clone()), ready: Some(Ok(())) },
+                    MemberAnswer {
+                        member: json!({"id": 1}),
+                        own: Ok(Some(seen.clone())),
+                        ready: Some(Ok(())),
+                    },
                     answer(2, Some(Ok(()))),
                     answer(3, third),
                 ],

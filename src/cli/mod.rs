@@ -23,7 +23,7 @@
 //! | `audit verify`, `audit tail`, `audit export` | `audit` |
 //! | `key`, `whoami` | `key` |
 //! | `keygen` | `keygen` |
-//! | the options of `serve` and their checks | `settings` |
+//! | the options of `serve` and their checks; unknown variables of the environment | `settings`, `environment` |
 //!
 //! **Invariant:** the exit code is 0 when the command succeeded, 2 when the command line or a setting is wrong, and 70
 //! after an internal error, which never looks like a result. `Failure::code` has the others.
@@ -46,6 +46,7 @@ mod definition;
 mod demo;
 mod document;
 mod edit;
+mod environment;
 mod explain;
 mod failure;
 mod follow;
@@ -81,7 +82,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::{
     node,
-    settings::{LogFormat, ServeArgs, Settings},
+    settings::{LogFormat, ServeArgs, Settings, check_filter},
 };
 use cert::CertCommand;
 use cluster::ClusterCommand;
@@ -374,6 +375,7 @@ fn run_command(command: CliCommand) -> Result<(), Failure> {
 
 fn serve(args: ServeArgs) -> Result<(), Failure> {
     start_log(&args.log.filter(), args.log.log_format).map_err(Failure::Usage)?;
+    environment::report_unknown();
     let settings = Settings::check(args).map_err(Failure::Usage)?;
     node::run(settings).map_err(|reason| {
         tracing::error!("{reason}");
@@ -387,6 +389,7 @@ fn print(format: &OutputArgs, data: Result<Value, String>, columns: &Columns) ->
 }
 
 fn start_log(filter: &str, format: LogFormat) -> Result<(), String> {
+    check_filter(filter).map_err(|error| format!("--log: {error}"))?;
     let filter = EnvFilter::try_new(filter).map_err(|error| format!("--log: {error}"))?;
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     let started = match format {

@@ -14,7 +14,7 @@ mod observability;
 mod secrets;
 mod tls;
 
-use std::{path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 use clap::Args;
 
@@ -30,7 +30,7 @@ use concord_service::{self as service, Retention, membership::check_address};
 pub use at_rest::{AtRestArgs, AtRestSettings};
 pub use callers::CallerArgs;
 pub use limits::{BODY_BYTES_MAX, LimitArgs, QuotaArgs};
-pub use observability::{AuditArgs, AuditMode, LogArgs, LogFormat, TraceArgs};
+pub use observability::{AuditArgs, AuditMode, LogArgs, LogFormat, TraceArgs, check_filter};
 pub use secrets::{KeyArgs, RootKeys, Secret, digest_of};
 pub use tls::{PeerMode, TlsArgs, TlsSettings};
 
@@ -273,6 +273,10 @@ impl Settings {
         }
         for (flag, address) in [("--api-addr", &args.api_addr), ("--peer-addr", &args.peer_addr)] {
             check_address(address).map_err(|text| format!("{flag}: {text}"))?;
+        }
+        let mut ids = BTreeSet::new();
+        if let Some(twice) = args.peers.iter().find(|member| !ids.insert(member.id)) {
+            return Err(format!("--peers names node {} twice", twice.id));
         }
         let (limits, timers) = (args.limits.check()?, args.times.check()?);
         check_at_least("--snapshot-log-bytes", args.snapshot_log_bytes, 1 << 12)?;

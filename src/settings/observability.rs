@@ -16,6 +16,59 @@ use concord_service::{audit, membership::check_address, spans};
 /// every heartbeat, and `raft_log` logs each operation on its files.
 const LIBRARY_LEVELS: &str = "openraft=error,chunked_wal=warn,raft_log=warn";
 
+/// The crates that log, of this program and of those that it is made of.
+const LOGGING_CRATES: [&str; 19] = [
+    "chunked_wal",
+    "concord",
+    "concord_client",
+    "concord_consensus",
+    "concord_http",
+    "concord_model",
+    "concord_net",
+    "concord_service",
+    "concord_state",
+    "concord_storage",
+    "h2",
+    "hyper",
+    "hyper_util",
+    "openraft",
+    "raft_log",
+    "reqwest",
+    "rustls",
+    "sled",
+    "tower_http",
+];
+
+/// Rejects a log filter that names no level and no crate that logs: nothing would be logged.
+///
+/// # Errors
+/// The part of the filter that has no effect.
+pub fn check_filter(filter: &str) -> Result<(), String> {
+    // A filter by spans has commas of its own, and belongs to those who know their names.
+    if filter.contains(['[', '{']) {
+        return Ok(());
+    }
+    let parts = filter.split(',').map(str::trim).filter(|part| !part.is_empty());
+    for part in parts.filter(|part| part.parse::<LevelFilter>().is_err()) {
+        let (module, level) =
+            part.split_once('=').map_or((part, None), |(module, level)| (module, Some(level)));
+        if level.is_some_and(|level| level.parse::<LevelFilter>().is_err()) {
+            return Err(format!("`{part}`: a level is `error`, `warn`, `info`, `debug`, `trace` or `off`"));
+        }
+        // A name without `::` stands for all that begin with it.
+        let is_known = match module.split_once("::") {
+            Some((name, _)) => LOGGING_CRATES.contains(&name),
+            None => LOGGING_CRATES.iter().any(|known| known.starts_with(module)),
+        };
+        if !is_known {
+            return Err(format!(
+                "`{part}` is no level (`error`, `warn`, `info`, `debug`, `trace`, `off`), and no crate that logs has this prefix"
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
@@ -31,7 +84,7 @@ pub struct LogArgs {
     /// The format of log lines
     #[arg(long, env = "CONCORD_LOG_FORMAT", value_enum, default_value = "text")]
     pub log_format: LogFormat,
-    /// The log filter: a level, or levels by module as in `info,concord::raft=debug`
+    /// The log filter: a level, or levels by module as in `info,concord_consensus=debug`
     #[arg(long, env = "CONCORD_LOG", default_value = "info", value_name = "FILTER")]
     pub log: String,
     /// An address that serves `/metrics` without a key, host:port; restrict who can reach it
@@ -208,6 +261,34 @@ mod tests {
         let args =
             TraceArgs { otlp_endpoint: Some(endpoint.into()), otlp_sample: sample, otlp_ca_file: None };
         args.check("127.0.0.1:8101", false).map(|options| options.map(|options| options.url))
+    }
+
+    #[test]
+    fn a_filter_that_would_log_nothing_is_rejected() {
+        for good in [
+            "",
+            "info",
+            "OFF",
+            " warn , concord_http=debug",
+            "concord=trace",
+            "concord_consensus::log=debug",
+            "openraft=error,chunked_wal=warn,raft_log=warn,info",
+            "concord_service[request{path=a,b=c}]=info",
+            "concord_http",
+        ] {
+            assert_eq!(check_filter(good), Ok(()), "{good}");
+        }
+        for wrong in ["inof", "info,concrod_http=debug", "concord_http=inof", "concord_hhtp::server=info"] {
+            assert!(check_filter(wrong).is_err(), "{wrong}");
+        }
+        let lock = include_str!("../../Cargo.lock").replace('-', "_");
+        for name in LOGGING_CRATES {
+            assert!(lock.contains(&format!("name = \"{name}\"")), "{name}");
+        }
+        let own = lock.lines().filter_map(|line| line.strip_prefix("name = \"concord")?.strip_suffix('"'));
+        for name in own {
+            assert!(LOGGING_CRATES.contains(&format!("concord{name}").as_str()), "concord{name}");
+        }
     }
 
     #[test]

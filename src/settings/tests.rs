@@ -176,6 +176,7 @@ fn an_error_names_its_flag() {
         (&["--election-max-ms", "500"], "ascend"),
         (&["--write-timeout-ms", "1"], "--write-timeout-ms"),
         (&["--worker-threads", "0"], "--worker-threads"),
+        (&["--peers", "1=a:1@a:2,2=b:1@b:2,1=c:1@c:2"], "--peers names node 1 twice"),
     ] {
         let error = with_secrets(flags).unwrap_err();
         assert!(error.contains(named), "{flags:?}: {error}");

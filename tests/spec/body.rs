@@ -135,7 +135,10 @@ async fn unknown_members_are_ignored_and_the_last_of_equal_ones_counts() {
         let d = run.define_open("d").await;
         let body = json!({"config_key": "a", "data": {"n": 1}, "other": 1, "created_at": "x"});
         let warned = run.node.post(&d.configs(), &body).await.expect(201);
-        assert!(warned.header("warning").contains("member `created_at`, member `other`"), "{warned:?}");
+        assert!(
+            warned.header("warning").contains("member `created_at`, unknown member `other`"),
+            "{warned:?}"
+        );
         let text = r#"{"config_key":"x","config_key":"b","data":{"n":1,"m":0,"n":2}}"#;
         let answer =
             run.node.call(Method::POST, &d.configs()).text("application/json", text).await.expect(201);
@@ -178,6 +181,65 @@ async fn a_misspelt_member_or_parameter_is_rejected_or_a_warning_names_it() {
         let warned = read("feilds").await;
         assert!(warned.header("warning").contains("query parameter `feilds`"), "{warned:?}");
         assert_eq!(read("fields").await.header("warning"), "");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_body_that_a_write_does_not_take_is_rejected_or_a_warning_names_it() {
+    on_leader_and_follower(async |run: Run| {
+        let made = run.node.post("/api/v1/api_key/", &json!({"name": "k", "grants": [{"verbs": ["audit"]}]}));
+        let made = made.await.expect(201);
+        let key = format!("/api/v1/api_key/{}", made.data()["key_id"].as_str().expect("it has an id"));
+        let forbidden = |name: &str| vec![(json!(["body", name]), "extra_forbidden")];
+        for (method, path) in [
+            (Method::DELETE, key.as_str()),
+            (Method::DELETE, "/api/v1/cluster/members/1"),
+            (Method::POST, "/api/v1/cluster/members/1/promote"),
+            (Method::POST, "/api/v1/api_key/root/disable"),
+        ] {
+            let send = |body: &Value| run.node.call(method.clone(), path).json(body);
+            send(&json!({"dry_run": true})).await.detail(&forbidden("dry_run"));
+            send(&json!({"if_match": 1})).await.detail(&forbidden("if_match"));
+            send(&json!([])).await.detail(&[(json!(["body"]), "model_attributes_type")]);
+            let text = run.node.call(method.clone(), path).text("text/plain", "not json").await;
+            text.detail(&[(json!(["body"]), "model_attributes_type")]);
+        }
+        run.node.get(&key).await.expect(200);
+        assert_eq!(run.node.status().await.expect("it answers")["members"].as_array().map(Vec::len), Some(3));
+        run.node.call(Method::DELETE, &key).json(&json!({})).await.expect(200);
+        // The writes of the older service have their effect, and say what had none.
+        let d = run.define_open("d").await;
+        d.create("k", &json!({})).await.expect(201);
+        let warned = run.node.delete(&d.config("k")).json(&json!({"if_match": 1})).await.expect(200);
+        assert!(warned.header("warning").contains("the `body`"), "{warned:?}");
+        let warned = run.node.delete(&d.path()).text("text/plain", "not json").await.expect(200);
+        assert!(warned.header("warning").contains("the `body`"), "{warned:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_parameter_of_a_write_is_given_once() {
+    on_leader_and_follower(async |run: Run| {
+        let d = run.define_open("d").await;
+        d.create("k", &json!({"n": 1})).await.expect(201);
+        let twice = |first, last| [("dry_run", first), ("dry_run", last)];
+        for (call, name) in [
+            (run.node.delete(&d.path()).query(&twice("true", "false")), "dry_run"),
+            (run.node.delete(&d.path()).query(&[("mode", "restrict"), ("mode", "restrict")]), "mode"),
+            (run.node.delete(&d.config("k")).query(&twice("true", "false")), "dry_run"),
+            (run.node.put(&d.config("k"), &json!({"data": {}})).query(&twice("false", "true")), "dry_run"),
+            (run.node.post("/api/v1/batch", &json!({"operations": []})).query(&twice("true", "")), "dry_run"),
+        ] {
+            let refused = call.await.invalid();
+            assert_eq!(refused.body["errors"][0]["loc"], json!(["query", name]), "{refused:?}");
+        }
+        assert_eq!(d.get("k").await.expect(200).data()["data"], json!({"n": 1}), "nothing was changed");
+        let read = |query: &[(&str, &str)]| run.node.get(&d.configs()).query(query);
+        let warned = read(&[("limit", "5"), ("limit", "7")]).await.expect(200);
+        assert!(warned.header("warning").contains("all but the last query parameter `limit`"), "{warned:?}");
+        assert_eq!(warned.data()["meta"]["limit"], 7);
     })
     .await;
 }

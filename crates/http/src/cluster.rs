@@ -93,7 +93,7 @@ pub(super) async fn add(service: Service, request: BodyRequest) -> Result<Reply,
     Ok(change_reply("member added", &service.members.change(&request.caller.principal, change).await?))
 }
 
-/// Makes a learner a voter. The body is ignored.
+/// Makes a learner a voter.
 pub(super) async fn promote(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let change = MemberChange::Promote(node_id(&request.name)?);

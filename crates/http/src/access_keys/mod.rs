@@ -98,7 +98,7 @@ pub(super) async fn rotate(service: Service, request: BodyRequest) -> Result<Rep
     Ok(made_reply(Reply::ok("access key rotated", &made_json(&made)), &made))
 }
 
-/// Disables the root key. The body is ignored.
+/// Disables the root key.
 pub(super) async fn disable_root(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let written = service.keys.disable_root(request.caller).await?;

@@ -49,9 +49,12 @@ pub(crate) struct Endpoint {
     /// What is counted while the response is made, beside the request itself.
     pub(crate) gauge: Option<Gauge>,
     pub(crate) pretty: Pretty,
+    /// Whether a request has a body. Otherwise a body with members is rejected, or a warning names it: what it asks for,
+    /// as a dry run, would not be done.
+    pub(crate) takes_body: bool,
     /// Whether the body is a patch, in a media type of its own.
     pub(crate) takes_patch: bool,
-    /// The query parameters, except those of [`Self::takes`].
+    /// The query parameters that have one value, except those of [`Self::takes_once`].
     parameters: &'static [&'static str],
     /// Whether it takes the parameters that choose the consistency of a read.
     has_consistency: bool,
@@ -156,6 +159,7 @@ impl Endpoint {
             audited: Audited::Path,
             gauge: None,
             pretty: if is_open { Pretty::Never } else { Pretty::Taken },
+            takes_body: !matches!(method, EndpointMethod::Get | EndpointMethod::Delete),
             takes_patch: false,
             parameters: &[],
             has_consistency: false,
@@ -179,6 +183,10 @@ impl Endpoint {
 
     const fn pretty(self, pretty: Pretty) -> Self {
         Self { pretty, ..self }
+    }
+
+    const fn without_body(self) -> Self {
+        Self { takes_body: false, ..self }
     }
 
     const fn takes_patch(self) -> Self {
@@ -207,15 +215,23 @@ impl Endpoint {
 
     /// Whether a request has this query parameter.
     pub(crate) fn takes(&self, parameter: &str) -> bool {
+        self.has_filters || self.takes_once(parameter)
+    }
+
+    /// Whether a request has this query parameter, with one value. A filter may have several.
+    pub(crate) fn takes_once(&self, parameter: &str) -> bool {
         let is_read = self.method == EndpointMethod::Get;
         // The form that no index takes from a list.
         let plain = ESCAPED_PARAMETERS.into_iter().find(|name| parameter.strip_prefix('$') == Some(name));
+        // An index may have this name.
+        if self.has_filters && plain.is_none() && ESCAPED_PARAMETERS.contains(&parameter) {
+            return false;
+        }
         let parameter = plain.filter(|_| is_read).unwrap_or(parameter);
         (parameter == PRETTY && (self.pretty != Pretty::Never || !is_read))
             || (parameter == "dry_run" && !is_read)
             || (self.has_consistency && CONSISTENCY_PARAMETERS.contains(&parameter))
             || self.parameters.contains(&parameter)
-            || self.has_filters
     }
 
     /// HEAD is rejected: a response that waits, has no end, or costs as much as with its body.
@@ -240,7 +256,7 @@ impl Endpoint {
 
     /// Whether it is a read without a body that names the parameters that have no effect.
     pub(crate) fn warns_of_parameters(&self) -> bool {
-        self.method == EndpointMethod::Get && self.right != RequiredRight::Open && !self.has_filters
+        self.method == EndpointMethod::Get && self.right != RequiredRight::Open
     }
 
     /// The right that the audit log names.

@@ -37,6 +37,10 @@ pub(crate) const DOCUMENT: &str = "/openapi.json";
 pub(crate) const DOCS: &str = "/docs";
 pub(crate) const UI: &str = "/ui";
 
+/// The parameters of a list of configs that are no filters.
+const LIST_PARAMETERS: &[&str] =
+    &["page", "limit", "sort_by", "sort_order", "search", "cursor", "revision", "include", "fields"];
+
 /// A handler of an endpoint that needs a key and takes no body.
 macro_rules! keyed {
     ($handler:path) => {
@@ -108,6 +112,8 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     .lenient(),
     // First, for speed only: most requests are for configs.
     Endpoint::new(Get, CONFIGS, Needs(Verb::Read), "list_configs", keyed!(configs::list))
+        .parameters(LIST_PARAMETERS)
+        .consistency()
         .filters()
         .gauge(Gauge::Lists)
         .pretty(Pretty::UnlessIndexed),
@@ -163,6 +169,8 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     .consistency(),
     // Many configs at once.
     Endpoint::new(Get, "/api/v1/config", Needs(Verb::Read), "list_configs_across", keyed!(across::list))
+        .parameters(LIST_PARAMETERS)
+        .consistency()
         .filters()
         .audited(Audited::Listed)
         .gauge(Gauge::Lists),
@@ -172,6 +180,8 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     Endpoint::new(Post, "/api/v1/batch", Needs(Verb::Write), "run_batch", keyed_with_body!(batch::run)),
     // Changes.
     Endpoint::new(Get, WATCH, Needs(Verb::Read), "watch", keyed!(watch::open))
+        .parameters(&["from", "initial", "prev"])
+        .consistency()
         .filters()
         .ends_with_its_client()
         .audited(Audited::Watched)
@@ -179,6 +189,8 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         .pretty(Pretty::Never)
         .without_head(),
     Endpoint::new(Get, CHANGES, Needs(Verb::Read), "poll_changes", keyed!(watch::poll))
+        .parameters(&["from", "initial", "prev", "wait"])
+        .consistency()
         .filters()
         .ends_with_its_client()
         .audited(Audited::Watched)
@@ -210,7 +222,8 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         Needs(Verb::Keys),
         "disable_root_key",
         keyed_with_body!(access_keys::disable_root),
-    ),
+    )
+    .without_body(),
     Endpoint::new(Get, "/api/v1/whoami", AnyKey, "whoami", keyed!(access_keys::whoami)),
     // The cluster.
     Endpoint::new(Get, "/api/v1/cluster", Needs(Verb::Observe), "get_cluster", keyed!(cluster::show)),
@@ -247,7 +260,8 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         Needs(Verb::Cluster),
         "promote_member",
         keyed_with_body!(cluster::promote),
-    ),
+    )
+    .without_body(),
     Endpoint::new(
         Post,
         "/api/v1/cluster/members/{id}/replace",

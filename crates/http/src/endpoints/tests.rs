@@ -39,6 +39,17 @@ fn no_two_rows_are_one_and_those_of_a_path_agree() {
 }
 
 #[test]
+fn a_row_takes_a_body_where_the_document_has_one() {
+    let limits = concord_model::limits::Limits::default();
+    let document = serde_json::to_value(openapi::document(&limits)).unwrap();
+    for row in ENDPOINTS.iter().filter(|row| row.right != RequiredRight::Open) {
+        let method = row.method.http().as_str().to_lowercase();
+        let has_body = document["paths"][openapi::builder::path(row)][&method]["requestBody"].is_object();
+        assert_eq!(row.takes_body, has_body, "{row:?}");
+    }
+}
+
+#[test]
 fn only_watches_and_polls_end_with_their_client() {
     let rows = ENDPOINTS.iter().filter(|row| row.ends_with_its_client).map(|row| row.operation);
     assert_eq!(rows.collect::<Vec<_>>(), ["watch", "poll_changes"]);

@@ -7,6 +7,7 @@
 
 use std::{
     borrow::Cow,
+    collections::BTreeSet,
     sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
@@ -88,11 +89,10 @@ impl MatchedRequest {
         if !endpoint.warns_of_parameters() {
             return None;
         }
-        let mut unknown = unknown_parameters(endpoint, self.params()).peekable();
-        unknown.peek()?;
         let ignored = Ignored::default();
-        ignored.add("query parameter", unknown.take(IGNORED_NAMES_MAX).cloned());
-        Some(ignored)
+        ignored.add_unknown_parameters(endpoint, self.params());
+        ignored.add("all but the last query parameter", repeated_parameters(endpoint, self.params()));
+        Some(ignored).filter(|ignored| !ignored.is_empty())
     }
 
     /// Whether it may change something.
@@ -264,6 +264,9 @@ impl QueryErrors {
     pub(super) fn number(&mut self, params: &QueryParams, name: &str) -> Option<u64> {
         match params.get(name).map(parse_integer)? {
             None => self.integers.push(name.to_owned()),
+            Some(Integer::TooLarge) => {
+                self.violations.push(query_violation(name, format!("`{name}` is at most {}", u64::MAX)));
+            }
             Some(Integer::Negative) => {
                 self.violations.push(query_violation(name, format!("`{name}` must not be negative")));
             }
@@ -285,8 +288,8 @@ impl QueryErrors {
 /// An integer of any number of digits.
 enum Integer {
     Negative,
-    /// A number that is too large saturates: no revision and no time reaches it.
     NonNegative(u64),
+    TooLarge,
 }
 
 fn parse_integer(text: &str) -> Option<Integer> {
@@ -294,8 +297,13 @@ fn parse_integer(text: &str) -> Option<Integer> {
     if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
         return None;
     }
-    let number = digits.parse().unwrap_or(u64::MAX);
-    Some(if text.starts_with('-') && number > 0 { Integer::Negative } else { Integer::NonNegative(number) })
+    Some(match digits.parse() {
+        Ok(0) => Integer::NonNegative(0),
+        _ if text.starts_with('-') => Integer::Negative,
+        Ok(number) => Integer::NonNegative(number),
+        // All of it is digits.
+        Err(_) => Integer::TooLarge,
+    })
 }
 
 /// A read.
@@ -391,13 +399,21 @@ impl Ignored {
         all.extend(names.into_iter().take(left).map(|name| format!("{place} `{}`", short(name))));
     }
 
+    fn add_unknown_parameters(&self, endpoint: &Endpoint, params: &QueryParams) {
+        self.add("unknown query parameter", unknown_parameters(endpoint, params).cloned());
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
     /// A response to the request, with a warning if a part had no effect.
     pub(super) fn warn(&self, mut response: Response) -> Response {
         let ignored = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if ignored.is_empty() || !response.status().is_success() {
             return response;
         }
-        let text = format!("299 - \"unknown, and without effect: {}\"", ignored.join(", "));
+        let text = format!("299 - \"without effect: {}\"", ignored.join(", "));
         if let Ok(text) = HeaderValue::from_str(&text) {
             response.headers_mut().append(header::WARNING, text);
         }
@@ -413,19 +429,29 @@ fn unknown_parameters<'a>(endpoint: &Endpoint, params: &'a QueryParams) -> impl 
     params.0.iter().map(|(name, _)| name).filter(|name| !endpoint.takes(name))
 }
 
-/// Rejects unknown parameters of a request with a body, unless the endpoint ignores them.
+/// The names of the parameters that have one value and are given several times.
+fn repeated_parameters(endpoint: &Endpoint, params: &QueryParams) -> BTreeSet<String> {
+    let mut seen = BTreeSet::new();
+    let names = params.0.iter().map(|(name, _)| name).filter(|name| endpoint.takes_once(name));
+    names.filter(|name| !seen.insert(*name)).cloned().collect()
+}
+
+/// Rejects parameters of a request with a body that are unknown, unless the endpoint ignores them, and those that are
+/// given several times: which value is meant is not known.
 fn check_parameters(matched: &Matched, params: &QueryParams, ignored: &Ignored) -> Result<(), Problem> {
     let Some(endpoint) = matched.endpoint else { return Ok(()) };
-    let unknown = unknown_parameters(endpoint, params);
+    let repeated = repeated_parameters(endpoint, params);
+    let repeated = repeated.iter().map(|name| query_violation(name, "this query parameter is given twice"));
+    let mut violations: Vec<Violation> = repeated.collect();
     if endpoint.is_lenient {
-        ignored.add("query parameter", unknown.take(IGNORED_NAMES_MAX).cloned());
-        return Ok(());
+        ignored.add_unknown_parameters(endpoint, params);
+    } else {
+        let violation = |name: &String| {
+            let name: String = name.chars().take(KEY_BYTES_MAX).collect();
+            query_violation(&name, "this query parameter is unknown here")
+        };
+        violations.extend(unknown_parameters(endpoint, params).map(violation).take(VIOLATIONS_MAX));
     }
-    let violation = |name: &String| {
-        let name: String = name.chars().take(KEY_BYTES_MAX).collect();
-        query_violation(&name, "this query parameter is unknown here")
-    };
-    let violations: Vec<Violation> = unknown.take(VIOLATIONS_MAX).map(violation).collect();
     if violations.is_empty() { Ok(()) } else { Err(QueryError::Violations(violations).into()) }
 }
 
@@ -446,14 +472,28 @@ impl BodyRequest {
             // Boxed: few bodies are encoded.
             Some(coding) => Box::pin(coding::decoded(service, coding, body, limit, held)).await?,
         };
-        let body = if parts.method == Method::DELETE { Bytes::new() } else { body };
+        let takes_body = matched.endpoint.is_none_or(|endpoint| endpoint.takes_body);
+        let is_lenient = matched.endpoint.is_some_and(|endpoint| endpoint.is_lenient);
+        if takes_body || !body.is_empty() && !is_lenient {
+            body::check_type(&parts.headers)?;
+        }
+        let (body, held) = match body {
+            body if takes_body || body.is_empty() => (body, held),
+            _ if is_lenient => {
+                ignored.add("the", ["body".to_owned()]);
+                (Bytes::new(), held)
+            }
+            body => {
+                // An object without members asks for nothing.
+                let read = |body| BodyFields::read(body, |_| ());
+                Box::pin(Received::new(body, held)?.read(service, read)).await?;
+                (Bytes::new(), service.cx.reservation(Share::Callers))
+            }
+        };
         let is_patch = matched.endpoint.is_some_and(|endpoint| endpoint.takes_patch);
         let patch_format = if is_patch { body::patch_format(&parts.headers) } else { None };
         if is_patch && patch_format.is_none() {
             return Err(Problem::UnsupportedPatch);
-        }
-        if parts.method != Method::DELETE {
-            body::check_type(&parts.headers)?;
         }
         let dry_run = params.flag("dry_run")?;
         // The response to a dry run is not remembered, and a remembered response never answers a dry run.
@@ -480,7 +520,7 @@ impl BodyRequest {
             patch_format,
             headers: parts.headers,
             body: Received::new(body, held)?,
-            is_lenient: matched.endpoint.is_some_and(|endpoint| endpoint.is_lenient),
+            is_lenient,
             ignored,
         })
     }
@@ -495,7 +535,7 @@ impl BodyRequest {
             return self.body.read(service, |body| BodyFields::read(body, read)).await;
         }
         let (made, ignored) = self.body.read(service, |body| BodyFields::read_leniently(body, read)).await?;
-        self.ignored.add("member", ignored);
+        self.ignored.add("unknown member", ignored);
         Ok(made)
     }
 

@@ -55,9 +55,17 @@ fn consistency_is_parsed_and_its_violations_are_listed_with_the_others() {
     );
     let time = Some(Duration::from_millis(20));
     assert_eq!(read("consistency=local&max_staleness_ms=20", Ok(())).unwrap(), is(local(time), None));
-    let huge = "consistency=local&min_revision=99999999999999999999999";
+    let huge = "consistency=local&min_revision=18446744073709551615";
     assert_eq!(read(huge, Ok(())).unwrap(), is(local(None), Some(u64::MAX)));
-    for bad in ["consistency=", "consistency=Local", "max_staleness_ms=1", "min_revision=-1"] {
+    assert_eq!(read("min_revision=-0", Ok(())).unwrap(), is(Level::Linearizable, Some(0)));
+    for bad in [
+        "consistency=",
+        "consistency=Local",
+        "max_staleness_ms=1",
+        "min_revision=-1",
+        "min_revision=18446744073709551616",
+        "min_revision=-99999999999999999999999",
+    ] {
         assert_eq!(violations(read(bad, Ok(()))), 1, "{bad}");
     }
     let rest = QueryError::Violations(vec![Violation::new("x")]);

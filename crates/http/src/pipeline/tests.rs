@@ -75,12 +75,12 @@ async fn a_read_names_the_parameters_that_have_no_effect() {
         let text = response.headers().get(header::WARNING).map(|text| text.to_str().unwrap().to_owned());
         (response.status(), text)
     };
-    let named = |names: &str| Some(format!("299 - \"unknown, and without effect: {names}\""));
+    let named = |names: &str| Some(format!("299 - \"without effect: {names}\""));
     for (path, expected) in [
-        (format!("{config}?feilds=n"), named("query parameter `feilds`")),
+        (format!("{config}?feilds=n"), named("unknown query parameter `feilds`")),
         (
             format!("{config}?x=1&consistency=local&y%20=2"),
-            named("query parameter `x`, query parameter `y?`"),
+            named("unknown query parameter `x`, unknown query parameter `y?`"),
         ),
         (
             format!(
@@ -90,13 +90,22 @@ async fn a_read_names_the_parameters_that_have_no_effect() {
         ),
         (format!("{config}?$pretty=true&revision="), None),
         (config.clone(), None),
-        (format!("{DEFINITIONS}?sort=x"), named("query parameter `sort`")),
+        (format!("{DEFINITIONS}?sort=x"), named("unknown query parameter `sort`")),
         (format!("{DEFINITIONS}?limit=1&page=1&$include=revision"), None),
-        (format!("{config}/history?after=1&before=9"), named("query parameter `after`")),
-        ("/api/v1/whoami?consistency=local".to_owned(), named("query parameter `consistency`")),
-        ("/api/v1/api_key/?sort_by=name&seach=a".to_owned(), named("query parameter `seach`")),
+        (format!("{config}/history?after=1&before=9"), named("unknown query parameter `after`")),
+        ("/api/v1/whoami?consistency=local".to_owned(), named("unknown query parameter `consistency`")),
+        ("/api/v1/api_key/?sort_by=name&seach=a".to_owned(), named("unknown query parameter `seach`")),
         ("/livez?x=1".to_owned(), None),
         (format!("{CONFIG_D}?n=1&sort_by=n"), None),
+        (format!("{CONFIG_D}?n=1&n=2&page=1&$fields=n"), None),
+        (
+            format!("{config}?consistency=local&consistency=linearizable"),
+            named("all but the last query parameter `consistency`"),
+        ),
+        (
+            format!("{CONFIG_D}?limit=5&page=7&page=1&page=1"),
+            named("all but the last query parameter `page`"),
+        ),
     ] {
         for method in [Method::GET, Method::HEAD] {
             let (status, found) = warning(method, &path).await;
@@ -108,6 +117,11 @@ async fn a_read_names_the_parameters_that_have_no_effect() {
             assert_eq!((status, &found), (StatusCode::OK, &expected), "{path}");
         }
     }
+    let repeated = "all but the last query parameter `from`, all but the last query parameter `wait`";
+    assert_eq!(
+        warning(Method::GET, "/api/v1/changes?wait=5&from=1&from=1&wait=0&definition=d&definition=e").await,
+        (StatusCode::OK, named(repeated))
+    );
     assert_eq!(
         warning(Method::GET, &format!("{CONFIG_D}?x=1")).await,
         (StatusCode::UNPROCESSABLE_ENTITY, None),

@@ -76,7 +76,7 @@ pub enum ConfigSort {
 /// The parameters that both lists share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
-    /// From 1; a number beyond 64 bits saturates, and that page is empty.
+    /// From 1.
     pub page: u64,
     /// Records of a page: 1 to the limit.
     pub limit: u64,
@@ -338,6 +338,10 @@ pub(crate) fn page(
         if value < 1 {
             violations.push(at(name, "page number and limit must be greater than 0".into()));
         }
+    }
+    // The response repeats the number: another one would be a lie.
+    if page > i128::from(u64::MAX) {
+        violations.push(at("page", format!("page number is at most {}", u64::MAX)));
     }
     let max = limits.page_limit as u64;
     let (page, limit) = (u64::try_from(page).unwrap_or(u64::MAX), u64::try_from(limit).unwrap_or(u64::MAX));
