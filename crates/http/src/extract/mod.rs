@@ -474,6 +474,11 @@ impl BodyRequest {
         };
         let takes_body = matched.endpoint.is_none_or(|endpoint| endpoint.takes_body);
         let is_lenient = matched.endpoint.is_some_and(|endpoint| endpoint.is_lenient);
+        let is_patch = matched.endpoint.is_some_and(|endpoint| endpoint.takes_patch);
+        let patch_format = if is_patch { body::patch_format(&parts.headers) } else { None };
+        if is_patch && patch_format.is_none() {
+            return Err(Problem::UnsupportedPatch);
+        }
         if takes_body || !body.is_empty() && !is_lenient {
             body::check_type(&parts.headers)?;
         }
@@ -490,11 +495,6 @@ impl BodyRequest {
                 (Bytes::new(), service.cx.reservation(Share::Callers))
             }
         };
-        let is_patch = matched.endpoint.is_some_and(|endpoint| endpoint.takes_patch);
-        let patch_format = if is_patch { body::patch_format(&parts.headers) } else { None };
-        if is_patch && patch_format.is_none() {
-            return Err(Problem::UnsupportedPatch);
-        }
         let dry_run = params.flag("dry_run")?;
         // The response to a dry run is not remembered, and a remembered response never answers a dry run.
         let request = match begin_idempotency_key(&principal, &parts)?.filter(|_| !dry_run) {
