@@ -310,8 +310,10 @@ async fn floods_of_frames_over_many_connections_delay_nobody() {
     let ping = frame(PING, 0, 0, &[7; 8]);
     let windows = [window(1), window(0)].concat();
     let streams = |target: &Target| waiting(target, 200, CONFIG);
+    // More at once would be a burst of requests, which is another attack: `requests_of_one_key_…`.
+    let few_streams = |target: &Target| waiting(target, 40, CONFIG);
     let attacks = vec![
-        flood("windows of waiting streams, 50 connections", 50, streams, &windows, true),
+        flood("windows of waiting streams, 50 connections", 50, few_streams, &windows, true),
         flood("windows of waiting streams, 6 connections", 6, streams, &windows, true),
         flood("priorities without a key", 100, unknown, &priority, true),
         flood("priorities", 100, known, &priority, true),
