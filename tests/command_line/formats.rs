@@ -11,7 +11,7 @@ use crate::harness::Cluster;
 const FORMATS: [&str; 7] = ["table", "wide", "json", "jsonl", "yaml", "name", "jsonpath={.}"];
 
 /// Commands that print no data, or that another test runs to their end.
-const OTHERS: [&str; 12] = [
+const OTHERS: [&str; 13] = [
     "agent",
     "cluster-add",
     "cluster-init",
@@ -19,6 +19,7 @@ const OTHERS: [&str; 12] = [
     "cluster-remove",
     "cluster-replace",
     "cluster-transfer-leader",
+    "cluster-vouch",
     "completions",
     "demo",
     "man",
@@ -57,7 +58,7 @@ const HIDDEN: [(&str, &[&str]); 7] = [
 
 /// The commands, their name as that of their manual page, and what each one may return. `FORMAT` in an argument is a
 /// text of its own for each format, so that nothing is made twice.
-const COMMANDS: [(&str, &[&str], i32); 46] = [
+const COMMANDS: [(&str, &[&str], i32); 47] = [
     ("apply", &["apply", "-f", "limits.yaml"], 0),
     ("audit-export", &["audit", "export", "--url", "URL"], 0),
     ("audit-tail", &["audit", "tail", "--url", "URL"], 0),
@@ -106,6 +107,7 @@ const COMMANDS: [(&str, &[&str], i32); 46] = [
     ),
     ("status", &["status"], 0),
     ("transaction", &["transaction", "-f", "read.yaml"], 0),
+    ("plan", &["plan", "--configs", "1000", "--bytes", "300"], 0),
     ("verify", &["verify", "one.backup"], 0),
     ("version", &["version"], 0),
 ];

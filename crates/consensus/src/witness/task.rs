@@ -103,35 +103,40 @@ impl WitnessTask {
                 let (witness, known) = (Arc::clone(&self.witness), answers.clone());
                 blocking(move || witness.lose(&known)).await?;
             }
-            match self.witness.loss() {
-                Some(Loss::Unknown) => {
-                    let bound = self.learn_bound(answers).await?;
-                    let witness = Arc::clone(&self.witness);
-                    blocking(move || witness.bind(bound)).await?;
-                    self.tell_all().await?;
-                    return self.pass(bound).await;
-                }
-                loss if is_majority(&membership, self.id, &answers)
-                    || concord_model::sabotage::is("witness-ignored") =>
-                {
-                    // The members of a cluster start at once, and one may not listen yet.
-                    if answers.len() < others.len() && Instant::now() < grace_ends {
-                        sleep(ASK_PAUSE).await;
-                        continue;
-                    }
-                    let told = self.bound_of(&membership, &answers).await?;
-                    if let Some(Loss::Forgotten(bound) | Loss::Discarded(bound)) = loss {
-                        // It may have been put back once more, to a time at which it caught up.
-                        let bound = bound.or(told);
-                        self.witness.participation.send_replace(Participation::Bounded(bound));
-                        return self.pass(bound).await;
-                    }
-                    self.take_care(told).await?;
-                    return self.open().await;
-                }
-                Some(_) | None => sleep(ASK_PAUSE).await,
+            if self.witness.loss() == Some(Loss::Unknown) {
+                return self.recover(answers).await;
             }
+            // The members of a cluster start at once, and one may not listen yet.
+            let is_asked = answers.len() >= others.len() || Instant::now() >= grace_ends;
+            let may_begin =
+                is_majority(&membership, self.id, &answers) || concord_model::sabotage::is("witness-ignored");
+            if is_asked && may_begin {
+                return self.begin(&membership, &answers).await;
+            }
+            sleep(ASK_PAUSE).await;
         }
+    }
+
+    /// Recovers from a loss of which nothing is known yet.
+    async fn recover(&self, answers: Answers) -> Result<(), String> {
+        let bound = self.learn_bound(answers).await?;
+        let witness = Arc::clone(&self.witness);
+        blocking(move || witness.bind(bound)).await?;
+        self.tell_all().await?;
+        self.pass(bound).await
+    }
+
+    /// Begins to vote and to confirm entries, once a majority has answered.
+    async fn begin(&self, membership: &Membership, answers: &Answers) -> Result<(), String> {
+        let told = self.bound_of(membership, answers).await?;
+        if let Some(Loss::Forgotten(bound) | Loss::Discarded(bound)) = self.witness.loss() {
+            // It may have been put back once more, to a time at which it caught up.
+            let bound = bound.or(told);
+            self.witness.participation.send_replace(Participation::Bounded(bound));
+            return self.pass(bound).await;
+        }
+        self.take_care(told).await?;
+        self.open().await
     }
 
     /// Keeps to the bound of the others for a while, although nothing shows a loss: the records may be too old to
