@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::harness::{
     Client, Cluster, Options, eventually,
     load::{config, define, set},
-    node::BINARY,
+    node::{BINARY, Node},
 };
 
 /// How long a cluster that must not elect is watched: several election timeouts.
@@ -204,7 +204,7 @@ async fn what_was_confirmed_since_the_last_exchange_survives_a_rollback() {
         put_back(&mut cluster, 2, &image);
         cluster.node(1).overrides = slow.map(|(name, value)| (name.into(), value.into())).into();
         cluster.node(1).start().await;
-        join_all(cluster.nodes[1..].iter_mut().map(|node| node.start())).await;
+        join_all(cluster.nodes[1..].iter_mut().map(Node::start)).await;
         cluster.ready().await;
         for (id, n) in (1..=3).flat_map(|id| (0..3).map(move |n| (id, n))) {
             let key = config("d", &format!("a{round}-{n}"));
