@@ -292,7 +292,11 @@ pub(super) fn holds_of_values(found: &[&Value], kinds: &[&str], operator: &str, 
     };
     match operator {
         "" => Some(any_equal(&of(text)?)),
-        "in" => Some(any_equal(&of(text)?)),
+        // In a list a text in JSON's quotes is one string, also where a path has strings only.
+        "in" => match serde_json::from_str(text) {
+            Ok(Value::String(string)) if kinds == ["string"] => Some(any_equal(&[string.into()])),
+            _ => Some(any_equal(&of(text)?)),
+        },
         "ne" => Some(!found.is_empty() && !any_equal(&of(text)?)),
         "gte" => ordered(&[Ordering::Greater, Ordering::Equal]),
         "gt" => ordered(&[Ordering::Greater]),
