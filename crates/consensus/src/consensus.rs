@@ -74,7 +74,7 @@ pub(super) struct ConsensusInner {
     pub(super) handed_over: Arc<AtomicU64>,
     pub(super) witnesses: WitnessTask,
     pub(super) proof: Arc<Proof>,
-    pub(super) contradicted: Arc<Contradicted>,
+    pub(super) contradicted: Contradicted,
     pub(super) last_heard: Arc<LastHeard>,
 }
 
@@ -277,7 +277,7 @@ impl Consensus {
                 "this node has started from an earlier state of its disk and waits for {}",
                 node_list(nodes)
             )),
-            Some(RolledBack::CatchingUp) => {
+            Some(RolledBack::CatchingUp(_)) => {
                 Some("this node has started from an earlier state of its disk and catches up".into())
             }
             Some(RolledBack::CaughtUp) | None => None,
@@ -437,10 +437,11 @@ impl Consensus {
     }
 }
 
-/// The names of nodes, for a sentence.
-fn node_list(nodes: &[NodeId]) -> String {
+/// The names of nodes, for a sentence; none stand for all others.
+#[must_use]
+pub fn node_list(nodes: &[NodeId]) -> String {
     let names: Vec<String> = nodes.iter().map(|id| format!("node {id}")).collect();
-    if names.is_empty() { "the other members".into() } else { names.join(", ") }
+    if names.is_empty() { "the other voters".into() } else { names.join(", ") }
 }
 
 /// The error of a leader to which only these voters responded, itself among them.

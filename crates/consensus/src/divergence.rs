@@ -9,8 +9,8 @@
 //! At its next start, a node with a divergent state discards state and log, and fetches both from another member. It
 //! serves only local reads and does not lead until its state agrees with that of a majority ([`Proof`]).
 //!
-//! The log shows divergence without a digest: if a leader has committed an entry, a majority of the members has it. A
-//! node that has committed another entry at this index has diverged.
+//! The logs show divergence without a digest (`witness`): a node has diverged if the logs of a majority have other
+//! entries where it has applied its own.
 //!
 //! **Invariant:** a node stops for this reason only if a majority of all members agree with each other and not with it.
 //! If no majority agrees, the node only logs the difference.
@@ -25,7 +25,7 @@ use bytes::Bytes;
 use futures::future::join_all;
 use tokio::sync::watch;
 
-use super::{machine::AppliedPublisher, receive::Contradicted, wire};
+use super::{machine::AppliedPublisher, wire};
 use concord_model::record::Revision;
 use concord_net::{
     NodeId,
@@ -133,7 +133,6 @@ pub(super) struct DivergenceDetector {
     pub(super) publisher: Arc<AppliedPublisher>,
     pub(super) store: Store,
     pub(super) proof: Arc<Proof>,
-    pub(super) contradicted: Arc<Contradicted>,
 }
 
 /// The result of a comparison.
@@ -152,8 +151,8 @@ impl DivergenceDetector {
     pub(super) async fn run(self) -> Result<(), String> {
         loop {
             tokio::time::sleep(if self.proof.is_given() { COMPARE_INTERVAL } else { PROVE_INTERVAL }).await;
-            let place = match self.compare().await {
-                Comparison::Diverged(revision) => format!("the state at revision {revision}"),
+            let revision = match self.compare().await {
+                Comparison::Diverged(revision) => revision,
                 Comparison::Agrees(revision) if !self.proof.is_given() => {
                     let store = self.store.clone();
                     let trusted = tokio::task::spawn_blocking(move || store.trust()).await;
@@ -165,28 +164,13 @@ impl DivergenceDetector {
                     self.proof.0.send_replace(true);
                     continue;
                 }
-                Comparison::Agrees(_) | Comparison::Unknown => match self.contradicted.of_majority() {
-                    Some(index) => format!("entry {index} of the log"),
-                    None => continue,
-                },
+                Comparison::Agrees(_) | Comparison::Unknown => continue,
             };
             if concord_model::sabotage::is("digests-not-compared") {
                 continue;
             }
-            let why = format!(
-                "{place} differs from that of a majority of the members; the state will be rebuilt when this node \
-                 starts again"
-            );
-            tracing::error!("{why}");
-            // The state holds the only list of the members, and this node needs them to fetch another state.
-            let members = self.publisher.applied.load().membership.members();
-            let (store, note) = (self.store.clone(), wire::to_bytes(&members));
-            match tokio::task::spawn_blocking(move || store.invalidate(&note)).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::error!(%error, "failed to mark the state as distrusted"),
-                Err(error) => tracing::error!(%error, "failed to mark the state as distrusted"),
-            }
-            return Err(why);
+            let place = format!("the state at revision {revision}");
+            return Err(distrust(&self.publisher, &self.store, &place).await);
         }
     }
 
@@ -215,6 +199,24 @@ impl DivergenceDetector {
         mine.push((applied.state.revision(), applied.state.digest()));
         compared(&mine, &others, members.len())
     }
+}
+
+/// Marks the state of this node as wrong, so that its next start rebuilds it. Returns why the node has to end: where it
+/// differs from a majority.
+pub(super) async fn distrust(publisher: &AppliedPublisher, store: &Store, place: &str) -> String {
+    let why = format!(
+        "{place} differs from that of a majority of the members; the state will be rebuilt when this node starts again"
+    );
+    tracing::error!("{why}");
+    // The state holds the only list of the members, and this node needs them to fetch another state.
+    let members = publisher.applied.load().membership.members();
+    let (store, note) = (store.clone(), wire::to_bytes(&members));
+    match tokio::task::spawn_blocking(move || store.invalidate(&note)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::error!(%error, "failed to mark the state as distrusted"),
+        Err(error) => tracing::error!(%error, "failed to mark the state as distrusted"),
+    }
+    why
 }
 
 /// Compares this node's digests with the others'. A result needs more than half of all members: they agree on another

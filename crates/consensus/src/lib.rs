@@ -75,6 +75,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 
+pub use consensus::node_list;
 pub use contact::Contact;
 pub use figures::{MemberFigures, RaftFigures};
 pub use leadership::Leadership;

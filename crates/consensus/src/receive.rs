@@ -50,42 +50,28 @@ pub(super) enum AppendRefusal {
     Failed(String),
 }
 
-/// A committed entry of this member's log, where the leader's log has another entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Contradiction {
-    leader: NodeId,
-    own: WireLogId,
-    /// Whether the leader's entry is committed, so that a majority without this member has it.
-    is_of_majority: bool,
-}
-
-/// The contradiction between this member's log and the leader's, if there is one.
+/// The committed entry of this member's log where the log of the leader has another entry, if there is one.
 #[derive(Debug, Default)]
-pub(super) struct Contradicted(Mutex<Option<Contradiction>>);
+pub(super) struct Contradicted(Mutex<Option<(NodeId, WireLogId)>>);
 
 impl Contradicted {
-    fn lock(&self) -> MutexGuard<'_, Option<Contradiction>> {
+    fn lock(&self) -> MutexGuard<'_, Option<(NodeId, WireLogId)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The leader, and the index of the entry.
     pub(super) fn get(&self) -> Option<(NodeId, u64)> {
-        self.lock().map(|known| (known.leader, known.own.index))
-    }
-
-    /// The index of a committed entry, where a majority of the members has committed another one.
-    pub(super) fn of_majority(&self) -> Option<u64> {
-        self.lock().filter(|known| known.is_of_majority).map(|known| known.own.index)
+        self.lock().map(|(leader, own)| (leader, own.index))
     }
 
     /// Records that the leader's log agrees with this one up to this entry.
     fn agrees(&self, index: u64) {
-        self.lock().take_if(|known| known.own.index <= index);
+        self.lock().take_if(|(_, own)| own.index <= index);
     }
 
-    fn note(&self, found: Contradiction) {
-        let Contradiction { leader, own: WireLogId { index, .. }, .. } = found;
-        if self.lock().replace(found).is_none_or(|known| known.own != found.own) {
+    fn note(&self, leader: NodeId, own: WireLogId) {
+        let index = own.index;
+        if self.lock().replace((leader, own)).is_none_or(|(_, known)| known != own) {
             tracing::error!(
                 leader,
                 index,
@@ -205,8 +191,7 @@ impl Consensus {
         let compared = self.inner.log.compared_with(ids.map(WireLogId::from)).await;
         match compared.map_err(|error| AppendRefusal::Failed(error.to_string()))? {
             Some((own, theirs)) if own != theirs => {
-                let is_of_majority = request.leader_commit.is_some_and(|id| id.index >= theirs.index);
-                self.inner.contradicted.note(Contradiction { leader, own, is_of_majority });
+                self.inner.contradicted.note(leader, own);
                 return Err(AppendRefusal::Failed(format!(
                     "entry {} is committed here with different content",
                     own.index

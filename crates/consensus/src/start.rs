@@ -372,7 +372,7 @@ impl ConsensusParts {
             handed_over,
             witnesses,
             proof,
-            contradicted: Arc::new(Contradicted::default()),
+            contradicted: Contradicted::default(),
             last_heard,
         };
         inner.spawn_tasks(follower, recovered_members, peers, snapshot_log_bytes);
@@ -403,7 +403,6 @@ impl ConsensusInner {
             publisher: Arc::clone(&self.publisher),
             store: self.store.clone(),
             proof: Arc::clone(&self.proof),
-            contradicted: Arc::clone(&self.contradicted),
         };
         let trigger = self.raft.clone();
         let end_back_off = async move {

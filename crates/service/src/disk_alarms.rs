@@ -1,7 +1,7 @@
 //! The alarms about rolled-back disks, whose members have lost votes or entries that they had confirmed.
 
 use crate::request::Alarm;
-use concord_consensus::{Consensus, RolledBack};
+use concord_consensus::{Consensus, RolledBack, node_list};
 use concord_net::NodeId;
 
 /// An alarm for each member with a rolled-back disk, and one if this node's log contradicts the leader's.
@@ -21,15 +21,24 @@ pub(crate) fn disk_alarms(consensus: &Consensus, me: NodeId) -> Vec<Alarm> {
 fn rolled_back_alarm(id: NodeId, how: &RolledBack) -> Alarm {
     let then = match how {
         RolledBack::Waiting(nodes) => {
-            let names: Vec<String> = nodes.iter().map(|node| format!("node {node}")).collect();
-            let names = if names.is_empty() { "the other voters".into() } else { names.join(", ") };
             format!(
-                "it neither votes nor confirms entries until it has heard from {names}, because only they may know \
-                 what it had confirmed; if they are lost permanently, run `concord cluster vouch` on its host"
+                "it neither votes nor confirms entries until it has heard from {}, because only they may know \
+                 what it had confirmed; if they are lost permanently, run `concord cluster vouch` on its host",
+                node_list(nodes)
             )
         }
-        RolledBack::CatchingUp => {
-            "it is catching up, and votes for no candidate that may lack an entry that it has lost".to_owned()
+        RolledBack::CatchingUp(missing) => {
+            let until =
+                "it is catching up, and votes for no candidate that may lack an entry that it has lost";
+            if missing.is_empty() {
+                until.to_owned()
+            } else {
+                format!(
+                    "{until}; only {} may have these entries: start what does not run, or if it is lost permanently, \
+                     run `concord cluster vouch` on the host of node {id}",
+                    node_list(missing)
+                )
+            }
         }
         RolledBack::CaughtUp => "it has caught up; find out who put the disk back".to_owned(),
     };

@@ -211,8 +211,8 @@ impl Remembered {
 pub enum RolledBack {
     /// It neither votes nor confirms entries until these voters have answered.
     Waiting(Vec<NodeId>),
-    /// It is catching up. It votes for no candidate that may lack an entry that it has lost.
-    CatchingUp,
+    /// It is catching up. It votes for no candidate that may lack an entry that it has lost. These voters do not answer.
+    CatchingUp(Vec<NodeId>),
     /// It has caught up since its last start.
     CaughtUp,
 }
@@ -281,7 +281,7 @@ impl Witness {
         remembered.write(directory)?;
         let rolled_back = match remembered.loss {
             Some(Loss::Unknown) => Some(RolledBack::Waiting(Vec::new())),
-            Some(Loss::Forgotten(_)) => Some(RolledBack::CatchingUp),
+            Some(Loss::Forgotten(_)) => Some(RolledBack::CatchingUp(Vec::new())),
             Some(Loss::Discarded(_)) | None => None,
         };
         let memory = Memory {
@@ -452,8 +452,20 @@ impl Witness {
             let mut memory = self.memory();
             memory.end_start();
             memory.remembered.losses += 1;
-            memory.remembered.loss = Some(Loss::Forgotten(bound));
-            memory.rolled_back = Some(RolledBack::CatchingUp);
+            memory.rolled_back = Some(RolledBack::CatchingUp(Vec::new()));
+        }
+        self.rebind(bound)
+    }
+
+    /// Replaces the bound of the same loss. Blocking.
+    fn rebind(&self, bound: Bound) -> io::Result<()> {
+        {
+            let mut memory = self.memory();
+            memory.remembered.loss = Some(match memory.remembered.loss {
+                Some(Loss::Discarded(_)) => Loss::Discarded(bound),
+                Some(Loss::Unknown | Loss::Forgotten(_)) | None => Loss::Forgotten(bound),
+            });
+            memory.is_changed = true;
         }
         self.save()?;
         self.participation.send_replace(Participation::Bounded(bound));

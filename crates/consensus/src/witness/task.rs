@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{Bound, LastKnown, Loss, Participation, RolledBack, Testimony, Witness, order};
 use crate::{
-    divergence::Proof,
+    divergence::{self, Proof},
     log::Log,
     machine::AppliedPublisher,
     types::{Membership, Raft},
@@ -73,12 +73,11 @@ fn other_voters(membership: &Membership, me: NodeId) -> BTreeSet<NodeId> {
     membership.voter_ids().filter(|id| *id != me).collect()
 }
 
-/// Whether the members that have answered and this node are a majority of each set of voters.
-fn is_majority(membership: &Membership, me: NodeId, answers: &Answers) -> bool {
-    membership.get_joint_config().iter().all(|voters| {
-        let count = voters.iter().filter(|id| **id == me || answers.contains_key(*id)).count();
-        count * 2 > voters.len()
-    })
+/// Whether the members for which this holds are a majority of each set of voters.
+fn is_majority(membership: &Membership, holds: impl Fn(NodeId) -> bool) -> bool {
+    let is_most =
+        |voters: &BTreeSet<NodeId>| voters.iter().filter(|id| holds(**id)).count() * 2 > voters.len();
+    membership.get_joint_config().iter().all(is_most)
 }
 
 impl WitnessTask {
@@ -108,8 +107,8 @@ impl WitnessTask {
             }
             // The members of a cluster start at once, and one may not listen yet.
             let is_asked = answers.len() >= others.len() || Instant::now() >= grace_ends;
-            let may_begin =
-                is_majority(&membership, self.id, &answers) || concord_model::sabotage::is("witness-ignored");
+            let may_begin = self.is_majority_with(&membership, &answers)
+                || concord_model::sabotage::is("witness-ignored");
             if is_asked && may_begin {
                 return self.begin(&membership, &answers).await;
             }
@@ -144,12 +143,20 @@ impl WitnessTask {
     /// that lacks them while one runs that has them. It does so for a short time only, because in most starts the
     /// entries that this member lacks were never confirmed by it, and the member that has them may be gone.
     async fn take_care(&self, bound: Bound) -> Result<(), String> {
+        if bound.is_passed_by(&self.position().await?) {
+            return Ok(());
+        }
+        self.witness.participation.send_replace(Participation::Bounded(bound));
         let end = Instant::now() + self.caution;
         while !bound.is_passed_by(&self.position().await?) && Instant::now() < end {
-            self.witness.participation.send_replace(Participation::Bounded(bound));
             sleep(BOUND_PAUSE).await;
         }
         Ok(())
+    }
+
+    /// Whether the members that have answered are a majority together with this one.
+    fn is_majority_with(&self, membership: &Membership, answers: &Answers) -> bool {
+        is_majority(membership, |id| id == self.id || answers.contains_key(&id))
     }
 
     async fn position(&self) -> Result<Bound, String> {
@@ -159,14 +166,22 @@ impl WitnessTask {
     /// The greatest vote and the greatest last entry of those that have answered. Members with another history than
     /// that of a majority do not count: what only they have was never this member's, or is lost.
     async fn bound_of(&self, membership: &Membership, answers: &Answers) -> Result<Bound, String> {
-        let mut agree = Answers::new();
+        let against = self.contradicting(answers).await?;
+        let agrees = |id: NodeId| id == self.id || (answers.contains_key(&id) && !against.contains(&id));
+        let has_majority = is_majority(membership, agrees);
+        let counted = answers.iter().filter(|(id, _)| !has_majority || agrees(**id));
+        Ok(counted.fold(Bound::default(), |bound, (_, told)| bound.or(told.now)))
+    }
+
+    /// The members whose log has another history than this one's.
+    async fn contradicting(&self, answers: &Answers) -> Result<BTreeSet<NodeId>, String> {
+        let mut against = BTreeSet::new();
         for (id, told) in answers {
-            if !told.contradicts && !self.contradicts(told).await? {
-                agree.insert(*id, told.clone());
+            if told.contradicts || self.contradicts(told).await? {
+                against.insert(*id);
             }
         }
-        let counted = if is_majority(membership, self.id, &agree) { &agree } else { answers };
-        Ok(counted.values().fold(Bound::default(), |bound, told| bound.or(told.now)))
+        Ok(against)
     }
 
     /// Whether this member's log has another entry where the other member has applied one.
@@ -223,7 +238,7 @@ impl WitnessTask {
             let missing: Vec<NodeId> = others.into_iter().filter(|id| !answers.contains_key(id)).collect();
             if !missing.is_empty() {
                 let witness = Arc::clone(&self.witness);
-                let has_majority = is_majority(&membership, self.id, answers);
+                let has_majority = self.is_majority_with(&membership, answers);
                 if !has_majority || !blocking(move || witness.take_vouched()).await? {
                     return Ok(Err(missing));
                 }
@@ -246,11 +261,15 @@ impl WitnessTask {
             sleep(BOUND_PAUSE).await;
             if learnt_at.elapsed() > EXCHANGE_INTERVAL {
                 let asked = self.ask_for_bound(&mut Answers::new()).await?;
-                if let Ok(newer) = asked {
+                if let Ok(newer) = asked
+                    && newer != bound
+                {
                     bound = newer;
-                    self.witness.participation.send_replace(Participation::Bounded(bound));
+                    let witness = Arc::clone(&self.witness);
+                    // Durable, because the operator vouches once.
+                    blocking(move || witness.rebind(newer)).await?;
                 }
-                self.show_missing(asked.err());
+                self.show_missing(asked.err().unwrap_or_default());
                 learnt_at = Instant::now();
             }
         }
@@ -259,12 +278,11 @@ impl WitnessTask {
         self.tell_all().await
     }
 
-    /// Names the voters that this member waits for while it catches up after a rollback: without them nobody may have
-    /// what it lacks.
-    fn show_missing(&self, missing: Option<Vec<NodeId>>) {
-        let mut memory = self.witness.memory();
-        if memory.rolled_back.is_some() {
-            memory.rolled_back = Some(missing.map_or(RolledBack::CatchingUp, RolledBack::Waiting));
+    /// Names the voters that do not answer while this member catches up after a rollback: only they may have what it
+    /// lacks.
+    fn show_missing(&self, missing: Vec<NodeId>) {
+        if let Some(RolledBack::CatchingUp(shown)) = &mut self.witness.memory().rolled_back {
+            *shown = missing;
         }
     }
 
@@ -279,7 +297,7 @@ impl WitnessTask {
     /// Exchanges records with all members.
     ///
     /// # Errors
-    /// If an answer shows that the disk of this member was rolled back.
+    /// If an answer shows that the disk of this member was rolled back, or if a majority has another history.
     async fn tell_all(&self) -> Result<(), String> {
         let membership = self.newest_membership();
         let others = membership.nodes().map(|(id, _)| *id).filter(|id| *id != self.id).collect();
@@ -290,6 +308,12 @@ impl WitnessTask {
         let forgotten = answers.values().find_map(|told| self.witness.forgotten_meanwhile(told, last));
         let witness = Arc::clone(&self.witness);
         blocking(move || witness.save()).await?;
+        // The commit index of a leader would prove no majority after a rollback. The members themselves do.
+        let against = self.contradicting(&answers).await?;
+        if is_majority(&membership, |id| against.contains(&id)) {
+            let place = format!("the log up to entry {}", self.publisher.applied.load().index());
+            return Err(divergence::distrust(&self.publisher, &self.store, &place).await);
+        }
         match forgotten {
             Some(why) if !concord_model::sabotage::is("witness-ignored") => Err(format!(
                 "this member runs from an earlier state of its disk: {why}. It exits; at its next start it asks the \
@@ -344,7 +368,7 @@ impl WitnessTask {
                 self.witness.hear(id, &told);
                 answers.insert(id, told);
             }
-            if until.is_none() && is_majority(membership, self.id, answers) {
+            if until.is_none() && self.is_majority_with(membership, answers) {
                 until = grace.map(|grace| Instant::now() + grace);
             }
         }

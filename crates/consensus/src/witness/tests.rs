@@ -196,6 +196,18 @@ fn an_operator_vouches_only_for_a_member_that_waits_and_only_once() {
 }
 
 #[test]
+fn what_the_operator_vouched_for_is_not_asked_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let witness = open(directory.path(), at(1, 9));
+    witness.bind(at(1, 20)).unwrap();
+    witness.rebind(at(1, 12)).unwrap();
+    assert_eq!(*witness.participation.borrow(), Participation::Bounded(at(1, 12)));
+    let again = open(directory.path(), at(1, 9));
+    assert_eq!(again.loss(), Some(Loss::Forgotten(at(1, 12))));
+    assert_eq!(again.memory().remembered.losses, 1, "it is the same loss");
+}
+
+#[test]
 fn a_directory_that_was_put_back_to_a_time_of_catching_up_has_forgotten() {
     let directory = tempfile::tempdir().unwrap();
     let witness = open(directory.path(), at(1, 9));

@@ -5,7 +5,6 @@
 //! | What starts when the directory has an identity? What does `GET /api/v1/cluster` show? | this one |
 //! | How is a cluster bootstrapped, and how does a node get its identity? | `forming` |
 //! | When is a node ready? When does the audit log record a change of the leader? | `readiness` |
-//! | Which alarms are there about rolled-back disks? | `alarms` |
 //! | How does a change of the members reach the leader? | `change` |
 //! | What does the leader do, step by step? | `steps` |
 //!
