@@ -6,7 +6,7 @@
 // thousand places draws that one. The control under the cursor is never replaced by another: which control a place has
 // is decided when its value comes from elsewhere, not while it is typed. What is not there is null and not "": an empty
 // text is a node, which the library sets again each time, and the browser lays out what is around it.
-import { h, html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { h, html, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
 import { DOTS, kindOf, same } from "../lib/json.js";
 import { pathText, plain } from "../lib/format.js";
 import { isKept } from "../lib/redacted.js";
@@ -191,7 +191,8 @@ const Place = memo(({ form, name, schema, value, path, isRequired, isNamed, isKn
   const isWanted = Boolean(form.wanted) && same(form.wanted, path);
   const [isShown, setShown] = useState(isWanted);
   const [isSeen, unread] = useSeen(() => isWanted || weight(value) < HEAVY);
-  useEffect(() => {
+  // With the drawing and not after it: the effect of an earlier drawing, run late, would focus the control that goes.
+  useLayoutEffect(() => {
     if (!form.wanted || !same(form.wanted, path)) return;
     form.wanted = null;
     const inside = box.current.querySelector("input, select, textarea");

@@ -1,5 +1,5 @@
 // "Go to": a list of places that narrows while one types, and the keys of the keyboard. Opened with / or Ctrl-K.
-import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
 import { href } from "../lib/state.js";
 import { get } from "../lib/api.js";
 import { Dialog } from "./ui.js";
@@ -36,7 +36,7 @@ export function Palette({ onClose }) {
   const [configs, setConfigs] = useState([]);
   const [at, setAt] = useState(0);
   const input = useRef(null);
-  useEffect(() => input.current.focus(), []);
+  useLayoutEffect(() => input.current.focus(), []);
   useEffect(() => {
     const stop = new AbortController();
     const timer = setTimeout(async () => {

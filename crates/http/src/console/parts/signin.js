@@ -1,6 +1,6 @@
 // Asks for a key: at the beginning, and again over the page when the node stops accepting it, so that nothing typed is
 // lost. A key is tried before it is taken.
-import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { html, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
 import { key, keepKey, members, principal, refused } from "../lib/state.js";
 import { get } from "../lib/api.js";
 
@@ -23,7 +23,7 @@ export function SignIn() {
   const [wrong, setWrong] = useState("");
   const input = useRef(null);
   const dialog = useRef(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     dialog.current.showModal();
     input.current.focus();
     return () => dialog.current?.close();

@@ -1,5 +1,5 @@
 // The small parts that every page is made of: buttons, banners, dialogs, empty states, loading, tabs.
-import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
 import { session, say } from "../lib/state.js";
 import { call, newIdempotencyKey } from "../lib/api.js";
 import { ago, time } from "../lib/format.js";
@@ -100,7 +100,7 @@ export function Time({ of }) {
 /** A dialog of the browser's own kind: focus stays inside, Escape closes it. */
 export function Dialog({ title, onClose, children, wide }) {
   const ref = useRef(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     ref.current.showModal();
     return () => ref.current?.close();
   }, []);
