@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use concord_client::{Client, IfMatch, Operation, Request};
+use http::Method;
 use serde_json::{Value, json};
 
 use super::{
@@ -35,6 +36,8 @@ pub(super) enum DefinitionCommand {
     Check(CheckArgs),
     /// Delete a definition with its configs
     Delete(DefinitionDeleteArgs),
+    /// Undo the deletion of a definition: it returns with its configs and their history
+    Undelete(DefinitionUndeleteArgs),
     /// Describe a definition, or a field of its configs (the same as `concord explain`)
     Explain(explain::ExplainArgs),
     /// Show the changes of a definition, newest first
@@ -123,6 +126,9 @@ pub(super) struct DefinitionDeleteArgs {
     /// Fail if the definition has configs
     #[arg(long)]
     restrict: bool,
+    /// Delete it for good: the deletion can't be undone
+    #[arg(long)]
+    purge: bool,
     /// Fail unless the definition has this revision
     #[arg(long, value_name = "REVISION")]
     if_match: Option<u64>,
@@ -134,6 +140,22 @@ pub(super) struct DefinitionDeleteArgs {
     yes: bool,
 }
 
+#[derive(Debug, Args)]
+pub(super) struct DefinitionUndeleteArgs {
+    #[command(flatten)]
+    node: NodeArgs,
+    #[command(flatten)]
+    tries: TryArgs,
+    /// The key of the definition
+    key: String,
+    /// The revision or the time (RFC 3339) as of which it returns; without it, as it was when it was deleted
+    #[arg(long, value_name = "REVISION|TIME")]
+    at: Option<String>,
+    /// Show what would return, without changing anything
+    #[arg(long)]
+    dry_run: bool,
+}
+
 /// Runs a command.
 pub(super) fn run(command: DefinitionCommand) -> Result<(), Failure> {
     match command {
@@ -143,6 +165,7 @@ pub(super) fn run(command: DefinitionCommand) -> Result<(), Failure> {
         DefinitionCommand::Diff(args) => apply::diff(&args),
         DefinitionCommand::Check(args) => check(&args),
         DefinitionCommand::Delete(args) => delete(&args),
+        DefinitionCommand::Undelete(args) => undelete(&args),
         DefinitionCommand::Explain(args) => explain::run(&args),
         DefinitionCommand::History(args) => history(&args),
         DefinitionCommand::Reindex(args) => reindex::run(&args),
@@ -360,7 +383,8 @@ fn delete(args: &DefinitionDeleteArgs) -> Result<(), Failure> {
             None => " and its configs".into(),
         };
         let would = if args.dry_run { "would" } else { "will" };
-        let what = format!("definition {}{configs} {would} be deleted", args.key);
+        let forever = if args.purge { " for good" } else { "" };
+        let what = format!("definition {}{configs} {would} be deleted{forever}", args.key);
         confirm(&what, args.yes || args.dry_run)?;
         let operation = Operation::DeleteDefinition {
             definition: args.key.clone(),
@@ -370,8 +394,35 @@ fn delete(args: &DefinitionDeleteArgs) -> Result<(), Failure> {
         if !args.dry_run {
             interrupt::now(Doing::Writing);
         }
-        let data = client.send(Request::operation(&operation).dry_run(args.dry_run)).await?.data()?;
-        let text = if args.dry_run { what } else { format!("definition {} deleted", args.key) };
+        let mut request = Request::operation(&operation).dry_run(args.dry_run);
+        if args.purge {
+            request = request.query("purge", true);
+        }
+        let data = client.send(request).await?.data()?;
+        let text = if args.dry_run { what } else { format!("definition {} deleted{forever}", args.key) };
+        print_done(&args.node.format.or_table(), &data, "config_definition_key", text)
+    })
+}
+
+fn undelete(args: &DefinitionUndeleteArgs) -> Result<(), Failure> {
+    let body = match args.at.as_deref().map(|at| (at, at.parse::<u64>())) {
+        None => json!({}),
+        Some((_, Ok(revision))) => json!({ "revision": revision }),
+        Some((time, Err(_))) => json!({ "time": time }),
+    };
+    let path = format!("{}/undelete", definition_path(&args.key));
+    with_cluster(&args.node, &args.tries, async |client| {
+        if !args.dry_run {
+            interrupt::now(Doing::Writing);
+        }
+        let request = Request::new(Method::POST, &path).json(&body).dry_run(args.dry_run);
+        let data = client.send(request).await?.data()?;
+        let configs = data["configs"].as_u64().map_or_else(String::new, |configs| {
+            let bytes = data["bytes"].as_u64().unwrap_or_default();
+            format!(" with {}, {bytes} bytes,", counted(configs, "config"))
+        });
+        let (would, key) = (if args.dry_run { "would return" } else { "returned" }, &args.key);
+        let text = format!("definition {key}{configs} {would} as of revision {}", data["revision"]);
         print_done(&args.node.format.or_table(), &data, "config_definition_key", text)
     })
 }

@@ -28,5 +28,6 @@ mod snapshot;
 mod spans;
 mod strangers;
 mod transactions;
+mod undelete;
 mod watch;
 mod watched;

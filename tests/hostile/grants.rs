@@ -100,6 +100,8 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         case(Method::DELETE, CONFIG, &["write"], null(), &[200]),
         case(Method::DELETE, DEFINITION, &["define"], null(), &[200]),
+        case(Method::POST, "/api/v1/config_definition/{}/undelete", &["define", "write"], json!({}), &[201]),
+        case(Method::DELETE, DEFINITION, &["define"], null(), &[200]),
         case(
             Method::POST,
             "/api/v1/batch",

@@ -74,8 +74,17 @@ fn entries_of_the_log() {
         "01e4e0f4e586ee900304726f6f74010377687901010101010101010101010101010101010202020202020202020202020202020201ac020101640101610000",
     );
     entry(
-        &plain(Command::DeleteDefinition { key: key("d"), expect: Expect::Present, restrict: true }),
-        "01e4e0f4e586ee900304726f6f74000000020164020100",
+        &plain(Command::DeleteDefinition {
+            key: key("d"),
+            expect: Expect::Present,
+            restrict: true,
+            keep: None,
+        }),
+        "01e4e0f4e586ee900304726f6f7400000002016402010000",
+    );
+    entry(
+        &plain(Command::UndeleteDefinition { key: key("d"), id: 5, back: Vec::new() }),
+        "01e4e0f4e586ee900304726f6f740000000e0164050000",
     );
     let entries = Box::from([IndexEntry { slot: 1, value: b"\x05x\x00".as_slice().into() }]);
     entry(
@@ -235,13 +244,14 @@ fn records() {
         modified_at,
         revision: 9,
         unique: vec!["a".into()],
+        standing: <_>::default(),
     };
-    wire(&definition, "05016401016101117b2274797065223a226f626a656374227d0100010064c80109010161");
+    wire(&definition, "05016401016101117b2274797065223a226f626a656374227d0100010064c801090101610000");
     let definition = Definition { schema: None, unique: vec![], ..definition };
-    wire(&definition, "050164010161000100010064c8010900");
+    wire(&definition, "050164010161000100010064c80109000000");
     let build = Some(Build { begun: 8, slots: vec![300], cursor: Some(key("k")) });
     let indexing = Indexing { slots: vec![300], next: 301, build };
-    wire(&Definition { indexing, ..definition }, "0501640101610001ac02ad02010801ac0201016b64c8010900");
+    wire(&Definition { indexing, ..definition }, "0501640101610001ac02ad02010801ac0201016b64c80109000000");
     let config = Config {
         key: key("k"),
         data: Arc::from(r#"{"a":1}"#),
@@ -296,6 +306,7 @@ fn changes_of_the_history() {
 #[test]
 fn changes_of_whole_definitions_in_the_history() {
     wire(&StoredEdit::Deleted { definition: 5, configs: 300 }, "0605ac02");
+    wire(&StoredEdit::Undeleted { definition: 5, configs: 300 }, "0805ac02");
     let definition = Definition {
         id: 5,
         key: key("d"),
@@ -306,12 +317,13 @@ fn changes_of_whole_definitions_in_the_history() {
         modified_at: Timestamp(200),
         revision: 6,
         unique: vec![],
+        standing: <_>::default(),
     };
     let edits = vec![StoredEdit::DefinitionWithBefore { before: Arc::new(definition), after: None }];
     let (revision, at, by, reason) = (7, Timestamp(300), "root".into(), None);
     wire(
         &StoredChange { revision, at, by, reason, edits },
-        "07ac0204726f6f74000107050164010161000100010064c801060000",
+        "07ac0204726f6f74000107050164010161000100010064c8010600000000",
     );
 }
 

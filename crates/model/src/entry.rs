@@ -52,6 +52,7 @@ impl Command {
             | Self::Transaction(_)
             | Self::RaiseFeatureLevel { .. }
             | Self::Forget { .. }
+            | Self::UndeleteDefinition { .. }
             | Self::Access(_) => false,
         }
     }

@@ -119,7 +119,7 @@ pub use redaction::{RedactedEvent, RedactedRecords, ShownTo};
 pub use request::{
     AccessWrite, Alarm, Caller, Check, CheckCondition, ClusterView, Consistency, DecidedWrite, KeyPatch,
     LazySchema, Level, MemberView, NewSchema, NewUnique, Principal, Refusal, Restored, Rollback, Transaction,
-    Write,
+    Undelete, UndeleteThen, Write,
 };
 pub use write::forwarded::ForwardedResponse;
 pub use write::{
@@ -127,6 +127,7 @@ pub use write::{
     config_scan::{BreakingConfig, SchemaReport},
     rollback::Rollbacks,
     transaction::ReadConfig,
+    undelete::{UndeleteAt, Undeleted, UndeletedSize},
 };
 
 /// The options of a service.

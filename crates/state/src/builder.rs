@@ -120,6 +120,10 @@ impl StateBuilder {
     /// When a record is newer than that, or two definitions have the same key.
     pub fn finish(mut self, revision: Revision, last_at: Timestamp) -> Result<State, BuildError> {
         for (definition, configs) in std::mem::take(&mut self.collections).into_values() {
+            if definition.standing.deleted.is_some() {
+                self.state.insert_deleted(Collection::from_configs(definition, configs).into());
+                continue;
+            }
             if self.state.definition(definition.key.as_str()).is_some() {
                 return Err(BuildError(format!("definition `{}` is stored twice", definition.key)));
             }

@@ -10,6 +10,7 @@
 //! | [`index`] | the primary index, the indexes by time and by value, unique paths, index builds |
 //! | [`query`] | lists: a page, and the exact number of all matching records |
 //! | [`builder`] | a state from stored records: at start and from a received snapshot |
+//! | [`deleted`] | the deleted definitions that are kept, so that a deletion can be undone |
 //! | [`digest`] | one number by which two nodes compare what they hold |
 //! | [`feed`] | the recent changes in memory, for watchers |
 //! | [`access`] | the access keys, and whether a proposal in the name of one is accepted |
@@ -28,6 +29,7 @@
 pub mod access;
 pub mod apply;
 pub mod builder;
+pub mod deleted;
 pub mod digest;
 pub mod earlier;
 pub mod feed;
@@ -75,6 +77,11 @@ pub struct State {
     requests: Tree<ById>,
     requests_by_age: Tree<ByAge>,
     configs: u64,
+    /// The deleted definitions that are kept, by the revision of their deletion, then by id. They are few
+    /// ([`DELETED_DEFINITIONS_MAX`](concord_model::limits::DELETED_DEFINITIONS_MAX)).
+    deleted: Arc<Vec<Arc<Collection>>>,
+    /// How many configs they have together.
+    deleted_configs: u64,
     /// The sum of the hashes of all records (`digest.rs`).
     sum: u128,
     /// Not in the digest: it says how far back the history reaches, not what is stored. A restored backup, whose
@@ -238,6 +245,8 @@ pub enum Edit {
         definition: Revision,
         /// The number of its configs before the change.
         configs: u64,
+        /// The definition as it is kept; `None` when it is gone for good.
+        kept: Option<Arc<Definition>>,
     },
     /// A config of the definition with this id: created, changed or deleted.
     Config {
@@ -275,6 +284,18 @@ pub enum Edit {
         /// After the change.
         after: Option<Arc<AccessKey>>,
     },
+    /// The definition returned with so many configs; follows its `Definition`.
+    Undeleted {
+        /// The definition as it was kept.
+        kept: Arc<Definition>,
+        /// The number of its configs.
+        configs: u64,
+    },
+    /// A deleted definition that was kept is gone for good.
+    Dropped {
+        /// The definition as it was kept.
+        kept: Arc<Definition>,
+    },
 }
 
 impl Edit {
@@ -296,6 +317,8 @@ impl Edit {
             Self::Building { .. }
             | Self::Reindexed { .. }
             | Self::Deleted { .. }
+            | Self::Undeleted { .. }
+            | Self::Dropped { .. }
             | Self::Remember(_)
             | Self::Forget(_) => 0,
         };
@@ -310,8 +333,9 @@ impl Edit {
                 before.indexing.slots.iter().any(|slot| after.indexing.position(*slot).is_none())
             }
             Self::Definition { after, .. } => after.is_none(),
-            Self::Reindexed { .. } => true,
-            Self::Config { .. }
+            Self::Reindexed { .. } | Self::Dropped { .. } => true,
+            Self::Undeleted { .. }
+            | Self::Config { .. }
             | Self::Deleted { .. }
             | Self::Remember(_)
             | Self::Forget(_)
@@ -321,18 +345,21 @@ impl Edit {
         }
     }
 
-    /// Whether the history keeps it: all edits but the steps of index builds and those of access
-    /// keys, which are no content of the cluster.
+    /// Whether the history keeps it: all edits but the steps of index builds, the end of what was kept of a deleted
+    /// definition, and those of access keys, which are no content of the cluster.
     #[must_use]
     pub fn is_in_history(&self) -> bool {
         match self {
             Self::Definition { .. }
             | Self::Reindexed { .. }
             | Self::Deleted { .. }
+            | Self::Undeleted { .. }
             | Self::Config { .. }
             | Self::Remember(_)
             | Self::Forget(_) => true,
-            Self::Entries { .. } | Self::Building { .. } | Self::AccessKey { .. } => false,
+            Self::Entries { .. } | Self::Building { .. } | Self::Dropped { .. } | Self::AccessKey { .. } => {
+                false
+            }
         }
     }
 }

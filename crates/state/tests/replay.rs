@@ -4,7 +4,8 @@
 use concord_model::{
     access_key::{Grant, Grants, KeyId, KeyUse, Pattern, Quota, Verb},
     command::{
-        AccessCommand, BatchStep, Command, DecodeError, Expect, IdempotencyKey, KeyTerms, Proposal, Verdict,
+        AccessCommand, BatchStep, Command, ConfigThen, ContentThen, DecodeError, Expect, IdempotencyKey,
+        KeyTerms, Proposal, Verdict,
     },
     index,
     key::Key,
@@ -93,7 +94,8 @@ fn redefine(state: &State, random: &mut Rng, key: Key) -> (Command, Option<u64>)
 fn command(state: &State, random: &mut Rng) -> (Command, Option<u64>) {
     let definition = key("d", DEFINITIONS, random);
     let revision = state.definition(definition.as_str()).map_or(1, |found| found.definition.revision);
-    match random.u8(0..25) {
+    match random.u8(0..27) {
+        25..=26 => (undelete(state, random), None),
         23..=24 => (Command::Access(access(state, random)), None),
         22 => (Command::Forget { upto: random.u64(0..=state.revision() + 3) }, None),
         21 => (Command::RaiseFeatureLevel { to: random.u32(0..=3) }, None),
@@ -108,7 +110,15 @@ fn command(state: &State, random: &mut Rng) -> (Command, Option<u64>) {
         }
         4 => {
             let expect = if random.bool() { Expect::At(revision) } else { Expect::Present };
-            (Command::DeleteDefinition { key: definition, expect, restrict: random.bool() }, None)
+            (
+                Command::DeleteDefinition {
+                    key: definition,
+                    expect,
+                    restrict: random.bool() && random.bool(),
+                    keep: keep(random),
+                },
+                None,
+            )
         }
         5 if random.bool() => redefine(state, random, definition),
         6 if random.bool() => (batch(state, random), None),
@@ -122,6 +132,33 @@ fn command(state: &State, random: &mut Rng) -> (Command, Option<u64>) {
         }
         _ => write(state, random),
     }
+}
+
+/// Whether a deleted definition is kept, in room that some of them fill.
+fn keep(random: &mut Rng) -> Option<u64> {
+    (random.u8(0..5) > 0).then(|| random.u64(0..40_000))
+}
+
+/// Undoes a deletion, mostly one that is kept.
+fn undelete(state: &State, random: &mut Rng) -> Command {
+    let count = state.deleted().count();
+    let found = (count > 0).then(|| state.deleted().nth(random.usize(0..count)).unwrap());
+    let (key, id) = match found {
+        Some(kept) => (kept.definition.key.clone(), kept.definition.id),
+        None => (key("d", DEFINITIONS, random), random.u64(0..1 << 20)),
+    };
+    let then = |number: u8| ContentThen {
+        data: format!(r#"{{"n":{number}}}"#).into(),
+        entries: Box::default(),
+        created_at: Timestamp(u64::from(number)),
+    };
+    let one = |random: &mut Rng| {
+        let then = random.bool().then(|| then(random.u8(..)));
+        ConfigThen { key: self::key("k", CONFIGS, random), then }
+    };
+    let mut back: Vec<ConfigThen> = (0..random.u8(0..3)).map(|_| one(random)).collect();
+    back.dedup_by(|one, other| one.key == other.key);
+    Command::UndeleteDefinition { key, id, back }
 }
 
 /// A change of the access keys, on a key that may not exist, sometimes read too early.
@@ -166,7 +203,8 @@ fn batch(state: &State, random: &mut Rng) -> Command {
     for place in 0..random.u32(1..8) {
         let (command, definition_read) = loop {
             let (command, read) = command(&scratch, random);
-            if !matches!(command, Command::Batch(_) | Command::Access(_)) {
+            let is_no_step = matches!(command, Command::UndeleteDefinition { .. });
+            if !is_no_step && !matches!(command, Command::Batch(_) | Command::Access(_)) {
                 break (command, read);
             }
         };
@@ -215,7 +253,7 @@ fn proposals(seed: u64, count: u64) -> Vec<(u64, Option<Proposal>)> {
 /// The same state, built from its records as at a start.
 fn rebuilt(state: &State) -> State {
     let mut builder = StateBuilder::new();
-    for collection in state.definitions() {
+    for collection in state.stored_definitions() {
         builder.definition(collection.definition.as_ref().clone()).unwrap();
         for config in collection.by_key.from(0) {
             builder.config(collection.definition.id, config.record.as_ref().clone()).unwrap();

@@ -159,7 +159,7 @@ fn delete_definition(fields: &mut BodyFields) -> Write {
     };
     let key = fields.required(definitions::KEY, &KEY);
     let restrict = fields.optional("mode", &MODE).is_some();
-    Write::DeleteDefinition { key, expect: for_change(fields), restrict }
+    Write::DeleteDefinition { key, expect: for_change(fields), restrict, purge: false }
 }
 
 /// The keys of a config.

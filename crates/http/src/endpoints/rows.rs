@@ -108,8 +108,15 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         "delete_definition",
         keyed_with_body!(definitions::delete),
     )
-    .parameters(&["mode"])
+    .parameters(&["mode", "purge"])
     .lenient(),
+    Endpoint::new(
+        Post,
+        "/api/v1/config_definition/{definition}/undelete",
+        Needs(Verb::Define),
+        "undelete_definition",
+        keyed_with_body!(definitions::undelete),
+    ),
     // First, for speed only: most requests are for configs.
     Endpoint::new(Get, CONFIGS, Needs(Verb::Read), "list_configs", keyed!(configs::list))
         .parameters(LIST_PARAMETERS)

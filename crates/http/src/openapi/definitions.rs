@@ -1,7 +1,7 @@
 //! The operations on definitions, their schemas, unique paths and indexes.
 
 use serde_json::{Value, json};
-use utoipa::openapi::{ArrayBuilder, Type, schema::OneOfBuilder};
+use utoipa::openapi::{ArrayBuilder, ObjectBuilder, Type, schema::OneOfBuilder};
 
 use super::{
     builder::{
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     body::fields::schema_of,
-    definitions::{DefinitionBody, IndexesBody},
+    definitions::{DefinitionBody, IndexesBody, UndeleteBody},
     schema::{SchemaBody, UniqueBody},
 };
 
@@ -42,6 +42,9 @@ fn record() -> Value {
 pub(super) fn operations() -> Vec<OperationEntry> {
     let page = json!({ "results": [record()], "meta": { "page": 1, "limit": 10, "total": 1 } });
     let name = json!({ "config_definition_key": "app" });
+    let undeleted = json!({
+        "config_definition_key": "app", "deleted_revision": 52, "revision": 41, "configs": 200, "bytes": 61_400,
+    });
     let (dry_run, building) = (["X-Concord-Dry-Run", "Warning"], ["X-Concord-Index-Building"]);
     let created = [&["Location"], RECORD_HEADERS, &dry_run].concat();
     let updated = [RECORD_HEADERS, &dry_run, &building].concat();
@@ -80,10 +83,25 @@ pub(super) fn operations() -> Vec<OperationEntry> {
             .refusals(&[404, 409, 412, 507]),
         describe(TAG, "delete_definition", "Delete a definition and all its configs")
             .parameters(DRY_RUN_WRITE_PARAMETERS)
-            .parameters(&["If-Match", "unless_tag", "mode"])
+            .description(
+                "It is kept for a while, so that the deletion can be undone, but with `purge=true`.",
+            )
+            .parameters(&["If-Match", "unless_tag", "mode", "purge"])
             .success(200, "config definition deleted", payload("DefinitionIdentity", name), &dry_run)
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 412]),
+        describe(TAG, "undelete_definition", "Undo the deletion of a definition")
+            .description(
+                "It returns with its schema, indexes, unique fields, configs and their history, as it was when it was \
+                 deleted, or as of an earlier revision or time. 404 when no such deleted definition is kept, 409 when \
+                 there is a definition with its key.",
+            )
+            .parameters(DRY_RUN_WRITE_PARAMETERS)
+            .parameters(&["create_only"])
+            .body("Undelete", json!({ "revision": 41 }))
+            .success(201, "config definition undeleted", payload("Undeleted", undeleted), &created)
+            .refusals(WRITE_REFUSALS)
+            .refusals(&[404, 409, 410, 507]),
     ];
     operations.extend(of_parts());
     operations
@@ -159,6 +177,7 @@ pub(super) fn requests(limits: &Limits) -> Vec<NamedSchema> {
     vec![
         ("NewDefinition", schema_of(limits, DefinitionBody::read).into()),
         ("NewIndexes", schema_of(limits, IndexesBody::read).into()),
+        ("Undelete", schema_of(limits, UndeleteBody::read).into()),
         ("NewRules", schema_of(limits, SchemaBody::read).into()),
         ("NewUniquePaths", schema_of(limits, UniqueBody::read).into()),
     ]
@@ -179,6 +198,19 @@ pub(super) fn payloads(limits: &Limits) -> Vec<NamedSchema> {
         ("Indexes", closed(vec![("indexes", paths(limits).into())], Vec::new()).into()),
         ("DefinitionIdentity", closed(vec![("config_definition_key", reference("Key"))], Vec::new()).into()),
     ];
+    let about = |number: ObjectBuilder, text: &str| number.description(Some(text)).into();
+    let undeleted = closed(
+        vec![
+            ("config_definition_key", reference("Key")),
+            ("deleted_revision", about(integer(0), "the revision that deleted it")),
+            ("revision", about(integer(0), "the revision as of which it returns")),
+        ],
+        vec![
+            ("configs", about(integer(0), "its configs; absent without `read`, and where not known")),
+            ("bytes", about(integer(0), "bytes of their keys and data; absent like `configs`")),
+        ],
+    );
+    payloads.push(("Undeleted", undeleted.into()));
     payloads.extend(payloads_of_parts(limits));
     payloads
 }

@@ -72,6 +72,9 @@ pub enum Command {
         expect: Expect,
         /// Reject while it has configs.
         restrict: bool,
+        /// Keep it, so that the deletion can be undone, and drop those that were deleted first while all of them take
+        /// more than so many bytes. `None`: it is gone for good.
+        keep: Option<u64>,
     },
     /// Creates a config or replaces its data, as `expect` allows.
     WriteConfig {
@@ -153,6 +156,36 @@ pub enum Command {
     Access(AccessCommand),
     /// Several changes as one, which rest on configs that were read.
     Transaction(Transaction),
+    /// Undoes the deletion of a definition that is kept: it returns with its configs, indexes and unique fields.
+    UndeleteDefinition {
+        /// Its key, which no definition may have.
+        key: Key,
+        /// Its id. When no definition with it is kept, the verdict is [`Verdict::Stale`].
+        id: u64,
+        /// The configs that were changed between the wanted revision and the deletion, as they were before.
+        back: Vec<ConfigThen>,
+    },
+}
+
+/// A config as it was at an earlier revision.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfigThen {
+    /// Its key.
+    pub key: Key,
+    /// What it was; `None` when it did not exist.
+    pub then: Option<ContentThen>,
+}
+
+/// The content of a config at an earlier revision.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContentThen {
+    /// The JSON text of its data.
+    #[serde(deserialize_with = "encoding::shared_text")]
+    pub data: Arc<str>,
+    /// Its index entries.
+    pub entries: IndexEntries,
+    /// When it was created.
+    pub created_at: Timestamp,
 }
 
 /// A batch that was chosen by what the leader has read. If one of the configs has another revision when the entry is
@@ -259,6 +292,7 @@ impl Command {
             | Self::SetUnique { .. }
             | Self::BuildIndex { .. }
             | Self::Forget { .. }
+            | Self::UndeleteDefinition { .. }
             | Self::Access(_) => LEVEL_MIN,
             Self::Batch(steps) => highest_level(steps.iter()),
             Self::Transaction(Transaction { steps, .. }) => highest_level(steps.iter().map(|(_, step)| step)),
@@ -283,6 +317,7 @@ impl Command {
             | Self::SetUnique { .. }
             | Self::Batch(_)
             | Self::Transaction(_)
+            | Self::UndeleteDefinition { .. }
             | Self::Access(_) => false,
         }
     }
@@ -297,7 +332,7 @@ pub const THIS_ENTRY: Revision = Revision::MAX;
 pub struct BatchStep {
     /// As [`Proposal::definition_read`]; [`THIS_ENTRY`] for a definition that an earlier step wrote.
     pub definition_read: Option<Revision>,
-    /// The change; never a batch.
+    /// The change; never a batch, nor the undoing of a deletion.
     #[serde(deserialize_with = "decode_step")]
     pub command: Command,
 }
@@ -308,7 +343,7 @@ fn highest_level<'s>(steps: impl Iterator<Item = &'s BatchStep>) -> u32 {
 }
 
 fn decode_step<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Command, D::Error> {
-    decode_without(deserializer, &["Batch", "Transaction"])
+    decode_without(deserializer, &["Batch", "Transaction", "UndeleteDefinition"])
 }
 
 /// Identifies a request that the caller may send again (`Idempotency-Key`).
@@ -491,6 +526,7 @@ impl fmt::Display for Proposal {
             Command::SetSchema { key, .. } => ("set schema", key, None),
             Command::SetUnique { key, .. } => ("set unique paths", key, None),
             Command::BuildIndex { key, .. } => ("build index", key, None),
+            Command::UndeleteDefinition { key, .. } => ("undelete definition", key, None),
             Command::Batch(steps) => return write!(f, "batch of {}", steps.len()),
             Command::Transaction(Transaction { reads, steps, .. }) => {
                 return write!(f, "transaction of {} reads and {} changes", reads.len(), steps.len());

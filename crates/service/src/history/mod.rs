@@ -287,14 +287,14 @@ impl HistoryReader {
         at: Revision,
         part: &str,
     ) -> Result<Arc<Config>, Refusal> {
-        let subject = subject(state, name)?;
         let now = state.revision();
         Self::check_revision(state, at, part)?;
         let absent = || Refusal::NotThere(format!("the config did not exist at revision {at}"));
-        let found = state.definition(name.definition).ok_or(Rejection::DefinitionNotFound)?;
-        if at < found.definition.created_revision() {
-            return Err(absent());
+        if let Some(text) = absence(state, name.definition, at) {
+            return Err(Refusal::NotThere(text));
         }
+        let subject = subject(state, name)?;
+        let found = state.definition(name.definition).ok_or(Rejection::DefinitionNotFound)?;
         let current = found.config(name.key).cloned();
         if let Some(current) = current.as_ref().filter(|current| {
             current.revision <= at || concord_model::sabotage::is("history-returns-current")
@@ -478,6 +478,38 @@ fn other_members(consensus: &Consensus, me: NodeId) -> Vec<Member> {
         status.members.into_iter().map(|member| member.member).filter(|member| member.id != me).collect();
     members.sort_by_key(|member| (Some(member.id) != status.leader_id, member.id));
     members
+}
+
+/// Why a definition can't be read at a revision that the history retains, although it may have existed then; `None` when
+/// it can be read, or when nothing is known of one with this key.
+pub(crate) fn absence(state: &State, key: &str, at: Revision) -> Option<String> {
+    let found = state.definition(key).map(|found| &found.definition);
+    if found.is_some_and(|definition| definition.existed_at(at)) {
+        return None;
+    }
+    if let Some(kept) = state.deleted_since(key, at)
+        && let Some(deletion) = kept.definition.standing.deleted
+    {
+        let then = if found.is_some() { "; another definition has its key now" } else { "" };
+        return Some(format!(
+            "the definition existed at revision {at}, but was deleted at revision {}{then}: its records can't be read \
+             unless the deletion is undone (`concord definition undelete {key}`)",
+            deletion.revision
+        ));
+    }
+    let definition = found?;
+    Some(match definition.absent_at(at) {
+        Some(absence) => format!(
+            "the definition did not exist at revision {at}: it was deleted at revision {}, and that was undone at \
+             revision {}",
+            absence.deleted, absence.undeleted
+        ),
+        None => format!(
+            "the definition was created at revision {}, after revision {at}; if an earlier one had its key then, its \
+             records are gone",
+            definition.created_revision()
+        ),
+    })
 }
 
 fn subject(state: &State, name: ConfigName<'_>) -> Result<Subject, Refusal> {

@@ -29,7 +29,7 @@ pub use refusal::Refusal;
 pub(super) use refusal::{OPERATIONS, invalid_at};
 pub use write::{
     AccessWrite, Check, CheckCondition, KeyPatch, LazySchema, NewSchema, NewUnique, Restored, Rollback,
-    Transaction, Write,
+    Transaction, Undelete, UndeleteThen, Write,
 };
 pub(super) use write::{Effect, STORED_JSON_DEPTH_MAX, Target};
 

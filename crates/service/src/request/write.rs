@@ -24,7 +24,7 @@ use serde_json::Value;
 
 use concord_model::{
     access_key::{Grants, KeyId, Quota},
-    command::{Expect, KeyTerms},
+    command::{ConfigThen, Expect, KeyTerms},
     document::{Document, DocumentError},
     error::{Rejection, Violation},
     flat::decode_without,
@@ -71,6 +71,8 @@ pub enum Write {
         expect: Expect,
         /// Reject the deletion while it has configs.
         restrict: bool,
+        /// The deletion can't be undone.
+        purge: bool,
     },
     /// Writes a config's data. `Absent` is POST, `Present` and `At` are PUT, `None` is PUT with `If-None-Match: *`.
     WriteConfig {
@@ -124,6 +126,26 @@ pub enum Write {
         /// The config.
         key: String,
     },
+    /// Undoes the deletion of a definition. It is no operation of a batch.
+    UndeleteDefinition(Undelete),
+}
+
+/// The undoing of a deletion.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Undelete {
+    /// The definition.
+    pub key: String,
+    /// As which it returns; `None` as it was when it was deleted last.
+    pub then: Option<UndeleteThen>,
+}
+
+/// A definition at a revision before its deletion, as the receiving node has found it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UndeleteThen {
+    /// The definition's id.
+    pub id: u64,
+    /// The configs that were changed between that revision and the deletion, as they were before.
+    pub back: Vec<ConfigThen>,
 }
 
 /// A new schema for a definition.
@@ -334,7 +356,7 @@ impl AccessWrite {
 struct DecodedOperation(#[serde(deserialize_with = "decode_operation")] Write);
 
 fn decode_operation<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Write, D::Error> {
-    decode_without(deserializer, &["Batch", "Transaction"])
+    decode_without(deserializer, &["Batch", "Transaction", "UndeleteDefinition"])
 }
 
 fn decode_operations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Write>, D::Error> {
@@ -408,7 +430,7 @@ impl Write {
             Self::CreateDefinition { .. } | Self::SetIndexes { .. } => Effect::Define,
             Self::SetSchema(_) | Self::SetUnique(_) => Effect::Constrain,
             Self::WriteConfig { .. } => Effect::Store,
-            Self::Rollback(_) => Effect::Restore,
+            Self::Rollback(_) | Self::UndeleteDefinition(_) => Effect::Restore,
             Self::PatchConfig { .. } => Effect::Compute,
             Self::DeleteDefinition { .. } | Self::DeleteConfig { .. } => Effect::Remove,
             Self::Check(_) | Self::Read { .. } => Effect::Read,
@@ -424,7 +446,8 @@ impl Write {
             | Self::SetIndexes { key, .. }
             | Self::DeleteDefinition { key, .. }
             | Self::SetSchema(NewSchema { key, .. })
-            | Self::SetUnique(NewUnique { key, .. }) => Target::Definition(key),
+            | Self::SetUnique(NewUnique { key, .. })
+            | Self::UndeleteDefinition(Undelete { key, .. }) => Target::Definition(key),
             Self::WriteConfig { definition, key, .. }
             | Self::DeleteConfig { definition, key, .. }
             | Self::PatchConfig { definition, key, .. }
@@ -451,6 +474,7 @@ impl Write {
             | Self::DeleteConfig { .. }
             | Self::SetUnique(_)
             | Self::Rollback(_)
+            | Self::UndeleteDefinition(_)
             | Self::Access(_)
             | Self::Check(_)
             | Self::Read { .. }
@@ -474,6 +498,7 @@ impl Write {
             | Self::DeleteConfig { .. }
             | Self::SetUnique(_)
             | Self::Rollback(_)
+            | Self::UndeleteDefinition(_)
             | Self::Access(_)
             | Self::Check(_)
             | Self::Read { .. }

@@ -57,7 +57,7 @@ use concord_consensus::Consensus;
 use concord_model::{error::Violation, limits::WATCH_UNCONFIRMED_MAX, record::Revision};
 use concord_state::{
     State,
-    feed::{Event, EventPage, Feed},
+    feed::{Event, EventPage, Feed, RecordChange},
 };
 use concord_storage::HistoryError;
 pub use filter::Selected;
@@ -488,7 +488,9 @@ impl OpenWatch {
         if let Some(refusal) = self.selection.take_broken() {
             return Err(refusal);
         }
-        while let Some(event) = self.events.pop_front() {
+        while let Some(event) = self.events.front() {
+            self.check_undeleted(event)?;
+            let Some(event) = self.events.pop_front() else { break };
             self.position = event.revision;
             if event.revision.is_multiple_of(64) && concord_model::sabotage::is("watch-skips") {
                 continue;
@@ -499,6 +501,21 @@ impl OpenWatch {
         }
         self.position = self.position.max(self.upto);
         Ok(None)
+    }
+
+    /// Rejects an event that configs of the scope returned with: they are no items of it, so the client must resync. Its
+    /// position stays before the event, and resuming there is rejected as well.
+    fn check_undeleted(&self, event: &Event) -> Result<(), Refusal> {
+        for item in event.items.iter().filter(|item| self.selection.scope().contains(item)) {
+            if let RecordChange::Definition { key, undeleted_configs: Some(1..), .. } = item {
+                return Err(Refusal::Expired(format!(
+                    "the deletion of definition `{key}` was undone at revision {0}, and its configs returned; resync \
+                     from the current state, or resume after revision {0}",
+                    event.revision
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// Reads changes after the position. Returns whether to continue at once, without waiting for a change.

@@ -131,6 +131,7 @@ pub(super) fn content_of(command: &Command) -> Option<Arc<str>> {
         Command::CreateDefinition { .. }
         | Command::SetIndexes { .. }
         | Command::DeleteDefinition { .. }
+        | Command::UndeleteDefinition { .. }
         | Command::DeleteConfig { .. }
         | Command::Compact { .. }
         | Command::RaiseFeatureLevel { .. }

@@ -22,8 +22,8 @@ pub(super) mod tests;
 use std::sync::Arc;
 
 use super::{
-    ByKey, ByTime, Change, Collection, Edit, FeatureLevel, IndexSource, RememberedOutcome, State, digest,
-    replaced::config_bytes, stored::content_bytes,
+    ByKey, ByTime, Change, Collection, Edit, FeatureLevel, IndexSource, RememberedOutcome, State,
+    deleted::ToKeep, digest, replaced::config_bytes, stored::content_bytes,
 };
 use batch::DecidedBatch;
 use concord_model::{
@@ -43,6 +43,8 @@ pub(super) struct EntryContext {
     pub(super) at: Timestamp,
     /// The step of the batch; 0 for a change that is a proposal of its own.
     step: u32,
+    /// Whether it is a step of a batch.
+    pub(super) is_step: bool,
 }
 
 impl EntryContext {
@@ -70,7 +72,7 @@ impl State {
     pub fn apply(&mut self, revision: Revision, proposal: &Proposal) -> (Verdict, Option<Change>) {
         self.revision = revision;
         // The time is used only when a record is stored with it: an entry without effect does not change `last_at`.
-        let context = EntryContext { revision, at: proposal.at.after(self.last_at), step: 0 };
+        let context = EntryContext { revision, at: proposal.at.after(self.last_at), step: 0, is_step: false };
         if let Some(request) = &proposal.request
             && let Some(known) = self.remembered(&request.id)
             && !concord_model::sabotage::is("retry-twice")
@@ -155,6 +157,9 @@ impl State {
             | Command::SetUnique { key, expect, .. } => (key, (*expect, None)),
             Command::WriteConfig { definition, key, expect, .. } => (definition, (*expect, Some(key))),
             Command::DeleteConfig { definition, key, expect } => (definition, (*expect, Some(key))),
+            Command::UndeleteDefinition { key, id, .. } => {
+                return self.definition(key.as_str()).is_none() && !self.keeps(*id);
+            }
             // A step of a build checks itself whether it is the next one.
             Command::CreateDefinition { .. }
             | Command::DeleteDefinition { .. }
@@ -193,6 +198,7 @@ impl State {
                     modified_at: context.at,
                     revision: context.revision,
                     unique: Vec::new(),
+                    standing: <_>::default(),
                 });
                 self.insert_collection(Collection::new(Arc::clone(&definition)));
                 edits.push(Edit::Definition { before: None, after: Some(definition) });
@@ -203,12 +209,12 @@ impl State {
                 self.set_indexes(context, key, indexes, edits);
                 Ok(context.applied(StepOutcome::Changed))
             }
-            Command::DeleteDefinition { key, expect, restrict } => {
+            Command::DeleteDefinition { key, expect, restrict, keep } => {
                 let configs = self.expect_definition(key, *expect)?;
                 if *restrict && configs > 0 {
                     return Err(Rejection::DefinitionNotEmpty(configs));
                 }
-                Ok(self.delete_definition(context, key, edits))
+                Ok(self.delete_definition(context, key, *keep, edits))
             }
             Command::WriteConfig { definition, key, data, entries, expect } => {
                 let collection = self.expect_collection(definition)?;
@@ -246,11 +252,16 @@ impl State {
             // The proposals of a leader itself have no precondition.
             Command::Compact { compaction_revision } => {
                 self.raise_compaction_revision(*compaction_revision);
+                self.drop_compacted(edits);
                 Ok(context.applied(StepOutcome::NoRecord))
             }
             Command::BuildIndex { key, begun, cursor } => {
                 self.build_index(key, *begun, cursor.as_ref(), edits);
                 Ok(context.applied(StepOutcome::NoRecord))
+            }
+            Command::UndeleteDefinition { key, id, back } => {
+                self.undelete(context, key, *id, back, edits)?;
+                Ok(context.applied(StepOutcome::Created))
             }
             Command::RaiseFeatureLevel { to } => Ok(self.raise_feature_level(context, *to)),
             Command::Forget { upto } => Ok(self.forget_upto(context, *upto, edits)),
@@ -293,7 +304,7 @@ impl State {
         }
     }
 
-    fn edit_config(
+    pub(super) fn edit_config(
         &mut self,
         definition: &Key,
         before: Option<Arc<Config>>,
@@ -331,21 +342,28 @@ impl State {
         self.by_modified.insert(ByTime { at: definition.modified_at, of: definition });
     }
 
-    fn delete_definition(&mut self, context: EntryContext, key: &Key, edits: &mut Vec<Edit>) -> Applied {
-        if let Some(old) = self.delete_collection(key) {
-            // The published state still shares the subtree: it is freed with the last such snapshot.
+    fn delete_definition(
+        &mut self,
+        context: EntryContext,
+        key: &Key,
+        keep: Option<u64>,
+        edits: &mut Vec<Edit>,
+    ) -> Applied {
+        if let Some(old) = self.remove_collection(key) {
             let (definition, configs) = (old.definition.id, old.by_key.len());
             edits.push(Edit::Definition { before: Some(Arc::clone(&old.definition)), after: None });
-            edits.push(Edit::Deleted { definition, configs });
+            // A batch keeps what was there before its first step, once all of them are decided.
+            let deleted = ToKeep { collection: old, keep: keep.filter(|_| !context.is_step) };
+            let mut dropped = Vec::new();
+            let kept = self.keep_deleted(context, &deleted, &mut dropped);
+            if kept.is_none() {
+                // The published state still shares the subtree: it is freed with the last such snapshot.
+                self.count_replaced_collection(&deleted.collection);
+            }
+            edits.push(Edit::Deleted { definition, configs, kept });
+            edits.append(&mut dropped);
         }
         context.applied(StepOutcome::Deleted)
-    }
-
-    /// Deletes a collection.
-    fn delete_collection(&mut self, key: &Key) -> Option<Arc<Collection>> {
-        let old = self.remove_collection(key)?;
-        self.count_replaced_collection(&old);
-        Some(old)
     }
 
     /// Removes a collection from all indexes and from the digest.

@@ -9,7 +9,7 @@ use concord_model::{
     record::{IndexEntries, IndexEntry},
 };
 
-pub(super) fn key(text: &str) -> Key {
+pub(crate) fn key(text: &str) -> Key {
     Key::parse(text).unwrap()
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn decide(state: &mut State, proposal: &Proposal) -> Outcome {
 /// The same state, built from its records.
 pub(crate) fn rebuilt(state: &State) -> State {
     let mut builder = StateBuilder::new();
-    for collection in state.definitions() {
+    for collection in state.stored_definitions() {
         builder.definition((*collection.definition).clone()).unwrap();
         for config in collection.configs() {
             builder.config(collection.definition.id, (**config).clone()).unwrap();
@@ -110,7 +110,9 @@ fn every_verdict_on_configs() {
 #[test]
 fn every_verdict_on_definitions() {
     let mut state = State::new();
-    let end = |restrict, expect| proposal(Command::DeleteDefinition { key: key("d"), expect, restrict });
+    let end = |restrict, expect| {
+        proposal(Command::DeleteDefinition { key: key("d"), expect, restrict, keep: None })
+    };
     assert_eq!(decide(&mut state, &end(false, Expect::Any)), Err(Rejection::DefinitionNotFound));
     let created = decide(&mut state, &define("d")).unwrap();
     assert_eq!(decide(&mut state, &define("d")), Err(Rejection::DefinitionExists));

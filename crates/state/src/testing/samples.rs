@@ -34,6 +34,7 @@ pub fn definition() -> Definition {
         modified_at: Timestamp(2),
         revision: 5,
         unique: vec!["n".into()],
+        standing: <_>::default(),
     }
 }
 
@@ -76,7 +77,8 @@ pub fn all_proposals() -> Vec<Proposal> {
         Command::SetUnique { key: d(), paths: vec!["n".into()], expect, configs_read: None },
         Command::DeleteConfig { definition: d(), key: key("c"), expect: Expect::Read(Some(4)) },
         Command::Compact { compaction_revision: 3 },
-        Command::DeleteDefinition { key: d(), expect, restrict: true },
+        Command::DeleteDefinition { key: d(), expect, restrict: true, keep: Some(1 << 20) },
+        Command::UndeleteDefinition { key: d(), id: 5 << 10, back: Vec::new() },
     ];
     commands.into_iter().map(proposal).collect()
 }

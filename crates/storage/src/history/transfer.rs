@@ -81,6 +81,7 @@ impl History {
                 | StoredEdit::DefinitionWithBefore { .. }
                 | StoredEdit::Reindexed { .. }
                 | StoredEdit::Deleted { .. }
+                | StoredEdit::Undeleted { .. }
                 | StoredEdit::Config { .. }
                 | StoredEdit::ConfigWithBefore { .. }
                 | StoredEdit::Remember(_)

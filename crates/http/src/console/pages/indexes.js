@@ -73,5 +73,5 @@ function Delete({ name, path, etag, onClose }) {
   const total = configs.data?.data.meta.total;
   return html`<${Confirm} title=${`Delete ${name}?`} action="Delete it" danger type=${name} write=${write} onClose=${onClose}
     onConfirm=${() => write.run("DELETE", path, { headers: { "If-Match": etag } }, () => { say(`${name} is deleted`); go([]); })}>
-    <p>${total === undefined ? "Its configs" : total === 0 ? "It has no configs. The definition" : html`<b>${count(total, "config")}</b>`} ${total === 0 ? "goes" : "go with it"}, and nothing brings ${total === 0 ? "it" : "them"} back but a backup.</p></${Confirm}>`;
+    <p>${total === undefined ? "Its configs" : total === 0 ? "It has no configs. The definition" : html`<b>${count(total, "config")}</b>`} ${total === 0 ? "goes" : "go with it"}, and <code>concord definition undelete</code> brings ${total === 0 ? "it" : "them"} back as long as the cluster keeps deleted definitions.</p></${Confirm}>`;
 }

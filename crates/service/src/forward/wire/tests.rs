@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::request::{
-    Check, CheckCondition, LazySchema, NewSchema, NewUnique, Restored, Rollback, Transaction,
+    Check, CheckCondition, LazySchema, NewSchema, NewUnique, Restored, Rollback, Transaction, Undelete,
+    UndeleteThen,
 };
 use concord_model::{
     command::{Done, Expect, StepOutcome},
@@ -48,7 +49,7 @@ fn writes() -> Vec<Write> {
             format_assertion: None,
         },
         Write::SetIndexes { key: key.clone(), indexes, expect: Expect::Present },
-        Write::DeleteDefinition { key: key.clone(), expect: Expect::At(9), restrict: true },
+        Write::DeleteDefinition { key: key.clone(), expect: Expect::At(9), restrict: true, purge: false },
         Write::WriteConfig {
             definition: key.clone(),
             key: "ä/?".into(),
@@ -84,13 +85,15 @@ fn writes() -> Vec<Write> {
             format_assertion: Some(true),
         },
         Write::SetSchema(NewSchema {
-            key,
+            key: key.clone(),
             schema: Some(document("{}")),
             format_assertion: Some(false),
             expect: Expect::Present,
             force: false,
             compiled: LazySchema::default(),
         }),
+        Write::UndeleteDefinition(Undelete { key: key.clone(), then: None }),
+        Write::UndeleteDefinition(Undelete { key, then: Some(UndeleteThen { id: 5, back: Vec::new() }) }),
     ]
 }
 
@@ -123,11 +126,11 @@ fn operations() -> Vec<(Write, &'static str)> {
 }
 
 /// The bytes of [`writes`], each as recorded when its kind was first sent.
-const WRITES: [&str; 12] = [
+const WRITES: [&str; 14] = [
     "00036170700103612e6201027b7d00",
     "0003617070000000",
     "01036170700103612e6202",
-    "0203617070030901",
+    "020361707003090100",
     "030361707004c3a42f3f055b312e305d04",
     "040361707002646202",
     "05036170700264620104055b312e305d00",
@@ -136,6 +139,8 @@ const WRITES: [&str; 12] = [
     "080361707002646201025b5d0303",
     "00036170700001027b7d0101",
     "060361707001027b7d01000200",
+    "0e0361707000",
+    "0e03617070010500",
 ];
 
 /// What precedes each of them: the version, the caller and 1500 ms.

@@ -198,7 +198,8 @@ fn an_authorization_is_bound_to_the_revision_of_the_key() {
     writer.grants = grants(&[(&[Verb::Define], "*")]);
     let mut state_now = state(vec![writer.clone()], false);
     assert!(at(&state_now, named(&writer), delete("d"), 0).is_err(), "it may define and not write");
-    let write = Write::DeleteDefinition { key: "d".into(), expect: Expect::Any, restrict: false };
+    let write =
+        Write::DeleteDefinition { key: "d".into(), expect: Expect::Any, restrict: false, purge: false };
     let authorized = at(&state_now, named(&writer), write, 0).unwrap();
     let command = Command::CreateDefinition {
         key: concord_model::key::Key::parse("d").unwrap(),

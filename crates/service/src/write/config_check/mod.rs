@@ -59,6 +59,7 @@ pub(super) fn needs_config_check(command: &Command) -> bool {
         Command::CreateDefinition { .. }
         | Command::SetIndexes { .. }
         | Command::DeleteDefinition { .. }
+        | Command::UndeleteDefinition { .. }
         | Command::WriteConfig { .. }
         | Command::DeleteConfig { .. }
         | Command::Compact { .. }

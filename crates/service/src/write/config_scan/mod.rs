@@ -140,6 +140,7 @@ impl ConfigScan {
             Write::CreateDefinition { .. }
             | Write::SetIndexes { .. }
             | Write::DeleteDefinition { .. }
+            | Write::UndeleteDefinition(_)
             | Write::WriteConfig { .. }
             | Write::DeleteConfig { .. }
             | Write::PatchConfig { .. }

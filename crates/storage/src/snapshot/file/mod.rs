@@ -332,7 +332,7 @@ pub(crate) fn write(
     let state = without_requests.as_ref().unwrap_or(state);
     let header = Header::of(state, position);
     let mut writer = SnapshotWriter::create(path, &header, block_bytes, at_rest)?;
-    for collection in state.definitions() {
+    for collection in state.stored_definitions() {
         writer.record(SnapshotRecordRef::Definition(&collection.definition))?;
         for config in collection.by_key.from(0) {
             writer.record(SnapshotRecordRef::Config(&config.record))?;
@@ -354,7 +354,7 @@ fn without_requests(state: &State) -> Option<State> {
         return None;
     }
     let mut builder = StateBuilder::new();
-    for collection in state.definitions() {
+    for collection in state.stored_definitions() {
         builder.definition((*collection.definition).clone()).ok()?;
         for config in collection.configs() {
             builder.config(collection.definition.id, (**config).clone()).ok()?;
