@@ -16,8 +16,8 @@ use crate::harness::{Answer, Client, Cluster, check, eventually};
 pub(crate) const KEYS: &str = "/api/v1/api_key/";
 
 /// All verbs.
-pub(crate) const VERBS: [&str; 9] =
-    ["read", "reveal", "write", "define", "backup", "cluster", "keys", "audit", "observe"];
+pub(crate) const VERBS: [&str; 10] =
+    ["read", "reveal", "write", "define", "backup", "cluster", "keys", "audit", "observe", "delete"];
 
 /// A request of the matrix.
 pub(super) struct Case {
@@ -41,7 +41,7 @@ fn case(
     body: Value,
     answered: &'static [u16],
 ) -> Case {
-    let is_about_definitions = verbs.iter().any(|verb| ["read", "reveal", "write", "define"].contains(verb));
+    let is_about_definitions = verbs.iter().any(|verb| ["read", "reveal", "write", "define", "delete"].contains(verb));
     Case { method, path, verbs, is_about_definitions, body, answered }
 }
 
@@ -99,9 +99,9 @@ pub(super) fn cases() -> Vec<Case> {
             &[422],
         ),
         case(Method::DELETE, CONFIG, &["write"], null(), &[200]),
-        case(Method::DELETE, DEFINITION, &["define"], null(), &[200]),
+        case(Method::DELETE, DEFINITION, &["delete"], null(), &[200]),
         case(Method::POST, "/api/v1/config_definition/{}/undelete", &["define", "write"], json!({}), &[201]),
-        case(Method::DELETE, DEFINITION, &["define"], null(), &[200]),
+        case(Method::DELETE, DEFINITION, &["delete"], null(), &[200]),
         case(
             Method::POST,
             "/api/v1/batch",
@@ -317,7 +317,7 @@ impl Callers {
             let gives = |other: &str| other == verb || (verb == "observe" && other == "cluster");
             let others: Vec<&str> = VERBS.into_iter().filter(|other| !gives(other)).collect();
             let mut grants = vec![json!({"verbs": others, "definitions": ["*"]})];
-            if ["read", "reveal", "write", "define"].contains(&verb) {
+            if ["read", "reveal", "write", "define", "delete"].contains(&verb) {
                 grants.push(json!({"verbs": [verb], "definitions": ["theirs.*"]}));
             }
             without.push((verb, create_key(root, &json!(grants), &json!({})).await.1));

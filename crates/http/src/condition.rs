@@ -91,7 +91,7 @@ impl Stated {
             return Err(header_problem(&name, "this request takes one entity tag of `if-match`, or `*`"));
         }
         let config = Some(keys.config.as_str()).filter(|key| !key.is_empty());
-        let verb = if config.is_some() { Verb::Write } else { Verb::Define };
+        let verb = matched.endpoint.map_or(Verb::Write, |endpoint| endpoint.verb());
         let current = service.reads.current_revision(principal, verb, &keys.definition, config).await?;
         Ok(self.judged(current))
     }

@@ -104,7 +104,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     Endpoint::new(
         Delete,
         DEFINITION,
-        Needs(Verb::Define),
+        Needs(Verb::Delete),
         "delete_definition",
         keyed_with_body!(definitions::delete),
     )

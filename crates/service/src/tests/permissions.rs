@@ -31,6 +31,7 @@ fn object() -> Document {
 }
 
 const DEFINE: &[Verb] = &[Verb::Define];
+const DELETE: &[Verb] = &[Verb::Delete];
 const UNDELETE: &[Verb] = &[Verb::Define, Verb::Write];
 const READ: &[Verb] = &[Verb::Read];
 const WRITE: &[Verb] = &[Verb::Write];
@@ -53,7 +54,7 @@ fn writes() -> Vec<(Write, &'static [Verb])> {
     let all = vec![
         (Write::CreateDefinition { key: d(), indexes: vec![], schema: None, format_assertion: None }, DEFINE),
         (Write::SetIndexes { key: d(), indexes: vec![], expect }, DEFINE),
-        (Write::DeleteDefinition { key: d(), expect, restrict: false, purge: false }, DEFINE),
+        (Write::DeleteDefinition { key: d(), expect, restrict: false, purge: false }, DELETE),
         (Write::UndeleteDefinition(Undelete { key: d(), then: None }), UNDELETE),
         (Write::SetSchema(schema), DEFINE),
         (Write::SetUnique(NewUnique { key: d(), paths: vec![], expect }), DEFINE),
