@@ -2,8 +2,8 @@
 //! heads.
 //!
 //! Every attack lasts as long as its control, which comes right before it: harmless reads over as many connections. Both
-//! run beside the good client. The attack is judged by the control, because a time alone says only how busy the machine
-//! is.
+//! run beside the good client, which has its connections when they begin. The attack is judged by the control, because a
+//! time alone says only how busy the machine is. What an attack has left is done before the next one begins.
 
 use std::{
     net::SocketAddr,
@@ -45,6 +45,8 @@ const TIMES: u32 = 3;
 const NOISE: Duration = Duration::from_millis(250);
 /// Connections of a control at most: more make no more load.
 const CONTROL_CONNECTIONS: usize = 64;
+/// Requests of the good client before an attack begins: two rounds of each of its loops.
+const WARM_REQUESTS: usize = 24;
 /// The pause after a connection that the node has ended.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(5);
 /// A config that is read, as it is written and as HPACK has room for it.
@@ -277,16 +279,38 @@ async fn attacked(name: &str) -> (Cluster, Arc<Target>) {
     (cluster, Arc::new(Target { nodes, bases, key }))
 }
 
+/// A good client whose loops have connections to all nodes.
+async fn good_client(cluster: &Cluster) -> GoodClient {
+    let good = GoodClient::start(cluster).await;
+    while good.requests() < WARM_REQUESTS {
+        sleep(Duration::from_millis(5)).await;
+    }
+    good
+}
+
+/// Waits until the nodes have done what an attack has left: the requests and the writes of a key are served in the order
+/// of their arrival, once the first request has made the connection known.
+async fn settle(target: &Target) {
+    for turn in 0..target.bases.len() {
+        let client = target.client(turn);
+        for _ in 0..2 {
+            client.get(CONFIG).insist().await.expect(200);
+        }
+        set(&client, "greedy", "settled", &json!({"n": 1})).await;
+    }
+}
+
 /// Runs each attack after its control. All are run before any is judged.
 async fn judge(cluster: &Cluster, target: &Arc<Target>, attacks: Vec<Attack>) {
     let mut wrong = Vec::new();
     for attack in attacks {
         let name = attack.name;
         let harmless = asking("control", 0, CONFIG);
-        let good = GoodClient::start(cluster).await;
+        settle(target).await;
+        let good = good_client(cluster).await;
         let asked = harmless.run(target, attack.connections.min(CONTROL_CONNECTIONS)).await;
         let control = good.stop(cluster, &format!("{name}: control of {asked} reads")).await;
-        let good = GoodClient::start(cluster).await;
+        let good = good_client(cluster).await;
         let done = attack.run(target, attack.connections).await;
         let beside = good.stop(cluster, &format!("{name}: attack, {done} times")).await;
         beside.memory_within(512);
@@ -327,8 +351,23 @@ async fn floods_of_frames_over_many_connections_delay_nobody() {
     client.get(CONFIG).insist().await.expect(200);
 }
 
+/// A page of 1 MB.
+const LIST: &str = "/api/v1/config_definition/greedy/config/?limit=1000";
+
 #[tokio::test]
-#[ignore = "not held: docs/attack-testing.md, *Not tested, or not limited*"]
+async fn heads_and_lists_over_many_connections_delay_nobody() {
+    let _only = many_connections().await;
+    let (cluster, target) = attacked("hostile-list-turns").await;
+    let head = format!("GET /livez HTTP/1.1\r\nhost: a\r\nx-long: {}\r\n\r\n", "y".repeat(60_000));
+    let attacks = vec![
+        flood("long heads without a key", 30, |_| Vec::new(), head.as_bytes(), true),
+        asking("lists", 64, LIST),
+    ];
+    judge(&cluster, &target, attacks).await;
+}
+
+#[tokio::test]
+#[ignore = "not always held on a busy machine: docs/attack-testing.md, *Not tested, or not limited*"]
 async fn requests_of_one_key_over_many_connections_delay_nobody() {
     let _only = many_connections().await;
     let (cluster, target) = attacked("hostile-request-turns").await;
@@ -343,15 +382,11 @@ async fn requests_of_one_key_over_many_connections_delay_nobody() {
         let body = br#"{"data":{"n":1}}"#;
         [frame(HEADERS, END_HEADERS, stream, &block), frame(DATA, END_STREAM, stream, body)].concat()
     };
-    let list = "/api/v1/config_definition/greedy/config/?limit=1000";
-    let lists = move |target: &Target| waiting(target, 60, list);
-    let head = format!("GET /livez HTTP/1.1\r\nhost: a\r\nx-long: {}\r\n\r\n", "y".repeat(60_000));
+    let lists = |target: &Target| waiting(target, 60, LIST);
     let attacks = vec![
         rounds("writes", 60, 200, put),
         flood("lists that nobody reads", 200, lists, &frame(PING, 0, 0, &[7; 8]), false),
         rounds("reads", 200, 200, |target, stream| get(stream, CONFIG, Some(&target.key))),
-        flood("long heads without a key", 30, |_| Vec::new(), head.as_bytes(), true),
-        asking("lists", 64, list),
     ];
     judge(&cluster, &target, attacks).await;
 }

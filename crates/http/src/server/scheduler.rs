@@ -1,0 +1,630 @@
+//! Whose task runs next, where the tasks of many clients are ready to run.
+//!
+//! A thread of the runtime runs its tasks in the order in which they were woken. One access key that has 10,000 requests
+//! ready would be ahead of everybody. So a task of a client is not woken as soon as it has something to do: it waits in a
+//! fair queue ([`FairQueue`]), in the line of its client. Only as many such tasks are on their way through the runtime as
+//! run within four milliseconds ([`TURNS_NANOS`]). When one of them has been polled, the next leaves the queue: one of the
+//! client whose tasks have run for the shortest time.
+//!
+//! ```text
+//! waker ──▶ line of the client ──▶ the runtime's queue ──▶ poll
+//!                    ▲                                        │
+//!                    └──── if it was woken meanwhile ─────────┘
+//! ```
+//!
+//! The next one is woken as a task that yields: after everything else that is ready, and after the runtime has looked for
+//! new events. Otherwise a thread that always has a task would look only after every 61st, and tasks that another thread
+//! has woken would wait as long.
+//!
+//! A task that waits for something else, as a write waits for Raft, has no turn. So nothing is limited but the order: as
+//! long as a task is ready, all threads have work. While fewer tasks are ready than there are turns, each is woken at once.
+//!
+//! A client is an access key. Until one was good on a connection, it is the address, in a line apart from those of keys;
+//! with the root key, it is the key and the address. Nodes take no turns.
+//!
+//! **Invariants**
+//! 1. A task that was woken runs: it has a turn, or waits for one while others have turns. A task gives its
+//!    turn back when it was polled, when it panics, and when it is dropped.
+//! 2. A future that takes turns is all of its task, or awaited by it with nothing beside it. Otherwise it could have a
+//!    turn and not be polled.
+
+use std::{
+    future::poll_fn,
+    pin::pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+    time::{Duration, Instant},
+};
+
+use futures::task::AtomicWaker;
+use tokio::task::yield_now;
+
+use concord_service::{
+    CallerAddress,
+    fair_queue::{FairQueue, QueuePlace},
+};
+
+/// How many nanoseconds the tasks that have turns run together, on each thread: what a client waits for whose task is next. Fewer
+/// would be a loss, because requests that are ready together share RPCs and entries of the log.
+const TURNS_NANOS: u64 = 4_000_000;
+/// The least turns for each thread, however long the polls take: one task that runs, and one that is next.
+const TURNS_MIN: usize = 2;
+/// The most turns for each thread, however short the polls are.
+const TURNS_MAX: usize = 256;
+/// Of how many polls the last ones make the mean.
+const MEAN_POLLS: u64 = 16;
+
+/// The turns of all clients' tasks of a runtime.
+///
+/// While turns are free, a task takes one and gives it back by atomic counters. Only tasks that wait need the lock. Who
+/// pushes a task into the queue looks for a free turn afterwards, and who gives a turn back looks for tasks that wait
+/// afterwards. Both sides are sequentially consistent, so that one of the two sees the other.
+#[derive(Debug)]
+pub(super) struct FairScheduler {
+    threads: usize,
+    taken: AtomicUsize,
+    /// The length of the queue. Changes under its lock only.
+    waiting: AtomicUsize,
+    /// The time of a poll, in nanoseconds. Updates that get lost do not matter.
+    mean_poll: AtomicU64,
+    queue: Mutex<FairQueue<Arc<ClientTask>>>,
+}
+
+/// A task of a client, and the waker of what it does.
+#[derive(Debug)]
+struct ClientTask {
+    turns: Arc<FairScheduler>,
+    client: CallerAddress,
+    stage: TaskStage,
+    /// Its place in the queue. Changes under the lock of the queue only.
+    place: Mutex<Option<QueuePlace>>,
+    /// Wakes the task itself.
+    task: AtomicWaker,
+}
+
+/// Where a task is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Stage {
+    /// It was not woken since its last poll.
+    Asleep,
+    /// It was woken and has no turn yet. It is in the queue, or somebody is about to put it there or to give it a turn.
+    Waiting,
+    /// It has a turn, and the runtime is to poll it.
+    Called,
+    /// It has a turn, and is being polled.
+    Polled,
+    /// As before, and it was woken meanwhile.
+    PolledWoken,
+    /// Its future is gone.
+    Ended,
+}
+
+/// A [`Stage`] that changes in single steps.
+#[derive(Debug)]
+struct TaskStage(AtomicU8);
+
+impl TaskStage {
+    fn new() -> Self {
+        Self(AtomicU8::new(Stage::Asleep as u8))
+    }
+
+    /// Goes from one stage to another. Whether it was in the first.
+    fn step(&self, from: Stage, to: Stage) -> bool {
+        self.0.compare_exchange(from as u8, to as u8, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    fn is(&self, stage: Stage) -> bool {
+        self.0.load(Ordering::SeqCst) == stage as u8
+    }
+
+    /// Ends. Whether it was called before.
+    fn end(&self) -> bool {
+        self.0.swap(Stage::Ended as u8, Ordering::SeqCst) == Stage::Called as u8
+    }
+}
+
+impl FairScheduler {
+    /// For a runtime with so many threads.
+    pub(super) fn new(threads: usize) -> Arc<Self> {
+        Arc::new(Self {
+            threads: threads.max(1),
+            taken: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
+            mean_poll: AtomicU64::new(0),
+            queue: Mutex::default(),
+        })
+    }
+
+    fn queue(&self) -> MutexGuard<'_, FairQueue<Arc<ClientTask>>> {
+        // No code panics while it holds the lock.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst) > 0
+    }
+
+    /// How many tasks may have turns now.
+    fn at_once(&self) -> usize {
+        let fit = TURNS_NANOS / self.mean_poll.load(Ordering::Relaxed).max(1);
+        self.threads * usize::try_from(fit).unwrap_or(TURNS_MAX).clamp(TURNS_MIN, TURNS_MAX)
+    }
+
+    /// Takes a turn if one is free.
+    fn try_take(&self) -> bool {
+        let at_once = self.at_once();
+        let more = |taken: usize| (taken < at_once).then_some(taken + 1);
+        self.taken.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
+    }
+
+    /// Gives a turn back. Returns who has turns now instead.
+    fn give_back(&self) -> Vec<Arc<ClientTask>> {
+        self.taken.fetch_sub(1, Ordering::SeqCst);
+        if self.is_crowded() { self.call(&mut self.queue()) } else { Vec::new() }
+    }
+
+    /// Gives free turns to the tasks that are next.
+    fn call(&self, queue: &mut FairQueue<Arc<ClientTask>>) -> Vec<Arc<ClientTask>> {
+        let mut called = Vec::new();
+        while !queue.is_empty() && self.try_take() {
+            let Some(task) = queue.pop(0) else { break };
+            *task.place() = None;
+            if task.stage.step(Stage::Waiting, Stage::Called) {
+                called.push(task);
+            } else {
+                self.taken.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+        self.waiting.store(queue.len(), Ordering::SeqCst);
+        called
+    }
+
+    /// Notes the time of a poll.
+    fn note(&self, client: &CallerAddress, took: Duration) {
+        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let mean = self.mean_poll.load(Ordering::Relaxed);
+        let mean = mean.saturating_mul(MEAN_POLLS - 1).saturating_add(took) / MEAN_POLLS;
+        self.mean_poll.store(mean, Ordering::Relaxed);
+        if self.is_crowded() {
+            self.queue().charge(client.owner(), took);
+        }
+    }
+}
+
+/// The turns of the tasks of one connection.
+#[derive(Debug, Clone)]
+pub(super) struct ClientTurns {
+    pub(super) turns: Arc<FairScheduler>,
+    pub(super) client: CallerAddress,
+}
+
+impl ClientTurns {
+    /// Runs a future: each poll takes a turn.
+    pub(super) async fn take<F: Future>(self, future: F) -> F::Output {
+        let Self { turns, client } = self;
+        let task = TaskInTurns(Arc::new(ClientTask {
+            turns,
+            client,
+            stage: TaskStage::new(),
+            place: Mutex::default(),
+            task: AtomicWaker::new(),
+        }));
+        let waker = Waker::from(Arc::clone(&task.0));
+        let mut polls = 0_u64;
+        let mut future = pin!(future);
+        poll_fn(|context| {
+            task.0.task.register(context.waker());
+            if !task.0.begin() {
+                return Poll::Pending;
+            }
+            // While nobody waits, some polls are enough for the mean.
+            let is_timed = polls % MEAN_POLLS == 0 || task.0.turns.is_crowded();
+            polls = polls.wrapping_add(1);
+            let turn = RunningPoll { task: &task.0, begun: is_timed.then(Instant::now) };
+            let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
+            drop(turn);
+            polled
+        })
+        .await
+    }
+}
+
+impl ClientTask {
+    fn place(&self) -> MutexGuard<'_, Option<QueuePlace>> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a poll, if it has a turn.
+    fn begin(self: &Arc<Self>) -> bool {
+        // Its first poll, or somebody else has woken the task: it asks for a turn now.
+        self.stage.step(Stage::Called, Stage::Polled)
+            || (self.stage.step(Stage::Asleep, Stage::Waiting) && self.go_on(Stage::Polled))
+    }
+
+    /// A task that has begun to wait takes a free turn, unless others wait; else it waits in the queue. Whether it has a
+    /// turn: then it is in the stage that was asked for.
+    fn go_on(self: &Arc<Self>, stage: Stage) -> bool {
+        if self.turns.is_crowded() || !self.turns.try_take() {
+            wake_all(self.wait(&mut self.turns.queue()), Waker::wake);
+            return false;
+        }
+        let has_turn = self.stage.step(Stage::Waiting, stage);
+        if !has_turn {
+            // It ended meanwhile.
+            wake_all(self.turns.give_back(), Waker::wake);
+        }
+        has_turn
+    }
+
+    /// Waits in the queue, unless it has ended. Returns who has turns now.
+    fn wait(self: &Arc<Self>, queue: &mut FairQueue<Arc<Self>>) -> Vec<Arc<Self>> {
+        if self.stage.is(Stage::Waiting) {
+            *self.place() = Some(queue.push(self.client.owner(), Arc::clone(self)));
+            self.turns.waiting.store(queue.len(), Ordering::SeqCst);
+        }
+        self.turns.call(queue)
+    }
+
+    /// Ends a poll. One that was woken meanwhile is woken again, and waits as others do.
+    fn end_poll(self: &Arc<Self>, begun: Option<Instant>) {
+        if let Some(begun) = begun {
+            self.turns.note(&self.client, begun.elapsed());
+        }
+        if !self.stage.step(Stage::Polled, Stage::Asleep) {
+            if !self.turns.is_crowded() && self.stage.step(Stage::PolledWoken, Stage::Called) {
+                self.task.wake();
+                return;
+            }
+            if self.stage.step(Stage::PolledWoken, Stage::Waiting) {
+                let mut queue = self.turns.queue();
+                self.turns.taken.fetch_sub(1, Ordering::SeqCst);
+                let called = self.wait(&mut queue);
+                drop(queue);
+                wake_all(called, wake_later);
+                return;
+            }
+        }
+        wake_all(self.turns.give_back(), wake_later);
+    }
+
+    /// The task has ended.
+    fn end(&self) {
+        if self.stage.end() {
+            wake_all(self.turns.give_back(), Waker::wake);
+        } else if self.place().is_some() {
+            let mut queue = self.turns.queue();
+            let place = self.place().take();
+            let task = place.and_then(|place| queue.remove(place));
+            self.turns.waiting.store(queue.len(), Ordering::SeqCst);
+            drop(queue);
+            drop(task);
+        }
+    }
+}
+
+impl Wake for ClientTask {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let wakes = if self.stage.step(Stage::Asleep, Stage::Waiting) {
+            self.go_on(Stage::Called)
+        } else {
+            // It might have fallen asleep in between.
+            !self.stage.step(Stage::Polled, Stage::PolledWoken)
+                && self.stage.step(Stage::Asleep, Stage::Waiting)
+                && self.go_on(Stage::Called)
+        };
+        if wakes {
+            self.task.wake();
+        }
+    }
+}
+
+/// Wakes tasks that have turns now.
+fn wake_all(called: Vec<Arc<ClientTask>>, wake: impl Fn(Waker)) {
+    called.into_iter().filter_map(|task| task.task.take()).for_each(wake);
+}
+
+/// Wakes a task after the runtime has run everything that is ready now, and has looked for new events.
+fn wake_later(task: Waker) {
+    // This is the wake-up of a task that yields.
+    let _pending = pin!(yield_now()).poll(&mut Context::from_waker(&task));
+}
+
+/// A poll. It ends when it is dropped, after a panic too.
+struct RunningPoll<'a> {
+    task: &'a Arc<ClientTask>,
+    begun: Option<Instant>,
+}
+
+impl Drop for RunningPoll<'_> {
+    fn drop(&mut self) {
+        self.task.end_poll(self.begun);
+    }
+}
+
+/// A task that takes turns. Dropped with its future, or after it.
+struct TaskInTurns(Arc<ClientTask>);
+
+impl Drop for TaskInTurns {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        collections::VecDeque,
+        net::IpAddr,
+        panic::{AssertUnwindSafe, catch_unwind},
+        sync::atomic::{AtomicUsize, Ordering},
+    };
+
+    use futures::{
+        FutureExt as _,
+        future::{BoxFuture, join_all, pending},
+        task::noop_waker,
+    };
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    fn client(last: u8) -> CallerAddress {
+        let address = IpAddr::from([127, 0, 0, last]);
+        CallerAddress::new(address, address)
+    }
+
+    fn figures(turns: &FairScheduler) -> (usize, usize) {
+        let waiting = turns.queue().len();
+        assert_eq!(turns.waiting.load(Ordering::SeqCst), waiting);
+        (turns.taken.load(Ordering::SeqCst), waiting)
+    }
+
+    /// A runtime that polls by hand, in the order of the wake-ups.
+    struct HandRuntime {
+        turns: Arc<FairScheduler>,
+        tasks: Vec<Option<BoxFuture<'static, ()>>>,
+        woken: Arc<Mutex<VecDeque<usize>>>,
+    }
+
+    struct HandWaker(usize, Arc<Mutex<VecDeque<usize>>>);
+
+    impl Wake for HandWaker {
+        fn wake(self: Arc<Self>) {
+            self.1.lock().unwrap().push_back(self.0);
+        }
+    }
+
+    impl HandRuntime {
+        fn new() -> Self {
+            let turns = FairScheduler::new(1);
+            // As after long polls.
+            turns.mean_poll.store(u64::MAX >> 8, Ordering::Relaxed);
+            Self { turns, tasks: Vec::new(), woken: Arc::default() }
+        }
+
+        fn spawn(
+            &mut self,
+            client: CallerAddress,
+            future: impl Future<Output = ()> + Send + 'static,
+        ) -> usize {
+            let turns = ClientTurns { turns: Arc::clone(&self.turns), client };
+            self.tasks.push(Some(turns.take(future).boxed()));
+            let number = self.tasks.len() - 1;
+            self.woken.lock().unwrap().push_back(number);
+            number
+        }
+
+        /// Polls one task as often as a runtime may, woken or not. Whether it has ended.
+        fn poll(&mut self, number: usize) -> bool {
+            let waker = Waker::from(Arc::new(HandWaker(number, Arc::clone(&self.woken))));
+            let Some(task) = &mut self.tasks[number] else { return true };
+            let has_ended = task.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+            if has_ended {
+                self.tasks[number] = None;
+            }
+            has_ended
+        }
+
+        /// Polls those that were woken so far.
+        fn pass(&mut self) {
+            let woken = std::mem::take(&mut *self.woken.lock().unwrap());
+            for number in woken {
+                self.poll(number);
+            }
+        }
+
+        fn passes(&mut self) {
+            for _ in 0..10_000 {
+                self.pass();
+            }
+            assert!(self.woken.lock().unwrap().is_empty());
+        }
+
+        /// How many turns are taken, and how many tasks wait for one.
+        fn figures(&self) -> (usize, usize) {
+            figures(&self.turns)
+        }
+    }
+
+    /// Is ready when it was polled so often; notes each poll.
+    async fn works(name: u8, polls: usize, log: Arc<Mutex<Vec<u8>>>) {
+        for _ in 0..polls {
+            log.lock().unwrap().push(name);
+            yield_now().await;
+        }
+    }
+
+    #[test]
+    fn a_client_of_one_task_is_not_behind_the_tasks_of_another() {
+        let (mut runtime, log) = (HandRuntime::new(), Arc::new(Mutex::new(Vec::new())));
+        for _ in 0..1000 {
+            runtime.spawn(client(1), works(1, 3, Arc::clone(&log)));
+        }
+        runtime.pass();
+        assert_eq!(runtime.figures().0, TURNS_MIN);
+        let before = log.lock().unwrap().len();
+        runtime.spawn(client(2), works(2, 3, Arc::clone(&log)));
+        runtime.passes();
+        let seen = log.lock().unwrap();
+        let at: Vec<_> = seen.iter().enumerate().filter(|(_, name)| **name == 2).map(|(at, _)| at).collect();
+        assert_eq!((seen.len(), at.len()), (3003, 3));
+        assert!(at[2] - before <= 12 * TURNS_MIN, "{at:?} after {before}");
+        drop(seen);
+        assert_eq!(runtime.figures(), (0, 0));
+    }
+
+    #[test]
+    fn there_are_as_many_turns_as_run_within_four_milliseconds() {
+        let turns = FairScheduler::new(3);
+        let at_once = |micros: u64| {
+            turns.mean_poll.store(micros * 1000, Ordering::Relaxed);
+            turns.at_once()
+        };
+        assert_eq!([0, 1, 20, 100, 1000, 10_000].map(at_once), [768, 768, 600, 120, 12, 6]);
+    }
+
+    #[test]
+    fn a_task_that_waits_for_something_else_has_no_turn() {
+        let (mut runtime, permits) = (HandRuntime::new(), Arc::new(Semaphore::new(0)));
+        let done = Arc::new(AtomicUsize::new(0));
+        for _ in 0..100 {
+            let (permits, done) = (Arc::clone(&permits), Arc::clone(&done));
+            runtime.spawn(client(1), async move {
+                permits.acquire().await.unwrap().forget();
+                done.fetch_add(1, Ordering::SeqCst);
+            });
+        }
+        runtime.passes();
+        assert_eq!((runtime.figures(), done.load(Ordering::SeqCst)), ((0, 0), 0));
+        // All are woken at once, from outside.
+        permits.add_permits(100);
+        assert_eq!(runtime.figures().0, TURNS_MIN);
+        runtime.passes();
+        assert_eq!((runtime.figures(), done.load(Ordering::SeqCst)), ((0, 0), 100));
+    }
+
+    #[test]
+    fn a_task_that_is_woken_while_it_is_polled_runs_again() {
+        let mut runtime = HandRuntime::new();
+        let polls = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&polls);
+        runtime.spawn(client(1), async move {
+            poll_fn(|context| {
+                context.waker().wake_by_ref();
+                let kept = context.waker().clone();
+                kept.wake_by_ref();
+                if counted.fetch_add(1, Ordering::SeqCst) < 5 { Poll::Pending } else { Poll::Ready(()) }
+            })
+            .await;
+        });
+        runtime.passes();
+        assert_eq!((polls.load(Ordering::SeqCst), runtime.figures()), (6, (0, 0)));
+    }
+
+    #[test]
+    fn a_task_that_ends_or_is_dropped_leaves_its_turn_to_the_next() {
+        let (mut runtime, log) = (HandRuntime::new(), Arc::new(Mutex::new(Vec::new())));
+        let at_once = TURNS_MIN;
+        let numbers: Vec<_> =
+            (0..at_once + 3).map(|_| runtime.spawn(client(1), works(1, 2, Arc::clone(&log)))).collect();
+        // The first have yielded and have turns again or wait; the others wait.
+        runtime.pass();
+        assert_eq!(runtime.figures(), (at_once, 3));
+        // Dropped while they wait, and while they have a turn: whichever it is, none is lost.
+        for number in [numbers[0], numbers[at_once], numbers[1]] {
+            runtime.tasks[number] = None;
+            assert_eq!(runtime.figures().0, at_once.min(runtime.tasks.iter().flatten().count()));
+        }
+        runtime.passes();
+        assert!(runtime.tasks.iter().all(Option::is_none) && runtime.figures() == (0, 0));
+        assert_eq!(Arc::strong_count(&runtime.turns), 1, "nothing is kept");
+    }
+
+    #[test]
+    fn a_panic_gives_the_turn_back() {
+        let (mut runtime, log) = (HandRuntime::new(), Arc::new(Mutex::new(Vec::new())));
+        let failing: Vec<_> =
+            (0..5).map(|_| runtime.spawn(client(1), async { panic!("on purpose") })).collect();
+        runtime.spawn(client(1), works(1, 2, Arc::clone(&log)));
+        let mut panics = Vec::new();
+        for _ in 0..20 {
+            let woken = std::mem::take(&mut *runtime.woken.lock().unwrap());
+            for number in woken {
+                if catch_unwind(AssertUnwindSafe(|| runtime.poll(number))).is_err() {
+                    // As a runtime does.
+                    runtime.tasks[number] = None;
+                    panics.push(number);
+                }
+            }
+        }
+        assert!(runtime.tasks.iter().all(Option::is_none));
+        assert_eq!((panics, log.lock().unwrap().len()), (failing, 2));
+        assert_eq!(runtime.figures(), (0, 0));
+    }
+
+    #[test]
+    fn a_waker_that_outlives_its_task_does_nothing() {
+        let mut runtime = HandRuntime::new();
+        let kept = Arc::new(Mutex::new(noop_waker()));
+        let keeps = Arc::clone(&kept);
+        let number = runtime.spawn(client(1), async move {
+            poll_fn(|context| {
+                *keeps.lock().unwrap() = context.waker().clone();
+                Poll::<()>::Pending
+            })
+            .await;
+        });
+        runtime.pass();
+        assert!(!runtime.poll(number), "polled without a wake-up");
+        runtime.tasks[number] = None;
+        kept.lock().unwrap().wake_by_ref();
+        assert_eq!(runtime.figures(), (0, 0));
+        // Nor does one that is woken twice take two turns.
+        runtime.spawn(client(1), pending());
+        runtime.passes();
+        assert_eq!(runtime.figures(), (0, 0));
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn no_wake_up_is_lost_between_threads() {
+        // Fewer turns than tasks at first, and about as many later, when the polls turn out to be short.
+        let turns = FairScheduler::new(1);
+        turns.mean_poll.store(u64::MAX >> 8, Ordering::Relaxed);
+        let (ping, pong) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+        let tasks = (0..200_u8).map(|number| {
+            let turns = ClientTurns { turns: Arc::clone(&turns), client: client(number % 3) };
+            let (own, other) = if number % 2 == 0 { (&ping, &pong) } else { (&pong, &ping) };
+            let (own, other) = (Arc::clone(own), Arc::clone(other));
+            tokio::spawn(turns.take(async move {
+                for _ in 0..500 {
+                    other.add_permits(1);
+                    own.acquire().await.unwrap().forget();
+                    yield_now().await;
+                }
+            }))
+        });
+        let tasks: Vec<_> = tasks.collect();
+        let aborted: Vec<_> = (0..100_u8)
+            .map(|number| {
+                let turns = ClientTurns { turns: Arc::clone(&turns), client: client(number % 3) };
+                tokio::spawn(turns.take(async {
+                    loop {
+                        yield_now().await;
+                    }
+                }))
+            })
+            .collect();
+        tokio::time::timeout(Duration::from_secs(60), join_all(tasks)).await.expect("all end");
+        aborted.iter().for_each(tokio::task::JoinHandle::abort);
+        join_all(aborted).await;
+        assert_eq!(figures(&turns), (0, 0));
+    }
+}
