@@ -60,7 +60,7 @@ where
         let reset = Reset::default();
         let stream = match &self.0 {
             None => Either::Left(stream),
-            Some(turns) => Either::Right(turns.clone().take(stream)),
+            Some(turns) => Either::Right(turns.clone().answer(stream)),
         };
         let task = tokio::spawn(RESET.scope(Arc::clone(&reset), stream));
         // It is set only here.

@@ -323,7 +323,7 @@ impl<A: Answerer> ConnectionServer<A> {
         let served = Box::pin(self.run_in_turns(stream, connection, place, caller));
         match turns {
             None => served.await,
-            Some(turns) => turns.take(served).await,
+            Some(turns) => turns.serve(served).await,
         }
     }
 

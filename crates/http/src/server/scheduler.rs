@@ -3,7 +3,7 @@
 //! A thread of the runtime runs its tasks in the order in which they were woken. One access key that has 10,000 requests
 //! ready would be ahead of everybody. So a task of a client is not woken as soon as it has something to do: it waits in a
 //! fair queue ([`FairQueue`]), in the line of its client. Only as many such tasks are on their way through the runtime as
-//! run within four milliseconds ([`TURNS_NANOS`]). When one of them has been polled, the next leaves the queue: one of the
+//! are expected to run within four milliseconds ([`TURNS_NANOS`]), by their polls before. When one of them has been polled, the next leaves the queue: one of the
 //! client whose tasks have run for the shortest time.
 //!
 //! ```text
@@ -36,7 +36,7 @@ use std::{
         atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use futures::task::AtomicWaker;
@@ -47,13 +47,13 @@ use concord_service::{
     fair_queue::{FairQueue, QueuePlace},
 };
 
-/// How many nanoseconds the tasks that have turns run together, on each thread: what a client waits for whose task is next. Fewer
-/// would be a loss, because requests that are ready together share RPCs and entries of the log.
+/// For how many nanoseconds the tasks that have turns run together, on each thread: what a client waits for whose task is
+/// next. Fewer would be a loss, because requests that are ready together share RPCs and entries of the log.
 const TURNS_NANOS: u64 = 4_000_000;
-/// The least turns for each thread, however long the polls take: one task that runs, and one that is next.
-const TURNS_MIN: usize = 2;
-/// The most turns for each thread, however short the polls are.
-const TURNS_MAX: usize = 256;
+/// The most of it for one task, however long its polls take: each thread has one task that runs, and one that is next.
+const TURN_NANOS_MAX: u64 = TURNS_NANOS / 2;
+/// The least of it for one task, however short its polls are.
+const TURN_NANOS_MIN: u64 = TURNS_NANOS / 256;
 /// Of how many polls the last ones make the mean.
 const MEAN_POLLS: u64 = 16;
 
@@ -64,12 +64,14 @@ const MEAN_POLLS: u64 = 16;
 /// afterwards. Both sides are sequentially consistent, so that one of the two sees the other.
 #[derive(Debug)]
 pub(super) struct FairScheduler {
-    threads: usize,
-    taken: AtomicUsize,
+    /// How many nanoseconds the tasks that have turns may run.
+    limit: u64,
+    /// How many nanoseconds the tasks that have turns are expected to run.
+    taken: AtomicU64,
     /// The length of the queue. Changes under its lock only.
     waiting: AtomicUsize,
-    /// The time of a poll, in nanoseconds. Updates that get lost do not matter.
-    mean_poll: AtomicU64,
+    /// How many nanoseconds the poll of a request takes. Updates that get lost do not matter.
+    mean: AtomicU64,
     queue: Mutex<FairQueue<Arc<ClientTask>>>,
 }
 
@@ -79,6 +81,12 @@ struct ClientTask {
     turns: Arc<FairScheduler>,
     client: CallerAddress,
     stage: TaskStage,
+    /// A request of HTTP/2, not a connection.
+    is_request: bool,
+    /// How many nanoseconds its next poll is expected to take.
+    expected: AtomicU64,
+    /// How many nanoseconds its turn is counted as, if it has one. Changes before it gets a turn only.
+    counted: AtomicU64,
     /// Its place in the queue. Changes under the lock of the queue only.
     place: Mutex<Option<QueuePlace>>,
     /// Wakes the task itself.
@@ -131,10 +139,10 @@ impl FairScheduler {
     /// For a runtime with so many threads.
     pub(super) fn new(threads: usize) -> Arc<Self> {
         Arc::new(Self {
-            threads: threads.max(1),
-            taken: AtomicUsize::new(0),
+            limit: TURNS_NANOS * threads.max(1) as u64,
+            taken: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
-            mean_poll: AtomicU64::new(0),
+            mean: AtomicU64::new(0),
             queue: Mutex::default(),
         })
     }
@@ -148,51 +156,30 @@ impl FairScheduler {
         self.waiting.load(Ordering::SeqCst) > 0
     }
 
-    /// How many tasks may have turns now.
-    fn at_once(&self) -> usize {
-        let fit = TURNS_NANOS / self.mean_poll.load(Ordering::Relaxed).max(1);
-        self.threads * usize::try_from(fit).unwrap_or(TURNS_MAX).clamp(TURNS_MIN, TURNS_MAX)
-    }
-
-    /// Takes a turn if one is free.
-    fn try_take(&self) -> bool {
-        let at_once = self.at_once();
-        let more = |taken: usize| (taken < at_once).then_some(taken + 1);
-        self.taken.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
-    }
-
     /// Gives a turn back. Returns who has turns now instead.
-    fn give_back(&self) -> Vec<Arc<ClientTask>> {
-        self.taken.fetch_sub(1, Ordering::SeqCst);
+    fn give_back(&self, nanos: u64) -> Vec<Arc<ClientTask>> {
+        self.taken.fetch_sub(nanos, Ordering::SeqCst);
         if self.is_crowded() { self.call(&mut self.queue()) } else { Vec::new() }
     }
 
     /// Gives free turns to the tasks that are next.
     fn call(&self, queue: &mut FairQueue<Arc<ClientTask>>) -> Vec<Arc<ClientTask>> {
         let mut called = Vec::new();
-        while !queue.is_empty() && self.try_take() {
-            let Some(task) = queue.pop(0) else { break };
+        while let Some(next) = queue.peek()
+            && let Some(nanos) = next.try_take()
+            && let Some(task) = queue.pop(0)
+        {
             *task.place() = None;
             if task.stage.step(Stage::Waiting, Stage::Called) {
                 called.push(task);
             } else {
-                self.taken.fetch_sub(1, Ordering::SeqCst);
+                self.taken.fetch_sub(nanos, Ordering::SeqCst);
             }
         }
         self.waiting.store(queue.len(), Ordering::SeqCst);
         called
     }
 
-    /// Notes the time of a poll.
-    fn note(&self, client: &CallerAddress, took: Duration) {
-        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        let mean = self.mean_poll.load(Ordering::Relaxed);
-        let mean = mean.saturating_mul(MEAN_POLLS - 1).saturating_add(took) / MEAN_POLLS;
-        self.mean_poll.store(mean, Ordering::Relaxed);
-        if self.is_crowded() {
-            self.queue().charge(client.owner(), took);
-        }
-    }
 }
 
 /// The turns of the tasks of one connection.
@@ -203,28 +190,37 @@ pub(super) struct ClientTurns {
 }
 
 impl ClientTurns {
-    /// Runs a future: each poll takes a turn.
-    pub(super) async fn take<F: Future>(self, future: F) -> F::Output {
+    /// Runs a connection: each poll takes a turn. What it will bring is not known, so its first poll may be long.
+    pub(super) async fn serve<F: Future>(self, connection: F) -> F::Output {
+        self.take(false, TURN_NANOS_MAX, connection).await
+    }
+
+    /// Runs a request of HTTP/2: each poll takes a turn.
+    pub(super) async fn answer<F: Future>(self, request: F) -> F::Output {
+        let mean = self.turns.mean.load(Ordering::Relaxed);
+        self.take(true, mean, request).await
+    }
+
+    async fn take<F: Future>(self, is_request: bool, expected: u64, future: F) -> F::Output {
         let Self { turns, client } = self;
         let task = TaskInTurns(Arc::new(ClientTask {
             turns,
             client,
             stage: TaskStage::new(),
+            is_request,
+            expected: AtomicU64::new(expected),
+            counted: AtomicU64::new(0),
             place: Mutex::default(),
             task: AtomicWaker::new(),
         }));
         let waker = Waker::from(Arc::clone(&task.0));
-        let mut polls = 0_u64;
         let mut future = pin!(future);
         poll_fn(|context| {
             task.0.task.register(context.waker());
             if !task.0.begin() {
                 return Poll::Pending;
             }
-            // While nobody waits, some polls are enough for the mean.
-            let is_timed = polls % MEAN_POLLS == 0 || task.0.turns.is_crowded();
-            polls = polls.wrapping_add(1);
-            let turn = RunningPoll { task: &task.0, begun: is_timed.then(Instant::now) };
+            let turn = RunningPoll { task: &task.0, begun: Instant::now() };
             let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
             drop(turn);
             polled
@@ -238,6 +234,27 @@ impl ClientTask {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Takes a turn if there is time left. Returns how many nanoseconds it is counted as.
+    fn try_take(&self) -> Option<u64> {
+        let nanos = self.expected.load(Ordering::Relaxed).clamp(TURN_NANOS_MIN, TURN_NANOS_MAX);
+        let limit = self.turns.limit;
+        let more = |taken: u64| (taken < limit).then_some(taken + nanos);
+        self.turns.taken.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).ok()?;
+        self.counted.store(nanos, Ordering::SeqCst);
+        Some(nanos)
+    }
+
+    /// Notes how long a poll took. The next is expected to take as long, or somewhat less than the longest before.
+    fn note(&self, took: u64) {
+        let expected = self.expected.load(Ordering::Relaxed);
+        self.expected.store(took.max(expected - expected / 4), Ordering::Relaxed);
+        if self.is_request {
+            let mean = self.turns.mean.load(Ordering::Relaxed);
+            let mean = mean.saturating_mul(MEAN_POLLS - 1).saturating_add(took) / MEAN_POLLS;
+            self.turns.mean.store(mean, Ordering::Relaxed);
+        }
+    }
+
     /// Begins a poll, if it has a turn.
     fn begin(self: &Arc<Self>) -> bool {
         // Its first poll, or somebody else has woken the task: it asks for a turn now.
@@ -248,14 +265,15 @@ impl ClientTask {
     /// A task that has begun to wait takes a free turn, unless others wait; else it waits in the queue. Whether it has a
     /// turn: then it is in the stage that was asked for.
     fn go_on(self: &Arc<Self>, stage: Stage) -> bool {
-        if self.turns.is_crowded() || !self.turns.try_take() {
+        let taken = if self.turns.is_crowded() { None } else { self.try_take() };
+        let Some(nanos) = taken else {
             wake_all(self.wait(&mut self.turns.queue()), Waker::wake);
             return false;
-        }
+        };
         let has_turn = self.stage.step(Stage::Waiting, stage);
         if !has_turn {
             // It ended meanwhile.
-            wake_all(self.turns.give_back(), Waker::wake);
+            wake_all(self.turns.give_back(nanos), Waker::wake);
         }
         has_turn
     }
@@ -270,31 +288,38 @@ impl ClientTask {
     }
 
     /// Ends a poll. One that was woken meanwhile is woken again, and waits as others do.
-    fn end_poll(self: &Arc<Self>, begun: Option<Instant>) {
-        if let Some(begun) = begun {
-            self.turns.note(&self.client, begun.elapsed());
-        }
-        if !self.stage.step(Stage::Polled, Stage::Asleep) {
-            if !self.turns.is_crowded() && self.stage.step(Stage::PolledWoken, Stage::Called) {
+    fn end_poll(self: &Arc<Self>, begun: Instant) {
+        let took = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let nanos = self.counted.load(Ordering::SeqCst);
+        self.note(took);
+        if !self.turns.is_crowded() {
+            if self.stage.step(Stage::Polled, Stage::Asleep) {
+                wake_all(self.turns.give_back(nanos), wake_later);
+                return;
+            }
+            if self.stage.step(Stage::PolledWoken, Stage::Called) {
                 self.task.wake();
                 return;
             }
-            if self.stage.step(Stage::PolledWoken, Stage::Waiting) {
-                let mut queue = self.turns.queue();
-                self.turns.taken.fetch_sub(1, Ordering::SeqCst);
-                let called = self.wait(&mut queue);
-                drop(queue);
-                wake_all(called, wake_later);
-                return;
-            }
         }
-        wake_all(self.turns.give_back(), wake_later);
+        let mut queue = self.turns.queue();
+        queue.charge(self.client.owner(), took);
+        self.turns.taken.fetch_sub(nanos, Ordering::SeqCst);
+        let called = if !self.stage.step(Stage::Polled, Stage::Asleep)
+            && self.stage.step(Stage::PolledWoken, Stage::Waiting)
+        {
+            self.wait(&mut queue)
+        } else {
+            self.turns.call(&mut queue)
+        };
+        drop(queue);
+        wake_all(called, wake_later);
     }
 
     /// The task has ended.
     fn end(&self) {
         if self.stage.end() {
-            wake_all(self.turns.give_back(), Waker::wake);
+            wake_all(self.turns.give_back(self.counted.load(Ordering::SeqCst)), Waker::wake);
         } else if self.place().is_some() {
             let mut queue = self.turns.queue();
             let place = self.place().take();
@@ -340,7 +365,7 @@ fn wake_later(task: Waker) {
 /// A poll. It ends when it is dropped, after a panic too.
 struct RunningPoll<'a> {
     task: &'a Arc<ClientTask>,
-    begun: Option<Instant>,
+    begun: Instant,
 }
 
 impl Drop for RunningPoll<'_> {
@@ -374,14 +399,19 @@ mod tests {
     };
     use tokio::sync::Semaphore;
 
+    use std::time::Duration;
+
     use super::*;
+
+    /// How many tasks have turns on one thread, where each is expected to run long.
+    const TURNS: usize = 2;
 
     fn client(last: u8) -> CallerAddress {
         let address = IpAddr::from([127, 0, 0, last]);
         CallerAddress::new(address, address)
     }
 
-    fn figures(turns: &FairScheduler) -> (usize, usize) {
+    fn figures(turns: &FairScheduler) -> (u64, usize) {
         let waiting = turns.queue().len();
         assert_eq!(turns.waiting.load(Ordering::SeqCst), waiting);
         (turns.taken.load(Ordering::SeqCst), waiting)
@@ -405,8 +435,6 @@ mod tests {
     impl HandRuntime {
         fn new() -> Self {
             let turns = FairScheduler::new(1);
-            // As after long polls.
-            turns.mean_poll.store(u64::MAX >> 8, Ordering::Relaxed);
             Self { turns, tasks: Vec::new(), woken: Arc::default() }
         }
 
@@ -416,7 +444,7 @@ mod tests {
             future: impl Future<Output = ()> + Send + 'static,
         ) -> usize {
             let turns = ClientTurns { turns: Arc::clone(&self.turns), client };
-            self.tasks.push(Some(turns.take(future).boxed()));
+            self.tasks.push(Some(turns.serve(future).boxed()));
             let number = self.tasks.len() - 1;
             self.woken.lock().unwrap().push_back(number);
             number
@@ -448,8 +476,8 @@ mod tests {
             assert!(self.woken.lock().unwrap().is_empty());
         }
 
-        /// How many turns are taken, and how many tasks wait for one.
-        fn figures(&self) -> (usize, usize) {
+        /// How many nanoseconds are taken, and how many tasks wait for some.
+        fn figures(&self) -> (u64, usize) {
             figures(&self.turns)
         }
     }
@@ -469,26 +497,35 @@ mod tests {
             runtime.spawn(client(1), works(1, 3, Arc::clone(&log)));
         }
         runtime.pass();
-        assert_eq!(runtime.figures().0, TURNS_MIN);
+        assert_eq!(runtime.figures(), (TURNS_NANOS, 1000 - TURNS));
         let before = log.lock().unwrap().len();
         runtime.spawn(client(2), works(2, 3, Arc::clone(&log)));
         runtime.passes();
         let seen = log.lock().unwrap();
         let at: Vec<_> = seen.iter().enumerate().filter(|(_, name)| **name == 2).map(|(at, _)| at).collect();
         assert_eq!((seen.len(), at.len()), (3003, 3));
-        assert!(at[2] - before <= 12 * TURNS_MIN, "{at:?} after {before}");
+        assert!(at[2] - before <= 12 * TURNS, "{at:?} after {before}");
         drop(seen);
         assert_eq!(runtime.figures(), (0, 0));
     }
 
     #[test]
-    fn there_are_as_many_turns_as_run_within_four_milliseconds() {
-        let turns = FairScheduler::new(3);
-        let at_once = |micros: u64| {
-            turns.mean_poll.store(micros * 1000, Ordering::Relaxed);
-            turns.at_once()
-        };
-        assert_eq!([0, 1, 20, 100, 1000, 10_000].map(at_once), [768, 768, 600, 120, 12, 6]);
+    fn there_are_as_many_turns_as_are_expected_to_run_within_four_milliseconds() {
+        for (micros, at_once) in [(0, 512), (1, 512), (20, 400), (100, 80), (1000, 8), (10_000, 4)] {
+            let turns = FairScheduler::new(2);
+            let task = ClientTask {
+                turns: Arc::clone(&turns),
+                client: client(1),
+                stage: TaskStage::new(),
+                is_request: true,
+                expected: AtomicU64::new(micros * 1000),
+                counted: AtomicU64::new(0),
+                place: Mutex::default(),
+                task: AtomicWaker::new(),
+            };
+            let taken = std::iter::from_fn(|| task.try_take()).count();
+            assert_eq!(taken, at_once, "of {micros} us");
+        }
     }
 
     #[test]
@@ -506,7 +543,8 @@ mod tests {
         assert_eq!((runtime.figures(), done.load(Ordering::SeqCst)), ((0, 0), 0));
         // All are woken at once, from outside.
         permits.add_permits(100);
-        assert_eq!(runtime.figures().0, TURNS_MIN);
+        let (taken, waiting) = runtime.figures();
+        assert!(taken >= TURNS_NANOS && waiting > 0, "{taken} {waiting}");
         runtime.passes();
         assert_eq!((runtime.figures(), done.load(Ordering::SeqCst)), ((0, 0), 100));
     }
@@ -532,16 +570,16 @@ mod tests {
     #[test]
     fn a_task_that_ends_or_is_dropped_leaves_its_turn_to_the_next() {
         let (mut runtime, log) = (HandRuntime::new(), Arc::new(Mutex::new(Vec::new())));
-        let at_once = TURNS_MIN;
+        let at_once = TURNS;
         let numbers: Vec<_> =
             (0..at_once + 3).map(|_| runtime.spawn(client(1), works(1, 2, Arc::clone(&log)))).collect();
         // The first have yielded and have turns again or wait; the others wait.
         runtime.pass();
-        assert_eq!(runtime.figures(), (at_once, 3));
+        assert_eq!(runtime.figures().1, 3);
         // Dropped while they wait, and while they have a turn: whichever it is, none is lost.
         for number in [numbers[0], numbers[at_once], numbers[1]] {
             runtime.tasks[number] = None;
-            assert_eq!(runtime.figures().0, at_once.min(runtime.tasks.iter().flatten().count()));
+            assert!(runtime.figures().0 > 0);
         }
         runtime.passes();
         assert!(runtime.tasks.iter().all(Option::is_none) && runtime.figures() == (0, 0));
@@ -597,13 +635,12 @@ mod tests {
     async fn no_wake_up_is_lost_between_threads() {
         // Fewer turns than tasks at first, and about as many later, when the polls turn out to be short.
         let turns = FairScheduler::new(1);
-        turns.mean_poll.store(u64::MAX >> 8, Ordering::Relaxed);
         let (ping, pong) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
         let tasks = (0..200_u8).map(|number| {
             let turns = ClientTurns { turns: Arc::clone(&turns), client: client(number % 3) };
             let (own, other) = if number % 2 == 0 { (&ping, &pong) } else { (&pong, &ping) };
             let (own, other) = (Arc::clone(own), Arc::clone(other));
-            tokio::spawn(turns.take(async move {
+            tokio::spawn(turns.serve(async move {
                 for _ in 0..500 {
                     other.add_permits(1);
                     own.acquire().await.unwrap().forget();
@@ -615,7 +652,7 @@ mod tests {
         let aborted: Vec<_> = (0..100_u8)
             .map(|number| {
                 let turns = ClientTurns { turns: Arc::clone(&turns), client: client(number % 3) };
-                tokio::spawn(turns.take(async {
+                tokio::spawn(turns.serve(async {
                     loop {
                         yield_now().await;
                     }
