@@ -179,7 +179,6 @@ impl FairScheduler {
         self.waiting.store(queue.len(), Ordering::SeqCst);
         called
     }
-
 }
 
 /// The turns of the tasks of one connection.
