@@ -14,7 +14,7 @@ use std::{
     net::{IpAddr, Ipv4Addr},
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -56,6 +56,8 @@ struct LastCredential {
     hash: AtomicU64,
     /// The owner of the connection's work: who has shown it, and before it the unknown clients of the address.
     owner: AtomicU64,
+    /// Whether it was shown.
+    is_known: AtomicBool,
 }
 
 impl CallerAddress {
@@ -66,7 +68,11 @@ impl CallerAddress {
         Self {
             address,
             group,
-            last: Arc::new(LastCredential { hash: AtomicU64::new(0), owner: owner.into() }),
+            last: Arc::new(LastCredential {
+                hash: AtomicU64::new(0),
+                owner: owner.into(),
+                is_known: AtomicBool::new(false),
+            }),
         }
     }
 
@@ -74,6 +80,12 @@ impl CallerAddress {
     #[must_use]
     pub fn owner(&self) -> WorkOwner {
         WorkOwner::from_bits(self.last.owner.load(Ordering::Relaxed))
+    }
+
+    /// Whether a valid credential was shown on this connection.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.last.is_known.load(Ordering::Relaxed)
     }
 
     /// Notes who has shown a valid credential, on the connection of the request that this task serves.
@@ -84,6 +96,7 @@ impl CallerAddress {
                 None => WorkOwner::of(&(principal.id.as_str(), caller.group)),
             };
             caller.last.owner.store(owner.to_bits(), Ordering::Relaxed);
+            caller.last.is_known.store(true, Ordering::Relaxed);
         });
     }
 

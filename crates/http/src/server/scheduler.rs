@@ -3,7 +3,7 @@
 //! A thread of the runtime runs its tasks in the order in which they were woken. One access key that has 10,000 requests
 //! ready would be ahead of everybody. So a task of a client is not woken as soon as it has something to do: it waits in a
 //! fair queue ([`FairQueue`]), in the line of its client. Only as many such tasks are on their way through the runtime as
-//! are expected to run within four milliseconds ([`TURNS_NANOS`]), by their polls before. When one of them has been polled, the next leaves the queue: one of the
+//! are expected to run within eight milliseconds ([`TURNS_NANOS`]), by their polls before. When one of them has been polled, the next leaves the queue: one of the
 //! client whose tasks have run for the shortest time.
 //!
 //! ```text
@@ -15,6 +15,10 @@
 //! The next one is woken as a task that yields: after everything else that is ready, and after the runtime has looked for
 //! new events. Otherwise a thread that always has a task would look only after every 61st, and tasks that another thread
 //! has woken would wait as long.
+//!
+//! While one access key is alone, its tasks are not limited: the order of its own requests is its own affair, and what is
+//! ready together is done for less. It is alone if no task of another key has run for a minute ([`RIVALS_TIME`]). Clients
+//! without a key are always limited.
 //!
 //! A task that waits for something else, as a write waits for Raft, has no turn. So nothing is limited but the order: as
 //! long as a task is ready, all threads have work. While fewer tasks are ready than there are turns, each is woken at once.
@@ -33,15 +37,16 @@ use std::{
     pin::pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use futures::task::AtomicWaker;
 use tokio::task::yield_now;
 
+use super::connection::millis;
 use concord_service::{
     CallerAddress,
     fair_queue::{FairQueue, QueuePlace},
@@ -49,11 +54,13 @@ use concord_service::{
 
 /// For how many nanoseconds the tasks that have turns run together, on each thread: what a client waits for whose task is
 /// next. Fewer would be a loss, because requests that are ready together share RPCs and entries of the log.
-const TURNS_NANOS: u64 = 4_000_000;
-/// The most of it for one task, however long its polls take: each thread has one task that runs, and one that is next.
-const TURN_NANOS_MAX: u64 = TURNS_NANOS / 2;
+const TURNS_NANOS: u64 = 8_000_000;
+/// The most of it for one task, however long its polls take: each thread has a task that runs, and some that are next.
+const TURN_NANOS_MAX: u64 = TURNS_NANOS / 4;
 /// The least of it for one task, however short its polls are.
-const TURN_NANOS_MIN: u64 = TURNS_NANOS / 256;
+const TURN_NANOS_MIN: u64 = TURNS_NANOS / 1000;
+/// How long after the last task of another access key the tasks of a key are limited.
+const RIVALS_TIME: Duration = Duration::from_secs(60);
 /// Of how many polls the last ones make the mean.
 const MEAN_POLLS: u64 = 16;
 
@@ -70,6 +77,13 @@ pub(super) struct FairScheduler {
     taken: AtomicU64,
     /// The length of the queue. Changes under its lock only.
     waiting: AtomicUsize,
+    /// Since when it counts time.
+    begun: Instant,
+    /// The access key whose task ran last: the bits of its owner.
+    last_key: AtomicU64,
+    /// Until when access keys are rivals, in milliseconds, and whether they are now.
+    rivals_until: AtomicU64,
+    has_rivals: AtomicBool,
     /// How many nanoseconds the poll of a request takes. Updates that get lost do not matter.
     mean: AtomicU64,
     queue: Mutex<FairQueue<Arc<ClientTask>>>,
@@ -142,6 +156,10 @@ impl FairScheduler {
             limit: TURNS_NANOS * threads.max(1) as u64,
             taken: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
+            begun: Instant::now(),
+            last_key: AtomicU64::new(0),
+            rivals_until: AtomicU64::new(0),
+            has_rivals: AtomicBool::new(false),
             mean: AtomicU64::new(0),
             queue: Mutex::default(),
         })
@@ -150,6 +168,20 @@ impl FairScheduler {
     fn queue(&self) -> MutexGuard<'_, FairQueue<Arc<ClientTask>>> {
         // No code panics while it holds the lock.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a task of an access key runs now.
+    fn note_key(&self, key: u64, now: Instant) {
+        let now = millis(now - self.begun);
+        if self.last_key.load(Ordering::Relaxed) != key
+            && ![0, key].contains(&self.last_key.swap(key, Ordering::Relaxed))
+        {
+            self.rivals_until.store(now + millis(RIVALS_TIME), Ordering::Relaxed);
+        }
+        let has_rivals = now < self.rivals_until.load(Ordering::Relaxed);
+        if self.has_rivals.load(Ordering::Relaxed) != has_rivals {
+            self.has_rivals.store(has_rivals, Ordering::Relaxed);
+        }
     }
 
     fn is_crowded(&self) -> bool {
@@ -236,17 +268,23 @@ impl ClientTask {
     /// Takes a turn if there is time left. Returns how many nanoseconds it is counted as.
     fn try_take(&self) -> Option<u64> {
         let nanos = self.expected.load(Ordering::Relaxed).clamp(TURN_NANOS_MIN, TURN_NANOS_MAX);
-        let limit = self.turns.limit;
+        // One key alone has nobody to take turns with, and its requests that are ready together share entries of the log.
+        let is_limited = !self.client.is_known() || self.turns.has_rivals.load(Ordering::Relaxed);
+        let limit = if is_limited { self.turns.limit } else { u64::MAX };
         let more = |taken: u64| (taken < limit).then_some(taken + nanos);
         self.turns.taken.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).ok()?;
         self.counted.store(nanos, Ordering::SeqCst);
         Some(nanos)
     }
 
-    /// Notes how long a poll took. The next is expected to take as long, or somewhat less than the longest before.
-    fn note(&self, took: u64) {
+    /// Notes how long a poll took. The next is expected to take about as long as the last few: one alone may be long
+    /// because another process ran.
+    fn note(&self, begun: Instant, took: u64) {
+        if self.client.is_known() {
+            self.turns.note_key(self.client.owner().to_bits(), begun);
+        }
         let expected = self.expected.load(Ordering::Relaxed);
-        self.expected.store(took.max(expected - expected / 4), Ordering::Relaxed);
+        self.expected.store(expected - expected / 4 + took / 4, Ordering::Relaxed);
         if self.is_request {
             let mean = self.turns.mean.load(Ordering::Relaxed);
             let mean = mean.saturating_mul(MEAN_POLLS - 1).saturating_add(took) / MEAN_POLLS;
@@ -290,7 +328,7 @@ impl ClientTask {
     fn end_poll(self: &Arc<Self>, begun: Instant) {
         let took = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let nanos = self.counted.load(Ordering::SeqCst);
-        self.note(took);
+        self.note(begun, took);
         if !self.turns.is_crowded() {
             if self.stage.step(Stage::Polled, Stage::Asleep) {
                 wake_all(self.turns.give_back(nanos), wake_later);
@@ -398,12 +436,10 @@ mod tests {
     };
     use tokio::sync::Semaphore;
 
-    use std::time::Duration;
-
     use super::*;
 
     /// How many tasks have turns on one thread, where each is expected to run long.
-    const TURNS: usize = 2;
+    const TURNS: usize = 4;
 
     fn client(last: u8) -> CallerAddress {
         let address = IpAddr::from([127, 0, 0, last]);
@@ -509,8 +545,8 @@ mod tests {
     }
 
     #[test]
-    fn there_are_as_many_turns_as_are_expected_to_run_within_four_milliseconds() {
-        for (micros, at_once) in [(0, 512), (1, 512), (20, 400), (100, 80), (1000, 8), (10_000, 4)] {
+    fn there_are_as_many_turns_as_are_expected_to_run_within_eight_milliseconds() {
+        for (micros, at_once) in [(0, 2000), (1, 2000), (20, 800), (100, 160), (1000, 16), (10_000, 8)] {
             let turns = FairScheduler::new(2);
             let task = ClientTask {
                 turns: Arc::clone(&turns),
@@ -525,6 +561,20 @@ mod tests {
             let taken = std::iter::from_fn(|| task.try_take()).count();
             assert_eq!(taken, at_once, "of {micros} us");
         }
+    }
+
+    #[test]
+    fn a_key_has_rivals_until_no_other_has_run_for_a_minute() {
+        let turns = FairScheduler::new(1);
+        let runs = |key: u64, seconds: u64| {
+            turns.note_key(key, turns.begun + Duration::from_secs(seconds));
+            turns.has_rivals.load(Ordering::Relaxed)
+        };
+        let seen = [(7, 0), (7, 1), (8, 2), (8, 61), (8, 62), (7, 63), (7, 122), (7, 123)];
+        assert_eq!(
+            seen.map(|(key, seconds)| runs(key, seconds)),
+            [false, false, true, true, false, true, true, false]
+        );
     }
 
     #[test]
