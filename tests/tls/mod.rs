@@ -12,12 +12,12 @@ mod callers;
 mod files;
 mod migration;
 mod nodes;
-mod raw;
+pub(crate) mod raw;
 
 use crate::harness::{Cluster, Node, Options, tls::Authority};
 
 /// A cluster whose nodes speak mutual TLS with each other and TLS with callers, and its authority. It has no secret.
-async fn encrypted(name: &str, options: &Options) -> (Cluster, Authority) {
+pub(crate) async fn encrypted(name: &str, options: &Options) -> (Cluster, Authority) {
     let mut options = options.clone();
     options.settings.remove("CONCORD_CLUSTER_SECRET");
     let mut made = None;

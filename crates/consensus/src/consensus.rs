@@ -29,6 +29,7 @@ use super::{
     WriteError,
     contact::Contacts,
     divergence::Proof,
+    fair_queue::WorkOwner,
     group::{self, Proposer, WriteGroups},
     leadership::LastHeard,
     log::Log,
@@ -163,13 +164,14 @@ impl Consensus {
         {
             return Ok(self.answer_early(&proposal, bytes));
         }
+        let owner = WorkOwner::of(&proposal.by);
         drop(proposal);
         if bytes.len() > ENTRY_BYTES_MAX {
             return Err(WriteError::TooLarge);
         }
         let proposer = RaftProposer { id: self.inner.id, raft: self.inner.raft.clone() };
         if shares_entry {
-            self.inner.groups.write(&proposer, bytes).await
+            self.inner.groups.write(&proposer, owner, bytes).await
         } else {
             Box::pin(group::propose_alone(&proposer, bytes)).await
         }

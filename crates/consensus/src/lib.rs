@@ -11,6 +11,7 @@
 //! | what the service calls: write, read index, status, shutdown | `consensus` |
 //! | group commit: many small writes in one entry | `group` |
 //! | how items that many callers send are batched | `batch_queue` |
+//! | whose item is next, where those of many wait | `fair_queue` |
 //! | how a node opens log and store and starts openraft | `start` |
 //! | openraft's log storage: append, vote, truncate, purge | `log`; its records' bytes in `codec` |
 //! | openraft's state machine: applying entries, publishing the state | `machine` |
@@ -48,6 +49,7 @@ mod consensus;
 mod contact;
 mod directory_format;
 mod divergence;
+pub mod fair_queue;
 mod figures;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzz;

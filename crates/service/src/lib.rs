@@ -113,6 +113,8 @@ use concord_storage::{self as store, snapshot::envelope::Envelope};
 pub use history::{ConfigName, HistoryRange, RedactedConfig, RedactedHistory, retention::Retention};
 pub use membership::change::{Changed, MemberChange};
 pub use memory_budget::{Reservation, Share};
+// The queue in which also the requests of clients wait: it holds no state.
+pub use concord_consensus::fair_queue;
 pub use origin::{CallerAddress, Origin};
 pub use read::view::DefinitionView;
 pub use redaction::{RedactedEvent, RedactedRecords, ShownTo};

@@ -14,7 +14,7 @@
 //! 1. A write that waits here was certainly not proposed: if the wait ends without a verdict, the error is
 //!    [`WriteError::NotLeader`]. Once its group has left, only openraft's own `NotLeader`, which is for the whole entry,
 //!    means that it was not appended; everything else is [`WriteError::Undecided`].
-//! 2. Writes are proposed in the order of their arrival. When the leader changes, all waiting writes are given back: the
+//! 2. The writes of one access key are proposed in the order of their arrival. When the leader changes, all waiting writes are given back: the
 //!    entry in flight may never end.
 
 use std::sync::Arc;
@@ -24,6 +24,7 @@ use bytes::Bytes;
 use super::{
     WriteError,
     batch_queue::{BatchPolicy, BatchQueue, BatchSender, Pushed, QueueEpoch, Unanswered},
+    fair_queue::WorkOwner,
 };
 use concord_model::{
     command::Verdict,
@@ -81,9 +82,14 @@ fn mismatch() -> WriteError {
 
 impl WriteGroups {
     /// Proposes a proposal that may share an entry: in an entry of its own and at once if few are in flight.
-    pub(super) async fn write<P: Proposer>(&self, proposer: &P, proposal: Vec<u8>) -> WriteResult {
+    pub(super) async fn write<P: Proposer>(
+        &self,
+        proposer: &P,
+        owner: WorkOwner,
+        proposal: Vec<u8>,
+    ) -> WriteResult {
         let bytes = length_in_group(proposal.len());
-        match self.0.push_unless_idle(proposal, bytes) {
+        match self.0.push_unless_idle(owner, proposal, bytes) {
             Pushed::Alone(proposal, epoch) => {
                 let _in_flight = LoneWrite { groups: self, proposer, epoch };
                 // In a box: the writes that wait do not need its space.
