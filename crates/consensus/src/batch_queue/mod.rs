@@ -32,11 +32,12 @@ mod tests;
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use tokio::sync::oneshot;
 
+use super::histogram::{Histogram, TimeCounts};
 use linger::{Arrivals, Linger, SentBatch};
 
 /// The limits and the timing of a [`BatchQueue`].
@@ -64,6 +65,8 @@ pub struct BatchQueue<T, A> {
     policy: BatchPolicy,
     state: Mutex<QueueState<T, A>>,
     arrivals: Arrivals,
+    /// How long the items of batches have waited.
+    waits: Histogram,
 }
 
 #[derive(Debug)]
@@ -85,6 +88,9 @@ struct QueueState<T, A> {
 pub struct BatchItem<T, A> {
     /// What the caller pushed.
     pub item: T,
+    /// How long it has waited in the queue, once it has left.
+    pub waited: Duration,
+    arrived: Instant,
     number: u64,
     bytes: usize,
     caller: oneshot::Sender<Result<A, Unanswered>>,
@@ -132,7 +138,7 @@ impl<T, A> BatchQueue<T, A> {
             is_shared: false,
             epoch: QueueEpoch(0),
         };
-        Self { policy, state: Mutex::new(state), arrivals: Arrivals::default() }
+        Self { policy, state: Mutex::new(state), arrivals: Arrivals::default(), waits: Histogram::default() }
     }
 
     /// Adds an item of so many bytes to the next batch. If a sender comes back, the caller spawns a task that drives it.
@@ -180,6 +186,11 @@ impl<T, A> BatchQueue<T, A> {
         give_back(unsent);
     }
 
+    /// How long the items of batches have waited.
+    pub fn waits(&self) -> TimeCounts {
+        self.waits.read()
+    }
+
     /// How many items wait.
     pub fn waiting(&self) -> usize {
         self.state().waiting.len()
@@ -195,7 +206,8 @@ impl<T, A> BatchQueue<T, A> {
         state.last_number += 1;
         let number = state.last_number;
         let (caller, answered) = oneshot::channel();
-        state.waiting.push_back(BatchItem { item, number, bytes, caller });
+        let (arrived, waited) = (Instant::now(), Duration::ZERO);
+        state.waiting.push_back(BatchItem { item, waited, arrived, number, bytes, caller });
         self.arrivals.arrived(state.waiting.len());
         PendingItem { queue: self, number, answered, is_over: false }
     }
@@ -320,7 +332,13 @@ impl<T, A> BatchSender<T, A> {
         }
         // Decided here: others arrive as soon as the lock is free.
         let sent = SentBatch { items: batch.len(), is_full: !state.waiting.is_empty() };
-        self.in_flight = Some((sent, Instant::now()));
+        drop(state);
+        let now = Instant::now();
+        self.in_flight = Some((sent, now));
+        for one in &mut batch {
+            one.waited = now.saturating_duration_since(one.arrived);
+            self.queue.waits.observe(one.waited);
+        }
         Some(batch)
     }
 
