@@ -28,6 +28,7 @@
 //! | where a request comes from | `origin` |
 //! | quotas of access keys, failed credentials of addresses | `quota` |
 //! | the metrics at `/metrics` | `metrics` |
+//! | slow writes and flushes, leaders that change often: log lines and alarms | `slowness` |
 //! | spans of traced requests, and their export to the collector | `spans` |
 //! | the memory that requests in flight hold | `memory_budget` |
 //! | freeing large values on another thread | `deferred_drop` |
@@ -72,6 +73,7 @@ mod reload;
 mod request;
 mod retry;
 mod schemas;
+mod slowness;
 pub mod spans;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -101,6 +103,7 @@ use quota::Quotas;
 use read::Reads;
 use redaction::Redactor;
 use schemas::{Schemas, Validators};
+use slowness::SlowWrites;
 use watch::Watches;
 use write::{Writes, admission::WriteAdmission, idempotency::KeyedWrites, record_locks::RecordLocks};
 
@@ -269,6 +272,7 @@ impl Service {
             record_locks: RecordLocks::default(),
             keyed_writes: KeyedWrites::default(),
             write_barriers: Arc::default(),
+            slow: SlowWrites::default(),
         });
         let keys = Arc::new(AccessKeys {
             cx: cx.clone(),

@@ -32,12 +32,15 @@ mod tests;
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use tokio::sync::oneshot;
 
-use super::fair_queue::{FairQueue, QueuePlace, WorkOwner};
+use super::{
+    fair_queue::{FairQueue, QueuePlace, WorkOwner},
+    histogram::{Histogram, TimeCounts},
+};
 use linger::{Arrivals, Linger, SentBatch};
 
 /// The limits and the timing of a [`BatchQueue`].
@@ -65,6 +68,8 @@ pub struct BatchQueue<T, A> {
     policy: BatchPolicy,
     state: Mutex<QueueState<T, A>>,
     arrivals: Arrivals,
+    /// How long the items of batches have waited.
+    waits: Histogram,
 }
 
 #[derive(Debug)]
@@ -84,6 +89,9 @@ struct QueueState<T, A> {
 pub struct BatchItem<T, A> {
     /// What the caller pushed.
     pub item: T,
+    /// How long it has waited in the queue, once it has left.
+    pub waited: Duration,
+    arrived: Instant,
     bytes: usize,
     caller: oneshot::Sender<Result<A, Unanswered>>,
 }
@@ -129,7 +137,7 @@ impl<T, A> BatchQueue<T, A> {
             is_shared: false,
             epoch: QueueEpoch(0),
         };
-        Self { policy, state: Mutex::new(state), arrivals: Arrivals::default() }
+        Self { policy, state: Mutex::new(state), arrivals: Arrivals::default(), waits: Histogram::default() }
     }
 
     /// Adds an item of so many bytes to the next batch. If a sender comes back, the caller spawns a task that drives it.
@@ -178,6 +186,11 @@ impl<T, A> BatchQueue<T, A> {
         give_back(unsent);
     }
 
+    /// How long the items of batches have waited.
+    pub fn waits(&self) -> TimeCounts {
+        self.waits.read()
+    }
+
     /// How many items wait.
     pub fn waiting(&self) -> usize {
         self.state().waiting.len()
@@ -197,7 +210,8 @@ impl<T, A> BatchQueue<T, A> {
         bytes: usize,
     ) -> PendingItem<'_, T, A> {
         let (caller, answered) = oneshot::channel();
-        let place = state.waiting.push(owner, BatchItem { item, bytes, caller });
+        let (arrived, waited) = (Instant::now(), Duration::ZERO);
+        let place = state.waiting.push(owner, BatchItem { item, waited, arrived, bytes, caller });
         self.arrivals.arrived(state.waiting.len());
         PendingItem { queue: self, place, answered, is_over: false }
     }
@@ -319,7 +333,13 @@ impl<T, A> BatchSender<T, A> {
         }
         // Decided here: others arrive as soon as the lock is free.
         let sent = SentBatch { items: batch.len(), is_full: !state.waiting.is_empty() };
-        self.in_flight = Some((sent, Instant::now()));
+        drop(state);
+        let now = Instant::now();
+        self.in_flight = Some((sent, now));
+        for one in &mut batch {
+            one.waited = now.saturating_duration_since(one.arrived);
+            self.queue.waits.observe(one.waited);
+        }
         Some(batch)
     }
 

@@ -24,7 +24,7 @@ use super::{
     ClusterView, MemberView, Principal, Refusal, access::Authentication, access::keys::AccessKeys,
     clock::Clock, context::Context, disk_alarms::disk_alarms, disk_space::DiskSpace,
     feature_level::FeatureLevels, feature_level::MemberReport, freshness::Freshness, history::HistoryReader,
-    leader_tasks::LeaderTasks, reload,
+    leader_tasks::LeaderTasks, reload, slowness,
 };
 use concord_consensus::{Consensus, MemberStatus, Start, StartError};
 use concord_model::{access_key::Verb, feature::LEVEL_MIN};
@@ -152,6 +152,7 @@ impl ClusterMembers {
             view.alarms.extend(self.clock.clock_alarms());
             view.alarms.extend(disk_alarms(consensus, self.cx.node_id()));
             view.alarms.extend(reload::data_key_alarm(&self.cx));
+            view.alarms.extend(slowness::alarms(consensus, self.cx.node_id()));
             view.data_key = consensus.store().at_rest().encryption().map(|at| at.data_key.to_string());
             view.feature_level = state.feature_level();
             let (members, told) = (status.members.into_iter(), self.levels.member_reports());
