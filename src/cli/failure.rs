@@ -225,7 +225,11 @@ fn hint_of_refusal(refusal: &Refusal) -> Option<String> {
 fn hint(error: &Error) -> Option<&'static str> {
     /// Fragments of connection errors, and their hints.
     const CAUSES: [(&str, &str); 5] = [
-        ("UnknownIssuer", "nothing was sent: pass the nodes' CA with --cacert FILE or CONCORD_CA_FILE"),
+        (
+            "is not issued by a CA",
+            "nothing was sent: pass the nodes' CA with --cacert FILE or CONCORD_CA_FILE. While the CA is replaced, that \
+             file holds both",
+        ),
         (
             "not valid for name",
             "nothing was sent: `concord cert show` shows the names that a certificate is valid for",
