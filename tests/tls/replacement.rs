@@ -13,7 +13,7 @@ use std::{
 use serde_json::json;
 
 use crate::harness::{
-    Client, Cluster, Options, check, eventually,
+    Answer, Call, Client, Cluster, Options, check, eventually,
     load::{config, define, set},
     node::BINARY,
     tls::{Authority, replace},
@@ -56,35 +56,49 @@ async fn cluster_of(root_name: &str) -> (Cluster, Authority, Vec<NodeFiles>) {
     (cluster, authority.expect("the nodes were prepared"), files)
 }
 
+/// Sends a request as the clients do: one that had no outcome is repeated. A connection that is not made is a failure.
+async fn answered(call: &Call, repeated: &AtomicU64) -> Answer {
+    loop {
+        let answer = call.attempt().await.expect("no connection fails");
+        if !matches!(answer.status, 503 | 504) {
+            return answer;
+        }
+        repeated.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// Clients that connect anew for each request, with the CAs that their file has at this time.
 struct Callers {
     stop: Arc<AtomicBool>,
     asked: Arc<AtomicU64>,
+    repeated: Arc<AtomicU64>,
     workers: Vec<tokio::task::JoinHandle<()>>,
 }
 
 impl Callers {
     fn start(cluster: &Cluster, trusted: &Path) -> Self {
         let (stop, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let repeated = Arc::new(AtomicU64::new(0));
         let mut workers = Vec::new();
         for id in 1..=3 {
             let (stop, asked, trusted) = (Arc::clone(&stop), Arc::clone(&asked), trusted.to_owned());
-            let of_node = cluster.client(id);
+            let (of_node, repeated) = (cluster.client(id), Arc::clone(&repeated));
             workers.push(tokio::spawn(async move {
                 let path = config("d", &format!("k{id}"));
                 let mut n = 0;
                 while !stop.load(Ordering::Relaxed) {
                     n += 1;
                     let client = Client::trusting(&trusted, &of_node.base, &of_node.key);
-                    let put = client.put(&path, &json!({"data": {"n": n}})).attempt().await;
-                    assert_eq!(put.expect("no write fails").status, 200);
-                    let read = client.anew().get(&path).attempt().await.expect("no read fails");
+                    let put = client.put(&path, &json!({"data": {"n": n}}));
+                    let put = put.header("idempotency-key", &format!("put-{id}-{n}"));
+                    assert_eq!(answered(&put, &repeated).await.status, 200);
+                    let read = answered(&client.anew().get(&path), &repeated).await;
                     assert_eq!((read.status, &read.data()["data"]["n"]), (200, &json!(n)));
                     asked.fetch_add(2, Ordering::Relaxed);
                 }
             }));
         }
-        Self { stop, asked, workers }
+        Self { stop, asked, repeated, workers }
     }
 
     /// Waits until each of them has asked some more.
@@ -210,6 +224,7 @@ async fn a_ca_is_replaced_without_a_failed_request_of_a_client() {
         has_reloaded(&mut cluster, id, 2).await;
         callers.go_on().await;
     }
+    assert_eq!(callers.repeated.load(Ordering::Relaxed), 0, "so far each first attempt has succeeded");
     // 3. The nodes trust the new one only. 4. So do the clients.
     for (id, own) in (1..).zip(&files) {
         replace(&own.authorities, &pem(&new));
