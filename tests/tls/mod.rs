@@ -7,12 +7,14 @@
 //! | `migration` | does a plain cluster become an encrypted one without a break? |
 //! | `nodes` | which certificates are accepted between nodes? |
 //! | `raw` | a connection with any certificate, or with none |
+//! | `replacement` | is a CA replaced without a failed request of a client? |
 
 mod callers;
 mod files;
 mod migration;
 mod nodes;
 pub(crate) mod raw;
+mod replacement;
 
 use crate::harness::{Cluster, Node, Options, tls::Authority};
 

@@ -272,12 +272,30 @@ impl<S: Stream<Item = io::Result<bytes::BytesMut>> + Unpin> Stream for AppendReq
         let Some(frame) = std::task::ready!(self.frames.poll_next_unpin(context)) else {
             return Poll::Ready(None);
         };
-        let request = frame.map_err(|error| error.to_string()).and_then(|frame| {
+        let frame = match frame {
+            Ok(frame) => frame,
+            Err(error) => {
+                log_lost(&error);
+                return Poll::Ready(None);
+            }
+        };
+        let request = || -> Result<Self::Item, String> {
             let request = wire::from_bytes::<WireAppendRequest>(&frame).map_err(|error| error.to_string())?;
             check_sender(&request.vote, self.from).map_err(|error| error.to_string())?;
             request.try_into().map_err(|error: concord_net::ReceiveError| error.to_string())
-        });
-        Poll::Ready(request.inspect_err(|error| tracing::warn!("an append stream failed: {error}")).ok())
+        };
+        Poll::Ready(request().inspect_err(|error| tracing::warn!("an append stream failed: {error}")).ok())
+    }
+}
+
+/// Logs that no more frames come. A node that stops ends its connections in the middle, without the end of TLS, at each
+/// restart. The leader reports members that do not respond, so that it is no warning here.
+fn log_lost(error: &io::Error) {
+    let is_malformed = matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput);
+    if is_malformed {
+        tracing::warn!("an append stream failed: {error}");
+    } else {
+        tracing::debug!(%error, "an append stream was closed by its sender");
     }
 }
 

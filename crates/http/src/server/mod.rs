@@ -34,7 +34,7 @@ use std::{
     convert::Infallible,
     future::Future,
     io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     pin::{Pin, pin},
     sync::Arc,
     time::Duration,
@@ -82,9 +82,9 @@ pub use places::ShareOf;
 use places::{ConnectionPlace, ConnectionPlaces, ShareTaken};
 use scheduler::{ClientTurns, FairScheduler};
 use socket::Socket;
-use wire::AcceptedStream;
 pub(crate) use wire::ShownNode;
 pub use wire::Transport;
+use wire::{AcceptedStream, RejectedCertificates};
 
 /// The pause after a failed `accept`. The usual cause is a lack of file descriptors.
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(50);
@@ -185,6 +185,7 @@ struct ConnectionServer<A> {
     places: Arc<ConnectionPlaces>,
     /// Permits of connections that wait for a place in the share of their address.
     parked: Semaphore,
+    rejected_certificates: RejectedCertificates,
 }
 
 /// Serves until `stop` resolves, then accepts no more connections and waits for the requests in flight.
@@ -210,6 +211,7 @@ pub(crate) async fn serve<A: Answerer>(
             options.share_of,
         )),
         parked: Semaphore::new(PARKED_MAX),
+        rejected_certificates: RejectedCertificates::default(),
     });
     let budget = Arc::new(HeadBudget::new(STRANGER_HEADS_BYTES));
     let mut connections = JoinSet::new();
@@ -278,6 +280,7 @@ impl<A: Answerer> ConnectionServer<A> {
         &self,
         stream: TcpStream,
         connection: &Arc<ServedConnection>,
+        address: IpAddr,
     ) -> Option<(AcceptedStream, Option<NodeId>)> {
         let socket = |stream| Socket::new(stream, Arc::clone(connection), self.times);
         if !self.transport.is_tls() {
@@ -293,7 +296,10 @@ impl<A: Answerer> ConnectionServer<A> {
                 // A port scan or a TCP health check.
                 Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => None,
                 Ok(Err(error)) => {
-                    self.answerer.note_failed_handshake(&error.to_string());
+                    let is_client = matches!(self.transport, Transport::Callers(_));
+                    if !is_client || !self.rejected_certificates.note(address, &error) {
+                        self.answerer.note_failed_handshake(&error.to_string());
+                    }
                     None
                 }
                 Err(_) => {
@@ -340,7 +346,7 @@ impl<A: Answerer> ConnectionServer<A> {
         caller: CallerAddress,
     ) {
         let (_place, _counted) = (place, self.answerer.connections().map(|all| all.open()));
-        let Some((wire, node)) = self.take(stream, &connection).await else { return };
+        let Some((wire, node)) = self.take(stream, &connection, caller.address).await else { return };
         let socket = TokioIo::new(Gather::new(BoundedReader::new(wire, connection.clone())));
         let builder = builder(StreamTasks(self.turns_of(&caller)));
         let (answerer, owner) = (Arc::new(self.answerer.clone()), connection.clone());

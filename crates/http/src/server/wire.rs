@@ -8,17 +8,24 @@
 
 use std::{
     io::{self, IoSlice},
+    net::IpAddr,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll},
+    time::Duration,
 };
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
     runtime::Handle,
+    time::Instant,
 };
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{AlertDescription, Error as TlsError},
+    server::TlsStream,
+};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::socket::Socket;
@@ -33,6 +40,9 @@ use concord_net::{
 
 /// The first byte of a handshake. No request begins with it.
 const HANDSHAKE: u8 = 0x16;
+
+/// At most one line of a rejected certificate in this time: anybody who reaches the listener can cause it.
+const REJECTED_CERTIFICATE_PERIOD: Duration = Duration::from_secs(1);
 
 /// How a listener accepts connections.
 #[derive(Debug, Clone)]
@@ -82,6 +92,60 @@ impl Transport {
             }
         }
     }
+}
+
+/// The certificates that clients, or this node, have rejected. While a CA is replaced, the log shows which clients do not
+/// trust the new one.
+#[derive(Debug, Default)]
+pub(super) struct RejectedCertificates(Mutex<RejectedPeriod>);
+
+#[derive(Debug, Default)]
+struct RejectedPeriod {
+    begin: Option<Instant>,
+    left_out: u64,
+}
+
+impl RejectedCertificates {
+    /// Logs a failed handshake with a client if the reason is a certificate, or counts it. False for another reason.
+    pub(super) fn note(&self, client: IpAddr, error: &io::Error) -> bool {
+        let Some(what) = rejected_certificate(error) else { return false };
+        if let Some(left_out) = self.due(Instant::now()) {
+            tracing::warn!(%client, left_out, "{what} {client}: {error}");
+        }
+        true
+    }
+
+    /// How many lines were left out since the last one, if there is to be one now.
+    fn due(&self, now: Instant) -> Option<u64> {
+        // A poisoned lock is intact: nothing in here can stop half-way.
+        let mut period = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if period.begin.is_some_and(|begin| now.duration_since(begin) < REJECTED_CERTIFICATE_PERIOD) {
+            period.left_out = period.left_out.saturating_add(1);
+            return None;
+        }
+        period.begin = Some(now);
+        Some(std::mem::take(&mut period.left_out))
+    }
+}
+
+/// Whose certificate a failed handshake is about, as the log says it. `None` if it failed for another reason.
+fn rejected_certificate(error: &io::Error) -> Option<&'static str> {
+    use AlertDescription as Alert;
+    /// The alerts by which programs say that they do not trust a certificate.
+    const DISTRUST: [AlertDescription; 6] = [
+        Alert::UnknownCA,
+        Alert::BadCertificate,
+        Alert::UnsupportedCertificate,
+        Alert::CertificateRevoked,
+        Alert::CertificateExpired,
+        Alert::CertificateUnknown,
+    ];
+    let error = error.get_ref()?.downcast_ref::<TlsError>()?;
+    if let TlsError::AlertReceived(alert) = error {
+        return DISTRUST.contains(alert).then_some("this node's certificate was rejected by the client");
+    }
+    matches!(error, TlsError::InvalidCertificate(_) | TlsError::NoCertificatesPresented)
+        .then_some("rejected the certificate of the client")
 }
 
 /// Waits for the first byte, which stays unread.
@@ -156,5 +220,26 @@ impl AsyncWrite for AcceptedStream {
             Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
             Self::Node(stream) => Pin::new(stream).poll_shutdown(context),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rejected_certificate_is_logged_once_a_second_and_the_others_are_counted() {
+        let (log, begin) = (RejectedCertificates::default(), Instant::now());
+        assert_eq!(log.due(begin), Some(0));
+        for _ in 0..9 {
+            assert_eq!(log.due(begin + REJECTED_CERTIFICATE_PERIOD / 2), None);
+        }
+        assert_eq!(log.due(begin + REJECTED_CERTIFICATE_PERIOD), Some(9));
+        assert_eq!(log.due(begin + 2 * REJECTED_CERTIFICATE_PERIOD), Some(0));
+        let of = |error: TlsError| rejected_certificate(&io::Error::new(io::ErrorKind::InvalidData, error));
+        assert!(of(TlsError::AlertReceived(AlertDescription::UnknownCA)).is_some());
+        assert!(of(TlsError::NoCertificatesPresented).is_some());
+        assert_eq!(of(TlsError::AlertReceived(AlertDescription::CloseNotify)), None);
+        assert_eq!(rejected_certificate(&io::ErrorKind::InvalidData.into()), None);
     }
 }

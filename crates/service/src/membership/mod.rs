@@ -79,13 +79,8 @@ impl ClusterMembers {
         if self.cx.consensus().is_some() {
             return Ok(());
         }
-        if identity.node_id != self.cx.node_id() {
-            let (theirs, ours) = (identity.node_id, self.cx.node_id());
-            return Err(StartError::Refused(format!(
-                "{} names node {theirs}, but this is node {ours}",
-                self.cx.options.directory.join("identity.json").display()
-            )));
-        }
+        let own = identity.require_node(&self.cx.options.directory, self.cx.node_id());
+        own.map_err(StartError::Refused)?;
         let me = self.cx.peers.me.get_or_init(|| identity.clone());
         if *me != identity {
             return Err(StartError::Refused("the identity in the data directory has changed".into()));
