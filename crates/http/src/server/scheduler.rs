@@ -300,7 +300,7 @@ impl ClientTask {
     }
 
     /// A task that has begun to wait takes a free turn, unless others wait; else it waits in the queue. Whether it has a
-    /// turn: then it is in the stage that was asked for.
+    /// turn: then it is in the stage that is wanted.
     fn go_on(self: &Arc<Self>, stage: Stage) -> bool {
         let taken = if self.turns.is_crowded() { None } else { self.try_take() };
         let Some(nanos) = taken else {
