@@ -357,7 +357,7 @@ async fn list(mut logs: Vec<NodeLog>, printer: &Printer, filter: &AuditFilter) -
         }
         lines.push(line);
         if lines.len() == page_lines {
-            printer.print(&lines.drain(..).collect::<Vec<_>>().iter().collect::<Vec<_>>())?;
+            printer.print(&std::mem::take(&mut lines).iter().collect::<Vec<_>>())?;
         }
     }
     printer.print(&lines.iter().collect::<Vec<_>>())?;
