@@ -207,7 +207,7 @@ class Faults:
 
     def slow_flush(self):
         n = self.nodes()[0]
-        with Strace(self.cluster.processes[n].pid, "fdatasync", "300ms"):
+        with Strace(self.cluster.processes[n].pid, "fdatasync,fsync,sync_file_range", "300ms"):
             with Calls(2, lambda caller: self.put(n, f"slow{caller}", {})):
                 self.prometheus.fires("ConcordSlowFlush")
         log = (self.cluster.home / f"node{n}.log").read_text()
