@@ -3,8 +3,8 @@
 //! A thread of the runtime runs its tasks in the order in which they were woken. One access key that has 10,000 requests
 //! ready would be ahead of everybody. So a task of a client is not woken as soon as it has something to do: it waits in a
 //! fair queue ([`FairQueue`]), in the line of its client. Only as many such tasks are on their way through the runtime as
-//! are expected to run within eight milliseconds ([`TURNS_NANOS`]), by their polls before. When one of them has been polled, the next leaves the queue: one of the
-//! client whose tasks have run for the shortest time.
+//! are expected to run within eight milliseconds ([`TURNS_NANOS`]), by their polls before. When one of them has been
+//! polled, the next leaves the queue: one of the client whose tasks have run for the shortest time.
 //!
 //! ```text
 //! waker ──▶ line of the client ──▶ the runtime's queue ──▶ poll
@@ -304,7 +304,9 @@ impl ClientTask {
     fn go_on(self: &Arc<Self>, stage: Stage) -> bool {
         let taken = if self.turns.is_crowded() { None } else { self.try_take() };
         let Some(nanos) = taken else {
-            wake_all(self.wait(&mut self.turns.queue()), Waker::wake);
+            // Without the lock.
+            let called = self.wait(&mut self.turns.queue());
+            wake_all(called, Waker::wake);
             return false;
         };
         let has_turn = self.stage.step(Stage::Waiting, stage);
