@@ -28,6 +28,7 @@
 //! | where a request comes from | `origin` |
 //! | quotas of access keys, failed credentials of addresses | `quota` |
 //! | the metrics at `/metrics` | `metrics` |
+//! | how often a line of the log may be repeated | `line_limit` |
 //! | slow writes and flushes, leaders that change often: log lines and alarms | `slowness` |
 //! | spans of traced requests, and their export to the collector | `spans` |
 //! | the memory that requests in flight hold | `memory_budget` |
@@ -62,6 +63,7 @@ pub mod fuzz;
 pub(crate) mod history;
 mod key_shares;
 mod leader_tasks;
+pub mod line_limit;
 pub mod membership;
 pub mod memory_budget;
 pub mod metrics;

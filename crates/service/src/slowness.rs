@@ -9,21 +9,16 @@
 //!
 //! **Invariant:** each second has at most one line about writes, and none has a key or data of a record.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::request::Alarm;
+use super::{line_limit::LineLimit, request::Alarm};
 use concord_consensus::{Consensus, FLAPPING_CHANGES_MIN, WriteTimes};
 use concord_net::NodeId;
 
 /// A write that takes longer is slow: some fifty times as long as with disks that keep up.
 const SLOW_WRITE: Duration = Duration::from_millis(500);
-/// The pause between two lines.
-const LINE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Where the time of a write goes, on the leader.
 #[derive(Debug)]
@@ -77,33 +72,16 @@ impl WriteClock {
 
 /// Logs slow writes of this node.
 #[derive(Debug, Default)]
-pub(crate) struct SlowWrites(Mutex<Lines>);
-
-#[derive(Debug, Default)]
-struct Lines {
-    last: Option<Instant>,
-    left_out: u64,
-}
+pub(crate) struct SlowWrites(LineLimit);
 
 impl SlowWrites {
-    /// Whether another line is due: how many slow writes had none since the last line.
-    fn line(&self, now: Instant) -> Option<u64> {
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if lines.last.is_some_and(|last| now.saturating_duration_since(last) < LINE_INTERVAL) {
-            lines.left_out = lines.left_out.saturating_add(1);
-            return None;
-        }
-        lines.last = Some(now);
-        Some(std::mem::take(&mut lines.left_out))
-    }
-
     /// A write was decided here, or was not in time.
     pub(crate) fn note(&self, clock: &WriteClock, is_decided: bool) {
         let took = clock.begun.elapsed();
         if took < SLOW_WRITE {
             return;
         }
-        let Some(left_out) = self.line(Instant::now()) else { return };
+        let Some(left_out) = self.0.due(Instant::now()) else { return };
         let (took_ms, seconds) = (took.as_millis(), took.as_secs_f64());
         if is_decided {
             let parts = clock.parts();
@@ -124,7 +102,7 @@ impl SlowWrites {
         if took < SLOW_WRITE {
             return;
         }
-        let Some(left_out) = self.line(Instant::now()) else { return };
+        let Some(left_out) = self.0.due(Instant::now()) else { return };
         let (took_ms, seconds) = (took.as_millis(), took.as_secs_f64());
         tracing::warn!(
             took_ms,
@@ -181,15 +159,5 @@ mod tests {
         assert_eq!(clock.parts(), text);
         clock.has_decided(WriteTimes { own_flush: None, ..times });
         assert!(clock.parts().contains("(this node's own was later)"), "{}", clock.parts());
-    }
-
-    #[test]
-    fn a_second_has_one_line_and_the_next_one_counts_the_others() {
-        let (slow, begin) = (SlowWrites::default(), Instant::now());
-        assert_eq!(slow.line(begin), Some(0));
-        assert_eq!(slow.line(begin), None);
-        assert_eq!(slow.line(begin + LINE_INTERVAL / 2), None);
-        assert_eq!(slow.line(begin + LINE_INTERVAL), Some(2));
-        assert_eq!(slow.line(begin + LINE_INTERVAL * 2), Some(0));
     }
 }

@@ -10,9 +10,8 @@ use std::{
     io::{self, IoSlice},
     net::IpAddr,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use tokio::{
@@ -37,12 +36,10 @@ use concord_net::{
         shown::{Shown, Trusted},
     },
 };
+use concord_service::line_limit::LineLimit;
 
 /// The first byte of a handshake. No request begins with it.
 const HANDSHAKE: u8 = 0x16;
-
-/// At most one line of a rejected certificate in this time: anybody who reaches the listener can cause it.
-const REJECTED_CERTIFICATE_PERIOD: Duration = Duration::from_secs(1);
 
 /// How a listener accepts connections.
 #[derive(Debug, Clone)]
@@ -97,34 +94,17 @@ impl Transport {
 /// The certificates that clients, or this node, have rejected. While a CA is replaced, the log shows which clients do not
 /// trust the new one.
 #[derive(Debug, Default)]
-pub(super) struct RejectedCertificates(Mutex<RejectedPeriod>);
-
-#[derive(Debug, Default)]
-struct RejectedPeriod {
-    begin: Option<Instant>,
-    left_out: u64,
-}
+pub(super) struct RejectedCertificates(LineLimit);
 
 impl RejectedCertificates {
-    /// Logs a failed handshake with a client if the reason is a certificate, or counts it. False for another reason.
+    /// Logs a failed handshake with a client if the reason is a certificate, or counts it: anybody who reaches the listener
+    /// can cause it. False for another reason.
     pub(super) fn note(&self, client: IpAddr, error: &io::Error) -> bool {
         let Some(what) = rejected_certificate(error) else { return false };
-        if let Some(left_out) = self.due(Instant::now()) {
+        if let Some(left_out) = self.0.due(Instant::now()) {
             tracing::warn!(%client, left_out, "{what} {client}: {error}");
         }
         true
-    }
-
-    /// How many lines were left out since the last one, if there is to be one now.
-    fn due(&self, now: Instant) -> Option<u64> {
-        // A poisoned lock is intact: nothing in here can stop half-way.
-        let mut period = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if period.begin.is_some_and(|begin| now.duration_since(begin) < REJECTED_CERTIFICATE_PERIOD) {
-            period.left_out = period.left_out.saturating_add(1);
-            return None;
-        }
-        period.begin = Some(now);
-        Some(std::mem::take(&mut period.left_out))
     }
 }
 
@@ -228,14 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rejected_certificate_is_logged_once_a_second_and_the_others_are_counted() {
-        let (log, begin) = (RejectedCertificates::default(), Instant::now());
-        assert_eq!(log.due(begin), Some(0));
-        for _ in 0..9 {
-            assert_eq!(log.due(begin + REJECTED_CERTIFICATE_PERIOD / 2), None);
-        }
-        assert_eq!(log.due(begin + REJECTED_CERTIFICATE_PERIOD), Some(9));
-        assert_eq!(log.due(begin + 2 * REJECTED_CERTIFICATE_PERIOD), Some(0));
+    fn only_rejected_certificates_are_logged() {
         let of = |error: TlsError| rejected_certificate(&io::Error::new(io::ErrorKind::InvalidData, error));
         assert!(of(TlsError::AlertReceived(AlertDescription::UnknownCA)).is_some());
         assert!(of(TlsError::NoCertificatesPresented).is_some());

@@ -186,7 +186,9 @@ impl Writes {
             Leader::Other(leader) => {
                 let begun = Instant::now();
                 let decided = self.forwarder.forward(consensus, request, &leader, deadline).await;
-                self.slow.note_forwarded(begun, leader.id);
+                if is_decided(&decided) {
+                    self.slow.note_forwarded(begun, leader.id);
+                }
                 decided
             }
         }
@@ -204,11 +206,7 @@ impl Writes {
         }
         let mut clock = WriteClock::start();
         let decided = self.decide_timed(consensus, request, deadline, &mut clock).await;
-        let is_decided = match &decided {
-            Ok(_) | Err(AttemptError::Refused(_)) => true,
-            Err(AttemptError::Retry(_) | AttemptError::Unknown(_) | AttemptError::Begun(_)) => false,
-        };
-        self.slow.note(&clock, is_decided);
+        self.slow.note(&clock, is_decided(&decided));
         decided
     }
 
@@ -348,6 +346,14 @@ impl Writes {
         };
         let prepared = Box::pin(self.cx.cpu_pool.run(weight, deadline, work)).await?;
         prepared.map(|prepared| (prepared, key))
+    }
+}
+
+/// Whether an attempt has decided its write, either way.
+fn is_decided(attempt: &Attempt<Decision>) -> bool {
+    match attempt {
+        Ok(_) | Err(AttemptError::Refused(_)) => true,
+        Err(AttemptError::Retry(_) | AttemptError::Unknown(_) | AttemptError::Begun(_)) => false,
     }
 }
 
