@@ -61,6 +61,7 @@ const HIDDEN: [(&str, &[&str]); 7] = [
 const COMMANDS: [(&str, &[&str], i32); 48] = [
     ("apply", &["apply", "-f", "limits.yaml"], 0),
     ("audit-export", &["audit", "export", "--url", "URL"], 0),
+    ("audit-list", &["audit", "list"], 0),
     ("audit-tail", &["audit", "tail", "--url", "URL"], 0),
     ("audit-verify", &["audit", "verify", "AUDIT"], 0),
     ("backup", &["backup", "--out", "FORMAT.backup"], 0),
