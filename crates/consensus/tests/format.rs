@@ -10,14 +10,14 @@ use concord_model::{
     access_key::{AccessKey, Grant, Grants, KeyId, KeySecret, KeyUse, Pattern, Quota, Verb},
     command::{
         AccessCommand, Applied, BatchStep, Command, DecodeError, Done, Expect, IdempotencyKey, KeyTerms,
-        Proposal, StepOutcome, THIS_ENTRY, Verdict,
+        Proposal, StepOutcome, THIS_ENTRY, Undeletion, Verdict,
     },
     entry,
     error::{Invalid, LocSegment, NothingToRestore, Rejection, StoredQuota, Violation},
     feature::level_max,
     index::{Build, Indexing},
     key::Key,
-    record::{Config, Definition, IndexEntry},
+    record::{Config, Definition, DeletedId, IndexEntry},
     schema::{Formats, StoredSchema},
     time::Timestamp,
 };
@@ -83,8 +83,8 @@ fn entries_of_the_log() {
         "01e4e0f4e586ee900304726f6f7400000002016402010000",
     );
     entry(
-        &plain(Command::UndeleteDefinition { key: key("d"), id: 5, back: Vec::new() }),
-        "01e4e0f4e586ee900304726f6f740000000e0164050000",
+        &plain(Command::UndeleteDefinition(Undeletion { key: key("d"), of: DeletedId { deleted: 7, id: 5 }, back: Vec::new() })),
+        "01e4e0f4e586ee900304726f6f740000000e016407050000",
     );
     let entries = Box::from([IndexEntry { slot: 1, value: b"\x05x\x00".as_slice().into() }]);
     entry(

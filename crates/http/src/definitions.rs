@@ -192,8 +192,14 @@ pub(super) async fn delete(service: Service, request: BodyRequest) -> Result<Rep
     let data = identity(&request.keys.definition).finish();
     let write = Write::DeleteDefinition { key: request.keys.definition, expect, restrict, purge };
     let written = service.writes.write(request.caller, write).await?;
-    Ok(Reply::ok("config definition deleted", &data).for_write_without_record(&written))
+    let reply = Reply::ok("config definition deleted", &data).for_write_without_record(&written);
+    let is_kept = written.applied.done == Done::Single(StepOutcome::Kept);
+    Ok(if is_kept || purge { reply } else { reply.warning(NOT_KEPT) })
 }
+
+/// The warning to a deletion that can't be undone, although the client did not ask for that.
+const NOT_KEPT: &str =
+    "the deletion can't be undone: the definition takes more memory than CONCORD_DELETED_BYTES allows";
 
 /// The body that undoes a deletion: as of when the definition returns.
 #[derive(Debug, PartialEq)]

@@ -64,6 +64,15 @@ pub struct Deletion {
     pub at: Timestamp,
 }
 
+/// Which of the deleted definitions that are kept: one that returned may be deleted again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct DeletedId {
+    /// The revision that deleted it.
+    pub deleted: Revision,
+    /// The definition's id: one revision may delete several.
+    pub id: u64,
+}
+
 /// A time during which a definition was deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Absence {

@@ -20,11 +20,10 @@ use std::sync::Arc;
 
 use super::{Collection, Edit, State, apply::EntryContext, digest, replaced::BYTES_PER_RECORD};
 use concord_model::{
-    command::ConfigThen,
+    command::{ConfigThen, Undeletion},
     error::Rejection,
-    key::Key,
     limits::{ABSENCES_MAX, DELETED_DEFINITIONS_MAX},
-    record::{Absence, Config, Definition, Deletion, Revision, Standing},
+    record::{Absence, Config, Definition, DeletedId, Deletion, Revision, Standing},
 };
 
 /// A definition that is about to be kept.
@@ -41,9 +40,10 @@ impl Collection {
         self.definition.standing.deleted.map_or(0, |deletion| deletion.revision)
     }
 
-    /// The place among the kept ones.
-    fn kept_order(&self) -> (Revision, u64) {
-        (self.deletion(), self.definition.id)
+    /// Which deletion it is of; also the order of the kept ones.
+    #[must_use]
+    pub fn deleted_id(&self) -> DeletedId {
+        DeletedId { deleted: self.deletion(), id: self.definition.id }
     }
 
     /// The bytes that it keeps in memory, about.
@@ -101,9 +101,9 @@ impl State {
         self.deleted_configs
     }
 
-    /// Whether a deleted definition with this id is kept.
-    pub(super) fn keeps(&self, id: u64) -> bool {
-        self.deleted().any(|kept| kept.definition.id == id)
+    /// The place of a deletion among the kept ones.
+    pub(super) fn place_of_deleted(&self, of: DeletedId) -> Option<usize> {
+        self.deleted.binary_search_by_key(&of, |kept| kept.deleted_id()).ok()
     }
 
     /// Keeps a definition that the entry deletes, if it is to be and may be. Returns its record as it is kept.
@@ -133,7 +133,7 @@ impl State {
         self.bytes = self.bytes.saturating_add(kept.bytes);
         self.deleted_configs += kept.by_key.len();
         let all = Arc::make_mut(&mut self.deleted);
-        let place = all.partition_point(|other| other.kept_order() < kept.kept_order());
+        let place = all.partition_point(|other| other.deleted_id() < kept.deleted_id());
         all.insert(place, kept);
     }
 
@@ -162,17 +162,14 @@ impl State {
     pub(super) fn undelete(
         &mut self,
         context: EntryContext,
-        key: &Key,
-        id: u64,
-        back: &[ConfigThen],
+        Undeletion { key, of, back }: &Undeletion,
         edits: &mut Vec<Edit>,
     ) -> Result<(), Rejection> {
         if self.definition(key.as_str()).is_some() {
             return Err(Rejection::DefinitionExists);
         }
         // No batch has it: its edits would not tell that configs returned.
-        let id = Some(id).filter(|_| !context.is_step).ok_or(Rejection::DefinitionNotFound)?;
-        let place = self.deleted.iter().position(|kept| kept.definition.id == id);
+        let place = self.place_of_deleted(*of).filter(|_| !context.is_step);
         let place = place.ok_or(Rejection::DefinitionNotFound)?;
         let kept = self.remove_deleted(place);
         let standing = self.standing_again(&kept, context.revision);

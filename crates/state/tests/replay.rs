@@ -5,11 +5,11 @@ use concord_model::{
     access_key::{Grant, Grants, KeyId, KeyUse, Pattern, Quota, Verb},
     command::{
         AccessCommand, BatchStep, Command, ConfigThen, ContentThen, DecodeError, Expect, IdempotencyKey,
-        KeyTerms, Proposal, Verdict,
+        KeyTerms, Proposal, Undeletion, Verdict,
     },
     index,
     key::Key,
-    record::IndexEntries,
+    record::{DeletedId, IndexEntries},
     schema::{Formats, StoredSchema},
     time::Timestamp,
 };
@@ -143,10 +143,14 @@ fn keep(random: &mut Rng) -> Option<u64> {
 fn undelete(state: &State, random: &mut Rng) -> Command {
     let count = state.deleted().count();
     let found = (count > 0).then(|| state.deleted().nth(random.usize(0..count)).unwrap());
-    let (key, id) = match found {
-        Some(kept) => (kept.definition.key.clone(), kept.definition.id),
-        None => (key("d", DEFINITIONS, random), random.u64(0..1 << 20)),
+    let (key, mut of) = match found {
+        Some(kept) => (kept.definition.key.clone(), kept.deleted_id()),
+        None => {
+            let of = DeletedId { deleted: random.u64(0..1 << 10), id: random.u64(0..1 << 20) };
+            (key("d", DEFINITIONS, random), of)
+        }
     };
+    of.deleted += u64::from(random.u8(0..10) == 0);
     let then = |number: u8| ContentThen {
         data: format!(r#"{{"n":{number}}}"#).into(),
         entries: Box::default(),
@@ -158,7 +162,7 @@ fn undelete(state: &State, random: &mut Rng) -> Command {
     };
     let mut back: Vec<ConfigThen> = (0..random.u8(0..3)).map(|_| one(random)).collect();
     back.dedup_by(|one, other| one.key == other.key);
-    Command::UndeleteDefinition { key, id, back }
+    Command::UndeleteDefinition(Undeletion { key, of, back })
 }
 
 /// A change of the access keys, on a key that may not exist, sometimes read too early.

@@ -18,7 +18,7 @@ use super::{
     feature::{LEVEL_MIN, level_max},
     flat::decode_without,
     key::Key,
-    record::{IndexEntries, Revision},
+    record::{DeletedId, IndexEntries, Revision},
     schema::StoredSchema,
     time::Timestamp,
 };
@@ -157,14 +157,18 @@ pub enum Command {
     /// Several changes as one, which rest on configs that were read.
     Transaction(Transaction),
     /// Undoes the deletion of a definition that is kept: it returns with its configs, indexes and unique fields.
-    UndeleteDefinition {
-        /// Its key, which no definition may have.
-        key: Key,
-        /// Its id. When no definition with it is kept, the verdict is [`Verdict::Stale`].
-        id: u64,
-        /// The configs that were changed between the wanted revision and the deletion, as they were before.
-        back: Vec<ConfigThen>,
-    },
+    UndeleteDefinition(Undeletion),
+}
+
+/// The undoing of a deletion.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Undeletion {
+    /// The key of the definition, which no definition may have.
+    pub key: Key,
+    /// Which deletion. When none such is kept, the verdict is [`Verdict::Stale`].
+    pub of: DeletedId,
+    /// The configs that were changed between the wanted revision and the deletion, as they were before.
+    pub back: Vec<ConfigThen>,
 }
 
 /// A config as it was at an earlier revision.
@@ -417,6 +421,8 @@ pub enum StepOutcome {
     Deleted,
     /// The command is not about one record.
     NoRecord,
+    /// A definition was there and was deleted, and the deletion can be undone.
+    Kept,
 }
 
 impl Applied {
@@ -526,7 +532,7 @@ impl fmt::Display for Proposal {
             Command::SetSchema { key, .. } => ("set schema", key, None),
             Command::SetUnique { key, .. } => ("set unique paths", key, None),
             Command::BuildIndex { key, .. } => ("build index", key, None),
-            Command::UndeleteDefinition { key, .. } => ("undelete definition", key, None),
+            Command::UndeleteDefinition(Undeletion { key, .. }) => ("undelete definition", key, None),
             Command::Batch(steps) => return write!(f, "batch of {}", steps.len()),
             Command::Transaction(Transaction { reads, steps, .. }) => {
                 return write!(f, "transaction of {} reads and {} changes", reads.len(), steps.len());

@@ -273,6 +273,16 @@ impl Service {
             MetricFamily::gauge("concord_state_definitions", "Definitions.", state.definition_count()),
             MetricFamily::gauge("concord_state_configs", "Configs of all definitions.", state.config_count()),
             MetricFamily::gauge(
+                "concord_state_deleted_definitions",
+                "Deleted definitions that are kept, so that their deletion can be undone.",
+                state.deleted().count() as u64,
+            ),
+            MetricFamily::gauge(
+                "concord_state_deleted_bytes",
+                "The memory that they take, about; bounded by CONCORD_DELETED_BYTES.",
+                state.deleted_bytes(),
+            ),
+            MetricFamily::gauge(
                 "concord_state_remembered_requests",
                 "Idempotency records.",
                 state.request_count(),

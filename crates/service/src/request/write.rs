@@ -30,7 +30,7 @@ use concord_model::{
     flat::decode_without,
     limits::BATCH_STEPS_MAX,
     patch::Patch,
-    record::Revision,
+    record::{DeletedId, Revision},
     schema::{Formats, Schema},
     time::Timestamp,
 };
@@ -142,8 +142,8 @@ pub struct Undelete {
 /// A definition at a revision before its deletion, as the receiving node has found it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UndeleteThen {
-    /// The definition's id.
-    pub id: u64,
+    /// Which deletion.
+    pub of: DeletedId,
     /// The configs that were changed between that revision and the deletion, as they were before.
     pub back: Vec<ConfigThen>,
 }

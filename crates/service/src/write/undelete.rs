@@ -21,12 +21,12 @@ use crate::{
 };
 use concord_model::{
     access_key::Verb,
-    command::{Command, ConfigThen, ContentThen},
+    command::{Command, ConfigThen, ContentThen, Undeletion},
     error::{Invalid, Rejection},
     index,
     key::Key,
     limits::{BATCH_STEPS_MAX, ENTRY_BYTES_MAX},
-    record::{Config, Revision},
+    record::{Config, Definition, DeletedId, Revision},
     time::Timestamp,
 };
 use concord_state::{Collection, State};
@@ -94,7 +94,7 @@ impl Writes {
             Some(at) => {
                 let kept = Self::deleted_at(&state, &key, at)?;
                 let back = self.back_to(&kept, at).await?;
-                (Some(UndeleteThen { id: kept.definition.id, back }), Some(kept))
+                (Some(UndeleteThen { of: kept.deleted_id(), back }), Some(kept))
             }
         };
         let back = then.as_ref().map_or(0, |then| then.back.len());
@@ -134,19 +134,11 @@ impl Writes {
     /// The configs of a kept definition that were changed between a revision and the deletion, as they were before.
     async fn back_to(&self, kept: &Arc<Collection>, at: Revision) -> Result<Vec<ConfigThen>, Refusal> {
         let definition = Arc::clone(&kept.definition);
-        let deleted = definition.standing.deleted.map_or(0, |deletion| deletion.revision);
-        if at < definition.revision {
-            let text = format!(
-                "the definition itself was changed at revision {0} (schema, indexes or unique fields, or its deletion \
-                 was undone): undo the deletion as of revision {0} or a later one",
-                definition.revision
-            );
-            return Err(Refusal::Conflict(text));
-        }
-        if at + 1 >= deleted {
+        let upto = kept.deleted_id().deleted.saturating_sub(1);
+        if at >= upto {
             return Ok(Vec::new());
         }
-        let (history, upto) = (&self.history, deleted - 1);
+        let history = &self.history;
         let deadline = self.cx.read_deadline();
         let permit = timeout_at(deadline, history.permits.acquire()).await.map_err(|_| late())?;
         let _permit = permit.map_err(|error| Refusal::Internal(error.to_string()))?;
@@ -172,6 +164,10 @@ impl Writes {
                 }
                 UndoError::History(error) => Refusal::Unavailable(format!("{error}; try another node")),
             })?;
+            let mut replaced = undo.definitions.into_values().flatten();
+            if let Some(then) = replaced.find(|then| !is_same_type(then, &definition)) {
+                return Err(type_changed(&then, &definition));
+            }
             if undo.configs.len() > BATCH_STEPS_MAX {
                 return Err(too_much());
             }
@@ -184,6 +180,19 @@ impl Writes {
         };
         self.cx.cpu_pool.run(Weight::List, deadline, work).await?
     }
+}
+
+/// Whether what was data of one version of a definition is data of the other, too.
+fn is_same_type(then: &Definition, now: &Definition) -> bool {
+    then.schema == now.schema && then.indexes == now.indexes && then.unique == now.unique
+}
+
+fn type_changed(then: &Definition, now: &Definition) -> Refusal {
+    Refusal::Conflict(format!(
+        "the definition had another schema, other indexes or other unique fields then, from revision {} on; it was \
+         changed last at revision {}: undo the deletion as of that revision or a later one",
+        then.revision, now.revision
+    ))
 }
 
 fn too_much() -> Refusal {
@@ -228,16 +237,22 @@ fn not_kept(state: &State) -> Refusal {
 /// Validates the undoing of a deletion against a state and makes its command.
 pub(super) fn prepare_undelete(state: &State, undelete: &Undelete) -> Result<PreparedWrite, Refusal> {
     let key = parse_key(&undelete.key, "config_definition_key")?;
-    let exists = state.definition(key.as_str()).is_some();
-    let (id, back) = match &undelete.then {
-        Some(then) => (then.id, then.back.clone()),
-        None => (state.last_deleted(key.as_str()).map_or(0, |kept| kept.definition.id), Vec::new()),
+    let prepared = |of, back| {
+        PreparedWrite::of(Command::UndeleteDefinition(Undeletion { key: key.clone(), of, back }))
     };
-    let is_kept = state.deleted().any(|kept| kept.definition.id == id && kept.definition.key == key);
-    if !exists && !is_kept {
-        return Err(not_kept(state));
+    if state.definition(key.as_str()).is_some() {
+        // The log rejects it, too, whatever the deletion is.
+        let none = DeletedId { deleted: 0, id: 0 };
+        let precondition = Err(Rejection::DefinitionExists);
+        return Ok(PreparedWrite { precondition, ..prepared(none, Vec::new()) });
     }
-    let precondition = if exists { Err(Rejection::DefinitionExists) } else { Ok(()) };
-    let command = Command::UndeleteDefinition { key, id, back };
-    Ok(PreparedWrite { precondition, ..PreparedWrite::of(command) })
+    let last = state.last_deleted(key.as_str()).map(|kept| kept.deleted_id());
+    let last = last.ok_or_else(|| not_kept(state))?;
+    let Some(UndeleteThen { of, back }) = &undelete.then else { return Ok(prepared(last, Vec::new())) };
+    let is_of = |kept: &Arc<Collection>| kept.deleted_id() == *of && kept.definition.key == key;
+    if !state.deleted().any(is_of) {
+        let text = "the definition returned meanwhile, and was deleted again: send the request again";
+        return Err(Refusal::Conflict(text.into()));
+    }
+    Ok(prepared(*of, back.clone()))
 }

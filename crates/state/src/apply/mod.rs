@@ -27,7 +27,7 @@ use super::{
 };
 use batch::DecidedBatch;
 use concord_model::{
-    command::{Applied, Command, Done, Expect, Outcome, Proposal, StepOutcome, THIS_ENTRY, Verdict},
+    command::{Applied, Command, Done, Expect, Outcome, Proposal, StepOutcome, THIS_ENTRY, Undeletion, Verdict},
     error::Rejection,
     index::Indexing,
     key::Key,
@@ -157,8 +157,8 @@ impl State {
             | Command::SetUnique { key, expect, .. } => (key, (*expect, None)),
             Command::WriteConfig { definition, key, expect, .. } => (definition, (*expect, Some(key))),
             Command::DeleteConfig { definition, key, expect } => (definition, (*expect, Some(key))),
-            Command::UndeleteDefinition { key, id, .. } => {
-                return self.definition(key.as_str()).is_none() && !self.keeps(*id);
+            Command::UndeleteDefinition(Undeletion { key, of, .. }) => {
+                return self.definition(key.as_str()).is_none() && self.place_of_deleted(*of).is_none();
             }
             // A step of a build checks itself whether it is the next one.
             Command::CreateDefinition { .. }
@@ -259,8 +259,8 @@ impl State {
                 self.build_index(key, *begun, cursor.as_ref(), edits);
                 Ok(context.applied(StepOutcome::NoRecord))
             }
-            Command::UndeleteDefinition { key, id, back } => {
-                self.undelete(context, key, *id, back, edits)?;
+            Command::UndeleteDefinition(undeletion) => {
+                self.undelete(context, undeletion, edits)?;
                 Ok(context.applied(StepOutcome::Created))
             }
             Command::RaiseFeatureLevel { to } => Ok(self.raise_feature_level(context, *to)),
@@ -349,6 +349,7 @@ impl State {
         keep: Option<u64>,
         edits: &mut Vec<Edit>,
     ) -> Applied {
+        let mut outcome = StepOutcome::Deleted;
         if let Some(old) = self.remove_collection(key) {
             let (definition, configs) = (old.definition.id, old.by_key.len());
             edits.push(Edit::Definition { before: Some(Arc::clone(&old.definition)), after: None });
@@ -356,14 +357,16 @@ impl State {
             let deleted = ToKeep { collection: old, keep: keep.filter(|_| !context.is_step) };
             let mut dropped = Vec::new();
             let kept = self.keep_deleted(context, &deleted, &mut dropped);
-            if kept.is_none() {
+            if kept.is_some() {
+                outcome = StepOutcome::Kept;
+            } else {
                 // The published state still shares the subtree: it is freed with the last such snapshot.
                 self.count_replaced_collection(&deleted.collection);
             }
             edits.push(Edit::Deleted { definition, configs, kept });
             edits.append(&mut dropped);
         }
-        context.applied(StepOutcome::Deleted)
+        context.applied(outcome)
     }
 
     /// Removes a collection from all indexes and from the digest.

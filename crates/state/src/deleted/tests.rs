@@ -13,8 +13,8 @@ fn end(name: &str, keep: Option<u64>) -> Command {
     Command::DeleteDefinition { key: key(name), expect: Expect::Present, restrict: false, keep }
 }
 
-fn back(name: &str, id: u64) -> Command {
-    Command::UndeleteDefinition { key: key(name), id, back: Vec::new() }
+fn back(name: &str, of: DeletedId) -> Command {
+    Command::UndeleteDefinition(Undeletion { key: key(name), of, back: Vec::new() })
 }
 
 fn done(state: &mut State, command: Command) -> Revision {
@@ -33,8 +33,8 @@ fn filled() -> State {
     state
 }
 
-fn id(state: &State, name: &str) -> u64 {
-    state.last_deleted(name).unwrap().definition.id
+fn last_kept(state: &State, name: &str) -> DeletedId {
+    state.last_deleted(name).unwrap().deleted_id()
 }
 
 fn configs(state: &State, name: &str) -> Vec<Arc<Config>> {
@@ -54,8 +54,8 @@ fn a_deleted_definition_is_nowhere_and_returns_with_all_it_had() {
     assert!(state.definition("d").is_none() && state.definitions().next().is_none());
     same(&rebuilt(&state), &state);
     assert_eq!(counts(&rebuilt(&state)), (0, 0, 3));
-    let id = id(&state, "d");
-    let undeleted = done(&mut state, back("d", id));
+    let kept = last_kept(&state, "d");
+    let undeleted = done(&mut state, back("d", kept));
     assert_eq!(counts(&state), (1, 3, 0));
     assert_eq!(configs(&state, "d"), configs(&before, "d"), "with their revisions, times and index entries");
     let (now, then) =
@@ -85,19 +85,24 @@ fn a_deleted_definition_is_nowhere_and_returns_with_all_it_had() {
 fn what_can_not_return_is_rejected_or_stale() {
     let mut state = filled();
     done(&mut state, end("d", Some(ROOM)));
-    let first = id(&state, "d");
+    let first = last_kept(&state, "d");
     decide(&mut state, &define("d")).unwrap();
     assert_eq!(decide(&mut state, &proposal(back("d", first))), Err(Rejection::DefinitionExists));
     // The one that has taken its key is deleted: both are kept, each with its own id.
     done(&mut state, end("d", Some(ROOM)));
-    assert_ne!(id(&state, "d"), first);
+    assert_ne!(last_kept(&state, "d").id, first.id);
     done(&mut state, back("d", first));
     assert_eq!(counts(&state), (1, 3, 0));
     // A second one at the same time finds it returned; one whose definition is gone is made again.
     assert_eq!(decide(&mut state, &proposal(back("d", first))), Err(Rejection::DefinitionExists));
-    done(&mut state, end("d", None));
-    let (verdict, change) = state.apply(state.revision() + 1, &proposal(back("d", first)));
-    assert!(matches!(verdict, Verdict::Stale) && change.is_none());
+    // So is one that was prepared before it returned and was deleted again: its configs may have changed.
+    for keep in [Some(ROOM), None] {
+        done(&mut state, end("d", keep));
+        let (verdict, change) = state.apply(state.revision() + 1, &proposal(back("d", first)));
+        assert!(matches!(verdict, Verdict::Stale) && change.is_none());
+        let last = last_kept(&state, "d");
+        done(&mut state, back("d", last));
+    }
 }
 
 #[test]
@@ -152,12 +157,12 @@ fn a_batch_keeps_what_was_there_before_it() {
     assert_eq!(state.deleted().count(), 1, "what the batch itself created is not kept");
     same(&rebuilt(&state), &state);
     done(&mut state, end("d", None));
-    let id = id(&state, "d");
-    done(&mut state, back("d", id));
+    let kept = last_kept(&state, "d");
+    done(&mut state, back("d", kept));
     assert_eq!(configs(&state, "d"), configs(&before, "d"));
     // No batch undoes a deletion.
     done(&mut state, end("d", Some(ROOM)));
-    let step = BatchStep { definition_read: None, command: back("d", id) };
+    let step = BatchStep { definition_read: None, command: back("d", kept) };
     let outcome = decide(&mut state, &proposal(Command::Batch(vec![step])));
     assert!(matches!(outcome, Err(Rejection::InBatch { .. })));
 }
@@ -170,7 +175,7 @@ fn configs_are_put_back_as_they_were_before_the_deletion() {
     decide(&mut state, &write("new", r#"{"n":"new"}"#, Expect::Any)).unwrap();
     decide(&mut state, &delete("b", Expect::Any)).unwrap();
     done(&mut state, end("d", Some(ROOM)));
-    let id = id(&state, "d");
+    let kept = last_kept(&state, "d");
     let then = |name: &str| {
         let found = wanted.iter().find(|config| config.key == key(name));
         let then = found.map(|config| ContentThen {
@@ -181,7 +186,7 @@ fn configs_are_put_back_as_they_were_before_the_deletion() {
         ConfigThen { key: key(name), then }
     };
     let back = ["a", "b", "new"].map(then).to_vec();
-    let undeleted = done(&mut state, Command::UndeleteDefinition { key: key("d"), id, back });
+    let undeleted = done(&mut state, Command::UndeleteDefinition(Undeletion { key: key("d"), of: kept, back }));
     let content = |configs: &[Arc<Config>]| -> Vec<_> {
         configs
             .iter()
@@ -204,8 +209,8 @@ fn a_watch_learns_that_configs_returned_that_are_no_items() {
         changes.push(Arc::new(change.unwrap()));
     };
     apply(&mut state, end("d", Some(ROOM)));
-    let id = id(&state, "d");
-    apply(&mut state, back("d", id));
+    let kept = last_kept(&state, "d");
+    apply(&mut state, back("d", kept));
     let events = feed::events(&changes, &state);
     let counts: Vec<_> = events
         .iter()
@@ -224,8 +229,8 @@ fn absences_are_bounded_and_leave_no_gap_between_them() {
     let mut state = filled();
     for _ in 0..ABSENCES_MAX + 3 {
         done(&mut state, end("d", Some(ROOM)));
-        let id = id(&state, "d");
-        done(&mut state, back("d", id));
+        let kept = last_kept(&state, "d");
+        done(&mut state, back("d", kept));
     }
     let absences = &state.definition("d").unwrap().definition.standing.absences;
     assert_eq!(absences.len(), ABSENCES_MAX);
@@ -233,8 +238,8 @@ fn absences_are_bounded_and_leave_no_gap_between_them() {
     let compaction_revision = state.revision() - 4;
     done(&mut state, Command::Compact { compaction_revision });
     done(&mut state, end("d", Some(ROOM)));
-    let id = id(&state, "d");
-    done(&mut state, back("d", id));
+    let kept = last_kept(&state, "d");
+    done(&mut state, back("d", kept));
     let absences = &state.definition("d").unwrap().definition.standing.absences;
     assert!(absences.len() <= 3 && absences.iter().all(|one| one.undeleted > compaction_revision));
     same(&rebuilt(&state), &state);

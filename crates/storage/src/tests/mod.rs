@@ -13,8 +13,9 @@ use fixture::{Fixture, flip, index, key, position, proposal, write};
 
 use super::{sled::trees, *};
 use concord_model::{
-    command::{Command, Expect},
+    command::{Command, Expect, Undeletion},
     key::Key,
+    record::DeletedId,
     time::Timestamp,
 };
 
@@ -85,7 +86,10 @@ fn a_kept_definition_keeps_its_rows_until_it_is_dropped() {
     fixture.write("d", 0..300, "x");
     let end = |keep| Command::DeleteDefinition { key: key("d"), expect: Expect::Any, restrict: false, keep };
     let id = fixture.state.definition("d").unwrap().definition.id;
-    let back = || Command::UndeleteDefinition { key: key("d"), id, back: Vec::new() };
+    let back = |deleted| {
+        let of = DeletedId { deleted, id };
+        Command::UndeleteDefinition(Undeletion { key: key("d"), of, back: Vec::new() })
+    };
     let rows = |fixture: &Fixture| fixture.expected_rows().len();
     let before = rows(&fixture);
     fixture.apply(vec![end(Some(1 << 30))]);
@@ -94,14 +98,16 @@ fn a_kept_definition_keeps_its_rows_until_it_is_dropped() {
     let file = fixture.snapshot();
     let (state, _) = snapshot::file::read(&file.path, &AtRest::default()).unwrap();
     assert_eq!((state.digest(), state.deleted_config_count()), (fixture.state.digest(), 300));
-    fixture.apply(vec![back()]);
+    let deleted = fixture.state.revision();
+    fixture.apply(vec![back(deleted)]);
     fixture.write("d", 5..20, "y");
     fixture.check();
     // In one merge.
+    let deleted = fixture.state.revision() + 1;
     let set = |indexes: Vec<String>| Command::SetIndexes { key: key("d"), indexes, expect: Expect::Any };
     fixture.apply(vec![
         end(Some(1 << 30)),
-        back(),
+        back(deleted),
         set(Vec::new()),
         set(vec!["a".into()]),
         end(Some(1 << 30)),

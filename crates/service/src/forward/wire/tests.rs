@@ -12,6 +12,7 @@ use concord_model::{
     key::Key,
     limits::BATCH_STEPS_MAX,
     patch::{Patch, PatchFormat},
+    record::DeletedId,
     time::Timestamp,
 };
 use concord_net::codec::{decode, encode};
@@ -93,7 +94,7 @@ fn writes() -> Vec<Write> {
             compiled: LazySchema::default(),
         }),
         Write::UndeleteDefinition(Undelete { key: key.clone(), then: None }),
-        Write::UndeleteDefinition(Undelete { key, then: Some(UndeleteThen { id: 5, back: Vec::new() }) }),
+        Write::UndeleteDefinition(Undelete { key, then: Some(UndeleteThen { of: DeletedId { deleted: 7, id: 5 }, back: Vec::new() }) }),
     ]
 }
 
@@ -140,7 +141,7 @@ const WRITES: [&str; 14] = [
     "00036170700001027b7d0101",
     "060361707001027b7d01000200",
     "0e0361707000",
-    "0e03617070010500",
+    "0e0361707001070500",
 ];
 
 /// What precedes each of them: the version, the caller and 1500 ms.
