@@ -177,10 +177,25 @@ async fn it_returns_as_of_a_revision_or_a_time_and_not_over_another_one() {
         assert_eq!(names, ["name 0", "wrong", "name 0"]);
         let taken = client.put(&config(key, "more"), &json!({"data": data(1, "name 1")}));
         taken.header("if-none-match", "*").insist().await.refused(409, "conflict_error");
-        // The definition itself has changed since: an earlier revision is named.
+        // It was deleted and protected since: its configs are data of the same schema all the same.
+        set(client, key, "k3", &data(9, "wrong again")).await;
+        for protected in [true, false] {
+            let path = format!("{}/protection", definition(key));
+            let call = client.put(&path, &json!({ "protected": protected }));
+            call.header("idempotency-key", &id(&protected.to_string())).insist().await.expect(200);
+        }
         delete(client, key, &id("again")).await;
+        let early =
+            undelete(client, key, &json!({"revision": revision})).header("idempotency-key", &id("early"));
+        assert_eq!(early.insist().await.expect(201).data()["configs"], json!(5));
+        assert_eq!(early.insist().await.expect(201).data()["configs"], json!(5), "a retry");
+        assert_eq!(everything(client, key).await, wanted);
+        // With other indexes it would not be what it was.
+        let fewer = client.put(&definition(key), &json!({"indexes": ["name"]}));
+        fewer.header("idempotency-key", &id("fewer")).insist().await.expect(200);
+        delete(client, key, &id("deletion-of-fewer")).await;
         let early = undelete(client, key, &json!({"revision": revision})).insist().await;
-        assert!(message(&early.refused(409, "conflict_error")).contains("was changed at revision"));
+        assert!(message(&early.refused(409, "conflict_error")).contains("other indexes"));
         let plain = undelete(client, key, &json!({})).header("idempotency-key", &id("plain")).insist().await;
         assert_eq!(plain.expect(201).data()["configs"], json!(5));
         assert_eq!(everything(client, key).await, wanted);
@@ -269,11 +284,11 @@ async fn a_large_definition_returns_whole_although_the_leader_is_killed() {
     let leader = cluster.leader().await;
     let follower = cluster.followers().await[0];
     let undo = undelete(&cluster.client(follower), "d", &json!({})).header("idempotency-key", "undo");
-    let sent = undo.clone();
-    let sent = tokio::spawn(async move { sent.insist().await });
-    tokio::time::sleep(Duration::from_millis(3)).await;
-    cluster.node(leader).kill();
-    sent.await.unwrap().expect(201);
+    let (sent, ()) = tokio::join!(undo.insist(), async {
+        tokio::time::sleep(Duration::from_millis(3)).await;
+        cluster.node(leader).kill();
+    });
+    sent.expect(201);
     undo.insist().await.expect(201);
     cluster.node(leader).start().await;
     cluster.ready().await;

@@ -41,7 +41,8 @@ fn case(
     body: Value,
     answered: &'static [u16],
 ) -> Case {
-    let is_about_definitions = verbs.iter().any(|verb| ["read", "reveal", "write", "define", "delete"].contains(verb));
+    let is_about_definitions =
+        verbs.iter().any(|verb| ["read", "reveal", "write", "define", "delete"].contains(verb));
     Case { method, path, verbs, is_about_definitions, body, answered }
 }
 
@@ -82,6 +83,14 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         case(Method::GET, "/api/v1/config_definition/{}/unique", &["read"], null(), &[200]),
         case(Method::PUT, "/api/v1/config_definition/{}/unique", &["define"], json!({"paths": []}), &[200]),
+        case(Method::GET, "/api/v1/config_definition/{}/protection", &["read"], null(), &[200]),
+        case(
+            Method::PUT,
+            "/api/v1/config_definition/{}/protection",
+            &["define"],
+            json!({"protected": false}),
+            &[200],
+        ),
         case(Method::GET, "/api/v1/config_definition/{}/indexes", &["read"], null(), &[200]),
         case(Method::GET, "/api/v1/config_definition/{}/history", &["read"], null(), &[200]),
         case(Method::GET, CONFIGS, &["read"], null(), &[200]),

@@ -24,6 +24,7 @@ use super::{
 };
 use concord_model::{
     access_key::Verb,
+    command::{Done, StepOutcome},
     document::Document,
     index::Build,
     query::{self, Page, QueryError},
@@ -193,7 +194,7 @@ pub(super) async fn delete(service: Service, request: BodyRequest) -> Result<Rep
     let write = Write::DeleteDefinition { key: request.keys.definition, expect, restrict, purge };
     let written = service.writes.write(request.caller, write).await?;
     let reply = Reply::ok("config definition deleted", &data).for_write_without_record(&written);
-    let is_kept = written.applied.done == Done::Single(StepOutcome::Kept);
+    let is_kept = written.applied.done == Done::Single(StepOutcome::Retained);
     Ok(if is_kept || purge { reply } else { reply.warning(NOT_KEPT) })
 }
 
@@ -335,6 +336,7 @@ mod tests {
             modified_at: Timestamp(1),
             revision: 1,
             unique: Vec::new(),
+            protected: false,
             standing: <_>::default(),
         };
         let expected = r#"{"config_definition_key":"d","indexes":["a\\.b"],"json_schema":{"minimum":1e400},"created_at":"1970-01-01T00:00:00.000000Z","modified_at":"1970-01-01T00:00:00.000001Z"}"#;

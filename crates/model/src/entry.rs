@@ -53,6 +53,7 @@ impl Command {
             | Self::RaiseFeatureLevel { .. }
             | Self::Forget { .. }
             | Self::UndeleteDefinition { .. }
+            | Self::SetProtection { .. }
             | Self::Access(_) => false,
         }
     }

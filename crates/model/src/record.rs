@@ -41,6 +41,8 @@ pub struct Definition {
     pub revision: Revision,
     /// The indexed paths at which no two configs may have the same value.
     pub unique: Vec<String>,
+    /// Whether its deletion is rejected.
+    pub protected: bool,
     /// Whether it exists, and since when.
     pub standing: Standing,
 }

@@ -94,7 +94,11 @@ fn redefine(state: &State, random: &mut Rng, key: Key) -> (Command, Option<u64>)
 fn command(state: &State, random: &mut Rng) -> (Command, Option<u64>) {
     let definition = key("d", DEFINITIONS, random);
     let revision = state.definition(definition.as_str()).map_or(1, |found| found.definition.revision);
-    match random.u8(0..27) {
+    match random.u8(0..28) {
+        27 => {
+            let protected = random.u8(0..3) == 0;
+            (Command::SetProtection { key: definition, protected, expect: Expect::Any }, None)
+        }
         25..=26 => (undelete(state, random), None),
         23..=24 => (Command::Access(access(state, random)), None),
         22 => (Command::Forget { upto: random.u64(0..=state.revision() + 3) }, None),

@@ -23,6 +23,7 @@ use concord_service::quota::Gauge;
 pub(crate) const DEFINITIONS: &str = "/api/v1/config_definition/";
 const DEFINITION: &str = "/api/v1/config_definition/{definition}";
 const SCHEMA: &str = "/api/v1/config_definition/{definition}/schema";
+const PROTECTION: &str = "/api/v1/config_definition/{definition}/protection";
 const UNIQUE: &str = "/api/v1/config_definition/{definition}/unique";
 pub(crate) const CONFIGS: &str = "/api/v1/config_definition/{definition}/config/";
 pub(crate) const CONFIG: &str = "/api/v1/config_definition/{definition}/config/{config}";
@@ -157,6 +158,15 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         .parameters(&["policy"]),
     Endpoint::new(Get, UNIQUE, Needs(Verb::Read), "get_unique", keyed!(schema::get_unique)).consistency(),
     Endpoint::new(Put, UNIQUE, Needs(Verb::Define), "update_unique", keyed_with_body!(schema::put_unique)),
+    Endpoint::new(Get, PROTECTION, Needs(Verb::Read), "get_protection", keyed!(schema::get_protection))
+        .consistency(),
+    Endpoint::new(
+        Put,
+        PROTECTION,
+        Needs(Verb::Define),
+        "update_protection",
+        keyed_with_body!(schema::put_protection),
+    ),
     Endpoint::new(
         Get,
         "/api/v1/config_definition/{definition}/indexes",

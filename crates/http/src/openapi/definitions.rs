@@ -9,14 +9,14 @@ use super::{
         RECORD_HEADERS, WRITE_REFUSALS, describe, payload,
     },
     schemas::{
-        NamedSchema, SchemaField, closed, example_schema, included_revision, integer, json_object, key,
-        location, nullable, page, paths, reference, text, times,
+        NamedSchema, SchemaField, boolean, closed, example_schema, included_revision, integer, json_object,
+        key, location, nullable, page, paths, reference, text, times,
     },
 };
 use crate::{
     body::fields::schema_of,
     definitions::{DefinitionBody, IndexesBody, UndeleteBody},
-    schema::{SchemaBody, UniqueBody},
+    schema::{ProtectionBody, SchemaBody, UniqueBody},
 };
 
 use concord_model::limits::Limits;
@@ -124,6 +124,7 @@ fn of_parts() -> Vec<OperationEntry> {
     let shown = json!({ "json_schema": example_schema(), "format_assertion": true });
     let example_paths = || json!({ "paths": ["name"] });
     let unique = || payload("UniquePaths", example_paths());
+    let protection = || payload("Protection", json!({ "protected": true }));
     let mut stored = schema();
     stored["config_definition_key"] = json!("app");
     let states =
@@ -158,6 +159,15 @@ fn of_parts() -> Vec<OperationEntry> {
             .success(200, "unique paths stored", unique(), &unique_headers)
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 412, 507]),
+        part("get_protection", "Show whether a definition is protected", "protection found", protection()),
+        describe(TAG, "update_protection", "Protect a definition from deletion, or no longer")
+            .description("While `protected` is true, a delete of the definition is answered with 409.")
+            .parameters(DRY_RUN_WRITE_PARAMETERS)
+            .parameters(&["If-Match", "unless_tag"])
+            .body("NewProtection", json!({ "protected": true }))
+            .success(200, "protection stored", protection(), &unique_headers)
+            .refusals(WRITE_REFUSALS)
+            .refusals(&[404, 412, 507]),
         describe(TAG, "get_index_states", "Show the states of a definition's indexes")
             .description("The indexes of a large definition are built in the background, after the request that names them.")
             .parameters(READ_PARAMETERS)
@@ -180,6 +190,7 @@ pub(super) fn requests(limits: &Limits) -> Vec<NamedSchema> {
         ("Undelete", schema_of(limits, UndeleteBody::read).into()),
         ("NewRules", schema_of(limits, SchemaBody::read).into()),
         ("NewUniquePaths", schema_of(limits, UniqueBody::read).into()),
+        ("NewProtection", schema_of(limits, ProtectionBody::read).into()),
     ]
 }
 
@@ -258,6 +269,7 @@ fn payloads_of_parts(limits: &Limits) -> Vec<NamedSchema> {
         ("Rules", closed(vec![schema(), ("format_assertion", asserted.into())], Vec::new()).into()),
         ("RulesChange", change.into()),
         ("UniquePaths", closed(vec![("paths", paths(limits).into())], Vec::new()).into()),
+        ("Protection", closed(vec![("protected", boolean().into())], Vec::new()).into()),
         (
             "IndexStates",
             closed(vec![("indexes", ArrayBuilder::new().items(state).into())], Vec::new()).into(),

@@ -158,6 +158,15 @@ pub enum Command {
     Transaction(Transaction),
     /// Undoes the deletion of a definition that is kept: it returns with its configs, indexes and unique fields.
     UndeleteDefinition(Undeletion),
+    /// Protects a definition from deletion, or no longer.
+    SetProtection {
+        /// Its key.
+        key: Key,
+        /// Whether its deletion is rejected from now on.
+        protected: bool,
+        /// What must be there.
+        expect: Expect,
+    },
 }
 
 /// The undoing of a deletion.
@@ -297,6 +306,7 @@ impl Command {
             | Self::BuildIndex { .. }
             | Self::Forget { .. }
             | Self::UndeleteDefinition { .. }
+            | Self::SetProtection { .. }
             | Self::Access(_) => LEVEL_MIN,
             Self::Batch(steps) => highest_level(steps.iter()),
             Self::Transaction(Transaction { steps, .. }) => highest_level(steps.iter().map(|(_, step)| step)),
@@ -322,6 +332,7 @@ impl Command {
             | Self::Batch(_)
             | Self::Transaction(_)
             | Self::UndeleteDefinition { .. }
+            | Self::SetProtection { .. }
             | Self::Access(_) => false,
         }
     }
@@ -421,8 +432,8 @@ pub enum StepOutcome {
     Deleted,
     /// The command is not about one record.
     NoRecord,
-    /// A definition was there and was deleted, and the deletion can be undone.
-    Kept,
+    /// A definition was there and was deleted, and is retained, so that the deletion can be undone.
+    Retained,
 }
 
 impl Applied {
@@ -533,6 +544,7 @@ impl fmt::Display for Proposal {
             Command::SetUnique { key, .. } => ("set unique paths", key, None),
             Command::BuildIndex { key, .. } => ("build index", key, None),
             Command::UndeleteDefinition(Undeletion { key, .. }) => ("undelete definition", key, None),
+            Command::SetProtection { key, .. } => ("set protection", key, None),
             Command::Batch(steps) => return write!(f, "batch of {}", steps.len()),
             Command::Transaction(Transaction { reads, steps, .. }) => {
                 return write!(f, "transaction of {} reads and {} changes", reads.len(), steps.len());

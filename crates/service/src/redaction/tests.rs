@@ -25,6 +25,7 @@ fn marked(number: u64) -> Arc<Definition> {
         modified_at: Timestamp(1),
         revision: number,
         unique: Vec::new(),
+        protected: false,
         standing: <_>::default(),
     })
 }

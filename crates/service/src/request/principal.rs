@@ -143,7 +143,9 @@ impl Principal {
                 self.authorize(Verb::Write, Some(definition))
             }
             // Who changes definitions can't thereby delete one with all its configs.
-            (Target::Definition(definition), Effect::Remove) => self.authorize(Verb::Delete, Some(definition)),
+            (Target::Definition(definition), Effect::Remove) => {
+                self.authorize(Verb::Delete, Some(definition))
+            }
             (Target::Definition(definition), _) => self.authorize(Verb::Define, Some(definition)),
             // Their responses contain data that the client did not send, and a patch can test for a value.
             (Target::Config { definition, .. }, Effect::Compute | Effect::Restore) => {

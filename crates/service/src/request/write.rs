@@ -128,6 +128,19 @@ pub enum Write {
     },
     /// Undoes the deletion of a definition. It is no operation of a batch.
     UndeleteDefinition(Undelete),
+    /// Protects a definition from deletion, or no longer.
+    SetProtection(NewProtection),
+}
+
+/// A new protection of a definition.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct NewProtection {
+    /// The definition.
+    pub key: String,
+    /// Whether its deletion is rejected from now on.
+    pub protected: bool,
+    /// What must be there.
+    pub expect: Expect,
 }
 
 /// The undoing of a deletion.
@@ -427,7 +440,9 @@ impl Write {
     /// What it does to its target.
     pub(crate) fn effect(&self) -> Effect {
         match self {
-            Self::CreateDefinition { .. } | Self::SetIndexes { .. } => Effect::Define,
+            Self::CreateDefinition { .. } | Self::SetIndexes { .. } | Self::SetProtection(_) => {
+                Effect::Define
+            }
             Self::SetSchema(_) | Self::SetUnique(_) => Effect::Constrain,
             Self::WriteConfig { .. } => Effect::Store,
             Self::Rollback(_) | Self::UndeleteDefinition(_) => Effect::Restore,
@@ -447,6 +462,7 @@ impl Write {
             | Self::DeleteDefinition { key, .. }
             | Self::SetSchema(NewSchema { key, .. })
             | Self::SetUnique(NewUnique { key, .. })
+            | Self::SetProtection(NewProtection { key, .. })
             | Self::UndeleteDefinition(Undelete { key, .. }) => Target::Definition(key),
             Self::WriteConfig { definition, key, .. }
             | Self::DeleteConfig { definition, key, .. }
@@ -473,6 +489,7 @@ impl Write {
             | Self::DeleteDefinition { .. }
             | Self::DeleteConfig { .. }
             | Self::SetUnique(_)
+            | Self::SetProtection(_)
             | Self::Rollback(_)
             | Self::UndeleteDefinition(_)
             | Self::Access(_)
@@ -497,6 +514,7 @@ impl Write {
             | Self::DeleteDefinition { .. }
             | Self::DeleteConfig { .. }
             | Self::SetUnique(_)
+            | Self::SetProtection(_)
             | Self::Rollback(_)
             | Self::UndeleteDefinition(_)
             | Self::Access(_)

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::{
-    Caller, Check, CheckCondition, LazySchema, MemberChange, NewSchema, NewUnique, Restored, Rollback,
-    Undelete, Write,
+    Caller, Check, CheckCondition, LazySchema, MemberChange, NewProtection, NewSchema, NewUnique, Restored,
+    Rollback, Undelete, Write,
     read::list::{ListRequest, ListScope, PageSource},
     testing::{key, service},
     watch::{WatchRequest, WatchStart},
@@ -58,6 +58,7 @@ fn writes() -> Vec<(Write, &'static [Verb])> {
         (Write::UndeleteDefinition(Undelete { key: d(), then: None }), UNDELETE),
         (Write::SetSchema(schema), DEFINE),
         (Write::SetUnique(NewUnique { key: d(), paths: vec![], expect }), DEFINE),
+        (Write::SetProtection(NewProtection { key: d(), protected: true, expect }), DEFINE),
         (Write::WriteConfig { definition: d(), key: k(), data: object(), expect }, WRITE),
         (Write::DeleteConfig { definition: d(), key: k(), expect }, WRITE),
         (Write::PatchConfig { definition: d(), key: k(), patch, expect }, CHANGE),
@@ -72,6 +73,7 @@ fn writes() -> Vec<(Write, &'static [Verb])> {
             | Write::SetIndexes { .. }
             | Write::DeleteDefinition { .. }
             | Write::UndeleteDefinition(_)
+            | Write::SetProtection(_)
             | Write::SetSchema(_)
             | Write::SetUnique(_)
             | Write::WriteConfig { .. }

@@ -132,6 +132,7 @@ pub(super) fn content_of(command: &Command) -> Option<Arc<str>> {
         | Command::SetIndexes { .. }
         | Command::DeleteDefinition { .. }
         | Command::UndeleteDefinition { .. }
+        | Command::SetProtection { .. }
         | Command::DeleteConfig { .. }
         | Command::Compact { .. }
         | Command::RaiseFeatureLevel { .. }

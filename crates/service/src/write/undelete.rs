@@ -14,7 +14,7 @@ use super::prepare::{PreparedWrite, parse_key};
 use crate::{
     cpu_pool::{Cancel, Weight, late},
     history::HistoryReader,
-    memory_budget::Share,
+    memory_budget::{Reservation, Share},
     request::{Caller, Consistency, DecidedWrite, Refusal, Undelete, UndeleteThen, Write},
     run_blocking,
     write::Writes,
@@ -89,17 +89,20 @@ impl Writes {
             UndeleteAt::Revision(at) => Some(at),
             UndeleteAt::Time(time) => Some(self.revision_at(time).await?),
         };
+        let mut reservation = self.cx.memory_budget.begin(Share::Callers);
         let (then, found) = match wanted.filter(|_| !is_decided) {
             None => (None, state.last_deleted(&key).cloned()),
             Some(at) => {
                 let kept = Self::deleted_at(&state, &key, at)?;
-                let back = self.back_to(&kept, at).await?;
+                let back;
+                (back, reservation) = self.back_to(&kept, at, reservation).await?;
                 (Some(UndeleteThen { of: kept.deleted_id(), back }), Some(kept))
             }
         };
         let back = then.as_ref().map_or(0, |then| then.back.len());
         let write = Write::UndeleteDefinition(Undelete { key: key.clone(), then });
         let written = self.write(caller, write).await?;
+        drop(reservation);
         let state = self.cx.consensus_or_refusal()?.state();
         let now = state.definition(&key);
         let collection = if written.dry_run { found.as_ref() } else { now.or(found.as_ref()) };
@@ -131,19 +134,24 @@ impl Writes {
         })
     }
 
-    /// The configs of a kept definition that were changed between a revision and the deletion, as they were before.
-    async fn back_to(&self, kept: &Arc<Collection>, at: Revision) -> Result<Vec<ConfigThen>, Refusal> {
+    /// The configs of a kept definition that were changed between a revision and the deletion, as they were before, and
+    /// the reservation of their memory.
+    async fn back_to(
+        &self,
+        kept: &Arc<Collection>,
+        at: Revision,
+        mut reservation: Reservation,
+    ) -> Result<(Vec<ConfigThen>, Reservation), Refusal> {
         let definition = Arc::clone(&kept.definition);
         let upto = kept.deleted_id().deleted.saturating_sub(1);
         if at >= upto {
-            return Ok(Vec::new());
+            return Ok((Vec::new(), reservation));
         }
         let history = &self.history;
         let deadline = self.cx.read_deadline();
         let permit = timeout_at(deadline, history.permits.acquire()).await.map_err(|_| late())?;
         let _permit = permit.map_err(|error| Refusal::Internal(error.to_string()))?;
         let store = self.cx.consensus_or_refusal()?.store().clone();
-        let mut reservation = self.cx.memory_budget.begin(Share::Callers);
         let work = move |cancel: &Cancel| {
             let scope = UndoScope::Configs { id: definition.id, key: definition.key.clone() };
             let (mut bytes, mut refused) = (0_u64, None);
@@ -172,11 +180,9 @@ impl Writes {
                 return Err(too_much());
             }
             let paths = index::stored_paths(&definition);
-            Ok(undo
-                .configs
-                .into_iter()
-                .map(|(key, then)| config_then(&paths, key, then.as_deref()))
-                .collect())
+            let configs = undo.configs.into_iter();
+            let back = configs.map(|(key, then)| config_then(&paths, key, then.as_deref()));
+            Ok((back.collect(), reservation))
         };
         self.cx.cpu_pool.run(Weight::List, deadline, work).await?
     }
@@ -237,9 +243,8 @@ fn not_kept(state: &State) -> Refusal {
 /// Validates the undoing of a deletion against a state and makes its command.
 pub(super) fn prepare_undelete(state: &State, undelete: &Undelete) -> Result<PreparedWrite, Refusal> {
     let key = parse_key(&undelete.key, "config_definition_key")?;
-    let prepared = |of, back| {
-        PreparedWrite::of(Command::UndeleteDefinition(Undeletion { key: key.clone(), of, back }))
-    };
+    let prepared =
+        |of, back| PreparedWrite::of(Command::UndeleteDefinition(Undeletion { key: key.clone(), of, back }));
     if state.definition(key.as_str()).is_some() {
         // The log rejects it, too, whatever the deletion is.
         let none = DeletedId { deleted: 0, id: 0 };

@@ -27,7 +27,9 @@ use super::{
 };
 use batch::DecidedBatch;
 use concord_model::{
-    command::{Applied, Command, Done, Expect, Outcome, Proposal, StepOutcome, THIS_ENTRY, Undeletion, Verdict},
+    command::{
+        Applied, Command, Done, Expect, Outcome, Proposal, StepOutcome, THIS_ENTRY, Undeletion, Verdict,
+    },
     error::Rejection,
     index::Indexing,
     key::Key,
@@ -154,6 +156,7 @@ impl State {
         let (definition, record) = match command {
             Command::SetIndexes { key, expect, .. }
             | Command::SetSchema { key, expect, .. }
+            | Command::SetProtection { key, expect, .. }
             | Command::SetUnique { key, expect, .. } => (key, (*expect, None)),
             Command::WriteConfig { definition, key, expect, .. } => (definition, (*expect, Some(key))),
             Command::DeleteConfig { definition, key, expect } => (definition, (*expect, Some(key))),
@@ -198,6 +201,7 @@ impl State {
                     modified_at: context.at,
                     revision: context.revision,
                     unique: Vec::new(),
+                    protected: false,
                     standing: <_>::default(),
                 });
                 self.insert_collection(Collection::new(Arc::clone(&definition)));
@@ -211,6 +215,9 @@ impl State {
             }
             Command::DeleteDefinition { key, expect, restrict, keep } => {
                 let configs = self.expect_definition(key, *expect)?;
+                if self.expect_collection(key)?.definition.protected {
+                    return Err(Rejection::DefinitionProtected(key.clone()));
+                }
                 if *restrict && configs > 0 {
                     return Err(Rejection::DefinitionNotEmpty(configs));
                 }
@@ -247,6 +254,12 @@ impl State {
                 self.expect_definition(key, *expect)?;
                 let unique = paths.clone();
                 self.redefine(context, key, |old| Definition { unique, ..old }, edits);
+                Ok(context.applied(StepOutcome::Changed))
+            }
+            Command::SetProtection { key, protected, expect } => {
+                self.expect_definition(key, *expect)?;
+                let protected = *protected;
+                self.redefine(context, key, |old| Definition { protected, ..old }, edits);
                 Ok(context.applied(StepOutcome::Changed))
             }
             // The proposals of a leader itself have no precondition.
@@ -358,7 +371,7 @@ impl State {
             let mut dropped = Vec::new();
             let kept = self.keep_deleted(context, &deleted, &mut dropped);
             if kept.is_some() {
-                outcome = StepOutcome::Kept;
+                outcome = StepOutcome::Retained;
             } else {
                 // The published state still shares the subtree: it is freed with the last such snapshot.
                 self.count_replaced_collection(&deleted.collection);

@@ -130,6 +130,45 @@ fn every_verdict_on_definitions() {
 }
 
 #[test]
+fn a_protected_definition_is_not_deleted_alone_or_in_a_batch() {
+    let mut state = State::new();
+    let created = decide(&mut state, &define("d")).unwrap();
+    decide(&mut state, &write("k", "1", Expect::Any)).unwrap();
+    let protect = |protected, expect| Command::SetProtection { key: key("d"), protected, expect };
+    let end = || Command::DeleteDefinition {
+        key: key("d"),
+        expect: Expect::Any,
+        restrict: false,
+        keep: Some(1 << 20),
+    };
+    let decided = |state: &mut State, command| decide(state, &proposal(command));
+    let early = Expect::At(created.revision + 7);
+    assert!(matches!(decided(&mut state, protect(true, early)), Err(Rejection::Precondition { .. })));
+    let set = decided(&mut state, protect(true, Expect::At(created.revision))).unwrap();
+    assert_eq!(state.definition("d").unwrap().definition.revision, set.revision);
+    same(&state, &rebuilt(&state));
+    let protected = || Rejection::DefinitionProtected(key("d"));
+    assert_eq!(decided(&mut state, end()), Err(protected()));
+    let step = |command| BatchStep { definition_read: None, command };
+    let batch = |steps: Vec<Command>| Command::Batch(steps.into_iter().map(step).collect());
+    let rejected = decided(&mut state, batch(vec![end(), define("d").command]));
+    assert_eq!(rejected, Err(Rejection::InBatch { index: 0, rejection: protected().into() }));
+    // Its configs and its indexes change as ever.
+    decide(&mut state, &delete("k", Expect::Any)).unwrap();
+    let indexes = Command::SetIndexes { key: key("d"), indexes: vec!["n".into()], expect: Expect::Any };
+    decided(&mut state, indexes).unwrap();
+    assert!(state.definition("d").unwrap().definition.protected);
+    decided(&mut state, batch(vec![protect(false, Expect::Any), end()])).unwrap();
+    assert!(state.definition("d").is_none());
+    same(&state, &rebuilt(&state));
+    let of = state.last_deleted("d").unwrap().deleted_id();
+    assert!(state.last_deleted("d").unwrap().definition.protected, "as it was before the batch");
+    decided(&mut state, Command::UndeleteDefinition(Undeletion { key: key("d"), of, back: Vec::new() }))
+        .unwrap();
+    assert_eq!(decided(&mut state, end()), Err(protected()));
+}
+
+#[test]
 fn a_command_that_was_checked_against_another_definition_is_stale() {
     let mut state = State::new();
     decide(&mut state, &define("d")).unwrap();

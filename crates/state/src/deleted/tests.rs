@@ -186,7 +186,8 @@ fn configs_are_put_back_as_they_were_before_the_deletion() {
         ConfigThen { key: key(name), then }
     };
     let back = ["a", "b", "new"].map(then).to_vec();
-    let undeleted = done(&mut state, Command::UndeleteDefinition(Undeletion { key: key("d"), of: kept, back }));
+    let undeleted =
+        done(&mut state, Command::UndeleteDefinition(Undeletion { key: key("d"), of: kept, back }));
     let content = |configs: &[Arc<Config>]| -> Vec<_> {
         configs
             .iter()

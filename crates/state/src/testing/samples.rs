@@ -34,6 +34,7 @@ pub fn definition() -> Definition {
         modified_at: Timestamp(2),
         revision: 5,
         unique: vec!["n".into()],
+        protected: false,
         standing: <_>::default(),
     }
 }
@@ -78,7 +79,11 @@ pub fn all_proposals() -> Vec<Proposal> {
         Command::DeleteConfig { definition: d(), key: key("c"), expect: Expect::Read(Some(4)) },
         Command::Compact { compaction_revision: 3 },
         Command::DeleteDefinition { key: d(), expect, restrict: true, keep: Some(1 << 20) },
-        Command::UndeleteDefinition(Undeletion { key: d(), of: DeletedId { deleted: 7, id: 5 << 10 }, back: Vec::new() }),
+        Command::UndeleteDefinition(Undeletion {
+            key: d(),
+            of: DeletedId { deleted: 7, id: 5 << 10 },
+            back: Vec::new(),
+        }),
     ];
     commands.into_iter().map(proposal).collect()
 }

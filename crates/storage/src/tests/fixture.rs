@@ -245,6 +245,7 @@ pub(super) fn proposal(state: &State, revision: Revision, command: Command) -> P
         | Command::SetIndexes { .. }
         | Command::DeleteDefinition { .. }
         | Command::UndeleteDefinition { .. }
+        | Command::SetProtection { .. }
         | Command::DeleteConfig { .. }
         | Command::Compact { .. }
         | Command::RaiseFeatureLevel { .. }

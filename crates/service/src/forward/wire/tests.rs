@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::request::{
-    Check, CheckCondition, LazySchema, NewSchema, NewUnique, Restored, Rollback, Transaction, Undelete,
-    UndeleteThen,
+    Check, CheckCondition, LazySchema, NewProtection, NewSchema, NewUnique, Restored, Rollback, Transaction,
+    Undelete, UndeleteThen,
 };
 use concord_model::{
     command::{Done, Expect, StepOutcome},
@@ -94,7 +94,11 @@ fn writes() -> Vec<Write> {
             compiled: LazySchema::default(),
         }),
         Write::UndeleteDefinition(Undelete { key: key.clone(), then: None }),
-        Write::UndeleteDefinition(Undelete { key, then: Some(UndeleteThen { of: DeletedId { deleted: 7, id: 5 }, back: Vec::new() }) }),
+        Write::UndeleteDefinition(Undelete {
+            key: key.clone(),
+            then: Some(UndeleteThen { of: DeletedId { deleted: 7, id: 5 }, back: Vec::new() }),
+        }),
+        Write::SetProtection(NewProtection { key, protected: true, expect: Expect::Present }),
     ]
 }
 
@@ -127,7 +131,7 @@ fn operations() -> Vec<(Write, &'static str)> {
 }
 
 /// The bytes of [`writes`], each as recorded when its kind was first sent.
-const WRITES: [&str; 14] = [
+const WRITES: [&str; 15] = [
     "00036170700103612e6201027b7d00",
     "0003617070000000",
     "01036170700103612e6202",
@@ -142,6 +146,7 @@ const WRITES: [&str; 14] = [
     "060361707001027b7d01000200",
     "0e0361707000",
     "0e0361707001070500",
+    "0f036170700102",
 ];
 
 /// What precedes each of them: the version, the caller and 1500 ms.
@@ -151,7 +156,9 @@ const CALLER: &str =
 #[test]
 fn every_write_is_encoded_as_recorded_and_decoded_as_it_was() {
     let mut cases: Vec<_> = writes().into_iter().zip(WRITES.map(String::from)).collect();
-    cases.push((Write::Batch(writes()), format!("090c{}", WRITES.concat())));
+    let is_step = |(write, _): &(Write, &str)| !matches!(write, Write::UndeleteDefinition(_));
+    let (steps, bytes): (Vec<Write>, Vec<&str>) = writes().into_iter().zip(WRITES).filter(is_step).unzip();
+    cases.push((Write::Batch(steps), format!("090d{}", bytes.concat())));
     let (operations, bytes): (Vec<Write>, Vec<&str>) = operations().into_iter().unzip();
     let transaction = Transaction { operations, conditions: 3, then: 2 };
     cases.push((Write::Transaction(transaction), format!("0b07{}0302", bytes.concat())));
@@ -173,6 +180,8 @@ fn what_is_nested_in_itself_is_refused_at_any_depth() {
     assert!(decode::<WireRequest<'static>>(&unhex(&flat)).is_ok());
     let once = format!("{CALLER}09010901{}00", WRITES[0]);
     assert!(decode::<WireRequest<'static>>(&unhex(&once)).is_err(), "a batch in a batch");
+    let once = format!("{CALLER}0901{}00", WRITES[12]);
+    assert!(decode::<WireRequest<'static>>(&unhex(&once)).is_err(), "the undoing of a deletion in a batch");
     let once = format!("{CALLER}09010b00000000");
     assert!(decode::<WireRequest<'static>>(&unhex(&once)).is_err(), "a transaction in a batch");
     let deep = [unhex(CALLER), [9, 1].repeat(1_000_000)].concat();

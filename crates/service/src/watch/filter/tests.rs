@@ -16,6 +16,7 @@ fn definition(revision: Revision, indexes: &[&str]) -> Arc<Definition> {
         schema: None,
         indexing: index::Indexing::fresh(indexes.len()),
         unique: Vec::new(),
+        protected: false,
         standing: <_>::default(),
         created_at: Timestamp(1),
         modified_at: Timestamp(revision),

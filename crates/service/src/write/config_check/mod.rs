@@ -60,6 +60,7 @@ pub(super) fn needs_config_check(command: &Command) -> bool {
         | Command::SetIndexes { .. }
         | Command::DeleteDefinition { .. }
         | Command::UndeleteDefinition { .. }
+        | Command::SetProtection { .. }
         | Command::WriteConfig { .. }
         | Command::DeleteConfig { .. }
         | Command::Compact { .. }

@@ -141,6 +141,7 @@ impl ConfigScan {
             | Write::SetIndexes { .. }
             | Write::DeleteDefinition { .. }
             | Write::UndeleteDefinition(_)
+            | Write::SetProtection(_)
             | Write::WriteConfig { .. }
             | Write::DeleteConfig { .. }
             | Write::PatchConfig { .. }

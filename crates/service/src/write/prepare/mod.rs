@@ -205,6 +205,7 @@ pub(super) fn prepare_write(
         Write::Rollback(rollback) => write_restored(existing()?, rollback, with),
         Write::SetSchema(new) => redefine::set_schema(existing()?, new, with),
         Write::SetUnique(new) => redefine::set_unique(existing()?, new),
+        Write::SetProtection(new) => Ok(redefine::set_protection(existing()?, new)),
         Write::Batch(_) | Write::Transaction(_) => prepare_batch(state, write, with),
         // A batch evaluates them itself.
         Write::Check(_) | Write::Read { .. } => Err(Refusal::Internal("a read is not a write".into())),
@@ -299,6 +300,9 @@ fn set_indexes(
 
 fn delete_definition(found: &Collection, expect: Expect, restrict: bool, keep: Option<u64>) -> PreparedWrite {
     let mut precondition = check_definition_expect(expect, found);
+    if precondition.is_ok() && found.definition.protected {
+        precondition = Err(Rejection::DefinitionProtected(found.definition.key.clone()));
+    }
     if precondition.is_ok() && restrict && !found.by_key.is_empty() {
         precondition = Err(Rejection::DefinitionNotEmpty(found.by_key.len()));
     }

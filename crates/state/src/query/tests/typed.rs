@@ -321,6 +321,7 @@ fn filled(case: &TypedCase) -> (State, Vec<(String, Value)>) {
         modified_at: Timestamp(1),
         revision: 1,
         unique: Vec::new(),
+        protected: false,
         standing: <_>::default(),
     };
     builder.definition(definition.clone()).unwrap();

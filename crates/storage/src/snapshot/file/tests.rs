@@ -24,6 +24,7 @@ pub(crate) fn definition(id: Revision) -> Definition {
         modified_at: Timestamp(id),
         revision: id,
         unique: Vec::new(),
+        protected: false,
         standing: <_>::default(),
     }
 }
