@@ -162,6 +162,7 @@ fn a_batch_keeps_what_was_there_before_it() {
     assert_eq!(configs(&state, "d"), configs(&before, "d"));
     // No batch undoes a deletion.
     done(&mut state, end("d", Some(ROOM)));
+    let kept = last_kept(&state, "d");
     let step = BatchStep { definition_read: None, command: back("d", kept) };
     let outcome = decide(&mut state, &proposal(Command::Batch(vec![step])));
     assert!(matches!(outcome, Err(Rejection::InBatch { .. })));
