@@ -1,8 +1,8 @@
 //! Starts consensus on a node, in five steps.
 //!
-//! 1. Open the keys of an encrypted directory and the log. If the state is distrusted, the log is discarded first. The
-//!    node does not start if a newer version has written to the directory, if the log is damaged, or if it is missing
-//!    although one existed: this member no longer knows its vote.
+//! 1. Complete a recovery that was interrupted. Open the keys of an encrypted directory and the log. If the state is
+//!    distrusted, the log is discarded first. The node does not start if a newer version has written to the directory, if
+//!    the log is damaged, or if it is missing although one existed: this member no longer knows its vote.
 //! 2. Check that the log's header and the directory's identity name the same member.
 //! 3. Open the store with the range of the log. It returns the newest whole state.
 //! 4. If it has none, fetch and install another member's newest snapshot.
@@ -44,6 +44,7 @@ use super::{
     machine::Machine,
     network::{Network, NetworkContext},
     receive::Contradicted,
+    recover,
     snapshot::{self, SnapshotScheduler},
     types::Raft,
     wire::{self, SnapshotHeader, StateMetadata},
@@ -93,6 +94,7 @@ impl Consensus {
         let opening = (me.clone(), directory.clone(), data_key_file);
         let opened = blocking(move || {
             let (me, directory, key_file) = opening;
+            recover::finish(&directory, &me).map_err(failed)?;
             let at_rest = open_keys(&directory, key_file.as_deref())?;
             let is_distrusted = Store::is_distrusted(&directory.join(STORE_DIRECTORY));
             if is_distrusted {

@@ -52,6 +52,7 @@ impl Command {
             | Self::Transaction(_)
             | Self::RaiseFeatureLevel { .. }
             | Self::Forget { .. }
+            | Self::SkipRevisions { .. }
             | Self::Access(_) => false,
         }
     }

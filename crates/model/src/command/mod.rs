@@ -153,6 +153,12 @@ pub enum Command {
     Access(AccessCommand),
     /// Several changes as one, which rest on configs that were read.
     Transaction(Transaction),
+    /// Continues at a later revision, and voids those before it; in the log of a recovered cluster, before anything of
+    /// its own. It does nothing when the revision has passed.
+    SkipRevisions {
+        /// The revision after it.
+        to: Revision,
+    },
 }
 
 /// A batch that was chosen by what the leader has read. If one of the configs has another revision when the entry is
@@ -259,7 +265,8 @@ impl Command {
             | Self::SetUnique { .. }
             | Self::BuildIndex { .. }
             | Self::Forget { .. }
-            | Self::Access(_) => LEVEL_MIN,
+            | Self::Access(_)
+            | Self::SkipRevisions { .. } => LEVEL_MIN,
             Self::Batch(steps) => highest_level(steps.iter()),
             Self::Transaction(Transaction { steps, .. }) => highest_level(steps.iter().map(|(_, step)| step)),
         }
@@ -273,6 +280,7 @@ impl Command {
             | Self::BuildIndex { .. }
             | Self::RaiseFeatureLevel { .. }
             | Self::Forget { .. }
+            | Self::SkipRevisions { .. }
             | Self::Access(AccessCommand::MarkUsed { .. } | AccessCommand::EnableRoot) => true,
             Self::CreateDefinition { .. }
             | Self::SetIndexes { .. }
@@ -498,6 +506,7 @@ impl fmt::Display for Proposal {
             Command::RaiseFeatureLevel { to } => return write!(f, "raise the feature level to {to}"),
             Command::Forget { upto } => return write!(f, "forget outcomes up to {upto}"),
             Command::Access(command) => return command.fmt(f),
+            Command::SkipRevisions { to } => return write!(f, "continue at revision {to}"),
         };
         write!(f, "{verb} `{definition}`")?;
         key.map_or(Ok(()), |key| write!(f, " `{key}`"))

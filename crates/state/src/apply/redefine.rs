@@ -43,6 +43,7 @@ impl State {
             | Command::Transaction(_)
             | Command::RaiseFeatureLevel { .. }
             | Command::Forget { .. }
+            | Command::SkipRevisions { .. }
             | Command::Access(_) => return false,
         };
         let Some(found) = self.definition(key.as_str()) else { return false };
