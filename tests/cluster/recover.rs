@@ -169,7 +169,8 @@ async fn is_whole(client: &Client, revisions: &[(u64, u64)], (first, last): (u64
         let write = client.put(&config("d", "k"), &json!({"data": {}}));
         write.header("if-match", &format!("\"{void}\"")).insist().await.refused(412, "precondition_failed");
     }
-    let history = client.get(&format!("{}/history", config("d", "k"))).insist().await.expect(200);
+    let history = client.get(&format!("{}/history", config("d", "k"))).query(&[("limit", "100")]);
+    let history = history.insist().await.expect(200);
     assert_eq!(history.data()["results"].as_array().map(Vec::len), Some(revisions.len()));
     // Whoever has seen all that the survivor had goes on, and whoever has seen more is told.
     let mut watch = client.watch(&[], Some(first - 1)).await;
@@ -220,10 +221,7 @@ async fn old_member_is_refused(cluster: &mut Cluster) {
     }
     let body = cluster.node(3).as_member();
     let client = cluster.client(1);
-    let refused = decided(
-        client.post(MEMBERS, &json!({"id": 9, "api_addr": body["api_addr"], "peer_addr": body["peer_addr"]})),
-    );
-    refused.await.refused(409, "conflict_error");
+    decided(client.post(MEMBERS, &body)).await.refused(409, "conflict_error");
     assert_eq!(client.status().await.unwrap()["term"], term, "it disturbs nobody");
     set(&client, "d", "last", &json!({"n": 3})).await;
 }
@@ -242,7 +240,8 @@ async fn a_survivor_with_an_encrypted_disk_continues_too() {
 async fn what_is_no_survivor_is_refused_and_stays_as_it_is() {
     let mut cluster = Cluster::start("recover-refused").await;
     cluster.kill_all();
-    let mut node = Node::new(9, cluster.root(), &cluster.node(1).settings.clone());
+    let settings = cluster.nodes[0].settings.clone();
+    let mut node = Node::new(9, cluster.root(), &settings);
     let mut refused = |prepare: &dyn Fn(&Path), expected: &str| {
         node.directory = node.directory.with_extension(expected.replace(' ', "-"));
         fs::create_dir(&node.directory).unwrap();
