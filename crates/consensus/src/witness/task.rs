@@ -310,7 +310,8 @@ impl WitnessTask {
         blocking(move || witness.save()).await?;
         // The commit index of a leader would prove no majority after a rollback. The members themselves do.
         let against = self.contradicting(&answers).await?;
-        if is_majority(&membership, |id| against.contains(&id)) {
+        // A member that has no entry yet knows no voters, and all of none are no majority.
+        if !against.is_empty() && is_majority(&membership, |id| against.contains(&id)) {
             let place = format!("the log up to entry {}", self.publisher.applied.load().index());
             return Err(divergence::distrust(&self.publisher, &self.store, &place).await);
         }
