@@ -77,7 +77,7 @@ fn addresses(args: &RecoverArgs, node: &StoppedNode) -> Result<(), Failure> {
     if !args.dry_run {
         let text = format!("the addresses of {} members will be changed on this disk", args.members.len());
         confirm(&text, args.yes)?;
-        moved.carry_out(&args.data_dir)?;
+        moved.make(&args.data_dir)?;
     }
     print_columns(&args.format.or_json(), &json!(shown), &MEMBERS)
 }
@@ -105,7 +105,7 @@ fn single(args: &RecoverArgs, node: &StoppedNode, completed: Option<Uuid>) -> Re
         recovery.report().previous_cluster_id
     );
     confirm(&text, args.yes)?;
-    recovery.carry_out(&args.data_dir)?;
+    recovery.make(&args.data_dir)?;
     print_columns(&args.format.or_json(), &shown, &COLUMNS)
 }
 

@@ -99,8 +99,8 @@ async fn lost(name: &str, options: Options) -> Lost {
     for id in [2, 3] {
         cluster.node(id).kill();
     }
-    let aside = cluster.node(3).directory.with_extension("aside");
-    fs::rename(&cluster.node(3).directory, aside).unwrap();
+    let kept = cluster.node(3).directory.with_extension("kept");
+    fs::rename(&cluster.node(3).directory, kept).unwrap();
     fs::remove_dir_all(&cluster.node(2).directory).unwrap();
     Lost { cluster, revisions, key, cluster_id }
 }
@@ -210,7 +210,7 @@ async fn grows(cluster: &mut Cluster, revisions: &[(u64, u64)], void: (u64, u64)
 /// A member of the old cluster that comes back is no member, and becomes none.
 async fn old_member_is_refused(cluster: &mut Cluster) {
     let directory = cluster.node(3).directory.clone();
-    fs::rename(directory.with_extension("aside"), &directory).unwrap();
+    fs::rename(directory.with_extension("kept"), &directory).unwrap();
     let term = cluster.client(1).status().await.unwrap()["term"].clone();
     cluster.node(3).start().await;
     let begin = Instant::now();

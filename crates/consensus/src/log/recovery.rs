@@ -164,7 +164,7 @@ pub(crate) fn replace(log: &Path, continued: &Path) -> io::Result<()> {
     remove(&old)
 }
 
-/// Removes the logs beside the log whose names begin so: they were never whole, or are no longer needed. Blocking.
+/// Removes the logs beside the log with this prefix: they were never whole, or are no longer needed. Blocking.
 pub(crate) fn remove_unfinished(log: &Path, beginning: &str) -> io::Result<()> {
     for path in beside(log, beginning)? {
         remove(&path)?;

@@ -80,7 +80,7 @@ impl MovedMembers {
     ///
     /// # Errors
     /// In one line, when the disk fails. It can be run again.
-    pub fn carry_out(self, directory: &Path) -> Result<(), String> {
+    pub fn make(self, directory: &Path) -> Result<(), String> {
         let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
         let Self { at_rest, wal, moved, .. } = self;
         let (log, new) = (directory.join(LOG_DIRECTORY), directory.join(MOVED));

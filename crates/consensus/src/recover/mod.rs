@@ -221,7 +221,7 @@ impl SingleRecovery {
     ///
     /// # Errors
     /// In one line, when the disk fails. If the directory names the new cluster already, the next start completes it.
-    pub fn carry_out(self, directory: &Path) -> Result<SingleReport, String> {
+    pub fn make(self, directory: &Path) -> Result<SingleReport, String> {
         let failed = |error: io::Error| format!("{}: {error}", directory.display());
         let Self { me, wal, continuation, report } = self;
         finish(directory, &me).map_err(failed)?;

@@ -84,7 +84,7 @@ fn a_survivor_keeps_its_entries_and_is_the_only_voter_of_another_cluster() {
     assert_eq!((report.lost_voters.clone(), report.lost_learners.clone()), (vec![2, 3], vec![4]));
     assert_eq!((report.records, report.member.clone()), ((3, 0, 0), member(1)));
     assert_eq!(report.void.first, 5);
-    assert_eq!(recovery.carry_out(directory.path()).unwrap(), report);
+    assert_eq!(recovery.make(directory.path()).unwrap(), report);
 
     let now = Identity::read(directory.path()).unwrap().unwrap();
     assert_eq!(now, Identity { cluster_id: report.cluster_id, ..me });
