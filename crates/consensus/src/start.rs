@@ -17,7 +17,7 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize},
+        atomic::{AtomicBool, AtomicUsize},
     },
     time::Duration,
 };
@@ -38,14 +38,16 @@ use super::{
     divergence::{DivergenceDetector, Proof},
     figures::ConsensusCounts,
     group::WriteGroups,
-    leadership::{LastHeard, LeaderFollower},
+    leadership::{LastHeard, LeaderFollower, Transfers},
     lease::Leases,
     log::{self, Log, Wal},
     machine::Machine,
     network::{Network, NetworkContext},
     receive::Contradicted,
     recover,
+    slow_flush,
     snapshot::{self, SnapshotScheduler},
+    standstill::Standstill,
     types::Raft,
     wire::{self, SnapshotHeader, StateMetadata},
     witness::{Witness, WitnessTask},
@@ -336,13 +338,15 @@ impl ConsensusParts {
         let (leader_sender, leader) = watch::channel(None);
         let (leadership_sender, leadership) = watch::channel(Leadership::default());
         let last_heard = Arc::new(LastHeard::new(timers.silence_max()));
-        let (groups, handed_over) = (WriteGroups::default(), Arc::new(AtomicU64::new(0)));
+        let (groups, transfers) = (WriteGroups::default(), Arc::new(Transfers::default()));
+        let standstill = Arc::new(Standstill::default());
         let follower = LeaderFollower {
             leader: leader_sender,
             leadership: leadership_sender,
             groups: groups.clone(),
             stopping: Arc::clone(&stopping),
-            handed_over: Arc::clone(&handed_over),
+            transfers: Arc::clone(&transfers),
+            standstill: Arc::clone(&standstill),
             context: Arc::clone(&context),
             last_heard: Arc::clone(&last_heard),
         };
@@ -369,9 +373,9 @@ impl ConsensusParts {
             stopping,
             groups,
             context,
-            contacts: Contacts::default(),
+            contacts: Contacts::new(standstill),
             leadership,
-            handed_over,
+            transfers,
             witnesses,
             proof,
             contradicted: Contradicted::default(),
@@ -420,6 +424,7 @@ impl ConsensusInner {
         supervisor.spawn("follow-metrics", follower.follow(self.raft.clone()));
         supervisor.spawn("follow-contacts", self.contacts.clone().follow(self.raft.clone()));
         supervisor.spawn("snapshots", snapshots.run());
+        supervisor.spawn("report-slow-flushes", slow_flush::report(self.log.clone()));
         supervisor.spawn("end-back-off", end_back_off);
         supervisor.spawn("compare-states", divergence.run());
         supervisor.spawn("settle", self.witnesses.clone().settle());
