@@ -44,8 +44,7 @@ use super::{
     machine::Machine,
     network::{Network, NetworkContext},
     receive::Contradicted,
-    recover,
-    slow_flush,
+    recover, slow_flush,
     snapshot::{self, SnapshotScheduler},
     standstill::Standstill,
     types::Raft,
@@ -333,6 +332,9 @@ impl ConsensusParts {
         let config = Arc::new(config(&timers)?);
         let raft = Raft::new(id, config, Network(Arc::clone(&context)), log.clone(), machine);
         let raft = raft.await.map_err(failed)?;
+        // Before its core has started, openraft's metrics name no members: nobody would be asked, any members would be a
+        // majority of none, and a member that has moved would not be told. The core answers this once it has written them.
+        raft.is_initialized().await.map_err(failed)?;
 
         let stopping = Arc::new(AtomicBool::new(false));
         let (leader_sender, leader) = watch::channel(None);
