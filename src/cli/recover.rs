@@ -117,8 +117,8 @@ fn missing(report: &SingleReport) -> Vec<String> {
     )];
     if report.undecided_entries > 0 {
         texts.push(format!(
-            "{} entries at the end of its log were not known to be decided, and are decided now: among them may be \
-             changes whose clients got an error",
+            "{} entries at the end of its log were not known to be decided, and are decided now, at later revisions: among \
+             them may be changes whose clients got an error",
             report.undecided_entries
         ));
     }

@@ -5,7 +5,7 @@ use std::{
     collections::BTreeMap,
     fs,
     path::Path,
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
     time::{Duration, Instant},
 };
 
@@ -25,6 +25,8 @@ use crate::harness::{
 const FIRST_WRITE_MAX: Duration = Duration::from_secs(10);
 /// How long an operator may wait for the answer that there is no majority.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
+/// How often a recovery is killed, at moments spread over the time that it takes.
+const KILLS: u32 = 12;
 /// How long a member of the old cluster is watched.
 const WATCHED: Duration = Duration::from_secs(4);
 
@@ -33,6 +35,10 @@ fn recover(node: &Node, more: &[&str]) -> Output {
 }
 
 fn program(node: &Node, arguments: &[&str]) -> Output {
+    command(node, &node.directory, arguments).output().expect("the binary can be started")
+}
+
+fn command(node: &Node, directory: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(node.binary.as_path());
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CONCORD_")) {
         command.env_remove(name);
@@ -40,8 +46,8 @@ fn program(node: &Node, arguments: &[&str]) -> Output {
     if let Some(keys) = node.settings.get("CONCORD_DATA_KEY_FILE") {
         command.env("CONCORD_DATA_KEY_FILE", keys);
     }
-    command.args(["recover", "--data-dir"]).arg(&node.directory).args(arguments);
-    command.output().expect("the binary can be started")
+    command.args(["recover", "--data-dir"]).arg(directory).args(arguments);
+    command
 }
 
 fn shown(output: &Output) -> Value {
@@ -105,6 +111,42 @@ async fn lost(name: &str, options: Options) -> Lost {
     Lost { cluster, revisions, key, cluster_id }
 }
 
+/// A recovery that is killed at any moment is completed or made anew by the next one.
+fn is_completed_wherever_it_is_killed(node: &Node) {
+    let copy = node.directory.with_extension("copy");
+    let copied = || {
+        for (name, bytes) in content(&node.directory) {
+            let to = copy.join(Path::new(&name).strip_prefix(&node.directory).unwrap());
+            fs::create_dir_all(to.parent().unwrap()).unwrap();
+            fs::write(to, bytes).unwrap();
+        }
+    };
+    let single = || command(node, &copy, &["--single", "--yes"]);
+    let again = || {
+        let again = single().output().unwrap();
+        assert!(!again.status.success() && errors(&again).contains("the only voter"), "{again:?}");
+    };
+    copied();
+    let begin = Instant::now();
+    assert!(single().output().unwrap().status.success());
+    let whole = begin.elapsed();
+    again();
+    for kill in 0..=KILLS {
+        fs::remove_dir_all(&copy).unwrap();
+        copied();
+        let mut child =
+            single().stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary can be started");
+        std::thread::sleep(whole * kill / KILLS);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let next = single().output().unwrap();
+        let text = errors(&next);
+        assert!(next.status.success() || text.contains("the only voter"), "after {kill} of {KILLS}: {text}");
+        again();
+    }
+    fs::remove_dir_all(&copy).unwrap();
+}
+
 async fn a_survivor_continues(name: &str, options: Options) {
     let Lost { mut cluster, revisions, key, cluster_id } = lost(name, options).await;
     let running = recover(cluster.node(1), &["--yes"]);
@@ -127,6 +169,7 @@ async fn a_survivor_continues(name: &str, options: Options) {
     let differing: Vec<_> = after.iter().filter(|(name, bytes)| before.get(*name) != Some(bytes)).collect();
     assert!(differing.is_empty() && before.len() == after.len(), "{:?}", differing.first().map(|one| one.0));
 
+    is_completed_wherever_it_is_killed(cluster.node(1));
     let done = recover(cluster.node(1), &["--yes"]);
     assert!(errors(&done).contains(&format!("the last revision that this node has is {last}")), "{done:?}");
     let recovered = shown(&done);
@@ -219,6 +262,10 @@ async fn old_member_is_refused(cluster: &mut Cluster) {
         assert_eq!(ready.status, 503, "{ready:?}");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
+    // It still is what it was.
+    let local = [("consistency", "local")];
+    let kept = cluster.client(3).get(&config("d", "k")).query(&local).attempt().await.unwrap().expect(200);
+    assert_eq!(kept.data()["data"]["n"], json!(39));
     let body = cluster.node(3).as_member();
     let client = cluster.client(1);
     decided(client.post(MEMBERS, &body)).await.refused(409, "conflict_error");
@@ -234,6 +281,83 @@ async fn a_survivor_continues_as_a_new_cluster_with_its_history_and_keys() {
 #[tokio::test]
 async fn a_survivor_with_an_encrypted_disk_continues_too() {
     a_survivor_continues("recover-encrypted", Options::default().encrypted()).await;
+}
+
+/// The last entry in the log of a node.
+async fn last_index(client: &Client) -> Result<u64, String> {
+    let metrics = client.get("/metrics").attempt().await?.expect(200).text;
+    let line = metrics.lines().find_map(|line| line.strip_prefix("concord_raft_last_log_index "));
+    line.and_then(|value| value.trim_end_matches(".0").parse().ok()).ok_or_else(|| metrics.clone())
+}
+
+/// A leader that is cut off has entries that nobody else has, and the others decide something else in their places. Then
+/// they are lost, and it is recovered.
+#[tokio::test]
+async fn no_revision_of_the_lost_majority_stands_for_something_else() {
+    let mut cluster = Cluster::start("recover-tail").await;
+    let survivor = cluster.leader().await;
+    let others = cluster.followers().await;
+    let client = cluster.client(survivor);
+    define(&client, "d").await;
+    set(&client, "d", "k", &json!({"n": "decided"})).await;
+    let decided = client.get(&config("d", "k")).insist().await.expect(200).tag().to_owned();
+    cluster.equal_digests().await;
+    for id in others {
+        cluster.node(id).kill();
+    }
+    let before = last_index(&client).await.unwrap();
+    let write = |n: u64| {
+        let call = client.put(&config("d", "k"), &json!({"data": {"n": n}}));
+        tokio::spawn(async move { call.attempt().await })
+    };
+    let writes: Vec<_> = (0..8).map(write).collect();
+    eventually("the writes are in the log of the leader", async || {
+        let last = last_index(&client).await?;
+        check(last >= before + 2, || format!("{last} after {before}"))
+    })
+    .await;
+    cluster.node(survivor).kill();
+    for write in writes {
+        assert!(write.await.unwrap().is_err(), "nobody has confirmed it");
+    }
+
+    for id in others {
+        cluster.node(id).start().await;
+    }
+    cluster.leader_on(&others).await;
+    let client = cluster.client(others[0]);
+    let mut lost = Vec::new();
+    for n in 0..20 {
+        set(&client, "d", "k", &json!({"n": n, "lost": true})).await;
+        lost.push(client.get(&config("d", "k")).insist().await.expect(200).tag().to_owned());
+    }
+    for id in others {
+        cluster.node(id).kill();
+        fs::remove_dir_all(&cluster.node(id).directory).unwrap();
+    }
+
+    let recovered = shown(&recover(cluster.node(survivor), &["--yes"]));
+    assert!(recovered["undecided_entries"].as_u64().unwrap() >= 2, "{recovered}");
+    cluster.node(survivor).start().await;
+    let client = cluster.client(survivor);
+    let now = client.get(&config("d", "k")).insist().await.expect(200);
+    assert!(now.data()["data"]["n"].is_number(), "what nobody has confirmed is kept: {now:?}");
+    assert!(!lost.contains(&now.tag().to_owned()), "{now:?} of {lost:?}");
+    for tag in &lost {
+        at(&client, tag.trim_matches('"').parse().unwrap()).await.refused(410, "expired_error");
+        let write = client.put(&config("d", "k"), &json!({"data": {}})).header("if-match", tag);
+        write.insist().await.refused(412, "precondition_failed");
+    }
+    let before = at(&client, decided.trim_matches('"').parse().unwrap()).await.expect(200);
+    assert_eq!(before.data()["data"]["n"], json!("decided"));
+    let history = client.get(&format!("{}/history", config("d", "k"))).insist().await.expect(200);
+    let revisions: Vec<String> = history.data()["results"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| format!("\"{}\"", one["revision"]))
+        .collect();
+    assert!(revisions.contains(&decided) && revisions.iter().all(|one| !lost.contains(one)), "{history:?}");
 }
 
 #[tokio::test]

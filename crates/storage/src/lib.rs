@@ -297,6 +297,15 @@ impl Store {
         open::newest_snapshot(directory, at_rest)
     }
 
+    /// The last revision of the history in a directory that is not open: everything up to it was applied. Changes nothing.
+    /// Blocking.
+    ///
+    /// # Errors
+    /// [`StoreError::Newer`], or when the disk fails.
+    pub fn history_upto(directory: &Path, at_rest: &AtRest) -> Result<Revision, StoreError> {
+        history::writer::HistoryWriter::covered(&directory.join("history"), at_rest)
+    }
+
     /// Rewrites what the layer above has stored with the states in a directory that is not open. sled is removed: the node
     /// rebuilds it. Can be interrupted and run again. Blocking.
     ///

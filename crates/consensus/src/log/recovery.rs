@@ -1,7 +1,7 @@
 //! Reads the log of a stopped member, and writes the one with which it continues: in another cluster, or with members at
 //! other addresses.
 //!
-//! **Invariant:** entries keep their places, and all but memberships keep their bytes.
+//! **Invariant:** entries that are kept keep their places, and all but memberships keep their bytes.
 
 use std::{
     fs, io,
@@ -28,6 +28,8 @@ pub(crate) struct Continuation {
     pub(crate) vote: WireVote,
     /// The last entry of the state that the log follows. A log without it is of no use after it.
     pub(crate) state: Option<WireLogId>,
+    /// The index of the last entry that is kept.
+    pub(crate) kept_upto: u64,
     /// What is appended, and committed with everything before it.
     pub(crate) appended: Vec<(WireLogId, Payload)>,
 }
@@ -70,9 +72,9 @@ impl Wal {
         continuation: Continuation,
         committed: Option<WireLogId>,
     ) -> io::Result<()> {
-        let Continuation { header, vote, state, appended } = continuation;
+        let Continuation { header, vote, state, kept_upto, appended } = continuation;
         let keeps = state.map_or(Ok(true), |state| self.has(state))?;
-        let kept = self.log.read(0, if keeps { u64::MAX } else { 0 });
+        let kept = self.log.read(0, if keeps { kept_upto.saturating_add(1) } else { 0 });
         let seal =
             |(id, payload): (WireLogId, Payload)| (id, self.keys.seal(&id, LogPayload::from(&payload)));
         let appended = appended.into_iter().map(|entry| Ok(seal(entry)));

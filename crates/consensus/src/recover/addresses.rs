@@ -43,8 +43,8 @@ impl MovedMembers {
     /// In one line, when the directory is not that of a member or can't be read, when there is no such member, or when two
     /// members would have one address.
     pub fn plan(directory: &Path, data_key_file: Option<&Path>, moved: &[Member]) -> Result<Self, String> {
-        let StoppedMember { at_rest, wal, .. } = StoppedMember::open(directory, data_key_file)?;
-        let known = Survivor::read(directory, &wal, &at_rest)?.members;
+        let StoppedMember { me, at_rest, wal } = StoppedMember::open(directory, data_key_file)?;
+        let known = Survivor::read(directory, &me, &wal, &at_rest)?.members;
         let mut by_id = BTreeMap::new();
         for member in moved {
             if known.get_node(&member.id).is_none() {

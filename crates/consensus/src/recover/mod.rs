@@ -1,11 +1,17 @@
 //! Recovers a cluster that has lost its majority: a stopped member continues as the only one of a new cluster.
 //! `addresses` changes where the members of a stopped cluster are.
 //!
-//! The member keeps its state, its history, its keys and its audit log. Its log gets two entries: one skips revisions
-//! ([`Command::SkipRevisions`]), and one names this member as the only voter. Both are committed with all that the log
-//! held before: whatever the lost members had decided of it, it is decided now. Nobody but the lost members knows what
-//! else they had decided, and to whom they had confirmed it. So the cluster is a new one with an id of its own, no member
-//! of the old one can join it, and no revision that they may have given out is used again.
+//! The member keeps its state, its history, its keys and its audit log. Its log is cut after the last entry that this member
+//! knows to be decided, and continues with:
+//!
+//! 1. an entry that skips revisions ([`Command::SkipRevisions`]);
+//! 2. the entries that were cut off, in their order: the lost members may have confirmed them, so they are kept;
+//! 3. an entry that names this member as the only voter.
+//!
+//! All of it is committed. Nobody but the lost members knows what they had decided in the places that were cut off, or after
+//! them, and to whom they had confirmed it. So the cluster is a new one with an id of its own, no member of the old one can
+//! join it, and no revision that they may have given out is used again, not even for an entry that was cut off: they may
+//! have decided another one in its place.
 //!
 //! ```text
 //! 1. log.recovered-<new cluster id>   the log with the two entries, written beside the log
@@ -37,7 +43,7 @@ use super::{
     log::{self, Continuation, Wal},
     machine::apply_to,
     restore::first_revision,
-    types::{EncodedProposal, Membership, Payload},
+    types::{EncodedProposal, Entry, Membership, Payload},
     wire::{StateMetadata, WireLogId, WireMembership, WireVote},
     witness::Witness,
 };
@@ -70,9 +76,9 @@ pub struct SingleReport {
     pub lost_learners: Vec<NodeId>,
     /// The index and the term of the last entry of the log.
     pub last_entry: (LogIndex, u64),
-    /// How many of the entries this member did not know to be decided. They are now.
+    /// How many entries at the end of the log this member did not know to be decided. They are now, at later revisions.
     pub undecided_entries: u64,
-    /// The last revision that this member had.
+    /// The last revision that this member knew to be given out. It and all before it stay.
     pub last_revision: Revision,
     /// The time of the last change that this member had.
     pub last_change_at: Timestamp,
@@ -148,9 +154,14 @@ impl StoppedMember {
 
 /// What the disk of a stopped member holds.
 struct Survivor {
-    state: State,
+    /// The state after all that is known to be decided.
+    decided: State,
     /// The last entry of the snapshot that the state was read from.
     snapshot: Option<WireLogId>,
+    /// The index of the last entry that is known to be decided.
+    decided_upto: LogIndex,
+    /// The entries after it.
+    undecided: Vec<Payload>,
     last: WireLogId,
     members: Membership,
 }
@@ -162,13 +173,13 @@ impl SingleRecovery {
     /// In one line, when the directory is not that of a member, can't be read, holds no whole state, or needs no recovery.
     pub fn plan(directory: &Path, data_key_file: Option<&Path>, now: Timestamp) -> Result<Self, String> {
         let StoppedMember { me, at_rest, wal } = StoppedMember::open(directory, data_key_file)?;
-        let survivor = Survivor::read(directory, &wal, &at_rest)?;
+        let survivor = Survivor::read(directory, &me, &wal, &at_rest)?;
         Self::of(me, wal, survivor, now)
     }
 
     fn of(me: Identity, wal: Wal, survivor: Survivor, now: Timestamp) -> Result<Self, String> {
         let id = me.node_id;
-        let Survivor { state, snapshot, last, members } = survivor;
+        let Survivor { decided, snapshot, decided_upto, undecided, last, members } = survivor;
         let member = members.get_node(&id).cloned();
         let member = member.ok_or_else(|| format!("node {id} is no member of its cluster any more"))?;
         let lost_voters: Vec<NodeId> = members.voter_ids().filter(|voter| *voter != id).collect();
@@ -179,19 +190,24 @@ impl SingleRecovery {
         }
         let lost = |one: &NodeId| *one != id && !lost_voters.contains(one);
         let lost_learners = members.nodes().map(|(one, _)| *one).filter(lost).collect();
-        let first = first_revision(state.revision(), now)?;
+        let undecided_entries = u64::try_from(undecided.len()).unwrap_or(u64::MAX);
+        let first = first_revision(decided.revision(), now)?;
+        let void = VoidRevisions { first: decided.revision() + 1, last: first - 1 };
         let cluster_id = uuid::Uuid::new_v4();
         // A term that no entry has and that this member has not voted in.
         let voted = wal.position().vote.map_or(0, |vote| vote.term);
         let term = voted.max(last.term).saturating_add(1);
-        let at = |offset: u64| WireLogId { index: last.index.saturating_add(offset), term, node: id };
-        let skip = Proposal::new(state.last_at(), AUTHOR, Command::SkipRevisions { to: first });
+        let skip = Proposal::new(decided.last_at(), AUTHOR, Command::SkipRevisions { to: first });
         let alone = WireMembership { voters: vec![vec![id]], nodes: vec![(id, member.clone())] };
-        let appended: Vec<(WireLogId, Payload)> = vec![
-            (at(1), EntryPayload::Normal(EncodedProposal(Bytes::from(skip.to_bytes())))),
-            (at(2), EntryPayload::Membership(alone.try_into()?)),
-        ];
-        let known = wal.committed().max(snapshot).map_or(0, |known| known.index);
+        let mut payloads = vec![EntryPayload::Normal(EncodedProposal(Bytes::from(skip.to_bytes())))];
+        payloads.extend(undecided);
+        payloads.push(EntryPayload::Membership(alone.try_into()?));
+        let places = (decided_upto + 1..).map(|index| WireLogId { index, term, node: id });
+        let appended: Vec<(WireLogId, Payload)> = places.zip(payloads).collect();
+        let mut state = decided.clone();
+        for (place, payload) in &appended {
+            apply_to(&mut state, place.index, payload, |_, _| {})?;
+        }
         let report = SingleReport {
             previous_cluster_id: me.cluster_id,
             cluster_id,
@@ -199,15 +215,15 @@ impl SingleRecovery {
             lost_voters,
             lost_learners,
             last_entry: (last.index, last.term),
-            undecided_entries: last.index.saturating_sub(known),
-            last_revision: state.revision(),
+            undecided_entries,
+            last_revision: decided.revision(),
             last_change_at: state.last_at(),
-            void: VoidRevisions { first: state.revision() + 1, last: first - 1 },
+            void,
             records: (state.definition_count(), state.config_count(), state.access_key_count()),
         };
         let header = LogHeader { cluster: *cluster_id.as_bytes(), node: id, installing: None };
         let vote = WireVote { term, node: id, committed: false };
-        let continuation = Continuation { header, vote, state: snapshot, appended };
+        let continuation = Continuation { header, vote, state: snapshot, kept_upto: decided_upto, appended };
         Ok(Self { me, wal, continuation, report })
     }
 
@@ -237,39 +253,59 @@ impl SingleRecovery {
 
 impl Survivor {
     /// The state of the newest snapshot, and all that the log has after it.
-    fn read(directory: &Path, wal: &Wal, at_rest: &AtRest) -> Result<Self, String> {
+    fn read(directory: &Path, me: &Identity, wal: &Wal, at_rest: &AtRest) -> Result<Self, String> {
         let shown = directory.display();
         let failed = |error: io::Error| format!("the log in {shown}: {error}");
-        let found = Store::newest_snapshot(&directory.join(STORE_DIRECTORY), at_rest);
-        let (mut state, metadata) = match found.map_err(|error| error.to_string())? {
-            Some((state, position)) => (state, StateMetadata::decode(&position.raft_meta)?),
-            None if wal.range().purged == 0 => (State::new(), StateMetadata::default()),
-            None => {
+        let store = directory.join(STORE_DIRECTORY);
+        let found = Store::newest_snapshot(&store, at_rest).map_err(|error| error.to_string())?;
+        let purged = wal.range().purged;
+        let (mut decided, metadata) = match found {
+            // The log continues an older one only after a gap.
+            Some((state, position)) if position.index >= purged => {
+                (state, StateMetadata::decode(&position.raft_meta)?)
+            }
+            None if purged == 0 => (State::new(), StateMetadata::default()),
+            Some(_) | None => {
                 return Err(format!(
-                    "{shown} has no whole snapshot, and its log does not reach back to the first entry: recover another \
-                     member, or restore a backup"
+                    "{shown} has no whole snapshot that its log continues: recover another member, or restore a backup"
                 ));
             }
         };
+        let applied = Store::history_upto(&store, at_rest).map_err(|error| error.to_string())?;
+        let committed = wal.committed().map_or(0, |committed| committed.index);
         let snapshot = metadata.last_log_id;
         let (_, stored) = metadata.into_raft()?;
         let mut members = stored.membership().clone();
-        let mut last = snapshot;
+        let (mut last, mut undecided) = (snapshot, Vec::new());
+        let mut decided_upto = snapshot.map_or(0, |snapshot| snapshot.index);
         // What a log holds that lacks the end of the snapshot was replaced by it.
         if snapshot.map_or(Ok(true), |snapshot| wal.has(snapshot)).map_err(failed)? {
             for entry in wal.entries(snapshot.map_or(0, |snapshot| snapshot.index.saturating_add(1))) {
-                let entry = entry.map_err(failed)?;
-                apply_to(&mut state, entry.log_id.index, &entry.payload, |_, _| {})?;
-                last = Some(entry.log_id.into());
-                if let EntryPayload::Membership(newer) = entry.payload {
-                    members = newer;
+                let Entry { log_id, payload } = entry.map_err(failed)?;
+                last = Some(log_id.into());
+                let mut next = decided.clone();
+                if undecided.is_empty() {
+                    apply_to(&mut next, log_id.index, &payload, |_, _| {})?;
+                }
+                // Only what is decided is applied, and gets into the history. The first entry is the same on all members.
+                let is_decided = log_id.index <= committed || next.revision() <= applied;
+                let is_decided = undecided.is_empty() && is_decided;
+                if let EntryPayload::Membership(newer) = &payload
+                    && (is_decided || newer.get_node(&me.node_id).is_some())
+                {
+                    members = newer.clone();
+                }
+                if is_decided {
+                    (decided, decided_upto) = (next, log_id.index);
+                } else {
+                    undecided.push(payload);
                 }
             }
         }
         let last = last.ok_or_else(|| {
             format!("{shown} holds nothing: its node has not taken part in its cluster yet")
         })?;
-        Ok(Self { state, snapshot, last, members })
+        Ok(Self { decided, snapshot, decided_upto, undecided, last, members })
     }
 }
 

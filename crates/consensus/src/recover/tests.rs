@@ -49,6 +49,7 @@ fn survivor(directory: &Path) -> Identity {
         header,
         vote: WireVote { term: 5, node: 3, committed: false },
         state: None,
+        kept_upto: 0,
         appended: (0..).map(id).zip(entries).collect(),
     };
     let empty = Wal::open(nothing.path()).unwrap();
@@ -107,7 +108,7 @@ fn skipped_to(to: Revision) -> Payload {
 }
 
 #[test]
-fn entries_that_the_survivor_did_not_know_to_be_decided_are_counted() {
+fn entries_that_the_survivor_did_not_know_to_be_decided_get_other_revisions() {
     let directory = tempfile::tempdir().unwrap();
     let me = survivor(directory.path());
     assert_eq!(plan(directory.path()).unwrap().report().undecided_entries, 0);
@@ -117,11 +118,19 @@ fn entries_that_the_survivor_did_not_know_to_be_decided_are_counted() {
     let header = LogHeader { cluster: *me.cluster_id.as_bytes(), node: 1, installing: None };
     let appended = vec![(id(5), definition("d")), (id(6), definition("e"))];
     let vote = WireVote { term: 5, node: 3, committed: false };
-    wal.write_uncommitted(&more, Continuation { header, vote, state: None, appended }).unwrap();
+    wal.write_uncommitted(&more, Continuation { header, vote, state: None, kept_upto: u64::MAX, appended })
+        .unwrap();
     drop(wal);
     log::replace(&directory.path().join(LOG_DIRECTORY), &more).unwrap();
-    let report = plan(directory.path()).unwrap().report().clone();
+    let report = plan(directory.path()).unwrap().make(directory.path()).unwrap();
     assert_eq!((report.undecided_entries, report.last_entry, report.records.0), (2, (6, 3), 5));
+    // The lost members may have given out their revisions for something else.
+    assert_eq!((report.last_revision, report.void.first), (4, 5));
+    let (_, committed, entries) = log(directory.path());
+    assert_eq!(committed, Some(WireLogId { index: 8, term: 6, node: 1 }));
+    assert_eq!(entries[4], definition("c"));
+    let end = [skipped_to(report.void.last + 1), definition("d"), definition("e"), members(&[1], &[1])];
+    assert_eq!(entries[5..], end);
 }
 
 #[test]
