@@ -110,6 +110,10 @@ impl WitnessTask {
             if self.witness.loss() == Some(Loss::Unknown) {
                 return self.recover(answers).await;
             }
+            if self.witness.outnumber(&answers) {
+                answers.clear();
+                continue;
+            }
             // The members of a cluster start at once, and one may not listen yet.
             let is_asked = answers.len() >= others.len() || Instant::now() >= grace_ends;
             let may_begin = self.is_majority_with(&membership, &answers)
@@ -311,6 +315,10 @@ impl WitnessTask {
         self.witness.memory().others_rolled_back.retain(|id, _| membership.get_node(id).is_some());
         let last = self.position().await?.last;
         let forgotten = answers.values().find_map(|told| self.witness.forgotten_meanwhile(told, last));
+        if forgotten.is_none() {
+            // The next exchange tells them.
+            self.witness.outnumber(&answers);
+        }
         let witness = Arc::clone(&self.witness);
         blocking(move || witness.save()).await?;
         // The commit index of a leader would prove no majority after a rollback. The members themselves do.
