@@ -17,6 +17,7 @@ mod members;
 mod monotone;
 mod polls;
 mod rebuild;
+mod recover;
 mod refusal;
 mod replicas;
 mod restart;

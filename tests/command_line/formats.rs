@@ -11,7 +11,7 @@ use crate::harness::Cluster;
 const FORMATS: [&str; 7] = ["table", "wide", "json", "jsonl", "yaml", "name", "jsonpath={.}"];
 
 /// Commands that print no data, or that another test runs to their end.
-const OTHERS: [&str; 13] = [
+const OTHERS: [&str; 15] = [
     "agent",
     "cluster-add",
     "cluster-init",
@@ -19,10 +19,12 @@ const OTHERS: [&str; 13] = [
     "cluster-remove",
     "cluster-replace",
     "cluster-transfer-leader",
+    "cluster-update",
     "cluster-vouch",
     "completions",
     "demo",
     "man",
+    "recover",
     "recover-root",
     "serve",
 ];
@@ -46,12 +48,13 @@ const GROUPS: [&str; 15] = [
 ];
 
 /// Earlier spellings of commands of `cluster`: no help and no manual page shows them.
-const HIDDEN: [(&str, &[&str]); 7] = [
+const HIDDEN: [(&str, &[&str]); 8] = [
     ("init", &["cluster", "init"]),
     ("status", &["cluster", "status"]),
     ("member add", &["cluster", "add"]),
     ("member promote", &["cluster", "promote"]),
     ("member replace", &["cluster", "replace"]),
+    ("member update", &["cluster", "update"]),
     ("member remove", &["cluster", "remove"]),
     ("transfer", &["cluster", "transfer-leader"]),
 ];

@@ -33,6 +33,7 @@
 //! | the comparison of this node's state with the other members' | `divergence` |
 //! | the records of each other's progress, by which members detect a rolled-back disk | `witness` |
 //! | the start of a new cluster from a backup | `restore` |
+//! | the recovery of a cluster that has lost its majority, from the disk of one member | `recover` |
 //! | openraft's types as this crate uses them, and the types that are encoded in their place | `types`, `wire` |
 //! | targets of the fuzzer | `fuzz` |
 //! | openraft's storage suite, run on log, machine and store | `suite` |
@@ -67,6 +68,7 @@ mod machine;
 mod membership;
 mod network;
 mod receive;
+pub mod recover;
 pub mod restore;
 mod slow_flush;
 mod snapshot;

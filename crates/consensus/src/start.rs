@@ -1,8 +1,8 @@
 //! Starts consensus on a node, in five steps.
 //!
-//! 1. Open the keys of an encrypted directory and the log. If the state is distrusted, the log is discarded first. The
-//!    node does not start if a newer version has written to the directory, if the log is damaged, or if it is missing
-//!    although one existed: this member no longer knows its vote.
+//! 1. Complete a recovery that was interrupted. Open the keys of an encrypted directory and the log. If the state is
+//!    distrusted, the log is discarded first. The node does not start if a newer version has written to the directory, if
+//!    the log is damaged, or if it is missing although one existed: this member no longer knows its vote.
 //! 2. Check that the log's header and the directory's identity name the same member.
 //! 3. Open the store with the range of the log. It returns the newest whole state.
 //! 4. If it has none, fetch and install another member's newest snapshot.
@@ -44,7 +44,7 @@ use super::{
     machine::Machine,
     network::{Network, NetworkContext},
     receive::Contradicted,
-    slow_flush,
+    recover, slow_flush,
     snapshot::{self, SnapshotScheduler},
     standstill::Standstill,
     types::Raft,
@@ -95,6 +95,7 @@ impl Consensus {
         let opening = (me.clone(), directory.clone(), data_key_file);
         let opened = blocking(move || {
             let (me, directory, key_file) = opening;
+            recover::finish(&directory, &me).map_err(failed)?;
             let at_rest = open_keys(&directory, key_file.as_deref())?;
             let is_distrusted = Store::is_distrusted(&directory.join(STORE_DIRECTORY));
             if is_distrusted {
@@ -331,6 +332,9 @@ impl ConsensusParts {
         let config = Arc::new(config(&timers)?);
         let raft = Raft::new(id, config, Network(Arc::clone(&context)), log.clone(), machine);
         let raft = raft.await.map_err(failed)?;
+        // Before its core has started, openraft's metrics name no members: nobody would be asked, any members would be a
+        // majority of none, and a member that has moved would not be told. The core answers this once it has written them.
+        raft.is_initialized().await.map_err(failed)?;
 
         let stopping = Arc::new(AtomicBool::new(false));
         let (leader_sender, leader) = watch::channel(None);

@@ -217,6 +217,15 @@ impl StateMetadata {
         from_bytes(bytes).map_err(|error| error.to_string())
     }
 
+    /// The same with other addresses of the members.
+    pub(super) fn with_members(
+        mut self,
+        change: impl FnOnce(Membership) -> Membership,
+    ) -> Result<Self, String> {
+        self.membership.members = (&change(Membership::try_from(self.membership.members)?)).into();
+        Ok(self)
+    }
+
     /// The last log id and the membership as openraft's types.
     pub(super) fn into_raft(self) -> Result<(Option<LogId>, StoredMembership), String> {
         let members = Membership::try_from(self.membership.members)?;

@@ -167,6 +167,7 @@ fn entries_of_the_cluster_itself_and_what_format_means() {
     let raise = |to| plain(Command::RaiseFeatureLevel { to });
     entry(&raise(1), "01e4e0f4e586ee900304726f6f740000000a0100");
     entry(&plain(Command::Forget { upto: 300 }), "01e4e0f4e586ee900304726f6f740000000bac0200");
+    entry(&plain(Command::SkipRevisions { to: 300 }), "01e4e0f4e586ee900304726f6f7400000010ac0200");
     // What `format` means is the variant of the schema: 1 is asserted, 2 is not.
     let stored = |formats| Some(StoredSchema { text: "{}".into(), formats });
     let create = |schema| plain(Command::CreateDefinition { key: key("d"), indexes: vec![], schema });

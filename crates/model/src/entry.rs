@@ -54,6 +54,7 @@ impl Command {
             | Self::Forget { .. }
             | Self::UndeleteDefinition { .. }
             | Self::SetProtection { .. }
+            | Self::SkipRevisions { .. }
             | Self::Access(_) => false,
         }
     }

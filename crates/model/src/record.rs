@@ -18,6 +18,16 @@ use super::{
 /// An index of the log. It grows with every committed entry; 0 is before the first.
 pub type Revision = u64;
 
+/// Revisions that a recovered cluster has skipped. The cluster before it may have given them out for changes that are lost,
+/// so they never stand for anything else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VoidRevisions {
+    /// The first of them.
+    pub first: Revision,
+    /// The last of them.
+    pub last: Revision,
+}
+
 /// A definition: the schema of its configs and the paths that index them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Definition {

@@ -13,7 +13,7 @@ use super::{
 };
 use concord_model::{
     access_key::AccessKey,
-    record::{Config, Definition, Revision},
+    record::{Config, Definition, Revision, VoidRevisions},
     time::Timestamp,
 };
 
@@ -107,6 +107,11 @@ impl StateBuilder {
     pub fn compaction_revision(&mut self, compaction_revision: Revision) {
         self.newest = self.newest.max(compaction_revision);
         self.state.compaction_revision = compaction_revision;
+    }
+
+    /// Sets the revisions that are void; without it none is.
+    pub fn void_revisions(&mut self, void: &[VoidRevisions]) {
+        self.state.void = void.into();
     }
 
     /// Sets the feature level; without it the level is the first one.

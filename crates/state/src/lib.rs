@@ -51,7 +51,7 @@ use concord_model::{
     error::Rejection,
     feature::LEVEL_MIN,
     key::Key,
-    record::{Config, Definition, Revision},
+    record::{Config, Definition, Revision, VoidRevisions},
     time::Timestamp,
 };
 use index::{
@@ -87,6 +87,8 @@ pub struct State {
     /// Not in the digest: it says how far back the history reaches, not what is stored. A restored backup, whose
     /// history begins with the restore, has the digest of the backup.
     compaction_revision: Revision,
+    /// Ascending. Not in the digest, for the same reason.
+    void: Arc<[VoidRevisions]>,
     feature_level: FeatureLevel,
     access_keys: Tree<ByKeyId>,
     root_disabled: bool,
@@ -390,6 +392,33 @@ impl State {
     #[must_use]
     pub fn compaction_revision(&self) -> Revision {
         self.compaction_revision
+    }
+
+    /// The revisions that no change has, because a recovery has skipped them; ascending, without those that are compacted.
+    #[must_use]
+    pub fn void_revisions(&self) -> &[VoidRevisions] {
+        &self.void
+    }
+
+    /// The void revisions that a revision is one of.
+    #[must_use]
+    pub fn void_at(&self, revision: Revision) -> Option<VoidRevisions> {
+        self.void.iter().find(|void| (void.first..=void.last).contains(&revision)).copied()
+    }
+
+    /// The revision after which so many were given out; 0 if there are fewer. Void ones do not count.
+    #[must_use]
+    pub fn revision_before(&self, count: u64) -> Revision {
+        let (mut from, mut count) = (self.revision, count);
+        for void in self.void.iter().rev() {
+            let given_out = from.saturating_sub(void.last);
+            if given_out > count {
+                break;
+            }
+            count -= given_out;
+            from = void.first.saturating_sub(1);
+        }
+        from.saturating_sub(count)
     }
 
     /// The same records at a later revision and without their history: the first state of a restored cluster.

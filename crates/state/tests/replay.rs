@@ -275,6 +275,7 @@ fn rebuilt(state: &State) -> State {
     }
     builder.root_disabled(state.is_root_disabled());
     builder.compaction_revision(state.compaction_revision());
+    builder.void_revisions(state.void_revisions());
     builder.feature_level(state.feature_level());
     builder.finish(state.revision(), state.last_at()).unwrap()
 }
@@ -304,6 +305,7 @@ fn replay(all: &[(u64, Option<Proposal>)], run: usize) -> (State, Trace) {
         assert_eq!(again.digest(), state.digest(), "built from its records at {}", state.revision());
         assert_eq!(again.config_count(), state.config_count());
         assert_eq!(again.compaction_revision(), state.compaction_revision());
+        assert_eq!(again.void_revisions(), state.void_revisions());
         state = again;
     }
     (state, trace)

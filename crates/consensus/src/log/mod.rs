@@ -17,6 +17,7 @@
 //! |---|---|
 //! | `open` | opening the log from its files |
 //! | `conversion` | rewriting the log, when encryption was turned on or off |
+//! | `recovery` | the log with which a member continues in another cluster |
 //! | `shared` | raft-log behind its lock: which change may wait, and which can't |
 //! | `recent` | the newest entries in memory |
 //! | `progress` | the operations in flight, and the watchdog |
@@ -25,6 +26,7 @@ mod conversion;
 mod open;
 mod progress;
 mod recent;
+mod recovery;
 mod shared;
 
 use std::{
@@ -43,8 +45,9 @@ use raft_log::{RaftLog, Types, api::raft_log_writer::RaftLogWriter};
 use tokio::sync::oneshot;
 
 pub(super) use self::{
-    conversion::{convert, discard},
+    conversion::{complete_exchange, convert, discard, exists},
     open::Wal,
+    recovery::{Continuation, remove_unfinished, replace},
 };
 use self::{
     progress::LogOperation,

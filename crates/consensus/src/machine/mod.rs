@@ -13,8 +13,8 @@
 //! 3. A panic while applying is a failure of the node, not of an entry: the node stops, and nothing of the batch is
 //!    published.
 //! 4. The revision is the state's own count and follows from the log alone: an entry raises it by the number of its
-//!    proposals, one without proposals by one, and only the log's first entry does not. The entry's index is a place in
-//!    the log and no revision.
+//!    proposals, one without proposals by one, and only the log's first entry does not. The entry by which a recovered
+//!    cluster skips revisions raises it by more (`recover`). The entry's index is a place in the log and no revision.
 //! 5. Only states between two entries are published: nobody sees a part of an entry applied.
 
 use std::{
@@ -47,7 +47,7 @@ use super::{
     histogram::Histogram,
     log::Log,
     supervisor::Supervisor,
-    types::{ApplyResponse, Entry, LogId, Snapshot, SnapshotMeta, StoredMembership, TypeConfig},
+    types::{ApplyResponse, Entry, LogId, Payload, Snapshot, SnapshotMeta, StoredMembership, TypeConfig},
     wire::{self, MembershipMetadata, StateMetadata, WireLogId},
 };
 use concord_model::{
@@ -80,6 +80,43 @@ pub(super) struct AppliedMembership {
     /// The encoded [`MembershipMetadata`]. It is part of each batch's position, and encoding all addresses anew for
     /// each batch would be for nothing.
     encoded: Vec<u8>,
+}
+
+/// Applies an entry to a state; `decided` gets what each of its proposals led to.
+pub(super) fn apply_to(
+    state: &mut State,
+    index: LogIndex,
+    payload: &Payload,
+    mut decided: impl FnMut(Verdict, Option<Change>),
+) -> Result<(), String> {
+    let EntryPayload::Normal(data) = payload else {
+        // The first entry of a cluster, which names its members, has index 0; the revision stays that of the empty state.
+        if index > 0 {
+            state.advance(state.revision() + 1);
+        }
+        return Ok(());
+    };
+    let proposals =
+        entry::decode(&data.0).map_err(|error| format!("entry {index} can't be applied: it is {error}"))?;
+    for proposal in proposals {
+        let (verdict, change) = apply_proposal(state, proposal);
+        decided(verdict, change);
+    }
+    Ok(())
+}
+
+/// Decides a proposal at the next revision.
+fn apply_proposal(state: &mut State, proposal: Proposal) -> (Verdict, Option<Change>) {
+    let revision = state.revision() + 1;
+    #[cfg(feature = "sabotage")]
+    let proposal = concord_model::sabotage::damaged(revision, proposal);
+    #[cfg(feature = "sabotage")]
+    let proposal = if concord_model::sabotage::is("clock-in-apply") {
+        Proposal { at: concord_model::sabotage::clock(), ..proposal }
+    } else {
+        proposal
+    };
+    state.apply(revision, &proposal)
 }
 
 impl AppliedMembership {
@@ -212,55 +249,27 @@ impl Machine {
 
     /// Applies one entry.
     fn apply_entry(&mut self, entry: Entry, changes: &mut Vec<Arc<Change>>) -> Result<ApplyResponse, String> {
-        let (index, before) = (entry.log_id.index, self.state.revision());
+        let before = self.state.revision();
         let mut verdicts = Vec::new();
+        apply_to(&mut self.state, entry.log_id.index, &entry.payload, |verdict, change| {
+            verdicts.push(verdict);
+            changes.extend(change.map(Arc::new));
+        })?;
         match entry.payload {
             EntryPayload::Normal(data) => {
-                let proposals = entry::decode(&data.0)
-                    .map_err(|error| format!("entry {index} can't be applied: it is {error}"))?;
                 let length = u64::try_from(data.0.len()).unwrap_or(u64::MAX);
                 self.publisher.applied_bytes.fetch_add(length, Ordering::Relaxed);
-                verdicts.reserve_exact(proposals.len());
-                for proposal in proposals {
-                    let (verdict, change) = self.apply_proposal(proposal);
-                    verdicts.push(verdict);
-                    changes.extend(change.map(Arc::new));
-                }
             }
-            EntryPayload::Blank => self.advance(index),
+            EntryPayload::Blank => {}
             EntryPayload::Membership(members) => {
                 let greatest_id =
                     members.nodes().map(|(id, _)| *id).fold(self.membership.greatest_id, NodeId::max);
-                let stored = StoredMembership::new(Some(entry.log_id), members);
-                self.set_membership(stored, greatest_id);
-                self.advance(index);
+                self.set_membership(StoredMembership::new(Some(entry.log_id), members), greatest_id);
             }
         }
         self.last_log_id = Some(entry.log_id);
         self.publisher.digests.record(before, &self.state);
         Ok(ApplyResponse { revision: self.state.revision(), verdicts })
-    }
-
-    /// Decides a proposal at the next revision.
-    fn apply_proposal(&mut self, proposal: Proposal) -> (Verdict, Option<Change>) {
-        let revision = self.state.revision() + 1;
-        #[cfg(feature = "sabotage")]
-        let proposal = concord_model::sabotage::damaged(revision, proposal);
-        #[cfg(feature = "sabotage")]
-        let proposal = if concord_model::sabotage::is("clock-in-apply") {
-            Proposal { at: concord_model::sabotage::clock(), ..proposal }
-        } else {
-            proposal
-        };
-        self.state.apply(revision, &proposal)
-    }
-
-    /// Applies an entry without proposals. The first entry of a cluster, which names its members, has index 0; the
-    /// revision stays that of the empty state.
-    fn advance(&mut self, index: LogIndex) {
-        if index > 0 {
-            self.state.advance(self.state.revision() + 1);
-        }
     }
 
     /// Applies the next entries, at most a batch of them, then publishes, wakes, responds and passes the changes to the

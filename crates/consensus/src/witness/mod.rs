@@ -315,6 +315,17 @@ impl Witness {
         remembered.write(directory)
     }
 
+    /// Removes the records: the member is in another cluster from now on. Blocking.
+    pub(super) fn forget(directory: &Path) -> io::Result<()> {
+        for name in [FILE, VOUCHED] {
+            match fs::remove_file(directory.join(name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        fs::File::open(directory)?.sync_all()
+    }
+
     fn memory(&self) -> MutexGuard<'_, Memory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }

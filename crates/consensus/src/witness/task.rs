@@ -90,9 +90,6 @@ impl WitnessTask {
     pub(crate) async fn settle(self) -> Result<(), String> {
         let mut answers = Answers::new();
         let grace_ends = Instant::now() + GRACE;
-        // Before its core has started, openraft's metrics name no members: nobody would be asked, and any members are a
-        // majority of none. The core answers this once it has written its metrics.
-        self.raft.is_initialized().await.map_err(|error| error.to_string())?;
         loop {
             let membership = self.newest_membership();
             let others = other_voters(&membership, self.id);

@@ -270,6 +270,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         "add_member",
         keyed_with_body!(cluster::add),
     ),
+    Endpoint::new(Put, MEMBER, Needs(Verb::Cluster), "move_member", keyed_with_body!(cluster::move_member)),
     Endpoint::new(Delete, MEMBER, Needs(Verb::Cluster), "remove_member", keyed_with_body!(cluster::remove)),
     Endpoint::new(
         Post,

@@ -167,6 +167,12 @@ pub enum Command {
         /// What must be there.
         expect: Expect,
     },
+    /// Continues at a later revision, and voids those before it; in the log of a recovered cluster, before anything of
+    /// its own. It does nothing when the revision has passed.
+    SkipRevisions {
+        /// The revision after it.
+        to: Revision,
+    },
 }
 
 /// The undoing of a deletion.
@@ -307,6 +313,7 @@ impl Command {
             | Self::Forget { .. }
             | Self::UndeleteDefinition { .. }
             | Self::SetProtection { .. }
+            | Self::SkipRevisions { .. }
             | Self::Access(_) => LEVEL_MIN,
             Self::Batch(steps) => highest_level(steps.iter()),
             Self::Transaction(Transaction { steps, .. }) => highest_level(steps.iter().map(|(_, step)| step)),
@@ -321,6 +328,7 @@ impl Command {
             | Self::BuildIndex { .. }
             | Self::RaiseFeatureLevel { .. }
             | Self::Forget { .. }
+            | Self::SkipRevisions { .. }
             | Self::Access(AccessCommand::MarkUsed { .. } | AccessCommand::EnableRoot) => true,
             Self::CreateDefinition { .. }
             | Self::SetIndexes { .. }
@@ -552,6 +560,7 @@ impl fmt::Display for Proposal {
             Command::RaiseFeatureLevel { to } => return write!(f, "raise the feature level to {to}"),
             Command::Forget { upto } => return write!(f, "forget outcomes up to {upto}"),
             Command::Access(command) => return command.fmt(f),
+            Command::SkipRevisions { to } => return write!(f, "continue at revision {to}"),
         };
         write!(f, "{verb} `{definition}`")?;
         key.map_or(Ok(()), |key| write!(f, " `{key}`"))

@@ -202,6 +202,12 @@ impl Peers {
         *self.members.write().unwrap_or_else(PoisonError::into_inner) = members;
     }
 
+    /// The address of a member that was agreed on, as far as this node has applied it.
+    #[must_use]
+    pub fn address_of(&self, id: NodeId) -> Option<String> {
+        self.members.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+    }
+
     /// Calls a node and waits for its response at most `timeout`.
     ///
     /// # Errors

@@ -31,7 +31,7 @@ use concord_model::{
     error::{Invalid, Rejection, Violation},
     key::Key,
     limits::HISTORY_READS_MAX,
-    record::{Config, Revision},
+    record::{Config, Revision, VoidRevisions},
     redaction::RedactedPlaces,
 };
 use concord_net::{
@@ -315,7 +315,7 @@ impl HistoryReader {
         }
     }
 
-    /// Rejects a revision that does not exist yet, or is compacted. `part` is the part of the request that names it.
+    /// Rejects a revision that does not exist yet, is compacted, or is void. `part` is the part of the request that names it.
     pub(crate) fn check_revision(state: &State, at: Revision, part: &str) -> Result<(), Refusal> {
         let now = state.revision();
         if at > now {
@@ -327,7 +327,10 @@ impl HistoryReader {
         if at < state.compaction_revision() {
             return Err(expired(state.compaction_revision()));
         }
-        Ok(())
+        match state.void_at(at) {
+            None => Ok(()),
+            Some(void) => Err(Refusal::Expired(skipped(at, void))),
+        }
     }
 
     /// The rejection of a revision whose history is compacted.
@@ -522,6 +525,15 @@ fn subject(state: &State, name: ConfigName<'_>) -> Result<Subject, Refusal> {
 
 fn expired(compaction_revision: Revision) -> Refusal {
     Refusal::Expired(format!("the history is retained from revision {compaction_revision} on"))
+}
+
+/// Why there is no state of a void revision.
+pub(crate) fn skipped(at: Revision, VoidRevisions { first, last }: VoidRevisions) -> String {
+    format!(
+        "revision {at} is one of {first} to {last}, which a recovery of the cluster has skipped: a change that had it is \
+         lost; the last revision before them is {}",
+        first.saturating_sub(1)
+    )
 }
 
 fn unexpected(response: &HistoryResponse) -> Refusal {

@@ -35,6 +35,7 @@ use crate::{
     context::Context,
     cpu_pool::Weight,
     freshness::Freshness,
+    history::skipped,
     origin::Origin,
     read::{Reads, pinned::PinnedStates},
     redaction::Redactor,
@@ -239,7 +240,16 @@ impl Watches {
             WatchStart::After(revision) if revision < state.compaction_revision() => {
                 return Err(expired(revision, state.compaction_revision()));
             }
-            WatchStart::After(revision) => revision,
+            // A client may also begin with the first revision after void ones.
+            WatchStart::After(revision) => {
+                match state.void_at(revision).filter(|void| revision < void.last) {
+                    None => revision,
+                    Some(void) => {
+                        let text = format!("{}; resync from the current state", skipped(revision, void));
+                        return Err(Refusal::Expired(text));
+                    }
+                }
+            }
         };
         let pinned = &self.pinned_states;
         let is_initial = request.start == WatchStart::InitialState;

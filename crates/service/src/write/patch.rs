@@ -137,6 +137,7 @@ pub(super) fn content_of(command: &Command) -> Option<Arc<str>> {
         | Command::Compact { .. }
         | Command::RaiseFeatureLevel { .. }
         | Command::Forget { .. }
+        | Command::SkipRevisions { .. }
         | Command::Access(_)
         | Command::SetSchema { .. }
         | Command::SetUnique { .. }

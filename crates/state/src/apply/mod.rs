@@ -34,7 +34,7 @@ use concord_model::{
     index::Indexing,
     key::Key,
     limits::BATCH_STEPS_MAX,
-    record::{Config, Definition, Revision, STEP_BITS},
+    record::{Config, Definition, Revision, STEP_BITS, VoidRevisions},
     time::Timestamp,
 };
 
@@ -101,6 +101,10 @@ impl State {
             None
         } else if let Command::Access(command) = &proposal.command {
             Some(self.decide_access(context, &proposal.by, command, &mut edits))
+        } else if let Command::SkipRevisions { to } = &proposal.command {
+            self.skip_revisions(*to);
+            let done = Done::Single(StepOutcome::NoRecord);
+            Some(Ok(Applied { revision: self.revision, at: context.at, done }))
         } else {
             Some(self.decide(context, &proposal.command, &mut edits))
         };
@@ -171,7 +175,8 @@ impl State {
             | Command::Batch(_)
             | Command::Transaction(_)
             | Command::RaiseFeatureLevel { .. }
-            | Command::Forget { .. } => return false,
+            | Command::Forget { .. }
+            | Command::SkipRevisions { .. } => return false,
             Command::Access(command) => return self.is_access_stale(command),
         };
         let Some(found) = self.definition(definition.as_str()) else { return false };
@@ -279,15 +284,31 @@ impl State {
             Command::RaiseFeatureLevel { to } => Ok(self.raise_feature_level(context, *to)),
             Command::Forget { upto } => Ok(self.forget_upto(context, *upto, edits)),
             // `apply` handles these; a batch contains none.
-            Command::Batch(_) | Command::Transaction(_) | Command::Access(_) => {
-                Ok(context.applied(StepOutcome::NoRecord))
-            }
+            Command::Batch(_)
+            | Command::Transaction(_)
+            | Command::Access(_)
+            | Command::SkipRevisions { .. } => Ok(context.applied(StepOutcome::NoRecord)),
         }
     }
 
     /// The compaction revision is never lowered and never exceeds the state's revision.
     pub(super) fn raise_compaction_revision(&mut self, compaction_revision: Revision) {
         self.compaction_revision = self.compaction_revision.max(compaction_revision.min(self.revision));
+        // Of a compacted revision nothing is available anyway.
+        if self.void.iter().any(|void| void.last < self.compaction_revision) {
+            self.void =
+                self.void.iter().filter(|void| void.last >= self.compaction_revision).copied().collect();
+        }
+    }
+
+    /// Continues at a later revision. Those before it, from the one of the entry on, are void.
+    fn skip_revisions(&mut self, to: Revision) {
+        if to <= self.revision {
+            return;
+        }
+        let skipped = VoidRevisions { first: self.revision, last: to - 1 };
+        self.void = self.void.iter().copied().chain([skipped]).collect();
+        self.revision = to;
     }
 
     /// Raises the feature level when `to` is the next one, and changes nothing otherwise: the proposal of an earlier

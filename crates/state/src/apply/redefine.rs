@@ -45,6 +45,7 @@ impl State {
             | Command::Forget { .. }
             | Command::UndeleteDefinition { .. }
             | Command::SetProtection { .. }
+            | Command::SkipRevisions { .. }
             | Command::Access(_) => return false,
         };
         let Some(found) = self.definition(key.as_str()) else { return false };

@@ -6,7 +6,7 @@ use super::*;
 use crate::{BySlot, builder::StateBuilder};
 use concord_model::{
     command::{BatchStep, ConfigRead, IdempotencyKey, Transaction},
-    record::{IndexEntries, IndexEntry},
+    record::{IndexEntries, IndexEntry, VoidRevisions},
 };
 
 pub(crate) fn key(text: &str) -> Key {
@@ -288,4 +288,34 @@ fn the_level_rises_by_one_and_is_part_of_the_digest() {
         assert_eq!((change, state.feature_level()), (None, expected), "to {to}");
         assert_eq!(state.digest() == digest, expected == 1, "to {to}");
     }
+}
+
+#[test]
+fn skipped_revisions_are_void_until_they_are_compacted() {
+    let (mut state, digest) = (State::new(), State::new().digest());
+    let skip =
+        |state: &mut State, revision, to| state.apply(revision, &proposal(Command::SkipRevisions { to }));
+    let (verdict, change) = skip(&mut state, 5, 100);
+    assert!(matches!(verdict, Verdict::Decided(Ok(Applied { revision: 100, .. }))), "{verdict:?}");
+    assert_eq!((change, state.revision(), state.digest()), (None, 100, digest));
+    // One that has passed does nothing.
+    skip(&mut state, 101, 50);
+    skip(&mut state, 102, 1000);
+    let void = [VoidRevisions { first: 5, last: 99 }, VoidRevisions { first: 102, last: 999 }];
+    assert_eq!((state.revision(), state.void_revisions()), (1000, &void[..]));
+    for (revision, expected) in
+        [(4, None), (5, Some(void[0])), (99, Some(void[0])), (100, None), (500, Some(void[1]))]
+    {
+        assert_eq!(state.void_at(revision), expected, "{revision}");
+    }
+    for (count, expected) in [(0, 1000), (1, 101), (2, 100), (3, 4), (6, 1), (100, 0)] {
+        assert_eq!(state.revision_before(count), expected, "{count}");
+    }
+    let compact = |state: &mut State, revision| {
+        state.apply(1001, &proposal(Command::Compact { compaction_revision: revision }));
+    };
+    compact(&mut state, 99);
+    assert_eq!(state.void_revisions(), void);
+    compact(&mut state, 100);
+    assert_eq!(state.void_revisions(), &void[1..]);
 }

@@ -361,6 +361,7 @@ mod tests {
             digest: 0,
             compaction_revision: 0,
             root_disabled: false,
+            void: Vec::new(),
         };
         PendingBatch { checkpoint, changes: vec![Arc::new(change(revision))], state: None }
     }

@@ -250,6 +250,7 @@ pub(super) fn proposal(state: &State, revision: Revision, command: Command) -> P
         | Command::Compact { .. }
         | Command::RaiseFeatureLevel { .. }
         | Command::Forget { .. }
+        | Command::SkipRevisions { .. }
         | Command::Access(_)
         | Command::SetSchema { .. }
         | Command::SetUnique { .. }

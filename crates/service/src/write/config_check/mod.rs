@@ -66,6 +66,7 @@ pub(super) fn needs_config_check(command: &Command) -> bool {
         | Command::Compact { .. }
         | Command::RaiseFeatureLevel { .. }
         | Command::Forget { .. }
+        | Command::SkipRevisions { .. }
         | Command::Access(_)
         | Command::BuildIndex { .. } => false,
     }

@@ -361,6 +361,7 @@ fn without_requests(state: &State) -> Option<State> {
         }
     }
     builder.compaction_revision(state.compaction_revision());
+    builder.void_revisions(state.void_revisions());
     builder.feature_level(state.feature_level());
     builder.root_disabled(state.is_root_disabled());
     for key in state.access_keys() {
@@ -404,6 +405,7 @@ fn state_of(mut reader: SnapshotReader) -> Result<(State, Header), StoreError> {
     }
     let header = &reader.header;
     builder.compaction_revision(header.compaction_revision);
+    builder.void_revisions(&header.void);
     builder.feature_level(header.feature_level);
     builder.root_disabled(header.root_disabled);
     let state = builder.finish(header.revision, header.last_at).map_err(|error| reader.damaged(&error.0))?;
