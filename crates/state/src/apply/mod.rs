@@ -35,6 +35,7 @@ use concord_model::{
     key::Key,
     limits::BATCH_STEPS_MAX,
     record::{Config, Definition, Revision, STEP_BITS, VoidRevisions},
+    schema::StoredSchema,
     time::Timestamp,
 };
 
@@ -50,6 +51,23 @@ pub(super) struct EntryContext {
 }
 
 impl EntryContext {
+    /// A definition that this change creates.
+    fn definition(self, key: &Key, indexes: &[String], schema: Option<&StoredSchema>) -> Definition {
+        Definition {
+            id: self.id(),
+            key: key.clone(),
+            indexes: indexes.to_vec(),
+            schema: schema.cloned(),
+            indexing: Indexing::of(indexes),
+            created_at: self.at,
+            modified_at: self.at,
+            revision: self.revision,
+            unique: Vec::new(),
+            protected: false,
+            standing: <_>::default(),
+        }
+    }
+
     /// The id of a definition that this change creates.
     fn id(self) -> u64 {
         const { assert!(BATCH_STEPS_MAX <= 1 << STEP_BITS) };
@@ -196,19 +214,7 @@ impl State {
                 if self.definition(key.as_str()).is_some() {
                     return Err(Rejection::DefinitionExists);
                 }
-                let definition = Arc::new(Definition {
-                    id: context.id(),
-                    key: key.clone(),
-                    indexes: indexes.clone(),
-                    schema: schema.clone(),
-                    indexing: Indexing::of(indexes),
-                    created_at: context.at,
-                    modified_at: context.at,
-                    revision: context.revision,
-                    unique: Vec::new(),
-                    protected: false,
-                    standing: <_>::default(),
-                });
+                let definition = Arc::new(context.definition(key, indexes, schema.as_ref()));
                 self.insert_collection(Collection::new(Arc::clone(&definition)));
                 edits.push(Edit::Definition { before: None, after: Some(definition) });
                 Ok(context.applied(StepOutcome::Created))
@@ -219,13 +225,7 @@ impl State {
                 Ok(context.applied(StepOutcome::Changed))
             }
             Command::DeleteDefinition { key, expect, restrict, keep } => {
-                let configs = self.expect_definition(key, *expect)?;
-                if self.expect_collection(key)?.definition.protected {
-                    return Err(Rejection::DefinitionProtected(key.clone()));
-                }
-                if *restrict && configs > 0 {
-                    return Err(Rejection::DefinitionNotEmpty(configs));
-                }
+                self.expect_deletable(key, *expect, *restrict)?;
                 Ok(self.delete_definition(context, key, *keep, edits))
             }
             Command::WriteConfig { definition, key, data, entries, expect } => {
@@ -289,6 +289,18 @@ impl State {
             | Command::Access(_)
             | Command::SkipRevisions { .. } => Ok(context.applied(StepOutcome::NoRecord)),
         }
+    }
+
+    /// Rejects the deletion of a definition that is not as expected, or may not be deleted.
+    fn expect_deletable(&self, key: &Key, expect: Expect, restrict: bool) -> Result<(), Rejection> {
+        let configs = self.expect_definition(key, expect)?;
+        if self.expect_collection(key)?.definition.protected {
+            return Err(Rejection::DefinitionProtected(key.clone()));
+        }
+        if restrict && configs > 0 {
+            return Err(Rejection::DefinitionNotEmpty(configs));
+        }
+        Ok(())
     }
 
     /// The compaction revision is never lowered and never exceeds the state's revision.
