@@ -101,9 +101,9 @@ fn a_survivor_keeps_its_entries_and_is_the_only_voter_of_another_cluster() {
     assert!(plan(directory.path()).unwrap_err().contains("the only voter"));
 }
 
-/// The entry that skips revisions, at the time of the last change.
+/// The entry that skips revisions, at the time of the third change: each is later than the one before.
 fn skipped_to(to: Revision) -> Payload {
-    let proposal = Proposal::new(Timestamp(7), AUTHOR, Command::SkipRevisions { to });
+    let proposal = Proposal::new(Timestamp(9), AUTHOR, Command::SkipRevisions { to });
     EntryPayload::Normal(EncodedProposal(Bytes::from(proposal.to_bytes())))
 }
 
