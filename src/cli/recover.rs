@@ -98,7 +98,7 @@ fn single(args: &RecoverArgs, node: &StoppedNode, completed: Option<Uuid>) -> Re
         shown["cluster_id"] = Value::Null;
         return print_columns(&args.format.or_json(), &shown, &COLUMNS);
     }
-    missing(recovery.report()).iter().for_each(|text| say(text));
+    missing(recovery.report()).iter().for_each(say);
     let text = format!(
         "node {} will leave cluster {} for a new one, and its members can't join that",
         recovery.report().member.id,

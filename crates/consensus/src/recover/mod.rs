@@ -139,10 +139,9 @@ impl StoppedMember {
             return Err(format!("{shown} has no log: recover another member, or restore a backup"));
         }
         let wal = Wal::open(&log).map_err(failed)?.with_keys(&at_rest);
-        if !wal
-            .header()
-            .is_some_and(|found| (found.cluster, found.node) == (*me.cluster_id.as_bytes(), me.node_id))
-        {
+        let is_own =
+            |found: &LogHeader| (found.cluster, found.node) == (*me.cluster_id.as_bytes(), me.node_id);
+        if !wal.header().is_some_and(|found| is_own(&found)) {
             return Err(format!(
                 "the log in {shown} is not that of node {} of cluster {}",
                 me.node_id, me.cluster_id

@@ -229,28 +229,7 @@ impl Watches {
         let registration = hub.register(selection.scope().topics());
         // The first read, which may be the only one, finds every change that was acknowledged before the request.
         hub.catch_up(&feed);
-        let position = match request.start {
-            WatchStart::Now | WatchStart::InitialState => state.revision(),
-            WatchStart::After(revision) if revision > state.revision() => {
-                return Err(Refusal::Expired(format!(
-                    "revision {revision} is not known here: the cluster is at {}; resync from the current state",
-                    state.revision()
-                )));
-            }
-            WatchStart::After(revision) if revision < state.compaction_revision() => {
-                return Err(expired(revision, state.compaction_revision()));
-            }
-            // A client may also begin with the first revision after void ones.
-            WatchStart::After(revision) => {
-                match state.void_at(revision).filter(|void| revision < void.last) {
-                    None => revision,
-                    Some(void) => {
-                        let text = format!("{}; resync from the current state", skipped(revision, void));
-                        return Err(Refusal::Expired(text));
-                    }
-                }
-            }
-        };
+        let position = position_of(request.start, &state)?;
         let pinned = &self.pinned_states;
         let is_initial = request.start == WatchStart::InitialState;
         let initial = is_initial.then(|| Initial::new(pinned.hold(&state, consensus)));
@@ -322,6 +301,30 @@ async fn confirm_periodically(watches: Weak<Watches>, stopping: CancellationToke
         tokio::select! {
             () = sleep(WATCH_CONFIRM_INTERVAL) => {}
             () = stopping.cancelled() => return Ok(()),
+        }
+    }
+}
+
+/// The revision after which a watch begins.
+fn position_of(start: WatchStart, state: &State) -> Result<Revision, Refusal> {
+    let revision = match start {
+        WatchStart::Now | WatchStart::InitialState => return Ok(state.revision()),
+        WatchStart::After(revision) => revision,
+    };
+    if revision > state.revision() {
+        return Err(Refusal::Expired(format!(
+            "revision {revision} is not known here: the cluster is at {}; resync from the current state",
+            state.revision()
+        )));
+    }
+    if revision < state.compaction_revision() {
+        return Err(expired(revision, state.compaction_revision()));
+    }
+    // A client may also begin with the first revision after void ones.
+    match state.void_at(revision).filter(|void| revision < void.last) {
+        None => Ok(revision),
+        Some(void) => {
+            Err(Refusal::Expired(format!("{}; resync from the current state", skipped(revision, void))))
         }
     }
 }
