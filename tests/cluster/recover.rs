@@ -147,6 +147,43 @@ fn is_completed_wherever_it_is_killed(node: &Node) {
     fs::remove_dir_all(&copy).unwrap();
 }
 
+async fn is_another_cluster(client: &Client, recovered: &Value, before: &Value) {
+    let status = client.status().await.unwrap();
+    assert_eq!(status["cluster_id"], recovered["cluster_id"]);
+    assert_ne!(status["cluster_id"], *before);
+    assert_eq!(status["members"].as_array().map(Vec::len), Some(1), "{status}");
+}
+
+async fn writes_at_once(client: &Client) {
+    let begin = Instant::now();
+    set(client, "d", "new", &json!({"n": 1})).await;
+    assert!(begin.elapsed() < FIRST_WRITE_MAX, "{:?}", begin.elapsed());
+    println!("first write after {:?}", begin.elapsed());
+}
+
+fn audit_is_whole(node: &Node) {
+    let audit = node.directory.join("audit");
+    let verified = Command::new(node.binary.as_path()).args(["audit", "verify"]).arg(audit).output();
+    assert!(verified.unwrap().status.success());
+}
+
+/// Neither a dry run nor a recovery that nobody has confirmed changes a byte. `last`: the last revision of the node.
+fn nothing_changes_unconfirmed(node: &Node, last: u64) {
+    let before = content(&node.directory);
+    let planned = shown(&recover(node, &["--dry-run"]));
+    assert_eq!(planned["cluster_id"], Value::Null);
+    assert_eq!(
+        (&planned["last_revision"], &planned["lost_voters"]),
+        (&json!(last), &json!([2, 3])),
+        "{planned}"
+    );
+    let unconfirmed = recover(node, &[]);
+    assert!(errors(&unconfirmed).contains("--yes"), "{unconfirmed:?}");
+    let after = content(&node.directory);
+    let differing: Vec<_> = after.iter().filter(|(name, bytes)| before.get(*name) != Some(bytes)).collect();
+    assert!(differing.is_empty() && before.len() == after.len(), "{:?}", differing.first().map(|one| one.0));
+}
+
 async fn a_survivor_continues(name: &str, options: Options) {
     let Lost { mut cluster, revisions, key, cluster_id } = lost(name, options).await;
     let running = recover(cluster.node(1), &["--yes"]);
@@ -154,21 +191,7 @@ async fn a_survivor_continues(name: &str, options: Options) {
     let last = cluster.client(1).status().await.unwrap()["revision"].as_u64().unwrap();
     cluster.node(1).stop().await;
 
-    // Neither a dry run nor a recovery that nobody has confirmed changes a byte.
-    let before = content(&cluster.node(1).directory);
-    let planned = shown(&recover(cluster.node(1), &["--dry-run"]));
-    assert_eq!(planned["cluster_id"], Value::Null);
-    assert_eq!(
-        (&planned["last_revision"], &planned["lost_voters"]),
-        (&json!(last), &json!([2, 3])),
-        "{planned}"
-    );
-    let unconfirmed = recover(cluster.node(1), &[]);
-    assert!(errors(&unconfirmed).contains("--yes"), "{unconfirmed:?}");
-    let after = content(&cluster.node(1).directory);
-    let differing: Vec<_> = after.iter().filter(|(name, bytes)| before.get(*name) != Some(bytes)).collect();
-    assert!(differing.is_empty() && before.len() == after.len(), "{:?}", differing.first().map(|one| one.0));
-
+    nothing_changes_unconfirmed(cluster.node(1), last);
     is_completed_wherever_it_is_killed(cluster.node(1));
     let done = recover(cluster.node(1), &["--yes"]);
     assert!(errors(&done).contains(&format!("the last revision that this node has is {last}")), "{done:?}");
@@ -177,26 +200,30 @@ async fn a_survivor_continues(name: &str, options: Options) {
     assert!(!again.status.success() && errors(&again).contains("the only voter"), "{again:?}");
 
     cluster.node(1).start().await;
-    let (client, begin) = (cluster.client(1), Instant::now());
-    set(&client, "d", "new", &json!({"n": 1})).await;
-    assert!(begin.elapsed() < FIRST_WRITE_MAX, "{:?}", begin.elapsed());
-    println!("first write after {:?}", begin.elapsed());
-    let status = client.status().await.unwrap();
-    assert_eq!(status["cluster_id"], recovered["cluster_id"]);
-    assert_ne!(status["cluster_id"], cluster_id);
-    assert_eq!(status["members"].as_array().map(Vec::len), Some(1), "{status}");
+    let client = cluster.client(1);
+    writes_at_once(&client).await;
+    is_another_cluster(&client, &recovered, &cluster_id).await;
     let first = recovered["skipped_revisions"]["first"].as_u64().unwrap();
     let skipped_last = recovered["skipped_revisions"]["last"].as_u64().unwrap();
     assert!(first == last + 1 && skipped_last > last + 1_000_000, "{recovered}");
     is_whole(&client, &revisions, (first, skipped_last), &key).await;
 
-    let audit = cluster.node(1).directory.join("audit");
-    let verified =
-        Command::new(cluster.node(1).binary.as_path()).args(["audit", "verify"]).arg(audit).output();
-    assert!(verified.unwrap().status.success());
-
+    audit_is_whole(cluster.node(1));
     grows(&mut cluster, &revisions, (first, skipped_last), &key).await;
     old_member_is_refused(&mut cluster).await;
+}
+
+/// Whoever has seen all that the survivor had goes on, and whoever has seen more is told.
+async fn watches_go_on(client: &Client, (first, last): (u64, u64)) {
+    let mut watch = client.watch(&[], Some(first - 1)).await;
+    let seen = watch.changes(1).await;
+    assert!(seen[0].0 > last, "{seen:?}");
+    match client.try_watch(&[], Some(first)).await {
+        Err(Some(answer)) => drop(answer.refused(410, "expired_error")),
+        other => panic!("{:?}", other.map(|_| ())),
+    }
+    let mut from_the_first = client.watch(&[("from", &(last + 1).to_string())], None).await;
+    assert_eq!(from_the_first.changes(1).await, seen);
 }
 
 /// A node has the history, the key, and nothing at a revision that was skipped.
@@ -215,16 +242,7 @@ async fn is_whole(client: &Client, revisions: &[(u64, u64)], (first, last): (u64
     let history = client.get(&format!("{}/history", config("d", "k"))).query(&[("limit", "100")]);
     let history = history.insist().await.expect(200);
     assert_eq!(history.data()["results"].as_array().map(Vec::len), Some(revisions.len()));
-    // Whoever has seen all that the survivor had goes on, and whoever has seen more is told.
-    let mut watch = client.watch(&[], Some(first - 1)).await;
-    let seen = watch.changes(1).await;
-    assert!(seen[0].0 > last, "{seen:?}");
-    match client.try_watch(&[], Some(first)).await {
-        Err(Some(answer)) => drop(answer.refused(410, "expired_error")),
-        other => panic!("{:?}", other.map(|_| ())),
-    }
-    let mut from_the_first = client.watch(&[("from", &(last + 1).to_string())], None).await;
-    assert_eq!(from_the_first.changes(1).await, seen);
+    watches_go_on(client, (first, last)).await;
     let app = key.on(client);
     app.get(&config("d", "k")).insist().await.expect(200);
     app.put(&config("d", "k"), &json!({"data": {}})).insist().await.refused(403, "forbidden_error");
@@ -300,7 +318,7 @@ async fn no_revision_of_the_lost_majority_stands_for_something_else() {
     let client = cluster.client(survivor);
     define(&client, "d").await;
     set(&client, "d", "k", &json!({"n": "decided"})).await;
-    let decided = client.get(&config("d", "k")).insist().await.expect(200).tag().to_owned();
+    let decided = client.get(&config("d", "k")).insist().await.expect(200).tag();
     cluster.equal_digests().await;
     for id in others {
         cluster.node(id).kill();
@@ -329,7 +347,7 @@ async fn no_revision_of_the_lost_majority_stands_for_something_else() {
     let mut lost = Vec::new();
     for n in 0..20 {
         set(&client, "d", "k", &json!({"n": n, "lost": true})).await;
-        lost.push(client.get(&config("d", "k")).insist().await.expect(200).tag().to_owned());
+        lost.push(client.get(&config("d", "k")).insist().await.expect(200).tag());
     }
     for id in others {
         cluster.node(id).kill();
@@ -342,7 +360,7 @@ async fn no_revision_of_the_lost_majority_stands_for_something_else() {
     let client = cluster.client(survivor);
     let now = client.get(&config("d", "k")).insist().await.expect(200);
     assert!(now.data()["data"]["n"].is_number(), "what nobody has confirmed is kept: {now:?}");
-    assert!(!lost.contains(&now.tag().to_owned()), "{now:?} of {lost:?}");
+    assert!(!lost.contains(&now.tag()), "{now:?} of {lost:?}");
     for tag in &lost {
         at(&client, tag.trim_matches('"').parse().unwrap()).await.refused(410, "expired_error");
         let write = client.put(&config("d", "k"), &json!({"data": {}})).header("if-match", tag);

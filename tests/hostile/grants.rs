@@ -55,6 +55,7 @@ const CONFIG: &str = "/api/v1/config_definition/{}/config/{}";
 /// A definition that does not exist, in the patterns of the right key.
 const OURS: &str = "ours.absent";
 
+#[expect(clippy::too_many_lines, reason = "one table, a case in some lines")]
 pub(super) fn cases() -> Vec<Case> {
     let null = || Value::Null;
     let data = || json!({"data": {}});
