@@ -7,9 +7,12 @@ use std::collections::BTreeMap;
 
 use concord_model::{
     error::LocSegment,
+    redaction,
     schema::{Formats, Schema},
 };
 use serde_json::{Value, json};
+
+use super::document::is_same;
 
 /// The schemas that say what is secret, by definition.
 #[derive(Debug, Default)]
@@ -24,6 +27,21 @@ impl Mask {
         let Some(schema) = schema.filter(|schema| !schema.is_null()) else { return };
         let compiled = Schema::compile(schema, Formats::default()).ok();
         self.0.entry(definition.to_owned()).or_default().push(compiled);
+    }
+
+    /// Whether applying `wanted` leaves `now` as it is, because what differs are markers that keep secret values.
+    pub(super) fn keeps(&self, definition: &str, now: &Value, wanted: &Value) -> bool {
+        if !redaction::may_keep(&wanted.to_string()) {
+            return false;
+        }
+        let schemas = self.0.get(definition).map(Vec::as_slice).unwrap_or_default();
+        let (mut kept, keep) = (now.clone(), json!({ "$concord-keep": true }));
+        for place in places(schemas, now) {
+            if wanted.pointer(&place) == Some(&keep) {
+                kept.pointer_mut(&place).into_iter().for_each(|value| value.clone_from(&keep));
+            }
+        }
+        is_same(&kept, wanted)
     }
 
     /// Hides the secret values of a config's data before and after a change.

@@ -284,7 +284,8 @@ impl ApplyPlan {
     }
 
     fn config(&mut self, definition: &str, key: &str, data: &Value, now: Option<&Versioned<Value>>) {
-        if now.is_some_and(|now| document::is_same(&now.value, data)) {
+        let is_same = |now: &Value| document::is_same(now, data) || self.mask.keeps(definition, now, data);
+        if now.is_some_and(|now| is_same(&now.value)) {
             self.unchanged += 1;
             return;
         }
@@ -356,6 +357,30 @@ mod tests {
         let expected = json!({"op": "set_schema", "config_definition_key": "d",
             "json_schema": {"title": "x", "type": "object"}, "if_match": "7"});
         assert_eq!(as_json(&plan.changes[0].operations), [expected]);
+    }
+
+    #[test]
+    fn a_marker_at_a_secret_place_is_no_change() {
+        let schema = json!({"properties": {"password": {"x-concord-secret": true}, "reps": {"items":
+            {"properties": {"token": {"x-concord-secret": true}}}}}});
+        let mut plan = ApplyPlan::default();
+        plan.mask.add("d", Some(&schema));
+        let stored = json!({"host": "h", "password": "p", "reps": [{"n": 1, "token": "t"}]});
+        let now = Versioned { revision: 3, value: stored };
+        let keep = json!({"$concord-keep": true});
+        let with = |host: Value, password: &Value, n: u64| json!({"host": host, "password": password, "reps": [{"n": n, "token": keep}]});
+        plan.config("d", "k", &with(json!("h"), &keep, 1), Some(&now));
+        plan.config("d", "k", &with(json!("h"), &json!("p"), 1), Some(&now));
+        assert_eq!((plan.unchanged, plan.changes.len()), (2, 0));
+        for changed in [
+            with(json!("h2"), &keep, 1),
+            with(json!("h"), &json!("p2"), 1),
+            with(json!("h"), &keep, 2),
+            with(keep.clone(), &keep, 1), // not a secret field: the cluster says so
+        ] {
+            plan.config("d", "k", &changed, Some(&now));
+        }
+        assert_eq!((plan.unchanged, plan.changes.len()), (2, 4));
     }
 
     fn as_json(operations: &[Operation]) -> Vec<Value> {
