@@ -5,15 +5,19 @@
 use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Output},
     time::{Duration, Instant},
 };
 
 use futures::future::join_all;
-use serde_json::{Value, json};
+use serde_json::json;
 
+use super::{
+    members::{MEMBERS, decided, has_role},
+    snapshot::purge_logs,
+};
 use crate::harness::{
-    Client, Cluster, Options, eventually,
+    Client, Cluster, Options, check, eventually,
     load::{config, define, set},
     node::{BINARY, Node},
 };
@@ -79,6 +83,25 @@ async fn alarm_about(client: &Client, kind: &str, id: u64) -> String {
         found.map(|alarm| alarm["message"].to_string()).ok_or_else(|| status["alarms"].to_string())
     })
     .await
+}
+
+/// Waits until a node shows no alarm of this kind.
+async fn no_alarm(client: &Client, kind: &str) {
+    eventually(&format!("no alarm `{kind}`"), async || {
+        let status = client.status().await?;
+        let alarms = status["alarms"].as_array().ok_or("no alarms")?;
+        check(alarms.iter().all(|alarm| alarm["type"] != kind), || format!("{alarms:?}"))
+    })
+    .await;
+}
+
+/// Waits until a node shows an alarm of this kind about a member with this text.
+async fn alarm_that_says(client: &Client, kind: &str, id: u64, text: &str) {
+    eventually(&format!("an alarm `{kind}` about node {id} that says: {text}"), async || {
+        let message = alarm_about(client, kind, id).await;
+        check(message.contains(text), || message)
+    })
+    .await;
 }
 
 /// A write that may fail: whether it was acknowledged.
@@ -162,10 +185,22 @@ async fn an_operator_decides_when_a_witness_is_lost_for_good() {
         let mut command = Command::new(&*BINARY);
         command.args(["cluster", "vouch", "--data-dir"]).arg(directory).output().unwrap()
     };
+    let says =
+        |output: &Output| String::from_utf8_lossy(&[&*output.stdout, &*output.stderr].concat()).into_owned();
     let refused = vouch(cluster.node(3).directory.clone());
     assert!(!refused.status.success(), "node 3 has forgotten nothing: {refused:?}");
+    // Without node 3 there is no majority, so nothing can be decided yet.
+    assert!(cluster.node(3).stop().await.success());
+    cluster.node(2).kill();
+    cluster.node(2).start().await;
+    alarm_that_says(&cluster.client(2), "rolled_back", 2, "enough of them for a majority").await;
+    let refused = vouch(cluster.node(2).directory.clone());
+    assert!(!refused.status.success() && says(&refused).contains("waits for node 1, node 3"), "{refused:?}");
+    assert!(!cluster.node(2).directory.join("vouched").exists());
+    cluster.node(3).start().await;
+    alarm_that_says(&cluster.client(2), "rolled_back", 2, "concord cluster vouch").await;
     let vouched = vouch(cluster.node(2).directory.clone());
-    assert!(vouched.status.success(), "{vouched:?}");
+    assert!(vouched.status.success() && says(&vouched).contains("continues without node 1"), "{vouched:?}");
     cluster.ready_on(&[2, 3]).await;
     cluster.equal_digests_on(&[2, 3]).await;
     set(&cluster.client(2), "d", "after", &json!({"n": 1})).await;
@@ -220,8 +255,11 @@ async fn what_was_confirmed_since_the_last_exchange_survives_a_rollback() {
 ///
 /// `terms`: how often the leader changes while node 3 is down, so that the log of node 1 has a later term than theirs.
 async fn forked(name: &str, others: u64, terms: u64) -> Cluster {
-    let options =
-        Options::default().with("CONCORD_WRITE_TIMEOUT_MS", "3000").with("CONCORD_READ_TIMEOUT_MS", "1000");
+    forked_with(name, others, terms, Options::default()).await
+}
+
+async fn forked_with(name: &str, others: u64, terms: u64, options: Options) -> Cluster {
+    let options = options.with("CONCORD_WRITE_TIMEOUT_MS", "3000").with("CONCORD_READ_TIMEOUT_MS", "1000");
     let mut cluster = Cluster::start_with(name, &options).await;
     define(&cluster.client(1), "d").await;
     lead(&cluster, 1, &[1, 2, 3]).await;
@@ -281,8 +319,13 @@ async fn wrong_answers(
 }
 
 async fn a_fork_is_read_by_nobody(name: &str, others: u64, terms: u64) {
-    let mut cluster = forked(name, others, terms).await;
-    cluster.node(1).start().await;
+    let cluster = forked(name, others, terms).await;
+    a_fork_of_node_1_is_read_by_nobody(cluster, others).await;
+}
+
+async fn a_fork_of_node_1_is_read_by_nobody(mut cluster: Cluster, others: u64) {
+    // It may end before it listens.
+    cluster.node(1).launch();
     let (seen, _) = wrong_answers(&mut cluster, others, false, WATCHED).await;
     assert_eq!(seen, BTreeSet::new());
     // A majority has committed other entries, so it is made again from the others, with or without more writes.
@@ -299,6 +342,15 @@ async fn a_fork_is_read_by_nobody(name: &str, others: u64, terms: u64) {
     let kept = |id: usize| cluster.nodes[id - 1].directory.join("log.distrusted").is_dir();
     assert!(kept(1), "the only copy of 40 writes");
     assert!(!kept(2) && !kept(3), "whoever led meanwhile, the history of two is that of the cluster");
+    // Everybody shows that until the operator has looked at it.
+    for client in cluster.clients() {
+        let message = alarm_about(&client, "discarded_log", 1).await;
+        assert!(message.contains("log.distrusted"), "{message}");
+    }
+    std::fs::remove_dir_all(cluster.nodes[0].directory.join("log.distrusted")).unwrap();
+    for client in cluster.clients() {
+        no_alarm(&client, "discarded_log").await;
+    }
 }
 
 #[tokio::test]
@@ -362,6 +414,101 @@ async fn a_distrusted_state_is_made_again_from_the_others() {
     cluster.ready().await;
     let text = cluster.node(follower).tail(200);
     assert_eq!(text.matches("installed a snapshot").count(), 1, "{text}");
-    let status: Value = cluster.client(follower).status().await.unwrap();
-    assert_eq!(status["alarms"], json!([]));
+    alarm_about(&cluster.client(follower), "discarded_log", follower).await;
+}
+
+/// Whatever the others have purged: what node 1 alone has is kept, and its loss is shown.
+#[tokio::test]
+async fn a_log_of_another_history_that_the_others_have_purged_is_kept() {
+    let options = Options::default().with("CONCORD_SNAPSHOT_LOG_BYTES", "65536");
+    let others = 60;
+    let cluster = forked_with("earlier-fork-purged", others, 0, options).await;
+    let place = cluster.place_in_log(2).await;
+    purge_logs(&cluster, &[2, 3], "d", place).await;
+    a_fork_of_node_1_is_read_by_nobody(cluster, others).await;
+}
+
+#[tokio::test]
+async fn a_learner_whose_disk_went_back_waits_for_no_voter_that_is_down() {
+    let mut cluster = Cluster::start("earlier-learner").await;
+    define(&cluster.client(1), "d").await;
+    lead(&cluster, 1, &[1, 2, 3]).await;
+    let body = cluster.newcomer(4).await;
+    let added = decided(cluster.client(1).post(MEMBERS, &body)).await;
+    assert!(matches!(added.status, 200 | 201), "{added:?}");
+    has_role(&cluster.client(4), 4, "learner").await;
+    cluster.ready_on(&[4]).await;
+    let image = take_image(&mut cluster, 4).await;
+    write_many(&cluster.client(1), "a", 20).await;
+    cluster.equal_digests().await;
+    assert!(cluster.node(3).stop().await.success());
+    cluster.node(4).kill();
+    put_back(&mut cluster, 4, &image);
+    cluster.node(4).start().await;
+    cluster.ready_on(&[4]).await;
+    for id in [1, 2, 4] {
+        alarm_that_says(&cluster.client(id), "rolled_back", 4, "has caught up").await;
+    }
+    cluster.client(4).get(&config("d", "a19")).insist().await.expect(200);
+}
+
+/// A process with the id of node 2 and a copy of its directory, at other addresses.
+async fn start_twin(cluster: &Cluster, directory: &Path) -> Node {
+    let mut twin = Node::new(2, cluster.root(), &cluster.nodes[0].settings);
+    (twin.directory, twin.log) = (cluster.root().join("twin"), cluster.root().join("twin.txt"));
+    copy(directory, &twin.directory);
+    twin.start().await;
+    twin
+}
+
+/// Waits until the copy says where the process is that it waits for.
+async fn waits_for_node_2(cluster: &Cluster, twin: &Node) {
+    let address = cluster.nodes[1].peer_addr();
+    let says = format!("another process with the id of this node, 2, is running at {address}");
+    eventually("the copy says why it is not ready", async || {
+        let ready = twin.client().bare(http::Method::GET, "/readyz").attempt().await?;
+        check(ready.status == 503 && ready.text.contains(&says), || format!("{ready:?}"))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_second_process_with_the_id_of_a_node_takes_no_part_and_disturbs_nobody() {
+    let mut cluster = Cluster::start("earlier-twin").await;
+    define(&cluster.client(1), "d").await;
+    let image = take_live_image(&mut cluster, 2);
+    write_many(&cluster.client(1), "a", 5).await;
+    let mut twin = start_twin(&cluster, &image).await;
+    waits_for_node_2(&cluster, &twin).await;
+    alarm_about(&cluster.client(2), "duplicate_id", 2).await;
+    tokio::time::sleep(TWO_EXCHANGES).await;
+    assert!(twin.runs(), "it waits, it does not end and start again: {}", twin.tail(20));
+    assert!(cluster.node(2).runs(), "{}", cluster.tails(12));
+    let status = cluster.client(1).status().await.unwrap();
+    assert_eq!(status["alarms"], json!([]), "nothing was rolled back");
+    write_many(&cluster.client(1), "b", 5).await;
+    cluster.equal_digests().await;
+    twin.kill();
+    no_alarm(&cluster.client(2), "duplicate_id").await;
+}
+
+/// The copy was first: it has started while the node did not run.
+#[tokio::test]
+async fn of_two_processes_with_one_id_the_one_at_the_address_of_the_member_stays() {
+    let mut cluster = Cluster::start("earlier-twin-first").await;
+    define(&cluster.client(1), "d").await;
+    write_many(&cluster.client(1), "a", 5).await;
+    assert!(cluster.node(2).stop().await.success());
+    let directory = cluster.node(2).directory.clone();
+    let mut twin = start_twin(&cluster, &directory).await;
+    tokio::time::sleep(TWO_EXCHANGES).await;
+    cluster.node(2).start().await;
+    assert!(!twin.ended().await.success());
+    // As a supervisor does it.
+    twin.start().await;
+    waits_for_node_2(&cluster, &twin).await;
+    cluster.ready().await;
+    tokio::time::sleep(TWO_EXCHANGES).await;
+    assert!(twin.runs() && cluster.node(2).runs());
+    cluster.equal_digests().await;
 }

@@ -66,6 +66,7 @@ mod stream;
 #[cfg(test)]
 mod suite;
 mod supervisor;
+mod terms;
 mod types;
 mod wire;
 mod witness;
@@ -81,7 +82,7 @@ pub use figures::{MemberFigures, RaftFigures};
 pub use leadership::Leadership;
 pub use log::LogFigures;
 pub use supervisor::end_process_later;
-pub use witness::{RolledBack, vouch};
+pub use witness::{Condition, Missing, RolledBack, Twin, vouch};
 
 use concord_model::record::Revision;
 use concord_net::{Member, NodeId, client::Peers, identity::Identity};

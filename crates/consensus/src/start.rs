@@ -420,8 +420,7 @@ impl ConsensusInner {
         supervisor.spawn("snapshots", snapshots.run());
         supervisor.spawn("end-back-off", end_back_off);
         supervisor.spawn("compare-states", divergence.run());
-        supervisor.spawn("settle", self.witnesses.clone().settle());
-        supervisor.spawn("exchange-witness", self.witnesses.clone().keep_exchanging());
+        supervisor.spawn("witness", self.witnesses.clone().run());
     }
 }
 

@@ -43,7 +43,7 @@ use raft_log::{RaftLog, Types, api::raft_log_writer::RaftLogWriter};
 use tokio::sync::oneshot;
 
 pub(super) use self::{
-    conversion::{convert, discard},
+    conversion::{convert, discard, kept},
     open::Wal,
 };
 use self::{
@@ -54,6 +54,7 @@ use self::{
 use super::{
     codec::{LogHeader, LogPayload},
     directory_format::DirectoryFormat,
+    machine::AppliedState,
     types::{Entry, LogId, LogReader, TypeConfig, Vote},
     wire::{WireLogId, WireVote},
     witness,
@@ -230,11 +231,12 @@ impl Log {
     }
 
     /// The last of these entries of a leader whose place is committed here, after the entry that this log has there. `None`
-    /// if there is no such place, or it is purged. openraft takes every place up to its last committed entry for equal, and
-    /// checks that in debug builds only.
+    /// if there is no such place, or if it is purged and `applied` does not know it either. openraft takes every place up
+    /// to its last committed entry for equal, and checks that in debug builds only.
     pub(super) async fn compared_with(
         &self,
         ids: impl Iterator<Item = WireLogId>,
+        applied: &AppliedState,
     ) -> io::Result<Option<(WireLogId, WireLogId)>> {
         let committed = *self.committed.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(committed) = committed else { return Ok(None) };
@@ -245,7 +247,7 @@ impl Log {
         }
         let purged = self.look(|wal| wal.log_state().purged().copied()).await?;
         let own = match purged {
-            Some(purged) if last.index < purged.index => return Ok(None),
+            Some(purged) if last.index < purged.index => applied.id_at(last.index),
             Some(purged) if last.index == purged.index => Some(purged),
             Some(_) | None => {
                 let found = self.entries(last.index, last.index.saturating_add(1), usize::MAX).await?;

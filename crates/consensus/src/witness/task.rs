@@ -1,5 +1,5 @@
 //! When a member exchanges records with the others: at its start, until it is settled, and every few seconds after
-//! that.
+//! that. Before each exchange a process looks whether another one answers at the address of its member.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +13,9 @@ use futures::{StreamExt as _, stream::FuturesUnordered};
 use openraft::async_runtime::WatchReceiver as _;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::{Bound, LastKnown, Loss, Participation, RolledBack, Testimony, Witness, order};
+use super::{
+    Bound, LastKnown, Loss, Missing, Participation, Testimony, VOUCHED, Witness, order, remove_if_exists,
+};
 use crate::{
     divergence::{self, Proof},
     log::Log,
@@ -37,6 +39,8 @@ const ASK_TIMEOUT: Duration = Duration::from_millis(500);
 const ASK_PAUSE: Duration = Duration::from_millis(50);
 /// The same for a member that knows that its disk was rolled back.
 const LOST_PAUSE: Duration = Duration::from_millis(250);
+/// Pause before a process looks again whether another one answers at its address.
+const TWIN_PAUSE: Duration = Duration::from_secs(1);
 /// How often a member checks whether it has passed its bound.
 const BOUND_PAUSE: Duration = Duration::from_millis(50);
 /// Time between two exchanges of records.
@@ -81,10 +85,57 @@ fn is_majority(membership: &Membership, holds: impl Fn(NodeId) -> bool) -> bool 
 }
 
 impl WitnessTask {
-    /// Asks the others until this member is settled and has no restriction any more.
-    pub(crate) async fn settle(self) -> Result<(), String> {
-        let mut answers = Answers::new();
+    /// Asks the others until this member has no restriction any more, and exchanges records every few seconds.
+    pub(crate) async fn run(self) -> Result<(), String> {
         let grace_ends = Instant::now() + GRACE;
+        // Before its core has started, openraft's metrics name no members: nobody would be asked, and none would be a
+        // majority. The core answers this once it has written its metrics.
+        self.raft.is_initialized().await.map_err(|error| error.to_string())?;
+        self.wait_until_alone().await?;
+        tokio::try_join!(self.settle(grace_ends), self.keep_exchanging()).map(drop)
+    }
+
+    /// Waits while another process answers at the address of this member: one of the two was started from a copy of
+    /// the directory of the other. The others then only know the one that they reach.
+    async fn wait_until_alone(&self) -> Result<(), String> {
+        while let Some(address) = self.find_twin().await? {
+            let known = self.witness.memory().twin_at.replace(address.clone());
+            if known.as_ref() != Some(&address) {
+                tracing::error!(
+                    "{}. This one takes no part until that one has ended",
+                    self.twin_text(&address)
+                );
+            }
+            sleep(TWIN_PAUSE).await;
+        }
+        self.witness.memory().twin_at = None;
+        Ok(())
+    }
+
+    fn twin_text(&self, address: &str) -> String {
+        format!(
+            "another process with the id of this node, {}, is running at {address}: one of the two runs from a copy of the \
+             other's data directory",
+            self.id
+        )
+    }
+
+    /// The address of this member, if another process with its id answers there.
+    async fn find_twin(&self) -> Result<Option<String>, String> {
+        let Some(me) = self.newest_membership().get_node(&self.id).cloned() else { return Ok(None) };
+        let question = Bytes::from(wire::to_bytes(&self.testimony(None).await?));
+        let called =
+            self.peers.call(Lane::Heartbeat, me.id, &me.peer_addr, Call::Witness, question, ASK_TIMEOUT);
+        // Without an answer, no other process is known to run.
+        let Ok(answer) = called.await else { return Ok(None) };
+        let Ok(told) = wire::from_bytes::<Testimony>(&answer) else { return Ok(None) };
+        let is_other = told.past.start.id != self.witness.memory().start.id;
+        Ok(is_other.then_some(me.peer_addr))
+    }
+
+    /// Asks the others until this member is settled and has no restriction any more.
+    async fn settle(&self, grace_ends: Instant) -> Result<(), String> {
+        let mut answers = Answers::new();
         loop {
             let membership = self.newest_membership();
             let others = other_voters(&membership, self.id);
@@ -127,6 +178,8 @@ impl WitnessTask {
 
     /// Begins to vote and to confirm entries, once a majority has answered.
     async fn begin(&self, membership: &Membership, answers: &Answers) -> Result<(), String> {
+        // Before a leader can replace the state by a snapshot.
+        self.check_history(membership, answers).await?;
         let told = self.bound_of(membership, answers).await?;
         if let Some(Loss::Forgotten(bound) | Loss::Discarded(bound)) = self.witness.loss() {
             // It may have been put back once more, to a time at which it caught up.
@@ -186,7 +239,8 @@ impl WitnessTask {
 
     /// Whether this member's log has another entry where the other member has applied one.
     async fn contradicts(&self, told: &Testimony) -> Result<bool, String> {
-        let compared = self.log.compared_with(told.past.applied.into_iter()).await;
+        let applied = self.publisher.applied.load_full();
+        let compared = self.log.compared_with(told.past.applied.into_iter(), &applied).await;
         Ok(compared.map_err(|error| error.to_string())?.is_some_and(|(own, theirs)| own != theirs))
     }
 
@@ -194,7 +248,7 @@ impl WitnessTask {
         let witness = Arc::clone(&self.witness);
         blocking(move || {
             // Nothing needs a vouch now, and this one must not count later.
-            witness.take_vouched()?;
+            remove_if_exists(&witness.directory.join(VOUCHED))?;
             witness.settle()
         })
         .await
@@ -203,7 +257,7 @@ impl WitnessTask {
     /// Waits until all other voters have answered, or until the operator vouches for those that have not.
     async fn learn_bound(&self, mut answers: Answers) -> Result<Bound, String> {
         self.witness.participation.send_replace(Participation::Lost);
-        let mut waits_for = Vec::new();
+        let mut waits_for = Missing::default();
         loop {
             let missing = match self.ask_for_bound(&mut answers).await? {
                 Ok(bound) => return Ok(bound),
@@ -211,12 +265,15 @@ impl WitnessTask {
             };
             if missing != waits_for {
                 tracing::error!(
-                    ?missing,
+                    missing = ?missing.nodes,
+                    has_majority = missing.has_majority,
                     "this member waits for the members that do not answer, because only they may know what it had \
-                     confirmed. If they are lost permanently, run `concord cluster vouch` to continue without them"
+                     confirmed. If they are lost permanently, run `concord cluster vouch` to continue without them; that \
+                     needs a majority"
                 );
                 waits_for.clone_from(&missing);
-                self.witness.memory().rolled_back = Some(RolledBack::Waiting(missing));
+                let witness = Arc::clone(&self.witness);
+                blocking(move || witness.record_missing(missing)).await?;
                 self.tell_all().await?;
             }
             sleep(LOST_PAUSE).await;
@@ -224,8 +281,8 @@ impl WitnessTask {
     }
 
     /// Asks the other voters that have not answered. Returns the bound of all, or of those that have answered if the
-    /// operator vouches for the others; else the voters that have not answered.
-    async fn ask_for_bound(&self, answers: &mut Answers) -> Result<Result<Bound, Vec<NodeId>>, String> {
+    /// operator vouches for the others or if this member is no voter; else the voters that have not answered.
+    async fn ask_for_bound(&self, answers: &mut Answers) -> Result<Result<Bound, Missing>, String> {
         let mut membership = self.newest_membership();
         loop {
             let others = other_voters(&membership, self.id);
@@ -235,14 +292,17 @@ impl WitnessTask {
                 membership = newest;
                 continue;
             }
-            let missing: Vec<NodeId> = others.into_iter().filter(|id| !answers.contains_key(id)).collect();
-            if !missing.is_empty() {
-                let witness = Arc::clone(&self.witness);
-                let has_majority = self.is_majority_with(&membership, answers);
-                if !has_majority || !blocking(move || witness.take_vouched()).await? {
-                    return Ok(Err(missing));
+            let nodes: Vec<NodeId> = others.into_iter().filter(|id| !answers.contains_key(id)).collect();
+            let has_majority = self.is_majority_with(&membership, answers);
+            // No majority needs what a learner has confirmed. One that was made a voter meanwhile learns of it, because
+            // a majority of the voters before knows.
+            let is_learner = membership.voter_ids().all(|id| id != self.id);
+            if !nodes.is_empty() && !(is_learner && has_majority) {
+                let (witness, missing) = (Arc::clone(&self.witness), nodes.clone());
+                if !has_majority || !blocking(move || witness.take_vouch(&missing)).await? {
+                    return Ok(Err(Missing { nodes, has_majority }));
                 }
-                tracing::warn!(?missing, "the operator has vouched for the members that do not answer");
+                tracing::warn!(missing = ?nodes, "the operator has vouched for the members that do not answer");
             }
             return self.bound_of(&membership, answers).await.map(Ok);
         }
@@ -269,7 +329,8 @@ impl WitnessTask {
                     // Durable, because the operator vouches once.
                     blocking(move || witness.rebind(newer)).await?;
                 }
-                self.show_missing(asked.err().unwrap_or_default());
+                let (witness, missing) = (Arc::clone(&self.witness), asked.err().unwrap_or_default());
+                blocking(move || witness.record_missing(missing)).await?;
                 learnt_at = Instant::now();
             }
         }
@@ -278,42 +339,49 @@ impl WitnessTask {
         self.tell_all().await
     }
 
-    /// Names the voters that do not answer while this member catches up after a rollback: only they may have what it
-    /// lacks.
-    fn show_missing(&self, missing: Vec<NodeId>) {
-        if let Some(RolledBack::CatchingUp(shown)) = &mut self.witness.memory().rolled_back {
-            *shown = missing;
-        }
-    }
-
     /// Exchanges records every few seconds.
-    pub(crate) async fn keep_exchanging(self) -> Result<(), String> {
+    async fn keep_exchanging(&self) -> Result<(), String> {
         loop {
             sleep(EXCHANGE_INTERVAL).await;
             self.tell_all().await?;
         }
     }
 
+    /// Ends this process if a majority has another history: the state is then made again from the others, and the log is
+    /// kept. The commit index of a leader would prove no majority after a rollback. The members themselves do.
+    async fn check_history(&self, membership: &Membership, answers: &Answers) -> Result<(), String> {
+        let against = self.contradicting(answers).await?;
+        // A node that waits for its cluster knows no voters, and any nodes are a majority of none.
+        if against.is_empty() || !is_majority(membership, |id| against.contains(&id)) {
+            return Ok(());
+        }
+        let place = format!("the log up to entry {}", self.publisher.applied.load().index());
+        Err(divergence::distrust(&self.publisher, &self.store, &place).await)
+    }
+
     /// Exchanges records with all members.
     ///
     /// # Errors
-    /// If an answer shows that the disk of this member was rolled back, or if a majority has another history.
+    /// If another process with the id of this member answers at its address, if an answer shows that the disk of this
+    /// member was rolled back, or if a majority has another history.
     async fn tell_all(&self) -> Result<(), String> {
+        if let Some(address) = self.find_twin().await? {
+            return Err(format!("{}. This one exits", self.twin_text(&address)));
+        }
         let membership = self.newest_membership();
         let others = membership.nodes().map(|(id, _)| *id).filter(|id| *id != self.id).collect();
         let mut answers = Answers::new();
         self.ask(&membership, &others, &mut answers, None).await?;
-        self.witness.memory().others_rolled_back.retain(|id, _| membership.get_node(id).is_some());
+        self.witness.memory().others_conditions.retain(|id, _| membership.get_node(id).is_some());
         let last = self.position().await?.last;
         let forgotten = answers.values().find_map(|told| self.witness.forgotten_meanwhile(told, last));
         let witness = Arc::clone(&self.witness);
-        blocking(move || witness.save()).await?;
-        // The commit index of a leader would prove no majority after a rollback. The members themselves do.
-        let against = self.contradicting(&answers).await?;
-        if is_majority(&membership, |id| against.contains(&id)) {
-            let place = format!("the log up to entry {}", self.publisher.applied.load().index());
-            return Err(divergence::distrust(&self.publisher, &self.store, &place).await);
-        }
+        blocking(move || {
+            witness.look_for_discarded_logs();
+            witness.save()
+        })
+        .await?;
+        self.check_history(&membership, &answers).await?;
         match forgotten {
             Some(why) if !concord_model::sabotage::is("witness-ignored") => Err(format!(
                 "this member runs from an earlier state of its disk: {why}. It exits; at its next start it asks the \
@@ -380,6 +448,11 @@ impl WitnessTask {
         let failed = ReceiveError::Failed;
         // Before its new start is added, so that it learns of a later one.
         let mut answer = self.testimony(Some(from)).await.map_err(failed)?;
+        if from == self.id {
+            // Nothing to add: it looks who is at the address of this member.
+            self.witness.hear_own_id(told.past.start);
+            return Ok(wire::to_bytes(&answer));
+        }
         answer.contradicts = self.contradicts(&told).await.map_err(failed)?;
         if self.witness.hear(from, &told) {
             let witness = Arc::clone(&self.witness);
@@ -408,7 +481,7 @@ impl WitnessTask {
         Ok(Testimony {
             past: LastKnown { start: memory.start, losses: memory.remembered.losses, applied },
             now,
-            rolled_back: memory.rolled_back.clone(),
+            condition: memory.condition.clone(),
             known: memory.remembered.others.clone(),
             confirmed,
             membership,

@@ -33,7 +33,18 @@ use concord_model::{access_key::Verb, limits::WAITING_CHANGES_BYTES_MAX};
 use concord_net::tls::certificate::Certificate;
 
 /// The types of alarms, so that each has a sample before it is raised.
-const ALARMS: [&str; 7] = ["audit", "certificate", "clock", "data_key", "forked", "log_time", "rolled_back"];
+const ALARMS: [&str; 10] = [
+    "audit",
+    "certificate",
+    "clock",
+    "data_key",
+    "discarded_log",
+    "duplicate_id",
+    "forked",
+    "lease",
+    "log_time",
+    "rolled_back",
+];
 
 /// Open connections of a listener. Clones share the count.
 #[derive(Debug, Clone, Default)]
