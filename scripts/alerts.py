@@ -205,6 +205,15 @@ class Faults:
         self.all_ready()
         self.prometheus.ceases("ConcordLogStalled")
 
+    def slow_flush(self):
+        n = self.nodes()[0]
+        with Strace(self.cluster.processes[n].pid, "fdatasync,fsync,sync_file_range", "300ms"):
+            with Calls(2, lambda caller: self.put(n, f"slow{caller}", {})):
+                self.prometheus.fires("ConcordSlowFlush")
+        log = (self.cluster.home / f"node{n}.log").read_text()
+        assert "the disk is slow: " in log, "the log says so, too"
+        self.prometheus.ceases("ConcordSlowFlush")
+
     def lag(self):
         n = self.nodes()[2]
         process = self.cluster.processes[n]
@@ -253,7 +262,7 @@ class Faults:
 # Those of the test command, and all. `lag` comes after `nodes_down`: of its many good requests the failed ones would be a
 # small part for five minutes.
 SHORT = ["certificate", "leader_changes", "open_files", "data_key", "clock", "nodes_down", "disk"]
-ALL = ["certificate", "leader_changes", "open_files", "data_key", "clock", "audit", "memory", "nodes_down", "log", "snapshot", "store",
+ALL = ["certificate", "leader_changes", "open_files", "data_key", "clock", "audit", "memory", "nodes_down", "log", "slow_flush", "snapshot", "store",
        "lag", "disk"]
 
 

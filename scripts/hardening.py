@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What the files in cluster/ restrict a node to: scripts/hardening.py
 
-The systemd unit is held to an exposure of at most 2.0 by `systemd-analyze security`, where there is one; the compose
-file and the Kubernetes manifests to the rules below, which for pods are those of the profile `restricted` of the Pod
+The systemd unit is held to `systemd-analyze verify` and to an exposure of at most 2.0 by `systemd-analyze security`, where
+there is one, and the node has to see the files of its secrets change; the compose file and the Kubernetes manifests to the rules below, which for pods are those of the profile `restricted` of the Pod
 Security Standards. Needs PyYAML. Prints what is wrong, and ends with 1 if anything is.
 """
 
@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import yaml
@@ -35,15 +36,39 @@ def unit_problems(text):
         "LimitCORE": "0",
         "ProtectSystem": "strict",
         "RestrictAddressFamilies": "AF_INET AF_INET6",
+        # The exit code of a wrong setting.
+        "RestartPreventExitStatus": "2",
     }.items():
         if settings.get(name) != [value]:
             yield f"{name}={settings.get(name)} in place of {value!r}"
-    for name in ("MemoryMax", "SystemCallFilter", "LoadCredential"):
+    for name in ("MemoryMax", "SystemCallFilter"):
         if not settings.get(name):
             yield f"{name} is not set"
-    for value in settings.get("Environment", []):
-        if SECRETS.match(value.partition("=")[0]):
-            yield f"a secret in the environment: {value.partition('=')[0]}"
+    for name in ("LoadCredential", "LoadCredentialEncrypted", "SetCredential"):
+        if settings.get(name):
+            yield f"{name} makes a copy at the start, which does not change when a key or a certificate is replaced"
+    for value in " ".join(settings.get("Environment", [])).split():
+        name, _, path = value.partition("=")
+        if SECRETS.match(name):
+            yield f"a secret in the environment: {name}"
+        if name.endswith("_FILE") and not path.startswith("/etc/concord/"):
+            yield f"{name}={path} is not the file that operators replace"
+
+
+def tmpfiles_problems(unit, tmpfiles):
+    """Which of the files that the unit names its group may read, and nobody change."""
+    lines = [line.split() for line in tmpfiles.splitlines() if line and not line.startswith("#")]
+    named = {line[1]: line for line in lines}
+    for path in re.findall(r"_FILE=(\S+)", unit):
+        if path == "/etc/concord/revoked":
+            continue
+        if path not in named:
+            yield f"{path}, which the unit names, has no line"
+    for path, (kind, _, mode, owner, group, *_) in named.items():
+        is_public = path.endswith(".pem")
+        wanted = "2755" if path == "/etc/concord" else "0644" if is_public else "0640"
+        if (kind, mode, owner, group) != ("z", wanted, "root", "concord"):
+            yield f"{path}: {kind} {mode} {owner}:{group} in place of z {wanted} root:concord"
 
 
 def analyzed_problems(path):
@@ -54,6 +79,19 @@ def analyzed_problems(path):
     print(*overall or [ran.stderr.strip()])
     if ran.returncode != 0 or not overall:
         yield f"systemd-analyze security is above {EXPOSURE_MAX}, or failed"
+
+
+def verified_problems(unit):
+    """What systemd does not understand in the unit. It reports an unknown setting, and succeeds all the same."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "concord.service"
+        # It looks for the program, too, which is not installed here.
+        path.write_text(re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", unit, flags=re.MULTILINE))
+        command = ["systemd-analyze", "verify", "--man=no", str(path)]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    own = [line for line in ran.stderr.splitlines() if "concord.service" in line]
+    if ran.returncode != 0 or own:
+        yield f"systemd-analyze verify: {'; '.join(own) or ran.stderr.strip()}"
 
 
 def compose_problems(document):
@@ -176,11 +214,25 @@ def pod_problems(pod, serves=True):
                 yield wrong(f"a secret in the environment: {variable['name']}")
 
 
-def blind_spots(unit, compose, documents):
+def blind_spots(unit, tmpfiles, compose, documents):
     """Each restriction taken away: the checks above must see it."""
-    for line in ("NoNewPrivileges=yes", "UMask=0077", "LimitCORE=0", "CapabilityBoundingSet=\n", "ProtectSystem=strict"):
+    for line in (
+        "NoNewPrivileges=yes",
+        "UMask=0077",
+        "LimitCORE=0",
+        "CapabilityBoundingSet=\n",
+        "ProtectSystem=strict",
+        "RestartPreventExitStatus=2",
+    ):
         if not list(unit_problems(unit.replace(line, ""))):
             yield f"the unit without {line.strip()!r}"
+    if not list(unit_problems(unit.replace("=/etc/concord/node.key", "=%d/node.key"))):
+        yield "the unit with a copy of a key"
+    for line in tmpfiles.splitlines():
+        if line.startswith("z ") and not list(tmpfiles_problems(unit, tmpfiles.replace(line, line.replace("root", "nobody")))):
+            yield f"another owner in {line!r}"
+    if shutil.which("systemd-analyze") and not list(verified_problems(unit.replace("RestartSec=", "RestartSecs="))):
+        yield "a setting that systemd does not know"
     for name in ("read_only", "cap_drop", "security_opt", "ulimits", "user", "mem_limit"):
         changed = copy.deepcopy(compose)
         del changed["services"]["node2"][name]
@@ -201,17 +253,20 @@ def blind_spots(unit, compose, documents):
 def main():
     path = CLUSTER / "concord.service"
     unit = path.read_text()
+    tmpfiles = (CLUSTER / "tmpfiles.conf").read_text()
     compose = yaml.safe_load((CLUSTER / "compose.yaml").read_text())
     documents = list(yaml.safe_load_all((CLUSTER / "kubernetes.yaml").read_text()))
     problems = [f"{path.name}: {text}" for text in unit_problems(unit)]
+    problems += [f"tmpfiles.conf: {text}" for text in tmpfiles_problems(unit, tmpfiles)]
     if shutil.which("systemd-analyze"):
+        problems += [f"{path.name}: {text}" for text in verified_problems(unit)]
         problems += [f"{path.name}: {text}" for text in analyzed_problems(str(path))]
     else:
-        print("SKIPPED the exposure of the unit: there is no systemd-analyze", file=sys.stderr)
+        print("SKIPPED what systemd says of the unit: there is no systemd-analyze", file=sys.stderr)
     problems += [f"compose.yaml: {text}" for text in compose_problems(compose)]
     problems += [f"Dockerfile: {text}" for text in dockerfile_problems((CLUSTER / "Dockerfile").read_text())]
     problems += [f"kubernetes.yaml: {text}" for text in kubernetes_problems(documents)]
-    problems += [f"hardening.py does not see {text}" for text in blind_spots(unit, compose, documents)]
+    problems += [f"hardening.py does not see {text}" for text in blind_spots(unit, tmpfiles, compose, documents)]
     for problem in problems:
         print(problem, file=sys.stderr)
     sys.exit(1 if problems else 0)

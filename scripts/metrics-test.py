@@ -108,25 +108,29 @@ class Cluster:
 
 
 class Load:
-    """A caller that writes to and reads from each node, as long as it is entered."""
+    """Callers that write to and read from each node, as long as it is entered: so many that writes wait for each other."""
+
+    CALLERS = 12
 
     def __init__(self, cluster):
         self.cluster, self.is_over = cluster, threading.Event()
-        self.thread = threading.Thread(target=self.run)
+        self.threads = [threading.Thread(target=self.run, args=(caller,)) for caller in range(self.CALLERS)]
 
-    def run(self):
+    def run(self, caller):
         path, n = "/api/v1/config_definition/limits/config/", 0
         while not self.is_over.wait(0.05):
             n += 1
-            self.cluster.call(n % 3 + 1, "POST", path, {"config_key": f"k{n}", "data": {"n": n}})
-            self.cluster.call(n % 3 + 1, "GET", f"{path}k{n}")
+            self.cluster.call(n % 3 + 1, "POST", path, {"config_key": f"k{caller}.{n}", "data": {"n": n}})
+            self.cluster.call(n % 3 + 1, "GET", f"{path}k{caller}.{n}")
 
     def __enter__(self):
-        self.thread.start()
+        for thread in self.threads:
+            thread.start()
 
     def __exit__(self, *_):
         self.is_over.set()
-        self.thread.join()
+        for thread in self.threads:
+            thread.join()
 
 
 class Prometheus:

@@ -61,7 +61,8 @@ say "the tarball"
 tar --extract --file "$tarball" --directory "$work"
 unpacked=$work/concord-$version-$(uname -m)-linux
 for file in bin/concord share/man/man1/concord.1.gz share/man/man1/concord-config-get.1.gz share/completions/bash \
-    share/completions/zsh share/completions/fish cluster/concord.service cluster/revoked cluster/kubernetes.yaml Containerfile LICENSE; do
+    share/completions/zsh share/completions/fish cluster/concord.service cluster/revoked \
+    cluster/tmpfiles.conf cluster/kubernetes.yaml Containerfile LICENSE; do
     [[ -s $unpacked/$file ]] || fail "the tarball has no $file"
 done
 bash -n "$unpacked/share/completions/bash"

@@ -94,7 +94,7 @@ tarball() {
     cp -R "$work/parts/completions" "$to/share/completions"
     cp LICENSE README.md CHANGELOG.md "$to"
     sed 's|/usr/bin/concord|/usr/local/bin/concord|' cluster/concord.service > "$to/cluster/concord.service"
-    cp cluster/concord.env cluster/revoked cluster/compose.yaml "$to/cluster"
+    cp cluster/concord.env cluster/revoked cluster/tmpfiles.conf cluster/compose.yaml "$to/cluster"
     cp -R cluster/monitoring "$to/cluster/monitoring"
     cp "$out/concord-$version-kubernetes.yaml" "$to/cluster/kubernetes.yaml"
     # From here on the file of the image: it copies the program that is packed and builds nothing.
@@ -112,6 +112,7 @@ deb() {
     install -D -m 0644 cluster/concord.service "$to/lib/systemd/system/concord.service"
     install -D -m 0644 cluster/concord.env "$to/etc/concord/concord.env"
     install -m 0644 cluster/revoked "$to/etc/concord/revoked"
+    install -D -m 0644 cluster/tmpfiles.conf "$to/usr/lib/tmpfiles.d/concord.conf"
     mkdir -p "$to/usr/share/man/man1"
     cp "$work"/parts/man/*.1.gz "$to/usr/share/man/man1"
     install -D -m 0644 "$work/parts/completions/bash" "$to/usr/share/bash-completion/completions/concord"

@@ -1,16 +1,24 @@
-//! The commands `audit verify`, `audit tail` and `audit export`.
+//! The commands `audit verify`, `audit tail`, `audit export` and `audit list`.
 //!
-//! **Invariants:** a line is printed exactly as in the log, so that its hash can be verified. All lines are from one node.
+//! Each node has a log of its own. `list` merges the logs of all nodes by time; the other commands are about one log.
+//!
+//! **Invariants:** a line is printed exactly as in the log, so that its hash can be verified. If `list` could not read a
+//! log to its end, it says so and fails.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    path::PathBuf,
+    time::Duration,
+};
 
 use clap::{Args, Subcommand};
-use concord_client::Client;
+use concord_client::{Client, Options, shown_url};
+use concord_model::time::Timestamp;
 use http::Method;
 use serde_json::{Value, json};
 
 use super::{
-    connection::{Failure, NodeArgs, ask, run_with_client},
+    connection::{Failure, NodeArgs, ask, run_with_client, tries_of_operator},
     output::{Columns, Format, OutputArgs, line, print_columns, print_done, text},
     yaml_writer,
 };
@@ -50,17 +58,24 @@ pub(super) enum AuditCommand {
     Export {
         #[command(flatten)]
         node: NodeArgs,
+        /// Only lines after this line number
+        #[arg(long, default_value_t = 0, value_name = "N")]
+        after: u64,
+        #[command(flatten)]
+        filter: AuditFilter,
+    },
+    /// Print the audit logs of all nodes that --url or the context names, merged by time, oldest first
+    List {
+        #[command(flatten)]
+        node: NodeArgs,
         #[command(flatten)]
         filter: AuditFilter,
     },
 }
 
 /// Selects lines; without a filter they form the chain that `verify` checks.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(super) struct AuditFilter {
-    /// Only lines after this line number
-    #[arg(long, default_value_t = 0, value_name = "N")]
-    after: u64,
     /// Only lines from this time on (RFC 3339)
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
@@ -73,6 +88,12 @@ pub(super) struct AuditFilter {
     /// Only requests about this definition
     #[arg(long, value_name = "KEY")]
     definition: Option<String>,
+    /// Only requests about the config with this key
+    #[arg(long, value_name = "KEY")]
+    config: Option<String>,
+    /// Only requests from this IP address
+    #[arg(long, value_name = "ADDRESS")]
+    address: Option<String>,
     /// Only requests with this outcome: `ok`, or an error type
     #[arg(long, value_name = "OUTCOME")]
     outcome: Option<String>,
@@ -95,6 +116,14 @@ impl AuditFilter {
         }
         query.finish()
     }
+
+    /// Whether to print a line. The API has no parameter for these.
+    fn accepts(&self, line: &Value) -> bool {
+        let is = |name: &str, wanted: &Option<String>| {
+            wanted.as_ref().is_none_or(|wanted| line[name].as_str() == Some(wanted))
+        };
+        is("config", &self.config) && is("address", &self.address)
+    }
 }
 
 pub(super) fn run(command: AuditCommand) -> Result<(), Failure> {
@@ -115,11 +144,20 @@ pub(super) fn run(command: AuditCommand) -> Result<(), Failure> {
             let printer = Printer::new(node.format.or(Format::Jsonl));
             run_with_client(&node, async |client| tail(&client, printer, lines, follow).await)
         }
-        AuditCommand::Export { node, filter } => {
+        AuditCommand::Export { node, after, filter } => {
             node.require_one_node()?;
             let printer = Printer::new(node.format.or(Format::Jsonl));
             run_with_client(&node, async |client| {
-                follow_pages(&client, &printer, &filter.query(), filter.after).await.map(drop)
+                follow_pages(&client, &printer, &filter, after).await.map(drop)
+            })
+        }
+        AuditCommand::List { node, filter } => {
+            let printer = Printer::new(node.format.or_table());
+            let options = node.options(&tries_of_operator())?;
+            run_with_client(&node, async |client| {
+                let logs: Result<Vec<_>, Failure> =
+                    client.urls().iter().map(|url| NodeLog::of(&options, url, &filter)).collect();
+                list(logs?, &printer, &filter).await
             })
         }
     }
@@ -172,6 +210,7 @@ impl Printer {
         const COLUMNS: Columns = Columns {
             name: "seq",
             narrow: &[
+                ("NODE", "/node"),
                 ("SEQ", "/seq"),
                 ("TIME", "/time"),
                 ("KEY", "/key"),
@@ -216,7 +255,7 @@ async fn tail(client: &Client, printer: Printer, lines: u64, follow: bool) -> Re
     }
     loop {
         tokio::time::sleep(FOLLOW_PAUSE).await;
-        last = follow_pages(client, &printer, "", last).await?;
+        last = follow_pages(client, &printer, &AuditFilter::default(), last).await?;
     }
 }
 
@@ -224,12 +263,13 @@ async fn tail(client: &Client, printer: Printer, lines: u64, follow: bool) -> Re
 async fn follow_pages(
     client: &Client,
     printer: &Printer,
-    filter: &str,
+    filter: &AuditFilter,
     mut after: u64,
 ) -> Result<u64, Failure> {
+    let query = filter.query();
     loop {
-        let page = page(client, &format!("limit={PAGE_LINES}&after={after}&{filter}")).await?;
-        printer.print(&page.lines.iter().collect::<Vec<_>>())?;
+        let page = page(client, &format!("limit={PAGE_LINES}&after={after}&{query}")).await?;
+        printer.print(&page.lines.iter().filter(|line| filter.accepts(line)).collect::<Vec<_>>())?;
         after = page.lines.last().and_then(seq_of).unwrap_or(after);
         match page.next {
             Some(next) => after = next,
@@ -250,6 +290,93 @@ async fn page(client: &Client, query: &str) -> Result<Lines, Failure> {
     // Members keep their order and numbers their digits, so a value written out is the text of the log again.
     let Value::Array(lines) = data["results"].take() else { return Err(no_page().into()) };
     Ok(Lines { lines, next })
+}
+
+/// The log of one node, read page by page.
+struct NodeLog {
+    client: Client,
+    url: String,
+    query: String,
+    /// The number of the last line that was fetched; `None` after the last page.
+    next: Option<u64>,
+    lines: VecDeque<Value>,
+    /// Why the rest of the log could not be read.
+    failure: Option<Failure>,
+}
+
+impl NodeLog {
+    /// The log of the node at an address that the operator has named: it gets the key.
+    fn of(options: &Options, url: &str, filter: &AuditFilter) -> Result<Self, Failure> {
+        let client = Client::new(Options { urls: vec![url.to_owned()], ..options.clone() })?;
+        let (url, query) = (url.to_owned(), filter.query());
+        Ok(Self { client, url, query, next: Some(0), lines: VecDeque::new(), failure: None })
+    }
+
+    /// The time of the next line, which is fetched first. `None` at the end, or when the node does not respond.
+    async fn next_time(&mut self, filter: &AuditFilter) -> Option<Timestamp> {
+        while self.lines.is_empty()
+            && let Some(after) = self.next
+        {
+            match page(&self.client, &format!("limit={PAGE_LINES}&after={after}&{}", self.query)).await {
+                Ok(page) => {
+                    self.next = page.next;
+                    self.lines = page.lines.into_iter().filter(|line| filter.accepts(line)).collect();
+                }
+                Err(failure) => (self.next, self.failure) = (None, Some(failure)),
+            }
+        }
+        // The cluster's time, so that lines of nodes with different clocks are in their order. A line of the log itself
+        // has the host's time only.
+        let line = self.lines.front()?;
+        let time = line["log_time"].as_str().or(line["time"].as_str()).and_then(Timestamp::parse);
+        Some(time.unwrap_or_default())
+    }
+}
+
+/// Prints the lines of several logs in the order of their times.
+async fn list(mut logs: Vec<NodeLog>, printer: &Printer, filter: &AuditFilter) -> Result<(), Failure> {
+    let page_lines = usize::try_from(PAGE_LINES).unwrap_or(usize::MAX);
+    // A node may have several URLs.
+    let mut printed: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut lines = Vec::new();
+    loop {
+        let mut earliest: Option<(Timestamp, usize)> = None;
+        for (place, log) in logs.iter_mut().enumerate() {
+            if let Some(time) = log.next_time(filter).await
+                && earliest.is_none_or(|(found, _)| time < found)
+            {
+                earliest = Some((time, place));
+            }
+        }
+        let Some(line) = earliest.and_then(|(_, place)| logs[place].lines.pop_front()) else { break };
+        if let (Some(node), Some(seq)) = (line["node"].as_u64(), seq_of(&line)) {
+            if printed.get(&node).is_some_and(|last| seq <= *last) {
+                continue;
+            }
+            printed.insert(node, seq);
+        }
+        lines.push(line);
+        if lines.len() == page_lines {
+            printer.print(&std::mem::take(&mut lines).iter().collect::<Vec<_>>())?;
+        }
+    }
+    printer.print(&lines.iter().collect::<Vec<_>>())?;
+    let count = logs.len();
+    let failed = logs.into_iter().filter_map(|log| log.failure.map(|failure| (log.url, failure)));
+    let mut failed: Vec<_> = failed.collect();
+    if failed.len() == count
+        && let Some((_, failure)) = failed.pop()
+    {
+        return Err(failure);
+    }
+    if failed.is_empty() {
+        return Ok(());
+    }
+    let texts = failed.into_iter().map(|(url, failure)| {
+        let why = if let Failure::Client(error) = failure { error.to_string() } else { failure.into_text() };
+        format!("lines of {} are missing: {why}", shown_url(&url))
+    });
+    Err(Failure::Partial(texts.collect::<Vec<_>>().join("\n")))
 }
 
 fn seq_of(line: &Value) -> Option<u64> {

@@ -41,6 +41,7 @@ const COLUMNS: Columns = Columns {
         ("MEMORY BYTES", "/memory_bytes"),
         ("DISK FREE BYTES", "/disk_free_bytes"),
         ("DIGEST", "/digest"),
+        ("DATA KEY", "/data_key"),
         ("WHY", "/error"),
         ("NOT READY", "/not_ready"),
     ],
@@ -229,6 +230,7 @@ fn screen(seen: &Value, members: &[MemberAnswer]) -> Value {
         row["not_ready"] = ready.as_ref().and_then(|ready| ready.as_ref().err().cloned()).into();
         row["revision"] = of("revision");
         row["digest"] = of("digest");
+        row["data_key"] = of("data_key");
         row["error"] = own.as_ref().err().cloned().into();
         row
     };

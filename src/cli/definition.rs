@@ -54,8 +54,8 @@ pub(super) struct DefinitionGetArgs {
     /// Only definitions whose key contains this text
     #[arg(long, value_name = "TEXT", conflicts_with = "key")]
     search: Option<String>,
-    /// List the definitions as they were at this revision
-    #[arg(long, value_name = "REVISION", conflicts_with = "key")]
+    /// Show the definition, or list the definitions, as of this revision
+    #[arg(long, value_name = "REVISION")]
     revision: Option<u64>,
     #[command(flatten)]
     freshness: FreshnessArgs,
@@ -159,7 +159,9 @@ pub(super) fn get(args: &DefinitionGetArgs) -> Result<(), Failure> {
             &["CREATED"],
         );
         let has_table = format.is_table();
-        if let Some(key) = &args.key {
+        if let Some(key) = &args.key
+            && args.revision.is_none()
+        {
             let request = args.freshness.on(Request::get(definition_path(key)));
             let data = client.send(request).await?.data()?;
             if has_table {
@@ -169,11 +171,12 @@ pub(super) fn get(args: &DefinitionGetArgs) -> Result<(), Failure> {
         }
         let mut first = args.freshness.on(Request::get(LIST)).query("limit", 1000);
         first = first.query("sort_by", "config_definition_key").query("sort_order", "asc");
-        if let Some(search) = &args.search {
-            first = first.query("search", search);
+        if let Some(text) = args.key.as_ref().or(args.search.as_ref()) {
+            first = first.query("search", text);
         }
         if let Some(revision) = args.revision {
-            return print_past(&client, first.query("revision", revision), format).await;
+            let first = first.query("revision", revision);
+            return print_past(&client, first, args.key.as_deref(), revision, format).await;
         }
         let results = client.pages(first).all().await?;
         if has_table {
@@ -186,14 +189,27 @@ pub(super) fn get(args: &DefinitionGetArgs) -> Result<(), Failure> {
     })
 }
 
-/// Definitions at an earlier revision; the API does not report how many configs they had.
-async fn print_past(client: &Client, first: Request, format: &Format) -> Result<(), Failure> {
+/// Definitions at an earlier revision, or the one with a key: the API has only lists at a revision, and does not report how
+/// many configs a definition had.
+async fn print_past(
+    client: &Client,
+    first: Request,
+    key: Option<&str>,
+    revision: u64,
+    format: &Format,
+) -> Result<(), Failure> {
     const COLUMNS: Columns = Columns {
         name: "config_definition_key",
         narrow: &[("KEY", "/config_definition_key"), ("INDEXES", "/indexes"), ("MODIFIED", "/modified_at")],
         wide: &[("CREATED", "/created_at")],
     };
     let results = client.pages(first).all().await?;
+    if let Some(key) = key {
+        let Some(found) = results.iter().find(|one| one["config_definition_key"] == key) else {
+            return Err(Failure::Missing(format!("definition {key} did not exist at revision {revision}")));
+        };
+        return print_columns(format, found, &COLUMNS);
+    }
     let total = results.len();
     print_columns(format, &json!({ "results": results, "meta": { "total": total } }), &COLUMNS)
 }

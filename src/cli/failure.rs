@@ -15,8 +15,8 @@ pub(super) enum Failure {
     Usage(String),
     /// The command could not be carried out.
     Failed(String),
-    /// The command could not be carried out, and the reason is logged.
-    Logged,
+    /// The command could not be carried out, and the reason is logged; the exit code.
+    Logged(u8),
     /// A request failed.
     Client(Error),
     /// The command worked and the answer is no: there is a difference, or a check failed.
@@ -54,13 +54,13 @@ impl Failure {
     pub(super) fn code(&self) -> u8 {
         match self {
             Self::Closed => 0,
-            Self::Failed(_) | Self::Logged | Self::Difference => 1,
+            Self::Failed(_) | Self::Difference => 1,
             Self::Usage(_) | Self::Client(Error::Usage(_)) => super::EXIT_USAGE,
             Self::Missing(_) => 3,
             Self::Invalid(_) => 5,
             Self::Partial(_) => 8,
             Self::NoAnswer(_) => 9,
-            Self::Interrupted(_, code) | Self::Reported(code) => *code,
+            Self::Interrupted(_, code) | Self::Reported(code) | Self::Logged(code) => *code,
             Self::Client(Error::Refused(refusal)) => match refusal.status {
                 StatusCode::NOT_FOUND | StatusCode::GONE => 3,
                 StatusCode::CONFLICT | StatusCode::PRECONDITION_FAILED => 4,
@@ -109,7 +109,7 @@ impl Failure {
 
     fn text(&self) -> Option<String> {
         let (text, hint) = match self {
-            Self::Logged | Self::Difference | Self::Closed | Self::Reported(_) => return None,
+            Self::Logged(_) | Self::Difference | Self::Closed | Self::Reported(_) => return None,
             Self::Interrupted(text, _) => (format!("interrupted: {text}"), None),
             Self::Usage(text)
             | Self::Failed(text)
@@ -225,7 +225,11 @@ fn hint_of_refusal(refusal: &Refusal) -> Option<String> {
 fn hint(error: &Error) -> Option<&'static str> {
     /// Fragments of connection errors, and their hints.
     const CAUSES: [(&str, &str); 5] = [
-        ("UnknownIssuer", "nothing was sent: pass the nodes' CA with --cacert FILE or CONCORD_CA_FILE"),
+        (
+            "is not issued by a CA",
+            "nothing was sent: pass the nodes' CA with --cacert FILE or CONCORD_CA_FILE. While the CA is replaced, that \
+             file holds both",
+        ),
         (
             "not valid for name",
             "nothing was sent: `concord cert show` shows the names that a certificate is valid for",

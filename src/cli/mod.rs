@@ -81,7 +81,7 @@ use serde_json::{Value, json};
 use tracing_subscriber::EnvFilter;
 
 use crate::{
-    node,
+    node::{self, NodeFailure},
     settings::{LogFormat, ServeArgs, Settings, check_filter},
 };
 use cert::CertCommand;
@@ -377,9 +377,13 @@ fn serve(args: ServeArgs) -> Result<(), Failure> {
     start_log(&args.log.filter(), args.log.log_format).map_err(Failure::Usage)?;
     environment::report_unknown();
     let settings = Settings::check(args).map_err(Failure::Usage)?;
-    node::run(settings).map_err(|reason| {
+    node::run(settings).map_err(|failure| {
+        let (reason, code) = match failure {
+            NodeFailure::Setting(reason) => (reason, EXIT_USAGE),
+            NodeFailure::Failed(reason) => (reason, 1),
+        };
         tracing::error!("{reason}");
-        Failure::Logged
+        Failure::Logged(code)
     })
 }
 

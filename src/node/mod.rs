@@ -8,7 +8,8 @@
 //! one thread: the tasks that an entry wakes on its way (openraft, the connections to the other members, applying) run on
 //! it, and waking them costs nothing.
 //!
-//! **Invariant:** a node that can't go on exits with code 1 and logs the reason. It never goes on in part.
+//! **Invariants:** a node that can't go on logs the reason and exits. It never goes on in part. The exit code is 2 only for
+//! a wrong setting, or a file of the settings that can't be used: a supervisor need not start that node again.
 
 mod data_directory;
 mod listener;
@@ -61,17 +62,35 @@ const PEER_CALLS_PART: usize = 4;
 /// Connections to the listener of metrics: a few servers that read them.
 const METRICS_CONNECTIONS: usize = 32;
 
+/// Why a node ended.
+#[derive(Debug)]
+pub enum NodeFailure {
+    /// A setting, or a file that a setting names, is wrong: the next start would fail in the same way.
+    Setting(String),
+    /// It could not start or go on.
+    Failed(String),
+}
+
+impl From<String> for NodeFailure {
+    fn from(reason: String) -> Self {
+        Self::Failed(reason)
+    }
+}
+
 /// Runs a node until a signal ends it.
 ///
 /// # Errors
 /// The reason why it could not start or go on.
-pub fn run(settings: Settings) -> Result<(), String> {
+pub fn run(settings: Settings) -> Result<(), NodeFailure> {
     process::log_panics();
     // Once more, because failures are logged now.
     process::restrict();
+    let tls = NodeCertificates::open(&settings).map_err(NodeFailure::Setting)?;
     let _lock = data_directory::lock(&settings.data_dir)?;
     // Before anything is changed, and before clients are told to wait.
-    Identity::read(&settings.data_dir)?;
+    if let Some(identity) = Identity::read(&settings.data_dir)? {
+        identity.require_node(&settings.data_dir, settings.node_id).map_err(NodeFailure::Setting)?;
+    }
     data_directory::protect(&settings.data_dir)?;
     AtRest::open(&settings.data_dir, settings.at_rest.data_key_file.as_deref())?;
     process::minimize_timer_slack();
@@ -79,10 +98,10 @@ pub fn run(settings: Settings) -> Result<(), String> {
     let open_files_max = process::raise_open_files_limit();
     let callers = runtime("concord", settings.worker_threads)?;
     let consensus = runtime("raft", CONSENSUS_THREADS)?;
-    let result = callers.block_on(serve(settings, open_files_max, consensus.handle()));
+    let result = callers.block_on(serve(settings, tls, open_files_max, consensus.handle()));
     callers.shutdown_timeout(FAILED_SHUTDOWN_TIMEOUT);
     consensus.shutdown_timeout(FAILED_SHUTDOWN_TIMEOUT);
-    result
+    result.map_err(NodeFailure::Failed)
 }
 
 fn runtime(thread_name: &str, threads: usize) -> Result<Runtime, String> {
@@ -99,9 +118,13 @@ fn connections_max(open_files_max: usize) -> (usize, usize) {
     (share(3), share(1))
 }
 
-async fn serve(mut settings: Settings, open_files_max: usize, consensus: &Handle) -> Result<(), String> {
+async fn serve(
+    mut settings: Settings,
+    tls: NodeCertificates,
+    open_files_max: usize,
+    consensus: &Handle,
+) -> Result<(), String> {
     let signals = ShutdownSignals::listen()?;
-    let tls = NodeCertificates::open(&settings)?;
     let callers = Handle::current();
     let api = BoundListener::bind(&settings.api_addr, &callers).await?;
     let peer = BoundListener::bind(&settings.peer_addr, consensus).await?;

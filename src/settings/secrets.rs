@@ -8,7 +8,7 @@
 
 use std::{
     fmt, fs,
-    os::unix::fs::PermissionsExt as _,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -193,7 +193,8 @@ pub(crate) enum Strictness {
     Warn,
 }
 
-/// Checks that others have no access to a file with a secret. Its mode is its owner's to change.
+/// Checks that this user can read a file with a secret, and that others have no access to it. Its mode is its owner's to
+/// change.
 ///
 /// # Errors
 /// In one line: it cannot be read, others may change it, or others may read it and `strictness` forbids that.
@@ -201,10 +202,22 @@ pub(crate) fn check_access(flag: &str, path: &Path, strictness: Strictness) -> R
     let metadata = fs::metadata(path).map_err(|error| format!("{flag} {}: {error}", path.display()))?;
     let mode = metadata.permissions().mode() & 0o7777;
     // The mode of a device or a pipe says nothing about a secret: it holds none, or one that is read once.
-    if mode & REFUSED == 0 || !metadata.is_file() {
+    if !metadata.is_file() {
         return Ok(());
     }
     let shown = path.display();
+    if let Err(error) = fs::File::open(path) {
+        let user = rustix::process::geteuid().as_raw();
+        return Err(format!(
+            "{flag} {shown}: {error}. This node runs as user {user}, and the file has owner {}, group {} and mode \
+             {mode:o}: let its group read it, with `chgrp` and `chmod 640`",
+            metadata.uid(),
+            metadata.gid()
+        ));
+    }
+    if mode & REFUSED == 0 {
+        return Ok(());
+    }
     let access = if mode & FOREIGN_WRITE == 0 { "read" } else { "change" };
     let text = format!(
         "{flag} {shown} holds a secret that others may {access} (mode {mode:o}): `chmod 600 {shown}`"

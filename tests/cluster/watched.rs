@@ -218,3 +218,80 @@ async fn metrics_have_a_listener_of_their_own() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_planned_transfer_is_no_lost_leader() {
+    let options = Options::default().with("CONCORD_LOG_FORMAT", "json").with("CONCORD_LOG", "info");
+    let mut cluster = Cluster::start_with("watched-transfer", &options).await;
+    let leader = cluster.leader().await;
+    let [to, other] = cluster.followers().await;
+    let mut begun = Vec::new();
+    for id in 1..=3 {
+        begun.push(lines(&mut cluster, id).len());
+    }
+    let client = cluster.client(leader);
+    client.post("/api/v1/cluster/leader", &json!({"id": to})).await.expect(200);
+    for id in [leader, to, other] {
+        let message = match id {
+            id if id == leader => "this node stepped down as leader".to_owned(),
+            id if id == to => "this node became leader".to_owned(),
+            _ => format!("node {to} became leader"),
+        };
+        let begun = begun[usize::try_from(id).unwrap() - 1];
+        let (_, changed) = line(&mut cluster, id, begun, &message).await;
+        let from = if id == leader { "this node".to_owned() } else { format!("node {leader}") };
+        let why = changed["why"].as_str().unwrap_or_default();
+        assert!(why.starts_with(&from) && why.contains("transfer"), "node {id}: {changed}");
+        let all = lines(&mut cluster, id).split_off(begun);
+        let blamed = all.iter().find(|line| {
+            let text = line.to_string();
+            text.contains("no leader is known") || text.contains("no message from")
+        });
+        assert_eq!(blamed, None, "node {id}");
+    }
+    // Nobody asked for an alarm about a change that they have asked for.
+    let status = cluster.client(to).status().await.unwrap();
+    assert_eq!(status["alarms"], json!([]), "{status}");
+}
+
+#[tokio::test]
+async fn a_process_that_stood_still_says_so_and_accuses_nobody() {
+    let options = Options::default().with("CONCORD_LOG_FORMAT", "json").with("CONCORD_LOG", "info");
+    let mut cluster = Cluster::start_with("watched-standstill", &options).await;
+    let [still, _] = cluster.followers().await;
+    let leader = cluster.leader().await;
+    for id in [still, leader] {
+        let begun = lines(&mut cluster, id).len();
+        cluster.node(id).pause();
+        tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+        cluster.node(id).resume();
+        let (_, stood) = line(&mut cluster, id, begun, "this process stood still for ").await;
+        assert!(stood["lasted_ms"].as_u64().is_some_and(|ms| ms >= 4000), "{stood}");
+        assert_eq!(stood["level"], "WARN");
+        cluster.ready().await;
+        let all = lines(&mut cluster, id).split_off(begun);
+        let blames = ["does not respond to this leader", "no message from"];
+        let blamed = all.iter().find(|line| blames.iter().any(|blame| line.to_string().contains(blame)));
+        assert_eq!(blamed, None, "node {id}");
+    }
+}
+
+#[tokio::test]
+async fn a_leader_that_changes_again_and_again_is_an_alarm() {
+    let mut cluster = Cluster::start("watched-flapping").await;
+    for _ in 0..3 {
+        let leader = cluster.leader().await;
+        let others: Vec<u64> = (1..=3).filter(|id| *id != leader).collect();
+        cluster.node(leader).pause();
+        cluster.leader_on(&others).await;
+        cluster.node(leader).resume();
+        cluster.ready().await;
+    }
+    let mut known = 0;
+    for client in cluster.clients() {
+        let status = client.status().await.unwrap();
+        let alarms = status["alarms"].as_array().cloned().unwrap_or_default();
+        known += usize::from(alarms.iter().any(|alarm| alarm["type"] == "leader_changes"));
+    }
+    assert!(known > 0, "no node has seen all changes");
+}

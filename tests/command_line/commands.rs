@@ -272,3 +272,56 @@ async fn operators_commands_say_why_they_failed_by_their_exit_code() {
     child.kill().unwrap();
     child.wait().unwrap();
 }
+
+#[tokio::test]
+async fn a_definition_is_shown_as_of_a_revision() {
+    let (_cluster, user) = limits("cli-definition-past").await;
+    let created = revision(&user.ok(&["definition", "create", "lim"]).await);
+    user.ok(&["definition", "reindex", "lim", "--add", "plan"]).await;
+    let past = user.json(&["definition", "get", "lim", "--revision", &created]).await;
+    // Not `limits`, whose key contains it.
+    assert_eq!((&past["config_definition_key"], &past["indexes"]), (&json!("lim"), &json!([])));
+    let current = user.json(&["definition", "get", "lim"]).await;
+    assert_eq!(current["indexes"], json!(["plan"]));
+    let before = created.parse::<u64>().unwrap() - 1;
+    let absent = user.run(&["definition", "get", "lim", "--revision", &before.to_string()]).await;
+    let text = format!("definition lim did not exist at revision {before}");
+    assert!(absent.code == 3 && absent.err.contains(&text), "{absent:?}");
+}
+
+#[tokio::test]
+async fn the_audit_logs_of_all_nodes_are_one_list() {
+    let (mut cluster, user) = limits("cli-audit-list").await;
+    let urls: Vec<String> = cluster.nodes.iter().map(|node| format!("http://{}", node.api_addr())).collect();
+    for (url, n) in urls.iter().zip(1..) {
+        let data = format!(r#"{{"plan": "free", "n": {n}}}"#);
+        user.ok(&["config", "patch", "limits", "acme", "--data", &data, "--url", url]).await;
+    }
+    user.ok(&["config", "patch", "limits", "initech", "--data", "{}"]).await;
+    let list = async |more: &[&str]| {
+        let done = user.run(&[&["audit", "list", "-o", "jsonl"], more].concat()).await;
+        let lines = done.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        (lines.collect::<Vec<_>>(), done)
+    };
+    let of_config =
+        ["--definition", "limits", "--config", "acme", "--key-id", "root", "--address", "127.0.0.1"];
+    eventually("each write to the config has its line, in their order", async || {
+        let (lines, done) = list(&of_config).await;
+        let nodes: Vec<u64> = lines.iter().filter_map(|line| line["node"].as_u64()).collect();
+        check(nodes == [1, 2, 3] && done.code == 0, || format!("{done:?}"))
+    })
+    .await;
+    assert!(list(&["--address", "127.0.0.9"]).await.0.is_empty());
+    // Two URLs of a node are one log.
+    let again = format!("{}/", urls[0]);
+    let (twice, done) = list(&["--url", &urls[0], "--url", &again]).await;
+    let mut numbers: Vec<u64> = twice.iter().filter_map(|line| line["seq"].as_u64()).collect();
+    numbers.dedup();
+    assert!(done.code == 0 && numbers.len() == twice.len() && !twice.is_empty(), "{done:?}");
+    // A log that can't be read is named, and the others are printed.
+    cluster.node(3).kill();
+    let (lines, done) = list(&of_config).await;
+    let nodes: Vec<u64> = lines.iter().filter_map(|line| line["node"].as_u64()).collect();
+    assert_eq!((nodes, done.code), (vec![1, 2], 8), "{done:?}");
+    assert!(done.err.contains(&format!("lines of {} are missing: ", urls[2])), "{done:?}");
+}

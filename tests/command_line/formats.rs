@@ -58,9 +58,10 @@ const HIDDEN: [(&str, &[&str]); 7] = [
 
 /// The commands, their name as that of their manual page, and what each one may return. `FORMAT` in an argument is a
 /// text of its own for each format, so that nothing is made twice.
-const COMMANDS: [(&str, &[&str], i32); 47] = [
+const COMMANDS: [(&str, &[&str], i32); 48] = [
     ("apply", &["apply", "-f", "limits.yaml"], 0),
     ("audit-export", &["audit", "export", "--url", "URL"], 0),
+    ("audit-list", &["audit", "list"], 0),
     ("audit-tail", &["audit", "tail", "--url", "URL"], 0),
     ("audit-verify", &["audit", "verify", "AUDIT"], 0),
     ("backup", &["backup", "--out", "FORMAT.backup"], 0),

@@ -73,6 +73,11 @@ impl Client {
         Self::at(None, base, key, Some(authority))
     }
 
+    /// The same with another credential.
+    pub(crate) fn with_credential(&self, key: &str) -> Self {
+        Self::at(None, &self.base, key, self.authority.as_deref())
+    }
+
     /// The same from another address of this machine, for which it is another caller.
     pub(crate) fn sending_from(&self, address: Ipv4Addr) -> Self {
         Self::at(Some(address.into()), &self.base, &self.key, self.authority.as_deref())

@@ -333,3 +333,60 @@ async fn full_followers_do_not_take_the_quorum() {
     }
     cluster.equal_digests().await;
 }
+
+#[tokio::test]
+async fn a_slow_disk_is_named_by_the_log_the_metrics_and_an_alarm() {
+    let mut cluster = Cluster::start_with("hostile-slow-disks", &options().with("CONCORD_LOG", "info")).await;
+    let leader = cluster.leader().await;
+    let [one, _] = cluster.followers().await;
+    let client = cluster.client(leader);
+    define(&client, "disks").await;
+    set(&client, "disks", "k", &json!({"n": 1})).await;
+    // The leader and one follower: a majority has a slow disk.
+    let Some(first) = hang(&mut cluster, leader, "700ms") else { return };
+    let Some(second) = hang(&mut cluster, one, "700ms") else { return };
+    let slow = async || {
+        let writes =
+            (0..4).map(|n| client.put(&config("disks", &format!("s{n}")), &json!({"data": {"n": n}})));
+        for write in writes {
+            let begun = Instant::now();
+            let answer = write.query(&[("upsert", "true")]).attempt().await.expect("it is only slow");
+            println!("a write took {:?}: {}", begun.elapsed(), answer.status);
+        }
+        let status = client.status().await?;
+        let alarm = status["alarms"].as_array().into_iter().flatten().find(|one| one["type"] == "slow_flush");
+        let message = alarm.and_then(|alarm| alarm["message"].as_str().map(str::to_owned));
+        message.ok_or_else(|| status["alarms"].to_string())
+    };
+    let message = eventually("the slow disk is an alarm", slow).await;
+    assert!(message.starts_with(&format!("the disk of node {leader} is slow: ")), "{message}");
+    let page = client.get("/metrics").await.expect(200).text;
+    let value = |sample: &str| {
+        let found = page.lines().find_map(|line| line.strip_prefix(sample)?.strip_prefix(' ')?.parse().ok());
+        found.unwrap_or_else(|| panic!("{sample} is not in\n{page}"))
+    };
+    let slow_of = |name: &str, label: &str| -> f64 {
+        let labels = if label.is_empty() { String::new() } else { format!("{{{label}}}") };
+        let le = if label.is_empty() { "{le=\"0.25\"}".into() } else { format!("{{le=\"0.25\",{label}}}") };
+        let all: f64 = value(&format!("{name}_count{labels}"));
+        all - value(&format!("{name}_bucket{le}"))
+    };
+    assert!(slow_of("concord_raft_log_flush_duration_seconds", "") >= 5.0, "{page}");
+    assert!(slow_of("concord_raft_append_duration_seconds", &format!("member=\"{one}\"")) >= 3.0, "{page}");
+    assert!(slow_of("concord_raft_commit_duration_seconds", "") >= 3.0, "{page}");
+    assert!(value("concord_alarms{type=\"slow_flush\"}") > 0.5, "{page}");
+    first.end();
+    second.end();
+    let said = cluster.node(leader).tail(usize::MAX);
+    assert!(said.contains("the disk is slow: "), "{said}");
+    let slow = said.lines().find(|line| line.contains("a write took "));
+    let slow = slow.unwrap_or_else(|| panic!("no line about a slow write:\n{said}"));
+    assert!(slow.contains(" until a majority had it on disk ("), "{slow}");
+    // The alarm ends with its minute, or earlier if the disk is fast again.
+    eventually("the alarm ends", async || {
+        set(&client, "disks", "k", &json!({"n": 2})).await;
+        let status = client.status().await?;
+        check(status["alarms"] == json!([]), || status["alarms"].to_string())
+    })
+    .await;
+}

@@ -2,10 +2,11 @@
 //! heads.
 //!
 //! Every attack lasts as long as its control, which comes right before it: harmless reads over as many connections. Both
-//! run beside the good client. The attack is judged by the control, because a time alone says only how busy the machine
-//! is.
+//! run beside the good client, which has its connections when they begin. The attack is judged by the control, because a
+//! time alone says only how busy the machine is. What an attack has left is done before the next one begins.
 
 use std::{
+    io,
     net::SocketAddr,
     sync::Arc,
     thread,
@@ -18,7 +19,7 @@ use futures::{
 };
 use serde_json::json;
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, split},
     time::{sleep, timeout_at},
 };
 
@@ -33,10 +34,13 @@ use super::{
     raw::{api, connect, many_connections},
     reads,
 };
-use crate::harness::{
-    Client, Cluster, eventually,
-    load::{config, define, set},
-    number,
+use crate::{
+    harness::{
+        Client, Cluster, Options, eventually,
+        load::{config, define, set},
+        number,
+    },
+    tls::{encrypted, raw::trusting},
 };
 
 /// How many times as long as in the control the good client's requests may take, p99.
@@ -45,6 +49,8 @@ const TIMES: u32 = 3;
 const NOISE: Duration = Duration::from_millis(250);
 /// Connections of a control at most: more make no more load.
 const CONTROL_CONNECTIONS: usize = 64;
+/// Requests of the good client before an attack begins: two rounds of each of its loops.
+const WARM_REQUESTS: usize = 24;
 /// The pause after a connection that the node has ended.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(5);
 /// A config that is read, as it is written and as HPACK has room for it.
@@ -61,18 +67,27 @@ type Attacker = Arc<dyn Fn(Arc<Target>, usize, Instant) -> BoxFuture<'static, us
 /// Whom an attack meets.
 struct Target {
     nodes: Vec<SocketAddr>,
-    bases: Vec<String>,
+    clients: Vec<Client>,
     /// The attacker's access key.
     key: String,
+    is_encrypted: bool,
 }
 
+/// A connection, plain or over TLS.
+trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for S {}
+
 impl Target {
+    /// A client with the attacker's key and connections of its own.
     fn client(&self, turn: usize) -> Client {
-        Client::new(&self.bases[turn % self.bases.len()], &self.key)
+        self.clients[turn % self.clients.len()].with_credential(&self.key)
     }
 
-    fn node(&self, turn: usize) -> SocketAddr {
-        self.nodes[turn % self.nodes.len()]
+    /// A new connection. A node that has too many ends it during the handshake.
+    async fn connect(&self, turn: usize) -> io::Result<Box<dyn Wire>> {
+        let stream = connect(self.nodes[turn % self.nodes.len()]).await;
+        Ok(if self.is_encrypted { Box::new(trusting(stream).await?) } else { Box::new(stream) })
     }
 }
 
@@ -129,7 +144,11 @@ fn flood(
             let mut sent = 0;
             let attack = async {
                 loop {
-                    let (mut from, mut into) = connect(target.node(turn)).await.into_split();
+                    let Ok(stream) = target.connect(turn).await else {
+                        sleep(RECONNECT_PAUSE).await;
+                        continue;
+                    };
+                    let (mut from, mut into) = split(stream);
                     let read = async {
                         let mut chunk = vec![0; 64 << 10];
                         while reads && matches!(from.read(&mut chunk).await, Ok(1..)) {}
@@ -171,7 +190,10 @@ fn rounds(
             let mut answered = 0;
             let attack = async {
                 loop {
-                    let mut stream = connect(target.node(turn)).await;
+                    let Ok(mut stream) = target.connect(turn).await else {
+                        sleep(RECONNECT_PAUSE).await;
+                        continue;
+                    };
                     let begin = [PREFACE, &frame(SETTINGS, 0, 0, &[]), &window_of_the_connection()].concat();
                     // If it is lost, so is what comes next.
                     drop(stream.write_all(&begin).await);
@@ -264,17 +286,45 @@ fn waiting(target: &Target, streams: u32, path: &str) -> Vec<u8> {
     [PREFACE.to_vec(), window(0), gets.collect::<Vec<_>>().concat()].concat()
 }
 
-/// A cluster with what the attacks read, and the attacker's key.
+/// A cluster that attacks meet.
 async fn attacked(name: &str) -> (Cluster, Arc<Target>) {
     let cluster = Cluster::start(name).await;
+    let target = prepare(&cluster).await;
+    (cluster, target)
+}
+
+/// Writes what the attacks read, and makes the attacker's key.
+async fn prepare(cluster: &Cluster) -> Arc<Target> {
     let leader = cluster.leader().await;
     let root = cluster.client(leader);
     define(&root, "greedy").await;
     reads::fill(&root, "greedy", 1500, |n| json!({"n": n, "text": "x".repeat(1000)})).await;
     let key = with_key(&root, &json!({})).await.key;
     let nodes = cluster.nodes.iter().map(api).collect();
-    let bases = cluster.clients().into_iter().map(|client| client.base).collect();
-    (cluster, Arc::new(Target { nodes, bases, key }))
+    let clients = cluster.clients();
+    let is_encrypted = root.base.starts_with("https:");
+    Arc::new(Target { nodes, clients, key, is_encrypted })
+}
+
+/// A good client whose loops have connections to all nodes.
+async fn good_client(cluster: &Cluster) -> GoodClient {
+    let good = GoodClient::start(cluster).await;
+    while good.requests() < WARM_REQUESTS {
+        sleep(Duration::from_millis(5)).await;
+    }
+    good
+}
+
+/// Waits until the nodes have done what an attack has left: the requests and the writes of a key are served in the order
+/// of their arrival, once the first request has made the connection known.
+async fn settle(target: &Target) {
+    for turn in 0..target.clients.len() {
+        let client = target.client(turn);
+        for _ in 0..2 {
+            client.get(CONFIG).insist().await.expect(200);
+        }
+        set(&client, "greedy", "settled", &json!({"n": 1})).await;
+    }
 }
 
 /// Runs each attack after its control. All are run before any is judged.
@@ -283,10 +333,11 @@ async fn judge(cluster: &Cluster, target: &Arc<Target>, attacks: Vec<Attack>) {
     for attack in attacks {
         let name = attack.name;
         let harmless = asking("control", 0, CONFIG);
-        let good = GoodClient::start(cluster).await;
+        settle(target).await;
+        let good = good_client(cluster).await;
         let asked = harmless.run(target, attack.connections.min(CONTROL_CONNECTIONS)).await;
         let control = good.stop(cluster, &format!("{name}: control of {asked} reads")).await;
-        let good = GoodClient::start(cluster).await;
+        let good = good_client(cluster).await;
         let done = attack.run(target, attack.connections).await;
         let beside = good.stop(cluster, &format!("{name}: attack, {done} times")).await;
         beside.memory_within(512);
@@ -327,8 +378,108 @@ async fn floods_of_frames_over_many_connections_delay_nobody() {
     client.get(CONFIG).insist().await.expect(200);
 }
 
+/// A page of 1 MB.
+const LIST: &str = "/api/v1/config_definition/greedy/config/?limit=1000";
+
+/// A head of HTTP/1.1 that is nearly as long as it may be.
+fn long_head() -> String {
+    format!("GET /livez HTTP/1.1\r\nhost: a\r\nx-long: {}\r\n\r\n", "y".repeat(60_000))
+}
+
+/// The head of a request of HTTP/1.1 but for its last line.
+fn http1_head(line: &str, key: &str) -> String {
+    format!("{line} HTTP/1.1\r\nhost: a\r\nauthorization: {key}\r\n")
+}
+
+/// What clients of HTTP/1.1 send: requests that do not wait for the answers before them, and a body in the smallest parts.
+fn over_http1(target: &Target) -> Vec<Attack> {
+    let read = http1_head(&format!("GET {CONFIG}"), &target.key) + "\r\n";
+    let put = |target: &Target| {
+        let put = http1_head("PUT /api/v1/config_definition/greedy/config/parts", &target.key);
+        (put + "content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n").into_bytes()
+    };
+    vec![
+        flood("pipelined reads", 64, |_| Vec::new(), read.as_bytes(), true),
+        flood("bodies in parts of one byte", 64, put, b"1\r\n \r\n", true),
+    ]
+}
+
+/// Requests of HTTP/1.1 that cost more.
+fn costly_over_http1(target: &Target) -> Vec<Attack> {
+    let list = http1_head(&format!("GET {LIST}"), &target.key) + "\r\n";
+    let stranger = "GET /api/v1/whoami HTTP/1.1\r\nhost: a\r\n\r\n";
+    vec![
+        flood("pipelined lists that nobody reads", 200, |_| Vec::new(), list.as_bytes(), false),
+        flood("pipelined requests without a key", 64, |_| Vec::new(), stranger.as_bytes(), true),
+        flood("long heads without a key", 30, |_| Vec::new(), long_head().as_bytes(), true),
+        asking("lists", 64, LIST),
+    ]
+}
+
 #[tokio::test]
-#[ignore = "not held: docs/attack-testing.md, *Not tested, or not limited*"]
+async fn floods_over_http1_delay_nobody() {
+    let _only = many_connections().await;
+    let (cluster, target) = attacked("hostile-http1-turns").await;
+    judge(&cluster, &target, over_http1(&target)).await;
+}
+
+#[tokio::test]
+async fn floods_over_tls_delay_nobody() {
+    let _only = many_connections().await;
+    let (cluster, _authority) = encrypted("hostile-tls-turns", &Options::default()).await;
+    let target = prepare(&cluster).await;
+    let windows = [window(1), window(0)].concat();
+    let streams = |target: &Target| waiting(target, 200, CONFIG);
+    let mut attacks = vec![
+        Attack::new("handshakes", 64, |target, turn, end| async move {
+            let mut made = 0;
+            let attack = async {
+                loop {
+                    match target.connect(turn).await {
+                        Ok(stream) => drop(stream),
+                        Err(_) => sleep(RECONNECT_PAUSE).await,
+                    }
+                    made += 1;
+                }
+            };
+            let _until_the_end: Result<(), _> = timeout_at(end.into(), attack).await;
+            made
+        }),
+        flood("windows of waiting streams", 6, streams, &windows, true),
+        flood("priorities without a key", 100, unknown, &frame(PRIORITY, 0, 1, &[0, 0, 0, 0, 7]), true),
+        flood("pings whose answers nobody reads", 300, known, &frame(PING, 0, 0, &[7; 8]), false),
+        flood("settings", 100, known, &frame(SETTINGS, 0, 0, &[]), true),
+    ];
+    attacks.extend(over_http1(&target));
+    judge(&cluster, &target, attacks).await;
+}
+
+#[tokio::test]
+#[ignore = "not always held on a busy machine: docs/attack-testing.md, *Not tested, or not limited*"]
+async fn costly_requests_over_http1_and_tls_delay_nobody() {
+    let _only = many_connections().await;
+    let (cluster, target) = attacked("hostile-http1-costly").await;
+    judge(&cluster, &target, costly_over_http1(&target)).await;
+    drop(cluster);
+    let (cluster, _authority) = encrypted("hostile-tls-costly", &Options::default()).await;
+    let target = prepare(&cluster).await;
+    judge(&cluster, &target, costly_over_http1(&target)).await;
+}
+
+#[tokio::test]
+#[ignore = "not always held on a busy machine: docs/attack-testing.md, *Not tested, or not limited*"]
+async fn heads_and_lists_over_many_connections_delay_nobody() {
+    let _only = many_connections().await;
+    let (cluster, target) = attacked("hostile-list-turns").await;
+    let attacks = vec![
+        flood("long heads without a key", 30, |_| Vec::new(), long_head().as_bytes(), true),
+        asking("lists", 64, LIST),
+    ];
+    judge(&cluster, &target, attacks).await;
+}
+
+#[tokio::test]
+#[ignore = "not always held on a busy machine: docs/attack-testing.md, *Not tested, or not limited*"]
 async fn requests_of_one_key_over_many_connections_delay_nobody() {
     let _only = many_connections().await;
     let (cluster, target) = attacked("hostile-request-turns").await;
@@ -343,15 +494,11 @@ async fn requests_of_one_key_over_many_connections_delay_nobody() {
         let body = br#"{"data":{"n":1}}"#;
         [frame(HEADERS, END_HEADERS, stream, &block), frame(DATA, END_STREAM, stream, body)].concat()
     };
-    let list = "/api/v1/config_definition/greedy/config/?limit=1000";
-    let lists = move |target: &Target| waiting(target, 60, list);
-    let head = format!("GET /livez HTTP/1.1\r\nhost: a\r\nx-long: {}\r\n\r\n", "y".repeat(60_000));
+    let lists = |target: &Target| waiting(target, 60, LIST);
     let attacks = vec![
         rounds("writes", 60, 200, put),
         flood("lists that nobody reads", 200, lists, &frame(PING, 0, 0, &[7; 8]), false),
         rounds("reads", 200, 200, |target, stream| get(stream, CONFIG, Some(&target.key))),
-        flood("long heads without a key", 30, |_| Vec::new(), head.as_bytes(), true),
-        asking("lists", 64, list),
     ];
     judge(&cluster, &target, attacks).await;
 }
@@ -379,7 +526,7 @@ async fn long_answers_to_one_key_delay_nobody() {
             let request = format!("{line}{}\r\n\r\n", target.key);
             let attack = async {
                 loop {
-                    let mut stream = connect(target.node(turn)).await;
+                    let Ok(mut stream) = target.connect(turn).await else { continue };
                     if stream.write_all(request.as_bytes()).await.is_ok() {
                         let mut part = vec![0; 20_000];
                         // A node that refuses it closes the connection.

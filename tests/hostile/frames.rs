@@ -392,7 +392,8 @@ async fn floods_of_frames_end_their_connection() {
     send(&mut stream, &resets).await;
     let seen = until_closed(&mut stream, PATIENCE).await.expect("rapid resets end the connection");
     let goaway = parse(&seen).into_iter().find(|one| one.0 == GOAWAY).map(|one| code(&one.2, 4));
-    assert!(goaway.is_none_or(|code| code == ENHANCE_YOUR_CALM), "{goaway:?}");
+    // A client without a key has one request in a turn: its time may be over before the resets are too many.
+    assert!(goaway.is_none_or(|code| [NO_ERROR, ENHANCE_YOUR_CALM].contains(&code)), "{goaway:?}");
     good.stop(&cluster, "floods of frames").await.is_unhurt().memory_within(512);
 }
 

@@ -77,15 +77,15 @@ impl GoodClient {
         let stop = Arc::new(AtomicBool::new(false));
         let seen = Arc::new(Mutex::new(Seen { peak_kb: vec![0; clients.len()], ..Seen::default() }));
         let pids: Vec<u32> = cluster.nodes.iter().map(crate::harness::Node::pid).collect();
-        // Connections belong to the runtime that opens them.
-        let own = cluster.clients();
+        // Connections belong to the runtime that opens them, and each loop has its own.
+        let own: Vec<_> = clients.iter().map(|_| cluster.clients()).collect();
         let (stopped, noted) = (Arc::clone(&stop), Arc::clone(&seen));
         let loops = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.expect("a runtime").block_on(async {
                 let mut loops = JoinSet::new();
-                for place in 0..own.len() {
-                    loops.spawn(ask(own.clone(), place, Arc::clone(&stopped), Arc::clone(&noted)));
+                for (place, own) in own.into_iter().enumerate() {
+                    loops.spawn(ask(own, place, Arc::clone(&stopped), Arc::clone(&noted)));
                 }
                 loops.spawn(watch_memory(pids, stopped, noted));
                 while let Some(ended) = loops.join_next().await {

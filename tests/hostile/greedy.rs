@@ -35,7 +35,7 @@ pub(super) async fn with_key(root: &Client, quota: &Value) -> Client {
         check(answer.status == 201, || format!("{answer:?}")).map(|()| answer)
     })
     .await;
-    Client::new(&root.base, made.data()["api_key"].as_str().expect("the text of the key"))
+    root.with_credential(made.data()["api_key"].as_str().expect("the text of the key"))
 }
 
 #[tokio::test]

@@ -2,17 +2,20 @@
 
 use std::path::Path;
 
+use serde_json::json;
+
 use super::encrypted;
 use crate::harness::{
     Node, Options, check, eventually, fresh_directory,
     tls::{Authority, cert, replace},
 };
 
-/// Asserts that the node ends by itself, badly, and says why with these words.
+/// Asserts that the node ends by itself, as with a wrong setting, and says why with these words.
 async fn refuses(node: &mut Node, words: &[&str]) {
     node.launch();
     let status = node.ended().await;
-    assert!(!status.success(), "node {} ended with {status}", node.id);
+    // By this code a supervisor knows that it need not start the node again.
+    assert_eq!(status.code(), Some(2), "node {}", node.id);
     let text = node.tail(30);
     for word in words {
         assert!(text.contains(word), "no `{word}` in:\n{text}");
@@ -52,6 +55,11 @@ async fn a_node_says_which_file_is_wrong() {
     let mut as_another = mine(2);
     as_another.id = 3;
     refuses(&mut as_another, &["is the certificate of node-2.test", "this is node 3"]).await;
+    let mut of_another = mine(4);
+    std::fs::create_dir_all(&of_another.directory).unwrap();
+    let identity = json!({"cluster_id": uuid::Uuid::from_u128(7), "node_id": 9, "format": 1});
+    std::fs::write(of_another.directory.join("identity.json"), identity.to_string()).unwrap();
+    refuses(&mut of_another, &["identity.json names node 9, but this is node 4"]).await;
     for (name, without) in
         [("CONCORD_TLS_CERT_FILE", "--tls-key-file"), ("CONCORD_PEER_CA_FILE", "--peer-cert-file")]
     {

@@ -7,17 +7,19 @@
 //! | `migration` | does a plain cluster become an encrypted one without a break? |
 //! | `nodes` | which certificates are accepted between nodes? |
 //! | `raw` | a connection with any certificate, or with none |
+//! | `replacement` | is a CA replaced without a failed request of a client? |
 
 mod callers;
 mod files;
 mod migration;
 mod nodes;
-mod raw;
+pub(crate) mod raw;
+mod replacement;
 
 use crate::harness::{Cluster, Node, Options, tls::Authority};
 
 /// A cluster whose nodes speak mutual TLS with each other and TLS with callers, and its authority. It has no secret.
-async fn encrypted(name: &str, options: &Options) -> (Cluster, Authority) {
+pub(crate) async fn encrypted(name: &str, options: &Options) -> (Cluster, Authority) {
     let mut options = options.clone();
     options.settings.remove("CONCORD_CLUSTER_SECRET");
     let mut made = None;

@@ -10,9 +10,9 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant as StdInstant},
 };
 
 use bytes::Bytes;
@@ -29,13 +29,16 @@ use super::{
     Timers, Twin, WriteError,
     contact::Contacts,
     divergence::Proof,
-    group::{self, Proposer, WriteGroups},
-    leadership::LastHeard,
+    entry_times::{EntryTimes, WriteTimes},
+    fair_queue::WorkOwner,
+    group::{self, ProposeResult, Proposer, WriteGroups},
+    leadership::{LastHeard, Transfers},
     log::Log,
     machine::AppliedPublisher,
     membership::lag,
     network::NetworkContext,
     receive::Contradicted,
+    slow_flush::SlowFlushes,
     types::{EncodedProposal, Metrics, Raft, TypeConfig},
     wire::WireLogId,
     witness::WitnessTask,
@@ -70,8 +73,7 @@ pub(super) struct ConsensusInner {
     pub(super) context: Arc<NetworkContext>,
     pub(super) contacts: Contacts,
     pub(super) leadership: watch::Receiver<Leadership>,
-    /// The member that last transferred leadership to this node; 0 if none did.
-    pub(super) handed_over: Arc<AtomicU64>,
+    pub(super) transfers: Arc<Transfers>,
     pub(super) witnesses: WitnessTask,
     pub(super) proof: Arc<Proof>,
     pub(super) contradicted: Contradicted,
@@ -102,15 +104,32 @@ fn not_leader(id: NodeId, forward: &ForwardToLeader<TypeConfig>) -> Option<NodeI
 struct RaftProposer {
     id: NodeId,
     raft: Raft,
+    entries: Arc<EntryTimes>,
+    context: Arc<NetworkContext>,
 }
 
 impl Proposer for RaftProposer {
-    async fn propose(&self, entry: Bytes) -> Result<Vec<Verdict>, WriteError> {
-        let error = match self.raft.client_write(EncodedProposal(entry)).await {
-            Ok(response) => return Ok(response.data.verdicts),
-            Err(error) => error,
-        };
-        Err(match error {
+    async fn propose(&self, entry: Bytes) -> ProposeResult {
+        let begun = StdInstant::now();
+        let written = self.raft.client_write(EncodedProposal(entry)).await;
+        let end = StdInstant::now();
+        let whole = end.saturating_duration_since(begun);
+        match written {
+            Ok(response) => {
+                self.context.counts.commit_times.observe(whole);
+                let times = self.entries.of(response.log_id.index, begun, end);
+                (Ok(response.data.verdicts), times)
+            }
+            Err(error) => {
+                (Err(self.write_error(error)), WriteTimes { committed: whole, ..WriteTimes::default() })
+            }
+        }
+    }
+}
+
+impl RaftProposer {
+    fn write_error(&self, error: RaftError<TypeConfig, ClientWriteError<TypeConfig>>) -> WriteError {
+        match error {
             RaftError::APIError(ClientWriteError::ForwardToLeader(forward)) => {
                 WriteError::NotLeader(not_leader(self.id, &forward))
             }
@@ -120,7 +139,7 @@ impl Proposer for RaftProposer {
                 | ClientWriteError::PreconditionFailed(_)),
             ) => WriteError::Undecided(unknown.to_string()),
             RaftError::Fatal(fatal) => WriteError::Undecided(fatal.to_string()),
-        })
+        }
     }
 }
 
@@ -155,21 +174,35 @@ impl Consensus {
     /// # Errors
     /// See [`WriteError`].
     pub async fn write(&self, proposal: Proposal) -> Result<Verdict, WriteError> {
+        self.write_timed(proposal).await.0
+    }
+
+    /// The same, and where the time went.
+    ///
+    /// # Errors
+    /// See [`WriteError`].
+    pub async fn write_timed(&self, proposal: Proposal) -> (Result<Verdict, WriteError>, WriteTimes) {
         let bytes = proposal.to_bytes();
         let shares_entry = proposal.command.may_share_entry() && group::fits(bytes.len());
         #[cfg(feature = "sabotage")]
         if concord_model::sabotage::is("ack-before-commit")
             && self.metrics().current_leader == Some(self.inner.id)
         {
-            return Ok(self.answer_early(&proposal, bytes));
+            return (Ok(self.answer_early(&proposal, bytes)), WriteTimes::default());
         }
+        let owner = WorkOwner::of(&proposal.by);
         drop(proposal);
         if bytes.len() > ENTRY_BYTES_MAX {
-            return Err(WriteError::TooLarge);
+            return (Err(WriteError::TooLarge), WriteTimes::default());
         }
-        let proposer = RaftProposer { id: self.inner.id, raft: self.inner.raft.clone() };
+        let proposer = RaftProposer {
+            id: self.inner.id,
+            raft: self.inner.raft.clone(),
+            entries: self.inner.log.entry_times(),
+            context: Arc::clone(&self.inner.context),
+        };
         if shares_entry {
-            self.inner.groups.write(&proposer, bytes).await
+            self.inner.groups.write(&proposer, owner, bytes).await
         } else {
             Box::pin(group::propose_alone(&proposer, bytes)).await
         }
@@ -364,6 +397,18 @@ impl Consensus {
     #[must_use]
     pub fn log_stalled(&self) -> Option<Duration> {
         self.inner.log.stalled()
+    }
+
+    /// The flushes of this node's log within the last minute, while most of them are slow.
+    #[must_use]
+    pub fn slow_flushes(&self) -> Option<SlowFlushes> {
+        self.inner.log.flushes().slow()
+    }
+
+    /// How often the leader changed within the last minute without a transfer of leadership, as far as this node knows.
+    #[must_use]
+    pub fn unplanned_leader_changes(&self) -> usize {
+        self.inner.context.counts.leader_changes.count(tokio::time::Instant::now())
     }
 
     /// Serves a connection that a node has opened, until that ends, the node is removed from the cluster, or this one

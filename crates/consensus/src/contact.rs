@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     membership::{LIVENESS_TIMEOUT, since_heartbeat},
+    standstill::Standstill,
     types::{Metrics, Raft},
 };
 use concord_net::NodeId;
@@ -41,8 +42,11 @@ struct SeenMember {
 }
 
 /// What the leader knows of all members. Clones share it.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Contacts(Arc<Mutex<BTreeMap<NodeId, SeenMember>>>);
+#[derive(Debug, Clone)]
+pub(super) struct Contacts {
+    seen: Arc<Mutex<BTreeMap<NodeId, SeenMember>>>,
+    standstill: Arc<Standstill>,
+}
 
 /// A member that has started or stopped responding.
 #[derive(Debug, PartialEq, Eq)]
@@ -52,8 +56,12 @@ enum News {
 }
 
 impl Contacts {
+    pub(super) fn new(standstill: Arc<Standstill>) -> Self {
+        Self { seen: Arc::default(), standstill }
+    }
+
     fn seen(&self) -> MutexGuard<'_, BTreeMap<NodeId, SeenMember>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What is known of a member; `None` on a node that does not lead.
@@ -66,7 +74,15 @@ impl Contacts {
         }
         let since_seen = || self.seen().get(&id).map_or(Duration::ZERO, |seen| seen.answered_at.elapsed());
         let silent_for = since_heartbeat(metrics, id).unwrap_or_else(since_seen);
-        Some(Contact { silent_for, is_reachable: silent_for <= LIVENESS_TIMEOUT })
+        let now = Instant::now();
+        Some(Contact { silent_for, is_reachable: self.blamed_for(now, silent_for) <= LIVENESS_TIMEOUT })
+    }
+
+    /// The part of a silence in which this process ran: what was sent while it stood still, it has not read yet.
+    fn blamed_for(&self, now: Instant, silent_for: Duration) -> Duration {
+        let runs_since =
+            self.standstill.last(now).map(|(ended_at, _)| now.saturating_duration_since(ended_at));
+        runs_since.map_or(silent_for, |runs| silent_for.min(runs))
     }
 
     /// Takes over what is known now: for each other member, when it answered last, if ever. Returns what has changed.
@@ -78,7 +94,7 @@ impl Contacts {
             let before = one.answered_at;
             one.answered_at = answered_at.map_or(before, |at| at.max(before));
             let silent_for = now.saturating_duration_since(one.answered_at);
-            let is_silent = silent_for > LIVENESS_TIMEOUT;
+            let is_silent = self.blamed_for(now, silent_for) > LIVENESS_TIMEOUT;
             if is_silent != one.is_silent {
                 one.is_silent = is_silent;
                 let lasted = one.answered_at.saturating_duration_since(before);
@@ -149,10 +165,30 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_leader_that_stood_still_accuses_no_member_for_that_time() {
+        let (contacts, begin) = (Contacts::new(Arc::default()), Instant::now());
+        let answered = BTreeMap::from([(2, Some(begin))]);
+        let update = |at| contacts.update(at, &answered);
+        assert_eq!(update(begin), []);
+        // Nobody has looked at the clock since: the responses of that time are unread.
+        let mut now = begin + LIVENESS_TIMEOUT * 2;
+        let mut news = update(now);
+        while news.is_empty() {
+            now += Duration::from_millis(100);
+            news = update(now);
+        }
+        let blamed_after = LIVENESS_TIMEOUT + Duration::from_millis(100);
+        assert_eq!(now.duration_since(begin), LIVENESS_TIMEOUT * 2 + blamed_after);
+        assert_eq!(news, [News::Silent(2, LIVENESS_TIMEOUT * 2 + blamed_after)]);
+    }
+
+    #[test]
     fn a_silent_member_is_reported_once_and_so_is_its_return() {
-        let (contacts, begin) = (Contacts::default(), Instant::now());
+        let (contacts, begin) = (Contacts::new(Arc::default()), Instant::now());
         let at = |seconds: u64| begin + Duration::from_secs(seconds);
         let update = |now: u64, two: Option<u64>| {
+            (0..now * 10)
+                .for_each(|tick| contacts.standstill.look(begin + Duration::from_millis(100 * tick)));
             let members = BTreeMap::from([(2, two.map(at)), (3, Some(at(now)))]);
             contacts.update(at(now), &members)
         };
@@ -162,6 +198,7 @@ mod tests {
         assert_eq!(update(20, None), []);
         assert_eq!(update(21, Some(21)), [News::Back(2, Duration::from_secs(11))]);
         assert_eq!(update(22, Some(22)), []);
+        (0..990).for_each(|tick| contacts.standstill.look(begin + Duration::from_millis(100 * tick)));
         assert_eq!(contacts.update(at(99), &BTreeMap::from([(3, Some(at(99)))])), [], "removed, not silent");
     }
 }

@@ -3,11 +3,18 @@
 //! **Invariant:** reading them changes nothing, and waits for no other node.
 
 use std::{
+    collections::BTreeMap,
     sync::atomic::{AtomicU64, Ordering},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
-use super::{Consensus, log::LogFigures};
+use super::{
+    Consensus,
+    histogram::{Histogram, TimeCounts},
+    leadership::LeaderChanges,
+    log::LogFigures,
+};
 use concord_net::NodeId;
 
 /// Counters since the process started.
@@ -19,6 +26,48 @@ pub(super) struct ConsensusCounts {
     pub(super) snapshots_sent: AtomicU64,
     pub(super) snapshots_received: AtomicU64,
     pub(super) snapshots_failed: AtomicU64,
+    /// From the proposal of an entry until it is committed and applied.
+    pub(super) commit_times: Histogram,
+    pub(super) append_times: AppendTimes,
+    pub(super) snapshot_build_times: Histogram,
+    pub(super) snapshot_send_times: Histogram,
+    pub(super) leader_changes: LeaderChanges,
+}
+
+/// How long members took to store entries.
+#[derive(Debug, Default)]
+pub(super) struct AppendTimes(Mutex<BTreeMap<NodeId, Arc<Histogram>>>);
+
+impl AppendTimes {
+    /// The times of a member. A stream of entries fetches them once.
+    pub(super) fn of(&self, member: NodeId) -> Arc<Histogram> {
+        let mut members = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(members.entry(member).or_default())
+    }
+
+    fn read(&self) -> Vec<(NodeId, TimeCounts)> {
+        let members = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        members.iter().map(|(id, times)| (*id, times.read())).collect()
+    }
+}
+
+/// The times of the parts of consensus since the process started.
+#[derive(Debug, Clone)]
+pub struct RaftTimes {
+    /// Flushes of this node's log.
+    pub flush: TimeCounts,
+    /// By member: from sending entries until the member has stored them.
+    pub append: Vec<(NodeId, TimeCounts)>,
+    /// From the proposal of an entry until it is committed and applied on this node, which leads.
+    pub commit: TimeCounts,
+    /// Applying a batch of entries.
+    pub apply: TimeCounts,
+    /// Writing a snapshot.
+    pub snapshot_build: TimeCounts,
+    /// Sending a snapshot to a member, until it is installed.
+    pub snapshot_send: TimeCounts,
+    /// Writes that waited for the group that they left with.
+    pub write_queue: TimeCounts,
 }
 
 /// Counts one more.
@@ -72,6 +121,8 @@ pub struct RaftFigures {
     pub snapshots: [(&'static str, u64); 4],
     /// The log.
     pub log: LogFigures,
+    /// Times.
+    pub times: RaftTimes,
 }
 
 impl Consensus {
@@ -107,6 +158,15 @@ impl Consensus {
                 ("failed", read(&counts.snapshots_failed)),
             ],
             log: self.inner.log.figures(),
+            times: RaftTimes {
+                flush: self.inner.log.flushes().read(),
+                append: counts.append_times.read(),
+                commit: counts.commit_times.read(),
+                apply: self.inner.publisher.apply_times.read(),
+                snapshot_build: counts.snapshot_build_times.read(),
+                snapshot_send: counts.snapshot_send_times.read(),
+                write_queue: self.inner.groups.waits(),
+            },
         }
     }
 }

@@ -11,6 +11,7 @@
 //! | what the service calls: write, read index, status, shutdown | `consensus` |
 //! | group commit: many small writes in one entry | `group` |
 //! | how items that many callers send are batched | `batch_queue` |
+//! | whose item is next, where those of many wait | `fair_queue` |
 //! | how a node opens log and store and starts openraft | `start` |
 //! | openraft's log storage: append, vote, truncate, purge | `log`; its records' bytes in `codec` |
 //! | openraft's state machine: applying entries, publishing the state | `machine` |
@@ -25,6 +26,10 @@
 //! | the leases of the voters, on which lease reads depend | `lease` |
 //! | which members respond to the leader | `contact` |
 //! | counters and figures for metrics | `figures` |
+//! | counts of times | `histogram` |
+//! | where the time of a write went | `entry_times` |
+//! | how long the fsyncs of the log take | `slow_flush` |
+//! | whether this process itself stood still | `standstill` |
 //! | the comparison of this node's state with the other members' | `divergence` |
 //! | the records of each other's progress, by which members detect a rolled-back disk | `witness` |
 //! | the start of a new cluster from a backup | `restore` |
@@ -48,10 +53,13 @@ mod consensus;
 mod contact;
 mod directory_format;
 mod divergence;
+mod entry_times;
+pub mod fair_queue;
 mod figures;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzz;
 mod group;
+pub mod histogram;
 mod leadership;
 mod lease;
 mod log;
@@ -60,7 +68,9 @@ mod membership;
 mod network;
 mod receive;
 pub mod restore;
+mod slow_flush;
 mod snapshot;
+mod standstill;
 mod start;
 mod stream;
 #[cfg(test)]
@@ -78,9 +88,11 @@ use tokio::runtime::Handle;
 
 pub use consensus::node_list;
 pub use contact::Contact;
-pub use figures::{MemberFigures, RaftFigures};
-pub use leadership::Leadership;
+pub use entry_times::WriteTimes;
+pub use figures::{MemberFigures, RaftFigures, RaftTimes};
+pub use leadership::{FLAPPING_CHANGES_MIN, Leadership};
 pub use log::LogFigures;
+pub use slow_flush::SlowFlushes;
 pub use supervisor::end_process_later;
 pub use witness::{Condition, Missing, RolledBack, Twin, vouch};
 

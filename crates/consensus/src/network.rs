@@ -234,7 +234,9 @@ impl MemberClient {
         let sent = self.context.peers.send_snapshot(self.to, &self.addr, &header.to_header(), content).await;
         let response = sent.map_err(snapshot_unreachable)?;
         let vote: WireVote = wire::from_bytes(&response).map_err(snapshot_unreachable)?;
-        let took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let took = begun.elapsed();
+        self.context.counts.snapshot_send_times.observe(took);
+        let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         tracing::info!(node, revision, bytes, took_ms, "node {node} has the snapshot");
         count(&self.context.counts.snapshots_sent);
         Ok(vote.into())
@@ -288,9 +290,13 @@ impl RaftNetworkV2<TypeConfig> for MemberClient {
                 };
                 let idle = self.idle_stream.get_mut().unwrap_or_else(PoisonError::into_inner);
                 let (leases, to) = (&self.context.leases, self.to);
-                let note_lease = Box::new(move |lease| leases.note(to, lease));
+                let times = self.context.counts.append_times.of(to);
+                let note_answer = Box::new(move |lease, took: Option<Duration>| {
+                    leases.note(to, lease);
+                    took.into_iter().for_each(|took| times.observe(took));
+                });
                 let responses =
-                    AppendPipeline::new(idle, open.boxed(), input, append_timeout, note_lease).responses();
+                    AppendPipeline::new(idle, open.boxed(), input, append_timeout, note_answer).responses();
                 std::future::ready(Ok(responses)).boxed()
             }
             Lane::Heartbeat | Lane::Forward | Lane::Bulk => stream_append_sequential(self, input, option),

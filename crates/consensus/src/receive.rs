@@ -8,12 +8,12 @@
 
 use std::{
     io,
-    sync::{Mutex, MutexGuard, PoisonError, atomic::Ordering},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use bytes::Bytes;
 use futures::stream::BoxStream;
-use openraft::raft::AppendEntriesRequest;
+use openraft::raft::{AppendEntriesRequest, TransferLeaderRequest};
 
 use super::{
     Consensus,
@@ -129,13 +129,14 @@ impl Consensus {
             Call::Transfer => {
                 let request = wire::from_bytes::<WireTransferRequest>(&body)?;
                 check_sender(&request.from, from)?;
+                let term = request.from.term;
                 if !self.inner.witnesses.witness.is_open() {
                     return Err(ReceiveError::Failed(
                         "this member has not caught up after the rollback of its disk".into(),
                     ));
                 }
-                self.inner.handed_over.store(from, Ordering::Relaxed);
-                let rpc = request.into();
+                let rpc: TransferLeaderRequest<TypeConfig> = request.into();
+                self.inner.transfers.note(from, *rpc.to_node_id(), term);
                 wire::to_bytes(&WireTransferResponse::from(
                     raft.handle_transfer_leader(rpc).await.map_err(failed)?,
                 ))

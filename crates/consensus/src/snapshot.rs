@@ -99,8 +99,10 @@ impl SnapshotScheduler {
 
     async fn build(&self) -> Result<(), String> {
         let (applied, store) = (self.publisher.applied.load_full(), self.store.clone());
+        let begun = std::time::Instant::now();
         let built = tokio::task::spawn_blocking(move || build(&store, &applied)).await;
         let file = built.map_err(|error| error.to_string())??;
+        self.context.counts.snapshot_build_times.observe(begun.elapsed());
         count(&self.context.counts.snapshots_built);
         tracing::info!(revision = file.revision, bytes = file.bytes, "built a snapshot");
         Ok(())

@@ -17,7 +17,7 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize},
+        atomic::{AtomicBool, AtomicUsize},
     },
     time::Duration,
 };
@@ -38,13 +38,15 @@ use super::{
     divergence::{DivergenceDetector, Proof},
     figures::ConsensusCounts,
     group::WriteGroups,
-    leadership::{LastHeard, LeaderFollower},
+    leadership::{LastHeard, LeaderFollower, Transfers},
     lease::Leases,
     log::{self, Log, Wal},
     machine::Machine,
     network::{Network, NetworkContext},
     receive::Contradicted,
+    slow_flush,
     snapshot::{self, SnapshotScheduler},
+    standstill::Standstill,
     types::Raft,
     wire::{self, SnapshotHeader, StateMetadata},
     witness::{Witness, WitnessTask},
@@ -334,13 +336,15 @@ impl ConsensusParts {
         let (leader_sender, leader) = watch::channel(None);
         let (leadership_sender, leadership) = watch::channel(Leadership::default());
         let last_heard = Arc::new(LastHeard::new(timers.silence_max()));
-        let (groups, handed_over) = (WriteGroups::default(), Arc::new(AtomicU64::new(0)));
+        let (groups, transfers) = (WriteGroups::default(), Arc::new(Transfers::default()));
+        let standstill = Arc::new(Standstill::default());
         let follower = LeaderFollower {
             leader: leader_sender,
             leadership: leadership_sender,
             groups: groups.clone(),
             stopping: Arc::clone(&stopping),
-            handed_over: Arc::clone(&handed_over),
+            transfers: Arc::clone(&transfers),
+            standstill: Arc::clone(&standstill),
             context: Arc::clone(&context),
             last_heard: Arc::clone(&last_heard),
         };
@@ -367,9 +371,9 @@ impl ConsensusParts {
             stopping,
             groups,
             context,
-            contacts: Contacts::default(),
+            contacts: Contacts::new(standstill),
             leadership,
-            handed_over,
+            transfers,
             witnesses,
             proof,
             contradicted: Contradicted::default(),
@@ -418,6 +422,7 @@ impl ConsensusInner {
         supervisor.spawn("follow-metrics", follower.follow(self.raft.clone()));
         supervisor.spawn("follow-contacts", self.contacts.clone().follow(self.raft.clone()));
         supervisor.spawn("snapshots", snapshots.run());
+        supervisor.spawn("report-slow-flushes", slow_flush::report(self.log.clone()));
         supervisor.spawn("end-back-off", end_back_off);
         supervisor.spawn("compare-states", divergence.run());
         supervisor.spawn("witness", self.witnesses.clone().run());

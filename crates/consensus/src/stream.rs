@@ -63,8 +63,8 @@ pub(super) type OpenFuture<'a> = BoxFuture<'a, Result<Frames, RPCError<TypeConfi
 /// How long a member may take to answer a request of so many entries and bytes.
 pub(super) type TimeoutOf = fn(usize, usize) -> Duration;
 
-/// Notes the lease that comes with a response.
-pub(super) type NoteLease<'a> = Box<dyn Fn(Lease) + Send + 'a>;
+/// Notes the lease that comes with a response, and how long the member took if the request had entries.
+pub(super) type NoteAnswer<'a> = Box<dyn Fn(Lease, Option<Duration>) + Send + 'a>;
 
 /// A request whose response is outstanding.
 #[derive(Debug)]
@@ -73,6 +73,7 @@ struct InFlightAppend {
     last: Option<LogId>,
     has_entries: bool,
     timeout: Duration,
+    sent_at: Instant,
 }
 
 /// The leader's end of a stream while openraft uses it. If it is dropped before its end, the connection is closed.
@@ -85,7 +86,7 @@ pub(super) struct AppendPipeline<'a, S> {
     input: Option<S>,
     in_flight: VecDeque<InFlightAppend>,
     timeout_of: TimeoutOf,
-    note_lease: NoteLease<'a>,
+    note_answer: NoteAnswer<'a>,
     /// When the oldest response must have arrived.
     deadline: Instant,
 }
@@ -105,11 +106,11 @@ where
         open: OpenFuture<'a>,
         input: S,
         timeout_of: TimeoutOf,
-        note_lease: NoteLease<'a>,
+        note_answer: NoteAnswer<'a>,
     ) -> Self {
         let (frames, open) = (idle.take(), Some(open));
         let (input, in_flight, deadline) = (Some(input), VecDeque::new(), Instant::now());
-        Self { frames, open, idle, input, in_flight, timeout_of, note_lease, deadline }
+        Self { frames, open, idle, input, in_flight, timeout_of, note_answer, deadline }
     }
 
     /// The responses, in the shape that openraft expects.
@@ -170,13 +171,15 @@ where
         let frames = self.frames.as_mut().ok_or_else(|| unreachable("the connection failed"))?;
         let body = wire::append_request(request);
         let timeout = (self.timeout_of)(request.entries.len(), body.len());
-        let deadline = Instant::now() + timeout;
+        let sent_at = Instant::now();
+        let deadline = sent_at + timeout;
         if self.in_flight.is_empty() {
             self.deadline = deadline;
         }
         let (previous, last) = (request.prev_log_id, request.entries.last().map(|entry| entry.log_id));
         let has_entries = last.is_some();
-        self.in_flight.push_back(InFlightAppend { previous, last: last.or(previous), has_entries, timeout });
+        let last = last.or(previous);
+        self.in_flight.push_back(InFlightAppend { previous, last, has_entries, timeout, sent_at });
         let sent = timeout_at(deadline, frames.send(Bytes::from(body))).await;
         sent.map_err(unreachable)?.map_err(unreachable)
     }
@@ -189,8 +192,8 @@ where
     ) -> io::Result<Option<StreamAppendResult<TypeConfig>>> {
         let frame = frame.unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()))?;
         let WireConfirmation { lease, response } = wire::from_bytes(&frame).map_err(io::Error::other)?;
-        (self.note_lease)(lease);
         let request = self.in_flight.pop_front().ok_or(io::ErrorKind::InvalidData)?;
+        (self.note_answer)(lease, request.has_entries.then(|| request.sent_at.elapsed()));
         if let Some(next) = self.in_flight.front() {
             self.deadline = Instant::now() + next.timeout;
         }
@@ -269,12 +272,30 @@ impl<S: Stream<Item = io::Result<bytes::BytesMut>> + Unpin> Stream for AppendReq
         let Some(frame) = std::task::ready!(self.frames.poll_next_unpin(context)) else {
             return Poll::Ready(None);
         };
-        let request = frame.map_err(|error| error.to_string()).and_then(|frame| {
+        let frame = match frame {
+            Ok(frame) => frame,
+            Err(error) => {
+                log_lost(&error);
+                return Poll::Ready(None);
+            }
+        };
+        let request = || -> Result<Self::Item, String> {
             let request = wire::from_bytes::<WireAppendRequest>(&frame).map_err(|error| error.to_string())?;
             check_sender(&request.vote, self.from).map_err(|error| error.to_string())?;
             request.try_into().map_err(|error: concord_net::ReceiveError| error.to_string())
-        });
-        Poll::Ready(request.inspect_err(|error| tracing::warn!("an append stream failed: {error}")).ok())
+        };
+        Poll::Ready(request().inspect_err(|error| tracing::warn!("an append stream failed: {error}")).ok())
+    }
+}
+
+/// Logs that no more frames come. A node that stops ends its connections in the middle, without the end of TLS, at each
+/// restart. The leader reports members that do not respond, so that it is no warning here.
+fn log_lost(error: &io::Error) {
+    let is_malformed = matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput);
+    if is_malformed {
+        tracing::warn!("an append stream failed: {error}");
+    } else {
+        tracing::debug!(%error, "an append stream was closed by its sender");
     }
 }
 
@@ -325,8 +346,8 @@ mod tests {
         Bytes::from(wire::to_bytes(&WireConfirmation { lease: Some(7), response }))
     }
 
-    fn unnoted() -> NoteLease<'static> {
-        Box::new(|lease| assert_eq!(lease, Some(7)))
+    fn unnoted() -> NoteAnswer<'static> {
+        Box::new(|lease, _| assert_eq!(lease, Some(7)))
     }
 
     fn one_minute(_entries: usize, _bytes: usize) -> Duration {

@@ -13,7 +13,9 @@ use super::{
     reply::{NOT_VALID, Problem},
     server::CallerConnection,
 };
-use concord_service::{Judgement, NotAuthenticated, Principal, Refusal, Service, quota::CredentialAttempt};
+use concord_service::{
+    CallerAddress, Judgement, NotAuthenticated, Principal, Refusal, Service, quota::CredentialAttempt,
+};
 
 /// How a request was let in.
 #[derive(Debug, PartialEq, Eq)]
@@ -60,6 +62,7 @@ pub(super) async fn authenticate(
         Ok(principal) => {
             attempt.into_iter().for_each(CredentialAttempt::was_good);
             CallerConnection::mark_known(extensions);
+            CallerAddress::note_owner(&principal);
             Ok(RequestAccess::Authenticated(principal))
         }
         Err(NotAuthenticated::NotValid) => {

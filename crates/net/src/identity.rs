@@ -67,6 +67,18 @@ impl Identity {
         serde_json::from_slice(&bytes).map(Some).map_err(damaged)
     }
 
+    /// Checks that the directory is that of this node.
+    ///
+    /// # Errors
+    /// When it is that of another node: the id or the path in the settings is wrong.
+    pub fn require_node(&self, directory: &Path, node: u64) -> Result<(), String> {
+        if self.node_id == node {
+            return Ok(());
+        }
+        let path = directory.join(IDENTITY_FILE);
+        Err(format!("{} names node {}, but this is node {node}", path.display(), self.node_id))
+    }
+
     /// Writes this identity into a directory. Writing the same one again does nothing.
     ///
     /// # Errors

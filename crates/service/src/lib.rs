@@ -28,6 +28,8 @@
 //! | where a request comes from | `origin` |
 //! | quotas of access keys, failed credentials of addresses | `quota` |
 //! | the metrics at `/metrics` | `metrics` |
+//! | how often a line of the log may be repeated | `line_limit` |
+//! | slow writes and flushes, leaders that change often: log lines and alarms | `slowness` |
 //! | spans of traced requests, and their export to the collector | `spans` |
 //! | the memory that requests in flight hold | `memory_budget` |
 //! | freeing large values on another thread | `deferred_drop` |
@@ -61,6 +63,7 @@ pub mod fuzz;
 pub(crate) mod history;
 mod key_shares;
 mod leader_tasks;
+pub mod line_limit;
 pub mod membership;
 pub mod memory_budget;
 pub mod metrics;
@@ -72,6 +75,7 @@ mod reload;
 mod request;
 mod retry;
 mod schemas;
+mod slowness;
 pub mod spans;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -101,6 +105,7 @@ use quota::Quotas;
 use read::Reads;
 use redaction::Redactor;
 use schemas::{Schemas, Validators};
+use slowness::SlowWrites;
 use watch::Watches;
 use write::{Writes, admission::WriteAdmission, idempotency::KeyedWrites, record_locks::RecordLocks};
 
@@ -113,6 +118,8 @@ use concord_storage::{self as store, snapshot::envelope::Envelope};
 pub use history::{ConfigName, HistoryRange, RedactedConfig, RedactedHistory, retention::Retention};
 pub use membership::change::{Changed, MemberChange};
 pub use memory_budget::{Reservation, Share};
+// The queue in which also the requests of clients wait: it holds no state.
+pub use concord_consensus::fair_queue;
 pub use origin::{CallerAddress, Origin};
 pub use read::view::DefinitionView;
 pub use redaction::{RedactedEvent, RedactedRecords, ShownTo};
@@ -267,6 +274,7 @@ impl Service {
             record_locks: RecordLocks::default(),
             keyed_writes: KeyedWrites::default(),
             write_barriers: Arc::default(),
+            slow: SlowWrites::default(),
         });
         let keys = Arc::new(AccessKeys {
             cx: cx.clone(),

@@ -14,11 +14,12 @@ use std::{
     net::{IpAddr, Ipv4Addr},
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
 use super::request::Principal;
+use concord_consensus::fair_queue::WorkOwner;
 use concord_model::access_key::ID_CHARS;
 use concord_net::NodeId;
 
@@ -45,25 +46,68 @@ pub struct CallerAddress {
     pub address: IpAddr,
     /// The address for limits: for IPv6 the network.
     pub group: IpAddr,
-    /// A hash of the last valid credential on this connection; 0 before the first.
-    good: Arc<AtomicU64>,
+    last: Arc<LastCredential>,
+}
+
+/// The last valid credential on a connection.
+#[derive(Debug)]
+struct LastCredential {
+    /// Its hash; 0 before the first.
+    hash: AtomicU64,
+    /// The owner of the connection's work: who has shown it, and before it the unknown clients of the address.
+    owner: AtomicU64,
+    /// Whether it was shown.
+    is_known: AtomicBool,
 }
 
 impl CallerAddress {
     /// A new connection.
     #[must_use]
     pub fn new(address: IpAddr, group: IpAddr) -> Self {
-        Self { address, group, good: Arc::default() }
+        let owner = WorkOwner::of(&("unknown", group)).to_bits();
+        Self {
+            address,
+            group,
+            last: Arc::new(LastCredential {
+                hash: AtomicU64::new(0),
+                owner: owner.into(),
+                is_known: AtomicBool::new(false),
+            }),
+        }
+    }
+
+    /// Whose work is done on this connection.
+    #[must_use]
+    pub fn owner(&self) -> WorkOwner {
+        WorkOwner::from_bits(self.last.owner.load(Ordering::Relaxed))
+    }
+
+    /// Whether a valid credential was shown on this connection.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.last.is_known.load(Ordering::Relaxed)
+    }
+
+    /// Notes who has shown a valid credential, on the connection of the request that this task serves.
+    pub fn note_owner(principal: &Principal) {
+        Self::with_current(|caller| {
+            let owner = match key_tag(principal) {
+                Some(tag) => WorkOwner::of(&tag),
+                None => WorkOwner::of(&(principal.id.as_str(), caller.group)),
+            };
+            caller.last.owner.store(owner.to_bits(), Ordering::Relaxed);
+            caller.last.is_known.store(true, Ordering::Relaxed);
+        });
     }
 
     /// Notes a valid credential.
     pub(super) fn note_good(&self, hash: u64) {
-        self.good.store(hash, Ordering::Relaxed);
+        self.last.hash.store(hash, Ordering::Relaxed);
     }
 
     /// Whether this was the last valid credential on this connection.
     pub(super) fn was_good(&self, hash: u64) -> bool {
-        self.good.load(Ordering::Relaxed) == hash
+        self.last.hash.load(Ordering::Relaxed) == hash
     }
 }
 

@@ -6,7 +6,8 @@
 use std::{
     borrow::Cow,
     collections::BTreeMap,
-    error::Error as _,
+    error::Error as StdError,
+    io,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -79,6 +80,8 @@ struct Inner {
     trace: Option<fn(&str)>,
     reason: Option<String>,
     request_id: Option<String>,
+    /// The CAs that issue certificates of nodes, as messages name them.
+    authorities: String,
     /// The node that answered last.
     preferred: AtomicUsize,
 }
@@ -118,6 +121,7 @@ impl Client {
             .pool_idle_timeout(IDLE_TIMEOUT)
             .build()
             .map_err(|error| Error::Usage(with_causes(&error)))?;
+        let authorities = options.tls.shown_authorities();
         let Options { timeout, trace, reason, request_id, .. } = options;
         // Blanks at the ends are no part of a header's value.
         let reason =
@@ -128,7 +132,8 @@ impl Client {
             }
         }
         let preferred = AtomicUsize::new(0);
-        Ok(Self(Arc::new(Inner { http, urls, key, timeout, trace, reason, request_id, preferred })))
+        let inner = Inner { http, urls, key, timeout, trace, reason, request_id, authorities, preferred };
+        Ok(Self(Arc::new(inner)))
     }
 
     /// The node URLs.
@@ -171,7 +176,7 @@ impl Client {
     pub async fn download(
         &self,
         request: Request,
-        mut write: impl FnMut(&[u8]) -> std::io::Result<()>,
+        mut write: impl FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<(), Error> {
         let deadline = Instant::now() + request.timeout.unwrap_or(self.0.timeout);
         let (mut response, url) = self.stream(&request, deadline).await?;
@@ -287,7 +292,12 @@ impl Client {
         match tokio::time::timeout(left, built.send()).await {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(error)) if error.is_connect() || error.is_builder() => {
-                Err(Failed::NotSent(format!("{} can't be reached: {}", base_of(url), innermost(&error))))
+                let why = if is_of_unknown_issuer(&error) {
+                    format!("its certificate is not issued by {}", self.0.authorities)
+                } else {
+                    innermost(&error)
+                };
+                Err(Failed::NotSent(format!("{} can't be reached: {why}", base_of(url))))
             }
             Ok(Err(error)) => Err(Failed::Unclear(format!("{url}: {}", with_causes(&error)))),
             Err(_) => Err(Failed::Unclear(format!("{url}: no response in time"))),
@@ -544,6 +554,20 @@ fn innermost(error: &reqwest::Error) -> String {
         cause = error.source();
     }
     text
+}
+
+/// Whether a connection failed because none of the CAs has issued the certificate of the node.
+fn is_of_unknown_issuer(error: &reqwest::Error) -> bool {
+    let mut next: Option<&(dyn StdError + 'static)> = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref::<rustls::Error>() {
+            return *found == rustls::CertificateError::UnknownIssuer.into();
+        }
+        // The source of an I/O error is that of the error within it.
+        let within = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        next = within.map_or_else(|| error.source(), |within| Some(within as _));
+    }
+    false
 }
 
 /// An error with its causes, which its own text omits.

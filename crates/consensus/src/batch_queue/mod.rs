@@ -18,7 +18,8 @@
 //! when that request ends.
 //!
 //! **Invariants**
-//! 1. An item leaves in at most one batch. Items leave in the order of their arrival.
+//! 1. An item leaves in at most one batch. Those of one owner leave in the order of their arrival, and no owner waits
+//!    until all items of another have left.
 //! 2. [`Unanswered::NotSent`] means that the item was certainly never part of a batch. In doubt the caller gets
 //!    [`Unanswered::CutOff`].
 //! 3. No item waits for ever: a sender takes it, or the last sender to end, even by a panic or with the process, gives it
@@ -30,13 +31,16 @@ mod linger;
 mod tests;
 
 use std::{
-    collections::VecDeque,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use tokio::sync::oneshot;
 
+use super::{
+    fair_queue::{FairQueue, QueuePlace, WorkOwner},
+    histogram::{Histogram, TimeCounts},
+};
 use linger::{Arrivals, Linger, SentBatch};
 
 /// The limits and the timing of a [`BatchQueue`].
@@ -64,13 +68,13 @@ pub struct BatchQueue<T, A> {
     policy: BatchPolicy,
     state: Mutex<QueueState<T, A>>,
     arrivals: Arrivals,
+    /// How long the items of batches have waited.
+    waits: Histogram,
 }
 
 #[derive(Debug)]
 struct QueueState<T, A> {
-    /// In the order of their numbers.
-    waiting: VecDeque<BatchItem<T, A>>,
-    last_number: u64,
+    waiting: FairQueue<BatchItem<T, A>>,
     senders: usize,
     /// Items in flight that their callers send themselves.
     alone: usize,
@@ -85,7 +89,9 @@ struct QueueState<T, A> {
 pub struct BatchItem<T, A> {
     /// What the caller pushed.
     pub item: T,
-    number: u64,
+    /// How long it has waited in the queue, once it has left.
+    pub waited: Duration,
+    arrived: Instant,
     bytes: usize,
     caller: oneshot::Sender<Result<A, Unanswered>>,
 }
@@ -125,37 +131,37 @@ impl<T, A> BatchQueue<T, A> {
     #[must_use]
     pub fn new(policy: BatchPolicy) -> Self {
         let state = QueueState {
-            waiting: VecDeque::new(),
-            last_number: 0,
+            waiting: FairQueue::default(),
             senders: 0,
             alone: 0,
             is_shared: false,
             epoch: QueueEpoch(0),
         };
-        Self { policy, state: Mutex::new(state), arrivals: Arrivals::default() }
+        Self { policy, state: Mutex::new(state), arrivals: Arrivals::default(), waits: Histogram::default() }
     }
 
     /// Adds an item of so many bytes to the next batch. If a sender comes back, the caller spawns a task that drives it.
     pub fn push(
         self: &Arc<Self>,
+        owner: WorkOwner,
         item: T,
         bytes: usize,
     ) -> (PendingItem<'_, T, A>, Option<BatchSender<T, A>>) {
         let mut state = self.state();
-        let pending = self.enqueue(&mut state, item, bytes);
+        let pending = self.enqueue(&mut state, owner, item, bytes);
         (pending, self.start_sender(&mut state))
     }
 
     /// Adds an item to the next batch, unless fewer than `alone_max` items and no batch are in flight. Then the caller
     /// sends the item itself, and calls [`Self::end_alone`] however that ends.
-    pub fn push_unless_idle(&self, item: T, bytes: usize) -> Pushed<'_, T, A> {
+    pub fn push_unless_idle(&self, owner: WorkOwner, item: T, bytes: usize) -> Pushed<'_, T, A> {
         let mut state = self.state();
         if state.senders == 0 && state.waiting.is_empty() && state.alone < self.policy.alone_max {
             state.alone += 1;
             return Pushed::Alone(item, state.epoch);
         }
         // Something is in flight; its end starts the next batch.
-        Pushed::Waits(self.enqueue(&mut state, item, bytes))
+        Pushed::Waits(self.enqueue(&mut state, owner, item, bytes))
     }
 
     /// A lone item is no longer in flight. If a sender comes back, items arrived meanwhile: the caller spawns a task that
@@ -180,6 +186,11 @@ impl<T, A> BatchQueue<T, A> {
         give_back(unsent);
     }
 
+    /// How long the items of batches have waited.
+    pub fn waits(&self) -> TimeCounts {
+        self.waits.read()
+    }
+
     /// How many items wait.
     pub fn waiting(&self) -> usize {
         self.state().waiting.len()
@@ -191,13 +202,18 @@ impl<T, A> BatchQueue<T, A> {
         state.senders == 0 && state.alone == 0 && state.waiting.is_empty()
     }
 
-    fn enqueue(&self, state: &mut QueueState<T, A>, item: T, bytes: usize) -> PendingItem<'_, T, A> {
-        state.last_number += 1;
-        let number = state.last_number;
+    fn enqueue(
+        &self,
+        state: &mut QueueState<T, A>,
+        owner: WorkOwner,
+        item: T,
+        bytes: usize,
+    ) -> PendingItem<'_, T, A> {
         let (caller, answered) = oneshot::channel();
-        state.waiting.push_back(BatchItem { item, number, bytes, caller });
+        let (arrived, waited) = (Instant::now(), Duration::ZERO);
+        let place = state.waiting.push(owner, BatchItem { item, waited, arrived, bytes, caller });
         self.arrivals.arrived(state.waiting.len());
-        PendingItem { queue: self, number, answered, is_over: false }
+        PendingItem { queue: self, place, answered, is_over: false }
     }
 
     fn start_sender(self: &Arc<Self>, state: &mut QueueState<T, A>) -> Option<BatchSender<T, A>> {
@@ -221,8 +237,8 @@ impl<T, A> BatchQueue<T, A> {
 }
 
 /// Tells the callers of items that these were not sent.
-fn give_back<T, A>(unsent: VecDeque<BatchItem<T, A>>) {
-    for one in unsent {
+fn give_back<T, A>(unsent: FairQueue<BatchItem<T, A>>) {
+    for one in unsent.into_items() {
         // An error means that the caller has left.
         let _left = one.caller.send(Err(Unanswered::NotSent));
     }
@@ -232,7 +248,7 @@ fn give_back<T, A>(unsent: VecDeque<BatchItem<T, A>>) {
 #[derive(Debug)]
 pub struct PendingItem<'a, T, A> {
     queue: &'a BatchQueue<T, A>,
-    number: u64,
+    place: QueuePlace,
     answered: oneshot::Receiver<Result<A, Unanswered>>,
     /// It was answered or withdrawn, so it is not in the queue.
     is_over: bool,
@@ -252,11 +268,7 @@ impl<T, A> PendingItem<'_, T, A> {
     /// Takes the item out of the queue. Whether it was still there: then it was certainly not sent.
     pub fn withdraw(&mut self) -> bool {
         self.is_over = true;
-        let withdrawn = {
-            let mut state = self.queue.state();
-            let place = state.waiting.binary_search_by_key(&self.number, |other| other.number);
-            place.ok().and_then(|place| state.waiting.remove(place))
-        };
+        let withdrawn = self.queue.state().waiting.remove(self.place);
         // It may be large: it is freed without the lock.
         withdrawn.is_some()
     }
@@ -313,14 +325,21 @@ impl<T, A> BatchSender<T, A> {
         let (mut batch, mut bytes) = (Vec::with_capacity(state.waiting.len().min(items_max)), 0);
         let fits = |bytes: usize, next: &BatchItem<T, A>| bytes == 0 || bytes + next.bytes <= bytes_max;
         while batch.len() < items_max
-            && let Some(next) = state.waiting.pop_front_if(|next| fits(bytes, next))
+            && state.waiting.peek().is_some_and(|next| fits(bytes, next))
+            && let Some(next) = state.waiting.pop(1)
         {
             bytes += next.bytes;
             batch.push(next);
         }
         // Decided here: others arrive as soon as the lock is free.
         let sent = SentBatch { items: batch.len(), is_full: !state.waiting.is_empty() };
-        self.in_flight = Some((sent, Instant::now()));
+        drop(state);
+        let now = Instant::now();
+        self.in_flight = Some((sent, now));
+        for one in &mut batch {
+            one.waited = now.saturating_duration_since(one.arrived);
+            self.queue.waits.observe(one.waited);
+        }
         Some(batch)
     }
 
@@ -356,7 +375,7 @@ impl<T, A> Drop for BatchSender<T, A> {
                 if state.end_sender(self.epoch) {
                     std::mem::take(&mut state.waiting)
                 } else {
-                    VecDeque::new()
+                    FairQueue::default()
                 }
             };
             give_back(unsent);

@@ -14,7 +14,7 @@
 //! 1. A write that waits here was certainly not proposed: if the wait ends without a verdict, the error is
 //!    [`WriteError::NotLeader`]. Once its group has left, only openraft's own `NotLeader`, which is for the whole entry,
 //!    means that it was not appended; everything else is [`WriteError::Undecided`].
-//! 2. Writes are proposed in the order of their arrival. When the leader changes, all waiting writes are given back: the
+//! 2. The writes of one access key are proposed in the order of their arrival. When the leader changes, all waiting writes are given back: the
 //!    entry in flight may never end.
 
 use std::sync::Arc;
@@ -24,6 +24,9 @@ use bytes::Bytes;
 use super::{
     WriteError,
     batch_queue::{BatchPolicy, BatchQueue, BatchSender, Pushed, QueueEpoch, Unanswered},
+    entry_times::WriteTimes,
+    fair_queue::WorkOwner,
+    histogram::TimeCounts,
 };
 use concord_model::{
     command::Verdict,
@@ -47,15 +50,21 @@ const GROUPS: BatchPolicy = BatchPolicy {
 /// The verdict on one write.
 pub(super) type WriteResult = Result<Verdict, WriteError>;
 
+/// The verdict on one write, and where its time went.
+pub(super) type TimedResult = (WriteResult, WriteTimes);
+
+/// The verdicts on the proposals of an entry, and where its time went.
+pub(super) type ProposeResult = (Result<Vec<Verdict>, WriteError>, WriteTimes);
+
 /// Hands entries to openraft.
 pub(super) trait Proposer: Clone + Send + Sync + 'static {
     /// Proposes an entry and waits for the verdicts on its proposals.
-    fn propose(&self, entry: Bytes) -> impl Future<Output = Result<Vec<Verdict>, WriteError>> + Send;
+    fn propose(&self, entry: Bytes) -> impl Future<Output = ProposeResult> + Send;
 }
 
 /// The small writes of this node that share entries. Clones share one instance.
 #[derive(Debug, Clone)]
-pub(super) struct WriteGroups(Arc<BatchQueue<Vec<u8>, WriteResult>>);
+pub(super) struct WriteGroups(Arc<BatchQueue<Vec<u8>, TimedResult>>);
 
 impl Default for WriteGroups {
     fn default() -> Self {
@@ -69,10 +78,10 @@ pub(super) fn fits(proposal_bytes: usize) -> bool {
 }
 
 /// Proposes one proposal as an entry of its own.
-pub(super) async fn propose_alone(proposer: &impl Proposer, proposal: Vec<u8>) -> WriteResult {
-    let verdicts = proposer.propose(proposal.into()).await?;
-    let [verdict]: [Verdict; 1] = verdicts.try_into().map_err(|_| mismatch())?;
-    Ok(verdict)
+pub(super) async fn propose_alone(proposer: &impl Proposer, proposal: Vec<u8>) -> TimedResult {
+    let (verdicts, times) = proposer.propose(proposal.into()).await;
+    let only = |verdicts: Vec<Verdict>| <[Verdict; 1]>::try_from(verdicts).map_err(|_| mismatch());
+    (verdicts.and_then(only).map(|[verdict]| verdict), times)
 }
 
 fn mismatch() -> WriteError {
@@ -81,16 +90,28 @@ fn mismatch() -> WriteError {
 
 impl WriteGroups {
     /// Proposes a proposal that may share an entry: in an entry of its own and at once if few are in flight.
-    pub(super) async fn write<P: Proposer>(&self, proposer: &P, proposal: Vec<u8>) -> WriteResult {
+    pub(super) async fn write<P: Proposer>(
+        &self,
+        proposer: &P,
+        owner: WorkOwner,
+        proposal: Vec<u8>,
+    ) -> TimedResult {
         let bytes = length_in_group(proposal.len());
-        match self.0.push_unless_idle(proposal, bytes) {
+        match self.0.push_unless_idle(owner, proposal, bytes) {
             Pushed::Alone(proposal, epoch) => {
                 let _in_flight = LoneWrite { groups: self, proposer, epoch };
                 // In a box: the writes that wait do not need its space.
                 Box::pin(propose_alone(proposer, proposal)).await
             }
-            Pushed::Waits(mut pending) => pending.answer().await.unwrap_or_else(|why| Err(why.into())),
+            Pushed::Waits(mut pending) => {
+                pending.answer().await.unwrap_or_else(|why| (Err(why.into()), WriteTimes::default()))
+            }
         }
+    }
+
+    /// How long writes waited for the group that they left with.
+    pub(super) fn waits(&self) -> TimeCounts {
+        self.0.waits()
     }
 
     /// Gives all waiting writes back to their callers, and waits for no entry in flight: this node's role in the cluster
@@ -129,10 +150,11 @@ impl<P: Proposer> Drop for LoneWrite<'_, P> {
 }
 
 /// Proposes one group after another while writes wait.
-async fn propose_groups(mut sender: BatchSender<Vec<u8>, WriteResult>, proposer: impl Proposer) {
+async fn propose_groups(mut sender: BatchSender<Vec<u8>, TimedResult>, proposer: impl Proposer) {
     while let Some(mut group) = sender.next().await {
         let proposals = group.iter_mut().map(|write| std::mem::take(&mut write.item)).collect();
-        let decided = match proposer.propose(entry::encode(proposals).into()).await {
+        let (decided, times) = proposer.propose(entry::encode(proposals).into()).await;
+        let decided = match decided {
             Ok(verdicts) if verdicts.len() != group.len() => Err(mismatch()),
             decided => decided,
         };
@@ -141,9 +163,12 @@ async fn propose_groups(mut sender: BatchSender<Vec<u8>, WriteResult>, proposer:
                 if concord_model::sabotage::is("verdicts-shifted") {
                     verdicts.rotate_left(1);
                 }
-                group.into_iter().zip(verdicts).for_each(|(write, verdict)| write.answer(Ok(verdict)));
+                for (write, verdict) in group.into_iter().zip(verdicts) {
+                    let times = WriteTimes { queued: write.waited, ..times };
+                    write.answer((Ok(verdict), times));
+                }
             }
-            Err(error) => group.into_iter().for_each(|write| write.answer(Err(error.clone()))),
+            Err(error) => group.into_iter().for_each(|write| write.answer((Err(error.clone()), times))),
         }
     }
 }

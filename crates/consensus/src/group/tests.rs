@@ -29,16 +29,17 @@ struct Decisions {
 }
 
 impl Proposer for SimulatedLeader {
-    async fn propose(&self, entry: Bytes) -> Result<Vec<Verdict>, WriteError> {
+    async fn propose(&self, entry: Bytes) -> ProposeResult {
         let proposals = entry::decode(&entry).unwrap();
         self.0.entries.lock().unwrap().push(entry);
         self.0.permitted.acquire().await.unwrap().forget();
         let failure = self.0.failure.lock().unwrap().clone();
-        match failure {
+        let decided = match failure {
             None => Ok(proposals.iter().map(verdict).collect()),
             Some(Some(error)) => Err(error),
             Some(None) => panic!("openraft panicked"),
-        }
+        };
+        (decided, WriteTimes::default())
     }
 }
 
@@ -86,7 +87,9 @@ impl GroupTest {
     /// A write in a task of its own.
     fn write(&self, number: u64) -> JoinHandle<WriteResult> {
         let (groups, leader) = (self.groups.clone(), self.leader.clone());
-        tokio::spawn(async move { groups.write(&leader, proposal(number, 0).to_bytes()).await })
+        tokio::spawn(async move {
+            groups.write(&leader, WorkOwner::SHARED, proposal(number, 0).to_bytes()).await.0
+        })
     }
 
     /// A write in flight, and others that wait.
@@ -151,7 +154,8 @@ async fn a_lone_write_is_proposed_at_once_as_a_plain_proposal() {
     let test = GroupTest::new();
     test.permit(10);
     for number in 0..5 {
-        let written = test.groups.write(&test.leader, proposal(number, 0).to_bytes()).await;
+        let written =
+            test.groups.write(&test.leader, WorkOwner::SHARED, proposal(number, 0).to_bytes()).await.0;
         assert_eq!(written, Ok(verdict(&proposal(number, 0))));
         assert!(test.is_idle());
     }
@@ -207,7 +211,8 @@ async fn every_write_of_busy_clients_is_answered() {
                     // The time for a response to reach its client, and for the next request.
                     tokio::time::sleep(Duration::from_millis(1)).await;
                     let number = number * CALLERS + caller;
-                    let written = groups.write(&leader, proposal(number, 0).to_bytes()).await;
+                    let written =
+                        groups.write(&leader, WorkOwner::SHARED, proposal(number, 0).to_bytes()).await.0;
                     assert_eq!(written, Ok(verdict(&proposal(number, 0))));
                 }
             })
@@ -307,7 +312,7 @@ async fn a_group_has_at_most_so_many_writes_and_bytes() {
             let (groups, leader) = (test.groups.clone(), test.leader.clone());
             let bytes = proposal(number, 100 << 10).to_bytes();
             assert!(fits(bytes.len()) && !fits(proposal(number, 129 << 10).to_bytes().len()));
-            tokio::spawn(async move { groups.write(&leader, bytes).await })
+            tokio::spawn(async move { groups.write(&leader, WorkOwner::SHARED, bytes).await.0 })
         })
         .collect();
     test.until(|| test.waiting() == 5).await;
@@ -399,7 +404,12 @@ async fn a_reset_gives_waiting_writes_back_and_waits_for_no_entry() {
 fn the_end_of_the_process_answers_every_write() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let test = GroupTest::new();
-    let write = |number| test.groups.write(&test.leader, proposal(number, 0).to_bytes()).boxed();
+    let write = |number| {
+        test.groups
+            .write(&test.leader, WorkOwner::SHARED, proposal(number, 0).to_bytes())
+            .map(|(decided, _)| decided)
+            .boxed()
+    };
     let (mut first, mut second, mut third) = (write(1), write(2), write(3));
     runtime.block_on(async {
         assert!(first.as_mut().now_or_never().is_none() && second.as_mut().now_or_never().is_none());

@@ -29,9 +29,9 @@ mod shared;
 
 use std::{
     fmt, io,
-    ops::{Bound, RangeBounds},
+    ops::{Bound, Range, RangeBounds},
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures::{Stream, TryStreamExt, stream};
@@ -54,7 +54,9 @@ use self::{
 use super::{
     codec::{LogHeader, LogPayload},
     directory_format::DirectoryFormat,
+    entry_times::EntryTimes,
     machine::AppliedState,
+    slow_flush::FlushTimes,
     types::{Entry, LogId, LogReader, TypeConfig, Vote},
     wire::{WireLogId, WireVote},
     witness,
@@ -120,6 +122,13 @@ struct FlushCallback {
 enum AfterFlush {
     /// openraft and the listener, for entries up to an index.
     Entries { last: Option<u64>, listener: Arc<dyn LogListener>, callback: IOFlushed<TypeConfig> },
+    /// The same for the entries with these indexes, which were appended.
+    Appended {
+        entries: Range<u64>,
+        shared: Arc<SharedLog>,
+        listener: Arc<dyn LogListener>,
+        callback: IOFlushed<TypeConfig>,
+    },
     /// A function of this layer that waits for the flush.
     Tell(oneshot::Sender<io::Result<()>>),
 }
@@ -127,11 +136,24 @@ enum AfterFlush {
 impl raft_log::Callback for FlushCallback {
     fn send(self, result: io::Result<()>) {
         let Self { then, operation } = self;
+        let now = Instant::now();
+        if result.is_ok() {
+            operation.flushed(now);
+        }
         drop(operation);
         match then {
             AfterFlush::Entries { last, listener, callback } => {
                 if let (Ok(()), Some(last)) = (&result, last) {
                     listener.flushed(last);
+                }
+                callback.io_completed(result);
+            }
+            AfterFlush::Appended { entries, shared, listener, callback } => {
+                if result.is_ok() {
+                    if let Some(last) = entries.clone().last() {
+                        listener.flushed(last);
+                    }
+                    shared.entries.flushed(entries, now);
                 }
                 callback.io_completed(result);
             }
@@ -255,6 +277,16 @@ impl Log {
             }
         };
         Ok(own.map(|own| (own, last)))
+    }
+
+    /// The times of its newest entries.
+    pub(super) fn entry_times(&self) -> Arc<EntryTimes> {
+        Arc::clone(&self.shared.entries)
+    }
+
+    /// The times of its flushes.
+    pub(super) fn flushes(&self) -> Arc<FlushTimes> {
+        Arc::clone(&self.shared.writes.flushes)
     }
 
     /// The format of the data directory.
@@ -437,6 +469,7 @@ impl RaftLogStorage<TypeConfig> for Log {
         {
             let mut known = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
             *known = (*known).max(Some(committed));
+            self.shared.entries.committed(committed.index, Instant::now());
         }
         if concord_model::sabotage::is("leader-restore") {
             return Ok(());
@@ -479,11 +512,14 @@ impl RaftLogStorage<TypeConfig> for Log {
             let format = self.format.clone();
             blocking(move || format.require(level)).await?;
         }
-        let (count, last) = (records.len(), records.last().map(|(id, _)| id.index));
+        let (count, first) = (records.len(), records.first().map_or(0, |(id, _)| id.index));
+        let entries = first..records.last().map_or(first, |(id, _)| id.index.saturating_add(1));
         let (listener, operation) = (Arc::clone(&self.listener), self.shared.writes.begin(bytes));
+        let shared = Arc::clone(&self.shared);
+        shared.entries.appended(entries.clone(), operation.begun);
         let append = move |wal: &mut RaftLog<WalTypes>| {
             wal.append(records)?;
-            let then = AfterFlush::Entries { last, listener, callback };
+            let then = AfterFlush::Appended { entries, shared, listener, callback };
             if concord_model::sabotage::is("skip-fsync") {
                 wal.flush(false, None)?;
                 raft_log::Callback::send(FlushCallback { then, operation }, Ok(()));

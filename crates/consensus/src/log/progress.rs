@@ -14,8 +14,10 @@ use std::{
         Arc, Weak,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
+
+use crate::slow_flush::FlushTimes;
 
 /// After this time without progress the stall is reported: the node is not ready.
 const REPORTED_AFTER: Duration = Duration::from_secs(5);
@@ -31,6 +33,8 @@ pub(super) struct LogProgress {
     bytes: AtomicUsize,
     /// For how long no operation ended although some are in flight; 0 until that is reported.
     stalled_ms: AtomicU64,
+    /// How long the flushes took.
+    pub(super) flushes: Arc<FlushTimes>,
 }
 
 /// One operation on the disk. It ends when this is dropped.
@@ -38,6 +42,7 @@ pub(super) struct LogProgress {
 pub(super) struct LogOperation {
     progress: Arc<LogProgress>,
     bytes: usize,
+    pub(super) begun: Instant,
 }
 
 impl LogProgress {
@@ -45,7 +50,7 @@ impl LogProgress {
     pub(super) fn begin(self: &Arc<Self>, bytes: usize) -> LogOperation {
         self.begun.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        LogOperation { progress: Arc::clone(self), bytes }
+        LogOperation { progress: Arc::clone(self), bytes, begun: Instant::now() }
     }
 
     /// Operations that have not ended, and their bytes.
@@ -60,6 +65,13 @@ impl LogProgress {
             0 => None,
             ms => Some(Duration::from_millis(ms)),
         }
+    }
+}
+
+impl LogOperation {
+    /// Its bytes are durable now.
+    pub(super) fn flushed(&self, now: Instant) {
+        self.progress.flushes.ended(self.begun, now);
     }
 }
 

@@ -16,6 +16,7 @@ use raft_log::RaftLog;
 use super::{CHUNK_BYTES_MAX, CHUNK_RECORDS_MAX, WalTypes, progress::LogProgress, recent::RecentEntries};
 use crate::{
     codec::LogPayload,
+    entry_times::EntryTimes,
     types::{Entry, Membership},
     wire::WireLogId,
 };
@@ -103,6 +104,8 @@ pub(super) struct SharedLog {
     /// Locked for work in memory only.
     pub(super) recent: RwLock<RecentEntries>,
     pub(super) writes: Arc<LogProgress>,
+    /// When the newest entries were appended, flushed and committed.
+    pub(super) entries: Arc<EntryTimes>,
     pub(super) reads: Arc<LogProgress>,
     /// Bytes of raft-log's cache and of the files when they were asked for last. Locked for that alone.
     pub(super) last_seen: Mutex<(u64, u64)>,
@@ -116,6 +119,7 @@ impl SharedLog {
             keys,
             recent: RwLock::new(RecentEntries::after(next)),
             writes: Arc::default(),
+            entries: Arc::default(),
             reads: Arc::default(),
             last_seen: Mutex::default(),
         }

@@ -24,6 +24,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Instant,
 };
 
 use arc_swap::ArcSwap;
@@ -43,6 +44,7 @@ use super::{
     applied_waiters::AppliedWaiters,
     directory_format::DirectoryFormat,
     divergence::Digests,
+    histogram::Histogram,
     log::Log,
     supervisor::Supervisor,
     terms::{AppliedTerms, TermStarts},
@@ -159,6 +161,8 @@ pub(super) struct AppliedPublisher {
     pub(super) supervisor: Supervisor,
     /// Bytes of proposals applied since the process started.
     pub(super) applied_bytes: AtomicU64,
+    /// How long batches of entries took to apply.
+    pub(super) apply_times: Histogram,
     /// Digests of recent states, to compare with the other members'.
     pub(super) digests: Digests,
     /// The recent changes, for watchers.
@@ -211,6 +215,7 @@ impl Machine {
             revision: watch::Sender::new(state.revision()),
             supervisor: Supervisor::default(),
             applied_bytes: AtomicU64::new(0),
+            apply_times: Histogram::default(),
             digests: Digests::default(),
             feed: Arc::new(Feed::new(state.revision())),
             membership: watch::Sender::new(Arc::clone(&membership)),
@@ -380,11 +385,13 @@ impl RaftStateMachine<TypeConfig> for Machine {
             self.store.wait_for_room().await;
             let batch = batch.into_iter().collect::<io::Result<Vec<_>>>()?;
             let bytes = batch.iter().map(|(entry, _)| payload_bytes(entry)).fold(0, usize::saturating_add);
+            let begun = Instant::now();
             let apply = || self.apply_all(batch);
             // Heartbeats don't wait for it. A runtime of one thread, as in a test, has no other to go on with.
             let is_long = bytes > INLINE_APPLY_BYTES_MAX
                 && Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread;
             if is_long { block_in_place(apply) } else { apply() }?;
+            self.publisher.apply_times.observe(begun.elapsed());
         }
         Ok(())
     }

@@ -77,6 +77,11 @@ fn other_voters(membership: &Membership, me: NodeId) -> BTreeSet<NodeId> {
     membership.voter_ids().filter(|id| *id != me).collect()
 }
 
+/// Whether a majority contradicts the log. A member that has no entry yet knows no voters, and all of none are no majority.
+fn is_contradicted(membership: &Membership, against: &BTreeSet<NodeId>) -> bool {
+    !against.is_empty() && is_majority(membership, |id| against.contains(&id))
+}
+
 /// Whether the members for which this holds are a majority of each set of voters.
 fn is_majority(membership: &Membership, holds: impl Fn(NodeId) -> bool) -> bool {
     let is_most =
@@ -351,8 +356,7 @@ impl WitnessTask {
     /// kept. The commit index of a leader would prove no majority after a rollback. The members themselves do.
     async fn check_history(&self, membership: &Membership, answers: &Answers) -> Result<(), String> {
         let against = self.contradicting(answers).await?;
-        // A node that waits for its cluster knows no voters, and any nodes are a majority of none.
-        if against.is_empty() || !is_majority(membership, |id| against.contains(&id)) {
+        if !is_contradicted(membership, &against) {
             return Ok(());
         }
         let place = format!("the log up to entry {}", self.publisher.applied.load().index());
@@ -503,5 +507,25 @@ impl WitnessTask {
             }
             Some(_) | None => own,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_majority_contradicts_and_all_of_no_voters_are_none() {
+        let members = |ids: &[NodeId]| {
+            let voters: BTreeSet<NodeId> = ids.iter().copied().collect();
+            let member =
+                |id: NodeId| Member { id, api_addr: format!("a:{id}"), peer_addr: format!("p:{id}") };
+            let nodes: BTreeMap<NodeId, Member> = ids.iter().map(|id| (*id, member(*id))).collect();
+            Membership::new(vec![voters], nodes).expect("every voter is a node")
+        };
+        let against = |ids: &[NodeId]| ids.iter().copied().collect::<BTreeSet<NodeId>>();
+        assert!(!is_contradicted(&Membership::default(), &against(&[])), "it has no entry yet");
+        assert!(!is_contradicted(&members(&[1, 2, 3]), &against(&[2])));
+        assert!(is_contradicted(&members(&[1, 2, 3]), &against(&[2, 3])));
     }
 }

@@ -217,8 +217,8 @@ pub(super) fn payloads() -> Vec<NamedSchema> {
                 "type",
                 text()
                     .description(Some(
-                        "`certificate`, `clock`, `log_time`, `audit`, `data_key`, `rolled_back`, `forked`, `discarded_log`, \
-                         `duplicate_id`, `lease`; later versions may add others",
+                        "`certificate`, `clock`, `log_time`, `audit`, `data_key`, `rolled_back`, `forked`, `slow_flush`, \
+                         `leader_changes`, `discarded_log`, `duplicate_id`, `lease`; later versions may add others",
                     ))
                     .into(),
             ),

@@ -52,6 +52,8 @@ use concord_service::{Origin, Refusal, audit::observe, memory_budget::Share, met
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 impl Answerer for Api {
+    const TAKES_TURNS: bool = true;
+
     type Found = Matched;
 
     fn find(request: &http::Request<Incoming>) -> Matched {

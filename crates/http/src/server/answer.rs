@@ -21,14 +21,17 @@ use std::{
 };
 
 use axum::body::{Body, Bytes, HttpBody};
-use futures::task::AtomicWaker;
+use futures::{future::Either, task::AtomicWaker};
 use hyper::{
     body::{Buf, Frame, SizeHint},
     rt::Executor,
 };
 use tokio::task::AbortHandle;
 
-use super::connection::{RequestInFlight, millis, now};
+use super::{
+    connection::{RequestInFlight, millis, now},
+    scheduler::ClientTurns,
+};
 use concord_model::limits::{SCARCE_TIMEOUT, SEND_BYTES_MIN};
 
 /// Bytes of a response that are passed to h2 at once. The rest waits here, where the node sees whether the client
@@ -47,7 +50,7 @@ tokio::task_local! {
 
 /// Spawns the tasks of HTTP/2 streams, so that each stream can be reset: dropping its task resets it.
 #[derive(Debug, Clone)]
-pub(super) struct StreamTasks;
+pub(super) struct StreamTasks(pub(super) Option<ClientTurns>);
 
 impl<F> Executor<F> for StreamTasks
 where
@@ -55,6 +58,10 @@ where
 {
     fn execute(&self, stream: F) {
         let reset = Reset::default();
+        let stream = match &self.0 {
+            None => Either::Left(stream),
+            Some(turns) => Either::Right(turns.clone().answer(stream)),
+        };
         let task = tokio::spawn(RESET.scope(Arc::clone(&reset), stream));
         // It is set only here.
         drop(reset.set(task.abort_handle()));
@@ -394,7 +401,7 @@ mod tests {
         let (ended, in_task) = (tokio::sync::oneshot::channel::<()>(), Arc::clone(&taken));
         let (alive, is_dropped) = ended;
         let in_flight = one.begin(&mut Extensions::new());
-        StreamTasks.execute(async move {
+        StreamTasks(None).execute(async move {
             let body = AnswerBody::new(Body::from(vec![7; PIECE_BYTES]), in_flight, true);
             *in_task.lock().unwrap() = Some(untaken(&body));
             std::future::pending::<()>().await;

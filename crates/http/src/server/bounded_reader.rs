@@ -229,7 +229,11 @@ impl<S> BoundedReader<S> {
                 }
                 let length = length_of(head);
                 self.place = Self::payload(length);
-                self.cost += if kind_of(head) == HEADERS { HEADERS_COST } else { 1 };
+                self.cost += match kind_of(head) {
+                    HEADERS if self.connection.is_known() => HEADERS_COST,
+                    HEADERS => TURN_COST,
+                    _ => 1,
+                };
                 let is_paid = self.allowance.pay(head, now);
                 (read, !is_paid || (length == 0 && self.cost >= TURN_COST))
             }

@@ -11,6 +11,7 @@
 //! | Who gets a place when all are taken? | `places` |
 //! | How many system calls does a response over HTTP/2 take? | `gather` |
 //! | How much of what a client sends is handled before others have a turn? | `bounded_reader` |
+//! | Whose turn is it? | `scheduler` |
 //! | Is it plain or encrypted, and which node has shown its certificate? | `wire` |
 //!
 //! The memory of a connection is bounded. Until it is authenticated, it holds at most `FREE_HEAD_BYTES`, and all such
@@ -25,6 +26,7 @@ mod connection;
 mod gather;
 mod pace;
 mod places;
+mod scheduler;
 mod socket;
 mod wire;
 
@@ -32,7 +34,7 @@ use std::{
     convert::Infallible,
     future::Future,
     io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     pin::{Pin, pin},
     sync::Arc,
     time::Duration,
@@ -56,6 +58,7 @@ use hyper_util::{
 use rustix::net::sockopt;
 use tokio::{
     net::{TcpListener, TcpStream},
+    runtime::Handle,
     sync::Semaphore,
     task::JoinSet,
     time::{sleep, timeout},
@@ -77,10 +80,11 @@ use connection::{ConnectionEnd, HeadBudget, ServedConnection, Times};
 use gather::Gather;
 pub use places::ShareOf;
 use places::{ConnectionPlace, ConnectionPlaces, ShareTaken};
+use scheduler::{ClientTurns, FairScheduler};
 use socket::Socket;
-use wire::AcceptedStream;
 pub(crate) use wire::ShownNode;
 pub use wire::Transport;
+use wire::{AcceptedStream, RejectedCertificates};
 
 /// The pause after a failed `accept`. The usual cause is a lack of file descriptors.
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(50);
@@ -128,6 +132,9 @@ pub(crate) trait Answerer: Clone + Send + Sync + 'static {
     /// Finds that before anything is read that comes after the head.
     fn find(request: &Request<Incoming>) -> Self::Found;
 
+    /// Whether its clients take turns: all but the other nodes, who wait for no client.
+    const TAKES_TURNS: bool = false;
+
     /// Answers a request. Each connection has a counter of its own for those in flight: one that all connections
     /// change moves between the processors with each request.
     fn answer(
@@ -170,7 +177,7 @@ impl Answerer for Router {
 
 /// What all connections of a listener share.
 struct ConnectionServer<A> {
-    builder: Builder<StreamTasks>,
+    turns: Option<Arc<FairScheduler>>,
     answerer: A,
     transport: Transport,
     times: Times,
@@ -178,12 +185,13 @@ struct ConnectionServer<A> {
     places: Arc<ConnectionPlaces>,
     /// Permits of connections that wait for a place in the share of their address.
     parked: Semaphore,
+    rejected_certificates: RejectedCertificates,
 }
 
 /// Serves until `stop` resolves, then accepts no more connections and waits for the requests in flight.
-pub(crate) async fn serve(
+pub(crate) async fn serve<A: Answerer>(
     listener: TcpListener,
-    answerer: impl Answerer,
+    answerer: A,
     transport: Transport,
     options: ServeOptions,
     stop: impl Future<Output = ()> + Send + 'static,
@@ -192,7 +200,7 @@ pub(crate) async fn serve(
     let times = Times { header, idle, send };
     let stopping = CancellationToken::new();
     let server = Arc::new(ConnectionServer {
-        builder: builder(),
+        turns: A::TAKES_TURNS.then(|| FairScheduler::new(Handle::current().metrics().num_workers())),
         answerer,
         transport,
         times,
@@ -203,6 +211,7 @@ pub(crate) async fn serve(
             options.share_of,
         )),
         parked: Semaphore::new(PARKED_MAX),
+        rejected_certificates: RejectedCertificates::default(),
     });
     let budget = Arc::new(HeadBudget::new(STRANGER_HEADS_BYTES));
     let mut connections = JoinSet::new();
@@ -271,6 +280,7 @@ impl<A: Answerer> ConnectionServer<A> {
         &self,
         stream: TcpStream,
         connection: &Arc<ServedConnection>,
+        address: IpAddr,
     ) -> Option<(AcceptedStream, Option<NodeId>)> {
         let socket = |stream| Socket::new(stream, Arc::clone(connection), self.times);
         if !self.transport.is_tls() {
@@ -286,7 +296,10 @@ impl<A: Answerer> ConnectionServer<A> {
                 // A port scan or a TCP health check.
                 Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => None,
                 Ok(Err(error)) => {
-                    self.answerer.note_failed_handshake(&error.to_string());
+                    let is_client = matches!(self.transport, Transport::Callers(_));
+                    if !is_client || !self.rejected_certificates.note(address, &error) {
+                        self.answerer.note_failed_handshake(&error.to_string());
+                    }
                     None
                 }
                 Err(_) => {
@@ -301,7 +314,7 @@ impl<A: Answerer> ConnectionServer<A> {
         }
     }
 
-    /// Serves a connection to its end.
+    /// Serves a connection to its end, in the turns of its client.
     async fn run(
         self: Arc<Self>,
         stream: TcpStream,
@@ -311,9 +324,31 @@ impl<A: Answerer> ConnectionServer<A> {
         // A socket without a peer address is closed already.
         let address = stream.peer_addr().map_or(place.address(), |address| address.ip().to_canonical());
         let caller = CallerAddress::new(address, place.address());
+        let turns = self.turns_of(&caller);
+        // Boxed: as part of the task it would take its space twice, once to be moved in and once to be awaited.
+        let served = Box::pin(self.run_in_turns(stream, connection, place, caller));
+        match turns {
+            None => served.await,
+            Some(turns) => turns.serve(served).await,
+        }
+    }
+
+    /// The turns of the tasks of a connection, if its client takes turns.
+    fn turns_of(&self, caller: &CallerAddress) -> Option<ClientTurns> {
+        self.turns.clone().map(|turns| ClientTurns { turns, client: caller.clone() })
+    }
+
+    async fn run_in_turns(
+        self: Arc<Self>,
+        stream: TcpStream,
+        connection: Arc<ServedConnection>,
+        place: ConnectionPlace,
+        caller: CallerAddress,
+    ) {
         let (_place, _counted) = (place, self.answerer.connections().map(|all| all.open()));
-        let Some((wire, node)) = self.take(stream, &connection).await else { return };
+        let Some((wire, node)) = self.take(stream, &connection, caller.address).await else { return };
         let socket = TokioIo::new(Gather::new(BoundedReader::new(wire, connection.clone())));
+        let builder = builder(StreamTasks(self.turns_of(&caller)));
         let (answerer, owner) = (Arc::new(self.answerer.clone()), connection.clone());
         let service = service_fn(move |mut request: Request<Incoming>| {
             let in_flight = owner.begin(request.extensions_mut());
@@ -335,8 +370,8 @@ impl<A: Answerer> ConnectionServer<A> {
             };
             boxed(|| caller.serve(answered()))
         });
-        // Boxed: as part of the task it would take its space twice, once to be moved in and once to be awaited.
-        let mut served = Box::pin(self.builder.serve_connection_with_upgrades(socket, service));
+        // Boxed: as above.
+        let mut served = Box::pin(builder.serve_connection_with_upgrades(socket, service));
         let must_end = async {
             tokio::select! {
                 biased;
@@ -410,8 +445,8 @@ fn has_plain_framing(headers: &HeaderMap) -> bool {
     encodings.next().is_none_or(is_plain) && encodings.next().is_none()
 }
 
-fn builder() -> Builder<StreamTasks> {
-    let mut builder = Builder::new(StreamTasks);
+fn builder(streams: StreamTasks) -> Builder<StreamTasks> {
+    let mut builder = Builder::new(streams);
     // No header timeout: hyper would set and remove a timer for each request. `ServedConnection::ending` bounds that
     // wait with one timer for each connection.
     builder.http1().header_read_timeout(None::<Duration>).max_buf_size(HEAD_BYTES_MAX);

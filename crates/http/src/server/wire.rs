@@ -8,6 +8,7 @@
 
 use std::{
     io::{self, IoSlice},
+    net::IpAddr,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -17,8 +18,13 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
     runtime::Handle,
+    time::Instant,
 };
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{AlertDescription, Error as TlsError},
+    server::TlsStream,
+};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::socket::Socket;
@@ -30,6 +36,7 @@ use concord_net::{
         shown::{Shown, Trusted},
     },
 };
+use concord_service::line_limit::LineLimit;
 
 /// The first byte of a handshake. No request begins with it.
 const HANDSHAKE: u8 = 0x16;
@@ -82,6 +89,43 @@ impl Transport {
             }
         }
     }
+}
+
+/// The certificates that clients, or this node, have rejected. While a CA is replaced, the log shows which clients do not
+/// trust the new one.
+#[derive(Debug, Default)]
+pub(super) struct RejectedCertificates(LineLimit);
+
+impl RejectedCertificates {
+    /// Logs a failed handshake with a client if the reason is a certificate, or counts it: anybody who reaches the listener
+    /// can cause it. False for another reason.
+    pub(super) fn note(&self, client: IpAddr, error: &io::Error) -> bool {
+        let Some(what) = rejected_certificate(error) else { return false };
+        if let Some(left_out) = self.0.due(Instant::now()) {
+            tracing::warn!(%client, left_out, "{what} {client}: {error}");
+        }
+        true
+    }
+}
+
+/// Whose certificate a failed handshake is about, as the log says it. `None` if it failed for another reason.
+fn rejected_certificate(error: &io::Error) -> Option<&'static str> {
+    use AlertDescription as Alert;
+    /// The alerts by which programs say that they do not trust a certificate.
+    const DISTRUST: [AlertDescription; 6] = [
+        Alert::UnknownCA,
+        Alert::BadCertificate,
+        Alert::UnsupportedCertificate,
+        Alert::CertificateRevoked,
+        Alert::CertificateExpired,
+        Alert::CertificateUnknown,
+    ];
+    let error = error.get_ref()?.downcast_ref::<TlsError>()?;
+    if let TlsError::AlertReceived(alert) = error {
+        return DISTRUST.contains(alert).then_some("this node's certificate was rejected by the client");
+    }
+    matches!(error, TlsError::InvalidCertificate(_) | TlsError::NoCertificatesPresented)
+        .then_some("rejected the certificate of the client")
 }
 
 /// Waits for the first byte, which stays unread.
@@ -156,5 +200,19 @@ impl AsyncWrite for AcceptedStream {
             Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
             Self::Node(stream) => Pin::new(stream).poll_shutdown(context),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_rejected_certificates_are_logged() {
+        let of = |error: TlsError| rejected_certificate(&io::Error::new(io::ErrorKind::InvalidData, error));
+        assert!(of(TlsError::AlertReceived(AlertDescription::UnknownCA)).is_some());
+        assert!(of(TlsError::NoCertificatesPresented).is_some());
+        assert_eq!(of(TlsError::AlertReceived(AlertDescription::CloseNotify)), None);
+        assert_eq!(rejected_certificate(&io::ErrorKind::InvalidData.into()), None);
     }
 }

@@ -63,6 +63,18 @@ impl Rules {
     }
 }
 
+/// The error of a certificate that no CA of this node has issued.
+///
+/// webpki finds a CA by its name. If the CA that issued the certificate has the same name and another key, as the new CA
+/// of a cluster usually has, webpki reports a wrong signature, which looks like a damaged file or an attack.
+fn by_issuer(error: Error) -> Error {
+    if error == Error::from(CertificateError::BadSignature) {
+        CertificateError::UnknownIssuer.into()
+    } else {
+        error
+    }
+}
+
 /// Verifies what nodes show that are called, and what nodes show that call.
 #[derive(Debug)]
 pub(super) struct NodeVerifier {
@@ -102,7 +114,8 @@ impl ServerCertVerifier for NodeVerifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         let verified =
-            self.called.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)?;
+            self.called.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+        let verified = verified.map_err(by_issuer)?;
         let name = self.rules.check(end_entity, intermediates)?;
         // Beside the node's name there may be others, and webpki takes `*.<cluster>` for every node.
         if name.to_string() == server_name.to_str() {
@@ -146,7 +159,7 @@ impl ClientCertVerifier for NodeVerifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let verified = self.calling.verify_client_cert(end_entity, intermediates, now)?;
+        let verified = self.calling.verify_client_cert(end_entity, intermediates, now).map_err(by_issuer)?;
         self.rules.check(end_entity, intermediates).map(|_| verified)
     }
 

@@ -126,20 +126,21 @@ impl Clock {
     fn alarm(&self, deviation: Deviation) -> Alarm {
         let seconds = deviation.micros().unsigned_abs() / 1_000_000;
         let side = if deviation.micros() > 0 { "ahead of" } else { "behind" };
-        match deviation {
-            Deviation::Own(_) => Alarm {
+        let node_id = match deviation {
+            Deviation::Own(_) => Some(self.cx.node_id()),
+            Deviation::Other(id, _) => Some(id),
+            Deviation::Log(_) => None,
+        };
+        match node_id {
+            // Also this node by its id: commands show the alarms of all nodes together.
+            Some(id) => Alarm {
                 kind: "clock",
-                node_id: Some(self.cx.node_id()),
-                message: format!("this node's clock is {seconds} s {side} the log's time"),
-            },
-            Deviation::Other(id, _) => Alarm {
-                kind: "clock",
-                node_id: Some(id),
+                node_id,
                 message: format!("the clock of node {id} is {seconds} s {side} the log's time"),
             },
-            Deviation::Log(_) => Alarm {
+            None => Alarm {
                 kind: "log_time",
-                node_id: None,
+                node_id,
                 message: format!(
                     "the log's time is {seconds} s ahead of the members' clocks; it goes at half speed until they agree"
                 ),

@@ -23,6 +23,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{Refusal, origin::Origin};
+use concord_consensus::histogram::{Histogram, TimeCounts};
 use concord_model::limits::CONFIG_SCANS_MAX;
 pub(super) use fair_queue::{PoolFigures, PoolPermit, ScanPlace, Weight};
 use fair_queue::{PoolQueue, Ticket};
@@ -37,6 +38,8 @@ pub(super) struct CpuPool {
     /// Owns the threads and nothing else: no task runs on it. `None` only while this is dropped.
     threads: Option<Runtime>,
     turns: Arc<PoolQueue>,
+    /// How long work has waited for its turn.
+    waits: Histogram,
 }
 
 impl Drop for CpuPool {
@@ -78,12 +81,17 @@ impl CpuPool {
         builder.max_blocking_threads(turns + CONFIG_SCANS_MAX);
         builder.thread_name("concord-cpu").on_thread_start(lower_priority);
         let threads = builder.build().expect("a runtime without drivers needs nothing that could be missing");
-        Self { threads: Some(threads), turns: PoolQueue::new(turns) }
+        Self { threads: Some(threads), turns: PoolQueue::new(turns), waits: Histogram::default() }
     }
 
     /// The numbers of turns, of pieces of work that run, and of pieces that wait.
     pub(super) fn figures(&self) -> PoolFigures {
         self.turns.figures()
+    }
+
+    /// How long work has waited for its turn.
+    pub(super) fn waits(&self) -> TimeCounts {
+        self.waits.read()
     }
 
     /// Waits for a turn and runs `work` on one of the threads.
@@ -106,9 +114,12 @@ impl CpuPool {
     /// # Errors
     /// [`Refusal::Unavailable`] when the deadline passes before; [`Refusal::LimitReached`] as for [`Self::run`].
     pub(super) async fn turn(&self, weight: Weight, deadline: Instant) -> Result<PoolPermit, Refusal> {
+        let begun = Instant::now();
         let ticket = self.turns.enter(Origin::current(), weight)?;
         let late = || Refusal::Unavailable("timed out waiting for CPU on this node".into());
-        wait_for(ticket, deadline).await.ok_or_else(late)
+        let turn = wait_for(ticket, deadline).await;
+        self.waits.observe(begun.elapsed());
+        turn.ok_or_else(late)
     }
 
     /// A turn, if one is free now.

@@ -27,7 +27,10 @@ use super::{
     request::{Consistency, Level, Refusal},
     retry::{AttemptError, OnUnknown, Retry},
 };
-use concord_consensus::{Confirmation, Consensus, ReadError, ReadIndex};
+use concord_consensus::{
+    Confirmation, Consensus, ReadError, ReadIndex,
+    histogram::{Histogram, TimeCounts},
+};
 use concord_model::{
     error::{Invalid, Violation},
     record::Revision,
@@ -64,6 +67,8 @@ pub struct Freshness {
     pub(crate) read_index_by_lease: Arc<SharedReadIndex>,
     pub(crate) read_indexes: FramedCalls,
     pub(crate) fresh_since: Mutex<Option<Instant>>,
+    /// How long it took until a state was confirmed.
+    confirm_times: Histogram,
 }
 
 impl Freshness {
@@ -74,6 +79,7 @@ impl Freshness {
             read_index_by_lease: Arc::default(),
             read_indexes: FramedCalls::new(Lane::Forward, Call::ReadIndex),
             fresh_since: Mutex::new(None),
+            confirm_times: Histogram::default(),
         }
     }
 
@@ -103,6 +109,11 @@ impl Freshness {
             wait_until_applied(consensus, revision, deadline).await?;
         }
         Ok(consensus.state())
+    }
+
+    /// How long it took until a state was confirmed.
+    pub(super) fn confirm_times(&self) -> TimeCounts {
+        self.confirm_times.read()
     }
 
     /// An upper bound for the age of this node's state: the time since it was last confirmed to hold every
@@ -145,6 +156,7 @@ impl Freshness {
         };
         let index = shared.get(move || this.clone().fetch_read_index(by)).await?;
         consensus.wait_read(index).await;
+        self.confirm_times.observe(requested_at.elapsed());
         if by == Confirmation::Lease {
             // A confirmation that depends on clocks does not count for the staleness.
             return Ok(());

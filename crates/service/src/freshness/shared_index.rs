@@ -11,6 +11,7 @@ use std::{future::Future, sync::Arc};
 use concord_consensus::{
     ReadError, ReadIndex,
     batch_queue::{BatchPolicy, BatchQueue, BatchSender},
+    fair_queue::WorkOwner,
 };
 
 type ReadIndexResult = Result<ReadIndex, ReadError>;
@@ -44,7 +45,7 @@ impl SharedReadIndex {
         F: Fn() -> R + Send + 'static,
         R: Future<Output = ReadIndexResult> + Send + 'static,
     {
-        let (mut reader, sender) = self.0.push((), 0);
+        let (mut reader, sender) = self.0.push(WorkOwner::SHARED, (), 0);
         if let Some(sender) = sender {
             tokio::spawn(send_requests(sender, fetch));
         }

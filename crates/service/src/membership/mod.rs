@@ -24,7 +24,7 @@ use super::{
     ClusterView, MemberView, Principal, Refusal, access::Authentication, access::keys::AccessKeys,
     clock::Clock, context::Context, disk_alarms::disk_alarms, disk_space::DiskSpace,
     feature_level::FeatureLevels, feature_level::MemberReport, freshness::Freshness, history::HistoryReader,
-    leader_tasks::LeaderTasks, reload,
+    leader_tasks::LeaderTasks, reload, slowness,
 };
 use concord_consensus::{Consensus, MemberStatus, Start, StartError};
 use concord_model::{access_key::Verb, feature::LEVEL_MIN};
@@ -79,13 +79,8 @@ impl ClusterMembers {
         if self.cx.consensus().is_some() {
             return Ok(());
         }
-        if identity.node_id != self.cx.node_id() {
-            let (theirs, ours) = (identity.node_id, self.cx.node_id());
-            return Err(StartError::Refused(format!(
-                "{} names node {theirs}, but this is node {ours}",
-                self.cx.options.directory.join("identity.json").display()
-            )));
-        }
+        let own = identity.require_node(&self.cx.options.directory, self.cx.node_id());
+        own.map_err(StartError::Refused)?;
         let me = self.cx.peers.me.get_or_init(|| identity.clone());
         if *me != identity {
             return Err(StartError::Refused("the identity in the data directory has changed".into()));
@@ -152,6 +147,7 @@ impl ClusterMembers {
             view.alarms.extend(self.clock.clock_alarms());
             view.alarms.extend(disk_alarms(consensus, self.cx.node_id()));
             view.alarms.extend(reload::data_key_alarm(&self.cx));
+            view.alarms.extend(slowness::alarms(consensus, self.cx.node_id()));
             view.data_key = consensus.store().at_rest().encryption().map(|at| at.data_key.to_string());
             view.feature_level = state.feature_level();
             let (members, told) = (status.members.into_iter(), self.levels.member_reports());

@@ -15,7 +15,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use super::histogram::{BOUNDS_SECONDS, TimeCounts};
+use concord_consensus::histogram::{BOUNDS_SECONDS, TimeCounts};
 
 /// The media type of a page.
 pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -191,7 +191,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::metrics::histogram::Histogram;
+    use concord_consensus::histogram::Histogram;
 
     #[test]
     fn a_page_has_each_metric_with_its_samples() {

@@ -6,7 +6,6 @@
 //! | consensus, log, store | `replicated` |
 //! | the process | `process` |
 //! | a metric with its samples; the text of a page | `family` |
-//! | counts of times | `histogram` |
 //!
 //! Most values exist anyway and are read when the page is requested. `http` adds the times of requests.
 //!
@@ -14,12 +13,11 @@
 //! comes from this node alone. docs/reference/metrics.md lists each metric, and a test compares the two.
 
 mod family;
-mod histogram;
 pub(super) mod process;
 mod replicated;
 
+pub use concord_consensus::histogram::{Histogram, TimeCounts};
 pub use family::{Labels, MEDIA_TYPE, MetricFamily, render};
-pub use histogram::{Histogram, TimeCounts};
 
 use std::sync::{
     Arc,
@@ -28,12 +26,13 @@ use std::sync::{
 
 use super::{
     Principal, Refusal, Service, Share, cpu_pool::PoolFigures, disk_alarms::disk_alarms, now, reload,
+    slowness,
 };
 use concord_model::{access_key::Verb, limits::WAITING_CHANGES_BYTES_MAX};
 use concord_net::tls::certificate::Certificate;
 
 /// The types of alarms, so that each has a sample before it is raised.
-const ALARMS: [&str; 10] = [
+const ALARMS: [&str; 12] = [
     "audit",
     "certificate",
     "clock",
@@ -41,9 +40,11 @@ const ALARMS: [&str; 10] = [
     "discarded_log",
     "duplicate_id",
     "forked",
+    "leader_changes",
     "lease",
     "log_time",
     "rolled_back",
+    "slow_flush",
 ];
 
 /// Open connections of a listener. Clones share the count.
@@ -125,6 +126,7 @@ impl Service {
             alarms.extend(disk_alarms(consensus, self.cx.node_id()));
             alarms.extend(self.clock.clock_alarms());
             alarms.extend(reload::data_key_alarm(&self.cx));
+            alarms.extend(slowness::alarms(consensus, self.cx.node_id()));
         }
         alarms.extend(self.cx.audit.alarm(self.cx.node_id()));
         let raised = ALARMS

@@ -5,7 +5,7 @@ use super::{
     label,
 };
 use crate::Service;
-use concord_consensus::{Consensus, MemberFigures, RaftFigures};
+use concord_consensus::{Consensus, MemberFigures, RaftFigures, RaftTimes, histogram::TimeCounts};
 use concord_net::NodeId;
 use concord_storage::Figures;
 
@@ -24,8 +24,61 @@ impl Service {
         let figures = self.cx.consensus().map(Consensus::raft_figures);
         let mut families = self.of_leadership(figures.as_ref());
         families.extend(of_members(figures.as_ref()));
+        families.extend(self.of_times(figures.as_ref()));
         families.extend(of_log(figures.as_ref()));
         families
+    }
+
+    /// Where the time of writes and reads goes.
+    fn of_times(&self, figures: Option<&RaftFigures>) -> Vec<MetricFamily> {
+        let times = figures.map(|one| &one.times);
+        let one = |of: fn(&RaftTimes) -> TimeCounts| {
+            times.iter().map(|times| (Labels::new(), of(times))).collect::<Vec<_>>()
+        };
+        let appends = times.iter().flat_map(|times| &times.append);
+        let steps = times.iter().flat_map(|times| {
+            [("build", times.snapshot_build), ("send", times.snapshot_send)]
+                .map(|(step, counts)| (label("step", step), counts))
+        });
+        let queues = times.iter().map(|times| ("writes", times.write_queue));
+        let queues = queues.chain([("cpu_pool", self.cx.cpu_pool.waits())]);
+        vec![
+            MetricFamily::histograms(
+                "concord_raft_log_flush_duration_seconds",
+                "Times of flushes of this node's log.",
+                one(|times| times.flush),
+            ),
+            MetricFamily::histograms(
+                "concord_raft_append_duration_seconds",
+                "On the leader: times from sending entries to a member until it has stored them.",
+                appends.map(|(id, counts)| (of_member(*id), *counts)).collect(),
+            ),
+            MetricFamily::histograms(
+                "concord_raft_commit_duration_seconds",
+                "On the leader: times from the proposal of an entry until it is committed and applied.",
+                one(|times| times.commit),
+            ),
+            MetricFamily::histograms(
+                "concord_raft_apply_duration_seconds",
+                "Times of applying a batch of entries.",
+                one(|times| times.apply),
+            ),
+            MetricFamily::histograms(
+                "concord_raft_snapshot_duration_seconds",
+                "Times of writing a snapshot, and of sending one to a member until it is installed.",
+                steps.collect(),
+            ),
+            MetricFamily::histograms(
+                "concord_queue_wait_seconds",
+                "Waits: of writes for the entry before theirs, of long work for a thread of the CPU pool.",
+                queues.map(|(queue, counts)| (label("queue", queue), counts)).collect(),
+            ),
+            MetricFamily::histograms(
+                "concord_read_confirm_duration_seconds",
+                "Times until a linearizable read was confirmed: the request for a read index, and its application here.",
+                vec![(Labels::new(), self.freshness.confirm_times())],
+            ),
+        ]
     }
 
     fn of_leadership(&self, figures: Option<&RaftFigures>) -> Vec<MetricFamily> {

@@ -3,16 +3,18 @@
 //! **Invariant:** one hop. A node that receives a forwarded write decides it or responds that it does not lead; it
 //! never forwards the write again.
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{panic::AssertUnwindSafe, sync::Arc, task::Poll, time::Duration};
 
 use bytes::Bytes;
 use futures::{
     FutureExt as _, StreamExt as _,
     future::BoxFuture,
+    poll,
     stream::{self, BoxStream, FuturesUnordered},
 };
 use tokio::{
     sync::mpsc,
+    task::yield_now,
     time::{Instant, timeout},
 };
 
@@ -38,6 +40,11 @@ use concord_net::{
 /// How long the first decision of an RPC waits for others: usually one fsync of the log decides all of them, and one
 /// part of the response is cheaper than many.
 const GATHER_TIME: Duration = Duration::from_millis(2);
+/// Writes of an RPC that are prepared in one turn: less than a millisecond.
+const TURN_WRITES: usize = 32;
+
+/// The decision on a write of an RPC, with its place in the RPC.
+type WriteDecision = BoxFuture<'static, (u16, WireAnswer)>;
 
 /// The response to a forwarding batch, in parts.
 pub struct ForwardedResponse {
@@ -84,9 +91,10 @@ impl Writes {
     /// When this version can't read the body, or it has more writes than a forwarding batch may have. Every other
     /// result is a response.
     pub async fn answer_writes(self: &Arc<Self>, body: Bytes) -> Result<ForwardedResponse, ReceiveError> {
-        let mut decisions = self.decisions(&body)?;
+        let all = self.decisions(&body)?;
         drop(body);
-        let first = encode_part(&gather(&mut decisions).await);
+        let (mut decisions, begun) = begin(all).await;
+        let first = encode_part(&gather(&mut decisions, begun).await);
         if decisions.is_empty() {
             return Ok(ForwardedResponse { first, others: None });
         }
@@ -95,7 +103,7 @@ impl Writes {
         tokio::spawn(Origin::current().serve(async move {
             while !decisions.is_empty() {
                 let part = tokio::select! {
-                    part = gather(&mut decisions) => part,
+                    part = gather(&mut decisions, WirePart::new()) => part,
                     () = send.closed() => return,
                 };
                 if send.send(encode_part(&part)).await.is_err() {
@@ -110,10 +118,7 @@ impl Writes {
     }
 
     /// The decisions on the writes of an RPC, each with its place in the RPC, in the order in which they are made.
-    fn decisions(
-        self: &Arc<Self>,
-        body: &[u8],
-    ) -> Result<FuturesUnordered<BoxFuture<'static, (u16, WireAnswer)>>, ReceiveError> {
+    fn decisions(self: &Arc<Self>, body: &[u8]) -> Result<Vec<WriteDecision>, ReceiveError> {
         let requests: Vec<WireRequest<'static>> = decode(body)?;
         if requests.len() > BATCH_WRITES_MAX {
             return Err(ReceiveError::Malformed(format!("{} writes in one call", requests.len())));
@@ -167,9 +172,27 @@ fn time_to_decide(remaining: Duration) -> Duration {
     remaining.saturating_sub(answer_time(remaining))
 }
 
-/// Waits for the next decision, and for [`GATHER_TIME`] for those that are made with it.
-async fn gather(decisions: &mut FuturesUnordered<BoxFuture<'static, (u16, WireAnswer)>>) -> WirePart {
-    let mut part: WirePart = decisions.next().await.into_iter().collect();
+/// Begins to decide the writes, [`TURN_WRITES`] of them at a time: others run in between. Returns those that were decided
+/// meanwhile apart.
+async fn begin(all: Vec<WriteDecision>) -> (FuturesUnordered<WriteDecision>, WirePart) {
+    let (mut decisions, mut decided) = (FuturesUnordered::new(), WirePart::new());
+    for (number, decision) in (1..).zip(all) {
+        decisions.push(decision);
+        if number % TURN_WRITES == 0 {
+            if let Poll::Ready(next) = poll!(decisions.next()) {
+                decided.extend(next);
+            }
+            yield_now().await;
+        }
+    }
+    (decisions, decided)
+}
+
+/// Waits for the next decision unless there are some, and for [`GATHER_TIME`] for those that are made with it.
+async fn gather(decisions: &mut FuturesUnordered<WriteDecision>, mut part: WirePart) -> WirePart {
+    if part.is_empty() {
+        part.extend(decisions.next().await);
+    }
     let others = async {
         while let Some(next) = decisions.next().await {
             part.push(next);
@@ -197,7 +220,7 @@ mod tests {
         let decided =
             contained(async { WireAnswer::Retry("later".into()) }).map(|answer| (1, answer)).boxed();
         let mut decisions: FuturesUnordered<_> = [failing, decided].into_iter().collect();
-        let mut part = gather(&mut decisions).await;
+        let mut part = gather(&mut decisions, WirePart::new()).await;
         part.sort_unstable_by_key(|(place, _)| *place);
         let [(0, WireAnswer::Unknown(_)), (1, WireAnswer::Retry(text))] = &part[..] else {
             panic!("{part:?}")

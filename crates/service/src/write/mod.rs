@@ -70,6 +70,7 @@ use super::{
     request::{Caller, DecidedWrite, Decision, Effect, Refusal, Target, Write, WriteRequest},
     retry::{Attempt, AttemptError, Leader, Retry, confirm_leadership},
     schemas::Schemas,
+    slowness::{SlowWrites, WriteClock},
 };
 use access::{Authorized, authorize};
 use admission::WriteAdmission;
@@ -107,6 +108,7 @@ pub struct Writes {
     pub(crate) record_locks: RecordLocks,
     pub(crate) keyed_writes: KeyedWrites,
     pub(crate) write_barriers: Arc<WriteBarriers>,
+    pub(crate) slow: SlowWrites,
 }
 
 impl Writes {
@@ -181,7 +183,14 @@ impl Writes {
     ) -> Attempt<Decision> {
         match self.cx.known_leader(consensus)? {
             Leader::ThisNode => self.decide(consensus, request, deadline).await,
-            Leader::Other(leader) => self.forwarder.forward(consensus, request, &leader, deadline).await,
+            Leader::Other(leader) => {
+                let begun = Instant::now();
+                let decided = self.forwarder.forward(consensus, request, &leader, deadline).await;
+                if is_decided(&decided) {
+                    self.slow.note_forwarded(begun, leader.id);
+                }
+                decided
+            }
         }
     }
 
@@ -195,6 +204,20 @@ impl Writes {
         if request.caller.dry_run {
             return Box::pin(self.dry_run(consensus, request, deadline)).await;
         }
+        let mut clock = WriteClock::start();
+        let decided = self.decide_timed(consensus, request, deadline, &mut clock).await;
+        self.slow.note(&clock, is_decided(&decided));
+        decided
+    }
+
+    /// The same, with the parts of its time.
+    async fn decide_timed(
+        self: &Arc<Self>,
+        consensus: &Consensus,
+        request: &Arc<WriteRequest>,
+        deadline: Instant,
+        clock: &mut WriteClock,
+    ) -> Attempt<Decision> {
         let locks = &self.record_locks;
         let is_computed = request.write.is_computed();
         let needed =
@@ -203,6 +226,7 @@ impl Writes {
         let Some(_locks) = locks.acquire(needed, deadline).await else {
             return retry("other writes of the same config took until the deadline");
         };
+        clock.has_locks();
         // Counted after the first preparation: a request that was decided before gets its stored response, whatever the
         // count is.
         let (mut check, mut is_counted) = (None, false);
@@ -210,6 +234,7 @@ impl Writes {
             let Ok(_admitted) = timeout_at(deadline, self.write_barriers.admit(&request.write)).await else {
                 return retry("the schema of the definition is being changed");
             };
+            let begun = Instant::now();
             let (prepared, key) = self.prepare_confirmed(consensus, request, deadline).await?;
             let mut prepared = match prepared {
                 Prepared::Propose(prepared) => prepared,
@@ -225,6 +250,7 @@ impl Writes {
                     None => continue,
                 }
             }
+            clock.has_prepared(begun);
             let content = if is_computed { content_of(&prepared.command) } else { None };
             if !std::mem::replace(&mut is_counted, true) {
                 self.keyed_writes.count(&request.caller)?;
@@ -236,19 +262,20 @@ impl Writes {
             let at = self.clock.stamp(&consensus.state()).await;
             check_space(&consensus.state(), &request.caller, at)?;
             let proposal = request.proposal(at, prepared, key);
-            match timeout_at(deadline, consensus.write(proposal)).await {
-                Err(_) => {
-                    let text = "the write was proposed, but not decided in time";
-                    return Err(AttemptError::Unknown(text.into()));
-                }
+            let Ok((decided, times)) = timeout_at(deadline, consensus.write_timed(proposal)).await else {
+                let text = "the write was proposed, but not decided in time";
+                return Err(AttemptError::Unknown(text.into()));
+            };
+            clock.has_decided(times);
+            match decided {
                 // The outcome may be that of another attempt at this request, which was computed from another record.
                 // Then only the state has the content.
-                Ok(Ok(Verdict::Decided(outcome))) if request.caller.idempotency_key.is_some() => {
+                Ok(Verdict::Decided(outcome)) if request.caller.idempotency_key.is_some() => {
                     return Ok(stored_decision(&consensus.state(), request, outcome));
                 }
-                Ok(Ok(Verdict::Decided(outcome))) => return Ok(Decision::new(outcome, content)),
-                Ok(Ok(Verdict::Stale)) => {}
-                Ok(Err(error)) => return Err(error.into()),
+                Ok(Verdict::Decided(outcome)) => return Ok(Decision::new(outcome, content)),
+                Ok(Verdict::Stale) => {}
+                Err(error) => return Err(error.into()),
             }
         }
         Err(AttemptError::Refused(Refusal::Unavailable(format!(
@@ -319,6 +346,14 @@ impl Writes {
         };
         let prepared = Box::pin(self.cx.cpu_pool.run(weight, deadline, work)).await?;
         prepared.map(|prepared| (prepared, key))
+    }
+}
+
+/// Whether an attempt has decided its write, either way.
+fn is_decided(attempt: &Attempt<Decision>) -> bool {
+    match attempt {
+        Ok(_) | Err(AttemptError::Refused(_)) => true,
+        Err(AttemptError::Retry(_) | AttemptError::Unknown(_) | AttemptError::Begun(_)) => false,
     }
 }
 

@@ -29,7 +29,10 @@ use crate::{
     request::{Decision, Effect, Target, WriteRequest},
     retry::{Attempt, AttemptError},
 };
-use concord_consensus::batch_queue::{BatchItem, BatchPolicy, BatchQueue, BatchSender, Unanswered};
+use concord_consensus::{
+    batch_queue::{BatchItem, BatchPolicy, BatchQueue, BatchSender, Unanswered},
+    fair_queue::WorkOwner,
+};
 use concord_net::{
     Member,
     call::Call,
@@ -114,7 +117,8 @@ impl Batcher {
     ) -> Attempt<Decision> {
         let queue = self.queue_to(leader);
         let write = QueuedWrite { request: Arc::clone(request), deadline, trace: trace::at(0) };
-        let (mut pending, sender) = queue.writes.push(write, request.write.document_bytes());
+        let owner = WorkOwner::of(request.caller.principal.id.as_str());
+        let (mut pending, sender) = queue.writes.push(owner, write, request.write.document_bytes());
         if let Some(sender) = sender {
             start(sender, Arc::clone(peers), Arc::clone(&queue));
         }

@@ -240,7 +240,7 @@ async fn a_batch_is_no_larger_than_the_leader_parses_inline() {
             let request = Arc::clone(&request);
             let write = QueuedWrite { request, deadline: Instant::now() + TEST_TIMEOUT, trace: None };
             let bytes = write.request.write.document_bytes();
-            queue.push(write, bytes)
+            queue.push(WorkOwner::SHARED, write, bytes)
         })
         .collect();
     let (_pending, senders): (Vec<_>, Vec<_>) = pushed.into_iter().unzip();

@@ -8,9 +8,14 @@
 
 use std::{
     cell::Cell,
+    num::NonZero,
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+    thread::available_parallelism,
     time::Duration,
 };
+
+/// Most threads with counters of their own, unless a histogram is made for more: some 3 KiB.
+const THREADS_MAX: usize = 16;
 
 /// The upper bounds of the buckets: those that OpenTelemetry recommends for HTTP, and smaller ones, because a request for one
 /// config takes some tens of microseconds.
@@ -19,10 +24,11 @@ const BOUNDS_MICROS: [u64; BOUNDS] = [
     1_000_000, 2_500_000, 5_000_000, 7_500_000, 10_000_000,
 ];
 /// The same in seconds.
-pub(super) const BOUNDS_SECONDS: [f64; BOUNDS] = [
+pub const BOUNDS_SECONDS: [f64; BOUNDS] = [
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5,
     5.0, 7.5, 10.0,
 ];
+/// How many buckets have an upper bound.
 const BOUNDS: usize = 19;
 const BUCKETS: usize = BOUNDS + 1;
 
@@ -34,8 +40,9 @@ thread_local! {
     static THREAD: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The number of this thread.
-fn thread() -> usize {
+/// The number of this thread, for counters of its own.
+#[must_use]
+pub fn thread_number() -> usize {
     THREAD.with(|own| {
         if own.get() == 0 {
             own.set(NEXT_THREAD.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1));
@@ -73,6 +80,20 @@ impl TimeCounts {
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
+
+    /// The number of observations above the largest bound of a bucket that is not greater than `time`.
+    #[must_use]
+    pub fn longer_than(&self, time: Duration) -> u64 {
+        let below = BOUNDS_MICROS.iter().filter(|bound| u128::from(**bound) <= time.as_micros()).count();
+        self.buckets[below..].iter().sum()
+    }
+}
+
+impl Default for Histogram {
+    /// A histogram for as many threads as run at once.
+    fn default() -> Self {
+        Self::new(available_parallelism().map_or(2, NonZero::get).min(THREADS_MAX))
+    }
 }
 
 impl Histogram {
@@ -87,7 +108,7 @@ impl Histogram {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         // Most durations are short.
         let bucket = BOUNDS_MICROS.iter().position(|bound| nanos <= bound * 1000).unwrap_or(BOUNDS);
-        let part = &self.parts[thread() % self.parts.len()];
+        let part = &self.parts[thread_number() % self.parts.len()];
         part.buckets[bucket].fetch_add(1, Ordering::Relaxed);
         part.sum_nanos.fetch_add(nanos, Ordering::Relaxed);
     }
@@ -128,6 +149,8 @@ mod tests {
         let counts = histogram.read();
         assert_eq!((counts.buckets[0], counts.buckets[1]), (2, 1));
         assert_eq!((counts.buckets[BOUNDS - 1], counts.buckets[BOUNDS]), (1, 1));
+        assert_eq!(counts.longer_than(Duration::from_micros(100)), 3);
+        assert_eq!(counts.longer_than(Duration::from_secs(10)), 1);
         assert_eq!(counts.count(), 5);
         assert_eq!(counts.sum, Duration::from_micros(20_000_202));
     }
