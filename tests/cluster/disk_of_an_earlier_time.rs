@@ -255,17 +255,24 @@ async fn what_was_confirmed_since_the_last_exchange_survives_a_rollback() {
 ///
 /// `terms`: how often the leader changes while node 3 is down, so that the log of node 1 has a later term than theirs.
 async fn forked(name: &str, others: u64, terms: u64) -> Cluster {
-    forked_with(name, others, terms, Options::default()).await
+    fork(unforked(name, Options::default()).await, others, terms).await
 }
 
-async fn forked_with(name: &str, others: u64, terms: u64, options: Options) -> Cluster {
+async fn unforked(name: &str, options: Options) -> Cluster {
     let options = options.with("CONCORD_WRITE_TIMEOUT_MS", "3000").with("CONCORD_READ_TIMEOUT_MS", "1000");
-    let mut cluster = Cluster::start_with(name, &options).await;
+    let cluster = Cluster::start_with(name, &options).await;
     define(&cluster.client(1), "d").await;
+    cluster
+}
+
+async fn fork(mut cluster: Cluster, others: u64, terms: u64) -> Cluster {
     lead(&cluster, 1, &[1, 2, 3]).await;
     // Node 3 must not learn of the start after the image: it would be a witness.
     assert!(cluster.node(3).stop().await.success());
     let image = take_image(&mut cluster, 2).await;
+    // Meanwhile node 1 had no majority. Node 2 must not lead: it would lead in that term again, and the entries of both
+    // histories would have the same ids.
+    lead(&cluster, 1, &[1, 2]).await;
     for change in 0..terms {
         lead(&cluster, 2 - change % 2, &[1, 2]).await;
     }
@@ -281,6 +288,15 @@ async fn forked_with(name: &str, others: u64, terms: u64, options: Options) -> C
     cluster
 }
 
+/// Does what a supervisor does.
+async fn start_what_has_ended(cluster: &mut Cluster) {
+    for node in &mut cluster.nodes {
+        if !node.runs() {
+            node.start().await;
+        }
+    }
+}
+
 /// Asks node 1 for what was written on both sides, and writes on, while a supervisor restarts what has ended, until node 1
 /// is ready or `most` has passed. Returns the answers with 200 and 404 that are not those of the majority, and whether
 /// node 1 is ready.
@@ -292,11 +308,7 @@ async fn wrong_answers(
 ) -> (BTreeSet<String>, bool) {
     let (begin, mut wrong, mut turn) = (Instant::now(), BTreeSet::new(), 0_u64);
     loop {
-        for node in &mut cluster.nodes {
-            if !node.runs() {
-                node.start().await;
-            }
-        }
+        start_what_has_ended(cluster).await;
         let client = cluster.client(1);
         for (key, right) in [("a1".to_owned(), 404), (format!("b{}", others - 1), 200)] {
             if let Ok(answer) = client.get(&config("d", &key)).attempt().await
@@ -332,22 +344,25 @@ async fn a_fork_of_node_1_is_read_by_nobody(mut cluster: Cluster, others: u64) {
     let (seen, is_ready) = wrong_answers(&mut cluster, others, true, crate::harness::DEADLINE).await;
     assert_eq!(seen, BTreeSet::new());
     assert!(is_ready, "node 1 is made again: {}", cluster.tails(12));
-    for node in &mut cluster.nodes {
-        if !node.runs() {
-            node.start().await;
-        }
-    }
+    // Node 1 knows the start that node 2 has forgotten: node 2 ends once, too.
+    tokio::time::sleep(TWO_EXCHANGES).await;
+    start_what_has_ended(&mut cluster).await;
     cluster.ready().await;
     cluster.equal_digests().await;
     let kept = |id: usize| cluster.nodes[id - 1].directory.join("log.distrusted").is_dir();
     assert!(kept(1), "the only copy of 40 writes");
     assert!(!kept(2) && !kept(3), "whoever led meanwhile, the history of two is that of the cluster");
-    // Everybody shows that until the operator has looked at it.
+    is_shown_until_deleted(&cluster, 1).await;
+}
+
+/// Everybody shows that a node has discarded its log, until the operator has looked at it.
+async fn is_shown_until_deleted(cluster: &Cluster, id: u64) {
     for client in cluster.clients() {
-        let message = alarm_about(&client, "discarded_log", 1).await;
+        let message = alarm_about(&client, "discarded_log", id).await;
         assert!(message.contains("log.distrusted"), "{message}");
     }
-    std::fs::remove_dir_all(cluster.nodes[0].directory.join("log.distrusted")).unwrap();
+    let node = cluster.nodes.iter().find(|node| node.id == id).unwrap();
+    std::fs::remove_dir_all(node.directory.join("log.distrusted")).unwrap();
     for client in cluster.clients() {
         no_alarm(&client, "discarded_log").await;
     }
@@ -417,14 +432,37 @@ async fn a_distrusted_state_is_made_again_from_the_others() {
     alarm_about(&cluster.client(follower), "discarded_log", follower).await;
 }
 
+/// The same, and nodes 2 and 3 have purged what contradicts the log of node 1.
+async fn forked_and_purged(name: &str, others: u64, was_purged_before: bool) -> Cluster {
+    let options = Options::default().with("CONCORD_SNAPSHOT_LOG_BYTES", "65536");
+    let cluster = unforked(name, options).await;
+    if was_purged_before {
+        purge_logs(&cluster, &[1, 2, 3], "d", 10).await;
+    }
+    let cluster = fork(cluster, others, 0).await;
+    let place = cluster.place_in_log(2).await;
+    purge_logs(&cluster, &[2, 3], "d", place).await;
+    cluster
+}
+
 /// Whatever the others have purged: what node 1 alone has is kept, and its loss is shown.
 #[tokio::test]
 async fn a_log_of_another_history_that_the_others_have_purged_is_kept() {
-    let options = Options::default().with("CONCORD_SNAPSHOT_LOG_BYTES", "65536");
     let others = 60;
-    let cluster = forked_with("earlier-fork-purged", others, 0, options).await;
-    let place = cluster.place_in_log(2).await;
-    purge_logs(&cluster, &[2, 3], "d", place).await;
+    let cluster = forked_and_purged("earlier-fork-purged", others, false).await;
+    a_fork_of_node_1_is_read_by_nobody(cluster, others).await;
+}
+
+/// Its state must be fetched, because its log does not hold the first entries: the log contradicts what is fetched.
+#[tokio::test]
+async fn a_log_of_another_history_is_kept_where_the_state_is_lost_as_well() {
+    let others = 60;
+    let mut cluster = forked_and_purged("earlier-fork-damaged", others, true).await;
+    std::fs::remove_dir_all(cluster.node(1).directory.join("store")).unwrap();
+    // Its log does not name the members any more.
+    let named = |node: &Node| format!("{}={}@{}", node.id, node.api_addr(), node.peer_addr());
+    let peers = cluster.nodes.iter().map(named).collect::<Vec<_>>().join(",");
+    cluster.node(1).overrides.push(("CONCORD_PEERS".into(), peers));
     a_fork_of_node_1_is_read_by_nobody(cluster, others).await;
 }
 
@@ -480,16 +518,35 @@ async fn a_second_process_with_the_id_of_a_node_takes_no_part_and_disturbs_nobod
     write_many(&cluster.client(1), "a", 5).await;
     let mut twin = start_twin(&cluster, &image).await;
     waits_for_node_2(&cluster, &twin).await;
-    alarm_about(&cluster.client(2), "duplicate_id", 2).await;
     tokio::time::sleep(TWO_EXCHANGES).await;
     assert!(twin.runs(), "it waits, it does not end and start again: {}", twin.tail(20));
     assert!(cluster.node(2).runs(), "{}", cluster.tails(12));
-    let status = cluster.client(1).status().await.unwrap();
-    assert_eq!(status["alarms"], json!([]), "nothing was rolled back");
+    for client in cluster.clients() {
+        alarm_about(&client, "duplicate_id", 2).await;
+        no_alarm(&client, "rolled_back").await;
+    }
     write_many(&cluster.client(1), "b", 5).await;
     cluster.equal_digests().await;
     twin.kill();
-    no_alarm(&cluster.client(2), "duplicate_id").await;
+    for client in cluster.clients() {
+        no_alarm(&client, "duplicate_id").await;
+    }
+}
+
+/// A process that does not answer at once is not one that does not run.
+#[tokio::test]
+async fn a_copy_waits_for_a_process_that_stands_still_for_a_moment() {
+    let mut cluster = Cluster::start("earlier-twin-slow").await;
+    define(&cluster.client(1), "d").await;
+    let image = take_live_image(&mut cluster, 2);
+    cluster.node(2).pause();
+    let mut twin = start_twin(&cluster, &image).await;
+    tokio::time::sleep(Duration::from_millis(800)).await;
+    cluster.node(2).resume();
+    waits_for_node_2(&cluster, &twin).await;
+    tokio::time::sleep(TWO_EXCHANGES).await;
+    assert!(twin.runs() && cluster.node(2).runs(), "{}", cluster.tails(12));
+    no_alarm(&cluster.client(1), "rolled_back").await;
 }
 
 /// The copy was first: it has started while the node did not run.

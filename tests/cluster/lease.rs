@@ -62,7 +62,7 @@ async fn a_read_by_lease_sees_what_was_acknowledged_on_every_node() {
 async fn a_voter_without_the_setting_turns_lease_reads_off_and_is_named() {
     let options = Options::default().with("CONCORD_LEASE_READS", "true");
     let lacks = |_: &Path, nodes: &mut [Node]| {
-        nodes[2].overrides.push(("CONCORD_LEASE_READS".into(), "false".into()))
+        nodes[2].overrides.push(("CONCORD_LEASE_READS".into(), "false".into()));
     };
     let mut cluster = Cluster::start_prepared("lease-lacking", &options, lacks).await;
     define(&cluster.client(1), "d").await;

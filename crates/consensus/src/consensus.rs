@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Condition, Confirmation, Consensus, Leadership, MemberStatus, ReadError, ReadIndex, RolledBack, Status,
-    Timers, Twin, WriteError,
+    Timers, WriteError,
     contact::Contacts,
     divergence::Proof,
     entry_times::{EntryTimes, WriteTimes},
@@ -289,9 +289,9 @@ impl Consensus {
         self.inner.witnesses.witness.conditions()
     }
 
-    /// Another process with the id of this node, if one is known to run.
+    /// The address of this node, if another process with its id answers there. This one then takes no part.
     #[must_use]
-    pub fn twin(&self) -> Option<Twin> {
+    pub fn twin(&self) -> Option<String> {
         self.inner.witnesses.witness.twin()
     }
 
@@ -311,7 +311,7 @@ impl Consensus {
                 "this node's state was rebuilt and has not been compared with the others' yet".into(),
             );
         }
-        if let Some(Twin::At(address)) = self.twin() {
+        if let Some(address) = self.twin() {
             return Some(format!(
                 "another process with the id of this node, {}, is running at {address}",
                 self.inner.id

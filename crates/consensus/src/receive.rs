@@ -190,7 +190,7 @@ impl Consensus {
         })?;
         let ids = request.prev_log_id.into_iter().chain(request.entries.iter().map(|entry| entry.log_id));
         let applied = self.inner.publisher.applied.load_full();
-        let compared = self.inner.log.compared_with(ids.map(WireLogId::from), &applied).await;
+        let compared = self.inner.log.compared_with(ids.map(WireLogId::from), Some(&applied)).await;
         match compared.map_err(|error| AppendRefusal::Failed(error.to_string()))? {
             Some((own, theirs)) if own != theirs => {
                 self.inner.contradicted.note(leader, own);

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::request::Alarm;
-use concord_consensus::{Condition, Consensus, RolledBack, Twin, node_list};
+use concord_consensus::{Condition, Consensus, RolledBack, node_list};
 use concord_net::NodeId;
 
 /// The alarms about the members as this node knows them, and one if this node's log contradicts the leader's.
@@ -16,9 +16,10 @@ pub(crate) fn disk_alarms(consensus: &Consensus, me: NodeId) -> Vec<Alarm> {
     for (id, condition) in &conditions {
         alarms.extend(condition.rolled_back.as_ref().map(|how| rolled_back_alarm(*id, how)));
         alarms.extend(discarded_log_alarm(*id, &condition.discarded_logs));
+        alarms.extend(condition.is_copied.then(|| duplicate_id_alarm(*id, None)));
     }
     alarms.extend(lease_alarm(&conditions, &voters));
-    alarms.extend(consensus.twin().map(|twin| duplicate_id_alarm(me, &twin)));
+    alarms.extend(consensus.twin().map(|address| duplicate_id_alarm(me, Some(&address))));
     alarms.extend(consensus.contradicted().map(|(leader, index)| Alarm {
         kind: "forked",
         node_id: Some(me),
@@ -33,7 +34,9 @@ pub(crate) fn disk_alarms(consensus: &Consensus, me: NodeId) -> Vec<Alarm> {
 fn rolled_back_alarm(id: NodeId, how: &RolledBack) -> Alarm {
     let then = match how {
         RolledBack::Waiting(missing) => {
-            let lost = if missing.has_majority {
+            let lost = if missing.nodes.is_empty() {
+                "it is asking them"
+            } else if missing.has_majority {
                 "if they are lost permanently, run `concord cluster vouch` on its host"
             } else {
                 "start enough of them for a majority: without one, it can't continue"
@@ -87,18 +90,19 @@ fn lease_alarm(conditions: &BTreeMap<NodeId, Condition>, voters: &[NodeId]) -> O
     (!with.is_empty() && !without.is_empty()).then_some(Alarm { kind: "lease", node_id, message })
 }
 
-fn duplicate_id_alarm(me: NodeId, twin: &Twin) -> Alarm {
-    let message = match twin {
-        Twin::At(address) => format!(
-            "another process with the id of node {me} is running at {address}: one of the two runs from a copy of the \
-             other's data directory. This one takes no part until that one has ended"
+/// `reached_at`: the address of the node, if the members reach the other process there and not this one.
+fn duplicate_id_alarm(id: NodeId, reached_at: Option<&str>) -> Alarm {
+    let message = match reached_at {
+        Some(address) => format!(
+            "another process with the id of node {id} is running at {address}: one of the two runs from a copy of the \
+             other's data directory. This one takes no part: if it is the copy, stop it and delete its directory"
         ),
-        Twin::Calls => format!(
-            "another process with the id of node {me} is running from a copy of its data directory. It takes no part: \
+        None => format!(
+            "another process with the id of node {id} is running from a copy of its data directory. It takes no part: \
              stop it, and delete the copy"
         ),
     };
-    Alarm { kind: "duplicate_id", node_id: Some(me), message }
+    Alarm { kind: "duplicate_id", node_id: Some(id), message }
 }
 
 #[cfg(test)]

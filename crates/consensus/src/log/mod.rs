@@ -57,6 +57,7 @@ use super::{
     entry_times::EntryTimes,
     machine::AppliedState,
     slow_flush::FlushTimes,
+    terms::TermStarts,
     types::{Entry, LogId, LogReader, TypeConfig, Vote},
     wire::{WireLogId, WireVote},
     witness,
@@ -258,7 +259,7 @@ impl Log {
     pub(super) async fn compared_with(
         &self,
         ids: impl Iterator<Item = WireLogId>,
-        applied: &AppliedState,
+        applied: Option<&AppliedState>,
     ) -> io::Result<Option<(WireLogId, WireLogId)>> {
         let committed = *self.committed.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(committed) = committed else { return Ok(None) };
@@ -269,7 +270,9 @@ impl Log {
         }
         let purged = self.look(|wal| wal.log_state().purged().copied()).await?;
         let own = match purged {
-            Some(purged) if last.index < purged.index => applied.id_at(last.index),
+            Some(purged) if last.index < purged.index => {
+                applied.and_then(|applied| applied.id_at(last.index))
+            }
             Some(purged) if last.index == purged.index => Some(purged),
             Some(_) | None => {
                 let found = self.entries(last.index, last.index.saturating_add(1), usize::MAX).await?;
@@ -277,6 +280,19 @@ impl Log {
             }
         };
         Ok(own.map(|own| (own, last)))
+    }
+
+    /// The committed entry of this log where a state that ends with `last` was made of another one. `starts` are those of
+    /// that state.
+    pub(super) async fn contradicted_by(
+        &self,
+        last: WireLogId,
+        starts: &TermStarts,
+    ) -> io::Result<Option<WireLogId>> {
+        let committed = *self.committed.lock().unwrap_or_else(PoisonError::into_inner);
+        let theirs = committed.and_then(|committed| starts.id_at(last.index.min(committed.index)));
+        let compared = self.compared_with(theirs.into_iter(), None).await?;
+        Ok(compared.and_then(|(own, theirs)| (own != theirs).then_some(own)))
     }
 
     /// The times of its newest entries.

@@ -263,15 +263,8 @@ pub struct Condition {
     pub discarded_logs: Vec<String>,
     /// Its lease in milliseconds. `None` if no lease read may depend on it.
     pub lease: Option<u64>,
-}
-
-/// Another process with the id of this member.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Twin {
-    /// It answers at the address of this member, and this process takes no part until it has ended.
-    At(String),
-    /// It has called this process a moment ago.
-    Calls,
+    /// Whether another process with its id has called it a moment ago.
+    pub is_copied: bool,
 }
 
 /// What members send each other, both as a question and as its answer.
@@ -299,6 +292,7 @@ struct Memory {
     /// This start, and the vote and last entry of the log when it began.
     start: StartNumber,
     at_start: Bound,
+    /// All of it but `is_copied`.
     condition: Condition,
     others_conditions: BTreeMap<NodeId, Condition>,
     /// The address of this member at which another process answers.
@@ -310,6 +304,12 @@ struct Memory {
 }
 
 impl Memory {
+    /// What this member tells of itself.
+    fn own_condition(&self) -> Condition {
+        let is_copied = self.twin_called.is_some_and(|at| at.elapsed() < TWIN_SHOWN);
+        Condition { is_copied, ..self.condition.clone() }
+    }
+
     /// Records this start as settled.
     fn end_start(&mut self) {
         self.remembered.settled = self.start;
@@ -322,6 +322,8 @@ impl Memory {
 #[derive(Debug)]
 pub(super) struct Witness {
     id: NodeId,
+    /// Whether the member has never started before.
+    is_new: bool,
     directory: PathBuf,
     memory: Mutex<Memory>,
     /// Held while the file is written.
@@ -333,6 +335,7 @@ impl Witness {
     /// Counts a start durably, and drops a vouch for an earlier one. `at_start` is the vote and the last entry of the log.
     /// Blocking.
     pub(super) fn open(me: &Identity, directory: &Path, at_start: Bound) -> io::Result<Self> {
+        let is_new = !directory.join(FILE).exists();
         let mut remembered = Remembered::read(directory)?;
         let start =
             StartNumber { number: remembered.settled.number + 1, id: uuid::Uuid::new_v4().as_u64_pair().0 };
@@ -354,7 +357,7 @@ impl Witness {
             Some(Loss::Discarded(_)) | None => None,
         };
         let discarded_logs = log::kept(&directory.join(LOG_DIRECTORY));
-        let condition = Condition { rolled_back, discarded_logs, lease: remembered.lease };
+        let condition = Condition { rolled_back, discarded_logs, lease: remembered.lease, is_copied: false };
         let memory = Memory {
             remembered,
             is_changed: false,
@@ -368,6 +371,7 @@ impl Witness {
         };
         Ok(Self {
             id: me.node_id,
+            is_new,
             directory: directory.into(),
             memory: Mutex::new(memory),
             writing: Mutex::default(),
@@ -415,31 +419,30 @@ impl Witness {
     pub(super) fn conditions(&self) -> BTreeMap<NodeId, Condition> {
         let memory = self.memory();
         let mut all = memory.others_conditions.clone();
-        all.insert(self.id, memory.condition.clone());
+        all.insert(self.id, memory.own_condition());
         all
     }
 
-    /// Another process with the id of this member, if one is known to run.
-    pub(super) fn twin(&self) -> Option<Twin> {
-        let memory = self.memory();
-        let calls = memory.twin_called.is_some_and(|at| at.elapsed() < TWIN_SHOWN);
-        memory.twin_at.clone().map(Twin::At).or_else(|| calls.then_some(Twin::Calls))
+    /// The address of this member, if another process with its id answers there.
+    pub(super) fn twin(&self) -> Option<String> {
+        self.memory().twin_at.clone()
     }
 
     /// Notes that a process with the id of this member has called. It may be this one, which looks who is at its
     /// address.
     fn hear_own_id(&self, start: StartNumber) {
-        if self.memory().start.id == start.id {
+        let mut memory = self.memory();
+        if memory.start.id == start.id {
             return;
         }
-        if self.twin().is_none() {
+        if !memory.own_condition().is_copied {
             tracing::error!(
                 "another process with the id of this node, {}, is running from a copy of its data directory. It takes no \
                  part in the cluster. Stop it, and delete the copy",
                 self.id
             );
         }
-        self.memory().twin_called = Some(Instant::now());
+        memory.twin_called = Some(Instant::now());
     }
 
     /// Adds the records of another member. Returns whether that member has a new start, which must be durable here
@@ -600,10 +603,11 @@ impl Witness {
         }
         self.save()?;
         // Shown once the operator can vouch for them.
-        match &mut self.memory().condition.rolled_back {
-            Some(RolledBack::Waiting(shown)) => *shown = missing,
-            Some(RolledBack::CatchingUp(shown)) => *shown = missing.nodes,
-            Some(RolledBack::CaughtUp) | None => {}
+        let mut memory = self.memory();
+        match (memory.remembered.loss, &mut memory.condition.rolled_back) {
+            (Some(Loss::Unknown), shown) => *shown = Some(RolledBack::Waiting(missing)),
+            (_, Some(RolledBack::CatchingUp(shown))) => *shown = missing.nodes,
+            (_, Some(RolledBack::Waiting(_) | RolledBack::CaughtUp) | None) => {}
         }
         Ok(())
     }

@@ -26,7 +26,7 @@ use crate::{
 use concord_net::{
     Member, NodeId, ReceiveError,
     call::Call,
-    client::{Lane, Peers},
+    client::{CallError, Lane, Peers},
 };
 use concord_storage::Store;
 
@@ -45,6 +45,23 @@ const TWIN_PAUSE: Duration = Duration::from_secs(1);
 const BOUND_PAUSE: Duration = Duration::from_millis(50);
 /// Time between two exchanges of records.
 const EXCHANGE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How long a process that starts asks at its address until somebody answers. An address that this host can't reach
+/// itself delays a start by no more.
+const TWIN_WAIT: Duration = Duration::from_secs(2);
+
+/// Who answers at the address of this member.
+#[derive(Debug, PartialEq, Eq)]
+enum OwnAddress {
+    /// This process.
+    Itself,
+    /// Another process with the id of this member, at this address.
+    Twin(String),
+    /// Another node, or certainly nobody.
+    Nobody,
+    /// Somebody who did not answer in time, or nobody.
+    Unknown,
+}
 
 type Answers = BTreeMap<NodeId, Testimony>;
 
@@ -77,16 +94,13 @@ fn other_voters(membership: &Membership, me: NodeId) -> BTreeSet<NodeId> {
     membership.voter_ids().filter(|id| *id != me).collect()
 }
 
-/// Whether a majority contradicts the log. A member that has no entry yet knows no voters, and all of none are no majority.
-fn is_contradicted(membership: &Membership, against: &BTreeSet<NodeId>) -> bool {
-    !against.is_empty() && is_majority(membership, |id| against.contains(&id))
-}
-
-/// Whether the members for which this holds are a majority of each set of voters.
+/// Whether the members for which this holds are a majority of each set of voters. A member that has no entry yet knows no
+/// voters, and all of none are no majority.
 fn is_majority(membership: &Membership, holds: impl Fn(NodeId) -> bool) -> bool {
     let is_most =
         |voters: &BTreeSet<NodeId>| voters.iter().filter(|id| holds(**id)).count() * 2 > voters.len();
-    membership.get_joint_config().iter().all(is_most)
+    let configs = membership.get_joint_config();
+    !configs.is_empty() && configs.iter().all(is_most)
 }
 
 impl WitnessTask {
@@ -100,18 +114,27 @@ impl WitnessTask {
         tokio::try_join!(self.settle(grace_ends), self.keep_exchanging()).map(drop)
     }
 
-    /// Waits while another process answers at the address of this member: one of the two was started from a copy of
-    /// the directory of the other. The others then only know the one that they reach.
+    /// Waits if another process answers at the address of this member: one of the two was started from a copy of the
+    /// directory of the other. The others then only know the one that they reach. If that one does not answer for a while,
+    /// it may be about to start again, so this one waits until it is the one that is reached.
     async fn wait_until_alone(&self) -> Result<(), String> {
-        while let Some(address) = self.find_twin().await? {
-            let known = self.witness.memory().twin_at.replace(address.clone());
-            if known.as_ref() != Some(&address) {
-                tracing::error!(
-                    "{}. This one takes no part until that one has ended",
-                    self.twin_text(&address)
-                );
-            }
-            sleep(TWIN_PAUSE).await;
+        let gives_up = Instant::now() + TWIN_WAIT;
+        loop {
+            let pause = match (self.look_at_own_address().await?, self.witness.twin()) {
+                (OwnAddress::Itself, _) | (OwnAddress::Nobody, None) => break,
+                (OwnAddress::Twin(address), known) => {
+                    if known.is_none() {
+                        tracing::error!("{}. This one takes no part", self.twin_text(&address));
+                    }
+                    self.witness.memory().twin_at = Some(address);
+                    TWIN_PAUSE
+                }
+                (OwnAddress::Nobody | OwnAddress::Unknown, Some(_)) => TWIN_PAUSE,
+                // A process that is busy or starts may answer the next time. This one starts, too.
+                (OwnAddress::Unknown, None) if Instant::now() < gives_up => ASK_PAUSE,
+                (OwnAddress::Unknown, None) => break,
+            };
+            sleep(pause).await;
         }
         self.witness.memory().twin_at = None;
         Ok(())
@@ -125,20 +148,27 @@ impl WitnessTask {
         )
     }
 
-    /// The address of this member, if another process with its id answers there.
-    async fn find_twin(&self) -> Result<Option<String>, String> {
-        let Some(me) = self.newest_membership().get_node(&self.id).cloned() else { return Ok(None) };
+    /// Looks who answers at the address of this member.
+    async fn look_at_own_address(&self) -> Result<OwnAddress, String> {
+        let Some(me) = self.newest_membership().get_node(&self.id).cloned() else {
+            return Ok(OwnAddress::Nobody);
+        };
         let question = Bytes::from(wire::to_bytes(&self.testimony(None).await?));
         let called =
             self.peers.call(Lane::Heartbeat, me.id, &me.peer_addr, Call::Witness, question, ASK_TIMEOUT);
-        // Without an answer, no other process is known to run.
-        let Ok(answer) = called.await else { return Ok(None) };
-        let Ok(told) = wire::from_bytes::<Testimony>(&answer) else { return Ok(None) };
-        let is_other = told.past.start.id != self.witness.memory().start.id;
-        Ok(is_other.then_some(me.peer_addr))
+        Ok(match called.await {
+            Ok(answer) => match wire::from_bytes::<Testimony>(&answer) {
+                Ok(told) if told.past.start.id == self.witness.memory().start.id => OwnAddress::Itself,
+                Ok(_) => OwnAddress::Twin(me.peer_addr),
+                Err(_) => OwnAddress::Unknown,
+            },
+            Err(CallError::NotSent(_) | CallError::Refused { .. }) => OwnAddress::Nobody,
+            Err(CallError::Unknown(_)) => OwnAddress::Unknown,
+        })
     }
 
-    /// Asks the others until this member is settled and has no restriction any more.
+    /// Asks the others until this member is settled and has no restriction any more. A member with an empty log knows
+    /// nobody to ask: unless it has never started before, it waits until another member has told it who the members are.
     async fn settle(&self, grace_ends: Instant) -> Result<(), String> {
         let mut answers = Answers::new();
         loop {
@@ -163,7 +193,9 @@ impl WitnessTask {
             }
             // The members of a cluster start at once, and one may not listen yet.
             let is_asked = answers.len() >= others.len() || Instant::now() >= grace_ends;
-            let may_begin = self.is_majority_with(&membership, &answers)
+            let is_new = self.witness.is_new && membership.nodes().next().is_none();
+            let may_begin = is_new
+                || self.is_majority_with(&membership, &answers)
                 || concord_model::sabotage::is("witness-ignored");
             if is_asked && may_begin {
                 return self.begin(&membership, &answers).await;
@@ -245,7 +277,7 @@ impl WitnessTask {
     /// Whether this member's log has another entry where the other member has applied one.
     async fn contradicts(&self, told: &Testimony) -> Result<bool, String> {
         let applied = self.publisher.applied.load_full();
-        let compared = self.log.compared_with(told.past.applied.into_iter(), &applied).await;
+        let compared = self.log.compared_with(told.past.applied.into_iter(), Some(&applied)).await;
         Ok(compared.map_err(|error| error.to_string())?.is_some_and(|(own, theirs)| own != theirs))
     }
 
@@ -302,7 +334,8 @@ impl WitnessTask {
             // No majority needs what a learner has confirmed. One that was made a voter meanwhile learns of it, because
             // a majority of the voters before knows.
             let is_learner = membership.voter_ids().all(|id| id != self.id);
-            if !nodes.is_empty() && !(is_learner && has_majority) {
+            // Without a majority it has not asked anybody yet: an empty log names no members.
+            if !has_majority || !(nodes.is_empty() || is_learner) {
                 let (witness, missing) = (Arc::clone(&self.witness), nodes.clone());
                 if !has_majority || !blocking(move || witness.take_vouch(&missing)).await? {
                     return Ok(Err(Missing { nodes, has_majority }));
@@ -356,7 +389,7 @@ impl WitnessTask {
     /// kept. The commit index of a leader would prove no majority after a rollback. The members themselves do.
     async fn check_history(&self, membership: &Membership, answers: &Answers) -> Result<(), String> {
         let against = self.contradicting(answers).await?;
-        if !is_contradicted(membership, &against) {
+        if !is_majority(membership, |id| against.contains(&id)) {
             return Ok(());
         }
         let place = format!("the log up to entry {}", self.publisher.applied.load().index());
@@ -369,7 +402,7 @@ impl WitnessTask {
     /// If another process with the id of this member answers at its address, if an answer shows that the disk of this
     /// member was rolled back, or if a majority has another history.
     async fn tell_all(&self) -> Result<(), String> {
-        if let Some(address) = self.find_twin().await? {
+        if let OwnAddress::Twin(address) = self.look_at_own_address().await? {
             return Err(format!("{}. This one exits", self.twin_text(&address)));
         }
         let membership = self.newest_membership();
@@ -485,7 +518,7 @@ impl WitnessTask {
         Ok(Testimony {
             past: LastKnown { start: memory.start, losses: memory.remembered.losses, applied },
             now,
-            condition: memory.condition.clone(),
+            condition: memory.own_condition(),
             known: memory.remembered.others.clone(),
             confirmed,
             membership,
@@ -515,7 +548,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_majority_contradicts_and_all_of_no_voters_are_none() {
+    fn only_a_majority_is_one_and_all_of_no_voters_are_none() {
         let members = |ids: &[NodeId]| {
             let voters: BTreeSet<NodeId> = ids.iter().copied().collect();
             let member =
@@ -523,9 +556,8 @@ mod tests {
             let nodes: BTreeMap<NodeId, Member> = ids.iter().map(|id| (*id, member(*id))).collect();
             Membership::new(vec![voters], nodes).expect("every voter is a node")
         };
-        let against = |ids: &[NodeId]| ids.iter().copied().collect::<BTreeSet<NodeId>>();
-        assert!(!is_contradicted(&Membership::default(), &against(&[])), "it has no entry yet");
-        assert!(!is_contradicted(&members(&[1, 2, 3]), &against(&[2])));
-        assert!(is_contradicted(&members(&[1, 2, 3]), &against(&[2, 3])));
+        assert!(!is_majority(&Membership::default(), |_| true), "it has no entry yet");
+        assert!(!is_majority(&members(&[1, 2, 3]), |id| id == 2));
+        assert!(is_majority(&members(&[1, 2, 3]), |id| id > 1));
     }
 }

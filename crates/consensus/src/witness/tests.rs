@@ -1,8 +1,11 @@
 //! The records, the rollbacks that they show, and what a member may then do.
 
 use super::*;
-use crate::wire::{WireVoteRequest, WireVoteResponse};
-use concord_net::identity::FORMAT;
+use crate::{
+    Consensus, suite,
+    wire::{WireVoteRequest, WireVoteResponse},
+};
+use concord_net::{Member, call::Call, identity::FORMAT};
 
 fn id(term: u64, index: u64) -> WireLogId {
     WireLogId { index, term, node: 1 }
@@ -201,7 +204,10 @@ fn an_operator_vouches_only_for_a_member_that_waits_with_a_majority() {
     let witness = lost(directory.path());
     let refusal = |directory: &Path| vouch_for_missing(directory).unwrap_err();
     assert!(refusal(directory.path()).contains("has not said"), "it has asked nobody yet");
+    let shown = |witness: &Witness| witness.conditions().remove(&2).unwrap().rolled_back;
+    assert_eq!(shown(&witness), None, "it has asked nobody yet");
     witness.record_missing(missing(&[1, 3], false)).unwrap();
+    assert_eq!(shown(&witness), Some(RolledBack::Waiting(missing(&[1, 3], false))));
     let text = refusal(directory.path());
     assert!(text.contains("waits for node 1, node 3") && text.contains("no majority"), "{text}");
     witness.record_missing(missing(&[3], true)).unwrap();
@@ -265,11 +271,9 @@ fn another_process_with_this_id_is_shown_and_this_one_is_not() {
     let witness = open(directory.path(), Bound::default());
     let own = witness.memory().start;
     witness.hear_own_id(own);
-    assert_eq!(witness.twin(), None);
+    assert!(!witness.conditions()[&2].is_copied);
     witness.hear_own_id(StartNumber { id: own.id ^ 1, ..own });
-    assert_eq!(witness.twin(), Some(Twin::Calls));
-    witness.memory().twin_at = Some("a:2".into());
-    assert_eq!(witness.twin(), Some(Twin::At("a:2".into())));
+    assert!(witness.conditions()[&2].is_copied && witness.memory().own_condition().is_copied);
 }
 
 #[test]
@@ -301,4 +305,32 @@ fn a_directory_that_was_put_back_to_a_time_of_catching_up_has_forgotten() {
     let before = LastKnown { losses: 0, applied: Some(id(1, 90)), ..old };
     assert_eq!(back.forgotten_at_start(&told(before)), None, "what it is known to have lost");
     assert!(back.forgotten_at_start(&told(LastKnown { losses: 2, ..old })).is_some());
+}
+
+/// Nothing in a directory that was put back to the time between joining and the first entry says what it has lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_with_an_empty_log_that_has_started_before_waits_to_be_told_of_the_members() {
+    let directory = tempfile::tempdir().unwrap();
+    let opens = async |consensus: &Consensus| {
+        let mut participation = consensus.inner.witnesses.witness.participation.subscribe();
+        let opens = participation.wait_for(|now| *now == Participation::Open);
+        tokio::time::timeout(Duration::from_secs(30), async { opens.await.map(drop) })
+            .await
+            .unwrap()
+            .unwrap();
+    };
+    let consensus = suite::start(directory.path()).await.unwrap();
+    opens(&consensus).await;
+    consensus.shutdown().await;
+
+    let consensus = suite::start(directory.path()).await.unwrap();
+    // Longer than any answer is waited for.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(*consensus.inner.witnesses.witness.participation.borrow(), Participation::Asking);
+    let member = Member { id: 1, api_addr: "127.0.0.1:1".into(), peer_addr: "127.0.0.1:2".into() };
+    let members = WireMembership { voters: vec![vec![1]], nodes: vec![(1, member)] };
+    let told = Testimony { membership: Some((id(1, 1), members)), ..told(LastKnown::default()) };
+    consensus.receive(2, Call::Witness, wire::to_bytes(&told).into()).await.unwrap();
+    opens(&consensus).await;
+    consensus.shutdown().await;
 }
