@@ -569,3 +569,31 @@ async fn of_two_processes_with_one_id_the_one_at_the_address_of_the_member_stays
     assert!(twin.runs() && cluster.node(2).runs());
     cluster.equal_digests().await;
 }
+
+/// While one member does not answer, a start takes half a second to settle: these are killed before, and after.
+#[tokio::test]
+async fn a_member_that_is_killed_while_it_starts_has_lost_nothing() {
+    let mut cluster = Cluster::start("earlier-killed-starts").await;
+    define(&cluster.client(1), "d").await;
+    let [follower, paused] = cluster.followers().await;
+    let leader = cluster.leader().await;
+    cluster.node(paused).pause();
+    for wait in [100, 300, 500, 200, 400, 100] {
+        cluster.node(follower).kill();
+        cluster.node(follower).start().await;
+        tokio::time::sleep(Duration::from_millis(wait)).await;
+    }
+    cluster.node(paused).resume();
+    cluster.ready().await;
+    tokio::time::sleep(TWO_EXCHANGES).await;
+    assert_eq!(cluster.node(follower).exited(), None, "{}", cluster.node(follower).tail(5));
+    cluster.node(follower).kill();
+    cluster.node(follower).start().await;
+    cluster.ready().await;
+    tokio::time::sleep(TWO_EXCHANGES).await;
+    let status = cluster.client(leader).status().await.unwrap();
+    assert_eq!(status["alarms"], json!([]), "{status}");
+    let said = cluster.node(follower).tail(usize::MAX);
+    assert!(!said.contains("earlier state of its disk"), "{said}");
+    cluster.equal_digests().await;
+}

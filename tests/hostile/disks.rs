@@ -390,3 +390,34 @@ async fn a_slow_disk_is_named_by_the_log_the_metrics_and_an_alarm() {
     })
     .await;
 }
+
+/// The disk of the leader alone is slow: a majority has a write on disk without it, and the leader keeps up in few flushes.
+#[tokio::test]
+async fn a_leader_with_a_slow_disk_holds_up_nobody() {
+    let mut cluster = Cluster::start_with("hostile-slow-leader", &options()).await;
+    let leader = cluster.leader().await;
+    let client = cluster.client(leader);
+    define(&client, "disks").await;
+    let Some(slow) = hang(&mut cluster, leader, "300ms") else { return };
+    for n in 0..200 {
+        set(&client, "disks", &format!("k{}", n % 10), &json!({"n": n})).await;
+    }
+    // A flush for each write would take a minute.
+    let begun = Instant::now();
+    eventually("the leader has all writes on its disk", async || {
+        let page = client.get("/metrics").await.expect(200).text;
+        let queued = page.lines().find(|line| line.starts_with("concord_raft_log_unflushed_writes "));
+        check(queued.is_some_and(|line| line.ends_with(" 0.0")), || format!("{queued:?}"))
+    })
+    .await;
+    assert!(begun.elapsed() < Duration::from_secs(6), "it took {:?}", begun.elapsed());
+    eventually("the slow disk is an alarm", async || {
+        set(&client, "disks", "k", &json!({})).await;
+        let status = client.status().await?;
+        let is_slow = |one: &serde_json::Value| one["type"] == "slow_flush" && one["node_id"] == leader;
+        check(status["alarms"].as_array().into_iter().flatten().any(is_slow), || status["alarms"].to_string())
+    })
+    .await;
+    assert_eq!(cluster.leader().await, leader, "a slow disk is no reason for an election");
+    slow.end();
+}

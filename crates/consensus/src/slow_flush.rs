@@ -31,6 +31,9 @@ const LOOKS_MAX: usize = 60;
 const LOOKS_SILENT: u32 = 10;
 /// A call so soon after another one belongs to the same flush: no disk writes in less.
 const SAME_FLUSH: Duration = Duration::from_micros(20);
+/// A call of a write that was queued before the last flush began belongs to that flush, unless it comes as much later: then
+/// the write was left for the next one.
+const SAME_FLUSH_MAX: Duration = Duration::from_millis(1);
 
 /// The flushes of the last minute, when most of them were slow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,17 +70,16 @@ impl FlushTimes {
     pub(super) fn ended(&self, queued: Instant, now: Instant) {
         // A value of two times has no state in between.
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let began = match &mut *last {
-            Some(flush)
-                if queued <= flush.began || now.saturating_duration_since(flush.called_back) < SAME_FLUSH =>
-            {
+        let mut began = queued;
+        if let Some(flush) = &mut *last {
+            let same = if queued <= flush.began { SAME_FLUSH_MAX } else { SAME_FLUSH };
+            if now.saturating_duration_since(flush.called_back) < same {
                 flush.called_back = now;
                 return;
             }
             // It waited for the flush before it, which is no part of this one.
-            Some(flush) => queued.max(flush.called_back),
-            None => queued,
-        };
+            began = queued.max(flush.called_back);
+        }
         *last = Some(LastFlush { began, called_back: now });
         drop(last);
         let took = now.saturating_duration_since(began);
@@ -179,16 +181,18 @@ mod tests {
         let at = |time: u64| base + ms(time);
         // Two writes of one flush.
         times.ended(at(0), at(300));
-        times.ended(at(0), at(301));
+        times.ended(at(0), at(300) + Duration::from_micros(900));
         // Those that came meanwhile go with the next flush, which began when the first had ended.
         times.ended(at(100), at(601));
         times.ended(at(200), at(601) + Duration::from_micros(5));
+        // One of them was left for a flush of its own.
+        times.ended(at(200), at(901));
         // The disk was idle.
         times.ended(at(1000), at(1002));
         let counts = times.read();
-        assert_eq!((counts.count(), counts.longer_than(SLOW_FLUSH)), (3, 2));
-        assert_eq!(counts.sum.as_millis(), 300 + 300 + 2);
-        assert_eq!(times.longest_us.load(Ordering::Relaxed), 300_000);
+        assert_eq!((counts.count(), counts.longer_than(SLOW_FLUSH)), (4, 3));
+        assert_eq!(counts.sum.as_millis(), 300 + 300 + 300 + 2);
+        assert_eq!(times.longest_us.load(Ordering::Relaxed), 300_100);
     }
 
     #[test]

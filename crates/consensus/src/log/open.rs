@@ -25,10 +25,9 @@ use crate::{
 };
 use concord_storage::{LogRange, at_rest::AtRest};
 
-/// For how long a flush takes more records from the queue: those that arrived during the previous fsync are there already.
-/// raft-log waits for the rest of it where the queue is empty, and a wait of microseconds takes the kernel some fifty, on
-/// the way of each write: too short for that, long enough for a few records.
-const FLUSH_BATCH_WAIT: Duration = Duration::from_nanos(200);
+/// A flush takes what is queued, which came during the flush before it. Waiting for more would delay each write on an idle
+/// disk.
+const FLUSH_BATCH_WAIT: Duration = Duration::ZERO;
 /// Bytes of entries in memory: a whole chunk, one entry of 16 MiB beyond it, and their overhead. Below 22 MiB
 /// raft-log may drop entries that it can't read back. Entries for a member that lags further are read from the
 /// files.

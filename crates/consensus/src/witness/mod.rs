@@ -126,8 +126,10 @@ impl Bound {
     }
 }
 
-/// The limit of recorded starts that did not settle.
-const UNSETTLED_MAX: usize = 4096;
+/// The limit of recorded starts.
+const STARTS_MAX: usize = 4096;
+/// How many of them stay once a start has settled.
+const STARTS_KEPT: usize = 64;
 
 /// What this member has lost and not yet recovered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -161,11 +163,11 @@ struct Vouch {
 /// The content of the file `witness`, after its format.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Remembered {
-    /// The last start that settled. All starts after it have the next number. Otherwise a rolled-back member that
+    /// The last start that settled. All starts after it begin with the next number. Otherwise a rolled-back member that
     /// starts repeatedly without reaching the others would reach the number of the start that it has lost.
     settled: StartNumber,
-    /// The ids of the starts since then.
-    unsettled: Vec<u64>,
+    /// The ids of the last starts, the latest at the end. The others may have heard of one that did not settle.
+    starts: Vec<u64>,
     loss: Option<Loss>,
     /// How many there were.
     losses: u64,
@@ -179,15 +181,12 @@ struct Remembered {
 impl Remembered {
     /// Whether this disk has recorded a start.
     fn is_known(&self, start: StartNumber) -> bool {
-        if start.number == self.settled.number + 1 {
-            return self.unsettled.contains(&start.id);
-        }
-        start.number < self.settled.number || start == self.settled
+        start.number < self.settled.number || start == self.settled || self.starts.contains(&start.id)
     }
 
     /// The id of the latest start.
     fn latest_start(&self) -> u64 {
-        self.unsettled.last().copied().unwrap_or(self.settled.id)
+        self.starts.last().copied().unwrap_or(self.settled.id)
     }
 
     /// What this member has, with this vote and last entry, and what it knows to have lost. `None` if it does not know
@@ -313,7 +312,8 @@ impl Memory {
     /// Records this start as settled.
     fn end_start(&mut self) {
         self.remembered.settled = self.start;
-        self.remembered.unsettled.clear();
+        let starts = &mut self.remembered.starts;
+        starts.drain(..starts.len().saturating_sub(STARTS_KEPT));
         self.is_changed = true;
     }
 }
@@ -339,9 +339,9 @@ impl Witness {
         let mut remembered = Remembered::read(directory)?;
         let start =
             StartNumber { number: remembered.settled.number + 1, id: uuid::Uuid::new_v4().as_u64_pair().0 };
-        remembered.unsettled.push(start.id);
-        if remembered.unsettled.len() > UNSETTLED_MAX {
-            remembered.unsettled.remove(0);
+        remembered.starts.push(start.id);
+        if remembered.starts.len() > STARTS_MAX {
+            remembered.starts.remove(0);
         }
         remembered.missing = Missing::default();
         remembered.write(directory)?;
@@ -507,7 +507,7 @@ impl Witness {
         let memory = self.memory();
         let start = memory.start;
         let past = told.known.get(&self.id).copied().unwrap_or_default();
-        if past.start.id != start.id && past.start.number >= start.number {
+        if past.start.number >= start.number && !memory.remembered.is_known(past.start) {
             return Some(format!(
                 "the other members know another start with number {}: it had another disk then, or another process \
                  with its id runs",
@@ -516,6 +516,21 @@ impl Witness {
         }
         let had = memory.remembered.had(Bound { vote: None, last })?;
         memory.remembered.lacks(&past, had)
+    }
+
+    /// Gives this start a greater number if a member that answers knows an earlier start of this disk with the number: one
+    /// that ended before it settled. That member would not record this one. Returns whether it did.
+    fn outnumber(&self, answers: &BTreeMap<NodeId, Testimony>) -> bool {
+        let mut memory = self.memory();
+        let own = memory.start;
+        let known = answers.values().filter_map(|told| told.known.get(&self.id)).map(|past| past.start);
+        let earlier = known.filter(|start| start.id != own.id).map(|start| start.number).max();
+        let Some(number) = earlier.filter(|number| *number >= own.number) else { return false };
+        memory.start.number = number + 1;
+        if memory.remembered.settled == own {
+            memory.end_start();
+        }
+        true
     }
 
     /// Marks the disk of this member as rolled back. Blocking.

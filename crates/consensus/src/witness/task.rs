@@ -191,6 +191,10 @@ impl WitnessTask {
             if self.witness.loss() == Some(Loss::Unknown) {
                 return self.recover(answers).await;
             }
+            if self.witness.outnumber(&answers) {
+                answers.clear();
+                continue;
+            }
             // The members of a cluster start at once, and one may not listen yet.
             let is_asked = answers.len() >= others.len() || Instant::now() >= grace_ends;
             let is_new = self.witness.is_new && membership.nodes().next().is_none();
@@ -412,6 +416,10 @@ impl WitnessTask {
         self.witness.memory().others_conditions.retain(|id, _| membership.get_node(id).is_some());
         let last = self.position().await?.last;
         let forgotten = answers.values().find_map(|told| self.witness.forgotten_meanwhile(told, last));
+        if forgotten.is_none() {
+            // The next exchange tells them.
+            self.witness.outnumber(&answers);
+        }
         let witness = Arc::clone(&self.witness);
         blocking(move || {
             witness.look_for_discarded_logs();

@@ -79,6 +79,39 @@ fn starts_are_counted_durably_and_a_directory_that_was_put_back_lacks_one() {
     assert_eq!(bound.loss(), Some(Loss::Forgotten(at(1, 9))));
 }
 
+/// A member that is killed while it asks, and starts again, has not lost a start.
+#[test]
+fn a_start_that_ended_before_it_settled_is_no_loss_to_the_next_one() {
+    let directory = tempfile::tempdir().unwrap();
+    open(directory.path(), at(1, 9)).settle().unwrap();
+    let record = |witness: &Witness, heard: &mut LastKnown| heard.add(&past_of(witness, None));
+    // Two members, and each hears of another start that ends soon.
+    let (mut one, mut other) = (LastKnown::default(), LastKnown::default());
+    record(&open(directory.path(), at(1, 9)), &mut one);
+    record(&open(directory.path(), at(1, 9)), &mut other);
+    let third = open(directory.path(), at(1, 9));
+    assert_eq!((one.start.number, other.start.number, third.memory().start.number), (2, 2, 2));
+    assert_eq!(third.forgotten_at_start(&told(one)), None);
+    record(&third, &mut one);
+    assert!(third.outnumber(&BTreeMap::from([(1, told(one))])), "the member has recorded another start");
+    assert_eq!(third.forgotten_at_start(&told(one)), None);
+    record(&third, &mut one);
+    assert!(!third.outnumber(&BTreeMap::from([(1, told(one))])));
+    assert_eq!(one.start, third.memory().start, "the member knows it before it settles");
+    third.settle().unwrap();
+    // The other member answers later.
+    assert_eq!(third.forgotten_meanwhile(&told(other), Some(id(1, 9))), None);
+    third.outnumber(&BTreeMap::from([(3, told(other))]));
+    record(&third, &mut other);
+    assert_eq!(other.start, third.memory().start);
+    third.save().unwrap();
+    let next = open(directory.path(), at(1, 9));
+    for past in [one, other] {
+        assert_eq!(next.forgotten_at_start(&told(past)), None);
+        assert!(next.memory().start.number > past.start.number);
+    }
+}
+
 #[test]
 fn a_log_that_is_shorter_than_it_was_has_forgotten() {
     let directory = tempfile::tempdir().unwrap();

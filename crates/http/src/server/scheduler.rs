@@ -16,9 +16,9 @@
 //! new events. Otherwise a thread that always has a task would look only after every 61st, and tasks that another thread
 //! has woken would wait as long.
 //!
-//! While one access key is alone, its tasks are not limited: the order of its own requests is its own affair, and what is
-//! ready together is done for less. It is alone if no task of another key has run for a minute ([`RIVALS_TIME`]). Clients
-//! without a key are always limited.
+//! While one access key is alone, its tasks take no turns: the order of its own requests is its own affair, and what is
+//! ready together is done for less. It is alone if no task of another key has run for a minute ([`RIVALS_TIME`]), and no
+//! client without a key waits. Clients without a key always take turns.
 //!
 //! A task that waits for something else, as a write waits for Raft, has no turn. So nothing is limited but the order: as
 //! long as a task is ready, all threads have work. While fewer tasks are ready than there are turns, each is woken at once.
@@ -27,8 +27,8 @@
 //! with the root key, it is the key and the address. Nodes take no turns.
 //!
 //! **Invariants**
-//! 1. A task that was woken runs: it has a turn, or waits for one while others have turns. A task gives its
-//!    turn back when it was polled, when it panics, and when it is dropped.
+//! 1. A task that was woken runs: it has a turn, waits for one while others have turns, or is of a key that is alone. A
+//!    task gives its turn back when it was polled, when it panics, and when it is dropped.
 //! 2. A future that takes turns is all of its task, or awaited by it with nothing beside it. Otherwise it could have a
 //!    turn and not be polled.
 
@@ -248,6 +248,10 @@ impl ClientTurns {
         let mut future = pin!(future);
         poll_fn(|context| {
             task.0.task.register(context.waker());
+            if task.0.is_alone() {
+                // What wakes it by this waker finds it asleep, and it takes a turn then if it is not alone any more.
+                return future.as_mut().poll(context);
+            }
             if !task.0.begin() {
                 return Poll::Pending;
             }
@@ -263,6 +267,16 @@ impl ClientTurns {
 impl ClientTask {
     fn place(&self) -> MutexGuard<'_, Option<QueuePlace>> {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is asleep, and has nobody to take turns with: its key is the only one, and nobody waits.
+    fn is_alone(&self) -> bool {
+        let Self { turns, client, .. } = self;
+        client.is_known()
+            && !turns.has_rivals.load(Ordering::Relaxed)
+            && turns.last_key.load(Ordering::Relaxed) == client.owner().to_bits()
+            && turns.waiting.load(Ordering::Relaxed) == 0
+            && self.stage.is(Stage::Asleep)
     }
 
     /// Takes a turn if there is time left. Returns how many nanoseconds it is counted as.
@@ -439,6 +453,7 @@ mod tests {
     use tokio::sync::Semaphore;
 
     use super::*;
+    use concord_service::Principal;
 
     /// How many tasks have turns on one thread, where each is expected to run long.
     const TURNS: usize = 2;
@@ -577,6 +592,49 @@ mod tests {
             seen.map(|(key, seconds)| runs(key, seconds)),
             [false, false, true, true, false, true, true, false]
         );
+    }
+
+    /// A connection on which this key was good.
+    fn client_with_key(id: &str) -> CallerAddress {
+        let known = client(1);
+        let principal = Principal { id: id.into(), ..Principal::root() };
+        let noted = known.clone().serve(async move { CallerAddress::note_owner(&principal) });
+        noted.now_or_never().expect("it waits for nothing");
+        known
+    }
+
+    #[test]
+    fn a_key_takes_turns_only_while_it_is_not_alone() {
+        let (mut runtime, last) = (HandRuntime::new(), Arc::new(Mutex::new(noop_waker())));
+        // Each poll leaves its waker.
+        let spawn = |runtime: &mut HandRuntime, key: &str| {
+            let last = Arc::clone(&last);
+            let keep = move |context: &mut Context<'_>| {
+                *last.lock().unwrap() = context.waker().clone();
+                Poll::<()>::Pending
+            };
+            runtime.spawn(client_with_key(key), poll_fn(keep));
+            runtime.pass();
+        };
+        // Whether the task that was polled last takes a turn when it is woken.
+        let takes_turn = |runtime: &mut HandRuntime| {
+            let waker = last.lock().unwrap().clone();
+            waker.wake();
+            let taken = runtime.figures().0;
+            runtime.pass();
+            assert_eq!(runtime.figures(), (0, 0));
+            taken > 0
+        };
+        spawn(&mut runtime, "a");
+        assert!(takes_turn(&mut runtime), "nobody knew the key before");
+        spawn(&mut runtime, "a");
+        assert!(!takes_turn(&mut runtime) && !takes_turn(&mut runtime), "it is alone");
+        let alone = last.lock().unwrap().clone();
+        spawn(&mut runtime, "b");
+        assert!(takes_turn(&mut runtime));
+        alone.wake();
+        runtime.pass();
+        assert!(takes_turn(&mut runtime), "the first key has a rival");
     }
 
     #[test]
