@@ -78,6 +78,7 @@ mod stream;
 #[cfg(test)]
 mod suite;
 mod supervisor;
+mod terms;
 mod types;
 mod wire;
 mod witness;
@@ -95,7 +96,7 @@ pub use leadership::{FLAPPING_CHANGES_MIN, Leadership};
 pub use log::LogFigures;
 pub use slow_flush::SlowFlushes;
 pub use supervisor::end_process_later;
-pub use witness::{RolledBack, vouch};
+pub use witness::{Condition, Missing, RolledBack, vouch};
 
 use concord_model::record::Revision;
 use concord_net::{Member, NodeId, client::Peers, identity::Identity};

@@ -147,13 +147,23 @@ pub(crate) fn discard(
     remove(&old)
 }
 
-/// The name under which another distrusted log is kept.
-fn kept_name(log: &Path) -> Option<PathBuf> {
-    let name = |number| match number {
+/// The names under which distrusted logs are kept.
+fn kept_names(log: &Path) -> impl Iterator<Item = PathBuf> {
+    (1..=DISTRUSTED_MAX).map(|number| match number {
         1 => log.with_extension(DISTRUSTED),
         _ => log.with_extension(format!("{DISTRUSTED}-{number}")),
-    };
-    (1..=DISTRUSTED_MAX).map(name).find(|path| !path.exists())
+    })
+}
+
+/// The name under which another distrusted log is kept.
+fn kept_name(log: &Path) -> Option<PathBuf> {
+    kept_names(log).find(|path| !path.exists())
+}
+
+/// The file names of the distrusted logs that are kept. Blocking.
+pub(crate) fn kept(log: &Path) -> Vec<String> {
+    let kept = kept_names(log).filter(|path| path.exists());
+    kept.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).collect()
 }
 
 fn copy(from: &RaftLog<WalTypes>, to: &mut RaftLog<WalTypes>, keys: &LogKeys) -> io::Result<()> {

@@ -47,6 +47,7 @@ use super::{
     histogram::Histogram,
     log::Log,
     supervisor::Supervisor,
+    terms::{AppliedTerms, TermStarts},
     types::{ApplyResponse, Entry, LogId, Payload, Snapshot, SnapshotMeta, StoredMembership, TypeConfig},
     wire::{self, MembershipMetadata, StateMetadata, WireLogId},
 };
@@ -148,6 +149,7 @@ pub(super) struct AppliedState {
     pub(super) state: Arc<State>,
     pub(super) last_log_id: Option<LogId>,
     pub(super) membership: Arc<AppliedMembership>,
+    pub(super) terms: Arc<AppliedTerms>,
 }
 
 impl AppliedState {
@@ -158,8 +160,23 @@ impl AppliedState {
 
     /// Its place in the log, as the store records it.
     pub(super) fn position(&self) -> Position {
-        let raft_meta = StateMetadata::encode_with(self.last_log_id, &self.membership.encoded);
+        let raft_meta =
+            StateMetadata::encode_with(self.last_log_id, &self.membership.encoded, &self.terms.encoded);
         Position { index: self.index(), raft_meta }
+    }
+
+    /// The id of an applied entry, also of one that the log does not hold any more. `None` if it is not applied, or too
+    /// old to be known.
+    pub(super) fn id_at(&self, index: LogIndex) -> Option<WireLogId> {
+        (index <= self.index()).then(|| self.terms.starts.id_at(index)).flatten()
+    }
+
+    /// The entry of this state where one that was applied before `last` has another: the two states are of different
+    /// histories. `starts` are those of the state that ends with `last`.
+    pub(super) fn contradicted_by(&self, last: WireLogId, starts: &TermStarts) -> Option<WireLogId> {
+        let index = last.index.min(self.index());
+        let (own, theirs) = (self.id_at(index)?, starts.id_at(index)?);
+        (own != theirs).then_some(own)
     }
 }
 
@@ -197,6 +214,7 @@ pub(super) struct Machine {
     state: State,
     last_log_id: Option<LogId>,
     membership: Arc<AppliedMembership>,
+    terms: Arc<AppliedTerms>,
     publisher: Arc<AppliedPublisher>,
     store: Store,
     log: Log,
@@ -217,11 +235,16 @@ impl Machine {
     ) -> io::Result<Self> {
         let metadata = StateMetadata::decode(&position.raft_meta).map_err(io::Error::other)?;
         let greatest_id = metadata.membership.greatest_id();
+        let terms = Arc::new(AppliedTerms::new(metadata.terms.clone()));
         let (last_log_id, membership) = metadata.into_raft().map_err(io::Error::other)?;
         let membership = Arc::new(AppliedMembership::new(membership, greatest_id));
         peers.set_members(membership.agreed());
-        let applied =
-            AppliedState { state: Arc::new(state.clone()), last_log_id, membership: Arc::clone(&membership) };
+        let applied = AppliedState {
+            state: Arc::new(state.clone()),
+            last_log_id,
+            membership: Arc::clone(&membership),
+            terms: Arc::clone(&terms),
+        };
         let publisher = Arc::new(AppliedPublisher {
             applied: ArcSwap::from_pointee(applied),
             revision_waiters: AppliedWaiters::new(state.revision()),
@@ -235,7 +258,7 @@ impl Machine {
             membership: watch::Sender::new(Arc::clone(&membership)),
         });
         let drop_guard = CancellationToken::new().drop_guard();
-        Ok(Self { state, last_log_id, membership, publisher, store, log, peers, drop_guard })
+        Ok(Self { state, last_log_id, membership, terms, publisher, store, log, peers, drop_guard })
     }
 
     pub(super) fn publisher(&self) -> Arc<AppliedPublisher> {
@@ -268,6 +291,9 @@ impl Machine {
             }
         }
         self.last_log_id = Some(entry.log_id);
+        if let Some(terms) = self.terms.with(WireLogId::from(entry.log_id)) {
+            self.terms = Arc::new(terms);
+        }
         self.publisher.digests.record(before, &self.state);
         Ok(ApplyResponse { revision: self.state.revision(), verdicts })
     }
@@ -326,8 +352,8 @@ impl Machine {
 
     fn publish(&self, frees_much: bool) -> Position {
         let state = Arc::new(self.state.clone());
-        let membership = Arc::clone(&self.membership);
-        let applied = AppliedState { state, last_log_id: self.last_log_id, membership };
+        let (membership, terms) = (Arc::clone(&self.membership), Arc::clone(&self.terms));
+        let applied = AppliedState { state, last_log_id: self.last_log_id, membership, terms };
         let position = applied.position();
         let previous = self.publisher.applied.swap(Arc::new(applied));
         let revision = self.state.revision();
@@ -407,9 +433,11 @@ impl RaftStateMachine<TypeConfig> for Machine {
         let invalid = |error: String| self.fail(format!("the snapshot's metadata: {error}"));
         let metadata = StateMetadata::decode(&file.position.raft_meta).map_err(invalid)?;
         let greatest_id = self.membership.greatest_id.max(metadata.membership.greatest_id());
+        let terms = Arc::new(AppliedTerms::new(metadata.terms.clone()));
         let (last_log_id, stored) = metadata.into_raft().map_err(invalid)?;
         self.state = state.in_place_of(&self.state);
         self.last_log_id = last_log_id;
+        self.terms = terms;
         self.set_membership(stored, greatest_id);
         self.publisher.feed.reset(self.state.revision());
         self.publish(true);

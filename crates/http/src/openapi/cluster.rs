@@ -222,7 +222,7 @@ pub(super) fn payloads() -> Vec<NamedSchema> {
                 text()
                     .description(Some(
                         "`certificate`, `clock`, `log_time`, `audit`, `data_key`, `rolled_back`, `forked`, `slow_flush`, \
-                         `leader_changes`; later versions may add others",
+                         `leader_changes`, `discarded_log`, `duplicate_id`, `lease`; later versions may add others",
                     ))
                     .into(),
             ),

@@ -256,6 +256,10 @@ impl Peers {
     }
 
     fn request(&self, to: NodeId, addr: &str, call: Call) -> Result<request::Builder, CallError> {
+        // A node looks whether another process with its id is at its address.
+        if call != Call::Witness && self.me.get().is_some_and(|me| me.node_id == to) {
+            return Err(CallError::NotSent(format!("node {to} does not call itself")));
+        }
         let mut headers = self.headers(to, addr)?;
         headers.extend(trace::header());
         Ok(post(to, addr, call, headers))

@@ -32,13 +32,16 @@ use concord_model::{access_key::Verb, limits::WAITING_CHANGES_BYTES_MAX};
 use concord_net::tls::certificate::Certificate;
 
 /// The types of alarms, so that each has a sample before it is raised.
-const ALARMS: [&str; 9] = [
+const ALARMS: [&str; 12] = [
     "audit",
     "certificate",
     "clock",
     "data_key",
+    "discarded_log",
+    "duplicate_id",
     "forked",
     "leader_changes",
+    "lease",
     "log_time",
     "rolled_back",
     "slow_flush",
