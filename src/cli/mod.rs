@@ -197,7 +197,7 @@ enum CliCommand {
         #[command(flatten)]
         format: OutputArgs,
     },
-    /// Change a stopped node's disk: continue alone after the loss of a majority, or find members at other addresses
+    /// Continue alone after the loss of a majority, or find moved members: on a stopped node
     ///
     /// With --single the node keeps its data, its history, its access keys and its audit log, in a new cluster. Run it on
     /// the member that has the most, and add empty nodes to the new cluster afterwards.
