@@ -189,6 +189,11 @@ fn hint_of_refusal(refusal: &Refusal) -> Option<String> {
         ("not_there", _) if refusal.items.iter().any(|item| item.msg.starts_with("the config did not")) => {
             format!("`concord config history {}` shows when it was created", name())
         }
+        ("not_there", _)
+            if refusal.items.iter().any(|item| item.msg.starts_with("the definition was created")) =>
+        {
+            format!("`concord definition history {definition}` shows when it existed")
+        }
         ("definition_not_found", _) => "`concord definition get` lists the definitions".into(),
         ("config_not_found", _) => format!(
             "`concord config get {definition}` lists the configs, `concord config create {definition} KEY` creates one"

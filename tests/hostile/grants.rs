@@ -136,6 +136,13 @@ pub(super) fn cases() -> Vec<Case> {
         case(Method::GET, "/api/v1/cluster/backup", &["backup"], null(), &[200]),
         case(Method::POST, "/api/v1/cluster/leader", &["cluster"], json!({"id": 99}), &[409]),
         case(Method::POST, "/api/v1/cluster/members", &["cluster"], member(), &[422]),
+        case(
+            Method::PUT,
+            "/api/v1/cluster/members/{}",
+            &["cluster"],
+            json!({"api_addr": "127.0.0.1:1", "peer_addr": "127.0.0.1:1"}),
+            &[404],
+        ),
         case(Method::DELETE, "/api/v1/cluster/members/{}", &["cluster"], null(), &[404]),
         case(Method::POST, "/api/v1/cluster/members/{}/promote", &["cluster"], json!({}), &[404]),
         case(Method::POST, "/api/v1/cluster/members/{}/replace", &["cluster"], member(), &[422]),

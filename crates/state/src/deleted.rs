@@ -10,7 +10,7 @@
 //! in between that a reader could see, or that a new leader would have to finish.
 //!
 //! The configs keep their revisions, because their history goes on where it ended. The definition's record names the
-//! revisions at which it did not exist ([`Standing`](concord_model::record::Standing)).
+//! revisions at which it did not exist ([`Standing`]).
 //!
 //! **Invariants:** no list, count, quota or look-up by key has a kept definition; the digest, snapshots and sled have
 //! it. A definition is kept as it was before the entry that deletes it. The number of kept definitions is bounded, and
