@@ -412,6 +412,12 @@ def check_indexes(c):
     unique.get_by_role("button", name="Save").click()
     expect(unique.get_by_role("alert")).to_contain_text("conflicts")
     unique.get_by_role("button", name="Undo").click()
+    c.button("Protect it").click()
+    c.said("limits is protected")
+    expect(c.button("Delete limits…")).to_be_disabled()
+    c.button("End the protection").click()
+    c.said("limits is no longer protected")
+    expect(c.button("Delete limits…")).to_be_enabled()
     c.open("d/limits", "limits")
     expect(c.page.get_by_role("columnheader", name="note")).to_be_visible()
 

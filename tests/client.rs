@@ -44,7 +44,7 @@ async fn the_older_services_client_works_against_every_node() {
         tokio::task::spawn_blocking(move || run(&mut command)).await.expect("the script runs through");
     }
     // The same with an access key that has just the rights that it needs.
-    let grants = json!([{"verbs": ["read", "write", "define"], "definitions": ["stored*"]}]);
+    let grants = json!([{"verbs": ["read", "write", "define", "delete"], "definitions": ["stored*"]}]);
     let (_, key) = create_key(&cluster.client(1), &grants, &json!({})).await;
     known(&cluster.clients(), &key, true).await;
     for Node { id, api_port, .. } in &cluster.nodes {

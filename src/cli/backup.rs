@@ -98,7 +98,7 @@ pub(super) struct OpeningArgs {
 }
 
 impl OpeningArgs {
-    fn read(&self) -> Result<Opening, Failure> {
+    pub(super) fn read(&self) -> Result<Opening, Failure> {
         let signers: Vec<String> = self.signer.iter().filter(|text| !text.is_empty()).cloned().collect();
         Opening::read(self.identity.as_deref(), &signers).map_err(Failure::Usage)
     }

@@ -115,8 +115,8 @@ pub(super) fn run(command: ClusterCommand) -> Result<(), Failure> {
         ClusterCommand::Member(command) => members::run(command),
         ClusterCommand::TransferLeader(args) => members::transfer(&args),
         ClusterCommand::Vouch(args) => {
-            concord_consensus::vouch(&args.data_dir).map_err(Failure::Failed)?;
-            line("the member continues without the members that do not answer")
+            let vouched_for = concord_consensus::vouch(&args.data_dir).map_err(Failure::Failed)?;
+            line(format!("the member continues without {}", concord_consensus::node_list(&vouched_for)))
         }
     }
 }

@@ -111,7 +111,13 @@ impl ConfigGetArgs {
     }
 
     async fn indexes(&self, client: &Client) -> Result<ListColumns, Failure> {
-        let definition = client.send(self.read(definition_path(&self.definition))).await?.data()?;
+        let definition = match client.send(self.read(definition_path(&self.definition))).await {
+            // The read at the revision says why: the definition may have existed then.
+            Err(error) if self.revision.is_some() && error.is_not_found() => {
+                return Ok(ListColumns::default());
+            }
+            answer => answer?.data()?,
+        };
         let indexes: Vec<String> = definition["indexes"].as_array().into_iter().flatten().map(cell).collect();
         let has_revision = indexes.iter().any(|path| path == "revision");
         Ok(ListColumns { columns: indexes.into_iter().take(FIELDS_MAX).collect(), has_revision })

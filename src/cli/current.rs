@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use concord_client::{Client, Error, EventKind, Request, segment};
+use concord_client::{Answer, Client, Error, EventKind, Request, segment};
 use serde_json::{Value, json};
 
 use super::{connection::Failure, manifest::ManifestDefinition};
@@ -35,7 +35,7 @@ pub(super) fn config_path(definition: &str, key: &str) -> String {
     format!("{}/config/{}", definition_path(definition), segment(key))
 }
 
-/// A definition with its schema and unique fields, all of one revision; `None` if it does not exist.
+/// A definition with its schema, unique fields and protection, all of one revision; `None` if it does not exist.
 pub(super) async fn definition(
     client: &Client,
     key: &str,
@@ -47,16 +47,20 @@ pub(super) async fn definition(
             found => found?,
         };
         let parts = async |part: &str| client.send(Request::get(format!("{path}/{part}"))).await;
-        let (schema, unique) = match (parts("schema").await, parts("unique").await) {
-            (Ok(schema), Ok(unique)) => (schema, unique),
-            // It was deleted in the meantime.
-            (Err(error), _) | (_, Err(error)) if error.is_not_found() => continue,
-            (Err(error), _) | (_, Err(error)) => return Err(error.into()),
-        };
+        let mut read = Vec::new();
+        for part in ["schema", "unique", "protection"] {
+            match parts(part).await {
+                Ok(part) => read.push(part),
+                // It was deleted in the meantime.
+                Err(error) if error.is_not_found() => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let Ok([schema, unique, protection]) = <[Answer; 3]>::try_from(read) else { continue };
         let Some(revision) = found.revision() else {
             return Err(Error::Protocol(format!("{path} has no revision")).into());
         };
-        if schema.revision() != Some(revision) || unique.revision() != Some(revision) {
+        if [&schema, &unique, &protection].iter().any(|part| part.revision() != Some(revision)) {
             continue;
         }
         let (found, mut schema, unique) = (found.data()?, schema.data()?, unique.data()?);
@@ -65,6 +69,7 @@ pub(super) async fn definition(
             unique: texts(&unique["paths"]),
             format_assertion: schema["format_assertion"].as_bool(),
             schema: Some(schema["json_schema"].take()).filter(|schema| !schema.is_null()),
+            protected: protection.data()?["protected"].as_bool(),
         };
         return Ok(Some(Versioned { revision, value }));
     }

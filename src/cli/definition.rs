@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use concord_client::{Client, IfMatch, Operation, Request};
+use http::Method;
 use serde_json::{Value, json};
 
 use super::{
@@ -35,6 +36,10 @@ pub(super) enum DefinitionCommand {
     Check(CheckArgs),
     /// Delete a definition with its configs
     Delete(DefinitionDeleteArgs),
+    /// Undo the deletion of a definition: it returns with its configs and their history
+    Undelete(DefinitionUndeleteArgs),
+    /// Protect a definition from deletion, or no longer with --off
+    Protect(DefinitionProtectArgs),
     /// Describe a definition, or a field of its configs (the same as `concord explain`)
     Explain(explain::ExplainArgs),
     /// Show the changes of a definition, newest first
@@ -123,6 +128,9 @@ pub(super) struct DefinitionDeleteArgs {
     /// Fail if the definition has configs
     #[arg(long)]
     restrict: bool,
+    /// Delete it for good: the deletion can't be undone
+    #[arg(long)]
+    purge: bool,
     /// Fail unless the definition has this revision
     #[arg(long, value_name = "REVISION")]
     if_match: Option<u64>,
@@ -134,6 +142,38 @@ pub(super) struct DefinitionDeleteArgs {
     yes: bool,
 }
 
+#[derive(Debug, Args)]
+pub(super) struct DefinitionUndeleteArgs {
+    #[command(flatten)]
+    node: NodeArgs,
+    #[command(flatten)]
+    tries: TryArgs,
+    /// The key of the definition
+    key: String,
+    /// The revision or the time (RFC 3339) as of which it returns; without it, as it was when it was deleted
+    #[arg(long, value_name = "REVISION|TIME")]
+    at: Option<String>,
+    /// Show what would return, without changing anything
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct DefinitionProtectArgs {
+    #[command(flatten)]
+    node: NodeArgs,
+    #[command(flatten)]
+    tries: TryArgs,
+    /// The key of the definition
+    key: String,
+    /// End the protection, so that the definition can be deleted
+    #[arg(long)]
+    off: bool,
+    /// Fail unless the definition has this revision
+    #[arg(long, value_name = "REVISION")]
+    if_match: Option<u64>,
+}
+
 /// Runs a command.
 pub(super) fn run(command: DefinitionCommand) -> Result<(), Failure> {
     match command {
@@ -143,6 +183,8 @@ pub(super) fn run(command: DefinitionCommand) -> Result<(), Failure> {
         DefinitionCommand::Diff(args) => apply::diff(&args),
         DefinitionCommand::Check(args) => check(&args),
         DefinitionCommand::Delete(args) => delete(&args),
+        DefinitionCommand::Undelete(args) => undelete(&args),
+        DefinitionCommand::Protect(args) => protect(&args),
         DefinitionCommand::Explain(args) => explain::run(&args),
         DefinitionCommand::History(args) => history(&args),
         DefinitionCommand::Reindex(args) => reindex::run(&args),
@@ -156,7 +198,7 @@ pub(super) fn get(args: &DefinitionGetArgs) -> Result<(), Failure> {
         let mut table = Table::new(
             "config_definition_key",
             &["KEY", "CONFIGS", "INDEXES", "REVISION", "MODIFIED"],
-            &["CREATED"],
+            &["CREATED", "PROTECTED"],
         );
         let has_table = format.is_table();
         if let Some(key) = &args.key
@@ -224,8 +266,10 @@ async fn add_row(
     let text = |name: &str| definition[name].as_str().unwrap_or_default();
     let key = text("config_definition_key");
     let path = definition_path(key);
-    let revision = match client.send(freshness.on(Request::get(&path))).await {
-        Ok(found) => found.revision(),
+    // It has the revision of the definition, too.
+    let protection = freshness.on(Request::get(format!("{path}/protection")));
+    let (revision, protected) = match client.send(protection).await {
+        Ok(found) => (found.revision(), found.data()?["protected"] == true),
         // It was deleted after the list was read.
         Err(error) if error.is_not_found() => return Ok(()),
         Err(error) => return Err(error.into()),
@@ -241,7 +285,16 @@ async fn add_row(
     let indexes: Vec<&str> =
         definition["indexes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let revision = revision.map(|revision| revision.to_string()).unwrap_or_default();
-    table.row(&[key, &configs, &indexes.join(","), &revision, text("modified_at"), text("created_at")]);
+    let protected = if protected { "yes" } else { "no" };
+    table.row(&[
+        key,
+        &configs,
+        &indexes.join(","),
+        &revision,
+        text("modified_at"),
+        text("created_at"),
+        protected,
+    ]);
     Ok(())
 }
 
@@ -376,7 +429,8 @@ fn delete(args: &DefinitionDeleteArgs) -> Result<(), Failure> {
             None => " and its configs".into(),
         };
         let would = if args.dry_run { "would" } else { "will" };
-        let what = format!("definition {}{configs} {would} be deleted", args.key);
+        let forever = if args.purge { " for good" } else { "" };
+        let what = format!("definition {}{configs} {would} be deleted{forever}", args.key);
         confirm(&what, args.yes || args.dry_run)?;
         let operation = Operation::DeleteDefinition {
             definition: args.key.clone(),
@@ -386,8 +440,59 @@ fn delete(args: &DefinitionDeleteArgs) -> Result<(), Failure> {
         if !args.dry_run {
             interrupt::now(Doing::Writing);
         }
-        let data = client.send(Request::operation(&operation).dry_run(args.dry_run)).await?.data()?;
-        let text = if args.dry_run { what } else { format!("definition {} deleted", args.key) };
+        let mut request = Request::operation(&operation).dry_run(args.dry_run);
+        if args.purge {
+            request = request.query("purge", true);
+        }
+        let answer = client.send(request).await?;
+        let warning = answer.header("warning").is_some_and(|text| text.contains("can't be undone"));
+        let data = answer.data()?;
+        let text = if args.dry_run { what } else { format!("definition {} deleted{forever}", args.key) };
+        print_done(&args.node.format.or_table(), &data, "config_definition_key", text)?;
+        if warning {
+            note("the deletion can't be undone: the definition takes more memory than CONCORD_DELETED_BYTES");
+        } else if !args.dry_run && !args.purge {
+            note(format_args!("`concord definition undelete {}` undoes the deletion", args.key));
+        }
+        Ok(())
+    })
+}
+
+fn protect(args: &DefinitionProtectArgs) -> Result<(), Failure> {
+    with_cluster(&args.node, &args.tries, async |client| {
+        let operation = Operation::SetProtection {
+            definition: args.key.clone(),
+            protected: !args.off,
+            if_match: args.if_match.map(IfMatch::Revision),
+        };
+        interrupt::now(Doing::Writing);
+        let mut data = client.send(Request::operation(&operation)).await?.data()?;
+        data["config_definition_key"] = args.key.as_str().into();
+        let state = if args.off { "is no longer protected" } else { "is protected from deletion" };
+        let text = format!("definition {} {state}", args.key);
+        print_done(&args.node.format.or_table(), &data, "config_definition_key", text)
+    })
+}
+
+fn undelete(args: &DefinitionUndeleteArgs) -> Result<(), Failure> {
+    let body = match args.at.as_deref().map(|at| (at, at.parse::<u64>())) {
+        None => json!({}),
+        Some((_, Ok(revision))) => json!({ "revision": revision }),
+        Some((time, Err(_))) => json!({ "time": time }),
+    };
+    let path = format!("{}/undelete", definition_path(&args.key));
+    with_cluster(&args.node, &args.tries, async |client| {
+        if !args.dry_run {
+            interrupt::now(Doing::Writing);
+        }
+        let request = Request::new(Method::POST, &path).json(&body).dry_run(args.dry_run);
+        let data = client.send(request).await?.data()?;
+        let configs = data["configs"].as_u64().map_or_else(String::new, |configs| {
+            let bytes = data["bytes"].as_u64().unwrap_or_default();
+            format!(" with {}, {bytes} bytes,", counted(configs, "config"))
+        });
+        let (would, key) = (if args.dry_run { "would return" } else { "returned" }, &args.key);
+        let text = format!("definition {key}{configs} {would} as of revision {}", data["revision"]);
         print_done(&args.node.format.or_table(), &data, "config_definition_key", text)
     })
 }

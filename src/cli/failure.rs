@@ -130,10 +130,8 @@ fn refused(refusal: &Refusal) -> String {
     let (node, _) = parts(&refusal.url);
     let from = format!("({} from {node})", refusal.status.as_u16());
     let named = |item: &Item| match (named(refusal), item.code.as_str()) {
-        (Some(name), "definition_not_found" | "config_not_found") => match revision(refusal) {
-            Some(revision) => format!("{item} at revision {revision}: {name}"),
-            None => format!("{item}: {name}"),
-        },
+        // Whether it existed at the revision that the request names is another question.
+        (Some(name), "definition_not_found" | "config_not_found") => format!("{item}: {name}"),
         (_, _) => item.to_string(),
     };
     match refusal.items.as_slice() {
@@ -186,9 +184,16 @@ fn hint_of_refusal(refusal: &Refusal) -> Option<String> {
         }
         ("path_not_found", _) => "does the URL name a node, as in http://127.0.0.1:8101?".into(),
         ("definition_not_found", _) if revision(refusal).is_some() => {
-            format!("`concord definition history {definition}` shows when it was created")
+            format!("`concord definition history {definition}` shows when it existed")
         }
-        ("not_there", _) => format!("`concord config history {}` shows when it was created", name()),
+        ("not_there", _) if refusal.items.iter().any(|item| item.msg.starts_with("the config did not")) => {
+            format!("`concord config history {}` shows when it was created", name())
+        }
+        ("not_there", _)
+            if refusal.items.iter().any(|item| item.msg.starts_with("the definition was created")) =>
+        {
+            format!("`concord definition history {definition}` shows when it existed")
+        }
         ("definition_not_found", _) => "`concord definition get` lists the definitions".into(),
         ("config_not_found", _) => format!(
             "`concord config get {definition}` lists the configs, `concord config create {definition} KEY` creates one"
@@ -291,7 +296,7 @@ mod tests {
         let missing = refusal(404, &past, &[("definition_not_found", "definition does not exist")]);
         assert_eq!(
             text(&missing),
-            "concord: definition does not exist at revision 3: d (404 from http://n:1)\nhint: `concord definition history d` shows when it was created\n"
+            "concord: definition does not exist: d (404 from http://n:1)\nhint: `concord definition history d` shows when it existed\n"
         );
         let missing = refusal(404, &past, &[("not_there", "the config did not exist at revision 3")]);
         assert!(text(&missing).contains("`concord config history d a b`"), "{}", text(&missing));

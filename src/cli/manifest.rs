@@ -1,8 +1,8 @@
 //! Definitions and configs in files, with the members of the API and no others.
 //!
-//! A definition is `config_definition_key`, `indexes`, `json_schema`, `unique` and `format_assertion`; a config is
-//! `config_definition_key`, `config_key` and `data`. Members that the service adds to a record
-//! (`created_at`, `modified_at`, `revision`) are ignored, and so is `$schema`, which tells editors how to check a file.
+//! A definition is `config_definition_key`, `indexes`, `json_schema`, `unique`, `format_assertion` and `protected`; a
+//! config is `config_definition_key`, `config_key` and `data`. Members that the service adds to a record (`created_at`,
+//! `modified_at`, `revision`) are ignored, and so is `$schema`, which tells editors how to check a file.
 //!
 //! **Invariant:** unknown members are rejected: a typo must not pass for an absent setting.
 
@@ -49,13 +49,15 @@ impl FileArgs {
 }
 
 /// A definition as in a file.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct ManifestDefinition {
     pub(super) indexes: Vec<String>,
     pub(super) schema: Option<Value>,
     pub(super) unique: Vec<String>,
     /// Whether `format` is asserted; `None` keeps the current setting.
     pub(super) format_assertion: Option<bool>,
+    /// Whether its deletion is rejected; `None` keeps the current setting.
+    pub(super) protected: Option<bool>,
 }
 
 impl ManifestDefinition {
@@ -69,7 +71,7 @@ impl ManifestDefinition {
         Ok((fields.text(DEFINITION_KEY)?, fields.definition()?))
     }
 
-    /// Creates it, without its unique fields.
+    /// Creates it, without its unique fields and its protection.
     pub(super) fn create(&self, key: &str) -> Operation {
         Operation::CreateDefinition {
             definition: key.to_owned(),
@@ -90,6 +92,9 @@ impl ManifestDefinition {
         }
         if let Some(asserted) = self.format_assertion {
             object["format_assertion"] = asserted.into();
+        }
+        if self.protected == Some(true) {
+            object["protected"] = true.into();
         }
         object
     }
@@ -266,6 +271,7 @@ impl ManifestFields<'_> {
             schema: self.object.shift_remove("json_schema").filter(|schema| !schema.is_null()),
             unique: self.texts("unique")?,
             format_assertion: self.boolean("format_assertion")?,
+            protected: self.boolean("protected")?,
         };
         self.finish()?;
         Ok(read)
@@ -294,7 +300,7 @@ mod tests {
     #[test]
     fn a_definition_and_a_config_are_read_and_written_alike() {
         let value = json!({"config_definition_key": "d", "indexes": ["a"], "json_schema": {"type": "object"},
-            "unique": ["a"], "format_assertion": false});
+            "unique": ["a"], "format_assertion": false, "protected": true});
         let all = read(value.clone()).unwrap();
         assert_eq!(all.definitions["d"].to_json("d").to_string(), value.to_string());
         let value = json!({"config_definition_key": "d", "config_key": "k", "data": {"a": 1}, "revision": 7,

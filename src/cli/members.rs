@@ -58,6 +58,22 @@ pub(super) enum MemberCommand {
         #[arg(value_parser = parse_member, value_name = "ID=API@PEER")]
         member: Member,
     },
+    /// Give a member that has moved its new addresses; the node must run there already
+    Update {
+        #[command(flatten)]
+        node: NodeArgs,
+        /// The id of the member
+        id: NodeId,
+        /// Its new address for clients [default: unchanged]
+        #[arg(long, value_name = "ADDR", required_unless_present = "peer_addr")]
+        api_addr: Option<String>,
+        /// Its new address for the other nodes [default: unchanged]
+        #[arg(long, value_name = "ADDR")]
+        peer_addr: Option<String>,
+        /// Check it and change nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Remove a member permanently
     Remove {
         #[command(flatten)]
@@ -166,6 +182,22 @@ pub(super) fn run(command: MemberCommand) -> Result<(), Failure> {
         MemberCommand::Replace { node, id, member } => {
             call(&node, Method::POST, &format!("{members}/{id}/replace"), Some(&member_json(&member)))
         }
+        MemberCommand::Update { node, id, api_addr, peer_addr, dry_run } => {
+            run_with_client(&node, async |client| {
+                let seen = ask(&client, Method::GET, CLUSTER, None).await?;
+                let known = seen["members"].as_array().into_iter().flatten().find(|one| one["id"] == id);
+                let known = known.ok_or_else(|| Failure::Failed(format!("there is no member {id}")))?;
+                let address = |new: &Option<String>, name: &str| {
+                    new.as_ref().map_or_else(|| known[name].clone(), |new| json!(new))
+                };
+                let body = json!({
+                    "api_addr": address(&api_addr, "api_addr"),
+                    "peer_addr": address(&peer_addr, "peer_addr"),
+                });
+                let query = if dry_run { "?dry_run=true" } else { "" };
+                show(&node, &ask(&client, Method::PUT, &format!("{members}/{id}{query}"), Some(&body)).await?)
+            })
+        }
         MemberCommand::Remove { node, id, yes } => {
             let text = format!("node {id} will be removed, and its id can't be reused");
             confirm(&text, yes)?;
@@ -174,7 +206,7 @@ pub(super) fn run(command: MemberCommand) -> Result<(), Failure> {
     }
 }
 
-fn member_json(member: &Member) -> Value {
+pub(super) fn member_json(member: &Member) -> Value {
     json!({ "id": member.id, "api_addr": member.api_addr, "peer_addr": member.peer_addr })
 }
 

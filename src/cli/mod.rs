@@ -18,6 +18,7 @@
 //! | `agent`: a local cache for programs that only read files or loopback HTTP | `agent` |
 //! | the groups of the help, completions, manual pages | `reference` |
 //! | `backup`, `verify`, `restore` | `backup` |
+//! | `recover` | `recover` |
 //! | `plan` | `capacity` |
 //! | `cert` | `cert` |
 //! | `audit verify`, `audit tail`, `audit export` | `audit` |
@@ -62,6 +63,7 @@ mod output;
 mod plan;
 mod probe;
 mod progress;
+mod recover;
 mod reference;
 mod reindex;
 mod transaction;
@@ -195,6 +197,11 @@ enum CliCommand {
         #[command(flatten)]
         format: OutputArgs,
     },
+    /// Continue alone after the loss of a majority, or find moved members: on a stopped node
+    ///
+    /// With --single the node keeps its data, its history, its access keys and its audit log, in a new cluster. Run it on
+    /// the member that has the most, and add empty nodes to the new cluster afterwards.
+    Recover(recover::RecoverArgs),
     /// Print the memory and disk that each node needs for so many configs
     Plan(capacity::PlanArgs),
     /// Download a backup of the whole cluster
@@ -359,6 +366,7 @@ fn run_command(command: CliCommand) -> Result<(), Failure> {
             )
         }
         CliCommand::Backup(args) => backup::back_up(&args),
+        CliCommand::Recover(args) => recover::run(&args),
         CliCommand::Plan(args) => capacity::run(&args),
         CliCommand::Verify(args) => backup::verify(&args),
         CliCommand::Restore(args) => backup::restore(args),

@@ -205,8 +205,9 @@ impl ApplyPlan {
             return;
         };
         let now = &found.value;
-        // Without `format_assertion` in the file, the setting stays.
+        // Without `format_assertion` or `protected` in the file, the setting stays.
         let mut wanted = wanted.clone();
+        wanted.protected = wanted.protected.or(now.protected);
         let is_asserted = wanted.format_assertion;
         wanted.format_assertion = is_asserted.or(now.format_assertion);
         let (before, after) = (now.to_json(key), wanted.to_json(key));
@@ -245,6 +246,13 @@ impl ApplyPlan {
                 if_match: if_match.take(),
             });
         }
+        if now.protected != wanted.protected {
+            operations.push(Operation::SetProtection {
+                definition: key.into(),
+                protected: wanted.protected == Some(true),
+                if_match: if_match.take(),
+            });
+        }
         if has_new_paths {
             let is_indexed = wanted.unique.iter().all(|path| now.indexes.contains(path));
             if is_indexed {
@@ -273,6 +281,10 @@ impl ApplyPlan {
         if !wanted.unique.is_empty() {
             let (definition, paths) = (key.into(), wanted.unique.clone());
             self.closing.push(Operation::SetUnique { definition, paths, if_match: None });
+        }
+        if wanted.protected == Some(true) {
+            let definition = key.into();
+            self.closing.push(Operation::SetProtection { definition, protected: true, if_match: None });
         }
         self.changes.push(PlannedChange {
             definition: key.into(),
@@ -337,6 +349,7 @@ mod tests {
             schema: Some(schema),
             unique: texts(unique),
             format_assertion: None,
+            protected: Some(false),
         }
     }
 
@@ -357,6 +370,25 @@ mod tests {
         let expected = json!({"op": "set_schema", "config_definition_key": "d",
             "json_schema": {"title": "x", "type": "object"}, "if_match": "7"});
         assert_eq!(as_json(&plan.changes[0].operations), [expected]);
+    }
+
+    #[test]
+    fn a_protection_stays_unless_the_file_has_one() {
+        let with = |protected| ManifestDefinition { protected, ..definition(&[], json!({}), &[]) };
+        for (wanted, now, set) in [
+            (None, true, None),
+            (None, false, None),
+            (Some(true), true, None),
+            (Some(true), false, Some(true)),
+            (Some(false), true, Some(false)),
+        ] {
+            let plan = planned(&with(wanted), &with(Some(now)));
+            let operations = plan.changes.iter().flat_map(|change| as_json(&change.operations));
+            let expected = set.map(|protected| {
+                json!({"op": "set_protection", "config_definition_key": "d", "protected": protected, "if_match": "7"})
+            });
+            assert_eq!(operations.collect::<Vec<_>>(), Vec::from_iter(expected), "{wanted:?} {now}");
+        }
     }
 
     #[test]

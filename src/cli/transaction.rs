@@ -25,11 +25,12 @@ const MEMBERS: [&str; 4] = ["operations", "if", "then", "else"];
 const DEFINITION: &str = "config_definition_key";
 const CONFIG: &str = "config_key";
 /// The operations, and the members of each beside `op` and the key of the definition.
-const OPERATIONS: [(&str, &[&str]); 12] = [
+const OPERATIONS: [(&str, &[&str]); 13] = [
     ("create_definition", &["indexes", "json_schema", "format_assertion", "if_none_match"]),
     ("set_indexes", &["indexes", "if_match"]),
     ("set_schema", &["json_schema", "format_assertion", "policy", "if_match"]),
     ("set_unique", &["paths", "if_match"]),
+    ("set_protection", &["protected", "if_match"]),
     ("delete_definition", &["mode", "if_match"]),
     ("create_config", &[CONFIG, "data", "if_none_match"]),
     ("put_config", &[CONFIG, "data", "upsert", "if_match", "if_none_match"]),

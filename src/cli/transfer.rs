@@ -13,18 +13,22 @@ use std::{
     io::{self, Write as _},
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use clap::Args;
 use concord_model::key::Key;
+use concord_state::Collection;
+use concord_storage::snapshot::backup::{Input, contents};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::{
     apply::execute,
+    backup::OpeningArgs,
     connection::{Failure, NodeArgs, TryArgs, with_cluster},
     current::{self, ListedConfig},
-    manifest::{FileArgs, Manifests, config_json},
+    manifest::{FileArgs, ManifestDefinition, Manifests, config_json},
     output::{Format, note, print_done},
     plan::ApplyPlan,
     progress::Progress,
@@ -48,6 +52,11 @@ pub(super) struct ExportArgs {
     /// Remove files of an earlier export whose records no longer exist
     #[arg(long)]
     prune: bool,
+    /// Export out of this backup file, without a cluster
+    #[arg(long, value_name = "FILE")]
+    from_backup: Option<PathBuf>,
+    #[command(flatten)]
+    opening: OpeningArgs,
 }
 
 #[derive(Debug, Args)]
@@ -67,6 +76,9 @@ pub(super) fn export(args: &ExportArgs) -> Result<(), Failure> {
         let text = "the files of an export are JSON, and -o is the format of the summary: for YAML that `apply -f` \
                     reads, use `concord config get DEF --for-apply`";
         return Err(Failure::Usage(text.into()));
+    }
+    if let Some(backup) = &args.from_backup {
+        return export_backup(args, backup);
     }
     with_cluster(&args.node, &args.tries, async |client| {
         let keys = if args.definitions.is_empty() {
@@ -100,18 +112,68 @@ pub(super) fn export(args: &ExportArgs) -> Result<(), Failure> {
             .await?;
         }
         drop(progress);
-        let others =
-            if args.definitions.is_empty() { files.others()? } else { files.others_of(&exported)? };
-        if args.prune {
-            files.remove(&others)?;
-        }
-        let removed = others.len();
-        let Files { written, same, .. } = files;
-        let what = if args.prune { "removed" } else { "obsolete (--prune removes them)" };
-        let text = format!("{written} files written, {same} unchanged, {removed} {what}");
-        let data = json!({ "dir": args.dir, "written": written, "unchanged": same, "obsolete": removed, "pruned": args.prune });
-        summary(&args.node, &data, &text)
+        finish(args, files, &exported)
     })
+}
+
+/// Exports out of a backup. A named definition that was deleted before the backup, and was kept, is exported as it was
+/// deleted last.
+fn export_backup(args: &ExportArgs, backup: &Path) -> Result<(), Failure> {
+    let input = Input::new(backup, args.opening.read()?);
+    let state = contents(&input).map_err(|error| error.to_string())?;
+    let mut found: Vec<&Arc<Collection>> = Vec::new();
+    for key in &args.definitions {
+        let collection = state.definition(key).or_else(|| {
+            let deleted = state.last_deleted(key)?;
+            note(format_args!("definition {key} was deleted before the backup, which has kept it"));
+            Some(deleted)
+        });
+        let missing = || Failure::Missing(format!("definition {key} is not in the backup"));
+        found.push(collection.ok_or_else(missing)?);
+    }
+    if args.definitions.is_empty() {
+        found.extend(state.definitions());
+    }
+    let total = found.iter().map(|collection| collection.by_key.len()).sum::<u64>();
+    let progress = Progress::new(usize::try_from(total).unwrap_or(usize::MAX), "configs");
+    let mut files = Files::new(args.dir.clone());
+    let failed = |error: serde_json::Error| Failure::Failed(format!("{}: {error}", backup.display()));
+    for collection in &found {
+        let definition = &collection.definition;
+        let key = definition.key.as_str();
+        let schema = definition.schema.as_ref();
+        let value = ManifestDefinition {
+            indexes: definition.indexes.clone(),
+            schema: schema.map(|schema| serde_json::from_str(schema)).transpose().map_err(failed)?,
+            unique: definition.unique.clone(),
+            format_assertion: schema.map(|schema| schema.formats.is_asserted()),
+            protected: Some(definition.protected),
+        };
+        files.write(&definition_file(key)?, &value.to_json(key))?;
+        for config in collection.configs() {
+            progress.add(1);
+            let name = config.key.as_str();
+            let data = serde_json::from_str(&config.data).map_err(failed)?;
+            files.write(&config_file(key, name)?, &config_json(key, name, &data))?;
+        }
+    }
+    drop(progress);
+    let exported: Vec<String> = found.iter().map(|found| found.definition.key.as_str().to_owned()).collect();
+    finish(args, files, &exported)
+}
+
+/// Removes obsolete files, if it is to, and reports what was done.
+fn finish(args: &ExportArgs, files: Files, exported: &[String]) -> Result<(), Failure> {
+    let others = if args.definitions.is_empty() { files.others()? } else { files.others_of(exported)? };
+    if args.prune {
+        files.remove(&others)?;
+    }
+    let removed = others.len();
+    let Files { written, same, .. } = files;
+    let what = if args.prune { "removed" } else { "obsolete (--prune removes them)" };
+    let text = format!("{written} files written, {same} unchanged, {removed} {what}");
+    let data = json!({ "dir": args.dir, "written": written, "unchanged": same, "obsolete": removed, "pruned": args.prune });
+    summary(&args.node, &data, &text)
 }
 
 /// Runs `import`.

@@ -15,7 +15,16 @@ mod data_directory;
 mod listener;
 pub(crate) mod process;
 
-use std::{convert::Infallible, future::Future, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    fmt::Display,
+    fs::File,
+    future::Future,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::{
     runtime::{Handle, Runtime},
@@ -24,7 +33,10 @@ use tokio::{
 };
 
 use crate::settings::{RootKeys, Secret, Settings, digest_of};
-use concord_consensus::end_process_later;
+use concord_consensus::{
+    end_process_later,
+    recover::{self, MovedMembers, SingleRecovery},
+};
 use concord_http::{
     Api, Served,
     peer::PeerListener,
@@ -37,9 +49,10 @@ use concord_net::{
     identity::Identity,
     tls::{callers::CallerTls, nodes::NodeTls},
 };
-use concord_service::{Access, Options, Service, access::upkeep::ask_for_root};
+use concord_service::{Access, Options, Service, access::upkeep::ask_for_root, now};
 use concord_storage::{self as store, at_rest::AtRest};
 use listener::{BoundListener, MetricsServer, Servers};
+use uuid::Uuid;
 
 /// Threads of consensus. What would occupy one for long runs elsewhere (`crates/consensus/src/machine/mod.rs`,
 /// `spawn_blocking`).
@@ -149,7 +162,7 @@ async fn serve(
     let (node, directory) = (settings.node_id, settings.data_dir.display());
     tracing::info!(node, api = settings.api_addr, peer = settings.peer_addr, %directory, "listening");
     let result = tokio::select! {
-        reason = participate(&service, settings.forms()) => Err(reason),
+        reason = participate(&service, &settings) => Err(reason),
         never = follow_root_keys(&service, settings.root_keys.clone(), first_keys) => match never {},
         reason = servers.failed() => Err(reason),
         reason = service.keep_certificates() => Err(reason),
@@ -201,11 +214,14 @@ async fn shut_down(service: &Service, servers: Servers, has_failed: bool) {
 
 /// Takes part in the cluster until the node fails; returns the reason. Forms it before, where there are members to form
 /// it of.
-async fn participate(service: &Service, members: Option<&[Member]>) -> String {
+async fn participate(service: &Service, settings: &Settings) -> String {
     if let Err(error) = service.members.start().await {
         return error.to_string();
     }
-    match members {
+    if let Some(text) = service.members.moved(&addresses(settings)) {
+        tracing::warn!("{text}");
+    }
+    match settings.forms() {
         Some(members) => {
             tokio::select! {
                 reason = service.failed() => return reason,
@@ -218,6 +234,16 @@ async fn participate(service: &Service, members: Option<&[Member]>) -> String {
         None => {}
     }
     service.failed().await
+}
+
+/// Where others are to reach this node, by its own settings: as its entry in the list of members says, or where it listens.
+fn addresses(settings: &Settings) -> Member {
+    let own = settings.peers.iter().find(|member| member.id == settings.node_id).cloned();
+    own.unwrap_or_else(|| Member {
+        id: settings.node_id,
+        api_addr: settings.api_addr.clone(),
+        peer_addr: settings.peer_addr.clone(),
+    })
 }
 
 /// Reads the file with the root keys again when it has changed, for as long as the node runs. What can't be read changes
@@ -252,12 +278,68 @@ async fn follow_root_keys(service: &Service, root_keys: RootKeys, first: [u8; 32
 /// # Errors
 /// When the directory belongs to no node, is in use, or can't be written.
 pub fn recover_root(directory: &Path) -> Result<(), String> {
-    let shown = directory.display();
-    if !directory.join("identity.json").is_file() {
-        return Err(format!("data directory {shown} belongs to no node of a cluster"));
+    let node = StoppedNode::lock(directory)?;
+    ask_for_root(&node.directory).map_err(|error| node.failed(&error))
+}
+
+/// The data directory of a node that is stopped, and stays stopped while this exists.
+#[derive(Debug)]
+pub(crate) struct StoppedNode {
+    directory: PathBuf,
+    _lock: File,
+}
+
+impl StoppedNode {
+    /// Locks the directory of a member.
+    ///
+    /// # Errors
+    /// When it belongs to no member, or is in use.
+    pub(crate) fn lock(directory: &Path) -> Result<Self, String> {
+        if !directory.join("identity.json").is_file() {
+            return Err(format!("data directory {} belongs to no node of a cluster", directory.display()));
+        }
+        let lock = data_directory::lock(directory)?;
+        Ok(Self { directory: directory.into(), _lock: lock })
     }
-    let _lock = data_directory::lock(directory)?;
-    ask_for_root(directory).map_err(|error| format!("data directory {shown}: {error}"))
+
+    fn failed(&self, error: &dyn Display) -> String {
+        format!("data directory {}: {error}", self.directory.display())
+    }
+
+    pub(crate) fn identity(&self) -> Result<Identity, String> {
+        let found = Identity::read(&self.directory)?;
+        found.ok_or_else(|| self.failed(&"it belongs to no node of a cluster"))
+    }
+
+    /// Completes a recovery that was interrupted. Returns the id of its cluster; `None` if there was none to complete.
+    ///
+    /// # Errors
+    /// When the identity can't be read, or the disk fails.
+    pub(crate) fn finish_recovery(&self) -> Result<Option<Uuid>, String> {
+        let me = self.identity()?;
+        let is_completed = recover::finish(&self.directory, &me).map_err(|error| self.failed(&error))?;
+        Ok(is_completed.then_some(me.cluster_id))
+    }
+
+    /// The members with other addresses, on this disk.
+    ///
+    /// # Errors
+    /// See [`MovedMembers::plan`].
+    pub(crate) fn plan_addresses(
+        &self,
+        data_key_file: Option<&Path>,
+        moved: &[Member],
+    ) -> Result<MovedMembers, String> {
+        MovedMembers::plan(&self.directory, data_key_file, moved)
+    }
+
+    /// How the node would continue as the only member of a new cluster.
+    ///
+    /// # Errors
+    /// See [`SingleRecovery::plan`].
+    pub(crate) fn plan_single(&self, data_key_file: Option<&Path>) -> Result<SingleRecovery, String> {
+        SingleRecovery::plan(&self.directory, data_key_file, now())
+    }
 }
 
 /// Bounds a step of the shutdown. The next start makes up for what the step did not complete.

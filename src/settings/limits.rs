@@ -55,6 +55,13 @@ pub struct LimitArgs {
         value_name = "N"
     )]
     pub in_flight_bytes: usize,
+    /// Memory up to which deleted definitions are kept, in bytes, so that `concord definition undelete` can undo their
+    /// deletion; 0 keeps none
+    #[arg(
+        long, env = "CONCORD_DELETED_BYTES", default_value_t = Limits::default().deleted_bytes,
+        value_name = "N"
+    )]
+    pub deleted_bytes: u64,
 }
 
 impl LimitArgs {
@@ -103,6 +110,7 @@ impl LimitArgs {
             writes_in_flight: self.writes_in_flight,
             watches: self.watches,
             in_flight_bytes: self.in_flight_bytes,
+            deleted_bytes: self.deleted_bytes,
         })
     }
 }

@@ -179,7 +179,8 @@ impl KeyAdmin<'_> {
     }
 
     async fn create(&mut self) {
-        let grants = json!([{"verbs": ["read", "reveal", "write", "define"], "definitions": ["*"]}]);
+        let grants =
+            json!([{"verbs": ["read", "reveal", "write", "define", "delete"], "definitions": ["*"]}]);
         let body = json!({"name": "chaos", "grants": grants});
         let Some(answer) = self.insist((Method::POST, KEYS), &body, &[201]).await else { return };
         let (id, text) = texts(&answer);

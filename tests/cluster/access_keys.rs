@@ -243,9 +243,11 @@ async fn the_root_key_is_disabled_and_recovered_on_a_stopped_node() {
     let mut cluster = Cluster::start("keys-recover").await;
     let root = cluster.client(1);
     root.post("/api/v1/api_key/root/disable", &json!({})).await.refused(409, "conflict_error");
-    let admin =
-        Key::create(&root, all(&["read", "reveal", "write", "define", "backup", "cluster", "keys", "audit"]))
-            .await;
+    let admin = Key::create(
+        &root,
+        all(&["read", "reveal", "write", "define", "delete", "backup", "cluster", "keys", "audit"]),
+    )
+    .await;
     let weak = Key::create(&root, all(&["keys"])).await;
     weak.on(&root).post("/api/v1/api_key/root/disable", &json!({})).await.refused(403, "forbidden_error");
     admin.on(&root).post("/api/v1/api_key/root/disable", &json!({})).await.expect(200);

@@ -5,15 +5,19 @@
 use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Output},
     time::{Duration, Instant},
 };
 
 use futures::future::join_all;
-use serde_json::{Value, json};
+use serde_json::json;
 
+use super::{
+    members::{MEMBERS, decided, has_role},
+    snapshot::purge_logs,
+};
 use crate::harness::{
-    Client, Cluster, Options, eventually,
+    Client, Cluster, Options, check, eventually,
     load::{config, define, set},
     node::{BINARY, Node},
 };
@@ -79,6 +83,25 @@ async fn alarm_about(client: &Client, kind: &str, id: u64) -> String {
         found.map(|alarm| alarm["message"].to_string()).ok_or_else(|| status["alarms"].to_string())
     })
     .await
+}
+
+/// Waits until a node shows no alarm of this kind.
+async fn no_alarm(client: &Client, kind: &str) {
+    eventually(&format!("no alarm `{kind}`"), async || {
+        let status = client.status().await?;
+        let alarms = status["alarms"].as_array().ok_or("no alarms")?;
+        check(alarms.iter().all(|alarm| alarm["type"] != kind), || format!("{alarms:?}"))
+    })
+    .await;
+}
+
+/// Waits until a node shows an alarm of this kind about a member with this text.
+async fn alarm_that_says(client: &Client, kind: &str, id: u64, text: &str) {
+    eventually(&format!("an alarm `{kind}` about node {id} that says: {text}"), async || {
+        let message = alarm_about(client, kind, id).await;
+        check(message.contains(text), || message)
+    })
+    .await;
 }
 
 /// A write that may fail: whether it was acknowledged.
@@ -162,10 +185,22 @@ async fn an_operator_decides_when_a_witness_is_lost_for_good() {
         let mut command = Command::new(&*BINARY);
         command.args(["cluster", "vouch", "--data-dir"]).arg(directory).output().unwrap()
     };
+    let says =
+        |output: &Output| String::from_utf8_lossy(&[&*output.stdout, &*output.stderr].concat()).into_owned();
     let refused = vouch(cluster.node(3).directory.clone());
     assert!(!refused.status.success(), "node 3 has forgotten nothing: {refused:?}");
+    // Without node 3 there is no majority, so nothing can be decided yet.
+    assert!(cluster.node(3).stop().await.success());
+    cluster.node(2).kill();
+    cluster.node(2).start().await;
+    alarm_that_says(&cluster.client(2), "rolled_back", 2, "enough of them for a majority").await;
+    let refused = vouch(cluster.node(2).directory.clone());
+    assert!(!refused.status.success() && says(&refused).contains("waits for node 1, node 3"), "{refused:?}");
+    assert!(!cluster.node(2).directory.join("vouched").exists());
+    cluster.node(3).start().await;
+    alarm_that_says(&cluster.client(2), "rolled_back", 2, "concord cluster vouch").await;
     let vouched = vouch(cluster.node(2).directory.clone());
-    assert!(vouched.status.success(), "{vouched:?}");
+    assert!(vouched.status.success() && says(&vouched).contains("continues without node 1"), "{vouched:?}");
     cluster.ready_on(&[2, 3]).await;
     cluster.equal_digests_on(&[2, 3]).await;
     set(&cluster.client(2), "d", "after", &json!({"n": 1})).await;
@@ -220,14 +255,24 @@ async fn what_was_confirmed_since_the_last_exchange_survives_a_rollback() {
 ///
 /// `terms`: how often the leader changes while node 3 is down, so that the log of node 1 has a later term than theirs.
 async fn forked(name: &str, others: u64, terms: u64) -> Cluster {
-    let options =
-        Options::default().with("CONCORD_WRITE_TIMEOUT_MS", "3000").with("CONCORD_READ_TIMEOUT_MS", "1000");
-    let mut cluster = Cluster::start_with(name, &options).await;
+    fork(unforked(name, Options::default()).await, others, terms).await
+}
+
+async fn unforked(name: &str, options: Options) -> Cluster {
+    let options = options.with("CONCORD_WRITE_TIMEOUT_MS", "3000").with("CONCORD_READ_TIMEOUT_MS", "1000");
+    let cluster = Cluster::start_with(name, &options).await;
     define(&cluster.client(1), "d").await;
+    cluster
+}
+
+async fn fork(mut cluster: Cluster, others: u64, terms: u64) -> Cluster {
     lead(&cluster, 1, &[1, 2, 3]).await;
     // Node 3 must not learn of the start after the image: it would be a witness.
     assert!(cluster.node(3).stop().await.success());
     let image = take_image(&mut cluster, 2).await;
+    // Meanwhile node 1 had no majority. Node 2 must not lead: it would lead in that term again, and the entries of both
+    // histories would have the same ids.
+    lead(&cluster, 1, &[1, 2]).await;
     for change in 0..terms {
         lead(&cluster, 2 - change % 2, &[1, 2]).await;
     }
@@ -243,6 +288,15 @@ async fn forked(name: &str, others: u64, terms: u64) -> Cluster {
     cluster
 }
 
+/// Does what a supervisor does.
+async fn start_what_has_ended(cluster: &mut Cluster) {
+    for node in &mut cluster.nodes {
+        if !node.runs() {
+            node.start().await;
+        }
+    }
+}
+
 /// Asks node 1 for what was written on both sides, and writes on, while a supervisor restarts what has ended, until node 1
 /// is ready or `most` has passed. Returns the answers with 200 and 404 that are not those of the majority, and whether
 /// node 1 is ready.
@@ -254,11 +308,7 @@ async fn wrong_answers(
 ) -> (BTreeSet<String>, bool) {
     let (begin, mut wrong, mut turn) = (Instant::now(), BTreeSet::new(), 0_u64);
     loop {
-        for node in &mut cluster.nodes {
-            if !node.runs() {
-                node.start().await;
-            }
-        }
+        start_what_has_ended(cluster).await;
         let client = cluster.client(1);
         for (key, right) in [("a1".to_owned(), 404), (format!("b{}", others - 1), 200)] {
             if let Ok(answer) = client.get(&config("d", &key)).attempt().await
@@ -281,24 +331,41 @@ async fn wrong_answers(
 }
 
 async fn a_fork_is_read_by_nobody(name: &str, others: u64, terms: u64) {
-    let mut cluster = forked(name, others, terms).await;
-    cluster.node(1).start().await;
+    let cluster = forked(name, others, terms).await;
+    a_fork_of_node_1_is_read_by_nobody(cluster, others).await;
+}
+
+async fn a_fork_of_node_1_is_read_by_nobody(mut cluster: Cluster, others: u64) {
+    // It may end before it listens.
+    cluster.node(1).launch();
     let (seen, _) = wrong_answers(&mut cluster, others, false, WATCHED).await;
     assert_eq!(seen, BTreeSet::new());
     // A majority has committed other entries, so it is made again from the others, with or without more writes.
     let (seen, is_ready) = wrong_answers(&mut cluster, others, true, crate::harness::DEADLINE).await;
     assert_eq!(seen, BTreeSet::new());
     assert!(is_ready, "node 1 is made again: {}", cluster.tails(12));
-    for node in &mut cluster.nodes {
-        if !node.runs() {
-            node.start().await;
-        }
-    }
+    // Node 1 knows the start that node 2 has forgotten: node 2 ends once, too.
+    tokio::time::sleep(TWO_EXCHANGES).await;
+    start_what_has_ended(&mut cluster).await;
     cluster.ready().await;
     cluster.equal_digests().await;
     let kept = |id: usize| cluster.nodes[id - 1].directory.join("log.distrusted").is_dir();
     assert!(kept(1), "the only copy of 40 writes");
     assert!(!kept(2) && !kept(3), "whoever led meanwhile, the history of two is that of the cluster");
+    is_shown_until_deleted(&cluster, 1).await;
+}
+
+/// Everybody shows that a node has discarded its log, until the operator has looked at it.
+async fn is_shown_until_deleted(cluster: &Cluster, id: u64) {
+    for client in cluster.clients() {
+        let message = alarm_about(&client, "discarded_log", id).await;
+        assert!(message.contains("log.distrusted"), "{message}");
+    }
+    let node = cluster.nodes.iter().find(|node| node.id == id).unwrap();
+    std::fs::remove_dir_all(node.directory.join("log.distrusted")).unwrap();
+    for client in cluster.clients() {
+        no_alarm(&client, "discarded_log").await;
+    }
 }
 
 #[tokio::test]
@@ -362,8 +429,145 @@ async fn a_distrusted_state_is_made_again_from_the_others() {
     cluster.ready().await;
     let text = cluster.node(follower).tail(200);
     assert_eq!(text.matches("installed a snapshot").count(), 1, "{text}");
-    let status: Value = cluster.client(follower).status().await.unwrap();
-    assert_eq!(status["alarms"], json!([]));
+    alarm_about(&cluster.client(follower), "discarded_log", follower).await;
+}
+
+/// The same, and nodes 2 and 3 have purged what contradicts the log of node 1.
+async fn forked_and_purged(name: &str, others: u64, was_purged_before: bool) -> Cluster {
+    let options = Options::default().with("CONCORD_SNAPSHOT_LOG_BYTES", "65536");
+    let cluster = unforked(name, options).await;
+    if was_purged_before {
+        purge_logs(&cluster, &[1, 2, 3], "d", 10).await;
+    }
+    let cluster = fork(cluster, others, 0).await;
+    let place = cluster.place_in_log(2).await;
+    purge_logs(&cluster, &[2, 3], "d", place).await;
+    cluster
+}
+
+/// Whatever the others have purged: what node 1 alone has is kept, and its loss is shown.
+#[tokio::test]
+async fn a_log_of_another_history_that_the_others_have_purged_is_kept() {
+    let others = 60;
+    let cluster = forked_and_purged("earlier-fork-purged", others, false).await;
+    a_fork_of_node_1_is_read_by_nobody(cluster, others).await;
+}
+
+/// Its state must be fetched, because its log does not hold the first entries: the log contradicts what is fetched.
+#[tokio::test]
+async fn a_log_of_another_history_is_kept_where_the_state_is_lost_as_well() {
+    let others = 60;
+    let mut cluster = forked_and_purged("earlier-fork-damaged", others, true).await;
+    std::fs::remove_dir_all(cluster.node(1).directory.join("store")).unwrap();
+    // Its log does not name the members any more.
+    let named = |node: &Node| format!("{}={}@{}", node.id, node.api_addr(), node.peer_addr());
+    let peers = cluster.nodes.iter().map(named).collect::<Vec<_>>().join(",");
+    cluster.node(1).overrides.push(("CONCORD_PEERS".into(), peers));
+    a_fork_of_node_1_is_read_by_nobody(cluster, others).await;
+}
+
+#[tokio::test]
+async fn a_learner_whose_disk_went_back_waits_for_no_voter_that_is_down() {
+    let mut cluster = Cluster::start("earlier-learner").await;
+    define(&cluster.client(1), "d").await;
+    lead(&cluster, 1, &[1, 2, 3]).await;
+    let body = cluster.newcomer(4).await;
+    let added = decided(cluster.client(1).post(MEMBERS, &body)).await;
+    assert!(matches!(added.status, 200 | 201), "{added:?}");
+    has_role(&cluster.client(4), 4, "learner").await;
+    cluster.ready_on(&[4]).await;
+    let image = take_image(&mut cluster, 4).await;
+    write_many(&cluster.client(1), "a", 20).await;
+    cluster.equal_digests().await;
+    assert!(cluster.node(3).stop().await.success());
+    cluster.node(4).kill();
+    put_back(&mut cluster, 4, &image);
+    cluster.node(4).start().await;
+    cluster.ready_on(&[4]).await;
+    for id in [1, 2, 4] {
+        alarm_that_says(&cluster.client(id), "rolled_back", 4, "has caught up").await;
+    }
+    cluster.client(4).get(&config("d", "a19")).insist().await.expect(200);
+}
+
+/// A process with the id of node 2 and a copy of its directory, at other addresses.
+async fn start_twin(cluster: &Cluster, directory: &Path) -> Node {
+    let mut twin = Node::new(2, cluster.root(), &cluster.nodes[0].settings);
+    (twin.directory, twin.log) = (cluster.root().join("twin"), cluster.root().join("twin.txt"));
+    copy(directory, &twin.directory);
+    twin.start().await;
+    twin
+}
+
+/// Waits until the copy says where the process is that it waits for.
+async fn waits_for_node_2(cluster: &Cluster, twin: &Node) {
+    let address = cluster.nodes[1].peer_addr();
+    let says = format!("another process with the id of this node, 2, is running at {address}");
+    eventually("the copy says why it is not ready", async || {
+        let ready = twin.client().bare(http::Method::GET, "/readyz").attempt().await?;
+        check(ready.status == 503 && ready.text.contains(&says), || format!("{ready:?}"))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_second_process_with_the_id_of_a_node_takes_no_part_and_disturbs_nobody() {
+    let mut cluster = Cluster::start("earlier-twin").await;
+    define(&cluster.client(1), "d").await;
+    let image = take_live_image(&mut cluster, 2);
+    write_many(&cluster.client(1), "a", 5).await;
+    let mut twin = start_twin(&cluster, &image).await;
+    waits_for_node_2(&cluster, &twin).await;
+    tokio::time::sleep(TWO_EXCHANGES).await;
+    assert!(twin.runs(), "it waits, it does not end and start again: {}", twin.tail(20));
+    assert!(cluster.node(2).runs(), "{}", cluster.tails(12));
+    for client in cluster.clients() {
+        alarm_about(&client, "duplicate_id", 2).await;
+        no_alarm(&client, "rolled_back").await;
+    }
+    write_many(&cluster.client(1), "b", 5).await;
+    cluster.equal_digests().await;
+    twin.kill();
+    for client in cluster.clients() {
+        no_alarm(&client, "duplicate_id").await;
+    }
+}
+
+/// A process that does not answer at once is not one that does not run.
+#[tokio::test]
+async fn a_copy_waits_for_a_process_that_stands_still_for_a_moment() {
+    let mut cluster = Cluster::start("earlier-twin-slow").await;
+    define(&cluster.client(1), "d").await;
+    let image = take_live_image(&mut cluster, 2);
+    cluster.node(2).pause();
+    let mut twin = start_twin(&cluster, &image).await;
+    tokio::time::sleep(Duration::from_millis(800)).await;
+    cluster.node(2).resume();
+    waits_for_node_2(&cluster, &twin).await;
+    tokio::time::sleep(TWO_EXCHANGES).await;
+    assert!(twin.runs() && cluster.node(2).runs(), "{}", cluster.tails(12));
+    no_alarm(&cluster.client(1), "rolled_back").await;
+}
+
+/// The copy was first: it has started while the node did not run.
+#[tokio::test]
+async fn of_two_processes_with_one_id_the_one_at_the_address_of_the_member_stays() {
+    let mut cluster = Cluster::start("earlier-twin-first").await;
+    define(&cluster.client(1), "d").await;
+    write_many(&cluster.client(1), "a", 5).await;
+    assert!(cluster.node(2).stop().await.success());
+    let directory = cluster.node(2).directory.clone();
+    let mut twin = start_twin(&cluster, &directory).await;
+    tokio::time::sleep(TWO_EXCHANGES).await;
+    cluster.node(2).start().await;
+    assert!(!twin.ended().await.success());
+    // As a supervisor does it.
+    twin.start().await;
+    waits_for_node_2(&cluster, &twin).await;
+    cluster.ready().await;
+    tokio::time::sleep(TWO_EXCHANGES).await;
+    assert!(twin.runs() && cluster.node(2).runs());
+    cluster.equal_digests().await;
 }
 
 /// While one member does not answer, a start takes half a second to settle: these are killed before, and after.

@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use crate::harness::{
-    Answer, Client, Cluster, Node, Options, clock,
+    Answer, Client, Cluster, Node, Options, check, clock, eventually,
     load::{config, define, set},
 };
 
@@ -55,6 +55,46 @@ async fn a_read_by_lease_sees_what_was_acknowledged_on_every_node() {
     }
     cluster.ready().await;
     cluster.equal_digests().await;
+}
+
+/// Whatever one voter lacks: reads are right, by a majority, and everybody says why.
+#[tokio::test]
+async fn a_voter_without_the_setting_turns_lease_reads_off_and_is_named() {
+    let options = Options::default().with("CONCORD_LEASE_READS", "true");
+    let lacks = |_: &Path, nodes: &mut [Node]| {
+        nodes[2].overrides.push(("CONCORD_LEASE_READS".into(), "false".into()));
+    };
+    let mut cluster = Cluster::start_prepared("lease-lacking", &options, lacks).await;
+    define(&cluster.client(1), "d").await;
+    for client in cluster.clients() {
+        eventually("an alarm that names the voter", async || {
+            let status = client.status().await?;
+            let alarms = status["alarms"].as_array().ok_or("no alarms")?.clone();
+            let names = |alarm: &serde_json::Value| {
+                let says = "node 3 does not have CONCORD_LEASE_READS";
+                alarm["type"] == "lease"
+                    && alarm["node_id"] == 3
+                    && alarm["message"].to_string().contains(says)
+            };
+            check(alarms.iter().any(names), || format!("{alarms:?}"))
+        })
+        .await;
+    }
+    set(&cluster.client(1), "d", "k", &json!({"n": 1})).await;
+    for id in [1, 2] {
+        assert_eq!(by_lease(&cluster.client(id)).await.expect(200).data()["data"]["n"], 1);
+    }
+    assert!(cluster.node(3).stop().await.success());
+    cluster.node(3).overrides.clear();
+    cluster.node(3).start().await;
+    for client in cluster.clients() {
+        eventually("the alarm ends", async || {
+            let status = client.status().await?;
+            let alarms = status["alarms"].as_array().ok_or("no alarms")?.clone();
+            check(alarms.iter().all(|alarm| alarm["type"] != "lease"), || format!("{alarms:?}"))
+        })
+        .await;
+    }
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use crate::harness::{
-    Answer, Call, Client, Cluster, Options, check, eventually,
+    Answer, Call, Client, Cluster, Node, Options, check, eventually,
     load::{Load, config, define, everything, set},
 };
 
@@ -347,4 +347,125 @@ async fn a_change_is_completed_when_its_leader_is_lost() {
         set(&cluster.client(1), "idempotent", "k", &json!({"round": id})).await;
     }
     cluster.equal_digests_on(&[1, 2, 3]).await;
+}
+
+/// Writes to whatever nodes are in a list, which changes while it runs. A write is tried three times, each at another node,
+/// and counts as failed if none of them has confirmed it.
+struct Traffic {
+    clients: Arc<Mutex<Vec<Client>>>,
+    stopping: Arc<AtomicBool>,
+    writers: Vec<JoinHandle<(usize, Vec<String>)>>,
+}
+
+impl Traffic {
+    fn start(clients: Vec<Client>) -> Self {
+        let (clients, stopping) = (Arc::new(Mutex::new(clients)), Arc::new(AtomicBool::new(false)));
+        let writer = |number: usize| {
+            let (clients, stopping) = (Arc::clone(&clients), Arc::clone(&stopping));
+            tokio::spawn(async move {
+                let (mut done, mut failed) = (0, Vec::new());
+                while !stopping.load(Ordering::SeqCst) {
+                    match write_once(&clients, number, done + failed.len()).await {
+                        Ok(()) => done += 1,
+                        Err(why) => failed.push(why),
+                    }
+                }
+                (done, failed)
+            })
+        };
+        let writers = (0..4).map(writer).collect();
+        Self { clients, stopping, writers }
+    }
+
+    async fn stop(self) -> (usize, Vec<String>) {
+        self.stopping.store(true, Ordering::SeqCst);
+        let (mut done, mut failed) = (0, Vec::new());
+        for writer in self.writers {
+            let (more, why) = writer.await.unwrap();
+            done += more;
+            failed.extend(why);
+        }
+        (done, failed)
+    }
+}
+
+async fn write_once(clients: &Mutex<Vec<Client>>, writer: usize, number: usize) -> Result<(), String> {
+    let mut why = Vec::new();
+    for attempt in 0..3 {
+        let client = {
+            let clients = clients.lock().unwrap();
+            clients[(writer + number + attempt) % clients.len()].clone()
+        };
+        let put = client.put(&config("moved", &format!("w{writer}")), &json!({"data": {"n": number}}));
+        let put =
+            put.query(&[("upsert", "true")]).header("idempotency-key", &format!("moved-{writer}-{number}"));
+        match put.attempt().await {
+            Ok(answer) if matches!(answer.status, 200 | 201) => return Ok(()),
+            Ok(answer) => why.push(answer.text),
+            Err(error) => why.push(error),
+        }
+    }
+    Err(why.join(" | "))
+}
+
+fn addresses(node: &Node) -> Value {
+    json!({"api_addr": node.api_addr(), "peer_addr": node.peer_addr()})
+}
+
+#[tokio::test]
+async fn five_members_move_to_other_addresses_one_by_one_under_load() {
+    let mut cluster = Cluster::start("moved").await;
+    define(&cluster.client(1), "moved").await;
+    for id in [4, 5] {
+        let body = cluster.newcomer(id).await;
+        decided(cluster.client(1).post(MEMBERS, &body)).await.expect(201);
+        decided(cluster.client(1).post(&member(id, "/promote"), &json!({}))).await.expect(200);
+    }
+    let traffic = Traffic::start(cluster.clients());
+    for id in 1..=5 {
+        let others = (1..=5).filter(|other| *other != id).map(|other| cluster.client(other));
+        *traffic.clients.lock().unwrap() = others.collect();
+        assert!(cluster.node(id).stop().await.success());
+        let before = addresses(cluster.node(id));
+        cluster.node(id).take_new_ports();
+        cluster.node(id).start().await;
+        let (moved, client) = (addresses(cluster.node(id)), cluster.client(id % 5 + 1));
+        eventually("the node says that it has moved", async || {
+            let log = cluster.node(id).tail(400);
+            check(log.contains(&format!("concord cluster update {id} --api-addr")), || log)
+        })
+        .await;
+        // A rehearsal, and addresses that are wrong, change nothing.
+        let put = |body: &Value| client.put(&member(id, ""), body);
+        decided(put(&moved).query(&[("dry_run", "true")])).await.expect(200);
+        let other = addresses(cluster.node(id % 5 + 1));
+        decided(put(&other)).await.refused(409, "conflict_error");
+        let mixed = json!({"api_addr": moved["api_addr"], "peer_addr": before["peer_addr"]});
+        let nobody = put(&mixed).attempt().await.unwrap();
+        assert!(matches!(nobody.status, 409 | 503), "{nobody:?}");
+        let shown = client.status().await.unwrap();
+        let known = |view: &Value| {
+            let mut members = view["members"].as_array().unwrap().iter();
+            let found = members.find(|one| one["id"] == id).unwrap();
+            json!({"api_addr": found["api_addr"], "peer_addr": found["peer_addr"]})
+        };
+        assert_eq!(known(&shown), before);
+        let answer = decided(put(&moved)).await.expect(200);
+        assert_eq!(known(answer.data()), moved);
+        decided(put(&moved)).await.expect(200);
+        cluster.ready_on(&[id]).await;
+        *traffic.clients.lock().unwrap() = cluster.clients();
+    }
+    let (done, failed) = traffic.stop().await;
+    assert!(failed.is_empty(), "{} of {} failed: {:?}", failed.len(), done + failed.len(), failed.first());
+    println!("{done} writes, none failed");
+    assert!(done > 100, "{done}");
+    cluster.equal_digests_on(&[1, 2, 3, 4, 5]).await;
+    // The addresses are in the log: they hold after all have been down.
+    cluster.kill_all();
+    cluster.start_all().await;
+    cluster.equal_digests_on(&[1, 2, 3, 4, 5]).await;
+    decided(cluster.client(1).put(&member(9, ""), &addresses(cluster.node(2))))
+        .await
+        .refused(404, "not_found_error");
 }

@@ -111,7 +111,7 @@ async fn a_mistake_is_answered_with_what_to_do() {
     says(&put, 3, &["limits/absent", "`concord config create limits KEY` creates one"]).await;
     // What the past does not have may be there now.
     let past = ["config", "get", "limits", "--revision", "1"];
-    says(&past, 3, &["at revision 1: limits", "`concord definition history limits`"]).await;
+    says(&past, 3, &["created at revision 2, after revision 1", "`concord definition history limits`"]).await;
     let past = ["config", "get", "limits", "acme", "--revision", "1"];
     says(&past, 3, &["at revision 1", "`concord config history limits acme`"]).await;
     says(&["definition", "delete", "limits"], 2, &["limits and its 2 configs will be deleted:"]).await;
@@ -145,7 +145,7 @@ async fn a_mistake_is_answered_with_what_to_do() {
     assert!(created.contains("read:limits,a.*") && created.contains("API KEY"), "{created}");
     let listed = user.ok(&["key", "list", "-o", "table"]).await;
     assert!(listed.contains("read:limits,a.*") && !listed.contains("API KEY"), "{listed}");
-    assert!(user.ok(&["whoami", "-o", "wide"]).await.contains("observe:*"), "the verbs of the root key");
+    assert!(user.ok(&["whoami", "-o", "wide"]).await.contains("delete:*"), "the verbs of the root key");
 
     // The key of a context is not sent to nodes that are named beside it, and that is said.
     let home = User::new(&cluster.root().join("home"));

@@ -11,7 +11,7 @@ use crate::harness::Cluster;
 const FORMATS: [&str; 7] = ["table", "wide", "json", "jsonl", "yaml", "name", "jsonpath={.}"];
 
 /// Commands that print no data, or that another test runs to their end.
-const OTHERS: [&str; 13] = [
+const OTHERS: [&str; 15] = [
     "agent",
     "cluster-add",
     "cluster-init",
@@ -19,10 +19,12 @@ const OTHERS: [&str; 13] = [
     "cluster-remove",
     "cluster-replace",
     "cluster-transfer-leader",
+    "cluster-update",
     "cluster-vouch",
     "completions",
     "demo",
     "man",
+    "recover",
     "recover-root",
     "serve",
 ];
@@ -46,19 +48,20 @@ const GROUPS: [&str; 15] = [
 ];
 
 /// Earlier spellings of commands of `cluster`: no help and no manual page shows them.
-const HIDDEN: [(&str, &[&str]); 7] = [
+const HIDDEN: [(&str, &[&str]); 8] = [
     ("init", &["cluster", "init"]),
     ("status", &["cluster", "status"]),
     ("member add", &["cluster", "add"]),
     ("member promote", &["cluster", "promote"]),
     ("member replace", &["cluster", "replace"]),
+    ("member update", &["cluster", "update"]),
     ("member remove", &["cluster", "remove"]),
     ("transfer", &["cluster", "transfer-leader"]),
 ];
 
 /// The commands, their name as that of their manual page, and what each one may return. `FORMAT` in an argument is a
 /// text of its own for each format, so that nothing is made twice.
-const COMMANDS: [(&str, &[&str], i32); 48] = [
+const COMMANDS: [(&str, &[&str], i32); 50] = [
     ("apply", &["apply", "-f", "limits.yaml"], 0),
     ("audit-export", &["audit", "export", "--url", "URL"], 0),
     ("audit-list", &["audit", "list"], 0),
@@ -86,6 +89,8 @@ const COMMANDS: [(&str, &[&str], i32); 48] = [
     ("definition-check", &["definition", "check", "limits", "-f", "tighter.yaml"], 1),
     ("definition-create", &["definition", "create", "d.FORMAT"], 0),
     ("definition-delete", &["definition", "delete", "d.FORMAT", "--yes"], 0),
+    ("definition-undelete", &["definition", "undelete", "d.FORMAT"], 0),
+    ("definition-protect", &["definition", "protect", "d.FORMAT"], 0),
     ("definition-get", &["definition", "get"], 0),
     ("definition-history", &["definition", "history", "limits"], 0),
     ("definition-reindex", &["definition", "reindex", "limits"], 0),

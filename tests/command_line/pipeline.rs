@@ -202,6 +202,68 @@ async fn an_export_is_applied_and_exported_again_byte_for_byte() {
 }
 
 #[tokio::test]
+async fn a_definition_is_exported_out_of_a_backup_while_no_node_runs() {
+    let mut cluster = Cluster::start("cli-from-backup").await;
+    let user = User::of(&cluster);
+    let mut text = LIMITS.replace("json_schema:", "unique: [quota.requests]\nprotected: true\njson_schema:");
+    text.push_str("---\nconfig_definition_key: limits\nconfig_key: exact\ndata: {plan: free, n: 1.50, big: 123456789012345678901234567890}\n");
+    text.push_str(
+        "---\nconfig_definition_key: other\n---\nconfig_definition_key: other\nconfig_key: k\ndata: {}\n",
+    );
+    let applied = user.run_with(&["apply", "-f", "-"], &text).await;
+    assert_eq!(applied.code, 0, "{applied:?}");
+    user.ok(&["export", "--dir", "live"]).await;
+    let at = |name: &str| cluster.root().join(name);
+    let live = files(&at("live"));
+    assert!(String::from_utf8_lossy(&live["limits/definition.json"]).contains("\"protected\": true"));
+    user.ok(&["backup", "--out", "whole.backup"]).await;
+    let recipient = user.json(&["keygen", "identity", "--out", "identity"]).await["recipient"].clone();
+    let signer = user.json(&["keygen", "signing", "--out", "signing"]).await["signer"].clone();
+    let sealing = ["--recipient", recipient.as_str().unwrap(), "--signing-key", "signing"];
+    user.ok(&[&["backup", "--out", "sealed.backup"], &sealing[..]].concat()).await;
+    let refused = user.run(&["definition", "delete", "limits", "--yes"]).await;
+    assert!(
+        refused.code == 4 && refused.err.contains("concord definition protect limits --off"),
+        "{refused:?}"
+    );
+    user.ok(&["definition", "protect", "limits", "--off"]).await;
+    user.ok(&["definition", "delete", "limits", "--yes"]).await;
+    let later = user.json(&["backup", "--out", "later.backup"]).await;
+    assert_eq!((&later["definitions"], &later["configs"]), (&json!(1), &json!(1)), "not what is kept");
+    cluster.kill_all();
+
+    user.ok(&["export", "--from-backup", "whole.backup", "--dir", "all"]).await;
+    assert!(files(&cluster.root().join("all")) == live, "the bytes of every file are the same");
+    let opening = ["--identity", "identity", "--signer", signer.as_str().unwrap()];
+    let sealed = ["export", "--from-backup", "sealed.backup", "--dir", "one", "--definition", "limits"];
+    let refused = user.run(&sealed).await;
+    assert!(refused.code != 0 && refused.err.contains("--signer"), "{refused:?}");
+    user.ok(&[&sealed[..], &opening].concat()).await;
+    let one = files(&cluster.root().join("one"));
+    let limits: BTreeMap<_, _> = live.into_iter().filter(|(name, _)| name.starts_with("limits/")).collect();
+    assert!(one == limits);
+    // A definition that was deleted before the backup, and was kept.
+    let kept = ["export", "--from-backup", "later.backup", "--dir", "kept", "--definition"];
+    let told = user.run(&[&kept[..], &["limits"]].concat()).await;
+    assert!(told.code == 0 && told.err.contains("was deleted before the backup"), "{told:?}");
+    let found = files(&cluster.root().join("kept"));
+    assert!(
+        limits
+            .iter()
+            .filter(|(name, _)| name.contains("/config/"))
+            .all(|(name, bytes)| found[name] == *bytes)
+    );
+    let none = user.run(&[&kept[..], &["no-such-definition"]].concat()).await;
+    assert!(none.code == 3 && none.err.contains("no-such-definition is not in the backup"), "{none:?}");
+
+    cluster.start_all().await;
+    cluster.ready().await;
+    user.ok(&["import", "--dir", "one"]).await;
+    user.ok(&["export", "--dir", "again", "--definition", "limits"]).await;
+    assert!(files(&cluster.root().join("again")) == limits);
+}
+
+#[tokio::test]
 async fn a_secret_is_kept_by_an_export_of_a_key_that_may_not_see_it() {
     let cluster = Cluster::start("cli-secret").await;
     let root = User::of(&cluster);

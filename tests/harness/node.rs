@@ -97,7 +97,8 @@ impl Node {
         node
     }
 
-    fn take_new_ports(&mut self) {
+    /// Gives it other addresses, for its next start.
+    pub(crate) fn take_new_ports(&mut self) {
         (self.api_port, self.peer_port) = (ports::free(&self.host), ports::free(&self.host));
     }
 

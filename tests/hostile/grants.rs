@@ -16,8 +16,8 @@ use crate::harness::{Answer, Client, Cluster, check, eventually};
 pub(crate) const KEYS: &str = "/api/v1/api_key/";
 
 /// All verbs.
-pub(crate) const VERBS: [&str; 9] =
-    ["read", "reveal", "write", "define", "backup", "cluster", "keys", "audit", "observe"];
+pub(crate) const VERBS: [&str; 10] =
+    ["read", "reveal", "write", "define", "backup", "cluster", "keys", "audit", "observe", "delete"];
 
 /// A request of the matrix.
 pub(super) struct Case {
@@ -41,7 +41,8 @@ fn case(
     body: Value,
     answered: &'static [u16],
 ) -> Case {
-    let is_about_definitions = verbs.iter().any(|verb| ["read", "reveal", "write", "define"].contains(verb));
+    let is_about_definitions =
+        verbs.iter().any(|verb| ["read", "reveal", "write", "define", "delete"].contains(verb));
     Case { method, path, verbs, is_about_definitions, body, answered }
 }
 
@@ -54,6 +55,7 @@ const CONFIG: &str = "/api/v1/config_definition/{}/config/{}";
 /// A definition that does not exist, in the patterns of the right key.
 const OURS: &str = "ours.absent";
 
+#[expect(clippy::too_many_lines, reason = "one table, a case in some lines")]
 pub(super) fn cases() -> Vec<Case> {
     let null = || Value::Null;
     let data = || json!({"data": {}});
@@ -82,6 +84,14 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         case(Method::GET, "/api/v1/config_definition/{}/unique", &["read"], null(), &[200]),
         case(Method::PUT, "/api/v1/config_definition/{}/unique", &["define"], json!({"paths": []}), &[200]),
+        case(Method::GET, "/api/v1/config_definition/{}/protection", &["read"], null(), &[200]),
+        case(
+            Method::PUT,
+            "/api/v1/config_definition/{}/protection",
+            &["define"],
+            json!({"protected": false}),
+            &[200],
+        ),
         case(Method::GET, "/api/v1/config_definition/{}/indexes", &["read"], null(), &[200]),
         case(Method::GET, "/api/v1/config_definition/{}/history", &["read"], null(), &[200]),
         case(Method::GET, CONFIGS, &["read"], null(), &[200]),
@@ -99,7 +109,9 @@ pub(super) fn cases() -> Vec<Case> {
             &[422],
         ),
         case(Method::DELETE, CONFIG, &["write"], null(), &[200]),
-        case(Method::DELETE, DEFINITION, &["define"], null(), &[200]),
+        case(Method::DELETE, DEFINITION, &["delete"], null(), &[200]),
+        case(Method::POST, "/api/v1/config_definition/{}/undelete", &["define", "write"], json!({}), &[201]),
+        case(Method::DELETE, DEFINITION, &["delete"], null(), &[200]),
         case(
             Method::POST,
             "/api/v1/batch",
@@ -124,6 +136,13 @@ pub(super) fn cases() -> Vec<Case> {
         case(Method::GET, "/api/v1/cluster/backup", &["backup"], null(), &[200]),
         case(Method::POST, "/api/v1/cluster/leader", &["cluster"], json!({"id": 99}), &[409]),
         case(Method::POST, "/api/v1/cluster/members", &["cluster"], member(), &[422]),
+        case(
+            Method::PUT,
+            "/api/v1/cluster/members/{}",
+            &["cluster"],
+            json!({"api_addr": "127.0.0.1:1", "peer_addr": "127.0.0.1:1"}),
+            &[404],
+        ),
         case(Method::DELETE, "/api/v1/cluster/members/{}", &["cluster"], null(), &[404]),
         case(Method::POST, "/api/v1/cluster/members/{}/promote", &["cluster"], json!({}), &[404]),
         case(Method::POST, "/api/v1/cluster/members/{}/replace", &["cluster"], member(), &[422]),
@@ -315,7 +334,7 @@ impl Callers {
             let gives = |other: &str| other == verb || (verb == "observe" && other == "cluster");
             let others: Vec<&str> = VERBS.into_iter().filter(|other| !gives(other)).collect();
             let mut grants = vec![json!({"verbs": others, "definitions": ["*"]})];
-            if ["read", "reveal", "write", "define"].contains(&verb) {
+            if ["read", "reveal", "write", "define", "delete"].contains(&verb) {
                 grants.push(json!({"verbs": [verb], "definitions": ["theirs.*"]}));
             }
             without.push((verb, create_key(root, &json!(grants), &json!({})).await.1));

@@ -41,6 +41,61 @@ async fn a_restricted_delete_is_refused_while_configs_exist() {
 }
 
 #[tokio::test]
+async fn a_protected_definition_is_not_deleted_until_its_protection_ends() {
+    on_leader_and_follower(async |run: Run| {
+        let d = run.define_open("d").await;
+        d.create("k", &json!({})).await.expect(201);
+        let path = format!("{}/protection", d.path());
+        let shown = async |protected: bool| {
+            for node in run.all() {
+                assert_eq!(*node.get(&path).await.expect(200).data(), json!({ "protected": protected }));
+            }
+        };
+        let set = |protected: bool| run.node.put(&path, &json!({ "protected": protected }));
+        shown(false).await;
+        run.node.put(&path, &json!({"protected": "yes"})).await.expect(422);
+        run.node.put(&path, &json!({})).await.expect(422);
+        set(true).query(&[("dry_run", "true")]).await.expect(200);
+        shown(false).await;
+        let stored = set(true).await.expect(200);
+        shown(true).await;
+        assert_eq!(
+            run.node.get(&d.path()).await.expect(200).tag(),
+            stored.tag(),
+            "it is a part of the definition"
+        );
+        set(false).header("if-match", "\"1\"").await.refused(412, "precondition_failed");
+        let operations = |set: bool| {
+            let clear = json!({"op": "set_protection", "config_definition_key": d.key, "protected": false});
+            let delete = json!({"op": "delete_definition", "config_definition_key": d.key});
+            let all = if set { vec![clear, delete] } else { vec![delete] };
+            run.node.post("/api/v1/batch", &json!({ "operations": all }))
+        };
+        for call in [
+            run.node.delete(&d.path()),
+            run.node.delete(&d.path()).query(&[("purge", "true")]),
+            run.node.delete(&d.path()).query(&[("dry_run", "true")]),
+            run.node.delete(&d.path()).query(&[("mode", "restrict")]),
+            operations(false),
+        ] {
+            let refused = call.await.refused(409, "conflict_error");
+            let error = &refused.body["errors"][0];
+            assert_eq!(error["code"], "definition_protected", "{refused:?}");
+            assert!(error["msg"].as_str().unwrap().contains("set `protected` to false first"), "{refused:?}");
+        }
+        d.get("k").await.expect(200);
+        operations(true).await.expect(200);
+        run.node.get(&d.path()).await.refused(404, "not_found_error");
+        // It returns as it was before the batch.
+        run.node.post(&format!("{}/undelete", d.path()), &json!({})).await.expect(201);
+        shown(true).await;
+        set(false).await.expect(200);
+        run.node.delete(&d.path()).await.expect(200);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_deleted_config_is_gone_and_can_be_created_again() {
     on_leader_and_follower(async |run: Run| {
         let d = run.define_open("d").await;

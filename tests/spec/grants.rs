@@ -245,7 +245,7 @@ async fn a_key_that_may_only_write_learns_nothing_that_is_stored() {
         forbidden(writer.get("k").await);
         forbidden(writer.node.post(&format!("{}/rollback", d.config("hidden")), &json!({"revision": 1})).await);
 
-        let definer = may(&run, &["define"], std::slice::from_ref(&d.key)).await;
+        let definer = may(&run, &["define", "delete"], std::slice::from_ref(&d.key)).await;
         let strict = json!({"json_schema": {"type": "object", "properties": {"n": {"type": "string"}, "name": {"type": "string"}, "m": {"type": "integer"}}}});
         let path = format!("{}/schema", d.path());
         told(definer.put(&path, &strict).await).refused(422, "validation_error");

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::{SRC, Source, Token, assert_none, syntax::named_paths};
 
 /// Methods of the service that ask nobody who calls, and why they need not.
-const FOR_ANYBODY: [(&str, &str); 30] = [
+const FOR_ANYBODY: [(&str, &str); 31] = [
     ("admit_credential", "before there is a principal"),
     ("caller_connections", "counts"),
     ("consensus", "calls between nodes, and the node's life"),
@@ -20,6 +20,7 @@ const FOR_ANYBODY: [(&str, &str); 30] = [
     ("last_at", "the time of the newest change, for a line of the audit log"),
     ("levels", "what this program knows"),
     ("limits", "settings"),
+    ("moved", "the node's life: what its settings say"),
     ("node_id", "a setting"),
     ("node_connections", "counts"),
     ("open_metrics", "a listener that the operator chooses: sizes and times"),

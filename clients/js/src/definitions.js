@@ -118,14 +118,46 @@ export class Definitions {
   }
 
   /**
-   * Deletes it **with its configs**; with `restrict` only if it has none.
+   * Whether its deletion is rejected.
    * @param {string} key
-   * @param {ConditionalOptions & { restrict?: boolean }} [options]
+   * @param {ReadOptions} [options]
+   * @returns {Promise<boolean>}
+   */
+  async protection(key, options = {}) {
+    return (await this.part(key, "protection", options)).data.protected;
+  }
+
+  /**
+   * Protects it from deletion, or no longer.
+   * @param {string} key
+   * @param {boolean} isProtected
+   * @param {ConditionalOptions} [options]
+   */
+  async setProtection(key, isProtected, options = {}) {
+    return { key, revision: await this.change("PUT", `${ROOT}${segment(key)}/protection`, { protected: isProtected }, options) };
+  }
+
+  /**
+   * Deletes it **with its configs**; with `restrict` only if it has none, with `purge` for good.
+   * @param {string} key
+   * @param {ConditionalOptions & { restrict?: boolean, purge?: boolean }} [options]
    * @returns {Promise<void>}
    */
   async delete(key, options = {}) {
-    const query = given([["mode", options.restrict ? "restrict" : undefined], ["dry_run", options.dryRun || undefined]]);
+    const query = given([
+      ["mode", options.restrict ? "restrict" : undefined], ["purge", options.purge || undefined], ["dry_run", options.dryRun || undefined],
+    ]);
     await this.transport.send({ method: "DELETE", path: ROOT + segment(key), query, headers: conditions(options), ...intent(options), options });
+  }
+
+  /**
+   * Undoes its deletion: it returns with its configs, as of a revision or a time (RFC 3339), or as it was deleted.
+   * @param {string} key
+   * @param {WriteOptions & { revision?: number, time?: string }} [options]
+   */
+  async undelete(key, options = {}) {
+    const { revision, time } = options;
+    return { key, revision: await this.change("POST", `${ROOT}${segment(key)}/undelete`, { revision, time }, options) };
   }
 
   /**

@@ -21,7 +21,8 @@ const TOLD_MAX = 10;
 const NOT_SENT = new Set(["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "UND_ERR_CONNECT_TIMEOUT", "ERR_INVALID_URL"]);
 /** Refusals that the log retains under an idempotency key: they hold for all copies of a write. */
 const VERDICTS = new Set([
-  "config_exists", "config_not_found", "definition_exists", "definition_not_empty", "precondition_failed", "unique_taken",
+  "config_exists", "config_not_found", "definition_exists", "definition_not_empty", "definition_protected",
+  "precondition_failed", "unique_taken",
 ]);
 
 /**

@@ -93,9 +93,20 @@ def test_definitions(client: Any, name: str) -> None:
     assert [each.operation for each in client.definition_history(name)][-1] == "create"
     with pytest.raises(Conflict):
         client.delete_definition(name, restrict=True)
+    client.set_protection(name, True)
+    with pytest.raises(Conflict) as protected:
+        client.delete_definition(name)
+    assert protected.value.code == "definition_protected"
+    assert client.get_protection(name)
+    client.set_protection(name, False)
     client.delete_definition(name)
     with pytest.raises(NotFound):
         client.get_definition(name)
+    client.undelete_definition(name)
+    assert client.get(name, "a").data == {"plan": "x", "seats": 2}
+    client.delete_definition(name, purge=True)
+    with pytest.raises(NotFound):
+        client.undelete_definition(name)
 
 
 def test_configs(client: Any, name: str) -> None:

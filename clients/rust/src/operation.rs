@@ -103,7 +103,18 @@ pub enum Operation {
         #[serde(skip_serializing_if = "Option::is_none")]
         if_match: Option<IfMatch>,
     },
-    /// Deletes a definition with its configs.
+    /// Protects a definition from deletion, or no longer.
+    SetProtection {
+        /// The key of the definition.
+        #[serde(rename = "config_definition_key")]
+        definition: String,
+        /// Whether its deletion is rejected.
+        protected: bool,
+        /// What the definition must be.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        if_match: Option<IfMatch>,
+    },
+    /// Deletes a definition with its configs; 409 (`definition_protected`) if it is protected.
     DeleteDefinition {
         /// The key of the definition.
         #[serde(rename = "config_definition_key")]
@@ -335,6 +346,7 @@ impl Operation {
             | Self::SetIndexes { definition, .. }
             | Self::SetSchema { definition, .. }
             | Self::SetUnique { definition, .. }
+            | Self::SetProtection { definition, .. }
             | Self::DeleteDefinition { definition, .. }
             | Self::CreateConfig { definition, .. }
             | Self::PutConfig { definition, .. }
@@ -354,6 +366,7 @@ impl Operation {
             | Self::SetIndexes { .. }
             | Self::SetSchema { .. }
             | Self::SetUnique { .. }
+            | Self::SetProtection { .. }
             | Self::DeleteDefinition { .. } => None,
             Self::CreateConfig { key, .. }
             | Self::PutConfig { key, .. }
@@ -479,6 +492,10 @@ impl Request {
             Operation::SetUnique { definition, paths, if_match } => {
                 let path = format!("{}/unique", definition_path(definition));
                 Self::new(Method::PUT, path).json(&json!({ "paths": paths })).matching(*if_match)
+            }
+            Operation::SetProtection { definition, protected, if_match } => {
+                let path = format!("{}/protection", definition_path(definition));
+                Self::new(Method::PUT, path).json(&json!({ "protected": protected })).matching(*if_match)
             }
             Operation::DeleteDefinition { definition, restrict, if_match } => {
                 let request = Self::new(Method::DELETE, definition_path(definition)).matching(*if_match);
@@ -644,6 +661,11 @@ mod tests {
                 "PUT /api/v1/config_definition/d/unique",
             ),
             (
+                Operation::SetProtection { definition: definition(), protected: true, if_match: None },
+                r#""config_definition_key":"d","protected":true"#,
+                "PUT /api/v1/config_definition/d/protection",
+            ),
+            (
                 Operation::DeleteDefinition { definition: definition(), restrict: true, if_match: None },
                 r#""config_definition_key":"d","mode":"restrict""#,
                 "DELETE /api/v1/config_definition/d?mode=restrict",
@@ -782,7 +804,7 @@ mod tests {
         };
         let bodies: Vec<_> = all()
             .iter()
-            .take(7)
+            .take(8)
             .filter(|(_, _, path)| !path.starts_with("DELETE"))
             .map(|(operation, ..)| body(operation).1)
             .collect();
@@ -794,6 +816,7 @@ mod tests {
                 r#"{"json_schema":null}"#,
                 r#"{"json_schema":{},"format_assertion":false}"#,
                 r#"{"paths":["a"]}"#,
+                r#"{"protected":true}"#,
                 r#"{"config_key":"k","data":{"a":1}}"#,
             ]
         );

@@ -25,8 +25,8 @@ use tokio::{sync::watch, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Confirmation, Consensus, Leadership, MemberStatus, ReadError, ReadIndex, RolledBack, Status, Timers,
-    WriteError,
+    Condition, Confirmation, Consensus, Leadership, MemberStatus, ReadError, ReadIndex, RolledBack, Status,
+    Timers, WriteError,
     contact::Contacts,
     divergence::Proof,
     entry_times::{EntryTimes, WriteTimes},
@@ -283,10 +283,16 @@ impl Consensus {
         }
     }
 
-    /// The members that have started from an earlier state of their disks, as far as this node knows.
+    /// What the members have told of themselves, this node included.
     #[must_use]
-    pub fn rolled_back(&self) -> BTreeMap<NodeId, RolledBack> {
-        self.inner.witnesses.witness.rolled_back()
+    pub fn conditions(&self) -> BTreeMap<NodeId, Condition> {
+        self.inner.witnesses.witness.conditions()
+    }
+
+    /// The address of this node, if another process with its id answers there. This one then takes no part.
+    #[must_use]
+    pub fn twin(&self) -> Option<String> {
+        self.inner.witnesses.witness.twin()
     }
 
     /// The leader that contradicts a committed entry of this node's log, and the index of that entry; unless another
@@ -305,10 +311,16 @@ impl Consensus {
                 "this node's state was rebuilt and has not been compared with the others' yet".into(),
             );
         }
-        match self.rolled_back().get(&self.inner.id) {
-            Some(RolledBack::Waiting(nodes)) => Some(format!(
+        if let Some(address) = self.twin() {
+            return Some(format!(
+                "another process with the id of this node, {}, is running at {address}",
+                self.inner.id
+            ));
+        }
+        match self.conditions().remove(&self.inner.id).and_then(|own| own.rolled_back) {
+            Some(RolledBack::Waiting(missing)) => Some(format!(
                 "this node has started from an earlier state of its disk and waits for {}",
-                node_list(nodes)
+                node_list(&missing.nodes)
             )),
             Some(RolledBack::CatchingUp(_)) => {
                 Some("this node has started from an earlier state of its disk and catches up".into())

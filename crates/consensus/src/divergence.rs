@@ -28,7 +28,7 @@ use tokio::sync::watch;
 use super::{machine::AppliedPublisher, wire};
 use concord_model::record::Revision;
 use concord_net::{
-    NodeId,
+    Member, NodeId,
     call::Call,
     client::{Lane, Peers},
 };
@@ -204,12 +204,16 @@ impl DivergenceDetector {
 /// Marks the state of this node as wrong, so that its next start rebuilds it. Returns why the node has to end: where it
 /// differs from a majority.
 pub(super) async fn distrust(publisher: &AppliedPublisher, store: &Store, place: &str) -> String {
+    // The state holds the only list of the members, and this node needs them to fetch another state.
+    distrust_with(&publisher.applied.load().membership.members(), store, place).await
+}
+
+/// The same where the caller knows the members.
+pub(super) async fn distrust_with(members: &[Member], store: &Store, place: &str) -> String {
     let why = format!(
         "{place} differs from that of a majority of the members; the state will be rebuilt when this node starts again"
     );
     tracing::error!("{why}");
-    // The state holds the only list of the members, and this node needs them to fetch another state.
-    let members = publisher.applied.load().membership.members();
     let (store, note) = (store.clone(), wire::to_bytes(&members));
     match tokio::task::spawn_blocking(move || store.invalidate(&note)).await {
         Ok(Ok(())) => {}

@@ -9,6 +9,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
     codec::{LogHeader, LogPayload},
+    terms::TermStarts,
     types::{EncodedProposal, Membership, Payload, TypeConfig},
     wire::{
         self, MembershipMetadata, SnapshotHeader, StateMetadata, WireAppendRequest, WireAppendResponse,
@@ -147,7 +148,7 @@ pub fn peer_call_seeds() -> Vec<Vec<u8>> {
         seed(6, wire::to_bytes(&header)),
         seed(7, wire::to_bytes(&membership())),
         seed(8, wire::to_bytes(&metadata)),
-        seed(8, wire::to_bytes(&(Some(id), MembershipMetadata::default()))),
+        seed(8, wire::to_bytes(&(Some(id), MembershipMetadata::default(), TermStarts::default()))),
     ]
 }
 

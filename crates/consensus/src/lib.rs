@@ -33,6 +33,7 @@
 //! | the comparison of this node's state with the other members' | `divergence` |
 //! | the records of each other's progress, by which members detect a rolled-back disk | `witness` |
 //! | the start of a new cluster from a backup | `restore` |
+//! | the recovery of a cluster that has lost its majority, from the disk of one member | `recover` |
 //! | openraft's types as this crate uses them, and the types that are encoded in their place | `types`, `wire` |
 //! | targets of the fuzzer | `fuzz` |
 //! | openraft's storage suite, run on log, machine and store | `suite` |
@@ -67,6 +68,7 @@ mod machine;
 mod membership;
 mod network;
 mod receive;
+pub mod recover;
 pub mod restore;
 mod slow_flush;
 mod snapshot;
@@ -76,6 +78,7 @@ mod stream;
 #[cfg(test)]
 mod suite;
 mod supervisor;
+mod terms;
 mod types;
 mod wire;
 mod witness;
@@ -93,7 +96,7 @@ pub use leadership::{FLAPPING_CHANGES_MIN, Leadership};
 pub use log::LogFigures;
 pub use slow_flush::SlowFlushes;
 pub use supervisor::end_process_later;
-pub use witness::{RolledBack, vouch};
+pub use witness::{Condition, Missing, RolledBack, vouch};
 
 use concord_model::record::Revision;
 use concord_net::{Member, NodeId, client::Peers, identity::Identity};

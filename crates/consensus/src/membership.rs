@@ -11,7 +11,10 @@
 //! 2. Leadership is transferred only to a live voter with the longest log: a leader that has asked an unreachable
 //!    member accepts no writes until the next election.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use openraft::{
     ChangeMembers, Instant,
@@ -67,6 +70,14 @@ impl Consensus {
     /// See [`ChangeError`].
     pub async fn remove_learner(&self, id: NodeId) -> Result<Revision, ChangeError> {
         self.change(ChangeMembers::RemoveNodes(BTreeSet::from([id]))).await
+    }
+
+    /// Gives a member other addresses. Returns the revision of the membership entry.
+    ///
+    /// # Errors
+    /// See [`ChangeError`].
+    pub async fn move_member(&self, member: Member) -> Result<Revision, ChangeError> {
+        self.change(ChangeMembers::SetNodes(BTreeMap::from([(member.id, member)]))).await
     }
 
     /// Whether the configuration is joint: a change of voters is not completed.
@@ -280,7 +291,7 @@ mod tests {
         let id: LogId = crate::wire::WireLogId { index, term: 1, node: 1 }.into();
         let sets: Vec<BTreeSet<NodeId>> = voters.iter().map(|set| set.iter().copied().collect()).collect();
         let member = |id| Member { id, api_addr: format!("a:{id}"), peer_addr: format!("b:{id}") };
-        let nodes: std::collections::BTreeMap<NodeId, Member> = (1..=4).map(|id| (id, member(id))).collect();
+        let nodes: BTreeMap<NodeId, Member> = (1..=4).map(|id| (id, member(id))).collect();
         StoredMembership::new(Some(id), Membership::new(sets, nodes).expect("every voter is a node"))
     }
 

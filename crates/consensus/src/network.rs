@@ -94,7 +94,8 @@ pub(super) struct MemberClient {
     context: Arc<NetworkContext>,
     lane: Lane,
     to: NodeId,
-    addr: String,
+    /// Its address when this client was made: openraft keeps its clients when a member moves.
+    first_addr: String,
     /// The stream of entries while openraft does not use it.
     idle_stream: Mutex<Option<Frames>>,
     heartbeats: FramedCalls,
@@ -108,7 +109,7 @@ impl Network {
             context: Arc::clone(&self.0),
             lane,
             to,
-            addr: member.peer_addr.clone(),
+            first_addr: member.peer_addr.clone(),
             idle_stream: Mutex::default(),
             heartbeats: FramedCalls::new(Lane::Heartbeat, Call::Heartbeats),
             is_silent: AtomicBool::new(false),
@@ -161,6 +162,11 @@ impl Drop for CountGuard<'_> {
 }
 
 impl MemberClient {
+    /// Where the member is called now.
+    fn addr(&self) -> String {
+        self.context.peers.address_of(self.to).unwrap_or_else(|| self.first_addr.clone())
+    }
+
     async fn call<T: DeserializeOwned>(
         &self,
         lane: Lane,
@@ -168,7 +174,8 @@ impl MemberClient {
         body: Vec<u8>,
         deadline: Duration,
     ) -> Result<T, RPCError<TypeConfig>> {
-        let called = self.context.peers.call(lane, self.to, &self.addr, call, body.into(), deadline);
+        let addr = self.addr();
+        let called = self.context.peers.call(lane, self.to, &addr, call, body.into(), deadline);
         let response = match lane {
             Lane::Heartbeat => self.observe(called).await,
             Lane::Append | Lane::Forward | Lane::Bulk => called.await,
@@ -231,7 +238,8 @@ impl MemberClient {
         let content = self.context.store.content(&file).await.map_err(snapshot_unreachable)?;
         let (node, revision, bytes, begun) = (self.to, file.revision, file.bytes, Instant::now());
         tracing::info!(node, revision, bytes, "sending a snapshot to node {node}");
-        let sent = self.context.peers.send_snapshot(self.to, &self.addr, &header.to_header(), content).await;
+        let addr = self.addr();
+        let sent = self.context.peers.send_snapshot(self.to, &addr, &header.to_header(), content).await;
         let response = sent.map_err(snapshot_unreachable)?;
         let vote: WireVote = wire::from_bytes(&response).map_err(snapshot_unreachable)?;
         let took = begun.elapsed();
@@ -265,7 +273,8 @@ impl RaftNetworkV2<TypeConfig> for MemberClient {
     ) -> Result<AppendEntriesResponse<TypeConfig>, RPCError<TypeConfig>> {
         let body = wire::to_bytes(&WireAppendRequest::from(&rpc));
         // openraft sends heartbeats this way; entries go through the stream.
-        let (peers, to) = (&self.context.peers, PeerAddress { id: self.to, addr: &self.addr });
+        let addr = self.addr();
+        let (peers, to) = (&self.context.peers, PeerAddress { id: self.to, addr: &addr });
         let called = self.heartbeats.call(peers, to, body.into(), option.hard_ttl());
         let confirmation: WireConfirmation = decode(&self.observe(called).await.map_err(unreachable)?)?;
         self.context.leases.note(self.to, confirmation.lease);
@@ -282,8 +291,9 @@ impl RaftNetworkV2<TypeConfig> for MemberClient {
     {
         match self.lane {
             Lane::Append => {
-                let (peers, to) = (&self.context.peers, PeerAddress { id: self.to, addr: &self.addr });
+                let (peers, id, addr) = (&self.context.peers, self.to, self.addr());
                 let open = async move {
+                    let to = PeerAddress { id, addr: &addr };
                     let connection = peers.open(Lane::Append, to, Call::Stream, OPEN_TIMEOUT).await;
                     let connection = connection.map_err(unreachable)?;
                     Ok(frames(Box::new(connection)))

@@ -3,7 +3,7 @@
 //! **Invariants**
 //! 1. `crates/net/src/admission.rs` admitted every RPC that arrives here. A malformed body is rejected.
 //! 2. openraft gets no vote and no entry that this member must not grant or confirm (`witness/participation.rs`), and
-//!    no entry that contradicts a committed entry of its log.
+//!    no entry and no snapshot that contradicts a committed entry of its log, also where that is purged.
 //! 3. A node requests votes, sends entries or snapshots, and transfers leadership only in its own name.
 
 use std::{
@@ -22,8 +22,8 @@ use super::{
     snapshot,
     types::TypeConfig,
     wire::{
-        self, SnapshotHeader, WireAppendRequest, WireAppendResponse, WireConfirmation, WireLogId,
-        WireTransferRequest, WireTransferResponse, WireVote, WireVoteRequest, WireVoteResponse,
+        self, SnapshotHeader, StateMetadata, WireAppendRequest, WireAppendResponse, WireConfirmation,
+        WireLogId, WireTransferRequest, WireTransferResponse, WireVote, WireVoteRequest, WireVoteResponse,
     },
 };
 use concord_model::record::Revision;
@@ -189,7 +189,8 @@ impl Consensus {
             None => AppendRefusal::Failed("this member must not confirm entries yet".into()),
         })?;
         let ids = request.prev_log_id.into_iter().chain(request.entries.iter().map(|entry| entry.log_id));
-        let compared = self.inner.log.compared_with(ids.map(WireLogId::from)).await;
+        let applied = self.inner.publisher.applied.load_full();
+        let compared = self.inner.log.compared_with(ids.map(WireLogId::from), Some(&applied)).await;
         match compared.map_err(|error| AppendRefusal::Failed(error.to_string()))? {
             Some((own, theirs)) if own != theirs => {
                 self.inner.contradicted.note(leader, own);
@@ -221,6 +222,17 @@ impl Consensus {
         check_sender(&vote, from)?;
         if self.inner.witnesses.witness.judge_leader(vote).await.is_err() {
             return Err(ReceiveError::Failed("this member must not follow a leader of this term".into()));
+        }
+        let metadata = StateMetadata::decode(&header.metadata).map_err(ReceiveError::Malformed)?;
+        let applied = self.inner.publisher.applied.load_full();
+        let contradiction =
+            metadata.last_log_id.and_then(|last| applied.contradicted_by(last, &metadata.terms));
+        if let Some(own) = contradiction {
+            self.inner.contradicted.note(from, own);
+            return Err(ReceiveError::Failed(format!(
+                "entry {} is committed here, and the snapshot is of a history with another one",
+                own.index
+            )));
         }
         let counts = &self.inner.context.counts;
         let received = snapshot::receive(&self.inner.store, &header, body).await;

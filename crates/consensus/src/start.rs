@@ -1,11 +1,11 @@
 //! Starts consensus on a node, in five steps.
 //!
-//! 1. Open the keys of an encrypted directory and the log. If the state is distrusted, the log is discarded first. The
-//!    node does not start if a newer version has written to the directory, if the log is damaged, or if it is missing
-//!    although one existed: this member no longer knows its vote.
+//! 1. Complete a recovery that was interrupted. Open the keys of an encrypted directory and the log. If the state is
+//!    distrusted, the log is discarded first. The node does not start if a newer version has written to the directory, if
+//!    the log is damaged, or if it is missing although one existed: this member no longer knows its vote.
 //! 2. Check that the log's header and the directory's identity name the same member.
 //! 3. Open the store with the range of the log. It returns the newest whole state.
-//! 4. If it has none, fetch and install another member's newest snapshot.
+//! 4. If it has none, fetch and install another member's newest snapshot, unless a majority contradicts the log.
 //! 5. Reconcile the log with the state and start openraft, which applies the log after the state.
 //! 6. Ask the other members whether the disk of this one was rolled back (`witness`).
 //!
@@ -13,6 +13,7 @@
 //! answers no vote request, and it votes and confirms only after the last step.
 
 use std::{
+    collections::BTreeSet,
     io,
     path::Path,
     sync::{
@@ -35,7 +36,7 @@ use super::{
     consensus::ConsensusInner,
     contact::Contacts,
     directory_format::DirectoryFormat,
-    divergence::{DivergenceDetector, Proof},
+    divergence::{self, DivergenceDetector, Proof},
     figures::ConsensusCounts,
     group::WriteGroups,
     leadership::{LastHeard, LeaderFollower, Transfers},
@@ -44,11 +45,11 @@ use super::{
     machine::Machine,
     network::{Network, NetworkContext},
     receive::Contradicted,
-    slow_flush,
+    recover, slow_flush,
     snapshot::{self, SnapshotScheduler},
     standstill::Standstill,
     types::Raft,
-    wire::{self, SnapshotHeader, StateMetadata},
+    wire::{self, SnapshotHeader, StateMetadata, WireLogId},
     witness::{Witness, WitnessTask},
 };
 use concord_net::{Member, NodeId, client::Peers, identity::Identity};
@@ -95,6 +96,7 @@ impl Consensus {
         let opening = (me.clone(), directory.clone(), data_key_file);
         let opened = blocking(move || {
             let (me, directory, key_file) = opening;
+            recover::finish(&directory, &me).map_err(failed)?;
             let at_rest = open_keys(&directory, key_file.as_deref())?;
             let is_distrusted = Store::is_distrusted(&directory.join(STORE_DIRECTORY));
             if is_distrusted {
@@ -249,9 +251,26 @@ struct StateRecovery<'a> {
     purged: u64,
 }
 
+/// Why a snapshot of another member is of no use.
+#[derive(Debug, thiserror::Error)]
+enum FetchError {
+    #[error("{0}")]
+    Failed(String),
+    /// The log of this node has another committed entry there.
+    #[error("its snapshot is of another history: entry {} of the log of this node is committed, and differs", .0.index)]
+    Contradiction(WireLogId),
+}
+
+impl From<String> for FetchError {
+    fn from(why: String) -> Self {
+        Self::Failed(why)
+    }
+}
+
 impl StateRecovery<'_> {
     async fn run(&self, sources: &[Member]) -> Result<(State, Position), StartError> {
         let mut last_error = "no other member is known".to_owned();
+        let mut contradicting = BTreeSet::new();
         for round in 0..RECOVERY_ROUNDS_MAX {
             if round > 0 {
                 sleep(RECOVERY_PAUSE).await;
@@ -259,9 +278,14 @@ impl StateRecovery<'_> {
             for source in sources {
                 match self.fetch_from(source).await {
                     Ok(recovered) => return Ok(recovered),
-                    Err(why) => {
-                        tracing::warn!(member = source.id, %why, "this member sent no snapshot");
+                    Err(error) => {
+                        let why = error.to_string();
+                        tracing::warn!(member = source.id, %why, "this node can't use a snapshot of that member");
                         last_error = format!("member {}: {why}", source.id);
+                        if let FetchError::Contradiction(own) = error {
+                            contradicting.insert(source.id);
+                            self.end_if_contradicted(sources, &contradicting, own).await?;
+                        }
                     }
                 }
             }
@@ -270,21 +294,44 @@ impl StateRecovery<'_> {
             }
         }
         Err(StartError::Failed(format!(
-            "this node has no complete state, and no member sent a snapshot: {last_error}"
+            "this node has no complete state, and no member sent a snapshot that it can use: {last_error}"
         )))
     }
 
-    async fn fetch_from(&self, source: &Member) -> Result<(State, Position), String> {
+    /// Ends this start if a majority has another history than the log: the log is then kept, and the state fetched. One
+    /// member alone may be the one that is wrong.
+    async fn end_if_contradicted(
+        &self,
+        sources: &[Member],
+        contradicting: &BTreeSet<NodeId>,
+        own: WireLogId,
+    ) -> Result<(), StartError> {
+        // The same member may be a source twice. This node is one more.
+        let members = sources.iter().map(|source| source.id).collect::<BTreeSet<_>>().len() + 1;
+        if contradicting.len() * 2 <= members {
+            return Ok(());
+        }
+        let place = format!("entry {} of the log", own.index);
+        Err(StartError::Failed(divergence::distrust_with(sources, self.store, &place).await))
+    }
+
+    async fn fetch_from(&self, source: &Member) -> Result<(State, Position), FetchError> {
         let fetched = self.peers.fetch_snapshot(source.id, &source.peer_addr, FETCH_TIMEOUT).await;
         let (header, body) = fetched.map_err(|error| error.to_string())?;
         let header = SnapshotHeader::from_header(&header).map_err(|error| error.to_string())?;
         if header.index < self.purged {
-            return Err(format!(
+            return Err(FetchError::Failed(format!(
                 "its snapshot ends at entry {}, this log begins after {}",
                 header.index, self.purged
-            ));
+            )));
         }
         let metadata = StateMetadata::decode(&header.metadata)?;
+        if let Some(last) = metadata.last_log_id {
+            let contradiction = self.log.contradicted_by(last, &metadata.terms).await;
+            if let Some(own) = contradiction.map_err(|error| error.to_string())? {
+                return Err(FetchError::Contradiction(own));
+            }
+        }
         let file = snapshot::receive(self.store, &header, body).await.map_err(|error| error.to_string())?;
         self.log.set_installing(metadata.last_log_id).await.map_err(|error| error.to_string())?;
         let (store, format) = (self.store.clone(), self.log.format().clone());
@@ -331,6 +378,9 @@ impl ConsensusParts {
         let config = Arc::new(config(&timers)?);
         let raft = Raft::new(id, config, Network(Arc::clone(&context)), log.clone(), machine);
         let raft = raft.await.map_err(failed)?;
+        // Before its core has started, openraft's metrics name no members: nobody would be asked, any members would be a
+        // majority of none, and a member that has moved would not be told. The core answers this once it has written them.
+        raft.is_initialized().await.map_err(failed)?;
 
         let stopping = Arc::new(AtomicBool::new(false));
         let (leader_sender, leader) = watch::channel(None);
@@ -425,8 +475,7 @@ impl ConsensusInner {
         supervisor.spawn("report-slow-flushes", slow_flush::report(self.log.clone()));
         supervisor.spawn("end-back-off", end_back_off);
         supervisor.spawn("compare-states", divergence.run());
-        supervisor.spawn("settle", self.witnesses.clone().settle());
-        supervisor.spawn("exchange-witness", self.witnesses.clone().keep_exchanging());
+        supervisor.spawn("witness", self.witnesses.clone().run());
     }
 }
 

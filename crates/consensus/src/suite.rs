@@ -75,7 +75,7 @@ fn identity() -> Identity {
     Identity { cluster_id: uuid::Uuid::from_u128(3), node_id: 1, format: FORMAT }
 }
 
-async fn start(directory: &Path) -> Result<Consensus, StartError> {
+pub(super) async fn start(directory: &Path) -> Result<Consensus, StartError> {
     let me = identity();
     Consensus::start(Start {
         me,

@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
     lease::Lease,
+    terms::TermStarts,
     types::{EncodedProposal, Entry, LeaderId, LogId, Membership, StoredMembership, TypeConfig, Vote},
 };
 use concord_model::encoding;
@@ -51,12 +52,14 @@ pub(super) struct WireMembership {
     pub(super) nodes: Vec<(NodeId, Member)>,
 }
 
-/// The metadata that is stored with a state: how far it has applied the log, and with which membership.
+/// The metadata that is stored with a state: how far it has applied the log, with which membership, and whose entries.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct StateMetadata {
     /// The last applied entry.
     pub(super) last_log_id: Option<WireLogId>,
     pub(super) membership: MembershipMetadata,
+    /// The ids of the applied entries.
+    pub(super) terms: TermStarts,
 }
 
 /// The membership that a state was applied with.
@@ -199,13 +202,14 @@ impl StateMetadata {
         let greatest_id = member.id;
         let members = WireMembership { voters: vec![vec![member.id]], nodes: vec![(member.id, member)] };
         let membership = MembershipMetadata { log_id: Some(last), members, greatest_id };
-        Self { last_log_id: Some(last), membership }
+        Self { last_log_id: Some(last), membership, terms: TermStarts::of_first(last) }
     }
 
-    /// The encoding of metadata whose membership is encoded already: fields follow one another without a separator.
-    pub(super) fn encode_with(last: Option<LogId>, encoded_membership: &[u8]) -> Vec<u8> {
+    /// The encoding of metadata whose other fields are encoded already: fields follow one another without a separator.
+    pub(super) fn encode_with(last: Option<LogId>, membership: &[u8], terms: &[u8]) -> Vec<u8> {
         let mut bytes = to_bytes(&last.map(WireLogId::from));
-        bytes.extend_from_slice(encoded_membership);
+        bytes.extend_from_slice(membership);
+        bytes.extend_from_slice(terms);
         bytes
     }
 
@@ -215,6 +219,15 @@ impl StateMetadata {
             return Ok(Self::default());
         }
         from_bytes(bytes).map_err(|error| error.to_string())
+    }
+
+    /// The same with other addresses of the members.
+    pub(super) fn with_members(
+        mut self,
+        change: impl FnOnce(Membership) -> Membership,
+    ) -> Result<Self, String> {
+        self.membership.members = (&change(Membership::try_from(self.membership.members)?)).into();
+        Ok(self)
     }
 
     /// The last log id and the membership as openraft's types.
@@ -454,7 +467,8 @@ mod tests {
         assert_eq!(first.membership.greatest_id(), 3);
         let (_, membership) = first.into_raft().unwrap();
         let membership = MembershipMetadata::new(&membership, 5);
-        let metadata = StateMetadata { last_log_id: Some(last), membership };
+        let terms = TermStarts::of_first(last);
+        let metadata = StateMetadata { last_log_id: Some(last), membership, terms };
         let decoded = StateMetadata::decode(&to_bytes(&metadata)).unwrap();
         assert_eq!((decoded.membership.greatest_id(), &decoded), (5, &metadata));
         assert_eq!(StateMetadata::decode(&[]).unwrap().membership.greatest_id(), 0);
@@ -466,7 +480,9 @@ mod tests {
         let metadata = StateMetadata::of_first_member(last, member(3));
         let bytes = to_bytes(&metadata);
         let MembershipMetadata { log_id, members, greatest_id } = &metadata.membership;
-        assert_eq!(bytes, to_bytes(&(metadata.last_log_id, log_id, members, greatest_id)));
-        assert_eq!(bytes, StateMetadata::encode_with(Some(last.into()), &to_bytes(&metadata.membership)));
+        let terms = &metadata.terms;
+        assert_eq!(bytes, to_bytes(&(metadata.last_log_id, log_id, members, greatest_id, terms)));
+        let membership = to_bytes(&metadata.membership);
+        assert_eq!(bytes, StateMetadata::encode_with(Some(last.into()), &membership, &to_bytes(terms)));
     }
 }

@@ -10,14 +10,14 @@ use concord_model::{
     access_key::{AccessKey, Grant, Grants, KeyId, KeySecret, KeyUse, Pattern, Quota, Verb},
     command::{
         AccessCommand, Applied, BatchStep, Command, DecodeError, Done, Expect, IdempotencyKey, KeyTerms,
-        Proposal, StepOutcome, THIS_ENTRY, Verdict,
+        Proposal, StepOutcome, THIS_ENTRY, Undeletion, Verdict,
     },
     entry,
     error::{Invalid, LocSegment, NothingToRestore, Rejection, StoredQuota, Violation},
     feature::level_max,
     index::{Build, Indexing},
     key::Key,
-    record::{Config, Definition, IndexEntry},
+    record::{Config, Definition, DeletedId, IndexEntry},
     schema::{Formats, StoredSchema},
     time::Timestamp,
 };
@@ -74,8 +74,25 @@ fn entries_of_the_log() {
         "01e4e0f4e586ee900304726f6f74010377687901010101010101010101010101010101010202020202020202020202020202020201ac020101640101610000",
     );
     entry(
-        &plain(Command::DeleteDefinition { key: key("d"), expect: Expect::Present, restrict: true }),
-        "01e4e0f4e586ee900304726f6f74000000020164020100",
+        &plain(Command::DeleteDefinition {
+            key: key("d"),
+            expect: Expect::Present,
+            restrict: true,
+            keep: None,
+        }),
+        "01e4e0f4e586ee900304726f6f7400000002016402010000",
+    );
+    entry(
+        &plain(Command::UndeleteDefinition(Undeletion {
+            key: key("d"),
+            of: DeletedId { deleted: 7, id: 5 },
+            back: Vec::new(),
+        })),
+        "01e4e0f4e586ee900304726f6f740000000e016407050000",
+    );
+    entry(
+        &plain(Command::SetProtection { key: key("d"), protected: true, expect: Expect::Present }),
+        "01e4e0f4e586ee900304726f6f740000000f0164010200",
     );
     let entries = Box::from([IndexEntry { slot: 1, value: b"\x05x\x00".as_slice().into() }]);
     entry(
@@ -150,6 +167,7 @@ fn entries_of_the_cluster_itself_and_what_format_means() {
     let raise = |to| plain(Command::RaiseFeatureLevel { to });
     entry(&raise(1), "01e4e0f4e586ee900304726f6f740000000a0100");
     entry(&plain(Command::Forget { upto: 300 }), "01e4e0f4e586ee900304726f6f740000000bac0200");
+    entry(&plain(Command::SkipRevisions { to: 300 }), "01e4e0f4e586ee900304726f6f7400000010ac0200");
     // What `format` means is the variant of the schema: 1 is asserted, 2 is not.
     let stored = |formats| Some(StoredSchema { text: "{}".into(), formats });
     let create = |schema| plain(Command::CreateDefinition { key: key("d"), indexes: vec![], schema });
@@ -195,6 +213,7 @@ fn verdicts() {
     let applied = |done: Done| Verdict::Decided(Ok(Applied { revision: 7, at: Timestamp(300), done }));
     wire(&applied(Done::Single(StepOutcome::Created)), "000007ac020000");
     wire(&applied(Done::Single(StepOutcome::NoRecord)), "000007ac020003");
+    wire(&applied(Done::Single(StepOutcome::Retained)), "000007ac020004");
     let steps = Box::from([StepOutcome::Deleted, StepOutcome::Created, StepOutcome::Changed]);
     wire(&applied(Done::Batch(steps)), "000007ac020103020001");
     let steps = Box::from([StepOutcome::Changed]);
@@ -210,6 +229,7 @@ fn verdicts() {
     wire(&rejected(Rejection::NotUnique { path: "a".into(), by: key("k") }), "0001070161016b");
     let rejection = Box::new(Rejection::Precondition { current: 300 });
     wire(&rejected(Rejection::InBatch { index: 200, rejection }), "000108c80105ac02");
+    wire(&rejected(Rejection::DefinitionProtected(key("d"))), "0001130164");
     wire(&Verdict::Stale, "01");
 }
 
@@ -235,13 +255,15 @@ fn records() {
         modified_at,
         revision: 9,
         unique: vec!["a".into()],
+        protected: false,
+        standing: <_>::default(),
     };
-    wire(&definition, "05016401016101117b2274797065223a226f626a656374227d0100010064c80109010161");
+    wire(&definition, "05016401016101117b2274797065223a226f626a656374227d0100010064c80109010161000000");
     let definition = Definition { schema: None, unique: vec![], ..definition };
-    wire(&definition, "050164010161000100010064c8010900");
+    wire(&definition, "050164010161000100010064c8010900000000");
     let build = Some(Build { begun: 8, slots: vec![300], cursor: Some(key("k")) });
     let indexing = Indexing { slots: vec![300], next: 301, build };
-    wire(&Definition { indexing, ..definition }, "0501640101610001ac02ad02010801ac0201016b64c8010900");
+    wire(&Definition { indexing, ..definition }, "0501640101610001ac02ad02010801ac0201016b64c8010900000000");
     let config = Config {
         key: key("k"),
         data: Arc::from(r#"{"a":1}"#),
@@ -296,6 +318,7 @@ fn changes_of_the_history() {
 #[test]
 fn changes_of_whole_definitions_in_the_history() {
     wire(&StoredEdit::Deleted { definition: 5, configs: 300 }, "0605ac02");
+    wire(&StoredEdit::Undeleted { definition: 5, configs: 300 }, "0805ac02");
     let definition = Definition {
         id: 5,
         key: key("d"),
@@ -306,12 +329,14 @@ fn changes_of_whole_definitions_in_the_history() {
         modified_at: Timestamp(200),
         revision: 6,
         unique: vec![],
+        protected: false,
+        standing: <_>::default(),
     };
     let edits = vec![StoredEdit::DefinitionWithBefore { before: Arc::new(definition), after: None }];
     let (revision, at, by, reason) = (7, Timestamp(300), "root".into(), None);
     wire(
         &StoredChange { revision, at, by, reason, edits },
-        "07ac0204726f6f74000107050164010161000100010064c801060000",
+        "07ac0204726f6f74000107050164010161000100010064c801060000000000",
     );
 }
 

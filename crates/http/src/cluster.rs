@@ -63,13 +63,19 @@ pub(super) fn member(fields: &mut BodyFields) -> Member {
         read: fields::integer,
         schema: |_| integer(1).description(Some("an id that no node of the cluster has ever had")).into(),
     };
-    const ADDRESS: FieldType<String> =
-        FieldType { read: fields::string, schema: |_| text().examples([json!("10.0.0.4:8101")]).into() };
     Member {
         id: fields.required("id", &NEW_ID),
         api_addr: fields.required("api_addr", &ADDRESS),
         peer_addr: fields.required("peer_addr", &ADDRESS),
     }
+}
+
+const ADDRESS: FieldType<String> =
+    FieldType { read: fields::string, schema: |_| text().examples([json!("10.0.0.4:8101")]).into() };
+
+/// The body that names the addresses of a member.
+pub(super) fn member_addresses(fields: &mut BodyFields) -> (String, String) {
+    (fields.required("api_addr", &ADDRESS), fields.required("peer_addr", &ADDRESS))
 }
 
 /// The body that names a member by its id.
@@ -105,6 +111,14 @@ pub(super) async fn remove(service: Service, request: BodyRequest) -> Result<Rep
     let request = request.refuse_dry_run()?;
     let change = MemberChange::Remove(node_id(&request.name)?);
     Ok(change_reply("member removed", &service.members.change(&request.caller.principal, change).await?))
+}
+
+/// Gives a member other addresses.
+pub(super) async fn move_member(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
+    let (api_addr, peer_addr) = request.read(&service, member_addresses).await?;
+    let member = Member { id: node_id(&request.name)?, api_addr, peer_addr };
+    let change = MemberChange::Move { member, dry_run: request.caller.dry_run };
+    Ok(change_reply("member moved", &service.members.change(&request.caller.principal, change).await?))
 }
 
 /// Replaces a member with a new one.

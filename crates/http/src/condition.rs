@@ -12,7 +12,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use super::{
-    endpoints::{CONFIGS, Matched},
+    endpoints::{CONFIGS, Endpoint, Matched},
     extract::Keys,
     reply::Problem,
 };
@@ -91,7 +91,7 @@ impl Stated {
             return Err(header_problem(&name, "this request takes one entity tag of `if-match`, or `*`"));
         }
         let config = Some(keys.config.as_str()).filter(|key| !key.is_empty());
-        let verb = if config.is_some() { Verb::Write } else { Verb::Define };
+        let verb = matched.endpoint.map_or(Verb::Write, Endpoint::verb);
         let current = service.reads.current_revision(principal, verb, &keys.definition, config).await?;
         Ok(self.judged(current))
     }

@@ -18,18 +18,22 @@ use super::{
     endpoints::DEFINITIONS,
     extract::{BodyRequest, QueryParams, ReadRequest, both, check_key, query_violation},
     json::Object,
-    openapi::schemas::{boolean, example_schema, json_object},
+    openapi::schemas::{boolean, example_schema, integer, json_object, text},
     reply::{Problem, Rendering, Reply},
     shape::{Shape, TAKES_PARAMETER, takes_parameter, without_shape},
 };
 use concord_model::{
     access_key::Verb,
+    command::{Done, StepOutcome},
     document::Document,
     index::Build,
     query::{self, Page, QueryError},
-    record::Definition,
+    record::{Definition, Revision},
+    time::Timestamp,
 };
-use concord_service::{DefinitionView, Service, Write, memory_budget::Reservation, read::list::ListScope};
+use concord_service::{
+    DefinitionView, Service, UndeleteAt, Write, memory_budget::Reservation, read::list::ListScope,
+};
 use concord_state::{Collection, query::QueryResult};
 
 /// The name of the path's first parameter, and of the field of a record.
@@ -185,11 +189,70 @@ pub(super) async fn set_indexes(service: Service, request: BodyRequest) -> Resul
 /// Deletes a definition.
 pub(super) async fn delete(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let expect = request.condition.for_change()?;
-    let restrict = request.params.restrict()?;
+    let (restrict, purge) = (request.params.restrict()?, request.params.purge()?);
     let data = identity(&request.keys.definition).finish();
-    let write = Write::DeleteDefinition { key: request.keys.definition, expect, restrict };
+    let write = Write::DeleteDefinition { key: request.keys.definition, expect, restrict, purge };
     let written = service.writes.write(request.caller, write).await?;
-    Ok(Reply::ok("config definition deleted", &data).for_write_without_record(&written))
+    let reply = Reply::ok("config definition deleted", &data).for_write_without_record(&written);
+    let is_kept = written.applied.done == Done::Single(StepOutcome::Retained);
+    Ok(if is_kept || purge { reply } else { reply.warning(NOT_KEPT) })
+}
+
+/// The warning to a deletion that can't be undone, although the client did not ask for that.
+const NOT_KEPT: &str =
+    "the deletion can't be undone: the definition takes more memory than CONCORD_DELETED_BYTES allows";
+
+/// The body that undoes a deletion: as of when the definition returns.
+#[derive(Debug, PartialEq)]
+pub(super) struct UndeleteBody {
+    at: UndeleteAt,
+}
+
+impl UndeleteBody {
+    pub(super) fn read(fields: &mut BodyFields) -> Self {
+        const REVISION: FieldType<Revision> = FieldType {
+            read: fields::integer,
+            schema: |_| integer(0).description(Some("the revision as of which it returns")).into(),
+        };
+        const TIME: FieldType<Timestamp> = FieldType {
+            read: |value, fields| {
+                let time = Timestamp::parse(&fields::string(value, fields)?);
+                if time.is_none() {
+                    fields.violation(&[], "expected an RFC 3339 time such as `2027-01-01T00:00:00Z`");
+                }
+                time
+            },
+            schema: |_| {
+                text().description(Some("RFC 3339: as of the last change at this time or before it")).into()
+            },
+        };
+        let (revision, time) = (fields.optional("revision", &REVISION), fields.optional("time", &TIME));
+        let at = match (revision, time) {
+            (None, None) => UndeleteAt::Deletion,
+            (Some(revision), None) => UndeleteAt::Revision(revision),
+            (None, Some(time)) => UndeleteAt::Time(time),
+            (Some(_), Some(_)) => {
+                fields.violation_in("time", "`revision` and `time` exclude each other");
+                UndeleteAt::Deletion
+            }
+        };
+        Self { at }
+    }
+}
+
+/// Undoes the deletion of a definition.
+pub(super) async fn undelete(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
+    request.condition.for_create()?;
+    let UndeleteBody { at } = request.read(&service, UndeleteBody::read).await?;
+    let key = request.keys.definition;
+    let (written, undeleted) = service.writes.undelete(request.caller, key.clone(), at).await?;
+    let data = identity(&key).value("deleted_revision", &undeleted.deleted);
+    let data = data.value("revision", &undeleted.at);
+    let data = undeleted
+        .size
+        .iter()
+        .fold(data, |data, size| data.value("configs", &size.configs).value("bytes", &size.bytes));
+    Ok(Reply::created("config definition undeleted", &data.finish(), &location(&key)).for_write(&written))
 }
 
 /// The definition that a read names, with its configs.
@@ -273,6 +336,8 @@ mod tests {
             modified_at: Timestamp(1),
             revision: 1,
             unique: Vec::new(),
+            protected: false,
+            standing: <_>::default(),
         };
         let expected = r#"{"config_definition_key":"d","indexes":["a\\.b"],"json_schema":{"minimum":1e400},"created_at":"1970-01-01T00:00:00.000000Z","modified_at":"1970-01-01T00:00:00.000001Z"}"#;
         assert_eq!(record(&definition, false), expected);

@@ -24,6 +24,7 @@ pub(super) enum Code {
     DefinitionExists,
     DefinitionNotEmpty,
     DefinitionNotFound,
+    DefinitionProtected,
     Forbidden,
     HeaderInvalid,
     IdempotencyKeyReused,
@@ -58,7 +59,7 @@ pub(super) enum Code {
 
 impl Code {
     /// All codes, with the type of the errors that have them.
-    pub(super) const ALL: [(Self, &'static str); 43] = [
+    pub(super) const ALL: [(Self, &'static str); 44] = [
         (Self::AccessKeyExists, "conflict_error"),
         (Self::AccessKeyNotFound, "not_found_error"),
         (Self::BodyInvalid, "validation_error"),
@@ -72,6 +73,7 @@ impl Code {
         (Self::DefinitionExists, "conflict_error"),
         (Self::DefinitionNotEmpty, "conflict_error"),
         (Self::DefinitionNotFound, "not_found_error"),
+        (Self::DefinitionProtected, "conflict_error"),
         (Self::Forbidden, "forbidden_error"),
         (Self::HeaderInvalid, "validation_error"),
         (Self::IdempotencyKeyReused, "validation_error"),
@@ -120,6 +122,7 @@ impl Code {
             Self::DefinitionExists => "definition_exists",
             Self::DefinitionNotEmpty => "definition_not_empty",
             Self::DefinitionNotFound => "definition_not_found",
+            Self::DefinitionProtected => "definition_protected",
             Self::Forbidden => "forbidden",
             Self::HeaderInvalid => "header_invalid",
             Self::IdempotencyKeyReused => "idempotency_key_reused",
@@ -183,6 +186,7 @@ impl Code {
             Rejection::DefinitionExists => Self::DefinitionExists,
             Rejection::DefinitionNotFound => Self::DefinitionNotFound,
             Rejection::DefinitionNotEmpty(_) => Self::DefinitionNotEmpty,
+            Rejection::DefinitionProtected(_) => Self::DefinitionProtected,
             Rejection::ConfigExists => Self::ConfigExists,
             Rejection::ConfigNotFound => Self::ConfigNotFound,
             Rejection::Precondition { .. } | Rejection::CheckFailed { .. } => Self::PreconditionFailed,

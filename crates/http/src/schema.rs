@@ -1,6 +1,6 @@
-//! The schema and the unique paths of a definition, each a resource with a path of its own.
+//! The schema, the unique paths and the protection of a definition, each a resource with a path of its own.
 //!
-//! Both are parts of the definition, so its revision is their entity tag.
+//! They are parts of the definition, so its revision is their entity tag.
 //!
 //! **Invariants:** a dry run reports the same configs that a rejection names. Only `policy=force` stores a schema that
 //! configs do not fit.
@@ -8,10 +8,11 @@
 use serde_json::{Value, json};
 
 use super::{
-    body::fields::{BodyFields, PATHS},
+    body::fields::{self, BodyFields, FieldType, PATHS},
     definitions::{FORMAT_ASSERTION, KEY, SCHEMA, find, identity},
     extract::{BodyRequest, QueryParams, ReadRequest, check_key, query_violation},
     json::{Object, loc_json},
+    openapi::schemas::boolean,
     reply::{Problem, Reply},
 };
 use concord_model::{
@@ -21,7 +22,7 @@ use concord_model::{
     record::{Definition, Revision},
 };
 use concord_service::{
-    BreakingConfig, LazySchema, NewSchema, NewUnique, Refusal, SchemaReport, Service, Write,
+    BreakingConfig, LazySchema, NewProtection, NewSchema, NewUnique, Refusal, SchemaReport, Service, Write,
 };
 
 /// The body that replaces a schema.
@@ -131,6 +132,38 @@ pub(super) async fn put_unique(service: Service, request: BodyRequest) -> Result
     let written = service.writes.write(request.caller, Write::SetUnique(new)).await?;
     let reply = Reply::ok("unique paths stored", &data);
     Ok(reply.record_version(written.applied.revision, written.applied.at).state_revision(written.revision))
+}
+
+/// The body that protects a definition from deletion, or no longer.
+#[derive(Debug)]
+pub(super) struct ProtectionBody {
+    pub(super) protected: bool,
+}
+
+impl ProtectionBody {
+    pub(super) fn read(fields: &mut BodyFields) -> Self {
+        const PROTECTED: FieldType<bool> = FieldType {
+            read: fields::boolean,
+            schema: |_| boolean().description(Some("whether its deletion is rejected")).into(),
+        };
+        Self { protected: fields.required("protected", &PROTECTED) }
+    }
+}
+
+/// Gets the protection of a definition.
+pub(super) async fn get_protection(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
+    let part = |definition: &Definition| Object::new().value("protected", &definition.protected);
+    get_part(&service, &request, "protection found", part).await
+}
+
+/// Protects a definition from deletion, or no longer.
+pub(super) async fn put_protection(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
+    let expect = request.condition.for_change()?;
+    let ProtectionBody { protected } = request.read(&service, ProtectionBody::read).await?;
+    let data = Object::new().value("protected", &protected).finish();
+    let new = NewProtection { key: request.keys.definition, protected, expect };
+    let written = service.writes.write(request.caller, Write::SetProtection(new)).await?;
+    Ok(Reply::ok("protection stored", &data).for_write(&written))
 }
 
 /// Gets a part of a definition.

@@ -312,7 +312,7 @@ fn with_prev(object: Object, before: &Before, redacted: Option<&RedactedPlaces>)
 
 fn change_json(item: &RecordChange, has_left: bool, redacted: Option<&RedactedPlaces>) -> Object {
     match item {
-        RecordChange::Definition { key, is_new, after, deleted_configs } => match after {
+        RecordChange::Definition { key, is_new, after, deleted_configs, .. } => match after {
             Some(definition) => {
                 let kind = if *is_new { "definition_created" } else { "definition_updated" };
                 with_definition(Object::new().unescaped("type", kind), definition)

@@ -52,6 +52,9 @@ impl Command {
             | Self::Transaction(_)
             | Self::RaiseFeatureLevel { .. }
             | Self::Forget { .. }
+            | Self::UndeleteDefinition { .. }
+            | Self::SetProtection { .. }
+            | Self::SkipRevisions { .. }
             | Self::Access(_) => false,
         }
     }

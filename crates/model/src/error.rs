@@ -104,6 +104,12 @@ pub enum Rejection {
     /// There is nothing that a rollback of a transaction could write.
     #[error("there is no earlier state to roll back to")]
     NothingToRestore(NothingToRestore),
+    /// A delete of a definition that is protected.
+    #[error(
+        "the definition is protected from deletion (`protected` is true): to delete it, set `protected` to false first \
+         (`concord definition protect {0} --off`)"
+    )]
+    DefinitionProtected(Key),
 }
 
 /// Why a rollback has nothing to write.

@@ -39,6 +39,10 @@ pub const FORGOTTEN_PER_ENTRY_MAX: usize = 256;
 /// Microseconds for which such an outcome is remembered, by the log's time: a day, as payment services do. Fixed: it
 /// is part of the state.
 pub const REMEMBERED_REQUEST_AGE_US: u64 = 24 * 60 * 60 * 1_000_000;
+/// Deleted definitions that are kept at most, so that their deletion can be undone: they are searched one by one.
+pub const DELETED_DEFINITIONS_MAX: usize = 1000;
+/// How often the deletion of one definition can be undone within the retained history: its record names each time.
+pub const ABSENCES_MAX: usize = 64;
 /// Violations that one response lists: enough to fix a document, bounded for a hostile one. Fixed.
 pub const VIOLATIONS_MAX: usize = 1000;
 /// Bytes of one violation's text. The validator quotes the data, which may be a megabyte. Fixed.
@@ -391,6 +395,9 @@ pub struct Limits {
     pub watches: usize,
     /// Bytes that the requests in flight, and the states retained for them, hold in memory: `--in-flight-bytes`.
     pub in_flight_bytes: usize,
+    /// Bytes of memory up to which deleted definitions are kept, so that their deletion can be undone:
+    /// `--deleted-bytes`.
+    pub deleted_bytes: u64,
 }
 
 impl Default for Limits {
@@ -406,6 +413,7 @@ impl Default for Limits {
             writes_in_flight: 4096,
             watches: 10_000,
             in_flight_bytes: 512 << 20,
+            deleted_bytes: 1 << 30,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The identity of a data directory: its cluster and its member.
 //!
-//! `init` or joining writes `identity.json`, before there is a log; later only its format is raised
-//! (`crates/consensus/src/directory_format.rs`). The file `log.seen` is added once the header of the log names the same
+//! `init` or joining writes `identity.json`, before there is a log; later its format is raised
+//! (`crates/consensus/src/directory_format.rs`), and a recovery gives it another cluster (`crates/consensus/src/recover.rs`). The file `log.seen` is added once the header of the log names the same
 //! identity. If the log is missing afterwards, it was lost, and with it the vote of this member, which could vote twice in
 //! one term. Such a member must not rejoin under its old id.
 //!
@@ -99,6 +99,15 @@ impl Identity {
         self.to_bytes()
             .and_then(|bytes| write_durably(directory, IDENTITY_FILE, &bytes))
             .map_err(|error| format!("{}: {error}", directory.display()))
+    }
+
+    /// Writes this identity in the place of the one that a directory has: its member continues in another cluster.
+    /// Durable. Blocking.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub fn replace(&self, directory: &Path) -> io::Result<()> {
+        write_durably(directory, IDENTITY_FILE, &self.to_bytes()?)
     }
 
     /// Raises the format that a directory's identity names, durably. A higher one stays.

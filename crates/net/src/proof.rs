@@ -16,9 +16,6 @@ impl Peers {
     /// The headers of a call within the cluster.
     pub(super) fn headers(&self, to: NodeId, addr: &str) -> Result<HeaderMap, CallError> {
         let me = self.me.get().ok_or_else(|| CallError::NotSent("this node belongs to no cluster".into()))?;
-        if to == me.node_id {
-            return Err(CallError::NotSent(format!("node {to} does not call itself")));
-        }
         let mut headers = to_headers(to, addr)?;
         headers.insert(CLUSTER, value(&me.cluster_id.to_string())?);
         headers.insert(FROM, HeaderValue::from(me.node_id));

@@ -329,6 +329,7 @@ mod tests {
             key: "d".into(),
             expect: concord_model::command::Expect::Any,
             restrict: false,
+            purge: false,
         };
         let indexes = || Write::SetIndexes {
             key: "d".into(),

@@ -125,8 +125,8 @@ pub use read::view::DefinitionView;
 pub use redaction::{RedactedEvent, RedactedRecords, ShownTo};
 pub use request::{
     AccessWrite, Alarm, Caller, Check, CheckCondition, ClusterView, Consistency, DecidedWrite, KeyPatch,
-    LazySchema, Level, MemberView, NewSchema, NewUnique, Principal, Refusal, Restored, Rollback, Transaction,
-    Write,
+    LazySchema, Level, MemberView, NewProtection, NewSchema, NewUnique, Principal, Refusal, Restored,
+    Rollback, Transaction, Undelete, UndeleteThen, Write,
 };
 pub use write::forwarded::ForwardedResponse;
 pub use write::{
@@ -134,6 +134,7 @@ pub use write::{
     config_scan::{BreakingConfig, SchemaReport},
     rollback::Rollbacks,
     transaction::ReadConfig,
+    undelete::{UndeleteAt, Undeleted, UndeletedSize},
 };
 
 /// The options of a service.

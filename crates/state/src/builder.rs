@@ -13,7 +13,7 @@ use super::{
 };
 use concord_model::{
     access_key::AccessKey,
-    record::{Config, Definition, Revision},
+    record::{Config, Definition, Revision, VoidRevisions},
     time::Timestamp,
 };
 
@@ -109,6 +109,11 @@ impl StateBuilder {
         self.state.compaction_revision = compaction_revision;
     }
 
+    /// Sets the revisions that are void; without it none is.
+    pub fn void_revisions(&mut self, void: &[VoidRevisions]) {
+        self.state.void = void.into();
+    }
+
     /// Sets the feature level; without it the level is the first one.
     pub fn feature_level(&mut self, level: u32) {
         self.state.feature_level = FeatureLevel(level);
@@ -120,6 +125,10 @@ impl StateBuilder {
     /// When a record is newer than that, or two definitions have the same key.
     pub fn finish(mut self, revision: Revision, last_at: Timestamp) -> Result<State, BuildError> {
         for (definition, configs) in std::mem::take(&mut self.collections).into_values() {
+            if definition.standing.deleted.is_some() {
+                self.state.insert_deleted(Collection::from_configs(definition, configs).into());
+                continue;
+            }
             if self.state.definition(definition.key.as_str()).is_some() {
                 return Err(BuildError(format!("definition `{}` is stored twice", definition.key)));
             }

@@ -63,6 +63,8 @@ pub enum RecordChange {
         after: Option<Arc<Definition>>,
         /// The number of configs that were deleted with it, where that is known.
         deleted_configs: Option<u64>,
+        /// The number of configs that returned with it, when its deletion was undone. They are no items of the event.
+        undeleted_configs: Option<u64>,
     },
     /// A config.
     Config {
@@ -121,8 +123,18 @@ impl Event {
     fn of(change: &Change, mut name: impl FnMut(Revision) -> Option<Key>) -> Option<Self> {
         let deleted = |sought: Revision| {
             change.edits.iter().find_map(|edit| {
-                if let Edit::Deleted { definition, configs } = edit
+                if let Edit::Deleted { definition, configs, .. } = edit
                     && *definition == sought
+                {
+                    return Some(*configs);
+                }
+                None
+            })
+        };
+        let undeleted = |sought: Revision| {
+            change.edits.iter().find_map(|edit| {
+                if let Edit::Undeleted { kept, configs } = edit
+                    && kept.id == sought
                 {
                     return Some(*configs);
                 }
@@ -133,8 +145,9 @@ impl Event {
             Edit::Definition { before, after } => {
                 let any = after.as_ref().or(before.as_ref())?;
                 let deleted_configs = if after.is_none() { deleted(any.id) } else { None };
-                let (key, after) = (any.key.clone(), after.clone());
-                Some(RecordChange::Definition { key, is_new: before.is_none(), after, deleted_configs })
+                let undeleted_configs = if before.is_none() { undeleted(any.id) } else { None };
+                let (key, is_new, after) = (any.key.clone(), before.is_none(), after.clone());
+                Some(RecordChange::Definition { key, is_new, after, deleted_configs, undeleted_configs })
             }
             Edit::Config { definition, before, after } => {
                 let key = after.as_ref().or(before.as_ref())?.key.clone();
@@ -152,6 +165,8 @@ impl Event {
             | Edit::Building { .. }
             | Edit::Remember(_)
             | Edit::AccessKey { .. }
+            | Edit::Undeleted { .. }
+            | Edit::Dropped { .. }
             | Edit::Forget(_) => None,
         };
         let items = change.edits.iter().filter_map(item).collect();
@@ -228,6 +243,8 @@ pub fn events(changes: &[Arc<Change>], state: &State) -> Vec<Arc<Event>> {
                 | Edit::Config { .. }
                 | Edit::Remember(_)
                 | Edit::AccessKey { .. }
+                | Edit::Undeleted { .. }
+                | Edit::Dropped { .. }
                 | Edit::Forget(_) => None,
             })
         })?;
@@ -457,7 +474,11 @@ mod tests {
         let (data, entries, expect) = ("{}".into(), Box::default(), Expect::Absent);
         let write = Command::WriteConfig { definition: d.clone(), key: k.clone(), data, entries, expect };
         apply(2, write, Some(1));
-        apply(3, Command::DeleteDefinition { key: d, expect: Expect::Any, restrict: false }, None);
+        apply(
+            3,
+            Command::DeleteDefinition { key: d, expect: Expect::Any, restrict: false, keep: None },
+            None,
+        );
         let made = events(&changes, &state);
         assert_eq!(made.len(), 3);
         assert!(matches!(

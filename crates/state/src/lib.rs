@@ -10,6 +10,7 @@
 //! | [`index`] | the primary index, the indexes by time and by value, unique paths, index builds |
 //! | [`query`] | lists: a page, and the exact number of all matching records |
 //! | [`builder`] | a state from stored records: at start and from a received snapshot |
+//! | [`deleted`] | the deleted definitions that are kept, so that a deletion can be undone |
 //! | [`digest`] | one number by which two nodes compare what they hold |
 //! | [`feed`] | the recent changes in memory, for watchers |
 //! | [`access`] | the access keys, and whether a proposal in the name of one is accepted |
@@ -28,6 +29,7 @@
 pub mod access;
 pub mod apply;
 pub mod builder;
+pub mod deleted;
 pub mod digest;
 pub mod earlier;
 pub mod feed;
@@ -49,7 +51,7 @@ use concord_model::{
     error::Rejection,
     feature::LEVEL_MIN,
     key::Key,
-    record::{Config, Definition, Revision},
+    record::{Config, Definition, Revision, VoidRevisions},
     time::Timestamp,
 };
 use index::{
@@ -75,11 +77,18 @@ pub struct State {
     requests: Tree<ById>,
     requests_by_age: Tree<ByAge>,
     configs: u64,
+    /// The deleted definitions that are kept, by the revision of their deletion, then by id. They are few
+    /// ([`DELETED_DEFINITIONS_MAX`](concord_model::limits::DELETED_DEFINITIONS_MAX)).
+    deleted: Arc<Vec<Arc<Collection>>>,
+    /// How many configs they have together.
+    deleted_configs: u64,
     /// The sum of the hashes of all records (`digest.rs`).
     sum: u128,
     /// Not in the digest: it says how far back the history reaches, not what is stored. A restored backup, whose
     /// history begins with the restore, has the digest of the backup.
     compaction_revision: Revision,
+    /// Ascending. Not in the digest, for the same reason.
+    void: Arc<[VoidRevisions]>,
     feature_level: FeatureLevel,
     access_keys: Tree<ByKeyId>,
     root_disabled: bool,
@@ -238,6 +247,8 @@ pub enum Edit {
         definition: Revision,
         /// The number of its configs before the change.
         configs: u64,
+        /// The definition as it is kept; `None` when it is gone for good.
+        kept: Option<Arc<Definition>>,
     },
     /// A config of the definition with this id: created, changed or deleted.
     Config {
@@ -275,6 +286,18 @@ pub enum Edit {
         /// After the change.
         after: Option<Arc<AccessKey>>,
     },
+    /// The definition returned with so many configs; follows its `Definition`.
+    Undeleted {
+        /// The definition as it was kept.
+        kept: Arc<Definition>,
+        /// The number of its configs.
+        configs: u64,
+    },
+    /// A deleted definition that was kept is gone for good.
+    Dropped {
+        /// The definition as it was kept.
+        kept: Arc<Definition>,
+    },
 }
 
 impl Edit {
@@ -296,6 +319,8 @@ impl Edit {
             Self::Building { .. }
             | Self::Reindexed { .. }
             | Self::Deleted { .. }
+            | Self::Undeleted { .. }
+            | Self::Dropped { .. }
             | Self::Remember(_)
             | Self::Forget(_) => 0,
         };
@@ -310,8 +335,9 @@ impl Edit {
                 before.indexing.slots.iter().any(|slot| after.indexing.position(*slot).is_none())
             }
             Self::Definition { after, .. } => after.is_none(),
-            Self::Reindexed { .. } => true,
-            Self::Config { .. }
+            Self::Reindexed { .. } | Self::Dropped { .. } => true,
+            Self::Undeleted { .. }
+            | Self::Config { .. }
             | Self::Deleted { .. }
             | Self::Remember(_)
             | Self::Forget(_)
@@ -321,18 +347,21 @@ impl Edit {
         }
     }
 
-    /// Whether the history keeps it: all edits but the steps of index builds and those of access
-    /// keys, which are no content of the cluster.
+    /// Whether the history keeps it: all edits but the steps of index builds, the end of what was kept of a deleted
+    /// definition, and those of access keys, which are no content of the cluster.
     #[must_use]
     pub fn is_in_history(&self) -> bool {
         match self {
             Self::Definition { .. }
             | Self::Reindexed { .. }
             | Self::Deleted { .. }
+            | Self::Undeleted { .. }
             | Self::Config { .. }
             | Self::Remember(_)
             | Self::Forget(_) => true,
-            Self::Entries { .. } | Self::Building { .. } | Self::AccessKey { .. } => false,
+            Self::Entries { .. } | Self::Building { .. } | Self::Dropped { .. } | Self::AccessKey { .. } => {
+                false
+            }
         }
     }
 }
@@ -363,6 +392,33 @@ impl State {
     #[must_use]
     pub fn compaction_revision(&self) -> Revision {
         self.compaction_revision
+    }
+
+    /// The revisions that no change has, because a recovery has skipped them; ascending, without those that are compacted.
+    #[must_use]
+    pub fn void_revisions(&self) -> &[VoidRevisions] {
+        &self.void
+    }
+
+    /// The void revisions that a revision is one of.
+    #[must_use]
+    pub fn void_at(&self, revision: Revision) -> Option<VoidRevisions> {
+        self.void.iter().find(|void| (void.first..=void.last).contains(&revision)).copied()
+    }
+
+    /// The revision after which so many were given out; 0 if there are fewer. Void ones do not count.
+    #[must_use]
+    pub fn revision_before(&self, count: u64) -> Revision {
+        let (mut from, mut count) = (self.revision, count);
+        for void in self.void.iter().rev() {
+            let given_out = from.saturating_sub(void.last);
+            if given_out > count {
+                break;
+            }
+            count -= given_out;
+            from = void.first.saturating_sub(1);
+        }
+        from.saturating_sub(count)
     }
 
     /// The same records at a later revision and without their history: the first state of a restored cluster.

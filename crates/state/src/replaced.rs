@@ -71,7 +71,8 @@ impl State {
 
     /// The bytes of all indexes.
     pub(super) fn nodes_bytes(&self) -> u64 {
-        let records = self.configs.saturating_add(self.by_key.len()).saturating_add(self.requests.len());
+        let configs = self.configs.saturating_add(self.deleted_configs);
+        let records = configs.saturating_add(self.by_key.len()).saturating_add(self.requests.len());
         records.saturating_mul(BYTES_PER_RECORD)
     }
 }
@@ -128,7 +129,7 @@ mod tests {
         assert!((1_000_000..1_100_000).contains(&kept), "{kept}: no more than it holds");
         let before = state.clone();
         let (key, expect) = (Key::parse("d").unwrap(), Expect::Any);
-        apply(&mut state, Command::DeleteDefinition { key, expect, restrict: false });
+        apply(&mut state, Command::DeleteDefinition { key, expect, restrict: false, keep: None });
         assert!(before.bytes_kept_beside(&state) > 1_100_000);
         assert_eq!(state.bytes, 0);
         let installed = State::new().in_place_of(&before);

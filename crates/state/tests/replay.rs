@@ -4,11 +4,12 @@
 use concord_model::{
     access_key::{Grant, Grants, KeyId, KeyUse, Pattern, Quota, Verb},
     command::{
-        AccessCommand, BatchStep, Command, DecodeError, Expect, IdempotencyKey, KeyTerms, Proposal, Verdict,
+        AccessCommand, BatchStep, Command, ConfigThen, ContentThen, DecodeError, Expect, IdempotencyKey,
+        KeyTerms, Proposal, Undeletion, Verdict,
     },
     index,
     key::Key,
-    record::IndexEntries,
+    record::{DeletedId, IndexEntries},
     schema::{Formats, StoredSchema},
     time::Timestamp,
 };
@@ -93,7 +94,12 @@ fn redefine(state: &State, random: &mut Rng, key: Key) -> (Command, Option<u64>)
 fn command(state: &State, random: &mut Rng) -> (Command, Option<u64>) {
     let definition = key("d", DEFINITIONS, random);
     let revision = state.definition(definition.as_str()).map_or(1, |found| found.definition.revision);
-    match random.u8(0..25) {
+    match random.u8(0..28) {
+        27 => {
+            let protected = random.u8(0..3) == 0;
+            (Command::SetProtection { key: definition, protected, expect: Expect::Any }, None)
+        }
+        25..=26 => (undelete(state, random), None),
         23..=24 => (Command::Access(access(state, random)), None),
         22 => (Command::Forget { upto: random.u64(0..=state.revision() + 3) }, None),
         21 => (Command::RaiseFeatureLevel { to: random.u32(0..=3) }, None),
@@ -108,7 +114,15 @@ fn command(state: &State, random: &mut Rng) -> (Command, Option<u64>) {
         }
         4 => {
             let expect = if random.bool() { Expect::At(revision) } else { Expect::Present };
-            (Command::DeleteDefinition { key: definition, expect, restrict: random.bool() }, None)
+            (
+                Command::DeleteDefinition {
+                    key: definition,
+                    expect,
+                    restrict: random.bool() && random.bool(),
+                    keep: keep(random),
+                },
+                None,
+            )
         }
         5 if random.bool() => redefine(state, random, definition),
         6 if random.bool() => (batch(state, random), None),
@@ -122,6 +136,37 @@ fn command(state: &State, random: &mut Rng) -> (Command, Option<u64>) {
         }
         _ => write(state, random),
     }
+}
+
+/// Whether a deleted definition is kept, in room that some of them fill.
+fn keep(random: &mut Rng) -> Option<u64> {
+    (random.u8(0..5) > 0).then(|| random.u64(0..40_000))
+}
+
+/// Undoes a deletion, mostly one that is kept.
+fn undelete(state: &State, random: &mut Rng) -> Command {
+    let count = state.deleted().count();
+    let found = (count > 0).then(|| state.deleted().nth(random.usize(0..count)).unwrap());
+    let (key, mut of) = match found {
+        Some(kept) => (kept.definition.key.clone(), kept.deleted_id()),
+        None => {
+            let of = DeletedId { deleted: random.u64(0..1 << 10), id: random.u64(0..1 << 20) };
+            (key("d", DEFINITIONS, random), of)
+        }
+    };
+    of.deleted += u64::from(random.u8(0..10) == 0);
+    let then = |number: u8| ContentThen {
+        data: format!(r#"{{"n":{number}}}"#).into(),
+        entries: Box::default(),
+        created_at: Timestamp(u64::from(number)),
+    };
+    let one = |random: &mut Rng| {
+        let then = random.bool().then(|| then(random.u8(..)));
+        ConfigThen { key: self::key("k", CONFIGS, random), then }
+    };
+    let mut back: Vec<ConfigThen> = (0..random.u8(0..3)).map(|_| one(random)).collect();
+    back.dedup_by(|one, other| one.key == other.key);
+    Command::UndeleteDefinition(Undeletion { key, of, back })
 }
 
 /// A change of the access keys, on a key that may not exist, sometimes read too early.
@@ -166,7 +211,8 @@ fn batch(state: &State, random: &mut Rng) -> Command {
     for place in 0..random.u32(1..8) {
         let (command, definition_read) = loop {
             let (command, read) = command(&scratch, random);
-            if !matches!(command, Command::Batch(_) | Command::Access(_)) {
+            let is_no_step = matches!(command, Command::UndeleteDefinition { .. });
+            if !is_no_step && !matches!(command, Command::Batch(_) | Command::Access(_)) {
                 break (command, read);
             }
         };
@@ -215,7 +261,7 @@ fn proposals(seed: u64, count: u64) -> Vec<(u64, Option<Proposal>)> {
 /// The same state, built from its records as at a start.
 fn rebuilt(state: &State) -> State {
     let mut builder = StateBuilder::new();
-    for collection in state.definitions() {
+    for collection in state.stored_definitions() {
         builder.definition(collection.definition.as_ref().clone()).unwrap();
         for config in collection.by_key.from(0) {
             builder.config(collection.definition.id, config.record.as_ref().clone()).unwrap();
@@ -229,6 +275,7 @@ fn rebuilt(state: &State) -> State {
     }
     builder.root_disabled(state.is_root_disabled());
     builder.compaction_revision(state.compaction_revision());
+    builder.void_revisions(state.void_revisions());
     builder.feature_level(state.feature_level());
     builder.finish(state.revision(), state.last_at()).unwrap()
 }
@@ -258,6 +305,7 @@ fn replay(all: &[(u64, Option<Proposal>)], run: usize) -> (State, Trace) {
         assert_eq!(again.digest(), state.digest(), "built from its records at {}", state.revision());
         assert_eq!(again.config_count(), state.config_count());
         assert_eq!(again.compaction_revision(), state.compaction_revision());
+        assert_eq!(again.void_revisions(), state.void_revisions());
         state = again;
     }
     (state, trace)

@@ -285,6 +285,40 @@ impl Store {
         open::refuse_newer(directory, at_rest)
     }
 
+    /// The state of the newest whole snapshot in a directory that is not open, and its place in the log. Changes nothing.
+    /// Blocking.
+    ///
+    /// # Errors
+    /// [`StoreError::Newer`], or when the disk fails.
+    pub fn newest_snapshot(
+        directory: &Path,
+        at_rest: &AtRest,
+    ) -> Result<Option<(State, Position)>, StoreError> {
+        open::newest_snapshot(directory, at_rest)
+    }
+
+    /// The last revision of the history in a directory that is not open: everything up to it was applied. Changes nothing.
+    /// Blocking.
+    ///
+    /// # Errors
+    /// [`StoreError::Newer`], or when the disk fails.
+    pub fn history_upto(directory: &Path, at_rest: &AtRest) -> Result<Revision, StoreError> {
+        history::writer::HistoryWriter::covered(&directory.join("history"), at_rest)
+    }
+
+    /// Rewrites what the layer above has stored with the states in a directory that is not open. sled is removed: the node
+    /// rebuilds it. Can be interrupted and run again. Blocking.
+    ///
+    /// # Errors
+    /// When the disk fails, or `change` does.
+    pub fn rewrite_metadata(
+        directory: &Path,
+        at_rest: &AtRest,
+        change: impl Fn(&[u8]) -> Result<Vec<u8>, String>,
+    ) -> Result<(), StoreError> {
+        open::rewrite_metadata(directory, at_rest, StoreOptions::default().block_bytes, change)
+    }
+
     /// Marks everything in the store as wrong: the next start removes it and rebuilds the state. The note is
     /// retained for that start. Blocking.
     ///

@@ -14,7 +14,7 @@
 //! **Invariant:** a state newer than the log shows that the log was lost. The node has forgotten its vote then and must
 //! not continue.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{
     LogIndex, LogRange, Position, StoreError, StoreOptions,
@@ -108,6 +108,58 @@ pub(super) fn refuse_newer(directory: &Path, at_rest: &AtRest) -> Result<(), Sto
         }
     }
     Ok(())
+}
+
+/// The state of the newest whole snapshot of a directory that is not open.
+pub(super) fn newest_snapshot(
+    directory: &Path,
+    at_rest: &AtRest,
+) -> Result<Option<(State, Position)>, StoreError> {
+    refuse_newer(directory, at_rest)?;
+    for path in snapshots_of(directory)?.iter().rev() {
+        match file::read(path, at_rest) {
+            Ok((state, header)) => return Ok(Some((state, header.position))),
+            Err(error @ StoreError::Damaged(_)) => tracing::warn!("{error}"),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}
+
+/// The snapshots in a directory, oldest first.
+fn snapshots_of(directory: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    let directory = directory.join("snapshot");
+    let mut names = if directory.is_dir() { files::names(&directory)? } else { Vec::new() };
+    names.retain(|name| name.starts_with("snapshot-") && name.ends_with(".concord"));
+    // The names ascend with the places in the log.
+    names.sort_unstable();
+    Ok(names.iter().map(|name| directory.join(name)).collect())
+}
+
+/// Rewrites the metadata of all snapshots in a directory that is not open, and removes sled, which has it too.
+pub(super) fn rewrite_metadata(
+    directory: &Path,
+    at_rest: &AtRest,
+    block_bytes: usize,
+    change: impl Fn(&[u8]) -> Result<Vec<u8>, String>,
+) -> Result<(), StoreError> {
+    for path in snapshots_of(directory)? {
+        let (state, header) = match file::read(&path, at_rest) {
+            Ok(read) => read,
+            // It is set aside at the next start.
+            Err(StoreError::Damaged(_)) => continue,
+            Err(error) => return Err(error),
+        };
+        let raft_meta = change(&header.position.raft_meta).map_err(StoreError::Damaged)?;
+        if raft_meta == header.position.raft_meta {
+            continue;
+        }
+        let position = Position { raft_meta, ..header.position };
+        let unfinished = files::unfinished(&path);
+        file::write(&unfinished, &state, &position, block_bytes, at_rest)?;
+        files::rename(&unfinished, &path)?;
+    }
+    files::remove(&directory.join("sled"))
 }
 
 /// The marker of a directory whose state was found to be wrong; it holds the caller's note.

@@ -40,7 +40,7 @@ pub(super) fn manifests() -> Manifests {
     ] {
         let indexes = indexes.iter().map(|path| (*path).to_owned()).collect();
         let definition =
-            ManifestDefinition { indexes, schema: Some(schema), unique: Vec::new(), format_assertion: None };
+            ManifestDefinition { indexes, schema: Some(schema), ..ManifestDefinition::default() };
         all.definitions.insert(key.into(), definition);
     }
     let mut add =

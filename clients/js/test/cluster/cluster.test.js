@@ -114,8 +114,16 @@ test("definitions: indexes, schema, unique paths, history, deletion", async () =
   assert.equal((await definitions.get("d")).key, "d");
   assert.ok((await definitions.list({ search: "d" }).all()).every(({ revision: of }) => of > 0));
   await assert.rejects(definitions.delete("d", { restrict: true }), (error) => error.code === "definition_not_empty");
+  await definitions.setProtection("d", true);
+  await assert.rejects(definitions.delete("d"), (error) => error.code === "definition_protected");
+  assert.equal(await definitions.protection("d"), true);
+  await definitions.setProtection("d", false);
   await definitions.delete("d");
   await assert.rejects(definitions.get("d"), NotFoundError);
+  await definitions.undelete("d");
+  assert.deepEqual((await concord.configs("d").get("one")).data, { a: "x" });
+  await definitions.delete("d", { purge: true });
+  await assert.rejects(definitions.undelete("d"), NotFoundError);
 });
 
 test("batches, transactions and reads of many", async () => {

@@ -286,6 +286,7 @@ class _Attempts:
             "config_not_found",
             "definition_exists",
             "definition_not_empty",
+            "definition_protected",
             "precondition_failed",
             "unique_taken",
         )

@@ -163,10 +163,18 @@ class Operations:
         return records.written((yield from self._call(request, options)))
 
     def delete_definition(
-        self, key: str, *, restrict: bool = False, if_match: Optional[int] = None, **options: Unpack[WriteOptions]
+        self,
+        key: str,
+        *,
+        restrict: bool = False,
+        purge: bool = False,
+        if_match: Optional[int] = None,
+        **options: Unpack[WriteOptions],
     ) -> Flow[Written]:
-        """Deletes a definition with its configs; with `restrict` only one that has none."""
+        """Deletes a definition with its configs; with `restrict` only one that has none, with `purge` for good."""
         params = [("mode", "restrict")] if restrict else []
+        if purge:
+            params.append(("purge", "true"))
         request = write("DELETE", definition_path(key), options=options, params=params, if_match=if_match)
         return records.written((yield from self._call(request, options)))
 
@@ -205,6 +213,33 @@ class Operations:
         """Sets all unique paths; they must be indexed."""
         path = definition_path(key, "unique")
         request = write("PUT", path, {"paths": list(paths)}, options=options, if_match=if_match)
+        return records.written((yield from self._call(request, options)))
+
+    def get_protection(self, key: str, **options: Unpack[ReadOptions]) -> Flow[bool]:
+        """Whether the deletion of a definition is rejected."""
+        checked(options, ReadOptions)
+        answer = yield from self._call(read(definition_path(key, "protection"), read_params(options)), options)
+        return bool(expect(answer, dict)["protected"])
+
+    def set_protection(
+        self, key: str, protected: bool, *, if_match: Optional[int] = None, **options: Unpack[WriteOptions]
+    ) -> Flow[Written]:
+        """Protects a definition from deletion, or no longer."""
+        path = definition_path(key, "protection")
+        request = write("PUT", path, {"protected": protected}, options=options, if_match=if_match)
+        return records.written((yield from self._call(request, options)))
+
+    def undelete_definition(
+        self,
+        key: str,
+        *,
+        revision: Optional[int] = None,
+        time: Optional[str] = None,
+        **options: Unpack[WriteOptions],
+    ) -> Flow[Written]:
+        """Undoes the deletion of a definition: it returns with its configs, as of a revision or a time (RFC 3339)."""
+        body = {name: value for name, value in (("revision", revision), ("time", time)) if value is not None}
+        request = write("POST", definition_path(key, "undelete"), body, options=options)
         return records.written((yield from self._call(request, options)))
 
     def index_progress(self, key: str, **options: Unpack[ReadOptions]) -> Flow[List[IndexProgress]]:

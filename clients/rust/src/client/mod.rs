@@ -382,11 +382,12 @@ async fn refused(
 /// Whether the cluster's log decided an error for all attempts of a write, and stores it under their idempotency key. An
 /// error about the request itself, a permission, or an index that is being built says nothing about another attempt.
 fn is_verdict(refusal: &Refusal, request: &Request) -> bool {
-    const CODES: [&str; 6] = [
+    const CODES: [&str; 7] = [
         "config_exists",
         "config_not_found",
         "definition_exists",
         "definition_not_empty",
+        "definition_protected",
         "precondition_failed",
         "unique_taken",
     ];

@@ -39,7 +39,7 @@ use concord_net::Member;
 use concord_storage::at_rest::AtRest;
 
 /// Bytes of entries that are written at once.
-const PORTION_BYTES: usize = 4 << 20;
+pub(super) const PORTION_BYTES: usize = 4 << 20;
 
 /// Ends a conversion that was interrupted, and converts the log of a directory if that is due. Blocking.
 pub(crate) fn convert(log: &Path, at_rest: &AtRest) -> io::Result<()> {
@@ -64,7 +64,17 @@ pub(crate) fn convert(log: &Path, at_rest: &AtRest) -> io::Result<()> {
     Ok(())
 }
 
-/// Ends an exchange of two logs that a crash has interrupted.
+/// Whether a data directory has a log, under its own name or in an exchange that a crash has interrupted.
+pub(crate) fn exists(log: &Path) -> bool {
+    log.is_dir() || log.with_extension("old").is_dir() || log.with_extension("new").is_dir()
+}
+
+/// Ends an exchange of two logs that a crash has interrupted. Blocking.
+pub(crate) fn complete_exchange(log: &Path) -> io::Result<()> {
+    let [new, old] = ["new", "old"].map(|ending| log.with_extension(ending));
+    recover(log, &new, &old)
+}
+
 fn recover(log: &Path, new: &Path, old: &Path) -> io::Result<()> {
     if log.exists() {
         remove(new)?;
@@ -137,13 +147,23 @@ pub(crate) fn discard(
     remove(&old)
 }
 
-/// The name under which another distrusted log is kept.
-fn kept_name(log: &Path) -> Option<PathBuf> {
-    let name = |number| match number {
+/// The names under which distrusted logs are kept.
+fn kept_names(log: &Path) -> impl Iterator<Item = PathBuf> {
+    (1..=DISTRUSTED_MAX).map(|number| match number {
         1 => log.with_extension(DISTRUSTED),
         _ => log.with_extension(format!("{DISTRUSTED}-{number}")),
-    };
-    (1..=DISTRUSTED_MAX).map(name).find(|path| !path.exists())
+    })
+}
+
+/// The name under which another distrusted log is kept.
+fn kept_name(log: &Path) -> Option<PathBuf> {
+    kept_names(log).find(|path| !path.exists())
+}
+
+/// The file names of the distrusted logs that are kept. Blocking.
+pub(crate) fn kept(log: &Path) -> Vec<String> {
+    let kept = kept_names(log).filter(|path| path.exists());
+    kept.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).collect()
 }
 
 fn copy(from: &RaftLog<WalTypes>, to: &mut RaftLog<WalTypes>, keys: &LogKeys) -> io::Result<()> {
@@ -177,7 +197,7 @@ fn copy(from: &RaftLog<WalTypes>, to: &mut RaftLog<WalTypes>, keys: &LogKeys) ->
 }
 
 /// Writes everything durably.
-fn flush(log: &mut RaftLog<WalTypes>) -> io::Result<()> {
+pub(super) fn flush(log: &mut RaftLog<WalTypes>) -> io::Result<()> {
     let (sender, flushed) = oneshot::channel();
     let operation = Arc::<LogProgress>::default().begin(0);
     log.flush(true, Some(FlushCallback { then: AfterFlush::Tell(sender), operation }))?;
@@ -207,19 +227,19 @@ fn compare(from: &RaftLog<WalTypes>, to: &RaftLog<WalTypes>, keys: &LogKeys) -> 
 }
 
 /// Makes the files of a directory and their names durable.
-fn sync(directory: &Path) -> io::Result<()> {
+pub(super) fn sync(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         File::open(entry?.path())?.sync_all()?;
     }
     File::open(directory)?.sync_all()
 }
 
-fn rename(from: &Path, to: &Path) -> io::Result<()> {
+pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)?;
     to.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
 }
 
-fn remove(directory: &Path) -> io::Result<()> {
+pub(super) fn remove(directory: &Path) -> io::Result<()> {
     match fs::remove_dir_all(directory) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),

@@ -17,6 +17,7 @@
 //! |---|---|
 //! | `open` | opening the log from its files |
 //! | `conversion` | rewriting the log, when encryption was turned on or off |
+//! | `recovery` | the log with which a member continues in another cluster |
 //! | `shared` | raft-log behind its lock: which change may wait, and which can't |
 //! | `recent` | the newest entries in memory |
 //! | `progress` | the operations in flight, and the watchdog |
@@ -25,6 +26,7 @@ mod conversion;
 mod open;
 mod progress;
 mod recent;
+mod recovery;
 mod shared;
 
 use std::{
@@ -43,8 +45,9 @@ use raft_log::{RaftLog, Types, api::raft_log_writer::RaftLogWriter};
 use tokio::sync::oneshot;
 
 pub(super) use self::{
-    conversion::{convert, discard},
+    conversion::{complete_exchange, convert, discard, exists, kept},
     open::Wal,
+    recovery::{Continuation, remove_unfinished, replace},
 };
 use self::{
     progress::LogOperation,
@@ -55,7 +58,9 @@ use super::{
     codec::{LogHeader, LogPayload},
     directory_format::DirectoryFormat,
     entry_times::EntryTimes,
+    machine::AppliedState,
     slow_flush::FlushTimes,
+    terms::TermStarts,
     types::{Entry, LogId, LogReader, TypeConfig, Vote},
     wire::{WireLogId, WireVote},
     witness,
@@ -252,11 +257,12 @@ impl Log {
     }
 
     /// The last of these entries of a leader whose place is committed here, after the entry that this log has there. `None`
-    /// if there is no such place, or it is purged. openraft takes every place up to its last committed entry for equal, and
-    /// checks that in debug builds only.
+    /// if there is no such place, or if it is purged and `applied` does not know it either. openraft takes every place up
+    /// to its last committed entry for equal, and checks that in debug builds only.
     pub(super) async fn compared_with(
         &self,
         ids: impl Iterator<Item = WireLogId>,
+        applied: Option<&AppliedState>,
     ) -> io::Result<Option<(WireLogId, WireLogId)>> {
         let committed = *self.committed.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(committed) = committed else { return Ok(None) };
@@ -267,7 +273,9 @@ impl Log {
         }
         let purged = self.look(|wal| wal.log_state().purged().copied()).await?;
         let own = match purged {
-            Some(purged) if last.index < purged.index => return Ok(None),
+            Some(purged) if last.index < purged.index => {
+                applied.and_then(|applied| applied.id_at(last.index))
+            }
             Some(purged) if last.index == purged.index => Some(purged),
             Some(_) | None => {
                 let found = self.entries(last.index, last.index.saturating_add(1), usize::MAX).await?;
@@ -275,6 +283,19 @@ impl Log {
             }
         };
         Ok(own.map(|own| (own, last)))
+    }
+
+    /// The committed entry of this log where a state that ends with `last` was made of another one. `starts` are those of
+    /// that state.
+    pub(super) async fn contradicted_by(
+        &self,
+        last: WireLogId,
+        starts: &TermStarts,
+    ) -> io::Result<Option<WireLogId>> {
+        let committed = *self.committed.lock().unwrap_or_else(PoisonError::into_inner);
+        let theirs = committed.and_then(|committed| starts.id_at(last.index.min(committed.index)));
+        let compared = self.compared_with(theirs.into_iter(), None).await?;
+        Ok(compared.and_then(|(own, theirs)| (own != theirs).then_some(own)))
     }
 
     /// The times of its newest entries.

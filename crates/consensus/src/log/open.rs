@@ -40,7 +40,7 @@ const QUEUE_BYTES_MAX: usize = 32 << 20;
 /// The opened log, before there is a store to notify of flushes.
 pub(crate) struct Wal {
     pub(super) log: RaftLog<WalTypes>,
-    keys: LogKeys,
+    pub(super) keys: LogKeys,
 }
 
 impl Wal {

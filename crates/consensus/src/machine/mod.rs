@@ -13,8 +13,8 @@
 //! 3. A panic while applying is a failure of the node, not of an entry: the node stops, and nothing of the batch is
 //!    published.
 //! 4. The revision is the state's own count and follows from the log alone: an entry raises it by the number of its
-//!    proposals, one without proposals by one, and only the log's first entry does not. The entry's index is a place in
-//!    the log and no revision.
+//!    proposals, one without proposals by one, and only the log's first entry does not. The entry by which a recovered
+//!    cluster skips revisions raises it by more (`recover`). The entry's index is a place in the log and no revision.
 //! 5. Only states between two entries are published: nobody sees a part of an entry applied.
 
 use std::{
@@ -47,7 +47,8 @@ use super::{
     histogram::Histogram,
     log::Log,
     supervisor::Supervisor,
-    types::{ApplyResponse, Entry, LogId, Snapshot, SnapshotMeta, StoredMembership, TypeConfig},
+    terms::{AppliedTerms, TermStarts},
+    types::{ApplyResponse, Entry, LogId, Payload, Snapshot, SnapshotMeta, StoredMembership, TypeConfig},
     wire::{self, MembershipMetadata, StateMetadata, WireLogId},
 };
 use concord_model::{
@@ -82,6 +83,43 @@ pub(super) struct AppliedMembership {
     encoded: Vec<u8>,
 }
 
+/// Applies an entry to a state; `decided` gets what each of its proposals led to.
+pub(super) fn apply_to(
+    state: &mut State,
+    index: LogIndex,
+    payload: &Payload,
+    mut decided: impl FnMut(Verdict, Option<Change>),
+) -> Result<(), String> {
+    let EntryPayload::Normal(data) = payload else {
+        // The first entry of a cluster, which names its members, has index 0; the revision stays that of the empty state.
+        if index > 0 {
+            state.advance(state.revision() + 1);
+        }
+        return Ok(());
+    };
+    let proposals =
+        entry::decode(&data.0).map_err(|error| format!("entry {index} can't be applied: it is {error}"))?;
+    for proposal in proposals {
+        let (verdict, change) = apply_proposal(state, proposal);
+        decided(verdict, change);
+    }
+    Ok(())
+}
+
+/// Decides a proposal at the next revision.
+fn apply_proposal(state: &mut State, proposal: Proposal) -> (Verdict, Option<Change>) {
+    let revision = state.revision() + 1;
+    #[cfg(feature = "sabotage")]
+    let proposal = concord_model::sabotage::damaged(revision, proposal);
+    #[cfg(feature = "sabotage")]
+    let proposal = if concord_model::sabotage::is("clock-in-apply") {
+        Proposal { at: concord_model::sabotage::clock(), ..proposal }
+    } else {
+        proposal
+    };
+    state.apply(revision, &proposal)
+}
+
 impl AppliedMembership {
     fn new(stored: StoredMembership, greatest_id: NodeId) -> Self {
         let encoded = wire::to_bytes(&MembershipMetadata::new(&stored, greatest_id));
@@ -111,6 +149,7 @@ pub(super) struct AppliedState {
     pub(super) state: Arc<State>,
     pub(super) last_log_id: Option<LogId>,
     pub(super) membership: Arc<AppliedMembership>,
+    pub(super) terms: Arc<AppliedTerms>,
 }
 
 impl AppliedState {
@@ -121,8 +160,23 @@ impl AppliedState {
 
     /// Its place in the log, as the store records it.
     pub(super) fn position(&self) -> Position {
-        let raft_meta = StateMetadata::encode_with(self.last_log_id, &self.membership.encoded);
+        let raft_meta =
+            StateMetadata::encode_with(self.last_log_id, &self.membership.encoded, &self.terms.encoded);
         Position { index: self.index(), raft_meta }
+    }
+
+    /// The id of an applied entry, also of one that the log does not hold any more. `None` if it is not applied, or too
+    /// old to be known.
+    pub(super) fn id_at(&self, index: LogIndex) -> Option<WireLogId> {
+        (index <= self.index()).then(|| self.terms.starts.id_at(index)).flatten()
+    }
+
+    /// The entry of this state where one that was applied before `last` has another: the two states are of different
+    /// histories. `starts` are those of the state that ends with `last`.
+    pub(super) fn contradicted_by(&self, last: WireLogId, starts: &TermStarts) -> Option<WireLogId> {
+        let index = last.index.min(self.index());
+        let (own, theirs) = (self.id_at(index)?, starts.id_at(index)?);
+        (own != theirs).then_some(own)
     }
 }
 
@@ -160,6 +214,7 @@ pub(super) struct Machine {
     state: State,
     last_log_id: Option<LogId>,
     membership: Arc<AppliedMembership>,
+    terms: Arc<AppliedTerms>,
     publisher: Arc<AppliedPublisher>,
     store: Store,
     log: Log,
@@ -180,11 +235,16 @@ impl Machine {
     ) -> io::Result<Self> {
         let metadata = StateMetadata::decode(&position.raft_meta).map_err(io::Error::other)?;
         let greatest_id = metadata.membership.greatest_id();
+        let terms = Arc::new(AppliedTerms::new(metadata.terms.clone()));
         let (last_log_id, membership) = metadata.into_raft().map_err(io::Error::other)?;
         let membership = Arc::new(AppliedMembership::new(membership, greatest_id));
         peers.set_members(membership.agreed());
-        let applied =
-            AppliedState { state: Arc::new(state.clone()), last_log_id, membership: Arc::clone(&membership) };
+        let applied = AppliedState {
+            state: Arc::new(state.clone()),
+            last_log_id,
+            membership: Arc::clone(&membership),
+            terms: Arc::clone(&terms),
+        };
         let publisher = Arc::new(AppliedPublisher {
             applied: ArcSwap::from_pointee(applied),
             revision_waiters: AppliedWaiters::new(state.revision()),
@@ -198,7 +258,7 @@ impl Machine {
             membership: watch::Sender::new(Arc::clone(&membership)),
         });
         let drop_guard = CancellationToken::new().drop_guard();
-        Ok(Self { state, last_log_id, membership, publisher, store, log, peers, drop_guard })
+        Ok(Self { state, last_log_id, membership, terms, publisher, store, log, peers, drop_guard })
     }
 
     pub(super) fn publisher(&self) -> Arc<AppliedPublisher> {
@@ -212,55 +272,30 @@ impl Machine {
 
     /// Applies one entry.
     fn apply_entry(&mut self, entry: Entry, changes: &mut Vec<Arc<Change>>) -> Result<ApplyResponse, String> {
-        let (index, before) = (entry.log_id.index, self.state.revision());
+        let before = self.state.revision();
         let mut verdicts = Vec::new();
+        apply_to(&mut self.state, entry.log_id.index, &entry.payload, |verdict, change| {
+            verdicts.push(verdict);
+            changes.extend(change.map(Arc::new));
+        })?;
         match entry.payload {
             EntryPayload::Normal(data) => {
-                let proposals = entry::decode(&data.0)
-                    .map_err(|error| format!("entry {index} can't be applied: it is {error}"))?;
                 let length = u64::try_from(data.0.len()).unwrap_or(u64::MAX);
                 self.publisher.applied_bytes.fetch_add(length, Ordering::Relaxed);
-                verdicts.reserve_exact(proposals.len());
-                for proposal in proposals {
-                    let (verdict, change) = self.apply_proposal(proposal);
-                    verdicts.push(verdict);
-                    changes.extend(change.map(Arc::new));
-                }
             }
-            EntryPayload::Blank => self.advance(index),
+            EntryPayload::Blank => {}
             EntryPayload::Membership(members) => {
                 let greatest_id =
                     members.nodes().map(|(id, _)| *id).fold(self.membership.greatest_id, NodeId::max);
-                let stored = StoredMembership::new(Some(entry.log_id), members);
-                self.set_membership(stored, greatest_id);
-                self.advance(index);
+                self.set_membership(StoredMembership::new(Some(entry.log_id), members), greatest_id);
             }
         }
         self.last_log_id = Some(entry.log_id);
+        if let Some(terms) = self.terms.with(WireLogId::from(entry.log_id)) {
+            self.terms = Arc::new(terms);
+        }
         self.publisher.digests.record(before, &self.state);
         Ok(ApplyResponse { revision: self.state.revision(), verdicts })
-    }
-
-    /// Decides a proposal at the next revision.
-    fn apply_proposal(&mut self, proposal: Proposal) -> (Verdict, Option<Change>) {
-        let revision = self.state.revision() + 1;
-        #[cfg(feature = "sabotage")]
-        let proposal = concord_model::sabotage::damaged(revision, proposal);
-        #[cfg(feature = "sabotage")]
-        let proposal = if concord_model::sabotage::is("clock-in-apply") {
-            Proposal { at: concord_model::sabotage::clock(), ..proposal }
-        } else {
-            proposal
-        };
-        self.state.apply(revision, &proposal)
-    }
-
-    /// Applies an entry without proposals. The first entry of a cluster, which names its members, has index 0; the
-    /// revision stays that of the empty state.
-    fn advance(&mut self, index: LogIndex) {
-        if index > 0 {
-            self.state.advance(self.state.revision() + 1);
-        }
     }
 
     /// Applies the next entries, at most a batch of them, then publishes, wakes, responds and passes the changes to the
@@ -317,8 +352,8 @@ impl Machine {
 
     fn publish(&self, frees_much: bool) -> Position {
         let state = Arc::new(self.state.clone());
-        let membership = Arc::clone(&self.membership);
-        let applied = AppliedState { state, last_log_id: self.last_log_id, membership };
+        let (membership, terms) = (Arc::clone(&self.membership), Arc::clone(&self.terms));
+        let applied = AppliedState { state, last_log_id: self.last_log_id, membership, terms };
         let position = applied.position();
         let previous = self.publisher.applied.swap(Arc::new(applied));
         let revision = self.state.revision();
@@ -398,9 +433,11 @@ impl RaftStateMachine<TypeConfig> for Machine {
         let invalid = |error: String| self.fail(format!("the snapshot's metadata: {error}"));
         let metadata = StateMetadata::decode(&file.position.raft_meta).map_err(invalid)?;
         let greatest_id = self.membership.greatest_id.max(metadata.membership.greatest_id());
+        let terms = Arc::new(AppliedTerms::new(metadata.terms.clone()));
         let (last_log_id, stored) = metadata.into_raft().map_err(invalid)?;
         self.state = state.in_place_of(&self.state);
         self.last_log_id = last_log_id;
+        self.terms = terms;
         self.set_membership(stored, greatest_id);
         self.publisher.feed.reset(self.state.revision());
         self.publish(true);

@@ -16,7 +16,7 @@
 //!   given [`task::GRACE`] to answer. Raft needs the same majority, so this does not delay the start of a cluster.
 //! - *Lost*: an answer shows that this member has lost a vote or an entry. It cannot know what else it has confirmed.
 //!   So it waits until all other voters have named their vote and their last entry, or until the operator vouches for
-//!   the voters that do not answer.
+//!   the voters that do not answer. A learner waits for a majority only, because it does not count toward the quorum.
 //! - *Bounded*: the greatest vote and the greatest last entry of these voters are its bound. It votes for no candidate
 //!   below the bound. It confirms the entries that the leader sends, because it then holds them. Once its log has
 //!   passed the bound, it is a full member again.
@@ -28,6 +28,8 @@
 //!    candidate that it voted for has this vote itself, which is not above the bound either. So it never votes for a
 //!    candidate that lacks such an entry, and never twice in a term.
 //! 3. A record is only replaced by a later one.
+//! 4. A vouch counts for one start of one process, and for the voters that it names.
+//! 5. A process sends no record while another one with its id answers at the address of the member.
 
 mod participation;
 mod task;
@@ -37,6 +39,7 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
 
 use serde::{Deserialize, Serialize};
@@ -46,7 +49,10 @@ pub(super) use participation::Participation;
 pub(super) use task::WitnessTask;
 
 use super::{
+    LOG_DIRECTORY,
+    consensus::node_list,
     lease::Lease,
+    log,
     wire::{self, WireLogId, WireMembership, WireVote},
 };
 use concord_net::{
@@ -58,8 +64,14 @@ use concord_net::{
 const FILE: &str = "witness";
 /// The format of the file: its first byte.
 const FORMAT: u8 = 1;
-/// The file by which the operator vouches for the members that don't answer.
+/// The file by which the operator vouches for the members that don't answer: a [`Vouch`].
 const VOUCHED: &str = "vouched";
+/// How long `concord cluster vouch` waits for the member: longer than between two of its looks at the file.
+const VOUCH_WAIT: Duration = Duration::from_secs(15);
+/// Pause between two looks at the file.
+const VOUCH_POLL: Duration = Duration::from_millis(100);
+/// How long a call by another process with this member's id is shown: it calls more often.
+const TWIN_SHOWN: Duration = Duration::from_secs(15);
 
 /// A start of a member. Two starts can have the same number: one from a directory, one from its copy. Their ids differ.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -130,6 +142,24 @@ enum Loss {
     Discarded(Bound),
 }
 
+/// The voters that a member with a rolled-back disk needs, and that do not answer.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missing {
+    /// Their ids; none while the member has not asked them since its start.
+    pub nodes: Vec<NodeId>,
+    /// Whether the member and the voters that respond are a majority.
+    pub has_majority: bool,
+}
+
+/// What the operator vouches for.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Vouch {
+    /// The start that waits: neither a later one nor one from a copy of the directory has its id.
+    start: u64,
+    /// The voters that the member may continue without.
+    nodes: Vec<NodeId>,
+}
+
 /// The content of the file `witness`, after its format.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Remembered {
@@ -141,6 +171,8 @@ struct Remembered {
     loss: Option<Loss>,
     /// How many there were.
     losses: u64,
+    /// Whom this start waits for because of the loss.
+    missing: Missing,
     /// The lease that this member has promised with its confirmations.
     lease: Lease,
     others: BTreeMap<NodeId, LastKnown>,
@@ -150,6 +182,11 @@ impl Remembered {
     /// Whether this disk has recorded a start.
     fn is_known(&self, start: StartNumber) -> bool {
         start.number < self.settled.number || start == self.settled || self.starts.contains(&start.id)
+    }
+
+    /// The id of the latest start.
+    fn latest_start(&self) -> u64 {
+        self.starts.last().copied().unwrap_or(self.settled.id)
     }
 
     /// What this member has, with this vote and last entry, and what it knows to have lost. `None` if it does not know
@@ -209,11 +246,24 @@ impl Remembered {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RolledBack {
     /// It neither votes nor confirms entries until these voters have answered.
-    Waiting(Vec<NodeId>),
+    Waiting(Missing),
     /// It is catching up. It votes for no candidate that may lack an entry that it has lost. These voters do not answer.
     CatchingUp(Vec<NodeId>),
     /// It has caught up since its last start.
     CaughtUp,
+}
+
+/// What a member tells the others so that each of them can show it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Condition {
+    /// Set since the start at which it has noticed that its disk was rolled back.
+    pub rolled_back: Option<RolledBack>,
+    /// The names of the logs that it has discarded and that are still in its data directory.
+    pub discarded_logs: Vec<String>,
+    /// Its lease in milliseconds. `None` if no lease read may depend on it.
+    pub lease: Option<u64>,
+    /// Whether another process with its id has called it a moment ago.
+    pub is_copied: bool,
 }
 
 /// What members send each other, both as a question and as its answer.
@@ -222,7 +272,7 @@ struct Testimony {
     past: LastKnown,
     /// The current vote and last entry of the sender.
     now: Bound,
-    rolled_back: Option<RolledBack>,
+    condition: Condition,
     /// The sender's records of all members.
     known: BTreeMap<NodeId, LastKnown>,
     /// Only from a leader: its vote, and the last entry that the addressee has confirmed under this vote.
@@ -241,13 +291,24 @@ struct Memory {
     /// This start, and the vote and last entry of the log when it began.
     start: StartNumber,
     at_start: Bound,
-    rolled_back: Option<RolledBack>,
-    others_rolled_back: BTreeMap<NodeId, RolledBack>,
+    /// All of it but `is_copied`.
+    condition: Condition,
+    others_conditions: BTreeMap<NodeId, Condition>,
+    /// The address of this member at which another process answers.
+    twin_at: Option<String>,
+    /// When another process with the id of this member has called.
+    twin_called: Option<Instant>,
     /// The newest membership that another member has sent. It may be newer than the one in this member's log.
     membership: Option<(WireLogId, WireMembership)>,
 }
 
 impl Memory {
+    /// What this member tells of itself.
+    fn own_condition(&self) -> Condition {
+        let is_copied = self.twin_called.is_some_and(|at| at.elapsed() < TWIN_SHOWN);
+        Condition { is_copied, ..self.condition.clone() }
+    }
+
     /// Records this start as settled.
     fn end_start(&mut self) {
         self.remembered.settled = self.start;
@@ -261,6 +322,8 @@ impl Memory {
 #[derive(Debug)]
 pub(super) struct Witness {
     id: NodeId,
+    /// Whether the member has never started before.
+    is_new: bool,
     directory: PathBuf,
     memory: Mutex<Memory>,
     /// Held while the file is written.
@@ -269,8 +332,10 @@ pub(super) struct Witness {
 }
 
 impl Witness {
-    /// Counts a start durably. `at_start` is the vote and the last entry of the log. Blocking.
+    /// Counts a start durably, and drops a vouch for an earlier one. `at_start` is the vote and the last entry of the log.
+    /// Blocking.
     pub(super) fn open(me: &Identity, directory: &Path, at_start: Bound) -> io::Result<Self> {
+        let is_new = !directory.join(FILE).exists();
         let mut remembered = Remembered::read(directory)?;
         let start =
             StartNumber { number: remembered.settled.number + 1, id: uuid::Uuid::new_v4().as_u64_pair().0 };
@@ -278,23 +343,35 @@ impl Witness {
         if remembered.starts.len() > STARTS_MAX {
             remembered.starts.remove(0);
         }
+        remembered.missing = Missing::default();
         remembered.write(directory)?;
+        // After the record of this start, by which the operator learns why it is gone.
+        if remove_if_exists(&directory.join(VOUCHED))? {
+            tracing::warn!(
+                "the file `{VOUCHED}` is of an earlier start or of a copied directory: it was removed"
+            );
+        }
         let rolled_back = match remembered.loss {
-            Some(Loss::Unknown) => Some(RolledBack::Waiting(Vec::new())),
+            Some(Loss::Unknown) => Some(RolledBack::Waiting(Missing::default())),
             Some(Loss::Forgotten(_)) => Some(RolledBack::CatchingUp(Vec::new())),
             Some(Loss::Discarded(_)) | None => None,
         };
+        let discarded_logs = log::kept(&directory.join(LOG_DIRECTORY));
+        let condition = Condition { rolled_back, discarded_logs, lease: remembered.lease, is_copied: false };
         let memory = Memory {
             remembered,
             is_changed: false,
             start,
             at_start,
-            rolled_back,
-            others_rolled_back: BTreeMap::new(),
+            condition,
+            others_conditions: BTreeMap::new(),
+            twin_at: None,
+            twin_called: None,
             membership: None,
         };
         Ok(Self {
             id: me.node_id,
+            is_new,
             directory: directory.into(),
             memory: Mutex::new(memory),
             writing: Mutex::default(),
@@ -315,8 +392,25 @@ impl Witness {
         remembered.write(directory)
     }
 
+    /// Removes the records: the member is in another cluster from now on. Blocking.
+    pub(super) fn forget(directory: &Path) -> io::Result<()> {
+        for name in [FILE, VOUCHED] {
+            match fs::remove_file(directory.join(name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        fs::File::open(directory)?.sync_all()
+    }
+
     fn memory(&self) -> MutexGuard<'_, Memory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks which discarded logs are still there. Blocking.
+    fn look_for_discarded_logs(&self) {
+        let found = log::kept(&self.directory.join(LOG_DIRECTORY));
+        self.memory().condition.discarded_logs = found;
     }
 
     /// Writes the records if they have changed. Blocking.
@@ -332,22 +426,41 @@ impl Witness {
         remembered.write(&self.directory)
     }
 
-    /// The members with rolled-back disks that this member knows of.
-    pub(super) fn rolled_back(&self) -> BTreeMap<NodeId, RolledBack> {
+    /// What the members have told of themselves, this one included.
+    pub(super) fn conditions(&self) -> BTreeMap<NodeId, Condition> {
         let memory = self.memory();
-        let mut all = memory.others_rolled_back.clone();
-        all.extend(memory.rolled_back.clone().map(|own| (self.id, own)));
+        let mut all = memory.others_conditions.clone();
+        all.insert(self.id, memory.own_condition());
         all
+    }
+
+    /// The address of this member, if another process with its id answers there.
+    pub(super) fn twin(&self) -> Option<String> {
+        self.memory().twin_at.clone()
+    }
+
+    /// Notes that a process with the id of this member has called. It may be this one, which looks who is at its
+    /// address.
+    fn hear_own_id(&self, start: StartNumber) {
+        let mut memory = self.memory();
+        if memory.start.id == start.id {
+            return;
+        }
+        if !memory.own_condition().is_copied {
+            tracing::error!(
+                "another process with the id of this node, {}, is running from a copy of its data directory. It takes no \
+                 part in the cluster. Stop it, and delete the copy",
+                self.id
+            );
+        }
+        memory.twin_called = Some(Instant::now());
     }
 
     /// Adds the records of another member. Returns whether that member has a new start, which must be durable here
     /// before this member answers.
     fn hear(&self, from: NodeId, told: &Testimony) -> bool {
         let mut memory = self.memory();
-        match &told.rolled_back {
-            Some(rolled_back) => memory.others_rolled_back.insert(from, rolled_back.clone()),
-            None => memory.others_rolled_back.remove(&from),
-        };
+        memory.others_conditions.insert(from, told.condition.clone());
         if let Some((id, _)) = &told.membership
             && order(Some(*id)) > order(memory.membership.as_ref().map(|(id, _)| *id))
         {
@@ -406,7 +519,11 @@ impl Witness {
         let start = memory.start;
         let past = told.known.get(&self.id).copied().unwrap_or_default();
         if past.start.number >= start.number && !memory.remembered.is_known(past.start) {
-            return Some(format!("the other members know another start with number {}", past.start.number));
+            return Some(format!(
+                "the other members know another start with number {}: it had another disk then, or another process \
+                 with its id runs",
+                past.start.number
+            ));
         }
         let had = memory.remembered.had(Bound { vote: None, last })?;
         memory.remembered.lacks(&past, had)
@@ -453,6 +570,7 @@ impl Witness {
             let mut memory = self.memory();
             memory.is_changed |= memory.remembered.lease != lease;
             memory.remembered.lease = lease;
+            memory.condition.lease = lease;
         }
         self.save()
     }
@@ -467,7 +585,8 @@ impl Witness {
             let mut memory = self.memory();
             memory.end_start();
             memory.remembered.losses += 1;
-            memory.rolled_back = Some(RolledBack::CatchingUp(Vec::new()));
+            memory.remembered.missing = Missing::default();
+            memory.condition.rolled_back = Some(RolledBack::CatchingUp(Vec::new()));
         }
         self.rebind(bound)
     }
@@ -493,21 +612,57 @@ impl Witness {
             let mut memory = self.memory();
             memory.end_start();
             memory.remembered.loss = None;
-            memory.rolled_back = memory.rolled_back.take().map(|_| RolledBack::CaughtUp);
+            memory.remembered.missing = Missing::default();
+            memory.condition.rolled_back = memory.condition.rolled_back.take().map(|_| RolledBack::CaughtUp);
         }
         self.save()?;
         self.participation.send_replace(Participation::Open);
         Ok(())
     }
 
-    /// Whether the operator has vouched for the members that do not answer. Consumes the file, so it counts once.
-    /// Blocking.
-    fn take_vouched(&self) -> io::Result<bool> {
-        match fs::remove_file(self.directory.join(VOUCHED)) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(error),
+    /// Records whom this start waits for because of a loss, for the operator. Blocking.
+    fn record_missing(&self, missing: Missing) -> io::Result<()> {
+        {
+            let mut memory = self.memory();
+            memory.is_changed |= memory.remembered.missing != missing;
+            memory.remembered.missing.clone_from(&missing);
         }
+        self.save()?;
+        // Shown once the operator can vouch for them.
+        let mut memory = self.memory();
+        match (memory.remembered.loss, &mut memory.condition.rolled_back) {
+            (Some(Loss::Unknown), shown) => *shown = Some(RolledBack::Waiting(missing)),
+            (_, Some(RolledBack::CatchingUp(shown))) => *shown = missing.nodes,
+            (_, Some(RolledBack::Waiting(_) | RolledBack::CaughtUp) | None) => {}
+        }
+        Ok(())
+    }
+
+    /// Whether the operator has vouched for these voters at this start. Consumes the file, so it counts once. Blocking.
+    fn take_vouch(&self, missing: &[NodeId]) -> io::Result<bool> {
+        let path = self.directory.join(VOUCHED);
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                tracing::error!(%error, "this member can't read the file `{VOUCHED}` in its data directory");
+                return Ok(false);
+            }
+            Err(error) => return Err(error),
+        };
+        let start = self.memory().start.id;
+        let covers = |vouch: Vouch| vouch.start == start && missing.iter().all(|id| vouch.nodes.contains(id));
+        // The operator may have removed it meanwhile.
+        Ok(wire::from_bytes::<Vouch>(&bytes).is_ok_and(covers) && remove_if_exists(&path)?)
+    }
+}
+
+/// Removes a file. Returns whether it was there.
+fn remove_if_exists(path: &Path) -> io::Result<bool> {
+    match fs::remove_file(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -522,21 +677,65 @@ fn named(id: Option<WireLogId>) -> String {
     id.map_or_else(|| "nothing".into(), |id| format!("entry {} of term {}", id.index, id.term))
 }
 
-/// Vouches, on behalf of the operator, for the voters that do not answer a member with a rolled-back disk. The member
-/// then computes its bound without them. A running node notices the file.
+/// Vouches, on behalf of the operator, for the voters that do not answer a running member with a rolled-back disk. The
+/// member then computes its bound without them. Waits until it does. Returns these voters. Blocking.
 ///
 /// # Errors
-/// If the directory does not belong to a member, or if that member waits for no other.
-pub fn vouch(directory: &Path) -> Result<(), String> {
+/// If the directory does not belong to a member, if that member waits for no other or has no majority, or if it does not
+/// run. Nothing is vouched for then.
+pub fn vouch(directory: &Path) -> Result<Vec<NodeId>, String> {
+    let vouch = vouch_for_missing(directory)?;
     let named = |error: io::Error| format!("{}: {error}", directory.display());
+    let path = directory.join(VOUCHED);
+    write_durably(directory, VOUCHED, &wire::to_bytes(&vouch)).map_err(named)?;
+    let until = Instant::now() + VOUCH_WAIT;
+    while path.exists() && Instant::now() < until {
+        std::thread::sleep(VOUCH_POLL);
+    }
+    if remove_if_exists(&path).map_err(named)? {
+        return Err(format!(
+            "the member in {} did not continue within {VOUCH_WAIT:?}: does it run, and can it read the file \
+             `{VOUCHED}`? It may wait for other members now. Nothing is vouched for",
+            directory.display()
+        ));
+    }
+    if Remembered::read(directory).map_err(named)?.latest_start() != vouch.start {
+        return Err(format!(
+            "the member in {} has started again meanwhile: look at its alarms, and vouch again if it still waits",
+            directory.display()
+        ));
+    }
+    Ok(vouch.nodes)
+}
+
+/// The vouch for the voters that the member in a directory waits for.
+fn vouch_for_missing(directory: &Path) -> Result<Vouch, String> {
+    let place = directory.display();
     if Identity::read(directory)?.is_none() {
-        return Err(format!("{} is not the data directory of a member", directory.display()));
+        return Err(format!("{place} is not the data directory of a member"));
     }
-    let loss = Remembered::read(directory).map_err(named)?.loss;
-    if !matches!(loss, Some(Loss::Unknown | Loss::Forgotten(_))) {
-        return Err(format!("the member in {} waits for no other member", directory.display()));
+    let remembered = Remembered::read(directory).map_err(|error| format!("{place}: {error}"))?;
+    let Missing { nodes, has_majority } = &remembered.missing;
+    match remembered.loss {
+        Some(Loss::Unknown | Loss::Forgotten(_)) => {}
+        Some(Loss::Discarded(_)) | None => {
+            return Err(format!("the member in {place} waits for no other member"));
+        }
     }
-    write_durably(directory, VOUCHED, b"").map_err(named)
+    if nodes.is_empty() {
+        return Err(format!(
+            "the member in {place} has not said since its start that it waits for another member: it must run. Try again \
+             in a few seconds"
+        ));
+    }
+    if !has_majority {
+        return Err(format!(
+            "the member in {place} waits for {}, and with the voters that answer it is no majority: it could not \
+             continue. Start enough of them first",
+            node_list(nodes)
+        ));
+    }
+    Ok(Vouch { start: remembered.latest_start(), nodes: nodes.clone() })
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! When a member exchanges records with the others: at its start, until it is settled, and every few seconds after
-//! that.
+//! that. Before each exchange a process looks whether another one answers at the address of its member.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +13,9 @@ use futures::{StreamExt as _, stream::FuturesUnordered};
 use openraft::async_runtime::WatchReceiver as _;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::{Bound, LastKnown, Loss, Participation, RolledBack, Testimony, Witness, order};
+use super::{
+    Bound, LastKnown, Loss, Missing, Participation, Testimony, VOUCHED, Witness, order, remove_if_exists,
+};
 use crate::{
     divergence::{self, Proof},
     log::Log,
@@ -24,7 +26,7 @@ use crate::{
 use concord_net::{
     Member, NodeId, ReceiveError,
     call::Call,
-    client::{Lane, Peers},
+    client::{CallError, Lane, Peers},
 };
 use concord_storage::Store;
 
@@ -37,10 +39,29 @@ const ASK_TIMEOUT: Duration = Duration::from_millis(500);
 const ASK_PAUSE: Duration = Duration::from_millis(50);
 /// The same for a member that knows that its disk was rolled back.
 const LOST_PAUSE: Duration = Duration::from_millis(250);
+/// Pause before a process looks again whether another one answers at its address.
+const TWIN_PAUSE: Duration = Duration::from_secs(1);
 /// How often a member checks whether it has passed its bound.
 const BOUND_PAUSE: Duration = Duration::from_millis(50);
 /// Time between two exchanges of records.
 const EXCHANGE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How long a process that starts asks at its address until somebody answers. An address that this host can't reach
+/// itself delays a start by no more.
+const TWIN_WAIT: Duration = Duration::from_secs(2);
+
+/// Who answers at the address of this member.
+#[derive(Debug, PartialEq, Eq)]
+enum OwnAddress {
+    /// This process.
+    Itself,
+    /// Another process with the id of this member, at this address.
+    Twin(String),
+    /// Another node, or certainly nobody.
+    Nobody,
+    /// Somebody who did not answer in time, or nobody.
+    Unknown,
+}
 
 type Answers = BTreeMap<NodeId, Testimony>;
 
@@ -73,26 +94,80 @@ fn other_voters(membership: &Membership, me: NodeId) -> BTreeSet<NodeId> {
     membership.voter_ids().filter(|id| *id != me).collect()
 }
 
-/// Whether a majority contradicts the log. A member that has no entry yet knows no voters, and all of none are no majority.
-fn is_contradicted(membership: &Membership, against: &BTreeSet<NodeId>) -> bool {
-    !against.is_empty() && is_majority(membership, |id| against.contains(&id))
-}
-
-/// Whether the members for which this holds are a majority of each set of voters.
+/// Whether the members for which this holds are a majority of each set of voters. A member that has no entry yet knows no
+/// voters, and all of none are no majority.
 fn is_majority(membership: &Membership, holds: impl Fn(NodeId) -> bool) -> bool {
     let is_most =
         |voters: &BTreeSet<NodeId>| voters.iter().filter(|id| holds(**id)).count() * 2 > voters.len();
-    membership.get_joint_config().iter().all(is_most)
+    let configs = membership.get_joint_config();
+    !configs.is_empty() && configs.iter().all(is_most)
 }
 
 impl WitnessTask {
-    /// Asks the others until this member is settled and has no restriction any more.
-    pub(crate) async fn settle(self) -> Result<(), String> {
-        let mut answers = Answers::new();
+    /// Asks the others until this member has no restriction any more, and exchanges records every few seconds.
+    pub(crate) async fn run(self) -> Result<(), String> {
         let grace_ends = Instant::now() + GRACE;
-        // Before its core has started, openraft's metrics name no members: nobody would be asked, and any members are a
-        // majority of none. The core answers this once it has written its metrics.
-        self.raft.is_initialized().await.map_err(|error| error.to_string())?;
+        self.wait_until_alone().await?;
+        tokio::try_join!(self.settle(grace_ends), self.keep_exchanging()).map(drop)
+    }
+
+    /// Waits if another process answers at the address of this member: one of the two was started from a copy of the
+    /// directory of the other. The others then only know the one that they reach. If that one does not answer for a while,
+    /// it may be about to start again, so this one waits until it is the one that is reached.
+    async fn wait_until_alone(&self) -> Result<(), String> {
+        let gives_up = Instant::now() + TWIN_WAIT;
+        loop {
+            let pause = match (self.look_at_own_address().await?, self.witness.twin()) {
+                (OwnAddress::Itself, _) | (OwnAddress::Nobody, None) => break,
+                (OwnAddress::Twin(address), known) => {
+                    if known.is_none() {
+                        tracing::error!("{}. This one takes no part", self.twin_text(&address));
+                    }
+                    self.witness.memory().twin_at = Some(address);
+                    TWIN_PAUSE
+                }
+                (OwnAddress::Nobody | OwnAddress::Unknown, Some(_)) => TWIN_PAUSE,
+                // A process that is busy or starts may answer the next time. This one starts, too.
+                (OwnAddress::Unknown, None) if Instant::now() < gives_up => ASK_PAUSE,
+                (OwnAddress::Unknown, None) => break,
+            };
+            sleep(pause).await;
+        }
+        self.witness.memory().twin_at = None;
+        Ok(())
+    }
+
+    fn twin_text(&self, address: &str) -> String {
+        format!(
+            "another process with the id of this node, {}, is running at {address}: one of the two runs from a copy of the \
+             other's data directory",
+            self.id
+        )
+    }
+
+    /// Looks who answers at the address of this member.
+    async fn look_at_own_address(&self) -> Result<OwnAddress, String> {
+        let Some(me) = self.newest_membership().get_node(&self.id).cloned() else {
+            return Ok(OwnAddress::Nobody);
+        };
+        let question = Bytes::from(wire::to_bytes(&self.testimony(None).await?));
+        let called =
+            self.peers.call(Lane::Heartbeat, me.id, &me.peer_addr, Call::Witness, question, ASK_TIMEOUT);
+        Ok(match called.await {
+            Ok(answer) => match wire::from_bytes::<Testimony>(&answer) {
+                Ok(told) if told.past.start.id == self.witness.memory().start.id => OwnAddress::Itself,
+                Ok(_) => OwnAddress::Twin(me.peer_addr),
+                Err(_) => OwnAddress::Unknown,
+            },
+            Err(CallError::NotSent(_) | CallError::Refused { .. }) => OwnAddress::Nobody,
+            Err(CallError::Unknown(_)) => OwnAddress::Unknown,
+        })
+    }
+
+    /// Asks the others until this member is settled and has no restriction any more. A member with an empty log knows
+    /// nobody to ask: unless it has never started before, it waits until another member has told it who the members are.
+    async fn settle(&self, grace_ends: Instant) -> Result<(), String> {
+        let mut answers = Answers::new();
         loop {
             let membership = self.newest_membership();
             let others = other_voters(&membership, self.id);
@@ -119,7 +194,9 @@ impl WitnessTask {
             }
             // The members of a cluster start at once, and one may not listen yet.
             let is_asked = answers.len() >= others.len() || Instant::now() >= grace_ends;
-            let may_begin = self.is_majority_with(&membership, &answers)
+            let is_new = self.witness.is_new && membership.nodes().next().is_none();
+            let may_begin = is_new
+                || self.is_majority_with(&membership, &answers)
                 || concord_model::sabotage::is("witness-ignored");
             if is_asked && may_begin {
                 return self.begin(&membership, &answers).await;
@@ -139,6 +216,8 @@ impl WitnessTask {
 
     /// Begins to vote and to confirm entries, once a majority has answered.
     async fn begin(&self, membership: &Membership, answers: &Answers) -> Result<(), String> {
+        // Before a leader can replace the state by a snapshot.
+        self.check_history(membership, answers).await?;
         let told = self.bound_of(membership, answers).await?;
         if let Some(Loss::Forgotten(bound) | Loss::Discarded(bound)) = self.witness.loss() {
             // It may have been put back once more, to a time at which it caught up.
@@ -198,7 +277,8 @@ impl WitnessTask {
 
     /// Whether this member's log has another entry where the other member has applied one.
     async fn contradicts(&self, told: &Testimony) -> Result<bool, String> {
-        let compared = self.log.compared_with(told.past.applied.into_iter()).await;
+        let applied = self.publisher.applied.load_full();
+        let compared = self.log.compared_with(told.past.applied.into_iter(), Some(&applied)).await;
         Ok(compared.map_err(|error| error.to_string())?.is_some_and(|(own, theirs)| own != theirs))
     }
 
@@ -206,7 +286,7 @@ impl WitnessTask {
         let witness = Arc::clone(&self.witness);
         blocking(move || {
             // Nothing needs a vouch now, and this one must not count later.
-            witness.take_vouched()?;
+            remove_if_exists(&witness.directory.join(VOUCHED))?;
             witness.settle()
         })
         .await
@@ -215,7 +295,7 @@ impl WitnessTask {
     /// Waits until all other voters have answered, or until the operator vouches for those that have not.
     async fn learn_bound(&self, mut answers: Answers) -> Result<Bound, String> {
         self.witness.participation.send_replace(Participation::Lost);
-        let mut waits_for = Vec::new();
+        let mut waits_for = Missing::default();
         loop {
             let missing = match self.ask_for_bound(&mut answers).await? {
                 Ok(bound) => return Ok(bound),
@@ -223,12 +303,15 @@ impl WitnessTask {
             };
             if missing != waits_for {
                 tracing::error!(
-                    ?missing,
+                    missing = ?missing.nodes,
+                    has_majority = missing.has_majority,
                     "this member waits for the members that do not answer, because only they may know what it had \
-                     confirmed. If they are lost permanently, run `concord cluster vouch` to continue without them"
+                     confirmed. If they are lost permanently, run `concord cluster vouch` to continue without them; that \
+                     needs a majority"
                 );
                 waits_for.clone_from(&missing);
-                self.witness.memory().rolled_back = Some(RolledBack::Waiting(missing));
+                let witness = Arc::clone(&self.witness);
+                blocking(move || witness.record_missing(missing)).await?;
                 self.tell_all().await?;
             }
             sleep(LOST_PAUSE).await;
@@ -236,8 +319,8 @@ impl WitnessTask {
     }
 
     /// Asks the other voters that have not answered. Returns the bound of all, or of those that have answered if the
-    /// operator vouches for the others; else the voters that have not answered.
-    async fn ask_for_bound(&self, answers: &mut Answers) -> Result<Result<Bound, Vec<NodeId>>, String> {
+    /// operator vouches for the others or if this member is no voter; else the voters that have not answered.
+    async fn ask_for_bound(&self, answers: &mut Answers) -> Result<Result<Bound, Missing>, String> {
         let mut membership = self.newest_membership();
         loop {
             let others = other_voters(&membership, self.id);
@@ -247,14 +330,18 @@ impl WitnessTask {
                 membership = newest;
                 continue;
             }
-            let missing: Vec<NodeId> = others.into_iter().filter(|id| !answers.contains_key(id)).collect();
-            if !missing.is_empty() {
-                let witness = Arc::clone(&self.witness);
-                let has_majority = self.is_majority_with(&membership, answers);
-                if !has_majority || !blocking(move || witness.take_vouched()).await? {
-                    return Ok(Err(missing));
+            let nodes: Vec<NodeId> = others.into_iter().filter(|id| !answers.contains_key(id)).collect();
+            let has_majority = self.is_majority_with(&membership, answers);
+            // No majority needs what a learner has confirmed. One that was made a voter meanwhile learns of it, because
+            // a majority of the voters before knows.
+            let is_learner = membership.voter_ids().all(|id| id != self.id);
+            // Without a majority it has not asked anybody yet: an empty log names no members.
+            if !has_majority || !(nodes.is_empty() || is_learner) {
+                let (witness, missing) = (Arc::clone(&self.witness), nodes.clone());
+                if !has_majority || !blocking(move || witness.take_vouch(&missing)).await? {
+                    return Ok(Err(Missing { nodes, has_majority }));
                 }
-                tracing::warn!(?missing, "the operator has vouched for the members that do not answer");
+                tracing::warn!(missing = ?nodes, "the operator has vouched for the members that do not answer");
             }
             return self.bound_of(&membership, answers).await.map(Ok);
         }
@@ -281,7 +368,8 @@ impl WitnessTask {
                     // Durable, because the operator vouches once.
                     blocking(move || witness.rebind(newer)).await?;
                 }
-                self.show_missing(asked.err().unwrap_or_default());
+                let (witness, missing) = (Arc::clone(&self.witness), asked.err().unwrap_or_default());
+                blocking(move || witness.record_missing(missing)).await?;
                 learnt_at = Instant::now();
             }
         }
@@ -290,32 +378,39 @@ impl WitnessTask {
         self.tell_all().await
     }
 
-    /// Names the voters that do not answer while this member catches up after a rollback: only they may have what it
-    /// lacks.
-    fn show_missing(&self, missing: Vec<NodeId>) {
-        if let Some(RolledBack::CatchingUp(shown)) = &mut self.witness.memory().rolled_back {
-            *shown = missing;
-        }
-    }
-
     /// Exchanges records every few seconds.
-    pub(crate) async fn keep_exchanging(self) -> Result<(), String> {
+    async fn keep_exchanging(&self) -> Result<(), String> {
         loop {
             sleep(EXCHANGE_INTERVAL).await;
             self.tell_all().await?;
         }
     }
 
+    /// Ends this process if a majority has another history: the state is then made again from the others, and the log is
+    /// kept. The commit index of a leader would prove no majority after a rollback. The members themselves do.
+    async fn check_history(&self, membership: &Membership, answers: &Answers) -> Result<(), String> {
+        let against = self.contradicting(answers).await?;
+        if !is_majority(membership, |id| against.contains(&id)) {
+            return Ok(());
+        }
+        let place = format!("the log up to entry {}", self.publisher.applied.load().index());
+        Err(divergence::distrust(&self.publisher, &self.store, &place).await)
+    }
+
     /// Exchanges records with all members.
     ///
     /// # Errors
-    /// If an answer shows that the disk of this member was rolled back, or if a majority has another history.
+    /// If another process with the id of this member answers at its address, if an answer shows that the disk of this
+    /// member was rolled back, or if a majority has another history.
     async fn tell_all(&self) -> Result<(), String> {
+        if let OwnAddress::Twin(address) = self.look_at_own_address().await? {
+            return Err(format!("{}. This one exits", self.twin_text(&address)));
+        }
         let membership = self.newest_membership();
         let others = membership.nodes().map(|(id, _)| *id).filter(|id| *id != self.id).collect();
         let mut answers = Answers::new();
         self.ask(&membership, &others, &mut answers, None).await?;
-        self.witness.memory().others_rolled_back.retain(|id, _| membership.get_node(id).is_some());
+        self.witness.memory().others_conditions.retain(|id, _| membership.get_node(id).is_some());
         let last = self.position().await?.last;
         let forgotten = answers.values().find_map(|told| self.witness.forgotten_meanwhile(told, last));
         if forgotten.is_none() {
@@ -323,13 +418,12 @@ impl WitnessTask {
             self.witness.outnumber(&answers);
         }
         let witness = Arc::clone(&self.witness);
-        blocking(move || witness.save()).await?;
-        // The commit index of a leader would prove no majority after a rollback. The members themselves do.
-        let against = self.contradicting(&answers).await?;
-        if is_contradicted(&membership, &against) {
-            let place = format!("the log up to entry {}", self.publisher.applied.load().index());
-            return Err(divergence::distrust(&self.publisher, &self.store, &place).await);
-        }
+        blocking(move || {
+            witness.look_for_discarded_logs();
+            witness.save()
+        })
+        .await?;
+        self.check_history(&membership, &answers).await?;
         match forgotten {
             Some(why) if !concord_model::sabotage::is("witness-ignored") => Err(format!(
                 "this member runs from an earlier state of its disk: {why}. It exits; at its next start it asks the \
@@ -396,6 +490,11 @@ impl WitnessTask {
         let failed = ReceiveError::Failed;
         // Before its new start is added, so that it learns of a later one.
         let mut answer = self.testimony(Some(from)).await.map_err(failed)?;
+        if from == self.id {
+            // Nothing to add: it looks who is at the address of this member.
+            self.witness.hear_own_id(told.past.start);
+            return Ok(wire::to_bytes(&answer));
+        }
         answer.contradicts = self.contradicts(&told).await.map_err(failed)?;
         if self.witness.hear(from, &told) {
             let witness = Arc::clone(&self.witness);
@@ -424,7 +523,7 @@ impl WitnessTask {
         Ok(Testimony {
             past: LastKnown { start: memory.start, losses: memory.remembered.losses, applied },
             now,
-            rolled_back: memory.rolled_back.clone(),
+            condition: memory.own_condition(),
             known: memory.remembered.others.clone(),
             confirmed,
             membership,
@@ -454,7 +553,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_majority_contradicts_and_all_of_no_voters_are_none() {
+    fn only_a_majority_is_one_and_all_of_no_voters_are_none() {
         let members = |ids: &[NodeId]| {
             let voters: BTreeSet<NodeId> = ids.iter().copied().collect();
             let member =
@@ -462,9 +561,8 @@ mod tests {
             let nodes: BTreeMap<NodeId, Member> = ids.iter().map(|id| (*id, member(*id))).collect();
             Membership::new(vec![voters], nodes).expect("every voter is a node")
         };
-        let against = |ids: &[NodeId]| ids.iter().copied().collect::<BTreeSet<NodeId>>();
-        assert!(!is_contradicted(&Membership::default(), &against(&[])), "it has no entry yet");
-        assert!(!is_contradicted(&members(&[1, 2, 3]), &against(&[2])));
-        assert!(is_contradicted(&members(&[1, 2, 3]), &against(&[2, 3])));
+        assert!(!is_majority(&Membership::default(), |_| true), "it has no entry yet");
+        assert!(!is_majority(&members(&[1, 2, 3]), |id| id == 2));
+        assert!(is_majority(&members(&[1, 2, 3]), |id| id > 1));
     }
 }

@@ -1,8 +1,11 @@
 //! The records, the rollbacks that they show, and what a member may then do.
 
 use super::*;
-use crate::wire::{WireVoteRequest, WireVoteResponse};
-use concord_net::identity::FORMAT;
+use crate::{
+    Consensus, suite,
+    wire::{WireVoteRequest, WireVoteResponse},
+};
+use concord_net::{Member, call::Call, identity::FORMAT};
 
 fn id(term: u64, index: u64) -> WireLogId {
     WireLogId { index, term, node: 1 }
@@ -26,7 +29,7 @@ fn told(past: LastKnown) -> Testimony {
     Testimony {
         past: LastKnown::default(),
         now: Bound::default(),
-        rolled_back: None,
+        condition: Condition::default(),
         known: BTreeMap::from([(2, past)]),
         confirmed: None,
         membership: None,
@@ -210,22 +213,100 @@ async fn a_bounded_member_votes_for_nobody_who_lacks_what_it_may_have_had() {
 
     witness.settle().unwrap();
     assert!(witness.is_open());
-    assert_eq!(witness.rolled_back(), BTreeMap::from([(2, RolledBack::CaughtUp)]));
+    let own = witness.conditions().remove(&2).unwrap();
+    assert_eq!(own.rolled_back, Some(RolledBack::CaughtUp));
+}
+
+fn missing(nodes: &[NodeId], has_majority: bool) -> Missing {
+    Missing { nodes: nodes.to_vec(), has_majority }
+}
+
+/// The directory of node 2 with a member that has lost what it cannot know.
+fn lost(directory: &Path) -> Witness {
+    Identity { cluster_id: uuid::Uuid::from_u128(7), node_id: 2, format: FORMAT }.write(directory).unwrap();
+    let witness = open(directory, at(1, 1));
+    witness.lose(&BTreeMap::new()).unwrap();
+    witness
 }
 
 #[test]
-fn an_operator_vouches_only_for_a_member_that_waits_and_only_once() {
+fn an_operator_vouches_only_for_a_member_that_waits_with_a_majority() {
     let directory = tempfile::tempdir().unwrap();
     assert!(vouch(directory.path()).unwrap_err().contains("not the data directory"));
-    Identity { cluster_id: uuid::Uuid::from_u128(7), node_id: 2, format: FORMAT }
-        .write(directory.path())
-        .unwrap();
-    let witness = open(directory.path(), at(1, 1));
-    assert!(vouch(directory.path()).unwrap_err().contains("waits for no other member"));
-    witness.lose(&BTreeMap::new()).unwrap();
-    vouch(directory.path()).unwrap();
-    assert!(witness.take_vouched().unwrap());
-    assert!(!witness.take_vouched().unwrap());
+    drop(open(directory.path(), at(1, 1)));
+    let witness = lost(directory.path());
+    let refusal = |directory: &Path| vouch_for_missing(directory).unwrap_err();
+    assert!(refusal(directory.path()).contains("has not said"), "it has asked nobody yet");
+    let shown = |witness: &Witness| witness.conditions().remove(&2).unwrap().rolled_back;
+    assert_eq!(shown(&witness), None, "it has asked nobody yet");
+    witness.record_missing(missing(&[1, 3], false)).unwrap();
+    assert_eq!(shown(&witness), Some(RolledBack::Waiting(missing(&[1, 3], false))));
+    let text = refusal(directory.path());
+    assert!(text.contains("waits for node 1, node 3") && text.contains("no majority"), "{text}");
+    witness.record_missing(missing(&[3], true)).unwrap();
+    assert_eq!(vouch_for_missing(directory.path()).unwrap().nodes, [3]);
+    witness.bind(at(1, 1)).unwrap();
+    assert!(refusal(directory.path()).contains("has not said"), "it has a bound and waits for nobody");
+    witness.settle().unwrap();
+    assert!(refusal(directory.path()).contains("waits for no other member"));
+}
+
+#[test]
+fn a_vouch_counts_once_for_its_start_and_its_voters() {
+    let directory = tempfile::tempdir().unwrap();
+    let witness = lost(directory.path());
+    witness.record_missing(missing(&[3], true)).unwrap();
+    let bytes = wire::to_bytes(&vouch_for_missing(directory.path()).unwrap());
+    let write = || fs::write(directory.path().join(VOUCHED), &bytes).unwrap();
+    write();
+    assert!(!witness.take_vouch(&[1, 3]).unwrap(), "node 1 is another voter");
+    assert!(witness.take_vouch(&[3]).unwrap());
+    assert!(!witness.take_vouch(&[3]).unwrap());
+
+    // A copy of the directory with the file in it, or the same directory at the next start.
+    write();
+    let again = open(directory.path(), at(1, 1));
+    assert!(!directory.path().join(VOUCHED).exists() && !again.take_vouch(&[3]).unwrap());
+    assert!(vouch_for_missing(directory.path()).is_err(), "whom the start before waited for");
+    write();
+    assert!(!again.take_vouch(&[3]).unwrap(), "written too late");
+    fs::write(directory.path().join(VOUCHED), b"").unwrap();
+    assert!(!again.take_vouch(&[3]).unwrap(), "an empty file");
+}
+
+#[test]
+fn the_operator_is_told_whether_the_member_took_the_vouch() {
+    let directory = tempfile::tempdir().unwrap();
+    let witness = lost(directory.path());
+    witness.record_missing(missing(&[3], true)).unwrap();
+    let told = std::thread::scope(|threads| {
+        let operator = threads.spawn(|| vouch(directory.path()));
+        while !witness.take_vouch(&[3]).unwrap() {
+            std::thread::yield_now();
+        }
+        operator.join().unwrap()
+    });
+    assert_eq!(told, Ok(vec![3]));
+    let told = std::thread::scope(|threads| {
+        let operator = threads.spawn(|| vouch(directory.path()));
+        while !directory.path().join(VOUCHED).exists() {
+            std::thread::yield_now();
+        }
+        drop(open(directory.path(), at(1, 1)));
+        operator.join().unwrap()
+    });
+    assert!(told.unwrap_err().contains("has started again"));
+}
+
+#[test]
+fn another_process_with_this_id_is_shown_and_this_one_is_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let witness = open(directory.path(), Bound::default());
+    let own = witness.memory().start;
+    witness.hear_own_id(own);
+    assert!(!witness.conditions()[&2].is_copied);
+    witness.hear_own_id(StartNumber { id: own.id ^ 1, ..own });
+    assert!(witness.conditions()[&2].is_copied && witness.memory().own_condition().is_copied);
 }
 
 #[test]
@@ -257,4 +338,32 @@ fn a_directory_that_was_put_back_to_a_time_of_catching_up_has_forgotten() {
     let before = LastKnown { losses: 0, applied: Some(id(1, 90)), ..old };
     assert_eq!(back.forgotten_at_start(&told(before)), None, "what it is known to have lost");
     assert!(back.forgotten_at_start(&told(LastKnown { losses: 2, ..old })).is_some());
+}
+
+/// Nothing in a directory that was put back to the time between joining and the first entry says what it has lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_with_an_empty_log_that_has_started_before_waits_to_be_told_of_the_members() {
+    let directory = tempfile::tempdir().unwrap();
+    let opens = async |consensus: &Consensus| {
+        let mut participation = consensus.inner.witnesses.witness.participation.subscribe();
+        let opens = participation.wait_for(|now| *now == Participation::Open);
+        tokio::time::timeout(Duration::from_secs(30), async { opens.await.map(drop) })
+            .await
+            .unwrap()
+            .unwrap();
+    };
+    let consensus = suite::start(directory.path()).await.unwrap();
+    opens(&consensus).await;
+    consensus.shutdown().await;
+
+    let consensus = suite::start(directory.path()).await.unwrap();
+    // Longer than any answer is waited for.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(*consensus.inner.witnesses.witness.participation.borrow(), Participation::Asking);
+    let member = Member { id: 1, api_addr: "127.0.0.1:1".into(), peer_addr: "127.0.0.1:2".into() };
+    let members = WireMembership { voters: vec![vec![1]], nodes: vec![(1, member)] };
+    let told = Testimony { membership: Some((id(1, 1), members)), ..told(LastKnown::default()) };
+    consensus.receive(2, Call::Witness, wire::to_bytes(&told).into()).await.unwrap();
+    opens(&consensus).await;
+    consensus.shutdown().await;
 }

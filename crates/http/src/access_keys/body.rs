@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(refused(parse(new_key, json!([]))), (1, 0));
         let body = json!({
             "name": "", "expires_at": "tomorrow",
-            "grants": [{ "verbs": ["read", "delete"], "definitions": ["a*b"] }, { "verbs": ["write"] }],
+            "grants": [{ "verbs": ["read", "destroy"], "definitions": ["a*b"] }, { "verbs": ["write"] }],
         });
         assert_eq!(refused(parse(new_key, body)), (0, 5));
         let many = vec![json!({ "verbs": ["audit"] }); GRANTS_MAX + 1];

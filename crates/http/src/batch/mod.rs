@@ -31,12 +31,12 @@ use concord_model::{
     patch::{Patch, PatchFormat},
 };
 use concord_service::{
-    Check, NewSchema, NewUnique, ReadConfig, Refusal, Restored, Rollback, Rollbacks, Service, Transaction,
-    Write, check_operation_count,
+    Check, NewProtection, NewSchema, NewUnique, ReadConfig, Refusal, Restored, Rollback, Rollbacks, Service,
+    Transaction, Write, check_operation_count,
 };
 use operation::{
     CHECK_CONFIG, CREATE_CONFIG, CREATE_DEFINITION, DELETE_CONFIG, DELETE_DEFINITION, GET_CONFIG,
-    PATCH_CONFIG, PUT_CONFIG, ROLLBACK_CONFIG, SET_INDEXES, SET_SCHEMA, SET_UNIQUE,
+    PATCH_CONFIG, PUT_CONFIG, ROLLBACK_CONFIG, SET_INDEXES, SET_PROTECTION, SET_SCHEMA, SET_UNIQUE,
 };
 
 const IF: &str = "if";
@@ -211,6 +211,7 @@ fn outline(write: &Write) -> Outlined {
         }
         Write::SetSchema(NewSchema { key, .. }) => of_definition(SET_SCHEMA, key),
         Write::SetUnique(NewUnique { key, .. }) => of_definition(SET_UNIQUE, key),
+        Write::SetProtection(NewProtection { key, .. }) => of_definition(SET_PROTECTION, key),
         Write::DeleteDefinition { key, .. } => of_definition(DELETE_DEFINITION, key),
         Write::WriteConfig { definition, key, expect: Expect::Absent, .. } => {
             of_config(CREATE_CONFIG, definition, key)
@@ -230,7 +231,7 @@ fn outline(write: &Write) -> Outlined {
             Outlined { kind: OperationEffect::Read, ..of_config(GET_CONFIG, definition, key) }
         }
         // A batch has no such operations.
-        Write::Batch(_) | Write::Transaction(_) | Write::Access(_) => of_definition("", ""),
+        Write::Batch(_) | Write::Transaction(_) | Write::UndeleteDefinition(_) | Write::Access(_) => of_definition("", ""),
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{
     definitions::{self, DefinitionBody, IndexesBody},
     history::RollbackBody,
     openapi::schemas::{any_value, boolean, integer, reference, text},
-    schema::{SchemaBody, UniqueBody},
+    schema::{ProtectionBody, SchemaBody, UniqueBody},
 };
 use concord_model::{
     command::Expect,
@@ -22,7 +22,7 @@ use concord_model::{
     limits::Limits,
     patch::{Patch, PatchFormat},
 };
-use concord_service::{Check, CheckCondition, NewUnique, Restored, Rollback, Write};
+use concord_service::{Check, CheckCondition, NewProtection, NewUnique, Restored, Rollback, Write};
 
 /// One kind of operation.
 pub(crate) struct OperationType {
@@ -40,6 +40,7 @@ pub(super) const CREATE_DEFINITION: &str = "create_definition";
 pub(super) const SET_INDEXES: &str = "set_indexes";
 pub(super) const SET_SCHEMA: &str = "set_schema";
 pub(super) const SET_UNIQUE: &str = "set_unique";
+pub(super) const SET_PROTECTION: &str = "set_protection";
 pub(super) const DELETE_DEFINITION: &str = "delete_definition";
 pub(super) const CREATE_CONFIG: &str = "create_config";
 pub(super) const PUT_CONFIG: &str = "put_config";
@@ -50,7 +51,7 @@ pub(super) const CHECK_CONFIG: &str = "check_config";
 pub(super) const GET_CONFIG: &str = "get_config";
 
 /// All operations.
-pub(crate) static OPERATION_TYPES: [OperationType; 12] = [
+pub(crate) static OPERATION_TYPES: [OperationType; 13] = [
     named(CREATE_DEFINITION, create_definition),
     named(SET_INDEXES, set_indexes),
     named(DELETE_DEFINITION, delete_definition),
@@ -63,6 +64,7 @@ pub(crate) static OPERATION_TYPES: [OperationType; 12] = [
     named(GET_CONFIG, get_config),
     named(SET_SCHEMA, set_schema),
     named(SET_UNIQUE, set_unique),
+    named(SET_PROTECTION, set_protection),
 ];
 
 const CHECK: &str = "one of `revision`, `absent` and `equals`; the last two are of the place that `pointer` names, or of \
@@ -152,6 +154,12 @@ fn set_unique(fields: &mut BodyFields) -> Write {
     Write::SetUnique(NewUnique { key, paths, expect: for_change(fields) })
 }
 
+fn set_protection(fields: &mut BodyFields) -> Write {
+    let key = fields.required(definitions::KEY, &KEY);
+    let ProtectionBody { protected } = ProtectionBody::read(fields);
+    Write::SetProtection(NewProtection { key, protected, expect: for_change(fields) })
+}
+
 fn delete_definition(fields: &mut BodyFields) -> Write {
     const MODE: FieldType<()> = FieldType {
         read: |value, fields| fields::word(value, fields, "restrict", "`mode` must be `restrict` or absent"),
@@ -159,7 +167,7 @@ fn delete_definition(fields: &mut BodyFields) -> Write {
     };
     let key = fields.required(definitions::KEY, &KEY);
     let restrict = fields.optional("mode", &MODE).is_some();
-    Write::DeleteDefinition { key, expect: for_change(fields), restrict }
+    Write::DeleteDefinition { key, expect: for_change(fields), restrict, purge: false }
 }
 
 /// The keys of a config.

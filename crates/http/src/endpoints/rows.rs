@@ -23,6 +23,7 @@ use concord_service::quota::Gauge;
 pub(crate) const DEFINITIONS: &str = "/api/v1/config_definition/";
 const DEFINITION: &str = "/api/v1/config_definition/{definition}";
 const SCHEMA: &str = "/api/v1/config_definition/{definition}/schema";
+const PROTECTION: &str = "/api/v1/config_definition/{definition}/protection";
 const UNIQUE: &str = "/api/v1/config_definition/{definition}/unique";
 pub(crate) const CONFIGS: &str = "/api/v1/config_definition/{definition}/config/";
 pub(crate) const CONFIG: &str = "/api/v1/config_definition/{definition}/config/{config}";
@@ -104,12 +105,19 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     Endpoint::new(
         Delete,
         DEFINITION,
-        Needs(Verb::Define),
+        Needs(Verb::Delete),
         "delete_definition",
         keyed_with_body!(definitions::delete),
     )
-    .parameters(&["mode"])
+    .parameters(&["mode", "purge"])
     .lenient(),
+    Endpoint::new(
+        Post,
+        "/api/v1/config_definition/{definition}/undelete",
+        Needs(Verb::Define),
+        "undelete_definition",
+        keyed_with_body!(definitions::undelete),
+    ),
     // First, for speed only: most requests are for configs.
     Endpoint::new(Get, CONFIGS, Needs(Verb::Read), "list_configs", keyed!(configs::list))
         .parameters(LIST_PARAMETERS)
@@ -150,6 +158,15 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         .parameters(&["policy"]),
     Endpoint::new(Get, UNIQUE, Needs(Verb::Read), "get_unique", keyed!(schema::get_unique)).consistency(),
     Endpoint::new(Put, UNIQUE, Needs(Verb::Define), "update_unique", keyed_with_body!(schema::put_unique)),
+    Endpoint::new(Get, PROTECTION, Needs(Verb::Read), "get_protection", keyed!(schema::get_protection))
+        .consistency(),
+    Endpoint::new(
+        Put,
+        PROTECTION,
+        Needs(Verb::Define),
+        "update_protection",
+        keyed_with_body!(schema::put_protection),
+    ),
     Endpoint::new(
         Get,
         "/api/v1/config_definition/{definition}/indexes",
@@ -253,6 +270,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         "add_member",
         keyed_with_body!(cluster::add),
     ),
+    Endpoint::new(Put, MEMBER, Needs(Verb::Cluster), "move_member", keyed_with_body!(cluster::move_member)),
     Endpoint::new(Delete, MEMBER, Needs(Verb::Cluster), "remove_member", keyed_with_body!(cluster::remove)),
     Endpoint::new(
         Post,

@@ -184,6 +184,15 @@ impl QueryParams {
         }
     }
 
+    /// Whether the client sets `purge=true`.
+    pub(super) fn purge(&self) -> Result<bool, Problem> {
+        match self.get("purge") {
+            None | Some("false") => Ok(false),
+            Some("true") => Ok(true),
+            Some(_) => Err(Problem::violation(query_violation("purge", "`purge` must be `true` or `false`"))),
+        }
+    }
+
     /// The consistency of a read, together with the rest of its query (`rest`). The rejection lists the errors of
     /// both; where integers do not parse, it lists these alone.
     pub(super) fn with_consistency<T>(

@@ -94,6 +94,9 @@ pub(super) fn operations() -> Vec<OperationEntry> {
             .success(201, "member added", payload("Cluster", view()), &["Location"])
             .refusals(&[409]),
         change("remove_member", "Remove a member", "member removed").refusals(&[404, 409]),
+        change("move_member", "Give a member that has moved its new addresses", "member moved")
+            .body("MemberAddresses", json!({ "api_addr": "10.0.0.3:8101", "peer_addr": "10.0.0.3:8201" }))
+            .refusals(&[404, 409]),
         change("promote_member", "Make a learner a voter", "member promoted").refusals(&[404, 409]),
         change("replace_member", "Replace a member with a new one", "member replaced")
             .body("NewMember", member())
@@ -166,6 +169,7 @@ fn open_operations() -> Vec<OperationEntry> {
 /// The bodies of its requests.
 pub(super) fn requests(limits: &Limits) -> Vec<NamedSchema> {
     vec![
+        ("MemberAddresses", schema_of(limits, cluster::member_addresses).into()),
         ("MemberId", schema_of(limits, cluster::member_id).into()),
         ("NewMember", schema_of(limits, cluster::member).into()),
         ("NewMembers", schema_of(limits, cluster::members).into()),
@@ -218,7 +222,7 @@ pub(super) fn payloads() -> Vec<NamedSchema> {
                 text()
                     .description(Some(
                         "`certificate`, `clock`, `log_time`, `audit`, `data_key`, `rolled_back`, `forked`, `slow_flush`, \
-                         `leader_changes`; later versions may add others",
+                         `leader_changes`, `discarded_log`, `duplicate_id`, `lease`; later versions may add others",
                     ))
                     .into(),
             ),

@@ -1,7 +1,7 @@
 //! The operations on definitions, their schemas, unique paths and indexes.
 
 use serde_json::{Value, json};
-use utoipa::openapi::{ArrayBuilder, Type, schema::OneOfBuilder};
+use utoipa::openapi::{ArrayBuilder, ObjectBuilder, Type, schema::OneOfBuilder};
 
 use super::{
     builder::{
@@ -9,14 +9,14 @@ use super::{
         RECORD_HEADERS, WRITE_REFUSALS, describe, payload,
     },
     schemas::{
-        NamedSchema, SchemaField, closed, example_schema, included_revision, integer, json_object, key,
-        location, nullable, page, paths, reference, text, times,
+        NamedSchema, SchemaField, boolean, closed, example_schema, included_revision, integer, json_object,
+        key, location, nullable, page, paths, reference, text, times,
     },
 };
 use crate::{
     body::fields::schema_of,
-    definitions::{DefinitionBody, IndexesBody},
-    schema::{SchemaBody, UniqueBody},
+    definitions::{DefinitionBody, IndexesBody, UndeleteBody},
+    schema::{ProtectionBody, SchemaBody, UniqueBody},
 };
 
 use concord_model::limits::Limits;
@@ -42,6 +42,9 @@ fn record() -> Value {
 pub(super) fn operations() -> Vec<OperationEntry> {
     let page = json!({ "results": [record()], "meta": { "page": 1, "limit": 10, "total": 1 } });
     let name = json!({ "config_definition_key": "app" });
+    let undeleted = json!({
+        "config_definition_key": "app", "deleted_revision": 52, "revision": 41, "configs": 200, "bytes": 61_400,
+    });
     let (dry_run, building) = (["X-Concord-Dry-Run", "Warning"], ["X-Concord-Index-Building"]);
     let created = [&["Location"], RECORD_HEADERS, &dry_run].concat();
     let updated = [RECORD_HEADERS, &dry_run, &building].concat();
@@ -80,10 +83,25 @@ pub(super) fn operations() -> Vec<OperationEntry> {
             .refusals(&[404, 409, 412, 507]),
         describe(TAG, "delete_definition", "Delete a definition and all its configs")
             .parameters(DRY_RUN_WRITE_PARAMETERS)
-            .parameters(&["If-Match", "unless_tag", "mode"])
+            .description(
+                "It is kept for a while, so that the deletion can be undone, but with `purge=true`.",
+            )
+            .parameters(&["If-Match", "unless_tag", "mode", "purge"])
             .success(200, "config definition deleted", payload("DefinitionIdentity", name), &dry_run)
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 412]),
+        describe(TAG, "undelete_definition", "Undo the deletion of a definition")
+            .description(
+                "It returns with its schema, indexes, unique fields, configs and their history, as it was when it was \
+                 deleted, or as of an earlier revision or time. 404 when no such deleted definition is kept, 409 when \
+                 there is a definition with its key.",
+            )
+            .parameters(DRY_RUN_WRITE_PARAMETERS)
+            .parameters(&["create_only"])
+            .body("Undelete", json!({ "revision": 41 }))
+            .success(201, "config definition undeleted", payload("Undeleted", undeleted), &created)
+            .refusals(WRITE_REFUSALS)
+            .refusals(&[404, 409, 410, 507]),
     ];
     operations.extend(of_parts());
     operations
@@ -106,6 +124,7 @@ fn of_parts() -> Vec<OperationEntry> {
     let shown = json!({ "json_schema": example_schema(), "format_assertion": true });
     let example_paths = || json!({ "paths": ["name"] });
     let unique = || payload("UniquePaths", example_paths());
+    let protection = || payload("Protection", json!({ "protected": true }));
     let mut stored = schema();
     stored["config_definition_key"] = json!("app");
     let states =
@@ -140,6 +159,15 @@ fn of_parts() -> Vec<OperationEntry> {
             .success(200, "unique paths stored", unique(), &unique_headers)
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 412, 507]),
+        part("get_protection", "Show whether a definition is protected", "protection found", protection()),
+        describe(TAG, "update_protection", "Protect a definition from deletion, or no longer")
+            .description("While `protected` is true, a delete of the definition is answered with 409.")
+            .parameters(DRY_RUN_WRITE_PARAMETERS)
+            .parameters(&["If-Match", "unless_tag"])
+            .body("NewProtection", json!({ "protected": true }))
+            .success(200, "protection stored", protection(), &unique_headers)
+            .refusals(WRITE_REFUSALS)
+            .refusals(&[404, 412, 507]),
         describe(TAG, "get_index_states", "Show the states of a definition's indexes")
             .description("The indexes of a large definition are built in the background, after the request that names them.")
             .parameters(READ_PARAMETERS)
@@ -159,8 +187,10 @@ pub(super) fn requests(limits: &Limits) -> Vec<NamedSchema> {
     vec![
         ("NewDefinition", schema_of(limits, DefinitionBody::read).into()),
         ("NewIndexes", schema_of(limits, IndexesBody::read).into()),
+        ("Undelete", schema_of(limits, UndeleteBody::read).into()),
         ("NewRules", schema_of(limits, SchemaBody::read).into()),
         ("NewUniquePaths", schema_of(limits, UniqueBody::read).into()),
+        ("NewProtection", schema_of(limits, ProtectionBody::read).into()),
     ]
 }
 
@@ -179,6 +209,19 @@ pub(super) fn payloads(limits: &Limits) -> Vec<NamedSchema> {
         ("Indexes", closed(vec![("indexes", paths(limits).into())], Vec::new()).into()),
         ("DefinitionIdentity", closed(vec![("config_definition_key", reference("Key"))], Vec::new()).into()),
     ];
+    let about = |number: ObjectBuilder, text: &str| number.description(Some(text)).into();
+    let undeleted = closed(
+        vec![
+            ("config_definition_key", reference("Key")),
+            ("deleted_revision", about(integer(0), "the revision that deleted it")),
+            ("revision", about(integer(0), "the revision as of which it returns")),
+        ],
+        vec![
+            ("configs", about(integer(0), "its configs; absent without `read`, and where not known")),
+            ("bytes", about(integer(0), "bytes of their keys and data; absent like `configs`")),
+        ],
+    );
+    payloads.push(("Undeleted", undeleted.into()));
     payloads.extend(payloads_of_parts(limits));
     payloads
 }
@@ -226,6 +269,7 @@ fn payloads_of_parts(limits: &Limits) -> Vec<NamedSchema> {
         ("Rules", closed(vec![schema(), ("format_assertion", asserted.into())], Vec::new()).into()),
         ("RulesChange", change.into()),
         ("UniquePaths", closed(vec![("paths", paths(limits).into())], Vec::new()).into()),
+        ("Protection", closed(vec![("protected", boolean().into())], Vec::new()).into()),
         (
             "IndexStates",
             closed(vec![("indexes", ArrayBuilder::new().items(state).into())], Vec::new()).into(),

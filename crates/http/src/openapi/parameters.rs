@@ -76,6 +76,7 @@ fn other_parameters() -> Vec<(&'static str, Parameter)> {
             text().min_length(Some(1)),
         ),
         plain("dry_run", "`true` gives the response of the write, and stores nothing.", flag()),
+        plain("purge", "`true` deletes it for good: the deletion can't be undone.", flag()),
         plain(
             "revision",
             "The config as of this revision; 422 when the revision does not exist yet.",

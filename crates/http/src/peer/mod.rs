@@ -313,14 +313,20 @@ fn admit(
         Some(Call::Levels) => {
             peers.admit_levels(headers, shown).map(|()| AdmittedCall { from: None, digest: None })
         }
-        _ => peers.admit(headers, shown).and_then(|from| match service.cx.consensus() {
-            Some(consensus) if consensus.has_left(from) => {
-                Err((REMOVED_STATUS, format!("node {from} was removed from the cluster")))
-            }
-            Some(_) | None => Ok(AdmittedCall { from: Some(from), digest: None }),
-        }),
+        Some(Call::Witness) => peers.admit_own_id(headers, shown).and_then(|from| of_member(service, from)),
+        _ => peers.admit(headers, shown).and_then(|from| of_member(service, from)),
     };
     admitted.map_err(|why| refused(refusals, call, why))
+}
+
+/// A call of a node that was not removed from the cluster.
+fn of_member(service: &Service, from: NodeId) -> Result<AdmittedCall, NotAdmitted> {
+    match service.cx.consensus() {
+        Some(consensus) if consensus.has_left(from) => {
+            Err((REMOVED_STATUS, format!("node {from} was removed from the cluster")))
+        }
+        Some(_) | None => Ok(AdmittedCall { from: Some(from), digest: None }),
+    }
 }
 
 /// Logs the rejection of a call.

@@ -79,9 +79,10 @@ pub(super) fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
     const UNAUTHORIZED: (StatusCode, &str) = (StatusCode::UNAUTHORIZED, "unauthorized_error");
     match refusal {
         Refusal::Rejected(rejection) => match rejection {
-            Rejection::DefinitionExists | Rejection::ConfigExists | Rejection::DefinitionNotEmpty(_) => {
-                (StatusCode::CONFLICT, "conflict_error")
-            }
+            Rejection::DefinitionExists
+            | Rejection::ConfigExists
+            | Rejection::DefinitionNotEmpty(_)
+            | Rejection::DefinitionProtected(_) => (StatusCode::CONFLICT, "conflict_error"),
             Rejection::DefinitionNotFound | Rejection::ConfigNotFound => {
                 (StatusCode::NOT_FOUND, "not_found_error")
             }

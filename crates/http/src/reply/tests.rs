@@ -21,6 +21,7 @@ fn all() -> Vec<(Refusal, u16, &'static str)> {
         (rejected(Rejection::DefinitionExists), 409, "conflict_error"),
         (rejected(Rejection::ConfigExists), 409, "conflict_error"),
         (rejected(Rejection::DefinitionNotEmpty(3)), 409, "conflict_error"),
+        (rejected(Rejection::DefinitionProtected(Key::parse("d").unwrap())), 409, "conflict_error"),
         (rejected(Rejection::DefinitionNotFound), 404, "not_found_error"),
         (rejected(Rejection::ConfigNotFound), 404, "not_found_error"),
         (rejected(Rejection::Precondition { current: 3 }), 412, "precondition_failed"),

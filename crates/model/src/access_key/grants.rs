@@ -18,7 +18,7 @@ pub enum Verb {
     Reveal,
     /// Write configs.
     Write,
-    /// Create, change and delete definitions.
+    /// Create and change definitions.
     Define,
     /// Take backups.
     Backup,
@@ -30,11 +30,13 @@ pub enum Verb {
     Audit,
     /// See the state of the cluster and the metrics, and change nothing.
     Observe,
+    /// Delete definitions with their configs.
+    Delete,
 }
 
 impl Verb {
     /// All verbs.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Read,
         Self::Reveal,
         Self::Write,
@@ -44,6 +46,7 @@ impl Verb {
         Self::Keys,
         Self::Audit,
         Self::Observe,
+        Self::Delete,
     ];
 
     /// Its name in requests and answers.
@@ -59,6 +62,7 @@ impl Verb {
             Self::Keys => "keys",
             Self::Audit => "audit",
             Self::Observe => "observe",
+            Self::Delete => "delete",
         }
     }
 
@@ -71,7 +75,7 @@ impl Verb {
     /// Whether it applies to definitions. The others apply to the cluster as a whole, whatever a grant's patterns are.
     #[must_use]
     pub fn is_about_definitions(self) -> bool {
-        matches!(self, Self::Read | Self::Reveal | Self::Write | Self::Define)
+        matches!(self, Self::Read | Self::Reveal | Self::Write | Self::Define | Self::Delete)
     }
 
     fn bit(self) -> u16 {
@@ -330,7 +334,7 @@ mod tests {
     #[test]
     fn verbs_have_names_and_stay_where_they_are() {
         let bits: Vec<u16> = Verb::ALL.into_iter().map(Verb::bit).collect();
-        assert_eq!(bits, [1, 2, 4, 8, 16, 32, 64, 128, 256], "they are stored");
+        assert_eq!(bits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512], "they are stored");
         assert!(Verb::ALL.into_iter().all(|verb| Verb::named(verb.name()) == Some(verb)));
         assert_eq!((Verb::named("Read"), Verb::named("")), (None, None));
         assert_eq!(Verbs::ALL.iter().collect::<Vec<_>>(), Verb::ALL);

@@ -18,7 +18,7 @@ use super::{
     feature::{LEVEL_MIN, level_max},
     flat::decode_without,
     key::Key,
-    record::{IndexEntries, Revision},
+    record::{DeletedId, IndexEntries, Revision},
     schema::StoredSchema,
     time::Timestamp,
 };
@@ -72,6 +72,9 @@ pub enum Command {
         expect: Expect,
         /// Reject while it has configs.
         restrict: bool,
+        /// Keep it, so that the deletion can be undone, and drop those that were deleted first while all of them take
+        /// more than so many bytes. `None`: it is gone for good.
+        keep: Option<u64>,
     },
     /// Creates a config or replaces its data, as `expect` allows.
     WriteConfig {
@@ -153,6 +156,55 @@ pub enum Command {
     Access(AccessCommand),
     /// Several changes as one, which rest on configs that were read.
     Transaction(Transaction),
+    /// Undoes the deletion of a definition that is kept: it returns with its configs, indexes and unique fields.
+    UndeleteDefinition(Undeletion),
+    /// Protects a definition from deletion, or no longer.
+    SetProtection {
+        /// Its key.
+        key: Key,
+        /// Whether its deletion is rejected from now on.
+        protected: bool,
+        /// What must be there.
+        expect: Expect,
+    },
+    /// Continues at a later revision, and voids those before it; in the log of a recovered cluster, before anything of
+    /// its own. It does nothing when the revision has passed.
+    SkipRevisions {
+        /// The revision after it.
+        to: Revision,
+    },
+}
+
+/// The undoing of a deletion.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Undeletion {
+    /// The key of the definition, which no definition may have.
+    pub key: Key,
+    /// Which deletion. When none such is kept, the verdict is [`Verdict::Stale`].
+    pub of: DeletedId,
+    /// The configs that were changed between the wanted revision and the deletion, as they were before.
+    pub back: Vec<ConfigThen>,
+}
+
+/// A config as it was at an earlier revision.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfigThen {
+    /// Its key.
+    pub key: Key,
+    /// What it was; `None` when it did not exist.
+    pub then: Option<ContentThen>,
+}
+
+/// The content of a config at an earlier revision.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContentThen {
+    /// The JSON text of its data.
+    #[serde(deserialize_with = "encoding::shared_text")]
+    pub data: Arc<str>,
+    /// Its index entries.
+    pub entries: IndexEntries,
+    /// When it was created.
+    pub created_at: Timestamp,
 }
 
 /// A batch that was chosen by what the leader has read. If one of the configs has another revision when the entry is
@@ -259,6 +311,9 @@ impl Command {
             | Self::SetUnique { .. }
             | Self::BuildIndex { .. }
             | Self::Forget { .. }
+            | Self::UndeleteDefinition { .. }
+            | Self::SetProtection { .. }
+            | Self::SkipRevisions { .. }
             | Self::Access(_) => LEVEL_MIN,
             Self::Batch(steps) => highest_level(steps.iter()),
             Self::Transaction(Transaction { steps, .. }) => highest_level(steps.iter().map(|(_, step)| step)),
@@ -273,6 +328,7 @@ impl Command {
             | Self::BuildIndex { .. }
             | Self::RaiseFeatureLevel { .. }
             | Self::Forget { .. }
+            | Self::SkipRevisions { .. }
             | Self::Access(AccessCommand::MarkUsed { .. } | AccessCommand::EnableRoot) => true,
             Self::CreateDefinition { .. }
             | Self::SetIndexes { .. }
@@ -283,6 +339,8 @@ impl Command {
             | Self::SetUnique { .. }
             | Self::Batch(_)
             | Self::Transaction(_)
+            | Self::UndeleteDefinition { .. }
+            | Self::SetProtection { .. }
             | Self::Access(_) => false,
         }
     }
@@ -297,7 +355,7 @@ pub const THIS_ENTRY: Revision = Revision::MAX;
 pub struct BatchStep {
     /// As [`Proposal::definition_read`]; [`THIS_ENTRY`] for a definition that an earlier step wrote.
     pub definition_read: Option<Revision>,
-    /// The change; never a batch.
+    /// The change; never a batch, nor the undoing of a deletion.
     #[serde(deserialize_with = "decode_step")]
     pub command: Command,
 }
@@ -308,7 +366,7 @@ fn highest_level<'s>(steps: impl Iterator<Item = &'s BatchStep>) -> u32 {
 }
 
 fn decode_step<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Command, D::Error> {
-    decode_without(deserializer, &["Batch", "Transaction"])
+    decode_without(deserializer, &["Batch", "Transaction", "UndeleteDefinition"])
 }
 
 /// Identifies a request that the caller may send again (`Idempotency-Key`).
@@ -382,6 +440,8 @@ pub enum StepOutcome {
     Deleted,
     /// The command is not about one record.
     NoRecord,
+    /// A definition was there and was deleted, and is retained, so that the deletion can be undone.
+    Retained,
 }
 
 impl Applied {
@@ -491,6 +551,8 @@ impl fmt::Display for Proposal {
             Command::SetSchema { key, .. } => ("set schema", key, None),
             Command::SetUnique { key, .. } => ("set unique paths", key, None),
             Command::BuildIndex { key, .. } => ("build index", key, None),
+            Command::UndeleteDefinition(Undeletion { key, .. }) => ("undelete definition", key, None),
+            Command::SetProtection { key, .. } => ("set protection", key, None),
             Command::Batch(steps) => return write!(f, "batch of {}", steps.len()),
             Command::Transaction(Transaction { reads, steps, .. }) => {
                 return write!(f, "transaction of {} reads and {} changes", reads.len(), steps.len());
@@ -498,6 +560,7 @@ impl fmt::Display for Proposal {
             Command::RaiseFeatureLevel { to } => return write!(f, "raise the feature level to {to}"),
             Command::Forget { upto } => return write!(f, "forget outcomes up to {upto}"),
             Command::Access(command) => return command.fmt(f),
+            Command::SkipRevisions { to } => return write!(f, "continue at revision {to}"),
         };
         write!(f, "{verb} `{definition}`")?;
         key.map_or(Ok(()), |key| write!(f, " `{key}`"))

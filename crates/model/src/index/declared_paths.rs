@@ -113,6 +113,8 @@ mod tests {
             modified_at: Timestamp(1),
             revision,
             unique: Vec::new(),
+            protected: false,
+            standing: <_>::default(),
         }
     }
 

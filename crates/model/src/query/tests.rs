@@ -22,6 +22,8 @@ fn definition() -> Definition {
         modified_at: Timestamp(1),
         revision: 1,
         unique: Vec::new(),
+        protected: false,
+        standing: <_>::default(),
     }
 }
 

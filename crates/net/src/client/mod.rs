@@ -202,6 +202,12 @@ impl Peers {
         *self.members.write().unwrap_or_else(PoisonError::into_inner) = members;
     }
 
+    /// The address of a member that was agreed on, as far as this node has applied it.
+    #[must_use]
+    pub fn address_of(&self, id: NodeId) -> Option<String> {
+        self.members.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+    }
+
     /// Calls a node and waits for its response at most `timeout`.
     ///
     /// # Errors
@@ -250,6 +256,10 @@ impl Peers {
     }
 
     fn request(&self, to: NodeId, addr: &str, call: Call) -> Result<request::Builder, CallError> {
+        // A node looks whether another process with its id is at its address.
+        if call != Call::Witness && self.me.get().is_some_and(|me| me.node_id == to) {
+            return Err(CallError::NotSent(format!("node {to} does not call itself")));
+        }
         let mut headers = self.headers(to, addr)?;
         headers.extend(trace::header());
         Ok(post(to, addr, call, headers))

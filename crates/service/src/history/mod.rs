@@ -31,7 +31,7 @@ use concord_model::{
     error::{Invalid, Rejection, Violation},
     key::Key,
     limits::HISTORY_READS_MAX,
-    record::{Config, Revision},
+    record::{Config, Revision, VoidRevisions},
     redaction::RedactedPlaces,
 };
 use concord_net::{
@@ -287,14 +287,14 @@ impl HistoryReader {
         at: Revision,
         part: &str,
     ) -> Result<Arc<Config>, Refusal> {
-        let subject = subject(state, name)?;
         let now = state.revision();
         Self::check_revision(state, at, part)?;
         let absent = || Refusal::NotThere(format!("the config did not exist at revision {at}"));
-        let found = state.definition(name.definition).ok_or(Rejection::DefinitionNotFound)?;
-        if at < found.definition.created_revision() {
-            return Err(absent());
+        if let Some(text) = absence(state, name.definition, at) {
+            return Err(Refusal::NotThere(text));
         }
+        let subject = subject(state, name)?;
+        let found = state.definition(name.definition).ok_or(Rejection::DefinitionNotFound)?;
         let current = found.config(name.key).cloned();
         if let Some(current) = current.as_ref().filter(|current| {
             current.revision <= at || concord_model::sabotage::is("history-returns-current")
@@ -315,7 +315,7 @@ impl HistoryReader {
         }
     }
 
-    /// Rejects a revision that does not exist yet, or is compacted. `part` is the part of the request that names it.
+    /// Rejects a revision that does not exist yet, is compacted, or is void. `part` is the part of the request that names it.
     pub(crate) fn check_revision(state: &State, at: Revision, part: &str) -> Result<(), Refusal> {
         let now = state.revision();
         if at > now {
@@ -327,7 +327,10 @@ impl HistoryReader {
         if at < state.compaction_revision() {
             return Err(expired(state.compaction_revision()));
         }
-        Ok(())
+        match state.void_at(at) {
+            None => Ok(()),
+            Some(void) => Err(Refusal::Expired(skipped(at, void))),
+        }
     }
 
     /// The rejection of a revision whose history is compacted.
@@ -480,6 +483,38 @@ fn other_members(consensus: &Consensus, me: NodeId) -> Vec<Member> {
     members
 }
 
+/// Why a definition can't be read at a revision that the history retains, although it may have existed then; `None` when
+/// it can be read, or when nothing is known of one with this key.
+pub(crate) fn absence(state: &State, key: &str, at: Revision) -> Option<String> {
+    let found = state.definition(key).map(|found| &found.definition);
+    if found.is_some_and(|definition| definition.existed_at(at)) {
+        return None;
+    }
+    if let Some(kept) = state.deleted_since(key, at)
+        && let Some(deletion) = kept.definition.standing.deleted
+    {
+        let then = if found.is_some() { "; another definition has its key now" } else { "" };
+        return Some(format!(
+            "the definition existed at revision {at}, but was deleted at revision {}{then}: its records can't be read \
+             unless the deletion is undone (`concord definition undelete {key}`)",
+            deletion.revision
+        ));
+    }
+    let definition = found?;
+    Some(match definition.absent_at(at) {
+        Some(absence) => format!(
+            "the definition did not exist at revision {at}: it was deleted at revision {}, and that was undone at \
+             revision {}",
+            absence.deleted, absence.undeleted
+        ),
+        None => format!(
+            "the definition was created at revision {}, after revision {at}; if an earlier one had its key then, its \
+             records are gone",
+            definition.created_revision()
+        ),
+    })
+}
+
 fn subject(state: &State, name: ConfigName<'_>) -> Result<Subject, Refusal> {
     let ConfigName { definition, key } = name;
     let found = state.definition(definition).ok_or(Rejection::DefinitionNotFound)?;
@@ -490,6 +525,15 @@ fn subject(state: &State, name: ConfigName<'_>) -> Result<Subject, Refusal> {
 
 fn expired(compaction_revision: Revision) -> Refusal {
     Refusal::Expired(format!("the history is retained from revision {compaction_revision} on"))
+}
+
+/// Why there is no state of a void revision.
+pub(crate) fn skipped(at: Revision, VoidRevisions { first, last }: VoidRevisions) -> String {
+    format!(
+        "revision {at} is one of {first} to {last}, which a recovery of the cluster has skipped: a change that had it is \
+         lost; the last revision before them is {}",
+        first.saturating_sub(1)
+    )
 }
 
 fn unexpected(response: &HistoryResponse) -> Refusal {

@@ -20,6 +20,7 @@ use concord_model::{
     time::Timestamp,
 };
 use concord_net::client::Lane;
+use concord_state::State;
 
 /// How often the task checks whether there is something to do.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -65,9 +66,10 @@ struct AgeLimits {
 
 impl Retention {
     /// The compaction revision by the number of revisions. 0 while the step would be too small.
-    fn by_count(&self, revision: Revision, compaction_revision: Revision) -> Revision {
+    fn by_count(&self, state: &State) -> Revision {
         let Some(retained) = self.revisions else { return 0 };
-        let wanted = revision.saturating_sub(retained);
+        let compaction_revision = state.compaction_revision();
+        let wanted = state.revision_before(retained);
         let step = STEP_REVISIONS_MIN.max(retained / STEPS_OF_RETAINED);
         if wanted >= compaction_revision.saturating_add(step) { wanted } else { 0 }
     }
@@ -99,7 +101,7 @@ impl HistoryReader {
         let (retention, state) = (self.cx.options.retention, consensus.state());
         let current = state.compaction_revision();
         let by_age = self.by_age(consensus, retention, current).await;
-        let compaction_revision = retention.by_count(state.revision(), current).max(by_age);
+        let compaction_revision = retention.by_count(&state).max(by_age);
         if compaction_revision <= current {
             return;
         }
@@ -207,18 +209,40 @@ impl HistoryReader {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use concord_model::record::VoidRevisions;
+    use concord_state::builder::StateBuilder;
 
     #[test]
     fn the_compaction_revision_advances_in_steps_and_not_in_an_idle_cluster() {
-        let retention = Retention { revisions: Some(10), age: None };
-        assert_eq!(retention.by_count(20, 0), 0);
-        assert_eq!(retention.by_count(26, 0), 16);
+        let by_count = |revisions, revision, compacted| {
+            Retention { revisions, age: None }.by_count(&state(revision, compacted, &[]))
+        };
+        assert_eq!(by_count(Some(10), 20, 0), 0);
+        assert_eq!(by_count(Some(10), 26, 0), 16);
         // The entry that raised it is a revision too.
-        assert_eq!(retention.by_count(27, 16), 0);
-        assert_eq!(retention.by_count(42, 16), 32);
-        let large = Retention { revisions: Some(1600), age: None };
-        assert_eq!((large.by_count(1699, 0), large.by_count(1700, 0)), (0, 100));
-        assert_eq!(Retention { revisions: None, age: None }.by_count(1 << 40, 0), 0);
+        assert_eq!(by_count(Some(10), 27, 16), 0);
+        assert_eq!(by_count(Some(10), 42, 16), 32);
+        assert_eq!((by_count(Some(1600), 1699, 0), by_count(Some(1600), 1700, 0)), (0, 100));
+        assert_eq!(by_count(None, 1 << 40, 0), 0);
+    }
+
+    #[test]
+    fn revisions_that_a_recovery_has_skipped_do_not_count_as_history() {
+        let retention = Retention { revisions: Some(100), age: None };
+        let void = |first, last| VoidRevisions { first, last };
+        // 60 revisions before the recovery, and 40 after it.
+        assert_eq!(retention.by_count(&state(1_000_040, 0, &[void(61, 1_000_000)])), 0);
+        assert_eq!(retention.by_count(&state(1_000_070, 0, &[void(61, 1_000_000)])), 30);
+        let twice = [void(61, 1_000_000), void(1_000_041, 5_000_000)];
+        assert_eq!(retention.by_count(&state(5_000_030, 0, &twice)), 30);
+        assert_eq!(retention.by_count(&state(5_000_200, 0, &twice)), 5_000_100);
+    }
+
+    fn state(revision: Revision, compacted: Revision, void: &[VoidRevisions]) -> State {
+        let mut builder = StateBuilder::new();
+        builder.compaction_revision(compacted);
+        builder.void_revisions(void);
+        builder.finish(revision, Timestamp(1)).unwrap()
     }
 
     #[test]

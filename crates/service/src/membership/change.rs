@@ -67,6 +67,13 @@ pub enum MemberChange {
     },
     /// Transfer leadership to a member.
     Lead(NodeId),
+    /// Give a member other addresses.
+    Move {
+        /// The member with its new addresses.
+        member: Member,
+        /// Whether it is only checked.
+        dry_run: bool,
+    },
 }
 
 /// A change, and in whose name it is made.
@@ -144,6 +151,7 @@ impl ClusterMembers {
         check(&change)?;
         let requested = RequestedChange { principal: principal.clone(), change };
         let consensus = self.cx.consensus_or_refusal()?;
+        self.expect_quorum(consensus, self.cx.known_leader(consensus).ok().as_ref()).await?;
         let deadline = Instant::now() + MEMBER_CHANGE_TIMEOUT;
         let retry = Retry::until(deadline, OnUnknown::Stop, "no leader took the change in time");
         let attempt = async |deadline| match self.cx.known_leader(consensus)? {
@@ -224,6 +232,7 @@ impl ClusterMembers {
                 }
                 return Err(conflict("another change of the cluster is in progress"));
             };
+            this.expect_quorum(consensus, None).await?;
             confirm_leadership(consensus, Instant::now() + LEADERSHIP_TIMEOUT).await?;
             // Judged again where it is decided: the key may have been revoked on the way.
             this.authentication.current(&principal)?.authorize(Verb::Cluster, None)?;
@@ -268,7 +277,10 @@ impl ClusterMembers {
 
 /// Checks what can be checked without a state.
 fn check(change: &MemberChange) -> Result<(), Invalid> {
-    let (MemberChange::Add(member) | MemberChange::Replace { new: member, .. }) = change else {
+    let (MemberChange::Add(member)
+    | MemberChange::Replace { new: member, .. }
+    | MemberChange::Move { member, .. }) = change
+    else {
         return Ok(());
     };
     let mut violations = Vec::new();
@@ -305,6 +317,10 @@ mod tests {
         let too_high = Member { id: NODE_ID_MAX + 1, ..member(4) };
         for wrong in [member(0), same, no_port, too_high] {
             assert!(check(&MemberChange::Add(wrong.clone())).is_err(), "{wrong:?}");
+            assert!(
+                check(&MemberChange::Move { member: wrong.clone(), dry_run: true }).is_err(),
+                "{wrong:?}"
+            );
             assert!(check(&MemberChange::Replace { old: 1, new: wrong }).is_err());
         }
     }
@@ -318,6 +334,7 @@ mod tests {
             MemberChange::Remove(4),
             replace,
             MemberChange::Lead(2),
+            MemberChange::Move { member: member(3), dry_run: true },
         ] {
             let forwarded = ForwardedChange { change, remaining_ms: 9 };
             let body = encode_forwarded(&forwarded, &Principal::root());

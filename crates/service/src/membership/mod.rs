@@ -6,16 +6,18 @@
 //! | How is a cluster bootstrapped, and how does a node get its identity? | `forming` |
 //! | When is a node ready? When does the audit log record a change of the leader? | `readiness` |
 //! | How does a change of the members reach the leader? | `change` |
+//! | Can a majority of the voters be reached? | `quorum` |
 //! | What does the leader do, step by step? | `steps` |
 //!
 //! **Invariant:** consensus runs with the identity in the data directory, and a node has at most one.
 
 pub(crate) mod change;
 mod forming;
+mod quorum;
 mod readiness;
 mod steps;
 
-use std::sync::Arc;
+use std::{net::SocketAddr, sync::Arc};
 
 use futures::future::BoxFuture;
 use tokio::{runtime::Handle, sync::Mutex};
@@ -26,14 +28,11 @@ use super::{
     feature_level::FeatureLevels, feature_level::MemberReport, freshness::Freshness, history::HistoryReader,
     leader_tasks::LeaderTasks, reload, slowness,
 };
-use concord_consensus::{Consensus, MemberStatus, Start, StartError};
+use concord_consensus::{Consensus, MemberStatus, Start, StartError, recover};
 use concord_model::{access_key::Verb, feature::LEVEL_MIN};
 use concord_net::{Member, NodeId, identity::Identity};
 use concord_state::digest;
 use readiness::record_leadership;
-
-/// The directory of the log within the data directory, as [`Consensus`] names it.
-const LOG_DIRECTORY: &str = "log";
 
 /// This node as a member of its cluster.
 #[derive(Debug)]
@@ -64,7 +63,7 @@ impl ClusterMembers {
         let directory = &self.cx.options.directory;
         let Some(identity) = Identity::read(directory).map_err(StartError::Refused)? else { return Ok(()) };
         // The log is created right after the identity. A member without its log has lost its vote.
-        if !directory.join(LOG_DIRECTORY).is_dir() {
+        if !recover::has_log(directory, &identity) {
             return Err(StartError::Refused(format!(
                 "{} has an identity but no log. Unless this node exited while it joined for the first time, the log \
                  was lost: remove the member and let it rejoin under a new id, in an empty directory",
@@ -114,6 +113,13 @@ impl ClusterMembers {
             consensus.supervise("raise-feature-level", levels.clone().keep_raising_feature_level());
         }
         Ok(())
+    }
+
+    /// A sentence for the operator if this node is reached at other addresses, by its own settings, than its cluster knows.
+    #[must_use]
+    pub fn moved(&self, own: &Member) -> Option<String> {
+        let known = self.cx.consensus()?.status().members.into_iter().map(|one| one.member);
+        moved(own, &known.into_iter().find(|member| member.id == own.id)?)
     }
 
     /// What this node knows of its cluster.
@@ -179,6 +185,25 @@ fn member_view(status: MemberStatus, leader: Option<NodeId>, answer: Option<&Mem
     MemberView { id, role, api_addr, peer_addr, lag, contact, version, feature_level_max, resources }
 }
 
+/// The same, of a member as its cluster knows it. A name or an unspecified address may be the same place as any other.
+fn moved(own: &Member, known: &Member) -> Option<String> {
+    let differ = |own: &str, known: &str| match (own.parse::<SocketAddr>(), known.parse::<SocketAddr>()) {
+        (Ok(own), Ok(known)) => {
+            own.port() != known.port() || (own.ip() != known.ip() && !own.ip().is_unspecified())
+        }
+        _ => false,
+    };
+    let is_moved = differ(&own.api_addr, &known.api_addr) || differ(&own.peer_addr, &known.peer_addr);
+    is_moved.then(|| {
+        let Member { id, api_addr, peer_addr } = own;
+        format!(
+            "the cluster knows this node at {} and {}, and its settings say {api_addr} and {peer_addr}; if it has moved: \
+             concord cluster update {id} --api-addr {api_addr} --peer-addr {peer_addr}",
+            known.api_addr, known.peer_addr
+        )
+    })
+}
+
 /// Checks that a text is `host:port`.
 ///
 /// # Errors
@@ -220,6 +245,21 @@ mod tests {
         ] {
             assert!(check_address(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_node_that_has_moved_is_told_the_command() {
+        let at = |api: &str, peer: &str| Member { id: 3, api_addr: api.into(), peer_addr: peer.into() };
+        let known = at("10.0.0.3:8100", "10.0.0.3:8200");
+        let text = moved(&at("10.0.0.9:8100", "10.0.0.3:8200"), &known).unwrap();
+        assert!(
+            text.ends_with("concord cluster update 3 --api-addr 10.0.0.9:8100 --peer-addr 10.0.0.3:8200")
+        );
+        for same in [known.clone(), at("0.0.0.0:8100", "[::]:8200"), at("node3:8100", "node3:8200")] {
+            assert_eq!(moved(&same, &known), None, "{same:?}");
+        }
+        assert!(moved(&at("0.0.0.0:8101", "0.0.0.0:8200"), &known).is_some(), "another port");
+        assert_eq!(moved(&known, &at("node3:8100", "node3:8200")), None);
     }
 
     #[test]

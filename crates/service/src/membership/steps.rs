@@ -5,6 +5,7 @@
 //! promote   has caught up ─ voter
 //! replace   add ─ one joint change: the new member in, the old one out
 //! remove    a leader transfers leadership first ─ out
+//! move      the member answers at its new address ─ the new address
 //! ```
 //!
 //! **Invariants**
@@ -73,6 +74,7 @@ impl MembershipChange<'_> {
             MemberChange::Remove(id) => self.remove(*id).await,
             MemberChange::Replace { old, new } => self.replace(*old, new).await,
             MemberChange::Lead(id) => self.transfer_leadership(*id).await,
+            MemberChange::Move { member, dry_run } => self.move_member(member, *dry_run).await,
         }
     }
 
@@ -135,6 +137,38 @@ impl MembershipChange<'_> {
         Ok(ChangeMade { created, revision })
     }
 
+    /// Gives a member other addresses. It must answer there already: a wrong address would cut it off.
+    async fn move_member(&self, member: &Member, dry_run: bool) -> Attempt<ChangeMade> {
+        self.check_member(member.id)?;
+        if self.before.members.get(&member.id) == Some(member) {
+            return Ok(self.unchanged());
+        }
+        self.check_addresses(member, Some(member.id))?;
+        self.expect_member_at(member).await?;
+        if dry_run {
+            return Ok(self.unchanged());
+        }
+        let revision = self.consensus.move_member(member.clone()).await?;
+        Ok(ChangeMade { created: false, revision })
+    }
+
+    /// Checks that this member of this cluster answers at its address.
+    async fn expect_member_at(&self, member: &Member) -> Attempt<()> {
+        let own = self.members.cx.peers.me.get().map(|me| me.cluster_id);
+        let found = self.members.request_join(member, &JoinRequest::Identify).await.map_err(not_joined)?;
+        let (id, addr) = (member.id, &member.peer_addr);
+        if found.node_id != id {
+            return Err(conflict(format!("node {} answers at {addr}, not node {id}", found.node_id)));
+        }
+        match found.cluster_id {
+            theirs if theirs == own => Ok(()),
+            None => Err(conflict(format!(
+                "node {id} at {addr} belongs to no cluster: its data directory is another one than before"
+            ))),
+            Some(_) => Err(conflict(format!("node {id} at {addr} belongs to another cluster"))),
+        }
+    }
+
     async fn transfer_leadership(&self, id: NodeId) -> Attempt<ChangeMade> {
         if !self.before.voters.contains(&id) {
             return Err(conflict(format!("node {id} is no voter, so it can't lead")));
@@ -188,7 +222,12 @@ impl MembershipChange<'_> {
         if self.before.members.len() >= MEMBERS_MAX {
             return Err(conflict(format!("a cluster has at most {MEMBERS_MAX} members")));
         }
-        let others = self.before.members.values().filter(|other| Some(other.id) != replaced);
+        self.check_addresses(member, replaced)
+    }
+
+    /// Checks that no other member but `except` has one of these addresses.
+    fn check_addresses(&self, member: &Member, except: Option<NodeId>) -> Attempt<()> {
+        let others = self.before.members.values().filter(|other| Some(other.id) != except);
         for other in others {
             if other.api_addr == member.api_addr || other.peer_addr == member.peer_addr {
                 return Err(conflict(format!("node {} is at one of these addresses", other.id)));

@@ -32,13 +32,16 @@ use concord_model::{access_key::Verb, limits::WAITING_CHANGES_BYTES_MAX};
 use concord_net::tls::certificate::Certificate;
 
 /// The types of alarms, so that each has a sample before it is raised.
-const ALARMS: [&str; 9] = [
+const ALARMS: [&str; 12] = [
     "audit",
     "certificate",
     "clock",
     "data_key",
+    "discarded_log",
+    "duplicate_id",
     "forked",
     "leader_changes",
+    "lease",
     "log_time",
     "rolled_back",
     "slow_flush",
@@ -272,6 +275,16 @@ impl Service {
             ),
             MetricFamily::gauge("concord_state_definitions", "Definitions.", state.definition_count()),
             MetricFamily::gauge("concord_state_configs", "Configs of all definitions.", state.config_count()),
+            MetricFamily::gauge(
+                "concord_state_deleted_definitions",
+                "Deleted definitions that are kept, so that their deletion can be undone.",
+                state.deleted().count() as u64,
+            ),
+            MetricFamily::gauge(
+                "concord_state_deleted_bytes",
+                "The memory that they take, about; bounded by CONCORD_DELETED_BYTES.",
+                state.deleted_bytes(),
+            ),
             MetricFamily::gauge(
                 "concord_state_remembered_requests",
                 "Idempotency records.",

@@ -254,6 +254,8 @@ mod tests {
             modified_at: Timestamp(7),
             revision: 7,
             unique: Vec::new(),
+            protected: false,
+            standing: <_>::default(),
         };
         let definition = Some(Arc::new(definition));
         let earlier = PageResponse::Earlier {

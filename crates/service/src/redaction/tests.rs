@@ -25,6 +25,8 @@ fn marked(number: u64) -> Arc<Definition> {
         modified_at: Timestamp(1),
         revision: number,
         unique: Vec::new(),
+        protected: false,
+        standing: <_>::default(),
     })
 }
 
@@ -81,7 +83,13 @@ async fn data_of_a_deleted_definition_is_not_redacted_by_the_schema_of_its_succe
         (text.contains("hidden"), places.texts().map(str::to_owned).collect::<Vec<_>>())
     };
     assert_eq!(shown(&blind, first).await, (false, vec!["#/pw".into()]));
-    write(Write::DeleteDefinition { key: "s".into(), expect: Expect::Present, restrict: false }).await;
+    write(Write::DeleteDefinition {
+        key: "s".into(),
+        expect: Expect::Present,
+        restrict: false,
+        purge: false,
+    })
+    .await;
     assert_eq!(shown(&blind, first).await, (false, vec!["#".into()]), "deleted");
     let second = write(define(None)).await;
     assert_eq!(shown(&blind, first).await, (false, vec!["#".into()]), "created again, without the mark");

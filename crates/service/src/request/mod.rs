@@ -28,8 +28,8 @@ pub use principal::Principal;
 pub use refusal::Refusal;
 pub(super) use refusal::{OPERATIONS, invalid_at};
 pub use write::{
-    AccessWrite, Check, CheckCondition, KeyPatch, LazySchema, NewSchema, NewUnique, Restored, Rollback,
-    Transaction, Write,
+    AccessWrite, Check, CheckCondition, KeyPatch, LazySchema, NewProtection, NewSchema, NewUnique, Restored,
+    Rollback, Transaction, Undelete, UndeleteThen, Write,
 };
 pub(super) use write::{Effect, STORED_JSON_DEPTH_MAX, Target};
 

@@ -137,6 +137,15 @@ impl Principal {
 
     fn authorize_one(&self, write: &Write) -> Result<(), Refusal> {
         match (write.target(), write.effect()) {
+            // It brings back the configs too. The response does not show them.
+            (Target::Definition(definition), Effect::Restore) => {
+                self.authorize(Verb::Define, Some(definition))?;
+                self.authorize(Verb::Write, Some(definition))
+            }
+            // Who changes definitions can't thereby delete one with all its configs.
+            (Target::Definition(definition), Effect::Remove) => {
+                self.authorize(Verb::Delete, Some(definition))
+            }
             (Target::Definition(definition), _) => self.authorize(Verb::Define, Some(definition)),
             // Their responses contain data that the client did not send, and a patch can test for a value.
             (Target::Config { definition, .. }, Effect::Compute | Effect::Restore) => {

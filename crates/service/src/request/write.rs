@@ -24,13 +24,13 @@ use serde_json::Value;
 
 use concord_model::{
     access_key::{Grants, KeyId, Quota},
-    command::{Expect, KeyTerms},
+    command::{ConfigThen, Expect, KeyTerms},
     document::{Document, DocumentError},
     error::{Rejection, Violation},
     flat::decode_without,
     limits::BATCH_STEPS_MAX,
     patch::Patch,
-    record::Revision,
+    record::{DeletedId, Revision},
     schema::{Formats, Schema},
     time::Timestamp,
 };
@@ -71,6 +71,8 @@ pub enum Write {
         expect: Expect,
         /// Reject the deletion while it has configs.
         restrict: bool,
+        /// The deletion can't be undone.
+        purge: bool,
     },
     /// Writes a config's data. `Absent` is POST, `Present` and `At` are PUT, `None` is PUT with `If-None-Match: *`.
     WriteConfig {
@@ -124,6 +126,39 @@ pub enum Write {
         /// The config.
         key: String,
     },
+    /// Undoes the deletion of a definition. It is no operation of a batch.
+    UndeleteDefinition(Undelete),
+    /// Protects a definition from deletion, or no longer.
+    SetProtection(NewProtection),
+}
+
+/// A new protection of a definition.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct NewProtection {
+    /// The definition.
+    pub key: String,
+    /// Whether its deletion is rejected from now on.
+    pub protected: bool,
+    /// What must be there.
+    pub expect: Expect,
+}
+
+/// The undoing of a deletion.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Undelete {
+    /// The definition.
+    pub key: String,
+    /// As which it returns; `None` as it was when it was deleted last.
+    pub then: Option<UndeleteThen>,
+}
+
+/// A definition at a revision before its deletion, as the receiving node has found it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UndeleteThen {
+    /// Which deletion.
+    pub of: DeletedId,
+    /// The configs that were changed between that revision and the deletion, as they were before.
+    pub back: Vec<ConfigThen>,
 }
 
 /// A new schema for a definition.
@@ -334,7 +369,7 @@ impl AccessWrite {
 struct DecodedOperation(#[serde(deserialize_with = "decode_operation")] Write);
 
 fn decode_operation<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Write, D::Error> {
-    decode_without(deserializer, &["Batch", "Transaction"])
+    decode_without(deserializer, &["Batch", "Transaction", "UndeleteDefinition"])
 }
 
 fn decode_operations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Write>, D::Error> {
@@ -405,10 +440,12 @@ impl Write {
     /// What it does to its target.
     pub(crate) fn effect(&self) -> Effect {
         match self {
-            Self::CreateDefinition { .. } | Self::SetIndexes { .. } => Effect::Define,
+            Self::CreateDefinition { .. } | Self::SetIndexes { .. } | Self::SetProtection(_) => {
+                Effect::Define
+            }
             Self::SetSchema(_) | Self::SetUnique(_) => Effect::Constrain,
             Self::WriteConfig { .. } => Effect::Store,
-            Self::Rollback(_) => Effect::Restore,
+            Self::Rollback(_) | Self::UndeleteDefinition(_) => Effect::Restore,
             Self::PatchConfig { .. } => Effect::Compute,
             Self::DeleteDefinition { .. } | Self::DeleteConfig { .. } => Effect::Remove,
             Self::Check(_) | Self::Read { .. } => Effect::Read,
@@ -424,7 +461,9 @@ impl Write {
             | Self::SetIndexes { key, .. }
             | Self::DeleteDefinition { key, .. }
             | Self::SetSchema(NewSchema { key, .. })
-            | Self::SetUnique(NewUnique { key, .. }) => Target::Definition(key),
+            | Self::SetUnique(NewUnique { key, .. })
+            | Self::SetProtection(NewProtection { key, .. })
+            | Self::UndeleteDefinition(Undelete { key, .. }) => Target::Definition(key),
             Self::WriteConfig { definition, key, .. }
             | Self::DeleteConfig { definition, key, .. }
             | Self::PatchConfig { definition, key, .. }
@@ -450,7 +489,9 @@ impl Write {
             | Self::DeleteDefinition { .. }
             | Self::DeleteConfig { .. }
             | Self::SetUnique(_)
+            | Self::SetProtection(_)
             | Self::Rollback(_)
+            | Self::UndeleteDefinition(_)
             | Self::Access(_)
             | Self::Check(_)
             | Self::Read { .. }
@@ -473,7 +514,9 @@ impl Write {
             | Self::DeleteDefinition { .. }
             | Self::DeleteConfig { .. }
             | Self::SetUnique(_)
+            | Self::SetProtection(_)
             | Self::Rollback(_)
+            | Self::UndeleteDefinition(_)
             | Self::Access(_)
             | Self::Check(_)
             | Self::Read { .. }

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::{
-    Caller, Check, CheckCondition, LazySchema, MemberChange, NewSchema, NewUnique, Restored, Rollback, Write,
+    Caller, Check, CheckCondition, LazySchema, MemberChange, NewProtection, NewSchema, NewUnique, Restored,
+    Rollback, Undelete, Write,
     read::list::{ListRequest, ListScope, PageSource},
     testing::{key, service},
     watch::{WatchRequest, WatchStart},
@@ -30,6 +31,8 @@ fn object() -> Document {
 }
 
 const DEFINE: &[Verb] = &[Verb::Define];
+const DELETE: &[Verb] = &[Verb::Delete];
+const UNDELETE: &[Verb] = &[Verb::Define, Verb::Write];
 const READ: &[Verb] = &[Verb::Read];
 const WRITE: &[Verb] = &[Verb::Write];
 const CHANGE: &[Verb] = &[Verb::Write, Verb::Read];
@@ -51,9 +54,11 @@ fn writes() -> Vec<(Write, &'static [Verb])> {
     let all = vec![
         (Write::CreateDefinition { key: d(), indexes: vec![], schema: None, format_assertion: None }, DEFINE),
         (Write::SetIndexes { key: d(), indexes: vec![], expect }, DEFINE),
-        (Write::DeleteDefinition { key: d(), expect, restrict: false }, DEFINE),
+        (Write::DeleteDefinition { key: d(), expect, restrict: false, purge: false }, DELETE),
+        (Write::UndeleteDefinition(Undelete { key: d(), then: None }), UNDELETE),
         (Write::SetSchema(schema), DEFINE),
         (Write::SetUnique(NewUnique { key: d(), paths: vec![], expect }), DEFINE),
+        (Write::SetProtection(NewProtection { key: d(), protected: true, expect }), DEFINE),
         (Write::WriteConfig { definition: d(), key: k(), data: object(), expect }, WRITE),
         (Write::DeleteConfig { definition: d(), key: k(), expect }, WRITE),
         (Write::PatchConfig { definition: d(), key: k(), patch, expect }, CHANGE),
@@ -67,6 +72,8 @@ fn writes() -> Vec<(Write, &'static [Verb])> {
             Write::CreateDefinition { .. }
             | Write::SetIndexes { .. }
             | Write::DeleteDefinition { .. }
+            | Write::UndeleteDefinition(_)
+            | Write::SetProtection(_)
             | Write::SetSchema(_)
             | Write::SetUnique(_)
             | Write::WriteConfig { .. }

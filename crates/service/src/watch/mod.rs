@@ -35,6 +35,7 @@ use crate::{
     context::Context,
     cpu_pool::Weight,
     freshness::Freshness,
+    history::skipped,
     origin::Origin,
     read::{Reads, pinned::PinnedStates},
     redaction::Redactor,
@@ -57,7 +58,7 @@ use concord_consensus::Consensus;
 use concord_model::{error::Violation, limits::WATCH_UNCONFIRMED_MAX, record::Revision};
 use concord_state::{
     State,
-    feed::{Event, EventPage, Feed},
+    feed::{Event, EventPage, Feed, RecordChange},
 };
 use concord_storage::HistoryError;
 pub use filter::Selected;
@@ -228,19 +229,7 @@ impl Watches {
         let registration = hub.register(selection.scope().topics());
         // The first read, which may be the only one, finds every change that was acknowledged before the request.
         hub.catch_up(&feed);
-        let position = match request.start {
-            WatchStart::Now | WatchStart::InitialState => state.revision(),
-            WatchStart::After(revision) if revision > state.revision() => {
-                return Err(Refusal::Expired(format!(
-                    "revision {revision} is not known here: the cluster is at {}; resync from the current state",
-                    state.revision()
-                )));
-            }
-            WatchStart::After(revision) if revision < state.compaction_revision() => {
-                return Err(expired(revision, state.compaction_revision()));
-            }
-            WatchStart::After(revision) => revision,
-        };
+        let position = position_of(request.start, &state)?;
         let pinned = &self.pinned_states;
         let is_initial = request.start == WatchStart::InitialState;
         let initial = is_initial.then(|| Initial::new(pinned.hold(&state, consensus)));
@@ -312,6 +301,30 @@ async fn confirm_periodically(watches: Weak<Watches>, stopping: CancellationToke
         tokio::select! {
             () = sleep(WATCH_CONFIRM_INTERVAL) => {}
             () = stopping.cancelled() => return Ok(()),
+        }
+    }
+}
+
+/// The revision after which a watch begins.
+fn position_of(start: WatchStart, state: &State) -> Result<Revision, Refusal> {
+    let revision = match start {
+        WatchStart::Now | WatchStart::InitialState => return Ok(state.revision()),
+        WatchStart::After(revision) => revision,
+    };
+    if revision > state.revision() {
+        return Err(Refusal::Expired(format!(
+            "revision {revision} is not known here: the cluster is at {}; resync from the current state",
+            state.revision()
+        )));
+    }
+    if revision < state.compaction_revision() {
+        return Err(expired(revision, state.compaction_revision()));
+    }
+    // A client may also begin with the first revision after void ones.
+    match state.void_at(revision).filter(|void| revision < void.last) {
+        None => Ok(revision),
+        Some(void) => {
+            Err(Refusal::Expired(format!("{}; resync from the current state", skipped(revision, void))))
         }
     }
 }
@@ -488,7 +501,9 @@ impl OpenWatch {
         if let Some(refusal) = self.selection.take_broken() {
             return Err(refusal);
         }
-        while let Some(event) = self.events.pop_front() {
+        while let Some(event) = self.events.front() {
+            self.check_undeleted(event)?;
+            let Some(event) = self.events.pop_front() else { break };
             self.position = event.revision;
             if event.revision.is_multiple_of(64) && concord_model::sabotage::is("watch-skips") {
                 continue;
@@ -499,6 +514,21 @@ impl OpenWatch {
         }
         self.position = self.position.max(self.upto);
         Ok(None)
+    }
+
+    /// Rejects an event that configs of the scope returned with: they are no items of it, so the client must resync. Its
+    /// position stays before the event, and resuming there is rejected as well.
+    fn check_undeleted(&self, event: &Event) -> Result<(), Refusal> {
+        for item in event.items.iter().filter(|item| self.selection.scope().contains(item)) {
+            if let RecordChange::Definition { key, undeleted_configs: Some(1..), .. } = item {
+                return Err(Refusal::Expired(format!(
+                    "the deletion of definition `{key}` was undone at revision {0}, and its configs returned; resync \
+                     from the current state, or resume after revision {0}",
+                    event.revision
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// Reads changes after the position. Returns whether to continue at once, without waiting for a change.

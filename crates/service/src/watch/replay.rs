@@ -105,13 +105,26 @@ impl Replay {
                 StoredEdit::Definition { id, key, before, after } => {
                     self.definitions.insert(id, key.clone());
                     let is_new = before.is_none();
-                    items.push(RecordChange::Definition { key, is_new, after, deleted_configs: None });
+                    let (deleted_configs, undeleted_configs) = (None, None);
+                    items.push(RecordChange::Definition {
+                        key,
+                        is_new,
+                        after,
+                        deleted_configs,
+                        undeleted_configs,
+                    });
                 }
                 StoredEdit::DefinitionWithBefore { before, after } => {
                     let key = before.key.clone();
                     self.definitions.insert(before.id, key.clone());
-                    let (is_new, deleted_configs) = (false, None);
-                    items.push(RecordChange::Definition { key, is_new, after, deleted_configs });
+                    let (is_new, deleted_configs, undeleted_configs) = (false, None, None);
+                    items.push(RecordChange::Definition {
+                        key,
+                        is_new,
+                        after,
+                        deleted_configs,
+                        undeleted_configs,
+                    });
                 }
                 StoredEdit::Config { definition, key, before, after } => {
                     let (id, definition) = (definition, self.definition_key(definition, change.revision)?);
@@ -137,6 +150,11 @@ impl Replay {
                 StoredEdit::Deleted { configs, .. } => {
                     if let Some(RecordChange::Definition { deleted_configs, .. }) = items.last_mut() {
                         *deleted_configs = Some(configs);
+                    }
+                }
+                StoredEdit::Undeleted { configs, .. } => {
+                    if let Some(RecordChange::Definition { undeleted_configs, .. }) = items.last_mut() {
+                        *undeleted_configs = Some(configs);
                     }
                 }
                 StoredEdit::Reindexed { .. } | StoredEdit::Remember(_) | StoredEdit::Forget(_) => {}
@@ -167,6 +185,7 @@ impl Replay {
                 | StoredEdit::DefinitionWithBefore { .. }
                 | StoredEdit::Reindexed { .. }
                 | StoredEdit::Deleted { .. }
+                | StoredEdit::Undeleted { .. }
                 | StoredEdit::Remember(_)
                 | StoredEdit::Forget(_) => None,
             });
@@ -204,6 +223,7 @@ impl Replay {
                 | StoredEdit::DefinitionWithBefore { .. }
                 | StoredEdit::Reindexed { .. }
                 | StoredEdit::Deleted { .. }
+                | StoredEdit::Undeleted { .. }
                 | StoredEdit::Config { .. }
                 | StoredEdit::ConfigWithBefore { .. }
                 | StoredEdit::Remember(_)

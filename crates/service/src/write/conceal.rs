@@ -72,6 +72,7 @@ fn without_records(rejection: &Rejection) -> Option<String> {
         Rejection::InBatch { rejection, .. } => without_records(rejection),
         Rejection::DefinitionExists
         | Rejection::DefinitionNotFound
+        | Rejection::DefinitionProtected(_)
         | Rejection::ConfigExists
         | Rejection::ConfigNotFound
         | Rejection::Precondition { .. }

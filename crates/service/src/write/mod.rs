@@ -20,6 +20,7 @@
 //! | a new schema or new unique paths, which all configs must satisfy | `redefine`, `config_check`, `config_scan`, `write_barrier` |
 //! | dry runs | `dry_run` |
 //! | rollbacks | `rollback` |
+//! | undoing the deletion of a definition | `undelete` |
 //! | what a refusal tells a client that may not read | `conceal` |
 //! | writes that other nodes forward to this one | `forwarded` |
 //!
@@ -49,6 +50,7 @@ mod secrets;
 #[cfg(test)]
 mod testing;
 pub(super) mod transaction;
+pub(super) mod undelete;
 mod write_barrier;
 
 use std::{sync::Arc, time::Duration};

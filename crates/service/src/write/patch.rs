@@ -131,10 +131,13 @@ pub(super) fn content_of(command: &Command) -> Option<Arc<str>> {
         Command::CreateDefinition { .. }
         | Command::SetIndexes { .. }
         | Command::DeleteDefinition { .. }
+        | Command::UndeleteDefinition { .. }
+        | Command::SetProtection { .. }
         | Command::DeleteConfig { .. }
         | Command::Compact { .. }
         | Command::RaiseFeatureLevel { .. }
         | Command::Forget { .. }
+        | Command::SkipRevisions { .. }
         | Command::Access(_)
         | Command::SetSchema { .. }
         | Command::SetUnique { .. }

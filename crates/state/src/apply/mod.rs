@@ -22,17 +22,20 @@ pub(super) mod tests;
 use std::sync::Arc;
 
 use super::{
-    ByKey, ByTime, Change, Collection, Edit, FeatureLevel, IndexSource, RememberedOutcome, State, digest,
-    replaced::config_bytes, stored::content_bytes,
+    ByKey, ByTime, Change, Collection, Edit, FeatureLevel, IndexSource, RememberedOutcome, State,
+    deleted::ToKeep, digest, replaced::config_bytes, stored::content_bytes,
 };
 use batch::DecidedBatch;
 use concord_model::{
-    command::{Applied, Command, Done, Expect, Outcome, Proposal, StepOutcome, THIS_ENTRY, Verdict},
+    command::{
+        Applied, Command, Done, Expect, Outcome, Proposal, StepOutcome, THIS_ENTRY, Undeletion, Verdict,
+    },
     error::Rejection,
     index::Indexing,
     key::Key,
     limits::BATCH_STEPS_MAX,
-    record::{Config, Definition, Revision, STEP_BITS},
+    record::{Config, Definition, Revision, STEP_BITS, VoidRevisions},
+    schema::StoredSchema,
     time::Timestamp,
 };
 
@@ -43,9 +46,28 @@ pub(super) struct EntryContext {
     pub(super) at: Timestamp,
     /// The step of the batch; 0 for a change that is a proposal of its own.
     step: u32,
+    /// Whether it is a step of a batch.
+    pub(super) is_step: bool,
 }
 
 impl EntryContext {
+    /// A definition that this change creates.
+    fn definition(self, key: &Key, indexes: &[String], schema: Option<&StoredSchema>) -> Definition {
+        Definition {
+            id: self.id(),
+            key: key.clone(),
+            indexes: indexes.to_vec(),
+            schema: schema.cloned(),
+            indexing: Indexing::of(indexes),
+            created_at: self.at,
+            modified_at: self.at,
+            revision: self.revision,
+            unique: Vec::new(),
+            protected: false,
+            standing: <_>::default(),
+        }
+    }
+
     /// The id of a definition that this change creates.
     fn id(self) -> u64 {
         const { assert!(BATCH_STEPS_MAX <= 1 << STEP_BITS) };
@@ -70,7 +92,7 @@ impl State {
     pub fn apply(&mut self, revision: Revision, proposal: &Proposal) -> (Verdict, Option<Change>) {
         self.revision = revision;
         // The time is used only when a record is stored with it: an entry without effect does not change `last_at`.
-        let context = EntryContext { revision, at: proposal.at.after(self.last_at), step: 0 };
+        let context = EntryContext { revision, at: proposal.at.after(self.last_at), step: 0, is_step: false };
         if let Some(request) = &proposal.request
             && let Some(known) = self.remembered(&request.id)
             && !concord_model::sabotage::is("retry-twice")
@@ -97,6 +119,10 @@ impl State {
             None
         } else if let Command::Access(command) = &proposal.command {
             Some(self.decide_access(context, &proposal.by, command, &mut edits))
+        } else if let Command::SkipRevisions { to } = &proposal.command {
+            self.skip_revisions(*to);
+            let done = Done::Single(StepOutcome::NoRecord);
+            Some(Ok(Applied { revision: self.revision, at: context.at, done }))
         } else {
             Some(self.decide(context, &proposal.command, &mut edits))
         };
@@ -152,9 +178,13 @@ impl State {
         let (definition, record) = match command {
             Command::SetIndexes { key, expect, .. }
             | Command::SetSchema { key, expect, .. }
+            | Command::SetProtection { key, expect, .. }
             | Command::SetUnique { key, expect, .. } => (key, (*expect, None)),
             Command::WriteConfig { definition, key, expect, .. } => (definition, (*expect, Some(key))),
             Command::DeleteConfig { definition, key, expect } => (definition, (*expect, Some(key))),
+            Command::UndeleteDefinition(Undeletion { key, of, .. }) => {
+                return self.definition(key.as_str()).is_none() && self.place_of_deleted(*of).is_none();
+            }
             // A step of a build checks itself whether it is the next one.
             Command::CreateDefinition { .. }
             | Command::DeleteDefinition { .. }
@@ -163,7 +193,8 @@ impl State {
             | Command::Batch(_)
             | Command::Transaction(_)
             | Command::RaiseFeatureLevel { .. }
-            | Command::Forget { .. } => return false,
+            | Command::Forget { .. }
+            | Command::SkipRevisions { .. } => return false,
             Command::Access(command) => return self.is_access_stale(command),
         };
         let Some(found) = self.definition(definition.as_str()) else { return false };
@@ -183,17 +214,7 @@ impl State {
                 if self.definition(key.as_str()).is_some() {
                     return Err(Rejection::DefinitionExists);
                 }
-                let definition = Arc::new(Definition {
-                    id: context.id(),
-                    key: key.clone(),
-                    indexes: indexes.clone(),
-                    schema: schema.clone(),
-                    indexing: Indexing::of(indexes),
-                    created_at: context.at,
-                    modified_at: context.at,
-                    revision: context.revision,
-                    unique: Vec::new(),
-                });
+                let definition = Arc::new(context.definition(key, indexes, schema.as_ref()));
                 self.insert_collection(Collection::new(Arc::clone(&definition)));
                 edits.push(Edit::Definition { before: None, after: Some(definition) });
                 Ok(context.applied(StepOutcome::Created))
@@ -203,12 +224,9 @@ impl State {
                 self.set_indexes(context, key, indexes, edits);
                 Ok(context.applied(StepOutcome::Changed))
             }
-            Command::DeleteDefinition { key, expect, restrict } => {
-                let configs = self.expect_definition(key, *expect)?;
-                if *restrict && configs > 0 {
-                    return Err(Rejection::DefinitionNotEmpty(configs));
-                }
-                Ok(self.delete_definition(context, key, edits))
+            Command::DeleteDefinition { key, expect, restrict, keep } => {
+                self.expect_deletable(key, *expect, *restrict)?;
+                Ok(self.delete_definition(context, key, *keep, edits))
             }
             Command::WriteConfig { definition, key, data, entries, expect } => {
                 let collection = self.expect_collection(definition)?;
@@ -243,27 +261,66 @@ impl State {
                 self.redefine(context, key, |old| Definition { unique, ..old }, edits);
                 Ok(context.applied(StepOutcome::Changed))
             }
+            Command::SetProtection { key, protected, expect } => {
+                self.expect_definition(key, *expect)?;
+                let protected = *protected;
+                self.redefine(context, key, |old| Definition { protected, ..old }, edits);
+                Ok(context.applied(StepOutcome::Changed))
+            }
             // The proposals of a leader itself have no precondition.
             Command::Compact { compaction_revision } => {
                 self.raise_compaction_revision(*compaction_revision);
+                self.drop_compacted(edits);
                 Ok(context.applied(StepOutcome::NoRecord))
             }
             Command::BuildIndex { key, begun, cursor } => {
                 self.build_index(key, *begun, cursor.as_ref(), edits);
                 Ok(context.applied(StepOutcome::NoRecord))
             }
+            Command::UndeleteDefinition(undeletion) => {
+                self.undelete(context, undeletion, edits)?;
+                Ok(context.applied(StepOutcome::Created))
+            }
             Command::RaiseFeatureLevel { to } => Ok(self.raise_feature_level(context, *to)),
             Command::Forget { upto } => Ok(self.forget_upto(context, *upto, edits)),
             // `apply` handles these; a batch contains none.
-            Command::Batch(_) | Command::Transaction(_) | Command::Access(_) => {
-                Ok(context.applied(StepOutcome::NoRecord))
-            }
+            Command::Batch(_)
+            | Command::Transaction(_)
+            | Command::Access(_)
+            | Command::SkipRevisions { .. } => Ok(context.applied(StepOutcome::NoRecord)),
         }
+    }
+
+    /// Rejects the deletion of a definition that is not as expected, or may not be deleted.
+    fn expect_deletable(&self, key: &Key, expect: Expect, restrict: bool) -> Result<(), Rejection> {
+        let configs = self.expect_definition(key, expect)?;
+        if self.expect_collection(key)?.definition.protected {
+            return Err(Rejection::DefinitionProtected(key.clone()));
+        }
+        if restrict && configs > 0 {
+            return Err(Rejection::DefinitionNotEmpty(configs));
+        }
+        Ok(())
     }
 
     /// The compaction revision is never lowered and never exceeds the state's revision.
     pub(super) fn raise_compaction_revision(&mut self, compaction_revision: Revision) {
         self.compaction_revision = self.compaction_revision.max(compaction_revision.min(self.revision));
+        // Of a compacted revision nothing is available anyway.
+        if self.void.iter().any(|void| void.last < self.compaction_revision) {
+            self.void =
+                self.void.iter().filter(|void| void.last >= self.compaction_revision).copied().collect();
+        }
+    }
+
+    /// Continues at a later revision. Those before it, from the one of the entry on, are void.
+    fn skip_revisions(&mut self, to: Revision) {
+        if to <= self.revision {
+            return;
+        }
+        let skipped = VoidRevisions { first: self.revision, last: to - 1 };
+        self.void = self.void.iter().copied().chain([skipped]).collect();
+        self.revision = to;
     }
 
     /// Raises the feature level when `to` is the next one, and changes nothing otherwise: the proposal of an earlier
@@ -293,7 +350,7 @@ impl State {
         }
     }
 
-    fn edit_config(
+    pub(super) fn edit_config(
         &mut self,
         definition: &Key,
         before: Option<Arc<Config>>,
@@ -331,21 +388,31 @@ impl State {
         self.by_modified.insert(ByTime { at: definition.modified_at, of: definition });
     }
 
-    fn delete_definition(&mut self, context: EntryContext, key: &Key, edits: &mut Vec<Edit>) -> Applied {
-        if let Some(old) = self.delete_collection(key) {
-            // The published state still shares the subtree: it is freed with the last such snapshot.
+    fn delete_definition(
+        &mut self,
+        context: EntryContext,
+        key: &Key,
+        keep: Option<u64>,
+        edits: &mut Vec<Edit>,
+    ) -> Applied {
+        let mut outcome = StepOutcome::Deleted;
+        if let Some(old) = self.remove_collection(key) {
             let (definition, configs) = (old.definition.id, old.by_key.len());
             edits.push(Edit::Definition { before: Some(Arc::clone(&old.definition)), after: None });
-            edits.push(Edit::Deleted { definition, configs });
+            // A batch keeps what was there before its first step, once all of them are decided.
+            let deleted = ToKeep { collection: old, keep: keep.filter(|_| !context.is_step) };
+            let mut dropped = Vec::new();
+            let kept = self.keep_deleted(context, &deleted, &mut dropped);
+            if kept.is_some() {
+                outcome = StepOutcome::Retained;
+            } else {
+                // The published state still shares the subtree: it is freed with the last such snapshot.
+                self.count_replaced_collection(&deleted.collection);
+            }
+            edits.push(Edit::Deleted { definition, configs, kept });
+            edits.append(&mut dropped);
         }
-        context.applied(StepOutcome::Deleted)
-    }
-
-    /// Deletes a collection.
-    fn delete_collection(&mut self, key: &Key) -> Option<Arc<Collection>> {
-        let old = self.remove_collection(key)?;
-        self.count_replaced_collection(&old);
-        Some(old)
+        context.applied(outcome)
     }
 
     /// Removes a collection from all indexes and from the digest.

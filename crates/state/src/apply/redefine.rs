@@ -1,4 +1,4 @@
-//! Replaces the schema or the unique paths of a definition; its configs do not change.
+//! Replaces the schema, the unique paths or the protection of a definition; its configs do not change.
 //!
 //! The leader has validated the configs on one snapshot before it proposed the change, because that takes time in
 //! proportion to their number. Here it only remains to check whether a config was written since. The index by time of
@@ -43,6 +43,9 @@ impl State {
             | Command::Transaction(_)
             | Command::RaiseFeatureLevel { .. }
             | Command::Forget { .. }
+            | Command::UndeleteDefinition { .. }
+            | Command::SetProtection { .. }
+            | Command::SkipRevisions { .. }
             | Command::Access(_) => return false,
         };
         let Some(found) = self.definition(key.as_str()) else { return false };

@@ -6,10 +6,10 @@ use super::*;
 use crate::{BySlot, builder::StateBuilder};
 use concord_model::{
     command::{BatchStep, ConfigRead, IdempotencyKey, Transaction},
-    record::{IndexEntries, IndexEntry},
+    record::{IndexEntries, IndexEntry, VoidRevisions},
 };
 
-pub(super) fn key(text: &str) -> Key {
+pub(crate) fn key(text: &str) -> Key {
     Key::parse(text).unwrap()
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn decide(state: &mut State, proposal: &Proposal) -> Outcome {
 /// The same state, built from its records.
 pub(crate) fn rebuilt(state: &State) -> State {
     let mut builder = StateBuilder::new();
-    for collection in state.definitions() {
+    for collection in state.stored_definitions() {
         builder.definition((*collection.definition).clone()).unwrap();
         for config in collection.configs() {
             builder.config(collection.definition.id, (**config).clone()).unwrap();
@@ -110,7 +110,9 @@ fn every_verdict_on_configs() {
 #[test]
 fn every_verdict_on_definitions() {
     let mut state = State::new();
-    let end = |restrict, expect| proposal(Command::DeleteDefinition { key: key("d"), expect, restrict });
+    let end = |restrict, expect| {
+        proposal(Command::DeleteDefinition { key: key("d"), expect, restrict, keep: None })
+    };
     assert_eq!(decide(&mut state, &end(false, Expect::Any)), Err(Rejection::DefinitionNotFound));
     let created = decide(&mut state, &define("d")).unwrap();
     assert_eq!(decide(&mut state, &define("d")), Err(Rejection::DefinitionExists));
@@ -125,6 +127,45 @@ fn every_verdict_on_definitions() {
     assert_eq!(state.definition_by_id(id).map(|_| ()), None);
     assert!(snapshot.definition_by_id(id).is_some_and(|c| c.config("k").is_some()));
     same(&state, &rebuilt(&state));
+}
+
+#[test]
+fn a_protected_definition_is_not_deleted_alone_or_in_a_batch() {
+    let mut state = State::new();
+    let created = decide(&mut state, &define("d")).unwrap();
+    decide(&mut state, &write("k", "1", Expect::Any)).unwrap();
+    let protect = |protected, expect| Command::SetProtection { key: key("d"), protected, expect };
+    let end = || Command::DeleteDefinition {
+        key: key("d"),
+        expect: Expect::Any,
+        restrict: false,
+        keep: Some(1 << 20),
+    };
+    let decided = |state: &mut State, command| decide(state, &proposal(command));
+    let early = Expect::At(created.revision + 7);
+    assert!(matches!(decided(&mut state, protect(true, early)), Err(Rejection::Precondition { .. })));
+    let set = decided(&mut state, protect(true, Expect::At(created.revision))).unwrap();
+    assert_eq!(state.definition("d").unwrap().definition.revision, set.revision);
+    same(&state, &rebuilt(&state));
+    let protected = || Rejection::DefinitionProtected(key("d"));
+    assert_eq!(decided(&mut state, end()), Err(protected()));
+    let step = |command| BatchStep { definition_read: None, command };
+    let batch = |steps: Vec<Command>| Command::Batch(steps.into_iter().map(step).collect());
+    let rejected = decided(&mut state, batch(vec![end(), define("d").command]));
+    assert_eq!(rejected, Err(Rejection::InBatch { index: 0, rejection: protected().into() }));
+    // Its configs and its indexes change as ever.
+    decide(&mut state, &delete("k", Expect::Any)).unwrap();
+    let indexes = Command::SetIndexes { key: key("d"), indexes: vec!["n".into()], expect: Expect::Any };
+    decided(&mut state, indexes).unwrap();
+    assert!(state.definition("d").unwrap().definition.protected);
+    decided(&mut state, batch(vec![protect(false, Expect::Any), end()])).unwrap();
+    assert!(state.definition("d").is_none());
+    same(&state, &rebuilt(&state));
+    let of = state.last_deleted("d").unwrap().deleted_id();
+    assert!(state.last_deleted("d").unwrap().definition.protected, "as it was before the batch");
+    decided(&mut state, Command::UndeleteDefinition(Undeletion { key: key("d"), of, back: Vec::new() }))
+        .unwrap();
+    assert_eq!(decided(&mut state, end()), Err(protected()));
 }
 
 #[test]
@@ -247,4 +288,34 @@ fn the_level_rises_by_one_and_is_part_of_the_digest() {
         assert_eq!((change, state.feature_level()), (None, expected), "to {to}");
         assert_eq!(state.digest() == digest, expected == 1, "to {to}");
     }
+}
+
+#[test]
+fn skipped_revisions_are_void_until_they_are_compacted() {
+    let (mut state, digest) = (State::new(), State::new().digest());
+    let skip =
+        |state: &mut State, revision, to| state.apply(revision, &proposal(Command::SkipRevisions { to }));
+    let (verdict, change) = skip(&mut state, 5, 100);
+    assert!(matches!(verdict, Verdict::Decided(Ok(Applied { revision: 100, .. }))), "{verdict:?}");
+    assert_eq!((change, state.revision(), state.digest()), (None, 100, digest));
+    // One that has passed does nothing.
+    skip(&mut state, 101, 50);
+    skip(&mut state, 102, 1000);
+    let void = [VoidRevisions { first: 5, last: 99 }, VoidRevisions { first: 102, last: 999 }];
+    assert_eq!((state.revision(), state.void_revisions()), (1000, &void[..]));
+    for (revision, expected) in
+        [(4, None), (5, Some(void[0])), (99, Some(void[0])), (100, None), (500, Some(void[1]))]
+    {
+        assert_eq!(state.void_at(revision), expected, "{revision}");
+    }
+    for (count, expected) in [(0, 1000), (1, 101), (2, 100), (3, 4), (6, 1), (100, 0)] {
+        assert_eq!(state.revision_before(count), expected, "{count}");
+    }
+    let compact = |state: &mut State, revision| {
+        state.apply(1001, &proposal(Command::Compact { compaction_revision: revision }));
+    };
+    compact(&mut state, 99);
+    assert_eq!(state.void_revisions(), void);
+    compact(&mut state, 100);
+    assert_eq!(state.void_revisions(), &void[1..]);
 }

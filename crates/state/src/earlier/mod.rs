@@ -105,6 +105,7 @@ impl EarlierState {
             revision: at,
             last_at: later.last_at,
             compaction_revision: later.compaction_revision,
+            void: Arc::clone(&later.void),
             feature_level: later.feature_level,
             replaced: later.replaced,
             ..State::default()

@@ -128,6 +128,7 @@ fn lived(steps: &[EditStep]) -> Lived {
                 key: key(name(d)),
                 expect: Expect::Any,
                 restrict: false,
+                keep: None,
             }),
             EditStep::Index(d, number) => lived.apply(Command::SetIndexes {
                 key: key(name(d)),

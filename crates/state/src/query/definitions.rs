@@ -206,6 +206,8 @@ mod tests {
                 modified_at: Timestamp(10 + place * 5 % 3),
                 revision: place + 1,
                 unique: Vec::new(),
+                protected: false,
+                standing: <_>::default(),
             };
             builder.definition(definition).unwrap();
         }

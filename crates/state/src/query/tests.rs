@@ -29,6 +29,8 @@ fn state(rows: &[(Option<u8>, Vec<u8>)]) -> State {
         modified_at: Timestamp(1),
         revision: 1,
         unique: Vec::new(),
+        protected: false,
+        standing: <_>::default(),
     };
     builder.definition(definition).unwrap();
     for (n, (one, many)) in rows.iter().enumerate() {

@@ -180,6 +180,7 @@ fn the_counts_are_those_of_many_definitions() {
                 key: Key::parse(&name).unwrap(),
                 expect: Expect::Any,
                 restrict: false,
+                keep: None,
             },
         };
         world.root(command);
@@ -214,7 +215,7 @@ proptest! {
             let command = match kind {
                 0 => define(name),
                 1 => delete(name, key),
-                2 => Command::DeleteDefinition { key: Key::parse(name).unwrap(), expect: Expect::Any, restrict: false },
+                2 => Command::DeleteDefinition { key: Key::parse(name).unwrap(), expect: Expect::Any, restrict: false, keep: None },
                 bytes => write(name, key, 10 * bytes),
             };
             // What does not fit the state is rejected, and changes nothing.

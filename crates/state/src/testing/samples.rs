@@ -4,11 +4,11 @@ use serde_json::json;
 
 use crate::{Change, State};
 use concord_model::{
-    command::{BatchStep, Command, Expect, IdempotencyKey, Proposal},
+    command::{BatchStep, Command, Expect, IdempotencyKey, Proposal, Undeletion},
     entry,
     index::Indexing,
     key::Key,
-    record::{Definition, IndexEntry},
+    record::{Definition, DeletedId, IndexEntry},
     time::Timestamp,
 };
 
@@ -34,6 +34,8 @@ pub fn definition() -> Definition {
         modified_at: Timestamp(2),
         revision: 5,
         unique: vec!["n".into()],
+        protected: false,
+        standing: <_>::default(),
     }
 }
 
@@ -76,7 +78,12 @@ pub fn all_proposals() -> Vec<Proposal> {
         Command::SetUnique { key: d(), paths: vec!["n".into()], expect, configs_read: None },
         Command::DeleteConfig { definition: d(), key: key("c"), expect: Expect::Read(Some(4)) },
         Command::Compact { compaction_revision: 3 },
-        Command::DeleteDefinition { key: d(), expect, restrict: true },
+        Command::DeleteDefinition { key: d(), expect, restrict: true, keep: Some(1 << 20) },
+        Command::UndeleteDefinition(Undeletion {
+            key: d(),
+            of: DeletedId { deleted: 7, id: 5 << 10 },
+            back: Vec::new(),
+        }),
     ];
     commands.into_iter().map(proposal).collect()
 }

@@ -26,11 +26,11 @@ const BUFFER_BYTES: usize = 256 << 10;
 /// What was written of a segment.
 #[derive(Debug)]
 pub(super) struct Copied {
-    upto: Revision,
+    pub(super) upto: Revision,
     /// The file's length.
     pub(super) bytes: u64,
     /// Why the copy ends before the segment does.
-    damage: Option<&'static str>,
+    pub(super) damage: Option<&'static str>,
 }
 
 /// Rewrites all segments of a directory that are encrypted and should not be, or the other way round. Nothing is open
@@ -48,7 +48,7 @@ pub(super) fn convert(directory: &Path, at_rest: &AtRest) -> Result<(), StoreErr
         let unfinished = files::unfinished(&path);
         let from = File::open(&path).map_err(io(failed()))?;
         let to = File::create(&unfinished).map_err(io(failed()))?;
-        let copied = copy(from, to, segment.after, at_rest).map_err(io(failed()))?;
+        let copied = copy((from, at_rest), (to, at_rest), segment.after).map_err(io(failed()))?;
         if let Some(damage) = copied.damage {
             tracing::warn!("{} is whole up to revision {} only: {damage}", path.display(), copied.upto);
         }
@@ -86,13 +86,18 @@ fn is_sealed(path: &Path) -> Result<bool, StoreError> {
     Ok(SegmentHead::parse(&first).is_some_and(|head| head.id.is_some()))
 }
 
-/// Writes the changes of a segment as a sealed segment, durably, up to the first damage.
-pub(super) fn copy(from: impl Read, to: File, after: Revision, at_rest: &AtRest) -> io::Result<Copied> {
+/// Writes the changes of a segment as a sealed segment, durably, up to the first damage. Each side has its own keys: what
+/// comes from another member is unencrypted, and an encrypted directory may refuse that of its own.
+pub(super) fn copy(
+    (from, from_keys): (impl Read, &AtRest),
+    (to, to_keys): (File, &AtRest),
+    after: Revision,
+) -> io::Result<Copied> {
     let mut frames = SegmentFrames::new(BufReader::with_capacity(BUFFER_BYTES, from));
-    let mut encoder = Encoder::new(BufWriter::with_capacity(BUFFER_BYTES, to), after, at_rest)?;
+    let mut encoder = Encoder::new(BufWriter::with_capacity(BUFFER_BYTES, to), after, to_keys)?;
     let (mut index, mut begun) = (Index::default(), false);
     let damage = loop {
-        let bytes = match frames.next(at_rest, after)? {
+        let bytes = match frames.next(from_keys, after)? {
             FileFrame::Whole(bytes, _) => bytes,
             FileFrame::End => break None,
             FileFrame::Cut(what) | FileFrame::Damaged(what) => break Some(what),

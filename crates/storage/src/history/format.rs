@@ -129,6 +129,13 @@ pub enum StoredEdit {
         /// The record from now on; `None` when it was deleted.
         after: Option<Arc<Definition>>,
     },
+    /// The definition returned with so many configs, whose deletion was undone; follows its `Definition`.
+    Undeleted {
+        /// The definition's id.
+        definition: Revision,
+        /// The number of its configs.
+        configs: u64,
+    },
 }
 
 impl StoredChange {
@@ -163,7 +170,8 @@ impl StoredEdit {
                 }
             }
             Edit::Reindexed { definition } => Self::Reindexed { definition: *definition },
-            Edit::Deleted { definition, configs } => {
+            Edit::Undeleted { kept, configs } => Self::Undeleted { definition: kept.id, configs: *configs },
+            Edit::Deleted { definition, configs, .. } => {
                 Self::Deleted { definition: *definition, configs: *configs }
             }
             Edit::Config { definition, before: Some(before), after } if before.revision <= segment_after => {
@@ -181,7 +189,9 @@ impl StoredEdit {
             },
             Edit::Remember(request) => Self::Remember(request.clone()),
             Edit::Forget(request) => Self::Forget(request.revision),
-            Edit::Entries { .. } | Edit::Building { .. } | Edit::AccessKey { .. } => return None,
+            Edit::Entries { .. } | Edit::Building { .. } | Edit::Dropped { .. } | Edit::AccessKey { .. } => {
+                return None;
+            }
         })
     }
 }

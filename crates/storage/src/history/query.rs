@@ -122,6 +122,7 @@ impl HistoryEntry {
             StoredEdit::ConfigWithBefore { .. } | StoredEdit::DefinitionWithBefore { .. } => true,
             StoredEdit::Reindexed { .. }
             | StoredEdit::Deleted { .. }
+            | StoredEdit::Undeleted { .. }
             | StoredEdit::Remember(_)
             | StoredEdit::Forget(_) => return None,
         };
@@ -134,6 +135,7 @@ impl HistoryEntry {
             }
             StoredEdit::Reindexed { .. }
             | StoredEdit::Deleted { .. }
+            | StoredEdit::Undeleted { .. }
             | StoredEdit::Remember(_)
             | StoredEdit::Forget(_) => return None,
         };
@@ -417,6 +419,7 @@ impl<'a> SegmentLookup<'a> {
             | StoredEdit::DefinitionWithBefore { .. }
             | StoredEdit::Reindexed { .. }
             | StoredEdit::Deleted { .. }
+            | StoredEdit::Undeleted { .. }
             | StoredEdit::Remember(_)
             | StoredEdit::Forget(_) => return Ok(None),
         };

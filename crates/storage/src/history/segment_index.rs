@@ -60,6 +60,7 @@ impl Subject {
                 StoredEdit::Definition { .. }
                 | StoredEdit::Reindexed { .. }
                 | StoredEdit::Deleted { .. }
+                | StoredEdit::Undeleted { .. }
                 | StoredEdit::Config { .. }
                 | StoredEdit::Remember(_)
                 | StoredEdit::Forget(_)
@@ -102,6 +103,7 @@ fn hash_of(edit: &StoredEdit) -> Option<u64> {
         }
         StoredEdit::Reindexed { .. }
         | StoredEdit::Deleted { .. }
+        | StoredEdit::Undeleted { .. }
         | StoredEdit::Remember(_)
         | StoredEdit::Forget(_) => None,
     }

@@ -81,6 +81,7 @@ impl History {
                 | StoredEdit::DefinitionWithBefore { .. }
                 | StoredEdit::Reindexed { .. }
                 | StoredEdit::Deleted { .. }
+                | StoredEdit::Undeleted { .. }
                 | StoredEdit::Config { .. }
                 | StoredEdit::ConfigWithBefore { .. }
                 | StoredEdit::Remember(_)
@@ -96,7 +97,6 @@ impl History {
     /// # Errors
     /// When the segment is damaged or not needed, or the disk fails.
     pub fn import(&self, after: Revision, segment: &[u8]) -> Result<Revision, StoreError> {
-        let refused = |what: &str| StoreError::Damaged(format!("a received history segment {what}"));
         let scan = scan_from(segment, after, &AtRest::default())
             .map_err(io("can't read a received history segment"))?;
         if !scan.sealed || scan.bytes != segment.len() as u64 {
@@ -107,7 +107,7 @@ impl History {
         if path.exists() || upto <= after {
             return Err(refused("is not needed"));
         }
-        let bytes = self.store_received(&path, after, segment)?;
+        let bytes = self.store_received(&path, (after, upto), segment)?;
         if !self.add_received(after, upto, bytes) {
             files::remove(&path)?;
             return Err(refused("does not fit the gap"));
@@ -116,7 +116,12 @@ impl History {
     }
 
     /// Writes a segment that was validated; returns its length on the disk.
-    fn store_received(&self, path: &Path, after: Revision, segment: &[u8]) -> Result<u64, StoreError> {
+    fn store_received(
+        &self,
+        path: &Path,
+        (after, upto): (Revision, Revision),
+        segment: &[u8],
+    ) -> Result<u64, StoreError> {
         if !self.at_rest.seals() {
             files::write_file(path, segment)?;
             return Ok(segment.len() as u64);
@@ -124,22 +129,38 @@ impl History {
         let unfinished = files::unfinished(path);
         let failed = || format!("can't write {}", unfinished.display());
         let file = File::create(&unfinished).map_err(io(failed()))?;
-        let copied = conversion::copy(segment, file, after, &self.at_rest).map_err(io(failed()))?;
+        let copied = conversion::copy((segment, &AtRest::default()), (file, &self.at_rest), after)
+            .map_err(io(failed()))?;
+        if copied.upto != upto {
+            files::remove(&unfinished)?;
+            return Err(refused(copied.damage.unwrap_or("was not copied whole")));
+        }
         files::rename(&unfinished, path)?;
         Ok(copied.bytes)
     }
 }
 
+fn refused(what: &str) -> StoreError {
+    StoreError::Damaged(format!("a received history segment {what}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::{
-        query::AsOf,
-        writer::{HistoryWriter, tests::change},
+    use crate::{
+        at_rest::KEYS,
+        history::{
+            query::AsOf,
+            writer::{HistoryWriter, tests::change},
+        },
     };
 
-    fn written(directory: &Path, revisions: std::ops::RangeInclusive<Revision>) -> HistoryWriter {
-        let mut writer = HistoryWriter::open(directory, 500, &AtRest::default()).unwrap();
+    fn written(
+        directory: &Path,
+        revisions: std::ops::RangeInclusive<Revision>,
+        at_rest: &AtRest,
+    ) -> HistoryWriter {
+        let mut writer = HistoryWriter::open(directory, 500, at_rest).unwrap();
         for revision in revisions {
             writer.write(&change(revision)).unwrap();
         }
@@ -149,9 +170,22 @@ mod tests {
 
     #[test]
     fn a_gap_is_filled_by_another_member_and_stays_filled() {
+        let (plain, keys) = (AtRest::default(), tempfile::tempdir().unwrap());
+        let sealed = AtRest::for_tests(keys.path(), KEYS[0]);
+        for [whole, gapped] in [[&plain, &plain], [&plain, &sealed], [&sealed, &sealed], [&sealed, &plain]] {
+            a_gap_is_filled(whole, gapped);
+        }
+        // From now on every file of the directory must be encrypted.
+        sealed.converted().unwrap();
+        a_gap_is_filled(&plain, &sealed);
+        a_gap_is_filled(&sealed, &sealed);
+    }
+
+    /// The keys are those of the member with the whole history, and those of the one with a gap.
+    fn a_gap_is_filled(whole_keys: &AtRest, gapped_keys: &AtRest) {
         let (full, gapped) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let whole = written(full.path(), 1..=50);
-        let mut writer = written(gapped.path(), 1..=5);
+        let whole = written(full.path(), 1..=50, whole_keys);
+        let mut writer = written(gapped.path(), 1..=5, gapped_keys);
         writer.skip_to(40).unwrap();
         writer.write(&change(41)).unwrap();
         writer.flush().unwrap();
@@ -167,9 +201,13 @@ mod tests {
         assert_eq!(history.first_gap(), Some((5, 40)));
         assert_eq!(history.import(5, &segment).unwrap(), 40);
         assert!(history.import(5, &segment).is_err(), "twice");
+        is_whole(&history);
         drop(writer);
-        let writer = HistoryWriter::open(gapped.path(), 500, &AtRest::default()).unwrap();
-        let history = writer.history();
+        let writer = HistoryWriter::open(gapped.path(), 500, gapped_keys).unwrap();
+        is_whole(&writer.history());
+    }
+
+    fn is_whole(history: &Arc<History>) {
         assert_eq!(history.first_gap(), None);
         let all: Result<Vec<_>, _> = history.changes_from(1).unwrap().collect();
         assert_eq!(all.unwrap().iter().map(|change| change.revision).collect::<Vec<_>>(), {
@@ -187,7 +225,7 @@ mod tests {
     #[test]
     fn a_member_does_not_export_across_its_own_gap() {
         let directory = tempfile::tempdir().unwrap();
-        let mut writer = written(directory.path(), 1..=5);
+        let mut writer = written(directory.path(), 1..=5, &AtRest::default());
         writer.skip_to(40).unwrap();
         assert!(matches!(writer.history().export(3, 40), Err(HistoryError::Gap { .. })));
         assert!(writer.history().export(3, 5).is_ok());

@@ -7,7 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use super::trees::TreeError;
 use crate::Position;
-use concord_model::{encoding, feature::level_max, record::Revision, time::Timestamp};
+use concord_model::{
+    encoding,
+    feature::level_max,
+    record::{Revision, VoidRevisions},
+    time::Timestamp,
+};
 use concord_state::State;
 
 /// The format of a checkpoint; the first byte.
@@ -24,6 +29,7 @@ pub(crate) struct Checkpoint {
     pub(crate) digest: u128,
     pub(crate) compaction_revision: Revision,
     pub(crate) root_disabled: bool,
+    pub(crate) void: Vec<VoidRevisions>,
 }
 
 impl Checkpoint {
@@ -36,6 +42,7 @@ impl Checkpoint {
             digest: state.digest(),
             compaction_revision: state.compaction_revision(),
             root_disabled: state.is_root_disabled(),
+            void: state.void_revisions().to_vec(),
         }
     }
 
@@ -79,9 +86,10 @@ mod tests {
             digest: 5,
             compaction_revision: 2,
             root_disabled: true,
+            void: vec![VoidRevisions { first: 4, last: 6 }],
         };
         let bytes = checkpoint.to_bytes();
-        assert_eq!(bytes, [1, 1, 7, 1, 1, 7, 3, 5, 2, 1]);
+        assert_eq!(bytes, [1, 1, 7, 1, 1, 7, 3, 5, 2, 1, 1, 4, 6]);
         assert_eq!(Checkpoint::from_bytes(&bytes).unwrap(), checkpoint);
         for (at, value, newer) in [(0, 3, true), (1, 9, true), (0, 0, true), (9, 2, false)] {
             let mut bytes = bytes.clone();

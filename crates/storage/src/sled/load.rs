@@ -94,6 +94,7 @@ impl Trees {
             })?;
             let logical = rows.bytes;
             rows.builder.compaction_revision(checkpoint.compaction_revision);
+            rows.builder.void_revisions(&checkpoint.void);
             rows.builder.feature_level(checkpoint.feature_level);
             rows.builder.root_disabled(checkpoint.root_disabled);
             let state = rows

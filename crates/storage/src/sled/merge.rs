@@ -61,6 +61,8 @@ fn weight(edit: &Edit) -> usize {
         Edit::Definition { after: None, .. }
         | Edit::Reindexed { .. }
         | Edit::Deleted { .. }
+        | Edit::Undeleted { .. }
+        | Edit::Dropped { .. }
         | Edit::Remember(_)
         | Edit::AccessKey { .. }
         | Edit::Forget(_) => 1,
@@ -129,7 +131,7 @@ impl SledMerge {
     /// Everything that a state holds, for an empty database.
     pub(super) fn from_state(state: &State, checkpoint: Checkpoint) -> Self {
         let mut merge = Self::new(checkpoint);
-        for collection in state.definitions() {
+        for collection in state.stored_definitions() {
             let definition = &collection.definition;
             merge.definitions.insert(definition.id, (None, Some(definition.clone())));
             merge.collections.push_back((collection.clone(), 0));
@@ -177,9 +179,10 @@ impl SledMerge {
             self.add_edit(edit, &mut reindexed);
         }
         for id in reindexed {
-            let collection =
-                state.as_ref().and_then(|state| state.definitions().find(|c| c.definition.id == id).cloned());
-            // A definition that was deleted after that has its rows removed anyway.
+            let collection = state
+                .as_ref()
+                .and_then(|state| state.stored_definitions().find(|c| c.definition.id == id).cloned());
+            // A definition that is gone for good after that has its rows removed anyway.
             if let Some(collection) = collection {
                 self.forget_configs(id);
                 self.deleted.push_back(id);
@@ -193,12 +196,8 @@ impl SledMerge {
 
     fn add_edit(&mut self, edit: &Edit, reindexed: &mut BTreeSet<Revision>) {
         match edit {
-            Edit::Definition { before: Some(before), after: None } => {
-                self.definitions.remove(&before.id);
-                self.forget_configs(before.id);
-                self.records += 1;
-                self.deleted.push_back(before.id);
-            }
+            // `Deleted`, which follows, says whether it is kept.
+            Edit::Definition { after: None, .. } => {}
             Edit::Definition { before, after } => {
                 if let Some(id) = after.as_ref().map(|record| record.id) {
                     self.records += 1;
@@ -219,7 +218,20 @@ impl SledMerge {
             Edit::Reindexed { definition } => {
                 reindexed.insert(*definition);
             }
-            Edit::Deleted { .. } => {}
+            Edit::Deleted { definition, kept: None, .. } => self.remove_definition(*definition),
+            Edit::Dropped { kept } => self.remove_definition(kept.id),
+            // Of what is kept, only the record of the definition changes. The kept record is at least as long as the
+            // one that the trees hold.
+            Edit::Deleted { kept: Some(kept), .. } => {
+                self.records += 1;
+                let update = self.definitions.entry(kept.id);
+                update.or_insert_with(|| (Some(kept.clone()), None)).1 = Some(kept.clone());
+            }
+            Edit::Undeleted { kept, .. } => {
+                if let Some((held, _)) = self.definitions.get_mut(&kept.id) {
+                    held.get_or_insert_with(|| kept.clone());
+                }
+            }
             Edit::Remember(request) => {
                 self.records += 1;
                 self.requests.insert(request.revision, Some(request.clone()));
@@ -252,6 +264,13 @@ impl SledMerge {
                 self.text_bytes -= text_bytes(replaced.as_ref());
             }
         }
+    }
+
+    fn remove_definition(&mut self, id: Revision) {
+        self.definitions.remove(&id);
+        self.forget_configs(id);
+        self.records += 1;
+        self.deleted.push_back(id);
     }
 
     fn forget_configs(&mut self, id: Revision) {
@@ -342,6 +361,7 @@ mod tests {
             digest: 0,
             compaction_revision: 0,
             root_disabled: false,
+            void: Vec::new(),
         };
         PendingBatch { checkpoint, changes: vec![Arc::new(change(revision))], state: None }
     }

@@ -50,8 +50,10 @@ impl Summary {
     fn of(state: &State, header: Header, path: &Path) -> Result<Self, StoreError> {
         let metadata =
             fs::metadata(path).map_err(io(format!("can't read the size of {}", path.display())))?;
-        let Header { position, revision, definitions, configs, requests, digest, feature_level, .. } = header;
+        let Header { position, revision, requests, digest, feature_level, .. } = header;
         let (access_keys, bytes) = (state.access_keys().count() as u64, metadata.len());
+        // The header also counts the deleted definitions that are kept.
+        let (definitions, configs) = (state.definition_count(), state.config_count());
         Ok(Self {
             revision,
             definitions,
@@ -118,6 +120,14 @@ impl Input {
         };
         file::read_content(content, name)
     }
+}
+
+/// The state that a backup holds. Blocking.
+///
+/// # Errors
+/// As [`inspect`].
+pub fn contents(input: &Input) -> Result<State, StoreError> {
+    input.read().map(|(state, _)| state)
 }
 
 /// Validates a backup and summarizes it. Blocking.

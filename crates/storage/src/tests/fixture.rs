@@ -182,7 +182,7 @@ impl Fixture {
     /// The rows of the state, built from the state alone.
     pub(super) fn expected_rows(&self) -> BTreeMap<(String, Vec<u8>), Vec<u8>> {
         let mut rows = BTreeMap::new();
-        for collection in self.state.definitions() {
+        for collection in self.state.stored_definitions() {
             let id = collection.definition.id;
             for (chunk, bytes) in keys::chunks(&keys::encode(&*collection.definition)) {
                 rows.insert(("definitions".into(), keys::definition(id, chunk)), bytes.to_vec());
@@ -244,10 +244,13 @@ pub(super) fn proposal(state: &State, revision: Revision, command: Command) -> P
         Command::CreateDefinition { .. }
         | Command::SetIndexes { .. }
         | Command::DeleteDefinition { .. }
+        | Command::UndeleteDefinition { .. }
+        | Command::SetProtection { .. }
         | Command::DeleteConfig { .. }
         | Command::Compact { .. }
         | Command::RaiseFeatureLevel { .. }
         | Command::Forget { .. }
+        | Command::SkipRevisions { .. }
         | Command::Access(_)
         | Command::SetSchema { .. }
         | Command::SetUnique { .. }

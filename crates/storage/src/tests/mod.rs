@@ -13,8 +13,9 @@ use fixture::{Fixture, flip, index, key, position, proposal, write};
 
 use super::{sled::trees, *};
 use concord_model::{
-    command::{Command, Expect},
+    command::{Command, Expect, Undeletion},
     key::Key,
+    record::DeletedId,
     time::Timestamp,
 };
 
@@ -48,14 +49,74 @@ fn deleting_a_definition_removes_all_its_rows() {
     fixture.write("d", 0..700, "x");
     fixture.write("e", 0..5, "x");
     fixture.check();
-    fixture.apply(vec![Command::DeleteDefinition { key: key("d"), expect: Expect::Any, restrict: false }]);
+    fixture.apply(vec![Command::DeleteDefinition {
+        key: key("d"),
+        expect: Expect::Any,
+        restrict: false,
+        keep: None,
+    }]);
     fixture.check();
     let create = Command::CreateDefinition { key: key("d"), indexes: vec!["a".into()], schema: None };
     fixture.apply(vec![
         create,
-        Command::DeleteDefinition { key: key("e"), expect: Expect::Any, restrict: false },
+        Command::DeleteDefinition { key: key("e"), expect: Expect::Any, restrict: false, keep: None },
     ]);
     fixture.write("d", 0..3, "y");
+    fixture.check();
+}
+
+#[test]
+fn a_kept_definition_keeps_its_rows_until_it_is_dropped() {
+    let mut fixture = Fixture::new();
+    // Its record has almost two chunks, and more with the mark of its deletion.
+    let schema = |bytes: usize| Some(format!(r#"{{"title":"{}"}}"#, "x".repeat(bytes)).as_str().into());
+    let bytes = (1..200)
+        .map(|less| (64 << 10) - less)
+        .find(|bytes| {
+            let mut fixture = Fixture::new();
+            let (indexes, schema) = (vec!["a".into()], schema(*bytes));
+            fixture.apply(vec![Command::CreateDefinition { key: key("d"), indexes, schema }]);
+            let definition = &fixture.state.definition("d").unwrap().definition;
+            let record = sled::keys::encode(&**definition);
+            record.len() < 64 << 10
+        })
+        .unwrap();
+    let (indexes, schema) = (vec!["a".into()], schema(bytes));
+    fixture.apply(vec![Command::CreateDefinition { key: key("d"), indexes, schema }]);
+    fixture.write("d", 0..300, "x");
+    let end = |keep| Command::DeleteDefinition { key: key("d"), expect: Expect::Any, restrict: false, keep };
+    let id = fixture.state.definition("d").unwrap().definition.id;
+    let back = |deleted| {
+        let of = DeletedId { deleted, id };
+        Command::UndeleteDefinition(Undeletion { key: key("d"), of, back: Vec::new() })
+    };
+    let rows = |fixture: &Fixture| fixture.expected_rows().len();
+    let before = rows(&fixture);
+    fixture.apply(vec![end(Some(1 << 30))]);
+    assert_eq!(rows(&fixture), before + 1, "the mark takes another chunk");
+    fixture.check();
+    let file = fixture.snapshot();
+    let (state, _) = snapshot::file::read(&file.path, &AtRest::default()).unwrap();
+    assert_eq!((state.digest(), state.deleted_config_count()), (fixture.state.digest(), 300));
+    let deleted = fixture.state.revision();
+    fixture.apply(vec![back(deleted)]);
+    fixture.write("d", 5..20, "y");
+    fixture.check();
+    // In one merge.
+    let deleted = fixture.state.revision() + 1;
+    let set = |indexes: Vec<String>| Command::SetIndexes { key: key("d"), indexes, expect: Expect::Any };
+    fixture.apply(vec![
+        end(Some(1 << 30)),
+        back(deleted),
+        set(Vec::new()),
+        set(vec!["a".into()]),
+        end(Some(1 << 30)),
+    ]);
+    fixture.check();
+    assert_eq!(fixture.state.deleted_config_count(), 300);
+    let compaction_revision = fixture.state.revision();
+    fixture.apply(vec![Command::Compact { compaction_revision }]);
+    assert_eq!(rows(&fixture), fixture.state.requests().count());
     fixture.check();
 }
 
@@ -359,7 +420,7 @@ fn a_reindexed_definition_has_the_rows_of_one_that_was_always_indexed() {
     fixture.write("d", 0..9, "y");
     fixture.apply(vec![
         set(Vec::new()),
-        Command::DeleteDefinition { key: key("d"), expect: Expect::Any, restrict: false },
+        Command::DeleteDefinition { key: key("d"), expect: Expect::Any, restrict: false, keep: None },
     ]);
     fixture.check();
 }

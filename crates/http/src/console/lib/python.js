@@ -106,6 +106,7 @@ const CALLS = [
   ["PUT", /^\/config_definition\/([^/]+)$/, ({ keys, write, say }) => ({ name: "set_indexes", parts: [...keys, say("indexes"), ...write], show: REVISION })],
   ["PUT", /^\/config_definition\/([^/]+)\/schema$/, ({ keys, write, say }) => ({ name: "set_schema", parts: [...keys, say("json_schema"), ...write], show: (call) => `print(${call})` })],
   ["PUT", /^\/config_definition\/([^/]+)\/unique$/, ({ keys, write, say }) => ({ name: "set_unique", parts: [...keys, say("paths"), ...write], show: REVISION })],
+  ["PUT", /^\/config_definition\/([^/]+)\/protection$/, ({ keys, write, say }) => ({ name: "set_protection", parts: [...keys, say("protected"), ...write], show: REVISION })],
   ["DELETE", /^\/config_definition\/([^/]+)$/, ({ keys, write }) => ({ name: "delete_definition", parts: [...keys, ...write], show: REVISION })],
   ["POST", /^\/config_definition\/([^/]+)\/config\/$/, ({ keys, write, say }) => ({ name: "create", parts: [...keys, say("config_key"), say("data"), ...write], show: REVISION })],
   ["PUT", /^\/config_definition\/([^/]+)\/config\/([^/]+)$/, ({ keys, write, say }) => ({ name: "put", parts: [...keys, say("data"), ...write], show: REVISION })],

@@ -1,4 +1,4 @@
-// The indexes of a definition with their progress, its unique paths, and its end.
+// The indexes of a definition with their progress, its unique paths, its protection, and its end.
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { go, lacks, say } from "../lib/state.js";
 import { definitionPath, get } from "../lib/api.js";
@@ -13,9 +13,9 @@ export default function Indexes({ parts: [, name] }) {
   const path = definitionPath(name);
   const [deleting, setDeleting] = useState(false);
   const loaded = useLoad(async (signal) => {
-    const [definition, states, unique] = await Promise.all([
-      get(path, [], { signal }), get(`${path}/indexes`, [], { signal }), get(`${path}/unique`, [], { signal })]);
-    return { definition: definition.data, etag: definition.etag, states: states.data.indexes, unique: unique.data.paths };
+    const [definition, states, unique, protection] = await Promise.all([
+      get(path, [], { signal }), get(`${path}/indexes`, [], { signal }), get(`${path}/unique`, [], { signal }), get(`${path}/protection`, [], { signal })]);
+    return { definition: definition.data, etag: definition.etag, states: states.data.indexes, unique: unique.data.paths, isProtected: protection.data.protected };
   }, [name]);
   const building = loaded.data?.states.some((state) => state.state === "building");
   useEffect(() => {
@@ -23,7 +23,7 @@ export default function Indexes({ parts: [, name] }) {
     const timer = setTimeout(loaded.reload, POLL_MS);
     return () => clearTimeout(timer);
   }, [loaded.data]);
-  const may = !lacks("define", name);
+  const may = !lacks("define", name), mayDelete = !lacks("delete", name);
   return html`<${DefinitionHead} name=${name} here="indexes"><${CopyAs} requests=${[
       { label: "Progress of the indexes", method: "GET", path: `${path}/indexes` }, { label: "Unique paths", method: "GET", path: `${path}/unique` },
       ...(loaded.data ? [{ label: "Set the indexes", method: "PUT", path, body: JSON.stringify({ indexes: loaded.data.definition.indexes }) }] : []),
@@ -35,9 +35,21 @@ export default function Indexes({ parts: [, name] }) {
       <section aria-label="Unique paths"><h2>Unique fields</h2><p class="muted">No two configs have the same value there. Only indexed fields can be unique.</p>
         <${Paths} key=${`u${loaded.data.etag}`} may=${may} items=${loaded.data.unique} member="paths" path=${`${path}/unique`} etag=${loaded.data.etag} what="unique field" onDone=${loaded.reload}
           choices=${loaded.data.definition.indexes} /></section></div>
-      ${may ? html`<section class="ending" aria-label="Deletion"><h2>Delete the definition</h2><p>All its configs go with it, in one revision. Their histories go too.</p>
-        <button class="danger" onClick=${() => setDeleting(true)}>Delete ${name}…</button></section>` : ""}`}</${Loaded}>
+      ${may || mayDelete ? html`<section class="ending" aria-label="Deletion"><h2>Delete the definition</h2><p>All its configs go with it, in one revision. The deletion can be undone for a while.</p>
+        <${Protection} key=${`p${loaded.data.etag}`} name=${name} path=${path} etag=${loaded.data.etag} isProtected=${loaded.data.isProtected} may=${may} onDone=${loaded.reload} />
+        ${mayDelete ? html`<button class="danger" disabled=${loaded.data.isProtected} onClick=${() => setDeleting(true)}>Delete ${name}…</button>` : ""}</section>` : ""}`}</${Loaded}>
     ${deleting ? html`<${Delete} name=${name} path=${path} etag=${loaded.data.etag} onClose=${() => setDeleting(false)} />` : ""}`;
+}
+
+/** Whether the definition can be deleted. */
+function Protection({ name, path, etag, isProtected, may, onDone }) {
+  const write = useWrite();
+  const body = JSON.stringify({ protected: !isProtected });
+  const save = () => write.run("PUT", `${path}/protection`, { body, headers: { "If-Match": etag } }, () => { say(isProtected ? `${name} is no longer protected` : `${name} is protected`); onDone(); });
+  return html`<p>${isProtected ? "It is protected: a delete is rejected until the protection ends." : "It is not protected from deletion."}</p>
+    ${may ? html`<div class="bar"><button disabled=${write.busy} onClick=${save}>${isProtected ? "End the protection" : "Protect it"}</button>
+      <${CopyAs} requests=${[{ label: isProtected ? "End the protection" : "Protect it", method: "PUT", path: `${path}/protection`, body, headers: { "If-Match": etag } }]} /></div>` : ""}
+    <${Problem} error=${write.error} again=${write.again} />`;
 }
 
 function Progress({ of }) {
@@ -73,5 +85,5 @@ function Delete({ name, path, etag, onClose }) {
   const total = configs.data?.data.meta.total;
   return html`<${Confirm} title=${`Delete ${name}?`} action="Delete it" danger type=${name} write=${write} onClose=${onClose}
     onConfirm=${() => write.run("DELETE", path, { headers: { "If-Match": etag } }, () => { say(`${name} is deleted`); go([]); })}>
-    <p>${total === undefined ? "Its configs" : total === 0 ? "It has no configs. The definition" : html`<b>${count(total, "config")}</b>`} ${total === 0 ? "goes" : "go with it"}, and nothing brings ${total === 0 ? "it" : "them"} back but a backup.</p></${Confirm}>`;
+    <p>${total === undefined ? "Its configs" : total === 0 ? "It has no configs. The definition" : html`<b>${count(total, "config")}</b>`} ${total === 0 ? "goes" : "go with it"}, and <code>concord definition undelete</code> brings ${total === 0 ? "it" : "them"} back as long as the cluster keeps deleted definitions.</p></${Confirm}>`;
 }

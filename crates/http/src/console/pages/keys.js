@@ -7,7 +7,7 @@ import { Confirm, Dialog, Empty, Field, Loaded, Problem, Time, copyText, useLoad
 import { CopyAs } from "../parts/copyas.js";
 
 const VERBS = [
-  ["read", "records, lists, history, watch"], ["reveal", "secret fields in clear"], ["write", "configs"], ["define", "definitions, indexes, schemas"],
+  ["read", "records, lists, history, watch"], ["reveal", "secret fields in clear"], ["write", "configs"], ["define", "definitions, indexes, schemas"], ["delete", "definitions with their configs"],
   ["backup", "backups"], ["observe", "the cluster and its metrics, without changes"], ["cluster", "members, leadership"], ["keys", "access keys"], ["audit", "the audit log"],
 ];
 const QUOTAS = [

@@ -71,11 +71,11 @@ async fn owner(api: &Api, verbs: &[&str]) -> Principal {
 }
 
 async fn blind(api: &Api) -> Principal {
-    owner(api, &["read", "write", "define"]).await
+    owner(api, &["read", "write", "define", "delete"]).await
 }
 
 async fn seeing(api: &Api) -> Principal {
-    owner(api, &["read", "write", "define", "reveal"]).await
+    owner(api, &["read", "write", "define", "delete", "reveal"]).await
 }
 
 #[tokio::test]

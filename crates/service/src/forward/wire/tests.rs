@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::request::{
-    Check, CheckCondition, LazySchema, NewSchema, NewUnique, Restored, Rollback, Transaction,
+    Check, CheckCondition, LazySchema, NewProtection, NewSchema, NewUnique, Restored, Rollback, Transaction,
+    Undelete, UndeleteThen,
 };
 use concord_model::{
     command::{Done, Expect, StepOutcome},
@@ -11,6 +12,7 @@ use concord_model::{
     key::Key,
     limits::BATCH_STEPS_MAX,
     patch::{Patch, PatchFormat},
+    record::DeletedId,
     time::Timestamp,
 };
 use concord_net::codec::{decode, encode};
@@ -48,7 +50,7 @@ fn writes() -> Vec<Write> {
             format_assertion: None,
         },
         Write::SetIndexes { key: key.clone(), indexes, expect: Expect::Present },
-        Write::DeleteDefinition { key: key.clone(), expect: Expect::At(9), restrict: true },
+        Write::DeleteDefinition { key: key.clone(), expect: Expect::At(9), restrict: true, purge: false },
         Write::WriteConfig {
             definition: key.clone(),
             key: "ä/?".into(),
@@ -84,13 +86,19 @@ fn writes() -> Vec<Write> {
             format_assertion: Some(true),
         },
         Write::SetSchema(NewSchema {
-            key,
+            key: key.clone(),
             schema: Some(document("{}")),
             format_assertion: Some(false),
             expect: Expect::Present,
             force: false,
             compiled: LazySchema::default(),
         }),
+        Write::UndeleteDefinition(Undelete { key: key.clone(), then: None }),
+        Write::UndeleteDefinition(Undelete {
+            key: key.clone(),
+            then: Some(UndeleteThen { of: DeletedId { deleted: 7, id: 5 }, back: Vec::new() }),
+        }),
+        Write::SetProtection(NewProtection { key, protected: true, expect: Expect::Present }),
     ]
 }
 
@@ -123,11 +131,11 @@ fn operations() -> Vec<(Write, &'static str)> {
 }
 
 /// The bytes of [`writes`], each as recorded when its kind was first sent.
-const WRITES: [&str; 12] = [
+const WRITES: [&str; 15] = [
     "00036170700103612e6201027b7d00",
     "0003617070000000",
     "01036170700103612e6202",
-    "0203617070030901",
+    "020361707003090100",
     "030361707004c3a42f3f055b312e305d04",
     "040361707002646202",
     "05036170700264620104055b312e305d00",
@@ -136,6 +144,9 @@ const WRITES: [&str; 12] = [
     "080361707002646201025b5d0303",
     "00036170700001027b7d0101",
     "060361707001027b7d01000200",
+    "0e0361707000",
+    "0e0361707001070500",
+    "0f036170700102",
 ];
 
 /// What precedes each of them: the version, the caller and 1500 ms.
@@ -145,7 +156,9 @@ const CALLER: &str =
 #[test]
 fn every_write_is_encoded_as_recorded_and_decoded_as_it_was() {
     let mut cases: Vec<_> = writes().into_iter().zip(WRITES.map(String::from)).collect();
-    cases.push((Write::Batch(writes()), format!("090c{}", WRITES.concat())));
+    let is_step = |(write, _): &(Write, &str)| !matches!(write, Write::UndeleteDefinition(_));
+    let (steps, bytes): (Vec<Write>, Vec<&str>) = writes().into_iter().zip(WRITES).filter(is_step).unzip();
+    cases.push((Write::Batch(steps), format!("090d{}", bytes.concat())));
     let (operations, bytes): (Vec<Write>, Vec<&str>) = operations().into_iter().unzip();
     let transaction = Transaction { operations, conditions: 3, then: 2 };
     cases.push((Write::Transaction(transaction), format!("0b07{}0302", bytes.concat())));
@@ -167,6 +180,8 @@ fn what_is_nested_in_itself_is_refused_at_any_depth() {
     assert!(decode::<WireRequest<'static>>(&unhex(&flat)).is_ok());
     let once = format!("{CALLER}09010901{}00", WRITES[0]);
     assert!(decode::<WireRequest<'static>>(&unhex(&once)).is_err(), "a batch in a batch");
+    let once = format!("{CALLER}0901{}00", WRITES[12]);
+    assert!(decode::<WireRequest<'static>>(&unhex(&once)).is_err(), "the undoing of a deletion in a batch");
     let once = format!("{CALLER}09010b00000000");
     assert!(decode::<WireRequest<'static>>(&unhex(&once)).is_err(), "a transaction in a batch");
     let deep = [unhex(CALLER), [9, 1].repeat(1_000_000)].concat();

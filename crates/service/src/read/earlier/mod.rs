@@ -44,7 +44,7 @@ use crate::{
     Refusal,
     cpu_pool::{Cancel, Weight, late},
     freshness::wait_until_applied,
-    history::HistoryReader,
+    history::{self, HistoryReader},
     memory_budget::{Reservation, Share},
     run_blocking,
 };
@@ -147,10 +147,19 @@ impl Lister<'_> {
         let Some(key) = self.listing.list.definition() else { return Ok(UndoScope::Definitions) };
         let state = self.reads.cx.consensus_or_refusal()?.state();
         let found = state.definition(key).map(|found| &found.definition);
-        let found = found.filter(|definition| definition.created_revision() <= at);
-        let found = found.ok_or_else(|| definition_not_found(&state))?;
+        let found = found.filter(|definition| definition.existed_at(at));
+        let found = found.ok_or_else(|| definition_not_there(&state, key, at))?;
         Ok(UndoScope::Configs { id: found.id, key: found.key.clone() })
     }
+}
+
+/// The error of a definition that a list can't show at a revision.
+fn definition_not_there(state: &State, key: &str, at: Revision) -> ListError {
+    let refusal = match history::absence(state, key, at) {
+        Some(text) => Refusal::NotThere(text),
+        None => Rejection::DefinitionNotFound.into(),
+    };
+    ListError { refusal, revision: Some(state.revision()) }
 }
 
 fn definition_not_found(state: &State) -> ListError {

@@ -16,6 +16,8 @@ fn definition(revision: Revision, indexes: &[&str]) -> Arc<Definition> {
         schema: None,
         indexing: index::Indexing::fresh(indexes.len()),
         unique: Vec::new(),
+        protected: false,
+        standing: <_>::default(),
         created_at: Timestamp(1),
         modified_at: Timestamp(revision),
         revision,
@@ -71,6 +73,7 @@ fn a_scope_contains_its_definitions_and_configs() {
         is_new: false,
         after: None,
         deleted_configs: None,
+        undeleted_configs: None,
     };
     let all = event(vec![
         item("d", Before::Nothing, Some("{}")),
@@ -117,6 +120,7 @@ fn a_filter_follows_its_definition() {
         is_new: false,
         after: Some(definition(revision, indexes)),
         deleted_configs: None,
+        undeleted_configs: None,
     };
     // `n` has another slot now. The stored entries of old records have the old slots.
     let both = event(vec![change(9, &["a", "n"]), item("d", known(r#"{"a":6}"#), Some(r#"{"n":6}"#))]);

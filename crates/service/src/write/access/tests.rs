@@ -195,10 +195,11 @@ fn a_key_grants_and_manages_only_its_own_permissions() {
 #[test]
 fn an_authorization_is_bound_to_the_revision_of_the_key() {
     let mut writer = key(1);
-    writer.grants = grants(&[(&[Verb::Define], "*")]);
+    writer.grants = grants(&[(&[Verb::Define, Verb::Delete], "*")]);
     let mut state_now = state(vec![writer.clone()], false);
     assert!(at(&state_now, named(&writer), delete("d"), 0).is_err(), "it may define and not write");
-    let write = Write::DeleteDefinition { key: "d".into(), expect: Expect::Any, restrict: false };
+    let write =
+        Write::DeleteDefinition { key: "d".into(), expect: Expect::Any, restrict: false, purge: false };
     let authorized = at(&state_now, named(&writer), write, 0).unwrap();
     let command = Command::CreateDefinition {
         key: concord_model::key::Key::parse("d").unwrap(),

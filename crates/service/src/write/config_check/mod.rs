@@ -59,11 +59,14 @@ pub(super) fn needs_config_check(command: &Command) -> bool {
         Command::CreateDefinition { .. }
         | Command::SetIndexes { .. }
         | Command::DeleteDefinition { .. }
+        | Command::UndeleteDefinition { .. }
+        | Command::SetProtection { .. }
         | Command::WriteConfig { .. }
         | Command::DeleteConfig { .. }
         | Command::Compact { .. }
         | Command::RaiseFeatureLevel { .. }
         | Command::Forget { .. }
+        | Command::SkipRevisions { .. }
         | Command::Access(_)
         | Command::BuildIndex { .. } => false,
     }

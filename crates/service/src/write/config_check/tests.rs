@@ -323,7 +323,7 @@ fn a_batch_brings_a_definition_its_configs_and_its_unique_paths() {
     assert!(prepared(&state, &taken).is_err());
     // A definition that is deleted and created again has none of its former configs.
     let restrict = false;
-    let delete = Write::DeleteDefinition { key: "f".into(), expect: Expect::Any, restrict };
+    let delete = Write::DeleteDefinition { key: "f".into(), expect: Expect::Any, restrict, purge: false };
     done(&mut state, vec![delete, define("f"), schema("f", Some(&json!({"type": "string"})), false)]);
     assert_eq!(state.definition("f").unwrap().by_key.len(), 0);
 }

@@ -140,6 +140,8 @@ impl ConfigScan {
             Write::CreateDefinition { .. }
             | Write::SetIndexes { .. }
             | Write::DeleteDefinition { .. }
+            | Write::UndeleteDefinition(_)
+            | Write::SetProtection(_)
             | Write::WriteConfig { .. }
             | Write::DeleteConfig { .. }
             | Write::PatchConfig { .. }

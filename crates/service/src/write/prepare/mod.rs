@@ -190,9 +190,11 @@ pub(super) fn prepare_write(
             create_definition(found.is_some(), new, with)
         }
         Write::SetIndexes { indexes, expect, .. } => set_indexes(existing()?, indexes, *expect, with),
-        Write::DeleteDefinition { expect, restrict, .. } => {
-            Ok(delete_definition(existing()?, *expect, *restrict))
+        Write::DeleteDefinition { expect, restrict, purge, .. } => {
+            let keep = (!purge).then_some(with.limits.deleted_bytes);
+            Ok(delete_definition(existing()?, *expect, *restrict, keep))
         }
+        Write::UndeleteDefinition(undelete) => super::undelete::prepare_undelete(state, undelete),
         Write::WriteConfig { key, data, expect, .. } => {
             write_config(existing()?, NewData { key, data, expect: *expect, is_given: true }, with)
         }
@@ -203,6 +205,7 @@ pub(super) fn prepare_write(
         Write::Rollback(rollback) => write_restored(existing()?, rollback, with),
         Write::SetSchema(new) => redefine::set_schema(existing()?, new, with),
         Write::SetUnique(new) => redefine::set_unique(existing()?, new),
+        Write::SetProtection(new) => Ok(redefine::set_protection(existing()?, new)),
         Write::Batch(_) | Write::Transaction(_) => prepare_batch(state, write, with),
         // A batch evaluates them itself.
         Write::Check(_) | Write::Read { .. } => Err(Refusal::Internal("a read is not a write".into())),
@@ -295,12 +298,15 @@ fn set_indexes(
     Ok(PreparedWrite { command, definition_read: Some(found.revision), precondition })
 }
 
-fn delete_definition(found: &Collection, expect: Expect, restrict: bool) -> PreparedWrite {
+fn delete_definition(found: &Collection, expect: Expect, restrict: bool, keep: Option<u64>) -> PreparedWrite {
     let mut precondition = check_definition_expect(expect, found);
+    if precondition.is_ok() && found.definition.protected {
+        precondition = Err(Rejection::DefinitionProtected(found.definition.key.clone()));
+    }
     if precondition.is_ok() && restrict && !found.by_key.is_empty() {
         precondition = Err(Rejection::DefinitionNotEmpty(found.by_key.len()));
     }
-    let command = Command::DeleteDefinition { key: found.definition.key.clone(), expect, restrict };
+    let command = Command::DeleteDefinition { key: found.definition.key.clone(), expect, restrict, keep };
     PreparedWrite { command, definition_read: None, precondition }
 }
 

@@ -26,7 +26,7 @@ use super::{
 use crate::{
     Principal,
     cpu_pool::{Cancel, ScanYield, Weight},
-    request::{Caller, Consistency, NewSchema, NewUnique, Refusal, Write, WriteRequest},
+    request::{Caller, Consistency, NewProtection, NewSchema, NewUnique, Refusal, Write, WriteRequest},
     schemas::within,
     write::{
         Writes,
@@ -93,6 +93,17 @@ pub(super) fn set_unique(found: &Collection, new: &NewUnique) -> Result<Prepared
         configs_read: (!fits).then_some(0),
     };
     Ok(PreparedWrite { command, definition_read: Some(found.definition.revision), precondition })
+}
+
+/// Prepares a new protection.
+pub(super) fn set_protection(found: &Collection, new: &NewProtection) -> PreparedWrite {
+    let command = Command::SetProtection {
+        key: found.definition.key.clone(),
+        protected: new.protected,
+        expect: new.expect,
+    };
+    let precondition = check_definition_expect(new.expect, found);
+    PreparedWrite { precondition, ..PreparedWrite::of(command) }
 }
 
 fn check_unique_paths(found: &Collection, paths: &[String]) -> Result<(), Invalid> {

@@ -12,7 +12,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{Edit, EntryContext, State};
+use super::{Edit, EntryContext, State, ToKeep};
 use concord_model::{
     command::{Applied, BatchStep, Command, ConfigRead, Done, Outcome, StepOutcome, THIS_ENTRY, Transaction},
     error::Rejection,
@@ -61,6 +61,7 @@ impl State {
         edits: &mut Vec<Edit>,
     ) -> Option<Result<DecidedBatch, Rejection>> {
         let mut next = self.clone();
+        let mut keeps = BTreeMap::new();
         let (mut step_edits, mut outcomes) = (Vec::new(), Vec::with_capacity(steps.size_hint().0));
         let mut last = context;
         for (index, (place, BatchStep { definition_read, command })) in (0..).zip(steps) {
@@ -70,6 +71,11 @@ impl State {
             last = context.of_step(index);
             if next.is_stale(self, context.revision, *definition_read, command) {
                 return None;
+            }
+            if let Command::DeleteDefinition { key, keep, .. } = command
+                && let Some(found) = next.definition(key.as_str())
+            {
+                keeps.insert(found.definition.id, *keep);
             }
             match next.decide(last, command, &mut step_edits) {
                 Ok(applied) => outcomes.extend_from_slice(applied.steps()),
@@ -81,10 +87,31 @@ impl State {
         if are_of_distinct_configs(&step_edits) {
             edits.append(&mut step_edits);
         } else {
-            edits.extend(merged(&step_edits, self, &next));
+            let mut merged = merged(&step_edits, self, &next);
+            next.keep_all(EntryContext { at: last.at, ..context }, self, &keeps, &mut merged);
+            edits.append(&mut merged);
         }
         *self = next;
         Some(Ok(DecidedBatch { at: last.at, steps: outcomes.into() }))
+    }
+
+    /// Keeps the definitions that a batch has deleted, as they were before it: none of its changes of them is in its
+    /// edits. `keeps`: what the commands say, by the ids of the definitions.
+    fn keep_all(
+        &mut self,
+        context: EntryContext,
+        before: &Self,
+        keeps: &BTreeMap<u64, Option<u64>>,
+        edits: &mut Vec<Edit>,
+    ) {
+        let mut dropped = Vec::new();
+        for edit in edits.iter_mut() {
+            let Edit::Deleted { definition, kept, .. } = edit else { continue };
+            let Some(collection) = before.definition_by_id(*definition).cloned() else { continue };
+            let keep = keeps.get(definition).copied().flatten();
+            *kept = self.keep_deleted(context, &ToKeep { collection, keep }, &mut dropped);
+        }
+        edits.append(&mut dropped);
     }
 
     /// Whether these configs are as they were read.
@@ -111,14 +138,14 @@ impl State {
     /// The rejection of the step.
     pub fn try_step(&mut self, index: u32, command: &Command) -> Result<(), Rejection> {
         let at = self.last_at.after(self.last_at);
-        let context = EntryContext { revision: THIS_ENTRY, at, step: 0 }.of_step(index);
+        let context = EntryContext { revision: THIS_ENTRY, at, step: 0, is_step: true }.of_step(index);
         self.decide(context, command, &mut Vec::new()).map(drop)
     }
 }
 
 impl EntryContext {
     fn of_step(self, step: u32) -> Self {
-        Self { at: Timestamp(self.at.0.saturating_add(step.into())), step, ..self }
+        Self { at: Timestamp(self.at.0.saturating_add(step.into())), step, is_step: true, ..self }
     }
 }
 
@@ -137,6 +164,8 @@ fn are_of_distinct_configs(edits: &[Edit]) -> bool {
         | Edit::Forget(_)
         | Edit::Entries { .. }
         | Edit::Building { .. }
+        | Edit::Undeleted { .. }
+        | Edit::Dropped { .. }
         | Edit::AccessKey { .. } => false,
     })
 }
@@ -166,6 +195,7 @@ fn merged(step_edits: &[Edit], before_batch: &State, next: &State) -> Vec<Edit> 
     let mut definitions: Touched<u64, Definition> = Touched::new();
     let mut configs: Touched<(u64, Key), Config> = Touched::new();
     let (mut reindexed, mut deleted) = (BTreeSet::new(), BTreeSet::new());
+    let mut dropped = Vec::new();
     for edit in step_edits {
         match edit {
             Edit::Definition { before, after } => {
@@ -182,8 +212,10 @@ fn merged(step_edits: &[Edit], before_batch: &State, next: &State) -> Vec<Edit> 
             Edit::Remember(_) | Edit::Forget(_) => {}
             // Steps of an index build are separate entries.
             Edit::Entries { .. } | Edit::Building { .. } => {}
-            // So are changes of access keys.
-            Edit::AccessKey { .. } => {}
+            // So are changes of access keys, and the undoing of a deletion.
+            Edit::AccessKey { .. } | Edit::Undeleted { .. } => {}
+            // What a compaction step drops is gone, whatever the other steps do.
+            Edit::Dropped { .. } => dropped.push(edit.clone()),
         }
     }
     let mut collections = BTreeMap::new();
@@ -205,7 +237,7 @@ fn merged(step_edits: &[Edit], before_batch: &State, next: &State) -> Vec<Edit> 
             // Those that were there before the batch: what it created is not told.
             if existed && deleted.contains(&id) {
                 let configs = before_batch.definition_by_id(id).map_or(0, |found| found.by_key.len());
-                edits.push(Edit::Deleted { definition: id, configs });
+                edits.push(Edit::Deleted { definition: id, configs, kept: None });
             }
         }
     }
@@ -216,6 +248,7 @@ fn merged(step_edits: &[Edit], before_batch: &State, next: &State) -> Vec<Edit> 
             edits.push(Edit::Config { definition, before, after });
         }
     }
+    edits.append(&mut dropped);
     edits
 }
 

@@ -26,7 +26,12 @@ fn set_indexes(paths: &[&str]) -> Proposal {
 }
 
 fn end() -> Proposal {
-    proposal(Command::DeleteDefinition { key: key("d"), expect: Expect::Present, restrict: false })
+    proposal(Command::DeleteDefinition {
+        key: key("d"),
+        expect: Expect::Present,
+        restrict: false,
+        keep: None,
+    })
 }
 
 /// Applies at the next revision; the proposal must be accepted and change something.
@@ -169,7 +174,12 @@ fn each_record_is_edited_once() {
         write("b", "8", Expect::Absent),
         write("a", "9", Expect::Present),
         define("e"),
-        proposal(Command::DeleteDefinition { key: key("e"), expect: Expect::Any, restrict: true }),
+        proposal(Command::DeleteDefinition {
+            key: key("e"),
+            expect: Expect::Any,
+            restrict: true,
+            keep: None,
+        }),
     ];
     let (_, change) = apply(&mut state, &open(steps));
     assert_eq!(change.edits.len(), 2, "{change:?}");

@@ -158,7 +158,8 @@ fn the_writes_of_a_batch_do_not_make_its_schema_change_stale() {
 #[test]
 fn the_configs_of_a_definition_that_the_batch_creates_are_its_own() {
     let mut state = filled(&["a", "b"]);
-    let end = Command::DeleteDefinition { key: key("d"), expect: Expect::Present, restrict: false };
+    let end =
+        Command::DeleteDefinition { key: key("d"), expect: Expect::Present, restrict: false, keep: None };
     let again = vec![
         (1, proposal(end)),
         (1, define("d")),

@@ -197,7 +197,10 @@ fn a_step_that_is_not_the_next_one_does_nothing() {
     assert_eq!(done(&mut state, first.clone()), None, "another build has begun");
     finish(&mut state);
     assert_eq!(done(&mut state, first.clone()), None, "it is complete");
-    done(&mut state, Command::DeleteDefinition { key: key("d"), expect: Expect::Any, restrict: false });
+    done(
+        &mut state,
+        Command::DeleteDefinition { key: key("d"), expect: Expect::Any, restrict: false, keep: None },
+    );
     assert_eq!(done(&mut state, first), None, "the definition was deleted");
     assert_ne!(state.digest(), digest);
     assert_eq!(state.building().count(), 0);

@@ -31,6 +31,8 @@ fn state(configs: &[Vec<u16>]) -> State {
             modified_at: Timestamp(1),
             revision: 1,
             unique: Vec::new(),
+            protected: false,
+            standing: <_>::default(),
         };
         let paths = index::stored_paths(&definition);
         builder.definition(definition).unwrap();

@@ -194,6 +194,8 @@ fn filled(case: &PatternCase, random: &mut Rng) -> (State, Vec<(String, Value)>)
         modified_at: Timestamp(1),
         revision: 1,
         unique: Vec::new(),
+        protected: false,
+        standing: <_>::default(),
     };
     builder.definition(definition.clone()).unwrap();
     let paths = index::stored_paths(&definition);

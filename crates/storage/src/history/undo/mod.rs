@@ -189,6 +189,7 @@ impl UndoPass<'_> {
                 }
                 StoredEdit::Reindexed { .. }
                 | StoredEdit::Deleted { .. }
+                | StoredEdit::Undeleted { .. }
                 | StoredEdit::Remember(_)
                 | StoredEdit::Forget(_) => {}
             }

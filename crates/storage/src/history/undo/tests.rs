@@ -24,6 +24,8 @@ fn definition(revision: Revision) -> Arc<Definition> {
         modified_at: Timestamp(revision),
         revision,
         unique: Vec::new(),
+        protected: false,
+        standing: <_>::default(),
     })
 }
 

@@ -79,6 +79,14 @@ impl HistoryWriter {
         Ok(writer)
     }
 
+    /// The last revision that the history of a directory covers, as [`Self::open`] would find it. Changes nothing.
+    pub(crate) fn covered(directory: &Path, at_rest: &AtRest) -> Result<Revision, StoreError> {
+        let segments = if directory.is_dir() { format::segments(directory)? } else { Vec::new() };
+        segments
+            .last()
+            .map_or(Ok(0), |newest| Ok(scan(&newest.path(directory), newest.after, at_rest)?.totals.upto))
+    }
+
     /// The history as its readers share it.
     pub(crate) fn history(&self) -> Arc<History> {
         Arc::clone(&self.history)

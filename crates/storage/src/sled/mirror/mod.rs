@@ -317,7 +317,8 @@ impl Mirror {
         let rebuild = self.rebuild.as_ref().map(|(_, merge)| merge);
         let begun =
             [self.merge.as_ref(), next, rebuild].into_iter().flatten().map(SledMerge::left).sum::<u64>();
-        let due = self.rebuild_due.map_or(0, |_| self.newest.0.definitions().map(|c| c.by_key.len()).sum());
+        let due =
+            self.rebuild_due.map_or(0, |_| self.newest.0.stored_definitions().map(|c| c.by_key.len()).sum());
         begun + due > self.closing_max
     }
 

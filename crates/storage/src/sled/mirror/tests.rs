@@ -25,6 +25,7 @@ fn checkpoint(index: LogIndex) -> Checkpoint {
         digest: 0,
         compaction_revision: 0,
         root_disabled: false,
+        void: Vec::new(),
     }
 }
 

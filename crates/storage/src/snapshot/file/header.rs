@@ -5,7 +5,12 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{Position, StoreError};
-use concord_model::{encoding, feature::level_max, record::Revision, time::Timestamp};
+use concord_model::{
+    encoding,
+    feature::level_max,
+    record::{Revision, VoidRevisions},
+    time::Timestamp,
+};
 use concord_state::State;
 
 const MAGIC: &[u8; 8] = b"CONCSNAP";
@@ -27,6 +32,7 @@ pub(crate) struct Header {
     pub(in crate::snapshot) digest: u128,
     pub(in crate::snapshot) compaction_revision: Revision,
     pub(in crate::snapshot) root_disabled: bool,
+    pub(in crate::snapshot) void: Vec<VoidRevisions>,
     /// Bytes of all blocks before they were compressed. Not stored: known once the file was written or read through.
     #[serde(skip)]
     pub(in crate::snapshot) content_bytes: u64,
@@ -40,13 +46,14 @@ impl Header {
             position: position.clone(),
             revision: state.revision(),
             last_at: state.last_at(),
-            definitions: state.definitions().count() as u64,
-            configs: state.config_count(),
+            definitions: state.stored_definitions().count() as u64,
+            configs: state.config_count() + state.deleted_config_count(),
             requests: state.requests().count() as u64,
             access_keys: state.access_key_count(),
             digest: state.digest(),
             compaction_revision: state.compaction_revision(),
             root_disabled: state.is_root_disabled(),
+            void: state.void_revisions().to_vec(),
             content_bytes: 0,
         }
     }

@@ -332,7 +332,7 @@ pub(crate) fn write(
     let state = without_requests.as_ref().unwrap_or(state);
     let header = Header::of(state, position);
     let mut writer = SnapshotWriter::create(path, &header, block_bytes, at_rest)?;
-    for collection in state.definitions() {
+    for collection in state.stored_definitions() {
         writer.record(SnapshotRecordRef::Definition(&collection.definition))?;
         for config in collection.by_key.from(0) {
             writer.record(SnapshotRecordRef::Config(&config.record))?;
@@ -354,13 +354,14 @@ fn without_requests(state: &State) -> Option<State> {
         return None;
     }
     let mut builder = StateBuilder::new();
-    for collection in state.definitions() {
+    for collection in state.stored_definitions() {
         builder.definition((*collection.definition).clone()).ok()?;
         for config in collection.configs() {
             builder.config(collection.definition.id, (**config).clone()).ok()?;
         }
     }
     builder.compaction_revision(state.compaction_revision());
+    builder.void_revisions(state.void_revisions());
     builder.feature_level(state.feature_level());
     builder.root_disabled(state.is_root_disabled());
     for key in state.access_keys() {
@@ -404,6 +405,7 @@ fn state_of(mut reader: SnapshotReader) -> Result<(State, Header), StoreError> {
     }
     let header = &reader.header;
     builder.compaction_revision(header.compaction_revision);
+    builder.void_revisions(&header.void);
     builder.feature_level(header.feature_level);
     builder.root_disabled(header.root_disabled);
     let state = builder.finish(header.revision, header.last_at).map_err(|error| reader.damaged(&error.0))?;

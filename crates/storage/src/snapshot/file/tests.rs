@@ -8,7 +8,7 @@ use concord_model::{
     error::Rejection,
     index::Indexing,
     key::Key,
-    record::{IndexEntry, Revision},
+    record::{IndexEntry, Revision, VoidRevisions},
     testing::key,
     time::Timestamp,
 };
@@ -24,6 +24,8 @@ pub(crate) fn definition(id: Revision) -> Definition {
         modified_at: Timestamp(id),
         revision: id,
         unique: Vec::new(),
+        protected: false,
+        standing: <_>::default(),
     }
 }
 
@@ -77,6 +79,7 @@ fn sample(path: &Path, configs: u64) -> Vec<SnapshotRecord> {
         digest: u128::MAX - 5,
         compaction_revision: 3,
         root_disabled: true,
+        void: vec![VoidRevisions { first: 2, last: 3 }],
         content_bytes: 0,
     };
     let mut writer = SnapshotWriter::create(path, &header, 100, &AtRest::default()).unwrap();
