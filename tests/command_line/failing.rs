@@ -113,7 +113,7 @@ async fn a_mistake_is_answered_with_what_to_do() {
     let past = ["config", "get", "limits", "--revision", "1"];
     says(&past, 3, &["created at revision 2, after revision 1", "`concord definition history limits`"]).await;
     let past = ["config", "get", "limits", "acme", "--revision", "1"];
-    says(&past, 3, &["at revision 1", "`concord config history limits acme`"]).await;
+    says(&past, 3, &["after revision 1", "`concord definition history limits`"]).await;
     says(&["definition", "delete", "limits"], 2, &["limits and its 2 configs will be deleted:"]).await;
     user.ok(&["config", "delete", "limits", "acme", "--yes"]).await;
     says(&["definition", "delete", "limits"], 2, &["limits and its 1 config will be deleted:"]).await;

@@ -141,7 +141,7 @@ pub(super) fn cases() -> Vec<Case> {
             "/api/v1/cluster/members/{}",
             &["cluster"],
             json!({"api_addr": "127.0.0.1:1", "peer_addr": "127.0.0.1:1"}),
-            &[404],
+            &[422],
         ),
         case(Method::DELETE, "/api/v1/cluster/members/{}", &["cluster"], null(), &[404]),
         case(Method::POST, "/api/v1/cluster/members/{}/promote", &["cluster"], json!({}), &[404]),

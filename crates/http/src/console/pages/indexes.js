@@ -26,7 +26,8 @@ export default function Indexes({ parts: [, name] }) {
   const may = !lacks("define", name), mayDelete = !lacks("delete", name);
   return html`<${DefinitionHead} name=${name} here="indexes"><${CopyAs} requests=${[
       { label: "Progress of the indexes", method: "GET", path: `${path}/indexes` }, { label: "Unique paths", method: "GET", path: `${path}/unique` },
-      ...(loaded.data ? [{ label: "Set the indexes", method: "PUT", path, body: JSON.stringify({ indexes: loaded.data.definition.indexes }) }] : []),
+      ...(loaded.data ? [{ label: "Set the indexes", method: "PUT", path, body: JSON.stringify({ indexes: loaded.data.definition.indexes }) },
+        { label: loaded.data.isProtected ? "End the protection" : "Protect it", method: "PUT", path: `${path}/protection`, body: protectionBody(!loaded.data.isProtected) }] : []),
     ]} /></${DefinitionHead}>
     <${Loaded} of=${loaded} what="the indexes">${loaded.data && html`
       <div class="split"><section aria-label="Indexes"><h2>Indexed fields</h2><p class="muted">What configs are found and sorted by. Many configs are indexed in the background.</p>
@@ -41,14 +42,17 @@ export default function Indexes({ parts: [, name] }) {
     ${deleting ? html`<${Delete} name=${name} path=${path} etag=${loaded.data.etag} onClose=${() => setDeleting(false)} />` : ""}`;
 }
 
+/** The body that protects a definition, or ends that. */
+function protectionBody(isProtected) {
+  return JSON.stringify({ protected: isProtected });
+}
+
 /** Whether the definition can be deleted. */
 function Protection({ name, path, etag, isProtected, may, onDone }) {
   const write = useWrite();
-  const body = JSON.stringify({ protected: !isProtected });
-  const save = () => write.run("PUT", `${path}/protection`, { body, headers: { "If-Match": etag } }, () => { say(isProtected ? `${name} is no longer protected` : `${name} is protected`); onDone(); });
+  const save = () => write.run("PUT", `${path}/protection`, { body: protectionBody(!isProtected), headers: { "If-Match": etag } }, () => { say(isProtected ? `${name} is no longer protected` : `${name} is protected`); onDone(); });
   return html`<p>${isProtected ? "It is protected: a delete is rejected until the protection ends." : "It is not protected from deletion."}</p>
-    ${may ? html`<div class="bar"><button disabled=${write.busy} onClick=${save}>${isProtected ? "End the protection" : "Protect it"}</button>
-      <${CopyAs} requests=${[{ label: isProtected ? "End the protection" : "Protect it", method: "PUT", path: `${path}/protection`, body, headers: { "If-Match": etag } }]} /></div>` : ""}
+    ${may ? html`<div class="bar"><button disabled=${write.busy} onClick=${save}>${isProtected ? "End the protection" : "Protect it"}</button></div>` : ""}
     <${Problem} error=${write.error} again=${write.again} />`;
 }
 
