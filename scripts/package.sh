@@ -29,8 +29,8 @@ flags=${RUSTFLAGS:-}
 [[ ${PGO:-1} == 1 && -s $counts ]] || counts=
 # With the relocations that `lay_out` needs.
 if [[ $counts ]]; then flags="-Cprofile-use=$counts -Clink-arg=-Wl,--emit-relocs $flags"; fi
-# The build of its own keeps the symbols, and is not the one that `cargo build --profile dist` strips.
-RUSTFLAGS=$flags CARGO_PROFILE_DIST_STRIP=none cargo build --profile dist --locked --bin concord --target "$host" --target-dir "$out/build"
+# With its symbols, which are taken out below.
+RUSTFLAGS=$flags cargo build --profile dist --locked --bin concord --target "$host" --target-dir "$out/build"
 built=$out/build/$host/dist/concord
 
 # The order of the finished code, block by block, is by what is counted in that very code: what is executed together

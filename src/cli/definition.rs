@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use concord_client::{Client, IfMatch, Operation, Request};
-use http::Method;
+use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::{
@@ -422,7 +422,11 @@ fn delete(args: &DefinitionDeleteArgs) -> Result<(), Failure> {
     let path = definition_path(&args.key);
     with_cluster(&args.node, &args.tries, async |client| {
         let list = Request::get(format!("{path}/config/")).query("limit", 1);
-        let total = client.send(list).await?.data()?["meta"]["total"].as_u64();
+        let total = match client.send(list).await {
+            // Who may delete need not be allowed to read.
+            Err(error) if error.status() == Some(StatusCode::FORBIDDEN) => None,
+            answer => answer?.data()?["meta"]["total"].as_u64(),
+        };
         let configs = match total {
             Some(0) => ", which has no configs,".into(),
             Some(total) => format!(" and its {}", counted(total, "config")),

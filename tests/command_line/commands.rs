@@ -231,6 +231,14 @@ async fn operators_commands_say_why_they_failed_by_their_exit_code() {
     assert_eq!(code(&["key", "revoke", id, "-y"]).await, 0);
     assert_eq!(reader.run(&["whoami"]).await.code, 6);
 
+    // A key that may delete need not be allowed to read.
+    let definition = json!({"config_definition_key": "gone", "indexes": []});
+    cluster.client(1).post("/api/v1/config_definition/", &definition).await.expect(201);
+    let made = user.json(&["key", "create", "--name", "deleter", "--grant", "delete:gone"]).await;
+    let deleter = user.clone().with("CONCORD_API_KEY", made["api_key"].as_str().unwrap());
+    let deleted = deleter.run(&["definition", "delete", "gone", "--yes"]).await;
+    assert_eq!(deleted.code, 0, "{deleted:?}");
+
     // A probe needs no key, and asks each node.
     let urls = user.settings.iter().find(|(name, _)| name == "CONCORD_URL").unwrap().1.clone();
     let passer = User::new(&user.home).with("CONCORD_URL", &urls);
