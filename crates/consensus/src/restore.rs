@@ -35,8 +35,8 @@ const JUMP_PER_SECOND: u64 = 100_000;
 /// The greatest integer that every JSON library reads exactly.
 const JSON_INTEGER_MAX: u64 = (1 << 53) - 1;
 
-/// The revision of a restored state, or of a recovered cluster. It follows the clock, so that it is above all that any restore of this backup has
-/// led to; a clock that is behind costs no more than the margin for two restores of one backup.
+/// The revision of a restored state, or of a recovered cluster. It follows the clock, so that it is above all that any
+/// restore of this backup has led to; a clock that is behind costs no more than the margin for two restores of one backup.
 pub(super) fn first_revision(backup: Revision, now: Timestamp) -> Result<Revision, String> {
     let by_time = (now.0 / 1_000_000).saturating_mul(JUMP_PER_SECOND);
     let least = backup.saturating_add(JUMP_MIN);

@@ -31,8 +31,8 @@ const LOOKS_MAX: usize = 60;
 const LOOKS_SILENT: u32 = 10;
 /// A call so soon after another one belongs to the same flush: no disk writes in less.
 const SAME_FLUSH: Duration = Duration::from_micros(20);
-/// A call of a write that was queued before the last flush began belongs to that flush, unless it comes as much later: then
-/// the write was left for the next one.
+/// The same for a write that was queued before the last flush began: the thread of the flushes may have paused between two
+/// calls. A later call shows that the write was left for the next flush.
 const SAME_FLUSH_MAX: Duration = Duration::from_millis(1);
 
 /// The flushes of the last minute, when most of them were slow.

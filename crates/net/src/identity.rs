@@ -1,9 +1,10 @@
 //! The identity of a data directory: its cluster and its member.
 //!
 //! `init` or joining writes `identity.json`, before there is a log; later its format is raised
-//! (`crates/consensus/src/directory_format.rs`), and a recovery gives it another cluster (`crates/consensus/src/recover.rs`). The file `log.seen` is added once the header of the log names the same
-//! identity. If the log is missing afterwards, it was lost, and with it the vote of this member, which could vote twice in
-//! one term. Such a member must not rejoin under its old id.
+//! (`crates/consensus/src/directory_format.rs`), and a recovery gives it another cluster
+//! (`crates/consensus/src/recover/mod.rs`). The file `log.seen` is added once the header of the log names the same identity.
+//! If the log is missing afterwards, it was lost, and with it the vote of this member, which could vote twice in one term.
+//! Such a member must not rejoin under its old id.
 //!
 //! **Invariant:** both files are durable (file and directory fsynced) before anything relies on them.
 

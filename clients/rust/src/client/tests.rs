@@ -2,7 +2,7 @@
 
 use std::{
     io::{Read as _, Write as _},
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
     sync::{Arc, Mutex},
 };
 
@@ -20,12 +20,7 @@ fn listener(answers: &'static [&'static str]) -> (String, Arc<Mutex<Vec<String>>
     std::thread::spawn(move || {
         for answer in answers {
             let (mut stream, _) = listener.accept().unwrap();
-            let mut request = Vec::new();
-            let mut buffer = [0; 4096];
-            while !is_whole(&request) {
-                let count = stream.read(&mut buffer).unwrap();
-                request.extend_from_slice(&buffer[..count]);
-            }
+            let request = request_on(&mut stream);
             notes.lock().unwrap().push(String::from_utf8_lossy(&request).into_owned());
             let (status, body) = answer.split_once(' ').unwrap_or(("", ""));
             if !status.is_empty() {
@@ -149,6 +144,19 @@ async fn an_answer_that_is_not_of_a_node_is_told_from_a_refusal() {
     assert!(matches!(answer.data(), Err(Error::Protocol(_))));
 }
 
+/// Reads a request, or what came of it before its client left.
+fn request_on(stream: &mut TcpStream) -> Vec<u8> {
+    let (mut request, mut buffer) = (Vec::new(), [0; 4096]);
+    while !is_whole(&request) {
+        let count = stream.read(&mut buffer).unwrap();
+        if count == 0 {
+            break;
+        }
+        request.extend_from_slice(&buffer[..count]);
+    }
+    request
+}
+
 /// A listener that takes connections and requests, sends the beginning of an answer, and then nothing.
 fn silent(begin: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -157,6 +165,8 @@ fn silent(begin: &'static str) -> String {
         let mut held = Vec::new();
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
+            // An answer that comes before its request ends the connection.
+            request_on(&mut stream);
             stream.write_all(begin.as_bytes()).unwrap();
             held.push(stream);
         }

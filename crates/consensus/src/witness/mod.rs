@@ -395,10 +395,7 @@ impl Witness {
     /// Removes the records: the member is in another cluster from now on. Blocking.
     pub(super) fn forget(directory: &Path) -> io::Result<()> {
         for name in [FILE, VOUCHED] {
-            match fs::remove_file(directory.join(name)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
+            remove_if_exists(&directory.join(name))?;
         }
         fs::File::open(directory)?.sync_all()
     }

@@ -9,7 +9,7 @@ use super::{hub::READ_MAX, scope::WatchScope};
 use concord_consensus::Consensus;
 use concord_model::{
     key::Key,
-    record::{Config, Revision},
+    record::{Config, Definition, Revision},
 };
 use concord_state::feed::{Before, Event, EventPage, RecordChange};
 use concord_storage::{HistoryChanges, HistoryError, StoreError, StoredChange, StoredEdit, Subject};
@@ -104,27 +104,12 @@ impl Replay {
             match edit {
                 StoredEdit::Definition { id, key, before, after } => {
                     self.definitions.insert(id, key.clone());
-                    let is_new = before.is_none();
-                    let (deleted_configs, undeleted_configs) = (None, None);
-                    items.push(RecordChange::Definition {
-                        key,
-                        is_new,
-                        after,
-                        deleted_configs,
-                        undeleted_configs,
-                    });
+                    items.push(definition_change(key, before.is_none(), after));
                 }
                 StoredEdit::DefinitionWithBefore { before, after } => {
                     let key = before.key.clone();
                     self.definitions.insert(before.id, key.clone());
-                    let (is_new, deleted_configs, undeleted_configs) = (false, None, None);
-                    items.push(RecordChange::Definition {
-                        key,
-                        is_new,
-                        after,
-                        deleted_configs,
-                        undeleted_configs,
-                    });
+                    items.push(definition_change(key, false, after));
                 }
                 StoredEdit::Config { definition, key, before, after } => {
                     let (id, definition) = (definition, self.definition_key(definition, change.revision)?);
@@ -237,4 +222,9 @@ impl Replay {
         let text = format!("the history does not name the definition of revision {sought}");
         Err(StoreError::Damaged(text).into())
     }
+}
+
+/// A change of a definition. What was deleted or returned with it follows as an edit of its own.
+fn definition_change(key: Key, is_new: bool, after: Option<Arc<Definition>>) -> RecordChange {
+    RecordChange::Definition { key, is_new, after, deleted_configs: None, undeleted_configs: None }
 }
