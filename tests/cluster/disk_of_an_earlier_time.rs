@@ -222,12 +222,17 @@ fn take_live_image(cluster: &mut Cluster, id: u64) -> PathBuf {
     image
 }
 
+/// From its next start on, a node stands for election after the others.
+fn stand_late(cluster: &mut Cluster, id: u64) {
+    let slow = [("CONCORD_ELECTION_MIN_MS", "900"), ("CONCORD_ELECTION_MAX_MS", "1200")];
+    cluster.node(id).overrides = slow.map(|(name, value)| (name.into(), value.into())).into();
+}
+
 /// Node 1 runs when node 2 starts from the image, and would be the last to stand for election.
 #[tokio::test]
 async fn what_was_confirmed_since_the_last_exchange_survives_a_rollback() {
     let mut cluster = Cluster::start("earlier-same-start").await;
     define(&cluster.client(1), "d").await;
-    let slow = [("CONCORD_ELECTION_MIN_MS", "900"), ("CONCORD_ELECTION_MAX_MS", "1200")];
     for round in 0..4 {
         lead(&cluster, 1, &[1, 2, 3]).await;
         assert!(cluster.node(3).stop().await.success());
@@ -237,7 +242,7 @@ async fn what_was_confirmed_since_the_last_exchange_survives_a_rollback() {
         cluster.node(1).kill();
         cluster.node(2).kill();
         put_back(&mut cluster, 2, &image);
-        cluster.node(1).overrides = slow.map(|(name, value)| (name.into(), value.into())).into();
+        stand_late(&mut cluster, 1);
         cluster.node(1).start().await;
         join_all(cluster.nodes[1..].iter_mut().map(Node::start)).await;
         cluster.ready().await;
@@ -255,7 +260,7 @@ async fn what_was_confirmed_since_the_last_exchange_survives_a_rollback() {
 ///
 /// `terms`: how often the leader changes while node 3 is down, so that the log of node 1 has a later term than theirs.
 async fn forked(name: &str, others: u64, terms: u64) -> Cluster {
-    fork(unforked(name, Options::default()).await, others, terms).await
+    fork(unforked(name, Options::default()).await, 1, others, terms).await
 }
 
 async fn unforked(name: &str, options: Options) -> Cluster {
@@ -265,14 +270,14 @@ async fn unforked(name: &str, options: Options) -> Cluster {
     cluster
 }
 
-async fn fork(mut cluster: Cluster, others: u64, terms: u64) -> Cluster {
+/// `leader`: who leads nodes 1 and 2 after the image.
+async fn fork(mut cluster: Cluster, leader: u64, others: u64, terms: u64) -> Cluster {
     lead(&cluster, 1, &[1, 2, 3]).await;
     // Node 3 must not learn of the start after the image: it would be a witness.
     assert!(cluster.node(3).stop().await.success());
     let image = take_image(&mut cluster, 2).await;
-    // Meanwhile node 1 had no majority. Node 2 must not lead: it would lead in that term again, and the entries of both
-    // histories would have the same ids.
-    lead(&cluster, 1, &[1, 2]).await;
+    // Meanwhile node 1 had no majority.
+    lead(&cluster, leader, &[1, 2]).await;
     for change in 0..terms {
         lead(&cluster, 2 - change % 2, &[1, 2]).await;
     }
@@ -383,6 +388,21 @@ async fn a_log_of_another_history_and_a_later_term_stops_nobody() {
     a_fork_is_read_by_nobody("earlier-fork-late", 5, 6).await;
 }
 
+/// Node 2 leads in both histories, each time by the first election after the image: it has forgotten that it led.
+#[tokio::test]
+async fn a_leader_whose_disk_went_back_does_not_lead_in_that_term_again() {
+    let others = 60;
+    let mut cluster = unforked("earlier-fork-leader", Options::default()).await;
+    for id in [1, 3] {
+        assert!(cluster.node(id).stop().await.success());
+        stand_late(&mut cluster, id);
+        cluster.node(id).start().await;
+        cluster.ready().await;
+    }
+    let cluster = fork(cluster, 2, others, 0).await;
+    a_fork_of_node_1_is_read_by_nobody(cluster, others).await;
+}
+
 #[tokio::test]
 async fn nothing_is_confirmed_that_is_not_in_the_log() {
     let mut cluster = forked("earlier-confirms", 5, 0).await;
@@ -439,7 +459,7 @@ async fn forked_and_purged(name: &str, others: u64, was_purged_before: bool) -> 
     if was_purged_before {
         purge_logs(&cluster, &[1, 2, 3], "d", 10).await;
     }
-    let cluster = fork(cluster, others, 0).await;
+    let cluster = fork(cluster, 1, others, 0).await;
     let place = cluster.place_in_log(2).await;
     purge_logs(&cluster, &[2, 3], "d", place).await;
     cluster

@@ -19,6 +19,9 @@ use serde_json::Value;
 
 use super::{Answer, DEADLINE, document};
 
+/// How long a request may take. Longer than any node needs to refuse it.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// How long an idle connection is kept: less than a node keeps one on which no credential was good yet (10 s), so that
 /// no call meets its end. Tests of those limits have sockets of their own.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -97,7 +100,7 @@ impl Client {
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(Duration::from_secs(10))
             .pool_idle_timeout(IDLE_TIMEOUT)
-            .timeout(DEADLINE)
+            .timeout(REQUEST_TIMEOUT)
             .build()
             .expect("a client can be made");
         let authority = authority.map(Path::to_owned);

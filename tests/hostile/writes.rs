@@ -234,8 +234,8 @@ async fn alternating_indexes_of_large_data_delay_nobody() {
     define(&clients[0], "wide").await;
     let text = "x".repeat(40_000);
     let operation = |n: usize| json!({"op": "create_config", "config_definition_key": "wide", "config_key": format!("k{n}"), "data": {"a": n, "b": n, "text": text}});
-    for part in 0..4 {
-        let body = json!({"operations": (100 * part..100 * (part + 1)).map(operation).collect::<Vec<_>>()});
+    for part in 0..40 {
+        let body = json!({"operations": (10 * part..10 * (part + 1)).map(operation).collect::<Vec<_>>()});
         let fill = clients[0].post("/api/v1/batch", &body).header("idempotency-key", &format!("fill{part}"));
         fill.insist().await.expect(200);
     }

@@ -385,7 +385,7 @@ impl Consensus {
             voters.len() > 1 && quorum_age.is_some_and(|age| age > self.inner.timers.silence_max());
         Status {
             leader_id: self.leader_id().filter(|id| *id != self.inner.id || !leads_nobody),
-            term: metrics.current_term,
+            term: metrics.current_term.0,
             applied: self.state().revision(),
             members: members.collect(),
             quorum_age,

@@ -9,7 +9,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
     codec::{LogHeader, LogPayload},
-    terms::TermStarts,
+    term_starts::TermStarts,
     types::{EncodedProposal, Membership, Payload, TypeConfig},
     wire::{
         self, MembershipMetadata, SnapshotHeader, StateMetadata, WireAppendRequest, WireAppendResponse,

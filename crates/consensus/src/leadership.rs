@@ -28,6 +28,7 @@ use super::{
     group::WriteGroups,
     network::NetworkContext,
     standstill::{Standstill, TICK_MAX},
+    term::Term,
     types::Raft,
 };
 use concord_net::{Member, NodeId};
@@ -113,7 +114,7 @@ impl Transfers {
         known.filter(|one| {
             let is_of_leader = before.leader_id.is_none_or(|leader| leader == one.from);
             let is_recent = one.at.elapsed() <= TRANSFER_TIME_MAX;
-            let is_next = is_recent && term <= one.term.saturating_add(1) && before.term >= one.term;
+            let is_next = is_recent && Term(term).is_next_at_most(Term(one.term)) && before.term >= one.term;
             is_of_leader && is_next && leader_id.is_none_or(|leader| leader == one.to)
         })
     }
@@ -180,7 +181,7 @@ impl LeaderFollower {
                 let seen = server.borrow_watched();
                 let leader = seen.current_leader.filter(|id| *id == seen.id || self.last_heard.is_heard(*id));
                 let leader = leader.and_then(|id| seen.membership_config.get_node(&id).cloned());
-                (seen.id, leader, seen.vote.leader_id.term)
+                (seen.id, leader, seen.vote.leader_id.term.0)
             };
             let leader_id = current.as_ref().map(|leader| leader.id);
             let is_new = self.leader.send_if_modified(|known| {
@@ -369,7 +370,7 @@ mod tests {
             (at(Some(1), 1), (Some(2), 2), 1, "this node transferred leadership"),
             // Another member was faster; a later election; another leader.
             (at(None, 2), (Some(3), 2), 2, "elected; before that, x"),
-            (at(None, 3), (Some(1), 3), 2, "elected; before that, x"),
+            (at(None, 3 << 20), (Some(1), 3 << 20), 2, "elected; before that, x"),
             (at(Some(3), 2), (None, 3), 2, "no message from node 3 within the election timeout"),
         ] {
             assert_eq!(why(&before, after, transferred), expected, "{before:?} {after:?} {transferred}");

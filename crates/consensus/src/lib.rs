@@ -78,7 +78,8 @@ mod stream;
 #[cfg(test)]
 mod suite;
 mod supervisor;
-mod terms;
+mod term;
+mod term_starts;
 mod types;
 mod wire;
 mod witness;

@@ -168,7 +168,7 @@ impl Consensus {
     /// When another member leads afterwards, or none is known in time.
     pub async fn transfer_leadership_to(&self, to: NodeId) -> Result<(), ChangeError> {
         let undecided = |text: String| ChangeError::Undecided(text);
-        self.inner.transfers.note(self.inner.id, to, self.metrics().current_term);
+        self.inner.transfers.note(self.inner.id, to, self.metrics().current_term.0);
         let asked = self.inner.raft.trigger().transfer_leader(to).await;
         asked.map_err(|error| ChangeError::NotYet(error.to_string()))?;
         let me = self.inner.id;

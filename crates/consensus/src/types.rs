@@ -7,13 +7,13 @@ use std::fmt;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{log::Log, machine::Machine};
+use super::{log::Log, machine::Machine, term::Term};
 use concord_model::{command::Verdict, record::Revision};
 use concord_net::{Member, NodeId};
 
 openraft::declare_raft_types!(
     /// The parameters of openraft's generic types.
-    pub(super) TypeConfig: D = EncodedProposal, R = ApplyResponse, NodeId = NodeId, Node = Member
+    pub(super) TypeConfig: D = EncodedProposal, R = ApplyResponse, Term = Term, NodeId = NodeId, Node = Member
 );
 
 /// The encoded proposals of an entry (`crates/model/src/entry.rs`). The log, its cache and the calls to members share
@@ -49,7 +49,7 @@ impl fmt::Display for ApplyResponse {
 }
 
 pub(super) type Raft = openraft::Raft<TypeConfig, Machine>;
-pub(super) type LeaderId = openraft::impls::leader_id_adv::LeaderId<u64, NodeId>;
+pub(super) type LeaderId = openraft::impls::leader_id_adv::LeaderId<Term, NodeId>;
 pub(super) type LogId = openraft::LogId<LeaderId>;
 pub(super) type Vote = openraft::Vote<LeaderId>;
 pub(super) type Payload = openraft::EntryPayload<EncodedProposal, NodeId, Member>;

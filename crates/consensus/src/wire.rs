@@ -22,7 +22,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
     lease::Lease,
-    terms::TermStarts,
+    term::Term,
+    term_starts::TermStarts,
     types::{EncodedProposal, Entry, LeaderId, LogId, Membership, StoredMembership, TypeConfig, Vote},
 };
 use concord_model::encoding;
@@ -253,25 +254,25 @@ impl MembershipMetadata {
 
 impl From<LogId> for WireLogId {
     fn from(id: LogId) -> Self {
-        Self { index: id.index, term: id.leader_id.term, node: id.leader_id.node_id }
+        Self { index: id.index, term: id.leader_id.term.0, node: id.leader_id.node_id }
     }
 }
 
 impl From<WireLogId> for LogId {
     fn from(id: WireLogId) -> Self {
-        Self::new(LeaderId::new(id.term, id.node), id.index)
+        Self::new(LeaderId::new(Term(id.term), id.node), id.index)
     }
 }
 
 impl From<&Vote> for WireVote {
     fn from(vote: &Vote) -> Self {
-        Self { term: vote.leader_id.term, node: vote.leader_id.node_id, committed: vote.committed }
+        Self { term: vote.leader_id.term.0, node: vote.leader_id.node_id, committed: vote.committed }
     }
 }
 
 impl From<WireVote> for Vote {
     fn from(vote: WireVote) -> Self {
-        Self { leader_id: LeaderId::new(vote.term, vote.node), committed: vote.committed }
+        Self { leader_id: LeaderId::new(Term(vote.term), vote.node), committed: vote.committed }
     }
 }
 

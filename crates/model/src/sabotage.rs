@@ -52,6 +52,7 @@
 //! | `audit-line-lost` | a rejected write has no line in the audit log |
 //! | `nonce-reused` | all pieces of a file are encrypted with one nonce |
 //! | `witness-ignored` | a member with a rolled-back disk votes and confirms entries without restrictions |
+//! | `term-repeated` | a leader that has forgotten its last term has it again |
 //! | `read-index-without-term` | a read waits for the index of an entry, whichever entry has it |
 //! | `leases-of-others-ignored` | a leader takes its own lease for that of the other voters |
 //! | `plain-file-accepted` | an encrypted directory accepts unencrypted files |

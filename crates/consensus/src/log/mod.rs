@@ -60,7 +60,7 @@ use super::{
     entry_times::EntryTimes,
     machine::AppliedState,
     slow_flush::FlushTimes,
-    terms::TermStarts,
+    term_starts::TermStarts,
     types::{Entry, LogId, LogReader, TypeConfig, Vote},
     wire::{WireLogId, WireVote},
     witness,

@@ -47,7 +47,7 @@ use super::{
     histogram::Histogram,
     log::Log,
     supervisor::Supervisor,
-    terms::{AppliedTerms, TermStarts},
+    term_starts::{AppliedTerms, TermStarts},
     types::{ApplyResponse, Entry, LogId, Payload, Snapshot, SnapshotMeta, StoredMembership, TypeConfig},
     wire::{self, MembershipMetadata, StateMetadata, WireLogId},
 };

@@ -43,6 +43,7 @@ use super::{
     log::{self, Continuation, Wal},
     machine::apply_to,
     restore::first_revision,
+    term::Term,
     types::{EncodedProposal, Entry, Membership, Payload},
     wire::{StateMetadata, WireLogId, WireMembership, WireVote},
     witness::Witness,
@@ -195,7 +196,7 @@ impl SingleRecovery {
         let cluster_id = uuid::Uuid::new_v4();
         // A term that no entry has and that this member has not voted in.
         let voted = wal.position().vote.map_or(0, |vote| vote.term);
-        let term = voted.max(last.term).saturating_add(1);
+        let Term(term) = Term(voted.max(last.term)).of_next_election();
         let skip = Proposal::new(decided.last_at(), AUTHOR, Command::SkipRevisions { to: first });
         let alone = WireMembership { voters: vec![vec![id]], nodes: vec![(id, member.clone())] };
         let mut payloads = vec![EntryPayload::Normal(EncodedProposal(Bytes::from(skip.to_bytes())))];

@@ -23,7 +23,7 @@ fn view() -> Value {
         "cluster_id": "018f2d0c-0000-7000-8000-000000000000",
         "node_id": 1,
         "leader_id": 1,
-        "term": 2,
+        "term": 2612173,
         "revision": 40,
         "digest": "0123456789abcdef0123456789abcdef",
         "feature_level": 1,
