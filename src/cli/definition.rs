@@ -59,6 +59,9 @@ pub(super) struct DefinitionGetArgs {
     /// Only definitions whose key contains this text
     #[arg(long, value_name = "TEXT", conflicts_with = "key")]
     search: Option<String>,
+    /// List the deleted definitions that `definition undelete` can bring back
+    #[arg(long, conflicts_with_all = ["key", "search", "revision"])]
+    deleted: bool,
     /// Show the definition, or list the definitions, as of this revision
     #[arg(long, value_name = "REVISION")]
     revision: Option<u64>,
@@ -211,6 +214,9 @@ pub(super) fn get(args: &DefinitionGetArgs) -> Result<(), Failure> {
             }
             return print_value(format, &data, &table);
         }
+        if args.deleted {
+            return print_deleted(&client, &args.freshness, format).await;
+        }
         let mut first = args.freshness.on(Request::get(LIST)).query("limit", 1000);
         first = first.query("sort_by", "config_definition_key").query("sort_order", "asc");
         if let Some(text) = args.key.as_ref().or(args.search.as_ref()) {
@@ -254,6 +260,22 @@ async fn print_past(
     }
     let total = results.len();
     print_columns(format, &json!({ "results": results, "meta": { "total": total } }), &COLUMNS)
+}
+
+/// The deleted definitions that are kept.
+async fn print_deleted(client: &Client, freshness: &FreshnessArgs, format: &Format) -> Result<(), Failure> {
+    const COLUMNS: Columns = Columns {
+        name: "config_definition_key",
+        narrow: &[
+            ("KEY", "/config_definition_key"),
+            ("CONFIGS", "/configs"),
+            ("BYTES", "/bytes"),
+            ("DELETED", "/deleted_at"),
+        ],
+        wide: &[("REVISION", "/deleted_revision")],
+    };
+    let request = freshness.on(Request::get("/api/v1/deleted_definition/"));
+    print_columns(format, &client.send(request).await?.data()?, &COLUMNS)
 }
 
 /// A row of the table: a list has neither the revision of a definition nor the number of its configs.

@@ -62,6 +62,12 @@ async fn at(client: &Client, key: &str, revision: u64) -> Answer {
     client.get(&config("d", key)).query(&[("revision", &revision.to_string())]).insist().await
 }
 
+/// The deleted definitions that are kept.
+async fn deleted_definitions(client: &Client) -> Vec<Value> {
+    let answer = client.get("/api/v1/deleted_definition/").insist().await.expect(200);
+    answer.data()["results"].as_array().expect("a list").clone()
+}
+
 #[tokio::test]
 async fn a_deleted_definition_returns_with_its_configs_and_their_history() {
     let mut cluster = Cluster::start("undelete").await;
@@ -85,10 +91,17 @@ async fn a_deleted_definition_returns_with_its_configs_and_their_history() {
             "{past:?}"
         );
     }
+    let (kept, fields) = (deleted_definitions(first).await, |one: &Value| {
+        (one["config_definition_key"].clone(), one["configs"].clone())
+    });
+    assert_eq!(kept.iter().map(fields).collect::<Vec<_>>(), [(json!("d"), json!(30))], "{kept:?}");
     // The nodes keep it on their disks.
     cluster.kill_all();
     cluster.start_all().await;
     cluster.ready().await;
+    for client in &clients {
+        assert_eq!(deleted_definitions(client).await, kept);
+    }
     let dry = undelete(first, "d", &json!({})).query(&[("dry_run", "true")]).insist().await.expect(201);
     assert_eq!((&dry.data()["configs"], dry.header("x-concord-dry-run")), (&json!(30), "true"));
     first.get(&definition("d")).insist().await.expect(404);
@@ -97,6 +110,8 @@ async fn a_deleted_definition_returns_with_its_configs_and_their_history() {
     let answer = call.insist().await.expect(201);
     let deleted = answer.data()["deleted_revision"].as_u64().unwrap();
     assert_eq!(answer.data()["revision"], json!(deleted - 1));
+    assert_eq!(kept[0]["deleted_revision"], json!(deleted));
+    assert_eq!(deleted_definitions(first).await, Vec::<Value>::new());
     assert_eq!(call.insist().await.expect(201).data(), answer.data(), "a retry");
     for client in &clients {
         assert_eq!(everything(client, "d").await, all);

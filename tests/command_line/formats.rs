@@ -61,7 +61,7 @@ const HIDDEN: [(&str, &[&str]); 8] = [
 
 /// The commands, their name as that of their manual page, and what each one may return. `FORMAT` in an argument is a
 /// text of its own for each format, so that nothing is made twice.
-const COMMANDS: [(&str, &[&str], i32); 50] = [
+const COMMANDS: [(&str, &[&str], i32); 51] = [
     ("apply", &["apply", "-f", "limits.yaml"], 0),
     ("audit-export", &["audit", "export", "--url", "URL"], 0),
     ("audit-list", &["audit", "list"], 0),
@@ -89,6 +89,7 @@ const COMMANDS: [(&str, &[&str], i32); 50] = [
     ("definition-check", &["definition", "check", "limits", "-f", "tighter.yaml"], 1),
     ("definition-create", &["definition", "create", "d.FORMAT"], 0),
     ("definition-delete", &["definition", "delete", "d.FORMAT", "--yes"], 0),
+    ("definition-get", &["definition", "get", "--deleted"], 0),
     ("definition-undelete", &["definition", "undelete", "d.FORMAT"], 0),
     ("definition-protect", &["definition", "protect", "d.FORMAT"], 0),
     ("definition-get", &["definition", "get"], 0),

@@ -49,6 +49,7 @@ fn case(
 const DEFINITIONS: &str = "/api/v1/config_definition";
 const DEFINITION: &str = "/api/v1/config_definition/{}";
 const CONFIGS: &str = "/api/v1/config_definition/{}/config";
+const DELETED: &str = "/api/v1/deleted_definition";
 const ACROSS: &str = "/api/v1/config";
 const CONFIG: &str = "/api/v1/config_definition/{}/config/{}";
 
@@ -110,6 +111,7 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         case(Method::DELETE, CONFIG, &["write"], null(), &[200]),
         case(Method::DELETE, DEFINITION, &["delete"], null(), &[200]),
+        case(Method::GET, DELETED, &["read"], null(), &[200]),
         case(Method::POST, "/api/v1/config_definition/{}/undelete", &["define", "write"], json!({}), &[201]),
         case(Method::DELETE, DEFINITION, &["delete"], null(), &[200]),
         case(
@@ -167,7 +169,7 @@ fn shape(path: &str) -> String {
 impl Case {
     /// A key without the right for all definitions lists those that it has the right for, or their configs.
     fn is_list_of_definitions(&self) -> bool {
-        [DEFINITIONS, ACROSS].contains(&self.path) && self.method == Method::GET
+        [DEFINITIONS, DELETED, ACROSS].contains(&self.path) && self.method == Method::GET
     }
 
     /// The path with what it names: a definition and a config, or the id of a member or a key.
@@ -363,7 +365,7 @@ impl Callers {
                 assert_eq!(answer.expect(200).total(), 0);
             }
         }
-        if case.is_about_definitions && ![DEFINITIONS, ACROSS].contains(&case.path) {
+        if case.is_about_definitions && ![DEFINITIONS, DELETED, ACROSS].contains(&case.path) {
             let answer = case.call(node, Some(&self.elsewhere), method).await;
             assert_eq!(answer.status, 403, "for other definitions: {answer:?}");
         }

@@ -32,7 +32,8 @@ use concord_model::{
     time::Timestamp,
 };
 use concord_service::{
-    DefinitionView, Service, UndeleteAt, Write, memory_budget::Reservation, read::list::ListScope,
+    DefinitionView, DeletedDefinition, Service, UndeleteAt, Write, memory_budget::Reservation,
+    read::list::ListScope,
 };
 use concord_state::{Collection, query::QueryResult};
 
@@ -253,6 +254,21 @@ pub(super) async fn undelete(service: Service, request: BodyRequest) -> Result<R
         .iter()
         .fold(data, |data, size| data.value("configs", &size.configs).value("bytes", &size.bytes));
     Ok(Reply::created("config definition undeleted", &data.finish(), &location(&key)).for_write(&written))
+}
+
+/// Lists the deleted definitions whose deletion can be undone.
+pub(super) async fn deleted(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
+    let (consistency, ()) = request.params.with_consistency(Ok(()))?;
+    let (found, revision) = service.reads.deleted(&request.principal, consistency).await?;
+    let item = |one: &DeletedDefinition| {
+        let item = identity(&one.key).value("deleted_revision", &one.deletion.revision);
+        let item = item.time("deleted_at", one.deletion.at);
+        item.value("configs", &one.configs).value("bytes", &one.bytes).finish()
+    };
+    let items: Vec<String> = found.iter().map(item).collect();
+    let meta = Object::new().value("total", &items.len()).finish();
+    let data = Object::new().raw("results", &format!("[{}]", items.join(","))).raw("meta", &meta).finish();
+    Ok(Reply::ok("deleted definitions found", &data).state_revision(revision))
 }
 
 /// The definition that a read names, with its configs.

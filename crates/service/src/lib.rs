@@ -121,7 +121,7 @@ pub use memory_budget::{Reservation, Share};
 // The queue in which also the requests of clients wait: it holds no state.
 pub use concord_consensus::fair_queue;
 pub use origin::{CallerAddress, Origin};
-pub use read::view::DefinitionView;
+pub use read::view::{DefinitionView, DeletedDefinition};
 pub use redaction::{RedactedEvent, RedactedRecords, ShownTo};
 pub use request::{
     AccessWrite, Alarm, Caller, Check, CheckCondition, ClusterView, Consistency, DecidedWrite, KeyPatch,

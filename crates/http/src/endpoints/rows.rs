@@ -118,6 +118,14 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         "undelete_definition",
         keyed_with_body!(definitions::undelete),
     ),
+    Endpoint::new(
+        Get,
+        "/api/v1/deleted_definition/",
+        Needs(Verb::Read),
+        "list_deleted_definitions",
+        keyed!(definitions::deleted),
+    )
+    .consistency(),
     // First, for speed only: most requests are for configs.
     Endpoint::new(Get, CONFIGS, Needs(Verb::Read), "list_configs", keyed!(configs::list))
         .parameters(LIST_PARAMETERS)

@@ -10,7 +10,7 @@ use super::{
     },
     schemas::{
         NamedSchema, SchemaField, boolean, closed, example_schema, included_revision, integer, json_object,
-        key, location, nullable, page, paths, reference, text, times,
+        key, location, nullable, page, paths, reference, text, time, times,
     },
 };
 use crate::{
@@ -45,6 +45,10 @@ pub(super) fn operations() -> Vec<OperationEntry> {
     let undeleted = json!({
         "config_definition_key": "app", "deleted_revision": 52, "revision": 41, "configs": 200, "bytes": 61_400,
     });
+    let deleted = json!({ "results": [{
+        "config_definition_key": "app", "deleted_revision": 52, "deleted_at": "2026-03-01T12:00:00.000001Z",
+        "configs": 200, "bytes": 61_400,
+    }], "meta": { "total": 1 } });
     let (dry_run, building) = (["X-Concord-Dry-Run", "Warning"], ["X-Concord-Index-Building"]);
     let created = [&["Location"], RECORD_HEADERS, &dry_run].concat();
     let updated = [RECORD_HEADERS, &dry_run, &building].concat();
@@ -102,6 +106,14 @@ pub(super) fn operations() -> Vec<OperationEntry> {
             .success(201, "config definition undeleted", payload("Undeleted", undeleted), &created)
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 410, 507]),
+        describe(TAG, "list_deleted_definitions", "List the deleted definitions that are kept")
+            .description(
+                "Those whose deletion can be undone, and that the access key may read; the last deletion first. One key \
+                 can be there several times.",
+            )
+            .parameters(READ_PARAMETERS)
+            .success(200, "deleted definitions found", payload("DeletedDefinitions", deleted), &[])
+            .refusals(READ_REFUSALS),
     ];
     operations.extend(of_parts());
     operations
@@ -222,6 +234,20 @@ pub(super) fn payloads(limits: &Limits) -> Vec<NamedSchema> {
         ],
     );
     payloads.push(("Undeleted", undeleted.into()));
+    let deleted = closed(
+        vec![
+            ("config_definition_key", reference("Key")),
+            ("deleted_revision", about(integer(0), "the revision that deleted it")),
+            ("deleted_at", time().description(Some("the time of this revision")).into()),
+            ("configs", about(integer(0), "the configs that would return with it")),
+            ("bytes", about(integer(0), "bytes of their keys and data")),
+        ],
+        Vec::new(),
+    );
+    let meta = closed(vec![("total", integer(0).into())], Vec::new());
+    let results = ArrayBuilder::new().items(deleted);
+    let deleted = closed(vec![("results", results.into()), ("meta", meta.into())], Vec::new());
+    payloads.push(("DeletedDefinitions", deleted.into()));
     payloads.extend(payloads_of_parts(limits));
     payloads
 }

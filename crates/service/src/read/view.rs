@@ -18,7 +18,7 @@ use crate::{
 use concord_model::{
     access_key::Verb,
     error::Rejection,
-    record::{Config, Revision},
+    record::{Config, Deletion, Revision},
     redaction::RedactedPlaces,
 };
 use concord_state::{Collection, State};
@@ -67,7 +67,41 @@ impl DefinitionView<'_> {
     }
 }
 
+/// A deleted definition that is kept, so that its deletion can be undone.
+#[derive(Debug, PartialEq, Eq)]
+pub struct DeletedDefinition {
+    /// Its key.
+    pub key: String,
+    /// When it was deleted.
+    pub deletion: Deletion,
+    /// How many configs would return with it.
+    pub configs: u64,
+    /// The bytes of their keys and data.
+    pub bytes: u64,
+}
+
 impl Reads {
+    /// The deleted definitions that are kept and that the principal may read, those that were deleted last first; with
+    /// the revision of the state. At most [`DELETED_DEFINITIONS_MAX`](concord_model::limits::DELETED_DEFINITIONS_MAX).
+    ///
+    /// # Errors
+    /// If no state that is as fresh as requested is available in time.
+    pub async fn deleted(
+        &self,
+        principal: &Principal,
+        consistency: Consistency,
+    ) -> Result<(Vec<DeletedDefinition>, Revision), Refusal> {
+        let visible = principal.visible(Verb::Read);
+        let state = self.freshness.view(consistency).await?;
+        let shown = |kept: &Arc<Collection>| {
+            let deletion = kept.definition.standing.deleted?;
+            let key = kept.definition.key.to_string();
+            let (configs, bytes) = (kept.by_key.len(), kept.content_bytes());
+            visible.contains(&key).then_some(DeletedDefinition { key, deletion, configs, bytes })
+        };
+        Ok((state.deleted().rev().filter_map(shown).collect(), state.revision()))
+    }
+
     /// A view of a definition, from a state that is as fresh as requested.
     ///
     /// # Errors
