@@ -139,7 +139,7 @@ impl<T> FairQueue<T> {
     /// Takes all items, those of each owner in the order of their arrival. Nobody waited for another, so it costs nothing.
     pub fn take_all(&mut self) -> Vec<T> {
         let mut all = Vec::with_capacity(std::mem::take(&mut self.len));
-        // Who has used least then has no advantage that is older.
+        // Nobody waits any more, so what the owners have used before does not count.
         self.now = self.order.last().map_or(self.now, |(used, _)| *used);
         self.order.clear();
         for line in self.lines.values_mut() {
