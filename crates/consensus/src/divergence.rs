@@ -17,7 +17,10 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -54,20 +57,29 @@ type RevisionDigest = (Revision, u128);
 /// Whether this node's state is proven. A state that was distrusted is proven once it agrees with that of a majority;
 /// any other state is proven from the start.
 #[derive(Debug)]
-pub(super) struct Proof(watch::Sender<bool>);
+pub(super) struct Proof {
+    /// Every linearizable read asks, and the lock of a channel would move between the processors with each.
+    is_given: AtomicBool,
+    given: watch::Sender<bool>,
+}
 
 impl Proof {
     pub(super) fn new(is_given: bool) -> Self {
-        Self(watch::Sender::new(is_given))
+        Self { is_given: AtomicBool::new(is_given), given: watch::Sender::new(is_given) }
     }
 
     pub(super) fn is_given(&self) -> bool {
-        *self.0.borrow()
+        self.is_given.load(Ordering::Acquire)
+    }
+
+    fn give(&self) {
+        self.is_given.store(true, Ordering::Release);
+        self.given.send_replace(true);
     }
 
     /// Waits until the state is proven.
     pub(super) async fn given(&self) {
-        if !self.is_given() && self.0.subscribe().wait_for(|given| *given).await.is_err() {
+        if !self.is_given() && self.given.subscribe().wait_for(|given| *given).await.is_err() {
             std::future::pending::<()>().await;
         }
     }
@@ -161,7 +173,7 @@ impl DivergenceDetector {
                         revision,
                         "the rebuilt state agrees with that of a majority of the members"
                     );
-                    self.proof.0.send_replace(true);
+                    self.proof.give();
                     continue;
                 }
                 Comparison::Agrees(_) | Comparison::Unknown => continue,
@@ -248,7 +260,17 @@ fn compared(mine: &[RevisionDigest], others: &[Vec<RevisionDigest>], members: us
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+
     use super::*;
+
+    #[tokio::test]
+    async fn who_waits_for_a_proof_goes_on_once_it_is_given() {
+        let proof = Proof::new(false);
+        assert!(!proof.is_given() && proof.given().now_or_never().is_none());
+        let (waits, ()) = tokio::join!(proof.given().map(|()| proof.is_given()), async { proof.give() });
+        assert!(waits && proof.given().now_or_never().is_some() && Proof::new(true).is_given());
+    }
 
     #[test]
     fn only_a_majority_that_agrees_is_trusted() {

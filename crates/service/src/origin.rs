@@ -13,10 +13,12 @@ use std::{
     cell::Cell,
     net::{IpAddr, Ipv4Addr},
     sync::{
-        Arc,
+        Arc, LazyLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::request::Principal;
 use concord_consensus::fair_queue::WorkOwner;
@@ -56,6 +58,8 @@ struct LastCredential {
     hash: AtomicU64,
     /// The owner of the connection's work: who has shown it, and before it the unknown clients of the address.
     owner: AtomicU64,
+    /// Those unknown clients.
+    unknown: u64,
     /// Whether it was shown.
     is_known: AtomicBool,
 }
@@ -64,13 +68,14 @@ impl CallerAddress {
     /// A new connection.
     #[must_use]
     pub fn new(address: IpAddr, group: IpAddr) -> Self {
-        let owner = WorkOwner::of(&("unknown", group)).to_bits();
+        let unknown = WorkOwner::of(&("unknown", group)).to_bits();
         Self {
             address,
             group,
             last: Arc::new(LastCredential {
                 hash: AtomicU64::new(0),
-                owner: owner.into(),
+                owner: unknown.into(),
+                unknown,
                 is_known: AtomicBool::new(false),
             }),
         }
@@ -90,12 +95,13 @@ impl CallerAddress {
 
     /// Notes who has shown a valid credential, on the connection of the request that this task serves.
     pub fn note_owner(principal: &Principal) {
+        /// Of the stored keys, whose owner is the same at each address.
+        static STORED: LazyLock<u64> = LazyLock::new(|| WorkOwner::of("stored").to_bits());
         Self::with_current(|caller| {
-            let owner = match key_tag(principal) {
-                Some(tag) => WorkOwner::of(&tag),
-                None => WorkOwner::of(&(principal.id.as_str(), caller.group)),
-            };
-            caller.last.owner.store(owner.to_bits(), Ordering::Relaxed);
+            let seed = if key_tag(principal).is_some() { *STORED } else { caller.last.unknown };
+            // Not the hash of `WorkOwner`, which each request would calculate: nobody chooses the id of a key.
+            let owner = xxh3_64_with_seed(principal.id.as_bytes(), seed);
+            caller.last.owner.store(owner, Ordering::Relaxed);
             caller.last.is_known.store(true, Ordering::Relaxed);
         });
     }

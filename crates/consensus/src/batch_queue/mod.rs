@@ -60,6 +60,8 @@ pub struct BatchPolicy {
     pub patience: u32,
     /// Most callers of the batch before it that a batch waits for: most of them send again.
     pub returning_max: usize,
+    /// Whether it is measured how long items wait: each costs two looks at the clock.
+    pub measures_waits: bool,
 }
 
 /// Items of type `T` that wait for the next batch. Each gets an answer of type `A`.
@@ -68,7 +70,7 @@ pub struct BatchQueue<T, A> {
     policy: BatchPolicy,
     state: Mutex<QueueState<T, A>>,
     arrivals: Arrivals,
-    /// How long the items of batches have waited.
+    /// How long the items of batches have waited, if that is measured.
     waits: Histogram,
 }
 
@@ -89,9 +91,9 @@ struct QueueState<T, A> {
 pub struct BatchItem<T, A> {
     /// What the caller pushed.
     pub item: T,
-    /// How long it has waited in the queue, once it has left.
+    /// How long it has waited in the queue, once it has left; zero if that is not measured.
     pub waited: Duration,
-    arrived: Instant,
+    arrived: Option<Instant>,
     bytes: usize,
     caller: oneshot::Sender<Result<A, Unanswered>>,
 }
@@ -186,7 +188,7 @@ impl<T, A> BatchQueue<T, A> {
         give_back(unsent);
     }
 
-    /// How long the items of batches have waited.
+    /// How long the items of batches have waited, if that is measured.
     pub fn waits(&self) -> TimeCounts {
         self.waits.read()
     }
@@ -210,7 +212,7 @@ impl<T, A> BatchQueue<T, A> {
         bytes: usize,
     ) -> PendingItem<'_, T, A> {
         let (caller, answered) = oneshot::channel();
-        let (arrived, waited) = (Instant::now(), Duration::ZERO);
+        let (arrived, waited) = (self.policy.measures_waits.then(Instant::now), Duration::ZERO);
         let place = state.waiting.push(owner, BatchItem { item, waited, arrived, bytes, caller });
         self.arrivals.arrived(state.waiting.len());
         PendingItem { queue: self, place, answered, is_over: false }
@@ -322,23 +324,17 @@ impl<T, A> BatchSender<T, A> {
             state.end_sender(self.epoch);
             return None;
         }
-        let (mut batch, mut bytes) = (Vec::with_capacity(state.waiting.len().min(items_max)), 0);
-        let fits = |bytes: usize, next: &BatchItem<T, A>| bytes == 0 || bytes + next.bytes <= bytes_max;
-        while batch.len() < items_max
-            && state.waiting.peek().is_some_and(|next| fits(bytes, next))
-            && let Some(next) = state.waiting.pop(1)
-        {
-            bytes += next.bytes;
-            batch.push(next);
-        }
+        let mut batch = state.take_batch(items_max, bytes_max);
         // Decided here: others arrive as soon as the lock is free.
         let sent = SentBatch { items: batch.len(), is_full: !state.waiting.is_empty() };
         drop(state);
         let now = Instant::now();
         self.in_flight = Some((sent, now));
-        for one in &mut batch {
-            one.waited = now.saturating_duration_since(one.arrived);
-            self.queue.waits.observe(one.waited);
+        if self.queue.policy.measures_waits {
+            for one in &mut batch {
+                one.waited = one.arrived.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
+                self.queue.waits.observe(one.waited);
+            }
         }
         Some(batch)
     }
@@ -356,6 +352,25 @@ impl<T, A> BatchSender<T, A> {
 }
 
 impl<T, A> QueueState<T, A> {
+    /// Takes what fits into one batch, at least one item.
+    fn take_batch(&mut self, items_max: usize, bytes_max: usize) -> Vec<BatchItem<T, A>> {
+        let Self { waiting, .. } = self;
+        // Usually everything leaves, and then there is no order to find.
+        if waiting.len() <= items_max && waiting.iter().map(|one| one.bytes).sum::<usize>() <= bytes_max {
+            return waiting.take_all();
+        }
+        let (mut batch, mut bytes) = (Vec::with_capacity(waiting.len().min(items_max)), 0);
+        let fits = |bytes: usize, next: &BatchItem<T, A>| bytes == 0 || bytes + next.bytes <= bytes_max;
+        while batch.len() < items_max
+            && waiting.peek().is_some_and(|next| fits(bytes, next))
+            && let Some(next) = waiting.pop(1)
+        {
+            bytes += next.bytes;
+            batch.push(next);
+        }
+        batch
+    }
+
     /// Counts a sender no longer. Whether it was the last one.
     fn end_sender(&mut self, epoch: QueueEpoch) -> bool {
         if self.epoch != epoch {

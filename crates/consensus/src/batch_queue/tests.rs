@@ -6,8 +6,15 @@ use super::*;
 
 type TestQueue = Arc<BatchQueue<u32, u32>>;
 
-const POLICY: BatchPolicy =
-    BatchPolicy { items_max: 4, bytes_max: 10, senders_max: 2, alone_max: 0, patience: 1, returning_max: 0 };
+const POLICY: BatchPolicy = BatchPolicy {
+    items_max: 4,
+    bytes_max: 10,
+    senders_max: 2,
+    alone_max: 0,
+    patience: 1,
+    returning_max: 0,
+    measures_waits: false,
+};
 
 const OWNER: WorkOwner = WorkOwner::SHARED;
 
@@ -37,6 +44,17 @@ async fn a_batch_is_bounded_by_items_and_bytes_and_keeps_the_order() {
         batches.push(batch.iter().map(|sent| sent.item).collect::<Vec<_>>());
     }
     assert_eq!(batches, [vec![0, 1, 2, 3], vec![4, 5], vec![6], vec![7], vec![8]]);
+}
+
+#[tokio::test]
+async fn waits_are_measured_only_where_the_policy_says_so() {
+    for measures_waits in [false, true] {
+        let queue = queue(BatchPolicy { measures_waits, ..POLICY });
+        let (_pending, sender) = queue.push(OWNER, 1, 1);
+        let batch = sender.unwrap().next().await.unwrap();
+        assert_eq!(queue.waits().count(), u64::from(measures_waits));
+        assert_eq!(batch[0].waited, queue.waits().sum);
+    }
 }
 
 #[tokio::test]

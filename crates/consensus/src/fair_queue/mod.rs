@@ -136,6 +136,23 @@ impl<T> FairQueue<T> {
         Some(item)
     }
 
+    /// Takes all items, those of each owner in the order of their arrival. Nobody waited for another, so it costs nothing.
+    pub fn take_all(&mut self) -> Vec<T> {
+        let mut all = Vec::with_capacity(std::mem::take(&mut self.len));
+        // Nobody waits any more, so what the owners have used before does not count.
+        self.now = self.order.last().map_or(self.now, |(used, _)| *used);
+        self.order.clear();
+        for line in self.lines.values_mut() {
+            all.extend(line.waiting.drain(..).map(|(_, item)| item));
+        }
+        all
+    }
+
+    /// All items, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.lines.values().flat_map(|line| &line.waiting).map(|(_, item)| item)
+    }
+
     /// An owner has used so much more. Where nobody waits, nobody has an advantage to remember.
     pub fn charge(&mut self, owner: WorkOwner, cost: u64) {
         if self.is_empty() {

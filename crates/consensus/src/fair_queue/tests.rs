@@ -88,6 +88,33 @@ fn a_removed_item_leaves_the_others_where_they_are() {
 }
 
 #[test]
+fn all_items_leave_together_and_nobody_has_an_advantage_afterwards() {
+    let mut queue = FairQueue::default();
+    let push = |queue: &mut FairQueue<(u32, u32)>, which, items: std::ops::Range<u32>| {
+        for item in items {
+            queue.push(owner(which), (which, item));
+        }
+    };
+    // The first has used much more than the second.
+    push(&mut queue, 1, 0..10);
+    assert_eq!(queue.pop(100), Some((1, 0)));
+    push(&mut queue, 2, 0..5);
+    let mut seen: Vec<_> = queue.iter().copied().collect();
+    let all = queue.take_all();
+    for (which, items) in [(1, 1..10), (2, 0..5)] {
+        let of_owner: Vec<_> = all.iter().filter(|(of, _)| *of == which).map(|(_, item)| *item).collect();
+        assert_eq!(of_owner, items.collect::<Vec<_>>(), "in the order of their arrival");
+    }
+    seen.sort_unstable();
+    assert_eq!((all.len(), seen.len(), queue.len()), (14, 14, 0));
+    assert!(queue.peek().is_none() && queue.pop(1).is_none() && queue.take_all().is_empty());
+    push(&mut queue, 2, 0..10);
+    push(&mut queue, 1, 0..10);
+    let first_four: Vec<_> = drained(&mut queue, 1).into_iter().take(4).filter(|(of, _)| *of == 1).collect();
+    assert_eq!(first_four.len(), 2, "they take turns");
+}
+
+#[test]
 fn owners_that_wait_for_nothing_are_forgotten() {
     let mut queue = FairQueue::default();
     queue.push(owner(0), 0);

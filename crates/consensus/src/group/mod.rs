@@ -45,6 +45,7 @@ const GROUPS: BatchPolicy = BatchPolicy {
     // The clients of the group before are answered in the first pass, and send again.
     patience: 3,
     returning_max: GROUP_PROPOSALS_MAX,
+    measures_waits: true,
 };
 
 /// The verdict on one write.

@@ -248,7 +248,7 @@ impl ClientTurns {
         let mut future = pin!(future);
         poll_fn(|context| {
             task.0.task.register(context.waker());
-            if task.0.is_alone() {
+            if task.0.is_alone() && task.0.sleeps_without_turn() {
                 // What wakes it by this waker finds it asleep, and it takes a turn then if it is not alone any more.
                 return future.as_mut().poll(context);
             }
@@ -269,14 +269,26 @@ impl ClientTask {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it is asleep, and has nobody to take turns with: its key is the only one, and nobody waits.
+    /// Whether it has nobody to take turns with: its key is the only one, and nobody waits.
     fn is_alone(&self) -> bool {
         let Self { turns, client, .. } = self;
         client.is_known()
             && !turns.has_rivals.load(Ordering::Relaxed)
             && turns.last_key.load(Ordering::Relaxed) == client.owner().to_bits()
             && turns.waiting.load(Ordering::Relaxed) == 0
-            && self.stage.is(Stage::Asleep)
+    }
+
+    /// Gives back the turn that it was woken with, if it has one: the waker of a poll in a turn takes another. Otherwise a
+    /// task whose first poll had a turn, as that of each connection has, would take turns for ever. Whether it is asleep.
+    fn sleeps_without_turn(&self) -> bool {
+        if self.stage.is(Stage::Asleep) {
+            return true;
+        }
+        let had_turn = self.stage.step(Stage::Called, Stage::Asleep);
+        if had_turn {
+            wake_all(self.turns.give_back(self.counted.load(Ordering::SeqCst)), Waker::wake);
+        }
+        had_turn
     }
 
     /// Takes a turn if there is time left. Returns how many nanoseconds it is counted as.
@@ -627,6 +639,7 @@ mod tests {
         };
         spawn(&mut runtime, "a");
         assert!(takes_turn(&mut runtime), "nobody knew the key before");
+        assert!(!takes_turn(&mut runtime), "it is alone, and its last poll has left another waker");
         spawn(&mut runtime, "a");
         assert!(!takes_turn(&mut runtime) && !takes_turn(&mut runtime), "it is alone");
         let alone = last.lock().unwrap().clone();

@@ -26,6 +26,7 @@ const READERS: BatchPolicy = BatchPolicy {
     patience: 2,
     // A wait would delay a read for longer than the request takes.
     returning_max: 0,
+    measures_waits: false,
 };
 
 /// The requests for a read index of one node.

@@ -7,12 +7,22 @@ use serde_json::{Value, json};
 use super::*;
 use concord_service::{CallerAddress, testing::throttling_service};
 
-/// The status of a request with a credential, on a new connection from one address.
-async fn ask(api: &Api, credential: &str) -> StatusCode {
+/// A new connection from one address.
+fn connection() -> CallerAddress {
     let address = IpAddr::from([10, 0, 0, 1]);
+    CallerAddress::new(address, address)
+}
+
+/// The status of a request with a credential.
+async fn ask_on(connection: &CallerAddress, api: &Api, credential: &str) -> StatusCode {
     let request = Request::get(format!("{CONFIG_D}k")).header(header::AUTHORIZATION, credential);
     let answered = api.handle(request.body(Body::empty()).unwrap());
-    CallerAddress::new(address, address).serve(answered).await.status()
+    connection.clone().serve(answered).await.status()
+}
+
+/// The same on a new connection.
+async fn ask(api: &Api, credential: &str) -> StatusCode {
+    ask_on(&connection(), api, credential).await
 }
 
 /// Creates a stored key that may read everything; its id and its text.
@@ -73,4 +83,28 @@ async fn a_good_key_is_not_locked_out_by_who_guesses_behind_its_address() {
     assert_eq!(api.handle(revoke).await.status(), StatusCode::OK);
     assert_eq!(ask(&api, &good).await, StatusCode::TOO_MANY_REQUESTS, "it was revoked");
     assert_eq!(ask(&api, &other).await, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn the_work_of_a_connection_is_that_of_its_last_good_key() {
+    for failures_max in [0, 2] {
+        let directory = tempfile::tempdir().unwrap();
+        let api = node_of(throttling_service(directory.path(), failures_max)).await;
+        let ((_, one), (_, other)) = (new_key(&api).await, new_key(&api).await);
+        let (first, second) = (connection(), connection());
+        let mut owners = Vec::new();
+        for credential in ["guessed", &one, &one, "guessed", &other, &one] {
+            ask_on(&first, &api, credential).await;
+            owners.push(first.owner());
+        }
+        assert_eq!(owners[0], connection().owner(), "nobody is known");
+        assert_eq!(owners[1..], [owners[1], owners[1], owners[1], owners[4], owners[1]]);
+        assert!(owners[0] != owners[1] && owners[1] != owners[4] && owners[0] != owners[4]);
+        // With the limit, no attempt is left.
+        let refused =
+            if failures_max == 0 { StatusCode::UNAUTHORIZED } else { StatusCode::TOO_MANY_REQUESTS };
+        assert_eq!(ask_on(&second, &api, "guessed").await, refused);
+        assert_eq!(ask_on(&second, &api, &one).await, StatusCode::OK);
+        assert!(second.owner() == owners[1] && second.is_known());
+    }
 }

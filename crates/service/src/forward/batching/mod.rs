@@ -60,6 +60,7 @@ const FORWARDING: BatchPolicy = BatchPolicy {
     alone_max: 0,
     patience: 3,
     returning_max: BATCH_WRITES_MAX,
+    measures_waits: false,
 };
 
 /// The writes of this node that wait for an RPC to the leader.
