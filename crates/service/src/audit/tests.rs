@@ -149,7 +149,10 @@ async fn a_failed_log_rejects_writes_only_in_strict_mode() {
     let strict = Audit::start(options(&taken, AuditPolicy::Strict), 3);
     assert!(matches!(strict.admit_write(), Err(Refusal::StorageFull(text)) if text.contains("taken")));
     assert!(!strict.record_write(decision("k"), LONG).await);
-    let alarm = Audit::start(options(&taken, AuditPolicy::Alarm), 3);
+    // Elsewhere: a directory has one writer.
+    let other = root.path().join("other");
+    fs::write(&other, "no directory").unwrap();
+    let alarm = Audit::start(options(&other, AuditPolicy::Alarm), 3);
     assert_eq!(alarm.admit_write(), Ok(()));
     assert!(alarm.record_write(decision("k"), LONG).await, "no request waits");
     let text = alarm.alarm(3).unwrap();
