@@ -71,7 +71,7 @@ pub struct BatchQueue<T, A> {
     state: Mutex<QueueState<T, A>>,
     arrivals: Arrivals,
     /// How long the items of batches have waited, if that is measured.
-    waits: Histogram,
+    waits: Arc<Histogram>,
 }
 
 #[derive(Debug)]
@@ -132,6 +132,12 @@ impl<T, A> BatchQueue<T, A> {
     /// An empty queue.
     #[must_use]
     pub fn new(policy: BatchPolicy) -> Self {
+        Self::measured(policy, Arc::default())
+    }
+
+    /// An empty queue whose waits are counted here: several queues in turn count together.
+    #[must_use]
+    pub fn measured(policy: BatchPolicy, waits: Arc<Histogram>) -> Self {
         let state = QueueState {
             waiting: FairQueue::default(),
             senders: 0,
@@ -139,7 +145,7 @@ impl<T, A> BatchQueue<T, A> {
             is_shared: false,
             epoch: QueueEpoch(0),
         };
-        Self { policy, state: Mutex::new(state), arrivals: Arrivals::default(), waits: Histogram::default() }
+        Self { policy, state: Mutex::new(state), arrivals: Arrivals::default(), waits }
     }
 
     /// Adds an item of so many bytes to the next batch. If a sender comes back, the caller spawns a task that drives it.

@@ -99,11 +99,13 @@ impl Forwarder {
         deadline: Instant,
     ) -> Attempt<Decision> {
         let is_ordinary = matches!(request.write.target(), Target::Config { .. }) && !request.caller.dry_run;
+        let begun = Instant::now();
         let Ok(_place) = timeout_at(latest, self.cx.peers.lone_call(!is_ordinary)).await else {
             return Err(AttemptError::Retry(
                 "the time was up before the write was sent to the leader".into(),
             ));
         };
+        self.batcher.waits.observe(begun.elapsed());
         let remaining = remaining(deadline);
         let body = encode(&WireRequest::of(request, remaining));
         let answer = self

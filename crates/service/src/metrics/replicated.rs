@@ -41,7 +41,8 @@ impl Service {
                 .map(|(step, counts)| (label("step", step), counts))
         });
         let queues = times.iter().map(|times| ("writes", times.write_queue));
-        let queues = queues.chain([("cpu_pool", self.cx.cpu_pool.waits())]);
+        let forwarding = self.writes.forwarder.batcher.waits();
+        let queues = queues.chain([("forward", forwarding), ("cpu_pool", self.cx.cpu_pool.waits())]);
         vec![
             MetricFamily::histograms(
                 "concord_raft_log_flush_duration_seconds",
@@ -70,7 +71,7 @@ impl Service {
             ),
             MetricFamily::histograms(
                 "concord_queue_wait_seconds",
-                "Waits: of writes for the entry before theirs, of long work for a thread of the CPU pool.",
+                "Waits: of writes for the entry before theirs or for an RPC to the leader, of long work for a thread of the CPU pool.",
                 queues.map(|(queue, counts)| (label("queue", queue), counts)).collect(),
             ),
             MetricFamily::histograms(

@@ -32,6 +32,7 @@ use crate::{
 use concord_consensus::{
     batch_queue::{BatchItem, BatchPolicy, BatchQueue, BatchSender, Unanswered},
     fair_queue::WorkOwner,
+    histogram::{Histogram, TimeCounts},
 };
 use concord_net::{
     Member,
@@ -60,7 +61,7 @@ const FORWARDING: BatchPolicy = BatchPolicy {
     alone_max: 0,
     patience: 3,
     returning_max: BATCH_WRITES_MAX,
-    measures_waits: false,
+    measures_waits: true,
 };
 
 /// The writes of this node that wait for an RPC to the leader.
@@ -69,11 +70,13 @@ pub(crate) struct Batcher {
     policy: BatchPolicy,
     /// To the leader that a write was sent to last. An RPC to another one, or to an earlier address, finishes on its own queue.
     current: Mutex<Option<Arc<ForwardQueue>>>,
+    /// How long writes have waited for an RPC, to whichever leader.
+    pub(super) waits: Arc<Histogram>,
 }
 
 impl Default for Batcher {
     fn default() -> Self {
-        Self { policy: FORWARDING, current: Mutex::default() }
+        Self { policy: FORWARDING, current: Mutex::default(), waits: Arc::default() }
     }
 }
 
@@ -106,6 +109,11 @@ impl Batcher {
     pub(crate) fn waiting(&self) -> usize {
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         current.as_ref().map_or(0, |queue| queue.writes.waiting())
+    }
+
+    /// How long writes have waited for an RPC.
+    pub(crate) fn waits(&self) -> TimeCounts {
+        self.waits.read()
     }
 
     /// Sends a write in the next RPC.
@@ -141,7 +149,7 @@ impl Batcher {
             Some(queue) if queue.leader == *leader => queue,
             other => other.insert(Arc::new(ForwardQueue {
                 leader: leader.clone(),
-                writes: Arc::new(BatchQueue::new(self.policy)),
+                writes: Arc::new(BatchQueue::measured(self.policy, Arc::clone(&self.waits))),
             })),
         };
         Arc::clone(queue)

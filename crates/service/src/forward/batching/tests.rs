@@ -142,6 +142,7 @@ async fn many_writes_share_few_calls_and_each_gets_its_own_answer() {
     let calls = leader.calls.lock().unwrap().clone();
     assert_eq!(calls.iter().sum::<usize>(), 300, "each is sent once");
     assert!(calls.len() <= 12 && calls.iter().all(|writes| *writes <= BATCH_WRITES_MAX), "{calls:?}");
+    assert_eq!(batcher.waits().count(), 300, "each has waited once");
     let ended = async {
         while !batcher.queue_to(&member).writes.is_idle() {
             tokio::task::yield_now().await;
