@@ -12,6 +12,7 @@
 //! | the current state of the cluster; definitions and configs in files; JSON and YAML | `current`, `manifest`, `document` |
 //! | output formats; progress bars; Ctrl-C | `output`, `jsonpath`, `yaml_writer`, `progress`, `interrupt` |
 //! | `cluster status` and `watch`; bootstrap, members, leadership | `cluster`, `members` |
+//! | `top` | `top` |
 //! | `transaction` | `transaction` |
 //! | `bench`; `probe`, `version`, `openapi` | `bench`, `probe` |
 //! | `demo`: a cluster to try, with sample data | `demo` |
@@ -66,6 +67,7 @@ mod progress;
 mod recover;
 mod reference;
 mod reindex;
+mod top;
 mod transaction;
 mod transfer;
 mod yaml_writer;
@@ -143,6 +145,8 @@ enum CliCommand {
     /// Show the cluster, bootstrap it, and change its members and leader
     #[command(subcommand)]
     Cluster(ClusterCommand),
+    /// Show the access keys or definitions that use the nodes most; exits 1 if a node is not counted
+    Top(top::TopArgs),
     /// Write configs to files, run commands on changes, and serve the configs on loopback
     Agent(Box<agent::AgentArgs>),
     /// Check node liveness or readiness; exits 1 if a check fails
@@ -338,6 +342,7 @@ fn run_command(command: CliCommand) -> Result<(), Failure> {
         CliCommand::Export(args) => transfer::export(&args),
         CliCommand::Import(args) => transfer::import(&args),
         CliCommand::Cluster(command) => cluster::run(command),
+        CliCommand::Top(args) => top::run(&args),
         CliCommand::Agent(args) => {
             start_log(&args.log.log, args.log.log_format).map_err(Failure::Usage)?;
             agent::run(&args)

@@ -61,7 +61,7 @@ const HIDDEN: [(&str, &[&str]); 8] = [
 
 /// The commands, their name as that of their manual page, and what each one may return. `FORMAT` in an argument is a
 /// text of its own for each format, so that nothing is made twice.
-const COMMANDS: [(&str, &[&str], i32); 51] = [
+const COMMANDS: [(&str, &[&str], i32); 52] = [
     ("apply", &["apply", "-f", "limits.yaml"], 0),
     ("audit-export", &["audit", "export", "--url", "URL"], 0),
     ("audit-list", &["audit", "list"], 0),
@@ -74,6 +74,7 @@ const COMMANDS: [(&str, &[&str], i32); 51] = [
     ("cert-show", &["cert", "show", "ca/ca.pem"], 0),
     ("cluster-status", &["cluster", "status"], 0),
     ("cluster-watch", &["cluster", "watch", "--count", "1"], 0),
+    ("top", &["top", "definitions", "--seconds", "0"], 0),
     ("config-create", &["config", "create", "limits", "new", "--data", r#"{"plan": "pro"}"#, "--dry-run"], 0),
     ("config-diff", &["config", "diff", "limits", "acme"], 1),
     ("config-edit", &["config", "edit", "limits", "acme"], 0),

@@ -10,6 +10,7 @@
 //! | `terminal` | what is shown on a terminal, and what is left by Ctrl-C? |
 //! | `failing` | what does it say of nodes that are gone, and of contexts? |
 //! | `local_cluster` | does `scripts/cluster.sh` name nodes that run with other settings than it is asked for? |
+//! | `top` | does one command find a noisy key, and one a definition that grows? |
 //! | `quickstart` | do the first five minutes with `concord demo` go as the documents say? |
 
 mod commands;
@@ -21,6 +22,7 @@ mod output;
 mod pipeline;
 mod quickstart;
 mod terminal;
+mod top;
 
 use std::{
     io::Write as _,

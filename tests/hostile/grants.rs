@@ -133,6 +133,7 @@ pub(super) fn cases() -> Vec<Case> {
         case(Method::GET, "/api/v1/changes", &["read"], null(), &[304]),
         case(Method::GET, "/api/v1/audit", &["audit"], null(), &[200]),
         case(Method::GET, "/api/v1/cluster", &["observe"], null(), &[200]),
+        case(Method::GET, "/api/v1/cluster/usage", &["observe"], null(), &[200]),
         case(Method::GET, "/metrics", &["observe"], null(), &[200]),
         case(Method::POST, "/api/v1/cluster/init", &["cluster"], json!({"members": [member()]}), &[422]),
         case(Method::GET, "/api/v1/cluster/backup", &["backup"], null(), &[200]),

@@ -398,3 +398,66 @@ async fn a_watch_ends_with_the_right_to_it() {
     })
     .await;
 }
+
+/// The texts of a member of the rows of a list.
+fn names_in(usage: &Answer, list: &str, member: &str) -> Vec<String> {
+    let rows = usage.data()[list].as_array().expect("a list");
+    rows.iter().map(|row| row[member].as_str().expect("a text").to_owned()).collect()
+}
+
+#[tokio::test]
+async fn the_usage_names_what_a_key_has_a_permission_for() {
+    const USAGE: &str = "/api/v1/cluster/usage";
+    on_leader_and_follower(async |run: Run| {
+        let (own, other) = (run.define_open("own").await, run.define_open("other").await);
+        for d in [&own, &other] {
+            d.create("k", &json!({"n": 1})).await.expect(201);
+            d.get("k").await.expect(200);
+        }
+        let patterns = [run.key("own*")];
+        let observe = |grant: Value| json!([{"verbs": ["observe"], "definitions": []}, grant]);
+        let pages = async |grants: &Value| {
+            let (client, id) = with_grants(&run, grants).await;
+            // What it used before is counted by now.
+            client.get(USAGE).await.expect(200);
+            let metrics = client.get("/metrics").await.expect(200).text;
+            (client.get(USAGE).await.expect(200), metrics, id)
+        };
+        let label = |name: &str| format!("\"{name}\"");
+        for verb in ["observe", "read", "write", "define", "delete"] {
+            let (usage, metrics, id) =
+                pages(&observe(json!({"verbs": [verb], "definitions": patterns}))).await;
+            assert_eq!(
+                names_in(&usage, "definitions", "config_definition_key"),
+                [own.key.as_str()],
+                "{verb}"
+            );
+            let row = &usage.data()["definitions"][0];
+            assert_eq!((&row["configs"], row["stored_bytes"].as_u64() > Some(0)), (&json!(1), true), "{row}");
+            assert_eq!(
+                names_in(&usage, "keys", "key_id"),
+                [id.as_str()],
+                "{verb}: the others are no concern of it"
+            );
+            let others = &usage.data()["other_keys"]["requests"];
+            assert!(others.as_u64() >= Some(6), "they are in the sum: {others}");
+            assert!(metrics.contains(&label(&own.key)) && !metrics.contains(&label(&other.key)), "{metrics}");
+            assert!(
+                metrics.contains(&label(&id)) && !metrics.contains("by=\"key\",name=\"root\""),
+                "{metrics}"
+            );
+        }
+        let (usage, metrics, _) = pages(&observe(json!({"verbs": ["audit"], "definitions": ["*"]}))).await;
+        assert_eq!(names_in(&usage, "definitions", "config_definition_key"), [""; 0]);
+        assert!(!metrics.contains("concord_definition_configs{"), "{metrics}");
+        let (usage, metrics, _) = pages(&json!([{"verbs": ["observe"], "definitions": ["*"]}])).await;
+        assert!(names_in(&usage, "keys", "key_id").contains(&"root".to_owned()), "{usage:?}");
+        assert!(metrics.contains("by=\"key\",name=\"root\""), "{metrics}");
+        // A key can't give what it lacks.
+        let manager = with_grants(&run, &json!([{"verbs": ["observe", "keys"], "definitions": []}])).await.0;
+        let wanted = json!({"name": "more", "grants": [{"verbs": ["observe"], "definitions": ["*"]}]});
+        forbidden(manager.post(KEYS, &wanted).await);
+        forbidden(may(&run, &["read", "write", "define", "delete"], &patterns).await.get(USAGE).await);
+    })
+    .await;
+}

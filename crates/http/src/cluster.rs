@@ -20,7 +20,10 @@ use super::{
 };
 use concord_model::error::Violation;
 use concord_net::{Member, NodeId};
-use concord_service::{Alarm, Changed, ClusterView, MemberChange, MemberView, Refusal, Service};
+use concord_service::{
+    Alarm, Changed, ClusterView, MemberChange, MemberView, Refusal, Service,
+    usage::{UsageCounts, UsageView},
+};
 
 /// Names the service and the root of its interface.
 pub(super) fn root(_: &Api, _: &OpenCall) -> Reply {
@@ -46,6 +49,42 @@ pub(super) fn show(service: Service, request: ReadRequest) -> Ready<Result<Reply
             .map_err(Problem::from)
             .map(|view| Reply::ok("cluster found", &view_json(&view)).state_revision(view.revision)),
     )
+}
+
+/// Shows who uses this node, and which definitions.
+pub(super) async fn usage(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
+    Ok(Reply::ok("usage found", &usage_json(&service.usage(&request.principal).await?)))
+}
+
+fn usage_json(view: &UsageView) -> String {
+    let keys =
+        view.keys.iter().map(|one| usage_row(json!({ "key_id": one.id, "name": one.name }), &one.counts));
+    let definitions = view.definitions.iter().map(|one| {
+        let row = json!({
+            "config_definition_key": one.key, "configs": one.configs, "stored_bytes": one.stored_bytes,
+        });
+        usage_row(row, &one.counts)
+    });
+    json!({
+        "node_id": view.node_id,
+        "counted_ms": u64::try_from(view.counted_for.as_millis()).unwrap_or(u64::MAX),
+        "keys": keys.collect::<Vec<_>>(),
+        "other_keys": usage_row(json!({}), &view.other_keys),
+        "definitions": definitions.collect::<Vec<_>>(),
+        "other_definitions": usage_row(json!({}), &view.other_definitions),
+    })
+    .to_string()
+}
+
+/// A row with its figures.
+fn usage_row(mut row: Value, counts: &UsageCounts) -> Value {
+    row["requests"] = counts.requests.into();
+    row["bytes_in"] = counts.bytes_in.into();
+    row["bytes_out"] = counts.bytes_out.into();
+    row["busy_us"] = (counts.busy_ns / 1000).into();
+    row["records_read"] = counts.records_read.into();
+    row["records_written"] = counts.records_written.into();
+    row
 }
 
 /// The body that forms a cluster.

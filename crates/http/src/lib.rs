@@ -31,6 +31,7 @@
 //! | access keys; the key of a request | `access_keys` |
 //! | cluster status, members, leadership, backup; probes | `cluster` |
 //! | `/metrics` and its listener; request times | `metrics` |
+//! | what a request uses, counted for its access key and its definition | `usage` |
 //! | the `OpenAPI` document; `/openapi.json` and the page at `/docs` | `openapi`, `docs` |
 //! | quotas of access keys: 429, and the remainder | `quota` |
 //! | the console at `/ui`; its modules are in `console/` | `console` |
@@ -74,6 +75,7 @@ mod rewriting;
 mod schema;
 pub mod server;
 mod shape;
+mod usage;
 mod watch;
 mod weight;
 

@@ -131,7 +131,7 @@ fn page(times: &RequestTimes, mut families: Vec<MetricFamily>) -> Reply {
 /// Shows the page to whom may see the cluster.
 pub(super) fn show(api: &Api, call: AuthenticatedCall) -> Answering<'_> {
     boxed(|| async move {
-        let families = api.service.metrics(&call.principal).map_err(Problem::from);
+        let families = api.service.metrics(&call.principal).await.map_err(Problem::from);
         families.map(|families| page(&api.times, families)).into_response()
     })
 }

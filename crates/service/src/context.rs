@@ -21,6 +21,7 @@ use super::{
     request::Refusal,
     retry::{Attempt, AttemptError, Leader},
     spans::SpanRecorder,
+    usage::Usage,
 };
 
 /// Up to this many bytes of data are parsed, rendered or redacted inline: that takes less than about a millisecond.
@@ -42,6 +43,8 @@ pub struct Context {
     pub audit: Audit,
     /// The spans of requests that belong to a trace.
     pub spans: SpanRecorder,
+    /// Who uses this node.
+    pub usage: Usage,
     pub(crate) stopping: CancellationToken,
 }
 
@@ -55,6 +58,7 @@ impl Context {
             memory_budget: MemoryBudget::new(options.limits.in_flight_bytes as u64),
             audit: Audit::start(options.audit.clone(), options.node_id),
             spans: SpanRecorder::start(options.spans.clone(), options.node_id),
+            usage: Usage::default(),
             stopping: CancellationToken::new(),
             options,
         }

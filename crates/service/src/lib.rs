@@ -30,6 +30,7 @@
 //! | the metrics at `/metrics` | `metrics` |
 //! | how often a line of the log may be repeated | `line_limit` |
 //! | slow writes and flushes, leaders that change often: log lines and alarms | `slowness` |
+//! | who uses this node: counts by access key and by definition | `usage` |
 //! | spans of traced requests, and their export to the collector | `spans` |
 //! | the memory that requests in flight hold | `memory_budget` |
 //! | freeing large values on another thread | `deferred_drop` |
@@ -79,6 +80,7 @@ mod slowness;
 pub mod spans;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod usage;
 pub mod watch;
 mod write;
 
@@ -120,7 +122,7 @@ pub use membership::change::{Changed, MemberChange};
 pub use memory_budget::{Reservation, Share};
 // The queue in which also the requests of clients wait: it holds no state.
 pub use concord_consensus::fair_queue;
-pub use origin::{CallerAddress, Origin};
+pub use origin::{CallerAddress, Origin, RequestWork};
 pub use read::view::{DefinitionView, DeletedDefinition};
 pub use redaction::{RedactedEvent, RedactedRecords, ShownTo};
 pub use request::{

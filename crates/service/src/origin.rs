@@ -16,11 +16,12 @@ use std::{
         Arc, LazyLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::request::Principal;
+use super::{request::Principal, usage::UsageCounts};
 use concord_consensus::fair_queue::WorkOwner;
 use concord_model::access_key::ID_CHARS;
 use concord_net::NodeId;
@@ -120,14 +121,14 @@ impl CallerAddress {
 tokio::task_local! {
     /// A cell, because the stored key of a request is known later than its address. A second scope would cost each such
     /// request an allocation, or all requests its space.
-    static ORIGIN: (Cell<Origin>, Option<CallerAddress>);
+    static ORIGIN: (Cell<Origin>, Option<CallerAddress>, RequestWork);
 }
 
 impl Origin {
     /// The origin of the request that this task serves.
     #[must_use]
     pub fn current() -> Self {
-        ORIGIN.try_with(|(origin, _)| origin.get()).unwrap_or(Self::Own)
+        ORIGIN.try_with(|(origin, ..)| origin.get()).unwrap_or(Self::Own)
     }
 
     /// Notes the stored key of the request that this task serves. A request with the root key keeps its address.
@@ -138,7 +139,7 @@ impl Origin {
             Self::Own | Self::Node(_) => Ipv4Addr::UNSPECIFIED.into(),
         };
         // Without a scope the request is this node's own.
-        let _ = ORIGIN.try_with(|(origin, _)| origin.set(Self::Key(tag, address)));
+        let _ = ORIGIN.try_with(|(origin, ..)| origin.set(Self::Key(tag, address)));
     }
 
     /// The stored key, if it has one.
@@ -152,14 +153,15 @@ impl Origin {
     /// Serves a request with this origin.
     pub fn serve<F: Future>(self, request: F) -> impl Future<Output = F::Output> {
         // The address of the client stays.
-        ORIGIN.scope((Cell::new(self), CallerAddress::with_current(Clone::clone)), request)
+        let work = RequestWork::default();
+        ORIGIN.scope((Cell::new(self), CallerAddress::with_current(Clone::clone), work), request)
     }
 }
 
 impl CallerAddress {
     /// The address of the client whose request this task serves, if it is a client's.
     pub(super) fn with_current<T>(ask: impl FnOnce(&Self) -> T) -> Option<T> {
-        ORIGIN.try_with(|(_, caller)| caller.as_ref().map(ask)).ok().flatten()
+        ORIGIN.try_with(|(_, caller, _)| caller.as_ref().map(ask)).ok().flatten()
     }
 
     /// The address of the client whose request this task serves.
@@ -170,7 +172,52 @@ impl CallerAddress {
 
     /// Serves a request with this origin.
     pub fn serve<F: Future>(self, request: F) -> impl Future<Output = F::Output> {
-        ORIGIN.scope((Cell::new(Origin::Address(self.group)), Some(self)), request)
+        ORIGIN.scope((Cell::new(Origin::Address(self.group)), Some(self), RequestWork::default()), request)
+    }
+}
+
+/// What this node has done for the request that this task serves. Without a request, nothing is noted.
+#[derive(Debug, Default)]
+pub struct RequestWork {
+    busy_ns: Cell<u64>,
+    bytes_in: Cell<u64>,
+    records_read: Cell<u64>,
+}
+
+impl RequestWork {
+    fn note(figure: impl FnOnce(&Self) -> &Cell<u64>, more: u64) {
+        // Without a scope there is no request that it belongs to.
+        let _ = ORIGIN.try_with(|(_, _, work)| {
+            let figure = figure(work);
+            figure.set(figure.get().saturating_add(more));
+        });
+    }
+
+    /// A thread has worked for it for so long.
+    pub fn note_busy(time: Duration) {
+        Self::note(|work| &work.busy_ns, u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// So many bytes more of its body were received.
+    pub fn note_received(bytes: usize) {
+        Self::note(|work| &work.bytes_in, bytes as u64);
+    }
+
+    /// The response has so many records more.
+    pub fn note_read(records: usize) {
+        Self::note(|work| &work.records_read, records as u64);
+    }
+
+    /// What was done so far. It is counted from zero again.
+    #[must_use]
+    pub fn take() -> UsageCounts {
+        let mut taken = UsageCounts::default();
+        let _ = ORIGIN.try_with(|(_, _, work)| {
+            taken.busy_ns = work.busy_ns.take();
+            taken.bytes_in = work.bytes_in.take();
+            taken.records_read = work.records_read.take();
+        });
+        taken
     }
 }
 

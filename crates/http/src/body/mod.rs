@@ -26,7 +26,7 @@ use concord_model::{
     patch::PatchFormat,
 };
 use concord_service::{
-    Refusal, Service,
+    Refusal, RequestWork, Service,
     memory_budget::{self, Reservation},
 };
 
@@ -128,6 +128,7 @@ async fn collect(
         };
         let Some(frame) = frame else { return Ok(all.freeze()) };
         let Ok(data) = frame.map_err(|_| NotCollected::Ended)?.into_data() else { continue };
+        RequestWork::note_received(data.len());
         if data.len() > limit.saturating_sub(all.len()) {
             return Err(NotCollected::TooLarge);
         }

@@ -32,6 +32,7 @@ pub(crate) const CHANGES: &str = "/api/v1/changes";
 pub(crate) const AUDIT: &str = "/api/v1/audit";
 pub(crate) const KEYS: &str = "/api/v1/api_key/";
 const KEY: &str = "/api/v1/api_key/{key_id}";
+const USAGE: &str = "/api/v1/cluster/usage";
 const MEMBER: &str = "/api/v1/cluster/members/{id}";
 pub(crate) const METRICS: &str = "/metrics";
 pub(crate) const DOCUMENT: &str = "/openapi.json";
@@ -252,6 +253,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     Endpoint::new(Get, "/api/v1/whoami", AnyKey, "whoami", keyed!(access_keys::whoami)),
     // The cluster.
     Endpoint::new(Get, "/api/v1/cluster", Needs(Verb::Observe), "get_cluster", keyed!(cluster::show)),
+    Endpoint::new(Get, USAGE, Needs(Verb::Observe), "get_usage", keyed!(cluster::usage)),
     Endpoint::new(Get, METRICS, Needs(Verb::Observe), "get_metrics", Handler::Keyed(metrics::show)),
     Endpoint::new(
         Post,

@@ -45,6 +45,27 @@ fn member() -> Value {
     json!({ "id": 4, "api_addr": "10.0.0.4:8101", "peer_addr": "10.0.0.4:8201" })
 }
 
+fn usage() -> Value {
+    let counts = json!({
+        "requests": 7, "bytes_in": 0, "bytes_out": 2100, "busy_us": 350, "records_read": 7, "records_written": 0,
+    });
+    let with = |more: Value| {
+        let mut row = counts.clone();
+        row.as_object_mut()
+            .into_iter()
+            .for_each(|row| row.extend(more.as_object().cloned().unwrap_or_default()));
+        row
+    };
+    json!({
+        "node_id": 1,
+        "counted_ms": 60000,
+        "keys": [with(json!({ "key_id": "4hXbc0Yy2kQz", "name": "ci" }))],
+        "other_keys": counts,
+        "definitions": [with(json!({ "config_definition_key": "limits", "configs": 3, "stored_bytes": 900 }))],
+        "other_definitions": counts,
+    })
+}
+
 /// The entry of a change of the cluster.
 fn change(id: &'static str, summary: &str, done: &str) -> OperationEntry {
     describe(TAG, id, summary)
@@ -64,6 +85,13 @@ pub(super) fn operations() -> Vec<OperationEntry> {
     let mut operations = vec![
         describe(TAG, "get_cluster", "Show the cluster as this node knows it")
             .success(200, "cluster found", payload("Cluster", view()), &[]),
+        describe(TAG, "get_usage", "Show the access keys and the definitions that use this node most")
+            .description(
+                "The first hundred by each figure, since the node started. A node counts only the requests that it has \
+                 received.",
+            )
+            .success(200, "usage found", payload("Usage", usage()), &[])
+            .refusals(&[503]),
         describe(TAG, "get_metrics", "What this node measures of itself, for Prometheus")
             .response(
                 200,
@@ -176,6 +204,35 @@ pub(super) fn requests(limits: &Limits) -> Vec<NamedSchema> {
     ]
 }
 
+/// The use of a node.
+fn usage_schema() -> ObjectBuilder {
+    let counts = || -> Vec<NamedSchema> {
+        ["requests", "bytes_in", "bytes_out", "busy_us", "records_read", "records_written"]
+            .map(|name| (name, integer(0).into()))
+            .into()
+    };
+    let row = |more: Vec<NamedSchema>| open([counts(), more].concat(), Vec::new());
+    let no_key = nullable(Type::String).description(Some("null for the root key, and once it is revoked"));
+    let unless_deleted = || nullable(Type::Integer).description(Some("null once the definition is deleted"));
+    let keys = row(vec![("key_id", text().into()), ("name", no_key.into())]);
+    let definitions = row(vec![
+        ("config_definition_key", text().into()),
+        ("configs", unless_deleted().into()),
+        ("stored_bytes", unless_deleted().into()),
+    ]);
+    open(
+        vec![
+            ("node_id", integer(1).into()),
+            ("counted_ms", integer(0).into()),
+            ("keys", ArrayBuilder::new().items(keys).into()),
+            ("other_keys", row(Vec::new()).into()),
+            ("definitions", ArrayBuilder::new().items(definitions).into()),
+            ("other_definitions", row(Vec::new()).into()),
+        ],
+        Vec::new(),
+    )
+}
+
 /// The payloads of its answers.
 pub(super) fn payloads() -> Vec<NamedSchema> {
     let lag = nullable(Type::Integer)
@@ -253,6 +310,7 @@ pub(super) fn payloads() -> Vec<NamedSchema> {
     vec![
         ("Cluster", cluster.into()),
         ("Root", root.into()),
+        ("Usage", usage_schema().into()),
         ("Nothing", closed(Vec::new(), Vec::new()).into()),
     ]
 }

@@ -5,7 +5,7 @@
 //! answer            finds the endpoint, once
 //! open_to_origins   answers a preflight                    headers for pages of other origins
 //! authenticate      checks the credential                  standard headers; measures the time
-//! admit             quota of the key; begins a line of     ends the line
+//! admit             quota of the key; begins a line of     ends the line; counts what was used
 //!                   the audit log
 //! respond                                                  checks the permission of a slow read again; indents,
 //!                                                          compresses and weighs the response
@@ -18,7 +18,7 @@
 //! endpoints are answered without a check of the credential. What is no HTTP, or may be two requests, is rejected by
 //! `server` and hyper before, with 400 or 431 and no body.
 
-use std::{panic::AssertUnwindSafe, sync::Arc};
+use std::{panic::AssertUnwindSafe, pin::pin, sync::Arc};
 
 use axum::{
     body::{Body, HttpBody as _},
@@ -42,11 +42,14 @@ use super::{
     pretty, quota,
     reply::{self, LogOnly, NO_STORE, NODE, Problem, STATE_REVISION, number},
     server::{Answerer, boxed},
+    usage::{CountedRequest, measured},
     weight,
 };
 use concord_model::limits::REQUEST_ID_BYTES_MAX;
 use concord_net::trace::TraceParent;
-use concord_service::{Origin, Refusal, audit::observe, memory_budget::Share, metrics::Connections};
+use concord_service::{
+    Origin, Refusal, RequestWork, audit::observe, memory_budget::Share, metrics::Connections,
+};
 
 /// The header with the id of a request, which the log names too.
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -145,19 +148,23 @@ impl Api {
         let RequestAccess::Authenticated(principal) = &access else {
             return self.respond(access, asked, None).await;
         };
+        let counted = CountedRequest::begin(&self.service, principal, &asked);
         let pending = decision::begin(&self.service, &asked, id, principal);
         let admitted = quota::admit(&self.service, principal, &asked);
         let answered = match admitted {
             Err(exceeded) => quota::refused(&exceeded),
             Ok(admitted) => {
                 Origin::note(principal);
-                let answered = self.respond(access, asked, pending.as_ref()).await;
+                // In place: as an argument, the future would take its space twice.
+                let responding = pin!(self.respond(access, asked, pending.as_ref()));
+                let answered = measured(responding).await;
                 match admitted {
                     None => answered,
                     Some(admitted) => admitted.end(answered),
                 }
             }
         };
+        let answered = counted.answered(answered);
         match pending {
             None => answered,
             Some(pending) if pending.gets_no_line(&answered) => answered,
@@ -232,7 +239,9 @@ impl Api {
             // Not boxed: most requests are this one, and the allocation would be theirs.
             (Some(Handler::GetConfig), RequestAccess::Authenticated(principal)) => {
                 let request = ReadRequest::from(AuthenticatedCall { asked, principal });
-                configs::get(&self.service, &request).await.into_response()
+                let answered = configs::get(&self.service, &request).await;
+                RequestWork::note_read(usize::from(answered.is_ok()));
+                answered.into_response()
             }
             (Some(Handler::Keyed(handler)), RequestAccess::Authenticated(principal)) => {
                 handler(self, AuthenticatedCall { asked, principal }).await

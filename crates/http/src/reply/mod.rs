@@ -39,7 +39,8 @@ use concord_model::{
     time::Timestamp,
 };
 use concord_service::{
-    Backup, DecidedWrite, Refusal, memory_budget::Reservation, read::list::BUFFERED_PAGE_BYTES_MAX,
+    Backup, DecidedWrite, Refusal, RequestWork, memory_budget::Reservation,
+    read::list::BUFFERED_PAGE_BYTES_MAX,
 };
 use concord_state::query::QueryResult;
 use refusal::{failure, failure_body, items, plain, shape_response, status_and_type, violations};
@@ -166,6 +167,7 @@ impl Reply {
         frame: ResultsFrame<'_>,
         rendering: Rendering<R, impl Fn(Object, &R) -> Object + Send + 'static>,
     ) -> Self {
+        RequestWork::note_read(results.len());
         let (ResultsFrame { before, tail }, Rendering { size, render }) = (frame, rendering);
         let head =
             format!("{{\"status\":\"SUCCESS\",\"message\":\"{message}\",\"data\":{{{before}\"results\":[");

@@ -219,7 +219,8 @@ impl<'de> Deserialize<'de> for Pattern {
 pub struct Grant {
     /// What may be done.
     pub verbs: Verbs,
-    /// With which definitions; verbs that are not about definitions ignore it.
+    /// With which definitions. Verbs that are not about definitions ignore it, except that [`Verb::Observe`] names these
+    /// definitions in what it shows of the cluster.
     pub definitions: Vec<Pattern>,
 }
 
@@ -266,10 +267,32 @@ impl Grants {
     }
 
     fn covers_grant(&self, verb: Verb, grant: &Grant) -> bool {
-        if !verb.is_about_definitions() {
-            return self.allows(verb, None);
+        if verb.is_about_definitions() {
+            return grant.definitions.iter().all(|wanted| self.patterns(verb).any(|own| own.covers(wanted)));
         }
-        grant.definitions.iter().all(|wanted| self.patterns(verb).any(|own| own.covers(wanted)))
+        let names_no_more = |wanted| self.named().any(|own| own.covers(wanted));
+        self.allows(verb, None)
+            && (!Verbs::from_iter([verb]).allow(Verb::Observe) || grant.definitions.iter().all(names_no_more))
+    }
+
+    /// The patterns of the definitions that the key may know of: it may do something with them, or observes them.
+    fn named(&self) -> impl Iterator<Item = &Pattern> {
+        let names = |verb: Verb| verb.is_about_definitions() || verb == Verb::Observe;
+        let verbs = move |verbs: Verbs| Verb::ALL.into_iter().any(|verb| names(verb) && verbs.allow(verb));
+        self.0.iter().filter(move |grant| verbs(grant.verbs)).flat_map(|grant| &grant.definitions)
+    }
+
+    /// Whether the key may know that there is the definition of this key: it may do something with it, or observes it.
+    #[must_use]
+    pub fn names(&self, definition: &str) -> bool {
+        self.named().any(|pattern| pattern.matches(definition))
+    }
+
+    /// The same for every definition.
+    #[must_use]
+    pub fn names_all(&self) -> bool {
+        let all = Pattern::all();
+        self.named().any(|pattern| pattern.covers(&all))
     }
 }
 
@@ -354,6 +377,32 @@ mod tests {
     }
 
     #[test]
+    fn to_observe_names_the_definitions_of_its_grant_and_no_key_gives_more() {
+        let one = |verbs: &[Verb], patterns: &[&str]| Grants(vec![grant(verbs, patterns)]);
+        for (verbs, patterns, expected) in [
+            (&[Verb::Observe][..], &["billing.*"][..], true),
+            (&[Verb::Cluster], &["*"], true),
+            (&[Verb::Read], &["billing.eu"], true),
+            (&[Verb::Delete], &["billing.eu"], true),
+            (&[Verb::Observe], &[], false),
+            (&[Verb::Observe], &["other"], false),
+            (&[Verb::Keys, Verb::Audit, Verb::Backup], &["*"], false),
+        ] {
+            assert_eq!(one(verbs, patterns).names("billing.eu"), expected, "{verbs:?} {patterns:?}");
+        }
+        assert!(one(&[Verb::Observe], &["*"]).names_all() && !one(&[Verb::Observe], &["b*"]).names_all());
+        for (own, given, expected) in [
+            (one(&[Verb::Observe], &[]), one(&[Verb::Observe], &["*"]), false),
+            (one(&[Verb::Cluster], &[]), one(&[Verb::Cluster], &["*"]), false),
+            (one(&[Verb::Cluster], &["*"]), one(&[Verb::Observe], &["billing.*"]), true),
+            (one(&[Verb::Observe, Verb::Read], &["a*"]), one(&[Verb::Observe], &["ab"]), true),
+            (one(&[Verb::Keys], &[]), one(&[Verb::Keys], &["*"]), true),
+        ] {
+            assert_eq!(own.covers(&given), expected, "{own:?} {given:?}");
+        }
+    }
+
+    #[test]
     fn a_key_gives_only_what_it_has() {
         let own =
             Grants(vec![grant(&[Verb::Read, Verb::Keys], &["billing.*"]), grant(&[Verb::Write], &["b"])]);
@@ -393,6 +442,8 @@ mod tests {
                     prop_assert!(!given.allows(verb, Some(&key)) || own.allows(verb, Some(&key)));
                     prop_assert!(!given.allows(verb, None) || own.allows(verb, None));
                 }
+                prop_assert!(!given.names(&key) || own.names(&key));
+                prop_assert!(!given.names_all() || own.names_all());
             }
             prop_assert!(own.covers(&own));
         }

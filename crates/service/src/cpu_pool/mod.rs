@@ -22,7 +22,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Refusal, origin::Origin};
+use super::{
+    Refusal,
+    origin::{Origin, RequestWork},
+};
 use concord_consensus::histogram::{Histogram, TimeCounts};
 use concord_model::limits::CONFIG_SCANS_MAX;
 pub(super) use fair_queue::{PoolFigures, PoolPermit, ScanPlace, Weight};
@@ -143,12 +146,23 @@ impl CpuPool {
         let mut scan_yield =
             ScanYield { turn: Some(turn), timers: Handle::current(), cancel: cancel.clone() };
         let threads = self.threads.as_ref().expect("it is there until this is dropped");
+        // The request is charged for the work, or for what it waited for it; a scan with its pauses.
+        let _charged = ChargedUntilDropped(Instant::now());
         // The turn ends with the work, even if the request is long gone.
         let running = threads.spawn_blocking(move || work(&cancel, &mut scan_yield));
         let ended = timeout_at(deadline, running).await;
         ended
             .map_err(|_| late())?
             .map_err(|error| Refusal::Internal(format!("long work ended early: {error}")))
+    }
+}
+
+/// Charges the request of this task for the time until it is dropped.
+struct ChargedUntilDropped(Instant);
+
+impl Drop for ChargedUntilDropped {
+    fn drop(&mut self) {
+        RequestWork::note_busy(self.0.elapsed());
     }
 }
 

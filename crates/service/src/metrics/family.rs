@@ -4,7 +4,8 @@
 //! once. `prometheus-client` only writes the text; it has no registry between pages.
 //!
 //! **Invariant:** label values are in the source, or come from the operator, such as a member id or the name of a
-//! certificate. None comes from a request.
+//! certificate, or from the state: ids of access keys, keys of definitions. None comes from a request, and the number of
+//! samples is bounded.
 
 use std::fmt;
 

@@ -9,8 +9,9 @@
 //!
 //! Most values exist anyway and are read when the page is requested. `http` adds the times of requests.
 //!
-//! **Invariants:** a page contains no key of a record, no address of a client and no access key, only sizes and times. It
-//! comes from this node alone. docs/reference/metrics.md lists each metric, and a test compares the two.
+//! **Invariants:** a page contains no key of a config, no address of a client and no secret of an access key, only sizes
+//! and times; ids of access keys and keys of definitions only for those who have a key themselves. It comes from this node
+//! alone. docs/reference/metrics.md lists each metric, and a test compares the two.
 
 mod family;
 pub(super) mod process;
@@ -19,17 +20,32 @@ mod replicated;
 pub use concord_consensus::histogram::{Histogram, TimeCounts};
 pub use family::{Labels, MEDIA_TYPE, MetricFamily, render};
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
+use tokio::time::timeout;
+
 use super::{
-    Principal, Refusal, Service, Share, cpu_pool::PoolFigures, disk_alarms::disk_alarms, now, reload,
-    slowness,
+    Principal, Refusal, Service, Share,
+    cpu_pool::PoolFigures,
+    disk_alarms::disk_alarms,
+    now, reload, slowness,
+    usage::{DefinitionUsage, Figure, UsageCounts, UsageView},
 };
 use concord_model::{access_key::Verb, limits::WAITING_CHANGES_BYTES_MAX};
 use concord_net::tls::certificate::Certificate;
+
+/// Rows of the usage that are shown for each figure.
+const TOP_SHOWN: usize = 100;
+/// The same on a page of metrics, which is read every few seconds and kept.
+const TOP_METRICS: usize = 20;
+/// How long a page of metrics waits for them.
+const USAGE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The types of alarms, so that each has a sample before it is raised.
 const ALARMS: [&str; 12] = [
@@ -81,13 +97,17 @@ fn label(name: &'static str, value: impl Into<String>) -> Labels {
 }
 
 impl Service {
-    /// All metrics of this node.
+    /// All metrics of this node, with the use by those that the principal may know of.
     ///
     /// # Errors
     /// When the principal may not see it.
-    pub fn metrics(&self, principal: &Principal) -> Result<Vec<MetricFamily>, Refusal> {
+    pub async fn metrics(&self, principal: &Principal) -> Result<Vec<MetricFamily>, Refusal> {
         principal.authorize(Verb::Observe, None)?;
-        Ok(self.open_metrics())
+        // A node with too much to do shows its other metrics all the same.
+        let usage = timeout(USAGE_TIMEOUT, self.usage_view(principal, TOP_METRICS)).await;
+        let mut families = self.open_metrics();
+        families.extend(of_usage(&usage.ok().and_then(Result::ok).unwrap_or_default()));
+        Ok(families)
     }
 
     /// The same without a permission check, for the metrics listener.
@@ -105,6 +125,22 @@ impl Service {
         families.extend(self.of_state());
         families.extend(process::families());
         families
+    }
+
+    /// Who uses this node, and which definitions: those that the principal may know of.
+    ///
+    /// # Errors
+    /// When the principal may not see it, or this node has too much to do.
+    pub async fn usage(&self, principal: &Principal) -> Result<UsageView, Refusal> {
+        principal.authorize(Verb::Observe, None)?;
+        self.usage_view(principal, TOP_SHOWN).await
+    }
+
+    async fn usage_view(&self, principal: &Principal, top: usize) -> Result<UsageView, Refusal> {
+        let (cx, principal) = (Arc::clone(&self.cx), principal.clone());
+        // All definitions are looked at.
+        let view = move || cx.usage.view(cx.node_id(), &cx.applied(), &principal, top);
+        self.cx.run_long(view).await
     }
 
     /// The connections of the client listener.
@@ -303,6 +339,65 @@ impl Service {
             ),
         ]
     }
+}
+
+/// The keys and the definitions that use this node most.
+fn of_usage(view: &UsageView) -> Vec<MetricFamily> {
+    let keys = view.keys.iter().map(|one| ("key", one.id.as_str(), one.counts));
+    let definitions = view.definitions.iter().map(|one| ("definition", one.key.as_str(), one.counts));
+    let rows: Vec<_> = keys.chain(definitions).collect();
+    let of = |figure: Figure<UsageCounts>, more: Option<(&'static str, &str)>| -> Vec<(Labels, u64)> {
+        let sample = |(by, name, counts): &(&str, &str, UsageCounts)| {
+            let mut labels = vec![("by", (*by).to_owned()), ("name", (*name).to_owned())];
+            labels.extend(more.map(|(label, value)| (label, value.to_owned())));
+            (labels, figure(counts))
+        };
+        rows.iter().map(sample).collect()
+    };
+    let two = |label, first: (&str, Figure<UsageCounts>), second: (&str, Figure<UsageCounts>)| {
+        [first, second].map(|(value, figure)| of(figure, Some((label, value)))).concat()
+    };
+    let seconds = |(labels, nanos)| (labels, Duration::from_nanos(nanos));
+    let stored = |figure: fn(&DefinitionUsage) -> Option<u64>| {
+        let sample = |one: &DefinitionUsage| Some((vec![("definition", one.key.clone())], figure(one)?));
+        view.definitions.iter().filter_map(sample).collect::<Vec<_>>()
+    };
+    vec![
+        MetricFamily::counters(
+            "concord_usage_requests",
+            "Requests of the access keys and for the definitions that use this node most.",
+            of(|counts| counts.requests, None),
+        ),
+        MetricFamily::counters(
+            "concord_usage_bytes",
+            "Bytes of the bodies of these requests and of their responses.",
+            two("direction", ("in", |counts| counts.bytes_in), ("out", |counts| counts.bytes_out)),
+        ),
+        MetricFamily::counters(
+            "concord_usage_busy_seconds",
+            "Time in which this node worked for these requests.",
+            of(|counts| counts.busy_ns, None).into_iter().map(seconds),
+        ),
+        MetricFamily::counters(
+            "concord_usage_records",
+            "Records that they have read and written.",
+            two(
+                "access",
+                ("read", |counts| counts.records_read),
+                ("written", |counts| counts.records_written),
+            ),
+        ),
+        MetricFamily::gauges(
+            "concord_definition_configs",
+            "Configs of the definitions that are used most or store most.",
+            stored(|one| one.configs),
+        ),
+        MetricFamily::gauges(
+            "concord_definition_stored_bytes",
+            "Bytes of the keys and data of these configs.",
+            stored(|one| one.stored_bytes),
+        ),
+    ]
 }
 
 /// Removes samples with the same labels: a file may contain a certificate twice.

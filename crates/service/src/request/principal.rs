@@ -1,7 +1,8 @@
 //! The owner of a credential, and the permissions of the owner.
 //!
 //! **Invariant:** [`Principal::authorize`] alone decides whether a principal may do something. Lists are filtered by
-//! the same grants: definitions and configs by [`Principal::visible`], access keys by [`Principal::may_see_key`].
+//! the same grants: definitions and configs by [`Principal::visible`], access keys by [`Principal::may_see_key`], the rows of
+//! the usage by [`Principal::may_name`] and [`Principal::may_name_key`].
 
 use std::sync::Arc;
 
@@ -99,6 +100,22 @@ impl Principal {
             None => KeySet::NONE,
             Some(key) => KeySet::of(key.grants.patterns(verb).filter_map(KeyRange::of)),
         }
+    }
+
+    /// Whether it may know that there is, or was, the definition of this key.
+    #[must_use]
+    pub fn may_name(&self, definition: &str) -> bool {
+        self.key.as_ref().map_or(self.is_root(), |key| key.grants.names(definition))
+    }
+
+    /// Whether it may know the id and the name of an access key, which is `None` if it was revoked: its own, those that
+    /// it manages, and all of them if it may know of every definition.
+    #[must_use]
+    pub fn may_name_key(&self, id: &str, key: Option<&AccessKey>) -> bool {
+        let Some(own) = &self.key else { return self.is_root() };
+        own.id.as_str() == id
+            || own.grants.names_all()
+            || (own.grants.allows(Verb::Keys, None) && key.is_some_and(|key| self.may_see_key(key)))
     }
 
     /// Authorizes a verb for a definition. Without a definition: for at least one, or, for a verb that is not about

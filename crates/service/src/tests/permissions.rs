@@ -271,7 +271,8 @@ async fn cluster_changes_and_backups_need_their_own_verbs() {
         let is_cluster = verb == Verb::Cluster;
         let may_look = is_cluster || verb == Verb::Observe;
         assert_eq!(service.members.cluster(&principal).is_ok(), may_look, "{verb}");
-        assert_eq!(service.metrics(&principal).is_ok(), may_look, "{verb}");
+        assert_eq!(service.metrics(&principal).await.is_ok(), may_look, "{verb}");
+        assert_eq!(service.usage(&principal).await.is_ok(), may_look, "{verb}");
         let changed = service.members.change(&principal, MemberChange::Promote(2)).await;
         assert_eq!(is_forbidden(changed), !is_cluster, "{verb}");
         let members = vec![Member { id: 9, api_addr: "a:1".into(), peer_addr: "a:2".into() }];

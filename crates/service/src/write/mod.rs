@@ -142,6 +142,10 @@ impl Writes {
         let Decision { outcome, content } = decided.map_err(concealed)?;
         let applied = outcome.map_err(|rejection| concealed(rejection.into()))?;
         let revision = applied.revision;
+        // What a node writes itself belongs to no key.
+        if !request.caller.dry_run && !request.caller.principal.is_cluster() {
+            self.cx.usage.written(&request.caller.principal.id, &request.write);
+        }
         // Clients read their own writes on this node. If that takes too long, the write succeeds all the same.
         let _late = timeout(APPLY_TIMEOUT, consensus.wait_applied(revision)).await.is_err();
         if request.caller.dry_run {
