@@ -531,6 +531,38 @@ def check_cluster(c):
     expect(row.get_by_text("yes", exact=True)).to_be_visible()
 
 
+def check_usage(c):
+    """A noisy key and a growing definition come first; what is counted is told for one node, since then or since its start."""
+    status, answer = c.cluster.call(1, "POST", "/api_key/", {"name": "the noisy job", "grants": [{"verbs": ["read", "write"], "definitions": ["*"]}]})
+    assert status == 201, answer
+    made = json.loads(answer)["data"]
+    assert c.cluster.call(1, "POST", "/config_definition/", {"config_definition_key": "grows"})[0] == 201
+    assert c.cluster.call(1, "POST", "/config_definition/grows/config/", {"config_key": "one", "data": {}})[0] == 201
+    header = [("Authorization", f"Bearer {made['api_key']}")]
+    wait_for(lambda: c.cluster.call(c.node, "GET", "/config_definition/grows/config/one", None, header)[0] == 200, "the key and the config on this node")
+    c.open("usage", "Usage")
+    keys, definitions = (c.page.get_by_role("region", name=name, exact=True) for name in ("Access keys", "Definitions"))
+    # What the page itself has asked for since its first answer: from then on it counts.
+    expect(keys.get_by_role("row").filter(has_text="root")).to_be_visible()
+    for n in range(30):
+        assert c.cluster.call(c.node, "PUT", "/config_definition/grows/config/one", {"data": {"text": "x" * 20_000 * (n + 1)}}, header)[0] == 200
+        assert c.cluster.call(c.node, "GET", "/config_definition/grows/config/one", None, header)[0] == 200
+    expect(definitions.get_by_role("row").nth(1)).to_contain_text("grows")
+    expect(keys.get_by_role("row").nth(1)).to_contain_text("the noisy job")
+    row = keys.get_by_role("row").filter(has_text=made["key_id"]).get_by_role("cell")
+    expect(row.nth(3)).to_have_text("60")
+    expect(row.nth(7)).to_have_text("30")
+    c.look("usage")
+    definitions.get_by_role("button", name="Configs").click()
+    expect(definitions.locator("th[aria-sort=descending]")).to_contain_text("Configs")
+    c.button("Since start").click()
+    expect(definitions.get_by_role("row").filter(has_text="grows").get_by_role("cell").nth(2)).to_have_text("–")
+    assert made["api_key"] not in c.page.content()
+    assert c.cluster.call(1, "DELETE", "/config_definition/grows")[0] == 200
+    expect(definitions.get_by_role("row").filter(has_text="grows")).to_contain_text("deleted")
+    assert c.cluster.call(1, "DELETE", f"/api_key/{made['key_id']}")[0] == 200
+
+
 def check_copy(c):
     """What is copied runs in a shell as it is, and holds no key."""
     client = pathlib.Path(__file__).resolve().parent.parent / "clients" / "python" / "src"

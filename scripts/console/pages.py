@@ -174,7 +174,7 @@ def check_widths(c):
     with definition(c, key, schema, [(config, {"n" * 255: "v" * 500, "list": [{"m" * 120: 1}], "x" * 300: {"y": "z" * 300}})], ["n" * 255]):
         pages = [("", "Definitions"), (f"d/{key}", key), (f"d/{key}/schema", key), (f"d/{key}/indexes", key), (f"d/{key}/history", key), (f"d/{key}/c/{config}", config),
                  (f"d/{key}/c/{config}/edit", f"Edit {config}"), (f"d/{key}/c/{config}/history", config), (f"d/{key}/new", "New config"), ("watch", "Changes"),
-                 (f"watch?definition={key}", "Changes"), ("cluster", "Cluster"), ("keys", "Keys"), ("audit", "Audit"), ("new", "New definition"), ("together", "Changes to make as one")]
+                 (f"watch?definition={key}", "Changes"), ("cluster", "Cluster"), ("usage", "Usage"), ("keys", "Keys"), ("audit", "Audit"), ("new", "New definition"), ("together", "Changes to make as one")]
         before = c.page.viewport_size
         for width in (1280, 390, 375):
             c.page.set_viewport_size({"width": width, "height": 800})

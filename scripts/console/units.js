@@ -9,6 +9,7 @@ async (seed) => {
   const { initial, kinds, resolve, scalars } = await import("./lib/schema.js");
   const { masked } = await import("./lib/secrets.js");
   const { measures } = await import("./lib/health.js");
+  const { since } = await import("./lib/usage.js");
   const wrong = [];
   const check = (what, isRight) => { if (!isRight) wrong.push(what); };
   let state = seed;
@@ -65,6 +66,9 @@ async (seed) => {
   check("a batch", body.replaceAll("\n", "") === '{"operations":[{"op":"put_config","config_definition_key":"d","config_key":"a\\"b","data":{"n":7.0},"if_match":"5"},{"op":"delete_config","config_definition_key":"d","config_key":"x","if_match":"9"}]}');
   const items = itemsByChange([{ msg: "one", loc: ["operations", 1, "data", "n"] }, { msg: "two", loc: ["body", "operations", 0, "if_match"] }, { msg: "three" }]);
   check("what is wrong by its change", items.get(1)[0].loc.join() === "data,n" && items.get(0)[0].loc.join() === "if_match" && items.get(-1)[0].msg === "three");
+  const used = (name, requests, stored) => ({ name, requests, bytes_in: 0, bytes_out: 0, busy_us: 0, records_read: 0, records_written: 0, stored_bytes: stored });
+  const rows = since([used("grows", 5, 10), used("deleted", 3, null), used("new", 1, 4)], [used("grows", 2, 4), used("deleted", 3, 1)], "name");
+  check("what was used since", rows.map((row) => `${row.name} ${row.requests} ${row.grown}`).join() === "grows 3 6,deleted 0 null,new 1 null");
   const measured = measures('# HELP a b\na_bytes 12\nb_bytes{share="callers"} 1e3\nc{x="1",y="2"} 4\n');
   check("what is measured", measured.get("a_bytes") === 12 && measured.get("b_bytes{callers}") === 1000 && measured.size === 2);
 

@@ -14,6 +14,7 @@ function pageOf(parts) {
   if (head === "watch") return [() => import("./pages/watch.js"), "Changes"];
   if (head === "together") return [() => import("./pages/together.js"), "Changes to make as one"];
   if (head === "cluster") return [() => import("./pages/cluster.js"), "Cluster"];
+  if (head === "usage") return [() => import("./pages/usage.js"), "Usage"];
   if (head === "keys") return [() => import("./pages/keys.js"), "Keys"];
   if (head === "audit") return [() => import("./pages/audit.js"), "Audit"];
   if (head === "d" && name) {
@@ -75,7 +76,7 @@ function App() {
         return;
       }
       if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target) || document.querySelector("dialog[open]")) return;
-      const place = before === "g" && { d: [], w: ["watch"], c: ["cluster"], t: ["together"] }[event.key];
+      const place = before === "g" && { d: [], w: ["watch"], c: ["cluster"], u: ["usage"], t: ["together"] }[event.key];
       before = event.key;
       if (place) go(place);
       else if (event.key === "/") setOpen("palette");

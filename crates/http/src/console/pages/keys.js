@@ -8,7 +8,7 @@ import { CopyAs } from "../parts/copyas.js";
 
 const VERBS = [
   ["read", "records, lists, history, watch"], ["reveal", "secret fields in clear"], ["write", "configs"], ["define", "definitions, indexes, schemas"], ["delete", "definitions with their configs"],
-  ["backup", "backups"], ["observe", "the cluster and its metrics, without changes"], ["cluster", "members, leadership"], ["keys", "access keys"], ["audit", "the audit log"],
+  ["backup", "backups"], ["observe", "the cluster, its usage and its metrics, without changes"], ["cluster", "members, leadership"], ["keys", "access keys"], ["audit", "the audit log"],
 ];
 const QUOTAS = [
   ["requests_per_second", "Requests a second"], ["writes_per_second", "Writes a second"], ["bytes", "Bytes of configs"], ["records", "Definitions and configs"],

@@ -8,6 +8,7 @@ export function places() {
     { text: "Definitions", parts: [], heads: [undefined, "d", "new"] },
     { text: "Changes", parts: ["watch"] },
     { text: "Cluster", parts: ["cluster"], verb: "observe" },
+    { text: "Usage", parts: ["usage"], verb: "observe" },
   ];
   if (together.value.length) all.push({ text: `To make (${together.value.length})`, parts: ["together"] });
   if (principal.value) all.push({ text: "Keys", parts: ["keys"], verb: "keys" }, { text: "Audit", parts: ["audit"], verb: "audit" });
