@@ -166,8 +166,8 @@ async fn a_leader_that_is_asked_to_end_hands_over_and_ends_well() {
     // that it was handed over.
     let options = Options::default()
         .with("CONCORD_HEARTBEAT_MS", "1000")
-        .with("CONCORD_ELECTION_MIN_MS", "120000")
-        .with("CONCORD_ELECTION_MAX_MS", "180000");
+        .with("CONCORD_ELECTION_MIN_MS", "400000")
+        .with("CONCORD_ELECTION_MAX_MS", "600000");
     let mut cluster = Cluster::start_with("hand-over", &options).await;
     let leader = cluster.leader().await;
     let others = [leader % 3 + 1, (leader + 1) % 3 + 1];
