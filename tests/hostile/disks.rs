@@ -77,6 +77,22 @@ async fn has_ended(cluster: &mut Cluster, id: u64, hung: Lasting) {
     assert!(said.contains("the log made no progress for 4 s: a write hangs"), "{said}");
 }
 
+/// Asks for what needs no disk as long as the watchdog waits at least. Returns how often all of it was answered.
+async fn rounds_of_probes(client: &Client) -> u32 {
+    let (begin, mut rounds) = (Instant::now(), 0);
+    while begin.elapsed() < STALL / 2 {
+        let (live, took) = timed(client.bare(http::Method::GET, "/livez")).await;
+        assert_eq!(live.as_ref().map(|live| live.status), Ok(200), "{live:?} after {took:?}");
+        let local = client.get(&config("disks", "k")).query(&[("consistency", "local")]);
+        let (local, took) = timed(local).await;
+        assert_eq!(local.as_ref().map(|local| local.status), Ok(200), "{local:?} after {took:?}");
+        let (status, took) = timed(client.get("/api/v1/cluster")).await;
+        assert!(matches!(&status, Ok(status) if matches!(status.status, 200 | 503)), "{status:?} {took:?}");
+        rounds += 1;
+    }
+    rounds
+}
+
 #[tokio::test]
 async fn a_hung_disk_of_the_leader_ends_the_leader_and_the_others_go_on() {
     let mut cluster = Cluster::start_with("hostile-hung-leader", &options()).await;
@@ -87,22 +103,15 @@ async fn a_hung_disk_of_the_leader_ends_the_leader_and_the_others_go_on() {
     set(&client, "disks", "k", &json!({"n": 1})).await;
     let mut load = Load::start(&others, "load").await;
     load.grows_by(20).await;
+    // How many rounds this machine gives while the disk is well.
+    let control = rounds_of_probes(&client).await;
     let Some(hung) = hang(&mut cluster, leader, "60s") else { return };
     let begin = Instant::now();
     let flood = flood(&client);
     // The disk answers nothing; the node answers everything: probes and local reads at once, the rest in its time.
-    let (mut probes, mut refused) = (0, 0);
-    while begin.elapsed() < STALL / 2 {
-        let (live, took) = timed(client.bare(http::Method::GET, "/livez")).await;
-        assert_eq!(live.as_ref().map(|live| live.status), Ok(200), "{live:?} after {took:?}");
-        let local = client.get(&config("disks", "k")).query(&[("consistency", "local")]);
-        let (local, took) = timed(local).await;
-        assert_eq!(local.as_ref().map(|local| local.status), Ok(200), "{local:?} after {took:?}");
-        let (status, took) = timed(client.get("/api/v1/cluster")).await;
-        assert!(matches!(&status, Ok(status) if matches!(status.status, 200 | 503)), "{status:?} {took:?}");
-        probes += 1;
-    }
-    assert!(probes > 0, "no round of probes in {:?}", begin.elapsed());
+    let probes = rounds_of_probes(&client).await;
+    let mut refused = 0;
+    assert!(probes > (control / 4).min(3), "{probes} rounds of probes, {control} before");
     let read = timed(client.get(&config("disks", "k")));
     let write = timed(client.put(&config("disks", "k"), &json!({"data": {"n": 2}})));
     let ready = timed(client.bare(http::Method::GET, "/readyz"));
@@ -315,15 +324,12 @@ async fn full_followers_do_not_take_the_quorum() {
         check(put.status == 507, || format!("{put:?}"))
     })
     .await;
-    let mut full = 0;
     for flood in flood(&client) {
         let answer = flood.await.expect("a request does not panic").expect("the leader answers");
-        // On a busy machine a write may be refused before anybody looks for room.
+        // On a busy machine a large write may be refused before anybody looks for room; a small one is not.
         assert!(matches!(answer.status, 503 | 507), "{answer:?}");
-        full += u32::from(answer.status == 507);
     }
     put(2).attempt().await.expect("the leader answers").expect(507);
-    println!("{full} of the flood were refused because the disks are full");
     client.delete(&config("disks", "k1")).attempt().await.expect("the leader answers").expect(200);
     client.get(&config("disks", "k0")).attempt().await.expect("the leader answers").expect(200);
     assert_eq!(cluster.leader().await, leader, "nothing of this costs the leader its place");

@@ -1,6 +1,9 @@
 //! What callers do to the cluster whose lists are of many different earlier revisions.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::Duration,
+};
 
 use futures::future::join_all;
 use serde_json::json;
@@ -11,7 +14,7 @@ use super::{
     reads::{define_indexed, fill, write_large},
 };
 use crate::harness::{
-    Cluster,
+    Cluster, DEADLINE,
     cluster::Options,
     load::{definition, set},
 };
@@ -31,6 +34,8 @@ async fn lists_of_many_earlier_revisions_of_a_large_definition_hurt_nobody() {
     let now = clients[0].get(&list).insist().await.expect(200).revision();
     let good = GoodClient::start(&cluster).await;
     let end = Instant::now() + Duration::from_secs(5);
+    // On a busy machine all may be refused for so long; one answer at least is awaited.
+    let (is_answered, last) = (AtomicBool::new(false), Instant::now() + DEADLINE / 3);
     let attack = async |place: u64| {
         let (client, mut statuses) = (&clients[usize::try_from(place % 3).unwrap()], Vec::new());
         for turn in 0.. {
@@ -39,12 +44,15 @@ async fn lists_of_many_earlier_revisions_of_a_large_definition_hurt_nobody() {
             let answer = client.get(&list).query(&query).attempt().await.expect("an answer");
             match answer.status {
                 // `b7` has every hundredth config, unless it was written again.
-                200 => assert!((9900..=9901 + 2).contains(&answer.total()), "{answer:?}"),
+                200 => {
+                    assert!((9900..=9901 + 2).contains(&answer.total()), "{answer:?}");
+                    is_answered.store(true, Relaxed);
+                }
                 429 | 503 => {}
                 other => panic!("{other}: {answer:?}"),
             }
             statuses.push(answer.status);
-            if Instant::now() > end {
+            if Instant::now() > if is_answered.load(Relaxed) { end } else { last } {
                 break;
             }
         }
@@ -52,7 +60,7 @@ async fn lists_of_many_earlier_revisions_of_a_large_definition_hurt_nobody() {
     };
     let statuses = join_all((0..48).map(attack)).await.concat();
     println!("48 callers of 200 revisions of {CONFIGS} configs: {:?}", counts(&statuses));
-    // On a busy machine none of them may be done in its time; a single one is.
+    // On a very busy machine none of them may be done in its time; a single one is.
     let query = [("limit", "1"), ("sort_by", "b"), ("b[ne]", "b7"), ("revision", &now.to_string())];
     let alone = clients[0].get(&list).query(&query).insist().await.expect(200);
     assert!((9900..=9901 + 2).contains(&alone.total()), "{alone:?}");

@@ -185,7 +185,7 @@ async fn lists_of_one_address_do_not_keep_the_pool_from_another() {
         clients[0].get(&list).insist().await.expect(200);
         for turn in 0..20 {
             let listed = other.get(&list).attempt().await.expect("an answer");
-            // 503: the machine is too busy to do the work in its time. 429 would be the other address.
+            // 503: the machine is too busy to do the work in its time; see below. 429 would be the other address.
             match listed.status {
                 200 => assert_eq!(listed.total(), CONFIGS as u64, "in turn {turn}"),
                 status => assert_eq!(status, 503, "in turn {turn}: {listed:?}"),
@@ -202,7 +202,12 @@ async fn lists_of_one_address_do_not_keep_the_pool_from_another() {
         counts(&statuses),
         counts(&others)
     );
-    assert!(others.contains(&200), "20 in turn are not slower than 96 at once");
+    // It gets its turn at once, so it is done in time at least as often as what waits behind 95 others.
+    let share = |all: &[u16]| {
+        let done = all.iter().filter(|status| **status == 200).count();
+        done as f64 / all.iter().filter(|status| matches!(**status, 200 | 503)).count() as f64
+    };
+    assert!(share(&others) >= share(&statuses), "{} of the other, {}", share(&others), share(&statuses));
     assert!(statuses.contains(&200) && statuses.contains(&429));
 }
 

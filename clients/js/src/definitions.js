@@ -161,6 +161,18 @@ export class Definitions {
   }
 
   /**
+   * The deleted definitions that are kept, so that their deletion can be undone; the last deletion first.
+   * @param {ReadOptions} [options]
+   * @returns {Promise<{ key: string, revision: number, deletedAt: string, configs: number, bytes: number }[]>}
+   */
+  async deleted(options = {}) {
+    const request = { method: "GET", path: "/api/v1/deleted_definition/", query: freshness(options), options };
+    const { results } = (await this.transport.send(request)).data;
+    return results.map((/** @type {Record<string, any>} */ kept) => (
+      { key: kept.config_definition_key, revision: kept.deleted_revision, deletedAt: kept.deleted_at, configs: kept.configs, bytes: kept.bytes }));
+  }
+
+  /**
    * @param {string} key
    * @param {HistoryOptions} [options]
    */

@@ -102,7 +102,10 @@ def test_definitions(client: Any, name: str) -> None:
     client.delete_definition(name)
     with pytest.raises(NotFound):
         client.get_definition(name)
+    kept = next(each for each in client.deleted_definitions() if each.key == name)
+    assert (kept.configs > 0, kept.content_bytes > 0, kept.revision > before) == (True, True, True)
     client.undelete_definition(name)
+    assert all(each.key != name for each in client.deleted_definitions())
     assert client.get(name, "a").data == {"plan": "x", "seats": 2}
     client.delete_definition(name, purge=True)
     with pytest.raises(NotFound):

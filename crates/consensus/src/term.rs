@@ -7,15 +7,13 @@
 //! Raft asks only that a candidate's term is greater than all terms that it knows. So the high bits count the elections,
 //! and the low bits make each election another one.
 //!
-//! **Invariant:** two elections have the same term by chance only: once in 2^20 cases in which one node is elected twice
-//! after the same election.
+//! **Invariant:** if one node is elected twice after the same term, the two new terms are equal with a probability of 2^-20.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The low bits of a term that are random. What is left of 2^53, the greatest number that all of JSON's readers know,
-/// counts eight thousand million elections.
+/// The low bits of a term that are random. Every JSON reader keeps 53 bits of a number: the other 33 count the elections.
 const RANDOM_BITS: u32 = 20;
 
 /// A term of openraft.
@@ -23,7 +21,7 @@ const RANDOM_BITS: u32 = 20;
 pub(super) struct Term(pub(super) u64);
 
 impl Term {
-    /// How many elections it counts.
+    /// The number of its election.
     fn election(self) -> u64 {
         self.0 >> RANDOM_BITS
     }

@@ -120,7 +120,10 @@ test("definitions: indexes, schema, unique paths, history, deletion", async () =
   await definitions.setProtection("d", false);
   await definitions.delete("d");
   await assert.rejects(definitions.get("d"), NotFoundError);
+  const [kept] = await definitions.deleted();
+  assert.ok(kept.key === "d" && kept.configs > 0 && kept.bytes > 0 && kept.revision > 0 && kept.deletedAt.endsWith("Z"));
   await definitions.undelete("d");
+  assert.ok((await definitions.deleted()).every(({ key }) => key !== "d"));
   assert.deepEqual((await concord.configs("d").get("one")).data, { a: "x" });
   await definitions.delete("d", { purge: true });
   await assert.rejects(definitions.undelete("d"), NotFoundError);

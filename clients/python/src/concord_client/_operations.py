@@ -33,6 +33,7 @@ from ._records import (
     BatchResult,
     Config,
     Definition,
+    DeletedDefinition,
     Event,
     IndexProgress,
     ManyConfigs,
@@ -241,6 +242,12 @@ class Operations:
         body = {name: value for name, value in (("revision", revision), ("time", time)) if value is not None}
         request = write("POST", definition_path(key, "undelete"), body, options=options)
         return records.written((yield from self._call(request, options)))
+
+    def deleted_definitions(self, **options: Unpack[ReadOptions]) -> Flow[List[DeletedDefinition]]:
+        """The deleted definitions that are kept, so that their deletion can be undone; the last deletion first."""
+        checked(options, ReadOptions)
+        answer = yield from self._call(read(f"{ROOT}/deleted_definition/", read_params(options)), options)
+        return [records.deleted_definition(each) for each in expect(answer, dict)["results"]]
 
     def index_progress(self, key: str, **options: Unpack[ReadOptions]) -> Flow[List[IndexProgress]]:
         checked(options, ReadOptions)

@@ -96,6 +96,30 @@ class IndexProgress:
 
 
 @dataclass(frozen=True)
+class DeletedDefinition:
+    """A deleted definition that is kept, so that its deletion can be undone."""
+
+    key: str
+    revision: int
+    """The revision that deleted it."""
+    at: datetime
+    configs: int
+    """The configs that return with it."""
+    content_bytes: int
+    """The bytes of their keys and data."""
+
+
+def deleted_definition(data: Mapping[str, Any]) -> DeletedDefinition:
+    return DeletedDefinition(
+        key=data["config_definition_key"],
+        revision=data["deleted_revision"],
+        at=time_of(data["deleted_at"]),
+        configs=data["configs"],
+        content_bytes=data["bytes"],
+    )
+
+
+@dataclass(frozen=True)
 class Page(Generic[T]):
     """A page of a list."""
 

@@ -85,6 +85,7 @@ class Client(ClientBase):
     get_protection = _one(Operations.get_protection)
     set_protection = _one(Operations.set_protection)
     undelete_definition = _one(Operations.undelete_definition)
+    deleted_definitions = _one(Operations.deleted_definitions)
     index_progress = _one(Operations.index_progress)
     definition_history = _many(Operations.definition_history)
     create = _one(Operations.create)
