@@ -5,12 +5,11 @@
 # altered data, lost anything silently, or refused to start without naming the file.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/tools.sh
 
 export FLIPS=${FLIPS:-200} SEED=${SEED:-1} ENCRYPTED=${ENCRYPTED:-0}
 PROFILE=${PROFILE:-release}
-binary=$(cargo test --locked --profile "$PROFILE" --test it --no-run --message-format=json 2> /dev/null |
-    sed -n 's/.*"kind":\["test"\].*"executable":"\([^"]*\)".*/\1/p')
-[[ -x $binary ]] || { echo "bitrot.sh: the tests do not build: cargo test --test it --no-run" >&2; exit 1; }
+binary=$(test_binary "$PROFILE")
 "$binary" --exact chaos::bitrot::a_flipped_bit_is_reported_or_repaired_and_never_served --nocapture |
     grep --line-buffered -v '^\(running\|test \|$\)'
 exit "${PIPESTATUS[0]}"

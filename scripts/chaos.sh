@@ -16,9 +16,7 @@ cd "$(dirname "$0")/.."
 . scripts/tools.sh
 
 PROFILE=${PROFILE:-release}
-binary=${CHAOS_BINARY:-$(cargo test --locked --profile "$PROFILE" --test it --no-run --message-format=json 2> /dev/null |
-    sed -n 's/.*"kind":\["test"\].*"executable":"\([^"]*\)".*/\1/p')}
-[[ -x $binary ]] || { echo "chaos.sh: the tests do not build: cargo test --test it --no-run" >&2; exit 1; }
+binary=${CHAOS_BINARY:-$(test_binary "$PROFILE")}
 
 # run TEST [COMMAND…]: runs one test, by a command that runs its arguments.
 run() {

@@ -9,9 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/tools.sh
 
-binary=${SOAK_BINARY:-$(cargo test --locked --test it --no-run --message-format=json 2> /dev/null |
-    sed -n 's/.*"kind":\["test"\].*"executable":"\([^"]*\)".*/\1/p')}
-[[ -x $binary ]] || { echo "client-soak.sh: the tests do not build: cargo test --test it --no-run" >&2; exit 1; }
+binary=${SOAK_BINARY:-$(test_binary dev)}
 export DURATION_S=${DURATION_S:-600} SEED=${SEED:-$(date +%s)}
 
 test=(--exact rust_client::soak::no_update_is_lost_no_change_missed_and_nothing_stale_called_fresh --nocapture)

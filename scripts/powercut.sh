@@ -6,6 +6,7 @@
 # it says SKIPPED and exits with 0.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/tools.sh
 
 skip() { echo "powercut.sh: SKIPPED, nothing was tested: $*" >&2; exit 0; }
 
@@ -25,9 +26,7 @@ import fcntl, os, struct, sys
 fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), 0x8004587D, struct.pack(\"I\", 2))" "$1/point"' _ "$probe" 2> /dev/null ||
     skip "no right to mount an ext4 image and shut it down (needs root, a loop device and ext4)"
 
-binary=${POWER_BINARY:-$(cargo test --locked --profile "$PROFILE" --test it --no-run --message-format=json 2> /dev/null |
-    sed -n 's/.*"kind":\["test"\].*"executable":"\([^"]*\)".*/\1/p')}
-[[ -x $binary ]] || { echo "powercut.sh: the tests do not build: cargo test --test it --no-run" >&2; exit 1; }
+binary=${POWER_BINARY:-$(test_binary "$PROFILE")}
 unshare -m "$binary" --exact chaos::power::power_cuts_lose_nothing_that_was_acknowledged --ignored --nocapture |
     grep --line-buffered -v '^\(running\|test \|$\)'
 exit "${PIPESTATUS[0]}"

@@ -16,5 +16,5 @@ fi
 cases=$(mktemp)
 trap 'rm -f "$cases"' EXIT
 "$python" scripts/schema-oracle.py "$@" > "$cases"
-CONCORD_ORACLE=$cases cargo test --locked --package concord-model --test it -- --ignored --exact --nocapture \
+CONCORD_ORACLE=$cases cargo test --locked --workspace --test it -- --ignored --exact --nocapture \
     oracle::verdicts_and_places_are_those_of_python

@@ -21,5 +21,5 @@ if [[ ! -d $suite/tests ]]; then
     mkdir -p "$suite"
     cp -r "$work/jsonschema-$VERSION/json/tests" "$work/jsonschema-$VERSION/json/LICENSE" "$suite/"
 fi
-CONCORD_SUITE=$suite/tests cargo test --locked --package concord-model --test it -- --ignored --exact \
+CONCORD_SUITE=$suite/tests cargo test --locked --workspace --test it -- --ignored --exact \
     schema_suite::verdicts_are_those_of_the_suite_except_the_named_ones

@@ -41,28 +41,53 @@ if ! compgen -G '/usr/lib*/*/faketime/libfaketimeMT.so.1' /usr/lib64/faketime/li
 fi
 if ! python3 -c 'import ensurepip' 2> /dev/null; then install_deb ensurepip python3-venv || true; fi
 
+# What follows the build needs no compiler, and mostly waits for nodes, pages and clocks. Two lanes run beside each other:
+# what they do to each other is what a busy machine does to a test.
+tests() {
+    say "tests"
+    cargo test --locked --workspace --all-targets
+    say "power cuts"
+    CUTS=3 PROFILE=dev scripts/powercut.sh
+    say "the test suite of JSON Schema"
+    scripts/schema-suite.sh
+    say "numbers and unions beside Python"
+    scripts/schema-oracle.sh
+}
+
+others() {
+    export CONCORD_BIN=$PWD/target/debug/concord
+    say "the documents"
+    python3 scripts/docs-test.py
+    say "the console"
+    scripts/console-test.sh
+    say "the clients for languages"
+    scripts/clients-test.sh
+    say "the dashboard and the alerts"
+    scripts/metrics-test.sh
+    say "the packages"
+    scripts/release-test.sh --short
+    say "schemas of other libraries"
+    scripts/schemas-test.sh
+    say "fuzzing"
+    DURATION_S=45 SEED=1 scripts/fuzz.sh
+}
+
 say "checks"
 scripts/check.sh
-say "tests"
-cargo test --locked --workspace --all-targets
-say "power cuts"
-CUTS=3 PROFILE=dev scripts/powercut.sh
-say "schemas of other libraries"
-CONCORD_BIN=$PWD/target/debug/concord scripts/schemas-test.sh
-say "the test suite of JSON Schema"
-scripts/schema-suite.sh
-say "numbers and unions beside Python"
-scripts/schema-oracle.sh
-say "fuzzing"
-DURATION_S=45 SEED=1 CONCORD_BIN=$PWD/target/debug/concord scripts/fuzz.sh
-say "the console"
-CONCORD_BIN=$PWD/target/debug/concord scripts/console-test.sh
-say "the dashboard and the alerts"
-CONCORD_BIN=$PWD/target/debug/concord scripts/metrics-test.sh
-say "the packages"
-CONCORD_BIN=$PWD/target/debug/concord scripts/release-test.sh --short
-say "the clients for languages"
-CONCORD_BIN=$PWD/target/debug/concord scripts/clients-test.sh
-say "the documents"
-CONCORD_BIN=$PWD/target/debug/concord python3 scripts/docs-test.py
+say "the build"
+cargo test --locked --workspace --all-targets --no-run --quiet
+
+others=$PWD/target/test-others.log
+trap 'trap - INT TERM; kill 0' INT TERM
+(others) > "$others" 2>&1 &
+lanes=([$!]="the other lane")
+(tests) &
+lanes[$!]="the tests"
+failed=0
+for lane in "${!lanes[@]}"; do
+    wait "$lane" || { echo "test.sh: ${lanes[$lane]} failed" >&2; failed=1; }
+done
+say "beside the tests"
+cat "$others"
 say "done"
+exit "$failed"

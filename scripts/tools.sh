@@ -4,6 +4,7 @@
 #   install_deb COMMAND [PACKAGE]       installs PACKAGE from the system's packages unless COMMAND is there
 #   pip_tool PACKAGE VERSION COMMAND    prints the path of COMMAND; installs PACKAGE from PyPI where it is missing
 #   cargo_tool CRATE VERSION            prints the path of the command CRATE; builds it from crates.io where it is missing
+#   test_binary PROFILE                 builds the tests that start processes of the program, and prints their path
 #
 # All return 1, with the reason on standard error, when the command can't be had. What is not a system's package has a
 # directory of its own under target/tools, so that it changes neither the system nor the checkout.
@@ -43,4 +44,14 @@ cargo_tool() {
         return 1
     fi
     echo "$home/bin/$crate"
+}
+
+# With `--workspace`, as scripts/test.sh builds: other features of the dependencies would compile them again.
+test_binary() {
+    local messages
+    if ! messages=$(cargo test --locked --workspace --profile "$1" --test it --no-run --message-format=json); then
+        echo "the tests do not build" >&2
+        return 1
+    fi
+    sed -n "\|\"manifest_path\":\"$PWD/Cargo.toml\"|s/.*\"kind\":\[\"test\"\].*\"executable\":\"\([^\"]*\)\".*/\1/p" <<< "$messages"
 }
