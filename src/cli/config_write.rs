@@ -141,6 +141,9 @@ pub(super) struct ValidateArgs {
     key: Option<String>,
     #[command(flatten)]
     data: DataArgs,
+    /// List the violations of all variants of a union, not only those of the variant that fits best
+    #[arg(long)]
+    all_violations: bool,
 }
 
 /// Sends a write of one config and reports the result.
@@ -264,8 +267,8 @@ pub(super) fn validate(args: &ValidateArgs) -> Result<(), Failure> {
         } else {
             Operation::CreateConfig { definition, key, data }
         };
-        let request = Request::operation(&operation);
-        match client.send(request.dry_run(true)).await {
+        let dry_run = if args.all_violations { "all-violations" } else { "true" };
+        match client.send(Request::operation(&operation).query("dry_run", dry_run)).await {
             Ok(_) => print_done(&format, &json!({ "valid": true, "errors": [] }), "valid", "valid"),
             Err(Error::Refused(refusal)) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => {
                 let items: Vec<String> = refusal.items.iter().map(ToString::to_string).collect();

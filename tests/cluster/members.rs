@@ -238,6 +238,9 @@ async fn one_change_at_a_time_and_only_valid_ones() {
     decided(one.delete(&member(0, "x"))).await.invalid();
     one.bare(Method::POST, MEMBERS).await.refused(401, "unauthorized_error");
     // What does not fit the cluster.
+    let far = json!({"id": 1_000_005, "api_addr": "127.0.0.1:1", "peer_addr": "127.0.0.1:2"});
+    let answer = decided(one.post(MEMBERS, &far)).await.refused(409, "conflict_error");
+    assert!(answer.text.contains("in steps of at most"), "{answer:?}");
     decided(two.call(Method::POST, &member(9, "/promote"))).await.refused(404, "not_found_error");
     decided(three.delete(&member(9, ""))).await.refused(404, "not_found_error");
     let elsewhere = json!({"id": 3, "api_addr": "127.0.0.1:1", "peer_addr": "127.0.0.1:2"});

@@ -121,6 +121,8 @@ async fn a_mistake_is_answered_with_what_to_do() {
     says(&["definition", "delete", "limits"], 2, &["limits, which has no configs, will be deleted:"]).await;
     let two = ["config", "validate", "limits", "--data", r#"{"plan": "gold", "quota": 7}"#];
     says(&two, 5, &["concord: 2 reasons:\n  /data/"]).await;
+    let all = [&two[..], &["--all-violations"]].concat();
+    says(&all, 5, &["concord: 2 reasons:\n  /data/", "(schema: `/properties/"]).await;
 
     // Files that hold nothing, and those of folders that are not read.
     user.write("folder/inner/one.yaml", LIMITS);

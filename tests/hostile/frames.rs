@@ -311,6 +311,39 @@ async fn run(node: &crate::harness::Node, bytes: &[u8], must: &Must) -> Result<(
     tokio::time::timeout(PATIENCE, watched).await.unwrap_or_else(|_| Err(format!("in vain: {why}")))
 }
 
+/// A definition that is created with trailers, or without.
+fn creation(key: &str, definition: &str, trailers: Option<&[u8]>) -> Vec<u8> {
+    let path = "/api/v1/config_definition";
+    let mut block = vec![0x83, 0x86, 0x04, u8::try_from(path.len()).expect("short")];
+    block.extend(path.as_bytes());
+    block.extend([0x01, 1, b'a']);
+    block.extend(literal("authorization", key));
+    let body = format!(r#"{{"config_definition_key": "{definition}", "indexes": []}}"#);
+    let flags = if trailers.is_none() { END_STREAM } else { 0 };
+    let mut all = [frame(HEADERS, END_HEADERS, 1, &block), frame(DATA, flags, 1, body.as_bytes())].concat();
+    all.extend(
+        trailers.map(|fields| frame(HEADERS, END_STREAM | END_HEADERS, 1, fields)).unwrap_or_default(),
+    );
+    all
+}
+
+#[tokio::test]
+async fn a_write_with_trailers_is_refused_and_not_applied() {
+    let cluster = Cluster::start("hostile-trailers").await;
+    let node = &cluster.nodes[0];
+    let key = node.settings["CONCORD_API_KEY"].clone();
+    let cases =
+        [("none", None), ("path", Some(literal(":path", "/"))), ("field", Some(literal("x-sum", "1")))];
+    for (definition, trailers) in &cases {
+        let request = creation(&key, definition, trailers.as_deref());
+        // Whatever is answered: what it has done is asked below.
+        run(node, &request, &Must::Refuse).await.unwrap_or_else(|why| panic!("{definition}: {why}"));
+        let answer =
+            cluster.clients()[0].get(&format!("/api/v1/config_definition/{definition}/")).insist().await;
+        answer.expect(if trailers.is_none() { 200 } else { 404 });
+    }
+}
+
 #[tokio::test]
 async fn frames_that_break_the_protocol_end_their_stream_or_connection_and_nothing_else() {
     let cluster = Cluster::start("hostile-frames").await;

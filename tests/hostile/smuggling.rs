@@ -31,6 +31,7 @@ fn framing(key: &str) -> Vec<Case> {
     let chunked = "transfer-encoding: chunked\r\n";
     let hidden = || format!("0\r\n\r\n{HIDDEN}");
     let length = HIDDEN.len() + 5;
+    let whole = r#"{"config_definition_key": "trailed", "indexes": []}"#;
     // A body that is broken is answered as one that is no JSON, unless the head shows it already.
     let end = Must::End(&[400, 422]);
     vec![
@@ -79,6 +80,12 @@ fn framing(key: &str) -> Vec<Case> {
             post(chunked),
             format!("2;{}\r\n{{}}\r\n{}", "x".repeat(70_000), hidden()),
             end,
+        ),
+        (
+            "trailers",
+            post(chunked),
+            format!("{:x}\r\n{whole}\r\n0\r\nx-sum: 1\r\n\r\n", whole.len()),
+            Must::Answer(422),
         ),
         (
             "endless trailers",

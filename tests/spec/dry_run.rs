@@ -52,6 +52,30 @@ async fn every_write_can_be_tried_and_stores_nothing() {
 }
 
 #[tokio::test]
+async fn a_dry_run_lists_the_violations_of_all_variants_on_request() {
+    on_leader_and_follower(async |run: Run| {
+        let variants = json!([{"required": ["number"]}, {"required": ["iban", "bank"]}]);
+        let schema = json!({"properties": {"pay": {"anyOf": variants}}});
+        let d = run.define("d", &json!([]), &schema).await;
+        let places = async |dry_run: &str| {
+            let body = json!({"config_key": "k", "data": {"pay": {}}});
+            let path = format!("{DEFINITIONS}{}/config/", d.key);
+            let answer = run.node.post(&path, &body).query(&[("dry_run", dry_run)]).await;
+            assert_eq!(answer.status, 422, "{answer:?}");
+            let detail = answer.body["detail"].as_array().expect("a list").clone();
+            detail.iter().map(|one| one["msg"].as_str().expect("a text").to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(places("true").await, [r#""number" is a required property"#]);
+        let all = places("all-violations").await;
+        assert_eq!(all.len(), 4, "{all:?}");
+        assert_eq!(all[3], r#""bank" is a required property (schema: `/properties/pay/anyOf/1/required`)"#);
+        let wrong = run.node.delete(&format!("{DEFINITIONS}{}", d.key)).query(&[("dry_run", "all")]).await;
+        wrong.detail(&[(json!(["query", "dry_run"]), "value_error")]);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_dry_run_is_refused_as_the_write_is() {
     on_leader_and_follower(async |run: Run| {
         let schema = json!({"properties": {"n": {"type": "integer"}}});

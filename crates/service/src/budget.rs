@@ -24,6 +24,7 @@ use concord_model::{
         BATCH_DATA_BYTES_MAX, BATCH_EVALUATIONS_MAX, BATCH_PATCH_COST_MAX, BATCH_REPLACED_BYTES_MAX,
         ENTRY_BYTES_MAX, PATCH_COST_MAX,
     },
+    schema::ListedVariants,
 };
 
 /// Evaluations of schemas inline: each takes from a few nanoseconds to a few dozen.
@@ -59,6 +60,8 @@ pub(super) struct Budget {
     replaced_bytes: Cell<usize>,
     is_abandoned: Cell<bool>,
     is_over: Cell<bool>,
+    /// Which violations of a union the response lists.
+    listed_variants: ListedVariants,
 }
 
 /// Whether a write of this kind may be prepared inline. Its budget decides.
@@ -96,7 +99,17 @@ impl Budget {
             replaced_bytes: Cell::new(BATCH_REPLACED_BYTES_MAX),
             is_abandoned: Cell::new(false),
             is_over: Cell::new(false),
+            listed_variants: ListedVariants::BestFit,
         }
+    }
+
+    /// The same with this choice of the variants whose violations are listed.
+    pub(super) fn listing(self, listed_variants: ListedVariants) -> Self {
+        Self { listed_variants, ..self }
+    }
+
+    pub(super) fn listed_variants(&self) -> ListedVariants {
+        self.listed_variants
     }
 
     /// The budget of a write in the pool. The cost of a single write is bounded by the limits of its parts.

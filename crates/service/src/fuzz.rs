@@ -61,6 +61,7 @@ pub fn forwarded_seeds() -> Vec<Vec<u8>> {
             reason: Some("why".into()),
             idempotency_key: samples::all_proposals()[0].request,
             dry_run: false,
+            listed_variants: concord_model::schema::ListedVariants::default(),
         };
         let request = WriteRequest { caller, write };
         seed(0, &codec::encode(&WireRequest::of(&request, Duration::from_millis(1500))))

@@ -76,7 +76,7 @@ impl Validator {
                     Err(violation) => return Ok(Err(invalid(vec![violation]))),
                 };
                 budget.charge_check(price)?;
-                if let Err(violations) = schema.check_priced(&data.value, price) {
+                if let Err(violations) = schema.check_priced(&data.value, price, budget.listed_variants()) {
                     return Ok(Err(invalid(violations)));
                 }
             }

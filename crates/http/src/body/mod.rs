@@ -67,6 +67,9 @@ pub(super) async fn receive(
         Ok(Err(NotCollected::TooLarge)) => too_large(limit),
         Ok(Err(NotCollected::Refused(refusal))) => refusal.into(),
         Ok(Err(NotCollected::Ended)) => return Err(not_received("the connection ended within the body")),
+        Ok(Err(NotCollected::Trailers)) => {
+            return Err(not_received("the body has trailers, which have no meaning here"));
+        }
         Err(_) => return Err(not_received("the body did not arrive in time")),
     };
     discard(body);
@@ -111,6 +114,8 @@ enum NotCollected {
     TooLarge,
     Refused(Refusal),
     Ended,
+    /// Nobody reads trailers. h2 drops malformed ones, such as a `:path`, before they can be seen.
+    Trailers,
 }
 
 /// The bytes of a body of at most `limit`.
@@ -127,7 +132,9 @@ async fn collect(
             continue;
         };
         let Some(frame) = frame else { return Ok(all.freeze()) };
-        let Ok(data) = frame.map_err(|_| NotCollected::Ended)?.into_data() else { continue };
+        let Ok(data) = frame.map_err(|_| NotCollected::Ended)?.into_data() else {
+            return Err(NotCollected::Trailers);
+        };
         RequestWork::note_received(data.len());
         if data.len() > limit.saturating_sub(all.len()) {
             return Err(NotCollected::TooLarge);

@@ -130,7 +130,7 @@ pub(super) fn begin(
         uri: uri.clone(),
         method: asked.request.method().clone(),
         // What is no value of the parameter is rejected. The query of a read is not parsed for its line.
-        dry_run: asked.is_write() && asked.params().dry_run().unwrap_or(false),
+        dry_run: asked.is_write() && asked.params().dry_run().is_ok_and(|(dry_run, _)| dry_run),
         principal: principal.clone(),
         before: service.cx.revision(),
         matched: *matched,

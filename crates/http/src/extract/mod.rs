@@ -38,6 +38,7 @@ use concord_model::{
     patch::PatchFormat,
     query::QueryError,
     record::Revision,
+    schema::ListedVariants,
 };
 use concord_service::{Caller, Consistency, Level, Principal, Service, Share};
 
@@ -156,9 +157,18 @@ impl QueryParams {
         errors.finish(Some(numbers))
     }
 
-    /// Whether the write is a dry run: validated and answered, not stored.
-    pub(super) fn dry_run(&self) -> Result<bool, Problem> {
-        self.flag("dry_run")
+    /// Whether the write is a dry run: validated and answered, not stored. And which violations of a union the response
+    /// lists.
+    pub(super) fn dry_run(&self) -> Result<(bool, ListedVariants), Problem> {
+        match self.get("dry_run") {
+            None | Some("false") => Ok((false, ListedVariants::BestFit)),
+            Some("true") => Ok((true, ListedVariants::BestFit)),
+            Some("all-violations") => Ok((true, ListedVariants::All)),
+            Some(_) => {
+                let msg = "`dry_run` must be `true`, `false` or `all-violations`";
+                Err(Problem::violation(query_violation("dry_run", msg)))
+            }
+        }
     }
 
     /// A parameter that is `true`, `false` or absent.
@@ -504,7 +514,7 @@ impl BodyRequest {
                 (Bytes::new(), service.cx.reservation(Share::Callers))
             }
         };
-        let dry_run = params.flag("dry_run")?;
+        let (dry_run, listed_variants) = params.dry_run()?;
         // The response to a dry run is not remembered, and a remembered response never answers a dry run.
         let request = match begin_idempotency_key(&principal, &parts)?.filter(|_| !dry_run) {
             Some(begun) if body::is_long(&body) => {
@@ -525,7 +535,7 @@ impl BodyRequest {
             name: matched.name(&parts.uri),
             params,
             condition,
-            caller: Caller { principal, reason, idempotency_key: request, dry_run },
+            caller: Caller { principal, reason, idempotency_key: request, dry_run, listed_variants },
             patch_format,
             headers: parts.headers,
             body: Received::new(body, held)?,

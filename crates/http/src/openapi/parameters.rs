@@ -75,7 +75,12 @@ fn other_parameters() -> Vec<(&'static str, Parameter)> {
              filter, and `$fields` is this parameter.",
             text().min_length(Some(1)),
         ),
-        plain("dry_run", "`true` gives the response of the write, and stores nothing.", flag()),
+        plain(
+            "dry_run",
+            "`true` gives the response of the write, and stores nothing. So does `all-violations`; of data that no variant \
+             of a union accepts, it lists the violations of all variants, each with its place in the schema.",
+            text().enum_values(Some(["false", "true", "all-violations"])).default(Some(json!("false"))),
+        ),
         plain("purge", "`true` deletes it for good: the deletion can't be undone.", flag()),
         plain(
             "revision",

@@ -45,6 +45,7 @@ use secret::{Secrecy, SecretPlaces};
 pub use stored::{Formats, StoredSchema};
 use tags::DeclaredTags;
 use unions::Finding;
+pub use unions::ListedVariants;
 
 mod bounds;
 mod cost;
@@ -141,14 +142,19 @@ impl Schema {
     /// When the data break the schema, or when the check would cost too much.
     pub fn check(&self, data: &Value) -> Result<(), Vec<Violation>> {
         let price = self.price(data).map_err(|violation| vec![violation])?;
-        self.check_priced(data, price)
+        self.check_priced(data, price, ListedVariants::BestFit)
     }
 
     /// The same for data whose [`Self::price`] is known.
     ///
     /// # Errors
     /// When the data break the schema.
-    pub fn check_priced(&self, data: &Value, price: u64) -> Result<(), Vec<Violation>> {
+    pub fn check_priced(
+        &self,
+        data: &Value,
+        price: u64,
+        listed_variants: ListedVariants,
+    ) -> Result<(), Vec<Violation>> {
         if self.validator.is_valid(data) {
             return Ok(());
         }
@@ -163,7 +169,7 @@ impl Schema {
         let mut bytes_left = LISTED_BYTES_MAX;
         let mut violations = Vec::new();
         let mut list = |error: &ValidationError<'_>, finding: &Finding<'_>| {
-            let violation = self.violation(error, finding, data, &mut steps_left);
+            let violation = self.violation(error, finding, listed_variants, data, &mut steps_left);
             let left = bytes_left.checked_sub(bytes_of(&violation));
             bytes_left = left.unwrap_or(0);
             if left.is_some() || violations.is_empty() {
@@ -173,10 +179,10 @@ impl Schema {
             if is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         // The list is full, or has everything.
-        let _ = self
-            .validator
-            .iter_errors(data)
-            .try_for_each(|error| unions::visit(&error, &self.tags, &mut list));
+        let _ = self.validator.iter_errors(data).try_for_each(|error| match listed_variants {
+            ListedVariants::BestFit => unions::visit(&error, &self.tags, &mut list),
+            ListedVariants::All => unions::visit_all(&error, &mut list),
+        });
         if self.secrets.is_some() {
             // Errors within one secret value are all at its place.
             violations.dedup();
@@ -190,6 +196,7 @@ impl Schema {
         &self,
         error: &ValidationError<'_>,
         finding: &Finding<'_>,
+        listed_variants: ListedVariants,
         data: &Value,
         steps_left: &mut u64,
     ) -> Violation {
@@ -210,6 +217,9 @@ impl Schema {
         let is_format = matches!(error.kind(), ValidationErrorKind::Format { .. });
         if is_format && self.formats == Formats::Asserted {
             msg.push_str(FORMAT_HINT);
+        }
+        if listed_variants == ListedVariants::All {
+            msg.push_str(&format!(" (schema: `{}`)", error.schema_path()));
         }
         Violation::at(loc, msg)
     }

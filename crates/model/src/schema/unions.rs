@@ -23,6 +23,7 @@ use jsonschema::{
     JsonType, JsonTypeSet, ValidationError,
     error::{TypeKind, ValidationErrorKind},
 };
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::tags::{DeclaredTags, UnionTags};
@@ -45,6 +46,27 @@ const VALUES_MAX: usize = 100;
 
 /// What a branch of a union has found.
 type Branch = [ValidationError<'static>];
+
+/// Which violations are named of a union that accepts a value in no branch.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ListedVariants {
+    /// Those of the branch that fits best.
+    #[default]
+    BestFit,
+    /// The violation of the union, then those of all branches. Each names its place in the schema.
+    All,
+}
+
+/// Calls `visitor` for the violation of a union, and for those of all its branches.
+pub(super) fn visit_all(error: &ValidationError<'_>, visitor: &mut Visitor<'_>) -> ControlFlow<()> {
+    visitor(error, &Finding::Itself)?;
+    let (ValidationErrorKind::AnyOf { context } | ValidationErrorKind::OneOfNotValid { context }) =
+        error.kind()
+    else {
+        return ControlFlow::Continue(());
+    };
+    context.iter().flatten().try_for_each(|error| visit_all(error, visitor))
+}
 
 /// Calls `visitor` for each violation to be named of an error; `declared` are the tags of the schema. The recursion is
 /// bounded by the nesting of unions, as the validator's own was.

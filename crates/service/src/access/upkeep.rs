@@ -130,5 +130,11 @@ pub fn ask_for_root(directory: &Path) -> std::io::Result<()> {
 
 /// The node itself as the caller of a write.
 fn as_cluster(reason: Option<String>) -> Caller {
-    Caller { principal: Principal::cluster(), reason, idempotency_key: None, dry_run: false }
+    Caller {
+        principal: Principal::cluster(),
+        reason,
+        idempotency_key: None,
+        dry_run: false,
+        listed_variants: concord_model::schema::ListedVariants::default(),
+    }
 }

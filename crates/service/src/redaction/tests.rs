@@ -64,8 +64,13 @@ async fn data_of_a_deleted_definition_is_not_redacted_by_the_schema_of_its_succe
     let (api_addr, peer_addr) = ("127.0.0.1:1".into(), "127.0.0.1:2".into());
     service.members.init(&Principal::root(), vec![Member { id: 1, api_addr, peer_addr }]).await.unwrap();
     let write = async |write: Write| {
-        let caller =
-            Caller { principal: Principal::root(), reason: None, idempotency_key: None, dry_run: false };
+        let caller = Caller {
+            principal: Principal::root(),
+            reason: None,
+            idempotency_key: None,
+            dry_run: false,
+            listed_variants: concord_model::schema::ListedVariants::default(),
+        };
         service.writes.write(caller, write).await.unwrap().applied.revision
     };
     let define = |schema: Option<Document>| Write::CreateDefinition {
@@ -112,8 +117,13 @@ async fn data_newer_than_the_applied_state_is_redacted_as_a_whole() {
     let (api_addr, peer_addr) = ("127.0.0.1:1".into(), "127.0.0.1:2".into());
     service.members.init(&Principal::root(), vec![Member { id: 1, api_addr, peer_addr }]).await.unwrap();
     let write = async |write: Write| {
-        let caller =
-            Caller { principal: Principal::root(), reason: None, idempotency_key: None, dry_run: false };
+        let caller = Caller {
+            principal: Principal::root(),
+            reason: None,
+            idempotency_key: None,
+            dry_run: false,
+            listed_variants: concord_model::schema::ListedVariants::default(),
+        };
         service.writes.write(caller, write).await.unwrap().applied.revision
     };
     let define = |key: &str| Write::CreateDefinition {

@@ -21,6 +21,7 @@ use concord_model::{
     command::{Applied, IdempotencyKey, Outcome},
     record::Revision,
     redaction::RedactedPlaces,
+    schema::ListedVariants,
 };
 use concord_net::NodeId;
 
@@ -47,6 +48,8 @@ pub struct Caller {
     pub idempotency_key: Option<IdempotencyKey>,
     /// Whether the client wants only the response, and nothing is stored.
     pub dry_run: bool,
+    /// Which violations of a union the response to a dry run lists.
+    pub listed_variants: ListedVariants,
 }
 
 /// A write with its caller: all attempts at it share this.

@@ -9,7 +9,13 @@ use concord_model::command::Expect;
 use concord_net::identity::{FORMAT, Identity};
 
 fn write() -> (Caller, Write) {
-    let caller = Caller { principal: Principal::root(), reason: None, idempotency_key: None, dry_run: false };
+    let caller = Caller {
+        principal: Principal::root(),
+        reason: None,
+        idempotency_key: None,
+        dry_run: false,
+        listed_variants: concord_model::schema::ListedVariants::default(),
+    };
     let write = Write::DeleteConfig { definition: "app".into(), key: "db".into(), expect: Expect::Present };
     (caller, write)
 }

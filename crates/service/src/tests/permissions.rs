@@ -91,7 +91,13 @@ fn writes() -> Vec<(Write, &'static [Verb])> {
 }
 
 fn caller(principal: &Principal) -> Caller {
-    Caller { principal: principal.clone(), reason: None, idempotency_key: None, dry_run: false }
+    Caller {
+        principal: principal.clone(),
+        reason: None,
+        idempotency_key: None,
+        dry_run: false,
+        listed_variants: concord_model::schema::ListedVariants::default(),
+    }
 }
 
 fn is_forbidden<T: std::fmt::Debug>(result: Result<T, Refusal>) -> bool {

@@ -49,7 +49,7 @@ impl Writes {
         let Authorized { principal, key } = authorize(&state, request, || at)?;
         let changes_definition = matches!(request.write.effect(), Effect::Define | Effect::Constrain);
         if may_be_inline(&request.write) && !changes_definition {
-            let budget = Budget::inline();
+            let budget = Budget::inline().listing(request.caller.listed_variants);
             let dry_run = DryRun { state: &state, request, at, key: key.clone() };
             let decided = dry_run.decide(self.preparation(&budget, &principal), None);
             if !budget.is_abandoned() {
@@ -67,7 +67,8 @@ impl Writes {
         let (this, request) = (Arc::clone(self), Arc::clone(request));
         let work = move |cancel: &Cancel, way: &mut ScanYield| {
             let _place = place;
-            let budget = Budget::in_pool(&request.write, cancel.clone());
+            let budget =
+                Budget::in_pool(&request.write, cancel.clone()).listing(request.caller.listed_variants);
             let mut pace = ScanPace { cancel, way: Some(way) };
             let dry_run = DryRun { state: &state, request: &request, at, key };
             dry_run.decide(this.preparation(&budget, &principal), checks.then_some(&mut pace))

@@ -238,7 +238,13 @@ mod tests {
             let (definition, key) = ("d".into(), "k".into());
             let write = Write::WriteConfig { definition, key, data, expect: Expect::Any };
             let principal = Principal::root();
-            let caller = Caller { principal, reason: None, idempotency_key: None, dry_run: false };
+            let caller = Caller {
+                principal,
+                reason: None,
+                idempotency_key: None,
+                dry_run: false,
+                listed_variants: concord_model::schema::ListedVariants::default(),
+            };
             WriteRequest { caller, write }
         };
         let body = |requests: &[WriteRequest]| {

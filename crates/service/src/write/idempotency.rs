@@ -167,6 +167,7 @@ mod tests {
             reason: None,
             idempotency_key: key.then_some(IdempotencyKey { id: [1; 16], fingerprint: [1; 16] }),
             dry_run,
+            listed_variants: concord_model::schema::ListedVariants::default(),
         };
         for (key, dry_run, expected) in [
             (false, false, OnUnknown::Stop),

@@ -15,7 +15,13 @@ pub(super) fn request(write: Write) -> WriteRequest {
 }
 
 pub(super) fn request_by(principal: Principal, write: Write) -> WriteRequest {
-    let caller = Caller { principal, reason: None, idempotency_key: None, dry_run: false };
+    let caller = Caller {
+        principal,
+        reason: None,
+        idempotency_key: None,
+        dry_run: false,
+        listed_variants: concord_model::schema::ListedVariants::default(),
+    };
     WriteRequest { caller, write }
 }
 

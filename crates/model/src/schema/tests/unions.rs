@@ -155,6 +155,41 @@ fn a_union_above_or_of_secrets_shows_none() {
 }
 
 #[test]
+fn all_variants_are_listed_on_request_each_with_its_place_in_the_schema() {
+    let secret = json!({"type": "integer", "x-concord-secret": true});
+    let schema = compiled(&json!({"properties": {
+        "pay": {"oneOf": [
+            {"properties": {"kind": {"const": "card"}, "pin": secret}, "required": ["number"]},
+            {"anyOf": [{"properties": {"kind": {"const": "bank"}}}, {"type": "null"}]},
+        ]},
+        "size": {"maximum": 5},
+    }}));
+    let data = json!({"pay": {"kind": "cash", "pin": "4711"}, "size": 7});
+    let found = schema.check_priced(&data, 0, ListedVariants::All).unwrap_err();
+    let places: Vec<(String, &str)> = found
+        .iter()
+        .map(|violation| {
+            (pointer(violation), violation.msg.split("(schema: ").nth(1).unwrap_or(&violation.msg))
+        })
+        .collect();
+    assert_eq!(
+        places,
+        [
+            ("/pay", "`/properties/pay/oneOf`)"),
+            ("/pay", "`/properties/pay/oneOf/0/required`)"),
+            ("/pay/kind", "`/properties/pay/oneOf/0/properties/kind/const`)"),
+            ("/pay/pin", "the secret value breaks `type` of the schema"),
+            ("/pay", "`/properties/pay/oneOf/1/anyOf`)"),
+            ("/pay/kind", "`/properties/pay/oneOf/1/anyOf/0/properties/kind/const`)"),
+            ("/pay", "`/properties/pay/oneOf/1/anyOf/1/type`)"),
+            ("/size", "`/properties/size/maximum`)"),
+        ]
+        .map(|(place, text)| (place.to_owned(), text))
+    );
+    assert!(!format!("{found:?}").contains("4711"), "{found:?}");
+}
+
+#[test]
 fn a_violated_meta_schema_is_named_inside_its_unions() {
     let draft7 = "http://json-schema.org/draft-07/schema#";
     let (place, text) = refused(&json!({"$schema": draft7, "items": {"maxLength": "x"}}));

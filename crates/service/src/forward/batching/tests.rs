@@ -28,7 +28,13 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn request(key: &str) -> WriteRequest {
     let principal = Principal::root();
-    let caller = Caller { principal, reason: None, idempotency_key: None, dry_run: false };
+    let caller = Caller {
+        principal,
+        reason: None,
+        idempotency_key: None,
+        dry_run: false,
+        listed_variants: concord_model::schema::ListedVariants::default(),
+    };
     let write = Write::DeleteConfig { definition: "d".into(), key: key.into(), expect: Expect::Any };
     WriteRequest { caller, write }
 }

@@ -18,6 +18,7 @@ use crate::{
 use concord_model::{
     command::{Applied, IdempotencyKey, Outcome},
     document::DocumentError,
+    schema::ListedVariants,
 };
 use concord_net::{
     ReceiveError,
@@ -39,6 +40,7 @@ pub(crate) struct WireRequest<'a> {
     remaining_ms: u64,
     write: Cow<'a, Write>,
     dry_run: bool,
+    listed_variants: ListedVariants,
 }
 
 /// The first fields of a [`WireRequest`].
@@ -112,6 +114,7 @@ impl<'a> WireRequest<'a> {
             remaining_ms: u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX),
             write: Cow::Borrowed(write),
             dry_run: caller.dry_run,
+            listed_variants: caller.listed_variants,
         }
     }
 
@@ -128,6 +131,7 @@ impl<'a> WireRequest<'a> {
             reason: self.reason.map(Cow::into_owned),
             idempotency_key: self.idempotency_key,
             dry_run: self.dry_run,
+            listed_variants: self.listed_variants,
         };
         Ok((Duration::from_millis(self.remaining_ms), WriteRequest { caller, write }))
     }

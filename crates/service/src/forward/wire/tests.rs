@@ -28,7 +28,13 @@ fn unhex(text: &str) -> Vec<u8> {
 fn request(write: Write) -> WriteRequest {
     let principal = Principal::root();
     let idempotency_key = Some(IdempotencyKey { id: [1; 16], fingerprint: [2; 16] });
-    let caller = Caller { principal, reason: Some("because".into()), idempotency_key, dry_run: false };
+    let caller = Caller {
+        principal,
+        reason: Some("because".into()),
+        idempotency_key,
+        dry_run: false,
+        listed_variants: ListedVariants::default(),
+    };
     WriteRequest { caller, write }
 }
 
