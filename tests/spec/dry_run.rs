@@ -62,8 +62,8 @@ async fn a_dry_run_lists_the_violations_of_all_variants_on_request() {
             let path = format!("{DEFINITIONS}{}/config/", d.key);
             let answer = run.node.post(&path, &body).query(&[("dry_run", dry_run)]).await;
             assert_eq!(answer.status, 422, "{answer:?}");
-            let detail = answer.body["detail"].as_array().expect("a list").clone();
-            detail.iter().map(|one| one["msg"].as_str().expect("a text").to_owned()).collect::<Vec<_>>()
+            let errors = answer.body["errors"].as_array().expect("a list").clone();
+            errors.iter().map(|one| one["msg"].as_str().expect("a text").to_owned()).collect::<Vec<_>>()
         };
         assert_eq!(places("true").await, [r#""number" is a required property"#]);
         let all = places("all-violations").await;
