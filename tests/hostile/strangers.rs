@@ -352,3 +352,20 @@ async fn an_answer_without_a_good_credential_does_not_tell_the_revision() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_write_of_a_client_that_sends_no_more_is_answered() {
+    let cluster = Cluster::start("hostile-half-closed").await;
+    let key = cluster.nodes[0].settings["CONCORD_API_KEY"].clone();
+    // On the leader and on the nodes that forward the write to it.
+    for node in &cluster.nodes {
+        let body = format!(r#"{{"config_definition_key": "half-{}", "indexes": []}}"#, node.id);
+        let length = body.len().to_string();
+        let mut stream = connect(api(node)).await;
+        let headers = [("authorization", key.as_str()), ("content-length", length.as_str())];
+        send(&mut stream, request("POST /api/v1/config_definition", &headers) + &body).await;
+        stream.shutdown().await.expect("it is open");
+        let answered = answer(&mut stream).await;
+        assert!(answered.starts_with("HTTP/1.1 201 "), "node {}: {answered}", node.id);
+    }
+}
