@@ -20,11 +20,19 @@ export function useLoad(load, deps) {
   return { ...state, reload: () => setTurn((old) => old + 1) };
 }
 
-/** Calls a function when its input has been still for a while. */
+/** The state of what is edited, where no dry run was answered. */
+export const UNCHECKED = ["", "The node does not answer: not checked yet"];
+/** Until a function that asks for it is called again, in milliseconds. */
+const AGAIN = 5000;
+
+/** Calls a function when its input has been still for a while; again, when it returns that it knows nothing yet. */
 export function useDebounced(run, deps, milliseconds = 350) {
   useEffect(() => {
     const stop = new AbortController();
-    const timer = setTimeout(() => run(stop.signal), milliseconds);
+    let timer = setTimeout(begin, milliseconds);
+    async function begin() {
+      if (await run(stop.signal) && !stop.signal.aborted) timer = setTimeout(begin, AGAIN);
+    }
     return () => { clearTimeout(timer); stop.abort(); };
   }, deps);
 }
