@@ -295,8 +295,19 @@ def check_unknown_outcome(c):
     c.button("Save").click()
     expect(c.page.get_by_role("alert").filter(has_text="Outcome unknown")).to_be_visible()
     c.look("unknown")
-    with c.page.expect_request(lambda request: request.method == "PUT" and "dry_run" not in request.url) as again:
+    sent = lambda: c.page.expect_request(lambda request: request.method == "PUT" and "dry_run" not in request.url)
+    # A refusal of the second copy says nothing of the first one.
+    refusal = json.dumps({"status": "ERROR", "errors": [{"msg": "not now", "type": "forbidden_error", "code": "forbidden"}]})
+    refuse = lambda route: route.fulfill(status=403, content_type="application/json", body=refusal) if route.request.method == "PUT" else route.fallback()
+    c.page.route("**/config/both", refuse)
+    with sent() as again:
         c.button("Send it again").click()
+    assert again.value.headers["idempotency-key"] == lost[0]
+    expect(c.page.get_by_role("alert").filter(has_text="Outcome unknown")).to_contain_text("not now")
+    c.page.unroute("**/config/both")
+    # The same saved once more is the same write.
+    with sent() as again:
+        c.button("Save").click()
     assert again.value.headers["idempotency-key"] == lost[0]
     c.said("both is saved")
     c.page.unroute("**/config/both*")

@@ -91,6 +91,9 @@ def test_definitions(client: Any, name: str) -> None:
     before = ensured.revision
     assert client.ensure_definition(name, model=Limits, indexes=["seats"]).revision == before
     assert [each.operation for each in client.definition_history(name)][-1] == "create"
+    told = client.set_indexes(name, ["seats", "fields"]).warnings
+    assert len(told) == 1 and told[0].startswith("an index has the name of a parameter")
+    assert client.set_indexes(name, ["seats"]).warnings == ()
     with pytest.raises(Conflict):
         client.delete_definition(name, restrict=True)
     client.set_protection(name, True)
