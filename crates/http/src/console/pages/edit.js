@@ -156,7 +156,7 @@ function Editing({ name, config, start }) {
   const state = wrong ? ["bad", `No JSON: ${wrong.message}`] : dry.busy ? ["", "Checking…"] : !dirty ? ["", "Nothing is changed yet"] : dry.fits ? ["good", "The node would take it"]
     : errors.length ? ["bad", `${errors.length} ${errors.length === 1 ? "place breaks" : "places break"} the schema`] : dry.error?.status === 412 ? ["bad", "It was changed meanwhile"] : isUnanswered(dry.error) ? UNCHECKED : dry.error ? ["bad", "The node would not take it"] : ["", isNew && !key ? "It needs a key" : ""];
   return html`<div class="title"><h1>${isNew ? "New config" : `Edit ${config}`}</h1><span class=${`state ${state[0]}`} role="status">${state[1]}</span><span class="grow"></span>
-      <${CopyAs} isSecret=${isSecret(value)} requests=${() => [{ label: isNew ? "Create it" : "Save it", ...written(2) }, { label: "Try it (dry run)", ...written(2), query: [["dry_run", "true"]] }]} />
+      <${CopyAs} isSecret=${() => isSecret(value)} requests=${() => [{ label: isNew ? "Create it" : "Save it", ...written(2) }, { label: "Try it (dry run)", ...written(2), query: [["dry_run", "true"]] }]} />
       <button onClick=${() => setDoc({ value, text: print(value) })} disabled=${Boolean(wrong) || text === null} title="Indents the JSON; no value changes">Format the JSON</button>
       <a class="button" href=${isNew ? href(["d", name]) : href(["d", name, "c", config])}>Cancel</a>
       <button disabled=${write.busy || Boolean(wrong) || (isNew ? !key : !dirty)} title="Collects this change, to make several at once" onClick=${add}>Add to the change set</button>

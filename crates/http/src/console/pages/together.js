@@ -48,7 +48,7 @@ export default function Together() {
   }
   const state = write.error?.unknown ? ["bad", "Nobody knows whether it was made"] : write.error ? ["bad", "The node refused it: nothing is made"] : dry.busy ? ["", "Checking…"] : dry.fits ? ["good", "The node would take all of it"] : isUnanswered(dry.error) ? UNCHECKED : dry.error ? ["bad", "The node would not take it"] : ["", ""];
   return html`<div class="title"><h1>Change set</h1><span class=${`state ${state[0]}`} role="status">${state[1]}</span><span class="grow"></span>
-      <${CopyAs} isSecret=${changes.some(({ schema, data }) => masked(schema ?? ANY, data) !== data)} requests=${[{ label: "Make all of them", ...request }, { label: "Try all of them (dry run)", ...request, query: [["dry_run", "true"]] }]} />
+      <${CopyAs} isSecret=${() => changes.some(({ schema, data }) => masked(schema ?? ANY, data) !== data)} requests=${[{ label: "Make all of them", ...request }, { label: "Try all of them (dry run)", ...request, query: [["dry_run", "true"]] }]} />
       <button onClick=${() => setAsking(true)}>Empty the change set…</button>
       <button class="primary" disabled=${write.busy || (Boolean(dry.error) && !isUnanswered(dry.error))} onClick=${save}>${write.busy ? "Working…" : `Make ${count(changes.length, "change")}`}</button></div>
     ${error && (wrong.has(-1) || error.unknown || wrong.size === 0) ? html`<${Problem} error=${error} again=${write.again} />` : ""}

@@ -4,13 +4,13 @@ import { forms } from "../lib/copy.js";
 import { Dialog, copyText } from "./ui.js";
 
 /**
- * A button; `requests` are { label, method, path, query, headers, body, command }, or a function that makes them. With
- * `isSecret` they hold secret values: they are copied, and shown when they are asked for.
+ * A button; `requests` are { label, method, path, query, headers, body, command }, or a function that makes them.
+ * `isSecret`, a function, says whether they hold secret values: these are copied, and shown when they are asked for.
  */
 export function CopyAs({ requests, isSecret, label = "Copy as…" }) {
   const [open, setOpen] = useState(false);
   return html`<button class="quiet" onClick=${() => setOpen(true)}>${label}</button>
-    ${open ? html`<${CopyDialog} requests=${typeof requests === "function" ? requests() : requests} isSecret=${isSecret} onClose=${() => setOpen(false)} />` : ""}`;
+    ${open ? html`<${CopyDialog} requests=${typeof requests === "function" ? requests() : requests} isSecret=${isSecret?.()} onClose=${() => setOpen(false)} />` : ""}`;
 }
 
 function CopyDialog({ requests, isSecret, onClose }) {
