@@ -10,7 +10,8 @@ import { h, html, useLayoutEffect, useRef, useState } from "../vendor/preact.js"
 import { DOTS, kindOf, same } from "../lib/json.js";
 import { pathText, plain } from "../lib/format.js";
 import { isKept } from "../lib/redacted.js";
-import { choices, initial, itemSchema, kind, kindName, kindPlace, kinds, limits, list, memberSchema, resolve, shows, takes } from "../lib/schema.js";
+import { list } from "../lib/reference.js";
+import { choices, initial, itemSchema, kind, kindName, kindPlace, kinds, limits, memberSchema, resolve, shows, takes } from "../lib/schema.js";
 import { isSecret, masked } from "../lib/secrets.js";
 import { useSeen, weight } from "./lazy.js";
 import { NumberInput, Raw, TextInput, isNumber } from "./inputs.js";
