@@ -32,6 +32,7 @@ from browser import BINARY, KEY, PATIENCE_MS, Cluster, Console, wait_for  # noqa
 from pages import (  # noqa: E402, F401: what pages show
     check_dry_runs, check_go_to_config, check_kept_secrets, check_key_times, check_last_changes, check_secrets, check_widths,
 )
+from silence import check_silence, check_silence_of_pages  # noqa: E402, F401: a node that stands still
 from forms import (  # noqa: E402, F401: the checks of the form, which run first
     check_form_documents, check_form_focus, check_form_large, check_form_names, check_form_recursion, check_form_texts,
 )
@@ -294,8 +295,19 @@ def check_unknown_outcome(c):
     c.button("Save").click()
     expect(c.page.get_by_role("alert").filter(has_text="Outcome unknown")).to_be_visible()
     c.look("unknown")
-    with c.page.expect_request(lambda request: request.method == "PUT" and "dry_run" not in request.url) as again:
+    sent = lambda: c.page.expect_request(lambda request: request.method == "PUT" and "dry_run" not in request.url)
+    # A refusal of the second copy says nothing of the first one.
+    refusal = json.dumps({"status": "ERROR", "errors": [{"msg": "not now", "type": "forbidden_error", "code": "forbidden"}]})
+    refuse = lambda route: route.fulfill(status=403, content_type="application/json", body=refusal) if route.request.method == "PUT" else route.fallback()
+    c.page.route("**/config/both", refuse)
+    with sent() as again:
         c.button("Send it again").click()
+    assert again.value.headers["idempotency-key"] == lost[0]
+    expect(c.page.get_by_role("alert").filter(has_text="Outcome unknown")).to_contain_text("not now")
+    c.page.unroute("**/config/both")
+    # The same saved once more is the same write.
+    with sent() as again:
+        c.button("Save").click()
     assert again.value.headers["idempotency-key"] == lost[0]
     c.said("both is saved")
     c.page.unroute("**/config/both*")
@@ -449,13 +461,13 @@ def check_together(c):
     """A change, a new config and a deletion of several pages are made as one; what is wrong is said at its change."""
     for key in ("one", "two"):
         assert c.cluster.call(3, "POST", "/config_definition/limits/config/", {"config_key": key, "data": {"plan": "free", "owner": "core"}})[0] == 201
-    c.open("together", "Changes to make as one")
-    expect(c.page.get_by_text("Nothing is collected")).to_be_visible()
+    c.open("together", "Change set")
+    expect(c.page.get_by_text("The change set is empty")).to_be_visible()
     c.open("d/limits/c/one/edit", "Edit one")
     c.page.get_by_role("region", name="Form").get_by_label("plan", exact=True).select_option("pro")
     c.state("The node would take it")
     c.button("Add to the change set").click()
-    expect(c.heading("Changes to make as one")).to_be_visible()
+    expect(c.heading("Change set")).to_be_visible()
     c.open("d/limits/new", "New config")
     c.page.get_by_label("Key", exact=True).fill("three")
     c.edit_text("Data of the config as JSON", '{"plan": "pro", "owner": "core", "quota": {"burst": 7.0}}')
@@ -464,7 +476,7 @@ def check_together(c):
     c.open("d/limits/c/two", "two")
     c.button("Delete").click()
     c.page.get_by_role("dialog").get_by_role("button", name="Add to the change set").click()
-    expect(c.page.get_by_role("link", name="To make (3)")).to_be_visible()
+    expect(c.page.get_by_role("link", name="Change set (3)")).to_be_visible()
     c.state("The node would take all of it")
     expect(c.page.get_by_role("region", name="limits / one", exact=True)).to_contain_text("only at revision")
     c.look("together")
@@ -490,7 +502,7 @@ def check_together(c):
     c.page.get_by_label("Reason", exact=True).fill("all at once")
     c.button("Make 3 changes").click()
     c.said("3 changes made as revision")
-    expect(c.page.get_by_text("Nothing is collected")).to_be_visible()
+    expect(c.page.get_by_text("The change set is empty")).to_be_visible()
     made = [c.cluster.data(2, f"/config_definition/limits/config/{key}/history")["results"][0] for key in ("one", "two", "three")]
     assert len({entry["revision"] for entry in made}) == 1 and [entry["operation"] for entry in made] == ["update", "delete", "create"], made
     assert all(entry["reason"] == "all at once" for entry in made)

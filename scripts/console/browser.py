@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import time
@@ -42,6 +43,15 @@ class Cluster:
     def kill(self, n):
         self.processes[n].kill()
         self.processes[n].wait()
+
+    @contextlib.contextmanager
+    def paused(self, n):
+        """A node that stands still: its connections stay open, and nothing comes."""
+        self.processes[n].send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.processes[n].send_signal(signal.SIGCONT)
 
     def end(self):
         for process in self.processes.values():

@@ -47,6 +47,11 @@ async (seed) => {
   const marked = schema('{"properties":{"a":{"$ref":"#/$defs/s"},"l":{"items":{"anyOf":[{"properties":{"t":{"x-concord-secret":true}}},{}]}},"m":{"patternProperties":{"^p":{"x-concord-secret":1}},"additionalProperties":{"x-concord-secret":false}}},"$defs":{"s":{"x-concord-secret":true}}}');
   check("secrets are hidden", print(masked(marked, parse('{"a":1,"l":[{"t":2,"u":3}],"m":{"p":4,"q":5},"n":6}')), 0) === '{"a":••••••,"l":[{"t":••••••,"u":3}],"m":{"p":••••••,"q":5},"n":6}');
 
+  const unknown = schema('{"properties":{"a":{"$ref":"#anchor"},"b":{"$dynamicRef":"#anchor"},"c":{"$ref":"#/$defs/open"}},"$defs":{"s":{"$anchor":"anchor","x-concord-secret":true},"open":{}}}');
+  check("what a reference leads to that is not followed is hidden", print(masked(unknown, parse('{"a":1,"b":2,"c":3}')), 0) === '{"a":••••••,"b":••••••,"c":3}');
+  const odd = schema('{"patternProperties":{"(?i)^p":{"x-concord-secret":true},"^q":{}},"additionalProperties":false,"dependencies":{"q":{"properties":{"q":{"x-concord-secret":true}}},"z":["q"]}}');
+  check("what a pattern that can't be read could match is hidden, and what depends", print(masked(odd, parse('{"P":1,"q":2}')), 0) === '{"P":••••••,"q":••••••}');
+
   // Texts with one character changed: what is JSON and what is not is the browser's word.
   const sample = '{"a": [1, -2.5e3, true, null], "b": {"c": "x\\n\\u00e4"}, "d": ""}';
   const letters = '{}[]",:0123456789.eE+-tfn\\ u\n\u0001';

@@ -3,7 +3,7 @@ import { Cache } from "./cache.js";
 import { Configs, intent } from "./configs.js";
 import { Definitions } from "./definitions.js";
 import { violationsOf } from "./errors.js";
-import { stringify } from "./json.js";
+import { defined, stringify } from "./json.js";
 import { List } from "./pages.js";
 import { acrossListing, freshness, given, names } from "./query.js";
 import * as records from "./records.js";
@@ -55,11 +55,11 @@ export class Concord {
    * @returns {Promise<{ revision: number, results: ReadResult[] }>}
    */
   async readMany(configs, options = {}) {
-    const body = stringify({
-      configs: configs.map(({ definition, key, ifRevisionIsNot }) => (
+    const body = stringify(defined({
+      configs: configs.map(({ definition, key, ifRevisionIsNot }) => defined(
         { config_definition_key: definition, config_key: key, if_none_match: ifRevisionIsNot === undefined ? undefined : `"${ifRevisionIsNot}"` })),
       revision: options.revision,
-    });
+    }));
     const answer = await this.transport.send({ method: "POST", path: "/read", query: freshness(options), body, isRead: true, options });
     const results = answer.data.results.map((/** @type {any} */ found, /** @type {number} */ place) => {
       const [status, definition, key] = [found.status, found.config_definition_key, found.config_key];
@@ -143,12 +143,12 @@ export class Concord {
 
   /**
    * @internal
-   * @param {unknown} body
+   * @param {object} body
    * @param {WriteOptions} options
    */
   sendBatch(body, options) {
     const query = given([["dry_run", options.dryRun || undefined]]);
-    return this.transport.send({ method: "POST", path: "/batch", query, body: stringify(body), ...intent(options), options });
+    return this.transport.send({ method: "POST", path: "/batch", query, body: stringify(defined(body)), ...intent(options), options });
   }
 }
 
@@ -158,5 +158,5 @@ export class Concord {
  */
 function batchResult(answer) {
   const results = answer.data.results.map((/** @type {any} */ found) => records.operationResult(found, records.liveSource(answer)));
-  return { revision: answer.data.revision, results };
+  return { revision: answer.data.revision, results, warnings: answer.warnings };
 }

@@ -6,7 +6,7 @@ import { List } from "./pages.js";
 import { configListing, fields, freshness, given } from "./query.js";
 import * as records from "./records.js";
 
-/** @import { ConditionalOptions, Config, ConfigListOptions, GetOptions, HistoryOptions, JsonObject, Parse, PutOptions, WriteOptions, Written } from "./types.js" */
+/** @import { ConditionalOptions, Config, ConfigListOptions, Deleted, GetOptions, HistoryOptions, JsonObject, Parse, PutOptions, WriteOptions, Written } from "./types.js" */
 /** @import { Transport } from "./transport.js" */
 
 /** How often `update` begins again while others write the same config. */
@@ -50,7 +50,7 @@ export class Configs {
     const answer = await this.transport.send({ method: "GET", path: this.root + segment(key), query, options });
     records.checkIs(answer, answer.data, { config_key: key });
     const [revision, redacted] = [answer.recordRevision, records.redactedOf(answer)];
-    return records.config(answer.data, this.definition, records.liveSource(answer), { parse: this.parse, revision, redacted });
+    return records.config(answer.data, this.definition, records.liveSource(answer), { parse: this.parse, revision, redacted, warnings: answer.warnings });
   }
 
   /**
@@ -157,12 +157,13 @@ export class Configs {
    * Deletes a config; its history stays.
    * @param {string} key
    * @param {ConditionalOptions} [options]
-   * @returns {Promise<void>}
+   * @returns {Promise<Deleted>}
    */
   async delete(key, options = {}) {
     const headers = conditions(options);
     const query = given([["dry_run", options.dryRun || undefined]]);
-    await this.transport.send({ method: "DELETE", path: this.root + segment(key), query, headers, ...intent(options), options });
+    const answer = await this.transport.send({ method: "DELETE", path: this.root + segment(key), query, headers, ...intent(options), options });
+    return { key, warnings: answer.warnings };
   }
 
   /**

@@ -1,11 +1,11 @@
 // The definitions: what configs there may be.
 import { conditions, intent, segment } from "./configs.js";
-import { stringify } from "./json.js";
+import { defined, stringify } from "./json.js";
 import { List } from "./pages.js";
 import { freshness, given, listing } from "./query.js";
 import * as records from "./records.js";
 
-/** @import { ConditionalOptions, Definition, HistoryOptions, JsonObject, ListOptions, ReadOptions, WriteOptions } from "./types.js" */
+/** @import { ConditionalOptions, Definition, DefinitionWritten, Deleted, HistoryOptions, JsonObject, ListOptions, ReadOptions, WriteOptions } from "./types.js" */
 /** @import { Transport } from "./transport.js" */
 
 const ROOT = "/config_definition/";
@@ -33,21 +33,21 @@ export class Definitions {
   async get(key, options = {}) {
     const answer = await this.transport.send({ method: "GET", path: ROOT + segment(key), query: freshness(options), options });
     records.checkIs(answer, answer.data, { config_definition_key: key });
-    return records.definition(answer.data, answer.recordRevision);
+    return records.definition(answer.data, answer.recordRevision, answer.warnings);
   }
 
   /**
    * @param {string} key
    * @param {{ indexes?: string[], schema?: JsonObject | null, formatAssertion?: boolean }} [content]
    * @param {WriteOptions} [options]
-   * @returns {Promise<{ key: string, revision: number | null }>}
+   * @returns {Promise<DefinitionWritten>}
    */
   async create(key, content = {}, options = {}) {
-    const body = {
+    const body = defined({
       config_definition_key: key, indexes: content.indexes ?? [], json_schema: content.schema ?? undefined,
       format_assertion: content.formatAssertion,
-    };
-    return { key, revision: await this.change("POST", ROOT, body, options) };
+    });
+    return this.change(key, "POST", ROOT, body, options);
   }
 
   /**
@@ -57,7 +57,7 @@ export class Definitions {
    * @param {ConditionalOptions} [options]
    */
   async setIndexes(key, indexes, options = {}) {
-    return { key, revision: await this.change("PUT", ROOT + segment(key), { indexes }, options) };
+    return this.change(key, "PUT", ROOT + segment(key), { indexes }, options);
   }
 
   /**
@@ -86,16 +86,16 @@ export class Definitions {
    * @param {string} key
    * @param {JsonObject | null} schema
    * @param {ConditionalOptions & { force?: boolean, formatAssertion?: boolean }} [options]
-   * @returns {Promise<{ key: string, revision: number | null, breakingCount: number, breaking: any[] }>}
+   * @returns {Promise<DefinitionWritten & { breakingCount: number, breaking: any[] }>}
    */
   async setSchema(key, schema, options = {}) {
     const query = given([["policy", options.force ? "force" : undefined], ["dry_run", options.dryRun || undefined]]);
-    const body = stringify({ json_schema: schema, format_assertion: options.formatAssertion });
+    const body = stringify({ json_schema: schema, ...defined({ format_assertion: options.formatAssertion }) });
     const answer = await this.transport.send({
       method: "PUT", path: `${ROOT}${segment(key)}/schema`, query, headers: conditions(options), body, ...intent(options), options,
     });
     const { breaking_count: breakingCount = 0, breaking = [] } = answer.data;
-    return { key, revision: answer.recordRevision, breakingCount, breaking };
+    return { key, revision: answer.recordRevision, breakingCount, breaking, warnings: answer.warnings };
   }
 
   /**
@@ -114,7 +114,7 @@ export class Definitions {
    * @param {ConditionalOptions} [options]
    */
   async setUnique(key, paths, options = {}) {
-    return { key, revision: await this.change("PUT", `${ROOT}${segment(key)}/unique`, { paths }, options) };
+    return this.change(key, "PUT", `${ROOT}${segment(key)}/unique`, { paths }, options);
   }
 
   /**
@@ -134,20 +134,22 @@ export class Definitions {
    * @param {ConditionalOptions} [options]
    */
   async setProtection(key, isProtected, options = {}) {
-    return { key, revision: await this.change("PUT", `${ROOT}${segment(key)}/protection`, { protected: isProtected }, options) };
+    return this.change(key, "PUT", `${ROOT}${segment(key)}/protection`, { protected: isProtected }, options);
   }
 
   /**
    * Deletes it **with its configs**; with `restrict` only if it has none, with `purge` for good.
    * @param {string} key
    * @param {ConditionalOptions & { restrict?: boolean, purge?: boolean }} [options]
-   * @returns {Promise<void>}
+   * @returns {Promise<Deleted>}
    */
   async delete(key, options = {}) {
     const query = given([
       ["mode", options.restrict ? "restrict" : undefined], ["purge", options.purge || undefined], ["dry_run", options.dryRun || undefined],
     ]);
-    await this.transport.send({ method: "DELETE", path: ROOT + segment(key), query, headers: conditions(options), ...intent(options), options });
+    const path = ROOT + segment(key);
+    const answer = await this.transport.send({ method: "DELETE", path, query, headers: conditions(options), ...intent(options), options });
+    return { key, warnings: answer.warnings };
   }
 
   /**
@@ -157,7 +159,7 @@ export class Definitions {
    */
   async undelete(key, options = {}) {
     const { revision, time } = options;
-    return { key, revision: await this.change("POST", `${ROOT}${segment(key)}/undelete`, { revision, time }, options) };
+    return this.change(key, "POST", `${ROOT}${segment(key)}/undelete`, defined({ revision, time }), options);
   }
 
   /**
@@ -195,16 +197,18 @@ export class Definitions {
 
   /**
    * @internal
+   * @param {string} key
    * @param {string} method
    * @param {string} path
    * @param {unknown} body
    * @param {ConditionalOptions} options
+   * @returns {Promise<DefinitionWritten>}
    */
-  async change(method, path, body, options) {
+  async change(key, method, path, body, options) {
     const query = given([["dry_run", options.dryRun || undefined]]);
     const answer = await this.transport.send({
       method, path, query, headers: conditions(options), body: stringify(body), ...intent(options), options,
     });
-    return answer.recordRevision;
+    return { key, revision: answer.recordRevision, warnings: answer.warnings };
   }
 }

@@ -163,33 +163,86 @@ function canonical(text) {
 }
 
 /**
- * The text of a value, as `JSON.stringify` has it; `ExactNumber` and `bigint` with all their digits. What JSON can't say
- * (NaN, infinity) is an error and not null.
+ * The text of a value; `ExactNumber` and `bigint` with all their digits. Nothing of it is left out or changed unseen, as
+ * `JSON.stringify` does: what JSON can't say is a `TypeError` that names its place. That is NaN, infinity and an invalid
+ * `Date`, which would become null; `undefined` and functions, which would vanish; and an object that is neither plain nor
+ * an array nor has `toJSON`, such as a `Map`, which would become `{}`.
  * @param {unknown} value
  * @returns {string}
  */
-export function stringify(value) {
-  const text = print(value);
-  if (text === undefined) throw new TypeError("undefined is no JSON");
-  return text;
+export function stringify(value) { return print(value, []); }
+
+/**
+ * An object without the members that are not given.
+ * @template {object} T
+ * @param {T} members
+ * @returns {{ [name in keyof T]: Exclude<T[name], undefined> }}
+ */
+export function defined(members) {
+  return /** @type {any} */ (Object.fromEntries(Object.entries(members).filter(([, value]) => value !== undefined)));
 }
 
 /**
  * @param {any} value
- * @returns {string | undefined}
+ * @param {(string | number)[]} path Where it is: one list for all places.
+ * @returns {string}
  */
-function print(value) {
+function print(value, path) {
   if (value instanceof ExactNumber) return value.text;
-  if (typeof value === "bigint") return value.toString();
-  if (typeof value === "number" && !Number.isFinite(value)) throw new TypeError(`${value} is no JSON`);
-  if (Object.is(value, -0)) return "-0.0";
-  if (value === null || typeof value !== "object") return JSON.stringify(value);
-  if (typeof value.toJSON === "function") return print(value.toJSON());
-  if (Array.isArray(value)) return `[${value.map((item) => print(item) ?? "null").join(",")}]`;
-  const members = [];
-  for (const [name, item] of Object.entries(value)) {
-    const text = print(item);
-    if (text !== undefined) members.push(`${JSON.stringify(name)}:${text}`);
+  switch (typeof value) {
+    case "bigint": return value.toString();
+    case "number":
+      if (!Number.isFinite(value)) throw noJson(`${value}`, path);
+      return Object.is(value, -0) ? "-0.0" : String(value);
+    case "string":
+    case "boolean": return JSON.stringify(value);
+    case "object": return value === null ? "null" : printObject(value, path);
+    case "undefined": throw noJson("undefined", path, ": leave the member out, or give it null");
+    default: throw noJson(`a ${typeof value}`, path);
   }
-  return `{${members.join(",")}}`;
+}
+
+/**
+ * @param {any} value
+ * @param {(string | number)[]} path
+ * @returns {string}
+ */
+function printObject(value, path) {
+  if (value instanceof Date && Number.isNaN(value.getTime())) throw noJson("an invalid Date", path);
+  if (typeof value.toJSON === "function") return print(value.toJSON(String(path.at(-1) ?? "")), path);
+  // With the holes, which `map` leaves out.
+  if (Array.isArray(value)) return `[${Array.from(value, (item, place) => printInner(item, path, place)).join(",")}]`;
+  if (!isPlain(value)) throw noJson(`an instance of ${value.constructor?.name || "a class"}`, path, ": give a plain object or an array, or let it have a method `toJSON`");
+  return `{${Object.entries(value).map(([name, item]) => `${JSON.stringify(name)}:${printInner(item, path, name)}`).join(",")}}`;
+}
+
+/**
+ * @param {any} value
+ * @param {(string | number)[]} path
+ * @param {string | number} part
+ */
+function printInner(value, path, part) {
+  path.push(part);
+  const text = print(value, path);
+  path.pop();
+  return text;
+}
+
+/**
+ * Whether an object is made by braces, in this realm or in another one, or has no prototype.
+ * @param {object} value
+ */
+function isPlain(value) {
+  const prototype = Object.getPrototypeOf(value);
+  return prototype === null || (Object.getPrototypeOf(prototype) === null && Object.hasOwn(prototype, "isPrototypeOf"));
+}
+
+/**
+ * @param {string} what
+ * @param {(string | number)[]} path
+ * @param {string} [instead]
+ */
+function noJson(what, path, instead = "") {
+  const place = path.map((part) => `/${String(part).replaceAll("~", "~0").replaceAll("/", "~1")}`).join("");
+  return new TypeError(`${what} is no JSON${place && `, at \`${place}\``}${instead}`);
 }

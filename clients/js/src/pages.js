@@ -34,7 +34,7 @@ export class List {
       /** @type {Answer} */
       const answer = await this.transport.send(request);
       const items = answer.data.results.map((/** @type {any} */ found) => this.record(found, answer));
-      yield { items, total: answer.data.meta.total ?? null, revision: answer.stateRevision };
+      yield { items, total: answer.data.meta.total ?? null, revision: answer.stateRevision, warnings: answer.warnings };
       request = answer.next === null ? null : { method: "GET", path: answer.next, options: this.first.options };
     }
   }

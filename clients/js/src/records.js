@@ -36,10 +36,10 @@ export function parsed(parse, data, definition, key) {
  * @param {any} found
  * @param {string} definition
  * @param {Source} source
- * @param {{ parse?: Parse<T>, revision?: number | null, redacted?: string[] }} [more]
+ * @param {{ parse?: Parse<T>, revision?: number | null, redacted?: string[], warnings?: string[] }} [more]
  * @returns {Config<T>}
  */
-export function config(found, definition, source, { parse, revision, redacted } = {}) {
+export function config(found, definition, source, { parse, revision, redacted, warnings = [] } = {}) {
   return {
     definition: found.config_definition_key ?? definition,
     key: found.config_key,
@@ -49,6 +49,7 @@ export function config(found, definition, source, { parse, revision, redacted } 
     modifiedAt: found.modified_at,
     redacted: redacted ?? placesOf(found),
     source,
+    warnings,
   };
 }
 
@@ -79,9 +80,10 @@ export function checkIs(answer, found, asked) {
 /**
  * @param {any} found
  * @param {number | null} [revision]
+ * @param {string[]} [warnings]
  * @returns {Definition}
  */
-export function definition(found, revision = null) {
+export function definition(found, revision = null, warnings = []) {
   return {
     key: found.config_definition_key,
     indexes: found.indexes ?? [],
@@ -89,6 +91,7 @@ export function definition(found, revision = null) {
     revision: found.revision ?? revision,
     createdAt: found.created_at,
     modifiedAt: found.modified_at,
+    warnings,
   };
 }
 
@@ -107,6 +110,7 @@ export function written(answer, definition, key, parse) {
     data: parsed(parse, answer.data, definition, key),
     revision: answer.recordRevision,
     created: answer.status === 201,
+    warnings: answer.warnings,
   };
 }
 

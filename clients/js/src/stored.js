@@ -1,7 +1,7 @@
 // What a cache stores: one text with everything that it knows.
 import { Moment } from "./clock.js";
 import { ConcordError } from "./errors.js";
-import { parse, stringify } from "./json.js";
+import { defined, parse, stringify } from "./json.js";
 
 /** @import { Cache } from "./cache.js" */
 /** @import { Held } from "./held.js" */
@@ -12,11 +12,11 @@ const FORMAT = "concord-cache-1";
 export function textOf(cache) {
   return stringify({
     format: FORMAT,
-    selection: cache.selection,
+    selection: defined(cache.selection),
     revision: cache.revision,
     node: cache.node,
     confirmed_wall_ms: cache.confirmed?.wall ?? null,
-    configs: Object.fromEntries([...cache.configs].map(([definition, configs]) => [definition, Object.fromEntries(configs)])),
+    configs: Object.fromEntries([...cache.configs].map(([definition, configs]) => [definition, Object.fromEntries([...configs].map(([key, held]) => [key, defined(held)]))])),
   });
 }
 
@@ -28,7 +28,7 @@ export function textOf(cache) {
  */
 export function storedIn(text, selection) {
   const stored = parse(text);
-  if (stored?.format !== FORMAT || stringify(stored.selection) !== stringify(selection)) {
+  if (stored?.format !== FORMAT || stringify(stored.selection) !== stringify(defined(selection))) {
     throw new ConcordError("what is stored is of another kind of cache: it is not used");
   }
   /** @type {[string, string, Held][]} */

@@ -68,6 +68,9 @@ export class Answer {
   /** The revision of the record. */
   get recordRevision() { return revisionOf(this.headers); }
 
+  /** What of the request had no effect, or is missing from the answer. */
+  get warnings() { return warningsOf(this.headers.get("warning")); }
+
   /** The path of the next page. */
   get next() { return /^<([^>]+)>; rel="next"/.exec(this.headers.get("link") ?? "")?.[1] ?? null; }
 }
@@ -75,6 +78,17 @@ export class Answer {
 /** @param {string | null} text */
 export function integer(text) {
   return text !== null && /^\d+$/.test(text) ? Number(text) : null;
+}
+
+/**
+ * The texts of warnings: `299 - "a text"`, with commas between. One that is written in another way is kept as it is.
+ * @param {string | null} header
+ * @returns {string[]}
+ */
+function warningsOf(header) {
+  if (header === null) return [];
+  const found = [...header.matchAll(/\d{3} \S+ "((?:[^"\\]|\\.)*)"/g)].map(([, text = ""]) => text.replace(/\\(.)/g, "$1"));
+  return found.length > 0 ? found : [header];
 }
 
 /** @param {Headers} headers */

@@ -96,8 +96,14 @@ export interface Source {
   ageMs: number;
 }
 
+/** What a node says about the request beside its answer. */
+export interface Warned {
+  /** What of the request had no effect, or is missing from the answer. Empty for a record of a list: its page has them. */
+  warnings: string[];
+}
+
 /** A config. */
-export interface Config<T = JsonObject> {
+export interface Config<T = JsonObject> extends Warned {
   definition: string;
   key: string;
   data: T;
@@ -111,7 +117,7 @@ export interface Config<T = JsonObject> {
 }
 
 /** A definition. */
-export interface Definition {
+export interface Definition extends Warned {
   key: string;
   indexes: string[];
   schema: JsonObject | null;
@@ -120,8 +126,20 @@ export interface Definition {
   modifiedAt: string;
 }
 
+/** What a deletion did. */
+export interface Deleted extends Warned {
+  key: string;
+}
+
+/** What a change of a definition did. */
+export interface DefinitionWritten extends Warned {
+  key: string;
+  /** Null in a dry run. */
+  revision: number | null;
+}
+
 /** What a write of a config did. */
-export interface Written<T = JsonObject> {
+export interface Written<T = JsonObject> extends Warned {
   definition: string;
   key: string;
   /** The content that is stored now. */
@@ -163,7 +181,7 @@ export interface AcrossOptions extends Omit<ConfigListOptions, "fields" | "revis
 }
 
 /** A page of a list. */
-export interface Page<R> {
+export interface Page<R> extends Warned {
   items: R[];
   /** How many there are on all pages; null in histories. */
   total: number | null;
@@ -204,7 +222,7 @@ export interface OperationResult {
   config?: Config | null;
 }
 
-export interface BatchResult {
+export interface BatchResult extends Warned {
   /** Null in a dry run. */
   revision: number | null;
   results: OperationResult[];

@@ -37,6 +37,7 @@ from concord_client import (
     Unavailable,
     UnknownOutcome,
     _cache,
+    op,
 )
 from concord_client._operations import Operations
 
@@ -117,6 +118,66 @@ def test_a_write_says_what_is_meant(client: Any, play: Play) -> None:
     client.patch("d", "k", {"n": None})
     kinds = [request.headers["content-type"] for request in play.requests[1:]]
     assert kinds == ["application/json-patch+json", "application/merge-patch+json"]
+
+
+def test_the_warnings_of_an_answer_are_in_what_each_call_returns(client: Any, play: Play) -> None:
+    header = r'299 - "without effect: unknown member `a`, unknown member `b`", 299 - "an index has \"a\" name"'
+    told = ("without effect: unknown member `a`, unknown member `b`", 'an index has "a" name')
+    definition: Dict[str, Any] = {"config_definition_key": "d", "indexes": [], "json_schema": None}
+    body = {**record("k", {}), **definition, "results": [], "meta": {"total": 0}, "revision": 7, "succeeded": True}
+    calls: Dict[str, Callable[[], Any]] = {
+        "create": lambda: client.create("d", "k", {}),
+        "put": lambda: client.put("d", "k", {}),
+        "patch": lambda: client.patch("d", "k", {}),
+        "update": lambda: client.update("d", "k", lambda data: data),
+        "rollback": lambda: client.rollback("d", "k", 3),
+        "delete": lambda: client.delete("d", "k"),
+        "get": lambda: client.get("d", "k"),
+        "page": lambda: client.page("d"),
+        "batch": lambda: client.batch([]),
+        "transaction": lambda: client.transaction([]),
+        "create_definition": lambda: client.create_definition("d"),
+        "get_definition": lambda: client.get_definition("d"),
+        "set_indexes": lambda: client.set_indexes("d", []),
+        "set_schema": lambda: client.set_schema("d", None),
+        "set_unique": lambda: client.set_unique("d", []),
+        "set_protection": lambda: client.set_protection("d", True),
+        "delete_definition": lambda: client.delete_definition("d"),
+        "undelete_definition": lambda: client.undelete_definition("d"),
+        "request": lambda: client.request("GET", "/api/v1/usage"),
+    }
+    for name, call in calls.items():
+        play.answer = lambda _: ok(body, etag='"7"', warning=header)
+        assert call().warnings == told, name
+        play.answer = lambda _: ok(body, etag='"7"')
+        assert call().warnings == (), name
+    play.answer = lambda _: ok(body, etag='"7"', warning="299 of another shape")
+    assert client.put("d", "k", {}).warnings == ("299 of another shape",)
+
+    def only_new_indexes(request: httpx.Request) -> httpx.Response:
+        return ok(body, etag='"7"', warning=header) if request.method == "PUT" else ok(body, etag='"7"')
+
+    play.answer = only_new_indexes
+    assert client.ensure_definition("d", indexes=["a"]).warnings == told
+
+
+def test_data_that_would_be_changed_are_not_sent(client: Any, play: Play) -> None:
+    play.answer = lambda _: ok({}, etag='"7"')
+    cases: Dict[str, Callable[[], Any]] = {
+        r"^/data/a: .*int 1": lambda: client.put("d", "k", {"a": {1: "x", "1": "y"}}),
+        r"^/data: .*NoneType None": lambda: client.create("d", "k", {None: 1}),
+        r"^/data/l/0: .*bool True": lambda: client.put("d", "k", {"l": [{True: 1}], "n": Decimal("1e400")}),
+        r"^/a: .*float 1.5": lambda: client.patch("d", "k", {"a": {1.5: 1}}),
+        r"^/operations/0/data: .*int 7": lambda: client.batch([op.put("d", "k", {7: 1})]),
+        r"^/json_schema/properties: .*int 1": lambda: client.set_schema("d", {"properties": {1: {}}}),
+        r"^/data/a/0: an instance of object": lambda: client.put("d", "k", {"a": [object()]}),
+        r"^/data/a~1b: nan": lambda: client.put("d", "k", {"a/b": float("nan")}),
+        r"^/a: .*int 1": lambda: client.request("POST", "/api/v1/x", {"a": {1: 2}}),
+    }
+    for told, call in cases.items():
+        with pytest.raises((TypeError, ValueError), match=told):
+            call()
+    assert play.requests == []
 
 
 def test_the_key_goes_to_the_nodes_only(client: Any, play: Play) -> None:

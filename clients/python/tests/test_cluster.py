@@ -91,6 +91,9 @@ def test_definitions(client: Any, name: str) -> None:
     before = ensured.revision
     assert client.ensure_definition(name, model=Limits, indexes=["seats"]).revision == before
     assert [each.operation for each in client.definition_history(name)][-1] == "create"
+    told = client.create_definition(f"form-{name}", indexes=["fields"]).warnings
+    assert [each.split(",")[0] for each in told] == ["an index has the name of a parameter of lists"]
+    assert client.set_indexes(f"form-{name}", []).warnings == ()
     with pytest.raises(Conflict):
         client.delete_definition(name, restrict=True)
     client.set_protection(name, True)

@@ -127,6 +127,10 @@ test("definitions: indexes, schema, unique paths, history, deletion", async () =
   assert.deepEqual((await concord.configs("d").get("one")).data, { a: "x" });
   await definitions.delete("d", { purge: true });
   await assert.rejects(definitions.undelete("d"), NotFoundError);
+  const { warnings } = await definitions.create("form", { indexes: ["fields"] });
+  assert.ok(warnings.length === 1 && warnings[0].startsWith("an index has the name of a parameter"), warnings.join());
+  assert.deepEqual((await definitions.setIndexes("form", [])).warnings, []);
+  await definitions.delete("form");
 });
 
 test("batches, transactions and reads of many", async () => {

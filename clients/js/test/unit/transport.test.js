@@ -3,7 +3,7 @@ import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import {
   Concord, ConflictError, ExactNumber, InvalidError, NotFoundError, PreconditionFailedError, ProtocolError, RateLimitedError, UnauthorizedError, UnavailableError,
-  UnknownOutcomeError,
+  UnknownOutcomeError, op,
 } from "../../src/index.js";
 import { inspect } from "node:util";
 import { fakeFetch, lostConnection, refused, refusedConnection, silence, success } from "../fake.js";
@@ -27,7 +27,7 @@ test("a read goes to the next node when one is not there, and stays where it was
 test("a write whose connection is lost is sent again with the same idempotency key", async () => {
   const { fetch, asked } = fakeFetch(({ count }) => (count < 2 ? lostConnection() : success({ plan: "pro" }, { status: 201 })));
   const written = await client(fetch).configs("limits").create("acme", { plan: "pro" });
-  assert.deepEqual(written, { definition: "limits", key: "acme", data: { plan: "pro" }, revision: 7, created: true });
+  assert.deepEqual(written, { definition: "limits", key: "acme", data: { plan: "pro" }, revision: 7, created: true, warnings: [] });
   const keys = new Set(asked.map(({ headers }) => headers.get("idempotency-key")));
   assert.equal(keys.size, 1);
   assert.match([...keys][0], /^[0-9a-f]{32}$/);
@@ -270,6 +270,77 @@ test("what prints a client prints no key", async () => {
   }
   await cache.close();
   assert.ok(!told.join().includes("very-secret"));
+});
+
+test("data that would lose something are not sent", async () => {
+  const { fetch, asked } = fakeFetch(() => success({}));
+  const concord = client(fetch);
+  const limits = concord.configs("limits");
+  const cases = {
+    "/data/plans": () => limits.put("k", { plans: new Map([["a", 1]]) }),
+    "/data/quota": () => limits.create("k", { quota: undefined }),
+    "/data": () => limits.upsert("k", undefined),
+    "/quota": () => limits.patch("k", { quota: undefined }),
+    "/0/value": () => limits.jsonPatch("k", [{ op: "add", path: "/a", value: undefined }]),
+    "/operations/1/data/a": () => concord.batch([op.get("limits", "k"), op.put("limits", "k", { a: new Set() })]),
+    "/operations/0/patch/a": () => concord.batch([op.patch("limits", "k", { a: undefined })]),
+    "/if/0/equals": () => concord.transaction({ if: [op.check("limits", "k", { pointer: "/a", equals: undefined })], else: undefined }),
+  };
+  for (const [place, call] of Object.entries(cases)) {
+    await assert.rejects(call, (error) => error instanceof TypeError && error.message.includes(`\`${place}\``), place);
+  }
+  assert.equal(asked.length, 0);
+});
+
+test("what was not given is left out of a request, whatever the program passes for it", async () => {
+  const { fetch, asked } = fakeFetch(() => success({ results: [], revision: 3 }));
+  const concord = client(fetch);
+  await concord.definitions.create("d", { indexes: undefined, schema: undefined, formatAssertion: undefined });
+  await concord.definitions.setSchema("d", null, { formatAssertion: undefined });
+  await concord.definitions.undelete("d", { revision: undefined, time: "2026-01-01T00:00:00Z" });
+  await concord.readMany([{ definition: "d", key: "k", ifRevisionIsNot: undefined }], { revision: undefined }).catch(() => {});
+  await concord.batch([op.put("d", "k", {}, { ifRevision: undefined }), op.deleteDefinition("d"), op.delete("d", "k", { ifRevision: 4 }), op.put("d", "k", {}, { ifAbsent: true })]);
+  assert.deepEqual(asked.map(({ body }) => body), [
+    '{"config_definition_key":"d","indexes":[]}',
+    '{"json_schema":null}',
+    '{"time":"2026-01-01T00:00:00Z"}',
+    '{"configs":[{"config_definition_key":"d","config_key":"k"}]}',
+    '{"operations":[{"op":"put_config","config_definition_key":"d","config_key":"k","data":{}},{"op":"delete_definition","config_definition_key":"d"},'
+      + '{"op":"delete_config","config_definition_key":"d","config_key":"k","if_match":"4"},{"op":"put_config","config_definition_key":"d","config_key":"k","data":{},"if_none_match":"*"}]}',
+  ]);
+});
+
+test("the warnings of an answer are in what each call returns", async () => {
+  const warning = '299 - "without effect: unknown query parameter `a`, unknown member `b`", 299 - "an index has \\"a\\" name"';
+  const told = ["without effect: unknown query parameter `a`, unknown member `b`", 'an index has "a" name'];
+  const answers = { results: [], meta: { total: 0 }, revision: 3, succeeded: true, config_definition_key: "d", ...RECORD };
+  const given = (header) => client(fakeFetch(() => success(answers, { headers: header === null ? {} : { warning: header } })).fetch);
+  const calls = {
+    create: (concord) => concord.configs("d").create("acme", {}),
+    put: (concord) => concord.configs("d").put("acme", {}),
+    patch: (concord) => concord.configs("d").patch("acme", {}),
+    rollback: (concord) => concord.configs("d").rollback("acme", 3),
+    delete: (concord) => concord.configs("d").delete("acme"),
+    get: (concord) => concord.configs("d").get("acme"),
+    page: (concord) => concord.configs("d").list().firstPage(),
+    history: (concord) => concord.configs("d").history("acme").firstPage(),
+    batch: (concord) => concord.batch([]),
+    transaction: (concord) => concord.transaction({ if: [] }),
+    "create a definition": (concord) => concord.definitions.create("d"),
+    "set indexes": (concord) => concord.definitions.setIndexes("d", []),
+    "set a schema": (concord) => concord.definitions.setSchema("d", null),
+    "set unique": (concord) => concord.definitions.setUnique("d", []),
+    protect: (concord) => concord.definitions.setProtection("d", true),
+    "delete a definition": (concord) => concord.definitions.delete("d"),
+    undelete: (concord) => concord.definitions.undelete("d"),
+    "get a definition": (concord) => concord.definitions.get("d"),
+    request: (concord) => concord.request({ method: "GET", path: "/usage" }),
+  };
+  for (const [name, call] of Object.entries(calls)) {
+    assert.deepEqual((await call(given(warning))).warnings, told, name);
+    assert.deepEqual((await call(given(null))).warnings, [], name);
+  }
+  assert.deepEqual((await calls.put(given("299 of another shape"))).warnings, ["299 of another shape"]);
 });
 
 test("a URL of a node that can't be used is refused, and shows no password", () => {

@@ -11,6 +11,7 @@ cluster has decided and remembered, or `UnknownOutcome`.
 from __future__ import annotations
 
 import random
+import re
 import time
 from dataclasses import dataclass
 from typing import Any, Callable, Generator, Generic, List, Mapping, Optional, Protocol, Sequence, Tuple, TypeVar, Union
@@ -124,6 +125,16 @@ class Answer:
         text = self.headers.get(name, "").strip('"')
         return int(text) if text.isdigit() else None
 
+    @property
+    def warnings(self) -> Tuple[str, ...]:
+        """What of the request had no effect, or is missing from the answer."""
+        header = self.headers.get("warning", "")
+        found = tuple(re.sub(r"\\(.)", r"\1", text) for text in _WARNING.findall(header))
+        return found if found or not header else (header,)
+
+
+_WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"')
+"""A warning: `299 - "a text"`. There may be several, with commas between."""
 
 if hasattr(time, "CLOCK_BOOTTIME"):
 

@@ -5,13 +5,15 @@ A number that a float would round or lose (`0.1000000000000000055511151231257827
 that a `Decimal` cannot hold either (`1e1000000000000000000`) is an `ExactNumber`: its text. Every other number is an
 `int` or a `float`.
 
-**Invariant:** whatever a node stores can be read, and what is read and written back has the same numbers. `NaN` and
-infinities are refused, as JSON has none.
+**Invariant:** whatever a node stores can be read, and what is read and written back has the same numbers. What JSON
+does not have is refused with its place: `NaN` and infinities, and members whose names are no `str`, which would be
+turned into texts.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from decimal import Decimal, InvalidOperation
 from json.encoder import encode_basestring
@@ -86,37 +88,68 @@ def loads(text: str | bytes) -> Any:
 def dumps(value: Any) -> bytes:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-    except TypeError:
-        # The encoder of the standard library has no place for a Decimal.
+    except UnicodeEncodeError:
+        raise
+    except (TypeError, ValueError) as error:
+        if "Circular" in str(error):
+            raise
+        # The encoder of the standard library has no place for a Decimal, and names none in its errors.
         parts: List[str] = []
-        _write(value, parts.append)
+        _write(value, parts.append, ())
         return "".join(parts).encode()
 
 
-def _write(value: Any, out: Callable[[str], None]) -> None:
+def check_names(value: Any, place: Tuple[str, ...] = ()) -> None:
+    """Refuses members whose names are no texts: the encoder of the standard library makes a text of `1`, `True` and
+    `None`, so that they are read back as others, and two may become one."""
+    if isinstance(value, dict):
+        for name, member in value.items():
+            _check_name(name, place)
+            check_names(member, (*place, name))
+    elif isinstance(value, (list, tuple)):
+        for position, element in enumerate(value):
+            check_names(element, (*place, str(position)))
+
+
+def _check_name(name: Any, place: Tuple[str, ...]) -> None:
+    if not isinstance(name, str):
+        told = f"the name of a member must be a str, not the {type(name).__name__} {name!r}"
+        raise TypeError(_told(place, told))
+
+
+def _told(place: Tuple[str, ...], message: str) -> str:
+    pointer = "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in place)
+    return f"{pointer}: {message}" if pointer else message
+
+
+def _write(value: Any, out: Callable[[str], None], place: Tuple[str, ...]) -> None:
     if isinstance(value, Decimal):
         if not value.is_finite():
-            raise ValueError(f"{value} is no JSON")
+            raise ValueError(_told(place, f"{value} is no JSON"))
         out(str(value))
     elif isinstance(value, ExactNumber):
         out(value.text)
     elif isinstance(value, dict):
         out("{")
-        for place, (name, member) in enumerate(value.items()):
-            if not isinstance(name, str):
-                raise TypeError(f"the name of a member must be a str, not {type(name).__name__}")
-            out(("," if place else "") + encode_basestring(name) + ":")
-            _write(member, out)
+        for position, (name, member) in enumerate(value.items()):
+            _check_name(name, place)
+            out(("," if position else "") + encode_basestring(name) + ":")
+            _write(member, out, (*place, name))
         out("}")
     elif isinstance(value, (list, tuple)):
         out("[")
-        for place, element in enumerate(value):
-            if place:
+        for position, element in enumerate(value):
+            if position:
                 out(",")
-            _write(element, out)
+            _write(element, out, (*place, str(position)))
         out("]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(_told(place, f"{value} is no JSON"))
     else:
-        out(json.dumps(value, ensure_ascii=False, allow_nan=False))
+        try:
+            out(json.dumps(value, ensure_ascii=False))
+        except TypeError:
+            raise TypeError(_told(place, f"an instance of {type(value).__name__} is no JSON")) from None
 
 
 class _ReadOnly:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from typing import (
     TYPE_CHECKING,
@@ -26,7 +27,7 @@ from . import _records as records
 from ._errors import Conflict, Expired, NotFound, PreconditionFailed, ProtocolError
 from ._flow import Answer, Context, Flow, Item, Items, Pause, Request, call, expect
 from ._following import Following
-from ._json import dumps
+from ._json import check_names, dumps
 from ._keep import editable, stored
 from ._models import schema_of, to_data
 from ._records import (
@@ -119,26 +120,30 @@ class Operations:
         checked(options, NamedOptions)
         wanted = schema_of(model) if model is not None else schema
         plain: WriteOptions = {**options}  # type: ignore[typeddict-item]
+        warnings: Tuple[str, ...] = ()
         try:
             found = yield from self.get_definition(key)
         except NotFound:
             try:
-                yield from self.create_definition(key, indexes=indexes or (), schema=wanted, **plain)
+                created = yield from self.create_definition(key, indexes=indexes or (), schema=wanted, **plain)
+                warnings += created.warnings
             except Conflict as error:
                 # Another program was faster, and may have made another one.
                 if error.code != "definition_exists":
                     raise
             found = yield from self.get_definition(key)
         if wanted is not None and found.json_schema != wanted:
-            yield from self.set_schema(key, wanted, **plain)
+            warnings += (yield from self.set_schema(key, wanted, **plain)).warnings
         if indexes is not None and list(found.indexes) != list(indexes):
-            yield from self.set_indexes(key, indexes, **plain)
-        return (yield from self.get_definition(key))
+            warnings += (yield from self.set_indexes(key, indexes, **plain)).warnings
+        found = yield from self.get_definition(key)
+        return dataclasses.replace(found, warnings=warnings + found.warnings)
 
     def get_definition(self, key: str, **options: Unpack[ReadOptions]) -> Flow[Definition]:
         checked(options, ReadOptions)
         answer = yield from self._call(read(definition_path(key), read_params(options)), options)
-        return records.definition(expect(answer, dict, config_definition_key=key), answer.number("etag"))
+        data = expect(answer, dict, config_definition_key=key)
+        return records.definition(data, answer.number("etag"), answer.warnings)
 
     def list_definitions(
         self,
@@ -200,7 +205,7 @@ class Operations:
         data = answer.data if isinstance(answer.data, dict) else {}
         is_dry = answer.headers.get("x-concord-dry-run") == "true"
         count, breaking = data.get("breaking_count", 0), data.get("breaking", [])
-        return SchemaChange(count, tuple(breaking), is_dry, answer.number("etag"))
+        return SchemaChange(count, tuple(breaking), is_dry, answer.number("etag"), answer.warnings)
 
     def get_unique(self, key: str, **options: Unpack[ReadOptions]) -> Flow[List[str]]:
         """The paths whose values are unique among the configs."""
@@ -287,7 +292,8 @@ class Operations:
         if fields is not None:
             params.append(("fields", ",".join(fields)))
         answer = yield from self._call(read(config_path(definition, key), params), options)
-        return records.config(definition, expect(answer, dict, config_key=key), answer, answer.number("etag"))
+        data = expect(answer, dict, config_key=key)
+        return records.config(definition, data, answer, answer.number("etag"), answer.warnings)
 
     def find(self, definition: str, key: str, **options: Unpack[ReadOptions]) -> Flow[Optional[Config]]:
         """A config, or None where there is none."""
@@ -306,7 +312,7 @@ class Operations:
         if answer.status == 304:
             return config
         data = expect(answer, dict, config_key=config.key)
-        return records.config(config.definition, data, answer, answer.number("etag"))
+        return records.config(config.definition, data, answer, answer.number("etag"), answer.warnings)
 
     def list(
         self,
@@ -353,7 +359,7 @@ class Operations:
         answer = yield from self._call(read(definition_path(definition, "config/"), params), options)
         data = expect(answer, dict)
         items = tuple(records.config(definition, record, answer) for record in data["results"])
-        return Page(items, page, limit, data["meta"]["total"], answer.number("x-concord-revision"))
+        return Page(items, page, limit, data["meta"]["total"], answer.number("x-concord-revision"), answer.warnings)
 
     def list_across(
         self,
@@ -584,7 +590,9 @@ class Operations:
             headers += (("content-type", b"application/json"),)
         if idempotency_key is not None:
             headers += (("idempotency-key", idempotency_header(idempotency_key)),)
-        encoded = None if body is None else dumps(to_data(body))
+        data = to_data(body)
+        check_names(data)
+        encoded = None if body is None else dumps(data)
         is_write = method.upper() not in ("GET", "HEAD")
         request = Request(method.upper(), shape.target, headers, encoded, is_write, idempotency_key)
         return (yield from call(self.context, request, timeout))

@@ -36,6 +36,8 @@ class Config:
     """The revision of the state that the answer was made from."""
     redacted: Tuple[str, ...] = ()
     """The places of secret values that the key may not see; they are None."""
+    warnings: Tuple[str, ...] = ()
+    """Parts of the request that had no effect. Empty in lists: a `Page` has them."""
 
     def to(self, model: Type[M]) -> M:
         """The data as an instance of a pydantic model or a dataclass. Raises `ModelError` when they don't fit."""
@@ -57,6 +59,8 @@ class Definition:
     created_at: datetime
     modified_at: datetime
     revision: Optional[int] = None
+    warnings: Tuple[str, ...] = ()
+    """Parts of the request that had no effect."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ class Written:
     dry_run: bool = False
     node: Optional[str] = None
     warnings: Tuple[str, ...] = ()
-    """Parts of the request that had no effect."""
+    """Parts of the request that had no effect, or what is missing from the answer."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,8 @@ class SchemaChange:
     """The first of the configs that do not fit, with their errors."""
     dry_run: bool
     revision: Optional[int]
+    warnings: Tuple[str, ...] = ()
+    """Parts of the request that had no effect."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +135,8 @@ class Page(Generic[T]):
     total: int
     """How many there are on all pages."""
     state_revision: Optional[int] = None
+    warnings: Tuple[str, ...] = ()
+    """Parts of the request that had no effect."""
 
 
 @dataclass(frozen=True)
@@ -212,6 +220,8 @@ class BatchResult:
     succeeded: Optional[bool] = None
     """Whether all conditions of a transaction held."""
     dry_run: bool = False
+    warnings: Tuple[str, ...] = ()
+    """Parts of the request that had no effect."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +235,11 @@ class ManyConfigs:
 
 
 def config(
-    definition: str, record: Mapping[str, Any], answer: Optional[Answer] = None, revision: Optional[int] = None
+    definition: str,
+    record: Mapping[str, Any],
+    answer: Optional[Answer] = None,
+    revision: Optional[int] = None,
+    warnings: Tuple[str, ...] = (),
 ) -> Config:
     redacted = () if answer is None or revision is None else _places(answer.headers.get("x-concord-redacted", ""))
     listed = record.get("redacted")
@@ -239,6 +253,7 @@ def config(
         answer.node if answer else None,
         answer.number("x-concord-revision") if answer else None,
         tuple(listed) if isinstance(listed, list) else redacted,
+        warnings,
     )
 
 
@@ -246,7 +261,7 @@ def _places(text: str) -> Tuple[str, ...]:
     return tuple(place.strip() for place in text.split(",") if place.strip())
 
 
-def definition(record: Mapping[str, Any], revision: Optional[int] = None) -> Definition:
+def definition(record: Mapping[str, Any], revision: Optional[int] = None, warnings: Tuple[str, ...] = ()) -> Definition:
     return Definition(
         record["config_definition_key"],
         tuple(record["indexes"]),
@@ -254,11 +269,11 @@ def definition(record: Mapping[str, Any], revision: Optional[int] = None) -> Def
         time_of(record["created_at"]),
         time_of(record["modified_at"]),
         record.get("revision", revision),
+        warnings,
     )
 
 
 def written(answer: Answer) -> Written:
-    warning = answer.headers.get("warning")
     return Written(
         answer.number("etag"),
         answer.number("x-concord-revision"),
@@ -266,7 +281,7 @@ def written(answer: Answer) -> Written:
         answer.status == 201,
         answer.headers.get("x-concord-dry-run") == "true",
         answer.node,
-        (warning,) if warning else (),
+        answer.warnings,
     )
 
 
@@ -324,4 +339,4 @@ def batch(answer: Answer) -> BatchResult:
         found = config(name, read, answer, read.get("revision")) if read else None
         results.append(OperationResult(item["op"], name, key, item.get("created", False), found))
     is_dry = answer.headers.get("x-concord-dry-run") == "true"
-    return BatchResult(answer.data["revision"], tuple(results), answer.data.get("succeeded"), is_dry)
+    return BatchResult(answer.data["revision"], tuple(results), answer.data.get("succeeded"), is_dry, answer.warnings)

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from ._errors import invalid
 from ._flow import Request, Sink
-from ._json import dumps
+from ._json import check_names, dumps
 from ._models import to_data
 
 if TYPE_CHECKING:
@@ -180,6 +180,7 @@ def write(
         key = options.get("idempotency_key") or uuid.uuid4().hex
         headers["idempotency-key"] = idempotency_header(key)
     sent = [*params, ("dry_run", "true")] if is_dry else list(params)
+    check_names(body)
     encoded = None if body is None else dumps(body)
     return Request(method, target(path, sent), tuple(headers.items()), encoded, not is_dry, key)
 

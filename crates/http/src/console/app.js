@@ -1,5 +1,6 @@
 // The console starts here: it finds the page of the place, loads its module, and hears the keyboard.
 import { html, render, useEffect, useState } from "./vendor/preact.js";
+import { timely } from "./lib/silence.js";
 import { applyTheme, go, hasKey, key, principal, route, shown, spoken } from "./lib/state.js";
 import { introduce, SignIn } from "./parts/signin.js";
 import { Shell } from "./parts/shell.js";
@@ -12,7 +13,7 @@ function pageOf(parts) {
   if (head === undefined) return [() => import("./pages/definitions.js"), "Definitions"];
   if (head === "new") return [() => import("./pages/newdefinition.js"), "New definition"];
   if (head === "watch") return [() => import("./pages/watch.js"), "Changes"];
-  if (head === "together") return [() => import("./pages/together.js"), "Changes to make as one"];
+  if (head === "together") return [() => import("./pages/together.js"), "Change set"];
   if (head === "cluster") return [() => import("./pages/cluster.js"), "Cluster"];
   if (head === "usage") return [() => import("./pages/usage.js"), "Usage"];
   if (head === "keys") return [() => import("./pages/keys.js"), "Keys"];
@@ -41,15 +42,16 @@ function Page() {
     shown.value = [];
     if (!load) setPage({ path, missing: true });
     else {
-      load().then(
-        (module) => {
-          if (gone) return;
-          setPage({ path, Component: module.default });
-          spoken.value = title;
-          scrollTo(0, 0);
-        },
-        (error) => { if (!gone) setPage({ path, error }); },
-      );
+      const fail = (error) => { if (!gone) setPage({ path, error }); };
+      const loading = load();
+      // A module that comes late is shown all the same.
+      timely(loading).catch(fail);
+      loading.then((module) => {
+        if (gone) return;
+        setPage({ path, Component: module.default });
+        spoken.value = title;
+        scrollTo(0, 0);
+      }, fail);
     }
     return () => { gone = true; };
   }, [path]);

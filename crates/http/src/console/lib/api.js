@@ -2,13 +2,21 @@
 //
 // What may be sent again is sent again. A read always may. A write answered 429 or 503 was certainly not applied. 504, or
 // no answer at all, leaves a write unknown: it is called so, never failed, and a person decides whether to send it once
-// more, under the same idempotency key where the interface takes one.
+// more, under the same idempotency key where the interface takes one. A connection that goes silent is no answer.
 import { key, node, refused, trouble, members } from "./state.js";
 import { parse } from "./json.js";
+import { Listening, SILENCE } from "./silence.js";
 
 const ROOT = `${location.pathname.replace(/\/ui(\/.*)?$/, "")}/api/v1`;
 /** How long the console tries by itself, in milliseconds. */
 const PATIENCE = 30000;
+/** Silence of requests for which a node goes through all configs, or waits for a member: it gives itself 50 seconds. */
+const LONG_SILENCE = 60000;
+const LONG = [/^\/config_definition\/[^/]+(\/(schema|unique))?$/, /^\/cluster\//];
+/** Of a body that is sent nothing is heard: a slow line has this many bytes a millisecond for it. */
+const SENT_BYTES = 32;
+/** Statuses that say nothing of the request itself. */
+const UNANSWERED = [0, 429, 503, 504];
 
 /** A refusal, or the lack of an answer (status 0). */
 export class Refusal extends Error {
@@ -74,12 +82,21 @@ export async function call(method, path, options = {}) {
   }
 }
 
+/** Whether an error is none about what was asked: nobody knows yet what the node thinks of it. */
+export const isUnanswered = (error) => UNANSWERED.includes(error?.status);
+
+function silenceOf(method, path, body) {
+  const isLong = method !== "GET" && LONG.some((pattern) => pattern.test(path));
+  return (isLong ? LONG_SILENCE : SILENCE) + (body?.length ?? 0) / SENT_BYTES;
+}
+
 async function attempt(method, path, headers, options, write) {
+  const connection = new Listening(options.signal, silenceOf(method, path, options.body));
   try {
-    const response = await fetch(url(path, options.query), {
-      method, headers, body: options.body, signal: options.signal, cache: "no-store", credentials: "omit",
-    });
-    const text = await response.text();
+    const response = await connection.hear(fetch(url(path, options.query), {
+      method, headers, body: options.body, signal: connection.signal, cache: "no-store", credentials: "omit",
+    }));
+    const text = await connection.text(response.body);
     const id = Number(response.headers.get("x-concord-node"));
     const revision = Number(response.headers.get("x-concord-revision"));
     if (revision) node.value = { id, revision: Math.max(revision, node.value.id === id ? node.value.revision : 0) };
@@ -92,9 +109,11 @@ async function attempt(method, path, headers, options, write) {
     if (response.status === 401 && options.key === undefined) refused.value = refusal.message;
     return { refusal };
   } catch (error) {
-    if (error.name === "AbortError") throw error;
+    if (error.name === "AbortError" && !connection.isSilent) throw error;
     const items = [{ msg: `no answer from ${location.host}` }];
     return { refusal: new Refusal({ status: 0, items, requestId: null, write }) };
+  } finally {
+    connection.end();
   }
 }
 

@@ -1,5 +1,6 @@
 // The disk and the memory of the node that answers, from what it measures (`/metrics`).
 import { key } from "./state.js";
+import { Listening } from "./silence.js";
 
 const ROOT = location.pathname.replace(/\/ui(\/.*)?$/, "");
 
@@ -13,11 +14,20 @@ export function measures(text) {
   return found;
 }
 
+async function metrics(connection) {
+  try {
+    const response = await connection.hear(fetch(`${ROOT}/metrics`, { headers: { Authorization: `Bearer ${key.value}` }, signal: connection.signal, cache: "no-store", credentials: "omit" }));
+    return response.ok ? await connection.text(response.body) : null;
+  } finally {
+    connection.end();
+  }
+}
+
 /** Null where the node does not tell: the key lacks the right, or the node is of an earlier version. */
 export async function health(signal) {
-  const response = await fetch(`${ROOT}/metrics`, { headers: { Authorization: `Bearer ${key.value}` }, signal, cache: "no-store", credentials: "omit" });
-  if (!response.ok) return null;
-  const found = measures(await response.text());
+  const text = await metrics(new Listening(signal));
+  if (text === null) return null;
+  const found = measures(text);
   const get = (name) => found.get(name);
   return {
     memory: get("process_resident_memory_bytes"),

@@ -4,6 +4,7 @@
 // A schema may lead back to itself, and to more places than anybody could count. Each subschema is looked at once, what is
 // found is kept, and what is made of a schema has an end.
 import { Num, kindOf, print, same } from "./json.js";
+import { list, matches, reference } from "./reference.js";
 
 /** A schema that asks nothing. */
 export const ANY = new Map();
@@ -43,20 +44,6 @@ export function resolve(root, schema, depth = 0) {
   return schema instanceof Map && depth <= DEPTH_MAX ? resolved(root, schema, depth) : ANY;
 }
 
-/** What a local reference leads to, or undefined. */
-export function reference(root, schema) {
-  const text = schema.get("$ref");
-  if (typeof text !== "string" || !/^#(\/|$)/.test(text)) return undefined;
-  try {
-    const parts = decodeURIComponent(text.slice(1)).split("/").slice(1).map((part) => part.replaceAll("~1", "/").replaceAll("~0", "~"));
-    return parts.reduce((found, part) => (found instanceof Map ? found.get(part) : Array.isArray(found) ? found[part] : undefined), root);
-  } catch (error) {
-    if (error instanceof URIError) return undefined;
-    throw error;
-  }
-}
-
-export const list = (value) => (Array.isArray(value) ? value : []);
 const map = (value) => (value instanceof Map ? value : ANY);
 
 /** Both schemas as one; where they differ, the first counts. */
@@ -137,16 +124,6 @@ export function memberSchema(root, schema, name) {
   const pattern = [...map(schema.get("patternProperties"))].find(([text]) => matches(text, name));
   const found = pattern?.[1] ?? schema.get("additionalProperties");
   return { schema: resolve(root, found), isNamed: false, isKnown: found instanceof Map };
-}
-
-/** Whether a pattern of a schema matches; one that the browser can't read matches nothing here. */
-export function matches(pattern, text) {
-  try {
-    return new RegExp(pattern, "u").test(text);
-  } catch (error) {
-    if (error instanceof SyntaxError) return false;
-    throw error;
-  }
 }
 
 /** The schema of an element of a list. */

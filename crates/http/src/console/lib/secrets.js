@@ -2,7 +2,7 @@
 // dots until somebody asks for them.
 import { Secret } from "./json.js";
 import { isKept } from "./redacted.js";
-import { list, matches, reference } from "./schema.js";
+import { list, matches, reference } from "./reference.js";
 
 const MARK = "x-concord-secret";
 const BESIDE = ["allOf", "anyOf", "oneOf"];
@@ -28,12 +28,14 @@ function closure(root, schemas) {
     if (!(schema instanceof Map) || found.has(schema)) continue;
     found.add(schema);
     todo.push(reference(root, schema), ...BESIDE.flatMap((name) => list(schema.get(name))), ...ALONE.map((name) => schema.get(name)));
-    if (schema.get("dependentSchemas") instanceof Map) todo.push(...schema.get("dependentSchemas").values());
+    for (const name of ["dependentSchemas", "dependencies"]) if (schema.get(name) instanceof Map) todo.push(...schema.get(name).values());
   }
   return found;
 }
 
-const isMarked = (schemas) => [...schemas].some((schema) => schema.has(MARK) && schema.get(MARK) !== false);
+/** Whether a value is secret by one of these; also where a reference leads that is not followed here, as to an anchor. */
+const isMarked = (root, schemas) => [...schemas].some((schema) => (schema.has(MARK) && schema.get(MARK) !== false)
+  || (schema.has("$ref") && reference(root, schema) === undefined) || schema.has("$dynamicRef") || schema.has("$recursiveRef"));
 
 /** The subschemas of a member or an element. */
 function inner(root, schemas, part) {
@@ -46,9 +48,10 @@ function inner(root, schemas, part) {
       continue;
     }
     const named = schema.get("properties") instanceof Map ? schema.get("properties").get(part) : undefined;
-    const patterns = [...(schema.get("patternProperties") instanceof Map ? schema.get("patternProperties") : [])].filter(([pattern]) => matches(pattern, part)).map(([, schema]) => schema);
-    found.push(named, ...patterns, schema.get("unevaluatedProperties"));
-    if (named === undefined && patterns.length === 0) found.push(schema.get("additionalProperties"));
+    const patterns = [...(schema.get("patternProperties") instanceof Map ? schema.get("patternProperties") : [])];
+    // A pattern that can't be read here could match.
+    found.push(named, ...patterns.filter(([pattern]) => matches(pattern, part, true)).map(([, schema]) => schema), schema.get("unevaluatedProperties"));
+    if (named === undefined && !patterns.some(([pattern]) => matches(pattern, part))) found.push(schema.get("additionalProperties"));
   }
   return closure(root, found);
 }
@@ -58,10 +61,10 @@ export function isSecret(root, path) {
   if (!hasMarks(root)) return false;
   let schemas = closure(root, [root]);
   for (const part of path) {
-    if (isMarked(schemas)) return true;
+    if (isMarked(root, schemas)) return true;
     schemas = inner(root, schemas, part);
   }
-  return isMarked(schemas);
+  return isMarked(root, schemas);
 }
 
 /** The value at a path with a `Secret` in each secret place; the value itself where there is none. */
@@ -75,7 +78,7 @@ export function masked(root, value, path = []) {
 
 function mask(root, schemas, value) {
   if (value === null || isKept(value)) return value;
-  if (isMarked(schemas)) return new Secret();
+  if (isMarked(root, schemas)) return new Secret();
   if (schemas.size === 0) return value;
   if (Array.isArray(value)) {
     const items = value.map((item, place) => mask(root, inner(root, schemas, place), item));

@@ -1,4 +1,4 @@
-// Several changes that are to be made as one: what was collected on the pages of configs, and the batch that it is.
+// The change set: several changes that are to be made as one, collected on the pages of configs, and the batch that it is.
 //
 // It is in the memory of the tab, as it may hold values that others may not see; it ends with the tab, or with the key.
 import { signal } from "../vendor/preact.js";

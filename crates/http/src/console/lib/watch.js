@@ -1,9 +1,10 @@
 // Changes as they happen: server-sent events, read with `fetch` because an `EventSource` sends no key. After a
 // connection ends, the next one continues behind the last event, on whatever node answers: nothing is missed and nothing
 // comes twice. A tab that is not seen holds no connection, as a browser has few of them for one host; it continues where
-// it was when it is seen again.
-import { key, refused } from "./state.js";
+// it was when it is seen again. A connection that goes silent ends: no change on it is not that nothing is changed.
+import { key, refused, trouble } from "./state.js";
 import { itemsOf, pause, url } from "./api.js";
+import { Listening } from "./silence.js";
 
 /**
  * Follows changes until `signal` is aborted. `on.change(event, text)`, `on.state(text)` ("live", "waiting"), `on.gone(why)` when
@@ -20,11 +21,12 @@ export async function follow(query, on, signal) {
       await seen(signal);
       const headers = { Authorization: `Bearer ${key.value}`, Accept: "text/event-stream" };
       if (last !== null) headers["Last-Event-ID"] = last;
-      connection = connect(signal);
-      const response = await fetch(url("/watch", typeof query === "function" ? query() : query), { headers, signal: connection.signal, cache: "no-store", credentials: "omit" });
+      connection = new Connection(signal);
+      const response = await connection.hear(fetch(url("/watch", typeof query === "function" ? query() : query), { headers, signal: connection.signal, cache: "no-store", credentials: "omit" }));
       if (response.status === 200) {
+        trouble.value = null;
         on.state("live");
-        for await (const event of events(response.body)) {
+        for await (const event of events(connection.parts(response.body))) {
           wait = 250;
           if (event.id !== undefined) last = event.id;
           if (event.name === "change") on.change(event.data, event.text);
@@ -32,7 +34,7 @@ export async function follow(query, on, signal) {
           if (expired) throw new Gone(expired.msg);
         }
       } else {
-        const text = await response.text();
+        const text = await connection.text(response.body);
         if (response.status === 410) throw new Gone(itemsOf(text)[0].msg);
         if (response.status === 401) refused.value = "it is not valid";
         if (![401, 429, 503, 504].includes(response.status)) {
@@ -45,7 +47,7 @@ export async function follow(query, on, signal) {
       if (error instanceof Gone) {
         last = null;
         on.gone(error.message);
-      } else if (error.name === "AbortError") wait = 125;
+      } else if (error.name === "AbortError") wait = connection?.isSilent ? wait : 125;
       else if (!(error instanceof TypeError)) throw error;
     } finally {
       connection?.end();
@@ -76,31 +78,25 @@ function seen(signal) {
   });
 }
 
-/** A signal that is aborted with `signal`, and when the tab is hidden. */
-function connect(signal) {
-  const stop = new AbortController();
-  const hide = () => { if (document.hidden) stop.abort(); };
-  const abort = () => stop.abort();
-  document.addEventListener("visibilitychange", hide);
-  signal.addEventListener("abort", abort);
-  return {
-    signal: stop.signal,
-    end() {
-      document.removeEventListener("visibilitychange", hide);
-      signal.removeEventListener("abort", abort);
-      stop.abort();
-    },
-  };
+/** A connection that ends with `signal`, with silence, and when the tab is hidden. */
+class Connection extends Listening {
+  constructor(signal) {
+    super(signal);
+    this.hide = () => { if (document.hidden) this.abort(); };
+    document.addEventListener("visibilitychange", this.hide);
+  }
+
+  end() {
+    document.removeEventListener("visibilitychange", this.hide);
+    super.end();
+  }
 }
 
-/** The events of a stream. */
-async function* events(body) {
-  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+/** The events of a stream, of which `texts` are the parts as they come. */
+async function* events(texts) {
   let rest = "";
-  for (; ;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    const parts = (rest + value).split("\n\n");
+  for await (const text of texts) {
+    const parts = (rest + text).split("\n\n");
     rest = parts.pop();
     for (const part of parts) {
       const event = { name: "message", id: undefined, text: "" };

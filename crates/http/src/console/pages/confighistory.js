@@ -1,9 +1,9 @@
 // The history of a config: what each change did, and the way back. A rollback is a new change, checked by the current schema,
 // and it is tried before it is offered. A deleted config comes back the same way.
-import { html, useEffect, useState } from "../vendor/preact.js";
+import { html, useState } from "../vendor/preact.js";
 import { lacks, say } from "../lib/state.js";
-import { configPath, definitionPath, dryRun, get } from "../lib/api.js";
-import { Confirm, Field, Loaded, Problem, useLoad, useWrite } from "../parts/ui.js";
+import { configPath, definitionPath, dryRun, get, isUnanswered } from "../lib/api.js";
+import { Confirm, Field, Loaded, Problem, useDebounced, useLoad, useWrite } from "../parts/ui.js";
 import { CopyAs } from "../parts/copyas.js";
 import { Diff } from "../parts/diff.js";
 import { History } from "../parts/history.js";
@@ -28,11 +28,19 @@ function Rollback({ path, config, entry, newest, schema, onClose, onDone }) {
   const isDeleted = newest.operation === "delete";
   const condition = isDeleted ? { "If-None-Match": "*" } : { "If-Match": `"${newest.revision}"` };
   const request = { method: "POST", path: `${path}/rollback`, body: JSON.stringify({ revision: entry.revision }), headers: { ...condition, ...reasonHeader(reason) } };
-  useEffect(() => {
-    dryRun("POST", request.path, request).then(() => setDry({}), (error) => setDry({ error }));
-  }, []);
+  useDebounced(async (signal) => {
+    try {
+      await dryRun("POST", request.path, { ...request, signal });
+      setDry({});
+    } catch (error) {
+      if (error.name === "AbortError") return false;
+      setDry({ error });
+      return isUnanswered(error);
+    }
+    return false;
+  }, [], 0);
   const confirm = () => write.run("POST", request.path, request, () => { say(`${config} is what it was at revision ${entry.revision}`); onDone(); });
-  return html`<${Confirm} title=${`Roll back to revision ${entry.revision}?`} action="Roll back" write=${dry.error || dry.busy ? { busy: true } : write} onClose=${onClose} onConfirm=${confirm}>
+  return html`<${Confirm} title=${`Roll back to revision ${entry.revision}?`} action="Roll back" write=${dry.busy || (dry.error && !isUnanswered(dry.error)) ? { busy: true } : write} onClose=${onClose} onConfirm=${confirm}>
     <p>It becomes a new change: nothing of the history is lost.</p>
     <${Diff} schema=${schema} from=${newest.data} to=${entry.data} label="What the rollback changes" />
     <${Problem} error=${dry.error} />

@@ -6,6 +6,7 @@ import { definitionPath, get } from "../lib/api.js";
 import { indexPath, indexed, isPattern } from "../lib/json.js";
 import { ago, brief, count } from "../lib/format.js";
 import { Rows } from "../lib/rows.js";
+import { masked } from "../lib/secrets.js";
 import { follow } from "../lib/watch.js";
 import { Empty, Loaded, Problem, useDebounced, useLoad } from "../parts/ui.js";
 import { CopyAs } from "../parts/copyas.js";
@@ -20,10 +21,11 @@ export default function Configs({ parts: [, name] }) {
   return html`<${DefinitionHead} name=${name} here="configs">
       ${lacks("write", name) ? "" : html`<a class="button primary" href=${href(["d", name, "new"])} data-key="n">New config</a>`}
     </${DefinitionHead}>
-    <${Loaded} of=${definition} what="the definition">${definition.data && html`<${List} name=${name} definition=${definition.data.data} />`}</${Loaded}>`;
+    <${Loaded} of=${definition} what="the definition">${definition.data && html`<${List} name=${name} definition=${definition.data.data} exact=${definition.data.exact} onDefinition=${definition.reload} />`}</${Loaded}>`;
 }
 
-function List({ name, definition }) {
+/** `exact` is the definition without loss; `onDefinition` is called when it has changed: what of the data is secret, too. */
+function List({ name, definition, exact, onDefinition }) {
   const query = route.value.query;
   const filters = [...query].filter(([key]) => key.startsWith("f.")).map(([key, value]) => [key.slice(2), value]);
   const [search, setSearch] = useState(query.get("q") ?? "");
@@ -60,6 +62,7 @@ function List({ name, definition }) {
     follow([["definition", name], ...selection], {
       change(event) {
         for (const item of event.changes) if (item.config_key) changed.add(item.config_key);
+        if (event.changes.some((item) => !item.config_key)) onDefinition();
         later();
       },
       state: setState,
@@ -71,14 +74,15 @@ function List({ name, definition }) {
   const { total, error } = rows.state.value;
   const indexes = definition.indexes;
   const preview = indexes.length === 0;
+  const schema = exact.get("json_schema");
   const sortable = (index) => !isPattern(index) && !["object", "array"].includes(typeAt(definition.json_schema, index));
   const columns = [
     { id: "key", title: "Key", width: "minmax(11rem, 1.4fr)", sort: "config_key", class: "strong",
       cell: (row) => html`<a href=${href(["d", name, "c", row.get("config_key")])} tabindex="-1">${row.get("config_key")}</a>` },
     ...(preview
-      ? [{ id: "data", title: "Data", width: "minmax(16rem, 4fr)", class: "mono", cell: (row) => brief(row.get("data"), 200) }]
+      ? [{ id: "data", title: "Data", width: "minmax(16rem, 4fr)", class: "mono", cell: (row) => brief(masked(schema, row.get("data")), 200) }]
       : indexes.map((index) => ({ id: index, title: index, sort: sortable(index) ? index : undefined,
-        cell: (row) => cell(indexed(row.get("data"), index)) }))),
+        cell: (row) => cell(indexed(masked(schema, row.get("data")), index)) }))),
     { id: "modified", title: "Changed", width: "8rem", sort: "modified_at", class: "muted",
       cell: (row) => html`<time title=${row.get("modified_at")}>${ago(row.get("modified_at"))}</time>` },
   ];

@@ -5,14 +5,14 @@
 // key takes longer than a key may; what follows is there before the editor takes the first key.
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/preact.js";
 import { go, href, route, say, unsaved } from "../lib/state.js";
-import { configPath, definitionPath, dryRun, get } from "../lib/api.js";
+import { configPath, definitionPath, dryRun, get, isUnanswered } from "../lib/api.js";
 import { JsonError, identical, locate, parse, print, put, same, share } from "../lib/json.js";
 import { hiddenPlaces, hiddenText, keeping } from "../lib/redacted.js";
 import { ANY, initial } from "../lib/schema.js";
 import { masked } from "../lib/secrets.js";
 import { collect, collected } from "../lib/together.js";
 import { follow } from "../lib/watch.js";
-import { Crumbs, Field, Loaded, Problem, useDebounced, useLoad, useWrite } from "../parts/ui.js";
+import { Crumbs, Field, Loaded, Problem, UNCHECKED, useDebounced, useLoad, useWrite } from "../parts/ui.js";
 import { CopyAs } from "../parts/copyas.js";
 import { Editor } from "../parts/editor.js";
 import { Form } from "../parts/form.js";
@@ -51,9 +51,10 @@ function Editing({ name, config, start }) {
   const [dry, setDry] = useState({});
   const [other, setOther] = useState(null);
   const [merging, setMerging] = useState(null);
-  const [isCovered, setCovered] = useState(() => start.hidden !== undefined && masked(start.schema ?? ANY, base.data) !== base.data);
-  const write = useWrite();
   const root = start.schema ?? ANY;
+  const isSecret = (data) => masked(root, data) !== data;
+  const [isCovered, setCovered] = useState(() => (start.hidden !== undefined || start.proposed !== undefined) && isSecret(value));
+  const write = useWrite();
   const lastText = useRef(text);
   lastText.current = text ?? lastText.current;
   const form = useRef({ root, turn: 0, wanted: null, change: (path, item) => setDoc((old) => ({ value: put(old.value, path, item), text: null })) }).current;
@@ -83,17 +84,19 @@ function Editing({ name, config, start }) {
   };
   const written = (indent) => ({ ...request, body: isNew ? `{"config_key":${JSON.stringify(key)},"data":${print(value, indent)}}` : `{"data":${print(value, indent)}}` });
   useDebounced(async (signal) => {
-    if (wrong || (isNew && !key)) { setDry({}); return; }
+    if (wrong || (isNew && !key)) { setDry({}); return false; }
     setDry((old) => ({ ...old, busy: true }));
     try {
       await dryRun(request.method, request.path, { ...written(0), signal });
       setDry({ fits: true });
     } catch (error) {
-      if (error.name === "AbortError") return;
+      if (error.name === "AbortError") return false;
       setDry({ error });
       // Somebody who types is not interrupted: the bar says it, and the dialog opens when it is asked for or at the save.
       if (error.status === 412) setOther((old) => old ?? { by: null, revision: Infinity });
+      return isUnanswered(error);
     }
+    return false;
   }, [value, wrong, key, base.etag], 300);
   useEffect(() => {
     if (isNew) return undefined;
@@ -151,9 +154,9 @@ function Editing({ name, config, start }) {
   }, [text, errors, wrong]);
   const elsewhere = dry.error && dry.error.status !== 412 && errors.length < dry.error.items.length ? dry.error : null;
   const state = wrong ? ["bad", `No JSON: ${wrong.message}`] : dry.busy ? ["", "Checking…"] : !dirty ? ["", "Nothing is changed yet"] : dry.fits ? ["good", "The node would take it"]
-    : errors.length ? ["bad", `${errors.length} ${errors.length === 1 ? "place breaks" : "places break"} the schema`] : dry.error?.status === 412 ? ["bad", "It was changed meanwhile"] : dry.error ? ["bad", "The node would not take it"] : ["", isNew && !key ? "It needs a key" : ""];
+    : errors.length ? ["bad", `${errors.length} ${errors.length === 1 ? "place breaks" : "places break"} the schema`] : dry.error?.status === 412 ? ["bad", "It was changed meanwhile"] : isUnanswered(dry.error) ? UNCHECKED : dry.error ? ["bad", "The node would not take it"] : ["", isNew && !key ? "It needs a key" : ""];
   return html`<div class="title"><h1>${isNew ? "New config" : `Edit ${config}`}</h1><span class=${`state ${state[0]}`} role="status">${state[1]}</span><span class="grow"></span>
-      <${CopyAs} requests=${() => [{ label: isNew ? "Create it" : "Save it", ...written(2) }, { label: "Try it (dry run)", ...written(2), query: [["dry_run", "true"]] }]} />
+      <${CopyAs} isSecret=${() => isSecret(value)} requests=${() => [{ label: isNew ? "Create it" : "Save it", ...written(2) }, { label: "Try it (dry run)", ...written(2), query: [["dry_run", "true"]] }]} />
       <button onClick=${() => setDoc({ value, text: print(value) })} disabled=${Boolean(wrong) || text === null} title="Indents the JSON; no value changes">Format the JSON</button>
       <a class="button" href=${isNew ? href(["d", name]) : href(["d", name, "c", config])}>Cancel</a>
       <button disabled=${write.busy || Boolean(wrong) || (isNew ? !key : !dirty)} title="Collects this change, to make several at once" onClick=${add}>Add to the change set</button>
@@ -164,7 +167,7 @@ function Editing({ name, config, start }) {
     <${Problem} error=${elsewhere} />
     ${merging?.error ? html`<${Problem} error=${merging.error} />` : null}
     ${merging && !merging.error ? html`<${Merge} schema=${start.schema} base=${base.data} mine=${value} theirs=${merging.theirs} by=${other?.by && nameOf(other.by)} onClose=${() => setMerging(null)}
-      onUse=${(result) => { setBase({ data: merging.theirs, etag: merging.etag }); take({ value: result, text: null }); setMerging(null); setOther(null); write.clear(); setDry({}); if (same(result, merging.theirs)) say("What is there now is what you wanted: nothing to save"); }} />` : null}
+      onUse=${(result) => { if (isSecret(result) && !isSecret(value)) setCovered(true); setBase({ data: merging.theirs, etag: merging.etag }); take({ value: result, text: null }); setMerging(null); setOther(null); write.clear(); setDry({}); if (same(result, merging.theirs)) say("What is there now is what you wanted: nothing to save"); }} />` : null}
     ${start.hidden?.paths.length ? html`<p class="banner warn">Your key may not see the secret values at <b>${hiddenText(start.hidden)}</b>. ${isNew ? "A new config needs values of its own there." : "They stay as they are unless you replace them."}</p>` : null}
     <div class="bar spaced">
       ${isNew ? html`<${Field} label="Key" hint="1 to 255 of A-Z a-z 0-9 _ . ~ -"><input required value=${key} autocomplete="off" spellcheck=${false} onInput=${(event) => setKey(event.target.value.trim())} /></${Field}>` : null}

@@ -1,9 +1,9 @@
 // A new definition: its key, its schema, its indexed fields; tried on the node while one types.
 import { html, useMemo, useState } from "../vendor/preact.js";
 import { go, say, unsaved } from "../lib/state.js";
-import { dryRun } from "../lib/api.js";
+import { dryRun, isUnanswered } from "../lib/api.js";
 import { JsonError, locate, parse } from "../lib/json.js";
-import { Crumbs, Field, Problem, useDebounced, useWrite } from "../parts/ui.js";
+import { Crumbs, Field, Problem, UNCHECKED, useDebounced, useWrite } from "../parts/ui.js";
 import { CopyAs } from "../parts/copyas.js";
 import { Editor } from "../parts/editor.js";
 import { scalars } from "../lib/schema.js";
@@ -41,19 +41,22 @@ export default function NewDefinition() {
   };
   useDebounced(async (signal) => {
     unsaved.value = key || text !== EXAMPLE ? "The definition is not created yet." : "";
-    if (!key || wrong) { setDry({}); return; }
+    if (!key || wrong) { setDry({}); return false; }
     try {
       await dryRun("POST", request.path, { ...request, signal });
       setDry({ fits: true });
     } catch (error) {
-      if (error.name !== "AbortError") setDry({ error });
+      if (error.name === "AbortError") return false;
+      setDry({ error });
+      return isUnanswered(error);
     }
+    return false;
   }, [key, text, JSON.stringify(indexes)], 350);
   const save = () => write.run("POST", request.path, request, () => { unsaved.value = ""; say(`${key} is created`); go(["d", key]); });
   const items = (dry.error?.items ?? []).filter((item) => item.loc?.[0] === "json_schema");
   const problems = wrong ? [{ from: wrong.at, to: wrong.at + 1, message: wrong.message }]
     : locate(text, items.map((item) => item.loc.slice(1))).map(([from, to], place) => ({ from, to, message: items[place].msg }));
-  const state = wrong ? ["bad", `No JSON: ${wrong.message}`] : !key ? ["", "It needs a key"] : dry.fits ? ["good", "The node would take it"] : dry.error ? ["bad", "The node would not take it"] : ["", "Checking…"];
+  const state = wrong ? ["bad", `No JSON: ${wrong.message}`] : !key ? ["", "It needs a key"] : dry.fits ? ["good", "The node would take it"] : isUnanswered(dry.error) ? UNCHECKED : dry.error ? ["bad", "The node would not take it"] : ["", "Checking…"];
   const toggle = (path) => setIndexes(indexes.includes(path) ? indexes.filter((other) => other !== path) : [...indexes, path]);
   return html`<${Crumbs} items=${[{ text: "Definitions", href: "#/" }, { text: "New definition" }]} />
     <div class="title"><h1>New definition</h1><span class=${`state ${state[0]}`} role="status">${state[1]}</span><span class="grow"></span>

@@ -2,10 +2,10 @@
 // schema on every config and names those that would break.
 import { html, useEffect, useMemo, useState } from "../vendor/preact.js";
 import { href, lacks, say, unsaved } from "../lib/state.js";
-import { definitionPath, dryRun, get } from "../lib/api.js";
+import { definitionPath, dryRun, get, isUnanswered } from "../lib/api.js";
 import { JsonError, locate, parse, print, same } from "../lib/json.js";
 import { count } from "../lib/format.js";
-import { Confirm, Field, Loaded, Problem, useDebounced, useLoad, useWrite } from "../parts/ui.js";
+import { Confirm, Field, Loaded, Problem, UNCHECKED, useDebounced, useLoad, useWrite } from "../parts/ui.js";
 import { CopyAs } from "../parts/copyas.js";
 import { DefinitionHead } from "../parts/definitionhead.js";
 import { Editor } from "../parts/editor.js";
@@ -46,14 +46,17 @@ function Editing({ name, path, start, onDone }) {
   useEffect(() => { unsaved.value = dirty ? "The schema is not saved." : ""; return () => { unsaved.value = ""; }; }, [Boolean(dirty)]);
   const request = { method: "PUT", path, body: `{"json_schema":${text}}`, headers: { "If-Match": start.etag, ...reasonHeader(reason) } };
   useDebounced(async (signal) => {
-    if (wrong || !dirty) { setReport({}); return; }
+    if (wrong || !dirty) { setReport({}); return false; }
     setReport((old) => ({ ...old, busy: true }));
     try {
       const answer = await dryRun("PUT", path, { ...request, signal });
       setReport({ data: answer.data });
     } catch (error) {
-      if (error.name !== "AbortError") setReport({ error });
+      if (error.name === "AbortError") return false;
+      setReport({ error });
+      return isUnanswered(error);
     }
+    return false;
   }, [text], 500);
   const save = (force) => write.run("PUT", path, { ...request, query: force ? [["policy", "force"]] : [] }, () => {
     unsaved.value = "";
@@ -65,7 +68,7 @@ function Editing({ name, path, start, onDone }) {
   const problems = wrong ? [{ from: wrong.at, to: wrong.at + 1, message: wrong.message }]
     : locate(text, items.map((item) => item.loc.slice(1))).map(([from, to], place) => ({ from, to: items[place].loc.length > 1 ? to : from + 1, message: items[place].msg }));
   const state = wrong ? ["bad", `No JSON: ${wrong.message}`] : report.busy ? ["", "Trying it on every config…"] : !dirty ? ["", "Nothing is changed yet"]
-    : report.error ? ["bad", "The node would not take it"] : report.data ? (breaking ? ["bad", `${count(breaking, "config")} would break`] : ["good", report.data.scan === "skipped" ? "It asks nothing of data" : `All ${report.data.checked} configs fit`]) : ["", ""];
+    : isUnanswered(report.error) ? UNCHECKED : report.error ? ["bad", "The node would not take it"] : report.data ? (breaking ? ["bad", `${count(breaking, "config")} would break`] : ["good", report.data.scan === "skipped" ? "It asks nothing of data" : `All ${report.data.checked} configs fit`]) : ["", ""];
   return html`<div class="bar"><span class=${`state ${state[0]}`} role="status">${state[1]}</span><span class="grow"></span>
       <${CopyAs} requests=${[{ label: "Try it (dry run)", ...request, query: [["dry_run", "true"]] }, { label: "Change it", ...request }]} />
       <button onClick=${onDone}>Cancel</button>

@@ -3,14 +3,18 @@ import { html, useState } from "../vendor/preact.js";
 import { forms } from "../lib/copy.js";
 import { Dialog, copyText } from "./ui.js";
 
-/** A button; `requests` are { label, method, path, query, headers, body, command }, or a function that makes them. */
-export function CopyAs({ requests, label = "Copy as…" }) {
+/**
+ * A button; `requests` are { label, method, path, query, headers, body, command }, or a function that makes them.
+ * `isSecret`, a function, says whether they hold secret values: these are copied, and shown when they are asked for.
+ */
+export function CopyAs({ requests, isSecret, label = "Copy as…" }) {
   const [open, setOpen] = useState(false);
   return html`<button class="quiet" onClick=${() => setOpen(true)}>${label}</button>
-    ${open ? html`<${CopyDialog} requests=${typeof requests === "function" ? requests() : requests} onClose=${() => setOpen(false)} />` : ""}`;
+    ${open ? html`<${CopyDialog} requests=${typeof requests === "function" ? requests() : requests} isSecret=${isSecret?.()} onClose=${() => setOpen(false)} />` : ""}`;
 }
 
-function CopyDialog({ requests, onClose }) {
+function CopyDialog({ requests, isSecret, onClose }) {
+  const [isShown, setShown] = useState(!isSecret);
   const [which, setWhich] = useState(0);
   const [form, setForm] = useState("curl");
   const request = requests[which];
@@ -25,7 +29,8 @@ function CopyDialog({ requests, onClose }) {
         onClick=${() => setForm(other)}>${other}</button>`)}</div>
       <button class="primary" onClick=${() => copyText(text, name)}>Copy</button>
     </div>
-    <pre class="code" tabindex="0" aria-label=${`${name} text`}>${text}</pre>
+    ${isShown ? html`<pre class="code" tabindex="0" aria-label=${`${name} text`}>${text}</pre>`
+      : html`<div class="empty"><p>The text has secret values.</p><button onClick=${() => setShown(true)}>Show the text</button></div>`}
     <p class="muted small">The key is not in the text: it is read from the environment variable <code>CONCORD_API_KEY</code>.</p>
   </${Dialog}>`;
 }

@@ -2,10 +2,11 @@
 // exception from the page's policy. If it can't be loaded, a plain text field does; until it is there, nothing: a text field
 // with a large text takes longer to draw than the editor to load.
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
+import { timely } from "../lib/silence.js";
 
 let library = null;
 /** The library, loaded once. */
-export const load = () => (library ??= import("../vendor/editor.js"));
+export const load = () => (library ??= timely(import("../vendor/editor.js")));
 
 function style(cm) {
   const { tags } = cm;

@@ -10,8 +10,9 @@ import { h, html, useLayoutEffect, useRef, useState } from "../vendor/preact.js"
 import { DOTS, kindOf, same } from "../lib/json.js";
 import { pathText, plain } from "../lib/format.js";
 import { isKept } from "../lib/redacted.js";
-import { choices, initial, itemSchema, kind, kindName, kindPlace, kinds, limits, list, memberSchema, resolve, shows, takes } from "../lib/schema.js";
-import { isSecret } from "../lib/secrets.js";
+import { list } from "../lib/reference.js";
+import { choices, initial, itemSchema, kind, kindName, kindPlace, kinds, limits, memberSchema, resolve, shows, takes } from "../lib/schema.js";
+import { isSecret, masked } from "../lib/secrets.js";
 import { useSeen, weight } from "./lazy.js";
 import { NumberInput, Raw, TextInput, isNumber } from "./inputs.js";
 
@@ -200,12 +201,15 @@ const Place = memo(({ form, name, schema, value, path, isRequired, isNamed, isKn
   });
   const begin = (item) => { form.wanted = path; setShown(true); form.change(path, item); };
   const title = (isNamed && schema.get("title")) || name;
-  const isHidden = value !== undefined && view !== KEPT && value !== null && !isShown && isSecret(form.root, path);
-  const nested = !isHidden && (view.kind === "object" || view.kind === "array");
+  const isParted = view.kind === "object" || view.kind === "array";
+  // What is shown as one JSON text is hidden for a part of it that is secret.
+  const hides = value !== undefined && value !== null && view !== KEPT && (isParted ? isSecret(form.root, path) : masked(form.root, value, path) !== value);
+  const isHidden = hides && !isShown;
+  const nested = !isHidden && isParted;
   const here = errors.filter((error) => !nested || error.path.length === path.length);
   const head = html`<span class=${isRequired ? "name required" : "name"} title=${title === name ? undefined : name}>${title}${isKnown ? null : html` <span class="muted small">not in the schema</span>`}</span>`;
   const buttons = html`${view === ABSENT ? html`<button type="button" class="quiet" aria-label=${`Set ${title}`} onClick=${() => begin(initial(form.root, schema))}>Set</button>` : null}
-    ${isShown && value !== undefined && isSecret(form.root, path) ? html`<button type="button" class="quiet" aria-label=${`Hide ${title}`} onClick=${() => setShown(false)}>Hide</button>` : null}
+    ${isShown && hides ? html`<button type="button" class="quiet" aria-label=${`Hide ${title}`} onClick=${() => setShown(false)}>Hide</button>` : null}
     ${isHidden ? null : html`<${Kinds} ...${{ form, about, view, value, title, setView, begin }} />`}
     ${value !== undefined && (onRemove || !isRequired) ? html`<button type="button" class="quiet" aria-label=${`Remove ${title}`} onClick=${() => (onRemove ? onRemove(element) : form.change(path, undefined))}>✕</button>` : null}`;
   const asks = limits(view.schema ?? (about.all.length === 1 ? about.all[0] : schema));

@@ -8,7 +8,7 @@ import { places } from "./shell.js";
 export const KEYS = [
   ["/ or Ctrl K", "go to a page, a definition or a config"],
   ["?", "this list"],
-  ["g then d, w, c, u, t", "definitions, changes, cluster, usage, what was collected"],
+  ["g then d, w, c, u, t", "definitions, changes, cluster, usage, change set"],
   ["n", "new: a definition or a config, as the page has it"],
   ["e", "edit the config that is shown"],
   ["h", "history of what is shown"],

@@ -10,7 +10,7 @@ export function places() {
     { text: "Cluster", parts: ["cluster"], verb: "observe" },
     { text: "Usage", parts: ["usage"], verb: "observe" },
   ];
-  if (together.value.length) all.push({ text: `To make (${together.value.length})`, parts: ["together"] });
+  if (together.value.length) all.push({ text: `Change set (${together.value.length})`, parts: ["together"] });
   if (principal.value) all.push({ text: "Keys", parts: ["keys"], verb: "keys" }, { text: "Audit", parts: ["audit"], verb: "audit" });
   return all.filter((place) => !(place.verb && lacks(place.verb)));
 }
@@ -29,7 +29,7 @@ export function Shell({ children, onPalette }) {
       <button class="quiet" title=${`Theme: ${theme.value}`} aria-label=${`Theme: ${theme.value}. Change to ${next[theme.value]}`}
         onClick=${() => setTheme(next[theme.value])}>${{ auto: "◐", light: "☀", dark: "☾" }[theme.value]}</button>
       <span class="who small">${principal.value?.name ?? principal.value?.key_id ?? "root"}</span>
-      <button class="quiet" onClick=${() => { const left = unsaved.value || (together.value.length ? "What was collected is not made yet." : ""); if (!left || confirm(`${left} Sign out?`)) { unsaved.value = ""; together.value = []; keepKey(""); principal.value = null; location.hash = "#/"; } }}>Sign out</button>
+      <button class="quiet" onClick=${() => { const left = unsaved.value || (together.value.length ? "The change set is not made yet." : ""); if (!left || confirm(`${left} Sign out?`)) { unsaved.value = ""; together.value = []; keepKey(""); principal.value = null; location.hash = "#/"; } }}>Sign out</button>
     </header>
     ${trouble.value ? html`<div class="trouble" role="status"><span class="spin" aria-hidden="true"></span>
       ${trouble.value.text} Trying again…

@@ -20,34 +20,55 @@ export function useLoad(load, deps) {
   return { ...state, reload: () => setTurn((old) => old + 1) };
 }
 
-/** Calls a function when its input has been still for a while. */
+/** The state of what is edited, where no dry run was answered. */
+export const UNCHECKED = ["", "The node does not answer: not checked yet"];
+/** Until a function that asks for it is called again, in milliseconds. */
+const AGAIN = 5000;
+
+/** Calls a function when its input has been still for a while; again, when it returns that it knows nothing yet. */
 export function useDebounced(run, deps, milliseconds = 350) {
   useEffect(() => {
     const stop = new AbortController();
-    const timer = setTimeout(() => run(stop.signal), milliseconds);
+    let timer = setTimeout(begin, milliseconds);
+    async function begin() {
+      if (await run(stop.signal) && !stop.signal.aborted) timer = setTimeout(begin, AGAIN);
+    }
     return () => { clearTimeout(timer); stop.abort(); };
   }, deps);
 }
 
+/** Refusals that the log keeps under an idempotency key: they hold for each copy of a write. Others say nothing of an earlier copy. */
+const VERDICTS = [
+  "config_exists", "config_not_found", "definition_exists", "definition_not_empty", "definition_protected",
+  "precondition_failed", "unique_taken",
+];
+const isVerdict = (error) => error.items?.some((item) => VERDICTS.includes(item.code));
+
 /**
- * A write of a page: `send(options)` runs the request. An unknown outcome keeps its idempotency key, so that to send it
- * again does it once at most. `options.plain` is for requests that take no such key: changes of members.
+ * A write of a page: `run` sends the request. An unknown outcome keeps its idempotency key, so that to send the same again
+ * does it once at most, and stays unknown until an answer decides it. `options.plain` is for requests that take no such
+ * key: changes of members.
  */
 export function useWrite() {
   const [state, setState] = useState({});
-  const again = useRef(null);
+  /** The write whose outcome is unknown: { text, idempotencyKey }. */
+  const open = useRef(null);
   async function run(method, path, options, done) {
-    const idempotencyKey = options.plain ? undefined : options.idempotencyKey ?? newIdempotencyKey();
+    const text = JSON.stringify([method, path, options.query, options.headers, options.body]);
+    const earlier = open.current?.text === text ? open.current : null;
+    const idempotencyKey = options.plain ? undefined : earlier?.idempotencyKey ?? newIdempotencyKey();
     setState({ busy: true });
     try {
       const answer = await call(method, path, { ...options, idempotencyKey });
-      again.current = null;
+      open.current = null;
       setState({});
       await done?.(answer);
       return answer;
     } catch (error) {
-      again.current = error.unknown && !options.plain ? () => run(method, path, { ...options, idempotencyKey }, done) : null;
-      setState({ error, again: again.current });
+      if (earlier && !isVerdict(error)) error.unknown = true;
+      const isAgain = error.unknown && !options.plain;
+      open.current = isAgain ? { text, idempotencyKey } : null;
+      setState({ error, again: isAgain ? () => run(method, path, options, done) : null });
       return null;
     }
   }
