@@ -363,6 +363,7 @@ fn quotas_of_what_is_stored() {
     wire(&nothing(NothingToRestore::Expired("old".into())), "1200036f6c64");
     wire(&nothing(NothingToRestore::NotThere("no".into())), "1201026e6f");
     wire(&nothing(NothingToRestore::Invalid(vec![Violation::new("no")])), "120201026e6f00");
+    wire(&nothing(NothingToRestore::DefinitionNotThere("no".into())), "1203026e6f");
 }
 
 #[test]
