@@ -18,10 +18,11 @@ use serde_json::{Value, json};
 use super::{
     connection::{ConsistencyLevel, Failure, FreshnessArgs, NodeArgs, run_with_client},
     output::{Columns, OutputArgs, print_columns},
+    point::{PointArgs, point_json},
     progress::Progress,
 };
 use crate::settings::parse_member;
-use concord_consensus::{self as raft};
+use concord_consensus::restore::require_empty;
 use concord_net::Member;
 use concord_service::{self as service};
 use concord_state::digest;
@@ -43,6 +44,25 @@ const COLUMNS: Columns = Columns {
         ("KEYS", "/access_keys"),
         ("REQUESTS", "/requests"),
         ("SIGNER", "/signer"),
+        ("CLUSTER", "/cluster_id"),
+    ],
+};
+
+const RESTORE_COLUMNS: Columns = Columns {
+    name: "cluster_id",
+    narrow: &[
+        ("REVISION", "/revision"),
+        ("DEFINITIONS", "/definitions"),
+        ("CONFIGS", "/configs"),
+        ("AS OF", "/as_of/revision"),
+        ("AT", "/as_of/at"),
+        ("NEXT", "/as_of/next/at"),
+    ],
+    wide: &[
+        ("CHANGES", "/as_of/changes"),
+        ("DIGEST", "/digest"),
+        ("KEYS", "/access_keys"),
+        ("REQUESTS", "/requests"),
         ("CLUSTER", "/cluster_id"),
     ],
 };
@@ -120,14 +140,19 @@ pub(super) struct RestoreArgs {
     #[arg(long, value_name = "FILE")]
     from: PathBuf,
     /// The data directory to create; it must be empty or missing
-    #[arg(long, env = "CONCORD_DATA_DIR", value_name = "DIR")]
-    data_dir: PathBuf,
+    #[arg(long, env = "CONCORD_DATA_DIR", required_unless_present = "dry_run", value_name = "DIR")]
+    data_dir: Option<PathBuf>,
     /// The node that will serve the data: its id, client address and peer address, as in `1=node1:8100@node1:8200`
-    #[arg(long, value_parser = parse_member, value_name = "ID=API@PEER")]
-    member: Member,
-    /// Encrypt the data directory with the first key of this file
+    #[arg(long, value_parser = parse_member, required_unless_present = "dry_run", value_name = "ID=API@PEER")]
+    member: Option<Member>,
+    /// Encrypt the data directory with the first key of this file. It also reads an encrypted --history
     #[arg(long, env = "CONCORD_DATA_KEY_FILE", value_name = "FILE")]
     data_key_file: Option<PathBuf>,
+    #[command(flatten)]
+    point: PointArgs,
+    /// Read everything and show what would be restored; write nothing
+    #[arg(long)]
+    dry_run: bool,
     #[command(flatten)]
     opening: OpeningArgs,
     #[command(flatten)]
@@ -155,8 +180,25 @@ pub(super) fn verify(args: &VerifyArgs) -> Result<(), Failure> {
 /// Runs `restore`.
 pub(super) fn restore(args: RestoreArgs) -> Result<(), Failure> {
     let input = Input::new(&args.from, args.opening.read()?);
-    let restored = restored(&input, &args.data_dir, args.member, args.data_key_file.as_deref())?;
-    print_columns(&args.format.or_json(), &restored, &COLUMNS)
+    let data_key_file = args.data_key_file.as_deref();
+    // Before anything is read, which may take long.
+    if let Some(directory) = args.data_dir.as_deref().filter(|_| !args.dry_run) {
+        require_empty(directory)?;
+    }
+    let restoration = args.point.read(&input, data_key_file)?;
+    let mut restored = summary_json(restoration.summary());
+    if let Some(reached) = restoration.reached() {
+        restored["as_of"] = point_json(reached);
+    }
+    (restored["revision"], restored["cluster_id"]) = match (&args.data_dir, args.member) {
+        (Some(directory), Some(member)) if !args.dry_run => {
+            let made = restoration.make(directory, member, service::now(), data_key_file)?;
+            (json!(made.0), json!(made.1))
+        }
+        // The new cluster's are not known before.
+        _ => (Value::Null, Value::Null),
+    };
+    print_columns(&args.format.or_json(), &restored, &RESTORE_COLUMNS)
 }
 
 const ROUTE: &str = "/api/v1/cluster/backup";
@@ -260,23 +302,6 @@ fn shown(input: &Input) -> Result<Value, String> {
         shown["signer"] = json!(signer.to_string());
     }
     Ok(shown)
-}
-
-/// Restores a backup into the data directory of the first member of a new cluster.
-///
-/// # Errors
-/// When the backup is not complete, the directory is in use, or it can't be written.
-fn restored(
-    from: &Input,
-    directory: &Path,
-    member: Member,
-    data_key_file: Option<&Path>,
-) -> Result<Value, String> {
-    let (summary, cluster_id) =
-        raft::restore::restore(from, directory, member, service::now(), data_key_file)?;
-    let mut restored = summary_json(&summary);
-    restored["cluster_id"] = json!(cluster_id);
-    Ok(restored)
 }
 
 fn partial_path(path: &Path) -> PathBuf {

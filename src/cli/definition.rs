@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use concord_client::{Client, IfMatch, Operation, Request};
-use http::{Method, StatusCode};
+use concord_client::{Client, IfMatch, Operation, Request, UndeleteAt};
+use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::{
@@ -471,11 +471,11 @@ fn delete(args: &DefinitionDeleteArgs) -> Result<(), Failure> {
             request = request.query("purge", true);
         }
         let answer = client.send(request).await?;
-        let warning = answer.header("warning").is_some_and(|text| text.contains("can't be undone"));
+        let is_final = answer.header("x-concord-deletion") == Some("final");
         let data = answer.data()?;
         let text = if args.dry_run { what } else { format!("definition {} deleted{forever}", args.key) };
         print_done(&args.node.format.or_table(), &data, "config_definition_key", text)?;
-        if warning {
+        if is_final && !args.purge {
             note("the deletion can't be undone: the definition takes more memory than CONCORD_DELETED_BYTES");
         } else if !args.dry_run && !args.purge {
             note(format_args!("`concord definition undelete {}` undoes the deletion", args.key));
@@ -501,17 +501,14 @@ fn protect(args: &DefinitionProtectArgs) -> Result<(), Failure> {
 }
 
 fn undelete(args: &DefinitionUndeleteArgs) -> Result<(), Failure> {
-    let body = match args.at.as_deref().map(|at| (at, at.parse::<u64>())) {
-        None => json!({}),
-        Some((_, Ok(revision))) => json!({ "revision": revision }),
-        Some((time, Err(_))) => json!({ "time": time }),
-    };
-    let path = format!("{}/undelete", definition_path(&args.key));
+    let at = args.at.as_deref().map_or(UndeleteAt::Deletion, |at| {
+        at.parse().map_or_else(|_| UndeleteAt::Time(at.into()), UndeleteAt::Revision)
+    });
     with_cluster(&args.node, &args.tries, async |client| {
         if !args.dry_run {
             interrupt::now(Doing::Writing);
         }
-        let request = Request::new(Method::POST, &path).json(&body).dry_run(args.dry_run);
+        let request = Request::undelete(&args.key, &at).dry_run(args.dry_run);
         let data = client.send(request).await?.data()?;
         let configs = data["configs"].as_u64().map_or_else(String::new, |configs| {
             let bytes = data["bytes"].as_u64().unwrap_or_default();

@@ -186,14 +186,11 @@ fn hint_of_refusal(refusal: &Refusal) -> Option<String> {
         ("definition_not_found", _) if revision(refusal).is_some() => {
             format!("`concord definition history {definition}` shows when it existed")
         }
-        ("not_there", _) if refusal.items.iter().any(|item| item.msg.starts_with("the config did not")) => {
-            format!("`concord config history {}` shows when it was created", name())
-        }
-        ("not_there", _)
-            if refusal.items.iter().any(|item| item.msg.starts_with("the definition was created")) =>
-        {
+        ("not_there", _) => format!("`concord config history {}` shows when it was created", name()),
+        ("definition_not_there", _) => {
             format!("`concord definition history {definition}` shows when it existed")
         }
+        ("deletion_not_kept", _) => "`concord definition get --deleted` lists those that are kept".into(),
         ("definition_not_found", _) => "`concord definition get` lists the definitions".into(),
         ("config_not_found", _) => format!(
             "`concord config get {definition}` lists the configs, `concord config create {definition} KEY` creates one"
@@ -229,7 +226,7 @@ fn hint_of_refusal(refusal: &Refusal) -> Option<String> {
 
 fn hint(error: &Error) -> Option<&'static str> {
     /// Fragments of connection errors, and their hints.
-    const CAUSES: [(&str, &str); 5] = [
+    const CAUSES: [(&str, &str); 6] = [
         (
             "is not issued by a CA",
             "nothing was sent: pass the nodes' CA with --cacert FILE or CONCORD_CA_FILE. While the CA is replaced, that \
@@ -240,6 +237,10 @@ fn hint(error: &Error) -> Option<&'static str> {
             "nothing was sent: `concord cert show` shows the names that a certificate is valid for",
         ),
         ("CertificateRequired", "the node requires a client certificate: pass --cert FILE and --key FILE"),
+        (
+            "UnknownCA",
+            "the node does not trust the client certificate: pass one of its client CA with --cert FILE and --key FILE",
+        ),
         ("InvalidContentType", "the node does not use TLS at this address: use an http URL?"),
         ("invalid HTTP version parsed", "does the node use TLS? Then its URL begins with https"),
     ];
@@ -300,6 +301,8 @@ mod tests {
         );
         let missing = refusal(404, &past, &[("not_there", "the config did not exist at revision 3")]);
         assert!(text(&missing).contains("`concord config history d a b`"), "{}", text(&missing));
+        let missing = refusal(404, &past, &[("definition_not_there", "in any words")]);
+        assert!(text(&missing).contains("`concord definition history d`"), "{}", text(&missing));
         let elsewhere = refusal(404, path, &[("", "no reason was given")]);
         assert!(text(&elsewhere).contains("client listener"), "{}", text(&elsewhere));
         let misshapen = refusal(422, path, &[("", "input should be a valid object")]);

@@ -62,6 +62,7 @@ mod mask;
 mod members;
 mod output;
 mod plan;
+mod point;
 mod probe;
 mod progress;
 mod recover;

@@ -107,6 +107,13 @@ pub(super) fn run(args: &TransactionArgs) -> Result<(), Failure> {
             print_value(&format, &data, &COLUMNS.empty())?;
         }
         note(told(&data, args.dry_run));
+        let results = data["results"].as_array().into_iter().flatten();
+        for lost in results.filter(|result| result["kept"] == false) {
+            let key = lost[DEFINITION].as_str().unwrap_or_default();
+            note(format_args!(
+                "the deletion of {key} can't be undone: the definition takes more memory than CONCORD_DELETED_BYTES"
+            ));
+        }
         if data["succeeded"] == false { Err(Failure::Difference) } else { Ok(()) }
     })
 }

@@ -19,7 +19,7 @@ use std::{
 use clap::Args;
 use concord_model::key::Key;
 use concord_state::Collection;
-use concord_storage::snapshot::backup::{Input, contents};
+use concord_storage::snapshot::backup::Input;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -31,6 +31,7 @@ use super::{
     manifest::{FileArgs, ManifestDefinition, Manifests, config_json},
     output::{Format, note, print_done},
     plan::ApplyPlan,
+    point::PointArgs,
     progress::Progress,
 };
 
@@ -57,6 +58,11 @@ pub(super) struct ExportArgs {
     from_backup: Option<PathBuf>,
     #[command(flatten)]
     opening: OpeningArgs,
+    #[command(flatten)]
+    point: PointArgs,
+    /// The file of data keys, if the directory of --history is encrypted
+    #[arg(long, env = "CONCORD_DATA_KEY_FILE", value_name = "FILE")]
+    data_key_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -79,6 +85,11 @@ pub(super) fn export(args: &ExportArgs) -> Result<(), Failure> {
     }
     if let Some(backup) = &args.from_backup {
         return export_backup(args, backup);
+    }
+    if args.point.is_given() {
+        return Err(Failure::Usage(
+            "--history and --at need --from-backup: a node exports its current state".into(),
+        ));
     }
     with_cluster(&args.node, &args.tries, async |client| {
         let keys = if args.definitions.is_empty() {
@@ -120,7 +131,7 @@ pub(super) fn export(args: &ExportArgs) -> Result<(), Failure> {
 /// deleted last.
 fn export_backup(args: &ExportArgs, backup: &Path) -> Result<(), Failure> {
     let input = Input::new(backup, args.opening.read()?);
-    let state = contents(&input).map_err(|error| error.to_string())?;
+    let state = args.point.read(&input, args.data_key_file.as_deref())?.into_state();
     let mut found: Vec<&Arc<Collection>> = Vec::new();
     for key in &args.definitions {
         let collection = state.definition(key).or_else(|| {

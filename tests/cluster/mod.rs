@@ -15,6 +15,7 @@ mod indexing;
 mod lease;
 mod members;
 mod monotone;
+mod point_in_time;
 mod polls;
 mod rebuild;
 mod recover;

@@ -319,3 +319,68 @@ async fn a_large_definition_returns_whole_although_the_leader_is_killed() {
     assert!(seen.contains(&None) && seen.contains(&Some(CONFIGS as u64)), "{seen:?}");
     cluster.equal_digests().await;
 }
+
+#[tokio::test]
+async fn a_deletion_says_whether_it_can_be_undone_also_in_a_batch() {
+    let options = Options::default().with("CONCORD_DELETED_BYTES", "20000");
+    let cluster = Cluster::start_with("undelete-told", &options).await;
+    let first = &cluster.clients()[1];
+    let fill = async |key: &str, bytes: usize| {
+        define(first, key).await;
+        set(first, key, "k", &json!({ "text": "x".repeat(bytes) })).await;
+    };
+    let told = |answer: &Answer| {
+        let mut warnings = answer.headers.get_all("warning").iter();
+        let is_warned = warnings.any(|text| text.to_str().unwrap().contains("can't be undone"));
+        (answer.headers.get("x-concord-deletion").map(|value| value.to_str().unwrap().to_owned()), is_warned)
+    };
+    let (kept, gone) = ((Some("kept".to_owned()), false), (Some("final".to_owned()), true));
+    for (key, bytes, expected) in [("small", 10, &kept), ("large", 50_000, &gone)] {
+        fill(key, bytes).await;
+        let delete = || first.delete(&definition(key));
+        let dry = delete().query(&[("dry_run", "true")]).insist().await.expect(200);
+        assert_eq!(&told(&dry), expected, "{key}");
+        let done = delete().header("idempotency-key", &format!("delete-{key}"));
+        for _ in 0..2 {
+            assert_eq!(&told(&done.insist().await.expect(200)), expected, "{key}, and its retry");
+        }
+    }
+    fill("purged", 10).await;
+    let purge =
+        first.delete(&definition("purged")).query(&[("purge", "true")]).header("idempotency-key", "purge");
+    assert_eq!(told(&purge.insist().await.expect(200)), (Some("final".into()), false), "it was asked for");
+
+    fill("small-2", 10).await;
+    fill("large-2", 50_000).await;
+    let delete = |key: &str| json!({"op": "delete_definition", "config_definition_key": key});
+    let list = json!([delete("small-2"), delete("large-2")]);
+    let absent = json!([{"config_definition_key": "none", "config_key": "k", "absent": true}]);
+    let dry = first.post("/api/v1/batch", &json!({ "operations": list }));
+    let dry = dry.query(&[("dry_run", "true")]).insist().await.expect(200);
+    let call =
+        first.post("/api/v1/batch", &json!({"if": absent, "then": list})).header("idempotency-key", "both");
+    for answer in [dry, call.insist().await.expect(200), call.insist().await.expect(200)] {
+        let results = answer.data()["results"].as_array().unwrap();
+        assert_eq!(
+            results.iter().map(|one| one["kept"].clone()).collect::<Vec<_>>(),
+            [json!(true), json!(false)]
+        );
+        assert_eq!(told(&answer), (None, true));
+    }
+    let kept: Vec<Value> = deleted_definitions(first)
+        .await
+        .into_iter()
+        .map(|one| one["config_definition_key"].clone())
+        .collect();
+    assert_eq!(kept, [json!("small-2"), json!("small")]);
+    let none = undelete(first, "large-2", &json!({})).insist().await.refused(404, "not_found_error");
+    assert_eq!(none.body["errors"][0]["code"], "deletion_not_kept", "{none:?}");
+    let answer = at(first, "k", 1).await.refused(404, "not_found_error");
+    assert_eq!(answer.body["errors"][0]["code"], "definition_not_found");
+    define(first, "d").await;
+    let answer = at(first, "k", 1).await.refused(404, "not_found_error");
+    assert_eq!(answer.body["errors"][0]["code"], "definition_not_there", "{answer:?}");
+    let revision = first.get("/api/v1/config_definition/").insist().await.expect(200).revision();
+    let answer = at(first, "k", revision).await.refused(404, "not_found_error");
+    assert_eq!(answer.body["errors"][0]["code"], "not_there", "{answer:?}");
+}

@@ -2,7 +2,7 @@
 
 use concord_client::{
     Check, CheckCondition, Client, Error, IfMatch, Operation, OperationResult, PutMode, ReadConfig, Request,
-    Transaction,
+    Transaction, UndeleteAt,
 };
 use serde_json::{Value, json};
 
@@ -167,4 +167,33 @@ async fn each_operation_is_a_request_of_its_own() {
     assert!(refused.is_err_and(|error| error.status().is_some_and(|status| status == 409)), "it has configs");
     let whole = Operation::DeleteDefinition { definition: "d".into(), restrict: false, if_match: None };
     client.send(Request::operation(&whole)).await.expect("it exists");
+}
+
+#[tokio::test]
+async fn a_deleted_definition_is_listed_and_returns() {
+    let cluster = Cluster::start("operations-undelete").await;
+    let client = client(&cluster);
+    first_revision(&client).await;
+    let before = client.batch(&[put("a", data(DATA), PutMode::Replace)]).await.expect("it exists");
+    let whole = Operation::DeleteDefinition { definition: "d".into(), restrict: false, if_match: None };
+    let broken = put("a", json!({"id": 9}), PutMode::Replace);
+    client.batch(&[broken]).await.expect("it exists");
+    client.send(Request::operation(&whole)).await.expect("it exists");
+    let kept = client.deleted_definitions().await.expect("the list");
+    let [one] = &kept[..] else { panic!("{kept:?}") };
+    assert_eq!((&*one.definition, one.configs, one.bytes > 0), ("d", 1, true));
+    let tried = client.send(Request::undelete("d", &UndeleteAt::Deletion).dry_run(true)).await;
+    let tried = tried.and_then(|answer| answer.undeleted()).expect("it could return");
+    assert_eq!((tried.deleted_revision, tried.revision), (one.revision, one.revision - 1));
+    let at = UndeleteAt::Revision(before.revision.expect("it is no dry run"));
+    let returned = client.undelete("d", &at).await.expect("it is kept");
+    assert_eq!((returned.deleted_revision, Some(returned.revision)), (one.revision, before.revision));
+    let found = client.send(Request::operation(&get("a"))).await.expect("it exists");
+    assert_eq!(found.data().expect("it is of a node")["data"].to_string(), DATA);
+    assert!(client.deleted_definitions().await.expect("the list").is_empty());
+    let twice = client.undelete("d", &UndeleteAt::Deletion).await;
+    assert!(twice.is_err_and(|error| error.status().is_some_and(|status| status == 409)), "it exists");
+    client.send(Request::operation(&whole).query("purge", true)).await.expect("it exists");
+    let Err(Error::Refused(refusal)) = client.undelete("d", &at).await else { panic!("it is gone for good") };
+    assert_eq!((refusal.status.as_u16(), &*refusal.items[0].code), (404, "deletion_not_kept"));
 }

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpListener,
@@ -230,4 +230,66 @@ async fn an_address_of_a_callers_is_sent_no_secret_and_no_call() {
     cluster.ready().await;
     cluster.equal_digests().await;
     assert!(cluster.node(1).stop().await.success());
+}
+
+#[tokio::test]
+async fn a_certificate_that_the_other_nodes_do_not_trust_is_an_alarm_before_a_connection_breaks() {
+    let mut options = Options::default();
+    options.settings.remove("CONCORD_CLUSTER_SECRET");
+    let mut made = None;
+    let mut cluster = Cluster::start_prepared("tls-distrusted", &options, |root, nodes| {
+        let (old, new) = (Authority::new(root, "old-ca"), Authority::new(root, "new-ca"));
+        for node in nodes {
+            old.equip(node);
+            let trusted = root.join(format!("trusted-by-{}.pem", node.id));
+            std::fs::copy(old.certificate(), &trusted).unwrap();
+            node.settings.insert("CONCORD_PEER_CA_FILE".into(), trusted.to_str().unwrap().into());
+        }
+        made = Some((old, new));
+    })
+    .await;
+    let (old, new) = made.expect("it was prepared");
+    define(&cluster.client(1), "d").await;
+    let pem = |authority: &Authority| std::fs::read(authority.certificate()).unwrap();
+    let both = [pem(&old), pem(&new)].concat();
+    let file = |cluster: &mut Cluster, id: u64, name: &str| {
+        std::path::PathBuf::from(&cluster.node(id).settings[name])
+    };
+    // Only node 3 trusts both, so its new certificate comes too early.
+    let certificate = new.certify(3, "early", &[]);
+    for (name, bytes) in [
+        ("CONCORD_PEER_CA_FILE", both.clone()),
+        ("CONCORD_PEER_KEY_FILE", std::fs::read(&certificate.1).unwrap()),
+        ("CONCORD_PEER_CERT_FILE", std::fs::read(&certificate.0).unwrap()),
+    ] {
+        crate::harness::tls::replace(&file(&mut cluster, 3, name), &bytes);
+    }
+    let client = cluster.client(3);
+    let distrusted = async || {
+        let status = client.status().await?;
+        let alarms = status["alarms"].as_array().expect("a list");
+        let of = |alarm: &&Value| alarm["type"] == "certificate" && alarm["node_id"] == 3;
+        let all =
+            alarms.iter().filter(of).map(|alarm| alarm["message"].as_str().unwrap_or_default().to_owned());
+        Ok::<Vec<String>, String>(all.filter(|text| text.contains("can't open new connections")).collect())
+    };
+    eventually("the node says who does not trust its certificate", async || {
+        let alarms = distrusted().await?;
+        let names = |id: u64| alarms.iter().any(|text| text.starts_with(&format!("node {id} and this node")));
+        check(names(1) && names(2), || format!("{alarms:?}"))
+    })
+    .await;
+    // The connections that are open serve as before.
+    for n in 0..20 {
+        set(&client, "d", &format!("k{n}"), &json!({ "n": n })).await;
+    }
+    cluster.equal_digests().await;
+    for id in [1, 2] {
+        crate::harness::tls::replace(&file(&mut cluster, id, "CONCORD_PEER_CA_FILE"), &both);
+    }
+    eventually("the alarm ends once the others trust both", async || {
+        let alarms = distrusted().await?;
+        check(alarms.is_empty(), || format!("{alarms:?}"))
+    })
+    .await;
 }

@@ -8,6 +8,7 @@
 //! | `pages` | snapshot-consistent pagination of lists |
 //! | `watch` | changes, across lost connections |
 //! | `operation` | the operations of batches and transactions |
+//! | `deleted` | deleted definitions, and undoing a deletion |
 //! | `records` | one config: typed, conditional, read-modify-write |
 //! | `keep` | redacted values of a record that is changed and written back |
 //! | `cache` | a local replica kept in sync by a watch, usable without the cluster |
@@ -20,6 +21,7 @@
 mod answer;
 mod cache;
 mod client;
+mod deleted;
 mod error;
 mod keep;
 mod operation;
@@ -35,6 +37,7 @@ pub use cache::{
     TypedRead,
 };
 pub use client::{Client, Options, shown_url};
+pub use deleted::{DeletedDefinition, UndeleteAt, Undeleted};
 pub use error::{Error, Item, Refusal};
 pub use operation::{
     Applied, Check, CheckCondition, IfMatch, Operation, OperationResult, PutMode, ReadConfig, Transaction,

@@ -6,6 +6,9 @@
 //! entry: so the next term is greater, and revisions continue to ascend. The cluster is new, so that nodes of the old
 //! cluster cannot join it.
 //!
+//! With the history of a stopped node of the old cluster, the state is continued up to a point in time
+//! (`crates/storage/src/history/stopped/mod.rs`).
+//!
 //! **Invariants**
 //! 1. No revision is used twice for different content: not after the backup, and not by two restores of it that are at
 //!    least a second apart by the clock.
@@ -21,10 +24,11 @@ use super::{
 };
 use concord_model::{record::Revision, time::Timestamp};
 use concord_net::{Member, identity::Identity};
+use concord_state::State;
 use concord_storage::{
-    Position,
+    HISTORY_DIRECTORY, Point, PointError, PointReached, Position, StoppedHistory, Store,
     at_rest::AtRest,
-    snapshot::backup::{self, Summary},
+    snapshot::backup::{self, Content, Summary},
 };
 
 /// Revisions that the restored state is at least above the backup's: more than a cluster gives out between two backups.
@@ -47,40 +51,118 @@ pub(super) fn first_revision(backup: Revision, now: Timestamp) -> Result<Revisio
     Ok(first)
 }
 
-/// Fills an empty or missing data directory. Blocking. Returns the backup's summary, with the revision that the restored
-/// state has, and the new cluster's id.
-///
-/// # Errors
-/// When the backup is damaged, the directory is not empty, or a file can't be written.
-pub fn restore(
-    from: &backup::Input,
-    directory: &Path,
-    member: Member,
-    now: Timestamp,
-    data_key_file: Option<&Path>,
-) -> Result<(Summary, uuid::Uuid), String> {
-    require_empty(directory)?;
-    let at_rest = AtRest::open(directory, data_key_file)?;
-    let mut summary = backup::inspect(from).map_err(|error| error.to_string())?;
-    let metadata = StateMetadata::decode(&summary.position.raft_meta)?;
-    let last = metadata.last_log_id.ok_or("the backup is of a cluster that was not bootstrapped yet")?;
-    // The entry keeps its term; its leader is now the new cluster's only member. Its index and the state's revision are
-    // one number again, although they differ in the backup of a cluster whose entries held several proposals each.
-    let first = first_revision(summary.revision.max(last.index), now)?;
-    let last = WireLogId { index: first, node: member.id, ..last };
-    let format = summary.feature_level;
-    let identity = Identity { cluster_id: uuid::Uuid::new_v4(), node_id: member.id, format };
-    let metadata = wire::to_bytes(&StateMetadata::of_first_member(last, member));
-    let position = Position { index: last.index, raft_meta: metadata };
-    at_rest.prepare()?;
-    backup::restore(from, &directory.join(STORE_DIRECTORY), &position, &at_rest)
-        .map_err(|error| error.to_string())?;
-    create_log(&directory.join(LOG_DIRECTORY), &identity, last)
-        .map_err(|error| format!("the log in {} can't be created: {error}", directory.display()))?;
-    at_rest.converted()?;
-    identity.write(directory)?;
-    summary.revision = last.index;
-    Ok((summary, identity.cluster_id))
+/// The history of a stopped node, and the point up to which it is to be added to a backup.
+#[derive(Debug)]
+pub struct Continuing<'a> {
+    /// The data directory of the node, or a directory with its history alone.
+    pub history: &'a Path,
+    /// The file of data keys, if the directory is encrypted.
+    pub data_key_file: Option<&'a Path>,
+    /// The point.
+    pub point: Point,
+}
+
+/// What is to be restored. Nothing was written yet.
+#[derive(Debug)]
+pub struct Restoration {
+    content: Content,
+    last: WireLogId,
+    /// No revision up to this one may be used again.
+    used: Revision,
+    reached: Option<PointReached>,
+}
+
+impl Restoration {
+    /// Reads a backup, and continues it if it is to. Blocking.
+    ///
+    /// # Errors
+    /// In one line, when the backup is damaged, or the history does not lead to the point.
+    pub fn read(from: &backup::Input, continuing: Option<&Continuing<'_>>) -> Result<Self, String> {
+        let mut content = Content::read(from).map_err(|error| error.to_string())?;
+        let metadata = StateMetadata::decode(&content.summary.position.raft_meta)?;
+        let last = metadata.last_log_id.ok_or("the backup is of a cluster that was not bootstrapped yet")?;
+        let mut used = content.summary.revision.max(last.index);
+        let mut reached = None;
+        if let Some(continuing) = continuing {
+            let history = continuing.open()?;
+            used = used.max(history.upto());
+            let failed = |error: PointError| {
+                let damage = history.damage().iter().map(|damage| format!("; {damage}"));
+                format!("{error}{}", damage.collect::<String>())
+            };
+            let (continued, point) = content.continued(&history, continuing.point).map_err(failed)?;
+            (content, reached) = (continued, Some(point));
+        }
+        Ok(Self { content, last, used, reached })
+    }
+
+    /// What the state holds.
+    #[must_use]
+    pub fn summary(&self) -> &Summary {
+        &self.content.summary
+    }
+
+    /// The point up to which the backup was continued.
+    #[must_use]
+    pub fn reached(&self) -> Option<&PointReached> {
+        self.reached.as_ref()
+    }
+
+    /// The state, for an export.
+    #[must_use]
+    pub fn into_state(self) -> State {
+        self.content.state
+    }
+
+    /// Fills an empty or missing data directory. Blocking. Returns the first revision of the new cluster, and its id.
+    ///
+    /// # Errors
+    /// When the directory is not empty, or a file can't be written.
+    pub fn make(
+        self,
+        directory: &Path,
+        member: Member,
+        now: Timestamp,
+        data_key_file: Option<&Path>,
+    ) -> Result<(Revision, uuid::Uuid), String> {
+        require_empty(directory)?;
+        let at_rest = AtRest::open(directory, data_key_file)?;
+        // The entry keeps its term; its leader is now the new cluster's only member. Its index and the state's revision
+        // are one number again, although they differ in the backup of a cluster whose entries held several proposals
+        // each.
+        let first = first_revision(self.used, now)?;
+        let last = WireLogId { index: first, node: member.id, ..self.last };
+        let format = self.content.summary.feature_level;
+        let identity = Identity { cluster_id: uuid::Uuid::new_v4(), node_id: member.id, format };
+        let metadata = wire::to_bytes(&StateMetadata::of_first_member(last, member));
+        let position = Position { index: last.index, raft_meta: metadata };
+        at_rest.prepare()?;
+        self.content
+            .restore(&directory.join(STORE_DIRECTORY), &position, &at_rest)
+            .map_err(|error| error.to_string())?;
+        create_log(&directory.join(LOG_DIRECTORY), &identity, last)
+            .map_err(|error| format!("the log in {} can't be created: {error}", directory.display()))?;
+        at_rest.converted()?;
+        identity.write(directory)?;
+        Ok((last.index, identity.cluster_id))
+    }
+}
+
+impl Continuing<'_> {
+    fn open(&self) -> Result<StoppedHistory, String> {
+        let directory = self.history;
+        let of_node = directory.join(STORE_DIRECTORY).join(HISTORY_DIRECTORY);
+        let segments = if of_node.is_dir() { &of_node } else { directory };
+        if Store::is_distrusted(&directory.join(STORE_DIRECTORY)) {
+            return Err(format!(
+                "the state in {} was found to differ from that of a majority, so its history may be wrong: use that of \
+                 another node",
+                directory.display()
+            ));
+        }
+        let at_rest = AtRest::open(directory, self.data_key_file)?;
+        StoppedHistory::open(segments, &at_rest).map_err(|error| error.to_string())
+    }
 }
 
 /// Creates a log that is empty after the snapshot's last entry.
@@ -91,7 +173,11 @@ fn create_log(path: &Path, identity: &Identity, last: WireLogId) -> io::Result<(
     wal.initialize(vote, LogHeader { cluster, node: identity.node_id, installing: Some(last) })
 }
 
-fn require_empty(directory: &Path) -> Result<(), String> {
+/// Rejects a data directory that is not empty, and creates a missing one. Blocking.
+///
+/// # Errors
+/// In one line, when it is not empty, or can't be created or listed.
+pub fn require_empty(directory: &Path) -> Result<(), String> {
     let failed = |error: io::Error| format!("{}: {error}", directory.display());
     fs::create_dir_all(directory).map_err(failed)?;
     match fs::read_dir(directory).map_err(failed)?.next() {

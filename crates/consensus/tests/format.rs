@@ -17,7 +17,7 @@ use concord_model::{
     feature::level_max,
     index::{Build, Indexing},
     key::Key,
-    record::{Config, Definition, DeletedId, IndexEntry},
+    record::{Config, Definition, DeletedId, IndexEntry, VoidRevisions},
     schema::{Formats, StoredSchema},
     time::Timestamp,
 };
@@ -317,8 +317,10 @@ fn changes_of_the_history() {
 
 #[test]
 fn changes_of_whole_definitions_in_the_history() {
-    wire(&StoredEdit::Deleted { definition: 5, configs: 300 }, "0605ac02");
+    wire(&StoredEdit::Deleted { definition: 5, configs: 300, kept: true }, "0605ac0201");
     wire(&StoredEdit::Undeleted { definition: 5, configs: 300 }, "0805ac02");
+    wire(&StoredEdit::Dropped { definition: 5 }, "0905");
+    wire(&StoredEdit::Skipped(VoidRevisions { first: 5, last: 300 }), "0a05ac02");
     let definition = Definition {
         id: 5,
         key: key("d"),
@@ -361,6 +363,7 @@ fn quotas_of_what_is_stored() {
     wire(&nothing(NothingToRestore::Expired("old".into())), "1200036f6c64");
     wire(&nothing(NothingToRestore::NotThere("no".into())), "1201026e6f");
     wire(&nothing(NothingToRestore::Invalid(vec![Violation::new("no")])), "120201026e6f00");
+    wire(&nothing(NothingToRestore::DefinitionNotThere("no".into())), "1203026e6f");
 }
 
 #[test]

@@ -25,8 +25,8 @@ const REQUEST_HEADERS: HeaderValue = HeaderValue::from_static(
 /// What a page may read.
 const ANSWER_HEADERS: HeaderValue = HeaderValue::from_static(
     "accept-encoding, accept-patch, allow, etag, last-modified, link, location, ratelimit, ratelimit-policy, retry-after, \
-     warning, x-concord-breaking-configs, x-concord-cluster, x-concord-dry-run, x-concord-index-building, \
-     x-concord-next-from, x-concord-node, x-concord-redacted, x-concord-revision, x-request-id",
+     warning, x-concord-breaking-configs, x-concord-cluster, x-concord-deletion, x-concord-dry-run, \
+     x-concord-index-building, x-concord-next-from, x-concord-node, x-concord-redacted, x-concord-revision, x-request-id",
 );
 const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE");
 /// Seconds for which a browser remembers the response to a preflight.

@@ -19,7 +19,7 @@ use super::{
     extract::{BodyRequest, QueryParams, ReadRequest, both, check_key, query_violation},
     json::Object,
     openapi::schemas::{boolean, example_schema, integer, json_object, text},
-    reply::{Problem, Rendering, Reply},
+    reply::{Problem, Rendering, Reply, ResultsFrame},
     shape::{Shape, TAKES_PARAMETER, takes_parameter, without_shape},
 };
 use concord_model::{
@@ -196,11 +196,12 @@ pub(super) async fn delete(service: Service, request: BodyRequest) -> Result<Rep
     let written = service.writes.write(request.caller, write).await?;
     let reply = Reply::ok("config definition deleted", &data).for_write_without_record(&written);
     let is_kept = written.applied.done == Done::Single(StepOutcome::Retained);
+    let reply = reply.deletion(is_kept);
     Ok(if is_kept || purge { reply } else { reply.warning(NOT_KEPT) })
 }
 
 /// The warning to a deletion that can't be undone, although the client did not ask for that.
-const NOT_KEPT: &str =
+pub(super) const NOT_KEPT: &str =
     "the deletion can't be undone: the definition takes more memory than CONCORD_DELETED_BYTES allows";
 
 /// The body that undoes a deletion: as of when the definition returns.
@@ -259,16 +260,19 @@ pub(super) async fn undelete(service: Service, request: BodyRequest) -> Result<R
 /// Lists the deleted definitions whose deletion can be undone.
 pub(super) async fn deleted(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
     let (consistency, ()) = request.params.with_consistency(Ok(()))?;
-    let (found, revision) = service.reads.deleted(&request.principal, consistency).await?;
-    let item = |one: &DeletedDefinition| {
-        let item = identity(&one.key).value("deleted_revision", &one.deletion.revision);
+    let found = service.reads.deleted(&request.principal, consistency).await?;
+    let render = |object: Object, one: &DeletedDefinition| {
+        let item = object.value(KEY, &one.key).value("deleted_revision", &one.deletion.revision);
         let item = item.time("deleted_at", one.deletion.at);
-        item.value("configs", &one.configs).value("bytes", &one.bytes).finish()
+        item.value("configs", &one.configs).value("bytes", &one.bytes)
     };
-    let items: Vec<String> = found.iter().map(item).collect();
-    let meta = Object::new().value("total", &items.len()).finish();
-    let data = Object::new().raw("results", &format!("[{}]", items.join(","))).raw("meta", &meta).finish();
-    Ok(Reply::ok("deleted definitions found", &data).state_revision(revision))
+    let meta = Object::new().value("total", &found.results.len()).finish();
+    let tail = format!("],\"meta\":{meta}}}}}");
+    let frame = ResultsFrame { before: "", tail: &tail };
+    let rendering = Rendering { size: DeletedDefinition::listed_bytes, render };
+    let reply =
+        Reply::results("deleted definitions found", found.results, found.reservation, frame, rendering);
+    Ok(reply.state_revision(found.revision))
 }
 
 /// The definition that a read names, with its configs.

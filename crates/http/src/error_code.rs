@@ -5,7 +5,7 @@
 //!
 //! **Invariant:** a released code keeps its name and its meaning. docs/reference/errors.md lists them all.
 
-use concord_model::error::{Invalid, LocSegment, Rejection};
+use concord_model::error::{Invalid, LocSegment, NothingToRestore, Rejection};
 use concord_service::Refusal;
 
 /// A code.
@@ -13,6 +13,7 @@ use concord_service::Refusal;
 pub(super) enum Code {
     AccessKeyExists,
     AccessKeyNotFound,
+    AuditOff,
     BodyInvalid,
     CodingUnsupported,
     ConfigBreaksSchema,
@@ -24,7 +25,9 @@ pub(super) enum Code {
     DefinitionExists,
     DefinitionNotEmpty,
     DefinitionNotFound,
+    DefinitionNotThere,
     DefinitionProtected,
+    DeletionNotKept,
     Forbidden,
     HeaderInvalid,
     IdempotencyKeyReused,
@@ -59,9 +62,10 @@ pub(super) enum Code {
 
 impl Code {
     /// All codes, with the type of the errors that have them.
-    pub(super) const ALL: [(Self, &'static str); 44] = [
+    pub(super) const ALL: [(Self, &'static str); 47] = [
         (Self::AccessKeyExists, "conflict_error"),
         (Self::AccessKeyNotFound, "not_found_error"),
+        (Self::AuditOff, "not_found_error"),
         (Self::BodyInvalid, "validation_error"),
         (Self::CodingUnsupported, "unsupported_coding"),
         (Self::ConfigBreaksSchema, "validation_error"),
@@ -73,7 +77,9 @@ impl Code {
         (Self::DefinitionExists, "conflict_error"),
         (Self::DefinitionNotEmpty, "conflict_error"),
         (Self::DefinitionNotFound, "not_found_error"),
+        (Self::DefinitionNotThere, "not_found_error"),
         (Self::DefinitionProtected, "conflict_error"),
+        (Self::DeletionNotKept, "not_found_error"),
         (Self::Forbidden, "forbidden_error"),
         (Self::HeaderInvalid, "validation_error"),
         (Self::IdempotencyKeyReused, "validation_error"),
@@ -111,6 +117,7 @@ impl Code {
         match self {
             Self::AccessKeyExists => "access_key_exists",
             Self::AccessKeyNotFound => "access_key_not_found",
+            Self::AuditOff => "audit_off",
             Self::BodyInvalid => "body_invalid",
             Self::CodingUnsupported => "coding_unsupported",
             Self::ConfigBreaksSchema => "config_breaks_schema",
@@ -122,7 +129,9 @@ impl Code {
             Self::DefinitionExists => "definition_exists",
             Self::DefinitionNotEmpty => "definition_not_empty",
             Self::DefinitionNotFound => "definition_not_found",
+            Self::DefinitionNotThere => "definition_not_there",
             Self::DefinitionProtected => "definition_protected",
+            Self::DeletionNotKept => "deletion_not_kept",
             Self::Forbidden => "forbidden",
             Self::HeaderInvalid => "header_invalid",
             Self::IdempotencyKeyReused => "idempotency_key_reused",
@@ -173,6 +182,9 @@ impl Code {
             Refusal::NoMember(_) => Self::MemberNotFound,
             Refusal::Expired(_) => Self::RevisionCompacted,
             Refusal::NotThere(_) => Self::NotThere,
+            Refusal::DefinitionNotThere(_) => Self::DefinitionNotThere,
+            Refusal::DeletionNotKept(_) => Self::DeletionNotKept,
+            Refusal::AuditOff => Self::AuditOff,
             Refusal::Breaks { .. } => Self::ConfigBreaksSchema,
             Refusal::LimitReached(_) => Self::LimitReached,
             Refusal::Building(_) => Self::IndexBuilding,
@@ -193,6 +205,7 @@ impl Code {
             Rejection::RequestReused => Self::IdempotencyKeyReused,
             Rejection::NotUnique { .. } => Self::UniqueTaken,
             Rejection::TestFailed { .. } => Self::PatchTestFailed,
+            Rejection::NothingToRestore(NothingToRestore::DefinitionNotThere(_)) => Self::DefinitionNotThere,
             Rejection::NothingToRestore(_) => Self::NotThere,
             // Nothing tells a credential that was good from one that never was.
             Rejection::KeyEnded | Rejection::RootDisabled => Self::Unauthorized,

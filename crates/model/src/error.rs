@@ -121,6 +121,8 @@ pub enum NothingToRestore {
     NotThere(String),
     /// There is no such revision.
     Invalid(Vec<Violation>),
+    /// The definition did not exist at the revision, or can't be read there.
+    DefinitionNotThere(String),
 }
 
 /// A quota of what is stored.

@@ -1,7 +1,11 @@
 //! What the units of a service share: the options, consensus, the peers, the CPU pool, the memory budget. Each unit
 //! holds it as `cx`.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use concord_consensus::Consensus;
 use concord_model::{limits::Limits, record::Revision, time::Timestamp};
@@ -45,6 +49,9 @@ pub struct Context {
     pub spans: SpanRecorder,
     /// Who uses this node.
     pub usage: Usage,
+    /// The other members with which no connection can be opened, because of a certificate; checked after the files have
+    /// changed.
+    pub(crate) distrust: Mutex<BTreeMap<NodeId, String>>,
     pub(crate) stopping: CancellationToken,
 }
 
@@ -59,6 +66,7 @@ impl Context {
             audit: Audit::start(options.audit.clone(), options.node_id),
             spans: SpanRecorder::start(options.spans.clone(), options.node_id),
             usage: Usage::default(),
+            distrust: Mutex::default(),
             stopping: CancellationToken::new(),
             options,
         }

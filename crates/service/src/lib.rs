@@ -123,7 +123,7 @@ pub use memory_budget::{Reservation, Share};
 // The queue in which also the requests of clients wait: it holds no state.
 pub use concord_consensus::fair_queue;
 pub use origin::{CallerAddress, Origin, RequestWork};
-pub use read::view::{DefinitionView, DeletedDefinition};
+pub use read::view::{DefinitionView, DeletedDefinition, DeletedList};
 pub use redaction::{RedactedEvent, RedactedRecords, ShownTo};
 pub use request::{
     AccessWrite, Alarm, Caller, Check, CheckCondition, ClusterView, Consistency, DecidedWrite, KeyPatch,

@@ -4,17 +4,30 @@
 //! encrypts the key of the data directory, which is one small file. A file that can't be used changes nothing, and an
 //! alarm or an error in the log says so.
 //!
+//! Connections between nodes stay open for days, so a node whose new certificate the others do not trust would be noticed
+//! at its next restart only. So after each change the node opens a connection to every other member and closes it again.
+//! One that fails because of a certificate is an alarm until it succeeds. Open connections are not touched.
+//!
 //! **Invariants:** a certificate that has expired, or expires within [`CERTIFICATE_WARNING`], is an alarm as long as it is
 //! in use. It is logged when the alarm is raised, and once a day. A data key that the directory still needs is never
 //! given up.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
 
+use futures::future::join_all;
 use tokio::time::{Instant, sleep};
 
 use super::{context::Context, now, request::Alarm, run_blocking};
 use concord_model::{limits::CERTIFICATE_WARNING, time::Timestamp};
-use concord_net::tls::certificate::{Certificate, RevokedCount};
+use concord_net::{
+    Member, NodeId, PeerAddress,
+    call::Call,
+    tls::certificate::{Certificate, RevokedCount},
+};
 
 /// How often the files of certificates are checked.
 const CERTIFICATES_INTERVAL: Duration = Duration::from_secs(1);
@@ -22,6 +35,11 @@ const CERTIFICATES_INTERVAL: Duration = Duration::from_secs(1);
 const REMINDER: Duration = Duration::from_secs(24 * 60 * 60);
 /// How often the file of data keys is read: the longest time that an operator waits for a new key.
 const DATA_KEYS_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How long a connection to another member may take to be opened and used.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long after a failed check the next one is.
+const CHECK_INTERVAL: Duration = Duration::from_secs(20);
 
 /// Where a certificate is in use.
 const FOR_CALLERS: &str = "the listener for callers";
@@ -41,13 +59,56 @@ pub(super) fn certificate_alarms(cx: &Context) -> Vec<Alarm> {
         let message = expiry_warning(place, &one, now)?;
         Some(Alarm { kind: "certificate", node_id: Some(cx.node_id()), message })
     };
-    certificates_in_use(cx).into_iter().filter_map(alarm).collect()
+    let expiring = certificates_in_use(cx).into_iter().filter_map(alarm);
+    let distrust = cx.distrust.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let distrusted = distrust.into_iter().map(|(node, why)| Alarm {
+        kind: "certificate",
+        node_id: Some(cx.node_id()),
+        message: format!(
+            "node {node} and this node can't open new connections, because of the certificate of one of them: {why}"
+        ),
+    });
+    expiring.chain(distrusted).collect()
+}
+
+/// Opens a connection to each other member, to see whether they trust each other's certificates.
+async fn check_members(cx: &Context) {
+    let Some(consensus) = cx.consensus() else { return };
+    let members = consensus.status().members;
+    let others = members.into_iter().map(|member| member.member).filter(|member| member.id != cx.node_id());
+    let checked = join_all(others.map(async |member: Member| {
+        let to = PeerAddress { id: member.id, addr: &member.peer_addr };
+        Some((member.id, cx.peers().distrust(to, Call::Levels, CHECK_TIMEOUT).await?))
+    }));
+    let found: BTreeMap<NodeId, String> = checked.await.into_iter().flatten().collect();
+    // The lock guards one value, which is replaced as a whole.
+    *cx.distrust.lock().unwrap_or_else(PoisonError::into_inner) = found;
+}
+
+/// Whether members have to be checked: once after each change of the files, and again while a check has failed.
+#[derive(Default)]
+struct MemberCheck {
+    due: Option<Instant>,
+}
+
+impl MemberCheck {
+    async fn run(&mut self, cx: &Context, have_changed: bool) {
+        let now = Instant::now();
+        if !have_changed && self.due.is_none_or(|due| now < due) {
+            return;
+        }
+        check_members(cx).await;
+        let is_failing = !cx.distrust.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
+        // Once more after a success: the other nodes may have read their files later than this one.
+        self.due = (is_failing || have_changed).then(|| now + CHECK_INTERVAL);
+    }
 }
 
 /// Reloads certificates when their files change, until this node stops. After an error the previous ones stay in use.
 /// Returns the reason when it can't go on.
 pub(super) async fn keep_certificates(cx: &Arc<Context>) -> String {
     let (mut logged, mut logged_at) = (Vec::new(), Instant::now());
+    let (mut check, mut have_changed) = (MemberCheck::default(), false);
     loop {
         let alarms = certificate_alarms(cx);
         if alarms != logged || logged_at.elapsed() >= REMINDER {
@@ -56,10 +117,13 @@ pub(super) async fn keep_certificates(cx: &Arc<Context>) -> String {
             }
             (logged, logged_at) = (alarms, Instant::now());
         }
+        // After the log: it may take some seconds.
+        check.run(cx, have_changed).await;
         sleep(CERTIFICATES_INTERVAL).await;
         let for_reload = Arc::clone(cx);
-        if let Err(refusal) = run_blocking(move || reload_certificates(&for_reload)).await {
-            return format!("the certificates can't be reloaded: {refusal:?}");
+        match run_blocking(move || reload_certificates(&for_reload)).await {
+            Ok(changed) => have_changed = changed,
+            Err(refusal) => return format!("the certificates can't be reloaded: {refusal:?}"),
         }
     }
 }
@@ -77,9 +141,11 @@ fn log_revoked(cx: &Context) {
     }
 }
 
-fn reload_certificates(cx: &Context) {
+/// Returns whether those for peer RPCs have changed.
+fn reload_certificates(cx: &Context) -> bool {
     let callers = cx.options.caller_tls.as_ref().and_then(|tls| tls.look());
     let nodes = cx.peers().tls().and_then(|tls| tls.look());
+    let have_changed = nodes.as_ref().is_some_and(Result::is_ok);
     for (place, reloaded) in [(FOR_CALLERS, callers), (FOR_NODES, nodes)] {
         match reloaded {
             None => {}
@@ -94,6 +160,7 @@ fn reload_certificates(cx: &Context) {
             ),
         }
     }
+    have_changed
 }
 
 /// The message about a certificate that has expired, expires soon or is not valid yet.

@@ -137,6 +137,12 @@ impl State {
         all.insert(place, kept);
     }
 
+    /// Removes the kept definition with an id. No two have the same one.
+    pub(super) fn take_deleted(&mut self, id: u64) -> Option<Arc<Collection>> {
+        let place = self.deleted.iter().position(|kept| kept.definition.id == id)?;
+        Some(self.remove_deleted(place))
+    }
+
     fn remove_deleted(&mut self, place: usize) -> Arc<Collection> {
         let kept = Arc::make_mut(&mut self.deleted).remove(place);
         self.sum = self.sum.wrapping_sub(digest::of_definition(&kept.definition)).wrapping_sub(kept.sum);

@@ -167,6 +167,7 @@ impl Event {
             | Edit::AccessKey { .. }
             | Edit::Undeleted { .. }
             | Edit::Dropped { .. }
+            | Edit::Skipped(_)
             | Edit::Forget(_) => None,
         };
         let items = change.edits.iter().filter_map(item).collect();
@@ -245,6 +246,7 @@ pub fn events(changes: &[Arc<Change>], state: &State) -> Vec<Arc<Event>> {
                 | Edit::AccessKey { .. }
                 | Edit::Undeleted { .. }
                 | Edit::Dropped { .. }
+                | Edit::Skipped(_)
                 | Edit::Forget(_) => None,
             })
         })?;

@@ -16,6 +16,7 @@
 //! | [`access`] | the access keys, and whether a proposal in the name of one is accepted |
 //! | [`stored`] | the records and bytes that an access key may change, and its quota |
 //! | [`earlier`] | an earlier state, rebuilt from a later one |
+//! | [`continuation`] | a later state than that of a backup, by the changes of the history |
 //! | `replaced` | what a snapshot keeps in memory after the state has moved on |
 //!
 //! Shared memory: snapshots of a definition share a cache of applied index updates, with a `Mutex` around two words and
@@ -29,6 +30,7 @@
 pub mod access;
 pub mod apply;
 pub mod builder;
+pub mod continuation;
 pub mod deleted;
 pub mod digest;
 pub mod earlier;
@@ -298,6 +300,8 @@ pub enum Edit {
         /// The definition as it was kept.
         kept: Arc<Definition>,
     },
+    /// A recovered cluster continues after these revisions, which no change has.
+    Skipped(VoidRevisions),
 }
 
 impl Edit {
@@ -321,6 +325,7 @@ impl Edit {
             | Self::Deleted { .. }
             | Self::Undeleted { .. }
             | Self::Dropped { .. }
+            | Self::Skipped(_)
             | Self::Remember(_)
             | Self::Forget(_) => 0,
         };
@@ -343,12 +348,13 @@ impl Edit {
             | Self::Forget(_)
             | Self::Entries { .. }
             | Self::Building { .. }
+            | Self::Skipped(_)
             | Self::AccessKey { .. } => false,
         }
     }
 
-    /// Whether the history keeps it: all edits but the steps of index builds, the end of what was kept of a deleted
-    /// definition, and those of access keys, which are no content of the cluster.
+    /// Whether the history keeps it: all edits but the steps of index builds and those of access keys, which are no content
+    /// of the cluster.
     #[must_use]
     pub fn is_in_history(&self) -> bool {
         match self {
@@ -357,11 +363,11 @@ impl Edit {
             | Self::Deleted { .. }
             | Self::Undeleted { .. }
             | Self::Config { .. }
+            | Self::Dropped { .. }
+            | Self::Skipped(_)
             | Self::Remember(_)
             | Self::Forget(_) => true,
-            Self::Entries { .. } | Self::Building { .. } | Self::Dropped { .. } | Self::AccessKey { .. } => {
-                false
-            }
+            Self::Entries { .. } | Self::Building { .. } | Self::AccessKey { .. } => false,
         }
     }
 }

@@ -57,8 +57,9 @@ use serde::{Deserialize, Serialize};
 
 use at_rest::AtRest;
 pub use history::{
-    AfterImage, AsOf, History, HistoryChanges, HistoryEntry, HistoryError, HistoryPage, RecordOperation,
-    StoredChange, StoredEdit, Subject, Undo, UndoError, UndoScope,
+    AfterImage, AsOf, ChangeLeftOut, History, HistoryChanges, HistoryEntry, HistoryError, HistoryPage, Point,
+    PointError, PointReached, RecordOperation, StoppedHistory, StoredChange, StoredEdit, Subject, Undo,
+    UndoError, UndoScope,
 };
 use snapshot::retained::RetainedSnapshots;
 pub use snapshot::transfer::{IncomingSnapshot, SnapshotContent};
@@ -66,6 +67,9 @@ use writer::WriterShared;
 
 use concord_model::{feature::level_max, record::Revision};
 use concord_state::{Change, State};
+
+/// The directory of the history in that of a store.
+pub const HISTORY_DIRECTORY: &str = "history";
 
 /// How long the store's thread may take to end when the store was not closed.
 const ABANDON_TIMEOUT: Duration = Duration::from_secs(2);

@@ -17,7 +17,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{
-    LogIndex, LogRange, Position, StoreError, StoreOptions,
+    HISTORY_DIRECTORY, LogIndex, LogRange, Position, StoreError, StoreOptions,
     at_rest::AtRest,
     files,
     history::{format, writer::HistoryWriter},
@@ -55,7 +55,7 @@ pub(super) fn open(
     let snapshots =
         RetainedSnapshots::open(&directory.join("snapshot"), options.block_bytes, log, &options.at_rest)?;
     let mut history =
-        HistoryWriter::open(&directory.join("history"), options.segment_bytes, &options.at_rest)?;
+        HistoryWriter::open(&directory.join(HISTORY_DIRECTORY), options.segment_bytes, &options.at_rest)?;
     let databases =
         DatabaseDir::open(&directory.join("sled"), options.sled_cache_bytes, options.at_rest.clone())?;
     if let Some(newest) = snapshots.current().filter(|newest| snapshots.is_ahead(newest.position.index, log))
@@ -102,7 +102,7 @@ pub(super) fn refuse_newer(directory: &Path, at_rest: &AtRest) -> Result<(), Sto
             return Err(newer);
         }
     }
-    for (path, name) in files_of("history")? {
+    for (path, name) in files_of(HISTORY_DIRECTORY)? {
         if name.starts_with("segment-")
             && let Err(newer @ StoreError::Newer(_)) = format::refuse_newer(&path)
         {
@@ -197,7 +197,7 @@ fn remove_invalidated(directory: &Path) -> Result<(), StoreError> {
         return Ok(());
     }
     tracing::warn!("the state on this disk differed from that of the other members: rebuilding it");
-    for part in ["sled", "snapshot", "history"] {
+    for part in ["sled", "snapshot", HISTORY_DIRECTORY] {
         files::remove(&directory.join(part))?;
     }
     let marker = directory.join(INVALIDATED);

@@ -18,7 +18,8 @@ use serde_json::Value;
 use super::{
     body::fields::BodyFields,
     condition::Condition,
-    configs, definitions,
+    configs,
+    definitions::{self, NOT_KEPT},
     extract::BodyRequest,
     json::{Object, with_redacted},
     reply::{Problem, Reply},
@@ -90,6 +91,8 @@ struct Outlined {
 enum OperationEffect {
     /// Whether it created its record.
     Change,
+    /// Whether the deleted definition is kept.
+    DeleteDefinition,
     /// Nothing: a check that holds.
     Check,
     /// The config that it read.
@@ -147,8 +150,14 @@ pub(super) async fn run(service: Service, request: BodyRequest) -> Result<Reply,
     let keys = done.iter().filter_map(Outlined::read);
     let mut reads = service.writes.reads_of(&principal, keys, &written).await.into_iter();
     let mut steps = written.applied.steps().iter();
+    let mut all_kept = true;
     let result = |operation: &Outlined| match operation.kind {
         OperationEffect::Change => operation.result(steps.next() == Some(&StepOutcome::Created)).finish(),
+        OperationEffect::DeleteDefinition => {
+            let is_kept = steps.next() == Some(&StepOutcome::Retained);
+            all_kept &= is_kept;
+            operation.result(false).value("kept", &is_kept).finish()
+        }
         OperationEffect::Check => operation.result(false).finish(),
         OperationEffect::Read => {
             read_result(operation.result(false), &reads.next().unwrap_or(ReadConfig::Unknown))
@@ -161,6 +170,7 @@ pub(super) async fn run(service: Service, request: BodyRequest) -> Result<Reply,
     let data = if parts.is_some() { data.value("succeeded", &conditions_held) } else { data };
     let data = data.raw("results", &format!("[{}]", results.join(",")));
     let reply = Reply::ok("batch applied", &data.finish()).for_write_without_record(&written);
+    let reply = if all_kept { reply } else { reply.warning(NOT_KEPT) };
     Ok(if done.iter().any(|operation| operation.takes_parameter) {
         reply.warning(TAKES_PARAMETER)
     } else {
@@ -212,7 +222,10 @@ fn outline(write: &Write) -> Outlined {
         Write::SetSchema(NewSchema { key, .. }) => of_definition(SET_SCHEMA, key),
         Write::SetUnique(NewUnique { key, .. }) => of_definition(SET_UNIQUE, key),
         Write::SetProtection(NewProtection { key, .. }) => of_definition(SET_PROTECTION, key),
-        Write::DeleteDefinition { key, .. } => of_definition(DELETE_DEFINITION, key),
+        Write::DeleteDefinition { key, .. } => Outlined {
+            kind: OperationEffect::DeleteDefinition,
+            ..of_definition(DELETE_DEFINITION, key)
+        },
         Write::WriteConfig { definition, key, expect: Expect::Absent, .. } => {
             of_config(CREATE_CONFIG, definition, key)
         }

@@ -38,17 +38,15 @@ fn every_operation_is_parsed() {
     ]);
     let (writes, parts) = parse(json!({"operations": operations}), &Limits::default()).unwrap();
     assert!(parts.is_none());
+    let mut effects = [OperationEffect::Change; operation::OPERATION_TYPES.len()];
+    effects[2] = OperationEffect::DeleteDefinition;
     for (index, (kind, write)) in operation::OPERATION_TYPES.iter().zip(&writes).enumerate() {
         let outlined = outline(write);
         let result: Value = serde_json::from_str(&outlined.result(true).finish()).unwrap();
         let config = if index < 3 { Value::Null } else { json!(k) };
+        let effect = effects[index];
         assert_eq!((&result["op"], &result["config_key"]), (&json!(kind.name), &config));
-        assert_eq!(
-            (&result["created"], outlined.kind),
-            (&json!(true), OperationEffect::Change),
-            "{}",
-            kind.name
-        );
+        assert_eq!((&result["created"], outlined.kind), (&json!(true), effect), "{}", kind.name);
     }
     let operations = json!([
         {"op": "set_schema", "config_definition_key": d, "json_schema": {}, "policy": "force", "if_match": "7"},

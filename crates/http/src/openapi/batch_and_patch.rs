@@ -128,6 +128,8 @@ pub(super) fn payloads() -> Vec<NamedSchema> {
     let redacted = ArrayBuilder::new().items(text()).description(Some("places of secret values"));
     let about = "whether it created the record";
     let created = boolean().description(Some(about));
+    let kept =
+        boolean().description(Some("whether a deleted definition is kept, so that it can be undeleted"));
     let names = OPERATION_TYPES.iter().map(|kind| kind.name).collect::<Vec<_>>();
     let result = closed(
         vec![
@@ -135,7 +137,12 @@ pub(super) fn payloads() -> Vec<NamedSchema> {
             ("config_definition_key", key().into()),
             ("created", created.into()),
         ],
-        vec![("config_key", key().into()), ("config", read_config().into()), ("redacted", redacted.into())],
+        vec![
+            ("config_key", key().into()),
+            ("config", read_config().into()),
+            ("redacted", redacted.into()),
+            ("kept", kept.into()),
+        ],
     );
     let revision = nullable(Type::Integer).description(Some("the revision of the batch; null in a dry run"));
     let all = closed(

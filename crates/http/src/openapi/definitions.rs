@@ -50,6 +50,7 @@ pub(super) fn operations() -> Vec<OperationEntry> {
         "configs": 200, "bytes": 61_400,
     }], "meta": { "total": 1 } });
     let (dry_run, building) = (["X-Concord-Dry-Run", "Warning"], ["X-Concord-Index-Building"]);
+    let deletion = ["X-Concord-Dry-Run", "Warning", "X-Concord-Deletion"];
     let created = [&["Location"], RECORD_HEADERS, &dry_run].concat();
     let updated = [RECORD_HEADERS, &dry_run, &building].concat();
     let unchanged = [RECORD_HEADERS, &building].concat();
@@ -91,7 +92,7 @@ pub(super) fn operations() -> Vec<OperationEntry> {
                 "It is kept for a while, so that the deletion can be undone, but with `purge=true`.",
             )
             .parameters(&["If-Match", "unless_tag", "mode", "purge"])
-            .success(200, "config definition deleted", payload("DefinitionIdentity", name), &dry_run)
+            .success(200, "config definition deleted", payload("DefinitionIdentity", name), &deletion)
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 412]),
         describe(TAG, "undelete_definition", "Undo the deletion of a definition")

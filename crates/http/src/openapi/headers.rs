@@ -68,6 +68,11 @@ fn all() -> Vec<(&'static str, &'static str, ObjectBuilder)> {
             "The progress of the index build, while there is one: configs indexed, `/`, all configs.",
             text().pattern(Some("^[0-9]+/[0-9]+$")),
         ),
+        (
+            "X-Concord-Deletion",
+            "Whether the deleted definition is kept, so that the deletion can be undone.",
+            text().enum_values(Some(["kept", "final"])),
+        ),
         ("X-Concord-Breaking-Configs", "How many configs do not fit the schema.", number()),
         (
             "X-Concord-Redacted",

@@ -55,6 +55,8 @@ const REDACTED: HeaderName = HeaderName::from_static("x-concord-redacted");
 pub(super) const NODE: HeaderName = HeaderName::from_static("x-concord-node");
 /// The header with the number of configs that do not fit a schema.
 const BREAKING_CONFIGS: HeaderName = HeaderName::from_static("x-concord-breaking-configs");
+/// The header with whether a deleted definition is kept, so that the deletion can be undone.
+const DELETION: HeaderName = HeaderName::from_static("x-concord-deletion");
 /// The header of a response to a dry run.
 const DRY_RUN: HeaderName = HeaderName::from_static("x-concord-dry-run");
 /// The text for a credential that is unknown, or was known until a moment ago.
@@ -294,6 +296,11 @@ impl Reply {
     /// Marks the response to a dry run.
     pub(super) fn dry_run(self) -> Self {
         self.header(DRY_RUN, "true")
+    }
+
+    /// Says whether a deleted definition is kept.
+    pub(super) fn deletion(self, is_kept: bool) -> Self {
+        self.header(DELETION, if is_kept { "kept" } else { "final" })
     }
 
     /// Warns that a part of the request had no effect, or that the response is incomplete. It may have several

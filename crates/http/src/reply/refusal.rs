@@ -32,6 +32,8 @@ pub(super) fn violations(refusal: Refusal) -> (Vec<Violation>, Option<LogOnly>) 
         | Refusal::Conflict(text)
         | Refusal::Expired(text)
         | Refusal::NotThere(text)
+        | Refusal::DefinitionNotThere(text)
+        | Refusal::DeletionNotKept(text)
         | Refusal::Building(text)
         | Refusal::CursorExpired(text)
         | Refusal::LimitReached(text) => vec![Violation::new(text)],
@@ -55,6 +57,9 @@ pub(super) fn violations(refusal: Refusal) -> (Vec<Violation>, Option<LogOnly>) 
             all
         }
         Refusal::KeyEnded => vec![Violation::new(NOT_VALID)],
+        Refusal::AuditOff => {
+            vec![Violation::new("this node keeps no audit log (`CONCORD_AUDIT=off`)")]
+        }
         Refusal::Overloaded => vec![Violation::new("this node is at its limit of concurrent requests")],
         Refusal::Internal(text) => {
             log_only = Some(LogOnly(text));
@@ -118,7 +123,11 @@ pub(super) fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
         Refusal::Conflict(_) | Refusal::NotUniqueYet { .. } | Refusal::Building(_) => {
             (StatusCode::CONFLICT, "conflict_error")
         }
-        Refusal::NoMember(_) | Refusal::NotThere(_) => (StatusCode::NOT_FOUND, "not_found_error"),
+        Refusal::NoMember(_)
+        | Refusal::NotThere(_)
+        | Refusal::DefinitionNotThere(_)
+        | Refusal::DeletionNotKept(_)
+        | Refusal::AuditOff => (StatusCode::NOT_FOUND, "not_found_error"),
         Refusal::Expired(_) | Refusal::CursorExpired(_) => (StatusCode::GONE, "expired_error"),
         Refusal::Breaks { .. } => INVALID,
         Refusal::OfOperation(_, refusal) => status_and_type(refusal),

@@ -22,7 +22,7 @@ use tokio::{
 };
 use tokio_rustls::{
     TlsAcceptor,
-    rustls::{AlertDescription, Error as TlsError},
+    rustls::{AlertDescription, CertificateError, Error as TlsError},
     server::TlsStream,
 };
 use tokio_util::task::AbortOnDropHandle;
@@ -102,7 +102,7 @@ impl RejectedCertificates {
     pub(super) fn note(&self, client: IpAddr, error: &io::Error) -> bool {
         let Some(what) = rejected_certificate(error) else { return false };
         if let Some(left_out) = self.0.due(Instant::now()) {
-            tracing::warn!(%client, left_out, "{what} {client}: {error}");
+            tracing::warn!(%client, left_out, "{what} {client}: {error}{}", hint(error));
         }
         true
     }
@@ -126,6 +126,16 @@ fn rejected_certificate(error: &io::Error) -> Option<&'static str> {
     }
     matches!(error, TlsError::InvalidCertificate(_) | TlsError::NoCertificatesPresented)
         .then_some("rejected the certificate of the client")
+}
+
+/// What else is to be said of a certificate that no trusted CA has issued.
+fn hint(error: &io::Error) -> &'static str {
+    let found = error.get_ref().and_then(|error| error.downcast_ref::<TlsError>());
+    if matches!(found, Some(TlsError::InvalidCertificate(CertificateError::UnknownIssuer))) {
+        " (no CA that this node trusts has issued it, although one may have the same name)"
+    } else {
+        ""
+    }
 }
 
 /// Waits for the first byte, which stays unread.

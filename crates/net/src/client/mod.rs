@@ -255,6 +255,14 @@ impl Peers {
         self.respond(lane, request, timeout, frames).await
     }
 
+    /// Opens a connection to a node with the certificates as they are now, makes a call on it and closes it. Returns the
+    /// reason if one of the two nodes does not trust the other's certificate. Whether the node can be reached is another
+    /// question.
+    pub async fn distrust(&self, to: PeerAddress<'_>, call: Call, timeout: Duration) -> Option<String> {
+        let request = with_body(self.request(to.id, to.addr, call).ok()?, whole(Bytes::new())).ok()?;
+        tokio::time::timeout(timeout, self.forward.distrust(request)).await.ok()?
+    }
+
     fn request(&self, to: NodeId, addr: &str, call: Call) -> Result<request::Builder, CallError> {
         // A node looks whether another process with its id is at its address.
         if call != Call::Witness && self.me.get().is_some_and(|me| me.node_id == to) {

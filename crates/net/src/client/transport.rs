@@ -29,6 +29,7 @@ use hyper_util::{
     },
     rt::{TokioExecutor, TokioIo, TokioTimer},
 };
+use rustls::AlertDescription;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
@@ -78,7 +79,10 @@ pub(super) fn from_content(content: impl AsyncRead + Send + 'static) -> Body {
 
 /// A pool of connections to nodes.
 #[derive(Debug, Clone)]
-pub(super) struct PeerTransport(legacy::Client<Connector, Body>);
+pub(super) struct PeerTransport {
+    client: legacy::Client<Connector, Body>,
+    connector: Connector,
+}
 
 impl PeerTransport {
     /// A pool whose connections have the local address `source`.
@@ -96,17 +100,36 @@ impl PeerTransport {
         http.set_keepalive_interval(Some(KEEPALIVE));
         http.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
         http.set_tcp_user_timeout(Some(UNACKNOWLEDGED_TIMEOUT));
+        Self::of(Connector { http, tls, plain, secrets })
+    }
+
+    fn of(connector: Connector) -> Self {
         let client = legacy::Client::builder(TokioExecutor::new())
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_TIMEOUT)
-            .build(Connector { http, tls, plain, secrets });
-        Self(client)
+            .build(connector.clone());
+        Self { client, connector }
+    }
+
+    /// Sends a request on a connection of its own. Returns the reason if one end does not trust the certificate of the
+    /// other, and nothing for any other outcome.
+    pub(super) async fn distrust(&self, request: Request<Body>) -> Option<String> {
+        let sent = Self::of(self.connector.clone()).client.request(request).await;
+        let error = sent.err()?;
+        let mut source = error.source();
+        while let Some(cause) = source {
+            if let Some(error) = certificate_error(cause) {
+                return Some(error.to_string());
+            }
+            source = cause.source();
+        }
+        None
     }
 
     /// Sends a request and waits for the head of the response.
     pub(super) async fn send(&self, request: Request<Body>) -> Result<Response<Incoming>, CallError> {
-        self.0.request(request).await.map_err(|error| no_response(&error))
+        self.client.request(request).await.map_err(|error| no_response(&error))
     }
 }
 
@@ -121,6 +144,33 @@ fn no_response(error: &legacy::Error) -> CallError {
     }
     let text = error_chain(error);
     if error.is_connect() { CallError::NotSent(text) } else { CallError::Unknown(text) }
+}
+
+/// A handshake that has failed.
+#[derive(Debug, thiserror::Error)]
+#[error("TLS")]
+struct HandshakeError(#[source] io::Error);
+
+/// The error of an end that has rejected the certificate of the other.
+fn certificate_error<'a>(cause: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
+    let inner = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+    let inner = inner.and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    let found = inner.or_else(|| cause.downcast_ref::<rustls::Error>());
+    found.filter(|error| {
+        matches!(
+            error,
+            rustls::Error::InvalidCertificate(_)
+                | rustls::Error::NoCertificatesPresented
+                | rustls::Error::AlertReceived(
+                    AlertDescription::UnknownCA
+                        | AlertDescription::BadCertificate
+                        | AlertDescription::UnsupportedCertificate
+                        | AlertDescription::CertificateRevoked
+                        | AlertDescription::CertificateExpired
+                        | AlertDescription::CertificateUnknown
+                )
+        )
+    })
 }
 
 /// An error with its causes.
@@ -206,7 +256,7 @@ impl Connector {
                 self.plain.note(&authority);
                 self.connect_proven(uri, node, addr).await
             }
-            Ok(Err(error)) => Err(format!("TLS: {error}").into()),
+            Ok(Err(error)) => Err(Box::new(HandshakeError(error))),
             Err(_) => Err("the TLS handshake timed out".into()),
         }
     }

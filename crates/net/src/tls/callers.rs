@@ -5,17 +5,14 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use rustls::{
-    ServerConfig,
-    server::{NoServerSessionStorage, WebPkiClientVerifier},
-    sign::SingleCertAndKey,
-};
+use rustls::{ServerConfig, server::NoServerSessionStorage, sign::SingleCertAndKey};
 
 use super::{
     VERSIONS,
     certificate::Certificate,
     files::{Reloaded, read_authorities, read_certified_key},
     provider,
+    verify::ClientVerifier,
 };
 
 /// The protocols that are offered, the preferred one first.
@@ -84,9 +81,9 @@ fn load(files: &CallerFiles) -> Result<CallerMaterial, String> {
         Some(path) => {
             let (roots, authorities) = read_authorities(path)?;
             certificates.extend(authorities);
-            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider()).build();
+            let verifier = ClientVerifier::new(roots);
             let verifier = verifier.map_err(|error| format!("{}: {error}", path.display()))?;
-            (builder.with_client_cert_verifier(verifier), true)
+            (builder.with_client_cert_verifier(Arc::new(verifier)), true)
         }
     };
     let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(own)));

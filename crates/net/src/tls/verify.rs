@@ -186,6 +186,58 @@ impl ClientCertVerifier for NodeVerifier {
     }
 }
 
+/// Verifies what clients present, as webpki does; a certificate of another CA is always named as such.
+#[derive(Debug)]
+pub(super) struct ClientVerifier(Arc<dyn ClientCertVerifier>);
+
+impl ClientVerifier {
+    /// A verifier with these CAs.
+    ///
+    /// # Errors
+    /// When there is no CA.
+    pub(super) fn new(roots: Arc<RootCertStore>) -> Result<Self, String> {
+        let built = WebPkiClientVerifier::builder_with_provider(roots, provider()).build();
+        built.map(Self).map_err(|error| error.to_string())
+    }
+}
+
+impl ClientCertVerifier for ClientVerifier {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.0.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.0.verify_client_cert(end_entity, intermediates, now).map_err(by_issuer)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use rcgen::{

@@ -295,7 +295,7 @@ impl Audit {
     pub async fn page(&self, principal: &Principal, query: AuditQuery) -> Result<AuditPage, Refusal> {
         principal.authorize(Verb::Audit, None)?;
         if !self.is_on() {
-            return Err(Refusal::NotThere("this node keeps no audit log (`CONCORD_AUDIT=off`)".into()));
+            return Err(Refusal::AuditOff);
         }
         let busy = |_| {
             Refusal::LimitReached(format!(

@@ -291,7 +291,7 @@ impl HistoryReader {
         Self::check_revision(state, at, part)?;
         let absent = || Refusal::NotThere(format!("the config did not exist at revision {at}"));
         if let Some(text) = absence(state, name.definition, at) {
-            return Err(Refusal::NotThere(text));
+            return Err(Refusal::DefinitionNotThere(text));
         }
         let subject = subject(state, name)?;
         let found = state.definition(name.definition).ok_or(Rejection::DefinitionNotFound)?;

@@ -176,7 +176,9 @@ impl Reads {
         };
         match found {
             Ok(config) => Ok(ReadResult::Found(config)),
-            Err(refusal @ (Refusal::NotThere(_) | Refusal::Rejected(_))) => Ok(ReadResult::Refused(refusal)),
+            Err(refusal @ (Refusal::NotThere(_) | Refusal::DefinitionNotThere(_) | Refusal::Rejected(_))) => {
+                Ok(ReadResult::Refused(refusal))
+            }
             Err(refusal) => Err(refusal),
         }
     }

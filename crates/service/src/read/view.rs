@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use crate::read::Reads;
 use crate::{
+    memory_budget::{Reservation, Share},
     redaction::may_see_all,
     request::{Consistency, Principal, Refusal},
 };
@@ -80,17 +81,36 @@ pub struct DeletedDefinition {
     pub bytes: u64,
 }
 
+impl DeletedDefinition {
+    /// About the bytes that it takes in a list: its members, and its key.
+    #[must_use]
+    pub fn listed_bytes(&self) -> usize {
+        256 + self.key.len()
+    }
+}
+
+/// A list of deleted definitions.
+#[derive(Debug)]
+pub struct DeletedList {
+    /// The definitions.
+    pub results: Vec<DeletedDefinition>,
+    /// The memory that the response may take.
+    pub reservation: Reservation,
+    /// The revision of the state.
+    pub revision: Revision,
+}
+
 impl Reads {
-    /// The deleted definitions that are kept and that the principal may read, those that were deleted last first; with
-    /// the revision of the state. At most [`DELETED_DEFINITIONS_MAX`](concord_model::limits::DELETED_DEFINITIONS_MAX).
+    /// The deleted definitions that are kept and that the principal may read, those that were deleted last first. At most
+    /// [`DELETED_DEFINITIONS_MAX`](concord_model::limits::DELETED_DEFINITIONS_MAX).
     ///
     /// # Errors
-    /// If no state that is as fresh as requested is available in time.
+    /// If no state that is as fresh as requested is available in time, or this node has no memory for the response.
     pub async fn deleted(
         &self,
         principal: &Principal,
         consistency: Consistency,
-    ) -> Result<(Vec<DeletedDefinition>, Revision), Refusal> {
+    ) -> Result<DeletedList, Refusal> {
         let visible = principal.visible(Verb::Read);
         let state = self.freshness.view(consistency).await?;
         let shown = |kept: &Arc<Collection>| {
@@ -99,7 +119,10 @@ impl Reads {
             let (configs, bytes) = (kept.by_key.len(), kept.content_bytes());
             visible.contains(&key).then_some(DeletedDefinition { key, deletion, configs, bytes })
         };
-        Ok((state.deleted().rev().filter_map(shown).collect(), state.revision()))
+        let results: Vec<DeletedDefinition> = state.deleted().rev().filter_map(shown).collect();
+        let bytes = results.iter().map(DeletedDefinition::listed_bytes).sum::<usize>() as u64;
+        let reservation = self.cx.memory_budget.reserve(Share::Callers, bytes)?;
+        Ok(DeletedList { results, reservation, revision: state.revision() })
     }
 
     /// A view of a definition, from a state that is as fresh as requested.

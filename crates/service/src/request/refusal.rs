@@ -44,7 +44,7 @@ pub enum Refusal {
     NoMember(NodeId),
     /// The requested revision is compacted.
     Expired(String),
-    /// The requested record did not exist at the requested revision.
+    /// The requested config did not exist at the requested revision.
     NotThere(String),
     /// Configs would violate a schema.
     Breaks {
@@ -78,6 +78,12 @@ pub enum Refusal {
     CursorExpired(String),
     /// The refusal of an operation of a batch, numbered from 0; never one of a batch itself.
     OfOperation(u32, #[serde(deserialize_with = "decode_of_operation")] Box<Self>),
+    /// The requested definition did not exist at the requested revision, or can't be read there.
+    DefinitionNotThere(String),
+    /// No deleted definition with the requested key is kept.
+    DeletionNotKept(String),
+    /// This node keeps no audit log.
+    AuditOff,
 }
 
 fn decode_of_operation<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Box<Refusal>, D::Error> {
@@ -101,6 +107,7 @@ impl From<NothingToRestore> for Refusal {
         match reason {
             NothingToRestore::Expired(text) => Self::Expired(text),
             NothingToRestore::NotThere(text) => Self::NotThere(text),
+            NothingToRestore::DefinitionNotThere(text) => Self::DefinitionNotThere(text),
             NothingToRestore::Invalid(violations) => Invalid::Violations(violations).into(),
         }
     }
@@ -120,7 +127,8 @@ impl Refusal {
             | Self::NotUniqueYet { .. }
             | Self::Breaks { .. }
             | Self::Expired(_)
-            | Self::NotThere(_) => Self::OfOperation(place, Box::new(self)),
+            | Self::NotThere(_)
+            | Self::DefinitionNotThere(_) => Self::OfOperation(place, Box::new(self)),
             Self::Unavailable(_)
             | Self::Undecided(_)
             | Self::Overloaded
@@ -131,7 +139,9 @@ impl Refusal {
             | Self::LimitReached(_)
             | Self::KeyEnded
             | Self::Building(_)
-            | Self::CursorExpired(_) => self,
+            | Self::CursorExpired(_)
+            | Self::DeletionNotKept(_)
+            | Self::AuditOff => self,
         }
     }
 
@@ -144,6 +154,7 @@ impl Refusal {
         let reason = match self {
             Self::Expired(text) => NothingToRestore::Expired(text),
             Self::NotThere(text) => NothingToRestore::NotThere(text),
+            Self::DefinitionNotThere(text) => NothingToRestore::DefinitionNotThere(text),
             Self::Invalid(Invalid::Violations(violations)) => NothingToRestore::Invalid(violations),
             Self::Rejected(rejection @ Rejection::DefinitionNotFound) => return Ok(rejection),
             other => return Err(other),

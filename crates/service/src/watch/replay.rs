@@ -142,7 +142,11 @@ impl Replay {
                         *undeleted_configs = Some(configs);
                     }
                 }
-                StoredEdit::Reindexed { .. } | StoredEdit::Remember(_) | StoredEdit::Forget(_) => {}
+                StoredEdit::Reindexed { .. }
+                | StoredEdit::Dropped { .. }
+                | StoredEdit::Skipped(_)
+                | StoredEdit::Remember(_)
+                | StoredEdit::Forget(_) => {}
             }
         }
         Ok(Event::new(change.revision, change.at, &change.by, change.reason.as_ref(), items))
@@ -171,6 +175,8 @@ impl Replay {
                 | StoredEdit::Reindexed { .. }
                 | StoredEdit::Deleted { .. }
                 | StoredEdit::Undeleted { .. }
+                | StoredEdit::Dropped { .. }
+                | StoredEdit::Skipped(_)
                 | StoredEdit::Remember(_)
                 | StoredEdit::Forget(_) => None,
             });
@@ -209,6 +215,8 @@ impl Replay {
                 | StoredEdit::Reindexed { .. }
                 | StoredEdit::Deleted { .. }
                 | StoredEdit::Undeleted { .. }
+                | StoredEdit::Dropped { .. }
+                | StoredEdit::Skipped(_)
                 | StoredEdit::Config { .. }
                 | StoredEdit::ConfigWithBefore { .. }
                 | StoredEdit::Remember(_)

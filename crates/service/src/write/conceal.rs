@@ -53,6 +53,9 @@ pub(super) fn concealed(refusal: Refusal, principal: &Principal, write: &Write) 
         | Refusal::NoMember(_)
         | Refusal::Expired(_)
         | Refusal::NotThere(_)
+        | Refusal::DefinitionNotThere(_)
+        | Refusal::DeletionNotKept(_)
+        | Refusal::AuditOff
         | Refusal::LimitReached(_)
         | Refusal::Forbidden { .. }
         | Refusal::KeyEnded

@@ -243,7 +243,7 @@ impl Writes {
                 }
                 Err(_) => ReadConfig::Unknown,
             },
-            Err(Refusal::NotThere(_)) => ReadConfig::Absent,
+            Err(Refusal::NotThere(_) | Refusal::DefinitionNotThere(_)) => ReadConfig::Absent,
             Err(_) => ReadConfig::Unknown,
         }
     }

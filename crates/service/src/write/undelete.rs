@@ -125,7 +125,7 @@ impl Writes {
             return Err(Rejection::DefinitionExists.into());
         }
         state.deleted_since(key, at).cloned().ok_or_else(|| match state.last_deleted(key) {
-            Some(kept) => Refusal::NotThere(format!(
+            Some(kept) => Refusal::DefinitionNotThere(format!(
                 "the definition did not exist at revision {at}; the one that was deleted last was created at revision \
                  {}",
                 kept.definition.created_revision()
@@ -237,7 +237,7 @@ fn not_kept(state: &State) -> Refusal {
          on), unless `purge=true` or CONCORD_DELETED_BYTES ended that; a backup may have it",
         state.compaction_revision()
     );
-    Refusal::NotThere(text)
+    Refusal::DeletionNotKept(text)
 }
 
 /// Validates the undoing of a deletion against a state and makes its command.

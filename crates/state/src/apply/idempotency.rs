@@ -83,10 +83,21 @@ impl State {
     }
 
     fn forget_one(&mut self, old: RememberedOutcome, edits: &mut Vec<Edit>) {
+        self.remove_remembered(&old);
+        edits.push(Edit::Forget(old));
+    }
+
+    fn remove_remembered(&mut self, old: &RememberedOutcome) {
         self.requests.remove(&old.request.id);
         self.requests_by_age.remove(old.revision);
-        self.sum = self.sum.wrapping_sub(digest::of_request(&old));
-        edits.push(Edit::Forget(old));
+        self.sum = self.sum.wrapping_sub(digest::of_request(old));
+    }
+
+    /// Forgets the outcome of a revision, if it is remembered.
+    pub(crate) fn forget_of(&mut self, revision: Revision) {
+        if let Some(old) = self.requests_by_age.get(revision).map(|found| Arc::clone(&found.0)) {
+            self.remove_remembered(&old);
+        }
     }
 
     pub(crate) fn remember(&mut self, remembered: RememberedOutcome) {

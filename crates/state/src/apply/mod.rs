@@ -105,6 +105,9 @@ impl State {
         if let Some(verdict) = self.refused_author(context.at, proposal) {
             return (verdict, None);
         }
+        if let Command::SkipRevisions { to } = &proposal.command {
+            return self.skip_revisions(context, *to, proposal);
+        }
         let mut edits = Vec::new();
         // A clone is a snapshot: it is taken in constant time.
         let bounded = self.bounded_author(proposal).map(|author| (author, self.clone()));
@@ -119,10 +122,6 @@ impl State {
             None
         } else if let Command::Access(command) = &proposal.command {
             Some(self.decide_access(context, &proposal.by, command, &mut edits))
-        } else if let Command::SkipRevisions { to } = &proposal.command {
-            self.skip_revisions(*to);
-            let done = Done::Single(StepOutcome::NoRecord);
-            Some(Ok(Applied { revision: self.revision, at: context.at, done }))
         } else {
             Some(self.decide(context, &proposal.command, &mut edits))
         };
@@ -313,14 +312,24 @@ impl State {
         }
     }
 
-    /// Continues at a later revision. Those before it, from the one of the entry on, are void.
-    fn skip_revisions(&mut self, to: Revision) {
-        if to <= self.revision {
-            return;
+    /// Continues at a later revision. Those before it, from the one of the entry on, are void. The change tells the history
+    /// of that; no record changes, and so neither does the time of the last change.
+    fn skip_revisions(
+        &mut self,
+        context: EntryContext,
+        to: Revision,
+        proposal: &Proposal,
+    ) -> (Verdict, Option<Change>) {
+        let mut change = None;
+        if to > self.revision {
+            let skipped = VoidRevisions { first: self.revision, last: to - 1 };
+            self.void = self.void.iter().copied().chain([skipped]).collect();
+            self.revision = to;
+            let (by, reason, edits) = (proposal.by.clone(), None, vec![Edit::Skipped(skipped)]);
+            change = Some(Change { revision: to, at: self.last_at, by, reason, edits });
         }
-        let skipped = VoidRevisions { first: self.revision, last: to - 1 };
-        self.void = self.void.iter().copied().chain([skipped]).collect();
-        self.revision = to;
+        let done = Done::Single(StepOutcome::NoRecord);
+        (Verdict::Decided(Ok(Applied { revision: self.revision, at: context.at, done })), change)
     }
 
     /// Raises the feature level when `to` is the next one, and changes nothing otherwise: the proposal of an earlier

@@ -297,9 +297,15 @@ fn skipped_revisions_are_void_until_they_are_compacted() {
         |state: &mut State, revision, to| state.apply(revision, &proposal(Command::SkipRevisions { to }));
     let (verdict, change) = skip(&mut state, 5, 100);
     assert!(matches!(verdict, Verdict::Decided(Ok(Applied { revision: 100, .. }))), "{verdict:?}");
-    assert_eq!((change, state.revision(), state.digest()), (None, 100, digest));
+    assert_eq!((state.revision(), state.digest(), state.last_at()), (100, digest, Timestamp(0)));
+    let change = change.expect("the history tells what was skipped");
+    assert_eq!(
+        (change.revision, &change.edits[..]),
+        (100, &[Edit::Skipped(VoidRevisions { first: 5, last: 99 })][..])
+    );
     // One that has passed does nothing.
-    skip(&mut state, 101, 50);
+    let (_, change) = skip(&mut state, 101, 50);
+    assert_eq!(change, None);
     skip(&mut state, 102, 1000);
     let void = [VoidRevisions { first: 5, last: 99 }, VoidRevisions { first: 102, last: 999 }];
     assert_eq!((state.revision(), state.void_revisions()), (1000, &void[..]));

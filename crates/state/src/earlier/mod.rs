@@ -114,7 +114,7 @@ impl EarlierState {
 }
 
 /// A definition whose indexes are all complete.
-fn finished(definition: &Arc<Definition>) -> Arc<Definition> {
+pub(super) fn finished(definition: &Arc<Definition>) -> Arc<Definition> {
     if definition.indexing.build.is_none() {
         return Arc::clone(definition);
     }
@@ -207,7 +207,7 @@ fn held_bytes(config: &Config) -> u64 {
 }
 
 /// A config with entries that are computed from its data.
-fn indexed(config: &Arc<Config>, paths: &[StoredPath]) -> Arc<Config> {
+pub(super) fn indexed(config: &Arc<Config>, paths: &[StoredPath]) -> Arc<Config> {
     let entries = index::all_entries(paths, &super::index::backfill::parsed(config));
     if entries == config.entries {
         return Arc::clone(config);

@@ -37,7 +37,7 @@ use crate::{
 use concord_model::{
     encoding,
     key::Key,
-    record::{Config, Definition, Revision},
+    record::{Config, Definition, Revision, VoidRevisions},
     time::Timestamp,
 };
 use concord_state::{Change, Edit, RememberedOutcome};
@@ -121,6 +121,8 @@ pub enum StoredEdit {
         definition: Revision,
         /// The number of its configs before the change.
         configs: u64,
+        /// Whether it is kept, so that the deletion can be undone.
+        kept: bool,
     },
     /// As `Definition`, when the replaced record is not in the same segment.
     DefinitionWithBefore {
@@ -136,6 +138,13 @@ pub enum StoredEdit {
         /// The number of its configs.
         configs: u64,
     },
+    /// A deleted definition that was kept is gone for good.
+    Dropped {
+        /// The definition's id.
+        definition: Revision,
+    },
+    /// A recovered cluster continues after these revisions, which no change has.
+    Skipped(VoidRevisions),
 }
 
 impl StoredChange {
@@ -171,9 +180,11 @@ impl StoredEdit {
             }
             Edit::Reindexed { definition } => Self::Reindexed { definition: *definition },
             Edit::Undeleted { kept, configs } => Self::Undeleted { definition: kept.id, configs: *configs },
-            Edit::Deleted { definition, configs, .. } => {
-                Self::Deleted { definition: *definition, configs: *configs }
+            Edit::Deleted { definition, configs, kept } => {
+                Self::Deleted { definition: *definition, configs: *configs, kept: kept.is_some() }
             }
+            Edit::Dropped { kept } => Self::Dropped { definition: kept.id },
+            Edit::Skipped(void) => Self::Skipped(*void),
             Edit::Config { definition, before: Some(before), after } if before.revision <= segment_after => {
                 Self::ConfigWithBefore {
                     definition: *definition,
@@ -189,9 +200,7 @@ impl StoredEdit {
             },
             Edit::Remember(request) => Self::Remember(request.clone()),
             Edit::Forget(request) => Self::Forget(request.revision),
-            Edit::Entries { .. } | Edit::Building { .. } | Edit::Dropped { .. } | Edit::AccessKey { .. } => {
-                return None;
-            }
+            Edit::Entries { .. } | Edit::Building { .. } | Edit::AccessKey { .. } => return None,
         })
     }
 }

@@ -20,6 +20,7 @@
 //! | `query` | the changes of one record, a config as of a revision |
 //! | `changes` | all changes from a revision on, in order |
 //! | `undo` | the records that the changes after a revision replaced |
+//! | `stopped` | the state of a backup, continued by the history of a stopped node |
 //! | `fuzz` | segments for the fuzzer |
 //! | `transfer` | segments that fill a gap in the history of another member |
 //!
@@ -36,6 +37,7 @@ mod query;
 mod reader;
 mod segment_index;
 mod segments;
+mod stopped;
 mod transfer;
 mod undo;
 pub(super) mod writer;
@@ -45,4 +47,5 @@ pub use format::{StoredChange, StoredEdit};
 pub use query::{AfterImage, AsOf, HistoryEntry, HistoryError, HistoryPage, RecordOperation};
 pub use segment_index::Subject;
 pub use segments::History;
+pub use stopped::{ChangeLeftOut, Point, PointError, PointReached, StoppedHistory};
 pub use undo::{Undo, UndoError, UndoScope};

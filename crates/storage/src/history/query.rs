@@ -123,6 +123,8 @@ impl HistoryEntry {
             StoredEdit::Reindexed { .. }
             | StoredEdit::Deleted { .. }
             | StoredEdit::Undeleted { .. }
+            | StoredEdit::Dropped { .. }
+            | StoredEdit::Skipped(_)
             | StoredEdit::Remember(_)
             | StoredEdit::Forget(_) => return None,
         };
@@ -136,6 +138,8 @@ impl HistoryEntry {
             StoredEdit::Reindexed { .. }
             | StoredEdit::Deleted { .. }
             | StoredEdit::Undeleted { .. }
+            | StoredEdit::Dropped { .. }
+            | StoredEdit::Skipped(_)
             | StoredEdit::Remember(_)
             | StoredEdit::Forget(_) => return None,
         };
@@ -420,6 +424,8 @@ impl<'a> SegmentLookup<'a> {
             | StoredEdit::Reindexed { .. }
             | StoredEdit::Deleted { .. }
             | StoredEdit::Undeleted { .. }
+            | StoredEdit::Dropped { .. }
+            | StoredEdit::Skipped(_)
             | StoredEdit::Remember(_)
             | StoredEdit::Forget(_) => return Ok(None),
         };

@@ -61,6 +61,8 @@ impl Subject {
                 | StoredEdit::Reindexed { .. }
                 | StoredEdit::Deleted { .. }
                 | StoredEdit::Undeleted { .. }
+                | StoredEdit::Dropped { .. }
+                | StoredEdit::Skipped(_)
                 | StoredEdit::Config { .. }
                 | StoredEdit::Remember(_)
                 | StoredEdit::Forget(_)
@@ -104,6 +106,8 @@ fn hash_of(edit: &StoredEdit) -> Option<u64> {
         StoredEdit::Reindexed { .. }
         | StoredEdit::Deleted { .. }
         | StoredEdit::Undeleted { .. }
+        | StoredEdit::Dropped { .. }
+        | StoredEdit::Skipped(_)
         | StoredEdit::Remember(_)
         | StoredEdit::Forget(_) => None,
     }

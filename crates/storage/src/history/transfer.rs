@@ -82,6 +82,8 @@ impl History {
                 | StoredEdit::Reindexed { .. }
                 | StoredEdit::Deleted { .. }
                 | StoredEdit::Undeleted { .. }
+                | StoredEdit::Dropped { .. }
+                | StoredEdit::Skipped(_)
                 | StoredEdit::Config { .. }
                 | StoredEdit::ConfigWithBefore { .. }
                 | StoredEdit::Remember(_)

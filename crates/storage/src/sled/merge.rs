@@ -63,6 +63,7 @@ fn weight(edit: &Edit) -> usize {
         | Edit::Deleted { .. }
         | Edit::Undeleted { .. }
         | Edit::Dropped { .. }
+        | Edit::Skipped(_)
         | Edit::Remember(_)
         | Edit::AccessKey { .. }
         | Edit::Forget(_) => 1,
@@ -220,6 +221,8 @@ impl SledMerge {
             }
             Edit::Deleted { definition, kept: None, .. } => self.remove_definition(*definition),
             Edit::Dropped { kept } => self.remove_definition(kept.id),
+            // The checkpoint has the void revisions.
+            Edit::Skipped(_) => {}
             // Of what is kept, only the record of the definition changes. The kept record is at least as long as the
             // one that the trees hold.
             Edit::Deleted { kept: Some(kept), .. } => {

@@ -16,7 +16,7 @@ use super::{
     file::{self, Header, SnapshotSource, read_error},
 };
 use crate::{
-    Position, StoreError, StoreOptions,
+    Point, PointError, PointReached, Position, StoppedHistory, StoreError, StoreOptions,
     at_rest::{AtRest, KeyPurpose, stream::DecryptingReader},
     files::{self, io},
 };
@@ -47,24 +47,74 @@ pub struct Summary {
 }
 
 impl Summary {
-    fn of(state: &State, header: Header, path: &Path) -> Result<Self, StoreError> {
-        let metadata =
-            fs::metadata(path).map_err(io(format!("can't read the size of {}", path.display())))?;
-        let Header { position, revision, requests, digest, feature_level, .. } = header;
-        let (access_keys, bytes) = (state.access_keys().count() as u64, metadata.len());
-        // The header also counts the deleted definitions that are kept.
-        let (definitions, configs) = (state.definition_count(), state.config_count());
-        Ok(Self {
-            revision,
-            definitions,
-            configs,
-            access_keys,
-            requests,
-            digest,
-            feature_level,
+    fn of(state: &State, position: Position, bytes: u64) -> Self {
+        Self {
+            revision: state.revision(),
+            // Without the deleted definitions that are kept.
+            definitions: state.definition_count(),
+            configs: state.config_count(),
+            access_keys: state.access_key_count(),
+            requests: state.request_count(),
+            digest: state.digest(),
+            feature_level: state.feature_level(),
             bytes,
             position,
-        })
+        }
+    }
+}
+
+/// What a backup holds, to be restored or exported.
+#[derive(Debug)]
+pub struct Content {
+    /// Its state.
+    pub state: State,
+    /// What that holds.
+    pub summary: Summary,
+}
+
+impl Content {
+    /// Reads a backup whole. Blocking.
+    ///
+    /// # Errors
+    /// When it is damaged, can't be decrypted or was signed by nobody who was named; when the disk fails.
+    pub fn read(input: &Input) -> Result<Self, StoreError> {
+        let (state, header) = input.read()?;
+        let path = &input.path;
+        let metadata =
+            fs::metadata(path).map_err(io(format!("can't read the size of {}", path.display())))?;
+        let summary = Summary::of(&state, header.position, metadata.len());
+        Ok(Self { state, summary })
+    }
+
+    /// Continues it by the history of a stopped node, up to a point. Blocking.
+    ///
+    /// # Errors
+    /// As [`StoppedHistory::continued`].
+    pub fn continued(
+        self,
+        history: &StoppedHistory,
+        point: Point,
+    ) -> Result<(Self, PointReached), PointError> {
+        let Self { state, summary } = self;
+        let (state, reached) = history.continued(state, point)?;
+        let summary = Summary::of(&state, summary.position, summary.bytes);
+        Ok((Self { state, summary }, reached))
+    }
+
+    /// Writes it as the first snapshot of the store in `directory`, at another place in the log. Its revision becomes
+    /// that place's index: the log and the revisions of the new cluster continue from the same number. Blocking.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub fn restore(self, directory: &Path, position: &Position, at_rest: &AtRest) -> Result<(), StoreError> {
+        // It does not have the history of its state.
+        let state = self.state.restored_at(position.index);
+        let snapshots = directory.join("snapshot");
+        files::make_directory(&snapshots)?;
+        let to = snapshots.join(format!("snapshot-{:020}.concord", position.index));
+        let unfinished = files::unfinished(&to);
+        file::write(&unfinished, &state, position, StoreOptions::default().block_bytes, at_rest)?;
+        files::rename(&unfinished, &to)
     }
 }
 
@@ -122,44 +172,12 @@ impl Input {
     }
 }
 
-/// The state that a backup holds. Blocking.
-///
-/// # Errors
-/// As [`inspect`].
-pub fn contents(input: &Input) -> Result<State, StoreError> {
-    input.read().map(|(state, _)| state)
-}
-
 /// Validates a backup and summarizes it. Blocking.
 ///
 /// # Errors
-/// When it is damaged, can't be decrypted or was signed by nobody who was named; when the disk fails.
+/// As [`Content::read`].
 pub fn inspect(input: &Input) -> Result<Summary, StoreError> {
-    let (state, header) = input.read()?;
-    Summary::of(&state, header, &input.path)
-}
-
-/// Writes the state of a backup as the first snapshot of the store in `directory`, at another place in the log. Its
-/// revision becomes that place's index: the log and the revisions of the new cluster continue from the same number.
-/// Blocking.
-///
-/// # Errors
-/// As [`inspect`].
-pub fn restore(
-    input: &Input,
-    directory: &Path,
-    position: &Position,
-    at_rest: &AtRest,
-) -> Result<(), StoreError> {
-    let (state, _) = input.read()?;
-    // A backup does not hold the history of its state.
-    let state = state.restored_at(position.index);
-    let snapshots = directory.join("snapshot");
-    files::make_directory(&snapshots)?;
-    let to = snapshots.join(format!("snapshot-{:020}.concord", position.index));
-    let unfinished = files::unfinished(&to);
-    file::write(&unfinished, &state, position, StoreOptions::default().block_bytes, at_rest)?;
-    files::rename(&unfinished, &to)
+    Content::read(input).map(|content| content.summary)
 }
 
 #[cfg(test)]
@@ -176,7 +194,8 @@ mod tests {
         file::write(&from, &state, &Position { index: 3, raft_meta: vec![1] }, 100, &plain).unwrap();
         let input = |path: &Path| Input::new(path, Opening::default());
         let before = inspect(&input(&from)).unwrap();
-        restore(&input(&from), &to, &Position { index: 7, raft_meta: vec![2, 3] }, &plain).unwrap();
+        let position = Position { index: 7, raft_meta: vec![2, 3] };
+        Content::read(&input(&from)).unwrap().restore(&to, &position, &plain).unwrap();
         let restored = to.join("snapshot/snapshot-00000000000000000007.concord");
         let after = inspect(&input(&restored)).unwrap();
         assert_eq!(after.position.raft_meta, [2, 3]);

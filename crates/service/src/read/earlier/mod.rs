@@ -156,7 +156,7 @@ impl Lister<'_> {
 /// The error of a definition that a list can't show at a revision.
 fn definition_not_there(state: &State, key: &str, at: Revision) -> ListError {
     let refusal = match history::absence(state, key, at) {
-        Some(text) => Refusal::NotThere(text),
+        Some(text) => Refusal::DefinitionNotThere(text),
         None => Rejection::DefinitionNotFound.into(),
     };
     ListError { refusal, revision: Some(state.revision()) }

@@ -21,6 +21,15 @@ use concord_model::{
     time::Timestamp,
 };
 
+/// A step that deletes a definition.
+#[derive(Clone, Copy)]
+struct StepDeletes {
+    /// Its place among the steps.
+    step: usize,
+    /// The most bytes of all kept definitions; `None` when it is not to be kept.
+    keep: Option<u64>,
+}
+
 /// What an accepted batch did.
 pub(super) struct DecidedBatch {
     /// The time of its last step.
@@ -75,7 +84,7 @@ impl State {
             if let Command::DeleteDefinition { key, keep, .. } = command
                 && let Some(found) = next.definition(key.as_str())
             {
-                keeps.insert(found.definition.id, *keep);
+                keeps.insert(found.definition.id, StepDeletes { step: outcomes.len(), keep: *keep });
             }
             match next.decide(last, command, &mut step_edits) {
                 Ok(applied) => outcomes.extend_from_slice(applied.steps()),
@@ -88,7 +97,9 @@ impl State {
             edits.append(&mut step_edits);
         } else {
             let mut merged = merged(&step_edits, self, &next);
-            next.keep_all(EntryContext { at: last.at, ..context }, self, &keeps, &mut merged);
+            for step in next.keep_all(EntryContext { at: last.at, ..context }, self, &keeps, &mut merged) {
+                outcomes[step] = StepOutcome::Retained;
+            }
             edits.append(&mut merged);
         }
         *self = next;
@@ -96,22 +107,26 @@ impl State {
     }
 
     /// Keeps the definitions that a batch has deleted, as they were before it: none of its changes of them is in its
-    /// edits. `keeps`: what the commands say, by the ids of the definitions.
+    /// edits. `deletes`: its deletions, by the ids of the definitions. Returns the steps that deleted what is kept.
     fn keep_all(
         &mut self,
         context: EntryContext,
         before: &Self,
-        keeps: &BTreeMap<u64, Option<u64>>,
+        deletes: &BTreeMap<u64, StepDeletes>,
         edits: &mut Vec<Edit>,
-    ) {
-        let mut dropped = Vec::new();
+    ) -> Vec<usize> {
+        let (mut dropped, mut kept_by) = (Vec::new(), Vec::new());
         for edit in edits.iter_mut() {
             let Edit::Deleted { definition, kept, .. } = edit else { continue };
             let Some(collection) = before.definition_by_id(*definition).cloned() else { continue };
-            let keep = keeps.get(definition).copied().flatten();
+            let Some(StepDeletes { step, keep }) = deletes.get(definition).copied() else { continue };
             *kept = self.keep_deleted(context, &ToKeep { collection, keep }, &mut dropped);
+            kept_by.push((*definition, step));
         }
         edits.append(&mut dropped);
+        // One that was dropped in favour of a later one, or was not kept at all, is gone.
+        let is_kept = |id: u64| self.deleted().any(|kept| kept.definition.id == id);
+        kept_by.into_iter().filter(|(id, _)| is_kept(*id)).map(|(_, step)| step).collect()
     }
 
     /// Whether these configs are as they were read.
@@ -166,6 +181,7 @@ fn are_of_distinct_configs(edits: &[Edit]) -> bool {
         | Edit::Building { .. }
         | Edit::Undeleted { .. }
         | Edit::Dropped { .. }
+        | Edit::Skipped(_)
         | Edit::AccessKey { .. } => false,
     })
 }
@@ -212,8 +228,8 @@ fn merged(step_edits: &[Edit], before_batch: &State, next: &State) -> Vec<Edit> 
             Edit::Remember(_) | Edit::Forget(_) => {}
             // Steps of an index build are separate entries.
             Edit::Entries { .. } | Edit::Building { .. } => {}
-            // So are changes of access keys, and the undoing of a deletion.
-            Edit::AccessKey { .. } | Edit::Undeleted { .. } => {}
+            // So are changes of access keys, the undoing of a deletion, and what a recovery skips.
+            Edit::AccessKey { .. } | Edit::Undeleted { .. } | Edit::Skipped(_) => {}
             // What a compaction step drops is gone, whatever the other steps do.
             Edit::Dropped { .. } => dropped.push(edit.clone()),
         }

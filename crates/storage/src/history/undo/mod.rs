@@ -190,6 +190,8 @@ impl UndoPass<'_> {
                 StoredEdit::Reindexed { .. }
                 | StoredEdit::Deleted { .. }
                 | StoredEdit::Undeleted { .. }
+                | StoredEdit::Dropped { .. }
+                | StoredEdit::Skipped(_)
                 | StoredEdit::Remember(_)
                 | StoredEdit::Forget(_) => {}
             }
