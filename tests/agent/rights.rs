@@ -88,6 +88,24 @@ async fn a_redacted_value_overwrites_no_file() {
     agent.stop().await;
 }
 
+/// Gives a key other grants.
+async fn regrant(cluster: &Cluster, id: &str, grants: &Value) {
+    let path = format!("/api/v1/api_key/{id}");
+    let answer = cluster.client(1).call(Method::PATCH, &path).json(&json!({ "grants": grants })).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+}
+
+/// Waits until the agent reports each file that is written from the definition.
+async fn all_fail(agent: &Agent) {
+    eventually("each file fails", async || {
+        let (status, _, health) = agent.get("/healthz").await?;
+        let failing = health["files_failing"].to_string();
+        let is_told = ["one.json", "all.json", "list.conf"].iter().all(|file| failing.contains(file));
+        check(status == 503 && is_told, || health.to_string())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_permission_that_is_gone_removes_no_file() {
     let cluster = Cluster::start("agent-narrowed").await;
@@ -124,10 +142,7 @@ files:
     agent.has("all.json", all).await;
 
     // The grant is narrowed: the key may read nothing of `limits` any more.
-    let narrowed = json!({"grants": grants("elsewhere")});
-    let answer =
-        cluster.client(1).call(Method::PATCH, &format!("/api/v1/api_key/{id}")).json(&narrowed).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
+    regrant(&cluster, &id, &grants("elsewhere")).await;
     agent.logs("no node says that it is deleted").await;
     eventually("it is told", async || {
         let (status, _, health) = agent.get("/healthz").await?;
@@ -137,15 +152,6 @@ files:
     let unchanged = |agent: &Agent| {
         let files = ["one.json", "all.json", "list.conf", "ran"].map(|file| agent.read(file));
         assert_eq!(files, [one, all, "limits ", "x\n"].map(str::to_owned), "{}", agent.read("log.txt"));
-    };
-    let all_fail = async |agent: &Agent| {
-        eventually("each file fails", async || {
-            let (status, _, health) = agent.get("/healthz").await?;
-            let failing = health["files_failing"].to_string();
-            let is_told = ["one.json", "all.json", "list.conf"].iter().all(|file| failing.contains(file));
-            check(status == 503 && is_told, || health.to_string())
-        })
-        .await;
     };
     all_fail(&agent).await;
     unchanged(&agent);
@@ -205,10 +211,7 @@ files:
     agent.start();
     agent.has("list.conf", "limits ").await;
     agent.stop().await;
-    let narrowed = json!({"grants": grants("elsewhere")});
-    let answer =
-        cluster.client(1).call(Method::PATCH, &format!("/api/v1/api_key/{id}")).json(&narrowed).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
+    regrant(&cluster, &id, &grants("elsewhere")).await;
     // The data directory is new, the file is not.
     std::fs::remove_dir_all(agent.path("data")).unwrap();
     agent.start();

@@ -42,7 +42,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// If the configs keep changing, a file waits for at most this many debounce intervals.
 const DEBOUNCES_MAX: u32 = 10;
 
-/// How often the file system is asked whether a file has changed: one call for each file.
+/// How often the agent checks whether another program has changed a file: one system call for each file.
 const COMPARE_EVERY: Duration = Duration::from_secs(2);
 /// A file is restored no more often than this, so that a program that changes it whenever the command runs does not get
 /// the command over and over.
@@ -369,7 +369,7 @@ impl<'a> Upkeep<'a> {
         Ok(self.asked(path, what).await?.is_some())
     }
 
-    /// The answer of a node; `None` if what it is about does not exist.
+    /// The response of a node; `None` if what it is about does not exist.
     async fn asked(&self, path: &str, what: &str) -> Result<Option<Answer>, String> {
         let asked = self.agent.client.send(Request::get(path).timeout(ASK_TIMEOUT));
         let answer = tokio::select! {
