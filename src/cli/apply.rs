@@ -47,6 +47,17 @@ const DELETES_MAX: usize = 20;
 /// Maximum number of records to list before a deletion.
 const SHOWN_MAX: usize = 100;
 
+/// What `--prune` may delete.
+#[derive(Debug, Clone, Args)]
+pub(super) struct PruneBounds {
+    /// With --prune: fail if more configs, or files of configs, would be deleted
+    #[arg(long, default_value_t = DELETES_MAX, value_name = "N")]
+    pub(super) max_deletes: usize,
+    /// With --prune: may delete all configs, or files of configs, of a definition
+    #[arg(long)]
+    pub(super) allow_empty: bool,
+}
+
 #[derive(Debug, Args)]
 #[command(after_help = FILE_EXAMPLE)]
 pub(super) struct ApplyArgs {
@@ -62,12 +73,8 @@ pub(super) struct ApplyArgs {
     /// Delete configs that are missing from the files (only in definitions the files contain)
     #[arg(long)]
     prune: bool,
-    /// With --prune: fail if more configs would be deleted
-    #[arg(long, default_value_t = DELETES_MAX, value_name = "N")]
-    max_deletes: usize,
-    /// With --prune: may delete all configs of a definition
-    #[arg(long)]
-    allow_empty: bool,
+    #[command(flatten)]
+    bounds: PruneBounds,
     /// Delete configs without asking for confirmation
     #[arg(short, long)]
     yes: bool,
@@ -95,10 +102,10 @@ pub(super) struct DiffArgs {
     pub(super) show_secrets: bool,
 }
 
-impl ApplyArgs {
+impl PruneBounds {
     /// Refuses to delete more than was said: a directory that was left out or not checked out looks like configs that
     /// were removed.
-    fn check_deletions(&self, plan: &ApplyPlan) -> Result<(), Failure> {
+    fn check(&self, plan: &ApplyPlan) -> Result<(), Failure> {
         let deletions = plan.changes.iter().filter(|change| change.after.is_none()).count();
         if deletions > self.max_deletes {
             return Err(Failure::Usage(format!(
@@ -129,9 +136,9 @@ pub(super) fn apply(args: &ApplyArgs) -> Result<(), Failure> {
         if args.dry_run {
             try_all(&client, &plan).await?;
             report(&plan, &format, false)?;
-            return args.check_deletions(&plan);
+            return args.bounds.check(&plan);
         }
-        args.check_deletions(&plan)?;
+        args.bounds.check(&plan)?;
         let deleted: Vec<String> = plan
             .changes
             .iter()

@@ -11,7 +11,8 @@ use super::{
     connection::{Failure, FreshnessArgs, NodeArgs, TryArgs, with_cluster},
     current::{self, config_path, definition_path},
     manifest::config_json,
-    output::{Columns, Format, Table, cell, line, print_columns, print_value, text},
+    output::{Columns, Format, Table, cell, line, text},
+    redacted::Redactions,
     yaml_writer,
 };
 
@@ -150,17 +151,29 @@ impl ConfigGetArgs {
     }
 
     /// All records of a list up to `--limit`, as data to print.
-    async fn records(&self, client: &Client, first: Request) -> Result<Value, Failure> {
-        let (mut pages, mut results) = (client.pages(first), Vec::new());
-        let most = self.limit.unwrap_or(usize::MAX);
-        while results.len() < most
-            && let Some(page) = pages.next().await?
-        {
-            results.extend(page);
-        }
-        results.truncate(most);
-        Ok(json!({ "results": results, "meta": { "total": pages.total() } }))
+    async fn records(&self, client: &Client, first: Request) -> Result<(Value, Redactions), Failure> {
+        let (results, total, redactions) = listed(client, first, self.limit.unwrap_or(usize::MAX)).await?;
+        Ok((json!({ "results": results, "meta": { "total": total } }), redactions))
     }
+}
+
+/// So many records of a list, the number of all, and what of them the access key may not see.
+async fn listed(
+    client: &Client,
+    first: Request,
+    most: usize,
+) -> Result<(Vec<Value>, Option<u64>, Redactions), Failure> {
+    let (mut pages, mut results, mut redactions) = (client.pages(first), Vec::new(), Redactions::default());
+    while results.len() < most
+        && let Some(page) = pages.next().await?
+    {
+        let left = most - results.len();
+        for mut record in page.into_iter().take(left) {
+            redactions.record(&format!("/results/{}", results.len()), &mut record, pages.redacted());
+            results.push(record);
+        }
+    }
+    Ok((results, pages.total(), redactions))
 }
 
 async fn one(
@@ -175,12 +188,13 @@ async fn one(
         request = request.query("revision", revision);
     }
     let answer = client.send(request).await?;
-    let data = answer.data()?;
+    let mut data = answer.data()?;
+    let redactions = Redactions::of(&mut data, &answer);
     let table = Table::new("config_key", &["KEY", "REVISION", "MODIFIED"], &["CREATED", "DATA"]);
     let mut table = table.with_columns(1, fields);
     let revision = args.revision.or(answer.revision()).map(|revision| revision.to_string());
-    table.row(&row(&data, fields, revision));
-    print_value(format, &data, &table)
+    table.row(&row(&redactions.shown(data.clone()), fields, revision));
+    redactions.print(format, &data, &table)
 }
 
 async fn list(
@@ -194,14 +208,15 @@ async fn list(
         // Where a field has this name it is a filter.
         first = first.query(if indexes.has_revision { "$revision" } else { "revision" }, revision);
     }
-    let data = args.records(client, first).await?;
+    let (data, redactions) = args.records(client, first).await?;
     let fields = &indexes.columns;
     let table = Table::new("config_key", &["KEY", "MODIFIED"], &["CREATED", "DATA"]);
     let mut table = table.with_columns(1, fields);
-    for config in data["results"].as_array().into_iter().flatten() {
+    let shown = if format.is_table() { redactions.shown(data.clone()) } else { Value::Null };
+    for config in shown["results"].as_array().into_iter().flatten() {
         table.row(&row(config, fields, None));
     }
-    print_value(format, &data, &table)
+    redactions.print(format, &data, &table)
 }
 
 /// The configs of several definitions.
@@ -218,12 +233,12 @@ async fn across(client: &Client, args: &ConfigGetArgs, format: &Format) -> Resul
     if args.revision.is_some() {
         return Err(Failure::Usage("a key prefix (`*`) can't be combined with --revision".into()));
     }
-    let data = args.records(client, args.first_across()?).await?;
+    let (data, redactions) = args.records(client, args.first_across()?).await?;
     if *format == Format::Name {
         // The key of a config alone names none of them.
         return records(&data).try_for_each(|(definition, key)| line(format_args!("{definition}/{key}")));
     }
-    print_columns(format, &data, &COLUMNS)
+    redactions.print_columns(format, &data, &COLUMNS)
 }
 
 /// The keys of the configs of a list across definitions.
@@ -237,11 +252,11 @@ async fn for_apply(client: &Client, args: &ConfigGetArgs) -> Result<(), Failure>
     let keys: Vec<(String, String)> = match &args.key {
         Some(key) => vec![(args.definition.clone(), key.clone())],
         None if args.definition.contains('*') => {
-            records(&args.records(client, args.first_across()?).await?).collect()
+            records(&args.records(client, args.first_across()?).await?.0).collect()
         }
         None => {
             let first = args.first(format!("{}/config/", definition_path(&args.definition)))?;
-            let data = args.records(client, first).await?;
+            let (data, _) = args.records(client, first).await?;
             records(&data).map(|(_, key)| (args.definition.clone(), key)).collect()
         }
     };
@@ -345,14 +360,9 @@ pub(super) async fn print_history(
         ],
         wide: &[("DATA", "/data")],
     };
-    let (mut pages, mut results) = (client.pages(first), Vec::new());
-    while results.len() < limit
-        && let Some(page) = pages.next().await?
-    {
-        results.extend(page);
-    }
-    results.truncate(limit);
-    print_columns(format, &json!({ "results": results }), &COLUMNS)
+    let (results, _, redactions) = listed(client, first, limit).await?;
+    let data = json!({ "results": results });
+    redactions.print_columns(format, &data, &COLUMNS)
 }
 
 #[cfg(test)]

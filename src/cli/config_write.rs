@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use concord_client::{Error, IfMatch, Operation, PutMode, Request};
+use concord_client::{Answer, Error, IfMatch, Operation, PutMode, Request};
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -15,6 +15,7 @@ use super::{
     document,
     interrupt::{self, Doing},
     output::{confirm, print_done},
+    redacted::Redactions,
 };
 
 /// Data on the command line or in a file.
@@ -153,7 +154,7 @@ fn write(target: &ConfigTarget, request: Request, done: &str, is_dry_run: bool) 
             interrupt::now(Doing::Writing);
         }
         let answer = client.send(request.dry_run(is_dry_run)).await?;
-        target.print(done, is_dry_run, answer.revision(), answer.data()?)
+        target.print(done, is_dry_run, &answer)
     })
 }
 
@@ -171,24 +172,20 @@ impl ConfigTarget {
     }
 
     /// Reports the result of a write: as a sentence, or as a record.
-    pub(super) fn print(
-        &self,
-        done: &str,
-        is_dry_run: bool,
-        revision: Option<u64>,
-        data: Value,
-    ) -> Result<(), Failure> {
+    fn print(&self, done: &str, is_dry_run: bool, answer: &Answer) -> Result<(), Failure> {
         let Self { definition, key, .. } = self;
+        let revision = answer.revision();
         let text = match (is_dry_run, revision) {
             (true, _) => format!("config {definition}/{key} would be {done}"),
             (false, Some(revision)) => format!("config {definition}/{key} {done}  revision {revision}"),
             (false, None) => format!("config {definition}/{key} {done}"),
         };
-        let record = json!({
+        let mut record = json!({
             "config_definition_key": definition, "config_key": key, "operation": done, "dry_run": is_dry_run,
-            "revision": revision.filter(|_| !is_dry_run), "data": data,
+            "revision": revision.filter(|_| !is_dry_run), "data": answer.data()?,
         });
-        print_done(&self.node.format.or_table(), &record, "config_key", text)
+        let redactions = Redactions::of(&mut record, answer);
+        redactions.print_done(&self.node.format.or_table(), &record, "config_key", text)
     }
 }
 

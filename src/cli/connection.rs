@@ -49,7 +49,7 @@ pub(super) struct ClientTls {
 pub(super) struct NodeArgs {
     #[command(flatten)]
     pub(super) format: OutputArgs,
-    /// Print data and errors only, no summaries and no progress
+    /// Print data, errors and warnings only, no summaries and no progress
     #[arg(short, long)]
     quiet: bool,
     /// Print each request as a curl command, without the access key
@@ -193,6 +193,7 @@ impl NodeArgs {
             tls: Tls { authority, own },
             timeout: Duration::from_secs(tries.timeout_s),
             trace: self.verbose.then_some(trace as fn(&str)),
+            warn: Some(warn),
             reason: tries.reason.clone(),
             request_id: self.request_id.clone(),
         }
@@ -232,6 +233,11 @@ impl NodeArgs {
 
 fn trace(line: &str) {
     output::say(line);
+}
+
+/// A part of a request had no effect, or a response is incomplete: that is no summary, so `--quiet` does not hide it.
+fn warn(text: &str) {
+    output::say(format_args!("warning: {text}"));
 }
 
 /// Runs an async action.

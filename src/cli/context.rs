@@ -4,6 +4,7 @@
 
 use std::{
     collections::BTreeMap,
+    fmt,
     fs::{self, File},
     io::{self, IsTerminal as _, Write as _},
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
@@ -60,8 +61,8 @@ pub(super) struct SetArgs {
     cacert: Option<PathBuf>,
 }
 
-/// How to connect to a cluster.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+/// How to connect to a cluster. `Debug` does not show the key.
+#[derive(Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Context {
     pub(super) urls: Vec<String>,
@@ -71,6 +72,18 @@ pub(super) struct Context {
     pub(super) api_key_file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) ca_file: Option<PathBuf>,
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { urls, api_key, api_key_file, ca_file } = self;
+        f.debug_struct("Context")
+            .field("urls", urls)
+            .field("api_key", &api_key.as_ref().map(|_| "***"))
+            .field("api_key_file", api_key_file)
+            .field("ca_file", ca_file)
+            .finish()
+    }
 }
 
 impl Context {
@@ -249,4 +262,17 @@ fn list(name: Option<&str>, format: &Format) -> Result<(), Failure> {
         }));
     }
     print_value(format, &rows.into(), &table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_context_shows_no_key() {
+        let context = Context { api_key: Some("concord_a-secret-key".into()), ..Context::default() };
+        let all = Contexts { current: None, contexts: BTreeMap::from([("prod".into(), context)]) };
+        let shown = format!("{all:?}");
+        assert!(!shown.contains("a-secret-key") && shown.contains("prod"), "{shown}");
+    }
 }

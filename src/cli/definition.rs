@@ -475,9 +475,8 @@ fn delete(args: &DefinitionDeleteArgs) -> Result<(), Failure> {
         let data = answer.data()?;
         let text = if args.dry_run { what } else { format!("definition {} deleted{forever}", args.key) };
         print_done(&args.node.format.or_table(), &data, "config_definition_key", text)?;
-        if is_final && !args.purge {
-            note("the deletion can't be undone: the definition takes more memory than CONCORD_DELETED_BYTES");
-        } else if !args.dry_run && !args.purge {
+        // Otherwise the warning of the node has said that it can't be undone.
+        if !is_final && !args.dry_run && !args.purge {
             note(format_args!("`concord definition undelete {}` undoes the deletion", args.key));
         }
         Ok(())

@@ -13,7 +13,7 @@ use std::{
 };
 
 use clap::Args;
-use concord_client::{Client, Error, Item, PutMode, Request};
+use concord_client::{Answer, Client, Error, Item, PutMode, Request};
 use http::StatusCode;
 use serde_json::{Value, json};
 
@@ -24,6 +24,7 @@ use super::{
     document, explain,
     interrupt::{self, Doing},
     output::{print_done, say},
+    redacted::Redactions,
     yaml_writer,
 };
 
@@ -70,15 +71,17 @@ impl Edited<'_> {
         print_done(&node.format.or_table(), &data, "config_key", "nothing was changed")
     }
 
-    fn stored(&self, revision: Option<u64>, data: Value) -> Result<(), Failure> {
+    fn stored(&self, answer: &Answer) -> Result<(), Failure> {
         let ConfigTarget { definition, key, node, .. } = self.target;
+        let revision = answer.revision();
         let now = revision.map(|now| now.to_string()).unwrap_or_default();
         let text = format!("config {definition}/{key} changed  revision {} → {now}", self.revision);
-        let record = json!({
+        let mut record = json!({
             "config_definition_key": definition, "config_key": key, "operation": "changed", "dry_run": false,
-            "revision": revision, "data": data,
+            "revision": revision, "data": answer.data()?,
         });
-        print_done(&node.format.or_table(), &record, "config_key", text)
+        let redactions = Redactions::of(&mut record, answer);
+        redactions.print_done(&node.format.or_table(), &record, "config_key", text)
     }
 }
 
@@ -117,7 +120,7 @@ async fn edit(client: &Client, draft: &Draft, edited: &Edited<'_>) -> Result<(),
                 match client.send(Request::operation(&operation)).await {
                     Ok(answer) => {
                         draft.remove()?;
-                        return edited.stored(answer.revision(), answer.data()?);
+                        return edited.stored(&answer);
                     }
                     Err(Error::Refused(refusal)) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => {
                         refusal.items.into_iter().map(in_draft).collect()
@@ -174,9 +177,7 @@ impl Draft {
     fn create(text: &str) -> Result<Self, Failure> {
         let name = format!("concord-edit-{}.yaml", uuid::Uuid::now_v7());
         let draft = Self(std::env::temp_dir().join(name));
-        // The data may be secret, and the file must not be a link that another user has created.
-        let file = File::options().write(true).create_new(true).mode(0o600).open(&draft.0);
-        file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| draft.failed(&error))?;
+        write_private(&draft.0, text).map_err(|error| draft.failed(&error))?;
         Ok(draft)
     }
 
@@ -194,8 +195,8 @@ impl Draft {
 
     fn write(&self, text: &str) -> Result<(), Failure> {
         // The old text stays until the new one is complete.
-        let new = self.0.with_extension("new");
-        let written = fs::write(&new, text).and_then(|()| fs::rename(&new, &self.0));
+        let new = self.0.with_extension(format!("{}.new", uuid::Uuid::now_v7()));
+        let written = write_private(&new, text).and_then(|()| fs::rename(&new, &self.0));
         written.map_err(|error| self.failed(&error))
     }
 
@@ -226,6 +227,12 @@ impl Draft {
             Err(error) => Err(failed(&format!("the editor can't be started: {error}"))),
         }
     }
+}
+
+/// Creates a file. The data may be secret, and the file must not be a link that another user has created.
+fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())
 }
 
 /// The editor of the user.

@@ -27,6 +27,8 @@ pub(super) enum Failure {
     Missing(String),
     /// Data are invalid; the errors.
     Invalid(String),
+    /// The access key may not see what the command selects.
+    Hidden(String),
     /// A part was done; the message says which part was not.
     Partial(String),
     /// A signal interrupted the work; what is left, and the exit code.
@@ -58,6 +60,7 @@ impl Failure {
             Self::Usage(_) | Self::Client(Error::Usage(_)) => super::EXIT_USAGE,
             Self::Missing(_) => 3,
             Self::Invalid(_) => 5,
+            Self::Hidden(_) => 6,
             Self::Partial(_) => 8,
             Self::NoAnswer(_) => 9,
             Self::Interrupted(_, code) | Self::Reported(code) | Self::Logged(code) => *code,
@@ -84,6 +87,7 @@ impl Failure {
         if let Self::Usage(text)
         | Self::Failed(text)
         | Self::Invalid(text)
+        | Self::Hidden(text)
         | Self::Partial(text)
         | Self::NoAnswer(text)
         | Self::Interrupted(text, _)
@@ -114,6 +118,7 @@ impl Failure {
             Self::Usage(text)
             | Self::Failed(text)
             | Self::Invalid(text)
+            | Self::Hidden(text)
             | Self::Partial(text)
             | Self::NoAnswer(text)
             | Self::Missing(text) => (text.clone(), None),

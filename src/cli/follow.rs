@@ -1,17 +1,26 @@
 //! `concord config watch`: prints a line for each change, with the fields that differ.
 //!
-//! **Invariant:** the previous value is that of the record before this change: the node sends it with the change, wherever
-//! the watch starts.
+//! The lines are for people, as a diff is, so secret values are hidden in them. All other formats print the events of the
+//! API, with what the access key may see.
+//!
+//! **Invariants:** the previous value is that of the record before this change: the node sends it with the change, wherever
+//! the watch starts. A line shows no secret value without `--show-secrets`, and no value at all while the schema that says
+//! what is secret is not known.
+
+use std::collections::BTreeMap;
 
 use clap::Args;
-use concord_client::{EventKind, Request};
+use concord_client::{Client, EventKind, Request};
 use serde_json::Value;
 
 use super::{
     config_read::pair,
     connection::{Failure, NodeArgs, TryArgs, with_cluster},
+    current::{definition_path, keep_redacted, texts},
     document,
+    mask::Mask,
     output::{Format, cell, counted, escaped, line, printable, text},
+    redacted::Redactions,
     yaml_writer,
 };
 
@@ -40,6 +49,9 @@ pub(super) struct ConfigWatchArgs {
     /// Exit after this many revisions; a batch is one revision
     #[arg(long, value_name = "N")]
     count: Option<usize>,
+    /// Show secret values in the lines
+    #[arg(long)]
+    show_secrets: bool,
 }
 
 impl ConfigWatchArgs {
@@ -64,13 +76,17 @@ pub(super) fn run(args: &ConfigWatchArgs) -> Result<(), Failure> {
     let (format, request) = (args.node.format.or_table(), args.request()?);
     with_cluster(&args.node, &args.tries, async |client| {
         let (mut watch, mut shown) = (client.watch(request), 0);
+        let mut masks = (!args.show_secrets).then(WatchMasks::default);
         while shown < args.count.unwrap_or(usize::MAX) {
-            let event = watch.next().await?;
+            let mut event = watch.next().await?;
             match event.kind {
                 EventKind::Heartbeat | EventKind::Restarted | EventKind::State => {}
                 EventKind::Change => {
                     shown += 1;
                     if format.is_table() {
+                        if let Some(masks) = &mut masks {
+                            masks.hide(&client, &mut event.data).await;
+                        }
                         describe(&event.data).iter().try_for_each(line)?;
                     } else {
                         print(&format, &event.data)?;
@@ -86,13 +102,84 @@ fn print(format: &Format, data: &Value) -> Result<(), Failure> {
     match format {
         Format::Yaml => text(&format!("---\n{}", yaml_writer::write(data))),
         Format::Json => line(escaped(&format!("{data:#}"))),
-        Format::Path(path) => path.find(data).iter().try_for_each(|found| line(cell(found))),
+        Format::Path(path) => {
+            redactions(data).check(path, data)?;
+            path.find(data).iter().try_for_each(|found| line(cell(found)))
+        }
         Format::Name => {
             let changes = data["changes"].as_array().into_iter().flatten();
             changes.map(id).try_for_each(|(definition, key)| line(format_args!("{definition}/{key}")))
         }
         Format::Jsonl | Format::Table | Format::Wide => line(escaped(&data.to_string())),
     }
+}
+
+/// What the access key may not see of an event: the event names it itself.
+fn redactions(event: &Value) -> Redactions {
+    let mut redactions = Redactions::default();
+    for (place, change) in event["changes"].as_array().into_iter().flatten().enumerate() {
+        for (data, places) in [("data", "redacted"), ("prev", "prev_redacted")] {
+            redactions.data(&format!("/changes/{place}/{data}"), &change[data], &texts(&change[places]));
+        }
+    }
+    redactions
+}
+
+/// What is secret in the definitions of a watch.
+///
+/// The current schema says it, for earlier changes too. It is read again for each change that is later than the state that
+/// it was read from: once for all changes that wait. So it does not matter which events of definitions a watch brings.
+#[derive(Debug, Default)]
+struct WatchMasks(BTreeMap<String, (u64, Option<Mask>)>);
+
+impl WatchMasks {
+    /// Hides the secret values of an event.
+    async fn hide(&mut self, client: &Client, event: &mut Value) {
+        let revision = event["revision"].as_u64().unwrap_or(u64::MAX);
+        for change in event["changes"].as_array_mut().into_iter().flatten() {
+            if !change["prev"].is_object() {
+                continue;
+            }
+            let definition = cell(&change["config_definition_key"]);
+            let is_known =
+                self.0.get(&definition).is_some_and(|(state, mask)| *state >= revision && mask.is_some());
+            if !is_known {
+                self.0.insert(definition.clone(), mask_of(client, &definition).await);
+            }
+            hide(self.0.get(&definition).and_then(|(_, mask)| mask.as_ref()), &definition, change);
+        }
+    }
+}
+
+/// What a definition's schema marks as secret, and the revision of the state that it was read from; no mask if it can't be
+/// read, as that of a definition that is deleted.
+async fn mask_of(client: &Client, definition: &str) -> (u64, Option<Mask>) {
+    let Ok(answer) = client.send(Request::get(format!("{}/schema", definition_path(definition)))).await
+    else {
+        return (0, None);
+    };
+    let mask = answer.data().ok().map(|data| {
+        let mut mask = Mask::default();
+        mask.add(definition, Some(&data["json_schema"]));
+        mask
+    });
+    (answer.state_revision().unwrap_or_default(), mask)
+}
+
+/// Hides what a mask marks in a change; everything, if there is none.
+fn hide(mask: Option<&Mask>, definition: &str, change: &mut Value) {
+    let Some(mask) = mask else {
+        change["prev"] = Value::Null;
+        change["is_schema_unknown"] = true.into();
+        return;
+    };
+    let (mut before, mut after) = (change["prev"].take(), change["data"].take());
+    for (data, places) in [(&mut before, "prev_redacted"), (&mut after, "redacted")] {
+        // If it names fewer places than there are, the others are null on both sides.
+        let _ = keep_redacted(data, texts(&change[places]).iter().map(String::as_str));
+    }
+    mask.hide(definition, Some(&mut before), Some(&mut after));
+    (change["prev"], change["data"]) = (before, after);
 }
 
 fn id(record: &Value) -> (String, String) {
@@ -116,7 +203,13 @@ fn describe(event: &Value) -> Vec<String> {
 fn what(change: &Value) -> String {
     let kind = change["type"].as_str().unwrap_or_default();
     match (kind, &change["prev"], &change["count"]) {
-        ("config_updated", before @ Value::Object(_), _) => summary(before, &change["data"]),
+        ("config_updated", before @ Value::Object(_), _) => {
+            let is_redacted = ["redacted", "prev_redacted"].iter().any(|places| change[*places].is_array());
+            summary(before, &change["data"], is_redacted)
+        }
+        ("config_updated", _, _) if change["is_schema_unknown"] == true => {
+            "updated (the schema that says what is secret can't be read)".to_owned()
+        }
         ("definition_deleted", _, Value::Number(count)) => {
             let count = count.as_u64().unwrap_or_default();
             format!("definition deleted with {}", counted(count, "config"))
@@ -133,12 +226,13 @@ pub(super) fn differences(before: &Value, after: &Value) -> Vec<String> {
     found
 }
 
-/// The same in a line.
-fn summary(before: &Value, after: &Value) -> String {
+/// The same in a line. If the access key may not see some values, they may differ, too.
+fn summary(before: &Value, after: &Value, is_redacted: bool) -> String {
     let mut found = differences(before, after);
     let more = found.len().saturating_sub(FIELDS_MAX);
     found.truncate(FIELDS_MAX);
     match (found.is_empty(), more) {
+        (true, _) if is_redacted => "rewritten, no visible change (secret values can't be compared)".into(),
         (true, _) => "rewritten, unchanged".into(),
         (false, 0) => found.join(", "),
         (false, more) => format!("{}, and {more} more", found.join(", ")),
@@ -197,5 +291,32 @@ mod tests {
         assert_eq!(deleted, "418 s definition deleted with 3 configs (by demo)");
         let deleted = told(json!({"type": "definition_deleted", "count": 1}));
         assert_eq!(deleted, "418 s definition deleted with 1 config (by demo)");
+    }
+
+    #[test]
+    fn a_line_shows_no_secret_and_nothing_without_a_schema() {
+        let schema = json!({"properties": {"password": {"x-concord-secret": true}}});
+        let mut mask = Mask::default();
+        mask.add("s", Some(&schema));
+        let told = |mask: Option<&Mask>, mut change: Value| {
+            change["config_definition_key"] = "s".into();
+            change["config_key"] = "eu".into();
+            change["type"] = "config_updated".into();
+            hide(mask, "s", &mut change);
+            describe(&json!({"revision": 418, "by": "demo", "changes": [change]})).concat()
+        };
+        let change = |old: &str, new: &str, n: u64| json!({"prev": {"n": 1, "password": old}, "data": {"n": n, "password": new}});
+        assert_eq!(
+            told(Some(&mask), change("pw-1", "pw-2", 2)),
+            "418 s/eu n 1 → 2, password \"(secret)\" → \"(secret, changed)\" (by demo)"
+        );
+        assert_eq!(told(Some(&mask), change("pw-1", "pw-1", 2)), "418 s/eu n 1 → 2 (by demo)");
+        let unknown = told(None, change("pw-1", "pw-2", 2));
+        assert!(unknown.contains("updated (the schema") && !unknown.contains('→'), "{unknown}");
+        // The key may not see the value: that it is the same is not known.
+        let redacted = json!({"prev": {"password": null}, "prev_redacted": ["#/password"],
+            "data": {"password": null}, "redacted": ["#/password"]});
+        let blind = told(Some(&mask), redacted);
+        assert!(blind.contains("no visible change"), "{blind}");
     }
 }

@@ -1,6 +1,7 @@
 //! `concord config diff`: compares a config at two revisions, or files with the cluster.
 //!
-//! **Invariant:** the exit code is 1 exactly when there is a difference.
+//! **Invariants:** the exit code is 1 exactly when there is a difference. What the access key may not see is never said to
+//! be the same, unless no change lies between.
 
 use std::path::PathBuf;
 
@@ -12,11 +13,11 @@ use similar::TextDiff;
 use super::{
     apply::{self, DiffArgs},
     connection::{Failure, NodeArgs, TryArgs, with_cluster},
-    current::{config_path, definition_path},
+    current::{config_path, definition_path, keep_redacted},
     document,
     manifest::FileArgs,
     mask::Mask,
-    output::{print_done, text},
+    output::{note, print_done, text},
     yaml_writer,
 };
 
@@ -64,6 +65,7 @@ pub(super) fn run(args: ConfigDiffArgs) -> Result<(), Failure> {
         let path = config_path(&definition, &key);
         let (mut before, mut after) = sides(&client, &path, from, to).await?;
         let is_different = !before.is_same(&after);
+        let is_blind = !before.is_same_change(&after) && (before.is_redacted || after.is_redacted);
         if !show_secrets {
             // What is secret now, was it always.
             let schema =
@@ -84,21 +86,41 @@ pub(super) fn run(args: ConfigDiffArgs) -> Result<(), Failure> {
             print_done(&format, &data, "config_key", "")
         };
         shown.map_err(|failure| failure.of_comparison(is_different))?;
-        if is_different { Err(Failure::Difference) } else { Ok(()) }
+        match (is_different, is_blind) {
+            (true, true) => {
+                note(BLIND);
+                Err(Failure::Difference)
+            }
+            (true, false) => Err(Failure::Difference),
+            (false, true) => Err(Failure::NoAnswer(format!("there is no visible difference, but {BLIND}"))),
+            (false, false) => Ok(()),
+        }
     });
     compared.map_err(|failure| failure.of_comparison(false))
 }
 
+/// What can't be said without `reveal`.
+const BLIND: &str = "secret values can't be compared: the access key may not see them (it lacks `reveal`)";
+
 /// A config at a revision.
 struct Side {
     revision: u64,
-    /// `None` if it did not exist.
+    /// `None` if it did not exist. A value that the access key may not see is the marker that keeps it.
     data: Option<Value>,
+    /// The revision of its last change then.
+    changed: Option<u64>,
+    /// Whether the access key may not see a part of it.
+    is_redacted: bool,
 }
 
 impl Side {
     fn to_json(&self) -> Value {
         json!({ "revision": self.revision, "data": self.data })
+    }
+
+    /// Whether both are what one change has left.
+    fn is_same_change(&self, other: &Self) -> bool {
+        self.changed.is_some() && self.changed == other.changed
     }
 
     fn is_same(&self, other: &Self) -> bool {
@@ -141,12 +163,17 @@ async fn sides(
 }
 
 async fn at(client: &Client, path: &str, revision: u64) -> Result<Side, Failure> {
-    let data = match client.send(Request::get(path).query("revision", revision)).await {
-        Ok(answer) => Some(answer.data()?["data"].take()),
-        Err(error) if error.is_not_found() => None,
+    let answer = match client.send(Request::get(path).query("revision", revision)).await {
+        Ok(answer) => answer,
+        Err(error) if error.is_not_found() => {
+            return Ok(Side { revision, data: None, changed: None, is_redacted: false });
+        }
         Err(error) => return Err(error.into()),
     };
-    Ok(Side { revision, data })
+    let (mut data, places) = (answer.data()?["data"].take(), answer.redacted_places());
+    // If the header names fewer places than there are, the others stay null, and no comparison counts them.
+    let _ = keep_redacted(&mut data, places.iter().map(String::as_str));
+    Ok(Side { revision, data: Some(data), changed: answer.revision(), is_redacted: !places.is_empty() })
 }
 
 /// The lines that differ, as a unified diff of YAML.
@@ -167,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_difference_names_its_revisions_and_what_was_absent() {
-        let side = |revision, data| Side { revision, data };
+        let side = |revision, data| Side { revision, data, changed: Some(revision), is_redacted: false };
         let (one, other) = (side(7, Some(json!({"a": 1, "b": 2}))), side(9, Some(json!({"a": 1, "b": 3}))));
         assert_eq!(
             unified("d/k", &one, &other),

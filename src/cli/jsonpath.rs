@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use serde_json::Value;
 
+use super::redacted::{Redactions, escaped};
+
 /// A path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct JsonPath(Vec<PathStep>);
@@ -74,26 +76,46 @@ impl FromStr for JsonPath {
 impl JsonPath {
     /// The values at the path, in their order; none if the path does not exist.
     pub(super) fn find<'a>(&self, data: &'a Value) -> Vec<&'a Value> {
-        let mut found = vec![data];
+        self.find_visible(data, &Redactions::default()).unwrap_or_default()
+    }
+
+    /// The same; fails with the place of a redacted value if the path selects it, leads through it, or selects data
+    /// that contain it.
+    pub(super) fn find_visible<'a>(
+        &self,
+        data: &'a Value,
+        redactions: &Redactions,
+    ) -> Result<Vec<&'a Value>, String> {
+        let mut found = vec![(String::new(), data)];
         for step in &self.0 {
-            found = found
-                .into_iter()
-                .flat_map(|value| -> Vec<&Value> {
-                    match (step, value) {
-                        (PathStep::Member(name), Value::Object(object)) => {
-                            object.get(name).into_iter().collect()
-                        }
-                        (PathStep::Element(place), Value::Array(array)) => {
-                            array.get(*place).into_iter().collect()
-                        }
-                        (PathStep::All, Value::Array(array)) => array.iter().collect(),
-                        (PathStep::All, Value::Object(object)) => object.values().collect(),
-                        _ => Vec::new(),
-                    }
-                })
-                .collect();
+            found = found.into_iter().flat_map(|(pointer, value)| step.inside(&pointer, value)).collect();
+            if let Some(place) = found.iter().find_map(|(pointer, _)| redactions.at(pointer)) {
+                return Err(place.to_owned());
+            }
         }
-        found
+        match found.iter().find_map(|(pointer, _)| redactions.inside(pointer)) {
+            Some(place) => Err(place.to_owned()),
+            None => Ok(found.into_iter().map(|(_, value)| value).collect()),
+        }
+    }
+}
+
+impl PathStep {
+    /// What the step leads to from the value at a pointer.
+    fn inside<'a>(&self, pointer: &str, value: &'a Value) -> Vec<(String, &'a Value)> {
+        let member = |(name, member): (&String, &'a Value)| (format!("{pointer}/{}", escaped(name)), member);
+        let element = |(place, item): (usize, &'a Value)| (format!("{pointer}/{place}"), item);
+        match (self, value) {
+            (Self::Member(name), Value::Object(object)) => {
+                object.get_key_value(name).map(member).into_iter().collect()
+            }
+            (Self::Element(place), Value::Array(array)) => {
+                array.get(*place).map(|item| element((*place, item))).into_iter().collect()
+            }
+            (Self::All, Value::Array(array)) => array.iter().enumerate().map(element).collect(),
+            (Self::All, Value::Object(object)) => object.iter().map(member).collect(),
+            _ => Vec::new(),
+        }
     }
 }
 

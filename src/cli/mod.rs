@@ -8,6 +8,7 @@
 //! | `definition reindex` | `reindex` |
 //! | `config` | `config`, `config_read`, `config_write`, `edit`, `follow`, `history_diff` |
 //! | `apply`, `diff`; the plan of changes; what is shown of secret values | `apply`, `plan`, `mask` |
+//! | what the access key may not see of printed data | `redacted` |
 //! | `export`, `import` | `transfer` |
 //! | the current state of the cluster; definitions and configs in files; JSON and YAML | `current`, `manifest`, `document` |
 //! | output formats; progress bars; Ctrl-C | `output`, `jsonpath`, `yaml_writer`, `progress`, `interrupt` |
@@ -66,6 +67,7 @@ mod point;
 mod probe;
 mod progress;
 mod recover;
+mod redacted;
 mod reference;
 mod reindex;
 mod top;

@@ -101,6 +101,11 @@ impl Columns {
         self.table(&[])
     }
 
+    /// The table of data.
+    pub(super) fn of(&self, data: &Value) -> Table {
+        self.table(&records(data))
+    }
+
     fn table(&self, records: &[&Value]) -> Table {
         let heads = |columns: &[(&'static str, &'static str)]| -> Vec<&'static str> {
             columns.iter().map(|(head, _)| *head).collect()
@@ -142,7 +147,7 @@ fn records(data: &Value) -> Vec<&Value> {
 
 /// Prints data whose columns are known beforehand.
 pub(super) fn print_columns(format: &Format, data: &Value, columns: &Columns) -> Result<(), Failure> {
-    print_value(format, data, &columns.table(&records(data)))
+    print_value(format, data, &columns.of(data))
 }
 
 /// Prints what was done: as a sentence, or as data in the requested format.

@@ -13,11 +13,13 @@ use serde_json::{Value, json};
 use super::{
     apply::with_names,
     connection::{Failure, NodeArgs, TryArgs, with_cluster},
+    current::texts,
     definition::one_value,
     document::without_schema_reference,
     interrupt::{self, Doing},
     manifest::name,
-    output::{Columns, note, print_columns, print_value},
+    output::{Columns, note, print_columns},
+    redacted::Redactions,
 };
 
 /// The members of a file.
@@ -101,10 +103,15 @@ pub(super) fn run(args: &TransactionArgs) -> Result<(), Failure> {
         let sent = client.send(request).await;
         let data = sent.map_err(|error| with_names(error, |place| name_of(&body, place)))?.data()?;
         interrupt::now(Doing::Reading);
+        let redactions = redactions(&data);
         if format.is_for_records() {
-            print_columns(&format, &data["results"], &COLUMNS)?;
+            let shown = if format.is_table() { redactions.shown(data.clone()) } else { data.clone() };
+            print_columns(&format, &shown["results"], &COLUMNS)?;
+            redactions.note();
         } else {
-            print_value(&format, &data, &COLUMNS.empty())?;
+            // What was done is said, although the output fails.
+            let printed = redactions.print(&format, &data, &COLUMNS.empty());
+            printed.inspect_err(|_| note(told(&data, args.dry_run)))?;
         }
         note(told(&data, args.dry_run));
         let results = data["results"].as_array().into_iter().flatten();
@@ -116,6 +123,16 @@ pub(super) fn run(args: &TransactionArgs) -> Result<(), Failure> {
         }
         if data["succeeded"] == false { Err(Failure::Difference) } else { Ok(()) }
     })
+}
+
+/// What the access key may not see of the configs that were read.
+fn redactions(data: &Value) -> Redactions {
+    let mut redactions = Redactions::default();
+    for (place, result) in data["results"].as_array().into_iter().flatten().enumerate() {
+        let pointer = format!("/results/{place}/config/data");
+        redactions.data(&pointer, &result["config"]["data"], &texts(&result["redacted"]));
+    }
+    redactions
 }
 
 /// The record that an operation of a file is about.

@@ -24,12 +24,12 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    apply::execute,
+    apply::{PruneBounds, execute},
     backup::OpeningArgs,
     connection::{Failure, NodeArgs, TryArgs, with_cluster},
     current::{self, ListedConfig},
     manifest::{FileArgs, ManifestDefinition, Manifests, config_json},
-    output::{Format, note, print_done},
+    output::{Format, counted, note, print_done},
     plan::ApplyPlan,
     point::PointArgs,
     progress::Progress,
@@ -53,6 +53,8 @@ pub(super) struct ExportArgs {
     /// Remove files of an earlier export whose records no longer exist
     #[arg(long)]
     prune: bool,
+    #[command(flatten)]
+    bounds: PruneBounds,
     /// Export out of this backup file, without a cluster
     #[arg(long, value_name = "FILE")]
     from_backup: Option<PathBuf>,
@@ -177,6 +179,7 @@ fn export_backup(args: &ExportArgs, backup: &Path) -> Result<(), Failure> {
 fn finish(args: &ExportArgs, files: Files, exported: &[String]) -> Result<(), Failure> {
     let others = if args.definitions.is_empty() { files.others()? } else { files.others_of(exported)? };
     if args.prune {
+        check_removals(&args.bounds, &files, &others)?;
         files.remove(&others)?;
     }
     let removed = others.len();
@@ -185,6 +188,30 @@ fn finish(args: &ExportArgs, files: Files, exported: &[String]) -> Result<(), Fa
     let text = format!("{written} files written, {same} unchanged, {removed} {what}");
     let data = json!({ "dir": args.dir, "written": written, "unchanged": same, "obsolete": removed, "pruned": args.prune });
     summary(&args.node, &data, &text)
+}
+
+/// Refuses to remove more than was said: what the access key may read no longer, and what another cluster does not have,
+/// looks like records that were deleted.
+fn check_removals(bounds: &PruneBounds, files: &Files, others: &[PathBuf]) -> Result<(), Failure> {
+    const STATE: &str = "the records that are there are written, and no file was removed";
+    if others.len() > bounds.max_deletes {
+        return Err(Failure::Usage(format!(
+            "{} would be removed, and --max-deletes is {}: are the cluster and the access key the right ones? If so, pass \
+             --max-deletes {}; {STATE}",
+            counted(others.len() as u64, "file"),
+            bounds.max_deletes,
+            others.len()
+        )));
+    }
+    let emptied = files.emptied(others);
+    if !emptied.is_empty() && !bounds.allow_empty {
+        return Err(Failure::Usage(format!(
+            "all files of {} would be removed: are the cluster and the access key the right ones? If so, pass \
+             --allow-empty; {STATE}",
+            emptied.join(", ")
+        )));
+    }
+    Ok(())
 }
 
 /// Runs `import`.
@@ -348,6 +375,15 @@ impl Files {
         Ok(self.entries(folder)?.into_iter().filter(is_other).collect())
     }
 
+    /// The folders of definitions of which no config is left, or not even the definition.
+    fn emptied(&self, others: &[PathBuf]) -> Vec<String> {
+        let folder = |name: &PathBuf| name.iter().next().map(|name| name.to_string_lossy().into_owned());
+        let is_config = |name: &&PathBuf| !name.ends_with("definition.json");
+        let kept: BTreeSet<String> = self.kept.iter().filter(is_config).filter_map(folder).collect();
+        let touched: BTreeSet<String> = others.iter().filter_map(folder).collect();
+        touched.difference(&kept).cloned().collect()
+    }
+
     /// The names in a folder below the export's; none where it is not there.
     fn entries(&self, inside: &Path) -> Result<Vec<PathBuf>, Failure> {
         let folder = self.folder.join(inside);
@@ -387,6 +423,38 @@ mod tests {
         assert_eq!(name("a.b~-_"), "a.b~-_");
         assert_eq!(name(&"k".repeat(200)), "k".repeat(200));
         assert!(name(&long).len() < 240 && name(&long) != name(&other));
+    }
+
+    #[test]
+    fn no_more_files_are_removed_than_was_said() {
+        let folder = tempfile::tempdir().unwrap();
+        let export = |configs: &[(&str, usize)]| {
+            let mut files = Files::new(folder.path().to_owned());
+            for (definition, count) in configs {
+                files.write(&definition_file(definition).unwrap(), &json!({})).unwrap();
+                for n in 0..*count {
+                    files.write(&config_file(definition, &format!("k{n}")).unwrap(), &json!({})).unwrap();
+                }
+            }
+            files
+        };
+        let check = |configs: &[(&str, usize)], max_deletes: usize, allow_empty: bool| {
+            let files = export(configs);
+            let bounds = PruneBounds { max_deletes, allow_empty };
+            check_removals(&bounds, &files, &files.others().unwrap()).map_err(Failure::into_text)
+        };
+        export(&[("a", 3), ("b", 2)]);
+        check(&[("a", 3), ("b", 1)], 1, false).unwrap();
+        let error = check(&[("a", 1), ("b", 2)], 1, true).unwrap_err();
+        assert!(error.contains("2 files would be removed") && error.contains("--max-deletes 2"), "{error}");
+        // A key that may read nothing of `b` any more, a definition without configs, and nothing at all.
+        for (left, named) in
+            [(&[("a", 3)][..], "all files of b"), (&[("a", 3), ("b", 0)], "of b"), (&[], "of a, b")]
+        {
+            let error = check(left, 20, false).unwrap_err();
+            assert!(error.contains(named) && error.contains("--allow-empty"), "{error}");
+            check(left, 20, true).unwrap();
+        }
     }
 
     #[test]

@@ -141,7 +141,8 @@ impl Writer {
     }
 }
 
-/// Whether a text is written as its lines: one that a block of them holds exactly, without a mark of its indentation.
+/// Whether a text is written as its lines: one that a block of them holds exactly, without a mark of its indentation. Once
+/// the first line has shown the indentation, a tab after it is a part of the text for readers of YAML 1.1 and 1.2.
 fn is_block(text: &str) -> bool {
     let end = text.strip_suffix('\n').unwrap_or(text);
     text.contains('\n')
@@ -149,7 +150,7 @@ fn is_block(text: &str) -> bool {
         && !end.ends_with('\n')
         && !end.is_empty()
         && !text.chars().any(|c| c != '\n' && c != '\t' && is_special(c))
-        && text.lines().all(|line| line.is_empty() || (!line.starts_with('\t') && line.trim() != ""))
+        && text.lines().all(|line| line.is_empty() || line.trim() != "")
 }
 
 /// A text, in quotes unless it can be taken for nothing else.
@@ -218,13 +219,25 @@ mod tests {
 
     #[test]
     fn texts_of_several_lines_are_blocks_where_that_is_exact() {
-        let value = json!({"nginx": "server {\n\tlisten 80;\n  }\n", "list": ["a\n\nb", {"c": "x\ny\n"}], "d": [["e\nf"]]});
-        let expected = "nginx: \"server {\\n\\tlisten 80;\\n  }\\n\"\nlist:\n  - |-\n    a\n\n    b\n  - c: |\n      x\n      y\nd:\n  - - |-\n      e\n      f\n";
+        let value = json!({"nginx": "server {\n\tlisten 80;\n\t\ta\tb\n  }\n", "list": ["a\n\nb", {"c": "x\ny\n"}], "d": [["e\nf"]]});
+        let expected = "nginx: |\n  server {\n  \tlisten 80;\n  \t\ta\tb\n    }\nlist:\n  - |-\n    a\n\n    b\n  - c: |\n      x\n      y\nd:\n  - - |-\n      e\n      f\n";
         assert_eq!(write(&value), expected);
         let value = json!({"nginx": "server {\n  listen 80;\n}\n"});
         assert_eq!(write(&value), "nginx: |\n  server {\n    listen 80;\n  }\n");
         assert_eq!(write(&json!("a\nb")), "|-\n  a\n  b\n");
-        for text in ["a\n\n", "\na", " a\nb", "a\n \nb", "a\r\nb", "\n", "a\n\u{1b}", "a\n\u{202e}"] {
+        // A tab before the indentation is known is an error of libyaml.
+        for text in [
+            "\ta\nb",
+            "a\n\t\nb",
+            "a\n\n",
+            "\na",
+            " a\nb",
+            "a\n \nb",
+            "a\r\nb",
+            "\n",
+            "a\n\u{1b}",
+            "a\n\u{202e}",
+        ] {
             assert!(!write(&json!({"x": text})).contains('|'), "{text:?}");
         }
     }
@@ -252,6 +265,7 @@ mod tests {
             any::<String>(),
             "[a-z :#,\\-\\[\\]{}'\"&*!|>%@`?\n\t\\\\]{0,12}",
             "([ab:# -]{0,4}\n){1,4}[ab:#]{0,3}",
+            "[ab](\n\t{0,2} ?[ab:#\t-]{0,3}){1,4}\n?",
             prop::sample::select(vec![
                 "null", "~", "1", "007", "0x1", "1e3", ".inf", "yes", "<<", "---", "...", "\u{85}",
                 "\u{2028}", "\u{feff}", "1:30"

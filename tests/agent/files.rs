@@ -196,3 +196,76 @@ async fn a_new_file_that_its_check_refuses_does_not_replace_the_current_one() {
     agent.has("out.json", "{\n  \"n\": 2\n}\n").await;
     agent.stop().await;
 }
+
+#[tokio::test]
+async fn a_file_that_another_program_removes_or_changes_is_written_again() {
+    let cluster = Cluster::start("agent-altered").await;
+    define(&cluster).await;
+    put(&cluster, 1, "acme", &json!({"n": 1})).await;
+    let settings = r#"files:
+  - path: out.json
+    definition: limits
+    config: acme
+    check: [sh, -c, 'echo x >> checked', sh, "{new}"]
+    command: [sh, -c, 'cat "$CONCORD_AGENT_FILE" >> ran']
+  - {path: other.json, definition: limits, config: acme, mode: "0640"}
+  - {path: gone.json, definition: limits, config: later, when_absent: remove}
+"#;
+    let mut agent = Agent::new(&cluster, settings);
+    agent.start();
+    let good = "{\n  \"n\": 1\n}\n";
+    agent.has("ran", good).await;
+    agent.nothing_due().await;
+    let health = async |expected: u16, file: &str| {
+        eventually(&format!("/healthz is {expected}"), async || {
+            let (status, _, health) = agent.get("/healthz").await?;
+            let is_told = health["files_failing"].to_string().contains(file);
+            check(status == expected && (is_told || file.is_empty()), || health.to_string())
+        })
+        .await;
+    };
+
+    let begun = std::time::Instant::now();
+    // Removed: it is written, checked and told to its program again.
+    std::fs::remove_file(agent.path("out.json")).unwrap();
+    agent.has("out.json", good).await;
+    agent.has("ran", &good.repeat(2)).await;
+    assert_eq!(agent.read("checked"), "x\nx\n");
+    agent.logs("another program has changed or removed the file").await;
+    health(200, "").await;
+
+    // A program that changes it over and over does not get its command over and over: that it differs is told. On a
+    // machine so busy that the pause has passed there is nothing to show.
+    if begun.elapsed() < std::time::Duration::from_secs(40) {
+        agent.write("out.json", "mine");
+        health(503, "out.json").await;
+        assert_eq!((agent.read("out.json"), agent.read("ran")), ("mine".into(), good.repeat(2)));
+        agent.write("out.json", good);
+        health(200, "").await;
+    }
+
+    // Changed, with the same size: written again, and its mode, too.
+    agent.write("other.json", &good.replace('1', "9"));
+    agent.has("other.json", good).await;
+    let mode = || std::fs::metadata(agent.path("other.json")).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(), 0o640);
+    std::fs::set_permissions(agent.path("other.json"), std::fs::Permissions::from_mode(0o666)).unwrap();
+    eventually("the mode is mended", async || check(mode() == 0o640, || format!("{:o}", mode()))).await;
+    // What the agent has removed stays removed.
+    agent.write("gone.json", "mine");
+    eventually("it is removed", async || check(!agent.path("gone.json").exists(), || agent.read("log.txt")))
+        .await;
+
+    // A change of the configs does not wait.
+    agent.write("out.json", "mine");
+    put(&cluster, 1, "acme", &json!({"n": 2})).await;
+    agent.has("out.json", &good.replace('1', "2")).await;
+    health(200, "").await;
+    let (_, _, metrics) = agent.get("/metrics").await.unwrap();
+    let metrics = metrics.as_str().unwrap();
+    let is_altered = |line: &str| {
+        line.starts_with("concord_agent_file_alterations_total{") && line.ends_with("other.json\"} 1")
+    };
+    assert!(metrics.lines().any(is_altered), "{metrics}");
+    agent.stop().await;
+}

@@ -5,10 +5,12 @@
 //! | `files` | are files as the configs say, and do commands run when they changed, and only then? |
 //! | `absence` | does the agent go on without the cluster, begin without it, and end cleanly? |
 //! | `rights` | does a permission that the agent's key lacks, or loses, change no file? |
+//! | `secret_edits` | after random edits, are the files as the model says, and is no secret where it may not be? |
 
 mod absence;
 mod files;
 mod rights;
+mod secret_edits;
 
 use std::{
     path::{Path, PathBuf},

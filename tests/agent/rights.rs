@@ -9,7 +9,7 @@ use crate::harness::{Cluster, check, eventually};
 const CONFIG: &str = "/api/v1/config_definition/limits/config/acme";
 
 /// A key with these grants: its id and its text.
-async fn key(cluster: &Cluster, grants: &Value) -> (String, String) {
+pub(super) async fn key(cluster: &Cluster, grants: &Value) -> (String, String) {
     let answer =
         cluster.client(1).post("/api/v1/api_key/", &json!({"name": "agent", "grants": grants})).await;
     assert_eq!(answer.status, 201, "{answer:?}");
@@ -88,6 +88,24 @@ async fn a_redacted_value_overwrites_no_file() {
     agent.stop().await;
 }
 
+/// Gives a key other grants.
+async fn regrant(cluster: &Cluster, id: &str, grants: &Value) {
+    let path = format!("/api/v1/api_key/{id}");
+    let answer = cluster.client(1).call(Method::PATCH, &path).json(&json!({ "grants": grants })).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+}
+
+/// Waits until the agent reports each file that is written from the definition.
+async fn all_fail(agent: &Agent) {
+    eventually("each file fails", async || {
+        let (status, _, health) = agent.get("/healthz").await?;
+        let failing = health["files_failing"].to_string();
+        let is_told = ["one.json", "all.json", "list.conf"].iter().all(|file| failing.contains(file));
+        check(status == 503 && is_told, || health.to_string())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_permission_that_is_gone_removes_no_file() {
     let cluster = Cluster::start("agent-narrowed").await;
@@ -124,17 +142,80 @@ files:
     agent.has("all.json", all).await;
 
     // The grant is narrowed: the key may read nothing of `limits` any more.
-    let narrowed = json!({"grants": grants("elsewhere")});
-    let answer =
-        cluster.client(1).call(Method::PATCH, &format!("/api/v1/api_key/{id}")).json(&narrowed).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
+    regrant(&cluster, &id, &grants("elsewhere")).await;
     agent.logs("no node says that it is deleted").await;
     eventually("it is told", async || {
         let (status, _, health) = agent.get("/healthz").await?;
         check(status == 503, || health.to_string())
     })
     .await;
-    let files = ["one.json", "all.json", "list.conf", "ran"].map(|file| agent.read(file));
-    assert_eq!(files, [one, all, "limits ", "x\n"].map(str::to_owned));
+    let unchanged = |agent: &Agent| {
+        let files = ["one.json", "all.json", "list.conf", "ran"].map(|file| agent.read(file));
+        assert_eq!(files, [one, all, "limits ", "x\n"].map(str::to_owned), "{}", agent.read("log.txt"));
+    };
+    all_fail(&agent).await;
+    unchanged(&agent);
+    // The agent keeps what it had: with new settings, after a restart, and in a job.
+    agent.write("log.txt", "");
+    agent.signal("HUP");
+    agent.logs("the agent watches the cluster").await;
+    all_fail(&agent).await;
+    unchanged(&agent);
+    agent.stop().await;
+    agent.start();
+    all_fail(&agent).await;
+    unchanged(&agent);
+    agent.stop().await;
+    let done = {
+        let mut command = agent.command();
+        tokio::task::spawn_blocking(move || command.arg("--once").output().unwrap()).await.unwrap()
+    };
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(done.status.code() == Some(1) && said.contains("list.conf: definition limits is not"), "{said}");
+    unchanged(&agent);
+
+    // With the permission the copy is behind at first, and no file is without what it had.
+    let widened = json!({"grants": grants("*")});
+    let answer = cluster.client(1).call(Method::PATCH, &format!("/api/v1/api_key/{id}")).json(&widened).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    agent.start();
+    eventually("all is well", async || {
+        let (status, _, health) = agent.get("/healthz").await?;
+        check(status == 200 && health["fresh"] == true, || health.to_string())
+    })
+    .await;
+    unchanged(&agent);
+    // Definitions that are deleted are gone.
+    let answer = cluster.client(1).delete("/api/v1/config_definition/limits").await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    agent.has("list.conf", "").await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn without_a_note_of_what_it_had_the_agent_asks_for_what_its_settings_name() {
+    let cluster = Cluster::start("agent-no-note").await;
+    define(&cluster).await;
+    put(&cluster, 1, "acme", &json!({"n": 1})).await;
+    // A pattern that has every definition, and the name of one.
+    let settings = r#"configs: [{definition: "*"}, {definition: limits}]
+data_dir: data
+files:
+  - {path: list.conf, template_text: "{% for name, of in configs|items %}{{ name }} {% endfor %}", debounce_ms: 50}
+"#;
+    let grants = |definition: &str| json!([{"verbs": ["read"], "definitions": [definition]}]);
+    let (id, text) = key(&cluster, &grants("*")).await;
+    let mut agent = Agent::new(&cluster, "");
+    agent.write("agent.yaml", settings);
+    agent.key = text;
+    agent.start();
+    agent.has("list.conf", "limits ").await;
+    agent.stop().await;
+    regrant(&cluster, &id, &grants("elsewhere")).await;
+    // The data directory is new, the file is not.
+    std::fs::remove_dir_all(agent.path("data")).unwrap();
+    agent.start();
+    agent.logs("definition limits is not in the copy").await;
+    assert_eq!(agent.read("list.conf"), "limits ");
     agent.stop().await;
 }

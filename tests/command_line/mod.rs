@@ -10,6 +10,8 @@
 //! | `terminal` | what is shown on a terminal, and what is left by Ctrl-C? |
 //! | `failing` | what does it say of nodes that are gone, and of contexts? |
 //! | `local_cluster` | does `scripts/cluster.sh` name nodes that run with other settings than it is asked for? |
+//! | `secrets` | is a value that a key may not see named, and hidden where people read? |
+//! | `secret_edits` | do random edits by such a key move, lose and show no secret value? |
 //! | `top` | does one command find a noisy key, and one a definition that grows? |
 //! | `quickstart` | do the first five minutes with `concord demo` go as the documents say? |
 
@@ -21,6 +23,8 @@ mod local_cluster;
 mod output;
 mod pipeline;
 mod quickstart;
+mod secret_edits;
+mod secrets;
 mod terminal;
 mod top;
 

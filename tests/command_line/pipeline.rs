@@ -158,7 +158,17 @@ async fn a_unique_value_goes_from_one_config_to_another_in_one_apply() {
     user.ok(&["definition", "delete", "d", "--yes"]).await;
     let told = user.run(&["export", "--dir", "files"]).await;
     assert!(told.err.contains("1 files written, 0 unchanged, 2 obsolete"), "{told:?}");
-    let pruned = user.run(&["export", "--dir", "files", "--prune"]).await;
+    let unsure = user.run(&["export", "--dir", "files", "--prune"]).await;
+    assert!(unsure.code == 2 && unsure.err.contains("--allow-empty"), "{unsure:?}");
+    let unsure = user.run(&["export", "--dir", "files", "--prune", "--max-deletes", "1"]).await;
+    assert!(unsure.code == 2 && unsure.err.contains("--max-deletes 2"), "{unsure:?}");
+    // A key that may read nothing lists nothing.
+    let key = user.json(&["key", "create", "--name", "n", "--grant", "read:elsewhere"]).await;
+    let nobody = user.clone().with("CONCORD_API_KEY", key["api_key"].as_str().unwrap());
+    let unsure = nobody.run(&["export", "--dir", "files", "--prune"]).await;
+    assert!(unsure.code == 2 && unsure.err.contains("no file was removed"), "{unsure:?}");
+    assert_eq!(files(&cluster.root().join("files")).len(), 4);
+    let pruned = user.run(&["export", "--dir", "files", "--prune", "--allow-empty"]).await;
     assert!(pruned.err.contains("0 files written, 1 unchanged, 2 removed"), "{pruned:?}");
     let left = files(&cluster.root().join("files"));
     assert_eq!(left.keys().collect::<Vec<_>>(), ["d/README", "e/definition.json"]);

@@ -52,6 +52,18 @@ impl Answer {
         self.header("x-concord-redacted")
     }
 
+    /// The same as a list.
+    #[must_use]
+    pub fn redacted_places(&self) -> Vec<String> {
+        self.redacted().into_iter().flat_map(|places| places.split(", ")).map(str::to_owned).collect()
+    }
+
+    /// What the node warns of: a part of the request had no effect, or the response is incomplete.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        warnings_of(&self.headers)
+    }
+
     /// The path of the next page.
     #[must_use]
     pub fn next_page(&self) -> Option<String> {
@@ -86,5 +98,46 @@ impl Answer {
 
     pub(crate) fn stranger(&self) -> Error {
         Error::Protocol(format!("{} is not a node of Concord", self.url))
+    }
+}
+
+/// The texts of the `Warning` headers of a response.
+pub(crate) fn warnings_of(headers: &HeaderMap) -> Vec<String> {
+    let values = headers.get_all(http::header::WARNING).iter();
+    values.flat_map(|value| warnings_in(&String::from_utf8_lossy(value.as_bytes()))).collect()
+}
+
+/// The texts in one header. Each is `CODE AGENT "TEXT"`; a proxy may join several with commas.
+fn warnings_in(value: &str) -> Vec<String> {
+    let (mut found, mut text, mut is_text, mut is_escaped) = (Vec::new(), String::new(), false, false);
+    for character in value.chars() {
+        match (is_text, character) {
+            (true, _) if is_escaped => {
+                text.push(character);
+                is_escaped = false;
+            }
+            (true, '\\') => is_escaped = true,
+            (true, '"') => {
+                found.push(std::mem::take(&mut text));
+                is_text = false;
+            }
+            (true, _) => text.push(character),
+            (false, '"') => is_text = true,
+            (false, _) => {}
+        }
+    }
+    // Not in this form: the warning is shown as it is.
+    if found.is_empty() { vec![value.trim().to_owned()] } else { found }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_warning_is_its_text() {
+        assert_eq!(warnings_in(r#"299 - "without effect: `x`""#), ["without effect: `x`"]);
+        assert_eq!(warnings_in(r#"299 - "a \"b\", c", 299 n "d""#), [r#"a "b", c"#, "d"]);
+        assert_eq!(warnings_in(" be careful "), ["be careful"]);
     }
 }

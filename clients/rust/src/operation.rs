@@ -403,6 +403,9 @@ pub struct Applied {
     pub succeeded: bool,
     /// One result for each operation of the list that was applied, in its order.
     pub results: Vec<OperationResult>,
+    /// What the node warns of; see [`Answer::warnings`](crate::Answer::warnings).
+    #[serde(skip)]
+    pub warnings: Vec<String>,
 }
 
 fn held() -> bool {
@@ -551,7 +554,8 @@ impl Answer {
     /// # Errors
     /// When the response is not that of a batch.
     pub fn applied(&self) -> Result<Applied, Error> {
-        serde_json::from_value(self.data()?).map_err(|_| self.stranger())
+        let applied: Applied = serde_json::from_value(self.data()?).map_err(|_| self.stranger())?;
+        Ok(Applied { warnings: self.warnings(), ..applied })
     }
 }
 

@@ -14,11 +14,12 @@ pub struct Pages {
     next: Option<Request>,
     total: Option<u64>,
     revision: Option<u64>,
+    redacted: Vec<String>,
 }
 
 impl Pages {
     pub(crate) fn new(client: Client, first: Request) -> Self {
-        Self { client, next: Some(first), total: None, revision: None }
+        Self { client, next: Some(first), total: None, revision: None, redacted: Vec::new() }
     }
 
     /// The records of the next page; `None` after the last one.
@@ -30,6 +31,7 @@ impl Pages {
         let answer = self.client.send(request).await?;
         self.next = answer.next_page().map(Request::get);
         self.revision = self.revision.or(answer.state_revision());
+        self.redacted = answer.redacted_places();
         let mut data = answer.data()?;
         self.total = data["meta"]["total"].as_u64().or(self.total);
         let Value::Array(results) = data["results"].take() else {
@@ -48,6 +50,13 @@ impl Pages {
     #[must_use]
     pub fn revision(&self) -> Option<u64> {
         self.revision
+    }
+
+    /// The secret fields that were redacted in the page that was read last, because the access key does not have
+    /// `reveal`: a record has those of these places that exist in it.
+    #[must_use]
+    pub fn redacted(&self) -> &[String] {
+        &self.redacted
     }
 
     /// All records of the remaining pages.

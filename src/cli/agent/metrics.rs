@@ -19,6 +19,7 @@ struct FileCounts {
     failed_renders: u64,
     commands: u64,
     failed_commands: u64,
+    altered: u64,
     is_wrong: bool,
 }
 
@@ -38,6 +39,19 @@ impl AgentMetrics {
         });
     }
 
+    /// Another program has changed or removed the file: until it is written again, it is not as the configs say.
+    pub(super) fn altered(&self, file: &Path) {
+        self.change(file, |counts| {
+            counts.altered += 1;
+            counts.is_wrong = true;
+        });
+    }
+
+    /// The file has its bytes again without the agent.
+    pub(super) fn put_back(&self, file: &Path, is_wrong: bool) {
+        self.change(file, |counts| counts.is_wrong = is_wrong);
+    }
+
     pub(super) fn written(&self, file: &Path) {
         self.change(file, |counts| counts.written += 1);
     }
@@ -49,7 +63,7 @@ impl AgentMetrics {
         });
     }
 
-    /// The files that could not be rendered the last time.
+    /// The files that could not be rendered the last time, or that another program has changed.
     pub(super) fn wrong(&self) -> Vec<String> {
         let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         counts.iter().filter(|(_, one)| one.is_wrong).map(|(path, _)| path.display().to_string()).collect()
@@ -85,11 +99,16 @@ impl AgentMetrics {
             status.listings.to_string(),
         );
         let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let families: [FileMetric; 4] = [
+        let families: [FileMetric; 5] = [
             ("concord_agent_file_writes_total", "Writes of the file", |one| one.written),
             ("concord_agent_file_errors_total", "Failed attempts to render or write the file", |one| {
                 one.failed_renders
             }),
+            (
+                "concord_agent_file_alterations_total",
+                "Times that another program has changed or removed the file",
+                |one| one.altered,
+            ),
             ("concord_agent_commands_total", "Runs of the command of the file", |one| one.commands),
             ("concord_agent_command_errors_total", "Times that the command of the file failed", |one| {
                 one.failed_commands

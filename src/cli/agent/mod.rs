@@ -133,7 +133,8 @@ pub(super) fn run(args: &AgentArgs) -> Result<(), Failure> {
 
 fn connect(args: &AgentArgs, settings: &AgentSettings) -> Result<(Client, Cache), Failure> {
     let options = args.node.options(&TryArgs::default())?;
-    let client = Client::new(Options { timeout: REQUEST_TIMEOUT, ..options })?;
+    let warn: fn(&str) = |text| tracing::warn!("a node warns: {text}");
+    let client = Client::new(Options { timeout: REQUEST_TIMEOUT, warn: Some(warn), ..options })?;
     let options = CacheOptions::new(settings.configs.clone()).file(settings.data_dir.join(CACHE_FILE));
     let options =
         CacheOptions { confirm_every: settings.confirm_every, fresh_for: settings.fresh_for, ..options };

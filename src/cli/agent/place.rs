@@ -11,6 +11,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use sha2::{Digest as _, Sha256};
+
 /// The end of the name of a file that is not published yet.
 const STAGED: &str = ".new";
 
@@ -39,6 +41,25 @@ impl Target {
         Ok(Self { path: path.to_owned(), mode, owner, group })
     }
 
+    /// A file that only the agent reads.
+    pub(super) fn private(path: &Path) -> Self {
+        Self { path: path.to_owned(), mode: 0o600, owner: None, group: None }
+    }
+
+    /// Creates its folder.
+    pub(super) fn make_folder(&self) -> Result<(), String> {
+        fs::create_dir_all(self.folder()).map_err(|error| format!("{}: {error}", self.folder().display()))
+    }
+
+    /// The bytes of the file; `None` if it does not exist.
+    pub(super) fn read(&self) -> Result<Option<Vec<u8>>, String> {
+        match fs::read(&self.path) {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(format!("{}: {error}", self.path.display())),
+        }
+    }
+
     /// Whether the file has these bytes.
     pub(super) fn has(&self, bytes: &[u8]) -> Result<bool, String> {
         self.refuse_other()?;
@@ -47,6 +68,25 @@ impl Target {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error.to_string()),
         }
+    }
+
+    /// The digest of the file's bytes; `None` if it does not exist.
+    pub(super) fn digest(&self) -> Result<Option<FileDigest>, String> {
+        self.refuse_other()?;
+        match fs::read(&self.path) {
+            Ok(found) => Ok(Some(FileDigest::of(&found))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// What the file system says of the file: as long as it is the same, nobody has changed it.
+    pub(super) fn stamp(&self) -> FileStamp {
+        let found = fs::symlink_metadata(&self.path).ok();
+        FileStamp(found.map(|found| {
+            let times = [found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec()];
+            ([found.dev(), found.ino(), found.len()], times, [found.mode(), found.uid(), found.gid()])
+        }))
     }
 
     /// A rename would replace a symbolic link by a file, and leave the link's target as it is. A device or a pipe is not
@@ -124,6 +164,21 @@ impl Target {
         self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
     }
 }
+
+/// The digest of a file's bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct FileDigest([u8; 32]);
+
+impl FileDigest {
+    pub(super) fn of(bytes: &[u8]) -> Self {
+        Self(Sha256::digest(bytes).into())
+    }
+}
+
+/// Device, inode and size, times, mode and owner of a file; none if it does not exist. A change of its content or its
+/// mode changes the `ctime`, which no program can set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct FileStamp(Option<([u64; 3], [i64; 4], [u32; 3])>);
 
 /// A complete new file that does not have its name yet. Dropping it removes it.
 #[derive(Debug)]
@@ -209,6 +264,31 @@ mod tests {
         assert!(target.remove().unwrap() && !target.remove().unwrap());
         let absent = Target::new(&folder.path().join("no/a"), "600", None, None).unwrap();
         assert!(absent.stage(b"x").is_err());
+    }
+
+    #[test]
+    fn every_change_of_a_file_changes_its_stamp() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.json");
+        let target = Target::new(&path, "0640", None, None).unwrap();
+        assert_eq!((target.digest().unwrap(), target.stamp()), (None, FileStamp(None)));
+        target.stage(b"x").unwrap().publish().unwrap();
+        let (digest, mut last) = (target.digest().unwrap(), target.stamp());
+        assert_eq!((digest, target.stamp()), (Some(FileDigest::of(b"x")), last));
+        let other = folder.path().join("other");
+        fs::write(&other, "y").unwrap();
+        let changes: [&dyn Fn(); 4] = [
+            &|| fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap(),
+            &|| fs::write(&path, "longer").unwrap(),
+            // With the size and the time of before.
+            &|| fs::rename(&other, &path).unwrap(),
+            &|| fs::remove_file(&path).unwrap(),
+        ];
+        for change in changes {
+            change();
+            assert_ne!(target.stamp(), last);
+            last = target.stamp();
+        }
     }
 
     #[test]

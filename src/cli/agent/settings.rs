@@ -137,6 +137,20 @@ pub(super) struct AgentSettings {
 }
 
 impl AgentSettings {
+    /// What the agent keeps of a definition: all of it, or some of its configs. Empty if it keeps nothing of it.
+    pub(super) fn kept_of(&self, definition: &str) -> Vec<Option<&str>> {
+        let selections = self.configs.iter().filter(|one| has_definition(one, definition));
+        let kept: BTreeSet<Option<&str>> = selections.map(|one| one.config.as_deref()).collect();
+        // All of it includes each of them.
+        if kept.contains(&None) { vec![None] } else { kept.into_iter().collect() }
+    }
+
+    /// The definitions that the settings name, not by a key prefix.
+    pub(super) fn named_definitions(&self) -> BTreeSet<String> {
+        let names = self.configs.iter().map(|one| &one.definition);
+        names.filter(|name| !name.ends_with('*')).cloned().collect()
+    }
+
     /// Reads and checks a file of settings. Paths in it are relative to its folder.
     pub(super) fn read(path: &Path) -> Result<Self, String> {
         let named = |error: String| format!("{}: {error}", path.display());
@@ -252,13 +266,18 @@ impl WrittenFile {
     }
 }
 
-/// Whether a selection includes this config, or the whole definition.
-fn holds(selection: &Selection, definition: &str, config: Option<&str>) -> bool {
-    let has_definition = match selection.definition.strip_suffix('*') {
+/// Whether a selection has configs of this definition.
+fn has_definition(selection: &Selection, definition: &str) -> bool {
+    match selection.definition.strip_suffix('*') {
         Some(prefix) => definition.starts_with(prefix),
         None => definition == selection.definition,
-    };
-    has_definition && (selection.config.is_none() || selection.config.as_deref() == config)
+    }
+}
+
+/// Whether a selection includes this config, or the whole definition.
+fn holds(selection: &Selection, definition: &str, config: Option<&str>) -> bool {
+    has_definition(selection, definition)
+        && (selection.config.is_none() || selection.config.as_deref() == config)
 }
 
 #[cfg(test)]
@@ -285,6 +304,18 @@ mod tests {
             matches!(&file.content, FileContent::Config(definition, config, Layout::Data(FileFormat::Json)) if definition == "limits" && config == "acme")
         );
         assert_eq!((file.debounce.as_millis(), file.retries, file.when_absent), (500, 5, WhenAbsent::Keep));
+    }
+
+    #[test]
+    fn what_is_kept_of_a_definition_is_known() {
+        let settings = read(
+            "configs: [{definition: one, config: a}, {definition: one, config: b}, {definition: 'two.*'}, \
+             {definition: two.x, config: c}]\ndata_dir: d\n",
+        )
+        .unwrap();
+        assert_eq!(settings.kept_of("one"), [Some("a"), Some("b")]);
+        assert_eq!((settings.kept_of("two.x"), settings.kept_of("three").len()), (vec![None], 0));
+        assert_eq!(settings.named_definitions().into_iter().collect::<Vec<_>>(), ["one", "two.x"]);
     }
 
     #[test]

@@ -5,9 +5,14 @@
 //! the file up to date runs nothing.
 //!
 //! A config that is not in the copy may be deleted, or the access key may have lost the permission to read it. Where that
-//! matters, the agent asks a node.
+//! matters, the agent asks a node. A template may use every definition, so a note in the data directory has the
+//! definitions that had configs when its file was written.
 //!
-//! **Invariants:** an error leaves the file unchanged. A lost permission changes no file. The last-known-good file is at least as new as every written file,
+//! Another program may change or remove a file. The agent compares what the file system says of it with what it said, and
+//! only if that differs, the bytes.
+//!
+//! **Invariants:** an error leaves the file unchanged. A lost permission changes no file, also after a restart. A file that
+//! another program has changed is reported until it is written again. The last-known-good file is at least as new as every written file,
 //! so that a start without the cluster never reverts one.
 
 use std::{
@@ -18,14 +23,15 @@ use std::{
     time::Duration,
 };
 
-use concord_client::{Cache, Config, Request};
-use serde_json::{Map, Value};
+use concord_client::{Answer, Cache, Config, Request};
+use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
     Agent, command,
     format::data_of,
+    place::{FileDigest, FileStamp, Target},
     settings::{FileContent, FileSettings, WhenAbsent},
 };
 use crate::cli::current::{config_path, definition_path};
@@ -36,6 +42,11 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// If the configs keep changing, a file waits for at most this many debounce intervals.
 const DEBOUNCES_MAX: u32 = 10;
 
+/// How often the agent checks whether another program has changed a file: one system call for each file.
+const COMPARE_EVERY: Duration = Duration::from_secs(2);
+/// A file is restored no more often than this, so that a program that changes it whenever the command runs does not get
+/// the command over and over.
+const RESTORE_PAUSE: Duration = Duration::from_secs(60);
 /// Time limit for asking whether something is deleted.
 const ASK_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -55,8 +66,18 @@ pub(super) struct Upkeep<'a> {
     due: PathBuf,
     /// The version of the configs that the file was last rendered from.
     seen: Option<(u64, u64)>,
-    /// The definitions that had configs then.
-    had: BTreeSet<String>,
+    /// The file that notes which definitions had configs then, and what it says; `None` until it is read.
+    had_note: Target,
+    had: Option<BTreeSet<String>>,
+    /// The bytes that the file has, or that it does not exist; `None` until it was written or found up to date.
+    expected: Option<Option<FileDigest>>,
+    /// What the file system said when the file had them.
+    stamp: Option<FileStamp>,
+    /// Another program has changed it since, and it was not written again yet.
+    is_altered: bool,
+    /// The last look has failed.
+    has_failed: bool,
+    restored_at: Option<Instant>,
     /// Failures of its command since it last succeeded or was given up.
     failures: u32,
     retry_at: Option<Instant>,
@@ -66,8 +87,23 @@ impl<'a> Upkeep<'a> {
     pub(super) fn new(agent: &'a Agent, file: &'a FileSettings) -> Self {
         let name = Sha256::digest(file.path.as_os_str().as_encoded_bytes());
         let name: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
-        let due = agent.settings.data_dir.join("due").join(name);
-        Self { agent, file, due, seen: None, had: BTreeSet::new(), failures: 0, retry_at: None }
+        let due = agent.settings.data_dir.join("due").join(&name);
+        let had_note = Target::private(&agent.settings.data_dir.join("had").join(name));
+        Self {
+            agent,
+            file,
+            due,
+            seen: None,
+            had_note,
+            had: None,
+            expected: None,
+            stamp: None,
+            is_altered: false,
+            has_failed: false,
+            restored_at: None,
+            failures: 0,
+            retry_at: None,
+        }
     }
 
     /// Maintains the file until the agent stops.
@@ -79,11 +115,57 @@ impl<'a> Upkeep<'a> {
                 tracing::error!(file = %self.file.path.display(), "the file was not updated: {error}");
             }
             let wake = self.attend().await;
+            let agent = self.agent;
             tokio::select! {
-                () = self.agent.stopping.cancelled() => {}
-                () = sleep(wake) => {}
+                () = agent.stopping.cancelled() => {}
+                () = self.rest(wake) => {}
                 _ = changes.next() => self.debounce(&mut changes).await,
             }
+            self.compare().await;
+        }
+    }
+
+    /// Waits for this long, or until the file has to be written again.
+    async fn rest(&mut self, pause: Duration) {
+        let (end, had_failed) = (Instant::now() + pause, self.seen.is_none());
+        while Instant::now() < end && (had_failed || self.seen.is_some()) {
+            sleep(end.saturating_duration_since(Instant::now()).min(COMPARE_EVERY)).await;
+            self.compare().await;
+        }
+    }
+
+    /// Notices that another program has changed or removed the file since it was written. Then the next look writes it
+    /// again, and its command is due.
+    async fn compare(&mut self) {
+        let Some(expected) = self.expected.filter(|_| self.seen == Some(self.version())) else { return };
+        let target = self.file.target.clone();
+        // Read before the bytes: what changes in between is another stamp.
+        let stamp = target.stamp();
+        if self.stamp == Some(stamp) && !self.is_altered {
+            return;
+        }
+        let found = blocking(move || {
+            let found = target.digest()?;
+            if found == expected && found.is_some() {
+                target.mend()?;
+            }
+            Ok(found)
+        });
+        if found.await.is_ok_and(|found| found == expected) {
+            // The mode may have been mended just now: the next comparison has the new stamp.
+            self.stamp = Some(stamp);
+            if std::mem::take(&mut self.is_altered) {
+                self.agent.metrics.put_back(&self.file.path, self.has_failed);
+            }
+            return;
+        }
+        if !std::mem::replace(&mut self.is_altered, true) {
+            tracing::warn!(file = %self.file.path.display(), "another program has changed or removed the file: it is written again");
+            self.agent.metrics.altered(&self.file.path);
+        }
+        if self.restored_at.is_none_or(|at| at.elapsed() >= RESTORE_PAUSE) {
+            self.restored_at = Some(Instant::now());
+            self.seen = None;
         }
     }
 
@@ -156,25 +238,41 @@ impl<'a> Upkeep<'a> {
         let looked = match self.render(&configs) {
             Ok(rendered) => {
                 let written = match self.confirm(&configs, rendered.as_deref()).await {
-                    Ok(exists) => match rendered.filter(|_| exists) {
-                        Some(text) => self.write(text).await,
-                        None => self.absent().await,
-                    },
+                    Ok(exists) => self.bring(rendered.filter(|_| exists)).await,
                     Err(error) => Err(error),
                 };
                 if written.is_err() {
                     self.seen = None;
+                } else {
+                    self.is_altered = false;
                 }
                 written
             }
             Err(error) => Err(error),
         };
+        self.has_failed = looked.is_err();
         self.agent.metrics.rendered(&self.file.path, looked.is_ok());
         if looked? == Looked::Changed {
             tracing::info!(file = %self.file.path.display(), "wrote the file");
             self.agent.metrics.written(&self.file.path);
         }
         Ok(())
+    }
+
+    /// Brings the file to this text, or to not being there.
+    async fn bring(&mut self, text: Option<String>) -> Result<Looked, String> {
+        let digest = text.as_ref().map(|text| FileDigest::of(text.as_bytes()));
+        let brought = match text {
+            Some(text) => self.write(text).await,
+            None => self.absent().await,
+        };
+        self.stamp = None;
+        // A file that is kept without its config is nobody's.
+        let is_known = digest.is_some() || self.file.when_absent == WhenAbsent::Remove;
+        if brought.is_ok() {
+            self.expected = is_known.then_some(digest);
+        }
+        brought
     }
 
     /// Whether what the file is rendered from exists. What is not in the copy, and would change the file, is requested:
@@ -201,31 +299,86 @@ impl<'a> Upkeep<'a> {
                 if has(definition) || is_written() {
                     return Ok(true);
                 }
-                let path = format!("{}/config/?limit=1", definition_path(definition));
-                self.exists(&path, &format!("definition {definition}")).await
+                self.is_empty(definition).await
             }
             FileContent::Template(_) => {
                 let now: BTreeSet<String> = configs.iter().map(|one| one.definition.clone()).collect();
-                for definition in self.had.difference(&now) {
-                    let path = format!("{}/config/?limit=1", definition_path(definition));
-                    self.exists(&path, &format!("definition {definition}")).await?;
+                let noted = match self.had.take() {
+                    Some(had) => Some(had),
+                    None => self.read_had().await?,
+                };
+                // Without a note, nobody knows what the present file was written from.
+                let is_new = noted.is_none() && !self.file.path.exists();
+                let had = noted.clone().unwrap_or_else(|| self.agent.settings.named_definitions());
+                for definition in had.difference(&now).filter(|_| !is_new) {
+                    self.is_empty(definition).await?;
                 }
-                self.had = now;
+                // Before the file is written: its next text is compared with what this one has.
+                if noted.as_ref() != Some(&now) {
+                    self.note_had(&now).await?;
+                }
+                self.had = Some(now);
                 Ok(true)
             }
         }
     }
 
-    /// Asks a node.
+    /// Makes sure that a definition of which the copy has nothing has none of the configs that the agent keeps. Returns
+    /// whether it exists.
+    ///
+    /// # Errors
+    /// When a node does not say so: it does not respond, the access key may not read, or the copy is behind.
+    async fn is_empty(&self, definition: &str) -> Result<bool, String> {
+        let behind = |what: &str| format!("{what} exists, and is not in the copy yet; the file is kept");
+        for config in self.agent.settings.kept_of(definition) {
+            if let Some(key) = config {
+                let what = format!("config {definition}/{key}");
+                if self.exists(&config_path(definition, key), &what).await? {
+                    return Err(behind(&what));
+                }
+                continue;
+            }
+            let what = format!("definition {definition}");
+            let path = format!("{}/config/?limit=1", definition_path(definition));
+            let Some(answer) = self.asked(&path, &what).await? else { return Ok(false) };
+            let total = answer.data().map_err(|error| error.to_string())?["meta"]["total"].as_u64();
+            return if total == Some(0) { Ok(true) } else { Err(behind(&format!("a config of {what}"))) };
+        }
+        Ok(true)
+    }
+
+    /// The definitions that had configs when the file was written last; `None` without a valid note.
+    async fn read_had(&self) -> Result<Option<BTreeSet<String>>, String> {
+        let note = self.had_note.clone();
+        let text = blocking(move || note.read()).await?;
+        Ok(text.and_then(|text| serde_json::from_slice(&text).ok()))
+    }
+
+    async fn note_had(&self, had: &BTreeSet<String>) -> Result<(), String> {
+        let (note, text) = (self.had_note.clone(), json!(had).to_string());
+        blocking(move || {
+            note.make_folder()?;
+            note.stage(text.as_bytes())?.publish()
+        })
+        .await
+        .map_err(|error| format!("the note of the definitions can't be written: {error}"))
+    }
+
+    /// Asks a node whether something exists.
     async fn exists(&self, path: &str, what: &str) -> Result<bool, String> {
+        Ok(self.asked(path, what).await?.is_some())
+    }
+
+    /// The response of a node; `None` if what it is about does not exist.
+    async fn asked(&self, path: &str, what: &str) -> Result<Option<Answer>, String> {
         let asked = self.agent.client.send(Request::get(path).timeout(ASK_TIMEOUT));
         let answer = tokio::select! {
             answer = asked => answer,
             () = self.agent.stopping.cancelled() => return Err("the agent stops".into()),
         };
         match answer {
-            Ok(_) => Ok(true),
-            Err(error) if error.is_not_found() => Ok(false),
+            Ok(answer) => Ok(Some(answer)),
+            Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(format!(
                 "{what} is not in the copy, and no node says that it is deleted: {error}; the file is kept"
             )),
@@ -234,8 +387,8 @@ impl<'a> Upkeep<'a> {
 
     /// Removes what a killed agent left beside the file.
     async fn sweep(&self) {
-        let target = self.file.target.clone();
-        if let Err(error) = blocking(move || target.sweep()).await {
+        let (target, note) = (self.file.target.clone(), self.had_note.clone());
+        if let Err(error) = blocking(move || target.sweep().and_then(|()| note.sweep())).await {
             tracing::warn!(file = %self.file.path.display(), "what an earlier agent left beside the file was not removed: {error}");
         }
     }

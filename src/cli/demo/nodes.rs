@@ -1,6 +1,7 @@
 //! The nodes of a demo: ports, processes, shutdown.
 
 use std::{
+    fmt,
     fs::{self, File},
     io,
     net::{Ipv4Addr, TcpListener},
@@ -31,8 +32,8 @@ struct NodePorts {
     peer: u16,
 }
 
-/// The settings of a demo, in a file next to its data for the next start.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+/// The settings of a demo, in a file next to its data for the next start. `Debug` shows no secret.
+#[derive(Clone, Serialize, Deserialize)]
 pub(super) struct DemoSettings {
     pub(super) key: String,
     secret: String,
@@ -42,6 +43,17 @@ pub(super) struct DemoSettings {
     has_tls: bool,
     /// Whether the sample data were loaded.
     pub(super) is_loaded: bool,
+}
+
+impl fmt::Debug for DemoSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { key: _, secret: _, ports, has_tls, is_loaded } = self;
+        f.debug_struct("DemoSettings")
+            .field("ports", ports)
+            .field("has_tls", has_tls)
+            .field("is_loaded", is_loaded)
+            .finish_non_exhaustive()
+    }
 }
 
 impl DemoSettings {
@@ -281,6 +293,14 @@ impl Drop for Nodes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_settings_show_no_secret() {
+        let (key, secret) = ("the-root-key".to_owned(), "the-cluster-secret".to_owned());
+        let settings = DemoSettings { key, secret, ports: Vec::new(), has_tls: false, is_loaded: true };
+        let shown = format!("{settings:?}");
+        assert!(!shown.contains("the-") && shown.contains("is_loaded: true"), "{shown}");
+    }
 
     #[test]
     fn a_port_that_is_busy_is_passed_over() {

@@ -7,7 +7,7 @@ use std::{
     borrow::Cow,
     collections::BTreeMap,
     error::Error as StdError,
-    io,
+    fmt, io,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -19,7 +19,7 @@ use http::StatusCode;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::{Answer, Error, Pages, Refusal, Request, Retry, Tls, Watch};
+use crate::{Answer, Error, Pages, Refusal, Request, Retry, Tls, Watch, answer::warnings_of};
 
 /// No retry starts with less time left than this: it would time out, and the outcome would be unknown because of it.
 const ATTEMPT_MIN: Duration = Duration::from_millis(20);
@@ -34,8 +34,8 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 /// A stream without data for this long is dead: two and a half heartbeats of a watch.
 pub(crate) const SILENCE: Duration = Duration::from_secs(25);
 
-/// How a cluster is reached.
-#[derive(Debug, Clone)]
+/// How a cluster is reached. `Debug` shows neither the access key nor a password in a URL.
+#[derive(Clone)]
 pub struct Options {
     /// The node URLs, as in `http://127.0.0.1:8101`.
     pub urls: Vec<String>,
@@ -47,6 +47,8 @@ pub struct Options {
     pub timeout: Duration,
     /// Called with each request as a curl command.
     pub trace: Option<fn(&str)>,
+    /// Called with each warning of a response; see [`Answer::warnings`].
+    pub warn: Option<fn(&str)>,
     /// The reason for the changes, stored in their history.
     pub reason: Option<String>,
     /// The id of the requests, for logs and the audit log; by default a new one for each request.
@@ -61,9 +63,28 @@ impl Default for Options {
             tls: Tls::default(),
             timeout: Duration::from_secs(30),
             trace: None,
+            warn: None,
             reason: None,
             request_id: None,
         }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A field that is added is decided on here.
+        let Self { urls, key, tls, timeout, trace, warn, reason, request_id } = self;
+        let urls: Vec<_> = urls.iter().map(|url| shown_url(url)).collect();
+        f.debug_struct("Options")
+            .field("urls", &urls)
+            .field("key", &if key.is_empty() { "" } else { "***" })
+            .field("tls", tls)
+            .field("timeout", timeout)
+            .field("trace", &trace.is_some())
+            .field("warn", &warn.is_some())
+            .field("reason", reason)
+            .field("request_id", request_id)
+            .finish()
     }
 }
 
@@ -78,6 +99,7 @@ struct Inner {
     key: http::HeaderValue,
     timeout: Duration,
     trace: Option<fn(&str)>,
+    warn: Option<fn(&str)>,
     reason: Option<String>,
     request_id: Option<String>,
     /// The CAs that issue certificates of nodes, as messages name them.
@@ -122,7 +144,7 @@ impl Client {
             .build()
             .map_err(|error| Error::Usage(with_causes(&error)))?;
         let authorities = options.tls.shown_authorities();
-        let Options { timeout, trace, reason, request_id, .. } = options;
+        let Options { timeout, trace, warn, reason, request_id, .. } = options;
         // Blanks at the ends are no part of a header's value.
         let reason =
             reason.map(|text| text.trim_matches([' ', '\t']).to_owned()).filter(|text| !text.is_empty());
@@ -132,7 +154,8 @@ impl Client {
             }
         }
         let preferred = AtomicUsize::new(0);
-        let inner = Inner { http, urls, key, timeout, trace, reason, request_id, authorities, preferred };
+        let inner =
+            Inner { http, urls, key, timeout, trace, warn, reason, request_id, authorities, preferred };
         Ok(Self(Arc::new(inner)))
     }
 
@@ -206,9 +229,13 @@ impl Client {
             match begun {
                 Ok(response) if response.status().is_success() => {
                     attempts.remember();
+                    self.warn(response.headers());
                     return Ok((response, url));
                 }
-                Ok(response) => attempts.failed(refused(&url, response, id, (request, deadline)).await)?,
+                Ok(response) => {
+                    let silence = Silence { each: left, deadline };
+                    attempts.failed(refused(&url, response, id, request, silence).await)?;
+                }
                 Err(failed) => attempts.failed(failed)?,
             }
         }
@@ -234,18 +261,26 @@ impl Client {
                     continue;
                 }
             };
+            let silence = Silence { each: left, deadline };
             if !response.status().is_success() && response.status() != StatusCode::NOT_MODIFIED {
-                attempts.failed(refused(&url, response, id, (&request, deadline)).await)?;
+                attempts.failed(refused(&url, response, id, &request, silence).await)?;
                 continue;
             }
             let (status, headers) = (response.status(), response.headers().clone());
-            match body_of(&mut response, left, deadline).await {
+            match body_of(&mut response, silence).await {
                 Ok(body) => {
                     attempts.remember();
+                    self.warn(&headers);
                     return Ok(((status, headers, body), url));
                 }
                 Err(text) => attempts.failed(Failed::Unclear(format!("{url}: {text}")))?,
             }
+        }
+    }
+
+    fn warn(&self, headers: &http::HeaderMap) {
+        if let Some(warn) = self.0.warn {
+            warnings_of(headers).iter().for_each(|text| warn(text));
         }
     }
 
@@ -334,15 +369,20 @@ fn check_headers(request: &Request, idempotency_key: Option<&str>) -> Result<(),
     }
 }
 
-/// The body of a response. A node that says nothing for as long as the attempt may take is given up.
-async fn body_of(
-    response: &mut reqwest::Response,
-    silence: Duration,
+/// How long a response may say nothing.
+#[derive(Clone, Copy)]
+struct Silence {
+    /// Between two parts of it: as long as the attempt may take.
+    each: Duration,
+    /// In all.
     deadline: Instant,
-) -> Result<bytes::Bytes, String> {
+}
+
+/// The body of a response. A node that is silent for too long is given up.
+async fn body_of(response: &mut reqwest::Response, silence: Silence) -> Result<bytes::Bytes, String> {
     let mut body = bytes::BytesMut::new();
     loop {
-        let until = deadline.min(Instant::now() + silence);
+        let until = silence.deadline.min(Instant::now() + silence.each);
         match tokio::time::timeout_at(until, response.chunk()).await {
             Ok(Ok(Some(chunk))) if body.is_empty() => body = chunk.into(),
             Ok(Ok(Some(chunk))) => body.extend_from_slice(&chunk),
@@ -356,17 +396,17 @@ async fn body_of(
 /// The refusal of a node, with the pause that it asks for.
 async fn refused(
     url: &str,
-    response: reqwest::Response,
+    mut response: reqwest::Response,
     id: String,
-    (request, deadline): (&Request, Instant),
+    request: &Request,
+    silence: Silence,
 ) -> Failed {
     let status = response.status();
     let pause = response.headers().get("retry-after").and_then(|value| value.to_str().ok());
     let pause = pause.and_then(|text| text.parse().ok()).map(Duration::from_secs);
-    let text = match tokio::time::timeout_at(deadline, response.text()).await {
-        Ok(Ok(text)) => text,
-        Ok(Err(error)) => return Failed::Unclear(format!("{url}: {}", with_causes(&error))),
-        Err(_) => return Failed::Unclear(format!("{url}: timed out")),
+    let text = match body_of(&mut response, silence).await {
+        Ok(body) => String::from_utf8_lossy(&body).into_owned(),
+        Err(text) => return Failed::Unclear(format!("{url}: {text}")),
     };
     let refusal = Box::new(Refusal::new(url, status, id, &text));
     // A proxy that lost the node knows nothing of the outcome, and may answer 503 in its own words.

@@ -11,7 +11,8 @@ use http::Method;
 use super::*;
 
 /// A listener that gives one answer after the other, each on a connection of its own, and notes the requests. An empty
-/// answer closes the connection without a byte. Headers stand behind the status, as in `200|etag:"7" {}`.
+/// answer closes the connection without a byte. Headers stand behind the status, as in `200|etag:"7" {}`; `~` is a space in
+/// them.
 fn listener(answers: &'static [&'static str]) -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -26,7 +27,7 @@ fn listener(answers: &'static [&'static str]) -> (String, Arc<Mutex<Vec<String>>
             if !status.is_empty() {
                 let length = body.len();
                 let (status, headers) = status.split_once('|').unwrap_or((status, "x-none: none"));
-                let headers = headers.replace('|', "\r\n");
+                let headers = headers.replace('|', "\r\n").replace('~', " ");
                 let head = format!(
                     "HTTP/1.1 {status} X\r\n{headers}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
                 );
@@ -176,7 +177,13 @@ fn silent(begin: &'static str) -> String {
 
 #[tokio::test]
 async fn a_response_that_stops_in_the_middle_is_asked_for_at_another_node() {
-    for begin in ["", "HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{\"status\":"] {
+    const BEGUN: [&str; 3] = [
+        "",
+        "HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{\"status\":",
+        // A proxy that stops inside an error.
+        "HTTP/1.1 503 X\r\ncontent-length: 50\r\n\r\n{\"errors\":",
+    ];
+    for begin in BEGUN {
         let (url, _) = listener(&[OK]);
         let client = client(&[&silent(begin), &url]);
         let begun = Instant::now();
@@ -328,4 +335,31 @@ fn no_text_shows_the_password_of_a_url() {
         assert!(shown_url(url).contains("://***@"), "{}", shown_url(url));
     }
     assert_eq!(shown_url("http://h:1/a@b?c=@"), "http://h:1/a@b?c=@");
+}
+
+#[test]
+fn the_options_show_no_secret() {
+    let urls = vec!["https://user:a-password@n:1".to_owned()];
+    let options = Options { urls, key: "concord_a-secret-key".into(), ..Options::default() };
+    let shown = format!("{options:?} {options:#?}");
+    assert!(!shown.contains("a-secret-key") && !shown.contains("a-password"), "{shown}");
+    assert!(shown.contains("key: \"***\"") && shown.contains("@n:1"), "{shown}");
+    // A client does not either.
+    let options = Options { urls: vec!["http://n:1".into()], ..options };
+    let shown = format!("{:?}", Client::new(options).unwrap());
+    assert!(!shown.contains("a-secret-key"), "{shown}");
+}
+
+#[tokio::test]
+async fn warnings_are_told_and_returned() {
+    use std::sync::Mutex;
+    static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    const WARNED: &str = r#"200|warning:299~-~"one,~\"a\""|warning:299~-~"two" {"data":{}}"#;
+    let (url, _) = listener(&[WARNED, OK]);
+    let warn: fn(&str) = |text| TOLD.lock().unwrap().push(text.into());
+    let client = Client::new(Options { urls: vec![url], warn: Some(warn), ..Options::default() }).unwrap();
+    let answer = client.send(write()).await.unwrap();
+    assert_eq!(answer.warnings(), ["one, \"a\"", "two"]);
+    assert!(client.send(write()).await.unwrap().warnings().is_empty());
+    assert_eq!(*TOLD.lock().unwrap(), answer.warnings());
 }
