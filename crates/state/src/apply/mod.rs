@@ -119,6 +119,8 @@ impl State {
             None
         } else if let Command::Access(command) = &proposal.command {
             Some(self.decide_access(context, &proposal.by, command, &mut edits))
+        } else if let Command::Audit(command) = &proposal.command {
+            Some(Ok(self.decide_audit(context, proposal, command, &mut edits)))
         } else if let Command::SkipRevisions { to } = &proposal.command {
             self.skip_revisions(*to);
             let done = Done::Single(StepOutcome::NoRecord);
@@ -194,6 +196,7 @@ impl State {
             | Command::Transaction(_)
             | Command::RaiseFeatureLevel { .. }
             | Command::Forget { .. }
+            | Command::Audit(_)
             | Command::SkipRevisions { .. } => return false,
             Command::Access(command) => return self.is_access_stale(command),
         };
@@ -287,6 +290,7 @@ impl State {
             Command::Batch(_)
             | Command::Transaction(_)
             | Command::Access(_)
+            | Command::Audit(_)
             | Command::SkipRevisions { .. } => Ok(context.applied(StepOutcome::NoRecord)),
         }
     }

@@ -189,9 +189,11 @@ impl StoredEdit {
             },
             Edit::Remember(request) => Self::Remember(request.clone()),
             Edit::Forget(request) => Self::Forget(request.revision),
-            Edit::Entries { .. } | Edit::Building { .. } | Edit::Dropped { .. } | Edit::AccessKey { .. } => {
-                return None;
-            }
+            Edit::Entries { .. }
+            | Edit::Building { .. }
+            | Edit::Dropped { .. }
+            | Edit::AuditAnchors { .. }
+            | Edit::AccessKey { .. } => return None,
         })
     }
 }

@@ -166,6 +166,7 @@ fn are_of_distinct_configs(edits: &[Edit]) -> bool {
         | Edit::Building { .. }
         | Edit::Undeleted { .. }
         | Edit::Dropped { .. }
+        | Edit::AuditAnchors { .. }
         | Edit::AccessKey { .. } => false,
     })
 }
@@ -212,8 +213,8 @@ fn merged(step_edits: &[Edit], before_batch: &State, next: &State) -> Vec<Edit> 
             Edit::Remember(_) | Edit::Forget(_) => {}
             // Steps of an index build are separate entries.
             Edit::Entries { .. } | Edit::Building { .. } => {}
-            // So are changes of access keys, and the undoing of a deletion.
-            Edit::AccessKey { .. } | Edit::Undeleted { .. } => {}
+            // So are changes of access keys and anchors, and the undoing of a deletion.
+            Edit::AccessKey { .. } | Edit::AuditAnchors { .. } | Edit::Undeleted { .. } => {}
             // What a compaction step drops is gone, whatever the other steps do.
             Edit::Dropped { .. } => dropped.push(edit.clone()),
         }
