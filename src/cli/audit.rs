@@ -1,4 +1,4 @@
-//! The commands `audit verify`, `audit tail`, `audit export` and `audit list`.
+//! The commands `audit verify`, `audit tail`, `audit export`, `audit list`, `audit anchors` and `audit accept`.
 //!
 //! Each node has a log of its own. `list` merges the logs of all nodes by time; the other commands are about one log.
 //!
@@ -7,7 +7,9 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    path::PathBuf,
+    fs::File,
+    io::{self, Read},
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -18,14 +20,18 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::{
-    connection::{Failure, NodeArgs, ask, run_with_client, tries_of_operator},
+    connection::{Failure, NodeArgs, TryArgs, ask, run_with_client, tries_of_operator, with_cluster},
     output::{Columns, Format, OutputArgs, line, print_columns, print_done, text},
     yaml_writer,
 };
-use concord_service::audit::verify::{AuditReport, logs, verify};
+use concord_service::audit::verify::{AnchorCounts, AuditReport, KnownAnchor, logs, verify};
 
 /// How often `tail --follow` asks for new lines.
 const FOLLOW_PAUSE: Duration = Duration::from_secs(1);
+/// The path of the anchors.
+const ANCHORS: &str = "/api/v1/audit/anchors";
+/// Bytes of a file of anchors at most: many times as many as a cluster has.
+const ANCHORS_BYTES_MAX: u64 = 64 << 20;
 /// Lines per request.
 const PAGE_LINES: u64 = 1000;
 
@@ -40,6 +46,9 @@ pub(super) enum AuditCommand {
         /// A line noted earlier, as NUMBER:HASH; fail unless the log still has it
         #[arg(long, value_name = "HEAD")]
         head: Option<String>,
+        /// The output of `concord audit anchors` as a file, or `-` for stdin: fail unless the logs have the anchored lines
+        #[arg(long, value_name = "FILE")]
+        anchors: Option<PathBuf>,
         #[command(flatten)]
         format: OutputArgs,
     },
@@ -70,6 +79,21 @@ pub(super) enum AuditCommand {
         node: NodeArgs,
         #[command(flatten)]
         filter: AuditFilter,
+    },
+    /// Print the anchors of the audit logs of all nodes: lines that the cluster remembers
+    Anchors {
+        #[command(flatten)]
+        node: NodeArgs,
+    },
+    /// Accept that the audit log of a node does not have its anchors, because you have replaced the log
+    Accept {
+        /// The id of the node
+        #[arg(value_name = "ID")]
+        id: u64,
+        #[command(flatten)]
+        node: NodeArgs,
+        #[command(flatten)]
+        tries: TryArgs,
     },
 }
 
@@ -128,14 +152,15 @@ impl AuditFilter {
 
 pub(super) fn run(command: AuditCommand) -> Result<(), Failure> {
     match command {
-        AuditCommand::Verify { paths, head, format } => {
+        AuditCommand::Verify { paths, head, anchors, format } => {
             let logs = logs(&paths).map_err(Failure::Failed)?;
             if logs.len() > 1 && head.is_some() {
                 let text =
                     "--head is a line of one log, but these are the logs of several nodes: verify each alone";
                 return Err(Failure::Usage(text.into()));
             }
-            let verified = logs.iter().map(|paths| verify(paths, head.as_deref()));
+            let anchors = anchors.map_or_else(|| Ok(Vec::new()), |path| read_anchors(&path))?;
+            let verified = logs.iter().map(|paths| verify(paths, head.as_deref(), &anchors));
             let reports = verified.collect::<Result<Vec<_>, _>>().map_err(Failure::Failed)?;
             print_reports(&reports, &format.or_table())
         }
@@ -160,7 +185,66 @@ pub(super) fn run(command: AuditCommand) -> Result<(), Failure> {
                 list(logs?, &printer, &filter).await
             })
         }
+        AuditCommand::Anchors { node } => {
+            let format = node.format.or(Format::Json);
+            run_with_client(&node, async |client| {
+                let data = ask(&client, Method::GET, ANCHORS, None).await?;
+                print_anchors(&format, &data)
+            })
+        }
+        AuditCommand::Accept { id, node, tries } => {
+            let format = node.format.or_table();
+            with_cluster(&node, &tries, async |client| {
+                let data = ask(&client, Method::POST, &format!("{ANCHORS}/{id}/accept"), None).await?;
+                print_done(&format, &data, "node_id", format!("audit log of node {id} accepted"))
+            })
+        }
     }
+}
+
+/// Reads the anchors that `audit anchors` has printed.
+fn read_anchors(path: &Path) -> Result<Vec<KnownAnchor>, Failure> {
+    let mut text = Vec::new();
+    let read = |mut from: Box<dyn Read>, text: &mut Vec<u8>| from.read_to_end(text);
+    let opened: io::Result<Box<dyn Read>> = if path == Path::new("-") {
+        Ok(Box::new(io::stdin().take(ANCHORS_BYTES_MAX)))
+    } else {
+        File::open(path).map(|file| Box::new(file.take(ANCHORS_BYTES_MAX)) as Box<dyn Read>)
+    };
+    let failed = |why: &dyn std::fmt::Display| Failure::Failed(format!("{}: {why}", path.display()));
+    opened.and_then(|from| read(from, &mut text)).map_err(|error| failed(&error))?;
+    KnownAnchor::parse_all(&text).map_err(|why| failed(&format!("not the anchors of audit logs: {why}")))
+}
+
+/// Prints the anchors: as they are, or what there is of each log.
+fn print_anchors(format: &Format, data: &Value) -> Result<(), Failure> {
+    if matches!(format, Format::Json | Format::Yaml | Format::Path(_)) {
+        return print_done(format, data, "logs", "");
+    }
+    const COLUMNS: Columns = Columns {
+        name: "node",
+        narrow: &[
+            ("NODE", "/node"),
+            ("CLUSTER", "/cluster"),
+            ("ANCHORS", "/anchors"),
+            ("FROM", "/from"),
+            ("LAST", "/last"),
+            ("LINE", "/line"),
+            ("ACCEPTED", "/accepted"),
+        ],
+        wide: &[("BY", "/by")],
+    };
+    let logs = data["logs"].as_array().map_or(&[][..], Vec::as_slice);
+    let row = |log: &Value| {
+        let anchors = log["anchors"].as_array().map_or(&[][..], Vec::as_slice);
+        let of = |anchor: Option<&Value>, name: &str| anchor.map_or(Value::Null, |one| one[name].clone());
+        json!({
+            "node": log["node_id"], "cluster": log["cluster_id"], "anchors": anchors.len(),
+            "from": of(anchors.first(), "at"), "last": of(anchors.last(), "at"),
+            "line": of(anchors.last(), "seq"), "accepted": log["accepted"]["at"], "by": log["accepted"]["by"],
+        })
+    };
+    print_columns(format, &logs.iter().map(row).collect(), &COLUMNS)
 }
 
 /// Prints what was found in each log; several have their nodes before them.
@@ -170,6 +254,12 @@ fn print_reports(reports: &[AuditReport], format: &Format) -> Result<(), Failure
         if !format.is_table() {
             let (lines, files) = (report.lines, report.files);
             let mut data = json!({ "lines": lines, "files": files, "head": report.head, "defects": defects });
+            if report.anchors != AnchorCounts::default() {
+                let AnchorCounts { matched, differing, accepted, outside } = report.anchors;
+                data["anchors"] = json!({
+                    "matched": matched, "differing": differing, "accepted": accepted, "outside": outside,
+                });
+            }
             if reports.len() > 1 {
                 data["node"] = json!(report.node);
             }
@@ -183,7 +273,12 @@ fn print_reports(reports: &[AuditReport], format: &Format) -> Result<(), Failure
             format!("{} lines in {} files", report.lines, report.files),
             format!("head {}", report.head.as_deref().unwrap_or("none")),
         ];
-        Some(node).filter(|_| reports.len() > 1).iter().chain(&lines).chain(&defects).try_for_each(line)?;
+        let AnchorCounts { matched, differing, accepted, outside } = report.anchors;
+        let anchors = (report.anchors != AnchorCounts::default()).then(|| {
+            format!("anchors: {matched} match, {differing} differ, {accepted} differ as accepted, {outside} are of lines outside")
+        });
+        let node = Some(node).filter(|_| reports.len() > 1);
+        node.iter().chain(&lines).chain(&anchors).chain(&defects).try_for_each(line)?;
     }
     is_whole(reports.iter().map(|report| report.defects.len()).sum())
 }

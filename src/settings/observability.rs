@@ -3,7 +3,10 @@
 //! **Invariants:** a log filter that a user sets is used as it is, except that libraries that log too much have their own
 //! levels. Without a collector no span is recorded. The directory of the audit log is known before anything is opened.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use clap::{Args, ValueEnum};
 use http::{Uri, uri::Scheme};
@@ -125,6 +128,9 @@ pub enum AuditMode {
     Strict,
 }
 
+/// A log that is anchored less than once in an hour can be rewritten unnoticed for too long.
+const ANCHOR_SECONDS_MAX: u64 = 3600;
+
 /// The audit log.
 #[derive(Debug, Clone, Args)]
 pub struct AuditArgs {
@@ -145,6 +151,13 @@ pub struct AuditArgs {
     /// Most audit log files; the oldest is removed when the next one begins
     #[arg(long, env = "CONCORD_AUDIT_FILES", default_value_t = 16, value_name = "N")]
     pub audit_files: usize,
+    /// How often the node anchors its audit log in the replicated state, if it has new lines, in seconds; 0 for never
+    #[arg(long, env = "CONCORD_AUDIT_ANCHOR_SECONDS", default_value_t = 60, value_name = "S")]
+    pub audit_anchor_seconds: u64,
+    /// The syslog server that gets each line of the audit log: `tcp://host:port`, `udp://host:port` or `unix:///path`; by
+    /// default none
+    #[arg(long, env = "CONCORD_AUDIT_SYSLOG", value_name = "URL")]
+    pub audit_syslog: Option<String>,
 }
 
 fn parse_pattern(text: &str) -> Result<Pattern, String> {
@@ -163,6 +176,19 @@ impl AuditArgs {
         if self.audit_files < 2 {
             return Err("--audit-files must be at least 2".into());
         }
+        if self.audit_anchor_seconds > ANCHOR_SECONDS_MAX {
+            return Err(format!(
+                "--audit-anchor-seconds must be at most {ANCHOR_SECONDS_MAX}, or 0 for never"
+            ));
+        }
+        let anchor_interval =
+            (self.audit_anchor_seconds > 0).then(|| Duration::from_secs(self.audit_anchor_seconds));
+        let given = self.audit_syslog.as_deref().filter(|text| !text.is_empty());
+        let syslog = given.map(|text| audit::SyslogTarget::parse(text, check_address)).transpose();
+        let syslog = syslog.map_err(|why| format!("--audit-syslog: {why}"))?;
+        if syslog.is_some() && self.audit == AuditMode::Off {
+            return Err("--audit-syslog needs an audit log, and --audit is `off`".into());
+        }
         let mode = match self.audit {
             AuditMode::Off => audit::AuditPolicy::Off,
             AuditMode::On => audit::AuditPolicy::Alarm,
@@ -174,6 +200,8 @@ impl AuditArgs {
             reads: self.audit_reads,
             file_bytes: self.audit_file_bytes,
             files_max: self.audit_files,
+            anchor_interval,
+            syslog,
         })
     }
 }

@@ -11,8 +11,9 @@ use crate::harness::Cluster;
 const FORMATS: [&str; 7] = ["table", "wide", "json", "jsonl", "yaml", "name", "jsonpath={.}"];
 
 /// Commands that print no data, or that another test runs to their end.
-const OTHERS: [&str; 15] = [
+const OTHERS: [&str; 16] = [
     "agent",
+    "audit-accept",
     "cluster-add",
     "cluster-init",
     "cluster-promote",
@@ -61,8 +62,9 @@ const HIDDEN: [(&str, &[&str]); 8] = [
 
 /// The commands, their name as that of their manual page, and what each one may return. `FORMAT` in an argument is a
 /// text of its own for each format, so that nothing is made twice.
-const COMMANDS: [(&str, &[&str], i32); 52] = [
+const COMMANDS: [(&str, &[&str], i32); 53] = [
     ("apply", &["apply", "-f", "limits.yaml"], 0),
+    ("audit-anchors", &["audit", "anchors"], 0),
     ("audit-export", &["audit", "export", "--url", "URL"], 0),
     ("audit-list", &["audit", "list"], 0),
     ("audit-tail", &["audit", "tail", "--url", "URL"], 0),

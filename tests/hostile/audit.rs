@@ -117,6 +117,61 @@ async fn a_full_volume_of_the_audit_log_refuses_writes_in_the_strict_mode_and_re
     cluster.equal_digests().await;
 }
 
+/// How long a write may take in the test of a disk that hangs, and how long the log may stand still.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(3);
+const STALL_TIMEOUT: Duration = Duration::from_secs(40);
+
+#[tokio::test]
+async fn a_strict_node_whose_disk_hangs_answers_that_the_outcome_is_unknown_within_the_time_of_a_write() {
+    if !tools::strace_works() {
+        eprintln!("SKIPPED: no strace, or no right to use it");
+        return;
+    }
+    let options = Options::default()
+        .with("CONCORD_AUDIT", "strict")
+        .with("CONCORD_WRITE_TIMEOUT_MS", &WRITE_TIMEOUT.as_millis().to_string())
+        .with("CONCORD_LOG_STALL_TIMEOUT_MS", &STALL_TIMEOUT.as_millis().to_string());
+    let mut cluster = Cluster::start_with("hostile-audit-hung", &options).await;
+    let leader = cluster.leader().await;
+    let [victim, other] = cluster.followers().await;
+    let (client, honest) = (cluster.client(victim), cluster.client(other));
+    define(&client, "audited").await;
+    set(&client, "audited", "k", &json!({"n": 0})).await;
+    // All of the disk hangs, not only the log of requests.
+    let report = cluster.root().join("strace.txt");
+    let pid = cluster.node(victim).pid();
+    let hung = tools::tamper(pid, "fdatasync,fsync,sync_file_range:delay_enter=120s", &report);
+    eventually("the disk hangs", async || {
+        set(&honest, "audited", "k", &json!({"n": 1})).await;
+        check(std::fs::read_to_string(&report).is_ok_and(|text| text.contains("sync")), || {
+            "no call yet".into()
+        })
+    })
+    .await;
+    for n in 2..5 {
+        let (begin, id) = (Instant::now(), format!("hung-{n}"));
+        let put = client.put(&config("audited", "k"), &json!({"data": {"n": n}})).header("x-request-id", &id);
+        let answer = put.attempt().await.expect("the node answers, and does not cut the connection");
+        let took = begin.elapsed();
+        println!("{} after {took:?}", answer.status);
+        answer.refused(504, "timeout_error");
+        // The write and its line together take the time of a write; the rest is for a busy machine.
+        assert!(took < STALL_TIMEOUT / 2, "{took:?}");
+        let stored =
+            honest.get(&config("audited", "k")).insist().await.expect(200).data()["data"]["n"].clone();
+        assert_eq!(stored, n, "the others have applied it");
+    }
+    // Reads of the node's own state go on.
+    let local = client.get(&config("audited", "k")).query(&[("consistency", "local")]);
+    local.attempt().await.expect("the node answers").expect(200);
+    assert_ne!(cluster.leader_on(&[leader, other]).await, victim);
+    cluster.node(victim).kill();
+    hung.end();
+    cluster.node(victim).start().await;
+    cluster.ready().await;
+    cluster.equal_digests().await;
+}
+
 #[tokio::test]
 async fn every_acknowledged_write_of_a_killed_node_has_its_line_in_the_strict_mode() {
     let options =

@@ -132,6 +132,8 @@ pub(super) fn cases() -> Vec<Case> {
         case(Method::GET, "/api/v1/watch", &["read"], null(), &[200]),
         case(Method::GET, "/api/v1/changes", &["read"], null(), &[304]),
         case(Method::GET, "/api/v1/audit", &["audit"], null(), &[200]),
+        case(Method::GET, "/api/v1/audit/anchors", &["audit"], null(), &[200]),
+        case(Method::POST, "/api/v1/audit/anchors/{}/accept", &["cluster"], json!({}), &[404]),
         case(Method::GET, "/api/v1/cluster", &["observe"], null(), &[200]),
         case(Method::GET, "/api/v1/cluster/usage", &["observe"], null(), &[200]),
         case(Method::GET, "/metrics", &["observe"], null(), &[200]),
@@ -177,7 +179,7 @@ impl Case {
     fn target(&self) -> String {
         let (first, second) = match self.path {
             path if path.starts_with(DEFINITIONS) => (OURS, "absent"),
-            path if path.contains("/members/") => ("99", ""),
+            path if path.contains("/members/") || path.contains("/anchors/") => ("99", ""),
             _ => ("Abcdefghijkl", ""),
         };
         self.path.replacen("{}", first, 1).replacen("{}", second, 1)

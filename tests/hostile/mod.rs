@@ -3,6 +3,8 @@
 //! | module | question |
 //! |---|---|
 //! | `audit` | what do full volumes, kills and guessed credentials do to the audit log? |
+//! | `audit_anchors` | does a rewritten audit log show, and is no other one accused? |
+//! | `audit_syslog` | does a syslog server get every line, and does it hold nothing up? |
 //! | `audit_lines` | has every request its line, and is every change of the lines found? |
 //! | `clocks` | do clocks that jump change what is kept? |
 //! | `disks` | do full, slow, hung or failing disks stop the others? |
@@ -29,7 +31,9 @@
 //! build and a bound for it, because a bound in time proves nothing on a busy machine.
 
 mod audit;
+mod audit_anchors;
 mod audit_lines;
+mod audit_syslog;
 mod clocks;
 mod disks;
 mod earlier;

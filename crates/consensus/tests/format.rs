@@ -8,9 +8,10 @@ use std::{fmt::Debug, sync::Arc};
 
 use concord_model::{
     access_key::{AccessKey, Grant, Grants, KeyId, KeySecret, KeyUse, Pattern, Quota, Verb},
+    audit::{AnchorAcceptance, AnchoredLog, AuditAnchor, AuditAnchors},
     command::{
-        AccessCommand, Applied, BatchStep, Command, DecodeError, Done, Expect, IdempotencyKey, KeyTerms,
-        Proposal, StepOutcome, THIS_ENTRY, Undeletion, Verdict,
+        AccessCommand, Applied, AuditCommand, BatchStep, Command, DecodeError, Done, Expect, IdempotencyKey,
+        KeyTerms, Proposal, StepOutcome, THIS_ENTRY, Undeletion, Verdict,
     },
     entry,
     error::{Invalid, LocSegment, NothingToRestore, Rejection, StoredQuota, Violation},
@@ -168,6 +169,26 @@ fn entries_of_the_cluster_itself_and_what_format_means() {
     entry(&raise(1), "01e4e0f4e586ee900304726f6f740000000a0100");
     entry(&plain(Command::Forget { upto: 300 }), "01e4e0f4e586ee900304726f6f740000000bac0200");
     entry(&plain(Command::SkipRevisions { to: 300 }), "01e4e0f4e586ee900304726f6f7400000010ac0200");
+    let log = AnchoredLog { cluster: [7; 16], node: 300 };
+    let anchor = AuditCommand::Anchor { log, seq: 300, sha256: [8; 32] };
+    entry(
+        &plain(Command::Audit(anchor)),
+        "01e4e0f4e586ee900304726f6f74000000110007070707070707070707070707070707ac02ac02080808080808080808080808080808080808080808080808080808080808080800",
+    );
+    entry(
+        &plain(Command::Audit(AuditCommand::Accept { log })),
+        "01e4e0f4e586ee900304726f6f74000000110107070707070707070707070707070707ac0200",
+    );
+    let (by, reason) = ("root".into(), Some("why".into()));
+    wire(
+        &AuditAnchors {
+            log,
+            revision: 9,
+            anchors: vec![AuditAnchor { at: Timestamp(100), seq: 300, sha256: [8; 32] }],
+            accepted: Some(AnchorAcceptance { at: Timestamp(100), by, reason }),
+        },
+        "07070707070707070707070707070707ac02090164ac020808080808080808080808080808080808080808080808080808080808080808016404726f6f740103776879",
+    );
     // What `format` means is the variant of the schema: 1 is asserted, 2 is not.
     let stored = |formats| Some(StoredSchema { text: "{}".into(), formats });
     let create = |schema| plain(Command::CreateDefinition { key: key("d"), indexes: vec![], schema });

@@ -1,19 +1,20 @@
-//! Pages of the audit log of the receiving node.
+//! Pages of the audit log of the receiving node, and the anchors of the logs of all nodes.
 //!
 //! **Invariant:** lines are sent exactly as in the log, so that the client can verify their chain.
 
 use form_urlencoded::Serializer;
 
 use super::{
+    cluster::node_id,
     endpoints::AUDIT,
-    extract::{QueryErrors, QueryParams, ReadRequest, query_violation},
+    extract::{BodyRequest, QueryErrors, QueryParams, ReadRequest, query_violation},
     json::Object,
     reply::{Problem, Reply},
 };
-use concord_model::{access_key::Verb, query::QueryError, time::Timestamp};
+use concord_model::{access_key::Verb, audit::AuditAnchors, query::QueryError, time::Timestamp};
 use concord_service::{
     Service,
-    audit::{AuditPage, AuditQuery},
+    audit::{AuditPage, AuditQuery, hex},
 };
 
 /// Lines of a page where the client sets no `limit`.
@@ -28,6 +29,48 @@ pub(super) async fn show(service: Service, request: ReadRequest) -> Result<Reply
     let page = service.cx.audit.page(&request.principal, query).await?;
     let next = page.next.map(|next| link(&request.params, if ascends { "after" } else { "before" }, next));
     Ok(Reply::ok("audit lines found", &render(&page, limit)).next_link(next.as_deref()))
+}
+
+/// Shows the anchors of all logs.
+pub(super) async fn anchors(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
+    let (consistency, ()) = request.params.with_consistency(Ok(()))?;
+    let view = service.anchors.anchors(&request.principal, consistency).await?;
+    let logs: Vec<String> = view.logs.iter().map(|log| anchors_json(log)).collect();
+    let data = Object::new().raw("logs", &format!("[{}]", logs.join(","))).finish();
+    Ok(Reply::ok("audit anchors found", &data).state_revision(view.revision))
+}
+
+/// Accepts that the log of a node does not have its anchors.
+pub(super) async fn accept(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
+    let request = request.refuse_dry_run()?;
+    let node = node_id(&request.name)?;
+    let written = service.anchors.accept(request.caller, node).await?;
+    let data = Object::new().value("node_id", &node).time("accepted_at", written.applied.at).finish();
+    Ok(Reply::ok("audit log accepted", &data).for_write_without_record(&written))
+}
+
+fn anchors_json(of: &AuditAnchors) -> String {
+    let anchors: Vec<String> = of
+        .anchors
+        .iter()
+        .map(|anchor| {
+            let object = Object::with_capacity(160).time("at", anchor.at).value("seq", &anchor.seq);
+            object.value("hash", &hex(&anchor.sha256)).value("accepted", &of.is_accepted(anchor)).finish()
+        })
+        .collect();
+    let accepted = of.accepted.as_ref().map_or_else(
+        || "null".to_owned(),
+        |accepted| {
+            let object = Object::new().time("at", accepted.at).value("by", &accepted.by);
+            object.value("reason", &accepted.reason).finish()
+        },
+    );
+    Object::new()
+        .value("cluster_id", &uuid::Uuid::from_bytes(of.log.cluster))
+        .value("node_id", &of.log.node)
+        .raw("accepted", &accepted)
+        .raw("anchors", &format!("[{}]", anchors.join(",")))
+        .finish()
 }
 
 fn query(params: &QueryParams, limit_max: usize) -> Result<AuditQuery, QueryError> {

@@ -182,7 +182,7 @@ pub(super) async fn backup(service: Service, request: ReadRequest) -> Result<Rep
 }
 
 /// The id of a member in a path.
-fn node_id(text: &str) -> Result<NodeId, Problem> {
+pub(super) fn node_id(text: &str) -> Result<NodeId, Problem> {
     let refused = || Problem::violation(Violation::at(vec!["id".into()], "a node id is a positive integer"));
     text.parse().map_err(|_| refused())
 }

@@ -55,6 +55,7 @@ impl Command {
             | Self::UndeleteDefinition { .. }
             | Self::SetProtection { .. }
             | Self::SkipRevisions { .. }
+            | Self::Audit(_)
             | Self::Access(_) => false,
         }
     }

@@ -12,6 +12,7 @@
 //! | [`patch`] | JSON Merge Patch and JSON Patch |
 //! | [`redaction`] | secret values: hidden from clients without `reveal`, kept when these write the rest |
 //! | [`access_key`] | access keys: what each may do, and how it is written down |
+//! | [`audit`] | anchors of the audit logs: how many are kept |
 //! | [`command`] | what is proposed, what the log decides |
 //! | `decimal` | numbers, compared exactly |
 //! | [`entry`] | the bytes of a log entry: one proposal, or several |
@@ -26,6 +27,7 @@
 //! value on every node and in every version, because what is computed here is replicated.
 
 pub mod access_key;
+pub mod audit;
 pub mod command;
 mod decimal;
 pub mod document;

@@ -294,6 +294,12 @@ pub const NODE_ID_MAX: u64 = (1 << 53) - 1;
 pub const NODE_ID_STEP_MAX: u64 = 1_000_000;
 /// Members of a cluster: more voters make every write slower and nothing safer. Fixed.
 pub const MEMBERS_MAX: usize = 31;
+/// Audit logs that have anchors in the state: those of all members, and of many former ones. They take some 1.4 MB at most.
+/// Fixed.
+pub const ANCHORED_LOGS_MAX: usize = 128;
+/// How long a log has had no new anchor before it makes room for another one: nobody can remove the anchors of a log that
+/// is still written, by adding those of others. Fixed.
+pub const ANCHORED_LOG_AGE_US: u64 = 30 * 24 * 60 * 60 * 1_000_000;
 /// How long a change may take in all; less than the timeout of the command line. A new member that needs longer to
 /// catch up stays a learner, and the change is requested again. Fixed.
 pub const MEMBER_CHANGE_TIMEOUT: Duration = Duration::from_secs(50);

@@ -47,6 +47,7 @@
 //! is *undecided*, and stays so through every retry.
 
 pub mod access;
+mod anchors;
 pub mod audit;
 mod backup;
 mod budget;
@@ -94,6 +95,7 @@ use std::{
 use tokio::runtime::Handle;
 
 use access::{Authentication, keys::AccessKeys};
+use anchors::AuditAnchoring;
 use backup::Backups;
 use clock::Clock;
 use context::Context;
@@ -126,9 +128,9 @@ pub use origin::{CallerAddress, Origin, RequestWork};
 pub use read::view::{DefinitionView, DeletedDefinition, DeletedList};
 pub use redaction::{RedactedEvent, RedactedRecords, ShownTo};
 pub use request::{
-    AccessWrite, Alarm, Caller, Check, CheckCondition, ClusterView, Consistency, DecidedWrite, KeyPatch,
-    LazySchema, Level, MemberView, NewProtection, NewSchema, NewUnique, Principal, Refusal, Restored,
-    Rollback, Transaction, Undelete, UndeleteThen, Write,
+    AccessWrite, Alarm, AuditWrite, Caller, Check, CheckCondition, ClusterView, Consistency, DecidedWrite,
+    KeyPatch, LazySchema, Level, MemberView, NewProtection, NewSchema, NewUnique, Principal, Refusal,
+    Restored, Rollback, Transaction, Undelete, UndeleteThen, Write,
 };
 pub use write::forwarded::ForwardedResponse;
 pub use write::{
@@ -220,6 +222,8 @@ pub struct Units {
     pub writes: Arc<Writes>,
     /// Management of access keys.
     pub keys: Arc<AccessKeys>,
+    /// Anchors of the audit logs.
+    pub anchors: Arc<AuditAnchoring>,
     /// Watches and long polling.
     pub watches: Arc<Watches>,
     /// Backups of the whole state.
@@ -286,6 +290,8 @@ impl Service {
             authentication: authentication.clone(),
             writes: writes.clone(),
         });
+        let anchors =
+            Arc::new(AuditAnchoring { cx: cx.clone(), freshness: freshness.clone(), writes: writes.clone() });
         let watches = Arc::new(Watches::new(&cx, &freshness, &authentication, &redactor, &reads));
         let backups = Arc::new(Backups::new(&cx, &freshness));
         let members = Arc::new(ClusterMembers {
@@ -297,6 +303,7 @@ impl Service {
             authentication: authentication.clone(),
             history: history.clone(),
             keys: keys.clone(),
+            anchors: anchors.clone(),
             forming: tokio::sync::Mutex::new(()),
         });
         let quotas = Quotas::new(&cx);
@@ -312,6 +319,7 @@ impl Service {
             reads,
             writes,
             keys,
+            anchors,
             watches,
             backups,
             members,

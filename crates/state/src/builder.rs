@@ -13,6 +13,7 @@ use super::{
 };
 use concord_model::{
     access_key::AccessKey,
+    audit::AuditAnchors,
     record::{Config, Definition, Revision, VoidRevisions},
     time::Timestamp,
 };
@@ -95,6 +96,19 @@ impl StateBuilder {
         }
         self.newest = self.newest.max(key.revision);
         self.state.insert_access_key(Arc::new(key));
+        Ok(())
+    }
+
+    /// Adds the anchors of an audit log.
+    ///
+    /// # Errors
+    /// When those of the log were added before.
+    pub fn audit_anchors(&mut self, anchors: AuditAnchors) -> Result<(), BuildError> {
+        if self.state.audit_anchors_of(&anchors.log).is_some() {
+            return Err(BuildError(format!("the anchors of node {} are stored twice", anchors.log.node)));
+        }
+        self.newest = self.newest.max(anchors.revision);
+        self.state.insert_audit_anchors(Arc::new(anchors));
         Ok(())
     }
 

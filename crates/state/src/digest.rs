@@ -16,6 +16,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::{Collection, RememberedOutcome, State};
 use concord_model::{
     access_key::AccessKey,
+    audit::AuditAnchors,
     encoding,
     record::{Config, Definition, Revision},
 };
@@ -33,6 +34,7 @@ enum DigestInput<'a> {
     FeatureLevel(u32),
     AccessKey(&'a AccessKey),
     RootDisabled,
+    AuditAnchors(&'a AuditAnchors),
 }
 
 thread_local! {
@@ -60,6 +62,10 @@ pub(super) fn of_config(definition: Revision, config: &Config) -> u128 {
 
 pub(super) fn of_access_key(key: &AccessKey) -> u128 {
     hash(&DigestInput::AccessKey(key))
+}
+
+pub(super) fn of_audit_anchors(anchors: &AuditAnchors) -> u128 {
+    hash(&DigestInput::AuditAnchors(anchors))
 }
 
 pub(super) fn of_request(request: &RememberedOutcome) -> u128 {

@@ -165,6 +165,7 @@ impl Event {
             | Edit::Building { .. }
             | Edit::Remember(_)
             | Edit::AccessKey { .. }
+            | Edit::AuditAnchors { .. }
             | Edit::Undeleted { .. }
             | Edit::Dropped { .. }
             | Edit::Skipped(_)
@@ -244,6 +245,7 @@ pub fn events(changes: &[Arc<Change>], state: &State) -> Vec<Arc<Event>> {
                 | Edit::Config { .. }
                 | Edit::Remember(_)
                 | Edit::AccessKey { .. }
+                | Edit::AuditAnchors { .. }
                 | Edit::Undeleted { .. }
                 | Edit::Dropped { .. }
                 | Edit::Skipped(_)

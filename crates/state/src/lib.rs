@@ -13,6 +13,7 @@
 //! | [`deleted`] | the deleted definitions that are kept, so that a deletion can be undone |
 //! | [`digest`] | one number by which two nodes compare what they hold |
 //! | [`feed`] | the recent changes in memory, for watchers |
+//! | [`audit`] | the anchors of the audit logs |
 //! | [`access`] | the access keys, and whether a proposal in the name of one is accepted |
 //! | [`stored`] | the records and bytes that an access key may change, and its quota |
 //! | [`earlier`] | an earlier state, rebuilt from a later one |
@@ -29,6 +30,7 @@
 
 pub mod access;
 pub mod apply;
+pub mod audit;
 pub mod builder;
 pub mod continuation;
 pub mod deleted;
@@ -49,6 +51,7 @@ use serde::{Deserialize, Serialize};
 use access::ByKeyId;
 use concord_model::{
     access_key::AccessKey,
+    audit::AuditAnchors,
     command::{IdempotencyKey, Outcome},
     error::Rejection,
     feature::LEVEL_MIN,
@@ -94,6 +97,8 @@ pub struct State {
     feature_level: FeatureLevel,
     access_keys: Tree<ByKeyId>,
     root_disabled: bool,
+    /// The anchors of the audit logs, by log.
+    audit_anchors: audit::AnchorsByLog,
     /// What the entry that is being applied has reindexed so far.
     reindexed: Reindexed,
     /// The bytes of all records (`replaced.rs`).
@@ -302,6 +307,13 @@ pub enum Edit {
     },
     /// A recovered cluster continues after these revisions, which no change has.
     Skipped(VoidRevisions),
+    /// The anchors of an audit log.
+    AuditAnchors {
+        /// Before the change.
+        before: Option<Arc<AuditAnchors>>,
+        /// After the change; `None` when there are too many logs.
+        after: Option<Arc<AuditAnchors>>,
+    },
 }
 
 impl Edit {
@@ -318,6 +330,10 @@ impl Edit {
             }
             Self::AccessKey { before, after } => {
                 let bytes = |one: &Option<Arc<AccessKey>>| one.as_deref().map_or(0, access::key_bytes);
+                bytes(before).saturating_add(bytes(after))
+            }
+            Self::AuditAnchors { before, after } => {
+                let bytes = |one: &Option<Arc<AuditAnchors>>| one.as_deref().map_or(0, AuditAnchors::bytes);
                 bytes(before).saturating_add(bytes(after))
             }
             Self::Building { .. }
@@ -349,12 +365,13 @@ impl Edit {
             | Self::Entries { .. }
             | Self::Building { .. }
             | Self::Skipped(_)
+            | Self::AuditAnchors { .. }
             | Self::AccessKey { .. } => false,
         }
     }
 
-    /// Whether the history keeps it: all edits but the steps of index builds and those of access keys, which are no content
-    /// of the cluster.
+    /// Whether the history keeps it: all edits but the steps of index builds and those of access keys and anchors, which
+    /// are no content of the cluster.
     #[must_use]
     pub fn is_in_history(&self) -> bool {
         match self {
@@ -367,7 +384,10 @@ impl Edit {
             | Self::Skipped(_)
             | Self::Remember(_)
             | Self::Forget(_) => true,
-            Self::Entries { .. } | Self::Building { .. } | Self::AccessKey { .. } => false,
+            Self::Entries { .. }
+            | Self::Building { .. }
+            | Self::AuditAnchors { .. }
+            | Self::AccessKey { .. } => false,
         }
     }
 }

@@ -3,9 +3,10 @@
 
 use concord_model::{
     access_key::{Grant, Grants, KeyId, KeyUse, Pattern, Quota, Verb},
+    audit::AnchoredLog,
     command::{
-        AccessCommand, BatchStep, Command, ConfigThen, ContentThen, DecodeError, Expect, IdempotencyKey,
-        KeyTerms, Proposal, Undeletion, Verdict,
+        AccessCommand, AuditCommand, BatchStep, Command, ConfigThen, ContentThen, DecodeError, Expect,
+        IdempotencyKey, KeyTerms, Proposal, Undeletion, Verdict,
     },
     index,
     key::Key,
@@ -94,7 +95,8 @@ fn redefine(state: &State, random: &mut Rng, key: Key) -> (Command, Option<u64>)
 fn command(state: &State, random: &mut Rng) -> (Command, Option<u64>) {
     let definition = key("d", DEFINITIONS, random);
     let revision = state.definition(definition.as_str()).map_or(1, |found| found.definition.revision);
-    match random.u8(0..28) {
+    match random.u8(0..29) {
+        28 => (Command::Audit(audit(random)), None),
         27 => {
             let protected = random.u8(0..3) == 0;
             (Command::SetProtection { key: definition, protected, expect: Expect::Any }, None)
@@ -193,6 +195,15 @@ fn access(state: &State, random: &mut Rng) -> AccessCommand {
     }
 }
 
+/// A change of the anchors of one of a few logs.
+fn audit(random: &mut Rng) -> AuditCommand {
+    let log = AnchoredLog { cluster: [random.u8(0..2); 16], node: random.u64(0..3) };
+    if random.u8(0..4) == 0 {
+        return AuditCommand::Accept { log };
+    }
+    AuditCommand::Anchor { log, seq: random.u64(0..100), sha256: [random.u8(..); 32] }
+}
+
 /// In whose name a proposal is made: mostly nobody's, else that of a key as it is or was.
 fn author(state: &State, random: &mut Rng) -> Option<KeyUse> {
     let count = usize::try_from(state.access_key_count()).unwrap();
@@ -212,7 +223,7 @@ fn batch(state: &State, random: &mut Rng) -> Command {
         let (command, definition_read) = loop {
             let (command, read) = command(&scratch, random);
             let is_no_step = matches!(command, Command::UndeleteDefinition { .. });
-            if !is_no_step && !matches!(command, Command::Batch(_) | Command::Access(_)) {
+            if !is_no_step && !matches!(command, Command::Batch(_) | Command::Access(_) | Command::Audit(_)) {
                 break (command, read);
             }
         };
@@ -272,6 +283,9 @@ fn rebuilt(state: &State) -> State {
     }
     for key in state.access_keys() {
         builder.access_key((**key).clone()).unwrap();
+    }
+    for anchors in state.audit_anchors() {
+        builder.audit_anchors((**anchors).clone()).unwrap();
     }
     builder.root_disabled(state.is_root_disabled());
     builder.compaction_revision(state.compaction_revision());

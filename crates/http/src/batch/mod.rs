@@ -244,7 +244,11 @@ fn outline(write: &Write) -> Outlined {
             Outlined { kind: OperationEffect::Read, ..of_config(GET_CONFIG, definition, key) }
         }
         // A batch has no such operations.
-        Write::Batch(_) | Write::Transaction(_) | Write::UndeleteDefinition(_) | Write::Access(_) => of_definition("", ""),
+        Write::Batch(_)
+        | Write::Transaction(_)
+        | Write::UndeleteDefinition(_)
+        | Write::Access(_)
+        | Write::Audit(_) => of_definition("", ""),
     }
 }
 

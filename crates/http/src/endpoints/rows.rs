@@ -30,6 +30,7 @@ pub(crate) const CONFIG: &str = "/api/v1/config_definition/{definition}/config/{
 pub(crate) const WATCH: &str = "/api/v1/watch";
 pub(crate) const CHANGES: &str = "/api/v1/changes";
 pub(crate) const AUDIT: &str = "/api/v1/audit";
+const ANCHORS: &str = "/api/v1/audit/anchors";
 pub(crate) const KEYS: &str = "/api/v1/api_key/";
 const KEY: &str = "/api/v1/api_key/{key_id}";
 const USAGE: &str = "/api/v1/cluster/usage";
@@ -227,6 +228,16 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     Endpoint::new(Get, AUDIT, Needs(Verb::Audit), "get_audit", keyed!(audit::show))
         .parameters(&["after", "before", "limit", "since", "until", "key", "definition", "outcome"])
         .audited(Audited::Always),
+    Endpoint::new(Get, ANCHORS, Needs(Verb::Audit), "get_audit_anchors", keyed!(audit::anchors))
+        .consistency(),
+    Endpoint::new(
+        Post,
+        "/api/v1/audit/anchors/{id}/accept",
+        Needs(Verb::Cluster),
+        "accept_audit_log",
+        keyed_with_body!(audit::accept),
+    )
+    .without_body(),
     // Access keys.
     Endpoint::new(Get, KEYS, Needs(Verb::Keys), "list_api_keys", keyed!(access_keys::list))
         .parameters(&["page", "limit", "sort_by", "sort_order", "search"])

@@ -112,6 +112,8 @@ pub(super) fn operations() -> Vec<OperationEntry> {
             .success(200, "caller found", payload("Caller", whoami), NO_STORE)
             .refusals(&[503]),
         get_audit(),
+        get_audit_anchors(),
+        accept_audit_log(),
     ]
 }
 
@@ -174,6 +176,11 @@ pub(super) fn payloads() -> Vec<NamedSchema> {
         ("RootKey", closed(vec![("root", root.into())], Vec::new()).into()),
         ("Caller", whoami.into()),
         ("AuditPage", audit_page_schema().into()),
+        ("AuditAnchors", audit_anchors_schema().into()),
+        (
+            "AcceptedLog",
+            closed(vec![("node_id", integer(1).into()), ("accepted_at", time().into())], Vec::new()).into(),
+        ),
     ]
 }
 
@@ -219,6 +226,70 @@ fn get_audit() -> OperationEntry {
             .parameters(&["since", "until", "audit_key", "audit_definition", "outcome"])
             .success(200, "audit lines found", payload("AuditPage", audit_page()), &["Link"])
             .refusals(&[404, 422])
+}
+
+/// The operation on the anchors of all audit logs.
+fn get_audit_anchors() -> OperationEntry {
+    let anchors = json!({
+        "logs": [{
+            "cluster_id": "018f2d0c-0000-7000-8000-000000000000",
+            "node_id": 1,
+            "accepted": null,
+            "anchors": [{
+                "at": "2026-03-01T12:00:00.000001Z",
+                "seq": 18,
+                "hash": "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae",
+                "accepted": false,
+            }],
+        }],
+    });
+    describe("audit", "get_audit_anchors", "Show the anchors of the audit logs of all nodes")
+        .description(
+            "Each node notes the number and the SHA-256 of the last line of its audit log in the state of the cluster, \
+             about once a minute. The log must have these lines. Older anchors are thinned.",
+        )
+        .parameters(READ_PARAMETERS)
+        .success(200, "audit anchors found", payload("AuditAnchors", anchors), &[])
+        .refusals(READ_REFUSALS)
+}
+
+/// The operation by which an operator accepts a log that does not have its anchors.
+fn accept_audit_log() -> OperationEntry {
+    let accepted = json!({ "node_id": 1, "accepted_at": "2026-03-01T12:00:00.000001Z" });
+    describe("audit", "accept_audit_log", "Accept that the audit log of a node does not have its anchors")
+        .description(
+            "For a log that an operator has replaced. The anchors up to now stay, marked with who accepted, and their \
+             absence is no alarm.",
+        )
+        .parameters(WRITE_PARAMETERS)
+        .success(200, "audit log accepted", payload("AcceptedLog", accepted), &[])
+        .refusals(WRITE_REFUSALS)
+        .refusals(&[404, 507])
+}
+
+/// The anchors of all audit logs.
+fn audit_anchors_schema() -> ObjectBuilder {
+    let hash = text().pattern(Some("^[0-9a-f]{64}$"));
+    let anchor = closed(
+        vec![
+            ("at", time().into()),
+            ("seq", integer(1).into()),
+            ("hash", hash.into()),
+            ("accepted", boolean().into()),
+        ],
+        Vec::new(),
+    );
+    let accepted = nullable(Type::Object).description(Some("who accepted last, up to when, and why"));
+    let log = closed(
+        vec![
+            ("cluster_id", text().into()),
+            ("node_id", integer(1).into()),
+            ("accepted", accepted.into()),
+            ("anchors", ArrayBuilder::new().items(anchor).into()),
+        ],
+        Vec::new(),
+    );
+    closed(vec![("logs", ArrayBuilder::new().items(log).into())], Vec::new())
 }
 
 /// A page of the audit log.

@@ -13,6 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{
     access_key::{Grants, KeyId, KeyUse, Quota},
+    audit::AnchoredLog,
     encoding,
     error::Rejection,
     feature::{LEVEL_MIN, level_max},
@@ -173,6 +174,27 @@ pub enum Command {
         /// The revision after it.
         to: Revision,
     },
+    /// Changes the anchors of a node's audit log.
+    Audit(AuditCommand),
+}
+
+/// A change of the anchors of an audit log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AuditCommand {
+    /// The log has this line, durably; proposed by its node.
+    Anchor {
+        /// The log.
+        log: AnchoredLog,
+        /// The number of the line.
+        seq: u64,
+        /// The SHA-256 of the line.
+        sha256: [u8; 32],
+    },
+    /// The log need not have the anchors that there are: an operator knows why it does not.
+    Accept {
+        /// The log.
+        log: AnchoredLog,
+    },
 }
 
 /// The undoing of a deletion.
@@ -314,6 +336,7 @@ impl Command {
             | Self::UndeleteDefinition { .. }
             | Self::SetProtection { .. }
             | Self::SkipRevisions { .. }
+            | Self::Audit(_)
             | Self::Access(_) => LEVEL_MIN,
             Self::Batch(steps) => highest_level(steps.iter()),
             Self::Transaction(Transaction { steps, .. }) => highest_level(steps.iter().map(|(_, step)| step)),
@@ -329,6 +352,7 @@ impl Command {
             | Self::RaiseFeatureLevel { .. }
             | Self::Forget { .. }
             | Self::SkipRevisions { .. }
+            | Self::Audit(AuditCommand::Anchor { .. })
             | Self::Access(AccessCommand::MarkUsed { .. } | AccessCommand::EnableRoot) => true,
             Self::CreateDefinition { .. }
             | Self::SetIndexes { .. }
@@ -341,6 +365,7 @@ impl Command {
             | Self::Transaction(_)
             | Self::UndeleteDefinition { .. }
             | Self::SetProtection { .. }
+            | Self::Audit(AuditCommand::Accept { .. })
             | Self::Access(_) => false,
         }
     }
@@ -560,6 +585,12 @@ impl fmt::Display for Proposal {
             Command::RaiseFeatureLevel { to } => return write!(f, "raise the feature level to {to}"),
             Command::Forget { upto } => return write!(f, "forget outcomes up to {upto}"),
             Command::Access(command) => return command.fmt(f),
+            Command::Audit(AuditCommand::Anchor { log, seq, .. }) => {
+                return write!(f, "anchor line {seq} of the audit log of node {}", log.node);
+            }
+            Command::Audit(AuditCommand::Accept { log }) => {
+                return write!(f, "accept the audit log of node {}", log.node);
+            }
             Command::SkipRevisions { to } => return write!(f, "continue at revision {to}"),
         };
         write!(f, "{verb} `{definition}`")?;

@@ -19,7 +19,7 @@ use std::{
 
 use crate::{
     access::keys::AccessKeys,
-    request::{AccessWrite, Caller, Consistency, Principal, Refusal, Write},
+    request::{AccessWrite, Caller, Consistency, Refusal, Write},
     run_blocking,
 };
 use concord_consensus::Consensus;
@@ -75,7 +75,11 @@ impl AccessKeys {
         if due.is_empty() {
             return;
         }
-        match self.writes.write(as_cluster(None), Write::Access(AccessWrite::MarkUsed(due.clone()))).await {
+        match self
+            .writes
+            .write(Caller::cluster(None), Write::Access(AccessWrite::MarkUsed(due.clone())))
+            .await
+        {
             Ok(_) => {
                 let mut used = access.used();
                 due.drain(..).for_each(|id| {
@@ -94,7 +98,7 @@ impl AccessKeys {
         }
         if self.freshness.view(Consistency::LINEARIZABLE).await?.is_root_disabled() {
             let reason = format!("concord recover-root on node {}", self.cx.node_id());
-            self.writes.write(as_cluster(Some(reason)), Write::Access(AccessWrite::EnableRoot)).await?;
+            self.writes.write(Caller::cluster(Some(reason)), Write::Access(AccessWrite::EnableRoot)).await?;
             tracing::warn!("enabled the root key again: an operator asked for it on this node");
         } else {
             tracing::info!("an operator asked for the root key on this node, but it is enabled already");
@@ -126,15 +130,4 @@ pub fn ask_for_root(directory: &Path) -> std::io::Result<()> {
     let file = std::fs::File::create(directory.join(RECOVER_ROOT_FILE))?;
     file.sync_all()?;
     std::fs::File::open(directory)?.sync_all()
-}
-
-/// The node itself as the caller of a write.
-fn as_cluster(reason: Option<String>) -> Caller {
-    Caller {
-        principal: Principal::cluster(),
-        reason,
-        idempotency_key: None,
-        dry_run: false,
-        listed_variants: concord_model::schema::ListedVariants::default(),
-    }
 }

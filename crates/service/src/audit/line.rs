@@ -69,6 +69,8 @@ pub(super) enum AuditEvent {
     Damaged,
     /// This many lines could not be written.
     Lost(u64),
+    /// This many lines were never sent to the syslog server: they were removed first, or are too long.
+    Unshipped(u64),
     /// The lines up to this number were removed with their files, because of the limit on files.
     Removed(u64),
     /// Failed credentials without a line of their own: of an address, or of all that were not counted separately.
@@ -188,6 +190,7 @@ impl ChainHead {
             AuditEvent::TailMissing(seq) => ("tail_missing", Some(*seq)),
             AuditEvent::Damaged => ("damaged", None),
             AuditEvent::Lost(lines) => ("lost", Some(*lines)),
+            AuditEvent::Unshipped(lines) => ("unshipped", Some(*lines)),
             AuditEvent::Removed(upto) => ("removed", Some(*upto)),
             AuditEvent::FailedCredentials { count, .. } => ("failed_credentials", Some(*count)),
             AuditEvent::LeadershipWon(_) => ("leadership_won", None),
@@ -210,6 +213,7 @@ impl ChainHead {
             | AuditEvent::TailMissing(_)
             | AuditEvent::Damaged
             | AuditEvent::Lost(_)
+            | AuditEvent::Unshipped(_)
             | AuditEvent::Removed(_) => line,
         };
         self.push(lines, &line);
@@ -285,7 +289,8 @@ pub(super) fn hash_of(line: &[u8]) -> [u8; 32] {
 }
 
 /// Bytes as hexadecimal digits.
-pub(super) fn hex(bytes: &[u8; 32]) -> String {
+#[must_use]
+pub fn hex(bytes: &[u8; 32]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digit = |value: u8| char::from(DIGITS[usize::from(value & 15)]);
     bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(*byte)]).collect()

@@ -9,10 +9,12 @@
 //! | checking a log for changed, missing and inserted lines | `verify` |
 //! | pages of the log | `page` |
 //! | what a request is about | `target` |
+//! | sending the lines to a syslog server | `syslog` |
+//! | whether the log has its anchors | `anchored` |
 //!
 //! Each line has a number and the SHA-256 of the previous line, also across files and starts. So changing, removing or
 //! inserting a line leaves a trace, unless all lines after it are changed too. The hash of the last line is also in the
-//! file `head`, and can be noted elsewhere.
+//! file `head`, and each node anchors it in the replicated state.
 //!
 //! One thread owns the files. A request hands its line over. In strict mode a write waits until its line is on the disk;
 //! one `fdatasync` serves all waiting writes. In alarm mode no request waits: lost lines are counted, and raise an alarm.
@@ -20,10 +22,12 @@
 //! **Invariants:** a line contains no secret and no data of a record. The queue is bounded, and lines that do not fit are
 //! counted. In strict mode no write begins while its line can't be stored.
 
+mod anchored;
 mod failed;
 mod files;
 mod line;
 mod page;
+mod syslog;
 pub(crate) mod target;
 pub mod verify;
 mod writer;
@@ -48,13 +52,17 @@ use super::{
 };
 use concord_model::{
     access_key::{Pattern, Verb},
+    audit::AuditAnchors,
     time::Timestamp,
 };
 use concord_net::NodeId;
 use failed::FailedCredentialCounts;
 pub use line::AuditDecision;
-use line::AuditEvent;
+pub use line::hex;
+use line::{AuditEvent, ChainHead};
 pub use page::{AuditPage, AuditQuery};
+pub use syslog::SyslogTarget;
+use syslog::{SyslogSender, SyslogStatus};
 pub(super) use target::name;
 pub use target::{AuditTarget, Targets, observe};
 use writer::{AuditWriter, Message};
@@ -92,6 +100,10 @@ pub struct AuditOptions {
     pub file_bytes: u64,
     /// The number of retained files.
     pub files_max: usize,
+    /// How often the node anchors the log in the state of the cluster; `None` for never.
+    pub anchor_interval: Option<Duration>,
+    /// The syslog server that gets the lines.
+    pub syslog: Option<SyslogTarget>,
 }
 
 impl AuditOptions {
@@ -104,6 +116,8 @@ impl AuditOptions {
             reads: Vec::new(),
             file_bytes: 64 << 20,
             files_max: 16,
+            anchor_interval: None,
+            syslog: None,
         }
     }
 }
@@ -118,6 +132,11 @@ struct SharedStatus {
     /// Lost lines that no line reports yet.
     lost: AtomicU64,
     failed_credentials: Mutex<FailedCredentialCounts>,
+    /// The last line that is on the disk.
+    durable_head: Mutex<Option<ChainHead>>,
+    /// Which anchors the log does not have.
+    anchors_failure: Mutex<Option<String>>,
+    syslog: SyslogStatus,
 }
 
 impl SharedStatus {
@@ -128,6 +147,14 @@ impl SharedStatus {
 
     fn failure(&self) -> Option<String> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn durable_head(&self) -> Option<ChainHead> {
+        *self.durable_head.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn anchors_failure(&self) -> Option<String> {
+        self.anchors_failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -154,6 +181,9 @@ impl Audit {
             }
             queue
         });
+        if queue.is_some() {
+            start_syslog(&options, node, &shared);
+        }
         Self { options, shared, queue, reads: Semaphore::new(READS_MAX) }
     }
 
@@ -278,8 +308,69 @@ impl Audit {
         (self.shared.has_failed.load(Ordering::Acquire), self.shared.lost.load(Ordering::Relaxed))
     }
 
-    /// What is wrong with the log.
-    pub(super) fn alarm(&self, node: NodeId) -> Option<Alarm> {
+    /// The last line that is on the disk.
+    pub(super) fn durable_head(&self) -> Option<DurableHead> {
+        let head = self.shared.durable_head().filter(|head| head.seq > 0)?;
+        Some(DurableHead { seq: head.seq, sha256: head.hash })
+    }
+
+    /// Looks for the newest anchors of the log that nobody has accepted, at most so many. Blocking; returns a sentence about
+    /// those that the log does not have.
+    pub(super) fn search(
+        &self,
+        own: Option<Arc<AuditAnchors>>,
+        most: usize,
+    ) -> impl FnOnce() -> std::io::Result<Option<String>> + Send + 'static {
+        let directory = self.options.directory.clone();
+        move || own.map_or(Ok(None), |own| anchored::look_for(&directory, &own, most))
+    }
+
+    /// Which anchors the log does not have.
+    pub(super) fn anchors_failure(&self) -> Option<String> {
+        self.shared.anchors_failure()
+    }
+
+    /// Notes which anchors the log does not have.
+    pub(super) fn note_anchors_failure(&self, failure: Option<String>) {
+        *self.shared.anchors_failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
+    }
+
+    /// How often the log is anchored, if it is.
+    pub(super) fn anchor_interval(&self) -> Option<Duration> {
+        self.options.anchor_interval.filter(|_| self.is_on())
+    }
+
+    /// What became of the lines that are sent to a syslog server.
+    pub(super) fn syslog_figures(&self) -> SyslogFigures {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let status = &self.shared.syslog;
+        let waiting = self.shared.durable_head().filter(|_| self.options.syslog.is_some());
+        SyslogFigures {
+            lines: read(&status.lines),
+            failures: read(&status.failures),
+            lost: read(&status.lost),
+            waiting: waiting.map_or(0, |head| head.seq.saturating_sub(read(&status.sent_seq))),
+        }
+    }
+
+    /// What is wrong with the log of this node.
+    pub(super) fn alarms(&self, node: NodeId) -> Vec<Alarm> {
+        let replaced = self.shared.anchors_failure().map(|text| {
+            let message = format!("the audit log of node {node} is not the one that was anchored: {text}");
+            Alarm { kind: "audit", node_id: Some(node), message }
+        });
+        let unsent = self.shared.syslog.failure().zip(self.options.syslog.as_ref()).map(|(why, target)| {
+            let waiting = self.syslog_figures().waiting;
+            let message = format!(
+                "{target} takes no lines of the audit log of node {node}, {waiting} lines wait: {why}"
+            );
+            Alarm { kind: "audit", node_id: Some(node), message }
+        });
+        self.alarm(node).into_iter().chain(replaced).chain(unsent).collect()
+    }
+
+    /// What is wrong with writing the log.
+    fn alarm(&self, node: NodeId) -> Option<Alarm> {
         let lost = self.shared.lost.load(Ordering::Relaxed);
         let text = self.shared.failure().or_else(|| {
             (lost > 0).then(|| "lines arrived faster than the disk could write them".to_owned())
@@ -307,6 +398,39 @@ impl Audit {
         drop(tokio::time::timeout(WRITTEN_TIMEOUT, self.handled(Message::Written)).await);
         let directory = self.options.directory.clone();
         run_blocking(move || page::read(&directory, &query)).await?.map_err(Refusal::Internal)
+    }
+}
+
+/// The last line that is on the disk.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DurableHead {
+    /// Its number.
+    pub(super) seq: u64,
+    /// Its hash.
+    pub(super) sha256: [u8; 32],
+}
+
+/// What became of the lines that are sent to a syslog server.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct SyslogFigures {
+    /// Lines that were sent, repeated ones included.
+    pub(super) lines: u64,
+    /// Failed connections and messages.
+    pub(super) failures: u64,
+    /// Lines that were never sent.
+    pub(super) lost: u64,
+    /// Lines that wait.
+    pub(super) waiting: u64,
+}
+
+/// Starts the thread that sends the lines to a syslog server, if there is one.
+fn start_syslog(options: &AuditOptions, node: NodeId, shared: &Arc<SharedStatus>) {
+    let Some(target) = options.syslog.clone() else { return };
+    let directory = options.directory.clone();
+    let sender = SyslogSender { target, directory, node, shared: Arc::downgrade(shared) };
+    let started = std::thread::Builder::new().name("audit-syslog".into()).spawn(move || sender.run());
+    if let Err(error) = started {
+        shared.fail(Some(format!("the thread that sends the audit log can't be started: {error}")));
     }
 }
 

@@ -9,7 +9,7 @@ use std::{fs::File, io, os::unix::fs::FileExt as _, path::Path};
 
 use super::{
     files::{LINE_BYTES_MAX, LogFile, list, read_head},
-    line::{StoredLine, hex},
+    line::{StoredLine, hash_of, hex},
 };
 use concord_model::time::Timestamp;
 
@@ -19,6 +19,8 @@ const SCAN_BYTES_MAX: u64 = 4 << 20;
 const PAGE_BYTES_MAX: usize = 1 << 20;
 /// Bytes that are read at once.
 const BLOCK_BYTES: usize = 256 << 10;
+/// Bytes that are read to find the beginning of a line: it has one, as no line is longer.
+const PROBE_BYTES: usize = LINE_BYTES_MAX + 64;
 
 /// Which lines a page has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -121,7 +123,7 @@ impl PageScan<'_> {
             let bytes = open.metadata()?.len();
             let mut at = begin_of(&open, bytes, after)?;
             while at < bytes {
-                let block = read_block(&open, at, bytes)?;
+                let block = read_block(&open, at, bytes, BLOCK_BYTES)?;
                 let Some(whole) = block.iter().rposition(|byte| *byte == b'\n') else { break };
                 for line in block[..whole].split(|byte| *byte == b'\n') {
                     if seq_of(line).is_none_or(|seq| seq > after) && !self.take(line) {
@@ -162,8 +164,8 @@ impl PageScan<'_> {
     }
 }
 
-fn read_block(file: &File, at: u64, bytes: u64) -> io::Result<Vec<u8>> {
-    let length = usize::try_from(bytes - at).unwrap_or(BLOCK_BYTES).min(BLOCK_BYTES);
+fn read_block(file: &File, at: u64, bytes: u64, most: usize) -> io::Result<Vec<u8>> {
+    let length = usize::try_from(bytes - at).unwrap_or(most).min(most);
     let mut block = vec![0; length];
     file.read_exact_at(&mut block, at)?;
     Ok(block)
@@ -175,7 +177,7 @@ fn begin_of(file: &File, bytes: u64, after: u64) -> io::Result<u64> {
     let (mut low, mut high) = (0, bytes);
     while high - low > LINE_BYTES_MAX as u64 {
         let middle = low + (high - low) / 2;
-        let block = read_block(file, middle, bytes)?;
+        let block = read_block(file, middle, bytes, PROBE_BYTES)?;
         let line = block.iter().position(|byte| *byte == b'\n').map(|end| end + 1);
         let seq = line.and_then(|line| seq_of(&block[line..]));
         match (line, seq) {
@@ -184,7 +186,7 @@ fn begin_of(file: &File, bytes: u64, after: u64) -> io::Result<u64> {
         }
     }
     let mut at = low;
-    let rest = read_block(file, low, bytes)?;
+    let rest = read_block(file, low, bytes, BLOCK_BYTES)?;
     for line in rest.split_inclusive(|byte| *byte == b'\n') {
         if !line.ends_with(b"\n") || seq_of(line).is_some_and(|seq| seq > after) {
             break;
@@ -192,6 +194,106 @@ fn begin_of(file: &File, bytes: u64, after: u64) -> io::Result<u64> {
         at += line.len() as u64;
     }
     Ok(at)
+}
+
+/// A line of a log, by its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LineAt {
+    /// The hash of the line; of another line if the log has none with this number.
+    Found([u8; 32]),
+    /// It is before the first line.
+    Removed,
+    /// It is after the last line, which has this number.
+    After(u64),
+}
+
+/// Finds a line by its number, in a few reads.
+pub(super) fn line_at(files: &[LogFile], seq: u64) -> io::Result<LineAt> {
+    let Some(place) = files.partition_point(|file| file.first <= seq).checked_sub(1) else {
+        return Ok(if files.is_empty() { LineAt::After(0) } else { LineAt::Removed });
+    };
+    // The lines after the last one of a file begin the next file.
+    let mut last = files[place].first.saturating_sub(1);
+    for file in &files[place..] {
+        let open = File::open(&file.path)?;
+        let bytes = open.metadata()?.len();
+        let begin = begin_of(&open, bytes, seq.saturating_sub(1))?;
+        let block = read_block(&open, begin, bytes, PROBE_BYTES)?;
+        if let Some(end) = block.iter().position(|byte| *byte == b'\n') {
+            return Ok(LineAt::Found(hash_of(&block[..end])));
+        }
+        last = last_seq(&open, begin)?.unwrap_or(last);
+    }
+    Ok(LineAt::After(last))
+}
+
+/// A place in a file of the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct FilePlace {
+    /// The number of the first line of the file.
+    first: u64,
+    offset: u64,
+}
+
+/// Lines after a number.
+#[derive(Debug, Default)]
+pub(super) struct LinesAfter {
+    /// The lines, without their line feeds.
+    pub(super) lines: Vec<Vec<u8>>,
+    /// The number of the last of them.
+    pub(super) last: u64,
+    /// Where the next line begins.
+    pub(super) place: Option<FilePlace>,
+    /// How many lines before them no longer exist: their file was removed.
+    pub(super) removed: u64,
+}
+
+/// Reads some lines with numbers above `after`, and up to `upto`. `place` is where they begin, if that is known.
+pub(super) fn lines_after(
+    directory: &Path,
+    after: u64,
+    upto: u64,
+    place: Option<&FilePlace>,
+) -> io::Result<LinesAfter> {
+    let mut found = LinesAfter { last: after, ..LinesAfter::default() };
+    let files = list(directory)?;
+    let begin = files.partition_point(|file| file.first <= after.saturating_add(1)).saturating_sub(1);
+    if let Some(oldest) = files.first() {
+        found.removed = oldest.first.saturating_sub(after.saturating_add(1));
+    }
+    for file in &files[begin.min(files.len())..] {
+        let open = File::open(&file.path)?;
+        let bytes = open.metadata()?.len();
+        let mut offset = match place.filter(|place| place.first == file.first && place.offset <= bytes) {
+            Some(place) => place.offset,
+            None => begin_of(&open, bytes, after)?,
+        };
+        let block = read_block(&open, offset, bytes, BLOCK_BYTES)?;
+        for line in block.split_inclusive(|byte| *byte == b'\n') {
+            let Some(text) = line.strip_suffix(b"\n") else { break };
+            // A line that is damaged is sent like the others.
+            let seq = seq_of(text).unwrap_or(found.last);
+            if seq > upto {
+                break;
+            }
+            offset += line.len() as u64;
+            found.last = seq;
+            found.lines.push(text.to_vec());
+        }
+        found.place = Some(FilePlace { first: file.first, offset });
+        if !found.lines.is_empty() {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+/// The number of the last line before a place.
+fn last_seq(file: &File, end: u64) -> io::Result<Option<u64>> {
+    let begin = end.saturating_sub(2 * LINE_BYTES_MAX as u64);
+    let block = read_block(file, begin, end, 2 * LINE_BYTES_MAX)?;
+    let lines = block.strip_suffix(b"\n").unwrap_or(&block);
+    Ok(lines.rsplit(|byte| *byte == b'\n').next().and_then(seq_of))
 }
 
 /// The number of a line, from its beginning.

@@ -96,6 +96,8 @@ pub(crate) fn name(write: &Write) {
         }
         match write.target() {
             Target::Definition(_) => {}
+            // The id of the node is in the path.
+            Target::Anchors => {}
             // The id of an existing key is in the path. The id of a new key was drawn for this request.
             Target::Keys => {
                 if let Some(AccessWrite::Create { id, .. }) = write.access() {

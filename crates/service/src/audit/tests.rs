@@ -59,7 +59,7 @@ async fn write(options: AuditOptions, count: usize) {
 }
 
 fn is_whole(directory: &Path) {
-    let report = verify(&[directory.to_owned()], None).unwrap();
+    let report = verify(&[directory.to_owned()], None, &[]).unwrap();
     assert_eq!(report.defects, [], "{report:?}");
 }
 
@@ -101,7 +101,7 @@ async fn the_number_of_files_is_bounded_and_a_line_reports_removed_lines() {
     is_whole(directory.path());
     // A file that was removed by hand has no such line.
     fs::remove_file(&files::list(directory.path()).unwrap()[0].path).unwrap();
-    let report = verify(&[directory.path().to_owned()], None).unwrap();
+    let report = verify(&[directory.path().to_owned()], None, &[]).unwrap();
     assert!(matches!(report.defects[0].wrong, verify::DefectKind::Missing(1, _)), "{report:?}");
 }
 
@@ -113,7 +113,7 @@ async fn a_torn_last_line_is_removed_and_noted() {
     let mut open = OpenOptions::new().append(true).open(&file.path).unwrap();
     open.write_all(br#"{"seq":7,"time":"20"#).unwrap();
     drop(open);
-    let report = verify(&[directory.path().to_owned()], None).unwrap();
+    let report = verify(&[directory.path().to_owned()], None, &[]).unwrap();
     assert_eq!(
         report.defects.iter().map(|defect| &defect.wrong).collect::<Vec<_>>(),
         [&verify::DefectKind::Torn]
@@ -132,11 +132,11 @@ async fn a_missing_tail_is_noted_at_the_next_start() {
     let text = fs::read_to_string(&file.path).unwrap();
     let cut: String = text.split_inclusive('\n').take(4).collect();
     fs::write(&file.path, cut).unwrap();
-    let report = verify(&[directory.path().to_owned()], None).unwrap();
+    let report = verify(&[directory.path().to_owned()], None, &[]).unwrap();
     assert_eq!(report.defects[0].wrong, verify::DefectKind::TailMissing(6), "{report:?}");
     write(options(directory.path(), AuditPolicy::Alarm), 1).await;
     assert_eq!(events(directory.path()), ["started", "tail_missing", "started"]);
-    let report = verify(&[directory.path().to_owned()], None).unwrap();
+    let report = verify(&[directory.path().to_owned()], None, &[]).unwrap();
     let wrong: Vec<_> = report.defects.iter().map(|defect| defect.wrong.clone()).collect();
     assert_eq!(wrong, [verify::DefectKind::TailWasMissing(6)], "{report:?}");
 }
@@ -287,4 +287,48 @@ async fn a_strict_write_does_not_wait_for_ever_for_a_disk_that_hangs() {
         reads: Semaphore::new(READS_MAX),
     };
     assert!(!audit.record_write(decision("k"), Duration::from_millis(50)).await);
+}
+
+#[tokio::test]
+async fn a_line_is_found_by_its_number_in_whichever_file_it_is() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("audit");
+    assert_eq!(page::line_at(&[], 1).unwrap(), page::LineAt::After(0));
+    let small = AuditOptions { file_bytes: 4096, files_max: 4, ..options(&directory, AuditPolicy::Strict) };
+    write(small, 100).await;
+    let (files, all) = (files::list(&directory).unwrap(), lines(&directory));
+    let first = StoredLine::parse(all[0].as_bytes()).unwrap().seq;
+    assert!(files.len() == 4 && first > 1, "{files:?}");
+    for (seq, line) in (first..).zip(&all) {
+        assert_eq!(page::line_at(&files, seq).unwrap(), page::LineAt::Found(line::hash_of(line.as_bytes())));
+    }
+    let last = first + all.len() as u64 - 1;
+    assert_eq!(page::line_at(&files, first - 1).unwrap(), page::LineAt::Removed);
+    assert_eq!(page::line_at(&files, last + 1).unwrap(), page::LineAt::After(last));
+    // The lines are read on from where the last ones ended, and what was removed is counted.
+    let (mut after, mut place, mut read, mut removed) = (0, None, Vec::new(), 0);
+    loop {
+        let found = page::lines_after(&directory, after, last - 1, place.as_ref()).unwrap();
+        removed += found.removed;
+        if found.lines.is_empty() {
+            break;
+        }
+        read.extend(found.lines.into_iter().map(|line| String::from_utf8(line).unwrap()));
+        (after, place) = (found.last, found.place);
+    }
+    assert_eq!((after, removed), (last - 1, first - 1), "only up to the given line");
+    assert_eq!(read, all[..all.len() - 1]);
+    let found = page::lines_after(&directory, last - 1, last, None).unwrap();
+    assert_eq!((found.last, found.lines.len()), (last, 1));
+}
+
+#[tokio::test]
+async fn the_line_to_anchor_is_the_last_one_of_a_flush() {
+    let root = tempfile::tempdir().unwrap();
+    let audit = Audit::start(options(&root.path().join("audit"), AuditPolicy::Alarm), 3);
+    audit.flush().await;
+    let begin = audit.shared.durable_head().expect("the first line").seq;
+    audit.record(decision("k"));
+    audit.flush().await;
+    assert_eq!(audit.shared.durable_head().expect("a line").seq, begin + 1);
 }

@@ -126,7 +126,7 @@ impl AuditWriter {
             self.write_due_counts(false);
             // A full queue loses lines without a failure of the files.
             if !self.shared.has_failed.load(Ordering::Acquire) {
-                let result = self.write_losses();
+                let result = self.write_losses().and_then(|()| self.write_unshipped());
                 self.note_failure(result);
             }
             self.sync();
@@ -168,6 +168,17 @@ impl AuditWriter {
         }
         self.write_events(&[AuditEvent::Lost(lost)])?;
         self.shared.lost.fetch_sub(lost, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn write_unshipped(&mut self) -> io::Result<()> {
+        let unreported = &self.shared.syslog.unreported;
+        let lines = unreported.load(Ordering::Relaxed);
+        if lines == 0 {
+            return Ok(());
+        }
+        self.write_events(&[AuditEvent::Unshipped(lines)])?;
+        self.shared.syslog.unreported.fetch_sub(lines, Ordering::Relaxed);
         Ok(())
     }
 
@@ -278,6 +289,7 @@ impl AuditWriter {
             return Err(error);
         }
         self.is_dirty = false;
+        *self.shared.durable_head.lock().unwrap_or_else(PoisonError::into_inner) = Some(log.head);
         Ok(())
     }
 

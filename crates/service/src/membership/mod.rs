@@ -24,7 +24,7 @@ use tokio::{runtime::Handle, sync::Mutex};
 
 use super::{
     ClusterView, MemberView, Principal, Refusal, access::Authentication, access::keys::AccessKeys,
-    clock::Clock, context::Context, disk_alarms::disk_alarms, disk_space::DiskSpace,
+    anchors::AuditAnchoring, clock::Clock, context::Context, disk_alarms::disk_alarms, disk_space::DiskSpace,
     feature_level::FeatureLevels, feature_level::MemberReport, freshness::Freshness, history::HistoryReader,
     leader_tasks::LeaderTasks, reload, slowness,
 };
@@ -45,6 +45,7 @@ pub struct ClusterMembers {
     pub(crate) authentication: Arc<Authentication>,
     pub(crate) history: Arc<HistoryReader>,
     pub(crate) keys: Arc<AccessKeys>,
+    pub(crate) anchors: Arc<AuditAnchoring>,
     /// Held while an identity is written or consensus is started: one at a time.
     pub(crate) forming: Mutex<()>,
 }
@@ -99,7 +100,7 @@ impl ClusterMembers {
         })
         .await?;
         if self.cx.consensus.set(consensus.clone()).is_ok() {
-            let Self { cx, clock, disk_space, levels, history, keys, .. } = &**self;
+            let Self { cx, clock, disk_space, levels, history, keys, anchors, .. } = &**self;
             let tasks = LeaderTasks { cx: cx.clone(), clock: clock.clone(), disk_space: disk_space.clone() };
             consensus.supervise("monitor-readiness", self.clone().monitor_readiness());
             consensus.supervise("maintain-history", history.clone().maintain_history());
@@ -108,6 +109,7 @@ impl ClusterMembers {
             consensus.supervise("watch-voters", disk_space.clone().watch_voters());
             consensus.supervise("keep-clock", clock.clone().keep_clock());
             consensus.supervise("keep-access", keys.clone().keep_access());
+            consensus.supervise("anchor-audit-log", anchors.clone().keep_anchoring());
             consensus.supervise("keep-data-keys", reload::keep_data_keys(cx.clone()));
             consensus.supervise("record-leadership", record_leadership(cx.clone()));
             consensus.supervise("raise-feature-level", levels.clone().keep_raising_feature_level());
@@ -163,7 +165,7 @@ impl ClusterMembers {
             };
             view.members = members.map(shown).collect();
         }
-        view.alarms.extend(self.cx.audit.alarm(self.cx.node_id()));
+        view.alarms.extend(self.anchors.alarms());
         view
     }
 }

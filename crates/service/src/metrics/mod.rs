@@ -164,7 +164,7 @@ impl Service {
             alarms.extend(reload::data_key_alarm(&self.cx));
             alarms.extend(slowness::alarms(consensus, self.cx.node_id()));
         }
-        alarms.extend(self.cx.audit.alarm(self.cx.node_id()));
+        alarms.extend(self.anchors.alarms());
         let raised = ALARMS
             .map(|kind| (label("type", kind), alarms.iter().filter(|alarm| alarm.kind == kind).count()));
         let ends = reload::certificates_in_use(&self.cx).into_iter().map(|(place, one)| {
@@ -173,6 +173,7 @@ impl Service {
             (labels, ends.0 / 1_000_000)
         });
         let (is_failing, lost) = self.cx.audit.figures();
+        let syslog = self.cx.audit.syslog_figures();
         vec![
             MetricFamily::gauge("concord_node_id", "The id of this node.", self.cx.node_id()),
             MetricFamily::gauge(
@@ -189,6 +190,26 @@ impl Service {
                 "concord_tls_certificate_end_seconds",
                 "When a certificate in use ends, in seconds since 1970.",
                 dedup(ends.collect()),
+            ),
+            MetricFamily::counter(
+                "concord_audit_syslog_lines",
+                "Lines of the audit log that were sent to the syslog server, repeated lines included.",
+                syslog.lines,
+            ),
+            MetricFamily::counter(
+                "concord_audit_syslog_failures",
+                "Failed connections and messages to the syslog server.",
+                syslog.failures,
+            ),
+            MetricFamily::counter(
+                "concord_audit_syslog_lost_lines",
+                "Lines of the audit log that were never sent to the syslog server.",
+                syslog.lost,
+            ),
+            MetricFamily::gauge(
+                "concord_audit_syslog_waiting_lines",
+                "Lines of the audit log that wait to be sent to the syslog server.",
+                syslog.waiting,
             ),
             MetricFamily::gauge(
                 "concord_audit_failing",

@@ -29,8 +29,8 @@ pub use principal::Principal;
 pub use refusal::Refusal;
 pub(super) use refusal::{OPERATIONS, invalid_at};
 pub use write::{
-    AccessWrite, Check, CheckCondition, KeyPatch, LazySchema, NewProtection, NewSchema, NewUnique, Restored,
-    Rollback, Transaction, Undelete, UndeleteThen, Write,
+    AccessWrite, AuditWrite, Check, CheckCondition, KeyPatch, LazySchema, NewProtection, NewSchema,
+    NewUnique, Restored, Rollback, Transaction, Undelete, UndeleteThen, Write,
 };
 pub(super) use write::{Effect, STORED_JSON_DEPTH_MAX, Target};
 
@@ -50,6 +50,19 @@ pub struct Caller {
     pub dry_run: bool,
     /// Which violations of a union the response to a dry run lists.
     pub listed_variants: ListedVariants,
+}
+
+impl Caller {
+    /// The node itself.
+    pub(crate) fn cluster(reason: Option<String>) -> Self {
+        Self {
+            principal: Principal::cluster(),
+            reason,
+            idempotency_key: None,
+            dry_run: false,
+            listed_variants: ListedVariants::default(),
+        }
+    }
 }
 
 /// A write with its caller: all attempts at it share this.

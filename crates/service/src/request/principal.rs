@@ -171,8 +171,9 @@ impl Principal {
             }
             (Target::Config { definition, .. }, Effect::Read) => self.authorize(Verb::Read, Some(definition)),
             (Target::Config { definition, .. }, _) => self.authorize(Verb::Write, Some(definition)),
-            (Target::Keys, _) if self.is_cluster() => Ok(()),
+            (Target::Keys | Target::Anchors, _) if self.is_cluster() => Ok(()),
             (Target::Keys, _) => self.authorize(Verb::Keys, None),
+            (Target::Anchors, _) => self.authorize(Verb::Cluster, None),
             // A batch contains no batch.
             (Target::Batch, _) => Err(Refusal::Forbidden { verb: Verb::Write }),
         }

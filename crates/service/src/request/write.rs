@@ -24,6 +24,7 @@ use serde_json::Value;
 
 use concord_model::{
     access_key::{Grants, KeyId, Quota},
+    audit::AnchoredLog,
     command::{ConfigThen, Expect, KeyTerms},
     document::{Document, DocumentError},
     error::{Rejection, Violation},
@@ -130,6 +131,8 @@ pub enum Write {
     UndeleteDefinition(Undelete),
     /// Protects a definition from deletion, or no longer.
     SetProtection(NewProtection),
+    /// Changes the anchors of an audit log.
+    Audit(AuditWrite),
 }
 
 /// A new protection of a definition.
@@ -325,6 +328,25 @@ pub enum AccessWrite {
     EnableRoot,
 }
 
+/// A change of the anchors of an audit log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AuditWrite {
+    /// Anchors a line; requested by the node whose log it is.
+    Anchor {
+        /// The log.
+        log: AnchoredLog,
+        /// The number of the line.
+        seq: u64,
+        /// The SHA-256 of the line.
+        sha256: [u8; 32],
+    },
+    /// Accepts that the log does not have the anchors that there are.
+    Accept {
+        /// The log.
+        log: AnchoredLog,
+    },
+}
+
 /// A change of the terms of a key; `None` leaves a term as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyPatch {
@@ -418,7 +440,7 @@ pub(crate) enum Effect {
     Read,
     /// Does what its operations do.
     Batch,
-    /// Changes the access keys or the root key.
+    /// Changes the access keys, the root key, or the anchors of an audit log.
     Access,
 }
 
@@ -434,6 +456,8 @@ pub(crate) enum Target<'a> {
     Batch,
     /// The access keys.
     Keys,
+    /// The anchors of the audit logs.
+    Anchors,
 }
 
 impl Write {
@@ -451,6 +475,7 @@ impl Write {
             Self::Check(_) | Self::Read { .. } => Effect::Read,
             Self::Batch(_) | Self::Transaction(_) => Effect::Batch,
             Self::Access(write) => write.effect(),
+            Self::Audit(_) => Effect::Access,
         }
     }
 
@@ -472,6 +497,7 @@ impl Write {
             | Self::Rollback(Rollback { definition, key, .. }) => Target::Config { definition, key },
             Self::Batch(_) | Self::Transaction(_) => Target::Batch,
             Self::Access(_) => Target::Keys,
+            Self::Audit(_) => Target::Anchors,
         }
     }
 
@@ -493,6 +519,7 @@ impl Write {
             | Self::Rollback(_)
             | Self::UndeleteDefinition(_)
             | Self::Access(_)
+            | Self::Audit(_)
             | Self::Check(_)
             | Self::Read { .. }
             | Self::Transaction(_)
@@ -518,6 +545,7 @@ impl Write {
             | Self::Rollback(_)
             | Self::UndeleteDefinition(_)
             | Self::Access(_)
+            | Self::Audit(_)
             | Self::Check(_)
             | Self::Read { .. }
             | Self::Transaction(_)
@@ -554,11 +582,11 @@ impl Write {
         self.document().map_or(0, |document| document.text.len())
     }
 
-    /// The key of its definition; empty for a batch, which may have several, and for a change of access keys.
+    /// The key of its definition; empty for a batch, which may have several, and for a change of access keys or anchors.
     pub(crate) fn definition(&self) -> &str {
         match self.target() {
             Target::Definition(definition) | Target::Config { definition, .. } => definition,
-            Target::Batch | Target::Keys => "",
+            Target::Batch | Target::Keys | Target::Anchors => "",
         }
     }
 
@@ -613,5 +641,16 @@ impl Write {
     /// Its change of the access keys.
     pub(crate) fn access(&self) -> Option<&AccessWrite> {
         if let Self::Access(write) = self { Some(write) } else { None }
+    }
+
+    /// Its change of the anchors of an audit log.
+    pub(crate) fn audit(&self) -> Option<&AuditWrite> {
+        if let Self::Audit(write) = self { Some(write) } else { None }
+    }
+
+    /// Whether only a node may request it.
+    pub(crate) fn is_of_the_cluster(&self) -> bool {
+        self.access().is_some_and(AccessWrite::is_of_the_cluster)
+            || matches!(self, Self::Audit(AuditWrite::Anchor { .. }))
     }
 }

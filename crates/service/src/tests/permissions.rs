@@ -81,6 +81,7 @@ fn writes() -> Vec<(Write, &'static [Verb])> {
             | Write::PatchConfig { .. }
             | Write::Rollback(_)
             | Write::Access(_)
+            | Write::Audit(_)
             | Write::Check(_)
             | Write::Read { .. }
             | Write::Transaction(_)
@@ -284,6 +285,10 @@ async fn cluster_changes_and_backups_need_their_own_verbs() {
         let members = vec![Member { id: 9, api_addr: "a:1".into(), peer_addr: "a:2".into() }];
         let formed = service.members.init(&principal, members).await.unwrap_err();
         assert_eq!(matches!(formed, Refusal::Forbidden { .. }), !is_cluster, "{verb} {formed:?}");
+        let accepted = service.anchors.accept(caller(&principal), 1).await;
+        assert_eq!(is_forbidden(accepted), !is_cluster, "{verb}");
+        let anchors = service.anchors.anchors(&principal, LINEARIZABLE).await;
+        assert_eq!(is_forbidden(anchors), verb != Verb::Audit, "{verb}");
         assert_eq!(
             is_forbidden(service.backups.backup(&principal, LINEARIZABLE).await),
             verb != Verb::Backup,

@@ -138,6 +138,7 @@ pub(super) fn content_of(command: &Command) -> Option<Arc<str>> {
         | Command::RaiseFeatureLevel { .. }
         | Command::Forget { .. }
         | Command::SkipRevisions { .. }
+        | Command::Audit(_)
         | Command::Access(_)
         | Command::SetSchema { .. }
         | Command::SetUnique { .. }

@@ -122,6 +122,8 @@ impl State {
             None
         } else if let Command::Access(command) = &proposal.command {
             Some(self.decide_access(context, &proposal.by, command, &mut edits))
+        } else if let Command::Audit(command) = &proposal.command {
+            Some(Ok(self.decide_audit(context, proposal, command, &mut edits)))
         } else {
             Some(self.decide(context, &proposal.command, &mut edits))
         };
@@ -193,6 +195,7 @@ impl State {
             | Command::Transaction(_)
             | Command::RaiseFeatureLevel { .. }
             | Command::Forget { .. }
+            | Command::Audit(_)
             | Command::SkipRevisions { .. } => return false,
             Command::Access(command) => return self.is_access_stale(command),
         };
@@ -286,6 +289,7 @@ impl State {
             Command::Batch(_)
             | Command::Transaction(_)
             | Command::Access(_)
+            | Command::Audit(_)
             | Command::SkipRevisions { .. } => Ok(context.applied(StepOutcome::NoRecord)),
         }
     }

@@ -46,6 +46,7 @@ impl State {
             | Command::UndeleteDefinition { .. }
             | Command::SetProtection { .. }
             | Command::SkipRevisions { .. }
+            | Command::Audit(_)
             | Command::Access(_) => return false,
         };
         let Some(found) = self.definition(key.as_str()) else { return false };

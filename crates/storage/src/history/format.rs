@@ -200,7 +200,10 @@ impl StoredEdit {
             },
             Edit::Remember(request) => Self::Remember(request.clone()),
             Edit::Forget(request) => Self::Forget(request.revision),
-            Edit::Entries { .. } | Edit::Building { .. } | Edit::AccessKey { .. } => return None,
+            Edit::Entries { .. }
+            | Edit::Building { .. }
+            | Edit::AuditAnchors { .. }
+            | Edit::AccessKey { .. } => return None,
         })
     }
 }

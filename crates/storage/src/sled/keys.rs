@@ -7,6 +7,7 @@
 //! | `indexes` | definition id `u64be` · slot `u16be` · value, escaped · `00` · key | nothing |
 //! | `requests` | revision `u64be` | the retained outcome of the request |
 //! | `access_keys` | id | the access key |
+//! | `audit_anchors` | cluster id, 16 bytes · node id `u64be` | the anchors of the node's audit log |
 //! | `meta` | `position` | the checkpoint: position, revision, time and digest of what all trees hold together |
 //! | `meta` | `carrying` | present while a merge is being written; the log entry that the merge ends at |
 //!
@@ -21,10 +22,11 @@
 use serde::{Serialize, de::DeserializeOwned};
 use xxhash_rust::xxh3::xxh3_128;
 
-use concord_model::{access_key::KeyId, encoding, key::Key, record::Revision};
+use concord_model::{access_key::KeyId, audit::AnchoredLog, encoding, key::Key, record::Revision};
 
 /// The names of the trees.
-pub(super) const TREES: [&str; 6] = ["definitions", "configs", "indexes", "requests", "access_keys", "meta"];
+pub(super) const TREES: [&str; 7] =
+    ["definitions", "configs", "indexes", "requests", "access_keys", "audit_anchors", "meta"];
 /// The key of the checkpoint in `meta`.
 pub(super) const POSITION: &str = "position";
 /// The key of the interrupted merge's target in `meta`.
@@ -74,6 +76,11 @@ pub(crate) fn index(definition: Revision, slot: u16, value: &[u8], key: &Key) ->
 /// The key of an access key. Limits keep its value below [`CHUNK_BYTES`].
 pub(crate) fn access_key(id: &KeyId) -> Vec<u8> {
     id.as_str().into()
+}
+
+/// The key of the anchors of an audit log. Thinning keeps their value below [`CHUNK_BYTES`].
+pub(crate) fn anchored_log(log: &AnchoredLog) -> Vec<u8> {
+    [&log.cluster[..], &log.node.to_be_bytes()].concat()
 }
 
 /// The key of a request's retained outcome.

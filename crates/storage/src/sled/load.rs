@@ -21,6 +21,7 @@ use super::{
 };
 use concord_model::{
     access_key::AccessKey,
+    audit::AuditAnchors,
     record::{Config, Definition, Revision},
 };
 use concord_state::{
@@ -91,6 +92,10 @@ impl Trees {
             self.rows(SealedTree::AccessKeys, &self.access_keys, |_, value| {
                 let key: AccessKey = keys::decode(value).ok_or_else(damaged_row)?;
                 rows.builder.access_key(key).map_err(|error| TreeError::new(error.0))
+            })?;
+            self.rows(SealedTree::AuditAnchors, &self.audit_anchors, |_, value| {
+                let anchors: AuditAnchors = keys::decode(value).ok_or_else(damaged_row)?;
+                rows.builder.audit_anchors(anchors).map_err(|error| TreeError::new(error.0))
             })?;
             let logical = rows.bytes;
             rows.builder.compaction_revision(checkpoint.compaction_revision);

@@ -22,6 +22,7 @@ use super::{
 };
 use concord_model::{
     access_key::{AccessKey, KeyId},
+    audit::{AnchoredLog, AuditAnchors},
     key::Key,
     record::{Config, Definition, Revision},
 };
@@ -65,6 +66,7 @@ fn weight(edit: &Edit) -> usize {
         | Edit::Dropped { .. }
         | Edit::Skipped(_)
         | Edit::Remember(_)
+        | Edit::AuditAnchors { .. }
         | Edit::AccessKey { .. }
         | Edit::Forget(_) => 1,
     }
@@ -91,6 +93,7 @@ pub(super) struct SledMerge {
     is_sorted: bool,
     requests: BTreeMap<Revision, Option<RememberedOutcome>>,
     access_keys: BTreeMap<KeyId, Option<Arc<AccessKey>>>,
+    audit_anchors: BTreeMap<AnchoredLog, Option<Arc<AuditAnchors>>>,
     /// Collections that are written whole, and how many configs of each are written.
     collections: VecDeque<(Arc<Collection>, u64)>,
     /// How many records are to be written; text counts apart.
@@ -122,6 +125,7 @@ impl SledMerge {
             is_sorted: false,
             requests: BTreeMap::new(),
             access_keys: BTreeMap::new(),
+            audit_anchors: BTreeMap::new(),
             collections: VecDeque::new(),
             records: 0,
             text_bytes: 0,
@@ -139,6 +143,7 @@ impl SledMerge {
         }
         merge.requests.extend(state.requests().map(|request| (request.revision, Some(request.clone()))));
         merge.access_keys.extend(state.access_keys().map(|key| (key.id.clone(), Some(Arc::clone(key)))));
+        merge.audit_anchors.extend(state.audit_anchors().map(|one| (one.log, Some(Arc::clone(one)))));
         merge
     }
 
@@ -161,8 +166,8 @@ impl SledMerge {
     /// How many records it is to write yet.
     pub(super) fn left(&self) -> u64 {
         let whole = |(collection, written): &(Arc<Collection>, u64)| collection.by_key.len() - written;
-        let records =
-            self.definitions.len() + self.configs.len() + self.requests.len() + self.access_keys.len();
+        let few = self.access_keys.len() + self.audit_anchors.len();
+        let records = self.definitions.len() + self.configs.len() + self.requests.len() + few;
         records as u64 + self.collections.iter().map(whole).sum::<u64>()
     }
 
@@ -245,6 +250,12 @@ impl SledMerge {
                     self.access_keys.insert(any.id.clone(), after.clone());
                 }
             }
+            Edit::AuditAnchors { before, after } => {
+                if let Some(any) = after.as_ref().or(before.as_ref()) {
+                    self.records += 1;
+                    self.audit_anchors.insert(any.log, after.clone());
+                }
+            }
             Edit::Forget(request) => {
                 self.records += 1;
                 self.requests.insert(request.revision, None);
@@ -323,6 +334,9 @@ impl SledMerge {
             *budget -= 1;
         } else if let Some((id, key)) = self.access_keys.pop_first() {
             rows.access_key(&id, key.as_deref());
+            *budget -= 1;
+        } else if let Some((log, anchors)) = self.audit_anchors.pop_first() {
+            rows.audit_anchors(&log, anchors.as_deref());
             *budget -= 1;
         } else if let Some((collection, written)) = self.collections.front_mut() {
             let mut ended = true;

@@ -5,6 +5,7 @@
 use super::keys;
 use concord_model::{
     access_key::{AccessKey, KeyId},
+    audit::{AnchoredLog, AuditAnchors},
     key::Key,
     record::{Config, Definition, IndexEntries, Revision},
 };
@@ -18,6 +19,7 @@ pub(super) enum SledTable {
     Indexes,
     Requests,
     AccessKeys,
+    AuditAnchors,
 }
 
 /// A row to put, or to remove when it has no value.
@@ -122,6 +124,13 @@ impl Rows {
         match after {
             Some(after) => self.put(SledTable::AccessKeys, keys::access_key(id), keys::encode(after)),
             None => self.remove(SledTable::AccessKeys, keys::access_key(id)),
+        }
+    }
+
+    pub(super) fn audit_anchors(&mut self, log: &AnchoredLog, after: Option<&AuditAnchors>) {
+        match after {
+            Some(after) => self.put(SledTable::AuditAnchors, keys::anchored_log(log), keys::encode(after)),
+            None => self.remove(SledTable::AuditAnchors, keys::anchored_log(log)),
         }
     }
 

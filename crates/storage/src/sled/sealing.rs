@@ -33,6 +33,7 @@ pub(super) enum SealedTree {
     Requests = 4,
     Meta = 5,
     AccessKeys = 6,
+    AuditAnchors = 7,
 }
 
 /// The keys of an encrypted database.
@@ -53,9 +54,11 @@ impl Sealing {
     pub(super) fn key(&self, kind: SealedTree, key: &[u8]) -> Vec<u8> {
         // What stays as it is: before and after the hashed part.
         let (before, after) = match kind {
-            SealedTree::Definitions | SealedTree::Requests | SealedTree::Meta | SealedTree::AccessKeys => {
-                return key.to_vec();
-            }
+            SealedTree::Definitions
+            | SealedTree::Requests
+            | SealedTree::Meta
+            | SealedTree::AccessKeys
+            | SealedTree::AuditAnchors => return key.to_vec(),
             SealedTree::Configs => (ID_BYTES, 2),
             SealedTree::Indexes => (ID_BYTES + 2, 0),
         };

@@ -169,7 +169,7 @@ impl Fixture {
     pub(super) fn rows(&self) -> BTreeMap<(String, Vec<u8>), Vec<u8>> {
         self.with_sled(|db| {
             let mut rows = BTreeMap::new();
-            for name in ["definitions", "configs", "indexes", "requests"] {
+            for name in ["definitions", "configs", "indexes", "requests", "audit_anchors"] {
                 for row in &db.open_tree(name).unwrap() {
                     let (key, value) = row.unwrap();
                     rows.insert((name.into(), key.to_vec()), value.to_vec());
@@ -203,6 +203,10 @@ impl Fixture {
         for request in self.state.requests() {
             let row = keys::request(request.revision).to_vec();
             rows.insert(("requests".into(), row), keys::encode(request));
+        }
+        for anchors in self.state.audit_anchors() {
+            let row = keys::anchored_log(&anchors.log);
+            rows.insert(("audit_anchors".into(), row), keys::encode(&**anchors));
         }
         rows
     }
@@ -251,6 +255,7 @@ pub(super) fn proposal(state: &State, revision: Revision, command: Command) -> P
         | Command::RaiseFeatureLevel { .. }
         | Command::Forget { .. }
         | Command::SkipRevisions { .. }
+        | Command::Audit(_)
         | Command::Access(_)
         | Command::SetSchema { .. }
         | Command::SetUnique { .. }

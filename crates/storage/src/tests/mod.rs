@@ -13,7 +13,8 @@ use fixture::{Fixture, flip, index, key, position, proposal, write};
 
 use super::{sled::trees, *};
 use concord_model::{
-    command::{Command, Expect, Undeletion},
+    audit::AnchoredLog,
+    command::{AuditCommand, Command, Expect, Undeletion},
     key::Key,
     record::DeletedId,
     time::Timestamp,
@@ -39,6 +40,40 @@ fn after_a_clean_stop_sled_holds_the_whole_state() {
     fixture.write("d", 0..1, &"x".repeat(70_000));
     fixture.write("d", 1..2, "small again");
     fixture.check();
+}
+
+#[test]
+fn anchors_of_audit_logs_are_in_sled_in_snapshots_and_in_restored_backups() {
+    let mut fixture = Fixture::new();
+    let log = |node| AnchoredLog { cluster: [7; 16], node };
+    let anchor = |node, seq| Command::Audit(AuditCommand::Anchor { log: log(node), seq, sha256: [9; 32] });
+    fixture.apply(vec![anchor(1, 10), anchor(2, 20), anchor(1, 30)]);
+    fixture.check();
+    fixture.apply(vec![anchor(1, 40), Command::Audit(AuditCommand::Accept { log: log(2) })]);
+    fixture.check();
+    let file = fixture.snapshot();
+    let mut other = Fixture::new();
+    let received = other.store().incoming().unwrap();
+    fs::copy(&file.path, &received).unwrap();
+    let (installed, _) = other.store().install(&received).unwrap();
+    other.close();
+    let restored = tempfile::tempdir().unwrap();
+    let input = snapshot::backup::Input::new(&file.path, snapshot::envelope::Opening::default());
+    let place = position(fixture.state.revision() + 100);
+    let content = snapshot::backup::Content::read(&input).unwrap();
+    content.restore(restored.path(), &place, &AtRest::default()).unwrap();
+    let name = format!("snapshot/snapshot-{:020}.concord", place.index);
+    let input =
+        snapshot::backup::Input::new(&restored.path().join(name), snapshot::envelope::Opening::default());
+    for state in [installed, snapshot::backup::Content::read(&input).unwrap().state] {
+        let all = |state: &State| state.audit_anchors().cloned().collect::<Vec<_>>();
+        assert_eq!(all(&state), all(&fixture.state));
+        assert_eq!(state.digest(), fixture.state.digest());
+    }
+    let seqs = |node| -> Vec<u64> {
+        fixture.state.audit_anchors_of(&log(node)).unwrap().anchors.iter().map(|one| one.seq).collect()
+    };
+    assert_eq!((seqs(1).last(), seqs(2)), (Some(&40), vec![20]));
 }
 
 #[test]

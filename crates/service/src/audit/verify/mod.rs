@@ -12,18 +12,20 @@
 //! **Invariant:** a line that is not valid JSON, or not whole, is a defect, wherever it is.
 
 use std::{
+    collections::BTreeMap,
     fmt,
     fs::File,
     io::{self, BufRead as _, BufReader},
     path::{Path, PathBuf},
 };
 
-use concord_net::NodeId;
+use serde::Deserialize;
 
 use super::{
     files::{LINE_BYTES_MAX, list, parse_head, read_head},
-    line::{ChainHead, NO_HASH, StoredLine, hash_of, hex},
+    line::{ChainHead, NO_HASH, StoredLine, from_hex, hash_of, hex},
 };
+use concord_net::NodeId;
 
 /// Defects that are listed at most.
 const DEFECTS_MAX: usize = 100;
@@ -45,6 +47,10 @@ pub enum DefectKind {
     Torn,
     /// The hash of the line is not the one that was noted elsewhere.
     NotAsNoted,
+    /// The hash of the line is not the one that the cluster has anchored at this time.
+    NotAsAnchored(String),
+    /// The log ends before a line, with this number, that the cluster has anchored at this time.
+    AnchoredMissing(u64, String),
 }
 
 /// A line where a log is not as it was written.
@@ -77,6 +83,12 @@ impl fmt::Display for Defect {
                 write!(f, "lines up to {head} were missing at the end when the node was started")
             }
             (DefectKind::Torn, _) => f.write_str("the last line is not whole"),
+            (DefectKind::NotAsAnchored(at), _) => {
+                write!(f, "the line is not the one that the cluster anchored at {at}")
+            }
+            (DefectKind::AnchoredMissing(seq, at), _) => {
+                write!(f, "the log ends here, but the cluster anchored line {seq} at {at}")
+            }
             (DefectKind::NotAsNoted, _) => f.write_str("the line is not the one whose hash was noted"),
         }
     }
@@ -132,6 +144,85 @@ pub struct AuditReport {
     pub head: Option<String>,
     /// The first hundred defects, in the order of the log.
     pub defects: Vec<Defect>,
+    /// What was found of the anchors of the log, if there are any.
+    pub anchors: AnchorCounts,
+}
+
+/// How a log compares with its anchors.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AnchorCounts {
+    /// Anchors whose lines the log has.
+    pub matched: u64,
+    /// Anchors whose lines the log does not have, although nobody has accepted that.
+    pub differing: u64,
+    /// Anchors whose lines the log does not have, as somebody has accepted.
+    pub accepted: u64,
+    /// Anchors of lines that the files do not reach.
+    pub outside: u64,
+}
+
+/// An anchor that a log is compared with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownAnchor {
+    /// The cluster that has it.
+    pub cluster: String,
+    /// The node whose log it is.
+    pub node: NodeId,
+    /// When it was made.
+    pub at: String,
+    /// The number of the line.
+    pub seq: u64,
+    /// The hash of the line.
+    pub hash: [u8; 32],
+    /// Whether somebody has accepted that the log does not have it.
+    pub is_accepted: bool,
+}
+
+impl KnownAnchor {
+    /// Parses the anchors as `GET /api/v1/audit/anchors` shows them, with or without the envelope of the response.
+    ///
+    /// # Errors
+    /// What is wrong with the text.
+    pub fn parse_all(text: &[u8]) -> Result<Vec<Self>, String> {
+        let shown: ShownAnchors = match serde_json::from_slice::<Enveloped>(text) {
+            Ok(Enveloped { data }) => data,
+            Err(_) => serde_json::from_slice(text).map_err(|error| error.to_string())?,
+        };
+        let each = |log: ShownLog| {
+            let (node, cluster) = (log.node_id, log.cluster_id);
+            log.anchors.into_iter().map(move |one| {
+                let hash = from_hex(&one.hash).ok_or("a hash has 64 hexadecimal digits")?;
+                let (cluster, is_accepted) = (cluster.clone(), one.accepted);
+                Ok(Self { cluster, node, at: one.at, seq: one.seq, hash, is_accepted })
+            })
+        };
+        shown.logs.into_iter().flat_map(each).collect()
+    }
+}
+
+#[derive(Deserialize)]
+struct Enveloped {
+    data: ShownAnchors,
+}
+
+#[derive(Deserialize)]
+struct ShownAnchors {
+    logs: Vec<ShownLog>,
+}
+
+#[derive(Deserialize)]
+struct ShownLog {
+    cluster_id: String,
+    node_id: NodeId,
+    anchors: Vec<ShownAnchor>,
+}
+
+#[derive(Deserialize)]
+struct ShownAnchor {
+    at: String,
+    seq: u64,
+    hash: String,
+    accepted: bool,
 }
 
 /// A line as it was read.
@@ -149,11 +240,16 @@ impl ReadLine {
     }
 }
 
-/// Checks the log in a directory, or files of one log in their order. `noted` is a head that was noted elsewhere.
+/// Checks the log in a directory, or files of one log in their order. `noted` is a head that was noted elsewhere; of the
+/// `anchors`, those of the log's node count.
 ///
 /// # Errors
 /// When a file can't be read, or the noted head is malformed.
-pub fn verify(paths: &[PathBuf], noted: Option<&str>) -> Result<AuditReport, String> {
+pub fn verify(
+    paths: &[PathBuf],
+    noted: Option<&str>,
+    anchors: &[KnownAnchor],
+) -> Result<AuditReport, String> {
     let noted = match noted {
         None => None,
         Some(text) => Some(parse_head(text).ok_or("expected the noted head as NUMBER:HASH")?),
@@ -168,17 +264,43 @@ pub fn verify(paths: &[PathBuf], noted: Option<&str>) -> Result<AuditReport, Str
             files.push(path.clone());
         }
     }
-    let mut check = LogCheck { noted, is_whole: head.is_some(), ..LogCheck::default() };
+    let mut known: BTreeMap<u64, Vec<&KnownAnchor>> = BTreeMap::new();
+    for anchor in anchors {
+        known.entry(anchor.seq).or_default().push(anchor);
+    }
+    let mut check = LogCheck { noted, anchors: known, is_whole: head.is_some(), ..LogCheck::default() };
     for file in &files {
         check.read(file).map_err(|error| format!("{}: {error}", file.display()))?;
     }
     Ok(check.end(head))
 }
 
+/// What was found of the anchors of one cluster.
+#[derive(Debug, Default)]
+struct ComparedAnchors<'a> {
+    counts: AnchorCounts,
+    /// The time of the newest of them.
+    newest: &'a str,
+    defects: Vec<Defect>,
+}
+
+impl ComparedAnchors<'_> {
+    /// Counts an anchor whose line the log does not have. Whether that is a defect.
+    fn is_defect(&mut self, anchor: &KnownAnchor) -> bool {
+        let count = if anchor.is_accepted { &mut self.counts.accepted } else { &mut self.counts.differing };
+        *count += 1;
+        !anchor.is_accepted
+    }
+}
+
 #[derive(Default)]
-struct LogCheck {
+struct LogCheck<'a> {
     report: AuditReport,
     noted: Option<ChainHead>,
+    /// The anchors that were not compared yet, by their number.
+    anchors: BTreeMap<u64, Vec<&'a KnownAnchor>>,
+    /// What was found of those that were, by their cluster.
+    compared: BTreeMap<&'a str, ComparedAnchors<'a>>,
     /// Whether it is the whole log of a directory.
     is_whole: bool,
     /// The line before `line`.
@@ -196,7 +318,7 @@ struct LogCheck {
     late_begin: Option<Defect>,
 }
 
-impl LogCheck {
+impl LogCheck<'_> {
     fn read(&mut self, path: &Path) -> io::Result<()> {
         self.report.files += 1;
         let mut reader = BufReader::new(File::open(path)?);
@@ -255,11 +377,72 @@ impl LogCheck {
             }
             _ => {}
         }
+        self.check_anchors(stored.seq, line);
         if let Some(noted) = self.noted.filter(|noted| noted.seq == stored.seq) {
             self.noted = None;
             if noted.hash != line.hash {
                 self.note(Some(line.defect(DefectKind::NotAsNoted)));
             }
+        }
+    }
+
+    /// Compares a line with its anchors.
+    fn check_anchors(&mut self, seq: u64, line: &ReadLine) {
+        let own = self.report.node;
+        for anchor in self.anchors.remove(&seq).unwrap_or_default() {
+            if Some(anchor.node) != own {
+                continue;
+            }
+            let found = self.compared.entry(&anchor.cluster).or_default();
+            found.newest = found.newest.max(&anchor.at);
+            if anchor.hash == line.hash {
+                found.counts.matched += 1;
+            } else if found.is_defect(anchor) {
+                found.defects.push(line.defect(DefectKind::NotAsAnchored(anchor.at.clone())));
+            }
+        }
+    }
+
+    /// Looks at the anchors of lines that were not read: the last of them is a defect if it should be there.
+    fn check_anchors_outside(&mut self, last: &ReadLine) {
+        let (own, first) = (self.report.node, self.report.first);
+        let mut missing: BTreeMap<&str, &KnownAnchor> = BTreeMap::new();
+        let left = std::mem::take(&mut self.anchors).into_values().flatten();
+        for anchor in left.filter(|anchor| Some(anchor.node) == own) {
+            let found = self.compared.entry(&anchor.cluster).or_default();
+            found.newest = found.newest.max(&anchor.at);
+            let is_after = first.is_none_or(|first| anchor.seq >= first);
+            // Exported files may end anywhere.
+            if !is_after || !self.is_whole {
+                found.counts.outside += 1;
+            } else if found.is_defect(anchor) {
+                missing.insert(&anchor.cluster, anchor);
+            }
+        }
+        for (cluster, anchor) in missing {
+            let wrong = DefectKind::AnchoredMissing(anchor.seq, anchor.at.clone());
+            self.compared.entry(cluster).or_default().defects.push(last.defect(wrong));
+        }
+    }
+
+    /// Reports what was found of the anchors. A restored cluster also has the anchors of the cluster before it, whose nodes
+    /// have other logs and may have the same ids. So anchors of an earlier cluster do not count if the log has none of
+    /// them, and has some of the newest cluster.
+    fn report_anchors(&mut self) {
+        let compared: Vec<ComparedAnchors<'_>> = std::mem::take(&mut self.compared).into_values().collect();
+        let newest = compared.iter().map(|found| found.newest).max().unwrap_or_default();
+        let has_newest = compared.iter().any(|found| found.newest == newest && found.counts.matched > 0);
+        for found in compared {
+            if has_newest && found.newest != newest && found.counts.matched == 0 {
+                continue;
+            }
+            let (total, counts) = (&mut self.report.anchors, found.counts);
+            total.matched += counts.matched;
+            total.differing += counts.differing;
+            total.accepted += counts.accepted;
+            total.outside += counts.outside;
+            let room = DEFECTS_MAX.saturating_sub(self.report.defects.len());
+            self.report.defects.extend(found.defects.into_iter().take(room));
         }
     }
 
@@ -320,6 +503,8 @@ impl LogCheck {
                     self.note(Some(last.defect(DefectKind::TailMissing(named.seq))));
                 }
             }
+            self.check_anchors_outside(&last);
+            self.report_anchors();
             self.report.head = seq.map(|seq| format!("{seq}:{}", hex(&last.hash)));
         }
         let begin = self.late_begin.take();

@@ -2,10 +2,11 @@
 
 use super::*;
 use crate::request::{
-    Check, CheckCondition, LazySchema, NewProtection, NewSchema, NewUnique, Restored, Rollback, Transaction,
-    Undelete, UndeleteThen,
+    AuditWrite, Check, CheckCondition, LazySchema, NewProtection, NewSchema, NewUnique, Restored, Rollback,
+    Transaction, Undelete, UndeleteThen,
 };
 use concord_model::{
+    audit::AnchoredLog,
     command::{Done, Expect, StepOutcome},
     document::Document,
     error::{Invalid, LocSegment, NothingToRestore, Rejection, Violation},
@@ -105,6 +106,12 @@ fn writes() -> Vec<Write> {
             then: Some(UndeleteThen { of: DeletedId { deleted: 7, id: 5 }, back: Vec::new() }),
         }),
         Write::SetProtection(NewProtection { key, protected: true, expect: Expect::Present }),
+        Write::Audit(AuditWrite::Anchor {
+            log: AnchoredLog { cluster: [7; 16], node: 3 },
+            seq: 300,
+            sha256: [8; 32],
+        }),
+        Write::Audit(AuditWrite::Accept { log: AnchoredLog { cluster: [7; 16], node: 3 } }),
     ]
 }
 
@@ -137,7 +144,7 @@ fn operations() -> Vec<(Write, &'static str)> {
 }
 
 /// The bytes of [`writes`], each as recorded when its kind was first sent.
-const WRITES: [&str; 15] = [
+const WRITES: [&str; 17] = [
     "00036170700103612e6201027b7d00",
     "0003617070000000",
     "01036170700103612e6202",
@@ -153,6 +160,8 @@ const WRITES: [&str; 15] = [
     "0e0361707000",
     "0e0361707001070500",
     "0f036170700102",
+    "10000707070707070707070707070707070703ac020808080808080808080808080808080808080808080808080808080808080808",
+    "10010707070707070707070707070707070703",
 ];
 
 /// What precedes each of them: the version, the caller and 1500 ms.
@@ -162,7 +171,8 @@ const CALLER: &str =
 #[test]
 fn every_write_is_encoded_as_recorded_and_decoded_as_it_was() {
     let mut cases: Vec<_> = writes().into_iter().zip(WRITES.map(String::from)).collect();
-    let is_step = |(write, _): &(Write, &str)| !matches!(write, Write::UndeleteDefinition(_));
+    let is_step =
+        |(write, _): &(Write, &str)| !matches!(write, Write::UndeleteDefinition(_) | Write::Audit(_));
     let (steps, bytes): (Vec<Write>, Vec<&str>) = writes().into_iter().zip(WRITES).filter(is_step).unzip();
     cases.push((Write::Batch(steps), format!("090d{}", bytes.concat())));
     let (operations, bytes): (Vec<Write>, Vec<&str>) = operations().into_iter().unzip();

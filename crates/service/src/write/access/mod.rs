@@ -1,4 +1,4 @@
-//! The authorization of a write by the state that it is prepared on, and changes of the access keys.
+//! The authorization of a write by the state that it is prepared on; changes of the access keys and of anchors.
 //!
 //! The receiving node has authorized the request by its own state. The leader authorizes it again by the state that the
 //! command rests on, and the proposal names the key as it was then. If the key changes before the entry is applied, the
@@ -13,10 +13,10 @@
 use std::sync::Arc;
 
 use super::prepare::PreparedWrite;
-use crate::request::{AccessWrite, Principal, Refusal, WriteRequest};
+use crate::request::{AccessWrite, AuditWrite, Principal, Refusal, WriteRequest};
 use concord_model::{
     access_key::{AccessKey, KeyId, KeyUse, Verb},
-    command::{AccessCommand, Command, Expect, KeyTerms},
+    command::{AccessCommand, AuditCommand, Command, Expect, KeyTerms},
     error::Rejection,
     time::Timestamp,
 };
@@ -42,7 +42,7 @@ pub(super) fn authorize(
 ) -> Result<Authorized, Refusal> {
     let principal = &request.caller.principal;
     if principal.is_cluster() {
-        let is_own = request.write.access().is_some_and(AccessWrite::is_of_the_cluster);
+        let is_own = request.write.is_of_the_cluster();
         return if is_own {
             Ok(Authorized { principal: principal.clone(), key: None })
         } else {
@@ -113,6 +113,28 @@ pub(super) fn prepare_access(
         AccessWrite::EnableRoot => AccessCommand::EnableRoot,
     };
     Ok(PreparedWrite::of(Command::Access(command)))
+}
+
+/// Makes the command of a change of the anchors of an audit log.
+pub(super) fn prepare_audit(
+    state: &State,
+    principal: &Principal,
+    write: &AuditWrite,
+) -> Result<PreparedWrite, Refusal> {
+    let command = match write {
+        AuditWrite::Anchor { log, seq, sha256 } => {
+            if !principal.is_cluster() {
+                return Err(Refusal::Forbidden { verb: Verb::Cluster });
+            }
+            AuditCommand::Anchor { log: *log, seq: *seq, sha256: *sha256 }
+        }
+        AuditWrite::Accept { log } if state.audit_anchors_of(log).is_none() => {
+            let text = format!("this cluster has no anchors of the audit log of node {}", log.node);
+            return Err(Refusal::NotThere(text));
+        }
+        AuditWrite::Accept { log } => AuditCommand::Accept { log: *log },
+    };
+    Ok(PreparedWrite::of(Command::Audit(command)))
 }
 
 /// The key, if the client may see it.

@@ -67,6 +67,7 @@ pub(super) fn needs_config_check(command: &Command) -> bool {
         | Command::RaiseFeatureLevel { .. }
         | Command::Forget { .. }
         | Command::SkipRevisions { .. }
+        | Command::Audit(_)
         | Command::Access(_)
         | Command::BuildIndex { .. } => false,
     }

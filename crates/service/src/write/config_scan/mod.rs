@@ -147,6 +147,7 @@ impl ConfigScan {
             | Write::PatchConfig { .. }
             | Write::Rollback(_)
             | Write::Access(_)
+            | Write::Audit(_)
             | Write::Check(_)
             | Write::Read { .. }
             | Write::Transaction(_)

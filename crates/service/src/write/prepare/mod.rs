@@ -16,7 +16,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{
-    access::prepare_access,
+    access::{prepare_access, prepare_audit},
     batch::{check_operations, prepare_batch},
     patch::prepare_patch,
     redefine,
@@ -115,7 +115,7 @@ pub(super) fn check_intake(write: &Write, limits: &Limits) -> Result<(), Invalid
     if write.effect() == Effect::Batch {
         return check_operations(write.operations(), limits);
     }
-    if write.access().is_some() {
+    if write.access().is_some() || write.audit().is_some() {
         return Ok(());
     }
     match write.effect() {
@@ -164,6 +164,9 @@ pub(super) fn prepare(
     if let Some(write) = request.write.access() {
         return prepare_access(state, with.principal, write).map(Prepared::Propose);
     }
+    if let Some(write) = request.write.audit() {
+        return prepare_audit(state, with.principal, write).map(Prepared::Propose);
+    }
     let prepared = prepare_write(state, &request.write, with)?;
     if let Some(conditions_held) = without_changes(&prepared.command, request) {
         let done = Done::Transaction { conditions_held, steps: <_>::default() };
@@ -210,8 +213,8 @@ pub(super) fn prepare_write(
         // A batch evaluates them itself.
         Write::Check(_) | Write::Read { .. } => Err(Refusal::Internal("a read is not a write".into())),
         // `prepare` handles it; it is not an operation of a batch.
-        Write::Access(_) => {
-            Err(Refusal::Internal("a change of access keys is not a write of a record".into()))
+        Write::Access(_) | Write::Audit(_) => {
+            Err(Refusal::Internal("a change of access keys or anchors is not a write of a record".into()))
         }
     }
 }

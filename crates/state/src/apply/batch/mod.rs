@@ -182,6 +182,7 @@ fn are_of_distinct_configs(edits: &[Edit]) -> bool {
         | Edit::Undeleted { .. }
         | Edit::Dropped { .. }
         | Edit::Skipped(_)
+        | Edit::AuditAnchors { .. }
         | Edit::AccessKey { .. } => false,
     })
 }
@@ -228,8 +229,11 @@ fn merged(step_edits: &[Edit], before_batch: &State, next: &State) -> Vec<Edit> 
             Edit::Remember(_) | Edit::Forget(_) => {}
             // Steps of an index build are separate entries.
             Edit::Entries { .. } | Edit::Building { .. } => {}
-            // So are changes of access keys, the undoing of a deletion, and what a recovery skips.
-            Edit::AccessKey { .. } | Edit::Undeleted { .. } | Edit::Skipped(_) => {}
+            // So are changes of access keys and anchors, the undoing of a deletion, and what a recovery skips.
+            Edit::AccessKey { .. }
+            | Edit::AuditAnchors { .. }
+            | Edit::Undeleted { .. }
+            | Edit::Skipped(_) => {}
             // What a compaction step drops is gone, whatever the other steps do.
             Edit::Dropped { .. } => dropped.push(edit.clone()),
         }

@@ -5,7 +5,7 @@
 //!                  compaction revision, whether root is disabled
 //! frames 1..n      01 · length of the block `u32le` · the block, compressed; a block holds whole records:
 //!                  a definition, then its configs ascending by key; after all of them the requests, oldest first;
-//!                  then the access keys, ascending by id
+//!                  then the access keys, ascending by id; then the anchors of the audit logs
 //! last frame       02 · blocks `u64le` · records `u64le` · checksum of the blocks' checksums `u32le`
 //! ```
 //!
@@ -47,6 +47,7 @@ use crate::{
 };
 use concord_model::{
     access_key::AccessKey,
+    audit::AuditAnchors,
     encoding,
     record::{Config, Definition},
 };
@@ -67,6 +68,7 @@ pub(super) enum SnapshotRecordRef<'a> {
     Config(&'a Config),
     Request(&'a RememberedOutcome),
     AccessKey(&'a AccessKey),
+    AuditAnchors(&'a AuditAnchors),
 }
 
 /// A record as it is read.
@@ -76,6 +78,7 @@ pub(super) enum SnapshotRecord {
     Config(Config),
     Request(RememberedOutcome),
     AccessKey(AccessKey),
+    AuditAnchors(AuditAnchors),
 }
 
 /// The last frame.
@@ -344,6 +347,9 @@ pub(crate) fn write(
     for key in state.access_keys() {
         writer.record(SnapshotRecordRef::AccessKey(key))?;
     }
+    for anchors in state.audit_anchors() {
+        writer.record(SnapshotRecordRef::AuditAnchors(anchors))?;
+    }
     Ok(Header { content_bytes: writer.finish()?, ..header })
 }
 
@@ -366,6 +372,9 @@ fn without_requests(state: &State) -> Option<State> {
     builder.root_disabled(state.is_root_disabled());
     for key in state.access_keys() {
         builder.access_key((**key).clone()).ok()?;
+    }
+    for anchors in state.audit_anchors() {
+        builder.audit_anchors((**anchors).clone()).ok()?;
     }
     builder.finish(state.revision(), state.last_at()).ok()
 }
@@ -400,6 +409,7 @@ fn state_of(mut reader: SnapshotReader) -> Result<(State, Header), StoreError> {
             }
             SnapshotRecord::Request(record) => builder.request(record),
             SnapshotRecord::AccessKey(record) => builder.access_key(record),
+            SnapshotRecord::AuditAnchors(record) => builder.audit_anchors(record),
         };
         added.map_err(|error| reader.damaged(&error.0))?;
     }

@@ -4,6 +4,7 @@ use std::{fs, sync::Arc};
 
 use super::{header::FORMAT, *};
 use concord_model::{
+    audit::{AnchoredLog, AuditAnchor},
     command::IdempotencyKey,
     error::Rejection,
     index::Indexing,
@@ -49,6 +50,12 @@ pub(crate) fn remembered(revision: Revision) -> RememberedOutcome {
     }
 }
 
+pub(crate) fn anchors(revision: Revision) -> AuditAnchors {
+    let mut anchors = AuditAnchors::new(AnchoredLog { cluster: [3; 16], node: 1 });
+    anchors.add(AuditAnchor { at: Timestamp(revision), seq: 300, sha256: [4; 32] });
+    AuditAnchors { revision, ..anchors }
+}
+
 /// Writes a file that is whole and holds no state: its config has no definition.
 pub(crate) fn without_a_state(path: &Path) {
     let header = Header::of(&State::new(), &Position { index: 9, raft_meta: Vec::new() });
@@ -66,6 +73,7 @@ fn sample(path: &Path, configs: u64) -> Vec<SnapshotRecord> {
     }
     records.push(SnapshotRecord::Request(remembered(9)));
     records.push(SnapshotRecord::AccessKey(key(9)));
+    records.push(SnapshotRecord::AuditAnchors(anchors(9)));
     let header = Header {
         format: FORMAT,
         feature_level: 1,
@@ -76,6 +84,7 @@ fn sample(path: &Path, configs: u64) -> Vec<SnapshotRecord> {
         configs,
         requests: 1,
         access_keys: 1,
+        audit_anchors: 1,
         digest: u128::MAX - 5,
         compaction_revision: 3,
         root_disabled: true,
@@ -89,6 +98,7 @@ fn sample(path: &Path, configs: u64) -> Vec<SnapshotRecord> {
             SnapshotRecord::Config(record) => SnapshotRecordRef::Config(record),
             SnapshotRecord::Request(record) => SnapshotRecordRef::Request(record),
             SnapshotRecord::AccessKey(record) => SnapshotRecordRef::AccessKey(record),
+            SnapshotRecord::AuditAnchors(record) => SnapshotRecordRef::AuditAnchors(record),
         };
         writer.record(record).unwrap();
     }
