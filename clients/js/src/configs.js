@@ -63,7 +63,8 @@ export class Configs {
     try {
       return await this.get(key, options);
     } catch (error) {
-      if (error instanceof NotFoundError && ["config_not_found", "not_there"].includes(error.code)) return undefined;
+      const absent = ["config_not_found", "not_there", "definition_not_there"];
+      if (error instanceof NotFoundError && absent.includes(error.code)) return undefined;
       throw error;
     }
   }

@@ -51,6 +51,8 @@ test("configs are created, read, replaced, patched, deleted and brought back", a
   assert.deepEqual(history.map(({ operation }) => operation), ["update", "update", "update", "create"]);
   assert.equal(history[2].reason, "größer");
   assert.deepEqual((await limits.get("acme", { revision: made.revision })).data, { plan: "pro", quota: 10 });
+  assert.equal(await limits.find("acme", { revision: made.revision - 1 }), undefined, "the config did not exist");
+  assert.equal(await limits.find("acme", { revision: 1 }), undefined, "nor did its definition");
   await limits.delete("acme");
   assert.equal(await limits.find("acme"), undefined);
   assert.equal((await limits.rollback("acme", made.revision)).created, true);
