@@ -26,7 +26,6 @@ use concord_model::{
     access_key::Verb,
     audit::{AnchoredLog, AuditAnchors},
     record::Revision,
-    schema::ListedVariants,
     time::Timestamp,
 };
 use concord_net::NodeId;
