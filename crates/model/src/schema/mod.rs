@@ -169,7 +169,7 @@ impl Schema {
         let mut bytes_left = LISTED_BYTES_MAX;
         let mut violations = Vec::new();
         let mut list = |error: &ValidationError<'_>, finding: &Finding<'_>| {
-            let violation = self.violation(error, finding, listed_variants, data, &mut steps_left);
+            let violation = self.violation(error, finding, data, &mut steps_left);
             let left = bytes_left.checked_sub(bytes_of(&violation));
             bytes_left = left.unwrap_or(0);
             if left.is_some() || violations.is_empty() {
@@ -196,7 +196,6 @@ impl Schema {
         &self,
         error: &ValidationError<'_>,
         finding: &Finding<'_>,
-        listed_variants: ListedVariants,
         data: &Value,
         steps_left: &mut u64,
     ) -> Violation {
@@ -218,8 +217,8 @@ impl Schema {
         if is_format && self.formats == Formats::Asserted {
             msg.push_str(FORMAT_HINT);
         }
-        if listed_variants == ListedVariants::All {
-            msg.push_str(&format!(" (schema: `{}`)", error.schema_path()));
+        if matches!(finding, Finding::InVariant) {
+            msg = format!("{msg} (schema: `{}`)", error.schema_path());
         }
         Violation::at(loc, msg)
     }
@@ -385,11 +384,13 @@ fn text_of(error: &ValidationError<'_>, finding: &Finding<'_>, is_shown: bool) -
         (Finding::OtherType(types), _) => {
             shortened(&format_args!("{value} is not of types {}", CommaSeparated(types)))
         }
-        (Finding::Itself, ValidationErrorKind::Custom { keyword, message }) if bounds::is_bound(keyword) => {
+        (Finding::Itself | Finding::InVariant, ValidationErrorKind::Custom { keyword, message })
+            if bounds::is_bound(keyword) =>
+        {
             shortened(&format_args!("{value} {message}"))
         }
-        (Finding::Itself, _) if is_shown => shortened(error),
-        (Finding::Itself, _) => shortened(&error.masked()),
+        (Finding::Itself | Finding::InVariant, _) if is_shown => shortened(error),
+        (Finding::Itself | Finding::InVariant, _) => shortened(&error.masked()),
     }
 }
 

@@ -32,6 +32,8 @@ use super::tags::{DeclaredTags, UnionTags};
 pub(super) enum Finding<'e> {
     /// What the error says.
     Itself,
+    /// The same, and where in the schema: one of all variants.
+    InVariant,
     /// The value is none of those that the branches of a union allow.
     NoneOf(Vec<&'e Value>),
     /// The value has none of the types that the branches of a union are for.
@@ -59,7 +61,7 @@ pub enum ListedVariants {
 
 /// Calls `visitor` for the violation of a union, and for those of all its branches.
 pub(super) fn visit_all(error: &ValidationError<'_>, visitor: &mut Visitor<'_>) -> ControlFlow<()> {
-    visitor(error, &Finding::Itself)?;
+    visitor(error, &Finding::InVariant)?;
     let (ValidationErrorKind::AnyOf { context } | ValidationErrorKind::OneOfNotValid { context }) =
         error.kind()
     else {

@@ -182,7 +182,7 @@ fn every_write_is_encoded_as_recorded_and_decoded_as_it_was() {
         let request = request(write);
         let wire = WireRequest::of(&request, Duration::from_millis(1500));
         let bytes = encode(&wire);
-        assert_eq!(hex(&bytes), format!("{CALLER}{recorded}00"), "{request:?}");
+        assert_eq!(hex(&bytes), format!("{CALLER}{recorded}0000"), "{request:?}");
         let (remaining, opened) = decode::<WireRequest<'static>>(&bytes).unwrap().open(10).unwrap();
         assert_eq!(remaining, Duration::from_millis(1500));
         assert_eq!(encode(&WireRequest::of(&opened, remaining)), bytes);
@@ -192,11 +192,11 @@ fn every_write_is_encoded_as_recorded_and_decoded_as_it_was() {
 
 #[test]
 fn what_is_nested_in_itself_is_refused_at_any_depth() {
-    let flat = format!("{CALLER}0901{}00", WRITES[0]);
+    let flat = format!("{CALLER}0901{}0000", WRITES[0]);
     assert!(decode::<WireRequest<'static>>(&unhex(&flat)).is_ok());
-    let once = format!("{CALLER}09010901{}00", WRITES[0]);
+    let once = format!("{CALLER}09010901{}0000", WRITES[0]);
     assert!(decode::<WireRequest<'static>>(&unhex(&once)).is_err(), "a batch in a batch");
-    let once = format!("{CALLER}0901{}00", WRITES[12]);
+    let once = format!("{CALLER}0901{}0000", WRITES[12]);
     assert!(decode::<WireRequest<'static>>(&unhex(&once)).is_err(), "the undoing of a deletion in a batch");
     let once = format!("{CALLER}09010b00000000");
     assert!(decode::<WireRequest<'static>>(&unhex(&once)).is_err(), "a transaction in a batch");
