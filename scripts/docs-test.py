@@ -490,6 +490,8 @@ def run_page(page, seen):
         env |= {"CONCORD_DATA": data, "CONCORD_BIN": str(BINARY), "PATH": f"{BINARY.parent}:{os.environ['PATH']}"}
         # `up` saves its context, and a page that makes contexts makes them, here.
         env |= {"XDG_CONFIG_HOME": f"{data}/config", "CONTEXT": "local"}
+        # A page that waits for an anchor of the audit log waits for seconds.
+        env |= {"CONCORD_AUDIT_ANCHOR_SECONDS": "2"}
         try:
             up = cluster("up", env)
             if up.returncode:
@@ -517,6 +519,8 @@ def report(what, count):
 
 
 def main():
+    # So that a run that is ended ends what its page has started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("docs-test: ended"))
     if sys.argv[1:] in (["--terms"], ["--lower-terms"]):
         left = check_terms()
         if sys.argv[1] == "--lower-terms":
