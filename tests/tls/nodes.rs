@@ -250,6 +250,10 @@ async fn a_certificate_that_the_other_nodes_do_not_trust_is_an_alarm_before_a_co
     .await;
     let (old, new) = made.expect("it was prepared");
     define(&cluster.client(1), "d").await;
+    // Through node 3, which opens its connections for writes.
+    for n in 0..20 {
+        set(&cluster.client(3), "d", &format!("k{n}"), &json!({ "before": n })).await;
+    }
     let pem = |authority: &Authority| std::fs::read(authority.certificate()).unwrap();
     let both = [pem(&old), pem(&new)].concat();
     let file = |cluster: &mut Cluster, id: u64, name: &str| {
