@@ -192,7 +192,7 @@ impl Consensus {
         let applied = self.inner.publisher.applied.load_full();
         let compared = self.inner.log.compared_with(ids.map(WireLogId::from), Some(&applied)).await;
         match compared.map_err(|error| AppendRefusal::Failed(error.to_string()))? {
-            Some((own, theirs)) if own != theirs && !concord_model::sabotage::is("contradiction-ignored") => {
+            Some((own, theirs)) if own != theirs => {
                 self.inner.contradicted.note(leader, own);
                 return Err(AppendRefusal::Failed(format!(
                     "entry {} is committed here with different content",

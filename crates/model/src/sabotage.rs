@@ -53,7 +53,6 @@
 //! | `nonce-reused` | all pieces of a file are encrypted with one nonce |
 //! | `witness-ignored` | a member with a rolled-back disk votes and confirms entries without restrictions |
 //! | `term-repeated` | a leader that has forgotten its last term has it again |
-//! | `contradiction-ignored` | a member accepts entries before which its own log has another committed one |
 //! | `distrusted-replayed` | a state that was found to be wrong is made again from the member's own log |
 //! | `read-index-without-term` | a read waits for the index of an entry, whichever entry has it |
 //! | `leases-of-others-ignored` | a leader takes its own lease for that of the other voters |
