@@ -224,10 +224,8 @@ async fn a_server_that_reads_nothing_delays_no_request_and_lines_that_are_remove
         for status in futures::future::join_all(puts).await {
             assert_eq!(status, 404, "a server of logs changes no answer");
         }
-        let metrics = client.get("/metrics").insist().await.expect(200).text;
-        let line = metrics.lines().find(|line| line.starts_with("concord_audit_syslog_lost_lines_total "));
-        let lost = line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).unwrap_or(0.0);
-        check(lost > 0.0, || format!("{line:?}")).map(|()| lost)
+        let lost = metric(&client, "concord_audit_syslog_lost_lines_total").await;
+        check(lost > 0.0, || "none is lost yet".into()).map(|()| lost)
     })
     .await;
     let directory = cluster.node(leader).directory.join("audit");
@@ -237,7 +235,26 @@ async fn a_server_that_reads_nothing_delays_no_request_and_lines_that_are_remove
     })
     .await;
     assert!(cluster.node(leader).tail(2000).contains("were removed before they were sent"));
+    // Nothing is counted again by the connections that fail from now on.
     drop(listener);
+    let failed = async || metric(&client, "concord_audit_syslog_failures_total").await;
+    let before = failed().await;
+    eventually("the server is tried again and again", async || {
+        let now = failed().await;
+        check(now >= before + 3.0, || format!("{before}, {now}"))
+    })
+    .await;
+    let lost = metric(&client, "concord_audit_syslog_lost_lines_total").await;
+    let page = client.get("/api/v1/audit?limit=1").insist().await.expect(200);
+    let lines = page.data()["results"][0]["seq"].as_f64().expect("a number");
+    assert!(lost <= lines, "{lost} lines are lost of {lines}");
+}
+
+/// A metric of a node without labels.
+async fn metric(client: &Client, name: &str) -> f64 {
+    let text = client.get("/metrics").insist().await.expect(200).text;
+    let line = text.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')));
+    line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0.0)
 }
 
 fn all_text(directory: &Path) -> String {

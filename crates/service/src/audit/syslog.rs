@@ -202,6 +202,17 @@ impl Progress {
         }
     }
 
+    /// The lines up to this one no longer exist. They are not looked for again after a failure: they would be counted each
+    /// time.
+    fn skip(&mut self, upto: u64) {
+        *self = Self::from(upto);
+    }
+
+    /// Begins again after the last line that was delivered.
+    fn restart(&mut self) {
+        *self = Self::from(self.settled);
+    }
+
     fn settle(&mut self, now: Instant) {
         let is_due = |lines: &&SentLines| now.duration_since(lines.ended) >= SETTLING;
         while let Some(lines) = self.recent.front().filter(is_due) {
@@ -233,7 +244,7 @@ impl SyslogSender {
                 Err(error) => {
                     self.note_failure(&shared, &error);
                     sink = None;
-                    progress = Progress::from(progress.settled);
+                    progress.restart();
                     drop(shared);
                     thread::sleep(pause);
                     pause = (pause * 2).min(PAUSE_MAX);
@@ -274,6 +285,7 @@ impl SyslogSender {
         let LinesAfter { lines, last, place, removed } = found;
         if removed > 0 {
             status.lose(removed);
+            progress.skip(progress.sent + removed);
             let node = self.node;
             tracing::error!(
                 node,
@@ -485,6 +497,17 @@ mod tests {
         progress.settle(after(20));
         assert_eq!((progress.settled, progress.sent), (12, 12));
         assert!(progress.recent.is_empty());
+    }
+
+    #[test]
+    fn removed_lines_are_looked_for_once() {
+        let mut progress = Progress::from(7);
+        progress.sent(9, None, Instant::now());
+        progress.restart();
+        assert_eq!(progress.sent, 7, "line 8 may not have been delivered");
+        progress.skip(20);
+        progress.restart();
+        assert_eq!((progress.sent, progress.settled), (20, 20));
     }
 
     #[test]
