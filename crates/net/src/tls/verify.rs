@@ -80,7 +80,7 @@ fn by_issuer(error: Error) -> Error {
 pub(super) struct NodeVerifier {
     rules: Rules,
     called: Arc<WebPkiServerVerifier>,
-    calling: Arc<dyn ClientCertVerifier>,
+    calling: ClientVerifier,
 }
 
 impl NodeVerifier {
@@ -95,11 +95,10 @@ impl NodeVerifier {
         seen: SeenCertificates,
     ) -> Result<Self, String> {
         let called = WebPkiServerVerifier::builder_with_provider(Arc::clone(roots), provider()).build();
-        let calling = WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), provider()).build();
         Ok(Self {
             rules: Rules { cluster, revoked, seen },
             called: called.map_err(|error| error.to_string())?,
-            calling: calling.map_err(|error| error.to_string())?,
+            calling: ClientVerifier::new(Arc::clone(roots))?,
         })
     }
 }
@@ -159,7 +158,7 @@ impl ClientCertVerifier for NodeVerifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let verified = self.calling.verify_client_cert(end_entity, intermediates, now).map_err(by_issuer)?;
+        let verified = self.calling.verify_client_cert(end_entity, intermediates, now)?;
         self.rules.check(end_entity, intermediates).map(|_| verified)
     }
 
