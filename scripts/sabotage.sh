@@ -57,6 +57,7 @@ nonce-reused             | unit storage::at_rest::tests::no_nonce_is_used_twice_
 witness-ignored          | it cluster::disk_of_an_earlier_time::a_member_whose_disk_went_back_gives_no_majority_to_those_who_lack_what_it_had
 term-repeated            | it cluster::disk_of_an_earlier_time::a_leader_whose_disk_went_back_does_not_lead_in_that_term_again
 distrusted-replayed      | it cluster::disk_of_an_earlier_time::a_distrusted_state_is_made_again_from_the_others
+contradiction-ignored    | unit consensus::suite::a_member_confirms_nothing_that_contradicts_what_it_has_committed
 read-index-without-term  | unit consensus::consensus::tests::a_log_of_another_history_does_not_hold_a_read_index
 leases-of-others-ignored | it cluster::lease::a_leader_with_a_longer_election_timeout_answers_nothing_old_after_a_pause
 plain-file-accepted      | unit storage::tests::encrypted::unencrypted_files_are_rejected_once_everything_is_encrypted

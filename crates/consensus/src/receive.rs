@@ -26,7 +26,7 @@ use super::{
         WireLogId, WireTransferRequest, WireTransferResponse, WireVote, WireVoteRequest, WireVoteResponse,
     },
 };
-use concord_model::record::Revision;
+use concord_model::{record::Revision, sabotage};
 use concord_net::{NodeId, ReceiveError, call::Call};
 use concord_storage::SnapshotContent;
 
@@ -168,7 +168,10 @@ impl Consensus {
 
     /// Judges a vote that another member requests: `None` if openraft may answer, else the rejection. A leader whose
     /// entries contradict this member's is not elected again.
-    async fn judge_vote(&self, request: &WireVoteRequest) -> Result<Option<WireVoteResponse>, ReceiveError> {
+    pub(super) async fn judge_vote(
+        &self,
+        request: &WireVoteRequest,
+    ) -> Result<Option<WireVoteResponse>, ReceiveError> {
         let candidate = request.vote.node;
         if self.inner.contradicted.get().is_some_and(|(leader, _)| leader == candidate) {
             return Ok(Some(self.inner.log.position().await.map_err(failed)?.refusal()));
@@ -192,7 +195,7 @@ impl Consensus {
         let applied = self.inner.publisher.applied.load_full();
         let compared = self.inner.log.compared_with(ids.map(WireLogId::from), Some(&applied)).await;
         match compared.map_err(|error| AppendRefusal::Failed(error.to_string()))? {
-            Some((own, theirs)) if own != theirs => {
+            Some((own, theirs)) if own != theirs && !sabotage::is("contradiction-ignored") => {
                 self.inner.contradicted.note(leader, own);
                 return Err(AppendRefusal::Failed(format!(
                     "entry {} is committed here with different content",

@@ -5,7 +5,8 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use futures::FutureExt as _;
 use openraft::{
-    StorageError,
+    EntryPayload, StorageError,
+    raft::{AppendEntriesRequest, VoteRequest},
     testing::log::{StoreBuilder, Suite},
 };
 use tempfile::TempDir;
@@ -16,7 +17,9 @@ use super::{
     directory_format::DirectoryFormat,
     log::{Log, Wal},
     machine::Machine,
-    types::TypeConfig,
+    receive::AppendRefusal,
+    types::{Entry, TypeConfig},
+    wire::{WireLogId, WireVote},
 };
 use concord_model::{
     command::{Command, Expect, Proposal, Verdict},
@@ -174,6 +177,53 @@ async fn a_single_node_keeps_its_writes_over_a_restart_and_rejects_an_emptied_lo
 
     std::fs::remove_dir_all(directory.path().join("log")).unwrap();
     assert!(matches!(start(directory.path()).await, Err(StartError::Refused(_))));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_confirms_nothing_that_contradicts_what_it_has_committed() {
+    let directory = tempfile::tempdir().unwrap();
+    let me = Member { id: 1, api_addr: "127.0.0.1:1".into(), peer_addr: "127.0.0.1:2".into() };
+    let consensus = start(directory.path()).await.unwrap();
+    consensus.initialize(vec![me]).await.unwrap();
+    write(&consensus, 1).await;
+    let own = consensus.inner.log.position().await.unwrap().last.expect("the log has the write");
+    // Node 2 leads in a later term. The entries before its first new one end with `last`.
+    let leader = WireVote { term: own.term + 7, node: 2, committed: true };
+    let append = async |last: WireLogId| {
+        let next = WireLogId { index: last.index + 1, term: leader.term, node: 2 };
+        consensus
+            .judge_append(&AppendEntriesRequest {
+                vote: leader.into(),
+                prev_log_id: Some(last.into()),
+                entries: vec![Entry { log_id: next.into(), payload: EntryPayload::Blank }],
+                leader_commit: None,
+            })
+            .await
+    };
+    let may_be_elected = async || {
+        let last = WireLogId { index: own.index + 9, term: leader.term, node: 2 };
+        let request = VoteRequest::new(WireVote { committed: false, ..leader }.into(), Some(last.into()));
+        consensus.judge_vote(&(&request).into()).await.unwrap().is_none()
+    };
+    append(own).await.unwrap();
+    assert_eq!(consensus.inner.contradicted.get(), None);
+    assert!(may_be_elected().await);
+
+    let other = WireLogId { term: own.term + 1, node: 2, ..own };
+    let refused = append(other).await.expect_err("another entry was committed at that place");
+    assert!(
+        matches!(&refused, AppendRefusal::Failed(why) if why.contains("different content")),
+        "{refused:?}"
+    );
+    assert_eq!(consensus.inner.contradicted.get(), Some((2, own.index)));
+    assert!(!may_be_elected().await, "a leader that lacks a committed entry is not elected again");
+
+    // Beyond what is committed here, nothing contradicts.
+    append(WireLogId { index: own.index + 5, term: leader.term, node: 2 }).await.unwrap();
+    assert_eq!(consensus.inner.contradicted.get(), Some((2, own.index)));
+    append(own).await.unwrap();
+    assert_eq!(consensus.inner.contradicted.get(), None, "the leader has this member's entry after all");
+    consensus.shutdown().await;
 }
 
 /// A write of a config; sent again while this node does not lead yet.

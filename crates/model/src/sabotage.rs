@@ -54,6 +54,7 @@
 //! | `witness-ignored` | a member with a rolled-back disk votes and confirms entries without restrictions |
 //! | `term-repeated` | a leader that has forgotten its last term has it again |
 //! | `distrusted-replayed` | a state that was found to be wrong is made again from the member's own log |
+//! | `contradiction-ignored` | a member takes entries that contradict a committed entry of its log |
 //! | `read-index-without-term` | a read waits for the index of an entry, whichever entry has it |
 //! | `leases-of-others-ignored` | a leader takes its own lease for that of the other voters |
 //! | `plain-file-accepted` | an encrypted directory accepts unencrypted files |
