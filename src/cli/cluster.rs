@@ -67,6 +67,9 @@ pub(super) enum ClusterCommand {
     Vouch(VouchArgs),
 }
 
+/// Why a node is not ready that has no identity.
+const NO_CLUSTER: &str = "this node belongs to no cluster yet";
+
 #[derive(Debug, Args)]
 pub(super) struct VouchArgs {
     /// The data directory of the member
@@ -192,10 +195,15 @@ impl NamedAnswer {
 
 /// The cluster as one node reports it, and each member's own report.
 async fn ask_members(client: &Client, options: &Options) -> Result<(Value, Vec<MemberAnswer>), Failure> {
-    let seen = client.send(Request::get(CLUSTER).retry(Retry::OtherNode)).await?.data()?;
+    let mut seen = client.send(Request::get(CLUSTER).retry(Retry::OtherNode)).await?.data()?;
     let scheme = if client.urls()[0].starts_with("https://") { "https" } else { "http" };
     // Concurrently: a member that hangs must not delay the others.
     let named = join_all(client.urls().iter().map(|url| NamedAnswer::of(options, url))).await;
+    // A member that has lost its directory knows no other.
+    if seen["cluster_id"].is_null() {
+        let answers = named.iter().filter_map(|one| one.own.as_ref().ok());
+        seen = answers.cloned().find(|own| !own["cluster_id"].is_null()).unwrap_or(seen);
+    }
     let ask = async |member: &Value| {
         let (member, address) = (member.clone(), cell(&member["api_addr"]));
         let known = named.iter().find(|one| one.is_from(&member));
@@ -237,17 +245,24 @@ fn screen(seen: &Value, members: &[MemberAnswer]) -> Value {
     let rows: Vec<Value> = members.iter().map(row).collect();
     let not_asked =
         members.iter().filter(|one| matches!(one.own, Ok(None))).map(|one| one.member["id"].clone());
+    let alarms = alarms(seen, members);
     json!({
         "cluster_id": seen["cluster_id"], "leader_id": seen["leader_id"], "term": seen["term"],
         "feature_level": seen["feature_level"], "failures_tolerated": failures_tolerated(&rows),
-        "problems": rows.iter().flat_map(problems).collect::<Vec<_>>(), "members": rows,
-        "alarms": alarms(seen, members), "not_asked": not_asked.collect::<Vec<_>>(),
+        "problems": rows.iter().flat_map(|row| problems(row, &alarms)).collect::<Vec<_>>(), "members": rows,
+        "alarms": alarms, "not_asked": not_asked.collect::<Vec<_>>(),
     })
 }
 
-/// Whether a member takes part, as far as it and the leader say.
+/// Whether a member takes part, as far as it and the leader say. One without free space confirms no write that needs some.
 fn is_well(row: &Value) -> bool {
-    row["answers"] == true && row["ready"] == true && row["reachable"] != false
+    row["answers"] == true && row["ready"] == true && row["reachable"] != false && free_if_full(row).is_none()
+}
+
+/// The free bytes of its disk, if they are less than the reserve; and the reserve.
+fn free_if_full(row: &Value) -> Option<(u64, u64)> {
+    let (free, reserve) = (row["disk_free_bytes"].as_u64()?, row["disk_reserve_bytes"].as_u64()?);
+    (free < reserve).then_some((free, reserve))
 }
 
 /// How many voters more may fail before the cluster has no majority; negative if it has none.
@@ -258,22 +273,26 @@ fn failures_tolerated(rows: &[Value]) -> Option<i64> {
     (!voters.is_empty()).then(|| well - majority)
 }
 
-/// What is wrong with a member, a sentence each.
-fn problems(row: &Value) -> Vec<String> {
+/// What is wrong with a member and in no alarm, a sentence each.
+fn problems(row: &Value, alarms: &[Value]) -> Vec<String> {
     let (id, mut found) = (&row["id"], Vec::new());
+    let is_alarm = |kind: &str| alarms.iter().any(|alarm| alarm["type"] == kind && alarm["node_id"] == *id);
     if row["answers"] != true {
         found.push(format!("node {id} does not respond: {}", cell(&row["error"])));
+    } else if row["not_ready"] == NO_CLUSTER {
+        found.push(format!(
+            "node {id} has lost its data directory, or runs with another one: it belongs to no cluster. Put the directory \
+             back, or replace the member: concord member replace {id} NEW=API@PEER"
+        ));
     } else if row["ready"] == false {
         found.push(format!("node {id} is not ready: {}", cell(&row["not_ready"])));
     } else if row["ready"].is_null() {
         found.push(format!("node {id} does not say whether it is ready"));
     }
-    if row["reachable"] == false {
+    if row["reachable"] == false && !is_alarm("unreachable") {
         found.push(format!("node {id} can't be reached by the leader"));
     }
-    if let (Some(free), Some(reserve)) = (row["disk_free_bytes"].as_u64(), row["disk_reserve_bytes"].as_u64())
-        && free < reserve
-    {
+    if let Some((free, reserve)) = free_if_full(row).filter(|_| !is_alarm("disk")) {
         found.push(format!(
             "node {id} rejects writes: {free} bytes of its disk are free, and its reserve is {reserve}"
         ));
@@ -331,7 +350,7 @@ async fn status(client: &Client, options: &Options, format: &Format) -> Result<(
                 "revision and alarms not known of node {}: --url or the context does not name its address, so it gets no key",
                 not_asked.join(", ")
             )))?;
-        } else if alarms.is_empty() {
+        } else if alarms.is_empty() && problems.is_empty() {
             line("no alarms")?;
         }
     }
@@ -341,7 +360,10 @@ async fn status(client: &Client, options: &Options, format: &Format) -> Result<(
 /// The alarms of all nodes without duplicates.
 fn alarms(seen: &Value, members: &[MemberAnswer]) -> Vec<Value> {
     let mut alarms: Vec<Value> = Vec::new();
-    for own in members.iter().filter_map(MemberAnswer::view).chain([seen]) {
+    // The view through which the members were found is a moment older than that of the same node.
+    let answered = members.iter().filter_map(MemberAnswer::view);
+    let is_among = answered.clone().any(|own| own["node_id"] == seen["node_id"]);
+    for own in answered.chain(Some(seen).filter(|_| !is_among)) {
         for alarm in own["alarms"].as_array().into_iter().flatten() {
             if !alarms.contains(alarm) {
                 alarms.push(alarm.clone());
@@ -548,6 +570,25 @@ mod tests {
             ])
         );
         assert_eq!(shown["failures_tolerated"], 0);
+        seen["members"][0]["disk_free_bytes"] = 5.into();
+        seen["members"][0]["disk_reserve_bytes"] = 9.into();
+        assert_eq!(
+            all(&seen, Some(Ok(())))["failures_tolerated"],
+            -2,
+            "every write that needs space is rejected"
+        );
+        // What an alarm says is said once.
+        seen["alarms"] = json!([
+            {"type": "disk", "node_id": 1, "message": "m"}, {"type": "disk", "node_id": 2, "message": "m"},
+            {"type": "unreachable", "node_id": 3, "message": "m"}
+        ]);
+        let shown = all(&seen, Some(Ok(())));
+        assert_eq!((&shown["problems"], shown["alarms"].as_array().map(Vec::len)), (&json!([]), Some(3)));
+        let lost = all(&seen, Some(Err(NO_CLUSTER.into())));
+        assert!(
+            lost["problems"][0].as_str().is_some_and(|text| text.contains("lost its data directory")),
+            "{lost}"
+        );
         for (tolerated, text) in [
             (Some(1), "bears 1 more failure"),
             (Some(0), "one more failure stops the cluster"),

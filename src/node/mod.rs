@@ -105,7 +105,8 @@ pub fn run(settings: Settings) -> Result<(), NodeFailure> {
         identity.require_node(&settings.data_dir, settings.node_id).map_err(NodeFailure::Setting)?;
     }
     data_directory::protect(&settings.data_dir)?;
-    AtRest::open(&settings.data_dir, settings.at_rest.data_key_file.as_deref())?;
+    let keys = AtRest::open(&settings.data_dir, settings.at_rest.data_key_file.as_deref());
+    keys.map_err(NodeFailure::Setting)?;
     process::minimize_timer_slack();
     process::give_free_memory_back()?;
     let open_files_max = process::raise_open_files_limit();

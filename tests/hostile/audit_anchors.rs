@@ -227,7 +227,7 @@ async fn a_log_that_is_rolled_back_or_begins_anew_shows_on_the_other_nodes_too()
         check(!alarms.is_empty(), || "no alarm".into()).map(|()| alarms)
     })
     .await;
-    assert!(own[0].contains("it was replaced, or its directory was emptied"), "{own:?}");
+    assert!(own[0].contains("it was rewritten or replaced, or its directory was emptied"), "{own:?}");
     let others = eventually("another node finds it", async || {
         let alarms = alarms(&honest).await;
         check(!alarms.is_empty(), || "no alarm".into()).map(|()| alarms)

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::GoodClient;
 use crate::{
@@ -330,6 +330,16 @@ async fn full_followers_do_not_take_the_quorum() {
         assert!(matches!(answer.status, 503 | 507), "{answer:?}");
     }
     put(2).attempt().await.expect("the leader answers").expect(507);
+    // Reads and deletes go on, so the node is ready; for writes it is not. Everybody who looks is told.
+    for (path, status) in [("/readyz", 200), ("/readyz?writes=true", 503), ("/readyz?writes=yes", 422)] {
+        let ready = client.bare(http::Method::GET, path).attempt().await.expect("the leader answers");
+        assert_eq!(ready.status, status, "{path}: {ready:?}");
+    }
+    for (node, about) in [(leader, Value::Null), (two, json!(two))] {
+        let status = cluster.client(node).status().await.expect("a status");
+        let mut alarms = status["alarms"].as_array().into_iter().flatten();
+        assert!(alarms.any(|one| one["type"] == "disk" && one["node_id"] == about), "node {node}: {status}");
+    }
     client.delete(&config("disks", "k1")).attempt().await.expect("the leader answers").expect(200);
     client.get(&config("disks", "k0")).attempt().await.expect("the leader answers").expect(200);
     assert_eq!(cluster.leader().await, leader, "nothing of this costs the leader its place");
@@ -426,7 +436,7 @@ async fn a_leader_with_a_slow_disk_holds_up_nobody() {
     eventually("the slow disk is an alarm", async || {
         set(&client, "disks", "k", &json!({})).await;
         let status = client.status().await?;
-        let is_slow = |one: &serde_json::Value| one["type"] == "slow_flush" && one["node_id"] == leader;
+        let is_slow = |one: &Value| one["type"] == "slow_flush" && one["node_id"] == leader;
         check(status["alarms"].as_array().into_iter().flatten().any(is_slow), || status["alarms"].to_string())
     })
     .await;

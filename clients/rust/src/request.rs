@@ -29,7 +29,7 @@ pub fn segment(text: &str) -> String {
 pub enum Retry {
     /// Until the time limit: a read, or a write with an idempotency key.
     UntilTimeout,
-    /// At another node if the first one is unreachable, and otherwise never.
+    /// At another node if the first one is unreachable or says at once that it can't serve (503), and otherwise never.
     OtherNode,
 }
 

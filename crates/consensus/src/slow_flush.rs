@@ -21,11 +21,13 @@ use super::{
 
 /// A flush that takes longer is slow: some ten times as long as that of a disk without a cache. A bound of the buckets.
 const SLOW_FLUSH: Duration = Duration::from_millis(100);
-/// An alarm needs so many slow flushes within a minute, and that they are half of all: a single pause of a disk raises no alarm.
+/// An alarm needs so many slow flushes, and that they are half of all, within ten seconds or within a minute: a single pause
+/// of a disk raises none. The shorter time shows a disk that was fast until now, the longer one a node with few writes.
 const SLOW_FLUSHES_MIN: u64 = 5;
 /// How often the flushes are looked at.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// Looks within a minute.
+/// Looks within ten seconds, and within a minute.
+const LOOKS_SOON: usize = 10;
 const LOOKS_MAX: usize = 60;
 /// Looks without a line after a line.
 const LOOKS_SILENT: u32 = 10;
@@ -35,9 +37,11 @@ const SAME_FLUSH: Duration = Duration::from_micros(20);
 /// calls. A later call shows that the write was left for the next flush.
 const SAME_FLUSH_MAX: Duration = Duration::from_millis(1);
 
-/// The flushes of the last minute, when most of them were slow.
+/// The flushes of some time, when most of them were slow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlowFlushes {
+    /// The seconds in which they were.
+    pub within_s: usize,
     /// How many took longer than a tenth of a second.
     pub slow: u64,
     /// All of them.
@@ -123,13 +127,17 @@ impl Looks {
         if self.recent.len() > LOOKS_MAX {
             self.recent.pop_front();
         }
-        let sum = self.recent.iter().fold(Look::default(), |sum, one| Look {
-            all: sum.all + one.all,
-            slow: sum.slow + one.slow,
-            longest: sum.longest.max(one.longest),
-        });
-        let is_alarm = sum.slow >= SLOW_FLUSHES_MIN && sum.slow * 2 >= sum.all;
-        (now, is_alarm.then_some(SlowFlushes { slow: sum.slow, all: sum.all, longest: sum.longest }))
+        let slow_within = |looks: usize| {
+            let sum = self.recent.iter().rev().take(looks).fold(Look::default(), |sum, one| Look {
+                all: sum.all + one.all,
+                slow: sum.slow + one.slow,
+                longest: sum.longest.max(one.longest),
+            });
+            let Look { all, slow, longest } = sum;
+            let is_alarm = slow >= SLOW_FLUSHES_MIN && slow * 2 >= all;
+            is_alarm.then_some(SlowFlushes { within_s: looks, slow, all, longest })
+        };
+        (now, slow_within(LOOKS_SOON).or_else(|| slow_within(LOOKS_MAX)))
     }
 }
 
@@ -204,9 +212,20 @@ mod tests {
             looks.look(times.read(), ms(300)).1
         };
         assert_eq!(look(0, 4), None, "too few");
-        assert_eq!(look(5, 1), Some(SlowFlushes { slow: 5, all: 10, longest: ms(300) }));
+        assert_eq!(look(5, 1), Some(SlowFlushes { within_s: 10, slow: 5, all: 10, longest: ms(300) }));
         assert_eq!(look(1, 0), None, "most are fast");
         assert_eq!(look(0, 1).map(|one| one.slow), Some(6));
+        for _ in 0..LOOKS_SOON {
+            look(0, 0);
+        }
+        let within = |alarm: Option<SlowFlushes>| alarm.map(|one| (one.within_s, one.slow, one.all));
+        assert_eq!(within(look(0, 1)), Some((60, 7, 13)), "a node with few writes");
+        assert_eq!(look(500, 0), None);
+        for _ in 0..LOOKS_SOON {
+            look(0, 0);
+        }
+        (0..4).for_each(|_| assert_eq!(look(0, 1), None));
+        assert_eq!(within(look(0, 1)), Some((10, 5, 5)), "a busy node whose disk was fast until now");
         let ended = (0..LOOKS_MAX).filter(|_| look(0, 0).is_none()).count();
         assert!(ended > 0 && look(0, 0).is_none(), "a minute later it has ended");
     }

@@ -14,7 +14,7 @@ use super::{
     Api,
     body::fields::{self, BodyFields, FieldType},
     endpoints::OpenCall,
-    extract::{BodyRequest, ReadRequest},
+    extract::{BodyRequest, QueryParams, ReadRequest},
     openapi::schemas::{integer, reference, text},
     reply::{Problem, Reply},
 };
@@ -35,10 +35,13 @@ pub(super) fn live(_: &Api, _: &OpenCall) -> Reply {
     Reply::ok("alive", "{}")
 }
 
-/// Readiness: the node is caught up with a live leader; or the reason why it is not.
-pub(super) fn ready(api: &Api, _: &OpenCall) -> Result<Reply, Problem> {
-    let answer = api.service.members.ready().map(|()| Reply::ok("ready", "{}"));
-    answer.map_err(|reason| Refusal::Unavailable(reason).into())
+/// Readiness: the node is caught up with a live leader; or the reason why it is not. With `writes=true` it also takes writes
+/// that need space.
+pub(super) fn ready(api: &Api, call: &OpenCall) -> Result<Reply, Problem> {
+    let members = &api.service.members;
+    let for_writes = QueryParams::from_uri(&call.parts.uri).flag("writes")?;
+    let ready = if for_writes { members.ready_for_writes() } else { members.ready() };
+    ready.map(|()| Reply::ok("ready", "{}")).map_err(|reason| Refusal::Unavailable(reason).into())
 }
 
 /// Shows the cluster as this node knows it; asks no other node.

@@ -24,7 +24,10 @@ use bytes::Bytes;
 use futures::future::join_all;
 use serde::{Deserialize, Serialize};
 
-use super::{context::Context, request::Refusal};
+use super::{
+    context::Context,
+    request::{Alarm, Refusal},
+};
 use concord_consensus::Consensus;
 use concord_model::limits::WAITING_CHANGES_BYTES_MAX;
 use concord_net::{
@@ -174,6 +177,29 @@ impl DiskSpace {
         self.reserve.check()?;
         self.check_waiting_changes()?;
         self.voters.check()
+    }
+
+    /// The alarms about it: this node's disk, and those of the voters as the leader knows them.
+    pub(crate) fn alarms(&self) -> Vec<Alarm> {
+        let me = self.cx.node_id();
+        let own = self.reserve.check().and_then(|()| self.check_waiting_changes());
+        let own = own.err().map(|_| Alarm {
+            kind: "disk",
+            node_id: Some(me),
+            message: format!(
+                "node {me} rejects writes that need space: its volume has less free space than its reserve of {} bytes, \
+                 or does not keep up with the changes",
+                self.reserve.reserve_bytes()
+            ),
+        });
+        let majority = self.voters.check().err().map(|_| Alarm {
+            kind: "disk",
+            node_id: None,
+            message: "the cluster rejects writes that need space: too many of the voters have no free space, or do not keep \
+                      up with the changes"
+                .into(),
+        });
+        own.into_iter().chain(majority).collect()
     }
 
     /// Rejects writes while too many bytes of applied changes wait in memory for this node's disk.

@@ -119,10 +119,11 @@ pub(crate) fn alarms(consensus: &Consensus, me: NodeId) -> Vec<Alarm> {
         kind: "slow_flush",
         node_id: Some(me),
         message: format!(
-            "the disk of node {me} is slow: {} of the {} flushes of its log within the last minute took longer than 0.1 s, \
+            "the disk of node {me} is slow: {} of the {} flushes of its log within the last {} s took longer than 0.1 s, \
              the longest {:.2} s; writes wait for them",
             flushes.slow,
             flushes.all,
+            flushes.within_s,
             flushes.longest.as_secs_f64()
         ),
     });

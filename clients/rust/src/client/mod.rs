@@ -23,6 +23,8 @@ use crate::{Answer, Error, Pages, Refusal, Request, Retry, Tls, Watch, answer::w
 
 /// No retry starts with less time left than this: it would time out, and the outcome would be unknown because of it.
 const ATTEMPT_MIN: Duration = Duration::from_millis(20);
+/// A node that rejects a request sooner has asked no other one.
+const AT_ONCE: Duration = Duration::from_secs(1);
 /// The first pause between two rounds of attempts; it doubles up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(3);
@@ -440,6 +442,7 @@ fn is_verdict(refusal: &Refusal, request: &Request) -> bool {
 struct Attempts<'a> {
     inner: &'a Inner,
     request: &'a Request,
+    begun: Instant,
     deadline: Instant,
     has_key: bool,
     /// How many there were.
@@ -463,6 +466,7 @@ impl<'a> Attempts<'a> {
         Self {
             inner,
             request,
+            begun: Instant::now(),
             deadline,
             has_key: false,
             made: 0,
@@ -556,6 +560,12 @@ impl<'a> Attempts<'a> {
                     matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS);
                 if is_momentary && self.request.retry == Retry::UntilTimeout {
                     self.asked_pause = pause.unwrap_or_default();
+                    return Ok(());
+                }
+                // It belongs to no cluster, or is starting, and has changed nothing. One that has asked the others first
+                // knows what they know.
+                let at_once = self.begun.elapsed() < AT_ONCE && self.made < self.inner.urls.len();
+                if status == StatusCode::SERVICE_UNAVAILABLE && at_once {
                     return Ok(());
                 }
                 // Only a verdict of the log says what became of the copy whose outcome is not known.

@@ -92,6 +92,16 @@ async fn a_write_that_is_sent_again_keeps_its_idempotency_key() {
 }
 
 #[tokio::test]
+async fn a_request_without_a_key_goes_past_a_node_that_can_not_serve() {
+    let (lost, _) = listener(&[r#"503 {"errors":[{"msg":"no cluster"}]}"#; 2]);
+    let (url, seen) = listener(&[OK]);
+    client(&[&lost, &url]).send(write().retry(Retry::OtherNode)).await.unwrap();
+    assert_eq!(seen.lock().unwrap().len(), 1);
+    let error = client(&[&lost]).send(write().retry(Retry::OtherNode)).await.unwrap_err();
+    assert!(matches!(&error, Error::Refused(refusal) if refusal.status == 503), "{error}");
+}
+
+#[tokio::test]
 async fn a_write_without_a_key_is_unknown_after_a_lost_answer() {
     let (url, seen) = listener(&["", OK]);
     let error = client(&[&url]).send(write().retry(Retry::OtherNode)).await.unwrap_err();

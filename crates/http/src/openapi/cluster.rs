@@ -166,8 +166,8 @@ fn open_operations() -> Vec<OperationEntry> {
         ),
         probe("livez", live, "alive"),
         probe("health", live, "alive"),
-        probe("readyz", ready, "ready").refusals(&[503]),
-        probe("readiness_probe", ready, "ready").refusals(&[503]),
+        probe("readyz", ready, "ready").parameters(&["writes"]).refusals(&[422, 503]),
+        probe("readiness_probe", ready, "ready").parameters(&["writes"]).refusals(&[422, 503]),
         describe(OPEN_TAG, "openapi", "This document").response(
             200,
             "The document, with the limits of this node.",
@@ -278,7 +278,8 @@ pub(super) fn payloads() -> Vec<NamedSchema> {
                 "type",
                 text()
                     .description(Some(
-                        "`certificate`, `clock`, `log_time`, `audit`, `data_key`, `rolled_back`, `forked`, `slow_flush`, \
+                        "`certificate`, `clock`, `log_time`, `audit`, `data_key`, `rolled_back`, `forked`, `slow_flush`, `disk`, \
+                         `log_stalled`, `no_leader`, `unreachable`, \
                          `leader_changes`, `discarded_log`, `duplicate_id`, `lease`; later versions may add others",
                     ))
                     .into(),

@@ -61,6 +61,7 @@ fn other_parameters() -> Vec<(&'static str, Parameter)> {
     let flag = || ObjectBuilder::new().schema_type(Type::Boolean).default(Some(json!(false)));
     vec![
         plain("pretty", "`true` indents the JSON of the response.", flag()),
+        plain("writes", "`true`: the node must also take writes that need space on its disk.", flag()),
         plain("upsert", "`true` creates the config where there is none; without a condition only.", flag()),
         plain(
             "include",

@@ -9,7 +9,7 @@ use rustls::{ServerConfig, server::NoServerSessionStorage, sign::SingleCertAndKe
 
 use super::{
     VERSIONS,
-    certificate::Certificate,
+    certificate::{Certificate, refuse_invalid},
     files::{Reloaded, read_authorities, read_certified_key},
     provider,
     verify::ClientVerifier,
@@ -65,7 +65,7 @@ impl CallerTls {
 
     /// Reads the files again if they have changed: see `Reloaded::look`.
     pub fn look(&self) -> Option<Result<(), String>> {
-        self.0.look()
+        self.0.look(|before, now| refuse_invalid(&before.certificates, &now.certificates))
     }
 }
 

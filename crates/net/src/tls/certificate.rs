@@ -1,5 +1,7 @@
 //! The contents of a certificate. `verify` checks whether they are true.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use rustls::pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
 use x509_parser::{extensions::GeneralName, prelude::FromDer as _};
@@ -52,6 +54,27 @@ impl Certificate {
             is_authority: parsed.is_ca(),
         })
     }
+}
+
+/// Refuses a new certificate that has expired, or is not valid yet, in the place of one that is valid: all would reject it.
+/// The first of each list is a node's own one.
+///
+/// # Errors
+/// Which of the two it is.
+pub(super) fn refuse_invalid(before: &[Certificate], now: &[Certificate]) -> Result<(), String> {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let clock = Timestamp(u64::try_from(since_1970.as_micros()).unwrap_or(u64::MAX));
+    let invalid = |one: &Certificate| {
+        let Certificate { subject, serial, begins, ends, .. } = one;
+        let what = format!("the certificate of {subject} with the serial {serial}");
+        match () {
+            () if *ends <= clock => Some(format!("{what} expired at {ends}")),
+            () if *begins > clock => Some(format!("{what} is not valid before {begins}")),
+            () => None,
+        }
+    };
+    let was_valid = before.first().is_some_and(|one| invalid(one).is_none());
+    now.first().and_then(invalid).filter(|_| was_valid).map_or(Ok(()), Err)
 }
 
 fn name(name: &GeneralName<'_>) -> Option<String> {
@@ -196,6 +219,21 @@ mod tests {
         assert_eq!((read.begins.0, read.ends.0), (1_700_000_000 * SECOND_US, 1_800_000_000 * SECOND_US));
         assert!(!read.is_authority && read.fingerprint.len() == 64);
         assert!(Certificate::parse(&CertificateDer::from(vec![1, 2, 3])).is_err());
+    }
+
+    #[test]
+    fn an_invalid_certificate_does_not_replace_a_valid_one() {
+        let of = |begins, ends| {
+            let parsed = Certificate::parse(&made(&[7])).unwrap();
+            vec![Certificate { begins: Timestamp(begins), ends: Timestamp(ends), ..parsed }]
+        };
+        let (valid, ended, later) = (of(0, u64::MAX), of(0, 7), of(u64::MAX - 1, u64::MAX));
+        assert_eq!(refuse_invalid(&valid, &valid), Ok(()));
+        assert!(refuse_invalid(&valid, &ended).unwrap_err().contains("expired at"));
+        assert!(refuse_invalid(&valid, &later).unwrap_err().contains("not valid before"));
+        // Nothing is lost then.
+        assert_eq!(refuse_invalid(&ended, &later), Ok(()));
+        assert_eq!(refuse_invalid(&ended, &valid), Ok(()));
     }
 
     #[test]

@@ -159,15 +159,20 @@ impl<T> Reloaded<T> {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Reads the files again if they have changed. `None` when they have not; an error leaves what was read before.
-    pub(super) fn look(&self) -> Option<Result<(), String>> {
+    /// Reads the files again if they have changed. `None` when they have not; an error leaves what was read before, also
+    /// one of `may_replace`, which gets that and what was read now.
+    pub(super) fn look(
+        &self,
+        may_replace: impl FnOnce(&T, &T) -> Result<(), String>,
+    ) -> Option<Result<(), String>> {
         let now = stamps(&self.files);
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if *seen == now {
             return None;
         }
         *seen = now;
-        Some((self.load)().map(|made| {
+        let made = (self.load)().and_then(|made| may_replace(&self.current(), &made).map(|()| made));
+        Some(made.map(|made| {
             self.current.store(Arc::new(made));
             self.generation.fetch_add(1, Ordering::Release);
         }))
@@ -182,6 +187,10 @@ fn stamps(files: &[PathBuf]) -> Vec<Option<FileStamp>> {
 mod tests {
     use super::*;
 
+    fn any(_: &u32, _: &u32) -> Result<(), String> {
+        Ok(())
+    }
+
     #[test]
     fn broken_files_do_not_replace_the_current_ones() {
         let directory = tempfile::tempdir().unwrap();
@@ -191,14 +200,18 @@ mod tests {
         let load =
             move || fs::read_to_string(&file).unwrap().parse::<u32>().map_err(|error| error.to_string());
         let number = Reloaded::new(vec![path.clone()], load).unwrap();
-        assert!((*number.current(), number.generation()) == (1, 0) && number.look().is_none());
+        assert!((*number.current(), number.generation()) == (1, 0) && number.look(any).is_none());
         fs::write(&path, "many").unwrap();
-        assert!(number.look().unwrap().is_err() && number.look().is_none());
+        assert!(number.look(any).unwrap().is_err() && number.look(any).is_none());
         assert_eq!((*number.current(), number.generation()), (1, 0));
         // In its place, of the same length.
         fs::write(path.with_extension("new"), "1234").unwrap();
         fs::rename(path.with_extension("new"), &path).unwrap();
-        assert_eq!(number.look(), Some(Ok(())));
+        let greater = |before: &u32, now: &u32| (now > before).then_some(()).ok_or("less".to_owned());
+        assert_eq!(number.look(greater), Some(Ok(())));
+        assert_eq!((*number.current(), number.generation()), (1234, 1));
+        fs::write(&path, "77").unwrap();
+        assert_eq!(number.look(greater), Some(Err("less".into())));
         assert_eq!((*number.current(), number.generation()), (1234, 1));
     }
 

@@ -24,7 +24,7 @@ use rustls::{
 
 use super::{
     VERSIONS,
-    certificate::{Certificate, Revoked, RevokedCount},
+    certificate::{Certificate, Revoked, RevokedCount, refuse_invalid},
     files::{Reloaded, read, read_authorities, read_certified_key},
     name::NodeName,
     provider,
@@ -163,7 +163,7 @@ impl NodeTls {
     /// Reads the files again if they have changed: see `Reloaded::look`. Connections whose other end is not trusted
     /// any more end.
     pub fn look(&self) -> Option<Result<(), String>> {
-        self.material.look()
+        self.material.look(|before, now| refuse_invalid(&before.certificates, &now.certificates))
     }
 }
 

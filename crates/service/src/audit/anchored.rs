@@ -31,6 +31,7 @@ pub(super) fn look_for(directory: &Path, own: &AuditAnchors, most: usize) -> io:
     };
     let (count, at) = (missing.len(), oldest.at.text());
     let at = &*at;
-    let begins_anew = if count == checked { "; it was replaced, or its directory was emptied" } else { "" };
+    let begins_anew =
+        if count == checked { "; it was rewritten or replaced, or its directory was emptied" } else { "" };
     Ok(Some(format!("{what}, which was anchored at {at}; {count} of {checked} anchors differ{begins_anew}.")))
 }

@@ -3,6 +3,7 @@
 //! | question | file |
 //! |---|---|
 //! | What starts when the directory has an identity? What does `GET /api/v1/cluster` show? | this one |
+//! | Which alarms does this node raise? | `alarms` |
 //! | How is a cluster bootstrapped, and how does a node get its identity? | `forming` |
 //! | When is a node ready? When does the audit log record a change of the leader? | `readiness` |
 //! | How does a change of the members reach the leader? | `change` |
@@ -11,6 +12,7 @@
 //!
 //! **Invariant:** consensus runs with the identity in the data directory, and a node has at most one.
 
+pub(crate) mod alarms;
 pub(crate) mod change;
 mod forming;
 mod quorum;
@@ -24,9 +26,9 @@ use tokio::{runtime::Handle, sync::Mutex};
 
 use super::{
     ClusterView, MemberView, Principal, Refusal, access::Authentication, access::keys::AccessKeys,
-    anchors::AuditAnchoring, clock::Clock, context::Context, disk_alarms::disk_alarms, disk_space::DiskSpace,
+    anchors::AuditAnchoring, clock::Clock, context::Context, disk_space::DiskSpace,
     feature_level::FeatureLevels, feature_level::MemberReport, freshness::Freshness, history::HistoryReader,
-    leader_tasks::LeaderTasks, reload, slowness,
+    leader_tasks::LeaderTasks, reload,
 };
 use concord_consensus::{Consensus, MemberStatus, Start, StartError, recover};
 use concord_model::{access_key::Verb, feature::LEVEL_MIN};
@@ -144,7 +146,7 @@ impl ClusterMembers {
             feature_level: LEVEL_MIN,
             data_key: None,
             members: Vec::new(),
-            alarms: reload::certificate_alarms(&self.cx),
+            alarms: self.alarms(),
         };
         if let Some(consensus) = self.cx.consensus() {
             let (status, state) = (consensus.status(), consensus.state());
@@ -152,10 +154,6 @@ impl ClusterMembers {
             view.term = status.term;
             view.revision = state.revision();
             view.digest = digest::shown_digest(state.digest());
-            view.alarms.extend(self.clock.clock_alarms());
-            view.alarms.extend(disk_alarms(consensus, self.cx.node_id()));
-            view.alarms.extend(reload::data_key_alarm(&self.cx));
-            view.alarms.extend(slowness::alarms(consensus, self.cx.node_id()));
             view.data_key = consensus.store().at_rest().encryption().map(|at| at.data_key.to_string());
             view.feature_level = state.feature_level();
             let (members, told) = (status.members.into_iter(), self.levels.member_reports());
@@ -165,7 +163,6 @@ impl ClusterMembers {
             };
             view.members = members.map(shown).collect();
         }
-        view.alarms.extend(self.anchors.alarms());
         view
     }
 }

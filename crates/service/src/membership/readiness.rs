@@ -45,6 +45,16 @@ impl ClusterMembers {
         }
     }
 
+    /// Whether this node also takes writes that need space.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub fn ready_for_writes(&self) -> Result<(), String> {
+        self.ready()?;
+        let full = self.disk_space.alarms().into_iter().map(|alarm| alarm.message).collect::<Vec<_>>();
+        if full.is_empty() { Ok(()) } else { Err(full.join("; ")) }
+    }
+
     /// Confirms periodically that this node has caught up, like a read, and logs when its readiness changes. On the leader
     /// it also completes an incomplete change of members of a lost leader.
     pub(super) async fn monitor_readiness(self: Arc<Self>) -> Result<(), String> {

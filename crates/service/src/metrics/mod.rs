@@ -33,8 +33,8 @@ use tokio::time::timeout;
 use super::{
     Principal, Refusal, Service, Share,
     cpu_pool::PoolFigures,
-    disk_alarms::disk_alarms,
-    now, reload, slowness,
+    membership::alarms::ALARMS,
+    now, reload,
     usage::{DefinitionUsage, Figure, UsageCounts, UsageView},
 };
 use concord_model::{access_key::Verb, limits::WAITING_CHANGES_BYTES_MAX};
@@ -46,22 +46,6 @@ const TOP_SHOWN: usize = 100;
 const TOP_METRICS: usize = 20;
 /// How long a page of metrics waits for them.
 const USAGE_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// The types of alarms, so that each has a sample before it is raised.
-const ALARMS: [&str; 12] = [
-    "audit",
-    "certificate",
-    "clock",
-    "data_key",
-    "discarded_log",
-    "duplicate_id",
-    "forked",
-    "leader_changes",
-    "lease",
-    "log_time",
-    "rolled_back",
-    "slow_flush",
-];
 
 /// Open connections of a listener. Clones share the count.
 #[derive(Debug, Clone, Default)]
@@ -157,14 +141,7 @@ impl Service {
 
     /// Readiness, alarms, certificates, the audit log.
     fn of_node(&self) -> Vec<MetricFamily> {
-        let mut alarms = reload::certificate_alarms(&self.cx);
-        if let Some(consensus) = self.cx.consensus() {
-            alarms.extend(disk_alarms(consensus, self.cx.node_id()));
-            alarms.extend(self.clock.clock_alarms());
-            alarms.extend(reload::data_key_alarm(&self.cx));
-            alarms.extend(slowness::alarms(consensus, self.cx.node_id()));
-        }
-        alarms.extend(self.anchors.alarms());
+        let alarms = self.members.alarms();
         let raised = ALARMS
             .map(|kind| (label("type", kind), alarms.iter().filter(|alarm| alarm.kind == kind).count()));
         let ends = reload::certificates_in_use(&self.cx).into_iter().map(|(place, one)| {

@@ -1,0 +1,78 @@
+//! All alarms that this node knows of.
+
+use crate::{
+    disk_alarms::disk_alarms, membership::ClusterMembers, reload::certificate_alarms, reload::data_key_alarm,
+    request::Alarm, slowness,
+};
+use concord_consensus::Consensus;
+use concord_model::limits::READY_STALENESS_MAX;
+
+/// The types of alarms, so that each has a sample before it is raised.
+pub(crate) const ALARMS: [&str; 16] = [
+    "audit",
+    "certificate",
+    "clock",
+    "data_key",
+    "discarded_log",
+    "disk",
+    "duplicate_id",
+    "forked",
+    "leader_changes",
+    "lease",
+    "log_stalled",
+    "log_time",
+    "no_leader",
+    "rolled_back",
+    "slow_flush",
+    "unreachable",
+];
+
+impl ClusterMembers {
+    /// What an operator must know of this node, and of the others as far as this node knows them.
+    pub(crate) fn alarms(&self) -> Vec<Alarm> {
+        let mut alarms = certificate_alarms(&self.cx);
+        if let Some(consensus) = self.cx.consensus() {
+            alarms.extend(self.clock.clock_alarms());
+            alarms.extend(disk_alarms(consensus, self.cx.node_id()));
+            alarms.extend(data_key_alarm(&self.cx));
+            alarms.extend(slowness::alarms(consensus, self.cx.node_id()));
+            alarms.extend(self.disk_space.alarms());
+            alarms.extend(self.contact_alarms(consensus));
+        }
+        alarms.extend(self.anchors.alarms());
+        alarms
+    }
+
+    /// A log that stands still, a leader that is missing, and members that the leader can't reach. The messages name no
+    /// times: whoever asks twice gets the same alarm.
+    fn contact_alarms(&self, consensus: &Consensus) -> Vec<Alarm> {
+        let me = self.cx.node_id();
+        let stalled = consensus.log_stalled().map(|_| Alarm {
+            kind: "log_stalled",
+            node_id: Some(me),
+            message: format!("the log of node {me} has not moved for some seconds: its disk gives no answer"),
+        });
+        let status = consensus.status();
+        let is_late = self.freshness.staleness().is_none_or(|age| age >= READY_STALENESS_MAX);
+        let no_leader = (status.leader_id.is_none() && is_late && !status.members.is_empty()).then(|| Alarm {
+            kind: "no_leader",
+            node_id: Some(me),
+            message: format!(
+                "node {me} knows no leader: it can't reach the others, or they are no majority of the voters"
+            ),
+        });
+        let lost = status.members.iter().filter(|member| {
+            status.leader_id == Some(me)
+                && member.contact.as_ref().is_some_and(|contact| !contact.is_reachable)
+        });
+        let lost = lost.map(|member| Alarm {
+            kind: "unreachable",
+            node_id: Some(member.member.id),
+            message: format!(
+                "node {} at {} does not respond to the leader, node {me}",
+                member.member.id, member.member.peer_addr
+            ),
+        });
+        stalled.into_iter().chain(no_leader).chain(lost).collect()
+    }
+}
