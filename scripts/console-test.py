@@ -11,6 +11,8 @@ reader would miss. Nothing may be fetched from elsewhere, and the page's policy 
 --only NAME  runs the sign-in and these checks only
 --documents COUNT  random documents that are changed in the form: 1,000 are of 30 schemas
 --seed SEED  of these documents
+
+CONCORD_TEST_EDITS=1000 CONCORD_TEST_SEED=7 say how many edits `check_secret_edits` makes, and which.
 """
 
 import argparse
@@ -32,6 +34,7 @@ from browser import BINARY, KEY, PATIENCE_MS, Cluster, Console, wait_for  # noqa
 from pages import (  # noqa: E402, F401: what pages show
     check_dry_runs, check_go_to_config, check_kept_secrets, check_key_times, check_last_changes, check_secrets, check_widths,
 )
+from secret_edits import check_secret_edits  # noqa: E402, F401: random edits by a key that sees no secret values
 from silence import check_silence, check_silence_of_pages  # noqa: E402, F401: a node that stands still
 from forms import (  # noqa: E402, F401: the checks of the form, which run first
     check_form_documents, check_form_focus, check_form_large, check_form_names, check_form_recursion, check_form_texts,

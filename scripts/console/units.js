@@ -6,8 +6,9 @@ async (seed) => {
   const { differences, threeWay, merged } = await import("./lib/compare.js");
   const { batchBody, itemsByChange } = await import("./lib/together.js");
   const { plain, hints } = await import("./lib/format.js");
-  const { initial, kinds, resolve, scalars } = await import("./lib/schema.js");
-  const { masked } = await import("./lib/secrets.js");
+  const { initial, kindPlace, kinds, resolve, scalars } = await import("./lib/schema.js");
+  const { keepingUnnamed, masked } = await import("./lib/secrets.js");
+  const { placed, strayed } = await import("./lib/elements.js");
   const { measures } = await import("./lib/health.js");
   const { since } = await import("./lib/usage.js");
   const wrong = [];
@@ -51,6 +52,31 @@ async (seed) => {
   check("what a reference leads to that is not followed is hidden", print(masked(unknown, parse('{"a":1,"b":2,"c":3}')), 0) === '{"a":••••••,"b":••••••,"c":3}');
   const odd = schema('{"patternProperties":{"(?i)^p":{"x-concord-secret":true},"^q":{}},"additionalProperties":false,"dependencies":{"q":{"properties":{"q":{"x-concord-secret":true}}},"z":["q"]}}');
   check("what a pattern that can't be read could match is hidden, and what depends", print(masked(odd, parse('{"P":1,"q":2}')), 0) === '{"P":••••••,"q":••••••}');
+
+  // `K` is a marker. `0x` is the stored element 0, renamed to x; `a!` is a new element a with a value of its own.
+  const shop = schema('{"properties":{"l":{"items":{"properties":{"t":{"x-concord-secret":true}}}}}}');
+  const keeping = (text) => parse(text.replaceAll("K", '{"$concord-keep":true}'));
+  const stored = keeping('{"l":[{"n":"a","t":K},{"n":"b","t":K},{"n":"b","t":K}]}');
+  for (const [elements, expected] of [
+    ["0,1,2", ""], ["1,0,2", ""], ["0", ""], ["0x,1,2", ""], ["0b,1,2", ""], ["1,2", ""],
+    ["0,2,1", "l.1.t l.2.t"], ["1a,2", "l.0.t"], ["1x,2x", ""], ["1x,0", ""], ["0x,a!,1,2", ""], ["0x,a!,b!,2", ""],
+  ]) {
+    const list = elements.split(",").map((text) => {
+      const [digit, name] = /^\d/.test(text) ? [text[0], text.slice(1)] : [null, text[0]];
+      const old = digit === null ? new Map([["t", "given"]]) : at(stored, ["l", Number(digit)]);
+      return name ? put(old, ["n"], name) : old;
+    });
+    const found = strayed(shop, stored, new Map([["l", list]])).map((path) => path.join(".")).join(" ");
+    check(`the elements ${elements} keep another value at "${found}"`, found === expected);
+  }
+  const two = schema('{"anyOf":[{"properties":{"a":{}},"additionalProperties":false},{"properties":{"k":{"const":"s","x-concord-secret":true}}}]}');
+  check("a hidden value is of any choice", kindPlace(two, kinds(two, two).all, keeping('{"k":K}')) === 1);
+  const typed = (text) => { const fresh = keeping(text); return placed(shop, stored, share(stored, fresh)); };
+  check("a text does not say which element it is", strayed(shop, stored, typed('{"l":[{"n":"b","t":K},{"n":"b","t":K}]}')).length === 0
+    && typed('{"l":[{"n":"a","t":K},{"n":"x","t":K}]}').get("l")[0] === stored.get("l")[0]
+    && at(typed('{"l":[{"n":"x","t":K},{"n":"b","t":K},{"n":"b","t":K}]}'), ["l", 0, "t"]) === at(stored, ["l", 0, "t"])
+    && !stored.get("l").some((one) => one.get("t") === at(typed('{"l":[{"n":"x","t":K},{"n":"y","t":K}]}'), ["l", 0, "t"])));
+  check("values that the node did not name are kept", print(keepingUnnamed(shop, parse('{"l":[{"t":null,"n":null},{"n":1}],"t":null}')), 0) === '{"l":[{"t":{"$concord-keep":true},"n":null},{"n":1}],"t":null}');
 
   // Texts with one character changed: what is JSON and what is not is the browser's word.
   const sample = '{"a": [1, -2.5e3, true, null], "b": {"c": "x\\n\\u00e4"}, "d": ""}';

@@ -4,8 +4,8 @@ import { at, put } from "./json.js";
 
 const KEEP = "$concord-keep";
 
-/** The marker. */
-const marker = () => new Map([[KEEP, true]]);
+/** The marker; each is one of its own, and goes with its element. */
+export const marker = () => new Map([[KEEP, true]]);
 export const isKept = (value) => value instanceof Map && value.size === 1 && value.get(KEEP) === true;
 
 /** The places of an answer: { paths, more }, `more` where the node named not all of them. */

@@ -4,6 +4,7 @@
 // A schema may lead back to itself, and to more places than anybody could count. Each subschema is looked at once, what is
 // found is kept, and what is made of a schema has an end.
 import { Num, kindOf, print, same } from "./json.js";
+import { isKept } from "./redacted.js";
 import { list, matches, reference } from "./reference.js";
 
 /** A schema that asks nothing. */
@@ -107,7 +108,7 @@ function fits(root, schema, value) {
   const properties = map(schema.get("properties"));
   return list(schema.get("required")).every((name) => value.has(name)) && [...value].every(([name, item]) => {
     const part = resolve(root, properties.get(name));
-    return kind(part) !== "choice" || shows(part, item);
+    return kind(part) !== "choice" || isKept(item) || shows(part, item);
   }) && (schema.get("additionalProperties") !== false || [...value.keys()].every((name) => properties.has(name)));
 }
 

@@ -1,7 +1,7 @@
 // Which values a schema marks as secret, by the same rules as the node: a mark that could apply counts. They are shown as
 // dots until somebody asks for them.
 import { Secret } from "./json.js";
-import { isKept } from "./redacted.js";
+import { isKept, marker } from "./redacted.js";
 import { list, matches, reference } from "./reference.js";
 
 const MARK = "x-concord-secret";
@@ -73,18 +73,24 @@ export function masked(root, value, path = []) {
   if (isSecret(root, path)) return value === null ? value : new Secret();
   let schemas = closure(root, [root]);
   for (const part of path) schemas = inner(root, schemas, part);
-  return mask(root, schemas, value);
+  return mask(root, schemas, value, (item) => (item === null ? item : new Secret()));
 }
 
-function mask(root, schemas, value) {
-  if (value === null || isKept(value)) return value;
-  if (isMarked(root, schemas)) return new Secret();
-  if (schemas.size === 0) return value;
+/**
+ * Data with a marker for each secret value that the node did not name: it names some, and sends null for all. Only null is
+ * replaced.
+ */
+export const keepingUnnamed = (root, data) => (hasMarks(root) ? mask(root, closure(root, [root]), data, (item) => (item === null ? marker() : item)) : data);
+
+function mask(root, schemas, value, cover) {
+  if (isKept(value)) return value;
+  if (isMarked(root, schemas)) return cover(value);
+  if (value === null || schemas.size === 0) return value;
   if (Array.isArray(value)) {
-    const items = value.map((item, place) => mask(root, inner(root, schemas, place), item));
+    const items = value.map((item, place) => mask(root, inner(root, schemas, place), item, cover));
     return items.some((item, place) => item !== value[place]) ? items : value;
   }
   if (!(value instanceof Map)) return value;
-  const items = [...value].map(([name, item]) => [name, mask(root, inner(root, schemas, name), item)]);
+  const items = [...value].map(([name, item]) => [name, mask(root, inner(root, schemas, name), item, cover)]);
   return items.some(([name, item]) => item !== value.get(name)) ? new Map(items) : value;
 }

@@ -5,11 +5,12 @@
 // key takes longer than a key may; what follows is there before the editor takes the first key.
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/preact.js";
 import { go, href, route, say, unsaved } from "../lib/state.js";
-import { configPath, definitionPath, dryRun, get, isUnanswered } from "../lib/api.js";
+import { Refusal, configPath, definitionPath, dryRun, get, isUnanswered } from "../lib/api.js";
+import { STRAYED, hasMarkers, placed, strayed } from "../lib/elements.js";
 import { JsonError, identical, locate, parse, print, put, same, share } from "../lib/json.js";
 import { hiddenPlaces, hiddenText, keeping } from "../lib/redacted.js";
 import { ANY, initial } from "../lib/schema.js";
-import { masked } from "../lib/secrets.js";
+import { keepingUnnamed, masked } from "../lib/secrets.js";
 import { collect, collected } from "../lib/together.js";
 import { follow } from "../lib/watch.js";
 import { Crumbs, Field, Loaded, Problem, UNCHECKED, useDebounced, useLoad, useWrite } from "../parts/ui.js";
@@ -32,7 +33,7 @@ export default function Edit({ parts: [, name, , config] }) {
     const record = await get(configPath(name, from), [], { signal });
     const hidden = hiddenPlaces(record);
     if (proposed && config) return { schema, data: mine.before, hidden, etag: `"${mine.revision}"`, proposed };
-    return { schema, data: keeping(record.exact.get("data"), hidden), hidden, etag: config ? record.etag : null };
+    return { schema, data: markedData(record, schema), hidden, etag: config ? record.etag : null };
   }, [name, config]);
   // What is loaded again, as after a new key, must not take away what was typed.
   const first = useRef(null);
@@ -40,6 +41,13 @@ export default function Edit({ parts: [, name, , config] }) {
   return html`<${Crumbs} items=${[{ text: "Definitions", href: "#/" }, { text: name, href: href(["d", name]) },
       ...(config ? [{ text: config, href: href(["d", name, "c", config]) }, { text: "Edit" }] : [{ text: "New config" }])]} />
     <${Loaded} of=${first.current ? { data: first.current } : loaded} what="the config">${first.current && html`<${Editing} name=${name} config=${config} start=${first.current} />`}</${Loaded}>`;
+}
+
+/** The data of an answer, with a marker for each value that the key may not see. */
+function markedData(record, schema) {
+  const hidden = hiddenPlaces(record);
+  const data = keeping(record.exact.get("data"), hidden);
+  return hidden.more ? keepingUnnamed(schema ?? ANY, data) : data;
 }
 
 function Editing({ name, config, start }) {
@@ -68,7 +76,8 @@ function Editing({ name, config, start }) {
   }, [value, text]);
   function typed(newText) {
     try {
-      take({ value: share(value, parse(newText)), text: newText });
+      const shared = share(value, parse(newText));
+      take({ value: hasMarkers(base.data) ? placed(root, value, shared) : shared, text: newText });
     } catch (error) {
       if (!(error instanceof JsonError)) throw error;
       take({ value, text: newText, wrong: error });
@@ -83,8 +92,15 @@ function Editing({ name, config, start }) {
     headers: { ...(isNew ? {} : { "If-Match": base.etag }), ...reasonHeader(reason) },
   };
   const written = (indent) => ({ ...request, body: isNew ? `{"config_key":${JSON.stringify(key)},"data":${print(value, indent)}}` : `{"data":${print(value, indent)}}` });
+  /** Whether a secret value would go to another element; it is said then, and nothing is to be sent. */
+  function isStrayed() {
+    const items = strayed(root, base.data, value).map((path) => ({ loc: ["data", ...path], msg: STRAYED }));
+    if (items.length) setDry({ error: new Refusal({ status: 422, items, requestId: null, write: false }) });
+    return items.length > 0;
+  }
   useDebounced(async (signal) => {
     if (wrong || (isNew && !key)) { setDry({}); return false; }
+    if (isStrayed()) return false;
     setDry((old) => ({ ...old, busy: true }));
     try {
       await dryRun(request.method, request.path, { ...written(0), signal });
@@ -116,14 +132,14 @@ function Editing({ name, config, start }) {
     try {
       const now = await get(configPath(name, config), []);
       if (now.etag === base.etag) { setOther(null); return; }
-      setMerging({ theirs: keeping(now.exact.get("data"), hiddenPlaces(now)), etag: now.etag });
+      setMerging({ theirs: markedData(now, start.schema), etag: now.etag });
     } catch (error) {
       if (error.status === undefined) throw error;
       setMerging({ error });
     }
   }
   async function save() {
-    if (wrong || write.busy) return;
+    if (wrong || write.busy || isStrayed()) return;
     await write.run(request.method, request.path, written(0), (answer) => {
       saved.current = answer.etag;
       unsaved.value = "";
@@ -133,6 +149,7 @@ function Editing({ name, config, start }) {
   }
   /** Keeps the change for later, to be made with others as one. */
   function add() {
+    if (isStrayed()) return;
     collect({ op: isNew ? "create_config" : "put_config", definition: name, key: isNew ? key : config, data: value,
       before: isNew ? undefined : base.data, schema: start.schema, revision: isNew ? null : Number(base.etag.replaceAll('"', "")) });
     unsaved.value = "";

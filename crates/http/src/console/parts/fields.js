@@ -12,6 +12,7 @@ const DEPTH_MAX = 6;
 
 export function Fields({ schema, value }) {
   const root = schema ?? ANY;
+  if (!(value instanceof Map)) return html`<p class="muted">The data are hidden.</p>`;
   return html`<${Members} root=${root} schema=${resolve(root, root)} value=${value} path=${[]} />`;
 }
 

@@ -41,6 +41,7 @@ const isAlike = (a, b) => Object.keys(b).every((name) => a[name] === b[name] || 
 export function Form({ form, value, errors }) {
   const whole = resolve(form.root, form.root);
   const { all } = kinds(form.root, whole);
+  if (isKept(value)) return html`<p class="muted">The data are hidden, and stay as they are unless you replace them as JSON.</p>`;
   if (!(value instanceof Map)) return html`<p class="muted">The data are no object: edit them as JSON.</p>`;
   return html`<div class="form">${whole.get("description") ? html`<p class="muted">${whole.get("description")}</p>` : null}
     ${errors.filter((error) => error.path.length === 0).map((error) => html`<p class="error small">${error.message}</p>`)}
