@@ -196,11 +196,11 @@ fn hint_of_refusal(refusal: &Refusal) -> Option<String> {
             format!("`concord definition history {definition}` shows when it existed")
         }
         ("deletion_not_kept", _) => "`concord definition get --deleted` lists those that are kept".into(),
-        ("definition_not_found", _) => "`concord definition get` lists the definitions".into(),
+        ("definition_not_found", _) => "`concord definition get` lists the definitions, with `--deleted` those that `undelete` can bring back".into(),
         ("config_not_found", _) => format!(
             "`concord config get {definition}` lists the configs, `concord config create {definition} KEY` creates one"
         ),
-        ("definition_exists", _) => "`concord apply -f FILE` updates an existing definition".into(),
+        ("definition_exists", _) => "`concord apply -f FILE` updates an existing definition; delete it first to undelete an earlier one of this key".into(),
         ("config_exists", _) => format!("`concord config put {definition} KEY` replaces an existing config"),
         ("index_building", _) => format!("`concord definition reindex {definition}` waits until it is built"),
         (_, _) if is_index => format!(
