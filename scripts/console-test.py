@@ -12,7 +12,7 @@ reader would miss. Nothing may be fetched from elsewhere, and the page's policy 
 --documents COUNT  random documents that are changed in the form: 1,000 are of 30 schemas
 --seed SEED  of these documents
 
-CONCORD_TEST_EDITS=1000 CONCORD_TEST_SEED=7 say how many edits `check_secret_edits` makes, and which.
+EDITS=1000 SEED=7 say how many edits `check_secret_edits` makes, and which.
 """
 
 import argparse

@@ -7,7 +7,7 @@ takes its secret values with it.
 **Invariant:** what is stored then is what the model says, or the save was refused with a reason and nothing changed. No
 secret value that is stored is ever on the page, in the browser's storage, or in what the node answered.
 
-CONCORD_TEST_EDITS=1000 sets how many edits there are, CONCORD_TEST_SEED which.
+EDITS=1000 sets how many edits there are, SEED which.
 """
 
 import contextlib
@@ -432,7 +432,7 @@ class Blind:
 
 def check_secret_edits(c):
     """Random edits by a key that sees no secret values move, lose and show none."""
-    edits, seed = int(os.environ.get("CONCORD_TEST_EDITS", EDITS)), int(os.environ.get("CONCORD_TEST_SEED", "7"))
+    edits, seed = int(os.environ.get("EDITS", EDITS)), int(os.environ.get("SEED", "7"))
     status, answer = c.cluster.call(1, "POST", "/api_key/", {"name": "blind", "grants": [{"verbs": ["read", "write"], "definitions": ["blind-*"]}]})
     assert status == 201, answer
     made = json.loads(answer)["data"]

@@ -4,7 +4,7 @@
 //! **Invariant:** the files of the first agent are what the model says. The second writes no file that uses a secret
 //! value, and every other.
 //!
-//! `CONCORD_TEST_EDITS=1000` sets how many edits there are, `CONCORD_TEST_SEED` which.
+//! `EDITS=1000` sets how many edits there are, `SEED` which.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -52,8 +52,8 @@ fn expected(data: &Value) -> [String; 3] {
 
 #[tokio::test]
 async fn random_edits_are_in_the_files_and_no_secret_is_where_it_may_not_be() {
-    let edits = number("CONCORD_TEST_EDITS").unwrap_or(EDITS);
-    let seed = number("CONCORD_TEST_SEED").unwrap_or(7);
+    let edits = number("EDITS").unwrap_or(EDITS);
+    let seed = number("SEED").unwrap_or(7);
     let cluster = Cluster::start("agent-edits").await;
     define(&cluster).await;
     let schema: Value = serde_json::from_str(SCHEMA).unwrap();

@@ -5,7 +5,7 @@
 //!
 //! **Invariant:** an edit does what the model says, or is refused and changes nothing. No output has a secret value.
 //!
-//! `CONCORD_TEST_EDITS=1000` sets how many edits there are, `CONCORD_TEST_SEED` which.
+//! `EDITS=1000` sets how many edits there are, `SEED` which.
 
 use serde_json::{Value, json};
 
@@ -212,8 +212,8 @@ async fn look(blind: &User, dice: &mut fastrand::Rng, model: &Model) -> Done {
 
 #[tokio::test]
 async fn random_edits_by_a_key_that_sees_no_secrets_move_lose_and_show_none() {
-    let edits = number("CONCORD_TEST_EDITS").unwrap_or(EDITS);
-    let seed = number("CONCORD_TEST_SEED").unwrap_or(7);
+    let edits = number("EDITS").unwrap_or(EDITS);
+    let seed = number("SEED").unwrap_or(7);
     let cluster = Cluster::start("cli-edits").await;
     let root = User::of(&cluster);
     assert_eq!(root.run_with(&["apply", "-f", "-"], SCHEMA).await.code, 0);

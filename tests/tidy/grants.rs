@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::{SRC, Source, Token, assert_none, syntax::named_paths};
 
 /// Methods of the service that ask nobody who calls, and why they need not.
-const FOR_ANYBODY: [(&str, &str); 31] = [
+const FOR_ANYBODY: [(&str, &str); 32] = [
     ("admit_credential", "before there is a principal"),
     ("caller_connections", "counts"),
     ("consensus", "calls between nodes, and the node's life"),
@@ -27,6 +27,7 @@ const FOR_ANYBODY: [(&str, &str); 31] = [
     ("peers", "calls between nodes"),
     ("project", "parts of what the caller was given"),
     ("ready", "a probe: no records"),
+    ("ready_for_writes", "a probe: no records"),
     ("reservation", "memory"),
     ("restored", "in the name of the caller that `begin_rollbacks` was given"),
     ("revision", "a number that every answer bears"),

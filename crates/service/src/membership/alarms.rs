@@ -7,26 +7,6 @@ use crate::{
 use concord_consensus::Consensus;
 use concord_model::limits::READY_STALENESS_MAX;
 
-/// The types of alarms, so that each has a sample before it is raised.
-pub(crate) const ALARMS: [&str; 16] = [
-    "audit",
-    "certificate",
-    "clock",
-    "data_key",
-    "discarded_log",
-    "disk",
-    "duplicate_id",
-    "forked",
-    "leader_changes",
-    "lease",
-    "log_stalled",
-    "log_time",
-    "no_leader",
-    "rolled_back",
-    "slow_flush",
-    "unreachable",
-];
-
 impl ClusterMembers {
     /// What an operator must know of this node, and of the others as far as this node knows them.
     pub(crate) fn alarms(&self) -> Vec<Alarm> {

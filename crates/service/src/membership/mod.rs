@@ -12,7 +12,7 @@
 //!
 //! **Invariant:** consensus runs with the identity in the data directory, and a node has at most one.
 
-pub(crate) mod alarms;
+mod alarms;
 pub(crate) mod change;
 mod forming;
 mod quorum;

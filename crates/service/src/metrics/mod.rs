@@ -33,8 +33,8 @@ use tokio::time::timeout;
 use super::{
     Principal, Refusal, Service, Share,
     cpu_pool::PoolFigures,
-    membership::alarms::ALARMS,
     now, reload,
+    request::ALARMS,
     usage::{DefinitionUsage, Figure, UsageCounts, UsageView},
 };
 use concord_model::{access_key::Verb, limits::WAITING_CHANGES_BYTES_MAX};

@@ -185,6 +185,26 @@ pub struct ClusterView {
     pub alarms: Vec<Alarm>,
 }
 
+/// The types of alarms, so that each has a sample before it is raised.
+pub(crate) const ALARMS: [&str; 16] = [
+    "audit",
+    "certificate",
+    "clock",
+    "data_key",
+    "discarded_log",
+    "disk",
+    "duplicate_id",
+    "forked",
+    "leader_changes",
+    "lease",
+    "log_stalled",
+    "log_time",
+    "no_leader",
+    "rolled_back",
+    "slow_flush",
+    "unreachable",
+];
+
 /// A problem that an operator must resolve.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Alarm {
