@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{LIMITS, User};
-use crate::harness::Cluster;
+use crate::harness::{Cluster, check, eventually};
 
 #[tokio::test]
 async fn each_format_prints_what_it_says() {
@@ -56,6 +56,32 @@ async fn each_format_prints_what_it_says() {
     let status = user.ok(&["cluster", "status"]).await;
     assert!(status.contains("leader node") && status.contains("no alarms"), "{status}");
     assert_eq!(user.json(&["cluster", "status"]).await["members"].as_array().unwrap().len(), 3);
+}
+
+#[tokio::test]
+async fn a_member_that_has_lost_its_directory_is_named_and_hides_nothing() {
+    let mut cluster = Cluster::start("cli-lost").await;
+    let user = User::of(&cluster);
+    assert!(cluster.node(1).stop().await.success());
+    std::fs::remove_dir_all(&cluster.node(1).directory).expect("it can be removed");
+    // The first of the user's addresses.
+    cluster.node(1).start().await;
+    cluster.ready_on(&[2, 3]).await;
+    let status = user.run(&["cluster", "status"]).await;
+    assert_eq!(status.code, 1, "{status:?}");
+    for text in ["leader node", "one more failure stops the cluster", "node 1 has lost its data directory"] {
+        assert!(status.out.contains(text), "{text}: {status:?}");
+    }
+    assert!(!status.out.contains("no alarms"), "{status:?}");
+    user.ok(&["member", "promote", "2"]).await;
+    user.ok(&["key", "list"]).await;
+    let leader = cluster.leader_on(&[2, 3]).await;
+    eventually("the leader raises an alarm", async || {
+        let alarms = cluster.client(leader).status().await?["alarms"].clone();
+        let mut all = alarms.as_array().into_iter().flatten();
+        check(all.any(|one| one["type"] == "unreachable" && one["node_id"] == 1), || alarms.to_string())
+    })
+    .await;
 }
 
 #[tokio::test]
