@@ -24,7 +24,7 @@ impl ClusterMembers {
     }
 
     /// A log that stands still, a leader that is missing, and members that the leader can't reach. The messages name no
-    /// times: whoever asks twice gets the same alarm.
+    /// times: two requests in a row get the same alarms.
     fn contact_alarms(&self, consensus: &Consensus) -> Vec<Alarm> {
         let me = self.cx.node_id();
         let stalled = consensus.log_stalled().map(|_| Alarm {
