@@ -283,7 +283,8 @@ async fn old_member_is_refused(cluster: &mut Cluster) {
     // It still is what it was.
     let local = [("consistency", "local")];
     let kept = cluster.client(3).get(&config("d", "k")).query(&local).attempt().await.unwrap().expect(200);
-    assert_eq!(kept.data()["data"]["n"], json!(39));
+    // The last entry may wait for a majority again: a killed node knows only for those before it that they were decided.
+    assert!(matches!(kept.data()["data"]["n"].as_u64(), Some(38 | 39)), "{kept:?}");
     let body = cluster.node(3).as_member();
     let client = cluster.client(1);
     decided(client.post(MEMBERS, &body)).await.refused(409, "conflict_error");

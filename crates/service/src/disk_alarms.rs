@@ -50,13 +50,17 @@ fn rolled_back_alarm(id: NodeId, how: &RolledBack) -> Alarm {
         RolledBack::CatchingUp(missing) => {
             let until =
                 "it is catching up, and votes for no candidate that may lack an entry that it has lost";
-            if missing.is_empty() {
+            let nodes = node_list(&missing.nodes);
+            if missing.nodes.is_empty() {
                 until.to_owned()
+            } else if missing.has_majority {
+                format!(
+                    "{until}; only {nodes} may have these entries: start what does not run, or if it is lost \
+                     permanently, run `concord cluster vouch` on the host of node {id}"
+                )
             } else {
                 format!(
-                    "{until}; only {} may have these entries: start what does not run, or if it is lost permanently, \
-                     run `concord cluster vouch` on the host of node {id}",
-                    node_list(missing)
+                    "{until}. It waits for {nodes}: start enough of them for a majority: without one, it can't continue"
                 )
             }
         }

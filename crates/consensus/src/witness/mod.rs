@@ -248,7 +248,7 @@ pub enum RolledBack {
     /// It neither votes nor confirms entries until these voters have answered.
     Waiting(Missing),
     /// It is catching up. It votes for no candidate that may lack an entry that it has lost. These voters do not answer.
-    CatchingUp(Vec<NodeId>),
+    CatchingUp(Missing),
     /// It has caught up since its last start.
     CaughtUp,
 }
@@ -353,7 +353,7 @@ impl Witness {
         }
         let rolled_back = match remembered.loss {
             Some(Loss::Unknown) => Some(RolledBack::Waiting(Missing::default())),
-            Some(Loss::Forgotten(_)) => Some(RolledBack::CatchingUp(Vec::new())),
+            Some(Loss::Forgotten(_)) => Some(RolledBack::CatchingUp(Missing::default())),
             Some(Loss::Discarded(_)) | None => None,
         };
         let discarded_logs = log::kept(&directory.join(LOG_DIRECTORY));
@@ -583,7 +583,7 @@ impl Witness {
             memory.end_start();
             memory.remembered.losses += 1;
             memory.remembered.missing = Missing::default();
-            memory.condition.rolled_back = Some(RolledBack::CatchingUp(Vec::new()));
+            memory.condition.rolled_back = Some(RolledBack::CatchingUp(Missing::default()));
         }
         self.rebind(bound)
     }
@@ -629,7 +629,7 @@ impl Witness {
         let mut memory = self.memory();
         match (memory.remembered.loss, &mut memory.condition.rolled_back) {
             (Some(Loss::Unknown), shown) => *shown = Some(RolledBack::Waiting(missing)),
-            (_, Some(RolledBack::CatchingUp(shown))) => *shown = missing.nodes,
+            (_, Some(RolledBack::CatchingUp(shown))) => *shown = missing,
             (_, Some(RolledBack::Waiting(_) | RolledBack::CaughtUp) | None) => {}
         }
         Ok(())

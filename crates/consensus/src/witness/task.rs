@@ -201,6 +201,12 @@ impl WitnessTask {
             if is_asked && may_begin {
                 return self.begin(&membership, &answers).await;
             }
+            if !may_begin && matches!(self.witness.loss(), Some(Loss::Forgotten(_))) {
+                // Its bound is known from an earlier start. The operator has to know whom it waits for all the same.
+                let nodes = others.into_iter().filter(|id| !answers.contains_key(id)).collect();
+                let (witness, missing) = (Arc::clone(&self.witness), Missing { nodes, has_majority: false });
+                blocking(move || witness.record_missing(missing)).await?;
+            }
             sleep(ASK_PAUSE).await;
         }
     }
