@@ -19,7 +19,7 @@ case ${1:-} in
         BOUND_S=${BOUND_S:-60}
         begin=$SECONDS
         # The first seed of the list is the one that runs twice.
-        mapfile -t seeds < <(sed 's/#.*//; /^ *$/d' crates/simulation/seeds.txt)
+        mapfile -t seeds < <(sed 's/ *#.*//; /^$/d' crates/simulation/seeds.txt)
         hash() { grep -o 'hash [0-9a-f]*, [0-9]* events' <<< "$1"; }
         first=$("$program" seed "${seeds[0]}") && second=$("$program" seed "${seeds[0]}") || { echo "$first"; exit 1; }
         if [[ $(hash "$first") != "$(hash "$second")" ]]; then
