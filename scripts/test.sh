@@ -4,7 +4,7 @@
 #   scripts/test.sh          all of them: checks, unit tests, tests over HTTP and of clusters, a short run with power cuts,
 #                            definitions from the schemas of other libraries, the test suite of JSON Schema, a short run
 #                            of the fuzzer, the console in a browser, the packages, the clients for
-#                            languages, the commands of the documents
+#                            languages, the commands of the documents, simulated clusters
 #   scripts/test.sh --fast   checks, unit tests, the contract of the interface and the stored formats; less than 3 minutes
 #                            once the tests are built
 set -euo pipefail
@@ -70,12 +70,15 @@ others() {
     scripts/schemas-test.sh
     say "fuzzing"
     DURATION_S=45 SEED=1 scripts/fuzz.sh
+    say "simulation"
+    BOUND_S=60 scripts/simulate.sh test
 }
 
 say "checks"
 scripts/check.sh
 say "the build"
 cargo test --locked --workspace --all-targets --no-run --quiet
+cargo build --locked --quiet --package concord-simulation --features simulation
 
 others=$PWD/target/test-others.log
 trap 'trap - INT TERM; kill 0' INT TERM

@@ -6,7 +6,7 @@
 use super::{assert_none, crates, read};
 
 /// What a crate may depend on, from the lowest up.
-const BELOW: [(&str, &[&str]); 7] = [
+const BELOW: [(&str, &[&str]); 8] = [
     ("model", &[]),
     ("state", &["model"]),
     ("storage", &["model", "state"]),
@@ -16,6 +16,8 @@ const BELOW: [(&str, &[&str]); 7] = [
     // The TLS of the client is that of the connection to a collector of spans.
     ("service", &["model", "state", "storage", "net", "consensus", "client"]),
     ("http", &["model", "state", "storage", "net", "consensus", "service"]),
+    // A program for tests, above everything.
+    ("simulation", &["model", "storage", "net", "consensus", "service", "http"]),
 ];
 
 /// The manifest that alone names a library; that of the program is `Cargo.toml`.

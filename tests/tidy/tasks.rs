@@ -4,7 +4,7 @@
 use super::{SRC, Source, assert_none};
 
 /// Files that spawn tasks of their own: when these end, and what follows from a panic.
-const SPAWNS: [(&str, &str); 18] = [
+const SPAWNS: [(&str, &str); 22] = [
     ("crates/http/src/body/mod.rs", "ends at its time-out; a panic only leaves a rest of a body unread"),
     (
         "crates/http/src/peer/mod.rs",
@@ -23,6 +23,10 @@ const SPAWNS: [(&str, &str); 18] = [
         "ends when no write waits; a panic gives waiting writes back and leaves the others unknown",
     ),
     ("crates/consensus/src/start.rs", "the start of consensus awaits it"),
+    ("crates/simulation/src/client.rs", "simulated: ends with its connection"),
+    ("crates/simulation/src/disk.rs", "simulated: ends with its flush"),
+    ("crates/simulation/src/node.rs", "simulated: the listeners of a node end with it"),
+    ("crates/storage/src/writer/inline.rs", "simulated: ends with the store"),
     ("crates/consensus/src/supervisor.rs", "the supervised tasks"),
     (
         "crates/service/src/backup.rs",
@@ -64,6 +68,30 @@ fn only_listed_files_spawn_tasks_of_their_own() {
     assert_none("a long task is supervised, another stands in a list with its end", &breaches);
     for (path, reason) in SPAWNS {
         assert!(found.iter().any(|source| source.path == path), "{path} spawns no task any more: {reason}");
+    }
+}
+
+/// Files of the crates that run work on blocking threads: in a simulation it would not depend on the seed alone.
+const BLOCKS: [&str; 2] = ["crates/consensus/src/blocking.rs", "crates/service/src/cpu_pool/mod.rs"];
+
+fn blocks(source: &Source) -> bool {
+    let tested = super::syntax::test_lines(&source.tokens);
+    let is_tested = |line| tested.iter().any(|lines| lines.contains(&line));
+    source.tokens.iter().any(|token| token.text == "spawn_blocking" && !is_tested(token.line))
+}
+
+#[test]
+fn what_blocks_runs_where_a_simulation_can_run_it() {
+    let found = SRC.iter().filter(|source| source.path.starts_with("crates/") && !source.is_test());
+    let found: Vec<&Source> = found.filter(|source| blocks(source)).collect();
+    let breaches: Vec<String> = found
+        .iter()
+        .filter(|source| !BLOCKS.contains(&source.path.as_str()))
+        .map(|source| source.path.clone())
+        .collect();
+    assert_none("crates/consensus/src/blocking.rs runs what blocks", &breaches);
+    for path in BLOCKS {
+        assert!(found.iter().any(|source| source.path == path), "{path} blocks nothing any more");
     }
 }
 

@@ -451,7 +451,7 @@ impl Consensus {
         }
         let (log, store) = (self.inner.log.clone(), self.inner.store.clone());
         // The log first: its last flush allows the store to write everything up to the end.
-        let closed = tokio::task::spawn_blocking(move || {
+        let closed = crate::blocking::blocking(move || {
             log.close();
             store.close();
         });

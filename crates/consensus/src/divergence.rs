@@ -167,7 +167,7 @@ impl DivergenceDetector {
                 Comparison::Diverged(revision) => revision,
                 Comparison::Agrees(revision) if !self.proof.is_given() => {
                     let store = self.store.clone();
-                    let trusted = tokio::task::spawn_blocking(move || store.trust()).await;
+                    let trusted = crate::blocking::blocking(move || store.trust()).await;
                     trusted.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
                     tracing::info!(
                         revision,
@@ -227,7 +227,7 @@ pub(super) async fn distrust_with(members: &[Member], store: &Store, place: &str
     );
     tracing::error!("{why}");
     let (store, note) = (store.clone(), wire::to_bytes(&members));
-    match tokio::task::spawn_blocking(move || store.invalidate(&note)).await {
+    match crate::blocking::blocking(move || store.invalidate(&note)).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::error!(%error, "failed to mark the state as distrusted"),
         Err(error) => tracing::error!(%error, "failed to mark the state as distrusted"),

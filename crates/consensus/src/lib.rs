@@ -49,6 +49,7 @@
 
 mod applied_waiters;
 pub mod batch_queue;
+pub mod blocking;
 mod codec;
 mod consensus;
 mod contact;

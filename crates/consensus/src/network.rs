@@ -222,7 +222,7 @@ impl MemberClient {
         let _guard = CountGuard::new(&self.context.snapshots_in_flight);
         let (store, verified) = (self.context.store.clone(), file.clone());
         let verify = move || store.verify_or_reject(&verified);
-        let verified = tokio::task::spawn_blocking(verify).await;
+        let verified = crate::blocking::blocking(verify).await;
         if let Err(error) = verified.map_err(snapshot_unreachable)? {
             tracing::error!(%error, "the snapshot for member {} is damaged; building another one", self.to);
             self.context.rebuild.notify_one();

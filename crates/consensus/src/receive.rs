@@ -251,7 +251,9 @@ impl Consensus {
         let snapshot = snapshot_of(file).map_err(failed)?;
         let response = self.inner.raft.install_full_snapshot(vote.into(), snapshot).await.map_err(failed)?;
         // Installing moves the file. If openraft did not install the snapshot, the file is still there.
-        match tokio::fs::remove_file(&path).await {
+        let unused = path.clone();
+        let removed = crate::blocking::blocking(move || std::fs::remove_file(unused)).await;
+        match removed.unwrap_or_else(|error| Err(io::Error::other(error))) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {

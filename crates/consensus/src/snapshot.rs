@@ -100,7 +100,7 @@ impl SnapshotScheduler {
     async fn build(&self) -> Result<(), String> {
         let (applied, store) = (self.publisher.applied.load_full(), self.store.clone());
         let begun = std::time::Instant::now();
-        let built = tokio::task::spawn_blocking(move || build(&store, &applied)).await;
+        let built = crate::blocking::blocking(move || build(&store, &applied)).await;
         let file = built.map_err(|error| error.to_string())??;
         self.context.counts.snapshot_build_times.observe(begun.elapsed());
         count(&self.context.counts.snapshots_built);
@@ -135,7 +135,7 @@ impl Consensus {
         let (applied, store) = (self.inner.publisher.applied.load_full(), self.inner.store.clone());
         loop {
             let (store, applied) = (store.clone(), applied.clone());
-            let built = tokio::task::spawn_blocking(move || build(&store, &applied)).await;
+            let built = crate::blocking::blocking(move || build(&store, &applied)).await;
             let file = built.map_err(|error| error.to_string())??;
             match self.inner.store.content(&file).await {
                 Ok(content) => return Ok((file, content)),
@@ -164,7 +164,7 @@ pub(super) async fn receive(
     let verified = match write(incoming, header.bytes, body).await {
         Ok(()) => {
             let (store, path, digest) = (store.clone(), path.clone(), header.digest);
-            let verify = tokio::task::spawn_blocking(move || store.verify(&path, &position, digest)).await;
+            let verify = crate::blocking::blocking(move || store.verify(&path, &position, digest)).await;
             verify
                 .map_err(|error| error.to_string())
                 .and_then(|whole| whole.map_err(|error| error.to_string()))

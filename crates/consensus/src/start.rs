@@ -155,7 +155,7 @@ fn failed(error: impl std::fmt::Display) -> StartError {
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, StartError> {
-    tokio::task::spawn_blocking(work).await.map_err(failed)
+    crate::blocking::blocking(work).await.map_err(failed)
 }
 
 /// Opens the keys of the directory, and writes them if encryption is turned on. Refuses first, and changes nothing
@@ -336,7 +336,7 @@ impl StateRecovery<'_> {
         let file = snapshot::receive(self.store, &header, body).await.map_err(|error| error.to_string())?;
         self.log.set_installing(metadata.last_log_id).await.map_err(|error| error.to_string())?;
         let (store, format) = (self.store.clone(), self.log.format().clone());
-        let installed = tokio::task::spawn_blocking(move || {
+        let installed = crate::blocking::blocking(move || {
             let level = store.feature_level_of(&file.path)?;
             format.require(level).map_err(|error| StoreError::Newer(error.to_string()))?;
             store.install(&file.path)

@@ -83,9 +83,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use concord_net::socket::TcpListener;
 use concord_service::Service;
 use cors::CorsOrigins;
 use metrics::{MetricsListener, RequestTimes};

@@ -26,6 +26,7 @@ pub mod credential;
 pub mod framed;
 pub mod identity;
 mod proof;
+pub mod socket;
 pub mod tls;
 pub mod trace;
 

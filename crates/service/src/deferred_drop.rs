@@ -3,6 +3,7 @@
 //!
 //! **Invariant:** no worker thread frees the values of a [`DeferredDrop`].
 
+use concord_consensus::blocking::drop_elsewhere;
 use tokio::runtime::Handle;
 
 /// Values that are freed on a thread for blocking work when this is dropped.
@@ -16,8 +17,8 @@ impl<T: Send + 'static> Drop for DeferredDrop<T> {
             return;
         }
         // Without a runtime there are no worker threads either.
-        if let Ok(runtime) = Handle::try_current() {
-            drop(runtime.spawn_blocking(move || drop(values)));
+        if Handle::try_current().is_ok() {
+            drop_elsewhere(values);
         }
     }
 }

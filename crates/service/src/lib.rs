@@ -115,7 +115,7 @@ use write::{Writes, admission::WriteAdmission, idempotency::KeyedWrites, record_
 
 pub use access::{Access, Judgement, NotAuthenticated, keys::MadeKey};
 pub use backup::Backup;
-use concord_consensus::Timers;
+use concord_consensus::{Timers, blocking::blocking};
 use concord_model::{access_key::Quota, limits::Limits, time::Timestamp};
 use concord_net::{Member, NodeId, client::Peers, tls::callers::CallerTls};
 use concord_storage::{self as store, snapshot::envelope::Envelope};
@@ -364,9 +364,7 @@ impl Service {
 
 /// Runs work that blocks for long on a blocking thread. Fails if the work panics.
 async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Refusal> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|error| Refusal::Internal(format!("blocking work ended early: {error}")))
+    blocking(work).await.map_err(|error| Refusal::Internal(format!("blocking work ended early: {error}")))
 }
 
 /// The time of this machine's wall clock, right or wrong.

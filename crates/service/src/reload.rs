@@ -189,7 +189,9 @@ pub(super) async fn keep_data_keys(cx: Arc<Context>) -> Result<(), String> {
     while !cx.is_over() {
         cx.pause(DATA_KEYS_INTERVAL).await;
         let at_rest = at_rest.clone();
-        tokio::task::spawn_blocking(move || at_rest.refresh()).await.map_err(|error| error.to_string())?;
+        concord_consensus::blocking::blocking(move || at_rest.refresh())
+            .await
+            .map_err(|error| error.to_string())?;
     }
     Ok(())
 }

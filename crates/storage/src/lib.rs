@@ -34,6 +34,8 @@ mod files;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzz;
 mod history;
+#[cfg(feature = "simulation")]
+mod inline_file;
 mod open;
 mod sled;
 pub mod snapshot;
@@ -41,15 +43,17 @@ pub mod snapshot;
 mod tests;
 mod writer;
 
+#[cfg(feature = "simulation")]
+pub use writer::inline::set_power_is_off;
+
 use std::{
     io,
     ops::RangeInclusive,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
-    thread::JoinHandle,
     time::Duration,
 };
 
@@ -235,7 +239,7 @@ struct StoreInner {
     snapshots: RetainedSnapshots,
     shared: Arc<WriterShared>,
     history: Arc<History>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    writer: writer::Writer,
     /// Received snapshots since the start: numbers their files.
     received: AtomicU64,
 }
@@ -260,12 +264,7 @@ impl Store {
         let log_durable = log.last.max(position.index);
         let history = writer.history();
         let shared = Arc::new(WriterShared::new((state.clone(), position.clone()), log_durable, &writer));
-        let thread = std::thread::Builder::new()
-            .name("store".into())
-            .spawn({
-                let shared = shared.clone();
-                move || writer::run(&shared, writer, start, options.mirror_backlog_records)
-            })
+        let writer = writer::Writer::start(&shared, writer, start, options.mirror_backlog_records)
             .map_err(files::io("can't start the store's thread"))?;
         let inner = StoreInner {
             directory: directory.into(),
@@ -273,7 +272,7 @@ impl Store {
             snapshots,
             shared,
             history,
-            thread: Mutex::new(Some(thread)),
+            writer,
             received: AtomicU64::new(0),
         };
         let loaded = if nothing { Loaded::Nothing } else { Loaded::State(state, position) };
@@ -373,7 +372,9 @@ impl Store {
     /// # Errors
     /// When the disk fails, or when the store ends meanwhile.
     pub fn build_snapshot(&self, state: &State, position: &Position) -> Result<SnapshotFile, StoreError> {
-        self.inner.shared.sync(state.revision())?;
+        self.inner.shared.request_sync(state.revision());
+        self.inner.writer.awaited();
+        self.inner.shared.wait_synced(state.revision())?;
         self.inner.snapshots.build(state, position, self.inner.shared.log_durable())
     }
 
@@ -489,11 +490,7 @@ impl Store {
 impl StoreInner {
     fn end(&self, complete: bool) {
         self.shared.end(complete);
-        // The lock is held until the thread has ended, so that a second call also returns after that.
-        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        if thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the store's thread panicked");
-        }
+        self.writer.join();
     }
 }
 
@@ -503,6 +500,7 @@ impl Drop for StoreInner {
     /// a start that has failed for the same reason.
     fn drop(&mut self) {
         self.shared.end(false);
+        self.writer.awaited();
         if self.shared.wait_over(ABANDON_TIMEOUT) {
             self.end(false);
         } else {

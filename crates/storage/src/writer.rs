@@ -7,14 +7,20 @@
 
 use std::{
     collections::VecDeque,
-    panic::{self, AssertUnwindSafe},
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
+#[cfg(not(feature = "simulation"))]
+use std::{
+    panic::{self, AssertUnwindSafe},
+    thread::JoinHandle,
+};
 
+#[cfg(feature = "simulation")]
+pub(super) use self::inline::Writer;
 use super::{
     Batch, Figures, LogIndex, Position, Store, StoreError,
     history::writer::HistoryWriter,
@@ -25,6 +31,9 @@ use super::{
 };
 use concord_model::{limits::APPLIED_CHANGES_BYTES_MAX, record::Revision};
 use concord_state::{Change, Edit, State};
+
+#[cfg(feature = "simulation")]
+pub(super) mod inline;
 
 /// The thread waits this long before a round, so that a loaded service wakes it for many changes at once: a
 /// hundred rounds a second, each with one write to the history's file. Readers of the newest history wait as
@@ -176,6 +185,7 @@ impl Store {
         let missing =
             |queue: &mut WriterQueue| queue.ending != WriterEnding::Over && queue.figures.history < revision;
         let shared = &self.inner.shared;
+        self.inner.writer.awaited();
         let queue = match shared.done.wait_timeout_while(shared.queue(), timeout, missing) {
             Ok((queue, _)) => queue,
             Err(error) => error.into_inner().0,
@@ -248,12 +258,17 @@ impl WriterShared {
         self.queue().log_durable
     }
 
-    /// Waits until the history is durable up to and including a revision.
-    pub(super) fn sync(&self, revision: Revision) -> Result<(), StoreError> {
+    /// Asks for a history that is durable up to and including a revision.
+    pub(super) fn request_sync(&self, revision: Revision) {
         let mut queue = self.queue();
         queue.sync_to = queue.sync_to.max(revision);
         queue.busy = false;
         self.wake.notify_one();
+    }
+
+    /// Waits until the history is durable up to and including a revision.
+    pub(super) fn wait_synced(&self, revision: Revision) -> Result<(), StoreError> {
+        let queue = self.queue();
         let queue = self
             .done
             .wait_while(queue, |queue| queue.ending != WriterEnding::Over && queue.synced < revision)
@@ -311,12 +326,48 @@ impl WriterShared {
     }
 }
 
+/// What the handles of the store use the thread by.
+#[cfg(not(feature = "simulation"))]
+#[derive(Debug)]
+pub(super) struct Writer(Mutex<Option<JoinHandle<()>>>);
+
+#[cfg(not(feature = "simulation"))]
+impl Writer {
+    pub(super) fn start(
+        shared: &Arc<WriterShared>,
+        history: HistoryWriter,
+        start: MirrorStart,
+        backlog_max: usize,
+    ) -> std::io::Result<Self> {
+        let shared = Arc::clone(shared);
+        let work = move || run(&shared, history, start, backlog_max);
+        std::thread::Builder::new().name("store".into()).spawn(work).map(Self::of)
+    }
+
+    pub(super) fn of(thread: JoinHandle<()>) -> Self {
+        Self(Mutex::new(Some(thread)))
+    }
+
+    /// Called before somebody waits for what the thread does.
+    pub(super) fn awaited(&self) {}
+
+    /// Waits until the thread has ended. A second call also returns after that.
+    pub(super) fn join(&self) {
+        let mut thread = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the store's thread panicked");
+        }
+    }
+}
+
 /// The thread's own state.
 #[derive(Debug)]
-struct Worker<'a> {
-    shared: &'a WriterShared,
+struct Worker {
+    shared: Arc<WriterShared>,
     history: HistoryWriter,
     mirror: Mirror,
+    /// Since when it mirrors the rest, to end.
+    closing_since: Option<Instant>,
     /// When something was applied last.
     applied_at: Instant,
     /// `log_durable` and `sync_to` of the last round.
@@ -326,10 +377,15 @@ struct Worker<'a> {
 }
 
 /// Runs until the store is closed or the history fails.
-pub(super) fn run(shared: &WriterShared, history: HistoryWriter, start: MirrorStart, backlog_max: usize) {
+#[cfg(not(feature = "simulation"))]
+pub(super) fn run(
+    shared: &Arc<WriterShared>,
+    history: HistoryWriter,
+    start: MirrorStart,
+    backlog_max: usize,
+) {
     let ended = panic::catch_unwind(AssertUnwindSafe(|| {
-        let (mirror, rest) = (Mirror::new(start, backlog_max), Duration::ZERO);
-        Worker { shared, history, mirror, applied_at: Instant::now(), seen: (0, 0), rest }.run()
+        Worker::new(Arc::clone(shared), history, start, backlog_max).run()
     }));
     shared.over(match ended {
         Ok(Ok(())) => None,
@@ -338,51 +394,74 @@ pub(super) fn run(shared: &WriterShared, history: HistoryWriter, start: MirrorSt
     });
 }
 
-impl Worker<'_> {
+impl Worker {
+    fn new(
+        shared: Arc<WriterShared>,
+        history: HistoryWriter,
+        start: MirrorStart,
+        backlog_max: usize,
+    ) -> Self {
+        let (mirror, rest) = (Mirror::new(start, backlog_max), Duration::ZERO);
+        let applied_at = Instant::now();
+        Self { shared, history, mirror, closing_since: None, applied_at, seen: (0, 0), rest }
+    }
+
+    #[cfg(not(feature = "simulation"))]
     fn run(mut self) -> Result<(), StoreError> {
-        // New trees start from the loaded state: the log holds that, and may not yet hold what arrives next.
+        let mut progress = self.begin();
+        loop {
+            let round = self.wait(progress);
+            let Some(worked) = self.work(round)? else { return Ok(()) };
+            (self, progress) = worked;
+        }
+    }
+
+    /// New trees start from the loaded state: the log holds that, and may not yet hold what arrives next.
+    fn begin(&mut self) -> MirrorProgress {
         let log_durable = self.shared.log_durable();
         let progress =
             self.mirror.step(StepContext { log_durable, applied_at: self.applied_at, closing: None });
-        let mut progress = self.or_close_sled(progress);
-        let mut closing_since = None;
-        loop {
-            let round = self.wait(progress);
-            let closing = round.ending == WriterEnding::Close;
-            let (log_durable, sync_to, ending) = (round.log_durable, round.sync_to, round.ending);
-            let bytes = round.bytes;
-            self.seen = (log_durable, sync_to);
-            let log_durable =
-                if concord_model::sabotage::is("sled-beyond-log") { LogIndex::MAX } else { log_durable };
-            self.process(round)?;
-            // A thread that adds holds the queue's lock, as this thread did when it read the sum.
-            self.shared.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
-            self.shared.drained.notify_waiters();
-            if closing || (sync_to > self.history_synced() && self.history.applied() >= sync_to) {
-                self.history.seal()?;
-                self.synced();
-            }
-            if ending == WriterEnding::Abandon {
-                self.mirror.abandon();
-                return Ok(());
-            }
-            let begun = Instant::now();
-            if closing {
-                closing_since.get_or_insert(begun);
-            }
-            let context = StepContext { log_durable, applied_at: self.applied_at, closing: closing_since };
-            progress = self.mirror.step(context);
-            if !closing {
-                progress = self.or_close_sled(progress);
-            }
-            let is_loaded = !closing && self.applied_at.elapsed() < LOAD_WINDOW;
-            self.rest = if is_loaded { begun.elapsed().min(REST_MAX) } else { Duration::ZERO };
-            self.publish();
-            if closing && progress == MirrorProgress::Idle {
-                self.mirror.close();
-                return Ok(());
-            }
+        self.or_close_sled(progress)
+    }
+
+    /// Does the work of a round. `None` after the last one.
+    fn work(mut self, round: Round) -> Result<Option<(Self, MirrorProgress)>, StoreError> {
+        let closing = round.ending == WriterEnding::Close;
+        let (log_durable, sync_to, ending) = (round.log_durable, round.sync_to, round.ending);
+        let bytes = round.bytes;
+        self.seen = (log_durable, sync_to);
+        let log_durable =
+            if concord_model::sabotage::is("sled-beyond-log") { LogIndex::MAX } else { log_durable };
+        self.process(round)?;
+        // A thread that adds holds the queue's lock, as this thread did when it read the sum.
+        self.shared.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.shared.drained.notify_waiters();
+        if closing || (sync_to > self.history_synced() && self.history.applied() >= sync_to) {
+            self.history.seal()?;
+            self.synced();
         }
+        if ending == WriterEnding::Abandon {
+            self.mirror.abandon();
+            return Ok(None);
+        }
+        let begun = Instant::now();
+        if closing {
+            self.closing_since.get_or_insert(begun);
+        }
+        let closing_since = self.closing_since;
+        let context = StepContext { log_durable, applied_at: self.applied_at, closing: closing_since };
+        let mut progress = self.mirror.step(context);
+        if !closing {
+            progress = self.or_close_sled(progress);
+        }
+        let is_loaded = !closing && self.applied_at.elapsed() < LOAD_WINDOW;
+        self.rest = if is_loaded { begun.elapsed().min(REST_MAX) } else { Duration::ZERO };
+        self.publish();
+        if closing && progress == MirrorProgress::Idle {
+            self.mirror.close();
+            return Ok(None);
+        }
+        Ok(Some((self, progress)))
     }
 
     /// Closes sled if it was not used for long, and wakes the thread for that otherwise.
@@ -394,6 +473,7 @@ impl Worker<'_> {
     }
 
     /// Waits until there is work, and takes it.
+    #[cfg(not(feature = "simulation"))]
     fn wait(&self, progress: MirrorProgress) -> Round {
         let mut queue = self.shared.queue();
         let nothing_new = |queue: &mut WriterQueue| {
@@ -416,6 +496,7 @@ impl Worker<'_> {
     }
 
     /// Pauses so that more arrives, unless a caller waits for the thread; then takes everything.
+    #[cfg(not(feature = "simulation"))]
     fn batch(&self, progress: MirrorProgress, mut queue: MutexGuard<'_, WriterQueue>) -> Round {
         let pause = if progress == MirrorProgress::Worked { self.rest } else { BATCHING_PAUSE };
         if !pause.is_zero() && queue.ending == WriterEnding::No && queue.sync_to <= queue.synced {
@@ -427,6 +508,10 @@ impl Worker<'_> {
                 Err(error) => error.into_inner().0,
             };
         }
+        self.take(queue)
+    }
+
+    fn take(&self, mut queue: MutexGuard<'_, WriterQueue>) -> Round {
         queue.busy = true;
         Round {
             items: std::mem::take(&mut queue.items),

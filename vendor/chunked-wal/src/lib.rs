@@ -2,6 +2,8 @@
 
 pub mod api;
 pub mod errors;
+#[cfg(feature = "simulation")]
+pub mod simulation;
 pub mod stat;
 pub mod types;
 pub mod wal;

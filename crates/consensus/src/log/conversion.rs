@@ -196,12 +196,21 @@ fn copy(from: &RaftLog<WalTypes>, to: &mut RaftLog<WalTypes>, keys: &LogKeys) ->
     flush(to)
 }
 
-/// Writes everything durably.
+/// Writes everything durably. Blocking.
 pub(super) fn flush(log: &mut RaftLog<WalTypes>) -> io::Result<()> {
     let (sender, flushed) = oneshot::channel();
     let operation = Arc::<LogProgress>::default().begin(0);
     log.flush(true, Some(FlushCallback { then: AfterFlush::Tell(sender), operation }))?;
-    flushed.blocking_recv().unwrap_or_else(|_| Err(io::Error::other("the log's writer has stopped")))
+    // No thread flushes it in a simulation: who waits does.
+    #[cfg(feature = "simulation")]
+    let flushed = {
+        let mut flushed = flushed;
+        log.wait_worker_idle()?;
+        flushed.try_recv()
+    };
+    #[cfg(not(feature = "simulation"))]
+    let flushed = flushed.blocking_recv();
+    flushed.unwrap_or_else(|_| Err(io::Error::other("the log's writer has stopped")))
 }
 
 /// Refuses a copy that is not the same log.

@@ -185,7 +185,7 @@ impl fmt::Debug for Log {
 
 /// Runs what may wait for the disk.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(io::Error::other(error)))
+    crate::blocking::blocking(work).await.unwrap_or_else(|error| Err(io::Error::other(error)))
 }
 
 impl Log {

@@ -11,11 +11,10 @@ use std::{
 };
 
 use raft_log::{RaftLog, api::raft_log_writer::RaftLogWriter};
-use tokio::sync::oneshot;
 
 use super::{
-    AfterFlush, CHUNK_BYTES_MAX, CHUNK_RECORDS_MAX, FlushCallback, Log, LogListener, SharedLog, WalTypes,
-    progress::LogProgress, shared::LogKeys,
+    CHUNK_BYTES_MAX, CHUNK_RECORDS_MAX, Log, LogListener, SharedLog, WalTypes, conversion::flush,
+    shared::LogKeys,
 };
 use crate::{
     codec::LogHeader,
@@ -81,11 +80,8 @@ impl Wal {
 
     /// Writes the log's header durably. Blocking.
     pub(crate) fn set_header(&mut self, header: LogHeader) -> io::Result<()> {
-        let (sender, flushed) = oneshot::channel();
         self.log.save_user_data(Some(header))?;
-        let operation = Arc::<LogProgress>::default().begin(0);
-        self.log.flush(true, Some(FlushCallback { then: AfterFlush::Tell(sender), operation }))?;
-        flushed.blocking_recv().unwrap_or_else(|_| Err(io::Error::other("the log's writer has stopped")))
+        flush(&mut self.log)
     }
 
     /// Initializes a log that begins after a snapshot: its vote, so that no later term is below the snapshot's,

@@ -42,6 +42,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     applied_waiters::AppliedWaiters,
+    blocking::{blocking, drop_elsewhere},
     directory_format::DirectoryFormat,
     divergence::Digests,
     histogram::Histogram,
@@ -362,7 +363,7 @@ impl Machine {
         self.publisher.revision.send_replace(revision);
         if frees_much {
             // This may be the last reference to a million records.
-            drop(tokio::task::spawn_blocking(move || drop(previous)));
+            drop_elsewhere(previous);
         }
         if !Arc::ptr_eq(&self.publisher.membership.borrow(), &self.membership) {
             self.publisher.membership.send_replace(Arc::clone(&self.membership));
@@ -428,7 +429,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
         // From here on the state may be ahead of the log. The log records that first, in case the power fails.
         log.set_installing(meta.last_log_id.map(WireLogId::from)).await?;
         let format = log.format().clone();
-        let installed = tokio::task::spawn_blocking(move || install(&store, &format, &file)).await;
+        let installed = blocking(move || install(&store, &format, &file)).await;
         let (state, file) = installed.map_err(io::Error::other)?.map_err(|error| self.fail(error))?;
         let invalid = |error: String| self.fail(format!("the snapshot's metadata: {error}"));
         let metadata = StateMetadata::decode(&file.position.raft_meta).map_err(invalid)?;
@@ -508,7 +509,7 @@ impl RaftSnapshotBuilder<TypeConfig> for StateSnapshotBuilder {
         }
         let store = self.store.clone();
         let build = move || store.build_snapshot(&applied.state, &applied.position());
-        let file = tokio::task::spawn_blocking(build).await.map_err(io::Error::other)?;
+        let file = blocking(build).await.map_err(io::Error::other)?;
         snapshot_of(file.map_err(io::Error::other)?)
     }
 }

@@ -85,7 +85,7 @@ pub(crate) struct WitnessTask {
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> Result<T, String> {
-    let done = tokio::task::spawn_blocking(work).await;
+    let done = crate::blocking::blocking(work).await;
     done.map_err(|error| error.to_string())?.map_err(|error| format!("the file `witness`: {error}"))
 }
 

@@ -55,9 +55,9 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::conn::auto::Builder,
 };
+#[cfg(not(feature = "simulation"))]
 use rustix::net::sockopt;
 use tokio::{
-    net::{TcpListener, TcpStream},
     runtime::Handle,
     sync::Semaphore,
     task::JoinSet,
@@ -73,7 +73,10 @@ use concord_model::limits::{
     HANDSHAKE_TIMEOUT, HEAD_BYTES_MAX, HEADER_FIELDS_MAX, HTTP2_CONNECTION_WINDOW_BYTES, HTTP2_STREAMS_MAX,
     SHUTDOWN_DRAIN_TIMEOUT, STRANGER_HEADS_BYTES,
 };
-use concord_net::NodeId;
+use concord_net::{
+    NodeId,
+    socket::{TcpListener, TcpStream},
+};
 use concord_service::{CallerAddress, metrics::Connections};
 pub(crate) use connection::CallerConnection;
 use connection::{ConnectionEnd, HeadBudget, ServedConnection, Times};
@@ -89,6 +92,7 @@ use wire::{AcceptedStream, RejectedCertificates};
 /// The pause after a failed `accept`. The usual cause is a lack of file descriptors.
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// How long a connection is silent before the kernel sends keep-alive probes.
+#[cfg(not(feature = "simulation"))]
 const TCP_KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 /// The interval of HTTP/2 pings on a silent connection, and how long the response to one may take.
 const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(20);
@@ -495,8 +499,12 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
 /// stream of log entries may be silent without limit.
 fn set_options(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    sockopt::set_socket_keepalive(stream, true)?;
-    Ok(sockopt::set_tcp_keepidle(stream, TCP_KEEPALIVE_IDLE)?)
+    #[cfg(not(feature = "simulation"))]
+    {
+        sockopt::set_socket_keepalive(stream, true)?;
+        sockopt::set_tcp_keepidle(stream, TCP_KEEPALIVE_IDLE)?;
+    }
+    Ok(())
 }
 
 fn is_client_error(error: &io::Error) -> bool {

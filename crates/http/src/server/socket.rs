@@ -17,12 +17,12 @@ use std::{
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
     time::{Instant, Sleep, sleep},
 };
 
 use super::connection::{ServedConnection, Times};
 use concord_model::limits::SEND_BYTES_MIN;
+use concord_net::socket::TcpStream;
 
 /// A write that the socket has not completely accepted.
 #[derive(Debug)]

@@ -16,7 +16,6 @@ use std::{
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
     runtime::Handle,
     time::Instant,
 };
@@ -30,6 +29,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::socket::Socket;
 use concord_net::{
     NodeId,
+    socket::TcpStream,
     tls::{
         callers::CallerTls,
         nodes::{Mode, NodeTls},
@@ -66,7 +66,7 @@ impl Transport {
     /// Accepts a connection, with the handshake, if there is one. Returns the node that has presented its certificate.
     pub(super) async fn take(
         &self,
-        stream: TcpStream,
+        mut stream: TcpStream,
         socket: impl FnOnce(TcpStream) -> Socket,
     ) -> io::Result<(AcceptedStream, Option<NodeId>)> {
         match self {
@@ -76,7 +76,7 @@ impl Transport {
                 Ok((AcceptedStream::Tls(Box::new(stream)), None))
             }
             Self::Nodes(tls, callers) => {
-                if tls.mode() == Mode::Migrate && !begins_with_handshake(&stream).await? {
+                if tls.mode() == Mode::Migrate && !begins_with_handshake(&mut stream).await? {
                     return Ok((AcceptedStream::Plain(socket(stream)), None));
                 }
                 let handshake = TlsAcceptor::from(tls.server()).accept(socket(stream));
@@ -139,7 +139,7 @@ fn hint(error: &io::Error) -> &'static str {
 }
 
 /// Waits for the first byte, which stays unread.
-async fn begins_with_handshake(stream: &TcpStream) -> io::Result<bool> {
+async fn begins_with_handshake(stream: &mut TcpStream) -> io::Result<bool> {
     let mut first = [0];
     let count = stream.peek(&mut first).await?;
     Ok(count == 1 && first[0] == HANDSHAKE)

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use http::{Request, header::HOST};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use tokio::{net::TcpStream, time::timeout};
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::{
@@ -28,6 +28,7 @@ use crate::{
     call::Call,
     credential::{CredentialPurpose, CredentialScope},
     proof::{first_secret, prove_headers},
+    socket::TcpStream,
 };
 
 /// How long a node may take to prove the secret: one round trip, on a node that is busy.

@@ -22,17 +22,18 @@ use futures::{TryStreamExt as _, future::BoxFuture};
 use http::{Request, Response, Uri};
 use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::{Frame, Incoming};
+#[cfg(not(feature = "simulation"))]
+use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::{
     client::legacy::{
         self,
-        connect::{Connected, Connection, HttpConnector},
+        connect::{Connected, Connection},
     },
     rt::{TokioExecutor, TokioIo, TokioTimer},
 };
 use rustls::AlertDescription;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
     time::{Instant, timeout},
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
@@ -40,6 +41,7 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use super::{CallError, Secrets, prove::prove};
 use crate::{
     NodeId, PeerAddress,
+    socket::TcpStream,
     tls::{
         nodes::{Mode, NodeTls},
         shown::{Shown, Trusted},
@@ -53,9 +55,12 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long an unused connection stays open.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The interval of TCP keepalive probes, and how many may fail before the connection has failed.
+#[cfg(not(feature = "simulation"))]
 const KEEPALIVE: Duration = Duration::from_secs(15);
+#[cfg(not(feature = "simulation"))]
 const KEEPALIVE_RETRIES: u32 = 3;
 /// How long sent bytes may lack an acknowledgement.
+#[cfg(not(feature = "simulation"))]
 const UNACKNOWLEDGED_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a node counts as one without TLS, while a cluster migrates to TLS: it may be restarted with
 /// certificates at any time, and then reject unencrypted RPCs.
@@ -92,15 +97,7 @@ impl PeerTransport {
         plain: Arc<PlainNodes>,
         secrets: Arc<Secrets>,
     ) -> Self {
-        let mut http = HttpConnector::new();
-        http.set_local_address(source);
-        http.set_nodelay(true);
-        http.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        http.set_keepalive(Some(KEEPALIVE));
-        http.set_keepalive_interval(Some(KEEPALIVE));
-        http.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
-        http.set_tcp_user_timeout(Some(UNACKNOWLEDGED_TIMEOUT));
-        Self::of(Connector { http, tls, plain, secrets })
+        Self::of(Connector { tcp: TcpConnector::new(source), tls, plain, secrets })
     }
 
     fn of(connector: Connector) -> Self {
@@ -217,10 +214,51 @@ impl PlainNodes {
 /// Opens connections.
 #[derive(Debug, Clone)]
 struct Connector {
-    http: HttpConnector,
+    tcp: TcpConnector,
     tls: Option<Arc<NodeTls>>,
     plain: Arc<PlainNodes>,
     secrets: Arc<Secrets>,
+}
+
+/// Opens connections of TCP.
+#[cfg(not(feature = "simulation"))]
+#[derive(Debug, Clone)]
+struct TcpConnector(HttpConnector);
+
+#[cfg(not(feature = "simulation"))]
+impl TcpConnector {
+    fn new(source: Option<IpAddr>) -> Self {
+        let mut http = HttpConnector::new();
+        http.set_local_address(source);
+        http.set_nodelay(true);
+        http.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        http.set_keepalive(Some(KEEPALIVE));
+        http.set_keepalive_interval(Some(KEEPALIVE));
+        http.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
+        http.set_tcp_user_timeout(Some(UNACKNOWLEDGED_TIMEOUT));
+        Self(http)
+    }
+
+    async fn connect(&mut self, uri: Uri) -> Result<TcpStream, ConnectError> {
+        Ok(tower::Service::call(&mut self.0, uri).await?.into_inner())
+    }
+}
+
+/// Opens connections of a simulated network.
+#[cfg(feature = "simulation")]
+#[derive(Debug, Clone)]
+struct TcpConnector;
+
+#[cfg(feature = "simulation")]
+impl TcpConnector {
+    fn new(_: Option<IpAddr>) -> Self {
+        Self
+    }
+
+    async fn connect(&mut self, uri: Uri) -> Result<TcpStream, ConnectError> {
+        let to = (uri.host().unwrap_or_default(), uri.port_u16().unwrap_or_default());
+        Ok(timeout(CONNECT_TIMEOUT, TcpStream::connect(to)).await??)
+    }
 }
 
 type ConnectError = Box<dyn Error + Send + Sync>;
@@ -230,8 +268,9 @@ impl tower::Service<Uri> for Connector {
     type Error = ConnectError;
     type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
 
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        tower::Service::<Uri>::poll_ready(&mut self.http, context).map_err(Into::into)
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        // As that of TCP is, whose resolver has threads of its own.
+        Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
@@ -273,7 +312,7 @@ impl Connector {
     }
 
     async fn connect_tcp(&mut self, uri: Uri) -> Result<TcpStream, ConnectError> {
-        Ok(tower::Service::call(&mut self.http, uri).await?.into_inner())
+        self.tcp.connect(uri).await
     }
 }
 

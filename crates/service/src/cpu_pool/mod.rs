@@ -145,11 +145,14 @@ impl CpuPool {
         let _gone_when_dropped = caller_gone.drop_guard();
         let mut scan_yield =
             ScanYield { turn: Some(turn), timers: Handle::current(), cancel: cancel.clone() };
-        let threads = self.threads.as_ref().expect("it is there until this is dropped");
         // The request is charged for the work, or for what it waited for it; a scan with its pauses.
         let _charged = ChargedUntilDropped(Instant::now());
         // The turn ends with the work, even if the request is long gone.
-        let running = threads.spawn_blocking(move || work(&cancel, &mut scan_yield));
+        let work = move || work(&cancel, &mut scan_yield);
+        #[cfg(not(feature = "simulation"))]
+        let running = self.threads.as_ref().expect("it is there until this is dropped").spawn_blocking(work);
+        #[cfg(feature = "simulation")]
+        let running = concord_consensus::blocking::blocking(work);
         let ended = timeout_at(deadline, running).await;
         ended
             .map_err(|_| late())?

@@ -177,7 +177,7 @@ impl Exporter {
     async fn client(&self) -> Result<reqwest::Client, String> {
         let is_encrypted = self.options.url.starts_with("https:");
         let tls = concord_client::Tls { authority: self.options.authority.clone(), own: None };
-        let config = tokio::task::spawn_blocking(move || tls.config(is_encrypted)).await;
+        let config = concord_consensus::blocking::blocking(move || tls.config(is_encrypted)).await;
         let config = config.map_err(|error| error.to_string())??;
         let client = reqwest::Client::builder().tls_backend_preconfigured(config);
         client.no_proxy().redirect(Policy::none()).build().map_err(text_of)

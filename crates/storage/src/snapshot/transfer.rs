@@ -13,10 +13,12 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use tokio::{
-    fs::File,
-    io::{AsyncRead, AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _, ReadBuf},
-};
+#[cfg(not(feature = "simulation"))]
+use tokio::fs::File;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _, ReadBuf};
+
+#[cfg(feature = "simulation")]
+use crate::inline_file::File;
 
 use crate::at_rest::{
     AtRest, KeyPurpose,

@@ -48,9 +48,9 @@ fn a_stalled_disk_blocks_only_the_thread_of_the_store() {
         snapshots,
         shared: Arc::new(WriterShared::new(start.newest.clone(), 0, &history)),
         history: history.history(),
-        thread: Mutex::new(Some(std::thread::spawn(move || {
+        writer: writer::Writer::of(std::thread::spawn(move || {
             hung.recv().unwrap_err();
-        }))),
+        })),
         received: AtomicU64::new(0),
     };
     let (dropped, is_dropped) = std::sync::mpsc::channel();

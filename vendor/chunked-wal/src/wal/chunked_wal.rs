@@ -248,9 +248,17 @@ where W: WalTypes
             config.clone(),
         );
 
-        let worker_handle = worker.spawn();
+        #[cfg(not(feature = "simulation"))]
+        let worker_handle = Some(worker.spawn());
+        #[cfg(feature = "simulation")]
+        let worker_handle = None;
 
-        let flush_client = FlushClient::new(flush_tx, worker_state);
+        let flush_client = FlushClient::new(
+            flush_tx,
+            worker_state,
+            #[cfg(feature = "simulation")]
+            worker,
+        );
 
         Self {
             config,
@@ -259,7 +267,7 @@ where W: WalTypes
             flush_client,
             on_chunk_persisted,
             flush_metrics,
-            worker_handle: Some(worker_handle),
+            worker_handle,
             _dir_lock: dir_lock,
         }
     }
@@ -534,6 +542,11 @@ where W: WalTypes
     /// wants to observe a write or sync failure must call this method.
     /// Calling it more than once is harmless.
     pub fn shutdown(&mut self) -> Result<(), io::Error> {
+        #[cfg(feature = "simulation")]
+        if !crate::simulation::power_is_off() {
+            self.send_pending(true, None)?;
+            self.flush_client.serve_queued();
+        }
         let Some(handle) = self.worker_handle.take() else {
             return Ok(());
         };

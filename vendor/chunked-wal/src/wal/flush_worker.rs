@@ -3,12 +3,14 @@ use std::io;
 use std::io::IoSlice;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
+#[cfg(not(feature = "simulation"))]
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::Condvar;
 use std::sync::Mutex;
 use std::sync::mpsc::Receiver;
 use std::sync::mpsc::TryRecvError;
+#[cfg(not(feature = "simulation"))]
 use std::thread::JoinHandle;
 use std::time::Duration;
 use std::time::Instant;
@@ -121,6 +123,7 @@ impl<W> FlushWorker<W>
 where W: WalTypes
 {
     /// When starting, there is at most one open chunk file that is not sync.
+    #[cfg(not(feature = "simulation"))]
     pub(crate) fn spawn(self) -> JoinHandle<()> {
         std::thread::Builder::new()
             .name("chunked_wal_flush_worker".to_string())
@@ -146,12 +149,40 @@ where W: WalTypes
         }
     }
 
+    /// Serves what is queued, on this thread.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn serve_queued(&mut self) {
+        if let Err(err) = self.run_inner() {
+            log::error!("FlushWorker failed: {}", err);
+            self.worker_state.fail(err);
+        }
+    }
+
+    /// Takes what is queued, to drop it.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn lose_queued(&mut self) -> Vec<SeqRequest<W>> {
+        self.rx.try_iter().collect()
+    }
+
+    /// The next request; `None` once there will be none.
+    #[cfg(not(feature = "simulation"))]
+    fn next(&self) -> Option<SeqRequest<W>> {
+        self.rx.recv().ok()
+    }
+
+    /// The next request; `None` if none is queued.
+    #[cfg(feature = "simulation")]
+    fn next(&self) -> Option<SeqRequest<W>> {
+        self.rx.try_recv().ok()
+    }
+
     /// Runs the worker and records any failure in the shared worker state.
     ///
     /// User code runs on this thread through the write and chunk-persisted
     /// callbacks. Catching its panics keeps a panicking callback from
     /// unwinding the thread silently, which would leave every
     /// `wait_worker_idle` caller blocked forever.
+    #[cfg(not(feature = "simulation"))]
     fn run(mut self) {
         let res =
             std::panic::catch_unwind(AssertUnwindSafe(|| self.run_inner()));
@@ -182,8 +213,7 @@ where W: WalTypes
         loop {
             batch.reset();
 
-            let req = self.rx.recv();
-            let Ok(seq_req) = req else {
+            let Some(seq_req) = self.next() else {
                 log::info!("FlushWorker input channel closed, quit");
                 return Ok(());
             };
@@ -388,6 +418,7 @@ where W: WalTypes
 }
 
 /// Renders a caught panic payload as text.
+#[cfg(not(feature = "simulation"))]
 fn panic_message(payload: &(dyn std::any::Any + Send)) -> String {
     if let Some(message) = payload.downcast_ref::<&str>() {
         return (*message).to_string();

@@ -44,13 +44,14 @@ impl QueuedBytes {
     }
 
     /// Returns every reserved byte, for when the worker stops processing.
+    #[cfg(not(feature = "simulation"))]
     pub(crate) fn release_all(&self) {
         let mut used = self.used.lock().unwrap();
         *used = 0;
         self.released.notify_all();
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn used(&self) -> usize {
         *self.used.lock().unwrap()
     }
