@@ -26,8 +26,9 @@ check() {
     cargo fmt --check "${LOAD[@]}"
     cargo fmt --check "${FUZZ[@]}"
     cargo fmt --check "${MODELS[@]}"
-    # Also the code of features that only tests have.
-    cargo clippy --locked --workspace --all-features --all-targets -- -D warnings
+    # Also the code of features that only tests have. That of simulations takes the place of other code.
+    cargo clippy --locked --workspace --features sabotage,fuzzing --all-targets -- -D warnings
+    cargo clippy --locked --package concord-simulation --features simulation -- -D warnings
     # As packagers may build it, who leave out what is sent to collectors.
     cargo clippy --locked --no-default-features --lib --bins -- -D warnings
     python3 scripts/docs-test.py --terms

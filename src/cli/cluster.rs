@@ -201,8 +201,8 @@ async fn ask_members(client: &Client, options: &Options) -> Result<(Value, Vec<M
     let named = join_all(client.urls().iter().map(|url| NamedAnswer::of(options, url))).await;
     // A member that has lost its directory knows no other.
     if seen["cluster_id"].is_null() {
-        let answers = named.iter().filter_map(|one| one.own.as_ref().ok());
-        seen = answers.cloned().find(|own| !own["cluster_id"].is_null()).unwrap_or(seen);
+        let mut answers = named.iter().filter_map(|one| one.own.as_ref().ok());
+        seen = answers.find(|own| !own["cluster_id"].is_null()).cloned().unwrap_or(seen);
     }
     let ask = async |member: &Value| {
         let (member, address) = (member.clone(), cell(&member["api_addr"]));

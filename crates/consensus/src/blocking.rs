@@ -21,7 +21,6 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
 /// # Errors
 /// Never.
 #[cfg(feature = "simulation")]
-#[expect(clippy::unused_async, reason = "as where there are threads")]
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
     Ok(work())
 }

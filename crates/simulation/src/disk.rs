@@ -11,7 +11,7 @@ use std::{
 use crate::machine::{self, HOSTS_MAX};
 
 thread_local! {
-    static RNG: RefCell<fastrand::Rng> = RefCell::new(fastrand::Rng::with_seed(0));
+    static RNG: RefCell<fastrand::Rng> = const { RefCell::new(fastrand::Rng::with_seed(0)) };
     static FLUSH_MAX_MS: [Cell<u64>; HOSTS_MAX] = const { [const { Cell::new(0) }; HOSTS_MAX] };
 }
 

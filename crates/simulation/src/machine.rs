@@ -35,7 +35,7 @@ thread_local! {
     static IS_ASKING: Cell<bool> = const { Cell::new(false) };
     /// Seconds by which the wall clock of each host is wrong.
     static WALL_ERROR: RefCell<[i64; HOSTS_MAX]> = const { RefCell::new([0; HOSTS_MAX]) };
-    static RANDOM: RefCell<fastrand::Rng> = RefCell::new(fastrand::Rng::with_seed(0));
+    static RANDOM: RefCell<fastrand::Rng> = const { RefCell::new(fastrand::Rng::with_seed(0)) };
 }
 
 /// Makes the clock and the randomness of this thread follow from a seed. Called once on a thread, before it does anything

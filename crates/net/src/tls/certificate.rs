@@ -1,8 +1,6 @@
 //! The contents of a certificate. `verify` checks whether they are true.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::{CertificateDer, UnixTime};
 use sha2::{Digest, Sha256};
 use x509_parser::{extensions::GeneralName, prelude::FromDer as _};
 
@@ -62,8 +60,7 @@ impl Certificate {
 /// # Errors
 /// Which of the two it is.
 pub(super) fn refuse_invalid(before: &[Certificate], now: &[Certificate]) -> Result<(), String> {
-    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let clock = Timestamp(u64::try_from(since_1970.as_micros()).unwrap_or(u64::MAX));
+    let clock = Timestamp(UnixTime::now().as_secs().saturating_mul(SECOND_US));
     let invalid = |one: &Certificate| {
         let Certificate { subject, serial, begins, ends, .. } = one;
         let what = format!("the certificate of {subject} with the serial {serial}");

@@ -187,10 +187,6 @@ fn stamps(files: &[PathBuf]) -> Vec<Option<FileStamp>> {
 mod tests {
     use super::*;
 
-    fn any(_: &u32, _: &u32) -> Result<(), String> {
-        Ok(())
-    }
-
     #[test]
     fn broken_files_do_not_replace_the_current_ones() {
         let directory = tempfile::tempdir().unwrap();
@@ -200,6 +196,7 @@ mod tests {
         let load =
             move || fs::read_to_string(&file).unwrap().parse::<u32>().map_err(|error| error.to_string());
         let number = Reloaded::new(vec![path.clone()], load).unwrap();
+        let any = |_: &u32, _: &u32| Ok(());
         assert!((*number.current(), number.generation()) == (1, 0) && number.look(any).is_none());
         fs::write(&path, "many").unwrap();
         assert!(number.look(any).unwrap().is_err() && number.look(any).is_none());
