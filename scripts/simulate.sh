@@ -21,7 +21,10 @@ case ${1:-} in
         # The first seed of the list is the one that runs twice.
         mapfile -t seeds < <(sed 's/ *#.*//; /^$/d' crates/simulation/seeds.txt)
         hash() { grep -o 'hash [0-9a-f]*, [0-9]* events' <<< "$1"; }
-        first=$("$program" seed "${seeds[0]}") && second=$("$program" seed "${seeds[0]}") || { echo "$first"; exit 1; }
+        if ! first=$("$program" seed "${seeds[0]}") || ! second=$("$program" seed "${seeds[0]}"); then
+            printf '%s\n%s\n' "$first" "${second:-}"
+            exit 1
+        fi
         if [[ $(hash "$first") != "$(hash "$second")" ]]; then
             printf 'simulate.sh: one seed, two traces:\n%s\n%s\n' "$first" "$second" >&2
             exit 1
