@@ -21,13 +21,13 @@ use super::{
 
 /// A flush that takes longer is slow: some ten times as long as that of a disk without a cache. A bound of the buckets.
 const SLOW_FLUSH: Duration = Duration::from_millis(100);
-/// An alarm needs so many slow flushes, and that they are half of all, within ten seconds or within a minute: a single pause
+/// An alarm needs so many slow flushes, and that they are half of all, within five seconds or within a minute: a single pause
 /// of a disk raises none. The shorter time shows a disk that was fast until now, the longer one a node with few writes.
 const SLOW_FLUSHES_MIN: u64 = 5;
 /// How often the flushes are looked at.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// Looks within ten seconds, and within a minute.
-const LOOKS_SOON: usize = 10;
+/// Looks within five seconds, and within a minute.
+const LOOKS_SOON: usize = 5;
 const LOOKS_MAX: usize = 60;
 /// Looks without a line after a line.
 const LOOKS_SILENT: u32 = 10;
@@ -212,7 +212,7 @@ mod tests {
             looks.look(times.read(), ms(300)).1
         };
         assert_eq!(look(0, 4), None, "too few");
-        assert_eq!(look(5, 1), Some(SlowFlushes { within_s: 10, slow: 5, all: 10, longest: ms(300) }));
+        assert_eq!(look(5, 1), Some(SlowFlushes { within_s: 5, slow: 5, all: 10, longest: ms(300) }));
         assert_eq!(look(1, 0), None, "most are fast");
         assert_eq!(look(0, 1).map(|one| one.slow), Some(6));
         for _ in 0..LOOKS_SOON {
@@ -225,7 +225,7 @@ mod tests {
             look(0, 0);
         }
         (0..4).for_each(|_| assert_eq!(look(0, 1), None));
-        assert_eq!(within(look(0, 1)), Some((10, 5, 5)), "a busy node whose disk was fast until now");
+        assert_eq!(within(look(0, 1)), Some((5, 5, 5)), "a busy node whose disk was fast until now");
         let ended = (0..LOOKS_MAX).filter(|_| look(0, 0).is_none()).count();
         assert!(ended > 0 && look(0, 0).is_none(), "a minute later it has ended");
     }
