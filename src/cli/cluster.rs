@@ -17,6 +17,7 @@ use super::{
     members::{self, InitArgs, MemberCommand, TransferArgs},
     output::{Columns, Format, cell, line, print_columns, print_value, printable, shown_bytes},
 };
+use concord_service::NO_CLUSTER;
 
 const CLUSTER: &str = "/api/v1/cluster";
 /// Time limit for each member.
@@ -66,9 +67,6 @@ pub(super) enum ClusterCommand {
     /// the alarm names never return.
     Vouch(VouchArgs),
 }
-
-/// Why a node is not ready that has no identity.
-const NO_CLUSTER: &str = "this node belongs to no cluster yet";
 
 #[derive(Debug, Args)]
 pub(super) struct VouchArgs {

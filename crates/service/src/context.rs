@@ -28,6 +28,9 @@ use super::{
     usage::Usage,
 };
 
+/// Why a node that has no identity serves nothing.
+pub const NO_CLUSTER: &str = "this node belongs to no cluster yet";
+
 /// Up to this many bytes of data are parsed, rendered or redacted inline: that takes less than about a millisecond.
 pub(crate) const INLINE_BYTES_MAX: usize = 64 << 10;
 
@@ -179,7 +182,7 @@ impl Context {
         } else if self.peers.me.get().is_some() {
             "this node is starting".into()
         } else {
-            "this node belongs to no cluster yet".into()
+            NO_CLUSTER.into()
         }
     }
 

@@ -119,6 +119,7 @@ use concord_consensus::{Timers, blocking::blocking};
 use concord_model::{access_key::Quota, limits::Limits, time::Timestamp};
 use concord_net::{Member, NodeId, client::Peers, tls::callers::CallerTls};
 use concord_storage::{self as store, snapshot::envelope::Envelope};
+pub use context::NO_CLUSTER;
 pub use history::{ConfigName, HistoryRange, RedactedConfig, RedactedHistory, retention::Retention};
 pub use membership::change::{Changed, MemberChange};
 pub use memory_budget::{Reservation, Share};
@@ -128,9 +129,9 @@ pub use origin::{CallerAddress, Origin, RequestWork};
 pub use read::view::{DefinitionView, DeletedDefinition, DeletedList};
 pub use redaction::{RedactedEvent, RedactedRecords, ShownTo};
 pub use request::{
-    AccessWrite, Alarm, AuditWrite, Caller, Check, CheckCondition, ClusterView, Consistency, DecidedWrite,
-    KeyPatch, LazySchema, Level, MemberView, NewProtection, NewSchema, NewUnique, Principal, Refusal,
-    Restored, Rollback, Transaction, Undelete, UndeleteThen, Write,
+    ALARMS, AccessWrite, Alarm, AuditWrite, Caller, Check, CheckCondition, ClusterView, Consistency,
+    DecidedWrite, KeyPatch, LazySchema, Level, MemberView, NewProtection, NewSchema, NewUnique, Principal,
+    Refusal, Restored, Rollback, Transaction, Undelete, UndeleteThen, Write,
 };
 pub use write::forwarded::ForwardedResponse;
 pub use write::{

@@ -165,17 +165,10 @@ fn reload_certificates(cx: &Context) -> bool {
 
 /// The message about a certificate that has expired, expires soon or is not valid yet.
 fn expiry_warning(place: &str, certificate: &Certificate, now: Timestamp) -> Option<String> {
-    let Certificate { subject, serial, begins, ends, .. } = certificate;
+    let Certificate { subject, serial, ends, .. } = certificate;
     let warning = u64::try_from(CERTIFICATE_WARNING.as_micros()).unwrap_or(u64::MAX);
-    let what = if *ends <= now {
-        format!("expired at {ends}")
-    } else if *begins > now {
-        format!("is not valid before {begins}")
-    } else if ends.0.saturating_sub(now.0) <= warning {
-        format!("expires at {ends}")
-    } else {
-        return None;
-    };
+    let expires_soon = || (ends.0.saturating_sub(now.0) <= warning).then(|| format!("expires at {ends}"));
+    let what = certificate.invalid_at(now).or_else(expires_soon)?;
     Some(format!("the certificate of {subject} for {place}, with the serial {serial}, {what}"))
 }
 

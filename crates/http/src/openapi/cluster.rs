@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{body::fields::schema_of, cluster};
 use concord_model::limits::Limits;
+use concord_service::ALARMS;
 
 const TAG: &str = "cluster";
 const OPEN_TAG: &str = "open";
@@ -272,18 +273,10 @@ pub(super) fn payloads() -> Vec<NamedSchema> {
     );
     let about =
         nullable(Type::Integer).description(Some("the member that it is about; null for the whole cluster"));
+    let types = ALARMS.map(|kind| format!("`{kind}`")).join(", ");
     let alarm = open(
         vec![
-            (
-                "type",
-                text()
-                    .description(Some(
-                        "`certificate`, `clock`, `log_time`, `audit`, `data_key`, `rolled_back`, `forked`, `slow_flush`, `disk`, \
-                         `log_stalled`, `no_leader`, `unreachable`, \
-                         `leader_changes`, `discarded_log`, `duplicate_id`, `lease`; later versions may add others",
-                    ))
-                    .into(),
-            ),
+            ("type", text().description(Some(format!("{types}; later versions may add others"))).into()),
             ("node_id", about.into()),
             ("message", text().into()),
         ],

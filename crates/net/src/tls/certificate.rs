@@ -52,6 +52,17 @@ impl Certificate {
             is_authority: parsed.is_ca(),
         })
     }
+
+    /// Why it is invalid at that time, if it is.
+    #[must_use]
+    pub fn invalid_at(&self, time: Timestamp) -> Option<String> {
+        let Self { begins, ends, .. } = self;
+        match () {
+            () if *ends <= time => Some(format!("expired at {ends}")),
+            () if *begins > time => Some(format!("is not valid before {begins}")),
+            () => None,
+        }
+    }
 }
 
 /// Refuses a new certificate that has expired, or is not valid yet, in the place of one that is valid: all would reject it.
@@ -61,17 +72,13 @@ impl Certificate {
 /// Which of the two it is.
 pub(super) fn refuse_invalid(before: &[Certificate], now: &[Certificate]) -> Result<(), String> {
     let clock = Timestamp(UnixTime::now().as_secs().saturating_mul(SECOND_US));
-    let invalid = |one: &Certificate| {
-        let Certificate { subject, serial, begins, ends, .. } = one;
-        let what = format!("the certificate of {subject} with the serial {serial}");
-        match () {
-            () if *ends <= clock => Some(format!("{what} expired at {ends}")),
-            () if *begins > clock => Some(format!("{what} is not valid before {begins}")),
-            () => None,
+    let was_valid = before.first().is_some_and(|one| one.invalid_at(clock).is_none());
+    match now.first().and_then(|one| Some((one, one.invalid_at(clock)?))) {
+        Some((Certificate { subject, serial, .. }, what)) if was_valid => {
+            Err(format!("the certificate of {subject} with the serial {serial} {what}"))
         }
-    };
-    let was_valid = before.first().is_some_and(|one| invalid(one).is_none());
-    now.first().and_then(invalid).filter(|_| was_valid).map_or(Ok(()), Err)
+        Some(_) | None => Ok(()),
+    }
 }
 
 fn name(name: &GeneralName<'_>) -> Option<String> {

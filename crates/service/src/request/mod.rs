@@ -186,7 +186,7 @@ pub struct ClusterView {
 }
 
 /// The types of alarms, so that each has a sample before it is raised.
-pub(crate) const ALARMS: [&str; 16] = [
+pub const ALARMS: [&str; 16] = [
     "audit",
     "certificate",
     "clock",
