@@ -12,7 +12,7 @@
 
 use std::{
     collections::BTreeMap,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -84,10 +84,8 @@ impl DiskReserve {
         {
             return free;
         }
-        let free = match rustix::fs::statvfs(&self.directory) {
-            // What other programs do to the volume does not follow from a seed.
-            Ok(_) if cfg!(feature = "simulation") => Some(u64::MAX / 2),
-            Ok(volume) => Some(volume.f_bavail.saturating_mul(volume.f_frsize)),
+        let free = match free_bytes_of(&self.directory) {
+            Ok(free) => Some(free),
             Err(error) => {
                 tracing::warn!(%error, directory = %self.directory.display(), "the volume's free space is unknown");
                 None
@@ -117,6 +115,33 @@ impl DiskReserve {
             (true, true) | (false, false) => {}
         }
     }
+}
+
+#[cfg(not(feature = "simulation"))]
+fn free_bytes_of(directory: &Path) -> rustix::io::Result<u64> {
+    let volume = rustix::fs::statvfs(directory)?;
+    Ok(volume.f_bavail.saturating_mul(volume.f_frsize))
+}
+
+/// What a simulation has set: what other programs do to the volume does not follow from a seed.
+#[cfg(feature = "simulation")]
+#[expect(clippy::unnecessary_wraps, reason = "as without a simulation")]
+fn free_bytes_of(directory: &Path) -> std::io::Result<u64> {
+    Ok(FREE_BYTES.with_borrow(|all| all.get(directory).copied()).unwrap_or(u64::MAX / 2))
+}
+
+#[cfg(feature = "simulation")]
+thread_local! {
+    static FREE_BYTES: std::cell::RefCell<BTreeMap<PathBuf, u64>> = const { std::cell::RefCell::new(BTreeMap::new()) };
+}
+
+/// Sets how much space the volume of a directory has left in a simulation; without a value it is plenty.
+#[cfg(feature = "simulation")]
+pub fn set_free_bytes(directory: &Path, bytes: Option<u64>) {
+    FREE_BYTES.with_borrow_mut(|all| match bytes {
+        Some(bytes) => drop(all.insert(directory.to_owned(), bytes)),
+        None => drop(all.remove(directory)),
+    });
 }
 
 /// Whether a voter's volume is below its reserve, or does not keep up with the changes. Sent between nodes.

@@ -100,6 +100,8 @@ use backup::Backups;
 use clock::Clock;
 use context::Context;
 use disk_space::DiskSpace;
+#[cfg(feature = "simulation")]
+pub use disk_space::set_free_bytes;
 use feature_level::FeatureLevels;
 use forward::Forwarder;
 use freshness::Freshness;

@@ -158,10 +158,19 @@ where W: WalTypes
         }
     }
 
-    /// Takes what is queued, to drop it.
+    /// Takes what is queued, to drop it. The file gets it, but no fsync: how
+    /// much of it stays is up to the simulated disk.
     #[cfg(feature = "simulation")]
     pub(crate) fn lose_queued(&mut self) -> Vec<SeqRequest<W>> {
-        self.rx.try_iter().collect()
+        let lost: Vec<_> = self.rx.try_iter().collect();
+        for request in &lost {
+            let WorkerRequest::Write(write) = &request.req else { break };
+            let mut file: &File = &self.files.last().unwrap().f;
+            if file.write_all(&write.data).is_err() {
+                break;
+            }
+        }
+        lost
     }
 
     /// The next request; `None` once there will be none.
