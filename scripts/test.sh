@@ -79,7 +79,7 @@ say "checks"
 scripts/check.sh
 say "the build"
 cargo test --locked --workspace --all-targets --no-run --quiet
-cargo build --locked --quiet --package concord-simulation --features simulation
+scripts/simulate.sh build
 
 others=$PWD/target/test-others.log
 trap 'trap - INT TERM; kill 0' INT TERM

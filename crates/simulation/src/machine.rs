@@ -96,7 +96,8 @@ fn wall() -> Duration {
     Duration::new(seconds, since.subsec_nanos())
 }
 
-fn is_simulated() -> bool {
+/// Whether this is the thread that simulates.
+pub(crate) fn is_simulated() -> bool {
     // A thread that ends has no such values any more.
     IS_SIMULATED.try_with(Cell::get).unwrap_or(false)
 }

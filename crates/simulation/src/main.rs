@@ -11,6 +11,7 @@
 //! | How is a node started; what of it is real? | `node` |
 //! | What do clients do and record? | `workload`, `client` |
 //! | Which faults are there? | `nemesis`, `disk` |
+//! | What does a disk lose, and how does it fail? | `volume` |
 //! | What is checked after every step? | `world` |
 //! | What is checked at the end? | `check`, of the chaos tests |
 //! | What is the hash of a run over? | `trace` |
@@ -30,6 +31,7 @@ mod node;
 mod setup;
 mod stored_keys;
 mod trace;
+mod volume;
 mod workload;
 mod world;
 
@@ -39,8 +41,6 @@ use std::{
     rc::Rc,
     time::{Duration, Instant, UNIX_EPOCH},
 };
-
-use tracing_subscriber::{EnvFilter, layer::SubscriberExt as _};
 
 use nemesis::Nemesis;
 use node::{Nodes, name};
@@ -52,12 +52,9 @@ use world::{World, client_name};
 const TICK: Duration = Duration::from_millis(1);
 /// The longest virtual time of a run.
 const VIRTUAL_MAX: Duration = Duration::from_secs(600);
-/// What is traced: the network, and what the nodes say.
-const TRACED: &str = "off,turmoil=trace,openraft=info,concord_model=debug,concord_state=debug,concord_storage=debug,\
-                      concord_net=debug,concord_consensus=debug,concord_service=debug,concord_http=debug";
 
 const USAGE: &str = "concord-simulate seed SEED [--trace FILE] [--log]   one run
-concord-simulate seeds FIRST COUNT [--seconds S]    runs with new seeds, each in a process of its own";
+concord-simulate seeds FIRST COUNT [--seconds S] [--until-found]    runs with new seeds, each in a process of its own";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -83,7 +80,8 @@ fn main() -> ExitCode {
         }
         ["seeds", first, count, ..] => {
             let (Some(first), Some(count)) = (number(first), number(count)) else { return usage() };
-            many(first, count, after("--seconds").and_then(number))
+            let is_until_found = texts.contains(&"--until-found");
+            many(first, count, after("--seconds").and_then(number), is_until_found)
         }
         _ => usage(),
     }
@@ -95,7 +93,7 @@ fn usage() -> ExitCode {
 }
 
 /// Runs seeds in processes of their own: what is initialized once in a process would depend on the seed before.
-fn many(first: u64, count: u64, seconds: Option<u64>) -> ExitCode {
+fn many(first: u64, count: u64, seconds: Option<u64>, is_until_found: bool) -> ExitCode {
     let begun = Instant::now();
     let program = std::env::current_exe().expect("the path of this program");
     let (mut runs, mut failed) = (0, Vec::new());
@@ -107,6 +105,9 @@ fn many(first: u64, count: u64, seconds: Option<u64>) -> ExitCode {
         runs += 1;
         if !ended.is_ok_and(|status| status.success()) {
             failed.push(seed);
+            if is_until_found {
+                break;
+            }
         }
     }
     println!("{runs} seeds in {:.0} s, {} failed: {failed:?}", begun.elapsed().as_secs_f64(), failed.len());
@@ -119,8 +120,7 @@ fn one(seed: u64, path: Option<&str>, is_log: bool) -> bool {
     let real = Instant::now();
     machine::simulate_on_this_thread(seed);
     trace::begin(path, is_log);
-    let subscriber = tracing_subscriber::registry().with(EnvFilter::new(TRACED)).with(trace::TraceLayer);
-    let subscribed = tracing::subscriber::set_default(subscriber);
+    let subscribed = tracing::subscriber::set_default(trace::NodeLogs);
     let setup = Setup::draw(seed);
     if is_log {
         eprintln!("{setup:#?}");
@@ -156,6 +156,7 @@ fn one(seed: u64, path: Option<&str>, is_log: bool) -> bool {
 fn simulate(setup: Setup, is_log: bool) -> (Duration, Vec<String>) {
     let setup = Rc::new(setup);
     disk::begin(setup.seed, setup.flush_max_ms);
+    volume::begin(setup.seed);
     let mut builder = turmoil::Builder::new();
     builder
         .epoch(UNIX_EPOCH)
@@ -164,6 +165,7 @@ fn simulate(setup: Setup, is_log: bool) -> (Duration, Vec<String>) {
         .simulation_duration(VIRTUAL_MAX)
         .min_message_latency(TICK)
         .max_message_latency(setup.latency_max)
+        .retransmission(setup.retransmission)
         .tcp_capacity(1 << 16);
     if setup.is_order_random {
         builder.enable_random_order();
@@ -211,7 +213,7 @@ fn simulate(setup: Setup, is_log: bool) -> (Duration, Vec<String>) {
     let mut violations = std::mem::take(&mut world.violations);
     violations.extend(check::violations(&shared.history));
     let elapsed = sim.elapsed();
-    disk::without_power(|| {
+    disk::without_power(0, volume::Loss::Process, || {
         for node in 1..=setup.nodes {
             drop(world.nodes[node].borrow_mut().service.take());
         }

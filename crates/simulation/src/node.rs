@@ -54,6 +54,11 @@ pub(crate) fn members(setup: &Setup) -> Vec<Member> {
     (1..=setup.nodes).map(member).collect()
 }
 
+/// Sets how much space the volume of a node has left.
+pub(crate) fn set_free_bytes(node: usize, bytes: Option<u64>) {
+    concord_service::set_free_bytes(&PathBuf::from(name(node)), bytes);
+}
+
 fn service(setup: &Setup, node: usize) -> Service {
     let options = Options {
         node_id: node as u64,
@@ -67,7 +72,7 @@ fn service(setup: &Setup, node: usize) -> Service {
         store: StoreOptions { segment_bytes: setup.segment_bytes, ..StoreOptions::default() },
         snapshot_log_bytes: setup.snapshot_log_bytes,
         log_stall_timeout: Duration::from_secs(20),
-        disk_reserve_bytes: 0,
+        disk_reserve_bytes: 1 << 20,
         rescue: Vec::new(),
         data_key_file: None,
         backup_envelope: None,

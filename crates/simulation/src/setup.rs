@@ -10,14 +10,20 @@ use concord_consensus::Timers;
 /// A kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// A node loses power: what its log has not made durable is lost.
+    /// A node loses power: what is not durable is lost, in part or as a whole.
     Crash,
     /// The leader does.
     CrashLeader,
     /// All nodes do.
     CrashAll,
+    /// The process of a node ends at once, and its machine goes on.
+    Kill,
     /// A node is shut down as an operator does it.
     Stop,
+    /// A node stands still and goes on, with all of its timers late.
+    Pause,
+    /// The leader does.
+    PauseLeader,
     /// A node is cut off from all others.
     Isolate,
     /// The leader is.
@@ -34,17 +40,30 @@ pub(crate) enum Fault {
     Lossy,
     /// The disk of a node is slow.
     SlowDisk,
+    /// An operation of a disk fails, or all do until the node is started again.
+    BrokenDisk,
+    /// A node has no space on its volume, and gets some later.
+    FullDisk,
+    /// A bit flips in a file of a node that does not run.
+    BitRot,
+    /// A copy of a node's disk is put in the place of the disk.
+    EarlierDisk,
     /// The wall clock of a node jumps.
     ClockJump,
+    /// The clock of a node is fast or slow, by half a per cent to two.
+    ClockRate,
     /// The clients' connections to a node are cut.
     CutClients,
 }
 
-pub(crate) const FAULTS: [Fault; 14] = [
+pub(crate) const FAULTS: [Fault; 22] = [
     Fault::Crash,
     Fault::CrashLeader,
     Fault::CrashAll,
+    Fault::Kill,
     Fault::Stop,
+    Fault::Pause,
+    Fault::PauseLeader,
     Fault::Isolate,
     Fault::IsolateLeader,
     Fault::Split,
@@ -53,7 +72,12 @@ pub(crate) const FAULTS: [Fault; 14] = [
     Fault::SlowLink,
     Fault::Lossy,
     Fault::SlowDisk,
+    Fault::BrokenDisk,
+    Fault::FullDisk,
+    Fault::BitRot,
+    Fault::EarlierDisk,
     Fault::ClockJump,
+    Fault::ClockRate,
     Fault::CutClients,
 ];
 
@@ -80,6 +104,9 @@ pub(crate) struct Setup {
     /// How long a fault lasts at most.
     pub(crate) fault_max: Duration,
     pub(crate) is_order_random: bool,
+    /// Whether a lost message of a connection is retransmitted, as TCP does. Without it the connection stays silent, as behind
+    /// a firewall that has forgotten it.
+    pub(crate) retransmission: bool,
     /// Bytes of padding in each config.
     pub(crate) padding: usize,
 }
@@ -114,6 +141,12 @@ impl Setup {
         let mut faults = FAULTS.to_vec();
         rng.shuffle(&mut faults);
         faults.truncate(count);
+        // Many short runs find more than a few long ones. A disk of an earlier time needs members that know of a later one.
+        let (shortest, longest) = match rng.u8(..16) {
+            _ if faults.contains(&Fault::EarlierDisk) => (12_000, 20_000),
+            0 => (8_000, 20_000),
+            _ => (2_000, 6_000),
+        };
         let lease_reads = rng.u8(..3) == 0;
         let timers = match rng.u8(..3) {
             0 => TimerSetup { heartbeat: 50, election_min: 150, election_max: 300, lease_reads },
@@ -125,7 +158,7 @@ impl Setup {
             nodes,
             clients: rng.usize(2..=6),
             keys: [2, 4, 8, 16][rng.usize(..4)],
-            duration: ms(&mut rng, 8_000, 20_000),
+            duration: ms(&mut rng, shortest, longest),
             timers,
             snapshot_log_bytes: [2_000, 20_000, 200_000, 64 << 20][rng.usize(..4)],
             segment_bytes: [4_000, 100_000, 64 << 20][rng.usize(..3)],
@@ -133,9 +166,10 @@ impl Setup {
             latency_max: ms(&mut rng, 2, [3, 10, 40][nodes % 3]),
             flush_max_ms: [0, 1, 3, 20][rng.usize(..4)],
             faults,
-            fault_pause: ms(&mut rng, 300, 3_000),
-            fault_max: ms(&mut rng, 500, 4_000),
+            fault_pause: ms(&mut rng, 100, 1_500),
+            fault_max: ms(&mut rng, 300, 4_000),
             is_order_random: rng.bool(),
+            retransmission: rng.u8(..4) != 0,
             padding: [0, 200, 3_000][rng.usize(..3)],
         }
     }

@@ -9,6 +9,7 @@ use crate::{
     node::{Nodes, name},
     setup::Setup,
     trace,
+    volume::Loss,
 };
 
 /// What was seen of a node last.
@@ -27,6 +28,10 @@ pub(crate) struct World {
     /// The digest of the state at each revision, and the node that had it first.
     digests: BTreeMap<u64, (u128, usize)>,
     pub(crate) violations: Vec<String>,
+    /// Whether this node may fail: something was done to its disk.
+    pub(crate) may_fail: Vec<bool>,
+    /// The nodes that have failed as they may, and why.
+    pub(crate) failed: Vec<(usize, String)>,
     is_told: bool,
     steps: u64,
 }
@@ -34,7 +39,9 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(setup: Rc<Setup>, nodes: Nodes, is_told: bool) -> Self {
         let seen = vec![Seen::default(); setup.nodes + 1];
-        Self { nodes, setup, seen, digests: BTreeMap::new(), violations: Vec::new(), is_told, steps: 0 }
+        let may_fail = vec![false; setup.nodes + 1];
+        let (digests, violations, failed) = Default::default();
+        Self { nodes, setup, seen, digests, violations, may_fail, failed, is_told, steps: 0 }
     }
 
     pub(crate) fn clients(&self) -> Vec<String> {
@@ -53,19 +60,21 @@ impl World {
         self.violations.push(text);
     }
 
-    pub(crate) fn power_off(&mut self, sim: &mut Sim<'_>, node: usize) {
+    /// Ends a node at once.
+    pub(crate) fn end(&mut self, sim: &mut Sim<'_>, node: usize, loss: Loss) {
         let service = self.nodes[node].borrow_mut().service.take();
         self.seen[node] = Seen::default();
         machine::as_host(node, || {
-            disk::without_power(|| {
+            disk::without_power(node, loss, || {
                 drop(service);
                 sim.crash(name(node));
             });
         });
     }
 
-    pub(crate) fn power_on(&mut self, sim: &mut Sim<'_>, node: usize) {
-        machine::as_host(node, || sim.bounce(name(node)));
+    /// Starts a node that does not run. What is left of a process that has ended by itself goes with it.
+    pub(crate) fn start(&mut self, sim: &mut Sim<'_>, node: usize) {
+        machine::as_host(node, || disk::without_power(node, Loss::Process, || sim.bounce(name(node))));
     }
 
     /// Checks what must hold at every moment.
@@ -75,7 +84,13 @@ impl World {
             let nodes = Rc::clone(&self.nodes);
             let mut watched = nodes[node].borrow_mut();
             if let Some(why) = watched.failure.take() {
-                self.violation(format!("node {node} failed: {why}"));
+                if self.may_fail[node] {
+                    trace::note(|_| (), format_args!("node {node} failed: {why}"));
+                    self.tell(now, &format!("node {node} failed: {why}"));
+                    self.failed.push((node, why));
+                } else {
+                    self.violation(format!("node {node} failed: {why}"));
+                }
             }
             let Some(consensus) = watched.service.as_ref().and_then(|service| service.cx.consensus()) else {
                 continue;
