@@ -22,6 +22,7 @@ use super::{
     wire::{WireLogId, WireVote},
 };
 use concord_model::{
+    access_key::Author,
     command::{Command, Expect, Proposal, Verdict},
     key::Key,
     time::Timestamp,
@@ -100,7 +101,7 @@ fn proposal(number: u64) -> Proposal {
     let key = Key::parse(&format!("definition-{number}")).unwrap();
     let command = Command::CreateDefinition { key, indexes: Vec::new(), schema: None };
     let (at, by) = (Timestamp(number), "root".into());
-    Proposal { at, by, reason: None, request: None, definition_read: None, command, key: None }
+    Proposal { at, by, reason: None, request: None, definition_read: None, command, author: Author::Root }
 }
 
 async fn write(consensus: &Consensus, number: u64) -> u64 {

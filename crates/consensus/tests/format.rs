@@ -7,7 +7,7 @@
 use std::{fmt::Debug, sync::Arc};
 
 use concord_model::{
-    access_key::{AccessKey, Grant, Grants, KeyId, KeySecret, KeyUse, Pattern, Quota, Verb},
+    access_key::{AccessKey, Author, Grant, Grants, KeyId, KeySecret, KeyUse, Pattern, Quota, Verb},
     audit::{AnchorAcceptance, AnchoredLog, AuditAnchor, AuditAnchors},
     command::{
         AccessCommand, Applied, AuditCommand, BatchStep, Command, DecodeError, Done, Expect, IdempotencyKey,
@@ -36,8 +36,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn plain(command: Command) -> Proposal {
-    let at = Timestamp(1_763_000_000_000_100);
-    Proposal { at, by: "root".into(), reason: None, request: None, definition_read: None, command, key: None }
+    Proposal::new(Timestamp(1_763_000_000_000_100), "root", Author::Root, command)
 }
 
 fn full(command: Command) -> Proposal {
@@ -422,10 +421,14 @@ fn access_keys() {
     entry_of(AccessCommand::DisableRoot, "01e4e0f4e586ee900304726f6f740000000c0500");
     entry_of(AccessCommand::EnableRoot, "01e4e0f4e586ee900304726f6f740000000c0600");
     let command = Command::DeleteConfig { definition: key("d"), key: key("k"), expect: Expect::Any };
-    let key = Some(KeyUse { id: id.clone(), revision: 300, secret: 299 });
+    let author = Author::Key(KeyUse { id: id.clone(), revision: 300, secret: 299 });
     entry(
-        &Proposal { by: id.to_string(), key, ..plain(command) },
+        &Proposal { by: id.to_string(), author, ..plain(command) },
         "01e4e0f4e586ee90030c30313233343536373839615a000000040164016b00010c30313233343536373839615aac02ab02",
+    );
+    entry(
+        &Proposal { author: Author::Cluster, ..plain(Command::Access(AccessCommand::EnableRoot)) },
+        "01e4e0f4e586ee900304726f6f740000000c0602",
     );
     let KeyTerms { name, grants, quota, expires_at } = terms;
     let secrets = vec![
@@ -457,6 +460,7 @@ fn access_keys() {
         (Rejection::KeyExists, "0c"),
         (Rejection::TooManyKeys, "0d"),
         (Rejection::NoKeyForKeys, "0e"),
+        (Rejection::Unauthored, "14"),
     ] {
         wire(&rejection, expected);
     }

@@ -214,6 +214,7 @@ impl Code {
             Rejection::TooManyKeys => Self::TooManyAccessKeys,
             Rejection::NoKeyForKeys => Self::NoKeyForKeys,
             Rejection::QuotaExceeded { .. } => Self::QuotaExceeded,
+            Rejection::Unauthored => Self::InternalError,
             Rejection::InBatch { rejection, .. } => Self::of_rejection(rejection),
         }
     }

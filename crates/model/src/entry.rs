@@ -126,13 +126,13 @@ pub fn decode(entry: &[u8]) -> Result<Vec<Proposal>, DecodeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{command::Expect, key::Key, time::Timestamp};
+    use crate::{access_key::Author, command::Expect, key::Key, time::Timestamp};
 
     fn delete(number: usize) -> Proposal {
         let (definition, key) = (Key::parse("d").unwrap(), Key::parse(&format!("k{number}")).unwrap());
         let command = Command::DeleteConfig { definition, key, expect: Expect::At(number as u64) };
         let (at, by) = (Timestamp(7), "root".into());
-        Proposal { at, by, reason: None, request: None, definition_read: Some(3), command, key: None }
+        Proposal { at, by, reason: None, request: None, definition_read: Some(3), command, author: Author::Root }
     }
 
     fn encoded(count: usize) -> Vec<u8> {

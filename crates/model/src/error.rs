@@ -110,6 +110,9 @@ pub enum Rejection {
          (`concord definition protect {0} --off`)"
     )]
     DefinitionProtected(Key),
+    /// A proposal in the cluster's name of something that only a client may request: the leader is wrong.
+    #[error("the cluster does not propose this of its own")]
+    Unauthored,
 }
 
 /// Why a rollback has nothing to write.

@@ -23,6 +23,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::{clock::Clock, context::Context, disk_space::DiskSpace, metrics::process, request::Resources};
 use concord_consensus::Consensus;
 use concord_model::{
+    access_key::Author,
     command::{Command, Proposal},
     feature::{LEVEL_MIN, level_max},
 };
@@ -161,7 +162,7 @@ impl FeatureLevels {
         for to in consensus.state().feature_level() + 1..=offered.min(self.levels().offered) {
             let at = self.clock.stamp(&consensus.state()).await;
             let command = Command::RaiseFeatureLevel { to };
-            let proposal = Proposal::new(at, AUTHOR, command);
+            let proposal = Proposal::new(at, AUTHOR, Author::Cluster, command);
             match timeout(self.cx.options.write_timeout, consensus.write(proposal)).await {
                 Ok(Ok(_)) => tracing::info!(level = to, "raised the feature level of the cluster to {to}"),
                 // The state shows whether it was applied.

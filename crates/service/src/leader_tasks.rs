@@ -15,6 +15,7 @@ use tokio::time::{Instant, timeout};
 use super::{clock::Clock, context::Context, disk_space::DiskSpace};
 use concord_consensus::Consensus;
 use concord_model::{
+    access_key::Author,
     command::{Command, Proposal},
     key::Key,
     limits::REMEMBERED_REQUEST_AGE_US,
@@ -104,7 +105,7 @@ impl LeaderTasks {
         let left = due.filter(|upto| state.requests().next().is_some_and(|oldest| oldest.revision <= *upto));
         let upto = left.or_else(|| too_old(&state, self.clock.confirmed_time(EXPIRY_CONFIRM)?))?;
         let at = self.clock.stamp(&state).await;
-        let proposal = Proposal::new(at, EXPIRY_AUTHOR, Command::Forget { upto });
+        let proposal = Proposal::new(at, EXPIRY_AUTHOR, Author::Cluster, Command::Forget { upto });
         match timeout(EXPIRY_TIMEOUT, consensus.write(proposal)).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => tracing::debug!(?error, "the expiry of idempotency records was not decided"),
@@ -118,7 +119,7 @@ impl LeaderTasks {
 fn next_step(definition: &Definition, at: Timestamp) -> Option<Proposal> {
     let build = definition.indexing.build.as_ref()?;
     let (key, begun, cursor) = (definition.key.clone(), build.begun, build.cursor.clone());
-    Some(Proposal::new(at, BUILD_AUTHOR, Command::BuildIndex { key, begun, cursor }))
+    Some(Proposal::new(at, BUILD_AUTHOR, Author::Cluster, Command::BuildIndex { key, begun, cursor }))
 }
 
 /// The revision of the newest idempotency record that is too old, once one is too old by a step.
@@ -142,7 +143,7 @@ mod tests {
         let proposal = |at: u64, id: Option<u8>, command: Command| {
             let request = id.map(|id| IdempotencyKey { id: [id; 16], fingerprint: [2; 16] });
             let (at, by) = (Timestamp(at), "root".to_owned());
-            Proposal { at, by, reason: None, request, definition_read: None, command, key: None }
+            Proposal { at, by, reason: None, request, definition_read: None, command, author: Author::Root }
         };
         let (definition, key) = (Key::parse("d").unwrap(), Key::parse("k").unwrap());
         let delete = Command::DeleteConfig { definition, key, expect: Expect::Present };

@@ -11,6 +11,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use super::{Edit, State, apply::EntryContext, digest};
 use concord_model::{
     audit::{AnchorAcceptance, AnchoredLog, AuditAnchor, AuditAnchors},
+    access_key::Author,
     command::{Applied, AuditCommand, Proposal, StepOutcome},
     limits::{ANCHORED_LOG_AGE_US, ANCHORED_LOGS_MAX},
     time::Timestamp,
@@ -115,7 +116,7 @@ mod tests {
 
     fn apply(state: &mut State, command: AuditCommand) -> Vec<Edit> {
         let revision = state.revision() + 1;
-        let proposal = Proposal::new(Timestamp(revision * 60_000_000), "root", Command::Audit(command));
+        let proposal = Proposal::new(Timestamp(revision * 60_000_000), "root", Author::Root, Command::Audit(command));
         state.apply(revision, &proposal).1.map(|change| change.edits).unwrap_or_default()
     }
 

@@ -410,7 +410,10 @@ impl Feed {
 mod tests {
     use super::*;
     use crate::testing::events::{event, key};
-    use concord_model::command::{Command, Expect, Proposal};
+    use concord_model::{
+        access_key::Author,
+        command::{Command, Expect, Proposal},
+    };
 
     const PAGE_MAX: EventPageMax = EventPageMax { events: 4, bytes: 1 << 20 };
 
@@ -470,7 +473,7 @@ mod tests {
         let mut apply = |revision: Revision, command: Command, definition_read| {
             let (by, at) = ("root".into(), Timestamp(revision));
             let proposal =
-                Proposal { at, by, reason: None, request: None, definition_read, command, key: None };
+                Proposal { at, by, reason: None, request: None, definition_read, command, author: Author::Root };
             changes.extend(state.apply(revision, &proposal).1.map(Arc::new));
         };
         let (d, k) = (key("d"), key("k"));

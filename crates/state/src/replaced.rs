@@ -81,6 +81,7 @@ impl State {
 mod tests {
     use super::*;
     use concord_model::{
+        access_key::Author,
         command::{Command, Expect, Proposal},
         key::Key,
         time::Timestamp,
@@ -90,7 +91,7 @@ mod tests {
         let revision = state.revision() + 1;
         let definition_read = state.definition("d").map(|found| found.definition.revision);
         let (by, at) = ("root".into(), Timestamp(revision));
-        let proposal = Proposal { at, by, reason: None, request: None, definition_read, command, key: None };
+        let proposal = Proposal { at, by, reason: None, request: None, definition_read, command, author: Author::Root };
         assert!(state.apply(revision, &proposal).1.is_some());
     }
 

@@ -2,7 +2,7 @@
 //! state is rebuilt from its records in between. Equal replicas and restarts depend on it.
 
 use concord_model::{
-    access_key::{Grant, Grants, KeyId, KeyUse, Pattern, Quota, Verb},
+    access_key::{Author, Grant, Grants, KeyId, KeyUse, Pattern, Quota, Verb},
     audit::AnchoredLog,
     command::{
         AccessCommand, AuditCommand, BatchStep, Command, ConfigThen, ContentThen, DecodeError, Expect,
@@ -204,15 +204,18 @@ fn audit(random: &mut Rng) -> AuditCommand {
     AuditCommand::Anchor { log, seq: random.u64(0..100), sha256: [random.u8(..); 32] }
 }
 
-/// In whose name a proposal is made: mostly nobody's, else that of a key as it is or was.
-fn author(state: &State, random: &mut Rng) -> Option<KeyUse> {
+/// In whose name a proposal is made: mostly the root key's or the cluster's, as its command is, else that of a key as it
+/// is or was.
+fn author(state: &State, random: &mut Rng, command: &Command) -> Author {
     let count = usize::try_from(state.access_key_count()).unwrap();
     if count == 0 || random.u8(0..4) > 0 {
-        return None;
+        let is_of_the_cluster = command.is_of_the_cluster() ^ (random.u8(0..40) == 0);
+        return if is_of_the_cluster { Author::Cluster } else { Author::Root };
     }
     let key = state.access_keys().nth(random.usize(0..count)).unwrap();
     let secret = key.secrets[random.usize(0..key.secrets.len())].made;
-    Some(KeyUse { id: key.id.clone(), revision: key.revision - u64::from(random.u8(0..4) == 0), secret })
+    let revision = key.revision - u64::from(random.u8(0..4) == 0);
+    Author::Key(KeyUse { id: key.id.clone(), revision, secret })
 }
 
 /// Several commands as one, each made on the state after those before it.
@@ -260,9 +263,9 @@ fn proposals(seed: u64, count: u64) -> Vec<(u64, Option<Proposal>)> {
         let request = (random.u8(0..3) == 0)
             .then(|| IdempotencyKey { id: [random.u8(0..40); 16], fingerprint: [random.u8(0..2); 16] });
         let reason = random.bool().then(|| "because".to_owned());
-        let key = author(&state, &mut random);
-        let by = key.as_ref().map_or("root".to_owned(), |key| key.id.to_string());
-        let proposal = Proposal { at: Timestamp(at), by, reason, request, definition_read, command, key };
+        let author = author(&state, &mut random, &command);
+        let by = if let Author::Key(key) = &author { key.id.to_string() } else { "root".into() };
+        let proposal = Proposal { at: Timestamp(at), by, reason, request, definition_read, command, author };
         state.apply(revision, &proposal);
         all.push((revision, Some(proposal)));
     }
@@ -382,7 +385,7 @@ fn builds(seed: u64) -> Vec<(u64, Option<Proposal>)> {
             }
         };
         let (by, at) = ("root".to_owned(), Timestamp(1_763_000_000_000_000 + revision));
-        let proposal = Proposal { at, by, reason: None, request: None, definition_read, command, key: None };
+        let proposal = Proposal { at, by, reason: None, request: None, definition_read, command, author: Author::Root };
         state.apply(revision, &proposal);
         all.push((revision, Some(proposal)));
     }

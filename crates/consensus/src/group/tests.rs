@@ -7,6 +7,7 @@ use tokio::{sync::Semaphore, task::JoinHandle, time::timeout};
 
 use super::*;
 use concord_model::{
+    access_key::Author,
     command::{Applied, Command, Done, Expect, Proposal, StepOutcome},
     error::Rejection,
     key::Key,
@@ -67,7 +68,7 @@ fn proposal(number: u64, bytes: usize) -> Proposal {
         request: None,
         definition_read: None,
         command,
-        key: None,
+        author: Author::Root,
     }
 }
 

@@ -10,6 +10,7 @@ use crate::{
     types::{EncodedProposal, Payload},
 };
 use concord_model::{
+    access_key::Author,
     command::{Command, Expect, IdempotencyKey, Proposal},
     entry::GROUP_PROPOSALS_MAX,
     key::Key,
@@ -32,7 +33,7 @@ fn proposals(seed: u64, count: u64) -> Vec<Option<Proposal>> {
     let mut random = Rng::with_seed(seed);
     let plain = |at, command, definition_read, request| {
         let (at, by, reason) = (Timestamp(at), "root".to_owned(), Some(format!("reason {at}")));
-        Some(Proposal { at, by, reason, request, definition_read, command, key: None })
+        Some(Proposal { at, by, reason, request, definition_read, command, author: Author::Root })
     };
     let define = |name| Command::CreateDefinition { key: key(name), indexes: vec!["a".into()], schema: None };
     let mut all = vec![

@@ -49,6 +49,7 @@ use super::{
     witness::Witness,
 };
 use concord_model::{
+    access_key::Author,
     command::{Command, Proposal},
     record::{Revision, VoidRevisions},
     time::Timestamp,
@@ -197,7 +198,7 @@ impl SingleRecovery {
         // A term that no entry has and that this member has not voted in.
         let voted = wal.position().vote.map_or(0, |vote| vote.term);
         let Term(term) = Term(voted.max(last.term)).of_next_election();
-        let skip = Proposal::new(decided.last_at(), AUTHOR, Command::SkipRevisions { to: first });
+        let skip = Proposal::new(decided.last_at(), AUTHOR, Author::Cluster, Command::SkipRevisions { to: first });
         let alone = WireMembership { voters: vec![vec![id]], nodes: vec![(id, member.clone())] };
         let mut payloads = vec![EntryPayload::Normal(EncodedProposal(Bytes::from(skip.to_bytes())))];
         payloads.extend(undecided);

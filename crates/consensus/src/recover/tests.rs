@@ -17,7 +17,7 @@ fn id(index: u64) -> WireLogId {
 
 fn proposal(command: Command) -> Payload {
     EntryPayload::Normal(EncodedProposal(Bytes::from(
-        Proposal::new(Timestamp(7), "root", command).to_bytes(),
+        Proposal::new(Timestamp(7), "root", Author::Root, command).to_bytes(),
     )))
 }
 
@@ -108,7 +108,7 @@ fn is_by_recovery(entry: Option<WireLogId>, index: u64) -> bool {
 
 /// The entry that skips revisions, at the time of the third change: each is later than the one before.
 fn skipped_to(to: Revision) -> Payload {
-    let proposal = Proposal::new(Timestamp(9), AUTHOR, Command::SkipRevisions { to });
+    let proposal = Proposal::new(Timestamp(9), AUTHOR, Author::Cluster, Command::SkipRevisions { to });
     EntryPayload::Normal(EncodedProposal(Bytes::from(proposal.to_bytes())))
 }
 

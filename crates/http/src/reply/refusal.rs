@@ -82,6 +82,7 @@ fn place_in_operation(rejection: &Rejection) -> Vec<LocSegment> {
 pub(super) fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
     const INVALID: (StatusCode, &str) = (StatusCode::UNPROCESSABLE_ENTITY, "validation_error");
     const UNAUTHORIZED: (StatusCode, &str) = (StatusCode::UNAUTHORIZED, "unauthorized_error");
+    const INTERNAL: (StatusCode, &str) = (StatusCode::INTERNAL_SERVER_ERROR, "server_error");
     match refusal {
         Refusal::Rejected(rejection) => match rejection {
             Rejection::DefinitionExists
@@ -106,6 +107,7 @@ pub(super) fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
             Rejection::NotUnique { .. } | Rejection::TestFailed { .. } => {
                 (StatusCode::CONFLICT, "conflict_error")
             }
+            Rejection::Unauthored => INTERNAL,
             // That of the operation, as if it had been requested alone.
             Rejection::InBatch { rejection, .. } => {
                 status_and_type(&Refusal::Rejected((**rejection).clone()))
@@ -119,7 +121,7 @@ pub(super) fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
         Refusal::Undecided(_) => (StatusCode::GATEWAY_TIMEOUT, "timeout_error"),
         Refusal::Overloaded | Refusal::LimitReached(_) => (StatusCode::TOO_MANY_REQUESTS, "rate_limited"),
         Refusal::StorageFull(_) => (StatusCode::INSUFFICIENT_STORAGE, "storage_full"),
-        Refusal::Internal(_) => (StatusCode::INTERNAL_SERVER_ERROR, "server_error"),
+        Refusal::Internal(_) => INTERNAL,
         Refusal::Conflict(_) | Refusal::NotUniqueYet { .. } | Refusal::Building(_) => {
             (StatusCode::CONFLICT, "conflict_error")
         }

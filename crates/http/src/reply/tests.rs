@@ -62,6 +62,7 @@ fn all() -> Vec<(Refusal, u16, &'static str)> {
         (rejected(Rejection::KeyExists), 409, "conflict_error"),
         (rejected(Rejection::TooManyKeys), 409, "conflict_error"),
         (rejected(Rejection::NoKeyForKeys), 409, "conflict_error"),
+        (rejected(Rejection::Unauthored), 500, "server_error"),
         (
             rejected(Rejection::QuotaExceeded { quota: StoredQuota::Bytes, limit: 1, needed: 2 }),
             507,

@@ -189,9 +189,19 @@ pub fn start_of_day(day: u64) -> Timestamp {
     Timestamp(day.saturating_mul(DAY_US))
 }
 
-/// In whose name a proposal is made: a key as it was when the request was judged.
-///
-/// A proposal without one is made in the name of the root key, or by the cluster itself.
+/// In whose name a proposal is made. Replicated: new variants go to the end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Author {
+    /// The root key.
+    Root,
+    /// An access key.
+    Key(KeyUse),
+    /// The cluster itself. It may propose only what
+    /// [`is_of_the_cluster`](super::command::Command::is_of_the_cluster).
+    Cluster,
+}
+
+/// An access key as it was when the request was judged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyUse {
     /// The key.

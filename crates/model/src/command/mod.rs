@@ -12,7 +12,7 @@ use std::{fmt, sync::Arc};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{
-    access_key::{Grants, KeyId, KeyUse, Quota},
+    access_key::{Author, Grants, KeyId, Quota},
     audit::AnchoredLog,
     encoding,
     error::Rejection,
@@ -411,7 +411,7 @@ const LEVEL_BYTE_MAX: u8 = 0x7F;
 pub struct Proposal {
     /// The leader's clock.
     pub at: Timestamp,
-    /// The author: the id of the access key.
+    /// What history and audit call the author: the id of the access key, or the task of the cluster.
     pub by: String,
     /// The caller's reason (`X-Change-Reason`).
     pub reason: Option<String>,
@@ -422,8 +422,8 @@ pub struct Proposal {
     pub definition_read: Option<Revision>,
     /// The change.
     pub command: Command,
-    /// The access key in whose name it is made; `None` for the root key, and for what the cluster proposes itself.
-    pub key: Option<KeyUse>,
+    /// In whose name it is made.
+    pub author: Author,
 }
 
 /// The result of an accepted write.
@@ -511,10 +511,10 @@ pub enum Verdict {
 const PROPOSAL_HEAD_BYTES: usize = 96;
 
 impl Proposal {
-    /// What the cluster proposes of itself, without a key and without a request that may be sent again.
+    /// A proposal without a reason, that rests on no definition and belongs to no request that may be sent again.
     #[must_use]
-    pub fn new(at: Timestamp, by: &str, command: Command) -> Self {
-        Self { at, by: by.into(), reason: None, request: None, definition_read: None, command, key: None }
+    pub fn new(at: Timestamp, by: &str, author: Author, command: Command) -> Self {
+        Self { at, by: by.into(), reason: None, request: None, definition_read: None, command, author }
     }
 
     /// The bytes that an entry of the log holds, which has this proposal alone. The first is the feature level that a node

@@ -15,7 +15,7 @@ fn a_proposal_round_trips_and_a_longer_or_newer_one_is_rejected() {
             key: Key::parse("k").unwrap(),
             expect: Expect::At(9),
         },
-        key: None,
+        author: Author::Root,
     };
     let mut bytes = proposal.to_bytes();
     assert_eq!(Proposal::from_bytes(&bytes), Ok(proposal));
@@ -46,7 +46,7 @@ fn a_batch_in_a_batch_is_damaged_at_any_depth() {
         request: None,
         definition_read: None,
         command: Command::Batch(steps),
-        key: None,
+        author: Author::Root,
     };
     let flat = batch(vec![delete(None), delete(Some(3))]);
     assert_eq!(Proposal::from_bytes(&flat.to_bytes()), Ok(flat));

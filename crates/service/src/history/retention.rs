@@ -15,6 +15,7 @@ use super::{HistoryRequest, HistoryResponse, other_members};
 use crate::{history::HistoryReader, run_blocking};
 use concord_consensus::Consensus;
 use concord_model::{
+    access_key::Author,
     command::{Command, Proposal},
     record::Revision,
     time::Timestamp,
@@ -107,7 +108,7 @@ impl HistoryReader {
         }
         let command = Command::Compact { compaction_revision };
         let at = self.clock.stamp(&state).await;
-        let proposal = Proposal::new(at, AUTHOR, command);
+        let proposal = Proposal::new(at, AUTHOR, Author::Cluster, command);
         match timeout(COMPACT_TIMEOUT, consensus.write(proposal)).await {
             Ok(Ok(_)) => tracing::info!(
                 compaction_revision,

@@ -173,6 +173,7 @@ mod tests {
     use super::*;
     use crate::read::records::tests::configs;
     use concord_model::{
+        access_key::Author,
         command::{Command, Expect, Proposal},
         key::Key,
         time::Timestamp,
@@ -232,7 +233,7 @@ mod tests {
             let definition_read = (revision > 1).then_some(1);
             let (by, at) = ("root".into(), Timestamp(revision));
             let proposal =
-                Proposal { at, by, reason: None, request: None, definition_read, command, key: None };
+                Proposal { at, by, reason: None, request: None, definition_read, command, author: Author::Root };
             assert!(self.0.apply(revision, &proposal).1.is_some());
         }
 

@@ -197,6 +197,7 @@ mod tests {
     use super::*;
     use crate::testing::{owner, service};
     use concord_model::{
+        access_key::Author,
         command::{Command, Proposal, Verdict},
         key::Key,
         key_set::KeyRange,
@@ -206,7 +207,7 @@ mod tests {
 
     fn proposal(at: u64, command: Command) -> Proposal {
         let (by, at) = ("root".into(), Timestamp(at));
-        Proposal { at, by, reason: None, request: None, definition_read: None, command, key: None }
+        Proposal { at, by, reason: None, request: None, definition_read: None, command, author: Author::Root }
     }
 
     /// A state with definitions that may index secret fields. No leader would propose them.

@@ -89,7 +89,8 @@ fn without_records(rejection: &Rejection) -> Option<String> {
         | Rejection::QuotaExceeded { .. }
         | Rejection::TestFailed { .. }
         | Rejection::CheckFailed { .. }
-        | Rejection::NothingToRestore(_) => None,
+        | Rejection::NothingToRestore(_)
+        | Rejection::Unauthored => None,
     }
 }
 

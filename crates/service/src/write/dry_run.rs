@@ -27,7 +27,7 @@ use crate::{
 };
 use concord_consensus::{Consensus, WriteError};
 use concord_model::{
-    access_key::KeyUse,
+    access_key::Author,
     command::{Applied, Verdict},
     limits::ENTRY_BYTES_MAX,
     time::Timestamp,
@@ -46,11 +46,11 @@ impl Writes {
         confirm_leadership(consensus, deadline).await?;
         let state = consensus.state();
         let at = self.clock.stamp(&state).await;
-        let Authorized { principal, key } = authorize(&state, request, || at)?;
+        let Authorized { principal, author } = authorize(&state, request, || at)?;
         let changes_definition = matches!(request.write.effect(), Effect::Define | Effect::Constrain);
         if may_be_inline(&request.write) && !changes_definition {
             let budget = Budget::inline().listing(request.caller.listed_variants);
-            let dry_run = DryRun { state: &state, request, at, key: key.clone() };
+            let dry_run = DryRun { state: &state, request, at, author: author.clone() };
             let decided = dry_run.decide(self.preparation(&budget, &principal), None);
             if !budget.is_abandoned() {
                 return decided;
@@ -70,7 +70,7 @@ impl Writes {
             let budget =
                 Budget::in_pool(&request.write, cancel.clone()).listing(request.caller.listed_variants);
             let mut pace = ScanPace { cancel, way: Some(way) };
-            let dry_run = DryRun { state: &state, request: &request, at, key };
+            let dry_run = DryRun { state: &state, request: &request, at, author };
             dry_run.decide(this.preparation(&budget, &principal), checks.then_some(&mut pace))
         };
         self.cx.cpu_pool.run_in(turn, deadline, work).await?
@@ -82,7 +82,7 @@ struct DryRun<'a> {
     state: &'a State,
     request: &'a WriteRequest,
     at: Timestamp,
-    key: Option<KeyUse>,
+    author: Author,
 }
 
 impl DryRun<'_> {
@@ -98,7 +98,7 @@ impl DryRun<'_> {
             self.check_configs(&mut prepared, pace)?;
         }
         let content = content_of(&prepared.command);
-        let proposal = request.proposal(self.at, prepared, self.key);
+        let proposal = request.proposal(self.at, prepared, self.author);
         if proposal.to_bytes().len() > ENTRY_BYTES_MAX {
             return Err(WriteError::TooLarge.into());
         }

@@ -78,7 +78,7 @@ use access::{Authorized, authorize};
 use admission::WriteAdmission;
 use conceal::concealed;
 use concord_consensus::Consensus;
-use concord_model::{access_key::KeyUse, command::Verdict};
+use concord_model::{access_key::Author, command::Verdict};
 use concord_state::State;
 use config_check::{needs_config_check, set_configs_read};
 use idempotency::{KeyedWrites, check_space, on_unknown, rejecting_command, stored_decision};
@@ -241,7 +241,7 @@ impl Writes {
                 return retry("the schema of the definition is being changed");
             };
             let begun = Instant::now();
-            let (prepared, key) = self.prepare_confirmed(consensus, request, deadline).await?;
+            let (prepared, author) = self.prepare_confirmed(consensus, request, deadline).await?;
             let mut prepared = match prepared {
                 Prepared::Propose(prepared) => prepared,
                 Prepared::Known(outcome) => {
@@ -267,7 +267,7 @@ impl Writes {
             }
             let at = self.clock.stamp(&consensus.state()).await;
             check_space(&consensus.state(), &request.caller, at)?;
-            let proposal = request.proposal(at, prepared, key);
+            let proposal = request.proposal(at, prepared, author);
             let Ok((decided, times)) = timeout_at(deadline, consensus.write_timed(proposal)).await else {
                 let text = "the write was proposed, but not decided in time";
                 return Err(AttemptError::Unknown(text.into()));
@@ -300,7 +300,7 @@ impl Writes {
         consensus: &Consensus,
         request: &Arc<WriteRequest>,
         deadline: Instant,
-    ) -> Attempt<(Prepared, Option<KeyUse>)> {
+    ) -> Attempt<(Prepared, Author)> {
         let state = consensus.state();
         let revision = state.revision();
         let first = match self.prepare(state, request, deadline).await {
@@ -322,8 +322,8 @@ impl Writes {
             Ok(prepared) => Ok(prepared),
             Err(refusal) => {
                 let rejecting = rejecting_command(request, refusal)?;
-                let Authorized { key, .. } = authorize(&state, request, || self.clock.log_time(&state))?;
-                Ok((rejecting, key))
+                let Authorized { author, .. } = authorize(&state, request, || self.clock.log_time(&state))?;
+                Ok((rejecting, author))
             }
         }
     }
@@ -335,13 +335,13 @@ impl Writes {
         state: Arc<State>,
         request: &Arc<WriteRequest>,
         deadline: Instant,
-    ) -> Result<(Prepared, Option<KeyUse>), Refusal> {
-        let Authorized { principal, key } = authorize(&state, request, || self.clock.log_time(&state))?;
+    ) -> Result<(Prepared, Author), Refusal> {
+        let Authorized { principal, author } = authorize(&state, request, || self.clock.log_time(&state))?;
         if may_be_inline(&request.write) {
             let budget = Budget::inline();
             let prepared = prepare(&state, request, self.preparation(&budget, &principal));
             if !budget.is_abandoned() {
-                return prepared.map(|prepared| (prepared, key));
+                return prepared.map(|prepared| (prepared, author));
             }
         }
         let weight = weight_of(&request.write);
@@ -351,7 +351,7 @@ impl Writes {
             prepare(&state, &request, this.preparation(&budget, &principal))
         };
         let prepared = Box::pin(self.cx.cpu_pool.run(weight, deadline, work)).await?;
-        prepared.map(|prepared| (prepared, key))
+        prepared.map(|prepared| (prepared, author))
     }
 }
 

@@ -6,7 +6,7 @@ use crate::{
     request::{Caller, Principal, Refusal, Write, WriteRequest},
     schemas::Validators,
 };
-use concord_model::{command::Verdict, limits::Limits, time::Timestamp};
+use concord_model::{access_key::Author, command::Verdict, limits::Limits, time::Timestamp};
 use concord_state::State;
 
 /// A request with the root key.
@@ -44,6 +44,6 @@ pub(super) fn proposed(state: &State, request: &WriteRequest) -> PreparedWrite {
 
 /// Prepares a write and applies it at the next revision.
 pub(super) fn apply(state: &mut State, request: &WriteRequest) -> Verdict {
-    let proposal = request.proposal(Timestamp(1), proposed(state, request), None);
+    let proposal = request.proposal(Timestamp(1), proposed(state, request), Author::Root);
     state.apply(state.revision() + 1, &proposal).0
 }

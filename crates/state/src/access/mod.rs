@@ -14,7 +14,7 @@ use std::{cmp::Ordering, sync::Arc};
 
 use super::{Edit, State, apply::EntryContext, digest, index::tree::Item};
 use concord_model::{
-    access_key::{AccessKey, Grants, KeyId, KeySecret, SECRETS_MAX, Verb, day_of},
+    access_key::{AccessKey, Author, Grants, KeyId, KeySecret, SECRETS_MAX, Verb, day_of},
     command::{AccessCommand, Expect, KeyTerms, Outcome, Proposal, StepOutcome, Verdict},
     error::Rejection,
     limits::ACCESS_KEYS_MAX,
@@ -86,9 +86,11 @@ impl State {
             return None;
         }
         let rejected = |rejection| Some(Verdict::Decided(Err(rejection)));
-        let Some(author) = &proposal.key else {
-            let is_root = !proposal.command.is_of_the_cluster();
-            return if is_root && self.root_disabled { rejected(Rejection::RootDisabled) } else { None };
+        let author = match &proposal.author {
+            Author::Key(author) => author,
+            Author::Root if self.root_disabled => return rejected(Rejection::RootDisabled),
+            Author::Cluster if !proposal.command.is_of_the_cluster() => return rejected(Rejection::Unauthored),
+            Author::Root | Author::Cluster => return None,
         };
         let key = self.access_key(&author.id).filter(|key| key.is_valid_at(at));
         let Some(key) = key.filter(|key| key.secret_at(author.secret, at).is_some()) else {

@@ -6,7 +6,7 @@ use super::*;
 use crate::{Change, builder::StateBuilder};
 use concord_model::{
     access_key::{Grant, KeyUse, Pattern, Quota},
-    command::{Command, IdempotencyKey},
+    command::{BatchStep, Command, IdempotencyKey},
     key::Key,
     record::Revision,
 };
@@ -29,7 +29,12 @@ fn create(number: u64, verbs: &[Verb]) -> AccessCommand {
 
 fn proposal(at: u64, key: Option<KeyUse>, command: Command) -> Proposal {
     let by = key.as_ref().map_or("root".to_owned(), |key| key.id.to_string());
-    Proposal { at: Timestamp(at), by, reason: None, request: None, definition_read: None, command, key }
+    let author = match key {
+        Some(key) => Author::Key(key),
+        None if command.is_of_the_cluster() => Author::Cluster,
+        None => Author::Root,
+    };
+    Proposal::new(Timestamp(at), &by, author, command)
 }
 
 fn define(number: u64) -> Command {
@@ -196,6 +201,31 @@ fn the_last_key_that_manages_keys_stays_while_root_is_disabled() {
     world.apply(None, Command::Access(AccessCommand::EnableRoot)).0.unwrap();
     world.apply(None, revoke(2)).0.unwrap();
     world.apply(None, define(1)).0.unwrap();
+}
+
+#[test]
+fn the_cluster_proposes_only_what_is_its_own_and_root_nothing_while_it_is_disabled() {
+    let mut world = AccessWorld::new();
+    world.access(create(1, &[Verb::Keys])).unwrap();
+    let compact = || Command::Compact { compaction_revision: 1 };
+    let by = |author: Author, command| Proposal::new(Timestamp(1), "somebody", author, command);
+    let is_accepted = |verdict| matches!(verdict, Verdict::Decided(Ok(_)));
+    let unauthored = Verdict::Decided(Err(Rejection::Unauthored));
+    for disabled in [false, true] {
+        if disabled {
+            world.access(AccessCommand::DisableRoot).unwrap();
+        }
+        let request = Some(IdempotencyKey { id: [1; 16], fingerprint: [2; 16] });
+        let not_its_own = Proposal { request, ..by(Author::Cluster, define(9)) };
+        assert_eq!(world.propose(&not_its_own).0, unauthored);
+        let batch = vec![BatchStep { definition_read: None, command: compact() }];
+        assert_eq!(world.propose(&by(Author::Cluster, Command::Batch(batch))).0, unauthored);
+        assert!(is_accepted(world.propose(&by(Author::Cluster, compact())).0));
+        let by_root = world.propose(&by(Author::Root, compact())).0;
+        let refused = Verdict::Decided(Err(Rejection::RootDisabled));
+        assert!(if disabled { by_root == refused } else { is_accepted(by_root) });
+    }
+    assert_eq!(world.state.request_count(), 0, "and nothing of it is remembered");
 }
 
 #[test]

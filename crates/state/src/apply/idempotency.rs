@@ -112,6 +112,7 @@ impl State {
 mod tests {
     use super::*;
     use concord_model::{
+        access_key::Author,
         command::{Command, IdempotencyKey, Proposal, Verdict},
         key::Key,
         limits::REMEMBERED_REQUEST_AGE_US,
@@ -132,7 +133,7 @@ mod tests {
             request,
             definition_read: None,
             command,
-            key: None,
+            author: Author::Root,
         }
     }
 

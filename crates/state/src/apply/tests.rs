@@ -5,6 +5,7 @@ mod redefine;
 use super::*;
 use crate::{BySlot, builder::StateBuilder};
 use concord_model::{
+    access_key::Author,
     command::{BatchStep, ConfigRead, IdempotencyKey, Transaction},
     record::{IndexEntries, IndexEntry, VoidRevisions},
 };
@@ -21,7 +22,7 @@ pub(crate) fn proposal(command: Command) -> Proposal {
         request: None,
         definition_read: None,
         command,
-        key: None,
+        author: Author::Root,
     }
 }
 

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{Change, Edit};
 use concord_model::{
+    access_key::Author,
     command::{Command, Expect, Proposal},
     query::{self, Page},
     time::Timestamp,
@@ -36,7 +37,7 @@ impl Lived {
         let revision = state.revision() + 1;
         let (by, at) = ("root".into(), Timestamp(revision * 10));
         let proposal =
-            Proposal { at, by, reason: None, request: None, definition_read: None, command, key: None };
+            Proposal { at, by, reason: None, request: None, definition_read: None, command, author: Author::Root };
         let (_, change) = state.apply(revision, &proposal);
         self.states.push(state);
         self.changes.push(change);

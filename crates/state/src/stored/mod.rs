@@ -11,7 +11,7 @@
 
 use super::{Collection, State, index::tree::Weight};
 use concord_model::{
-    access_key::{AccessKey, Grants, Pattern, Verb},
+    access_key::{AccessKey, Author, Grants, Pattern, Verb},
     command::Proposal,
     error::{Rejection, StoredQuota},
     record::Config,
@@ -99,7 +99,8 @@ impl State {
 
     /// The key that a proposal is made in the name of, where it has a quota of what is stored.
     pub(super) fn bounded_author(&self, proposal: &Proposal) -> Option<AccessKey> {
-        let key = self.access_key(&proposal.key.as_ref()?.id)?;
+        let Author::Key(author) = &proposal.author else { return None };
+        let key = self.access_key(&author.id)?;
         (key.quota.bytes.is_some() || key.quota.records.is_some()).then(|| (**key).clone())
     }
 

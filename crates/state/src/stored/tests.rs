@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::builder::StateBuilder;
 use concord_model::{
-    access_key::{Grant, KeyId, KeyUse, Quota},
+    access_key::{Author, Grant, KeyId, KeyUse, Quota},
     command::{AccessCommand, BatchStep, Command, Expect, KeyTerms, Verdict},
     key::Key,
     record::Revision,
@@ -53,8 +53,8 @@ impl StoredWorld {
 
     fn apply(&mut self, key: Option<KeyUse>, command: Command) -> Result<(), Rejection> {
         let revision: Revision = self.state.revision() + 1;
-        let (at, by) = (Timestamp(revision), "somebody".into());
-        let proposal = Proposal { at, by, reason: None, request: None, definition_read: None, command, key };
+        let author = key.map_or(Author::Root, Author::Key);
+        let proposal = Proposal::new(Timestamp(revision), "somebody", author, command);
         let (verdict, change) = self.state.apply(revision, &proposal);
         assert_eq!(self.state.revision(), revision);
         match verdict {

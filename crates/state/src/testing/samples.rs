@@ -4,6 +4,7 @@ use serde_json::json;
 
 use crate::{Change, State};
 use concord_model::{
+    access_key::Author,
     command::{BatchStep, Command, Expect, IdempotencyKey, Proposal, Undeletion},
     entry,
     index::Indexing,
@@ -47,7 +48,7 @@ fn proposal(command: Command) -> Proposal {
         request: Some(IdempotencyKey { id: [7; 16], fingerprint: [9; 16] }),
         definition_read: Some(1),
         command,
-        key: None,
+        author: Author::Root,
     }
 }
 

@@ -10,6 +10,7 @@ use super::{
     *,
 };
 use concord_model::{
+    access_key::Author,
     command::{IdempotencyKey, Proposal},
     record::IndexEntry,
 };
@@ -274,7 +275,7 @@ pub(super) fn proposal(state: &State, revision: Revision, command: Command) -> P
         request,
         definition_read,
         command,
-        key: None,
+        author: Author::Root,
     }
 }
 

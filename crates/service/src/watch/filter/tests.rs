@@ -2,6 +2,7 @@
 
 use super::*;
 use concord_model::{
+    access_key::Author,
     command::{Command, Proposal},
     key_set::KeySet,
     time::Timestamp,
@@ -31,7 +32,7 @@ fn state(indexes: &[&str]) -> State {
     let (at, by) = (Timestamp(1), "root".to_owned());
     state.apply(
         1,
-        &Proposal { at, by, reason: None, request: None, definition_read: None, command, key: None },
+        &Proposal { at, by, reason: None, request: None, definition_read: None, command, author: Author::Root },
     );
     state
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use super::prepare::PreparedWrite;
 use crate::request::{AccessWrite, AuditWrite, Principal, Refusal, WriteRequest};
 use concord_model::{
-    access_key::{AccessKey, KeyId, KeyUse, Verb},
+    access_key::{AccessKey, Author, KeyId, KeyUse, Verb},
     command::{AccessCommand, AuditCommand, Command, Expect, KeyTerms},
     error::Rejection,
     time::Timestamp,
@@ -27,8 +27,8 @@ use concord_state::State;
 pub(super) struct Authorized {
     /// The client, with its key as the state has it.
     pub(super) principal: Principal,
-    /// The key that the proposal names; `None` for the root key and for a node.
-    pub(super) key: Option<KeyUse>,
+    /// In whose name the proposal is made.
+    pub(super) author: Author,
 }
 
 /// Authorizes a write by a state. `now`: the time of the log.
@@ -44,7 +44,7 @@ pub(super) fn authorize(
     if principal.is_cluster() {
         let is_own = request.write.is_of_the_cluster();
         return if is_own {
-            Ok(Authorized { principal: principal.clone(), key: None })
+            Ok(Authorized { principal: principal.clone(), author: Author::Cluster })
         } else {
             Err(Refusal::KeyEnded)
         };
@@ -53,7 +53,7 @@ pub(super) fn authorize(
         if state.is_root_disabled() {
             return Err(Refusal::KeyEnded);
         }
-        return Ok(Authorized { principal: principal.clone(), key: None });
+        return Ok(Authorized { principal: principal.clone(), author: Author::Root });
     }
     let key = KeyId::parse(&principal.id).and_then(|id| state.access_key(&id)).ok_or(Refusal::KeyEnded)?;
     let at = if key.has_end() { now() } else { Timestamp(0) };
@@ -63,8 +63,8 @@ pub(super) fn authorize(
     let secret = principal.secret;
     let principal = Principal::of_key(Arc::clone(key), secret);
     principal.authorize_write(&request.write)?;
-    let key = KeyUse { id: key.id.clone(), revision: key.revision, secret };
-    Ok(Authorized { principal, key: Some(key) })
+    let author = Author::Key(KeyUse { id: key.id.clone(), revision: key.revision, secret });
+    Ok(Authorized { principal, author })
 }
 
 /// Makes the command of a change of the access keys.

@@ -45,7 +45,7 @@ fn the_leader_authorizes_by_the_key_in_its_state() {
     writer.grants = grants(&[(&[Verb::Write], "billing.*")]);
     let state_now = state(vec![writer.clone()], false);
     let authorized = at(&state_now, named(&writer), delete("billing.eu"), 0).unwrap();
-    assert_eq!(authorized.key, Some(KeyUse { id: writer.id.clone(), revision: 1, secret: 1 }));
+    assert_eq!(authorized.author, Author::Key(KeyUse { id: writer.id.clone(), revision: 1, secret: 1 }));
     let forbidden = Refusal::Forbidden { verb: Verb::Write };
     assert_eq!(at(&state_now, named(&writer), delete("other"), 0).unwrap_err(), forbidden);
     let batch = Write::Batch(vec![delete("billing.eu"), delete("other")]);
@@ -68,13 +68,13 @@ fn a_key_and_a_secret_expire_and_the_root_key_can_be_disabled() {
     let state_now = state(vec![ending.clone()], false);
     let authorized = |secret, now| {
         at(&state_now, Principal::named(ending.id.as_str(), secret), delete("d"), now)
-            .map(|authorized| authorized.key.is_some())
+            .map(|authorized| matches!(authorized.author, Author::Key(_)))
     };
     assert_eq!((authorized(0, 19), authorized(0, 20)), (Ok(true), Err(Refusal::KeyEnded)));
     assert_eq!((authorized(1, 49), authorized(1, 50)), (Ok(true), Err(Refusal::KeyEnded)));
     assert_eq!(authorized(2, 0), Err(Refusal::KeyEnded));
-    let root = |state: &State| at(state, Principal::root(), delete("d"), 0).map(|authorized| authorized.key);
-    assert_eq!(root(&state_now), Ok(None));
+    let root = |state: &State| at(state, Principal::root(), delete("d"), 0).map(|authorized| authorized.author);
+    assert_eq!(root(&state_now), Ok(Author::Root));
     assert_eq!(root(&state(vec![], true)), Err(Refusal::KeyEnded));
 }
 
@@ -82,7 +82,7 @@ fn a_key_and_a_secret_expire_and_the_root_key_can_be_disabled() {
 fn a_node_may_only_request_its_own_changes() {
     let state_now = state(vec![], true);
     let own = Write::Access(AccessWrite::EnableRoot);
-    assert_eq!(at(&state_now, Principal::cluster(), own.clone(), 0).unwrap().key, None);
+    assert_eq!(at(&state_now, Principal::cluster(), own.clone(), 0).unwrap().author, Author::Cluster);
     assert!(at(&state_now, Principal::cluster(), delete("d"), 0).is_err());
     assert!(at(&state_now, Principal::cluster(), Write::Access(AccessWrite::DisableRoot), 0).is_err());
     assert!(at(&state_now, Principal::named("cluster.", 1), own, 0).is_err());
@@ -206,12 +206,11 @@ fn an_authorization_is_bound_to_the_revision_of_the_key() {
         indexes: Vec::new(),
         schema: None,
     };
-    let (by, key) = (writer.id.to_string(), authorized.key);
-    let proposal =
-        Proposal { at: Timestamp(200), by, reason: None, request: None, definition_read: None, command, key };
+    let by = writer.id.to_string();
+    let proposal = Proposal::new(Timestamp(200), &by, authorized.author, command);
     let change =
         AccessCommand::Change { id: writer.id, terms: terms(Grants::default()), expect: Expect::Any };
-    let change = Proposal { command: Command::Access(change), key: None, ..proposal.clone() };
+    let change = Proposal { command: Command::Access(change), author: Author::Root, ..proposal.clone() };
     assert!(state_now.apply(101, &change).1.is_some());
     assert_eq!(state_now.apply(102, &proposal).0, concord_model::command::Verdict::Stale);
 }

@@ -15,6 +15,7 @@ use crate::{
     },
 };
 use concord_model::{
+    access_key::Author,
     command::{Expect, Verdict},
     document::Document,
     error::LocSegment,
@@ -75,7 +76,7 @@ fn pass(scans: &mut ConfigScans, state: &State, request: &WriteRequest, steps: &
 }
 
 fn apply(state: &mut State, request: &WriteRequest, prepared: PreparedWrite) -> Verdict {
-    let proposal = request.proposal(Timestamp(1), prepared, None);
+    let proposal = request.proposal(Timestamp(1), prepared, Author::Root);
     state.apply(state.revision() + 1, &proposal).0
 }
 

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use concord_model::schema::Formats;
 use concord_model::{
+    access_key::Author,
     command::{Command, Expect, Proposal, Verdict},
     document::Document,
     index,
@@ -31,7 +32,7 @@ impl World {
         let definition_read = is_write.then(|| self.found().definition.revision);
         let (by, reason, request) = ("root".into(), None, None);
         let proposal =
-            Proposal { at: Timestamp(1), by, reason, request, definition_read, command, key: None };
+            Proposal { at: Timestamp(1), by, reason, request, definition_read, command, author: Author::Root };
         let verdict = self.0.apply(self.0.revision() + 1, &proposal).0;
         assert!(matches!(verdict, Verdict::Decided(Ok(_))), "{verdict:?}");
     }

@@ -30,7 +30,7 @@ use crate::{
     write::{Writes, idempotency::decided_before},
 };
 use concord_model::{
-    access_key::KeyUse,
+    access_key::Author,
     command::{Applied, Command, Done, Expect, Outcome, Proposal},
     document::Document,
     error::{Invalid, Rejection, Violation},
@@ -46,7 +46,7 @@ use concord_state::{Collection, State};
 
 impl WriteRequest {
     /// The entry for the log.
-    pub(super) fn proposal(&self, at: Timestamp, prepared: PreparedWrite, key: Option<KeyUse>) -> Proposal {
+    pub(super) fn proposal(&self, at: Timestamp, prepared: PreparedWrite, author: Author) -> Proposal {
         let PreparedWrite { command, definition_read, precondition: _ } = prepared;
         Proposal {
             at,
@@ -55,7 +55,7 @@ impl WriteRequest {
             request: self.caller.idempotency_key,
             definition_read,
             command,
-            key,
+            author,
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::{
     apply::tests::{rebuilt, same},
 };
 use concord_model::{
+    access_key::Author,
     command::{BatchStep, Command, Expect, Proposal, THIS_ENTRY, Verdict},
     time::Timestamp,
 };
@@ -36,7 +37,7 @@ fn apply(state: &mut State, command: Command) -> (Verdict, Option<Change>) {
         request: None,
         definition_read: read,
         command,
-        key: None,
+        author: Author::Root,
     };
     state.apply(revision, &proposal)
 }

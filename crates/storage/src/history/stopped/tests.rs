@@ -9,6 +9,7 @@ use super::*;
 use crate::{Position, at_rest::KEYS, history::writer::HistoryWriter, snapshot::file};
 use concord_model::{
     access_key::{Grants, KeyId, Quota},
+    access_key::Author,
     command::{
         AccessCommand, BatchStep, Command, ConfigThen, ContentThen, Expect, IdempotencyKey, KeyTerms,
         Proposal, Undeletion,
@@ -158,7 +159,7 @@ impl Model {
         let states = vec![State::new()];
         let mut model = Self { directory, at_rest, states, changes: Vec::new(), writer, random };
         let create = Command::CreateDefinition { key: key("large"), indexes: vec!["n".into()], schema: None };
-        model.apply(Proposal::new(Timestamp(BEGIN), "root", create));
+        model.apply(Proposal::new(Timestamp(BEGIN), "root", Author::Root, create));
         for part in 0..3 {
             let steps = (0..500).map(|n| BatchStep {
                 definition_read: None,
@@ -169,7 +170,7 @@ impl Model {
                     &json!({"n": n}),
                 ),
             });
-            let proposal = Proposal::new(Timestamp(BEGIN), "root", Command::Batch(steps.collect()));
+            let proposal = Proposal::new(Timestamp(BEGIN), "root", Author::Root, Command::Batch(steps.collect()));
             model.apply(proposal);
         }
         model
@@ -197,7 +198,7 @@ impl Model {
             let mut random = self.random.clone();
             let command = command(self.now(), &mut random);
             let at = Timestamp(self.now().last_at().0 + random.u64(0..2_000_000));
-            let mut proposal = Proposal::new(at, "root", command);
+            let mut proposal = Proposal::new(at, "root", Author::Root, command);
             if random.u8(0..4) == 0 {
                 let id = [random.u8(0..60); 16];
                 proposal.request = Some(IdempotencyKey { id, fingerprint: [1; 16] });
@@ -399,7 +400,7 @@ fn the_history_of_another_cluster_is_rejected() {
         let (revision, at) = *model.changes.iter().find(|(of, _)| *of > backup).unwrap();
         let mut state = model.at(revision - 1).clone();
         let command = write(&state, key("large"), key("another"), &json!({}));
-        state.apply(revision, &Proposal::new(at, "root", command));
+        state.apply(revision, &Proposal::new(at, "root", Author::Root, command));
         let text = refused(&model.history(), &state, Point::Revision(model.now().revision()));
         assert!(text.contains("another cluster"), "{text}");
     }
@@ -413,13 +414,13 @@ fn a_recovered_cluster_goes_on_and_what_it_has_skipped_is_no_point() {
     let to = decided + 1_000_000;
     let mut state = model.now().clone();
     let (_, change) =
-        state.apply(decided + 1, &Proposal::new(Timestamp(0), "cluster", Command::SkipRevisions { to }));
+        state.apply(decided + 1, &Proposal::new(Timestamp(0), "cluster", Author::Cluster, Command::SkipRevisions { to }));
     model.writer.write(&change.expect("the history says what was skipped")).unwrap();
     model.writer.advance(state.revision()).unwrap();
     assert_eq!(state.revision(), to);
     let mut after = state.clone();
     let command = write(&after, key("large"), key("after"), &json!({"n": 1}));
-    let (_, change) = after.apply(to + 1, &Proposal::new(Timestamp(0), "root", command));
+    let (_, change) = after.apply(to + 1, &Proposal::new(Timestamp(0), "root", Author::Root, command));
     model.writer.write(&change.unwrap()).unwrap();
     model.writer.flush().unwrap();
     let history = model.history();
@@ -435,7 +436,7 @@ fn a_recovered_cluster_goes_on_and_what_it_has_skipped_is_no_point() {
     // A backup of what the lost members had decided.
     let mut lost = model.now().clone();
     let command = write(&lost, key("large"), key("lost"), &json!({"n": 1}));
-    lost.apply(decided + 1, &Proposal::new(Timestamp(0), "root", command));
+    lost.apply(decided + 1, &Proposal::new(Timestamp(0), "root", Author::Root, command));
     let text = refused(&history, &lost, Point::Revision(to + 1));
     assert!(text.contains("the backup is of revision") || text.contains("another cluster"), "{text}");
     let mut silent = model.now().clone();
