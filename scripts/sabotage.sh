@@ -60,6 +60,8 @@ distrusted-replayed      | it cluster::disk_of_an_earlier_time::a_distrusted_sta
 contradiction-ignored    | unit consensus::suite::a_member_confirms_nothing_that_contradicts_what_it_has_committed
 read-index-without-term  | unit consensus::consensus::tests::a_log_of_another_history_does_not_hold_a_read_index
 leases-of-others-ignored | it cluster::lease::a_leader_with_a_longer_election_timeout_answers_nothing_old_after_a_pause
+freeze-by-proposal-time  | unit state::environment::tests::a_freeze_is_judged_by_the_time_of_the_entry
+steps-not-touched        | unit state::environment::tests::every_command_of_everybody_is_judged_in_every_environment
 plain-file-accepted      | unit storage::tests::encrypted::unencrypted_files_are_rejected_once_everything_is_encrypted
 '
 

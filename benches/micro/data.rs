@@ -75,7 +75,15 @@ impl World {
     pub(crate) fn proposal(&self, command: Command) -> Proposal {
         let definition_read = (self.definition > 0).then_some(self.definition);
         let at = Timestamp(1_000_000 + self.state.revision() * 10);
-        Proposal { at, by: "root".into(), reason: None, request: None, definition_read, command, author: Author::Root }
+        Proposal {
+            at,
+            by: "root".into(),
+            reason: None,
+            request: None,
+            definition_read,
+            command,
+            author: Author::Root,
+        }
     }
 
     /// Applies one command.

@@ -42,6 +42,7 @@ const COLUMNS: Columns = Columns {
     ],
     wide: &[
         ("KEYS", "/access_keys"),
+        ("ENVIRONMENTS", "/environments"),
         ("REQUESTS", "/requests"),
         ("SIGNER", "/signer"),
         ("CLUSTER", "/cluster_id"),
@@ -62,6 +63,7 @@ const RESTORE_COLUMNS: Columns = Columns {
         ("CHANGES", "/as_of/changes"),
         ("DIGEST", "/digest"),
         ("KEYS", "/access_keys"),
+        ("ENVIRONMENTS", "/environments"),
         ("REQUESTS", "/requests"),
         ("CLUSTER", "/cluster_id"),
     ],
@@ -316,6 +318,7 @@ fn summary_json(summary: &Summary) -> Value {
         "definitions": summary.definitions,
         "configs": summary.configs,
         "access_keys": summary.access_keys,
+        "environments": summary.environments,
         "requests": summary.requests,
         "digest": format!("{:032x}", digest::shown_digest(summary.digest)),
         "bytes": summary.bytes,

@@ -11,7 +11,7 @@ use concord_model::{
     audit::{AnchorAcceptance, AnchoredLog, AuditAnchor, AuditAnchors},
     command::{
         AccessCommand, Applied, AuditCommand, BatchStep, Command, DecodeError, Done, Expect, IdempotencyKey,
-        KeyTerms, Proposal, StepOutcome, THIS_ENTRY, Undeletion, Verdict,
+        KeyTerms, Proposal, StepOutcome, SystemCommand, THIS_ENTRY, Undeletion, Verdict,
     },
     entry,
     error::{Invalid, LocSegment, NothingToRestore, Rejection, StoredQuota, Violation},
@@ -20,6 +20,10 @@ use concord_model::{
     key::Key,
     record::{Config, Definition, DeletedId, IndexEntry, VoidRevisions},
     schema::{Formats, StoredSchema},
+    system::{
+        SystemBody, SystemRecord,
+        environment::{Direct, Environment, EnvironmentName, Freeze},
+    },
     time::Timestamp,
 };
 use concord_net::{Member, identity::Identity};
@@ -453,6 +457,10 @@ fn access_keys() {
         &stored,
         "0c30313233343536373839615a016e0181010203612e2a012a000000000103000001ac026404726f6f74c801090207070707070707070707070707070707070707070707070707070707070707070501ac020808080808080808080808080808080808080808080808080808080808080808090001ac02",
     );
+}
+
+#[test]
+fn rejections_by_keys_and_environments() {
     for (rejection, expected) in [
         (Rejection::KeyEnded, "09"),
         (Rejection::RootDisabled, "0a"),
@@ -461,7 +469,50 @@ fn access_keys() {
         (Rejection::TooManyKeys, "0d"),
         (Rejection::NoKeyForKeys, "0e"),
         (Rejection::Unauthored, "14"),
+        (Rejection::ChangeRequired { environment: key("prod") }, "150470726f64"),
+        (
+            Rejection::EnvironmentFrozen { environment: key("prod"), until: Timestamp(300) },
+            "160470726f64ac02",
+        ),
+        (Rejection::EnvironmentNotFound, "17"),
+        (Rejection::TooManyEnvironments, "18"),
     ] {
         wire(&rejection, expected);
     }
+}
+
+#[test]
+fn system_records_and_their_commands() {
+    let name = EnvironmentName::parse("prod").unwrap();
+    let freezes = vec![Freeze { from: Timestamp(300), until: Timestamp(301) }];
+    let after = Environment { direct: Direct::Refuse, approvals: 1, freezes };
+    let put = SystemCommand::PutEnvironment {
+        name: name.clone(),
+        after: after.clone(),
+        text: "{}".into(),
+        expect: Expect::At(300),
+    };
+    entry(
+        &plain(Command::System(put)),
+        "01e4e0f4e586ee900304726f6f7400000012000470726f64010101ac02ad02027b7d03ac0200",
+    );
+    entry(
+        &plain(Command::System(SystemCommand::DeleteEnvironment { name, expect: Expect::Any })),
+        "01e4e0f4e586ee900304726f6f7400000012010470726f640000",
+    );
+    let record = |environment: Environment| SystemRecord {
+        name: key("prod"),
+        body: SystemBody::Environment(environment),
+        text: r#"{"a":1}"#.into(),
+        created_at: Timestamp(100),
+        modified_at: Timestamp(200),
+        revision: 300,
+    };
+    let refusing = "0470726f6400010101ac02ad02077b2261223a317d64c801ac02";
+    wire(&record(after.clone()), refusing);
+    let allowing = "0470726f6400000000077b2261223a317d64c801ac02";
+    wire(&record(Environment::default()), allowing);
+    let (before, after) = (Arc::new(record(Environment::default())), Arc::new(record(after)));
+    wire(&StoredEdit::System { before: None, after: Some(Arc::clone(&after)) }, &format!("0b0001{refusing}"));
+    wire(&StoredEdit::System { before: Some(before), after: None }, &format!("0b01{allowing}00"));
 }

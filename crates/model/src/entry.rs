@@ -56,6 +56,7 @@ impl Command {
             | Self::SetProtection { .. }
             | Self::SkipRevisions { .. }
             | Self::Audit(_)
+            | Self::System(_)
             | Self::Access(_) => false,
         }
     }
@@ -132,7 +133,15 @@ mod tests {
         let (definition, key) = (Key::parse("d").unwrap(), Key::parse(&format!("k{number}")).unwrap());
         let command = Command::DeleteConfig { definition, key, expect: Expect::At(number as u64) };
         let (at, by) = (Timestamp(7), "root".into());
-        Proposal { at, by, reason: None, request: None, definition_read: Some(3), command, author: Author::Root }
+        Proposal {
+            at,
+            by,
+            reason: None,
+            request: None,
+            definition_read: Some(3),
+            command,
+            author: Author::Root,
+        }
     }
 
     fn encoded(count: usize) -> Vec<u8> {

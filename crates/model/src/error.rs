@@ -8,7 +8,14 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::{command::THIS_ENTRY, flat::decode_without, key::Key, limits::ACCESS_KEYS_MAX, record::Revision};
+use super::{
+    command::THIS_ENTRY,
+    flat::decode_without,
+    key::Key,
+    limits::{ACCESS_KEYS_MAX, ENVIRONMENTS_MAX},
+    record::Revision,
+    time::Timestamp,
+};
 
 /// The decision to reject a command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
@@ -113,6 +120,26 @@ pub enum Rejection {
     /// A proposal in the cluster's name of something that only a client may request: the leader is wrong.
     #[error("the cluster does not propose this of its own")]
     Unauthored,
+    /// A change of an environment whose definitions and configs may not be changed directly.
+    #[error("definitions and configs of the environment `{environment}` are changed by change request")]
+    ChangeRequired {
+        /// The environment whose rules apply.
+        environment: Key,
+    },
+    /// A change during a freeze.
+    #[error("the environment `{environment}` is frozen until {until}")]
+    EnvironmentFrozen {
+        /// The environment whose rules apply.
+        environment: Key,
+        /// The end of the freeze.
+        until: Timestamp,
+    },
+    /// No such environment.
+    #[error("environment does not exist")]
+    EnvironmentNotFound,
+    /// As many environments as a cluster has.
+    #[error("the cluster has {ENVIRONMENTS_MAX} environments, the limit: delete an unused one")]
+    TooManyEnvironments,
 }
 
 /// Why a rollback has nothing to write.

@@ -70,6 +70,17 @@ pub const KEYS_MARKED_MAX: usize = 256;
 /// than an election. Fixed.
 pub const KEYS_UNCONFIRMED_MAX: Duration = Duration::from_secs(5);
 
+// Environments.
+
+/// Environments of a cluster. Each is looked at in every list of them, and in the memory of every node. Fixed: every node
+/// must decide the same.
+pub const ENVIRONMENTS_MAX: usize = 32;
+/// Bytes of an environment's name: a quarter of a definition's key, which begins with it. Fixed.
+pub const ENVIRONMENT_NAME_BYTES_MAX: usize = 64;
+/// Microseconds that a freeze may last, and may be ahead, that one person adds where other changes of the environment
+/// need another person: a day, until somebody else is there. Fixed: every node must decide the same.
+pub const SHORT_FREEZE_US_MAX: u64 = 24 * 60 * 60 * 1_000_000;
+
 // Lists and watches.
 
 /// Filters of one list query. Each costs an index look-up. Fixed.

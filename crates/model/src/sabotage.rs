@@ -57,6 +57,8 @@
 //! | `contradiction-ignored` | a member takes entries that contradict a committed entry of its log |
 //! | `read-index-without-term` | a read waits for the index of an entry, whichever entry has it |
 //! | `leases-of-others-ignored` | a leader takes its own lease for that of the other voters |
+//! | `freeze-by-proposal-time` | a freeze is compared with the time of the proposal instead of that of its entry |
+//! | `steps-not-touched` | an environment judges only the first operation of a batch |
 //! | `plain-file-accepted` | an encrypted directory accepts unencrypted files |
 //!
 //! No version knows a feature level after the newest one. So that tests can still upgrade a cluster, a build with debug

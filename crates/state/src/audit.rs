@@ -11,7 +11,6 @@ use std::{collections::BTreeMap, sync::Arc};
 use super::{Edit, State, apply::EntryContext, digest};
 use concord_model::{
     audit::{AnchorAcceptance, AnchoredLog, AuditAnchor, AuditAnchors},
-    access_key::Author,
     command::{Applied, AuditCommand, Proposal, StepOutcome},
     limits::{ANCHORED_LOG_AGE_US, ANCHORED_LOGS_MAX},
     time::Timestamp,
@@ -108,7 +107,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use concord_model::command::Command;
+    use concord_model::{access_key::Author, command::Command};
 
     fn log(node: u64) -> AnchoredLog {
         AnchoredLog { cluster: [7; 16], node }
@@ -116,7 +115,8 @@ mod tests {
 
     fn apply(state: &mut State, command: AuditCommand) -> Vec<Edit> {
         let revision = state.revision() + 1;
-        let proposal = Proposal::new(Timestamp(revision * 60_000_000), "root", Author::Root, Command::Audit(command));
+        let proposal =
+            Proposal::new(Timestamp(revision * 60_000_000), "root", Author::Root, Command::Audit(command));
         state.apply(revision, &proposal).1.map(|change| change.edits).unwrap_or_default()
     }
 

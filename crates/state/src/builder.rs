@@ -15,6 +15,7 @@ use concord_model::{
     access_key::AccessKey,
     audit::AuditAnchors,
     record::{Config, Definition, Revision, VoidRevisions},
+    system::SystemRecord,
     time::Timestamp,
 };
 
@@ -109,6 +110,19 @@ impl StateBuilder {
         }
         self.newest = self.newest.max(anchors.revision);
         self.state.insert_audit_anchors(Arc::new(anchors));
+        Ok(())
+    }
+
+    /// Adds a system record.
+    ///
+    /// # Errors
+    /// When one with its key was added before.
+    pub fn system_record(&mut self, record: SystemRecord) -> Result<(), BuildError> {
+        if self.state.environment(record.name.as_str()).is_some() {
+            return Err(BuildError(format!("environment `{}` is stored twice", record.name)));
+        }
+        self.newest = self.newest.max(record.revision);
+        self.state.insert_system_record(Arc::new(record));
         Ok(())
     }
 

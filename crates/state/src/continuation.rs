@@ -23,6 +23,7 @@ use concord_model::{
     index,
     key::Key,
     record::{Config, Definition, Deletion, Revision},
+    system::SystemRecord,
     time::Timestamp,
 };
 
@@ -202,6 +203,31 @@ impl Continuation {
         let found = found.filter(|found| found.config(key).map(|config| config.revision) == before);
         let text = || format!("config `{key}` of definition {definition} is changed, and was another before");
         found.ok_or_else(|| Mismatch(text()))?.configs.insert(key.clone(), after.cloned());
+        Ok(())
+    }
+
+    /// A system record is created, changed or deleted.
+    ///
+    /// # Errors
+    /// When the record before the change is another one.
+    pub fn system_record(
+        &mut self,
+        before: Option<&Arc<SystemRecord>>,
+        after: Option<&Arc<SystemRecord>>,
+    ) -> Result<(), Mismatch> {
+        let Some(any) = after.or(before) else { return Ok(()) };
+        if self.state.environment(any.name.as_str()) != before {
+            return Err(Mismatch(format!(
+                "environment `{}` is changed, and was another one before",
+                any.name
+            )));
+        }
+        if let Some(before) = before {
+            self.state.remove_system_record(before);
+        }
+        if let Some(after) = after {
+            self.state.insert_system_record(Arc::clone(after));
+        }
         Ok(())
     }
 

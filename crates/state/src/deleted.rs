@@ -176,6 +176,8 @@ impl State {
         }
         // No batch has it: its edits would not tell that configs returned.
         let place = self.place_of_deleted(*of).filter(|_| !context.is_step);
+        // Its environment and the rights were judged by the key that the command names.
+        let place = place.filter(|place| self.deleted[*place].definition.key == *key);
         let place = place.ok_or(Rejection::DefinitionNotFound)?;
         let kept = self.remove_deleted(place);
         let standing = self.standing_again(&kept, context.revision);

@@ -19,6 +19,7 @@ use concord_model::{
     audit::AuditAnchors,
     encoding,
     record::{Config, Definition, Revision},
+    system::SystemRecord,
 };
 
 /// Bytes of the buffer that a thread keeps for the next record: more than most records have.
@@ -35,6 +36,7 @@ enum DigestInput<'a> {
     AccessKey(&'a AccessKey),
     RootDisabled,
     AuditAnchors(&'a AuditAnchors),
+    System(&'a SystemRecord),
 }
 
 thread_local! {
@@ -66,6 +68,10 @@ pub(super) fn of_access_key(key: &AccessKey) -> u128 {
 
 pub(super) fn of_audit_anchors(anchors: &AuditAnchors) -> u128 {
     hash(&DigestInput::AuditAnchors(anchors))
+}
+
+pub(super) fn of_system_record(record: &SystemRecord) -> u128 {
+    hash(&DigestInput::System(record))
 }
 
 pub(super) fn of_request(request: &RememberedOutcome) -> u128 {

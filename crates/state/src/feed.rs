@@ -166,6 +166,7 @@ impl Event {
             | Edit::Remember(_)
             | Edit::AccessKey { .. }
             | Edit::AuditAnchors { .. }
+            | Edit::System { .. }
             | Edit::Undeleted { .. }
             | Edit::Dropped { .. }
             | Edit::Skipped(_)
@@ -246,6 +247,7 @@ pub fn events(changes: &[Arc<Change>], state: &State) -> Vec<Arc<Event>> {
                 | Edit::Remember(_)
                 | Edit::AccessKey { .. }
                 | Edit::AuditAnchors { .. }
+                | Edit::System { .. }
                 | Edit::Undeleted { .. }
                 | Edit::Dropped { .. }
                 | Edit::Skipped(_)
@@ -472,8 +474,15 @@ mod tests {
         let mut changes = Vec::new();
         let mut apply = |revision: Revision, command: Command, definition_read| {
             let (by, at) = ("root".into(), Timestamp(revision));
-            let proposal =
-                Proposal { at, by, reason: None, request: None, definition_read, command, author: Author::Root };
+            let proposal = Proposal {
+                at,
+                by,
+                reason: None,
+                request: None,
+                definition_read,
+                command,
+                author: Author::Root,
+            };
             changes.extend(state.apply(revision, &proposal).1.map(Arc::new));
         };
         let (d, k) = (key("d"), key("k"));

@@ -14,6 +14,7 @@
 //! | [`digest`] | one number by which two nodes compare what they hold |
 //! | [`feed`] | the recent changes in memory, for watchers |
 //! | [`audit`] | the anchors of the audit logs |
+//! | [`environment`] | the environments, and whether their rules let a proposal change what it changes |
 //! | [`access`] | the access keys, and whether a proposal in the name of one is accepted |
 //! | [`stored`] | the records and bytes that an access key may change, and its quota |
 //! | [`earlier`] | an earlier state, rebuilt from a later one |
@@ -36,6 +37,7 @@ pub mod continuation;
 pub mod deleted;
 pub mod digest;
 pub mod earlier;
+pub mod environment;
 pub mod feed;
 pub mod index;
 pub mod query;
@@ -57,6 +59,7 @@ use concord_model::{
     feature::LEVEL_MIN,
     key::Key,
     record::{Config, Definition, Revision, VoidRevisions},
+    system::SystemRecord,
     time::Timestamp,
 };
 use index::{
@@ -99,6 +102,7 @@ pub struct State {
     root_disabled: bool,
     /// The anchors of the audit logs, by log.
     audit_anchors: audit::AnchorsByLog,
+    environments: environment::EnvironmentsByName,
     /// What the entry that is being applied has reindexed so far.
     reindexed: Reindexed,
     /// The bytes of all records (`replaced.rs`).
@@ -314,6 +318,13 @@ pub enum Edit {
         /// After the change; `None` when there are too many logs.
         after: Option<Arc<AuditAnchors>>,
     },
+    /// A system record: created, changed or deleted.
+    System {
+        /// Before the change.
+        before: Option<Arc<SystemRecord>>,
+        /// After the change.
+        after: Option<Arc<SystemRecord>>,
+    },
 }
 
 impl Edit {
@@ -334,6 +345,10 @@ impl Edit {
             }
             Self::AuditAnchors { before, after } => {
                 let bytes = |one: &Option<Arc<AuditAnchors>>| one.as_deref().map_or(0, AuditAnchors::bytes);
+                bytes(before).saturating_add(bytes(after))
+            }
+            Self::System { before, after } => {
+                let bytes = |one: &Option<Arc<SystemRecord>>| one.as_deref().map_or(0, SystemRecord::bytes);
                 bytes(before).saturating_add(bytes(after))
             }
             Self::Building { .. }
@@ -366,6 +381,7 @@ impl Edit {
             | Self::Building { .. }
             | Self::Skipped(_)
             | Self::AuditAnchors { .. }
+            | Self::System { .. }
             | Self::AccessKey { .. } => false,
         }
     }
@@ -382,6 +398,7 @@ impl Edit {
             | Self::Config { .. }
             | Self::Dropped { .. }
             | Self::Skipped(_)
+            | Self::System { .. }
             | Self::Remember(_)
             | Self::Forget(_) => true,
             Self::Entries { .. }

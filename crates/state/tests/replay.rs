@@ -1,29 +1,41 @@
 //! The same proposals give the same verdicts and the same state, however they are cut into runs and however often the
 //! state is rebuilt from its records in between. Equal replicas and restarts depend on it.
 
+use std::{collections::BTreeMap, sync::Arc};
+
 use concord_model::{
-    access_key::{Author, Grant, Grants, KeyId, KeyUse, Pattern, Quota, Verb},
-    audit::AnchoredLog,
+    access_key::{AccessKey, Author, Grant, Grants, KeyId, KeyUse, Pattern, Quota, Verb},
+    audit::{AnchoredLog, AuditAnchors},
     command::{
         AccessCommand, AuditCommand, BatchStep, Command, ConfigThen, ContentThen, DecodeError, Expect,
-        IdempotencyKey, KeyTerms, Proposal, Undeletion, Verdict,
+        IdempotencyKey, KeyTerms, Proposal, SystemCommand, Undeletion, Verdict,
     },
-    index,
+    error::Rejection,
+    index::{self, Indexing},
     key::Key,
-    record::{DeletedId, IndexEntries},
+    record::{Config, Definition, DeletedId, IndexEntries},
     schema::{Formats, StoredSchema},
+    system::{
+        SystemRecord,
+        environment::{Direct, Environment, EnvironmentName, Freeze},
+    },
     time::Timestamp,
 };
-use concord_state::{Change, Edit, State, builder::StateBuilder};
+use concord_state::{Change, Edit, RememberedOutcome, State, builder::StateBuilder};
 use fastrand::Rng;
 use serde_json::{Value, json};
 
-const DEFINITIONS: u64 = 4;
+/// Two of an environment, one of another, one of `default`.
+const DEFINITIONS: [&str; 4] = ["a.d0", "a.d1", "b.d2", "d3"];
 const CONFIGS: u64 = 12;
 const PATHS: [&str; 6] = ["n", "tags", "o.k", "o.*", "items[].n", "*.k"];
 
 fn key(prefix: &str, count: u64, random: &mut Rng) -> Key {
     Key::parse(&format!("{prefix}{}", random.u64(0..count))).unwrap()
+}
+
+fn definition_key(random: &mut Rng) -> Key {
+    Key::parse(DEFINITIONS[random.usize(0..DEFINITIONS.len())]).unwrap()
 }
 
 fn some_paths(random: &mut Rng) -> Vec<String> {
@@ -59,7 +71,7 @@ fn entries(state: &State, definition: &Key, data: &Value) -> (IndexEntries, Opti
 }
 
 fn write(state: &State, random: &mut Rng) -> (Command, Option<u64>) {
-    let (definition, config) = (key("d", DEFINITIONS, random), key("k", CONFIGS, random));
+    let (definition, config) = (definition_key(random), key("k", CONFIGS, random));
     let data = data(random);
     let (entries, read) = entries(state, &definition, &data);
     let current = state.definition(definition.as_str()).and_then(|found| found.config(config.as_str()));
@@ -93,9 +105,10 @@ fn redefine(state: &State, random: &mut Rng, key: Key) -> (Command, Option<u64>)
 
 /// A command for the state, valid or not, and the revision that was read for it.
 fn command(state: &State, random: &mut Rng) -> (Command, Option<u64>) {
-    let definition = key("d", DEFINITIONS, random);
+    let definition = definition_key(random);
     let revision = state.definition(definition.as_str()).map_or(1, |found| found.definition.revision);
-    match random.u8(0..29) {
+    match random.u8(0..30) {
+        29 => (Command::System(system(state, random)), None),
         28 => (Command::Audit(audit(random)), None),
         27 => {
             let protected = random.u8(0..3) == 0;
@@ -153,7 +166,7 @@ fn undelete(state: &State, random: &mut Rng) -> Command {
         Some(kept) => (kept.definition.key.clone(), kept.deleted_id()),
         None => {
             let of = DeletedId { deleted: random.u64(0..1 << 10), id: random.u64(0..1 << 20) };
-            (key("d", DEFINITIONS, random), of)
+            (definition_key(random), of)
         }
     };
     of.deleted += u64::from(random.u8(0..10) == 0);
@@ -190,7 +203,7 @@ fn access(state: &State, random: &mut Rng) -> AccessCommand {
         5 => AccessCommand::Revoke { id, expect },
         6 => AccessCommand::Rotate { id, sha256: [2; 32], grace_us: random.u64(0..1000), expect },
         7 => AccessCommand::MarkUsed { ids: vec![id] },
-        8 => AccessCommand::DisableRoot,
+        8 if random.u8(0..3) == 0 => AccessCommand::DisableRoot,
         _ => AccessCommand::EnableRoot,
     }
 }
@@ -202,6 +215,36 @@ fn audit(random: &mut Rng) -> AuditCommand {
         return AuditCommand::Accept { log };
     }
     AuditCommand::Anchor { log, seq: random.u64(0..100), sha256: [random.u8(..); 32] }
+}
+
+/// A change of the rules of an environment, with freezes of some proposals. Where changes are refused, they stay refused.
+fn system(state: &State, random: &mut Rng) -> SystemCommand {
+    let text = ["a", "b", "default"][random.usize(0..3)];
+    let name = EnvironmentName::parse(text).unwrap();
+    let current = state.environment(text).map(|record| record.revision);
+    let expect = match random.u8(0..6) {
+        0 => Expect::At(current.unwrap_or(1)),
+        1 => Expect::Read(current.map(|revision| revision - u64::from(random.u8(0..4) == 0))),
+        2 => Expect::None,
+        _ => Expect::Any,
+    };
+    if random.u8(0..4) == 0 {
+        return SystemCommand::DeleteEnvironment { name, expect };
+    }
+    let freeze = |random: &mut Rng| {
+        // While the clock is behind, each change takes a microsecond.
+        let from = state.last_at().0.saturating_sub(5) + random.u64(0..15);
+        Freeze { from: Timestamp(from), until: Timestamp(from + random.u64(0..20)) }
+    };
+    let freezes = (0..random.u8(0..3)).map(|_| freeze(random)).collect();
+    let direct = if text == "b" && random.u8(0..30) == 0 { Direct::Refuse } else { Direct::Allow };
+    let after = Environment { direct, approvals: random.u8(0..2), freezes };
+    SystemCommand::PutEnvironment {
+        name,
+        after,
+        text: format!(r#"{{"n":{}}}"#, random.u8(..)).into(),
+        expect,
+    }
 }
 
 /// In whose name a proposal is made: mostly the root key's or the cluster's, as its command is, else that of a key as it
@@ -225,7 +268,10 @@ fn batch(state: &State, random: &mut Rng) -> Command {
     for place in 0..random.u32(1..8) {
         let (command, definition_read) = loop {
             let (command, read) = command(&scratch, random);
-            let is_no_step = matches!(command, Command::UndeleteDefinition { .. });
+            let is_no_step = matches!(
+                command,
+                Command::UndeleteDefinition { .. } | Command::System(_) | Command::Forget { .. }
+            );
             if !is_no_step && !matches!(command, Command::Batch(_) | Command::Access(_) | Command::Audit(_)) {
                 break (command, read);
             }
@@ -290,6 +336,14 @@ fn rebuilt(state: &State) -> State {
     for anchors in state.audit_anchors() {
         builder.audit_anchors((**anchors).clone()).unwrap();
     }
+    for record in state.environments() {
+        builder.system_record((**record).clone()).unwrap();
+    }
+    finish(builder, state)
+}
+
+/// The state of these records, with what no record has from another state.
+fn finish(mut builder: StateBuilder, state: &State) -> State {
     builder.root_disabled(state.is_root_disabled());
     builder.compaction_revision(state.compaction_revision());
     builder.void_revisions(state.void_revisions());
@@ -347,6 +401,174 @@ fn runs_of_any_length_give_the_same_verdicts_changes_and_digests() {
     }
 }
 
+/// A definition without what its indexes imply, with its configs, likewise.
+fn content(state: &State, definition: &str) -> Option<(Definition, Vec<Config>)> {
+    let found = state.definition(definition)?;
+    let definition = Definition { indexing: Indexing::fresh(0), ..Definition::clone(&found.definition) };
+    let configs = found.configs().map(|config| Config { entries: Box::default(), ..Config::clone(config) });
+    Some((definition, configs.collect()))
+}
+
+#[test]
+fn no_content_changes_against_the_rules_of_its_environment() {
+    let (mut rejected, mut changed_beside_rules) = (0, 0);
+    for seed in 11..=18 {
+        let mut state = State::new();
+        for (revision, proposal) in proposals(seed, 1500) {
+            let Some(proposal) = proposal else {
+                state.advance(revision);
+                continue;
+            };
+            let before = state.clone();
+            let (verdict, change) = state.apply(revision, &proposal);
+            let first = proposal.at.after(before.last_at());
+            let last = change.as_ref().map_or(first, |change| change.at);
+            if let Verdict::Decided(Err(rejection)) = verdict {
+                let rejection =
+                    if let Rejection::InBatch { rejection, .. } = rejection { *rejection } else { rejection };
+                let is_by_rules = matches!(
+                    rejection,
+                    Rejection::ChangeRequired { .. } | Rejection::EnvironmentFrozen { .. }
+                );
+                if is_by_rules {
+                    rejected += 1;
+                    assert_eq!((change, state.digest()), (None, before.digest()), "{proposal}");
+                }
+            }
+            for definition in DEFINITIONS {
+                if content(&before, definition) == content(&state, definition) {
+                    continue;
+                }
+                let name = definition.split_once('.').map_or("default", |(name, _)| name);
+                let record = before.environment(name).or_else(|| before.environment("default"));
+                let Some(rules) = record.map(|record| record.environment()) else { continue };
+                changed_beside_rules += 1;
+                assert_eq!(
+                    rules.direct,
+                    Direct::Allow,
+                    "seed {seed}, {revision}: {proposal} of `{definition}`"
+                );
+                for at in first.0..=last.0 {
+                    let is_frozen =
+                        rules.freezes.iter().any(|freeze| freeze.from.0 <= at && at < freeze.until.0);
+                    assert!(!is_frozen, "seed {seed}, {revision}: {proposal} of `{definition}` at {at}");
+                }
+            }
+        }
+    }
+    assert!(rejected > 300 && changed_beside_rules > 300, "{rejected} {changed_beside_rules}");
+}
+
+/// The records as whoever sees only the edits has them.
+#[derive(Default)]
+struct Edited {
+    definitions: BTreeMap<u64, Arc<Definition>>,
+    configs: BTreeMap<(u64, Key), Arc<Config>>,
+    requests: BTreeMap<u64, RememberedOutcome>,
+    access_keys: BTreeMap<KeyId, Arc<AccessKey>>,
+    audit_anchors: BTreeMap<AnchoredLog, Arc<AuditAnchors>>,
+    environments: BTreeMap<Key, Arc<SystemRecord>>,
+}
+
+fn set<K: Ord, T>(records: &mut BTreeMap<K, T>, key: K, after: Option<T>) {
+    match after {
+        Some(after) => drop(records.insert(key, after)),
+        None => drop(records.remove(&key)),
+    }
+}
+
+impl Edited {
+    /// `state`: after the change; of a definition that was indexed again, only the state has the configs.
+    fn add(&mut self, edit: &Edit, state: &State) {
+        match edit {
+            Edit::Definition { before, after } => {
+                let id = after.as_ref().or(before.as_ref()).unwrap().id;
+                set(&mut self.definitions, id, after.clone());
+            }
+            Edit::Building { after, .. } => drop(self.definitions.insert(after.id, Arc::clone(after))),
+            Edit::Deleted { definition, kept: Some(kept), .. } => {
+                self.definitions.insert(*definition, Arc::clone(kept));
+            }
+            Edit::Deleted { definition: id, kept: None, .. } => self.configs.retain(|(of, _), _| of != id),
+            Edit::Dropped { kept } => {
+                self.definitions.remove(&kept.id);
+                self.configs.retain(|(of, _), _| *of != kept.id);
+            }
+            Edit::Reindexed { definition } => {
+                let mut all = state.stored_definitions();
+                let found = all.find(|found| found.definition.id == *definition);
+                for config in found.iter().flat_map(|found| found.configs()) {
+                    self.configs.insert((*definition, config.key.clone()), Arc::clone(config));
+                }
+            }
+            Edit::Config { definition, before, after } => {
+                let key = after.as_ref().or(before.as_ref()).unwrap().key.clone();
+                set(&mut self.configs, (*definition, key), after.clone());
+            }
+            Edit::Entries { definition, after, .. } => {
+                self.configs.insert((*definition, after.key.clone()), Arc::clone(after));
+            }
+            Edit::Remember(outcome) => drop(self.requests.insert(outcome.revision, outcome.clone())),
+            Edit::Forget(outcome) => drop(self.requests.remove(&outcome.revision)),
+            Edit::AccessKey { before, after } => {
+                let id = after.as_ref().or(before.as_ref()).unwrap().id.clone();
+                set(&mut self.access_keys, id, after.clone());
+            }
+            Edit::AuditAnchors { before, after } => {
+                let log = after.as_ref().or(before.as_ref()).unwrap().log;
+                set(&mut self.audit_anchors, log, after.clone());
+            }
+            Edit::System { before, after } => {
+                let name = after.as_ref().or(before.as_ref()).unwrap().name.clone();
+                set(&mut self.environments, name, after.clone());
+            }
+            // Its definition comes with an edit of its own, its configs were there all the time.
+            Edit::Undeleted { .. } => {}
+            // No record.
+            Edit::Skipped(_) => {}
+        }
+    }
+
+    fn build(&self, state: &State) -> State {
+        let mut builder = StateBuilder::new();
+        for definition in self.definitions.values() {
+            builder.definition(Definition::clone(definition)).unwrap();
+        }
+        for ((definition, _), config) in &self.configs {
+            builder.config(*definition, Config::clone(config)).unwrap();
+        }
+        self.requests.values().for_each(|outcome| builder.request(outcome.clone()).unwrap());
+        self.access_keys.values().for_each(|key| builder.access_key(AccessKey::clone(key)).unwrap());
+        let anchors = self.audit_anchors.values();
+        anchors.for_each(|anchors| builder.audit_anchors(AuditAnchors::clone(anchors)).unwrap());
+        let environments = self.environments.values();
+        environments.for_each(|record| builder.system_record(SystemRecord::clone(record)).unwrap());
+        finish(builder, state)
+    }
+}
+
+#[test]
+fn a_state_that_is_built_from_edits_equals_the_state() {
+    for seed in 21..=22 {
+        let (mut state, mut edited, mut of_environments) = (State::new(), Edited::default(), 0);
+        for (revision, proposal) in proposals(seed, 1500) {
+            let Some(proposal) = proposal else {
+                state.advance(revision);
+                continue;
+            };
+            let (_, change) = state.apply(revision, &proposal);
+            let edits = change.iter().flat_map(|change| &change.edits);
+            for edit in edits {
+                edited.add(edit, &state);
+                of_environments += u64::from(matches!(edit, Edit::System { .. }));
+            }
+            let built = edited.build(&state);
+            assert_eq!(built.digest(), state.digest(), "seed {seed}, {revision}: {proposal}");
+        }
+        assert!(of_environments > 10 && !edited.definitions.is_empty(), "seed {seed}: {of_environments}");
+    }
+}
+
 /// More configs than are indexed at once, then writes, changes of the indexes and steps of the builds, as they come.
 fn builds(seed: u64) -> Vec<(u64, Option<Proposal>)> {
     const NAMES: u64 = 1500;
@@ -385,7 +607,8 @@ fn builds(seed: u64) -> Vec<(u64, Option<Proposal>)> {
             }
         };
         let (by, at) = ("root".to_owned(), Timestamp(1_763_000_000_000_000 + revision));
-        let proposal = Proposal { at, by, reason: None, request: None, definition_read, command, author: Author::Root };
+        let proposal =
+            Proposal { at, by, reason: None, request: None, definition_read, command, author: Author::Root };
         state.apply(revision, &proposal);
         all.push((revision, Some(proposal)));
     }

@@ -198,7 +198,8 @@ impl SingleRecovery {
         // A term that no entry has and that this member has not voted in.
         let voted = wal.position().vote.map_or(0, |vote| vote.term);
         let Term(term) = Term(voted.max(last.term)).of_next_election();
-        let skip = Proposal::new(decided.last_at(), AUTHOR, Author::Cluster, Command::SkipRevisions { to: first });
+        let skip =
+            Proposal::new(decided.last_at(), AUTHOR, Author::Cluster, Command::SkipRevisions { to: first });
         let alone = WireMembership { voters: vec![vec![id]], nodes: vec![(id, member.clone())] };
         let mut payloads = vec![EntryPayload::Normal(EncodedProposal(Bytes::from(skip.to_bytes())))];
         payloads.extend(undecided);

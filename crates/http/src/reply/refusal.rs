@@ -97,13 +97,16 @@ pub(super) fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
             }
             Rejection::RequestReused => INVALID,
             Rejection::KeyEnded | Rejection::RootDisabled => UNAUTHORIZED,
-            Rejection::KeyNotFound | Rejection::NothingToRestore(_) => {
+            Rejection::KeyNotFound | Rejection::EnvironmentNotFound | Rejection::NothingToRestore(_) => {
                 (StatusCode::NOT_FOUND, "not_found_error")
             }
             Rejection::QuotaExceeded { .. } => (StatusCode::INSUFFICIENT_STORAGE, "storage_full"),
-            Rejection::KeyExists | Rejection::TooManyKeys | Rejection::NoKeyForKeys => {
-                (StatusCode::CONFLICT, "conflict_error")
-            }
+            Rejection::KeyExists
+            | Rejection::TooManyKeys
+            | Rejection::NoKeyForKeys
+            | Rejection::ChangeRequired { .. }
+            | Rejection::EnvironmentFrozen { .. }
+            | Rejection::TooManyEnvironments => (StatusCode::CONFLICT, "conflict_error"),
             Rejection::NotUnique { .. } | Rejection::TestFailed { .. } => {
                 (StatusCode::CONFLICT, "conflict_error")
             }

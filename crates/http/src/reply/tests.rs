@@ -64,6 +64,21 @@ fn all() -> Vec<(Refusal, u16, &'static str)> {
         (rejected(Rejection::NoKeyForKeys), 409, "conflict_error"),
         (rejected(Rejection::Unauthored), 500, "server_error"),
         (
+            rejected(Rejection::ChangeRequired { environment: Key::parse("prod").unwrap() }),
+            409,
+            "conflict_error",
+        ),
+        (
+            rejected(Rejection::EnvironmentFrozen {
+                environment: Key::parse("prod").unwrap(),
+                until: Timestamp(7),
+            }),
+            409,
+            "conflict_error",
+        ),
+        (rejected(Rejection::EnvironmentNotFound), 404, "not_found_error"),
+        (rejected(Rejection::TooManyEnvironments), 409, "conflict_error"),
+        (
             rejected(Rejection::QuotaExceeded { quota: StoredQuota::Bytes, limit: 1, needed: 2 }),
             507,
             "storage_full",

@@ -1,11 +1,17 @@
 //! Commands, proposals and verdicts: the changes that the leader proposes, and the decisions of the log.
 //!
+//! | to find | look in |
+//! |---|---|
+//! | what a command changes | [`touched`] |
+//!
 //! [`Command`] (one change) → [`Proposal`] (what an entry holds, alone or with others: [`entry`](super::entry)) →
 //! [`Verdict`] (what `state` decides).
 //!
 //! **Invariant:** everything that a decision depends on is in the proposal or in the state: the time, the author, the
 //! idempotency key, the revision of the definition that the data were validated against. Replicated enums grow only
 //! at the end; `crates/consensus/tests/format.rs` pins their bytes.
+
+pub mod touched;
 
 use std::{fmt, sync::Arc};
 
@@ -21,6 +27,7 @@ use super::{
     key::Key,
     record::{DeletedId, IndexEntries, Revision},
     schema::StoredSchema,
+    system::environment::{Environment, EnvironmentName},
     time::Timestamp,
 };
 
@@ -176,6 +183,32 @@ pub enum Command {
     },
     /// Changes the anchors of a node's audit log.
     Audit(AuditCommand),
+    /// Changes a system record.
+    System(SystemCommand),
+}
+
+/// A change of a system record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SystemCommand {
+    /// Creates an environment or replaces it, as `expect` allows.
+    PutEnvironment {
+        /// Its name.
+        name: EnvironmentName,
+        /// Its rules after the change.
+        after: Environment,
+        /// The JSON text of everything else of it.
+        #[serde(deserialize_with = "encoding::shared_text")]
+        text: Arc<str>,
+        /// The precondition.
+        expect: Expect,
+    },
+    /// Deletes an environment. From then on its definitions belong to `default`.
+    DeleteEnvironment {
+        /// Its name.
+        name: EnvironmentName,
+        /// The precondition.
+        expect: Expect,
+    },
 }
 
 /// A change of the anchors of an audit log.
@@ -316,6 +349,33 @@ pub struct KeyTerms {
     pub expires_at: Option<Timestamp>,
 }
 
+impl SystemCommand {
+    /// The environment that it changes.
+    #[must_use]
+    pub fn environment(&self) -> &EnvironmentName {
+        match self {
+            Self::PutEnvironment { name, .. } | Self::DeleteEnvironment { name, .. } => name,
+        }
+    }
+
+    /// The rules of the environment after the change; `None` when it has none of its own.
+    #[must_use]
+    pub fn rules_after(&self) -> Option<&Environment> {
+        match self {
+            Self::PutEnvironment { after, .. } => Some(after),
+            Self::DeleteEnvironment { .. } => None,
+        }
+    }
+
+    /// The precondition.
+    #[must_use]
+    pub fn expect(&self) -> Expect {
+        match self {
+            Self::PutEnvironment { expect, .. } | Self::DeleteEnvironment { expect, .. } => *expect,
+        }
+    }
+}
+
 impl Command {
     /// The feature level that a node must know to apply the command: it is proposed only in a cluster of that level,
     /// but for the command that raises the level to it.
@@ -337,6 +397,7 @@ impl Command {
             | Self::SetProtection { .. }
             | Self::SkipRevisions { .. }
             | Self::Audit(_)
+            | Self::System(_)
             | Self::Access(_) => LEVEL_MIN,
             Self::Batch(steps) => highest_level(steps.iter()),
             Self::Transaction(Transaction { steps, .. }) => highest_level(steps.iter().map(|(_, step)| step)),
@@ -366,6 +427,7 @@ impl Command {
             | Self::UndeleteDefinition { .. }
             | Self::SetProtection { .. }
             | Self::Audit(AuditCommand::Accept { .. })
+            | Self::System(_)
             | Self::Access(_) => false,
         }
     }
@@ -380,7 +442,7 @@ pub const THIS_ENTRY: Revision = Revision::MAX;
 pub struct BatchStep {
     /// As [`Proposal::definition_read`]; [`THIS_ENTRY`] for a definition that an earlier step wrote.
     pub definition_read: Option<Revision>,
-    /// The change; never a batch, nor the undoing of a deletion.
+    /// The change; never a batch, the undoing of a deletion or a change of a system record.
     #[serde(deserialize_with = "decode_step")]
     pub command: Command,
 }
@@ -391,7 +453,7 @@ fn highest_level<'s>(steps: impl Iterator<Item = &'s BatchStep>) -> u32 {
 }
 
 fn decode_step<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Command, D::Error> {
-    decode_without(deserializer, &["Batch", "Transaction", "UndeleteDefinition"])
+    decode_without(deserializer, &["Batch", "Transaction", "UndeleteDefinition", "System"])
 }
 
 /// Identifies a request that the caller may send again (`Idempotency-Key`).
@@ -592,6 +654,12 @@ impl fmt::Display for Proposal {
                 return write!(f, "accept the audit log of node {}", log.node);
             }
             Command::SkipRevisions { to } => return write!(f, "continue at revision {to}"),
+            Command::System(SystemCommand::PutEnvironment { name, .. }) => {
+                ("put environment", name.key(), None)
+            }
+            Command::System(SystemCommand::DeleteEnvironment { name, .. }) => {
+                ("delete environment", name.key(), None)
+            }
         };
         write!(f, "{verb} `{definition}`")?;
         key.map_or(Ok(()), |key| write!(f, " `{key}`"))

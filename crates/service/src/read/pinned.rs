@@ -232,8 +232,15 @@ mod tests {
             let revision = self.0.revision() + 1;
             let definition_read = (revision > 1).then_some(1);
             let (by, at) = ("root".into(), Timestamp(revision));
-            let proposal =
-                Proposal { at, by, reason: None, request: None, definition_read, command, author: Author::Root };
+            let proposal = Proposal {
+                at,
+                by,
+                reason: None,
+                request: None,
+                definition_read,
+                command,
+                author: Author::Root,
+            };
             assert!(self.0.apply(revision, &proposal).1.is_some());
         }
 

@@ -145,6 +145,7 @@ impl Replay {
                 StoredEdit::Reindexed { .. }
                 | StoredEdit::Dropped { .. }
                 | StoredEdit::Skipped(_)
+                | StoredEdit::System { .. }
                 | StoredEdit::Remember(_)
                 | StoredEdit::Forget(_) => {}
             }
@@ -177,6 +178,7 @@ impl Replay {
                 | StoredEdit::Undeleted { .. }
                 | StoredEdit::Dropped { .. }
                 | StoredEdit::Skipped(_)
+                | StoredEdit::System { .. }
                 | StoredEdit::Remember(_)
                 | StoredEdit::Forget(_) => None,
             });
@@ -217,6 +219,7 @@ impl Replay {
                 | StoredEdit::Undeleted { .. }
                 | StoredEdit::Dropped { .. }
                 | StoredEdit::Skipped(_)
+                | StoredEdit::System { .. }
                 | StoredEdit::Config { .. }
                 | StoredEdit::ConfigWithBefore { .. }
                 | StoredEdit::Remember(_)

@@ -90,7 +90,11 @@ fn without_records(rejection: &Rejection) -> Option<String> {
         | Rejection::TestFailed { .. }
         | Rejection::CheckFailed { .. }
         | Rejection::NothingToRestore(_)
-        | Rejection::Unauthored => None,
+        | Rejection::Unauthored
+        | Rejection::ChangeRequired { .. }
+        | Rejection::EnvironmentFrozen { .. }
+        | Rejection::EnvironmentNotFound
+        | Rejection::TooManyEnvironments => None,
     }
 }
 

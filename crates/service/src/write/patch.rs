@@ -139,6 +139,7 @@ pub(super) fn content_of(command: &Command) -> Option<Arc<str>> {
         | Command::Forget { .. }
         | Command::SkipRevisions { .. }
         | Command::Audit(_)
+        | Command::System(_)
         | Command::Access(_)
         | Command::SetSchema { .. }
         | Command::SetUnique { .. }

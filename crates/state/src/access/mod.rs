@@ -89,7 +89,9 @@ impl State {
         let author = match &proposal.author {
             Author::Key(author) => author,
             Author::Root if self.root_disabled => return rejected(Rejection::RootDisabled),
-            Author::Cluster if !proposal.command.is_of_the_cluster() => return rejected(Rejection::Unauthored),
+            Author::Cluster if !proposal.command.is_of_the_cluster() => {
+                return rejected(Rejection::Unauthored);
+            }
             Author::Root | Author::Cluster => return None,
         };
         let key = self.access_key(&author.id).filter(|key| key.is_valid_at(at));

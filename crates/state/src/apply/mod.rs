@@ -108,25 +108,16 @@ impl State {
         if let Command::SkipRevisions { to } = &proposal.command {
             return self.skip_revisions(context, *to, proposal);
         }
+        // Nor for what the environments reject: the same request is decided when the freeze is over.
+        let by_proposal = concord_model::sabotage::is("freeze-by-proposal-time");
+        let at = if by_proposal { proposal.at } else { context.at };
+        if let Some(rejection) = self.refused_by_environment(at, &proposal.command) {
+            return (Verdict::Decided(Err(rejection)), None);
+        }
         let mut edits = Vec::new();
         // A clone is a snapshot: it is taken in constant time.
         let bounded = self.bounded_author(proposal).map(|author| (author, self.clone()));
-        let decided = if let Command::Batch(steps) = &proposal.command {
-            let decided = self.decide_batch(context, (0..).zip(steps), &mut edits);
-            decided.map(|decided| {
-                decided.map(|DecidedBatch { at, steps }| Applied { revision, at, done: Done::Batch(steps) })
-            })
-        } else if let Command::Transaction(transaction) = &proposal.command {
-            self.decide_transaction(context, transaction, &mut edits)
-        } else if self.is_stale(self, revision, proposal.definition_read, &proposal.command) {
-            None
-        } else if let Command::Access(command) = &proposal.command {
-            Some(self.decide_access(context, &proposal.by, command, &mut edits))
-        } else if let Command::Audit(command) = &proposal.command {
-            Some(Ok(self.decide_audit(context, proposal, command, &mut edits)))
-        } else {
-            Some(self.decide(context, &proposal.command, &mut edits))
-        };
+        let decided = self.decide_proposal(context, proposal, &mut edits);
         let Some(mut outcome) = decided else { return (Verdict::Stale, None) };
         if let Some((author, before)) = bounded
             && outcome.is_ok()
@@ -153,6 +144,37 @@ impl State {
         let (by, reason) = (proposal.by.clone(), proposal.reason.clone());
         let change = Change { revision, at: context.at, by, reason, edits };
         (Verdict::Decided(outcome), Some(change))
+    }
+
+    /// Decides the command of a proposal; `None` when it is stale.
+    fn decide_proposal(
+        &mut self,
+        context: EntryContext,
+        proposal: &Proposal,
+        edits: &mut Vec<Edit>,
+    ) -> Option<Outcome> {
+        if let Command::Batch(steps) = &proposal.command {
+            let decided = self.decide_batch(context, (0..).zip(steps), edits);
+            decided.map(|decided| {
+                decided.map(|DecidedBatch { at, steps }| Applied {
+                    revision: context.revision,
+                    at,
+                    done: Done::Batch(steps),
+                })
+            })
+        } else if let Command::Transaction(transaction) = &proposal.command {
+            self.decide_transaction(context, transaction, edits)
+        } else if self.is_stale(self, context.revision, proposal.definition_read, &proposal.command) {
+            None
+        } else if let Command::Access(command) = &proposal.command {
+            Some(self.decide_access(context, &proposal.by, command, edits))
+        } else if let Command::Audit(command) = &proposal.command {
+            Some(Ok(self.decide_audit(context, proposal, command, edits)))
+        } else if let Command::System(command) = &proposal.command {
+            Some(self.decide_system(context, command, edits))
+        } else {
+            Some(self.decide(context, &proposal.command, edits))
+        }
     }
 
     /// Whether what the command depends on has changed since: the definition that it was validated against, the record
@@ -198,6 +220,7 @@ impl State {
             | Command::Audit(_)
             | Command::SkipRevisions { .. } => return false,
             Command::Access(command) => return self.is_access_stale(command),
+            Command::System(command) => return self.is_system_stale(command),
         };
         let Some(found) = self.definition(definition.as_str()) else { return false };
         let current = found.definition.revision;
@@ -290,6 +313,7 @@ impl State {
             | Command::Transaction(_)
             | Command::Access(_)
             | Command::Audit(_)
+            | Command::System(_)
             | Command::SkipRevisions { .. } => Ok(context.applied(StepOutcome::NoRecord)),
         }
     }

@@ -47,6 +47,7 @@ impl State {
             | Command::SetProtection { .. }
             | Command::SkipRevisions { .. }
             | Command::Audit(_)
+            | Command::System(_)
             | Command::Access(_) => return false,
         };
         let Some(found) = self.definition(key.as_str()) else { return false };

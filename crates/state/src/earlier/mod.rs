@@ -98,7 +98,7 @@ impl EarlierState {
         self.own_bytes.saturating_add(self.state.bytes_kept_beside(now)).min(all)
     }
 
-    /// A state without records.
+    /// A state without records, also without environments: no list has them, and nothing is decided by it.
     fn empty_at(&self, at: Revision) -> State {
         let later = &self.state;
         State {

@@ -36,8 +36,15 @@ impl Lived {
         let mut state = self.now().clone();
         let revision = state.revision() + 1;
         let (by, at) = ("root".into(), Timestamp(revision * 10));
-        let proposal =
-            Proposal { at, by, reason: None, request: None, definition_read: None, command, author: Author::Root };
+        let proposal = Proposal {
+            at,
+            by,
+            reason: None,
+            request: None,
+            definition_read: None,
+            command,
+            author: Author::Root,
+        };
         let (_, change) = state.apply(revision, &proposal);
         self.states.push(state);
         self.changes.push(change);

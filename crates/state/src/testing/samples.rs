@@ -5,11 +5,12 @@ use serde_json::json;
 use crate::{Change, State};
 use concord_model::{
     access_key::Author,
-    command::{BatchStep, Command, Expect, IdempotencyKey, Proposal, Undeletion},
+    command::{BatchStep, Command, Expect, IdempotencyKey, Proposal, SystemCommand, Undeletion},
     entry,
     index::Indexing,
     key::Key,
     record::{Definition, DeletedId, IndexEntry},
+    system::environment::{Direct, Environment, EnvironmentName, Freeze},
     time::Timestamp,
 };
 
@@ -68,11 +69,18 @@ pub fn all_proposals() -> Vec<Proposal> {
         schema: Some(r#"{"type":"object"}"#.into()),
     };
     let (d, expect) = (|| key("d"), Expect::Present);
+    let prod = || EnvironmentName::parse("prod").expect("a sample's name is valid");
+    let freezes = vec![Freeze { from: Timestamp(1_700_000_000_000_000), until: Timestamp(u64::MAX) }];
+    let after = Environment { direct: Direct::Refuse, approvals: 1, freezes };
+    let text = r#"{"reason":"a reason"}"#.into();
+    let put =
+        Command::System(SystemCommand::PutEnvironment { name: prod(), after, text, expect: Expect::Any });
     let commands = vec![
         create,
         write("a", Expect::Absent),
         write("a", Expect::At(2)),
         Command::Batch(vec![step(write("b", Expect::Absent)), step(write("c", Expect::None))]),
+        put,
         Command::SetIndexes { key: d(), indexes: vec!["n".into()], expect },
         Command::BuildIndex { key: d(), begun: 5, cursor: Some(key("b")) },
         Command::SetSchema { key: d(), schema: None, expect: Expect::Any, configs_read: Some(5) },
@@ -85,6 +93,7 @@ pub fn all_proposals() -> Vec<Proposal> {
             of: DeletedId { deleted: 7, id: 5 << 10 },
             back: Vec::new(),
         }),
+        Command::System(SystemCommand::DeleteEnvironment { name: prod(), expect }),
     ];
     commands.into_iter().map(proposal).collect()
 }
@@ -92,7 +101,7 @@ pub fn all_proposals() -> Vec<Proposal> {
 /// The state after the commands that create and change, and the changes.
 pub fn state() -> (State, Vec<Change>) {
     let (mut state, mut changes) = (State::default(), Vec::new());
-    for (revision, proposal) in (1..).zip(all_proposals().into_iter().take(4)) {
+    for (revision, proposal) in (1..).zip(all_proposals().into_iter().take(5)) {
         // Each is another request.
         let request = IdempotencyKey { id: [u8::try_from(revision).unwrap_or(0); 16], fingerprint: [9; 16] };
         let definition_read = (revision > 1).then_some(1);

@@ -38,6 +38,7 @@ use concord_model::{
     encoding,
     key::Key,
     record::{Config, Definition, Revision, VoidRevisions},
+    system::SystemRecord,
     time::Timestamp,
 };
 use concord_state::{Change, Edit, RememberedOutcome};
@@ -145,6 +146,13 @@ pub enum StoredEdit {
     },
     /// A recovered cluster continues after these revisions, which no change has.
     Skipped(VoidRevisions),
+    /// A system record was created, changed or deleted. Both are here: they are small.
+    System {
+        /// The record that was replaced; `None` when it is new.
+        before: Option<Arc<SystemRecord>>,
+        /// The record from now on; `None` when it was deleted.
+        after: Option<Arc<SystemRecord>>,
+    },
 }
 
 impl StoredChange {
@@ -185,6 +193,7 @@ impl StoredEdit {
             }
             Edit::Dropped { kept } => Self::Dropped { definition: kept.id },
             Edit::Skipped(void) => Self::Skipped(*void),
+            Edit::System { before, after } => Self::System { before: before.clone(), after: after.clone() },
             Edit::Config { definition, before: Some(before), after } if before.revision <= segment_after => {
                 Self::ConfigWithBefore {
                     definition: *definition,

@@ -125,6 +125,7 @@ impl HistoryEntry {
             | StoredEdit::Undeleted { .. }
             | StoredEdit::Dropped { .. }
             | StoredEdit::Skipped(_)
+            | StoredEdit::System { .. }
             | StoredEdit::Remember(_)
             | StoredEdit::Forget(_) => return None,
         };
@@ -140,6 +141,7 @@ impl HistoryEntry {
             | StoredEdit::Undeleted { .. }
             | StoredEdit::Dropped { .. }
             | StoredEdit::Skipped(_)
+            | StoredEdit::System { .. }
             | StoredEdit::Remember(_)
             | StoredEdit::Forget(_) => return None,
         };
@@ -426,6 +428,7 @@ impl<'a> SegmentLookup<'a> {
             | StoredEdit::Undeleted { .. }
             | StoredEdit::Dropped { .. }
             | StoredEdit::Skipped(_)
+            | StoredEdit::System { .. }
             | StoredEdit::Remember(_)
             | StoredEdit::Forget(_) => return Ok(None),
         };

@@ -63,6 +63,7 @@ impl Subject {
                 | StoredEdit::Undeleted { .. }
                 | StoredEdit::Dropped { .. }
                 | StoredEdit::Skipped(_)
+                | StoredEdit::System { .. }
                 | StoredEdit::Config { .. }
                 | StoredEdit::Remember(_)
                 | StoredEdit::Forget(_)
@@ -108,6 +109,7 @@ fn hash_of(edit: &StoredEdit) -> Option<u64> {
         | StoredEdit::Undeleted { .. }
         | StoredEdit::Dropped { .. }
         | StoredEdit::Skipped(_)
+        | StoredEdit::System { .. }
         | StoredEdit::Remember(_)
         | StoredEdit::Forget(_) => None,
     }

@@ -84,6 +84,7 @@ impl History {
                 | StoredEdit::Undeleted { .. }
                 | StoredEdit::Dropped { .. }
                 | StoredEdit::Skipped(_)
+                | StoredEdit::System { .. }
                 | StoredEdit::Config { .. }
                 | StoredEdit::ConfigWithBefore { .. }
                 | StoredEdit::Remember(_)

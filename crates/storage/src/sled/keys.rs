@@ -8,11 +8,12 @@
 //! | `requests` | revision `u64be` | the retained outcome of the request |
 //! | `access_keys` | id | the access key |
 //! | `audit_anchors` | cluster id, 16 bytes · node id `u64be` | the anchors of the node's audit log |
+//! | `system` | kind `u8` · name · `00` · chunk `u16be` | a chunk of the system record |
 //! | `meta` | `position` | the checkpoint: position, revision, time and digest of what all trees hold together |
 //! | `meta` | `carrying` | present while a merge is being written; the log entry that the merge ends at |
 //!
 //! A record is a format byte and its postcard bytes, cut into chunks of 64 KiB: sled stores a larger value in
-//! a file of its own and never frees that file. Keys of configs contain no `00`, so configs ascend by key. In
+//! a file of its own and never frees that file. Keys of configs and names contain no `00`, so they ascend. In
 //! a value of an index, `00` is written as `00 FF`. A value of more than 256 bytes is written as its first
 //! 240 bytes and a hash of all of it: a key of sled must stay small, and the state is loaded from the
 //! configs, never from this tree.
@@ -22,11 +23,13 @@
 use serde::{Serialize, de::DeserializeOwned};
 use xxhash_rust::xxh3::xxh3_128;
 
-use concord_model::{access_key::KeyId, audit::AnchoredLog, encoding, key::Key, record::Revision};
+use concord_model::{
+    access_key::KeyId, audit::AnchoredLog, encoding, key::Key, record::Revision, system::SystemKey,
+};
 
 /// The names of the trees.
-pub(super) const TREES: [&str; 7] =
-    ["definitions", "configs", "indexes", "requests", "access_keys", "audit_anchors", "meta"];
+pub(super) const TREES: [&str; 8] =
+    ["definitions", "configs", "indexes", "requests", "access_keys", "audit_anchors", "system", "meta"];
 /// The key of the checkpoint in `meta`.
 pub(super) const POSITION: &str = "position";
 /// The key of the interrupted merge's target in `meta`.
@@ -83,6 +86,11 @@ pub(crate) fn anchored_log(log: &AnchoredLog) -> Vec<u8> {
     [&log.cluster[..], &log.node.to_be_bytes()].concat()
 }
 
+/// The key of a system record's chunk.
+pub(crate) fn system(key: &SystemKey, chunk: u16) -> Vec<u8> {
+    [&[key.kind as u8][..], key.name.as_str().as_bytes(), &[0], &chunk.to_be_bytes()].concat()
+}
+
 /// The key of a request's retained outcome.
 pub(crate) fn request(revision: Revision) -> [u8; 8] {
     revision.to_be_bytes()
@@ -102,6 +110,13 @@ pub(super) fn split(row: &[u8]) -> Option<(Revision, &[u8], u16)> {
     let (id, rest) = row.split_first_chunk::<8>()?;
     let (name, chunk) = rest.split_last_chunk::<2>()?;
     Some((Revision::from_be_bytes(*id), name, u16::from_be_bytes(*chunk)))
+}
+
+/// The kind, the name and the chunk number of a row's key in `system`.
+pub(super) fn split_system(row: &[u8]) -> Option<(u64, &[u8], u16)> {
+    let (kind, rest) = row.split_first()?;
+    let (name, chunk) = rest.split_last_chunk::<2>()?;
+    Some((u64::from(*kind), name, u16::from_be_bytes(*chunk)))
 }
 
 /// A record's stored bytes.

@@ -23,6 +23,7 @@ use concord_model::{
     access_key::AccessKey,
     audit::AuditAnchors,
     record::{Config, Definition, Revision},
+    system::SystemRecord,
 };
 use concord_state::{
     RememberedOutcome, State,
@@ -67,7 +68,8 @@ impl Trees {
         let state = catch_panic(|| {
             let mut rows = RecordAssembler::default();
             self.rows(SealedTree::Definitions, &self.definitions, |key, value| {
-                rows.add(key, value, &mut |_, record: Definition, rows| rows.builder.definition(record))
+                let place = keys::split(key);
+                rows.add(place, value, &mut |_, record: Definition, rows| rows.builder.definition(record))
             })?;
             rows.end(&mut |_, record: Definition, rows| rows.builder.definition(record))?;
             // Rows whose keys are hashed do not ascend by the configs' keys, as the builder asks for.
@@ -79,7 +81,7 @@ impl Trees {
                 }
                 rows.builder.config(id, record)
             };
-            self.each_row_of_configs(&mut |key, value| rows.add(key, value, &mut take))?;
+            self.each_row_of_configs(&mut |key, value| rows.add(keys::split(key), value, &mut take))?;
             rows.end(&mut take)?;
             unordered.sort_unstable_by(|(one, a), (other, b)| (one, &a.key).cmp(&(other, &b.key)));
             for (id, config) in unordered {
@@ -97,6 +99,12 @@ impl Trees {
                 let anchors: AuditAnchors = keys::decode(value).ok_or_else(damaged_row)?;
                 rows.builder.audit_anchors(anchors).map_err(|error| TreeError::new(error.0))
             })?;
+            let mut take =
+                |_, record: SystemRecord, rows: &mut RecordAssembler| rows.builder.system_record(record);
+            self.rows(SealedTree::System, &self.system, |key, value| {
+                rows.add(keys::split_system(key), value, &mut take)
+            })?;
+            rows.end(&mut take)?;
             let logical = rows.bytes;
             rows.builder.compaction_revision(checkpoint.compaction_revision);
             rows.builder.void_revisions(&checkpoint.void);
@@ -148,6 +156,9 @@ impl Trees {
     }
 }
 
+/// Bytes of a row's key beside its name: the id of a definition and the number of a chunk.
+const ROW_NUMBERS_BYTES: usize = 8 + 2;
+
 /// Joins the chunks of records while the rows of a tree are read in order.
 struct RecordAssembler {
     builder: StateBuilder,
@@ -167,12 +178,12 @@ type Finish<'a, T> = &'a mut dyn FnMut(Revision, T, &mut RecordAssembler) -> Res
 impl RecordAssembler {
     fn add<T: for<'de> Deserialize<'de>>(
         &mut self,
-        key: &[u8],
+        place: Option<(u64, &[u8], u16)>,
         value: &[u8],
         finish: Finish<'_, T>,
     ) -> Result<(), TreeError> {
-        let (id, name, chunk) = keys::split(key).ok_or_else(damaged_row)?;
-        self.bytes += (key.len() + value.len()) as u64;
+        let (id, name, chunk) = place.ok_or_else(damaged_row)?;
+        self.bytes += (ROW_NUMBERS_BYTES + name.len() + value.len()) as u64;
         match &mut self.row {
             Some((last_id, last_name, last_chunk)) if *last_id == id && last_name == name => {
                 if *last_chunk + 1 != chunk {

@@ -18,13 +18,14 @@ use indexmap::{IndexMap, map::Entry};
 use super::{
     checkpoint::Checkpoint,
     keys,
-    rows::{ConfigRows, Rows, rough_bytes},
+    rows::{ConfigRows, Rows, SystemRows, rough_bytes, rough_system_bytes},
 };
 use concord_model::{
     access_key::{AccessKey, KeyId},
     audit::{AnchoredLog, AuditAnchors},
     key::Key,
     record::{Config, Definition, Revision},
+    system::{SystemKey, SystemRecord},
 };
 use concord_state::{Change, Collection, Edit, RememberedOutcome, State};
 
@@ -59,6 +60,7 @@ fn weight(edit: &Edit) -> usize {
         Edit::Definition { after: Some(after), .. } | Edit::Building { after, .. } => {
             1 + after.schema.as_ref().map_or(0, |schema| schema.len()) / WEIGHT_BYTES
         }
+        Edit::System { after, .. } => 1 + after.as_ref().map_or(0, |record| record.text.len()) / WEIGHT_BYTES,
         Edit::Definition { after: None, .. }
         | Edit::Reindexed { .. }
         | Edit::Deleted { .. }
@@ -94,6 +96,7 @@ pub(super) struct SledMerge {
     requests: BTreeMap<Revision, Option<RememberedOutcome>>,
     access_keys: BTreeMap<KeyId, Option<Arc<AccessKey>>>,
     audit_anchors: BTreeMap<AnchoredLog, Option<Arc<AuditAnchors>>>,
+    system: BTreeMap<SystemKey, Update<SystemRows, SystemRecord>>,
     /// Collections that are written whole, and how many configs of each are written.
     collections: VecDeque<(Arc<Collection>, u64)>,
     /// How many records are to be written; text counts apart.
@@ -126,6 +129,7 @@ impl SledMerge {
             requests: BTreeMap::new(),
             access_keys: BTreeMap::new(),
             audit_anchors: BTreeMap::new(),
+            system: BTreeMap::new(),
             collections: VecDeque::new(),
             records: 0,
             text_bytes: 0,
@@ -144,6 +148,7 @@ impl SledMerge {
         merge.requests.extend(state.requests().map(|request| (request.revision, Some(request.clone()))));
         merge.access_keys.extend(state.access_keys().map(|key| (key.id.clone(), Some(Arc::clone(key)))));
         merge.audit_anchors.extend(state.audit_anchors().map(|one| (one.log, Some(Arc::clone(one)))));
+        merge.system.extend(state.environments().map(|one| (one.key(), (None, Some(Arc::clone(one))))));
         merge
     }
 
@@ -166,7 +171,7 @@ impl SledMerge {
     /// How many records it is to write yet.
     pub(super) fn left(&self) -> u64 {
         let whole = |(collection, written): &(Arc<Collection>, u64)| collection.by_key.len() - written;
-        let few = self.access_keys.len() + self.audit_anchors.len();
+        let few = self.access_keys.len() + self.audit_anchors.len() + self.system.len();
         let records = self.definitions.len() + self.configs.len() + self.requests.len() + few;
         records as u64 + self.collections.iter().map(whole).sum::<u64>()
     }
@@ -256,6 +261,13 @@ impl SledMerge {
                     self.audit_anchors.insert(any.log, after.clone());
                 }
             }
+            Edit::System { before, after } => {
+                if let Some(any) = after.as_ref().or(before.as_ref()) {
+                    self.records += 1;
+                    let held = || before.as_deref().map(SystemRows::of);
+                    self.system.entry(any.key()).or_insert_with(|| (held(), None)).1 = after.clone();
+                }
+            }
             Edit::Forget(request) => {
                 self.records += 1;
                 self.requests.insert(request.revision, None);
@@ -338,6 +350,10 @@ impl SledMerge {
         } else if let Some((log, anchors)) = self.audit_anchors.pop_first() {
             rows.audit_anchors(&log, anchors.as_deref());
             *budget -= 1;
+        } else if let Some((key, (before, after))) = self.system.pop_first() {
+            rows.system(&key, before.as_ref(), after.as_deref());
+            let bytes = after.map_or(0, |record| rough_system_bytes(&record));
+            *budget = (*budget - 1).saturating_sub(bytes / keys::CHUNK_BYTES);
         } else if let Some((collection, written)) = self.collections.front_mut() {
             let mut ended = true;
             for config in collection.by_key.from(*written) {

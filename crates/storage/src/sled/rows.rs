@@ -8,6 +8,7 @@ use concord_model::{
     audit::{AnchoredLog, AuditAnchors},
     key::Key,
     record::{Config, Definition, IndexEntries, Revision},
+    system::{SystemKey, SystemRecord},
 };
 use concord_state::RememberedOutcome;
 
@@ -20,6 +21,7 @@ pub(super) enum SledTable {
     Requests,
     AccessKeys,
     AuditAnchors,
+    System,
 }
 
 /// A row to put, or to remove when it has no value.
@@ -134,9 +136,53 @@ impl Rows {
         }
     }
 
+    pub(super) fn system(
+        &mut self,
+        key: &SystemKey,
+        before: Option<&SystemRows>,
+        after: Option<&SystemRecord>,
+    ) {
+        let mut written = 0;
+        if let Some(after) = after {
+            let bytes = keys::encode(after);
+            self.added += bytes.len() as u64;
+            for (chunk, bytes) in keys::chunks(&bytes) {
+                self.put(SledTable::System, keys::system(key, chunk), bytes.to_vec());
+                written = chunk + 1;
+            }
+        }
+        if let Some(before) = before {
+            self.removed += before.bytes as u64;
+            for chunk in written..before.chunks {
+                self.remove(SledTable::System, keys::system(key, chunk));
+            }
+        }
+    }
+
     pub(super) fn forget(&mut self, revision: Revision) {
         self.remove(SledTable::Requests, keys::request(revision).to_vec());
     }
+}
+
+/// The rows that the trees hold of a system record.
+#[derive(Debug)]
+pub(super) struct SystemRows {
+    chunks: u16,
+    /// Approximate bytes; see [`rough_system_bytes`].
+    bytes: usize,
+}
+
+impl SystemRows {
+    pub(super) fn of(record: &SystemRecord) -> Self {
+        let bytes = rough_system_bytes(record);
+        Self { chunks: keys::chunk_count(record, bytes), bytes }
+    }
+}
+
+/// The approximate bytes of a system record; at least its encoded length.
+pub(super) fn rough_system_bytes(record: &SystemRecord) -> usize {
+    // Two times of at most ten bytes each for a freeze.
+    record.text.len() + record.name.as_str().len() + 20 * record.environment().freezes.len() + 64
 }
 
 /// The approximate bytes of a config in all trees; at least its encoded length.

@@ -5,7 +5,8 @@
 //! | `definitions`, `requests` | as it is: numbers only |
 //! | `configs` | definition id · 16 bytes that stand for the config's key · chunk `u16be` |
 //! | `indexes` | definition id · slot `u16be` · 16 bytes that stand for value and key |
-//! | `meta` | as it is |
+//! | `system` | kind · 16 bytes that stand for the name · chunk `u16be` |
+//! | `access_keys`, `audit_anchors`, `meta` | as it is: no text of clients |
 //!
 //! Keys with text of clients are replaced by a keyed hash: the same key gives the same bytes, so that a row is found
 //! and removed again. Rows of one definition stay together, and so do the chunks of one record. The state is loaded
@@ -23,6 +24,8 @@ use crate::at_rest::{AtRest, FileKey, KeyPurpose};
 pub(super) const SEALED_META: u8 = 0xE1;
 /// Bytes of a definition's id.
 const ID_BYTES: usize = 8;
+/// Bytes of a system record's kind.
+const KIND_BYTES: usize = 1;
 
 /// The trees whose rows are encrypted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +37,7 @@ pub(super) enum SealedTree {
     Meta = 5,
     AccessKeys = 6,
     AuditAnchors = 7,
+    System = 8,
 }
 
 /// The keys of an encrypted database.
@@ -60,6 +64,7 @@ impl Sealing {
             | SealedTree::AccessKeys
             | SealedTree::AuditAnchors => return key.to_vec(),
             SealedTree::Configs => (ID_BYTES, 2),
+            SealedTree::System => (KIND_BYTES, 2),
             SealedTree::Indexes => (ID_BYTES + 2, 0),
         };
         let (before, rest) = key.split_at(before.min(key.len()));

@@ -1,4 +1,4 @@
-//! One sled database with its seven trees, and the directory of databases.
+//! One sled database with its eight trees, and the directory of databases.
 //!
 //! sled does not protect its data: its flush is no fsync, damage may shorten the data without an error, and
 //! it may panic while opening. So it is never the only copy, it is loaded only if its records have the digest
@@ -86,6 +86,7 @@ pub(crate) struct Trees {
     pub(super) requests: Tree,
     pub(super) access_keys: Tree,
     pub(super) audit_anchors: Tree,
+    pub(super) system: Tree,
     meta: Tree,
     path: PathBuf,
     pub(super) sealing: Option<Sealing>,
@@ -101,7 +102,8 @@ impl Trees {
             // on.
             let db =
                 sled::Config::new().path(path).cache_capacity(cache_bytes).flush_every_ms(None).open()?;
-            let [definitions, configs, indexes, requests, access_keys, audit_anchors, meta] = keys::TREES;
+            let [definitions, configs, indexes, requests, access_keys, audit_anchors, system, meta] =
+                keys::TREES;
             Ok(Self {
                 definitions: db.open_tree(definitions)?,
                 configs: db.open_tree(configs)?,
@@ -109,6 +111,7 @@ impl Trees {
                 requests: db.open_tree(requests)?,
                 access_keys: db.open_tree(access_keys)?,
                 audit_anchors: db.open_tree(audit_anchors)?,
+                system: db.open_tree(system)?,
                 meta: db.open_tree(meta)?,
                 db,
                 path: path.into(),
@@ -189,6 +192,7 @@ impl Trees {
                     SledTable::Requests => (&self.requests, SealedTree::Requests),
                     SledTable::AccessKeys => (&self.access_keys, SealedTree::AccessKeys),
                     SledTable::AuditAnchors => (&self.audit_anchors, SealedTree::AuditAnchors),
+                    SledTable::System => (&self.system, SealedTree::System),
                 };
                 let (key, value) = match &self.sealing {
                     None => (key, value),

@@ -34,6 +34,8 @@ pub struct Summary {
     pub configs: u64,
     /// Its access keys.
     pub access_keys: u64,
+    /// Its environments.
+    pub environments: u64,
     /// Its retained outcomes of requests, for requests that are sent again.
     pub requests: u64,
     /// The digest of its state.
@@ -54,6 +56,7 @@ impl Summary {
             definitions: state.definition_count(),
             configs: state.config_count(),
             access_keys: state.access_key_count(),
+            environments: state.environments().count() as u64,
             requests: state.request_count(),
             digest: state.digest(),
             feature_level: state.feature_level(),

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use super::fixture::Fixture;
+use super::fixture::{Fixture, delete_environment, put_environment};
 use crate::{
     Loaded, StoreError, StoreOptions,
     at_rest::{AtRest, KEYS},
@@ -65,6 +65,8 @@ impl Encrypted {
 
     fn fill(&mut self) {
         self.fixture.define("d-telling");
+        self.fixture.apply(vec![put_environment("telling", 100), put_environment("more-telling", 200_000)]);
+        self.fixture.apply(vec![delete_environment("more-telling")]);
         self.fixture.write("d-telling", 0..60, &"a telling value".repeat(10));
         self.fixture.snapshot();
         self.fixture.write("d-telling", 20..70, "another telling value");

@@ -11,8 +11,9 @@ use super::{
 };
 use concord_model::{
     access_key::Author,
-    command::{IdempotencyKey, Proposal},
+    command::{IdempotencyKey, Proposal, SystemCommand},
     record::IndexEntry,
+    system::environment::{Environment, EnvironmentName, Freeze},
 };
 
 /// How long a test waits for a condition that must become true.
@@ -170,7 +171,7 @@ impl Fixture {
     pub(super) fn rows(&self) -> BTreeMap<(String, Vec<u8>), Vec<u8>> {
         self.with_sled(|db| {
             let mut rows = BTreeMap::new();
-            for name in ["definitions", "configs", "indexes", "requests", "audit_anchors"] {
+            for name in ["definitions", "configs", "indexes", "requests", "audit_anchors", "system"] {
                 for row in &db.open_tree(name).unwrap() {
                     let (key, value) = row.unwrap();
                     rows.insert((name.into(), key.to_vec()), value.to_vec());
@@ -209,6 +210,11 @@ impl Fixture {
             let row = keys::anchored_log(&anchors.log);
             rows.insert(("audit_anchors".into(), row), keys::encode(&**anchors));
         }
+        for record in self.state.environments() {
+            for (chunk, bytes) in keys::chunks(&keys::encode(&**record)) {
+                rows.insert(("system".into(), keys::system(&record.key(), chunk)), bytes.to_vec());
+            }
+        }
         rows
     }
 
@@ -241,6 +247,22 @@ pub(super) fn write(definition: &str, name: &str, data: &str) -> Command {
     Command::WriteConfig { definition: key(definition), key: key(name), data, entries, expect: Expect::Any }
 }
 
+/// The environment `name` with a freeze that has not begun and a text of so many bytes.
+pub(super) fn put_environment(name: &str, bytes: usize) -> Command {
+    let freezes = vec![Freeze { from: Timestamp(u64::MAX - 1), until: Timestamp(u64::MAX) }];
+    Command::System(SystemCommand::PutEnvironment {
+        name: EnvironmentName::parse(name).unwrap(),
+        after: Environment { freezes, ..Environment::default() },
+        text: format!(r#"{{"a":"{}"}}"#, "a telling text ".repeat(bytes / 15)).into(),
+        expect: Expect::Any,
+    })
+}
+
+pub(super) fn delete_environment(name: &str) -> Command {
+    let (name, expect) = (EnvironmentName::parse(name).unwrap(), Expect::Any);
+    Command::System(SystemCommand::DeleteEnvironment { name, expect })
+}
+
 pub(super) fn proposal(state: &State, revision: Revision, command: Command) -> Proposal {
     let definition_read = match &command {
         Command::WriteConfig { definition, .. } => {
@@ -257,6 +279,7 @@ pub(super) fn proposal(state: &State, revision: Revision, command: Command) -> P
         | Command::Forget { .. }
         | Command::SkipRevisions { .. }
         | Command::Audit(_)
+        | Command::System(_)
         | Command::Access(_)
         | Command::SetSchema { .. }
         | Command::SetUnique { .. }

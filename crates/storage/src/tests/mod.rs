@@ -9,7 +9,7 @@ mod waiting;
 
 use std::fs;
 
-use fixture::{Fixture, flip, index, key, position, proposal, write};
+use fixture::{Fixture, delete_environment, flip, index, key, position, proposal, put_environment, write};
 
 use super::{sled::trees, *};
 use concord_model::{
@@ -74,6 +74,40 @@ fn anchors_of_audit_logs_are_in_sled_in_snapshots_and_in_restored_backups() {
         fixture.state.audit_anchors_of(&log(node)).unwrap().anchors.iter().map(|one| one.seq).collect()
     };
     assert_eq!((seqs(1).last(), seqs(2)), (Some(&40), vec![20]));
+}
+
+#[test]
+fn environments_are_in_sled_in_snapshots_and_in_restored_backups() {
+    let mut fixture = Fixture::new();
+    fixture.apply(vec![put_environment("prod", 100), put_environment("dev", 100)]);
+    fixture.check();
+    // Records get more chunks, and fewer.
+    fixture.apply(vec![put_environment("prod", 200_000), put_environment("gone", 70_000)]);
+    fixture.check();
+    fixture.apply(vec![put_environment("prod", 70_000)]);
+    fixture.apply(vec![put_environment("prod", 300_000), delete_environment("gone")]);
+    fixture.apply(vec![put_environment("prod", 100), put_environment("made-and-gone", 100)]);
+    fixture.apply(vec![delete_environment("made-and-gone")]);
+    fixture.check();
+    assert_eq!(fixture.state.environments().count(), 2);
+    let file = fixture.snapshot();
+    let mut other = Fixture::new();
+    let received = other.store().incoming().unwrap();
+    fs::copy(&file.path, &received).unwrap();
+    let (installed, _) = other.store().install(&received).unwrap();
+    other.close();
+    let restored = tempfile::tempdir().unwrap();
+    let input = |path: &Path| snapshot::backup::Input::new(path, snapshot::envelope::Opening::default());
+    let content = snapshot::backup::Content::read(&input(&file.path)).unwrap();
+    assert_eq!(content.summary.environments, 2);
+    let place = position(fixture.state.revision() + 100);
+    content.restore(restored.path(), &place, &AtRest::default()).unwrap();
+    let name = format!("snapshot/snapshot-{:020}.concord", place.index);
+    let restored = snapshot::backup::Content::read(&input(&restored.path().join(name))).unwrap();
+    for state in [installed, restored.state] {
+        assert!(state.environments().eq(fixture.state.environments()));
+        assert_eq!(state.digest(), fixture.state.digest());
+    }
 }
 
 #[test]

@@ -32,7 +32,15 @@ fn state(indexes: &[&str]) -> State {
     let (at, by) = (Timestamp(1), "root".to_owned());
     state.apply(
         1,
-        &Proposal { at, by, reason: None, request: None, definition_read: None, command, author: Author::Root },
+        &Proposal {
+            at,
+            by,
+            reason: None,
+            request: None,
+            definition_read: None,
+            command,
+            author: Author::Root,
+        },
     );
     state
 }

@@ -73,7 +73,8 @@ fn a_key_and_a_secret_expire_and_the_root_key_can_be_disabled() {
     assert_eq!((authorized(0, 19), authorized(0, 20)), (Ok(true), Err(Refusal::KeyEnded)));
     assert_eq!((authorized(1, 49), authorized(1, 50)), (Ok(true), Err(Refusal::KeyEnded)));
     assert_eq!(authorized(2, 0), Err(Refusal::KeyEnded));
-    let root = |state: &State| at(state, Principal::root(), delete("d"), 0).map(|authorized| authorized.author);
+    let root =
+        |state: &State| at(state, Principal::root(), delete("d"), 0).map(|authorized| authorized.author);
     assert_eq!(root(&state_now), Ok(Author::Root));
     assert_eq!(root(&state(vec![], true)), Err(Refusal::KeyEnded));
 }

@@ -68,6 +68,7 @@ pub(super) fn needs_config_check(command: &Command) -> bool {
         | Command::Forget { .. }
         | Command::SkipRevisions { .. }
         | Command::Audit(_)
+        | Command::System(_)
         | Command::Access(_)
         | Command::BuildIndex { .. } => false,
     }

@@ -31,8 +31,15 @@ impl World {
         let is_write = matches!(command, Command::WriteConfig { .. });
         let definition_read = is_write.then(|| self.found().definition.revision);
         let (by, reason, request) = ("root".into(), None, None);
-        let proposal =
-            Proposal { at: Timestamp(1), by, reason, request, definition_read, command, author: Author::Root };
+        let proposal = Proposal {
+            at: Timestamp(1),
+            by,
+            reason,
+            request,
+            definition_read,
+            command,
+            author: Author::Root,
+        };
         let verdict = self.0.apply(self.0.revision() + 1, &proposal).0;
         assert!(matches!(verdict, Verdict::Decided(Ok(_))), "{verdict:?}");
     }

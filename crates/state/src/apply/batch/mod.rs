@@ -182,6 +182,7 @@ fn are_of_distinct_configs(edits: &[Edit]) -> bool {
         | Edit::Undeleted { .. }
         | Edit::Dropped { .. }
         | Edit::Skipped(_)
+        | Edit::System { .. }
         | Edit::AuditAnchors { .. }
         | Edit::AccessKey { .. } => false,
     })
@@ -229,8 +230,10 @@ fn merged(step_edits: &[Edit], before_batch: &State, next: &State) -> Vec<Edit> 
             Edit::Remember(_) | Edit::Forget(_) => {}
             // Steps of an index build are separate entries.
             Edit::Entries { .. } | Edit::Building { .. } => {}
-            // So are changes of access keys and anchors, the undoing of a deletion, and what a recovery skips.
+            // So are changes of access keys, anchors and system records, the undoing of a deletion, and what a recovery
+            // skips.
             Edit::AccessKey { .. }
+            | Edit::System { .. }
             | Edit::AuditAnchors { .. }
             | Edit::Undeleted { .. }
             | Edit::Skipped(_) => {}

@@ -296,6 +296,7 @@ fn void_of(change: &StoredChange) -> Option<VoidRevisions> {
         | StoredEdit::Config { .. }
         | StoredEdit::ConfigWithBefore { .. }
         | StoredEdit::Remember(_)
+        | StoredEdit::System { .. }
         | StoredEdit::Forget(_) => None,
     })
 }
@@ -343,6 +344,7 @@ impl Overlap {
                 | StoredEdit::Undeleted { .. }
                 | StoredEdit::Dropped { .. }
                 | StoredEdit::Skipped(_)
+                | StoredEdit::System { .. }
                 | StoredEdit::Remember(_)
                 | StoredEdit::Forget(_) => {}
             }
@@ -450,6 +452,7 @@ impl Added {
                 to.forget(revision);
                 Ok(())
             }
+            StoredEdit::System { before, after } => to.system_record(before.as_ref(), after.as_ref()),
             // It came with its definition.
             StoredEdit::Undeleted { .. } | StoredEdit::Skipped(_) => Ok(()),
         }

@@ -1,6 +1,6 @@
 //! A state that is continued by the history is the state that the cluster had at that point.
 
-use std::{collections::BTreeMap, fs};
+use std::{collections::BTreeMap, fs, sync::Arc};
 
 use fastrand::Rng;
 use serde_json::{Value, json};
@@ -8,16 +8,19 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{Position, at_rest::KEYS, history::writer::HistoryWriter, snapshot::file};
 use concord_model::{
-    access_key::{Grants, KeyId, Quota},
-    access_key::Author,
+    access_key::{Author, Grants, KeyId, Quota},
     command::{
         AccessCommand, BatchStep, Command, ConfigThen, ContentThen, Expect, IdempotencyKey, KeyTerms,
-        Proposal, Undeletion,
+        Proposal, SystemCommand, Undeletion,
     },
     index::{self, Indexing},
     limits::REINDEX_CONFIGS_MAX,
     record::{Definition, IndexEntries},
     schema::{Formats, StoredSchema},
+    system::{
+        SystemRecord,
+        environment::{Direct, Environment, EnvironmentName, Freeze},
+    },
 };
 use concord_state::Collection;
 
@@ -118,6 +121,20 @@ fn new_key(random: &mut Rng) -> Command {
     Command::Access(AccessCommand::Create { id, terms, sha256: [1; 32] })
 }
 
+/// A change of an environment, of which there are no definitions: it rejects nothing here.
+fn environment(state: &State, random: &mut Rng) -> Command {
+    let name = EnvironmentName::parse(["staging", "prod", "dev"][random.usize(0..3)]).unwrap();
+    let expect = Expect::Any;
+    if random.u8(0..4) == 0 {
+        return Command::System(SystemCommand::DeleteEnvironment { name, expect });
+    }
+    let from = state.last_at().0 + random.u64(0..5_000_000);
+    let freeze = Freeze { from: Timestamp(from), until: Timestamp(from + random.u64(0..3_000_000)) };
+    let after = Environment { direct: Direct::Allow, approvals: random.u8(0..3), freezes: vec![freeze] };
+    let text = format!(r#"{{"n":{}}}"#, random.u8(..)).into();
+    Command::System(SystemCommand::PutEnvironment { name, after, text, expect })
+}
+
 fn command(state: &State, random: &mut Rng) -> Command {
     if let Some(building) = state.building().next().filter(|_| random.u8(0..4) == 0) {
         let build = building.indexing.build.clone().expect("it is being built");
@@ -127,6 +144,7 @@ fn command(state: &State, random: &mut Rng) -> Command {
         0 => Command::Compact { compaction_revision: state.revision().saturating_sub(random.u64(0..300)) },
         1 => Command::Forget { upto: state.revision().saturating_sub(random.u64(20..200)) },
         2 => new_key(random),
+        19..=20 => environment(state, random),
         3..=6 => undelete(state, random).unwrap_or_else(|| step(state, random)),
         7..=12 => batch(state, random),
         // The definition that is too large to be indexed at once.
@@ -170,7 +188,8 @@ impl Model {
                     &json!({"n": n}),
                 ),
             });
-            let proposal = Proposal::new(Timestamp(BEGIN), "root", Author::Root, Command::Batch(steps.collect()));
+            let proposal =
+                Proposal::new(Timestamp(BEGIN), "root", Author::Root, Command::Batch(steps.collect()));
             model.apply(proposal);
         }
         model
@@ -240,9 +259,12 @@ fn complete(collection: &Collection) -> (Definition, Vec<Config>) {
 }
 
 /// Everything that the history has of a state.
-fn content(state: &State) -> (Vec<(Definition, Vec<Config>)>, Vec<concord_state::RememberedOutcome>) {
+type HistoryContent =
+    (Vec<(Definition, Vec<Config>)>, Vec<concord_state::RememberedOutcome>, Vec<Arc<SystemRecord>>);
+
+fn content(state: &State) -> HistoryContent {
     let definitions = state.stored_definitions().map(|collection| complete(collection)).collect();
-    (definitions, state.requests().cloned().collect())
+    (definitions, state.requests().cloned().collect(), state.environments().cloned().collect())
 }
 
 /// A state that is written to a file is read again only if its digest is that of its records.
@@ -413,8 +435,10 @@ fn a_recovered_cluster_goes_on_and_what_it_has_skipped_is_no_point() {
     let decided = model.now().revision();
     let to = decided + 1_000_000;
     let mut state = model.now().clone();
-    let (_, change) =
-        state.apply(decided + 1, &Proposal::new(Timestamp(0), "cluster", Author::Cluster, Command::SkipRevisions { to }));
+    let (_, change) = state.apply(
+        decided + 1,
+        &Proposal::new(Timestamp(0), "cluster", Author::Cluster, Command::SkipRevisions { to }),
+    );
     model.writer.write(&change.expect("the history says what was skipped")).unwrap();
     model.writer.advance(state.revision()).unwrap();
     assert_eq!(state.revision(), to);

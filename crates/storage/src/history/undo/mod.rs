@@ -192,6 +192,7 @@ impl UndoPass<'_> {
                 | StoredEdit::Undeleted { .. }
                 | StoredEdit::Dropped { .. }
                 | StoredEdit::Skipped(_)
+                | StoredEdit::System { .. }
                 | StoredEdit::Remember(_)
                 | StoredEdit::Forget(_) => {}
             }

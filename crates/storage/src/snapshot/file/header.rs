@@ -30,6 +30,7 @@ pub(crate) struct Header {
     pub(in crate::snapshot) requests: u64,
     pub(in crate::snapshot) access_keys: u64,
     pub(in crate::snapshot) audit_anchors: u64,
+    pub(in crate::snapshot) system: u64,
     pub(in crate::snapshot) digest: u128,
     pub(in crate::snapshot) compaction_revision: Revision,
     pub(in crate::snapshot) root_disabled: bool,
@@ -52,6 +53,7 @@ impl Header {
             requests: state.requests().count() as u64,
             access_keys: state.access_key_count(),
             audit_anchors: state.audit_anchors().count() as u64,
+            system: state.environments().count() as u64,
             digest: state.digest(),
             compaction_revision: state.compaction_revision(),
             root_disabled: state.is_root_disabled(),
@@ -82,6 +84,9 @@ impl Header {
 
     pub(super) fn records(&self) -> u64 {
         let records = self.definitions.saturating_add(self.configs).saturating_add(self.requests);
-        records.saturating_add(self.access_keys).saturating_add(self.audit_anchors)
+        records
+            .saturating_add(self.access_keys)
+            .saturating_add(self.audit_anchors)
+            .saturating_add(self.system)
     }
 }

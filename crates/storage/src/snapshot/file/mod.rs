@@ -5,7 +5,8 @@
 //!                  compaction revision, whether root is disabled
 //! frames 1..n      01 · length of the block `u32le` · the block, compressed; a block holds whole records:
 //!                  a definition, then its configs ascending by key; after all of them the requests, oldest first;
-//!                  then the access keys, ascending by id; then the anchors of the audit logs
+//!                  then the access keys, ascending by id; then the anchors of the audit logs;
+//!                  then the system records, ascending by kind and name
 //! last frame       02 · blocks `u64le` · records `u64le` · checksum of the blocks' checksums `u32le`
 //! ```
 //!
@@ -50,6 +51,7 @@ use concord_model::{
     audit::AuditAnchors,
     encoding,
     record::{Config, Definition},
+    system::SystemRecord,
 };
 use concord_state::{RememberedOutcome, State, builder::StateBuilder};
 
@@ -69,6 +71,7 @@ pub(super) enum SnapshotRecordRef<'a> {
     Request(&'a RememberedOutcome),
     AccessKey(&'a AccessKey),
     AuditAnchors(&'a AuditAnchors),
+    System(&'a SystemRecord),
 }
 
 /// A record as it is read.
@@ -79,6 +82,7 @@ pub(super) enum SnapshotRecord {
     Request(RememberedOutcome),
     AccessKey(AccessKey),
     AuditAnchors(AuditAnchors),
+    System(SystemRecord),
 }
 
 /// The last frame.
@@ -350,6 +354,9 @@ pub(crate) fn write(
     for anchors in state.audit_anchors() {
         writer.record(SnapshotRecordRef::AuditAnchors(anchors))?;
     }
+    for record in state.environments() {
+        writer.record(SnapshotRecordRef::System(record))?;
+    }
     Ok(Header { content_bytes: writer.finish()?, ..header })
 }
 
@@ -375,6 +382,9 @@ fn without_requests(state: &State) -> Option<State> {
     }
     for anchors in state.audit_anchors() {
         builder.audit_anchors((**anchors).clone()).ok()?;
+    }
+    for record in state.environments() {
+        builder.system_record((**record).clone()).ok()?;
     }
     builder.finish(state.revision(), state.last_at()).ok()
 }
@@ -410,6 +420,7 @@ fn state_of(mut reader: SnapshotReader) -> Result<(State, Header), StoreError> {
             SnapshotRecord::Request(record) => builder.request(record),
             SnapshotRecord::AccessKey(record) => builder.access_key(record),
             SnapshotRecord::AuditAnchors(record) => builder.audit_anchors(record),
+            SnapshotRecord::System(record) => builder.system_record(record),
         };
         added.map_err(|error| reader.damaged(&error.0))?;
     }

@@ -10,6 +10,7 @@ use concord_model::{
     index::Indexing,
     key::Key,
     record::{IndexEntry, Revision, VoidRevisions},
+    system::{SystemBody, environment::Environment},
     testing::key,
     time::Timestamp,
 };
@@ -56,6 +57,17 @@ pub(crate) fn anchors(revision: Revision) -> AuditAnchors {
     AuditAnchors { revision, ..anchors }
 }
 
+fn environment(revision: Revision) -> SystemRecord {
+    SystemRecord {
+        name: Key::parse("prod").unwrap(),
+        body: SystemBody::Environment(Environment::default()),
+        text: "{}".into(),
+        created_at: Timestamp(revision),
+        modified_at: Timestamp(revision),
+        revision,
+    }
+}
+
 /// Writes a file that is whole and holds no state: its config has no definition.
 pub(crate) fn without_a_state(path: &Path) {
     let header = Header::of(&State::new(), &Position { index: 9, raft_meta: Vec::new() });
@@ -74,6 +86,7 @@ fn sample(path: &Path, configs: u64) -> Vec<SnapshotRecord> {
     records.push(SnapshotRecord::Request(remembered(9)));
     records.push(SnapshotRecord::AccessKey(key(9)));
     records.push(SnapshotRecord::AuditAnchors(anchors(9)));
+    records.push(SnapshotRecord::System(environment(9)));
     let header = Header {
         format: FORMAT,
         feature_level: 1,
@@ -85,6 +98,7 @@ fn sample(path: &Path, configs: u64) -> Vec<SnapshotRecord> {
         requests: 1,
         access_keys: 1,
         audit_anchors: 1,
+        system: 1,
         digest: u128::MAX - 5,
         compaction_revision: 3,
         root_disabled: true,
@@ -99,6 +113,7 @@ fn sample(path: &Path, configs: u64) -> Vec<SnapshotRecord> {
             SnapshotRecord::Request(record) => SnapshotRecordRef::Request(record),
             SnapshotRecord::AccessKey(record) => SnapshotRecordRef::AccessKey(record),
             SnapshotRecord::AuditAnchors(record) => SnapshotRecordRef::AuditAnchors(record),
+            SnapshotRecord::System(record) => SnapshotRecordRef::System(record),
         };
         writer.record(record).unwrap();
     }

@@ -1,0 +1,196 @@
+//! The environments, and whether their rules let a proposal change what it changes.
+//!
+//! | an environment | its definitions and configs | its rules |
+//! |---|---|---|
+//! | refuses direct changes | change by change request | as well, but short freezes are added directly |
+//! | is frozen | do not change | change: a freeze can be ended |
+//! | has no record | have the rules of `default` | are made by the rules of `default`, also while that is frozen |
+//!
+//! The service asks the same functions before it proposes, so that a client learns it early. What counts is the decision
+//! here, by the time of the entry: a proposal that was made before a freeze and is decided in it is rejected.
+//!
+//! **Invariants:** all steps of a proposal are evaluated on the state before it. Such a rejection leaves nothing, also no
+//! idempotency record. The root key has no other rules than other keys.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::{Edit, State, apply::EntryContext, digest};
+use concord_model::{
+    command::{Command, Expect, Outcome, StepOutcome, SystemCommand, touched::Touch},
+    error::Rejection,
+    key::Key,
+    limits::ENVIRONMENTS_MAX,
+    system::{
+        SystemBody, SystemRecord,
+        environment::{DEFAULT_ENVIRONMENT, Direct, environment_name},
+    },
+    time::Timestamp,
+};
+
+/// The environments by their names. They are few, and a state that is cloned shares them.
+pub(super) type EnvironmentsByName = Arc<BTreeMap<Key, Arc<SystemRecord>>>;
+
+/// The time that a change takes, by its first and its last moment.
+#[derive(Clone, Copy)]
+struct ChangeTime {
+    first: Timestamp,
+    last: Timestamp,
+}
+
+impl State {
+    /// The records of all environments, by name.
+    pub fn environments(&self) -> impl Iterator<Item = &Arc<SystemRecord>> {
+        self.environments.values()
+    }
+
+    /// The record of the environment with this name.
+    #[must_use]
+    pub fn environment(&self, name: &str) -> Option<&Arc<SystemRecord>> {
+        self.environments.get(name)
+    }
+
+    /// The record of the environment that a definition belongs to, whether it exists or not: that of the environment
+    /// which its key names, else that of `default`. `None` when there is neither.
+    #[must_use]
+    pub fn environment_of(&self, definition: &str) -> Option<&Arc<SystemRecord>> {
+        let named = environment_name(definition).and_then(|name| self.environment(name));
+        named.or_else(|| self.environment(DEFAULT_ENVIRONMENT))
+    }
+
+    /// Why a direct change of a definition or of its configs is rejected at a time, if it is.
+    #[must_use]
+    pub fn refused_direct(&self, at: Timestamp, definition: &str) -> Option<Rejection> {
+        refused_content(self.environment_of(definition)?, ChangeTime { first: at, last: at })
+    }
+
+    /// Why the environments reject a command in an entry of this time, if they do.
+    #[must_use]
+    pub fn refused_by_environment(&self, at: Timestamp, command: &Command) -> Option<Rejection> {
+        if self.environments.is_empty() {
+            return None;
+        }
+        let time = ChangeTime { first: at, last: Timestamp(at.0.saturating_add(command.moments() - 1)) };
+        command.touches().find_map(|(place, touch)| {
+            let rejection = match touch {
+                Touch::Definition(key) => refused_content(self.environment_of(key.as_str())?, time),
+                Touch::Environment(change) => self.refused_rules(change, time),
+            }?;
+            Some(match place {
+                Some(index) => Rejection::InBatch { index, rejection: rejection.into() },
+                None => rejection,
+            })
+        })
+    }
+
+    /// Why the rules of an environment may not be changed so.
+    fn refused_rules(&self, change: &SystemCommand, time: ChangeTime) -> Option<Rejection> {
+        let own = self.environment(change.environment().as_str());
+        let record = own.or_else(|| self.environment(DEFAULT_ENVIRONMENT))?;
+        let before = record.environment();
+        if change.rules_after().is_some_and(|after| after.only_adds_short_freezes(before, time.first)) {
+            return None;
+        }
+        // A freeze can be ended by changing the environment that has it, and not by leaving that environment.
+        if own.is_some() && before.direct == Direct::Allow { None } else { refused_content(record, time) }
+    }
+
+    /// Whether the environment that a command changes is another one than the leader read.
+    pub(super) fn is_system_stale(&self, change: &SystemCommand) -> bool {
+        let Expect::Read(read) = change.expect() else { return false };
+        self.environment(change.environment().as_str()).map(|record| record.revision) != read
+    }
+
+    pub(super) fn decide_system(
+        &mut self,
+        context: EntryContext,
+        command: &SystemCommand,
+        edits: &mut Vec<Edit>,
+    ) -> Outcome {
+        let before = self.expect_environment(command)?;
+        let done = match command {
+            SystemCommand::PutEnvironment { name, after, text, .. } => {
+                if before.is_none() && self.environments.len() >= ENVIRONMENTS_MAX {
+                    return Err(Rejection::TooManyEnvironments);
+                }
+                let done = if before.is_none() { StepOutcome::Created } else { StepOutcome::Changed };
+                let record = SystemRecord {
+                    name: name.key().clone(),
+                    body: SystemBody::Environment(after.clone()),
+                    text: Arc::clone(text),
+                    created_at: before.as_ref().map_or(context.at, |before| before.created_at),
+                    modified_at: context.at,
+                    revision: context.revision,
+                };
+                self.put_system_record(before, Some(record), edits);
+                done
+            }
+            SystemCommand::DeleteEnvironment { .. } => {
+                let before = before.ok_or(Rejection::EnvironmentNotFound)?;
+                self.put_system_record(Some(before), None, edits);
+                StepOutcome::Deleted
+            }
+        };
+        Ok(context.applied(done))
+    }
+
+    /// The record of the environment that a command changes, when it meets the precondition.
+    fn expect_environment(&self, command: &SystemCommand) -> Result<Option<Arc<SystemRecord>>, Rejection> {
+        match (command.expect(), self.environment(command.environment().as_str())) {
+            (Expect::At(revision), Some(found)) if revision != found.revision => {
+                Err(Rejection::Precondition { current: found.revision })
+            }
+            (Expect::Absent | Expect::None, Some(found)) => {
+                Err(Rejection::Precondition { current: found.revision })
+            }
+            (Expect::Present | Expect::At(_), None) => Err(Rejection::EnvironmentNotFound),
+            (Expect::Any | Expect::Present | Expect::At(_) | Expect::Read(_), Some(found)) => {
+                Ok(Some(Arc::clone(found)))
+            }
+            (Expect::Any | Expect::Absent | Expect::None | Expect::Read(_), None) => Ok(None),
+        }
+    }
+
+    /// Replaces a system record; one of the two may be absent.
+    fn put_system_record(
+        &mut self,
+        before: Option<Arc<SystemRecord>>,
+        after: Option<SystemRecord>,
+        edits: &mut Vec<Edit>,
+    ) {
+        if let Some(before) = &before {
+            self.remove_system_record(before);
+            self.count_replaced(before.bytes());
+        }
+        let after = after.map(Arc::new);
+        if let Some(after) = &after {
+            self.insert_system_record(Arc::clone(after));
+        }
+        edits.push(Edit::System { before, after });
+    }
+
+    pub(super) fn remove_system_record(&mut self, record: &SystemRecord) {
+        Arc::make_mut(&mut self.environments).remove(&record.name);
+        self.sum = self.sum.wrapping_sub(digest::of_system_record(record));
+        self.bytes = self.bytes.saturating_sub(record.bytes());
+    }
+
+    /// Adds a system record to the state and to the digest.
+    pub(super) fn insert_system_record(&mut self, record: Arc<SystemRecord>) {
+        self.sum = self.sum.wrapping_add(digest::of_system_record(&record));
+        self.bytes = self.bytes.saturating_add(record.bytes());
+        Arc::make_mut(&mut self.environments).insert(record.name.clone(), record);
+    }
+}
+
+/// Why definitions and configs of an environment may not be changed directly.
+fn refused_content(record: &SystemRecord, time: ChangeTime) -> Option<Rejection> {
+    let (environment, name) = (record.environment(), || record.name.clone());
+    if environment.direct == Direct::Refuse {
+        return Some(Rejection::ChangeRequired { environment: name() });
+    }
+    let until = environment.frozen_until(time.first, time.last)?;
+    Some(Rejection::EnvironmentFrozen { environment: name(), until })
+}
+
+#[cfg(test)]
+mod tests;
