@@ -94,7 +94,7 @@ impl Specification for ConfigSpec {
     }
 }
 
-/// The recorded status of an operation whose batch was refused because of another operation.
+/// The recorded status of an operation that was refused because of another operation of its batch, or of another config.
 pub(crate) const FAILED_DEPENDENCY: u16 = 424;
 
 /// The recorded status of an upsert of a batch whose answer leaves out whether it has created the config.
@@ -103,7 +103,8 @@ pub(crate) const CREATED_OR_NOT: u16 = 202;
 /// Whether the operation says nothing of the state: a refusal before a decision or of the request itself, or a read
 /// without an answer.
 fn says_nothing(operation: &Operation) -> bool {
-    matches!(operation.status, 401 | 403 | 422 | FAILED_DEPENDENCY | 429 | 503 | 507)
+    // 410: the revision of a rollback is compacted.
+    matches!(operation.status, 401 | 403 | 410 | 422 | FAILED_DEPENDENCY | 429 | 503 | 507)
         || (!operation.is_write() && operation.ret == 0)
 }
 

@@ -24,6 +24,7 @@
 
 use std::{
     collections::BTreeMap,
+    fmt,
     fs::File,
     io::Write,
     sync::{
@@ -216,11 +217,13 @@ enum Line {
     KeyEnded { by: String, end: End },
 }
 
+/// Gets each line of the record when it is made.
+pub(crate) type Sink = Box<dyn FnMut(&[u8]) + Send>;
+
 /// Everything that was recorded.
-#[derive(Debug)]
 pub(crate) struct History {
     start: Instant,
-    file: Option<Mutex<File>>,
+    sink: Option<Mutex<Sink>>,
     numbers: AtomicU64,
     /// Operations that were sent and have not ended, by number.
     in_flight: Mutex<BTreeMap<u64, Operation>>,
@@ -234,12 +237,29 @@ pub(crate) struct History {
     ends: Mutex<BTreeMap<String, End>>,
 }
 
+impl fmt::Debug for History {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("History").field("start", &self.start).finish_non_exhaustive()
+    }
+}
+
 impl History {
     /// A record that is also written to a file, if one is named.
     pub(crate) fn new(path: Option<&str>) -> Self {
+        let sink = path.map(|path| {
+            let mut file = File::create(path).expect("HISTORY can be created");
+            // One system call a line, so that it is whole in the file when the process dies after it.
+            let write = move |line: &[u8]| file.write_all(line).expect("HISTORY can be written");
+            Box::new(write) as Sink
+        });
+        Self::with_sink(sink)
+    }
+
+    /// A record whose lines somebody else gets too.
+    pub(crate) fn with_sink(sink: Option<Sink>) -> Self {
         Self {
             start: Instant::now(),
-            file: path.map(|path| Mutex::new(File::create(path).expect("HISTORY can be created"))),
+            sink: sink.map(Mutex::new),
             numbers: AtomicU64::new(1),
             in_flight: Mutex::default(),
             operations: Mutex::default(),
@@ -286,12 +306,11 @@ impl History {
         }
     }
 
-    /// Writes a line with one system call, so that it is whole in the file when the process dies after it.
     fn keep(&self, line: Line) {
-        if let Some(file) = &self.file {
+        if let Some(sink) = &self.sink {
             let mut bytes = serde_json::to_vec(&line).expect("a line is plain data");
             bytes.push(b'\n');
-            locked(file).write_all(&bytes).expect("HISTORY can be written");
+            locked(sink)(&bytes);
         }
         self.add(line);
     }
@@ -331,7 +350,7 @@ impl History {
     }
 
     pub(crate) fn record_fault(&self, text: &str) {
-        eprintln!("{:>8.1} s  {text}", self.now() as f64 / 1e9);
+        crate::harness::tell(self.now(), text);
         self.keep(Line::Fault { at: self.now(), text: text.to_owned() });
     }
 

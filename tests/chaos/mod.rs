@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `workload`, `requests` | the clients: which operations they choose, how one is sent, sent again, answered |
 //! | `transactions`, `bank` | batches of the clients that rest on what they read; money that is moved by them |
+//! | `rights` | what a key without a right is refused; secret values |
 //! | `expensive` | operations of the clients that cost much: schemas, lists, dry runs |
 //! | `stored_keys` | access keys, in whose names the clients work while they are revoked, rotated, limited |
 //! | `faults`, `nemesis` | the faults: which there are and which nodes each holds; the schedule, and making them |
@@ -31,6 +32,7 @@ mod nemesis;
 pub(crate) mod network;
 mod power;
 mod requests;
+mod rights;
 mod service_history;
 mod stored_keys;
 pub(crate) mod tools;
@@ -61,11 +63,11 @@ use faults::{Fault, Record};
 use history::{History, Kind, Operation};
 use nemesis::{Nemesis, RESERVE_BYTES, ROOM};
 use network::Network;
-use service_history::{Answered, ServiceHistory};
-use stored_keys::{KeyAdmin, changes_after_the_end};
+use service_history::{ServiceHistory, indexes_are_complete};
+use stored_keys::KeyAdmin;
 use tools::Tools;
 use volumes::Volume;
-use workload::{DEFINITIONS, Shared, Worker, is_large, read_all};
+use workload::{CLAIMS, DEFINITIONS, Mix, Shared, Worker, is_large, read_all};
 
 /// Clients at once, over all nodes.
 const CLIENTS: usize = 12;
@@ -133,12 +135,9 @@ async fn promises_hold_under_faults() {
         eprintln!("chaos: SKIPPED {kind}");
     }
     let (mut cluster, volumes) = start(&plan, &tools).await;
-    let shared = Arc::new(Shared::new(plan.history.as_deref()));
-    for name in DEFINITIONS.into_iter().chain([BANK]) {
-        let body = json!({"config_definition_key": name, "indexes": ["group"]});
-        let post = cluster.client(1).post("/api/v1/config_definition/", &body);
-        post.header("idempotency-key", name).insist().await.expect(201);
-    }
+    let shared = Arc::new(Shared::new(History::new(plan.history.as_deref()), Mix::default()));
+    workload::prepare(&cluster.client(1)).await;
+    rights::prepare(&cluster.client(1), &shared).await;
     define(&cluster.client(1), ROOM).await;
     expensive::prepare(&cluster.client(1)).await;
     let from = cluster.client(1).status().await.expect("a node that has answered")["revision"].as_u64();
@@ -293,7 +292,7 @@ async fn check_at_rest(cluster: &mut Cluster, shared: &Shared) -> Vec<String> {
     cluster.equal_digests().await;
     let mut found = Vec::new();
     for client in cluster.clients() {
-        for definition in DEFINITIONS {
+        for definition in DEFINITIONS.into_iter().chain([CLAIMS]) {
             found.extend(indexes_are_complete(&client, definition).await);
         }
     }
@@ -350,59 +349,13 @@ async fn check_service_history(
     let mut histories = Vec::new();
     for client in &clients {
         match ServiceHistory::read_from(client, &keys).await {
-            Ok(history) => {
-                found.extend(changes_after_the_end(&history.newest_by, &shared.history.ends()));
-                histories.push(history);
-            }
+            Ok(history) => histories.push(history),
             Err(why) => found.push(format!("{}: {why}", client.base)),
         }
     }
-    // What the nodes do not retain any more is known from a follower; the others are compared with it.
-    let compacted = histories.iter().map(|history| history.compaction_revision).max().unwrap_or(0);
-    let past = received.first().map(|events| ServiceHistory::of_events(events)).unwrap_or_default();
-    let histories: Vec<_> =
-        histories.into_iter().map(|history| history.with_past(compacted, &past)).collect();
-    let Some(history) = histories.first() else { return (opened, compacted, found) };
-    if histories.iter().any(|other| other != history) {
-        found.push("the nodes have different histories".to_owned());
-    }
-    let seen = &shared.history;
-    let (operations, list_reads) = (seen.operations(), seen.list_reads());
-    let (point_in_time_reads, transactions) = (seen.point_in_time_reads(), seen.transactions());
-    found.extend(service_history::violations(
-        history,
-        &Answered { operations, list_reads, point_in_time_reads, transactions },
-    ));
-    for events in received {
-        found.extend(service_history::watched(history, from, &events));
-    }
+    let (compacted, differences) = service_history::differences(histories, &shared.history, from, &received);
+    found.extend(differences);
     (opened, compacted, found)
-}
-
-/// Each group's index finds exactly the configs of the group.
-async fn indexes_are_complete(client: &Client, definition: &str) -> Vec<String> {
-    let path = format!("/api/v1/config_definition/{definition}/config/");
-    let all = client.get(&path).query(&[("limit", "1000")]).insist().await;
-    let rows: Vec<Value> = all.data()["results"].as_array().cloned().unwrap_or_default();
-    let mut found = Vec::new();
-    for group in ["g0", "g1", "g2", "g3"] {
-        let by_index = client.get(&path).query(&[("limit", "1000"), ("group", group)]).insist().await;
-        let mut expected: Vec<&str> = rows
-            .iter()
-            .filter(|row| row["data"]["group"] == group)
-            .filter_map(|row| row["config_key"].as_str())
-            .collect();
-        let mut is = by_index.config_keys();
-        expected.sort_unstable();
-        is.sort();
-        if is != expected {
-            found.push(format!(
-                "{} finds {is:?} in `{group}` of `{definition}`, not {expected:?}",
-                client.base
-            ));
-        }
-    }
-    found
 }
 
 /// Panics and broken invariants in the nodes' logs.

@@ -12,9 +12,12 @@ use serde_json::{Value, json};
 use super::{
     check::FAILED_DEPENDENCY,
     history::{Kind, Operation},
-    workload::{DEFINITIONS, Guard, Worker, changing, data},
+    workload::{Guard, Worker, changing, data},
 };
-use crate::harness::{Answer, Call, Client, load::config};
+use crate::harness::{
+    Answer, Call, Client,
+    load::{config, lease_reads},
+};
 
 /// Whether an answer is certainly the one of every attempt with the same idempotency key: a success, or a refusal that
 /// is remembered.
@@ -79,9 +82,7 @@ impl Worker {
 
     /// Writes a config of each of some definitions in one batch.
     pub(super) async fn batch(&mut self) {
-        let mut definitions: Vec<usize> = (0..DEFINITIONS.len()).collect();
-        self.rng.shuffle(&mut definitions);
-        definitions.truncate(self.rng.usize(2..=DEFINITIONS.len()));
+        let definitions = self.definitions();
         let number = self.shared.number();
         let mut members = Vec::new();
         for definition in definitions {
@@ -131,7 +132,9 @@ pub(super) fn request(node: &Client, operation: &Operation) -> Call {
     let data = || data(operation.value.as_deref().expect("writes have a value"));
     let call = match operation.op {
         // They promise the same while clocks keep their rate, as all do here. The call's time is as good as a die.
-        Kind::Get if operation.call.is_multiple_of(3) => node.get(&path).query(&[("consistency", "lease")]),
+        Kind::Get if lease_reads() && operation.call.is_multiple_of(3) => {
+            node.get(&path).query(&[("consistency", "lease")])
+        }
         Kind::Get => node.get(&path),
         Kind::Create => node.post(&config(of, ""), &json!({"config_key": key, "data": data()})),
         Kind::Put => node.put(&path, &json!({"data": data()})),
@@ -188,7 +191,13 @@ pub(super) fn record_of(answer: &Answer) -> Option<(u64, String)> {
 /// What an answer says of its operation.
 pub(super) fn complete(operation: &mut Operation, answer: &Answer, now: u64) {
     operation.ret = now;
-    operation.status = answer.status;
+    operation.status = match answer.status {
+        // Another config is in its way.
+        409 if answer.body["errors"][0]["code"] == "unique_taken" => FAILED_DEPENDENCY,
+        // The config that it brings back was deleted, or was not.
+        201 if operation.op == Kind::Rollback => 200,
+        status => status,
+    };
     operation.state = header(answer, "x-concord-revision");
     if answer.status < 300 {
         operation.revision = header(answer, "etag");

@@ -11,8 +11,9 @@ use serde_json::Value;
 
 use super::{
     bank::{self, BANK},
-    history::{Is, Kind, ListRead, Operation, PointInTimeRead, Transaction},
-    workload::{DEFINITIONS, group_of, is_odd},
+    history::{History, Is, Kind, ListRead, Operation, PointInTimeRead, Transaction},
+    stored_keys::changes_after_the_end,
+    workload::{CLAIMS, DEFINITIONS, group_of, is_odd, owner_of},
 };
 use crate::harness::{Client, load::definition};
 
@@ -59,7 +60,7 @@ async fn items(client: &Client, path: &str) -> Result<(Vec<Value>, u64), String>
 
 /// Whether the configs of a definition are in the histories.
 fn is_checked(definition: &str) -> bool {
-    DEFINITIONS.contains(&definition) || definition == BANK
+    DEFINITIONS.contains(&definition) || definition == BANK || definition == CLAIMS
 }
 
 /// Whether a definition's schema forbids odd values.
@@ -129,7 +130,7 @@ impl ServiceHistory {
                 if text("type").starts_with("config_") {
                     let key = format!("{of}/{}", text("config_key"));
                     history.configs.entry(key).or_default().insert(*revision, value_of(&change["data"]));
-                } else if of != BANK {
+                } else if DEFINITIONS.contains(&of) {
                     history.strict.entry(of.to_owned()).or_default().insert(*revision, is_strict(change));
                 }
             }
@@ -169,6 +170,63 @@ impl ServiceHistory {
     }
 }
 
+/// What the nodes have, compared with one another, with all answers and with what was followed from a revision on; and
+/// the revision up to which a node does not retain the history. Some follower must have received everything.
+pub(crate) fn differences(
+    histories: Vec<ServiceHistory>,
+    seen: &History,
+    from: u64,
+    received: &[Vec<(u64, Value)>],
+) -> (u64, Vec<String>) {
+    let mut found = Vec::new();
+    for history in &histories {
+        found.extend(changes_after_the_end(&history.newest_by, &seen.ends()));
+    }
+    // What the nodes do not retain any more is known from a follower; the others are compared with it.
+    let compacted = histories.iter().map(|history| history.compaction_revision).max().unwrap_or(0);
+    let past = received.first().map(|events| ServiceHistory::of_events(events)).unwrap_or_default();
+    let histories: Vec<_> =
+        histories.into_iter().map(|history| history.with_past(compacted, &past)).collect();
+    let Some(history) = histories.first() else { return (compacted, found) };
+    if histories.iter().any(|other| other != history) {
+        found.push("the nodes have different histories".to_owned());
+    }
+    let (operations, list_reads) = (seen.operations(), seen.list_reads());
+    let (point_in_time_reads, transactions) = (seen.point_in_time_reads(), seen.transactions());
+    found
+        .extend(violations(history, &Answered { operations, list_reads, point_in_time_reads, transactions }));
+    for events in received {
+        found.extend(watched(history, from, events));
+    }
+    (compacted, found)
+}
+
+/// Each group's index finds exactly the configs of the group.
+pub(crate) async fn indexes_are_complete(client: &Client, definition: &str) -> Vec<String> {
+    let path = format!("/api/v1/config_definition/{definition}/config/");
+    let all = client.get(&path).query(&[("limit", "1000")]).insist().await;
+    let rows: Vec<Value> = all.data()["results"].as_array().cloned().unwrap_or_default();
+    let mut found = Vec::new();
+    for group in ["g0", "g1", "g2", "g3"] {
+        let by_index = client.get(&path).query(&[("limit", "1000"), ("group", group)]).insist().await;
+        let mut expected: Vec<&str> = rows
+            .iter()
+            .filter(|row| row["data"]["group"] == group)
+            .filter_map(|row| row["config_key"].as_str())
+            .collect();
+        let mut is = by_index.config_keys();
+        expected.sort_unstable();
+        is.sort();
+        if is != expected {
+            found.push(format!(
+                "{} finds {is:?} in `{group}` of `{definition}`, not {expected:?}",
+                client.base
+            ));
+        }
+    }
+    found
+}
+
 /// All answers.
 #[derive(Debug, Default)]
 pub(crate) struct Answered {
@@ -188,6 +246,7 @@ pub(crate) fn violations(history: &ServiceHistory, answered: &Answered) -> Vec<S
     found.extend(reads(history, answered));
     found.extend(lists(history, &answered.list_reads));
     found.extend(schemas(history));
+    found.extend(claims(history));
     found
 }
 
@@ -386,6 +445,24 @@ fn lists(history: &ServiceHistory, list_reads: &[ListRead]) -> Vec<String> {
     found
 }
 
+/// No owner has two claims at any revision.
+fn claims(history: &ServiceHistory) -> Vec<String> {
+    let prefix = format!("{CLAIMS}/");
+    let all: Vec<_> = history.configs.iter().filter(|(key, _)| key.starts_with(&prefix)).collect();
+    let revisions: BTreeSet<u64> = all.iter().flat_map(|(_, changes)| changes.keys().copied()).collect();
+    let mut found = Vec::new();
+    for revision in revisions {
+        let mut owners = BTreeMap::new();
+        for (key, _) in &all {
+            let Some((_, value)) = history.at(key, revision) else { continue };
+            if let Some(other) = owners.insert(owner_of(value), key) {
+                found.push(format!("`{key}` and `{other}` have one owner at revision {revision}"));
+            }
+        }
+    }
+    found
+}
+
 /// No config breaks the schema of its time.
 fn schemas(history: &ServiceHistory) -> Vec<String> {
     let odd = |value: &Option<String>| value.as_deref().is_some_and(is_odd);
@@ -439,4 +516,5 @@ pub(crate) fn watched(history: &ServiceHistory, from: u64, events: &[(u64, Value
 }
 
 #[cfg(test)]
+#[path = "service_history/tests.rs"]
 mod tests;

@@ -10,7 +10,7 @@ use super::{
     check::{CREATED_OR_NOT, FAILED_DEPENDENCY},
     history::{Chosen, Is, Kind, Operation, Transaction},
     requests::{batch_of, header, step},
-    workload::{DEFINITIONS, Guard, Worker},
+    workload::{Guard, Worker},
 };
 use crate::harness::Answer;
 
@@ -27,9 +27,7 @@ pub(super) struct Draft {
 impl Worker {
     /// Conditions and reads of some configs, and changes of some, in one.
     pub(super) async fn transaction(&mut self) {
-        let mut definitions: Vec<usize> = (0..DEFINITIONS.len()).collect();
-        self.rng.shuffle(&mut definitions);
-        definitions.truncate(self.rng.usize(2..=DEFINITIONS.len()));
+        let definitions = self.definitions();
         let keys: Vec<String> = definitions.into_iter().map(|definition| self.key(definition).0).collect();
         let conditions: Vec<(String, Is)> =
             keys[..self.rng.usize(1..=2)].iter().cloned().map(|key| self.condition(key)).collect();

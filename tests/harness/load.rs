@@ -18,6 +18,16 @@ pub(crate) fn definition(key: &str) -> String {
     format!("/api/v1/config_definition/{key}")
 }
 
+/// Whether the nodes of a run with faults answer reads by the lease of the leader.
+pub(crate) fn lease_reads() -> bool {
+    true
+}
+
+/// Bytes that are added to a record of a run with faults, so that it is as large as records are.
+pub(crate) fn padding(is_large: bool) -> usize {
+    if is_large { 300_000 } else { 200 }
+}
+
 /// The path of a config.
 pub(crate) fn config(definition: &str, key: &str) -> String {
     format!("/api/v1/config_definition/{definition}/config/{key}")

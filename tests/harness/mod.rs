@@ -7,6 +7,7 @@ pub(crate) mod cluster;
 #[cfg(feature = "otlp")]
 pub(crate) mod collector;
 pub(crate) mod document;
+pub(crate) mod event;
 pub(crate) mod load;
 pub(crate) mod node;
 pub(crate) mod pace;
@@ -56,6 +57,11 @@ pub(crate) async fn within<T>(
         }
         tokio::time::sleep(PAUSE).await;
     }
+}
+
+/// Says what happens in a run with faults, so many nanoseconds after its start.
+pub(crate) fn tell(at: u64, text: &str) {
+    eprintln!("{:>8.1} s  {text}", at as f64 / 1e9);
 }
 
 /// A number from the environment, a setting of the run.

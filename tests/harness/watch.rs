@@ -12,18 +12,11 @@ use std::{
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
-use super::{Answer, Client, DEADLINE, PAUSE, check, eventually};
+use super::{Answer, Client, DEADLINE, PAUSE, check, event, eventually};
+pub(crate) use event::Event;
 
 /// The path of watches.
 pub(crate) const WATCH: &str = "/api/v1/watch";
-
-/// One server-sent event.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Event {
-    pub(crate) name: String,
-    pub(crate) id: Option<u64>,
-    pub(crate) data: Value,
-}
 
 /// An open watch.
 #[derive(Debug)]
@@ -70,12 +63,10 @@ impl Watch {
     /// The next event; `None` at the end of the stream, an error when the connection is lost or nothing comes.
     pub(crate) async fn next(&mut self) -> Result<Option<Event>, String> {
         loop {
-            if let Some(end) = self.text.windows(2).position(|two| two == b"\n\n") {
-                let block: Vec<u8> = self.text.drain(..end + 2).collect();
-                match event(&String::from_utf8(block).expect("a stream of events is UTF-8")) {
-                    Some(event) => return Ok(Some(event)),
-                    None => continue,
-                }
+            match event::next(&mut self.text) {
+                Some(Some(event)) => return Ok(Some(event)),
+                Some(None) => continue,
+                None => {}
             }
             let chunk = tokio::time::timeout(DEADLINE, self.response.chunk());
             match chunk.await.map_err(|_| "nothing came".to_owned())? {
@@ -119,23 +110,6 @@ impl Watch {
         }
         found
     }
-}
-
-/// `None` for a block that is no event (the time after which to reconnect).
-fn event(block: &str) -> Option<Event> {
-    let mut event = Event { name: "message".to_owned(), id: None, data: Value::Null };
-    let mut data = None;
-    for line in block.lines() {
-        match line.split_once(": ") {
-            Some(("event", name)) => name.clone_into(&mut event.name),
-            Some(("id", id)) => event.id = Some(id.parse().expect("an id is a revision")),
-            Some(("data", text)) => assert!(data.replace(text).is_none(), "data is one line: {block}"),
-            Some(("retry", _)) | None => {}
-            Some(_) => panic!("an unknown field: {block}"),
-        }
-    }
-    event.data = serde_json::from_str(data?).expect("data is JSON");
-    Some(event)
 }
 
 /// The changes of an event, after asserting its format.

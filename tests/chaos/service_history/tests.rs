@@ -283,3 +283,15 @@ fn a_value_is_there_once_more_for_each_rollback() {
     again.add(A, 12, Some("v1".into())).unwrap();
     assert_eq!(violation_count(&again, with(back(0, 0))), 1);
 }
+
+#[test]
+fn two_claims_of_one_owner_are_found() {
+    const ONE: &str = "chaos.claims/a";
+    const OTHER: &str = "chaos.claims/b";
+    assert_eq!(owner_of("v1"), owner_of("v7"));
+    let right = [(ONE, 5, Some("v1")), (OTHER, 6, Some("v2")), (ONE, 7, None), (OTHER, 8, Some("v7"))];
+    assert_eq!(claims(&history(&right)), Vec::<String>::new());
+    assert_eq!(claims(&history(&[right[0], right[1], right[3]])).len(), 1);
+    // Configs of other definitions may have it.
+    assert_eq!(claims(&history(&[right[0], (A, 6, Some("v7"))])).len(), 0);
+}
