@@ -28,6 +28,31 @@ pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
 /// there is none to forget, requests with a key get 429. One stored access key may fill half of what the others leave,
 /// so that there is always room for another key. Fixed: it is part of the state.
 pub const REMEMBERED_MAX: u64 = 200_000;
+
+/// [`REMEMBERED_MAX`], but in a simulation, where one run fills a smaller one.
+#[cfg(not(feature = "simulation"))]
+#[must_use]
+pub const fn remembered_max() -> u64 {
+    REMEMBERED_MAX
+}
+
+#[cfg(feature = "simulation")]
+static SIMULATED_REMEMBERED_MAX: std::sync::atomic::AtomicU64 =
+    std::sync::atomic::AtomicU64::new(REMEMBERED_MAX);
+
+/// [`REMEMBERED_MAX`], or what a simulation has set before it began.
+#[cfg(feature = "simulation")]
+#[must_use]
+pub fn remembered_max() -> u64 {
+    SIMULATED_REMEMBERED_MAX.load(std::sync::atomic::Ordering::Relaxed)
+}
+
+/// Sets it for all nodes of this process.
+#[cfg(feature = "simulation")]
+pub fn set_remembered_max(max: u64) {
+    SIMULATED_REMEMBERED_MAX.store(max, std::sync::atomic::Ordering::Relaxed);
+}
+
 /// How long a node sends a request with an idempotency key again by itself after it came in; when it was not answered
 /// by then, the caller gets 504. Fixed: [`REMEMBERED_AT_LEAST_US`] rests on it.
 pub const RESEND_TIME_MAX: Duration = Duration::from_secs(30);

@@ -23,7 +23,7 @@ use crate::{
 };
 use concord_model::{
     command::{Command, Outcome, Transaction},
-    limits::{REMEMBERED_AT_LEAST_US, REMEMBERED_MAX},
+    limits::{REMEMBERED_AT_LEAST_US, remembered_max},
     time::Timestamp,
 };
 use concord_state::State;
@@ -116,7 +116,7 @@ impl KeyedWrites {
     ///
     /// # Errors
     /// [`Refusal::LimitReached`] when the access key has made as many as half of what the others leave of
-    /// [`REMEMBERED_MAX`].
+    /// [`remembered_max`].
     pub(super) fn count(&self, caller: &Caller) -> Result<(), Refusal> {
         let Some(key) = caller.idempotency_key.and_then(|_| key_tag(&caller.principal)) else {
             return Ok(());
@@ -145,7 +145,7 @@ impl KeyedWindows {
         }
         let own = self.previous.of(&key) + self.current.of(&key);
         let others = (self.previous.total + self.current.total).saturating_sub(own);
-        if own >= REMEMBERED_MAX.saturating_sub(others) / 2 {
+        if own >= remembered_max().saturating_sub(others) / 2 {
             return false;
         }
         *self.current.by_key.entry(key).or_insert(0) += 1;
@@ -159,6 +159,7 @@ mod tests {
     use super::*;
     use crate::request::Principal;
     use concord_model::command::IdempotencyKey;
+    use concord_model::limits::REMEMBERED_MAX;
 
     #[test]
     fn only_a_write_that_can_not_be_stored_twice_is_repeated() {

@@ -13,7 +13,7 @@ use super::EntryContext;
 use crate::{ByAge, ById, Edit, RememberedOutcome, State, digest};
 use concord_model::{
     command::{Applied, StepOutcome},
-    limits::{FORGOTTEN_PER_ENTRY_MAX, REMEMBERED_AT_LEAST_US, REMEMBERED_MAX},
+    limits::{FORGOTTEN_PER_ENTRY_MAX, REMEMBERED_AT_LEAST_US, remembered_max},
     record::Revision,
     time::Timestamp,
 };
@@ -26,7 +26,7 @@ impl State {
     /// it proposes; what is in the log is always remembered, so what it has proposed meanwhile may exceed the limit.
     #[must_use]
     pub fn has_room_to_remember(&self, now: Timestamp) -> bool {
-        self.requests.len() < REMEMBERED_MAX || self.may_forget_oldest(now)
+        self.requests.len() < remembered_max() || self.may_forget_oldest(now)
     }
 
     /// The newest entry whose outcome, and all before it, was decided at this time or earlier.
@@ -65,7 +65,7 @@ impl State {
             self.forget_one(old, edits);
         }
         for _ in 0..FORGOTTEN_BESIDE_MAX {
-            if self.requests.len() < REMEMBERED_MAX || !self.may_forget_oldest(now) {
+            if self.requests.len() < remembered_max() || !self.may_forget_oldest(now) {
                 return;
             }
             let Some(oldest) = self.requests_by_age.at(0).map(|oldest| Arc::clone(&oldest.0)) else { return };
@@ -115,7 +115,7 @@ mod tests {
         access_key::Author,
         command::{Command, IdempotencyKey, Proposal, Verdict},
         key::Key,
-        limits::REMEMBERED_REQUEST_AGE_US,
+        limits::{REMEMBERED_MAX, REMEMBERED_REQUEST_AGE_US},
     };
 
     const SECOND: u64 = 1_000_000;
