@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # A cluster in deterministic simulation (docs/internals/simulation.md): every failure is a seed.
 #
-#   scripts/simulate.sh N                         N new seeds; FIRST names the first one
-#   scripts/simulate.sh seed SEED [--log] [--trace FILE]   one seed, with the logs of the nodes, or each event in a file
+#   scripts/simulate.sh N                         N new seeds; FIRST names the first one. The first failure is cut down
+#   scripts/simulate.sh seed SEED [--log] [--trace FILE] [--html FILE] [OVERRIDE…]
+#                                                 one seed, with the logs of the nodes, each event in a file, or a timeline
+#   scripts/simulate.sh cut SEED [--seconds S] [OVERRIDE…]   cuts down what a seed finds
 #   scripts/simulate.sh test                      what scripts/test.sh runs: one seed twice, which must give one hash; the
 #                                                 seeds that once failed; others for BOUND_S seconds, from
 #                                                 the seed FIRST
@@ -58,7 +60,7 @@ sabotage() {
 }
 
 case ${1:-} in
-    seed) exec "$program" "$@" ;;
+    seed | cut) exec "$program" "$@" ;;
     test)
         BOUND_S=${BOUND_S:-60}
         # The first seed of the list is the one that runs twice.
@@ -85,5 +87,5 @@ case ${1:-} in
         sabotage "${@:2}"
         ;;
     '' | *[!0-9]*) sed -n '2,/^set -/{/^set -/!s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;;
-    *) exec "$program" seeds "${FIRST:-$(date +%s)000}" "$1" ;;
+    *) exec "$program" seeds "${FIRST:-$(date +%s)000}" "$1" --cut 120 ;;
 esac

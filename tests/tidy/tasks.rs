@@ -23,7 +23,7 @@ const SPAWNS: [(&str, &str); 22] = [
         "ends when no write waits; a panic gives waiting writes back and leaves the others unknown",
     ),
     ("crates/consensus/src/start.rs", "the start of consensus awaits it"),
-    ("crates/simulation/src/client.rs", "simulated: ends with its connection"),
+    ("crates/simulation/src/harness.rs", "simulated: ends with its connection"),
     ("crates/simulation/src/disk.rs", "simulated: ends with its flush"),
     ("crates/simulation/src/node.rs", "simulated: the listeners of a node end with it"),
     ("crates/storage/src/writer/inline.rs", "simulated: ends with the store"),

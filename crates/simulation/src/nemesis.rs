@@ -75,6 +75,8 @@ pub(crate) struct Nemesis {
     setup: Setup,
     rng: fastrand::Rng,
     next: Duration,
+    /// The number of the last fault.
+    number: u64,
     /// What ends each of the present faults, and when.
     mends: Vec<(Duration, Mend)>,
     /// A bit that has flipped, and the node.
@@ -94,6 +96,7 @@ impl Nemesis {
             setup: setup.clone(),
             rng,
             next,
+            number: 0,
             mends: Vec::new(),
             flip: None,
             earlier: None,
@@ -134,10 +137,20 @@ impl Nemesis {
         if self.is_over || is_held || self.setup.faults.is_empty() || now < self.next {
             return;
         }
+        // What a fault draws depends on its number, so that the others stay as they are when one is left out.
+        self.number += 1;
+        self.rng.seed(self.setup.seed ^ 0xbad_1dea ^ self.number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let pause = u64::try_from(self.setup.fault_pause.as_millis()).unwrap_or(u64::MAX);
         self.next = now + Duration::from_millis(self.rng.u64(pause / 4..=pause * 2));
         let fault = self.setup.faults[self.rng.usize(..self.setup.faults.len())];
-        self.make(sim, world, fault, now);
+        if !self.setup.without.contains(&self.number) {
+            self.make(sim, world, fault, now);
+        }
+    }
+
+    /// What there is to end, for who draws it.
+    pub(crate) fn present(&self) -> Vec<String> {
+        self.mends.iter().map(|(_, mend)| format!("{:?}", mend)).collect()
     }
 
     fn off(&mut self, now: Duration) -> Duration {

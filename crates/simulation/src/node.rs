@@ -45,13 +45,17 @@ pub(crate) struct Watched {
 
 pub(crate) type Nodes = Rc<Vec<RefCell<Watched>>>;
 
-pub(crate) fn members(setup: &Setup) -> Vec<Member> {
-    let member = |node: usize| Member {
+pub(crate) fn member(node: usize) -> Member {
+    Member {
         id: node as u64,
         api_addr: format!("{}:{API_PORT}", name(node)),
         peer_addr: format!("{}:{PEER_PORT}", name(node)),
-    };
-    (1..=setup.nodes).map(member).collect()
+    }
+}
+
+/// The members of the new cluster.
+fn founders(setup: &Setup) -> Vec<Member> {
+    (1..=setup.founders()).map(member).collect()
 }
 
 /// Sets how much space the volume of a node has left.
@@ -84,8 +88,8 @@ fn service(setup: &Setup, node: usize) -> Service {
         failed_credentials: 0,
         spans: None,
     };
-    let own = &members(setup)[node - 1];
-    let peers = Peers::new(Secrets(vec![SECRET.into()])).known_as(None, vec![own.peer_addr.clone()]);
+    let own = member(node);
+    let peers = Peers::new(Secrets(vec![SECRET.into()])).known_as(None, vec![own.peer_addr]);
     Service::new(options, Access::new([ROOT_KEY]), Arc::new(peers))
 }
 
@@ -145,7 +149,7 @@ async fn participate(service: &Service, setup: &Setup) -> String {
     }
     // The one with the lowest id forms the cluster, as `CONCORD_FORM` says.
     if service.cx.node_id() == 1 {
-        let members = members(setup);
+        let members = founders(setup);
         tokio::select! {
             biased;
             reason = service.failed() => return reason,

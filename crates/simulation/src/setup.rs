@@ -3,9 +3,11 @@
 //! Each seed has another mix (swarm testing): some runs have one kind of fault only, some have tiny snapshots, some a slow
 //! network. A run with everything at once would rarely get far enough for what needs a long quiet time.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use concord_consensus::Timers;
+
+use crate::work::Work;
 
 /// A kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +89,8 @@ pub(crate) struct Setup {
     pub(crate) seed: u64,
     pub(crate) nodes: usize,
     pub(crate) clients: usize,
-    pub(crate) keys: u64,
+    /// What the clients do.
+    pub(crate) work: Work,
     /// How long the clients and the faults last.
     pub(crate) duration: Duration,
     pub(crate) timers: TimerSetup,
@@ -99,6 +102,8 @@ pub(crate) struct Setup {
     pub(crate) flush_max_ms: u64,
     /// The kinds of faults of this run; none in some.
     pub(crate) faults: Vec<Fault>,
+    /// Faults that are left out, by their number.
+    pub(crate) without: BTreeSet<u64>,
     /// The pause between two faults.
     pub(crate) fault_pause: Duration,
     /// How long a fault lasts at most.
@@ -132,6 +137,11 @@ impl TimerSetup {
 }
 
 impl Setup {
+    /// The first members; the nodes after them may join.
+    pub(crate) fn founders(&self) -> usize {
+        self.nodes - self.work.spares
+    }
+
     pub(crate) fn draw(seed: u64) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed ^ 0x5e70_0b5e_70b5);
         let ms = |rng: &mut fastrand::Rng, from: u64, to: u64| Duration::from_millis(rng.u64(from..=to));
@@ -153,11 +163,12 @@ impl Setup {
             1 => TimerSetup { heartbeat: 100, election_min: 300, election_max: 500, lease_reads },
             _ => TimerSetup { heartbeat: 200, election_min: 600, election_max: 900, lease_reads },
         };
+        let work = Work::draw(seed);
         Self {
             seed,
-            nodes,
+            nodes: nodes + work.spares,
             clients: rng.usize(2..=6),
-            keys: [2, 4, 8, 16][rng.usize(..4)],
+            work,
             duration: ms(&mut rng, shortest, longest),
             timers,
             snapshot_log_bytes: [2_000, 20_000, 200_000, 64 << 20][rng.usize(..4)],
@@ -166,6 +177,7 @@ impl Setup {
             latency_max: ms(&mut rng, 2, [3, 10, 40][nodes % 3]),
             flush_max_ms: [0, 1, 3, 20][rng.usize(..4)],
             faults,
+            without: BTreeSet::new(),
             fault_pause: ms(&mut rng, 100, 1_500),
             fault_max: ms(&mut rng, 300, 4_000),
             is_order_random: rng.bool(),

@@ -14,10 +14,10 @@ use crate::{
 
 /// What was seen of a node last.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Seen {
-    term: u64,
-    leader: Option<u64>,
-    applied: u64,
+pub(crate) struct Seen {
+    pub(crate) term: u64,
+    pub(crate) leader: Option<u64>,
+    pub(crate) applied: u64,
 }
 
 /// The nodes, and what is known of them.
@@ -45,7 +45,8 @@ impl World {
     }
 
     pub(crate) fn clients(&self) -> Vec<String> {
-        (1..=self.setup.clients).map(client_name).collect()
+        let followers = (1..=self.setup.work.followers).map(follower_name);
+        (1..=self.setup.clients).map(client_name).chain(followers).collect()
     }
 
     /// Says what happens, to who looks on.
@@ -128,10 +129,19 @@ impl World {
         }
     }
 
+    /// What was seen of a node last; none while it does not run.
+    pub(crate) fn seen(&self, node: usize) -> Option<Seen> {
+        self.nodes[node].borrow().service.is_some().then(|| self.seen[node])
+    }
+
     /// Whether all nodes run.
     pub(crate) fn all_run(&self) -> bool {
         (1..=self.setup.nodes).all(|node| self.nodes[node].borrow().service.is_some())
     }
+}
+
+pub(crate) fn follower_name(follower: usize) -> String {
+    format!("f{follower}")
 }
 
 pub(crate) fn client_name(client: usize) -> String {
