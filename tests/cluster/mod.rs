@@ -9,6 +9,7 @@ mod earlier;
 mod encryption;
 mod failover;
 mod forming;
+mod freezes;
 mod groups;
 mod history;
 mod indexing;

@@ -61,6 +61,8 @@ pub(crate) fn check(
             None if name == "X-Concord-Revision" && [429, 503].contains(&status) => {}
             // One of the operations of a batch.
             None if name == "ETag" && status == 412 => {}
+            // A conflict has it only while a freeze lasts.
+            None if name == "Retry-After" && status == 409 => {}
             None if is_dry_run && OF_STORED.contains(&name.as_str()) => {}
             None => return Err(format!("the header `{name}` is missing")),
         }

@@ -52,6 +52,7 @@ const CONFIGS: &str = "/api/v1/config_definition/{}/config";
 const DELETED: &str = "/api/v1/deleted_definition";
 const ACROSS: &str = "/api/v1/config";
 const CONFIG: &str = "/api/v1/config_definition/{}/config/{}";
+const ENVIRONMENT: &str = "/api/v1/environment/{}";
 
 /// A definition that does not exist, in the patterns of the right key.
 const OURS: &str = "ours.absent";
@@ -131,6 +132,11 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         case(Method::GET, "/api/v1/watch", &["read"], null(), &[200]),
         case(Method::GET, "/api/v1/changes", &["read"], null(), &[304]),
+        case(Method::GET, "/api/v1/environment", &[], null(), &[200]),
+        // Whoever may name a definition in it sees it; to others it does not exist.
+        case(Method::GET, ENVIRONMENT, &[], null(), &[404]),
+        case(Method::PUT, ENVIRONMENT, &["define"], json!({"freeze": []}), &[201]),
+        case(Method::DELETE, ENVIRONMENT, &["define"], null(), &[200]),
         case(Method::GET, "/api/v1/audit", &["audit"], null(), &[200]),
         case(Method::GET, "/api/v1/audit/anchors", &["audit"], null(), &[200]),
         case(Method::POST, "/api/v1/audit/anchors/{}/accept", &["cluster"], json!({}), &[404]),
@@ -179,6 +185,8 @@ impl Case {
     fn target(&self) -> String {
         let (first, second) = match self.path {
             path if path.starts_with(DEFINITIONS) => (OURS, "absent"),
+            // All of it is in the patterns of the right key.
+            ENVIRONMENT => ("ours", ""),
             path if path.contains("/members/") || path.contains("/anchors/") => ("99", ""),
             _ => ("Abcdefghijkl", ""),
         };

@@ -11,6 +11,7 @@ mod definitions_in_batches;
 mod deletes;
 mod documents;
 mod dry_run;
+mod environments;
 mod errors;
 mod filters;
 mod grants;

@@ -144,8 +144,8 @@ impl Condition {
         }
     }
 
-    /// For a rollback, which replaces the record or creates it again.
-    pub(super) fn for_rollback(self) -> Expect {
+    /// For a rollback and a PUT of an environment, which replace the record or create it.
+    pub(super) fn for_create_or_replace(self) -> Expect {
         match self {
             Self::Unconditional => Expect::Any,
             Self::Match(expect) => expect,

@@ -30,6 +30,7 @@ pub(super) enum Code {
     DefinitionProtected,
     DeletionNotKept,
     EnvironmentFrozen,
+    EnvironmentInvalid,
     EnvironmentNotFound,
     Forbidden,
     HeaderInvalid,
@@ -66,7 +67,7 @@ pub(super) enum Code {
 
 impl Code {
     /// All codes, with the type of the errors that have them.
-    pub(super) const ALL: [(Self, &'static str); 51] = [
+    pub(super) const ALL: [(Self, &'static str); 52] = [
         (Self::AccessKeyExists, "conflict_error"),
         (Self::AccessKeyNotFound, "not_found_error"),
         (Self::AuditOff, "not_found_error"),
@@ -86,6 +87,7 @@ impl Code {
         (Self::DefinitionProtected, "conflict_error"),
         (Self::DeletionNotKept, "not_found_error"),
         (Self::EnvironmentFrozen, "conflict_error"),
+        (Self::EnvironmentInvalid, "validation_error"),
         (Self::EnvironmentNotFound, "not_found_error"),
         (Self::Forbidden, "forbidden_error"),
         (Self::HeaderInvalid, "validation_error"),
@@ -142,6 +144,7 @@ impl Code {
             Self::DefinitionProtected => "definition_protected",
             Self::DeletionNotKept => "deletion_not_kept",
             Self::EnvironmentFrozen => "environment_frozen",
+            Self::EnvironmentInvalid => "environment_invalid",
             Self::EnvironmentNotFound => "environment_not_found",
             Self::Forbidden => "forbidden",
             Self::HeaderInvalid => "header_invalid",
@@ -260,6 +263,7 @@ impl Code {
             Some("header") => Self::HeaderInvalid,
             Some("body" | "operations") => Self::BodyInvalid,
             Some("patch") => Self::PatchInvalid,
+            Some("environment" | "direct" | "approvals" | "freeze") => Self::EnvironmentInvalid,
             Some("members" | "id" | "api_addr" | "peer_addr") => Self::MemberInvalid,
             Some(_) | None => self,
         }

@@ -75,7 +75,7 @@ pub(super) async fn rollback(service: Service, request: BodyRequest) -> Result<R
     let RollbackBody { revision: to } = request.read(&service, RollbackBody::read).await?;
     let (definition, config) = (&request.keys.definition, &request.keys.config);
     check_key(definition, definitions::KEY)?;
-    let (restored, expect) = (Restored::At(to), request.condition.for_rollback());
+    let (restored, expect) = (Restored::At(to), request.condition.for_create_or_replace());
     let rollback = Rollback { definition: definition.clone(), key: config.clone(), restored, expect };
     let written = service.writes.rollback(request.caller, rollback).await?;
     let restored = written.content.as_deref().unwrap_or("null");

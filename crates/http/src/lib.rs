@@ -29,6 +29,7 @@
 //! | changes as server-sent events, or by long polling | `watch` |
 //! | pages of the audit log; what the audit log records of a request | `audit`, `decision` |
 //! | access keys; the key of a request | `access_keys` |
+//! | environments | `environments` |
 //! | cluster status, members, leadership, backup; probes | `cluster` |
 //! | `/metrics` and its listener; request times | `metrics` |
 //! | what a request uses, counted for its access key and its definition | `usage` |
@@ -59,6 +60,7 @@ mod decision;
 mod definitions;
 mod docs;
 mod endpoints;
+mod environments;
 mod error_code;
 mod extract;
 mod history;

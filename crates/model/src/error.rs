@@ -142,6 +142,18 @@ pub enum Rejection {
     TooManyEnvironments,
 }
 
+impl Rejection {
+    /// Whether the rules of an environment reject the change, or an operation of it. The log stores no such rejection under
+    /// an idempotency key: the same request may succeed later.
+    #[must_use]
+    pub fn is_by_environment(&self) -> bool {
+        if let Self::InBatch { rejection, .. } = self {
+            return rejection.is_by_environment();
+        }
+        matches!(self, Self::ChangeRequired { .. } | Self::EnvironmentFrozen { .. })
+    }
+}
+
 /// Why a rollback has nothing to write.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NothingToRestore {

@@ -106,6 +106,15 @@ pub const ENVIRONMENT_NAME_BYTES_MAX: usize = 64;
 /// need another person: a day, until somebody else is there. Fixed: every node must decide the same.
 pub const SHORT_FREEZE_US_MAX: u64 = 24 * 60 * 60 * 1_000_000;
 
+/// Persons who must approve a change of an environment. Fixed.
+pub const APPROVALS_MAX: u8 = 10;
+/// Freezes of an environment. Each change of it looks at all of them. Fixed.
+pub const FREEZES_MAX: usize = 16;
+/// How long a freeze may last: a year. Fixed.
+pub const FREEZE_LENGTH_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+/// Bytes of a freeze's reason. Fixed.
+pub const FREEZE_REASON_BYTES_MAX: usize = 255;
+
 // Lists and watches.
 
 /// Filters of one list query. Each costs an index look-up. Fixed.

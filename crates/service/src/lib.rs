@@ -22,6 +22,7 @@
 //! | the file that holds the whole state | `backup` |
 //! | certificates and data keys: reloading their files, alarms about them | `reload` |
 //! | the owner of a credential; access keys | `access` |
+//! | environments and their freezes | `environments` |
 //! | who asked for what and what was decided | `audit` |
 //! | the free space that writes leave on the disk, of this node and of a majority | `disk_space` |
 //! | threads for work that takes longer than about a millisecond, and whose turn it is | `cpu_pool` |
@@ -57,6 +58,7 @@ mod cpu_pool;
 mod deferred_drop;
 mod disk_alarms;
 mod disk_space;
+mod environments;
 mod feature_level;
 pub(crate) mod forward;
 mod freshness;
@@ -102,6 +104,7 @@ use context::Context;
 use disk_space::DiskSpace;
 #[cfg(feature = "simulation")]
 pub use disk_space::set_free_bytes;
+use environments::Environments;
 use feature_level::FeatureLevels;
 use forward::Forwarder;
 use freshness::Freshness;
@@ -122,6 +125,7 @@ use concord_model::{access_key::Quota, limits::Limits, time::Timestamp};
 use concord_net::{Member, NodeId, client::Peers, tls::callers::CallerTls};
 use concord_storage::{self as store, snapshot::envelope::Envelope};
 pub use context::NO_CLUSTER;
+pub use environments::{EnvironmentView, FreezeView, StoredEnvironment};
 pub use history::{ConfigName, HistoryRange, RedactedConfig, RedactedHistory, retention::Retention};
 pub use membership::change::{Changed, MemberChange};
 pub use memory_budget::{Reservation, Share};
@@ -132,8 +136,9 @@ pub use read::view::{DefinitionView, DeletedDefinition, DeletedList};
 pub use redaction::{RedactedEvent, RedactedRecords, ShownTo};
 pub use request::{
     ALARMS, AccessWrite, Alarm, AuditWrite, Caller, Check, CheckCondition, ClusterView, Consistency,
-    DecidedWrite, KeyPatch, LazySchema, Level, MemberView, NewProtection, NewSchema, NewUnique, Principal,
-    Refusal, Restored, Rollback, Transaction, Undelete, UndeleteThen, Write,
+    DecidedWrite, EnvironmentRules, EnvironmentWrite, KeyPatch, LazySchema, Level, MemberView, NewFreeze,
+    NewProtection, NewSchema, NewUnique, Principal, Refusal, Restored, Rollback, Transaction, Undelete,
+    UndeleteThen, Write,
 };
 pub use write::forwarded::ForwardedResponse;
 pub use write::{
@@ -225,6 +230,8 @@ pub struct Units {
     pub writes: Arc<Writes>,
     /// Management of access keys.
     pub keys: Arc<AccessKeys>,
+    /// Environments and their freezes.
+    pub environments: Arc<Environments>,
     /// Anchors of the audit logs.
     pub anchors: Arc<AuditAnchoring>,
     /// Watches and long polling.
@@ -286,13 +293,8 @@ impl Service {
             write_barriers: Arc::default(),
             slow: SlowWrites::default(),
         });
-        let keys = Arc::new(AccessKeys {
-            cx: cx.clone(),
-            clock: clock.clone(),
-            freshness: freshness.clone(),
-            authentication: authentication.clone(),
-            writes: writes.clone(),
-        });
+        let keys = Arc::new(AccessKeys::new(&cx, &clock, &freshness, &authentication, &writes));
+        let environments = Arc::new(Environments::new(&clock, &freshness, &writes));
         let anchors =
             Arc::new(AuditAnchoring { cx: cx.clone(), freshness: freshness.clone(), writes: writes.clone() });
         let watches = Arc::new(Watches::new(&cx, &freshness, &authentication, &redactor, &reads));
@@ -322,6 +324,7 @@ impl Service {
             reads,
             writes,
             keys,
+            environments,
             anchors,
             watches,
             backups,

@@ -248,7 +248,8 @@ fn outline(write: &Write) -> Outlined {
         | Write::Transaction(_)
         | Write::UndeleteDefinition(_)
         | Write::Access(_)
-        | Write::Audit(_) => of_definition("", ""),
+        | Write::Audit(_)
+        | Write::Environment(_) => of_definition("", ""),
     }
 }
 

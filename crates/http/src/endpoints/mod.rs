@@ -29,7 +29,9 @@ use concord_model::access_key::Verb;
 use concord_service::quota::Gauge;
 
 pub(crate) use matching::{Matched, TABLE};
-pub(crate) use rows::{AUDIT, CONFIGS, DEFINITIONS, DOCS, DOCUMENT, ENDPOINTS, KEYS, METRICS, UI};
+pub(crate) use rows::{
+    AUDIT, CONFIGS, DEFINITIONS, DOCS, DOCUMENT, ENDPOINTS, ENVIRONMENTS, KEYS, METRICS, UI,
+};
 #[cfg(test)]
 pub(crate) use rows::{CHANGES, CONFIG, WATCH};
 

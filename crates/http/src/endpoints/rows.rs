@@ -14,8 +14,8 @@ use super::{
     RequiredRight::{AnyKey, Needs, Open},
 };
 use crate::{
-    access_keys, across, audit, batch, cluster, configs, console, definitions, docs, extract::BodyRequest,
-    history, metrics, read, schema, server::boxed, watch,
+    access_keys, across, audit, batch, cluster, configs, console, definitions, docs, environments,
+    extract::BodyRequest, history, metrics, read, schema, server::boxed, watch,
 };
 use concord_model::access_key::Verb;
 use concord_service::quota::Gauge;
@@ -33,6 +33,8 @@ pub(crate) const AUDIT: &str = "/api/v1/audit";
 const ANCHORS: &str = "/api/v1/audit/anchors";
 pub(crate) const KEYS: &str = "/api/v1/api_key/";
 const KEY: &str = "/api/v1/api_key/{key_id}";
+pub(crate) const ENVIRONMENTS: &str = "/api/v1/environment/";
+const ENVIRONMENT: &str = "/api/v1/environment/{name}";
 const USAGE: &str = "/api/v1/cluster/usage";
 const MEMBER: &str = "/api/v1/cluster/members/{id}";
 pub(crate) const METRICS: &str = "/metrics";
@@ -224,6 +226,23 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         .gauge(Gauge::Watches)
         .pretty(Pretty::Never)
         .without_head(),
+    // Environments. Who may name a definition in one may see it.
+    Endpoint::new(Get, ENVIRONMENTS, AnyKey, "list_environments", keyed!(environments::list)).consistency(),
+    Endpoint::new(Get, ENVIRONMENT, AnyKey, "get_environment", keyed!(environments::get)).consistency(),
+    Endpoint::new(
+        Put,
+        ENVIRONMENT,
+        Needs(Verb::Define),
+        "put_environment",
+        keyed_with_body!(environments::put),
+    ),
+    Endpoint::new(
+        Delete,
+        ENVIRONMENT,
+        Needs(Verb::Define),
+        "delete_environment",
+        keyed_with_body!(environments::delete),
+    ),
     // The audit log.
     Endpoint::new(Get, AUDIT, Needs(Verb::Audit), "get_audit", keyed!(audit::show))
         .parameters(&["after", "before", "limit", "since", "until", "key", "definition", "outcome"])

@@ -88,7 +88,7 @@ pub(super) fn operations() -> Vec<OperationEntry> {
             .parameters(&["If-Match", "unless_tag"])
             .success(200, "config deleted", payload("ConfigIdentity", names), &dry_run)
             .refusals(WRITE_REFUSALS)
-            .refusals(&[404, 412]),
+            .refusals(&[404, 409, 412]),
     ];
     operations.extend(of_many());
     operations

@@ -157,7 +157,7 @@ fn of_parts() -> Vec<OperationEntry> {
             .body("NewRules", schema())
             .success(200, "schema stored", payload("RulesChange", stored), &schema_headers)
             .refusals(WRITE_REFUSALS)
-            .refusals(&[404, 412, 507])
+            .refusals(&[404, 409, 412, 507])
             .refusal_with(422, &["X-Concord-Breaking-Configs"]),
         part("get_unique", "Show a definition's unique paths", "unique paths found", unique()),
         describe(TAG, "update_unique", "Replace a definition's unique paths")
@@ -180,7 +180,7 @@ fn of_parts() -> Vec<OperationEntry> {
             .body("NewProtection", json!({ "protected": true }))
             .success(200, "protection stored", protection(), &unique_headers)
             .refusals(WRITE_REFUSALS)
-            .refusals(&[404, 412, 507]),
+            .refusals(&[404, 409, 412, 507]),
         describe(TAG, "get_index_states", "Show the states of a definition's indexes")
             .description("The indexes of a large definition are built in the background, after the request that names them.")
             .parameters(READ_PARAMETERS)

@@ -7,6 +7,7 @@
 //! | patches and batches | `batch_and_patch` |
 //! | history, rollback and watches | `history_and_watch` |
 //! | access keys and the audit log | `access_keys` |
+//! | environments | `environments` |
 //! | the cluster; the operations that need no key | `cluster` |
 //! | how an operation is described | `builder` |
 //! | parameters that operations share | `parameters` |
@@ -28,6 +29,7 @@ pub(crate) mod builder;
 mod cluster;
 mod configs;
 mod definitions;
+mod environments;
 mod headers;
 mod history_and_watch;
 mod parameters;
@@ -50,12 +52,13 @@ use super::endpoints;
 use concord_model::limits::Limits;
 
 /// The tags of operations, in the order in which a reader meets them.
-const TAGS: [(&str, &str); 9] = [
+const TAGS: [(&str, &str); 10] = [
     ("definitions", "The definitions of configs: a key, a JSON schema, indexed paths, unique paths."),
     ("configs", "The configs of a definition."),
     ("batch", "Several writes, applied atomically."),
     ("history", "Earlier revisions, the author and reason of each change, rollback."),
     ("watch", "Changes as a stream of events."),
+    ("environments", "Parts of the definitions with rules for their changes: freezes."),
     ("audit", "The requests to a node and their outcomes."),
     ("access keys", "Credentials and their permissions."),
     ("cluster", "The nodes: members, leadership, backup."),
@@ -78,6 +81,7 @@ pub fn document(limits: &Limits) -> OpenApi {
         configs::operations(),
         batch_and_patch::operations(),
         history_and_watch::operations(),
+        environments::operations(),
         access_keys::operations(),
         cluster::operations(),
     ];
@@ -119,6 +123,7 @@ fn components(limits: &Limits) -> Components {
         configs::requests(limits),
         batch_and_patch::requests(limits),
         history_and_watch::requests(limits),
+        environments::requests(limits),
         access_keys::requests(limits),
         cluster::requests(limits),
     ];
@@ -130,6 +135,7 @@ fn components(limits: &Limits) -> Components {
         configs::payloads(),
         batch_and_patch::payloads(),
         history_and_watch::payloads(limits),
+        environments::payloads(),
         access_keys::payloads(),
         cluster::payloads(),
     ];

@@ -48,6 +48,7 @@ fn path_parameters() -> Vec<(&'static str, Parameter)> {
         path("config_key", "The config's key within its definition.", key().examples([json!("prod")])),
         path("id", "The node's id.", integer(1)),
         path("key_id", "The access key's id.", text().examples([json!("4kPq0sWc7RtZ")])),
+        path("name", "The environment's name.", text().examples([json!("prod")])),
         path("file", "A file of the page.", text().pattern(Some("^[A-Za-z0-9._-]+$"))),
         path("folder", "A folder of the page.", text().pattern(Some("^[a-z]+$"))),
     ]

@@ -54,7 +54,13 @@ static REFUSALS: [DocumentedRefusal; 15] = [
         "The path does not take this method.",
         &["Allow"],
     ),
-    refusal_of(409, "Conflict", "conflict_error", "The request conflicts with the current state.", &[]),
+    refusal_of(
+        409,
+        "Conflict",
+        "conflict_error",
+        "The request conflicts with the current state. `Retry-After` only while a freeze refuses the change.",
+        &["Retry-After"],
+    ),
     refusal_of(
         410,
         "Expired",

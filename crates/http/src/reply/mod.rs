@@ -43,7 +43,9 @@ use concord_service::{
     read::list::BUFFERED_PAGE_BYTES_MAX,
 };
 use concord_state::query::QueryResult;
-use refusal::{failure, failure_body, items, plain, shape_response, status_and_type, violations};
+use refusal::{
+    failure, failure_body, frozen_until, items, plain, shape_response, status_and_type, violations,
+};
 
 /// The header with the revision of the state that a response was made from.
 pub(super) const STATE_REVISION: HeaderName = HeaderName::from_static("x-concord-revision");
@@ -510,6 +512,11 @@ fn refusal_response(refusal: Refusal, parts: Option<TransactionParts>) -> Respon
     let current =
         if let Refusal::Rejected(Rejection::Precondition { current }) = &refusal { *current } else { 0 };
     let code = Code::of(&refusal);
+    let retry_after = frozen_until(&refusal).map(|until| {
+        // A hint: the clock of this node need not agree with the log's time.
+        let left = until.0.saturating_sub(concord_service::now().0);
+        number(left.div_ceil(1_000_000).max(1))
+    });
     let (mut violations, log_only) = violations(refusal);
     if let Some(parts) = parts {
         violations.iter_mut().for_each(|violation| parts.relocate(&mut violation.loc));
@@ -527,6 +534,9 @@ fn refusal_response(refusal: Refusal, parts: Option<TransactionParts>) -> Respon
     }
     if matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
         response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER_S);
+    }
+    if let Some(retry_after) = retry_after {
+        response.headers_mut().insert(header::RETRY_AFTER, retry_after);
     }
     if let Some(log_only) = log_only {
         response.extensions_mut().insert(log_only);

@@ -9,7 +9,10 @@ use serde_json::{Value, json};
 
 use super::{Code, Detail, JSON, LogOnly, NOT_VALID};
 use crate::json::loc_json;
-use concord_model::error::{Invalid, LocSegment, Rejection, Violation};
+use concord_model::{
+    error::{Invalid, LocSegment, Rejection, Violation},
+    time::Timestamp,
+};
 use concord_service::Refusal;
 
 /// The errors that a rejection sends, and the text that is only logged.
@@ -139,6 +142,13 @@ pub(super) fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
         Refusal::Forbidden { .. } => (StatusCode::FORBIDDEN, "forbidden_error"),
         Refusal::KeyEnded => UNAUTHORIZED,
     }
+}
+
+/// Until when a freeze refuses the request, or an operation of it.
+pub(super) fn frozen_until(refusal: &Refusal) -> Option<Timestamp> {
+    let Refusal::Rejected(rejection) = refusal else { return None };
+    let rejection = if let Rejection::InBatch { rejection, .. } = rejection { rejection } else { rejection };
+    if let Rejection::EnvironmentFrozen { until, .. } = rejection { Some(*until) } else { None }
 }
 
 pub(super) fn failure(

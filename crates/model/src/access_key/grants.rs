@@ -184,6 +184,13 @@ impl Pattern {
         self.0.strip_suffix('*')
     }
 
+    /// Whether it names a definition whose key begins with a text.
+    #[must_use]
+    pub fn meets(&self, beginning: &str) -> bool {
+        self.beginning().is_some_and(|own| beginning.starts_with(own))
+            || self.beginning().unwrap_or(&self.0).starts_with(beginning)
+    }
+
     /// Whether it names every definition that the other one names.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
@@ -276,7 +283,7 @@ impl Grants {
     }
 
     /// The patterns of the definitions that the key may know of: it may do something with them, or observes them.
-    fn named(&self) -> impl Iterator<Item = &Pattern> {
+    pub fn named(&self) -> impl Iterator<Item = &Pattern> {
         let names = |verb: Verb| verb.is_about_definitions() || verb == Verb::Observe;
         let verbs = move |verbs: Verbs| Verb::ALL.into_iter().any(|verb| names(verb) && verbs.allow(verb));
         self.0.iter().filter(move |grant| verbs(grant.verbs)).flat_map(|grant| &grant.definitions)

@@ -51,6 +51,22 @@ pub struct AccessKeys {
 }
 
 impl AccessKeys {
+    pub(crate) fn new(
+        cx: &Arc<Context>,
+        clock: &Arc<Clock>,
+        freshness: &Arc<Freshness>,
+        authentication: &Arc<Authentication>,
+        writes: &Arc<Writes>,
+    ) -> Self {
+        Self {
+            cx: Arc::clone(cx),
+            clock: Arc::clone(clock),
+            freshness: Arc::clone(freshness),
+            authentication: Arc::clone(authentication),
+            writes: Arc::clone(writes),
+        }
+    }
+
     /// Creates an access key.
     ///
     /// # Errors

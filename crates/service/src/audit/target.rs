@@ -22,7 +22,7 @@ pub struct AuditTarget {
     pub(super) has_more: bool,
     /// Its config.
     pub(super) config: Option<Key>,
-    /// The id in its path: a member, or an access key.
+    /// The id in its path: a member, an access key or an environment.
     pub(super) id: Option<Key>,
     /// The operations of a batch.
     pub(super) operations: Option<usize>,
@@ -50,7 +50,7 @@ impl AuditTarget {
         self.config = Key::parse(text).ok();
     }
 
-    /// Names a member or an access key.
+    /// Names a member, an access key or an environment.
     pub fn set_id(&mut self, text: &str) {
         self.id = Key::parse(text).ok();
     }
@@ -96,8 +96,8 @@ pub(crate) fn name(write: &Write) {
         }
         match write.target() {
             Target::Definition(_) => {}
-            // The id of the node is in the path.
-            Target::Anchors => {}
+            // The id of the node, and the name of the environment, are in the path.
+            Target::Anchors | Target::Environment(_) => {}
             // The id of an existing key is in the path. The id of a new key was drawn for this request.
             Target::Keys => {
                 if let Some(AccessWrite::Create { id, .. }) = write.access() {

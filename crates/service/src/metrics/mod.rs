@@ -326,6 +326,11 @@ impl Service {
             ),
             MetricFamily::gauge("concord_state_access_keys", "Access keys.", state.access_key_count()),
             MetricFamily::gauge(
+                "concord_state_frozen_environments",
+                "Environments that a freeze closes to changes now.",
+                self.environments.frozen_count(&state),
+            ),
+            MetricFamily::gauge(
                 "concord_state_feature_level",
                 "The feature level of the cluster.",
                 state.feature_level(),

@@ -29,8 +29,9 @@ pub use principal::Principal;
 pub use refusal::Refusal;
 pub(super) use refusal::{OPERATIONS, invalid_at};
 pub use write::{
-    AccessWrite, AuditWrite, Check, CheckCondition, KeyPatch, LazySchema, NewProtection, NewSchema,
-    NewUnique, Restored, Rollback, Transaction, Undelete, UndeleteThen, Write,
+    AccessWrite, AuditWrite, Check, CheckCondition, EnvironmentRules, EnvironmentWrite, KeyPatch, LazySchema,
+    NewFreeze, NewProtection, NewSchema, NewUnique, Restored, Rollback, Transaction, Undelete, UndeleteThen,
+    Write,
 };
 pub(super) use write::{Effect, STORED_JSON_DEPTH_MAX, Target};
 

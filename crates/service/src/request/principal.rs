@@ -2,7 +2,8 @@
 //!
 //! **Invariant:** [`Principal::authorize`] alone decides whether a principal may do something. Lists are filtered by
 //! the same grants: definitions and configs by [`Principal::visible`], access keys by [`Principal::may_see_key`], the rows of
-//! the usage by [`Principal::may_name`] and [`Principal::may_name_key`].
+//! the usage by [`Principal::may_name`] and [`Principal::may_name_key`], environments by
+//! [`Principal::may_see_environment`].
 
 use std::sync::Arc;
 
@@ -10,9 +11,10 @@ use smol_str::SmolStr;
 
 use super::{Effect, Refusal, Target, Write};
 use concord_model::{
-    access_key::{AccessKey, Verb},
+    access_key::{AccessKey, Pattern, Verb},
     key_set::{KeyRange, KeySet},
     record::Revision,
+    system::environment::DEFAULT_ENVIRONMENT,
 };
 
 /// The id of the root key: the author of changes made with it.
@@ -118,6 +120,37 @@ impl Principal {
             || (own.grants.allows(Verb::Keys, None) && key.is_some_and(|key| self.may_see_key(key)))
     }
 
+    /// Whether it may see an environment: it may name a definition in it. `others`: all environments that there are.
+    #[must_use]
+    pub fn may_see_environment<'a>(&self, name: &str, mut others: impl Iterator<Item = &'a str>) -> bool {
+        let Some(own) = &self.key else { return self.is_root() };
+        if name != DEFAULT_ENVIRONMENT {
+            return own.grants.named().any(|pattern| pattern.meets(&prefix_of(name)));
+        }
+        // It has what no other environment has.
+        let outside = |pattern: &Pattern| {
+            !others.any(|other| other != name && pattern.as_str().starts_with(&prefix_of(other)))
+        };
+        own.grants.named().any(outside)
+    }
+
+    /// Authorizes a verb for all definitions that an environment can have.
+    ///
+    /// # Errors
+    /// [`Refusal::Forbidden`], whether the environment exists or not.
+    pub fn authorize_environment(&self, verb: Verb, name: &str) -> Result<(), Refusal> {
+        let beginning = if name == DEFAULT_ENVIRONMENT { String::new() } else { prefix_of(name) };
+        let covers = |key: &Arc<AccessKey>| {
+            let covers = |own: &Pattern| own.beginning().is_some_and(|own| beginning.starts_with(own));
+            key.grants.patterns(verb).any(covers)
+        };
+        match &self.key {
+            None if self.is_root() => Ok(()),
+            Some(key) if covers(key) => Ok(()),
+            None | Some(_) => Err(Refusal::Forbidden { verb }),
+        }
+    }
+
     /// Authorizes a verb for a definition. Without a definition: for at least one, or, for a verb that is not about
     /// definitions, in general.
     ///
@@ -172,12 +205,18 @@ impl Principal {
             (Target::Config { definition, .. }, Effect::Read) => self.authorize(Verb::Read, Some(definition)),
             (Target::Config { definition, .. }, _) => self.authorize(Verb::Write, Some(definition)),
             (Target::Keys | Target::Anchors, _) if self.is_cluster() => Ok(()),
+            (Target::Environment(name), _) => self.authorize_environment(Verb::Define, name),
             (Target::Keys, _) => self.authorize(Verb::Keys, None),
             (Target::Anchors, _) => self.authorize(Verb::Cluster, None),
             // A batch contains no batch.
             (Target::Batch, _) => Err(Refusal::Forbidden { verb: Verb::Write }),
         }
     }
+}
+
+/// What the keys of an environment's definitions begin with.
+fn prefix_of(name: &str) -> String {
+    format!("{name}.")
 }
 
 #[cfg(test)]

@@ -133,6 +133,68 @@ pub enum Write {
     SetProtection(NewProtection),
     /// Changes the anchors of an audit log.
     Audit(AuditWrite),
+    /// Creates, replaces or deletes an environment. It is no operation of a batch.
+    Environment(EnvironmentWrite),
+}
+
+/// A change of an environment. Sent between nodes: new variants go to the end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EnvironmentWrite {
+    /// Creates or replaces it.
+    Put {
+        /// Its name.
+        name: String,
+        /// Its rules from now on.
+        rules: EnvironmentRules,
+        /// The precondition.
+        expect: Expect,
+    },
+    /// Deletes it: its definitions belong to `default` then.
+    Delete {
+        /// Its name.
+        name: String,
+        /// The precondition.
+        expect: Expect,
+    },
+}
+
+/// The rules of an environment, as a client sends them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EnvironmentRules {
+    /// Whether direct changes are rejected; `None` leaves it as it is.
+    pub refuses_direct: Option<bool>,
+    /// How many persons must approve a change; `None` leaves it as it is.
+    pub approvals: Option<u64>,
+    /// All its freezes.
+    pub freezes: Vec<NewFreeze>,
+}
+
+/// A freeze, as a client sends it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewFreeze {
+    /// When it begins; `None` for the time at which the leader prepares the change.
+    pub from: Option<Timestamp>,
+    /// When it ends.
+    pub until: Timestamp,
+    /// Why.
+    pub reason: String,
+}
+
+impl EnvironmentWrite {
+    /// The name of the environment.
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Put { name, .. } | Self::Delete { name, .. } => name,
+        }
+    }
+
+    fn effect(&self) -> Effect {
+        match self {
+            Self::Put { .. } => Effect::Access,
+            // It must be possible while the disk is full.
+            Self::Delete { .. } => Effect::Remove,
+        }
+    }
 }
 
 /// A new protection of a definition.
@@ -391,7 +453,7 @@ impl AccessWrite {
 struct DecodedOperation(#[serde(deserialize_with = "decode_operation")] Write);
 
 fn decode_operation<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Write, D::Error> {
-    decode_without(deserializer, &["Batch", "Transaction", "UndeleteDefinition"])
+    decode_without(deserializer, &["Batch", "Transaction", "UndeleteDefinition", "Environment"])
 }
 
 fn decode_operations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Write>, D::Error> {
@@ -440,7 +502,7 @@ pub(crate) enum Effect {
     Read,
     /// Does what its operations do.
     Batch,
-    /// Changes the access keys, the root key, or the anchors of an audit log.
+    /// Changes the access keys, the root key, the anchors of an audit log, or an environment.
     Access,
 }
 
@@ -458,6 +520,8 @@ pub(crate) enum Target<'a> {
     Keys,
     /// The anchors of the audit logs.
     Anchors,
+    /// An environment.
+    Environment(&'a str),
 }
 
 impl Write {
@@ -476,6 +540,7 @@ impl Write {
             Self::Batch(_) | Self::Transaction(_) => Effect::Batch,
             Self::Access(write) => write.effect(),
             Self::Audit(_) => Effect::Access,
+            Self::Environment(write) => write.effect(),
         }
     }
 
@@ -498,6 +563,7 @@ impl Write {
             Self::Batch(_) | Self::Transaction(_) => Target::Batch,
             Self::Access(_) => Target::Keys,
             Self::Audit(_) => Target::Anchors,
+            Self::Environment(write) => Target::Environment(write.name()),
         }
     }
 
@@ -520,6 +586,7 @@ impl Write {
             | Self::UndeleteDefinition(_)
             | Self::Access(_)
             | Self::Audit(_)
+            | Self::Environment(_)
             | Self::Check(_)
             | Self::Read { .. }
             | Self::Transaction(_)
@@ -546,6 +613,7 @@ impl Write {
             | Self::UndeleteDefinition(_)
             | Self::Access(_)
             | Self::Audit(_)
+            | Self::Environment(_)
             | Self::Check(_)
             | Self::Read { .. }
             | Self::Transaction(_)
@@ -582,11 +650,12 @@ impl Write {
         self.document().map_or(0, |document| document.text.len())
     }
 
-    /// The key of its definition; empty for a batch, which may have several, and for a change of access keys or anchors.
+    /// The key of its definition; empty for a batch, which may have several, and for a change of access keys, anchors or
+    /// an environment.
     pub(crate) fn definition(&self) -> &str {
         match self.target() {
             Target::Definition(definition) | Target::Config { definition, .. } => definition,
-            Target::Batch | Target::Keys | Target::Anchors => "",
+            Target::Batch | Target::Keys | Target::Anchors | Target::Environment(_) => "",
         }
     }
 
@@ -646,6 +715,11 @@ impl Write {
     /// Its change of the anchors of an audit log.
     pub(crate) fn audit(&self) -> Option<&AuditWrite> {
         if let Self::Audit(write) = self { Some(write) } else { None }
+    }
+
+    /// Its change of an environment.
+    pub(crate) fn environment(&self) -> Option<&EnvironmentWrite> {
+        if let Self::Environment(write) = self { Some(write) } else { None }
     }
 
     /// Whether only a node may request it.

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::{
-    Caller, Check, CheckCondition, LazySchema, MemberChange, NewProtection, NewSchema, NewUnique, Restored,
-    Rollback, Undelete, Write,
+    Caller, Check, CheckCondition, EnvironmentRules, LazySchema, MemberChange, NewProtection, NewSchema,
+    NewUnique, Restored, Rollback, Undelete, Write,
     read::list::{ListRequest, ListScope, PageSource},
     testing::{key, service},
     watch::{WatchRequest, WatchStart},
@@ -82,6 +82,7 @@ fn writes() -> Vec<(Write, &'static [Verb])> {
             | Write::Rollback(_)
             | Write::Access(_)
             | Write::Audit(_)
+            | Write::Environment(_)
             | Write::Check(_)
             | Write::Read { .. }
             | Write::Transaction(_)
@@ -295,4 +296,47 @@ async fn cluster_changes_and_backups_need_their_own_verbs() {
             "{verb}"
         );
     }
+}
+
+#[tokio::test]
+async fn an_environment_is_changed_by_who_defines_all_that_it_can_have() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = service(directory.path(), Limits::default());
+    let all = |verb| key(&[(&[verb], &["*"])]);
+    for (principal, name, expected) in [
+        (Principal::root(), "prod", false),
+        (Principal::root(), "default", false),
+        (all(Verb::Define), "prod", false),
+        (all(Verb::Define), "default", false),
+        (key(&[(&[Verb::Define], &["prod.*"])]), "prod", false),
+        (key(&[(&[Verb::Define], &["prod*"])]), "prod", false),
+        (key(&[(&[Verb::Define], &["prod.*"])]), "prod2", true),
+        (key(&[(&[Verb::Define], &["prod.*"])]), "default", true),
+        (key(&[(&[Verb::Define], &["prod.a*", "prod.b*", "prod", "default.*"])]), "prod", true),
+        (key(&[(&[Verb::Define], &["default.*"])]), "default", true),
+        (key(&[(&[Verb::Read, Verb::Write, Verb::Delete, Verb::Keys], &["*"])]), "prod", true),
+    ] {
+        for dry_run in [false, true] {
+            let caller = || Caller { dry_run, ..caller(&principal) };
+            let rules = EnvironmentRules::default();
+            let put = service.environments.put(caller(), name.into(), rules, Expect::Any).await;
+            assert_eq!(is_forbidden(put), expected, "{name} {principal:?}");
+            let deleted = service.environments.delete(caller(), name.into(), Expect::Present).await;
+            assert_eq!(is_forbidden(deleted), expected, "{name} {principal:?}");
+        }
+    }
+    let reader = key(&[(&[Verb::Write], &["prod.limits", "test*", "free"])]);
+    let sees = |name: &str, all: &[&str]| reader.may_see_environment(name, all.iter().copied());
+    let all = ["default", "prod", "test"];
+    assert_eq!(
+        ["prod", "test", "te", "default", "pro", "limits"].map(|name| sees(name, &all)),
+        [true, true, false, true, false, false]
+    );
+    let within = key(&[(&[Verb::Read], &["prod.limits", "test.*"])]);
+    assert!(!within.may_see_environment("default", all.into_iter()), "it may name nothing in `default`");
+    assert!(
+        within.may_see_environment("default", ["default", "prod"].into_iter()),
+        "`test.*` is in `default` now"
+    );
+    assert!(!key(&[(&[Verb::Keys], &["prod.*"])]).may_see_environment("prod", all.into_iter()));
 }

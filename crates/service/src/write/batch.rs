@@ -158,7 +158,9 @@ fn are_independent(state: &State, operations: &[Write]) -> bool {
         |definition| state.definition(definition).is_some_and(|found| !found.definition.unique.is_empty());
     operations.iter().filter(|write| write.effect() != Effect::Read).all(|write| match write.target() {
         Target::Config { definition, key } => seen.insert((definition, key)) && !has_unique(definition),
-        Target::Definition(_) | Target::Batch | Target::Keys | Target::Anchors => false,
+        Target::Definition(_) | Target::Batch | Target::Keys | Target::Anchors | Target::Environment(_) => {
+            false
+        }
     })
 }
 
@@ -176,7 +178,7 @@ fn replaced_bytes(state: &State, write: &Write) -> usize {
         }
         // Twice, because the schema that stays when only the indexes change counts as well.
         Target::Definition(_) => found.definition.schema.as_ref().map_or(0, |schema| 2 * schema.len()),
-        Target::Config { .. } | Target::Batch | Target::Keys | Target::Anchors => 0,
+        Target::Config { .. } | Target::Batch | Target::Keys | Target::Anchors | Target::Environment(_) => 0,
     }
 }
 

@@ -65,7 +65,7 @@ pub(super) fn concealed(refusal: Refusal, principal: &Principal, write: &Write) 
 }
 
 /// The text in place of a rejection that tells of other records; `None` for every other rejection. All of these have
-/// the status 409.
+/// the status 409. A rejection by an environment names the one of a definition that the client was authorized to write.
 fn without_records(rejection: &Rejection) -> Option<String> {
     match rejection {
         Rejection::NotUnique { path, .. } => {

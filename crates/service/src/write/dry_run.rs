@@ -15,6 +15,7 @@ use super::{
     access::{Authorized, authorize},
     config_check::{CommandSteps, ConfigScans, PassResult, needs_config_check, set_configs_read},
     config_scan::ScanPace,
+    environment::check_environments,
     patch::content_of,
     prepare::{Preparation, Prepared, PreparedWrite, prepare},
 };
@@ -47,11 +48,12 @@ impl Writes {
         let state = consensus.state();
         let at = self.clock.stamp(&state).await;
         let Authorized { principal, author } = authorize(&state, request, || at)?;
+        check_environments(&state, request, || at)?;
         let changes_definition = matches!(request.write.effect(), Effect::Define | Effect::Constrain);
         if may_be_inline(&request.write) && !changes_definition {
             let budget = Budget::inline().listing(request.caller.listed_variants);
             let dry_run = DryRun { state: &state, request, at, author: author.clone() };
-            let decided = dry_run.decide(self.preparation(&budget, &principal), None);
+            let decided = dry_run.decide(self.preparation(&budget, &principal, &|| at), None);
             if !budget.is_abandoned() {
                 return decided;
             }
@@ -71,7 +73,7 @@ impl Writes {
                 Budget::in_pool(&request.write, cancel.clone()).listing(request.caller.listed_variants);
             let mut pace = ScanPace { cancel, way: Some(way) };
             let dry_run = DryRun { state: &state, request: &request, at, author };
-            dry_run.decide(this.preparation(&budget, &principal), checks.then_some(&mut pace))
+            dry_run.decide(this.preparation(&budget, &principal, &|| at), checks.then_some(&mut pace))
         };
         self.cx.cpu_pool.run_in(turn, deadline, work).await?
     }

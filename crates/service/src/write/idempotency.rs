@@ -59,7 +59,7 @@ pub(super) fn on_unknown(caller: &Caller) -> OnUnknown {
 
 /// Makes a command of a confirmed rejection, so that the log stores it for retries. A write whose command can be made
 /// is proposed itself and rejected by the log; this is for batches and patches, of which there is no command when they
-/// are rejected.
+/// are rejected. A rejection by an environment is not stored: the same request succeeds once the freeze is over.
 ///
 /// # Errors
 /// The refusal, if the log could not decide it or there is no idempotency key.
@@ -68,7 +68,7 @@ pub(super) fn rejecting_command(request: &WriteRequest, refusal: Refusal) -> Res
     let has_no_command = matches!(request.write.effect(), Effect::Batch | Effect::Compute);
     let is_stored = request.caller.idempotency_key.is_some() && !request.caller.dry_run;
     match refusal {
-        Refusal::Rejected(rejection) if has_no_command && is_stored => {
+        Refusal::Rejected(rejection) if has_no_command && is_stored && !rejection.is_by_environment() => {
             let transaction = Transaction { reads: Vec::new(), chosen: Err(rejection), steps: Vec::new() };
             Ok(Prepared::Propose(PreparedWrite::of(Command::Transaction(transaction))))
         }

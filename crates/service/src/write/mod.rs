@@ -21,6 +21,7 @@
 //! | dry runs | `dry_run` |
 //! | rollbacks | `rollback` |
 //! | undoing the deletion of a definition | `undelete` |
+//! | changes of environments, and the writes that they refuse | `environment` |
 //! | what a refusal tells a client that may not read | `conceal` |
 //! | writes that other nodes forward to this one | `forwarded` |
 //!
@@ -39,6 +40,7 @@ mod conceal;
 mod config_check;
 pub(super) mod config_scan;
 mod dry_run;
+pub(super) mod environment;
 pub(super) mod forwarded;
 pub(super) mod idempotency;
 mod patch;
@@ -81,6 +83,7 @@ use concord_consensus::Consensus;
 use concord_model::{access_key::Author, command::Verdict};
 use concord_state::State;
 use config_check::{needs_config_check, set_configs_read};
+use environment::check_environments;
 use idempotency::{KeyedWrites, check_space, on_unknown, rejecting_command, stored_decision};
 use patch::{content_at, content_of};
 use prepare::{Prepared, check_intake, prepare};
@@ -276,6 +279,10 @@ impl Writes {
             match decided {
                 // The outcome may be that of another attempt at this request, which was computed from another record.
                 // Then only the state has the content.
+                // The log does not remember it, so it says nothing of another attempt at this request.
+                Ok(Verdict::Decided(Err(rejection))) if rejection.is_by_environment() => {
+                    return Err(AttemptError::Refused(rejection.into()));
+                }
                 Ok(Verdict::Decided(outcome)) if request.caller.idempotency_key.is_some() => {
                     return Ok(stored_decision(&consensus.state(), request, outcome));
                 }
@@ -336,10 +343,12 @@ impl Writes {
         request: &Arc<WriteRequest>,
         deadline: Instant,
     ) -> Result<(Prepared, Author), Refusal> {
-        let Authorized { principal, author } = authorize(&state, request, || self.clock.log_time(&state))?;
+        let now = || self.clock.log_time(&state);
+        let Authorized { principal, author } = authorize(&state, request, now)?;
+        check_environments(&state, request, now)?;
         if may_be_inline(&request.write) {
             let budget = Budget::inline();
-            let prepared = prepare(&state, request, self.preparation(&budget, &principal));
+            let prepared = prepare(&state, request, self.preparation(&budget, &principal, &now));
             if !budget.is_abandoned() {
                 return prepared.map(|prepared| (prepared, author));
             }
@@ -348,7 +357,8 @@ impl Writes {
         let (this, request) = (Arc::clone(self), Arc::clone(request));
         let work = move |cancel: &Cancel| {
             let budget = Budget::in_pool(&request.write, cancel.clone());
-            prepare(&state, &request, this.preparation(&budget, &principal))
+            let now = || this.clock.log_time(&state);
+            prepare(&state, &request, this.preparation(&budget, &principal, &now))
         };
         let prepared = Box::pin(self.cx.cpu_pool.run(weight, deadline, work)).await?;
         prepared.map(|prepared| (prepared, author))

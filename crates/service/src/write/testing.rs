@@ -30,7 +30,13 @@ pub(super) fn prepared(state: &State, request: &WriteRequest) -> Result<Prepared
     let budget = Budget::of_test(&request.write);
     let (validators, limits) = (Validators::default(), Limits::default());
     let principal = &request.caller.principal;
-    let with = Preparation { validators: &validators, limits: &limits, budget: &budget, principal };
+    let with = Preparation {
+        validators: &validators,
+        limits: &limits,
+        budget: &budget,
+        principal,
+        now: &|| Timestamp(0),
+    };
     prepare(state, request, with)
 }
 

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::request::{
-    AuditWrite, Check, CheckCondition, LazySchema, NewProtection, NewSchema, NewUnique, Restored, Rollback,
-    Transaction, Undelete, UndeleteThen,
+    AuditWrite, Check, CheckCondition, EnvironmentRules, EnvironmentWrite, LazySchema, NewFreeze,
+    NewProtection, NewSchema, NewUnique, Restored, Rollback, Transaction, Undelete, UndeleteThen,
 };
 use concord_model::{
     audit::AnchoredLog,
@@ -115,6 +115,35 @@ fn writes() -> Vec<Write> {
     ]
 }
 
+/// Those of environments.
+fn environment_writes() -> Vec<Write> {
+    vec![
+        Write::Environment(EnvironmentWrite::Put {
+            name: "prod".into(),
+            rules: EnvironmentRules { freezes: vec![freeze(None)], ..EnvironmentRules::default() },
+            expect: Expect::Any,
+        }),
+        Write::Environment(EnvironmentWrite::Put {
+            name: "prod".into(),
+            rules: EnvironmentRules {
+                refuses_direct: Some(false),
+                approvals: Some(2),
+                freezes: vec![freeze(Some(Timestamp(7)))],
+            },
+            expect: Expect::At(9),
+        }),
+        Write::Environment(EnvironmentWrite::Delete { name: "prod".into(), expect: Expect::Present }),
+    ]
+}
+
+fn all_writes() -> Vec<Write> {
+    [writes(), environment_writes()].concat()
+}
+
+fn freeze(from: Option<Timestamp>) -> NewFreeze {
+    NewFreeze { from, until: Timestamp(300), reason: "r".into() }
+}
+
 /// Whether the value of a document is that of its text.
 fn is_parsed(write: &Write) -> bool {
     write.document().is_none_or(|document| serde_json::to_string(&document.value).unwrap() == *document.text)
@@ -144,7 +173,7 @@ fn operations() -> Vec<(Write, &'static str)> {
 }
 
 /// The bytes of [`writes`], each as recorded when its kind was first sent.
-const WRITES: [&str; 17] = [
+const WRITES: [&str; 20] = [
     "00036170700103612e6201027b7d00",
     "0003617070000000",
     "01036170700103612e6202",
@@ -162,6 +191,9 @@ const WRITES: [&str; 17] = [
     "0f036170700102",
     "10000707070707070707070707070707070703ac020808080808080808080808080808080808080808080808080808080808080808",
     "10010707070707070707070707070707070703",
+    "11000470726f6400000100ac02017200",
+    "11000470726f6401000102010107ac0201720309",
+    "11010470726f6402",
 ];
 
 /// What precedes each of them: the version, the caller and 1500 ms.
@@ -170,10 +202,12 @@ const CALLER: &str =
 
 #[test]
 fn every_write_is_encoded_as_recorded_and_decoded_as_it_was() {
-    let mut cases: Vec<_> = writes().into_iter().zip(WRITES.map(String::from)).collect();
-    let is_step =
-        |(write, _): &(Write, &str)| !matches!(write, Write::UndeleteDefinition(_) | Write::Audit(_));
-    let (steps, bytes): (Vec<Write>, Vec<&str>) = writes().into_iter().zip(WRITES).filter(is_step).unzip();
+    let mut cases: Vec<_> = all_writes().into_iter().zip(WRITES.map(String::from)).collect();
+    let is_step = |(write, _): &(Write, &str)| {
+        !matches!(write, Write::UndeleteDefinition(_) | Write::Audit(_) | Write::Environment(_))
+    };
+    let (steps, bytes): (Vec<Write>, Vec<&str>) =
+        all_writes().into_iter().zip(WRITES).filter(is_step).unzip();
     cases.push((Write::Batch(steps), format!("090d{}", bytes.concat())));
     let (operations, bytes): (Vec<Write>, Vec<&str>) = operations().into_iter().unzip();
     let transaction = Transaction { operations, conditions: 3, then: 2 };
@@ -198,6 +232,8 @@ fn what_is_nested_in_itself_is_refused_at_any_depth() {
     assert!(decode::<WireRequest<'static>>(&unhex(&once)).is_err(), "a batch in a batch");
     let once = format!("{CALLER}0901{}0000", WRITES[12]);
     assert!(decode::<WireRequest<'static>>(&unhex(&once)).is_err(), "the undoing of a deletion in a batch");
+    let once = format!("{CALLER}0901{}0000", WRITES[17]);
+    assert!(decode::<WireRequest<'static>>(&unhex(&once)).is_err(), "an environment in a batch");
     let once = format!("{CALLER}09010b00000000");
     assert!(decode::<WireRequest<'static>>(&unhex(&once)).is_err(), "a transaction in a batch");
     let deep = [unhex(CALLER), [9, 1].repeat(1_000_000)].concat();

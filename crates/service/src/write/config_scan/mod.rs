@@ -148,6 +148,7 @@ impl ConfigScan {
             | Write::Rollback(_)
             | Write::Access(_)
             | Write::Audit(_)
+            | Write::Environment(_)
             | Write::Check(_)
             | Write::Read { .. }
             | Write::Transaction(_)

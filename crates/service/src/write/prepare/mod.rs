@@ -18,6 +18,7 @@ use serde_json::Value;
 use super::{
     access::{prepare_access, prepare_audit},
     batch::{check_operations, prepare_batch},
+    environment::{check_environment, prepare_environment},
     patch::prepare_patch,
     redefine,
     secrets::{check_comparisons, check_index_paths},
@@ -101,12 +102,19 @@ pub(super) struct Preparation<'a> {
     pub(super) budget: &'a Budget,
     /// The client: it can't change a value unseen that it may not see.
     pub(super) principal: &'a Principal,
+    /// The time of the log, which a change of an environment needs.
+    pub(super) now: &'a dyn Fn() -> Timestamp,
 }
 
 impl Writes {
     /// A preparation by this node for a client, within a budget.
-    pub(super) fn preparation<'a>(&'a self, budget: &'a Budget, principal: &'a Principal) -> Preparation<'a> {
-        Preparation { validators: &self.schemas.validators, limits: self.cx.limits(), budget, principal }
+    pub(super) fn preparation<'a>(
+        &'a self,
+        budget: &'a Budget,
+        principal: &'a Principal,
+        now: &'a dyn Fn() -> Timestamp,
+    ) -> Preparation<'a> {
+        Preparation { validators: &self.schemas.validators, limits: self.cx.limits(), budget, principal, now }
     }
 }
 
@@ -117,6 +125,9 @@ pub(super) fn check_intake(write: &Write, limits: &Limits) -> Result<(), Invalid
     }
     if write.access().is_some() || write.audit().is_some() {
         return Ok(());
+    }
+    if let Some(write) = write.environment() {
+        return check_environment(write);
     }
     match write.effect() {
         Effect::Define | Effect::Constrain => check_bytes("schema", write.document(), limits.schema_bytes)?,
@@ -167,6 +178,10 @@ pub(super) fn prepare(
     if let Some(write) = request.write.audit() {
         return prepare_audit(state, with.principal, write).map(Prepared::Propose);
     }
+    if let Some(write) = request.write.environment() {
+        let at = (with.now)();
+        return prepare_environment(state, with.principal, write, at).map(Prepared::Propose);
+    }
     let prepared = prepare_write(state, &request.write, with)?;
     if let Some(conditions_held) = without_changes(&prepared.command, request) {
         let done = Done::Transaction { conditions_held, steps: <_>::default() };
@@ -213,8 +228,9 @@ pub(super) fn prepare_write(
         // A batch evaluates them itself.
         Write::Check(_) | Write::Read { .. } => Err(Refusal::Internal("a read is not a write".into())),
         // `prepare` handles it; it is not an operation of a batch.
-        Write::Access(_) | Write::Audit(_) => {
-            Err(Refusal::Internal("a change of access keys or anchors is not a write of a record".into()))
+        Write::Access(_) | Write::Audit(_) | Write::Environment(_) => {
+            let text = "a change of access keys, anchors or an environment is not a write of a record";
+            Err(Refusal::Internal(text.into()))
         }
     }
 }

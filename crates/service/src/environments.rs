@@ -1,0 +1,221 @@
+//! Environments as clients manage them: created, read, replaced, deleted.
+//!
+//! A client sees the environments that have a definition which it may name, whether there is such a definition or not.
+//!
+//! **Invariant:** an environment that a client may not see does not exist for it.
+
+use std::sync::Arc;
+
+use crate::{
+    clock::Clock,
+    freshness::Freshness,
+    request::{
+        Caller, Consistency, DecidedWrite, EnvironmentRules, EnvironmentWrite, Level, Principal, Refusal,
+        Write,
+    },
+    write::{
+        Writes,
+        environment::{freezes_of, rules_after},
+    },
+};
+use concord_model::{
+    access_key::Verb,
+    command::Expect,
+    error::Rejection,
+    record::Revision,
+    system::{
+        SystemRecord,
+        environment::{Direct, Environment},
+    },
+    time::Timestamp,
+};
+use concord_state::State;
+
+/// An environment as a client sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EnvironmentView {
+    /// Its name.
+    pub name: String,
+    /// Whether direct changes of its definitions and configs are rejected.
+    pub refuses_direct: bool,
+    /// How many persons must approve a change.
+    pub approvals: u8,
+    /// Its freezes, by their begin.
+    pub freezes: Vec<FreezeView>,
+    /// Until when a freeze rejects changes, if one does now.
+    pub frozen_until: Option<Timestamp>,
+    /// When it was created.
+    pub created_at: Timestamp,
+    /// When it was replaced last.
+    pub modified_at: Timestamp,
+    /// Its revision.
+    pub revision: Revision,
+}
+
+/// A freeze as a client sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FreezeView {
+    /// When it begins.
+    pub from: Timestamp,
+    /// When it ends.
+    pub until: Timestamp,
+    /// Why.
+    pub reason: String,
+    /// The id of the access key that set it.
+    pub by: String,
+    /// Whether it refuses changes now.
+    pub is_active: bool,
+}
+
+/// An environment that a request stored, or would have stored.
+#[derive(Debug)]
+pub struct StoredEnvironment {
+    /// The environment.
+    pub environment: EnvironmentView,
+    /// Whether the request created it.
+    pub is_created: bool,
+    /// The write.
+    pub written: DecidedWrite,
+}
+
+/// The environments of the cluster, for clients that manage them.
+#[derive(Debug)]
+pub struct Environments {
+    clock: Arc<Clock>,
+    freshness: Arc<Freshness>,
+    writes: Arc<Writes>,
+}
+
+impl Environments {
+    pub(crate) fn new(clock: &Arc<Clock>, freshness: &Arc<Freshness>, writes: &Arc<Writes>) -> Self {
+        Self { clock: Arc::clone(clock), freshness: Arc::clone(freshness), writes: Arc::clone(writes) }
+    }
+
+    /// The environments that the client may see, by name, and the revision of the state that they were read from.
+    ///
+    /// # Errors
+    /// When no state is fresh enough.
+    pub async fn environments(
+        &self,
+        principal: &Principal,
+        consistency: Consistency,
+    ) -> Result<(Vec<EnvironmentView>, Revision), Refusal> {
+        let state = self.freshness.view(consistency).await?;
+        let now = self.clock.log_time(&state);
+        let seen = state.environments().filter(|record| may_see(principal, &state, record.name.as_str()));
+        Ok((seen.map(|record| shown(record, now)).collect(), state.revision()))
+    }
+
+    /// An environment, and the revision of the state that it was read from.
+    ///
+    /// # Errors
+    /// When there is no such environment that the client may see, or no state is fresh enough.
+    pub async fn environment(
+        &self,
+        principal: &Principal,
+        name: &str,
+        consistency: Consistency,
+    ) -> Result<(EnvironmentView, Revision), Refusal> {
+        let state = self.freshness.view(consistency).await?;
+        let found = state.environment(name).filter(|_| may_see(principal, &state, name));
+        let found = found.ok_or(Rejection::EnvironmentNotFound)?;
+        Ok((shown(found, self.clock.log_time(&state)), state.revision()))
+    }
+
+    /// Creates or replaces an environment.
+    ///
+    /// # Errors
+    /// See [`Refusal`].
+    pub async fn put(
+        &self,
+        caller: Caller,
+        name: String,
+        rules: EnvironmentRules,
+        expect: Expect,
+    ) -> Result<StoredEnvironment, Refusal> {
+        caller.principal.authorize_environment(Verb::Define, &name)?;
+        let by = caller.principal.id.clone();
+        let write = EnvironmentWrite::Put { name: name.clone(), rules: rules.clone(), expect };
+        let mut written = self.writes.write(caller, Write::Environment(write)).await?;
+        let state = self.state_at_least(written.applied.revision).await?;
+        written.revision = state.revision();
+        let now = self.clock.log_time(&state);
+        let found = state.environment(&name);
+        if written.dry_run {
+            let (environment, text) = rules_after(found.map(|record| &**record), &rules, &by, now)?;
+            let view = view(&name, &environment, &text, now);
+            let created_at = found.map_or(now, |record| record.created_at);
+            let environment = EnvironmentView { created_at, modified_at: now, ..view };
+            return Ok(StoredEnvironment { environment, is_created: found.is_none(), written });
+        }
+        let gone = || Refusal::Conflict("the environment was stored, and deleted since".into());
+        let environment = shown(found.ok_or_else(gone)?, now);
+        Ok(StoredEnvironment { environment, is_created: written.applied.has_created(), written })
+    }
+
+    /// Deletes an environment. Its definitions belong to the environment `default` then.
+    ///
+    /// # Errors
+    /// See [`Refusal`].
+    pub async fn delete(
+        &self,
+        caller: Caller,
+        name: String,
+        expect: Expect,
+    ) -> Result<DecidedWrite, Refusal> {
+        caller.principal.authorize_environment(Verb::Define, &name)?;
+        self.writes.write(caller, Write::Environment(EnvironmentWrite::Delete { name, expect })).await
+    }
+
+    /// How many environments a freeze closes to changes now, by this node's state.
+    pub(crate) fn frozen_count(&self, state: &State) -> u64 {
+        let now = self.clock.log_time(state);
+        let is_frozen = |record: &&Arc<SystemRecord>| frozen_until(record, now).is_some();
+        state.environments().filter(is_frozen).count() as u64
+    }
+
+    /// This node's state once it has applied a revision.
+    async fn state_at_least(&self, revision: Revision) -> Result<Arc<State>, Refusal> {
+        self.freshness
+            .view(Consistency { level: Level::Local { max_staleness: None }, min_revision: Some(revision) })
+            .await
+    }
+}
+
+fn may_see(principal: &Principal, state: &State, name: &str) -> bool {
+    principal.may_see_environment(name, state.environments().map(|record| record.name.as_str()))
+}
+
+fn frozen_until(record: &SystemRecord, now: Timestamp) -> Option<Timestamp> {
+    record.environment().frozen_until(now, now)
+}
+
+fn shown(record: &SystemRecord, now: Timestamp) -> EnvironmentView {
+    EnvironmentView {
+        created_at: record.created_at,
+        modified_at: record.modified_at,
+        revision: record.revision,
+        ..view(record.name.as_str(), record.environment(), &record.text, now)
+    }
+}
+
+/// The rules of an environment, without the times and the revision of its record.
+fn view(name: &str, environment: &Environment, text: &str, now: Timestamp) -> EnvironmentView {
+    let freezes = freezes_of(environment, text).into_iter().map(|(freeze, text)| FreezeView {
+        from: freeze.from,
+        until: freeze.until,
+        reason: text.reason,
+        by: text.by,
+        is_active: freeze.overlaps(now, now),
+    });
+    EnvironmentView {
+        name: name.to_owned(),
+        refuses_direct: environment.direct == Direct::Refuse,
+        approvals: environment.approvals,
+        freezes: freezes.collect(),
+        frozen_until: environment.frozen_until(now, now),
+        created_at: Timestamp(0),
+        modified_at: Timestamp(0),
+        revision: 0,
+    }
+}
