@@ -82,6 +82,13 @@ pub(super) struct TryArgs {
     reason: Option<String>,
 }
 
+impl TryArgs {
+    /// The reason for the change.
+    pub(super) fn reason(&self) -> Option<&str> {
+        self.reason.as_deref().filter(|reason| !reason.is_empty())
+    }
+}
+
 /// How fresh a read must be; see docs/guides/read-consistency.md.
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct FreshnessArgs {

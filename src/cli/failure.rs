@@ -202,6 +202,8 @@ fn hint_of_refusal(refusal: &Refusal) -> Option<String> {
         ),
         ("definition_exists", _) => "`concord apply -f FILE` updates an existing definition; delete it first to undelete an earlier one of this key".into(),
         ("config_exists", _) => format!("`concord config put {definition} KEY` replaces an existing config"),
+        ("environment_frozen", _) => "`concord env list` shows the freezes and their reasons; `concord unfreeze ENVIRONMENT` ends one".into(),
+        ("environment_not_found", _) => "`concord env list` lists the environments, `concord env set NAME` creates one".into(),
         ("index_building", _) => format!("`concord definition reindex {definition}` waits until it is built"),
         (_, _) if is_index => format!(
             "`concord definition get {definition}` shows its indexed paths, `concord definition reindex {definition} --add PATH` adds one"

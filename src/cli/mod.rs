@@ -25,6 +25,7 @@
 //! | `cert` | `cert` |
 //! | `audit verify`, `audit tail`, `audit export` | `audit` |
 //! | `key`, `whoami` | `key` |
+//! | `env`, `freeze`, `unfreeze`: environments of the cluster | `env` |
 //! | `keygen` | `keygen` |
 //! | the options of `serve` and their checks; unknown variables of the environment | `settings`, `environment` |
 //!
@@ -49,6 +50,7 @@ mod definition;
 mod demo;
 mod document;
 mod edit;
+mod env;
 mod environment;
 mod explain;
 mod failure;
@@ -145,6 +147,13 @@ enum CliCommand {
     /// Apply several operations atomically, with optional conditions
     #[command(visible_alias = "txn")]
     Transaction(transaction::TransactionArgs),
+    /// List, show, create and delete environments
+    #[command(subcommand, visible_alias = "environment")]
+    Env(env::EnvCommand),
+    /// Refuse all changes of an environment's definitions and configs for a while
+    Freeze(env::FreezeArgs),
+    /// End the freeze of an environment
+    Unfreeze(env::UnfreezeArgs),
     /// Show the cluster, bootstrap it, and change its members and leader
     #[command(subcommand)]
     Cluster(ClusterCommand),
@@ -363,6 +372,9 @@ fn run_command(command: CliCommand) -> Result<(), Failure> {
         CliCommand::Openapi(args) => probe::openapi(&args),
         CliCommand::Version(format) => probe::version(&format),
         CliCommand::Key(command) => key::run(command),
+        CliCommand::Env(command) => env::run(command),
+        CliCommand::Freeze(args) => env::freeze(&args),
+        CliCommand::Unfreeze(args) => env::unfreeze(&args),
         CliCommand::Whoami(args) => key::whoami(&args),
         CliCommand::RecoverRoot { data_dir, format } => {
             const COLUMNS: Columns = Columns { name: "root", narrow: &[("ROOT KEY", "/root")], wide: &[] };

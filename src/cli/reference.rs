@@ -8,11 +8,12 @@ use clap_complete::Shell;
 use super::{connection::Failure, output};
 
 /// The commands of `concord --help` by topic: clap lists subcommands without headings.
-const GROUPS: [(&str, &[&str]); 4] = [
+const GROUPS: [(&str, &[&str]); 5] = [
     (
         "Configs",
         &["get", "apply", "diff", "explain", "definition", "config", "transaction", "export", "import"],
     ),
+    ("Environments", &["env", "freeze", "unfreeze"]),
     ("Cluster", &["serve", "cluster", "top", "probe", "backup", "verify", "restore", "recover", "plan"]),
     ("Security", &["key", "whoami", "recover-root", "cert", "keygen", "audit"]),
     ("Tools", &["demo", "context", "agent", "bench", "openapi", "completions", "man", "version"]),

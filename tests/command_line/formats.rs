@@ -30,13 +30,14 @@ const OTHERS: [&str; 16] = [
     "serve",
 ];
 /// Groups, and commands that are another name of one that is here.
-const GROUPS: [&str; 15] = [
+const GROUPS: [&str; 16] = [
     "audit",
     "cert",
     "cluster",
     "config",
     "context",
     "definition",
+    "env",
     "get",
     "help",
     "key",
@@ -62,7 +63,7 @@ const HIDDEN: [(&str, &[&str]); 8] = [
 
 /// The commands, their name as that of their manual page, and what each one may return. `FORMAT` in an argument is a
 /// text of its own for each format, so that nothing is made twice.
-const COMMANDS: [(&str, &[&str], i32); 53] = [
+const COMMANDS: [(&str, &[&str], i32); 59] = [
     ("apply", &["apply", "-f", "limits.yaml"], 0),
     ("audit-anchors", &["audit", "anchors"], 0),
     ("audit-export", &["audit", "export", "--url", "URL"], 0),
@@ -99,6 +100,12 @@ const COMMANDS: [(&str, &[&str], i32); 53] = [
     ("definition-history", &["definition", "history", "limits"], 0),
     ("definition-reindex", &["definition", "reindex", "limits"], 0),
     ("diff", &["diff", "-f", "other.yaml"], 1),
+    ("env-set", &["env", "set", "FORMAT"], 0),
+    ("freeze", &["freeze", "FORMAT", "--for", "1h", "--reason", "all formats"], 0),
+    ("env-list", &["env", "list"], 0),
+    ("env-get", &["env", "get", "yaml"], 0),
+    ("unfreeze", &["unfreeze", "FORMAT"], 0),
+    ("env-rm", &["env", "rm", "FORMAT", "--yes"], 0),
     ("explain", &["explain", "limits.plan"], 0),
     ("export", &["export", "--dir", "files"], 0),
     ("import", &["import", "--dir", "files"], 0),

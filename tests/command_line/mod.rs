@@ -5,6 +5,7 @@
 //! | `output` | does each format print what it says, and does each failure have its exit code? |
 //! | `pipeline` | is what files say what the cluster has, in one batch, and back byte for byte? |
 //! | `editing` | is a config stored as the editor left it, and is nothing that was typed lost? |
+//! | `environments` | does a freeze refuse what is tried, and is it ended, planned and kept as it was asked? |
 //! | `formats` | does every command print every format? |
 //! | `commands` | do transactions, the past, lists and watches of several definitions, indexes and probes work? |
 //! | `terminal` | what is shown on a terminal, and what is left by Ctrl-C? |
@@ -17,6 +18,7 @@
 
 mod commands;
 mod editing;
+mod environments;
 mod failing;
 mod formats;
 mod local_cluster;

@@ -19,7 +19,7 @@ const ATTEMPT_MIN_MS = 20;
 const TOLD_MAX = 10;
 /** What says that no connection was made, so that nothing was sent. */
 const NOT_SENT = new Set(["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "UND_ERR_CONNECT_TIMEOUT", "ERR_INVALID_URL"]);
-/** Refusals that the log retains under an idempotency key: they hold for all copies of a write. */
+/** Refusals that the log retains under an idempotency key: they hold for all copies of a write. `environment_frozen` is none. */
 const VERDICTS = new Set([
   "config_exists", "config_not_found", "definition_exists", "definition_not_empty", "definition_protected",
   "precondition_failed", "unique_taken",

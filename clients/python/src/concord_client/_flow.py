@@ -288,7 +288,7 @@ class _Attempts:
     def is_decision(self, error: ApiError) -> bool:
         """Whether the cluster has decided this refusal for all copies of the request, and remembers it.
 
-        What is said of the request itself, or of the caller's rights, says nothing of an earlier copy.
+        What is said of the request itself, of the caller's rights, or of a freeze, says nothing of an earlier copy.
         """
         if error.code == "definition_not_found":
             return self.request.method == "PATCH" or self.request.target.startswith("/api/v1/batch")

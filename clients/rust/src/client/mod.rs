@@ -422,7 +422,8 @@ async fn refused(
 }
 
 /// Whether the cluster's log decided an error for all attempts of a write, and stores it under their idempotency key. An
-/// error about the request itself, a permission, or an index that is being built says nothing about another attempt.
+/// error about the request itself, a permission, a freeze, or an index that is being built says nothing about another
+/// attempt.
 fn is_verdict(refusal: &Refusal, request: &Request) -> bool {
     const CODES: [&str; 7] = [
         "config_exists",

@@ -116,12 +116,15 @@ async fn a_write_without_a_key_is_unknown_after_a_lost_answer() {
 async fn an_unknown_outcome_is_not_ended_by_a_refusal_that_the_log_did_not_make() {
     const EXISTS: &str = r#"409 {"errors": [{"code": "config_exists", "msg": "m"}]}"#;
     const BUILDING: &str = r#"409 {"errors": [{"code": "index_building", "msg": "m"}]}"#;
-    let refusals: [(&'static [&'static str], bool); 7] = [
+    // The log does not store it: another copy may be applied when the freeze is over.
+    const FROZEN: &str = r#"409 {"errors": [{"code": "environment_frozen", "msg": "m"}]}"#;
+    let refusals: [(&'static [&'static str], bool); 8] = [
         (&["504 {}", "422 {}"], true),
         (&["504 {}", "401 {}"], true),
         (&["504 {}", "409 {}"], true),
         (&["504 {}", EXISTS], false),
         (&["504 {}", BUILDING], true),
+        (&["504 {}", FROZEN], true),
         (&["503 {}", "422 {}"], true),
         (&[NO_LEADER, "422 {}"], false),
     ];
@@ -130,6 +133,17 @@ async fn an_unknown_outcome_is_not_ended_by_a_refusal_that_the_log_did_not_make(
         let error = client(&[&url]).send(write()).await.unwrap_err();
         assert_eq!(matches!(error, Error::Unknown(_)), is_unknown, "{answers:?}: {error}");
     }
+}
+
+#[tokio::test]
+async fn a_refusal_by_a_freeze_is_a_refusal_and_is_not_tried_again() {
+    const FROZEN: &str = r#"409 {"errors": [{"code": "environment_frozen", "msg": "m"}]}"#;
+    let (url, _) = listener(&[FROZEN, "200 {}"]);
+    let error = client(&[&url]).send(write()).await.unwrap_err();
+    assert!(
+        matches!(&error, Error::Refused(refusal) if refusal.items[0].code == "environment_frozen"),
+        "{error}"
+    );
 }
 
 #[tokio::test]

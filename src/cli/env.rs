@@ -1,0 +1,337 @@
+//! The commands `env list|get|set|rm`, `freeze` and `unfreeze`.
+//!
+//! A freeze is a part of its environment. So `freeze` and `unfreeze` read the environment, and replace it if nobody
+//! has changed it since.
+//!
+//! **Invariant:** no command ends a freeze that it was not asked to end.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, Subcommand};
+use concord_client::{Answer, Client, Error, Request, segment};
+use concord_model::time::Timestamp;
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use super::{
+    connection::{Failure, NodeArgs, TryArgs, run_with_client, with_cluster},
+    definition::one_value,
+    interrupt::{self, Doing},
+    output::{Columns, Format, cell, confirm, print_columns, print_done},
+};
+
+const COLUMNS: Columns = Columns {
+    name: "environment",
+    narrow: &[("ENVIRONMENT", "/environment"), ("FROZEN UNTIL", "/frozen_until"), ("FREEZES", "/freeze")],
+    wide: &[("DIRECT", "/direct"), ("APPROVALS", "/approvals"), ("MODIFIED", "/modified_at")],
+};
+
+const ENVIRONMENTS: &str = "/api/v1/environment/";
+/// The environment of definitions without one of their own.
+const DEFAULT: &str = "default";
+/// How often an environment is read again because another client has replaced it.
+const READS_MAX: usize = 8;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum EnvCommand {
+    /// List environments
+    List {
+        #[command(flatten)]
+        node: NodeArgs,
+    },
+    /// Show an environment with its freezes
+    Get {
+        #[command(flatten)]
+        node: NodeArgs,
+        /// The name of the environment
+        name: String,
+    },
+    /// Create an environment, or replace its freezes by those of a file
+    Set(EnvSetArgs),
+    /// Delete an environment: its freezes end, and its definitions belong to `default` then
+    #[command(visible_alias = "delete")]
+    Rm {
+        #[command(flatten)]
+        node: NodeArgs,
+        #[command(flatten)]
+        tries: TryArgs,
+        /// The name of the environment
+        name: String,
+        /// Do not ask for confirmation
+        #[arg(short, long)]
+        yes: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The environment `prod` has the definitions whose keys begin with `prod.`; `default` has those of no other \
+                  environment."
+)]
+pub(super) struct EnvSetArgs {
+    #[command(flatten)]
+    node: NodeArgs,
+    #[command(flatten)]
+    tries: TryArgs,
+    /// The name of the environment: what stands before the first `.` in the keys of its definitions
+    name: String,
+    /// A JSON or YAML file with `freeze`, the list of all its freezes, as `env get -o yaml` shows them; `-` for stdin
+    #[arg(short, long, value_name = "PATH")]
+    file: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example: concord freeze prod --for 1h --reason 'incident 4711'\n\nWhile an environment is frozen, every \
+                  change of its definitions and configs is rejected, whatever the access key may do."
+)]
+pub(super) struct FreezeArgs {
+    #[command(flatten)]
+    node: NodeArgs,
+    #[command(flatten)]
+    tries: TryArgs,
+    /// The environment [default: `default`, the definitions without an environment of their own]
+    environment: Option<String>,
+    /// For how long, as in `90m`, `1h` or `2d`
+    #[arg(long = "for", value_parser = parse_duration, value_name = "DURATION", required_unless_present = "until")]
+    duration: Option<Duration>,
+    /// Until when (RFC 3339)
+    #[arg(long, value_parser = parse_time, value_name = "TIME", conflicts_with = "duration")]
+    until: Option<Timestamp>,
+    /// From when on (RFC 3339) [default: now]
+    #[arg(long, value_parser = parse_time, value_name = "TIME")]
+    from: Option<Timestamp>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct UnfreezeArgs {
+    #[command(flatten)]
+    node: NodeArgs,
+    #[command(flatten)]
+    tries: TryArgs,
+    /// The environment
+    environment: String,
+    /// End the freezes that have not begun, too
+    #[arg(long)]
+    all: bool,
+}
+
+fn parse_time(text: &str) -> Result<Timestamp, String> {
+    Timestamp::parse(text).ok_or_else(|| "expected a time such as 2026-12-24T18:00:00Z".into())
+}
+
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let seconds = text.char_indices().last().and_then(|(at, unit)| {
+        let seconds: u64 = match unit {
+            's' => 1,
+            'm' => 60,
+            'h' => 60 * 60,
+            'd' => 24 * 60 * 60,
+            _ => return None,
+        };
+        text[..at].parse::<u64>().ok()?.checked_mul(seconds).filter(|seconds| *seconds > 0)
+    });
+    seconds.map(Duration::from_secs).ok_or_else(|| "expected a duration such as 90m, 1h or 2d".into())
+}
+
+/// Runs `env`.
+pub(super) fn run(command: EnvCommand) -> Result<(), Failure> {
+    match command {
+        EnvCommand::List { node } => run_with_client(&node, async |client| {
+            let data = client.send(Request::get(ENVIRONMENTS)).await?.data()?;
+            show(&node.format.or_table(), data)
+        }),
+        EnvCommand::Get { node, name } => run_with_client(&node, async |client| {
+            let data = client.send(Request::get(path_of(&name))).await?.data()?;
+            show(&node.format.or_json(), data)
+        }),
+        EnvCommand::Set(args) => set(&args),
+        EnvCommand::Rm { node, tries, name, yes } => with_cluster(&node, &tries, async |client| {
+            if !yes {
+                let found = client.send(Request::get(path_of(&name))).await?.data()?;
+                let freezes = match found["freeze"].as_array().map_or(0, Vec::len) {
+                    0 => "no freezes".to_owned(),
+                    1 => "1 freeze, which ends".to_owned(),
+                    count => format!("{count} freezes, which end"),
+                };
+                confirm(&format!("environment `{name}` will be deleted: it has {freezes}"), false)?;
+            }
+            interrupt::now(Doing::Writing);
+            let data = client.send(Request::new(Method::DELETE, path_of(&name))).await?.data()?;
+            print_done(&node.format.or_table(), &data, COLUMNS.name, format!("environment {name} deleted"))
+        }),
+    }
+}
+
+fn set(args: &EnvSetArgs) -> Result<(), Failure> {
+    let rules = args.file.as_deref().map(one_value).transpose()?.map(sendable);
+    with_cluster(&args.node, &args.tries, async |client| {
+        let data = change(&client, &args.name, |freezes| match &rules {
+            Some(rules) => Some(rules.clone()),
+            None => Some(json!({ "freeze": freezes })),
+        })
+        .await?;
+        let text = format!("environment {} stored", args.name);
+        print_done(&args.node.format.or_table(), &data.unwrap_or_default(), COLUMNS.name, text)
+    })
+}
+
+/// What a request can have of an environment that a response has shown.
+fn sendable(mut shown: Value) -> Value {
+    if let Some(rules) = shown.as_object_mut() {
+        for name in ["environment", "frozen_until", "created_at", "modified_at"] {
+            rules.remove(name);
+        }
+    }
+    for freeze in shown["freeze"].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+        freeze.remove("by");
+        freeze.remove("active");
+    }
+    shown
+}
+
+/// Replaces an environment by what `rules` makes of the freezes that it has; `None` leaves it as it is. Another
+/// client's change in between is read again.
+async fn change(
+    client: &Client,
+    name: &str,
+    rules: impl Fn(&[Value]) -> Option<Value>,
+) -> Result<Option<Value>, Failure> {
+    let mut reads = 0;
+    loop {
+        reads += 1;
+        let found = match client.send(Request::get(path_of(name))).await {
+            Ok(found) => Some(found),
+            Err(error) if error.is_not_found() => None,
+            Err(error) => return Err(error.into()),
+        };
+        let shown = found.as_ref().map(Answer::data).transpose()?.unwrap_or_default();
+        let Some(rules) = rules(shown["freeze"].as_array().map_or(&[][..], Vec::as_slice)) else {
+            return Ok(None);
+        };
+        let put = Request::new(Method::PUT, path_of(name)).json(&sendable(rules));
+        let put = match found.and_then(|found| found.revision()) {
+            Some(revision) => put.if_match(revision),
+            None => put.if_absent(),
+        };
+        interrupt::now(Doing::Writing);
+        match client.send(put).await {
+            Ok(stored) => return Ok(Some(stored.data()?)),
+            // It was replaced, created or deleted since.
+            Err(Error::Refused(refusal))
+                if reads < READS_MAX
+                    && matches!(refusal.status, StatusCode::PRECONDITION_FAILED | StatusCode::NOT_FOUND) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Runs `freeze`.
+pub(super) fn freeze(args: &FreezeArgs) -> Result<(), Failure> {
+    let name = args.environment.as_deref().unwrap_or(DEFAULT);
+    let Some(reason) = args.tries.reason() else {
+        return Err(Failure::Usage("pass --reason TEXT: people whose changes it rejects read it".into()));
+    };
+    let begin = args.from.unwrap_or_else(concord_service::now);
+    let until = match (args.until, args.duration) {
+        (Some(until), _) => until,
+        (None, duration) => {
+            let us = duration.unwrap_or_default().as_micros();
+            Timestamp(begin.0.saturating_add(u64::try_from(us).unwrap_or(u64::MAX)))
+        }
+    };
+    let mut new = json!({ "until": until.to_string(), "reason": reason });
+    if let Some(from) = args.from {
+        new["from"] = from.to_string().into();
+    }
+    with_cluster(&args.node, &args.tries, async |client| {
+        let stored = change(&client, name, |freezes| {
+            let all: Vec<Value> = freezes.iter().cloned().chain([new.clone()]).collect();
+            Some(json!({ "freeze": all }))
+        })
+        .await?
+        .unwrap_or_default();
+        let text = match (args.from, stored["frozen_until"].as_str()) {
+            (None, Some(until)) => format!("environment {name} is frozen until {until}"),
+            (from, _) => {
+                let from = from.map(|from| format!(" from {from}")).unwrap_or_default();
+                format!("environment {name} will be frozen{from} until {until}")
+            }
+        };
+        print_done(&args.node.format.or_table(), &stored, COLUMNS.name, text)
+    })
+}
+
+/// Runs `unfreeze`.
+pub(super) fn unfreeze(args: &UnfreezeArgs) -> Result<(), Failure> {
+    let name = &args.environment;
+    with_cluster(&args.node, &args.tries, async |client| {
+        let ends = |freeze: &Value| args.all || freeze["active"] == true;
+        let stored = change(&client, name, |freezes| {
+            let left: Vec<&Value> = freezes.iter().filter(|freeze| !ends(freeze)).collect();
+            (left.len() < freezes.len()).then(|| json!({ "freeze": left }))
+        })
+        .await?;
+        let format = args.node.format.or_table();
+        match stored {
+            Some(stored) => {
+                let left = stored["freeze"].as_array().map_or(0, Vec::len);
+                let planned = if left == 0 { String::new() } else { format!("; planned freezes: {left}") };
+                let text = format!("environment {name} is not frozen any more{planned}");
+                print_done(&format, &stored, COLUMNS.name, text)
+            }
+            None => {
+                let data = json!({ "environment": name, "frozen_until": null });
+                print_done(&format, &data, COLUMNS.name, format!("environment {name} was not frozen"))
+            }
+        }
+    })
+}
+
+fn show(format: &Format, mut data: Value) -> Result<(), Failure> {
+    if format.is_table() {
+        match data.get_mut("results").and_then(Value::as_array_mut) {
+            Some(all) => all.iter_mut().for_each(write_freezes),
+            None => write_freezes(&mut data),
+        }
+    }
+    print_columns(format, &data, &COLUMNS)
+}
+
+/// Formats the freezes of an environment for a table.
+fn write_freezes(environment: &mut Value) {
+    let freezes = environment["freeze"].as_array().into_iter().flatten().map(|freeze| {
+        format!("{} to {}: {}", cell(&freeze["from"]), cell(&freeze["until"]), cell(&freeze["reason"]))
+    });
+    environment["freeze"] = freezes.collect::<Vec<_>>().join("; ").into();
+}
+
+fn path_of(name: &str) -> String {
+    format!("{ENVIRONMENTS}{}", segment(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_has_a_number_and_a_unit() {
+        let seconds = |text| parse_duration(text).map(|duration| duration.as_secs());
+        assert_eq!(seconds("30s"), Ok(30));
+        assert_eq!((seconds("90m"), seconds("1h"), seconds("2d")), (Ok(5400), Ok(3600), Ok(172_800)));
+        for wrong in ["", "h", "1", "1.5h", "-1h", "0h", "1w", "1 h", "1hä", "99999999999999999999d"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_was_shown_can_be_sent() {
+        let freeze = json!({"from": "a", "until": "b", "reason": "r", "by": "root", "active": true});
+        let shown = json!({
+            "environment": "prod", "direct": "allow", "approvals": 0, "freeze": [freeze], "frozen_until": "b",
+            "created_at": "c", "modified_at": "m",
+        });
+        let rest = json!({"from": "a", "until": "b", "reason": "r"});
+        assert_eq!(sendable(shown), json!({"direct": "allow", "approvals": 0, "freeze": [rest]}));
+    }
+}
