@@ -739,6 +739,46 @@ def check_own_node_dies(c):
     c.said("first is saved")
 
 
+def check_environments(c):
+    """A freeze is seen where one would edit, refuses what is saved, and is ended; what was typed is saved then."""
+    c.open("environments", "Environments")
+    expect(c.page.get_by_text("There is no environment yet")).to_be_visible()
+    c.page.keyboard.press("n")
+    dialog = c.page.get_by_role("dialog")
+    dialog.get_by_label("Environment").fill("default")
+    dialog.get_by_label("Reason").fill("incident 4711")
+    c.look("freeze")
+    dialog.get_by_role("button", name="Freeze it").click()
+    c.said("default is frozen")
+    expect(c.page.get_by_role("row").filter(has_text="default")).to_contain_text("incident 4711")
+    c.look("environments")
+    banner = c.page.get_by_text("is frozen until").first
+    for place, heading in (("d/limits", "limits"), ("d/limits/schema", "limits"), ("d/limits/c/first", "first")):
+        c.open(place, heading)
+        expect(banner).to_be_visible()
+    c.look("config-frozen")
+    c.open("d/limits/c/first/edit", "Edit first")
+    expect(banner).to_be_visible()
+    c.edit_text("Data of the config as JSON", '{"plan": "pro", "owner": "frozen"}')
+    c.state("The node would not take it")
+    c.button("Save").click()
+    expect(c.page.get_by_role("alert").first).to_contain_text("the environment `default` is frozen until")
+    c.look("edit-frozen")
+    found = c.cluster.data(1, "/environment/default")
+    assert found["frozen_until"] and found["freeze"][0]["reason"] == "incident 4711", found
+    other = c.visitor()
+    other.get_by_label("Access key").fill(KEY)
+    other.keyboard.press("Enter")
+    other.get_by_role("link", name="Environments").click()
+    other.get_by_role("button", name="End the freeze of default: incident 4711").click()
+    other.get_by_role("dialog").get_by_role("button", name="End it").click()
+    expect(other.get_by_text("allowed")).to_be_visible()
+    other.close()
+    c.button("Save").click()
+    c.said("first is saved")
+    assert c.cluster.data(2, "/config_definition/limits/config/first")["data"]["owner"] == "frozen"
+
+
 def check_delete_definition(c):
     """A definition goes only when its name is typed; then it is gone."""
     c.open("d/limits/indexes", "limits")

@@ -14,6 +14,7 @@ function pageOf(parts) {
   if (head === "new") return [() => import("./pages/newdefinition.js"), "New definition"];
   if (head === "watch") return [() => import("./pages/watch.js"), "Changes"];
   if (head === "together") return [() => import("./pages/together.js"), "Change set"];
+  if (head === "environments") return [() => import("./pages/environments.js"), "Environments"];
   if (head === "cluster") return [() => import("./pages/cluster.js"), "Cluster"];
   if (head === "usage") return [() => import("./pages/usage.js"), "Usage"];
   if (head === "keys") return [() => import("./pages/keys.js"), "Keys"];

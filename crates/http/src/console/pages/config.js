@@ -7,6 +7,7 @@ import { hiddenPlaces, hiddenText } from "../lib/redacted.js";
 import { collect } from "../lib/together.js";
 import { follow } from "../lib/watch.js";
 import { Confirm, Crumbs, Field, Loaded, Tabs, Time, useLoad, useWrite } from "../parts/ui.js";
+import { Frozen } from "../parts/frozen.js";
 import { CopyAs } from "../parts/copyas.js";
 import { Fields } from "../parts/fields.js";
 import { JsonView } from "../parts/jsonview.js";
@@ -15,6 +16,7 @@ export function ConfigHead({ name, config, here, children }) {
   const base = ["d", name, "c", config];
   return html`<${Crumbs} items=${[{ text: "Definitions", href: "#/" }, { text: name, href: href(["d", name]) }, { text: config }]} />
     <div class="title"><h1>${config}</h1><span class="grow"></span>${children}</div>
+    <${Frozen} name=${name} />
     <${Tabs} label="Parts of the config" items=${[
       { text: "Content", here: here === "view", href: href(base) },
       { text: "History", here: here === "history", href: href([...base, "history"]) }]} />`;

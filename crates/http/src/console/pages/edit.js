@@ -14,6 +14,7 @@ import { keepingUnnamed, masked } from "../lib/secrets.js";
 import { collect, collected } from "../lib/together.js";
 import { follow } from "../lib/watch.js";
 import { Crumbs, Field, Loaded, Problem, UNCHECKED, useDebounced, useLoad, useWrite } from "../parts/ui.js";
+import { Frozen } from "../parts/frozen.js";
 import { CopyAs } from "../parts/copyas.js";
 import { Editor } from "../parts/editor.js";
 import { Form } from "../parts/form.js";
@@ -178,6 +179,7 @@ function Editing({ name, config, start }) {
       <a class="button" href=${isNew ? href(["d", name]) : href(["d", name, "c", config])}>Cancel</a>
       <button disabled=${write.busy || Boolean(wrong) || (isNew ? !key : !dirty)} title="Collects this change, to make several at once" onClick=${add}>Add to the change set</button>
       <button class="primary" disabled=${write.busy || Boolean(wrong) || (isNew ? !key : !dirty)} onClick=${save}>${write.busy ? "Saving…" : "Save"}</button></div>
+    <${Frozen} name=${name} />
     ${other && !merging && other.revision > Number(base.etag?.replaceAll('"', "")) ? html`<div class="banner warn" role="alert"><strong>${other.deleted ? "Deleted" : "Changed"} by ${other.by ? html`<${By} of=${other.by} />` : "somebody"} while you edit</strong>${Number.isFinite(other.revision) ? ` (revision ${other.revision})` : null}.
       ${write.error?.unknown ? " It may be your own, whose outcome is unknown." : other.deleted ? " Saving would not bring it back: its history does." : html` <button onClick=${meet}>Put both together</button>`}</div>` : null}
     ${write.error?.status === 412 ? null : html`<${Problem} error=${write.error} again=${write.again} />`}

@@ -7,6 +7,7 @@ export function places() {
   const all = [
     { text: "Definitions", parts: [], heads: [undefined, "d", "new"] },
     { text: "Changes", parts: ["watch"] },
+    { text: "Environments", parts: ["environments"] },
     { text: "Cluster", parts: ["cluster"], verb: "observe" },
     { text: "Usage", parts: ["usage"], verb: "observe" },
   ];
