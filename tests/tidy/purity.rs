@@ -60,6 +60,11 @@ const SHARED_ALLOWED: [(&str, &[&str], &str); 5] = [
         "a buffer of each thread that is cleared before each use",
     ),
     (
+        "crates/model/src/limits.rs",
+        &["static", "AtomicU64"],
+        "a limit that a simulation lowers before it begins; no release has it",
+    ),
+    (
         "crates/state/src/feed.rs",
         &["Mutex", "OnceLock"],
         "recent changes for watchers, who read them on threads of their own; nothing is decided by them",
