@@ -16,7 +16,7 @@
 //!
 //! **Invariant:** a test waits for a condition, with a deadline that a slow machine meets, and never for a fixed time
 //! instead. A fixed time is the length of a fault or of a load, the pace of a load, or the time in which something must not
-//! happen that leaves no trace.
+//! happen that leaves no trace: each is a helper of `harness::time`, and `tidy` finds any other.
 
 #[cfg(test)]
 mod agent;

@@ -8,7 +8,7 @@ use std::{process::Command, time::Duration};
 use serde_json::Value;
 
 use super::nemesis::Nemesis;
-use crate::harness::{check, data_keys, node::BINARY, tls::replace, within};
+use crate::harness::{check, data_keys, node::BINARY, time::lasts, tls::replace, within};
 
 /// Nodes read the file every 5 seconds.
 const READ_WITHIN_MS: u64 = 5500;
@@ -29,7 +29,7 @@ impl Nemesis<'_> {
         replace(&file, format!("{new}{before}").as_bytes());
 
         let id = self.victim(false).await;
-        tokio::time::sleep(Duration::from_millis(self.rng.u64(..READ_WITHIN_MS))).await;
+        lasts(Duration::from_millis(self.rng.u64(..READ_WITHIN_MS))).await;
         self.kill(id);
         self.start(id).await;
         let clients = self.cluster.clients();

@@ -55,6 +55,7 @@ use crate::harness::{
     Client, Cluster, Node, Options, is_encrypted,
     load::{define, definition},
     number,
+    time::pace,
     tls::Authority,
     watch::Follower,
 };
@@ -231,12 +232,12 @@ async fn run_under_faults(plan: &Plan, kinds: &[Fault], mut nemesis: Nemesis<'_>
     let begin = Instant::now();
     for fault in nemesis.schedule(kinds, count) {
         nemesis.make(fault, kinds).await;
-        tokio::time::sleep(QUIET).await;
+        pace(QUIET).await;
     }
     while begin.elapsed() < plan.duration {
         let [fault] = nemesis.schedule(kinds, 1)[..] else { break };
         nemesis.make(fault, kinds).await;
-        tokio::time::sleep(QUIET).await;
+        pace(QUIET).await;
     }
     shared.stop.store(true, Ordering::Relaxed);
     for worker in workers {

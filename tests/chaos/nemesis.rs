@@ -21,7 +21,13 @@ use super::{
     volumes::Volume,
     workload::Shared,
 };
-use crate::harness::{Cluster, DEADLINE, Node, clock, load::config, node::BINARY, within};
+use crate::harness::{
+    Cluster, DEADLINE, Node, clock,
+    load::config,
+    node::BINARY,
+    time::{lasts, pace},
+    within,
+};
 
 /// How long a node may run after its disk has failed.
 const STOP_WITHIN: Duration = Duration::from_secs(20);
@@ -86,7 +92,7 @@ impl Nemesis<'_> {
             self.begin(fault).await;
             // A jump of the clock and a hung disk show what they do only after a while.
             let more = if matches!(fault, Fault::HungDisk | Fault::ClockJump) { 4 } else { 2 };
-            tokio::time::sleep(lasting * more).await;
+            lasts(lasting * more).await;
             if fault == Fault::FullFollowers {
                 self.write_without_room().await;
             }
@@ -134,7 +140,7 @@ impl Nemesis<'_> {
     /// Stops the pauses of the clients for a moment, so that writes are in flight when the fault comes.
     async fn stop_pauses(&self) {
         self.shared.hurry.store(true, Ordering::Relaxed);
-        tokio::time::sleep(Duration::from_millis(150)).await;
+        lasts(Duration::from_millis(150)).await;
     }
 
     fn resume_pauses(&self) {
@@ -241,7 +247,7 @@ impl Nemesis<'_> {
                 return;
             }
             assert!(begin.elapsed() < DEADLINE, "no node is held any more, and not all are ready");
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            pace(Duration::from_millis(100)).await;
         }
     }
 
@@ -337,7 +343,7 @@ impl Nemesis<'_> {
         copy_content(&directory, &image);
         self.start(id).await;
         self.cluster.ready().await;
-        tokio::time::sleep(lasting).await;
+        lasts(lasting).await;
         self.stop_pauses().await;
         if leader {
             self.record.leader_deaths.push(self.shared.history.now());
@@ -446,7 +452,7 @@ impl Nemesis<'_> {
         self.resume_pauses();
         let directory = self.cluster.node(id).directory.clone();
         damage(&directory, &mut self.rng);
-        tokio::time::sleep(lasting).await;
+        lasts(lasting).await;
         self.start(id).await;
     }
 
@@ -486,7 +492,7 @@ impl Nemesis<'_> {
         self.stop_pauses().await;
         self.cluster.node(id).pause();
         self.resume_pauses();
-        tokio::time::sleep(lasting).await;
+        lasts(lasting).await;
         self.cluster.node(id).resume();
     }
 

@@ -17,6 +17,7 @@ use super::{
 use crate::harness::{
     Answer, Call, Client,
     load::{config, lease_reads},
+    time::pace,
 };
 
 /// Whether an answer is certainly the one of every attempt with the same idempotency key: a success, or a refusal that
@@ -60,7 +61,7 @@ impl Worker {
         for _ in 0..3 {
             match self.send(make).await {
                 Ok(answer) if is_final(answer.status, remembered) => return Some(answer),
-                Ok(_) | Err(()) => tokio::time::sleep(Duration::from_millis(self.rng.u64(50..500))).await,
+                Ok(_) | Err(()) => pace(Duration::from_millis(self.rng.u64(50..500))).await,
             }
         }
         None

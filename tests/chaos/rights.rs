@@ -12,6 +12,7 @@ use super::workload::{DEFINITIONS, Shared, Worker};
 use crate::harness::{
     Answer, Client,
     load::{config, definition},
+    time::pace,
 };
 
 /// The definition whose configs have secret values.
@@ -50,7 +51,7 @@ async fn key(client: &Client, grants: &Value) -> String {
         let answer = call.insist().await;
         // The cluster has not risen yet to the level that has keys.
         if answer.status == 409 {
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            pace(Duration::from_millis(50)).await;
             continue;
         }
         return answer.expect(201).data()["api_key"].as_str().expect("a text").to_owned();

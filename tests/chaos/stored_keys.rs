@@ -23,7 +23,7 @@ use super::{
     history::{End, History, Operation},
     workload::Shared,
 };
-use crate::harness::{Answer, Client};
+use crate::harness::{Answer, Client, time::pace};
 
 const KEYS: &str = "/api/v1/api_key/";
 /// Keys that are good at a time.
@@ -136,7 +136,7 @@ impl KeyAdmin<'_> {
                 Some(key) if good.len() >= GOOD => self.change(&key).await,
                 _ => self.create().await,
             }
-            tokio::time::sleep(Duration::from_millis(self.rng.u64(100..1200))).await;
+            pace(Duration::from_millis(self.rng.u64(100..1200))).await;
         }
     }
 
@@ -169,7 +169,7 @@ impl KeyAdmin<'_> {
                 }
                 Err(_) => {}
             }
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            pace(Duration::from_millis(100)).await;
         }
         None
     }

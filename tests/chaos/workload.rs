@@ -25,6 +25,7 @@ use super::{
 use crate::harness::{
     Answer, Client,
     load::{config, definition, padding},
+    time::pace,
 };
 
 /// The search of the per-key checker stays fast below this.
@@ -262,7 +263,7 @@ impl Worker {
             let (least, most) = self.shared.mix.pause_ms;
             let pause = Duration::from_millis(self.rng.u64(least..most));
             if !self.shared.hurry.load(Ordering::Relaxed) {
-                tokio::time::sleep(pause).await;
+                pace(pause).await;
             }
         }
     }

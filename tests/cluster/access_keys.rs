@@ -19,6 +19,7 @@ use crate::harness::{
     eventually,
     load::{config, define},
     node,
+    time::pace,
 };
 
 const KEYS: &str = "/api/v1/api_key/";
@@ -355,7 +356,7 @@ async fn good_keys_do_not_lock_out_the_root_key_while_the_quorum_is_lost() {
         .collect();
     for _ in 0..40 {
         root.anew().get("/api/v1/cluster").await.expect(200);
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        pace(std::time::Duration::from_millis(100)).await;
     }
     is_over.store(true, Ordering::Relaxed);
     for client in good {

@@ -20,6 +20,7 @@ use crate::harness::{
     Client, Cluster, Options,
     load::{config, define, definition, everything},
     number,
+    time::pace,
     watch::Follower,
 };
 
@@ -129,7 +130,7 @@ impl Reader {
                 Some(Ok(false)) => drop(self.absent.fetch_add(1, Ordering::Relaxed)),
                 Some(Err(torn)) => self.torn.lock().expect("no holder panics").push(torn),
                 // A node that was killed, or that hears of no leader.
-                None => tokio::time::sleep(Duration::from_millis(5)).await,
+                None => pace(Duration::from_millis(5)).await,
             }
         }
     }
@@ -184,7 +185,7 @@ async fn round(cluster: &mut Cluster, plan: Plan, from: usize, moment: Duration,
     // A single batch is interrupted at a drawn moment; of several, the rest when the first is answered.
     let end = Instant::now() + moment;
     while Instant::now() < end && (plan.at_once == 1 || !sent.iter().any(JoinHandle::is_finished)) {
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        pace(Duration::from_millis(1)).await;
     }
     answers.caught += sent.iter().filter(|task| !task.is_finished()).count();
     cluster.node(leader).kill();

@@ -20,6 +20,8 @@ use crate::harness::{
     Client, Cluster, Options, check, eventually,
     load::{config, define, set},
     node::{BINARY, Node},
+    time::{lasts, must_not_happen},
+    within,
 };
 
 /// How long a cluster that must not elect is watched: several election timeouts.
@@ -160,14 +162,14 @@ async fn only_witness_is_lost(name: &str) -> Cluster {
 #[tokio::test]
 async fn a_member_whose_disk_went_back_gives_no_majority_to_those_who_lack_what_it_had() {
     let mut cluster = only_witness_is_lost("earlier-majority").await;
-    let begin = Instant::now();
-    while begin.elapsed() < WATCHED {
+    must_not_happen("a node is ready", WATCHED, async || {
         for id in [2, 3] {
-            let ready = cluster.client(id).bare(http::Method::GET, "/readyz").attempt().await.unwrap();
-            assert_eq!(ready.status, 503, "node {id}: {ready:?}");
+            let ready = cluster.client(id).bare(http::Method::GET, "/readyz").attempt().await?;
+            check(ready.status == 503, || format!("node {id}: {ready:?}"))?;
         }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+        Ok(())
+    })
+    .await;
     cluster.node(1).start().await;
     cluster.ready().await;
     cluster.equal_digests().await;
@@ -208,8 +210,7 @@ async fn an_operator_decides_when_a_witness_is_lost_for_good() {
     cluster.node(2).kill();
     cluster.node(2).start().await;
     cluster.ready_on(&[2, 3]).await;
-    tokio::time::sleep(TWO_EXCHANGES).await;
-    assert!(cluster.node(2).runs(), "{}", cluster.tails(12));
+    none_ends(&mut [cluster.node(2)]).await;
     cluster.equal_digests_on(&[2, 3]).await;
 }
 
@@ -293,6 +294,17 @@ async fn fork(mut cluster: Cluster, leader: u64, others: u64, terms: u64) -> Clu
     cluster
 }
 
+/// Watches processes during two exchanges: none ends.
+async fn none_ends(nodes: &mut [&mut Node]) {
+    must_not_happen("a process ends", TWO_EXCHANGES, async || {
+        for node in nodes.iter_mut() {
+            check(node.runs(), || format!("node {}: {}", node.id, node.tail(20)))?;
+        }
+        Ok(())
+    })
+    .await;
+}
+
 /// Does what a supervisor does.
 async fn start_what_has_ended(cluster: &mut Cluster) {
     for node in &mut cluster.nodes {
@@ -362,8 +374,9 @@ async fn a_fork_of_node_1_is_read_by_nobody(mut cluster: Cluster, others: u64) {
     let (seen, is_ready) = wrong_answers(&mut cluster, others, true, crate::harness::DEADLINE).await;
     assert_eq!(seen, BTreeSet::new());
     assert!(is_ready, "node 1 is made again: {}", cluster.tails(12));
-    // Node 1 knows the start that node 2 has forgotten: node 2 ends once, too.
-    tokio::time::sleep(TWO_EXCHANGES).await;
+    // Node 1 knows the start that node 2 has forgotten: node 2 ends once, too, if it has not before.
+    let node = cluster.node(2);
+    drop(within(TWO_EXCHANGES, async || check(!node.runs(), || "it runs".into())).await);
     start_what_has_ended(&mut cluster).await;
     cluster.ready().await;
     cluster.equal_digests().await;
@@ -552,9 +565,8 @@ async fn a_second_process_with_the_id_of_a_node_takes_no_part_and_disturbs_nobod
     write_many(&cluster.client(1), "a", 5).await;
     let mut twin = start_twin(&cluster, &image).await;
     waits_for_node_2(&cluster, &twin).await;
-    tokio::time::sleep(TWO_EXCHANGES).await;
-    assert!(twin.runs(), "it waits, it does not end and start again: {}", twin.tail(20));
-    assert!(cluster.node(2).runs(), "{}", cluster.tails(12));
+    // The copy waits, it does not end and start again.
+    none_ends(&mut [&mut twin, cluster.node(2)]).await;
     for client in cluster.clients() {
         alarm_about(&client, "duplicate_id", 2).await;
         no_alarm(&client, "rolled_back").await;
@@ -575,11 +587,10 @@ async fn a_copy_waits_for_a_process_that_stands_still_for_a_moment() {
     let image = take_live_image(&mut cluster, 2);
     cluster.node(2).pause();
     let mut twin = start_twin(&cluster, &image).await;
-    tokio::time::sleep(Duration::from_millis(800)).await;
+    lasts(Duration::from_millis(800)).await;
     cluster.node(2).resume();
     waits_for_node_2(&cluster, &twin).await;
-    tokio::time::sleep(TWO_EXCHANGES).await;
-    assert!(twin.runs() && cluster.node(2).runs(), "{}", cluster.tails(12));
+    none_ends(&mut [&mut twin, cluster.node(2)]).await;
     no_alarm(&cluster.client(1), "rolled_back").await;
 }
 
@@ -592,15 +603,14 @@ async fn of_two_processes_with_one_id_the_one_at_the_address_of_the_member_stays
     assert!(cluster.node(2).stop().await.success());
     let directory = cluster.node(2).directory.clone();
     let mut twin = start_twin(&cluster, &directory).await;
-    tokio::time::sleep(TWO_EXCHANGES).await;
+    lasts(TWO_EXCHANGES).await;
     cluster.node(2).start().await;
     assert!(!twin.ended().await.success());
     // As a supervisor does it.
     twin.start().await;
     waits_for_node_2(&cluster, &twin).await;
     cluster.ready().await;
-    tokio::time::sleep(TWO_EXCHANGES).await;
-    assert!(twin.runs() && cluster.node(2).runs());
+    none_ends(&mut [&mut twin, cluster.node(2)]).await;
     cluster.equal_digests().await;
 }
 
@@ -615,18 +625,20 @@ async fn a_member_that_is_killed_while_it_starts_has_lost_nothing() {
     for wait in [100, 300, 500, 200, 400, 100] {
         cluster.node(follower).kill();
         cluster.node(follower).start().await;
-        tokio::time::sleep(Duration::from_millis(wait)).await;
+        lasts(Duration::from_millis(wait)).await;
     }
     cluster.node(paused).resume();
     cluster.ready().await;
-    tokio::time::sleep(TWO_EXCHANGES).await;
-    assert_eq!(cluster.node(follower).exited(), None, "{}", cluster.node(follower).tail(5));
+    none_ends(&mut [cluster.node(follower)]).await;
     cluster.node(follower).kill();
     cluster.node(follower).start().await;
     cluster.ready().await;
-    tokio::time::sleep(TWO_EXCHANGES).await;
-    let status = cluster.client(leader).status().await.unwrap();
-    assert_eq!(status["alarms"], json!([]), "{status}");
+    let client = cluster.client(leader);
+    must_not_happen("an alarm", TWO_EXCHANGES, async || {
+        let status = client.status().await?;
+        check(status["alarms"] == json!([]), || format!("{status}"))
+    })
+    .await;
     let said = cluster.node(follower).tail(usize::MAX);
     assert!(!said.contains("earlier state of its disk"), "{said}");
     cluster.equal_digests().await;

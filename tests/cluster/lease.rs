@@ -8,11 +8,11 @@ use std::{path::Path, time::Duration};
 
 use futures::future::{join, join_all};
 use serde_json::json;
-use tokio::time::sleep;
 
 use crate::harness::{
     Answer, Client, Cluster, Node, Options, check, clock, eventually,
     load::{config, define, set},
+    time::lasts,
 };
 
 /// Concurrent reads of a leader that goes on.
@@ -168,7 +168,7 @@ async fn pause_and_read(cluster: &mut Cluster, n: u64) {
     let stopped = cluster.client(1);
     let reads = join_all((0..READERS).map(|_| by_lease(&stopped)));
     let goes_on = async {
-        sleep(Duration::from_millis(50)).await;
+        lasts(Duration::from_millis(50)).await;
         cluster.node(1).resume();
     };
     for seen in join(reads, goes_on).await.0 {

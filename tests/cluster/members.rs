@@ -16,6 +16,7 @@ use tokio::task::JoinHandle;
 use crate::harness::{
     Answer, Call, Client, Cluster, Node, Options, check, eventually,
     load::{Load, config, define, everything, set},
+    time::lasts,
 };
 
 pub(super) const MEMBERS: &str = "/api/v1/cluster/members";
@@ -337,7 +338,7 @@ async fn a_change_is_completed_when_its_leader_is_lost() {
                 async move { change.attempt().await }
             });
             // Anywhere in the change: before, between or after its two entries.
-            tokio::time::sleep(std::time::Duration::from_millis(fastrand::u64(0..25))).await;
+            lasts(std::time::Duration::from_millis(fastrand::u64(0..25))).await;
             cluster.node(leader).kill();
             // Whatever the first caller was answered, asking again completes it.
             drop(begun.await.unwrap());

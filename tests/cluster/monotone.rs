@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 use crate::harness::{
     Answer, Client, Cluster, Node, check, eventually,
     load::{config, define, set},
+    time::pace,
 };
 
 #[derive(Debug, Default)]
@@ -80,7 +81,7 @@ impl Watchers {
                             raise(&client, &witness).await;
                         }
                         // A dead node refuses at once: leave the processor to the living.
-                        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+                        pace(std::time::Duration::from_millis(2)).await;
                     }
                 }));
             }

@@ -9,11 +9,11 @@ use std::{
 
 use futures::future::{join, join_all};
 use serde_json::json;
-use tokio::time::sleep;
 
 use crate::harness::{
     Client, Cluster,
     load::{config, define, definition},
+    time::{lasts, pace},
 };
 
 const WRITERS: usize = 4;
@@ -58,7 +58,7 @@ impl Run {
             version = Some(revision);
             let before = self.written.borrow_mut().insert(revision, (key.clone(), number));
             assert_eq!(before, None, "two writes have revision {revision}");
-            sleep(Duration::from_millis(10)).await;
+            pace(Duration::from_millis(10)).await;
         }
     }
 
@@ -75,7 +75,7 @@ impl Run {
             let Some(answer) = answer.ok().filter(|answer| matches!(answer.status, 200 | 304)) else {
                 // The node is gone, or knows no leader: another goes on where this one ended.
                 place += 1;
-                sleep(Duration::from_millis(50)).await;
+                pace(Duration::from_millis(50)).await;
                 continue;
             };
             last_answer = Instant::now();
@@ -114,14 +114,14 @@ async fn polls_upserts_and_lists_of_versions_go_on_over_the_death_of_leaders() {
     };
     let faults = async {
         for _ in 0..LEADERS_KILLED {
-            sleep(Duration::from_millis(1500)).await;
+            lasts(Duration::from_millis(1500)).await;
             let leader = cluster.leader().await;
             cluster.node(leader).kill();
-            sleep(Duration::from_millis(1500)).await;
+            lasts(Duration::from_millis(1500)).await;
             cluster.node(leader).start().await;
             cluster.ready().await;
         }
-        sleep(Duration::from_millis(500)).await;
+        lasts(Duration::from_millis(500)).await;
         run.is_over.set(true);
     };
     let writers = join_all((0..WRITERS).map(|writer| run.write(writer)));

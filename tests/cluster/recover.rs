@@ -19,6 +19,7 @@ use crate::harness::{
     Client, Cluster, Options, check, eventually,
     load::{config, define, set},
     node::Node,
+    time::{lasts_blocking, must_not_happen},
 };
 
 /// How long the survivor may take from its start to the first answered write: an election time-out, and a slow machine.
@@ -136,7 +137,7 @@ fn is_completed_wherever_it_is_killed(node: &Node) {
         copied();
         let mut child =
             single().stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary can be started");
-        std::thread::sleep(whole * kill / KILLS);
+        lasts_blocking(whole * kill / KILLS);
         child.kill().unwrap();
         child.wait().unwrap();
         let next = single().output().unwrap();
@@ -274,12 +275,12 @@ async fn old_member_is_refused(cluster: &mut Cluster) {
     fs::rename(directory.with_extension("kept"), &directory).unwrap();
     let term = cluster.client(1).status().await.unwrap()["term"].clone();
     cluster.node(3).start().await;
-    let begin = Instant::now();
-    while begin.elapsed() < WATCHED {
-        let ready = cluster.client(3).bare(http::Method::GET, "/readyz").attempt().await.unwrap();
-        assert_eq!(ready.status, 503, "{ready:?}");
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
+    let old = cluster.client(3);
+    must_not_happen("an old member is ready", WATCHED, async || {
+        let ready = old.bare(http::Method::GET, "/readyz").attempt().await?;
+        check(ready.status == 503, || format!("{ready:?}"))
+    })
+    .await;
     // It still is what it was.
     let local = [("consistency", "local")];
     let kept = cluster.client(3).get(&config("d", "k")).query(&local).attempt().await.unwrap().expect(200);

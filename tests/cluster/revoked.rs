@@ -10,15 +10,13 @@ use std::{
 };
 
 use serde_json::json;
-use tokio::{
-    task::JoinHandle,
-    time::{Instant, sleep},
-};
+use tokio::{task::JoinHandle, time::Instant};
 
 use super::access_keys::{Key, all, unauthorized};
 use crate::harness::{
     Client, Cluster, DEADLINE, check, eventually,
     load::{config, define},
+    time::{lasts, pace},
     watch::Watch,
 };
 
@@ -43,7 +41,7 @@ async fn write_until_rejected(client: Client, path: String, accepted: Arc<Atomic
             // The key is revoked.
             Ok(401) => {
                 rejected += 1;
-                sleep(Duration::from_millis(5)).await;
+                pace(Duration::from_millis(5)).await;
             }
             // No leader, or unknown.
             Ok(503 | 504) | Err(_) => {}
@@ -241,7 +239,7 @@ async fn a_node_that_slept_through_a_revocation_answers_the_key_nothing() {
     cluster.node(sleeper).pause();
     let revision = revoke(&asked, &key).await;
     // After 5 seconds without contact to the leader a node accepts no key. It must be paused for longer than that.
-    sleep(Duration::from_secs(6)).await;
+    lasts(Duration::from_secs(6)).await;
     cluster.node(sleeper).resume();
     let own = key.on(&client);
     eventually("it knows that the key is revoked", async || {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::access_keys::{Key, all};
 use crate::{
@@ -12,6 +12,7 @@ use crate::{
         Client, Cluster, Options, check, eventually,
         load::{config, define},
         node,
+        time::lasts,
         watch::Watch,
     },
     hostile::raw,
@@ -103,7 +104,7 @@ async fn a_body_that_arrives_after_its_key_was_revoked_is_refused() {
         open.push(stream);
     }
     // A request that takes less than a second is authorized once, when it begins. These must take longer.
-    sleep(Duration::from_millis(1500)).await;
+    lasts(Duration::from_millis(1500)).await;
     client.delete(&revoked.path()).await.expect(200);
     for (stream, status) in open.iter_mut().zip(["401", "200"]) {
         raw::send(stream, &body[5..]).await;
@@ -136,7 +137,7 @@ async fn a_read_that_waited_is_answered_only_to_who_has_the_right_then() {
         })
         .collect();
     // A request that takes less than a second is authorized once, when it begins. These must take longer.
-    sleep(Duration::from_millis(1500)).await;
+    lasts(Duration::from_millis(1500)).await;
     client.delete(&revoked.path()).await.expect(200);
     for (key, verbs) in [(narrowed, &["read"][..]), (widened, &["read", "write", "define"])] {
         let body = json!({ "grants": all(verbs) });

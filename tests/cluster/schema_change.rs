@@ -27,6 +27,7 @@ use crate::harness::{
     load::{config, define, definition, set},
     number,
     pace::Writers,
+    time::lasts,
     watch::{Watch, changes_of},
 };
 
@@ -364,7 +365,7 @@ async fn large_definition_changes_its_schema_while_clients_write() {
         client.put(&path(), &json!({"json_schema": schema})).await.expect(200);
     };
     for _ in 0..2 {
-        let (pace, ()) = writers().during(tokio::time::sleep(span / 3)).await;
+        let (pace, ()) = writers().during(lasts(span / 3)).await;
         println!("writers alone: {pace}");
         let (pace, times) = writers().during(round_robin(&clients, span, change)).await;
         println!("during schema changes: {pace}");

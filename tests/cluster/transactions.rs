@@ -6,14 +6,17 @@
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use futures::future::{join, join_all};
 use serde_json::{Value, json};
-use tokio::time::sleep;
 
-use crate::harness::{Answer, Client, Cluster, load::define};
+use crate::harness::{
+    Answer, Client, Cluster,
+    load::define,
+    time::{lasts, pace},
+};
 
 const CLIENTS: usize = 16;
 const LEADERS_KILLED: usize = 3;
@@ -92,11 +95,11 @@ impl Run {
         let (taken, token) =
             self.choose(client, &free, &[operation("create_config", "locks", "one", &owner)]).await;
         if !taken {
-            return sleep(Duration::from_millis(5)).await;
+            return pace(Duration::from_millis(5)).await;
         }
         assert_eq!(self.holder.replace(Some(client)), None, "two hold the lock");
         self.tokens.borrow_mut().push(token);
-        sleep(Duration::from_millis(1)).await;
+        pace(Duration::from_millis(1)).await;
         assert_eq!(self.holder.replace(None), Some(client));
         let own = [check("locks", "one", &json!({"pointer": "/owner", "equals": client}))];
         let (given, _) =
@@ -187,11 +190,11 @@ impl Run {
                 1 => self.transfer(id).await,
                 2 => {
                     self.migrate(id).await;
-                    sleep(Duration::from_millis(20)).await;
+                    pace(Duration::from_millis(20)).await;
                 }
                 // A job now and then: they last until the last leader was killed.
-                _ if self.job(id).await => sleep(Duration::from_millis(100)).await,
-                _ => sleep(Duration::from_millis(20)).await,
+                _ if self.job(id).await => pace(Duration::from_millis(100)).await,
+                _ => pace(Duration::from_millis(20)).await,
             }
         }
     }
@@ -240,18 +243,18 @@ async fn a_lock_a_bank_and_a_queue_keep_their_promises_while_leaders_die() {
     };
     let faults = async {
         for _ in 0..LEADERS_KILLED {
-            sleep(Duration::from_millis(1500)).await;
+            lasts(Duration::from_millis(1500)).await;
             let leader = cluster.leader().await;
             cluster.node(leader).kill();
-            sleep(Duration::from_millis(1500)).await;
+            lasts(Duration::from_millis(1500)).await;
             cluster.node(leader).start().await;
             cluster.ready().await;
         }
-        let deadline = Instant::now() + Duration::from_secs(120);
-        while (run.done.borrow().len() as u64) < JOBS {
-            assert!(Instant::now() < deadline, "{} of {JOBS} jobs are done", run.done.borrow().len());
-            sleep(Duration::from_millis(50)).await;
-        }
+        crate::harness::eventually("all jobs are done", async || {
+            let done = run.done.borrow().len() as u64;
+            crate::harness::check(done >= JOBS, || format!("{done} of {JOBS}"))
+        })
+        .await;
         run.is_over.set(true);
     };
     join(faults, join_all((0..CLIENTS).map(|id| run.client(id)))).await;

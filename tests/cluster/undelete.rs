@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use crate::harness::{
     Answer, Call, Client, Cluster, Options, check, eventually,
     load::{config, define, definition, everything, set},
+    time::{lasts, pace},
 };
 
 fn configs(key: &str) -> String {
@@ -264,7 +265,7 @@ fn read_totals(client: Client, stop: Arc<AtomicBool>, seen: Seen) -> tokio::task
                 };
                 seen.lock().unwrap().insert(total);
             }
-            tokio::time::sleep(Duration::from_millis(2)).await;
+            pace(Duration::from_millis(2)).await;
         }
     })
 }
@@ -300,7 +301,7 @@ async fn a_large_definition_returns_whole_although_the_leader_is_killed() {
     let follower = cluster.followers().await[0];
     let undo = undelete(&cluster.client(follower), "d", &json!({})).header("idempotency-key", "undo");
     let (sent, ()) = tokio::join!(undo.insist(), async {
-        tokio::time::sleep(Duration::from_millis(3)).await;
+        lasts(Duration::from_millis(3)).await;
         cluster.node(leader).kill();
     });
     sent.expect(201);

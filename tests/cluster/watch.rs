@@ -20,6 +20,7 @@ use crate::harness::{
     load::{Load, config, define, everything, fill, set},
     number,
     pace::Writers,
+    time::lasts,
     watch::{Follower, Mirror, Watch},
 };
 
@@ -182,14 +183,14 @@ async fn long_followers_receive_every_change_once() {
     define(&cluster.client(1), "wide").await;
     let mut load = Load::start(&cluster.clients(), "d").await;
     for _ in 0..kills {
-        tokio::time::sleep(Duration::from_secs(seconds / (kills + 1))).await;
+        lasts(Duration::from_secs(seconds / (kills + 1))).await;
         let leader = cluster.leader().await;
         cluster.node(leader).kill();
         load.grows_by(100).await;
         cluster.node(leader).start().await;
         cluster.ready().await;
     }
-    tokio::time::sleep(Duration::from_secs(seconds / (kills + 1))).await;
+    lasts(Duration::from_secs(seconds / (kills + 1))).await;
     load.stop().await;
     let opened = opened(&followers);
     eprintln!("{} acknowledged writes, {kills} killed leaders, {seconds} s", load.acknowledged());
@@ -233,7 +234,7 @@ async fn many_watches_cost_little() {
             let key = format!("k{}", (turn * writers + place) % 1000);
             clients[place % clients.len()].put(&config("d", &key), &json!({"data": {"n": turn}}))
         });
-        writers.during(tokio::time::sleep(span)).await.0
+        writers.during(lasts(span)).await.0
     };
     println!("warm: {}", pace().await);
     for turn in 0..number("TURNS").unwrap_or(3) {

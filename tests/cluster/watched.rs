@@ -9,6 +9,7 @@ use crate::harness::{
     Client, Cluster, Options, check, eventually,
     load::{config, define, set},
     ports,
+    time::lasts,
 };
 
 /// The lines of a node's log as JSON; what is no JSON was not logged by it.
@@ -269,7 +270,7 @@ async fn a_process_that_stood_still_says_so_and_accuses_nobody() {
     for id in [still, leader] {
         let begun = lines(&mut cluster, id).len();
         cluster.node(id).pause();
-        tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+        lasts(std::time::Duration::from_secs(5)).await;
         cluster.node(id).resume();
         let (_, stood) = line(&mut cluster, id, begun, "this process stood still for ").await;
         assert!(stood["lasted_ms"].as_u64().is_some_and(|ms| ms >= 4000), "{stood}");

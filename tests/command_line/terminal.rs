@@ -7,11 +7,11 @@ use std::{
     io::{Read as _, Write as _},
     process::{Child, ChildStdin, Stdio},
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    thread::JoinHandle,
 };
 
 use super::User;
-use crate::harness::{Cluster, DEADLINE};
+use crate::harness::{Cluster, check, eventually};
 
 /// The configs of the long work; `scripts/many-configs.py` has 100,000.
 const CONFIGS: usize = 6000;
@@ -21,6 +21,8 @@ struct Terminal {
     child: Child,
     keyboard: ChildStdin,
     screen: Arc<Mutex<String>>,
+    /// Ends with the last byte.
+    reader: JoinHandle<()>,
 }
 
 impl Terminal {
@@ -42,13 +44,13 @@ impl Terminal {
         let (mut out, keyboard) = (child.stdout.take().unwrap(), child.stdin.take().unwrap());
         let screen = Arc::new(Mutex::new(String::new()));
         let shown = screen.clone();
-        std::thread::spawn(move || {
+        let reader = std::thread::spawn(move || {
             let mut buffer = [0; 4096];
             while let Ok(count @ 1..) = out.read(&mut buffer) {
                 shown.lock().unwrap().push_str(&String::from_utf8_lossy(&buffer[..count]));
             }
         });
-        Self { child, keyboard, screen }
+        Self { child, keyboard, screen, reader }
     }
 
     fn screen(&self) -> String {
@@ -57,11 +59,7 @@ impl Terminal {
 
     /// Waits until the screen has shown what is looked for.
     async fn until(&self, what: &str, found: impl Fn(&str) -> bool) {
-        let begin = Instant::now();
-        while !found(&self.screen()) {
-            assert!(begin.elapsed() < DEADLINE, "{what}: {}", self.screen());
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        eventually(what, async || check(found(&self.screen()), || self.screen())).await;
     }
 
     fn type_in(&mut self, keys: &[u8]) {
@@ -70,16 +68,12 @@ impl Terminal {
 
     /// The exit code of the command.
     async fn end(mut self) -> (i32, String) {
-        let begin = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                // The last bytes are on their way.
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                return (status.code().unwrap_or(-1), self.screen());
-            }
-            assert!(begin.elapsed() < DEADLINE, "it does not end: {}", self.screen());
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        let status = eventually("the command ends, and all that it showed is read", async || {
+            let status = self.child.try_wait().unwrap().filter(|_| self.reader.is_finished());
+            status.ok_or_else(|| self.screen())
+        })
+        .await;
+        (status.code().unwrap_or(-1), self.screen())
     }
 }
 
@@ -163,9 +157,9 @@ async fn a_watch_and_a_question_end_at_once() {
     let user = User::of(&cluster);
     user.ok(&["definition", "create", "d"]).await;
     let mut watch = Terminal::start(&user, &["config", "watch", "d"]);
-    crate::harness::eventually("the watch is there", async || {
+    eventually("the watch is there", async || {
         user.ok(&["config", "put", "d", "k", "--upsert", "--data", r#"{"n": 1}"#]).await;
-        crate::harness::check(watch.screen().contains("d/k "), || watch.screen())
+        check(watch.screen().contains("d/k "), || watch.screen())
     })
     .await;
     watch.type_in(b"\x03");

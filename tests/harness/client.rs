@@ -17,7 +17,7 @@ use flate2::read::GzDecoder;
 use http::Method;
 use serde_json::Value;
 
-use super::{Answer, DEADLINE, document};
+use super::{Answer, DEADLINE, document, time::pace};
 
 /// How long a request may take. Longer than any node needs to refuse it.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -231,7 +231,7 @@ impl Call {
             if !matches!(answer.status, 429 | 503) || Instant::now() >= end {
                 return Ok(answer);
             }
-            tokio::time::sleep(super::PAUSE).await;
+            pace(super::PAUSE).await;
         }
     }
 

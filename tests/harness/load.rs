@@ -11,7 +11,7 @@ use std::{
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::{Client, check, eventually};
+use super::{Client, check, eventually, time::pace};
 
 /// The path of a definition.
 pub(crate) fn definition(key: &str) -> String {
@@ -210,5 +210,5 @@ async fn write(client: &Client, definition: &str, key: &str, book: &Mutex<Book>,
 
 /// A dead node refuses at once; without a pause its writers would only use up the processor.
 async fn pause() {
-    tokio::time::sleep(super::PAUSE).await;
+    pace(super::PAUSE).await;
 }

@@ -12,6 +12,7 @@ pub(crate) mod load;
 pub(crate) mod node;
 pub(crate) mod pace;
 pub(crate) mod ports;
+pub(crate) mod time;
 pub(crate) mod tls;
 pub(crate) mod watch;
 
@@ -27,6 +28,7 @@ pub(crate) use answer::Answer;
 pub(crate) use client::{Call, Client};
 pub(crate) use cluster::{Cluster, Options};
 pub(crate) use node::Node;
+use time::pace;
 
 /// How long a condition may take to become true. Far longer than it takes: a busy machine must not fail a test.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(180);
@@ -55,7 +57,7 @@ pub(crate) async fn within<T>(
         if Instant::now() >= end {
             return Err(why);
         }
-        tokio::time::sleep(PAUSE).await;
+        pace(PAUSE).await;
     }
 }
 

@@ -12,7 +12,7 @@ use std::{
 
 use tokio::task::JoinHandle;
 
-use super::{Call, PAUSE};
+use super::{Call, PAUSE, time::pace};
 
 /// Writers that write as fast as they are answered, until they are stopped.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl Writers {
                     let answer = call(place, turn).attempt().await.expect("no connection is lost");
                     match answer.status {
                         200 | 201 => times.push(begin.elapsed()),
-                        429 => tokio::time::sleep(PAUSE).await,
+                        429 => pace(PAUSE).await,
                         _ => panic!("{answer:?}"),
                     }
                 }

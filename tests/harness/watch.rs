@@ -12,7 +12,7 @@ use std::{
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
-use super::{Answer, Client, DEADLINE, PAUSE, check, event, eventually};
+use super::{Answer, Client, DEADLINE, PAUSE, check, event, eventually, time::pace};
 pub(crate) use event::Event;
 
 /// The path of watches.
@@ -197,7 +197,7 @@ impl Follower {
                             None => panic!("{answer:?}"),
                         },
                         Err(Some(answer)) if !matches!(answer.status, 429 | 503) => panic!("{answer:?}"),
-                        Err(_) => tokio::time::sleep(PAUSE).await,
+                        Err(_) => pace(PAUSE).await,
                     }
                 }
             }
@@ -263,5 +263,5 @@ async fn follow(
             return;
         }
     }
-    tokio::time::sleep(Duration::from_millis(5)).await;
+    pace(Duration::from_millis(5)).await;
 }

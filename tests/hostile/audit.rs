@@ -273,7 +273,6 @@ async fn an_address_that_guesses_is_throttled_and_who_has_a_key_goes_on() {
     // A new connection of the same address is served as soon as one more may fail.
     let newcomer = good.sending_from(Ipv4Addr::LOCALHOST);
     newcomer.get("/api/v1/cluster").attempt().await.expect("the node answers").expect(429);
-    tokio::time::sleep(Duration::from_secs(pause)).await;
     eventually("a new connection is served", async || {
         let answer = newcomer.get("/api/v1/cluster").attempt().await?;
         check(answer.status == 200, || format!("{answer:?}"))

@@ -7,6 +7,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Command, Output},
+    time::Duration,
 };
 
 use serde_json::{Value, json};
@@ -18,6 +19,7 @@ use crate::{
         Client, Cluster, Options, check, eventually,
         load::{define, set},
         node::BINARY,
+        time::{must_not_happen, stays},
     },
 };
 
@@ -333,24 +335,22 @@ async fn an_idle_cluster_writes_no_anchors_and_one_without_quorum_waits_for_none
     }
     // Reading the anchors is no line. Reading the head is one, on the node that was asked.
     let revision = async || client.status().await.expect("a status")["revision"].as_u64();
-    let settled = eventually("all lines are anchored", async || {
+    // Once all lines are anchored, nothing is recorded, so nothing is anchored: for three times the greatest distance of
+    // two anchors.
+    eventually("the cluster writes no anchors any more", async || {
         let before = revision().await;
-        tokio::time::sleep(std::time::Duration::from_secs(3)).await;
-        check(revision().await == before, || "it still grows".into()).map(|()| before)
+        stays(Duration::from_secs(4), async || check(revision().await == before, || "it grows".into())).await
     })
     .await;
-    // There is no condition to wait for: three times the greatest distance of two anchors.
-    tokio::time::sleep(std::time::Duration::from_secs(4)).await;
-    assert_eq!(revision().await, settled, "nothing was recorded, so nothing is anchored");
     // Without a quorum reads of the node's own state go on, and nothing waits for an anchor.
     let [one, two] = cluster.followers().await;
     cluster.node(one).kill();
     cluster.node(two).kill();
-    for _ in 0..5 {
-        let status = client.get("/api/v1/cluster").attempt().await.expect("the node answers");
-        status.expect(200);
-        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
-    }
+    must_not_happen("a read of the node's own state waits", Duration::from_millis(2500), async || {
+        let status = client.get("/api/v1/cluster").attempt().await?;
+        check(status.status == 200, || format!("{status:?}"))
+    })
+    .await;
     cluster.node(one).start().await;
     cluster.node(two).start().await;
     cluster.ready().await;

@@ -22,6 +22,7 @@ use crate::harness::{
     Client, Cluster, Options, check, eventually,
     load::{config, define, set},
     node::BINARY,
+    time::pace_blocking,
 };
 
 /// How long a read of a server waits until it looks whether it is to end.
@@ -75,7 +76,7 @@ impl Server {
         Self::begin(move |ends, threads| {
             while !ends.load(Ordering::SeqCst) {
                 let Ok((stream, _)) = listener.accept() else {
-                    thread::sleep(READ_TIMEOUT);
+                    pace_blocking(READ_TIMEOUT);
                     continue;
                 };
                 let (stored, ends) = (Arc::clone(&stored), Arc::clone(ends));

@@ -8,6 +8,7 @@ use super::GoodClient;
 use crate::harness::{
     Answer, Client, Cluster, Options, check, clock, eventually,
     load::{config, define, set},
+    time::lasts,
 };
 
 /// Longer than the history and the answers to idempotency keys are retained.
@@ -82,7 +83,7 @@ fn now() -> f64 {
 /// Asserts that writes have the times of real clocks, and that times go on as time does.
 async fn times_are_right(client: &Client, from: f64, when: &str) -> f64 {
     let (_, first) = put(client, 1).await;
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    lasts(Duration::from_millis(100)).await;
     let (_, second) = put(client, 2).await;
     println!("{when}: times are {:+.1} s from real time, and {:.4} s apart", second - now(), second - first);
     assert!((second - now()).abs() < HOUR_S, "{when}: a time is {:.0} s from real time", second - now());
@@ -144,7 +145,7 @@ async fn a_clock_that_jumps_by_33_days_deletes_and_forgets_nothing() {
         has_logged(&cluster, id, WRONG, times).await;
         newest = times_are_right(&client, newest, &when).await;
         // The node looks for expired records once a second, and reports nothing when it finds none.
-        tokio::time::sleep(Duration::from_millis(1500)).await;
+        lasts(Duration::from_millis(1500)).await;
         kept.is_kept(&cluster, &when).await;
         clock::set(&clock::file(cluster.root(), id), 0);
         every_node_shows(&cluster, &[]).await;

@@ -16,6 +16,7 @@ use crate::{
     harness::{
         Answer, Call, Client, Cluster, Options, check, eventually,
         load::{Load, config, define, set},
+        time::pace,
     },
 };
 
@@ -167,7 +168,7 @@ async fn a_hung_disk_of_a_follower_hurts_nobody_else() {
             Err(_) => break,
         }
         assert!(begin.elapsed() < Duration::from_secs(25), "the watchdog has not ended the node");
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        pace(Duration::from_millis(20)).await;
     }
     println!(
         "a follower's disk hung: {count} writes on the others, longest {longest:?}, gone after {:?}",
@@ -196,7 +197,7 @@ async fn a_disk_slow_for_seconds_ends_no_node() {
     while begin.elapsed() < STALL * 2 {
         let (live, took) = timed(client.bare(http::Method::GET, "/livez")).await;
         assert_eq!(live.as_ref().map(|live| live.status), Ok(200), "{live:?} after {took:?}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        pace(Duration::from_millis(50)).await;
     }
     slow.end();
     assert_eq!(cluster.node(leader).exited(), None, "a slow disk is not a hung one");
@@ -315,7 +316,7 @@ async fn full_followers_do_not_take_the_quorum() {
     let end = Instant::now() + Duration::from_secs(3);
     while Instant::now() < end {
         put(1).attempt().await.expect("the leader answers").expect(200);
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        pace(Duration::from_millis(50)).await;
     }
     // Two of three.
     fill_volume(&mut cluster, two, RESERVE / 2);

@@ -20,7 +20,7 @@ use futures::{
 use serde_json::json;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, split},
-    time::{sleep, timeout_at},
+    time::timeout_at,
 };
 
 use super::{
@@ -36,9 +36,10 @@ use super::{
 };
 use crate::{
     harness::{
-        Client, Cluster, Options, eventually,
+        Client, Cluster, Options, check, eventually,
         load::{config, define, set},
         number,
+        time::pace,
     },
     tls::{encrypted, raw::trusting},
 };
@@ -145,7 +146,7 @@ fn flood(
             let attack = async {
                 loop {
                     let Ok(stream) = target.connect(turn).await else {
-                        sleep(RECONNECT_PAUSE).await;
+                        pace(RECONNECT_PAUSE).await;
                         continue;
                     };
                     let (mut from, mut into) = split(stream);
@@ -167,7 +168,7 @@ fn flood(
                         () = read => {}
                         () = write => {}
                     }
-                    sleep(RECONNECT_PAUSE).await;
+                    pace(RECONNECT_PAUSE).await;
                 }
             };
             let _until_the_end: Result<(), _> = timeout_at(end.into(), attack).await;
@@ -191,7 +192,7 @@ fn rounds(
             let attack = async {
                 loop {
                     let Ok(mut stream) = target.connect(turn).await else {
-                        sleep(RECONNECT_PAUSE).await;
+                        pace(RECONNECT_PAUSE).await;
                         continue;
                     };
                     let begin = [PREFACE, &frame(SETTINGS, 0, 0, &[]), &window_of_the_connection()].concat();
@@ -211,7 +212,7 @@ fn rounds(
                         }
                         answered += at_once as usize;
                     }
-                    sleep(RECONNECT_PAUSE).await;
+                    pace(RECONNECT_PAUSE).await;
                 }
             };
             let _until_the_end: Result<(), _> = timeout_at(end.into(), attack).await;
@@ -260,7 +261,7 @@ fn asking(name: &'static str, connections: usize, path: &str) -> Attack {
                 loop {
                     match client.get(&path).open().await {
                         Ok(answer) => drop(answer.bytes().await),
-                        Err(_) => sleep(RECONNECT_PAUSE).await,
+                        Err(_) => pace(RECONNECT_PAUSE).await,
                     }
                     asked += 1;
                 }
@@ -309,9 +310,11 @@ async fn prepare(cluster: &Cluster) -> Arc<Target> {
 /// A good client whose loops have connections to all nodes.
 async fn good_client(cluster: &Cluster) -> GoodClient {
     let good = GoodClient::start(cluster).await;
-    while good.requests() < WARM_REQUESTS {
-        sleep(Duration::from_millis(5)).await;
-    }
+    eventually("the good client is warm", async || {
+        let requests = good.requests();
+        check(requests >= WARM_REQUESTS, || format!("{requests} requests"))
+    })
+    .await;
     good
 }
 
@@ -437,7 +440,7 @@ async fn floods_over_tls_delay_nobody() {
                 loop {
                     match target.connect(turn).await {
                         Ok(stream) => drop(stream),
-                        Err(_) => sleep(RECONNECT_PAUSE).await,
+                        Err(_) => pace(RECONNECT_PAUSE).await,
                     }
                     made += 1;
                 }
@@ -546,7 +549,7 @@ async fn long_answers_to_one_key_delay_nobody() {
     judge(&cluster, &target, attacks).await;
     eventually("the places of watches are free", async || {
         let answer = root.get("/api/v1/watch").open().await?;
-        crate::harness::check(answer.status() == 200, || format!("{answer:?}"))
+        check(answer.status() == 200, || format!("{answer:?}"))
     })
     .await;
 }

@@ -3,8 +3,6 @@
 //! The cases are those of h2spec that a server answers by itself, and the floods that became known since. Where the RFC
 //! has a code of its own for an error, the general one will do: the library sends it when it can't read a frame at all.
 
-use std::time::Duration;
-
 use tokio::net::TcpStream;
 
 use super::{
@@ -497,7 +495,6 @@ async fn over_http2_an_answer_that_is_not_taken_ends_its_stream() {
         };
         assert!(tokio::time::timeout(PATIENCE, answers).await.is_ok(), "{path}: still open");
     }
-    tokio::time::sleep(Duration::from_millis(10)).await;
     good.stop(&cluster, "slow readers over HTTP/2").await.is_unhurt().memory_within(512);
 }
 

@@ -22,6 +22,7 @@ use crate::harness::{
     Client, Cluster,
     load::{config, define, set},
     number,
+    time::pace,
 };
 
 /// The pause between two rounds of a loop: the good client is no load of its own.
@@ -216,7 +217,7 @@ async fn ask(clients: Vec<Client>, place: usize, stop: Arc<AtomicBool>, seen: Ar
             break;
         }
         round(&clients, place, turn, &seen).await;
-        tokio::time::sleep(ROUND_PAUSE).await;
+        pace(ROUND_PAUSE).await;
     }
 }
 
@@ -228,7 +229,7 @@ async fn watch_memory(pids: Vec<u32>, stop: Arc<AtomicBool>, seen: Arc<Mutex<See
             let mut seen = seen.lock().expect("no holder panics");
             seen.peak_kb[place] = seen.peak_kb[place].max(now);
         }
-        tokio::time::sleep(ROUND_PAUSE).await;
+        pace(ROUND_PAUSE).await;
     }
 }
 

@@ -16,6 +16,7 @@ use super::GoodClient;
 use crate::harness::{
     Client, Cluster, check, eventually,
     load::{config, define, set},
+    time::lasts,
 };
 
 /// Connections of the greedy one.
@@ -46,7 +47,7 @@ async fn a_greedy_key_with_a_quota_leaves_others_unharmed() {
     define(&root, "greedy").await;
     set(&root, "greedy", "k", &json!({"n": 0})).await;
     let good = GoodClient::start(&cluster).await;
-    tokio::time::sleep(TIME).await;
+    lasts(TIME).await;
     let alone = good.stop(&cluster, "alone").await;
     alone.is_unhurt();
     let greedy = with_key(&root, &json!({"requests_per_second": RATE, "writes_per_second": RATE / 5})).await;
@@ -78,7 +79,7 @@ async fn a_greedy_key_with_a_quota_leaves_others_unharmed() {
             })
         })
         .collect();
-    tokio::time::sleep(TIME).await;
+    lasts(TIME).await;
     stop.store(true, Ordering::SeqCst);
     for caller in callers {
         caller.await.expect("a caller does not panic");

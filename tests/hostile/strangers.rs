@@ -16,6 +16,7 @@ use super::{
 use crate::harness::{
     Client, Cluster, Node, Options, check, eventually,
     load::{config, define, set},
+    time::{lasts, pace},
 };
 
 /// Silent connections of each test that counts descriptors.
@@ -36,7 +37,7 @@ impl Descriptors {
                     let mut seen = seen.lock().expect("no holder panics");
                     seen[place] = seen[place].max(now);
                 }
-                tokio::time::sleep(Duration::from_millis(20)).await;
+                pace(Duration::from_millis(20)).await;
             }
         });
         Self(watcher, peaks)
@@ -186,7 +187,7 @@ async fn slow_and_partial_heads_are_cut_off() {
         let (mut from, mut into) = stream.into_split();
         let trickle = tokio::spawn(async move {
             while into.write_all(b"y").await.is_ok() {
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                pace(Duration::from_millis(100)).await;
             }
         });
         let mut chunk = [0; 4096];
@@ -268,7 +269,7 @@ async fn unread(node: &Node, line: &str, key: Option<&str>, pause: Duration) -> 
     headers.extend(key.map(|key| ("authorization", key)));
     let mut stream = connect_narrow(api(node)).await;
     send(&mut stream, request(line, &headers)).await;
-    tokio::time::sleep(pause).await;
+    lasts(pause).await;
     until_closed(&mut stream, PATIENCE).await.map(|bytes| bytes.len())
 }
 

@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
-    time::{Instant, sleep, timeout},
+    time::{Instant, timeout},
 };
 
 use super::{
@@ -22,6 +22,7 @@ use super::{
 use crate::harness::{
     Client, Cluster, DEADLINE, Node, Options, check, eventually,
     load::{config, define, set},
+    time::{lasts, pace},
 };
 
 /// A connection of HTTP/2, frame by frame.
@@ -213,7 +214,7 @@ async fn many_answers_over_a_slow_link_are_all_sent() {
     let all = async {
         while ended < ANSWERS {
             tokio::select! {
-                () = tokio::time::sleep_until(next_grant) => {
+                () = pace(next_grant.saturating_duration_since(Instant::now())) => {
                     next_grant = Instant::now() + Duration::from_millis(250);
                     caller.send(grant(0, 16 << 10)).await;
                 }
@@ -249,7 +250,7 @@ async fn streams_that_are_read_slowly_make_way_while_memory_is_scarce() {
         let mut next_grant = Instant::now();
         loop {
             tokio::select! {
-                () = tokio::time::sleep_until(next_grant) => {
+                () = pace(next_grant.saturating_duration_since(Instant::now())) => {
                     next_grant = Instant::now() + Duration::from_secs(1);
                     caller.send(streams.clone().map(|stream| grant(stream, 16 << 10)).collect::<Vec<_>>().concat()).await;
                 }
@@ -319,7 +320,7 @@ async fn a_large_first_body_is_taken() {
         // All of it is there when the node looks.
         node.pause();
         let (written, ()) = tokio::join!(caller.stream.write_all(&bytes), async {
-            sleep(Duration::from_millis(300)).await;
+            lasts(Duration::from_millis(300)).await;
             node.resume();
         });
         written.expect("it is taken");

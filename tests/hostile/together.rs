@@ -22,6 +22,7 @@ use crate::harness::{
     Client, Cluster, Options,
     load::{config, define, definition, set},
     number,
+    time::lasts,
 };
 
 /// How long the attacks of one step last.
@@ -214,7 +215,7 @@ async fn hold(
     for first in (0..count).step_by(50) {
         held.extend(join_all((first..count.min(first + 50)).map(|turn| open(turn))).await);
     }
-    tokio::time::sleep_until(end).await;
+    lasts(end.saturating_duration_since(Instant::now())).await;
     counts(&join_all(held.into_iter().map(|open| judge(open))).await)
 }
 

@@ -20,6 +20,7 @@ use super::{GoodClient, good_client::Report};
 use crate::harness::{
     Answer, Client, Cluster, Options,
     load::{config, define, definition, set},
+    time::lasts,
 };
 
 /// Words that one check of [`doubling`] allows just about: 18 million evaluations.
@@ -81,7 +82,7 @@ impl Attack {
     /// Lets it go on for a while, and returns all answers.
     async fn run(self, what: &str) -> Vec<Answer> {
         let begin = Instant::now();
-        tokio::time::sleep(ATTACK_TIME).await;
+        lasts(ATTACK_TIME).await;
         self.stop.store(true, Ordering::SeqCst);
         let answers = join_all(self.attackers).await.into_iter().flat_map(|all| all.expect("no panic"));
         let answers: Vec<Answer> = answers.collect();

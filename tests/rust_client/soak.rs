@@ -26,7 +26,10 @@ use super::{
 };
 use crate::{
     chaos::network::Network,
-    harness::{Cluster, DEADLINE, Options, check, eventually, number},
+    harness::{
+        Cluster, DEADLINE, Options, check, eventually, number,
+        time::{lasts, pace, pace_blocking},
+    },
 };
 
 const DEFINITION: &str = "soak";
@@ -87,7 +90,7 @@ async fn write(run: Arc<Run>, client: Client, mut rng: fastrand::Rng) {
             }
         };
         run.model.note(&name, id, outcome);
-        tokio::time::sleep(Duration::from_millis(rng.u64(5..40))).await;
+        pace(Duration::from_millis(rng.u64(5..40))).await;
     }
 }
 
@@ -147,7 +150,7 @@ fn read(run: &Run, cache: &Cache, keys: u64) {
             run.wrong(format!("{name} went back from revision {last} to {revision}"));
         }
         *last = revision;
-        std::thread::sleep(Duration::from_micros(300));
+        pace_blocking(Duration::from_micros(300));
     }
 }
 
@@ -175,7 +178,7 @@ impl Nemesis<'_> {
                 3 => self.kill_all(lasting).await,
                 _ => self.cut(kind == 4, lasting * 3).await,
             }
-            tokio::time::sleep(Duration::from_millis(self.rng.u64(200..2500))).await;
+            pace(Duration::from_millis(self.rng.u64(200..2500))).await;
         }
     }
 
@@ -192,7 +195,7 @@ impl Nemesis<'_> {
         self.count(if is_leader { "kill the leader" } else { "kill any" });
         let id = self.victim(is_leader).await;
         self.cluster.node(id).kill();
-        tokio::time::sleep(lasting).await;
+        lasts(lasting).await;
         self.cluster.node(id).start().await;
     }
 
@@ -200,7 +203,7 @@ impl Nemesis<'_> {
         self.count("pause any");
         let id = self.victim(false).await;
         self.cluster.node(id).pause();
-        tokio::time::sleep(lasting).await;
+        lasts(lasting).await;
         self.cluster.node(id).resume();
     }
 
@@ -208,7 +211,7 @@ impl Nemesis<'_> {
     async fn kill_all(&mut self, lasting: Duration) {
         self.count("kill all");
         self.cluster.kill_all();
-        tokio::time::sleep(FRESH_FOR + lasting).await;
+        lasts(FRESH_FOR + lasting).await;
         self.cluster.start_all().await;
     }
 
@@ -219,7 +222,7 @@ impl Nemesis<'_> {
         for other in (1..=3).filter(|other| *other != id) {
             if is_leader { network.cut_both(id, other) } else { network.cut(id, other) }
         }
-        tokio::time::sleep(lasting).await;
+        lasts(lasting).await;
         network.heal();
     }
 }

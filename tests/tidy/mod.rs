@@ -7,6 +7,7 @@
 //! | `grants` | records leave the service for a principal only |
 //! | `purity` | `model` and `state` depend on their input only; they hold no lock and no global but the listed ones |
 //! | `files` | a file says what it is for and is short, the tables of files are right, nothing is unfinished |
+//! | `sleeps` | a test waits for a condition; a fixed time has its reason as a name, or is virtual |
 //! | `tasks` | a task that lives as long as the node is supervised; others stand in a list |
 //! | `syntax` | the tokens of a file and the paths that it names, for the other rules |
 //!
@@ -16,6 +17,7 @@ mod files;
 mod grants;
 mod manifests;
 mod purity;
+mod sleeps;
 mod syntax;
 mod tasks;
 mod units;

@@ -10,6 +10,9 @@
 mod answer;
 #[path = "../../../tests/harness/event.rs"]
 pub(crate) mod event;
+#[path = "../../../tests/harness/time.rs"]
+#[expect(dead_code, reason = "the tests use all of it")]
+pub(crate) mod time;
 
 use std::{
     cell::{Cell, RefCell},
