@@ -5,9 +5,12 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use futures::FutureExt as _;
 use openraft::{
-    EntryPayload, StorageError,
+    EntryPayload, RaftTypeConfig, StorageError,
     raft::{AppendEntriesRequest, VoteRequest},
-    testing::log::{StoreBuilder, Suite},
+    testing::{
+        log::{StoreBuilder, Suite},
+        runtime::Suite as RuntimeSuite,
+    },
 };
 use tempfile::TempDir;
 use tokio::runtime::Handle;
@@ -73,6 +76,11 @@ impl StoreBuilder<TypeConfig, Log, Machine, Guard> for SuiteBuilder {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn openraft_accepts_our_storage() {
     Suite::test_all(SuiteBuilder).await.unwrap();
+}
+
+#[test]
+fn openraft_accepts_our_runtime() {
+    RuntimeSuite::<<TypeConfig as RaftTypeConfig>::AsyncRuntime>::test_all();
 }
 
 fn identity() -> Identity {
