@@ -78,6 +78,9 @@ pub(super) struct ConsensusInner {
     pub(super) proof: Arc<Proof>,
     pub(super) contradicted: Contradicted,
     pub(super) last_heard: Arc<LastHeard>,
+    /// Asked instead of openraft.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fake: Option<Arc<super::fake::FakeConsensus>>,
 }
 
 impl fmt::Debug for ConsensusInner {
@@ -106,10 +109,16 @@ struct RaftProposer {
     raft: Raft,
     entries: Arc<EntryTimes>,
     context: Arc<NetworkContext>,
+    #[cfg(any(test, feature = "testing"))]
+    fake: Option<Arc<super::fake::FakeConsensus>>,
 }
 
 impl Proposer for RaftProposer {
     async fn propose(&self, entry: Bytes) -> ProposeResult {
+        #[cfg(any(test, feature = "testing"))]
+        if let Some(fake) = &self.fake {
+            return (fake.propose(entry).await, WriteTimes::default());
+        }
         let begun = StdInstant::now();
         let written = self.raft.client_write(EncodedProposal(entry)).await;
         let end = StdInstant::now();
@@ -200,6 +209,8 @@ impl Consensus {
             raft: self.inner.raft.clone(),
             entries: self.inner.log.entry_times(),
             context: Arc::clone(&self.inner.context),
+            #[cfg(any(test, feature = "testing"))]
+            fake: self.inner.fake.clone(),
         };
         if shares_entry {
             self.inner.groups.write(&proposer, owner, bytes).await
@@ -216,6 +227,10 @@ impl Consensus {
     /// # Errors
     /// See [`ReadError`].
     pub async fn read_index(&self, by: Confirmation) -> Result<ReadIndex, ReadError> {
+        #[cfg(any(test, feature = "testing"))]
+        if let Some(fake) = &self.inner.fake {
+            return fake.read_index();
+        }
         if by == Confirmation::Lease
             && concord_model::sabotage::is("lease-age-ignored")
             && self.leader_id() == Some(self.inner.id)

@@ -312,7 +312,7 @@ impl LeaderChange<'_> {
 mod tests {
     use super::*;
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_leader_is_known_while_it_is_heard_of() {
         let heard = LastHeard::new(Duration::from_secs(3600));
         assert!(!heard.is_heard(1), "not after a start");

@@ -57,6 +57,8 @@ mod directory_format;
 mod divergence;
 mod entry_times;
 pub mod fair_queue;
+#[cfg(any(test, feature = "testing"))]
+pub mod fake;
 mod figures;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzz;

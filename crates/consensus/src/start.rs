@@ -350,24 +350,35 @@ impl StateRecovery<'_> {
 }
 
 /// What openraft and its tasks are started with.
-struct ConsensusParts {
-    id: NodeId,
-    store: Store,
-    log: Log,
-    machine: Machine,
-    timers: Timers,
-    snapshot_log_bytes: u64,
-    witness: Arc<Witness>,
-    proof: Arc<Proof>,
+pub(super) struct ConsensusParts {
+    pub(super) id: NodeId,
+    pub(super) store: Store,
+    pub(super) log: Log,
+    pub(super) machine: Machine,
+    pub(super) timers: Timers,
+    pub(super) snapshot_log_bytes: u64,
+    pub(super) witness: Arc<Witness>,
+    pub(super) proof: Arc<Proof>,
 }
+
+/// What follows openraft, and the members that it has recovered.
+type Assembled = (ConsensusInner, LeaderFollower, mpsc::Receiver<NodeId>);
 
 impl ConsensusParts {
     async fn start(self, peers: Arc<Peers>) -> Result<Consensus, StartError> {
-        let Self { id, store, log, machine, timers, snapshot_log_bytes, witness, proof } = self;
+        let snapshot_log_bytes = self.snapshot_log_bytes;
+        let (inner, follower, recovered_members) = self.assemble(&peers).await?;
+        inner.spawn_tasks(follower, recovered_members, peers, snapshot_log_bytes);
+        Ok(Consensus { inner: Arc::new(inner) })
+    }
+
+    /// Starts openraft, and nothing beside it.
+    pub(super) async fn assemble(self, peers: &Arc<Peers>) -> Result<Assembled, StartError> {
+        let Self { id, store, log, machine, timers, witness, proof, .. } = self;
         let (publisher, machine_dropped) = (machine.publisher(), machine.dropped());
         let (recovered, recovered_members) = mpsc::channel(RECOVERED_QUEUE_MAX);
         let context = Arc::new(NetworkContext {
-            peers: Arc::clone(&peers),
+            peers: Arc::clone(peers),
             store: store.clone(),
             snapshots_in_flight: AtomicUsize::new(0),
             rebuild: Notify::new(),
@@ -405,7 +416,7 @@ impl ConsensusParts {
             publisher: Arc::clone(&publisher),
             store: store.clone(),
             log: log.clone(),
-            peers: Arc::clone(&peers),
+            peers: Arc::clone(peers),
             witness,
             proof: Arc::clone(&proof),
             caution: Duration::from_millis(timers.election_max_ms.saturating_mul(3)),
@@ -429,9 +440,10 @@ impl ConsensusParts {
             proof,
             contradicted: Contradicted::default(),
             last_heard,
+            #[cfg(any(test, feature = "testing"))]
+            fake: None,
         };
-        inner.spawn_tasks(follower, recovered_members, peers, snapshot_log_bytes);
-        Ok(Consensus { inner: Arc::new(inner) })
+        Ok((inner, follower, recovered_members))
     }
 }
 

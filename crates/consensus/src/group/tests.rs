@@ -199,7 +199,7 @@ async fn writes_that_are_ready_join_the_group_that_leaves() {
     assert_eq!(test.entries(), [vec![1000], (0..5).collect()]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn every_write_of_busy_clients_is_answered() {
     const CALLERS: u64 = 20;
     let test = GroupTest::new();

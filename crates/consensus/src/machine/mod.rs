@@ -315,11 +315,7 @@ impl Machine {
             proposals += response.verdicts.len();
             responses.push((responder, response));
         }
-        let events = feed::events(&changes, &self.state);
-        // Before the revision is announced: the announcement wakes the readers of the feed.
-        self.publisher.feed.publish(events, self.state.revision(), self.store.figures().history);
-        let position =
-            self.publish(changes.iter().flat_map(|change| &change.edits).any(Edit::is_costly_to_free));
+        let position = self.publish_changes(&changes);
         for (responder, response) in responses {
             if let Some(responder) = responder {
                 responder.send(response);
@@ -346,9 +342,35 @@ impl Machine {
         Ok(())
     }
 
+    /// Applies one entry as openraft would have it applied.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn apply_alone(&mut self, entry: Entry) -> Result<ApplyResponse, String> {
+        let mut changes = Vec::new();
+        let response = self.apply_entry(entry, &mut changes)?;
+        let position = self.publish_changes(&changes);
+        let index = position.index;
+        self.store.enqueue(Batch { state: self.state.clone(), position, changes });
+        // It is in no log that could be flushed.
+        self.store.flushed(index);
+        Ok(response)
+    }
+
+    /// The last applied entry.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn last(&self) -> Option<LogId> {
+        self.last_log_id
+    }
+
     fn set_membership(&mut self, stored: StoredMembership, greatest_id: NodeId) {
         self.membership = Arc::new(AppliedMembership::new(stored, greatest_id));
         self.peers.set_members(self.membership.agreed());
+    }
+
+    fn publish_changes(&self, changes: &[Arc<Change>]) -> Position {
+        let events = feed::events(changes, &self.state);
+        // Before the revision is announced: the announcement wakes the readers of the feed.
+        self.publisher.feed.publish(events, self.state.revision(), self.store.figures().history);
+        self.publish(changes.iter().flat_map(|change| &change.edits).any(Edit::is_costly_to_free))
     }
 
     fn publish(&self, frees_much: bool) -> Position {

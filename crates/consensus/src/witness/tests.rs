@@ -341,7 +341,7 @@ fn a_directory_that_was_put_back_to_a_time_of_catching_up_has_forgotten() {
 }
 
 /// Nothing in a directory that was put back to the time between joining and the first entry says what it has lost.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_member_with_an_empty_log_that_has_started_before_waits_to_be_told_of_the_members() {
     let directory = tempfile::tempdir().unwrap();
     let opens = async |consensus: &Consensus| {
@@ -358,7 +358,9 @@ async fn a_member_with_an_empty_log_that_has_started_before_waits_to_be_told_of_
 
     let consensus = suite::start(directory.path()).await.unwrap();
     // Longer than any answer is waited for.
+    tokio::time::pause();
     tokio::time::sleep(Duration::from_secs(1)).await;
+    tokio::time::resume();
     assert_eq!(*consensus.inner.witnesses.witness.participation.borrow(), Participation::Asking);
     let member = Member { id: 1, api_addr: "127.0.0.1:1".into(), peer_addr: "127.0.0.1:2".into() };
     let members = WireMembership { voters: vec![vec![1]], nodes: vec![(1, member)] };
