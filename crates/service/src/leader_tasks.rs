@@ -134,8 +134,151 @@ fn too_old(state: &State, now: Timestamp) -> Option<Revision> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use fastrand::Rng;
+
     use super::*;
+    use crate::testing::Scripted;
+    use concord_consensus::fake::Fate;
     use concord_model::command::{Expect, IdempotencyKey};
+
+    const MINUTE: Duration = Duration::from_secs(60);
+    const MINUTE_US: u64 = 60_000_000;
+    const DAY_US: u64 = 24 * 60 * MINUTE_US;
+
+    /// The clocks of three members, which jump and are set right.
+    struct Clocks {
+        rng: Rng,
+        /// How far each is ahead, in microseconds.
+        ahead: [i64; 3],
+        /// Since when all are right.
+        right_since: u64,
+    }
+
+    impl Clocks {
+        /// One clock jumps now and then, by up to 40 days, and is set right within some hours. Two are never wrong at
+        /// once: nobody promises anything then.
+        fn move_on(&mut self, now: u64) {
+            if let Some(wrong) = self.ahead.iter_mut().find(|ahead| **ahead != 0) {
+                if self.rng.u32(..200) == 0 {
+                    (*wrong, self.right_since) = (0, now);
+                }
+            } else if self.rng.u32(..600) == 0 {
+                let days = self.rng.i64(1..40) * if self.rng.bool() { 1 } else { -1 };
+                self.ahead[self.rng.usize(..3)] = days * 86_400_000_000;
+            }
+        }
+
+        fn is_right(&self) -> bool {
+            self.ahead == [0; 3]
+        }
+    }
+
+    fn keyed(at: Timestamp, number: u64) -> Proposal {
+        let (definition, key) = (Key::parse("d").unwrap(), Key::parse("k").unwrap());
+        let mut id = [0; 16];
+        id[..8].copy_from_slice(&number.to_le_bytes());
+        let request = Some(IdempotencyKey { id, fingerprint: [2; 16] });
+        let command = Command::DeleteConfig { definition, key, expect: Expect::Present };
+        Proposal { request, ..Proposal::new(at, "root", command) }
+    }
+
+    /// 4,000 hours in which leaders are lost, entries are lost, and clocks jump.
+    #[tokio::test]
+    async fn a_record_expires_after_its_day_and_never_before_whoever_leads_and_whatever_one_clock_shows() {
+        const MINUTES: u64 = 4000 * 60;
+        let node = Scripted::start().await;
+        let tasks = LeaderTasks {
+            cx: node.service.cx.clone(),
+            clock: node.service.clock.clone(),
+            disk_space: node.service.disk_space.clone(),
+        };
+        let consensus = node.service.cx.consensus().unwrap();
+        let mut rng = Rng::with_seed(11);
+        let mut clocks = Clocks { rng: rng.fork(), ahead: [0; 3], right_since: node.true_time().0 };
+        let mut fates = rng.fork();
+        node.fake.script(move || {
+            let fate = match fates.u32(..10) {
+                0 => Fate::NotAppended,
+                1 => Fate::LostAndApplied,
+                2 => Fate::LostAndGone,
+                _ => Fate::Decided,
+            };
+            // Some take longer than an expiry waits.
+            (Duration::from_millis(fates.u64(..6000)), fate)
+        });
+        let (mut due, mut led_since) = (None, None);
+        // The records that must be there, by revision.
+        let mut written = BTreeMap::new();
+        let (mut expired, mut most_late) = (0, 0);
+        for minute in 0..MINUTES {
+            tokio::time::sleep(MINUTE).await;
+            let now = node.true_time();
+            clocks.move_on(now.0);
+            let shown = |place: usize| Timestamp(now.0.saturating_add_signed(clocks.ahead[place]));
+            node.set_wall(shown(0));
+            node.hear_clocks(&[(2, shown(1)), (3, shown(2))]);
+            if rng.u32(..400) == 0 || minute == 0 {
+                let leader = [Some(1), Some(1), Some(2), None][rng.usize(..4)];
+                led_since = (leader == Some(1)).then_some(now.0);
+                node.fake.lead(leader);
+            }
+            if rng.u32(..20) == 0 {
+                node.fake.decide(&keyed(now, minute));
+                written.insert(consensus.state().revision(), now.0);
+            }
+            let before = consensus.state().request_count();
+            due = tasks.expire(consensus, due).await;
+            let state = consensus.state();
+            if state.request_count() != before || minute % 100 == 0 {
+                let oldest = state.requests().next().map_or(u64::MAX, |oldest| oldest.revision);
+                let now = node.true_time().0;
+                while let Some(first) = written.first_entry().filter(|first| *first.key() < oldest) {
+                    let age = now - first.remove();
+                    assert!(age > DAY_US, "one has expired after {} minutes", age / MINUTE_US);
+                    expired += 1;
+                }
+                assert_eq!(state.request_count(), written.len() as u64);
+            }
+            // For an hour, all has been well.
+            let is_well = |since: u64| now.0 - since > 60 * MINUTE_US;
+            if clocks.is_right() && is_well(clocks.right_since) && led_since.is_some_and(is_well) {
+                let age = written.first_key_value().map_or(0, |(_, at)| now.0 - at);
+                most_late = most_late.max(age.saturating_sub(DAY_US));
+                assert!(age < DAY_US + 100 * MINUTE_US, "one is {} minutes old", age / MINUTE_US);
+            }
+        }
+        assert!(expired > 10_000 && most_late > 0, "{expired} expired, at most {most_late} µs late");
+        node.stop().await;
+    }
+
+    #[tokio::test]
+    async fn a_node_whose_own_clock_is_wrong_decides_nothing_by_age() {
+        let node = Scripted::start().await;
+        let clock = &node.service.clock;
+        let look = async |ahead_s: i64| {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            let now = node.true_time();
+            node.set_wall(Timestamp(now.0.saturating_add_signed(ahead_s * 1_000_000)));
+            node.hear_clocks(&[(2, now), (3, now)]);
+            let time = clock.confirmed_time(EXPIRY_CONFIRM);
+            assert!(time.is_none_or(|time| time.0.abs_diff(now.0) < 11_000_000), "{time:?} at {now:?}");
+            time.is_some()
+        };
+        for _ in 0..120 {
+            assert!(!look(0).await);
+        }
+        assert!(look(0).await);
+        for ahead_s in [11, 3600, 86_400 * 30, -11, -86_400 * 30] {
+            for _ in 0..1000 {
+                assert!(!look(ahead_s).await, "{ahead_s} s ahead");
+            }
+            // The time of the cluster was agreed on all the while.
+            assert!(look(0).await);
+        }
+        node.stop().await;
+    }
 
     #[test]
     fn idempotency_records_expire_without_new_requests() {

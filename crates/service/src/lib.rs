@@ -379,6 +379,10 @@ async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
     reason = "the one place that reads it, for the time of the log and of audit lines"
 )]
 pub fn now() -> Timestamp {
+    #[cfg(test)]
+    if let Some(wall) = testing::virtual_wall() {
+        return wall;
+    }
     // A clock before 1970 reads as 0. It is wrong anyway.
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))

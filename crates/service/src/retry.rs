@@ -227,7 +227,10 @@ impl Retry {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::testing::Scripted;
     use concord_model::error::Rejection;
 
     fn retry(on_unknown: OnUnknown) -> Retry {
@@ -316,6 +319,92 @@ mod tests {
         retry.repeat_until = Instant::now();
         assert!(!retry.pause(std::future::pending()).await);
         assert_eq!(retry.out_of_time(), Refusal::Undecided("lost".into()));
+    }
+
+    /// What attempts did, for the checks after a request.
+    #[derive(Debug, Default)]
+    struct Seen {
+        attempts: usize,
+        applied: usize,
+        unknown: usize,
+    }
+
+    /// 40,000 requests through leaders that come and go: some 100 hours.
+    #[tokio::test]
+    async fn a_request_ends_in_time_and_never_says_less_or_more_than_is_known() {
+        let node = Scripted::start().await;
+        let consensus = node.service.cx.consensus().unwrap();
+        let mut rng = fastrand::Rng::with_seed(5);
+        let (fake, mut moments) = (Arc::clone(&node.fake), rng.fork());
+        let leaders = tokio::spawn(async move {
+            loop {
+                sleep(Duration::from_millis(moments.u64(1..60_000))).await;
+                fake.lead([None, Some(1), Some(2)][moments.usize(..3)]);
+            }
+        });
+        let mut ends = std::collections::BTreeMap::<&str, usize>::new();
+        for _ in 0..40_000 {
+            let on_unknown = [OnUnknown::Stop, OnUnknown::Repeat, OnUnknown::Ignore][rng.usize(..3)];
+            let limit = Duration::from_millis(rng.u64(1..60_000));
+            let (begin, seen) = (Instant::now(), std::cell::RefCell::new(Seen::default()));
+            let fates = std::cell::RefCell::new(rng.fork());
+            let attempt = |deadline: Instant| {
+                let mut drawn = fates.borrow_mut();
+                let (fate, takes) = (drawn.u32(..12), Duration::from_millis(drawn.u64(..400)));
+                drop(drawn);
+                let seen = &seen;
+                async move {
+                    let unknown = seen.borrow().unknown;
+                    assert!(unknown == 0 || on_unknown != OnUnknown::Stop, "it was sent again");
+                    assert!(deadline <= begin + limit, "an attempt has no more time than its request");
+                    assert!(
+                        unknown == 0
+                            || on_unknown == OnUnknown::Ignore
+                            || deadline <= begin + RESEND_TIME_MAX
+                    );
+                    seen.borrow_mut().attempts += 1;
+                    if timeout_at(deadline, sleep(takes)).await.is_err() {
+                        return Err(AttemptError::Retry("no time".into()));
+                    }
+                    let mut now = seen.borrow_mut();
+                    match fate {
+                        0 => Err(AttemptError::Refused(Refusal::Rejected(Rejection::ConfigExists))),
+                        1 | 2 => {
+                            now.unknown += 1;
+                            now.applied += usize::from(fate == 1);
+                            Err(AttemptError::Unknown("lost".into()))
+                        }
+                        3 => {
+                            now.applied += 1;
+                            Ok(())
+                        }
+                        _ => Err(AttemptError::Retry("no leader".into())),
+                    }
+                }
+            };
+            let ended = Retry::until(begin + limit, on_unknown, "not in time").run(consensus, attempt).await;
+            let (took, seen) = (begin.elapsed(), seen.into_inner());
+            assert!(took <= limit, "{took:?} of {limit:?}");
+            // After the first ones, pauses are at least 80 ms, or end with a change of the leader.
+            assert!(seen.attempts as u128 <= 8 + took.as_millis() / 80 + 60, "{seen:?} in {took:?}");
+            let is_unknown = seen.unknown > 0 && on_unknown != OnUnknown::Ignore;
+            let end = match &ended {
+                Ok(()) => "done",
+                Err(Refusal::Undecided(_)) => "unknown",
+                Err(Refusal::Unavailable(_)) => "not done",
+                Err(Refusal::Rejected(_)) => "rejected",
+                Err(other) => panic!("{other:?}"),
+            };
+            *ends.entry(end).or_default() += 1;
+            match end {
+                "done" => assert!(seen.applied > 0),
+                "unknown" => assert!(is_unknown, "{seen:?}"),
+                _ => assert!(!is_unknown, "{ended:?} after {seen:?}"),
+            }
+        }
+        assert_eq!(ends.len(), 4, "{ends:?}");
+        leaders.abort();
+        node.stop().await;
     }
 
     #[tokio::test]

@@ -2,6 +2,9 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
+#[cfg(test)]
+pub(crate) use scripted::{Scripted, virtual_wall};
+
 use concord_consensus::Timers;
 use concord_model::{
     access_key::{AccessKey, Grant, Grants, KeyId, Pattern, Quota, Verb},
@@ -98,5 +101,95 @@ fn options(directory: &Path, limits: Limits) -> Options {
         failed_credentials: 0,
         data_key_file: None,
         backup_envelope: None,
+    }
+}
+
+/// Nodes in virtual time.
+#[cfg(test)]
+mod scripted {
+    use std::{cell::Cell, sync::Arc, time::Duration};
+
+    use concord_consensus::fake::FakeConsensus;
+    use concord_model::{limits::Limits, time::Timestamp};
+    use concord_net::{
+        NodeId,
+        identity::{FORMAT, Identity},
+    };
+    use tokio::time::Instant;
+
+    use super::{options, with_options};
+    use crate::{Options, Service};
+
+    thread_local! {
+        /// A moment of virtual time, and what the wall clock showed then.
+        static WALL: Cell<Option<(Instant, Timestamp)>> = const { Cell::new(None) };
+    }
+
+    /// The wall clock of the test that runs on this thread, if it has one of its own.
+    pub(crate) fn virtual_wall() -> Option<Timestamp> {
+        let (moment, wall) = WALL.get()?;
+        Some(after(wall, moment.elapsed()))
+    }
+
+    fn after(wall: Timestamp, time: Duration) -> Timestamp {
+        Timestamp(wall.0 + u64::try_from(time.as_micros()).expect("no test lasts so long"))
+    }
+
+    /// Node 1 of three. Its consensus is scripted, time is virtual, and so is its wall clock.
+    pub(crate) struct Scripted {
+        pub(crate) service: Service,
+        pub(crate) fake: Arc<FakeConsensus>,
+        begin: Instant,
+        directory: tempfile::TempDir,
+    }
+
+    /// What right clocks show at the beginning.
+    const BEGIN: Timestamp = Timestamp(1_800_000_000_000_000);
+
+    impl Scripted {
+        pub(crate) async fn start() -> Self {
+            Self::start_with(|_| ()).await
+        }
+
+        pub(crate) async fn start_with(change: impl FnOnce(&mut Options)) -> Self {
+            let directory = tempfile::tempdir().expect("a directory");
+            let mut options = options(directory.path(), Limits::default());
+            change(&mut options);
+            let service = with_options(options);
+            let me = Identity { cluster_id: uuid::Uuid::from_u128(3), node_id: 1, format: FORMAT };
+            let peers = Arc::clone(&service.cx.peers);
+            peers.me.set(me.clone()).expect("it is new");
+            let (consensus, fake) =
+                FakeConsensus::start(directory.path(), me, peers).await.expect("a fresh directory");
+            service.cx.consensus.set(consensus).expect("it is new");
+            tokio::time::pause();
+            let node = Self { service, fake, begin: Instant::now(), directory };
+            node.set_wall(node.true_time());
+            node
+        }
+
+        /// What a right clock shows now.
+        pub(crate) fn true_time(&self) -> Timestamp {
+            after(BEGIN, self.begin.elapsed())
+        }
+
+        /// Sets this node's wall clock. It goes on from there.
+        pub(crate) fn set_wall(&self, wall: Timestamp) {
+            WALL.set(Some((Instant::now(), wall)));
+        }
+
+        /// This node has just asked the other voters, and their clocks show this.
+        pub(crate) fn hear_clocks(&self, others: &[(NodeId, Timestamp)]) {
+            let last_at = self.service.cx.last_at();
+            self.service.clock.hear_all(others, last_at);
+        }
+
+        /// Ends it, in real time.
+        pub(crate) async fn stop(self) {
+            tokio::time::resume();
+            WALL.set(None);
+            self.service.shutdown().await;
+            drop(self.directory);
+        }
     }
 }

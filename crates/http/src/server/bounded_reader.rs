@@ -439,7 +439,7 @@ mod tests {
         }
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_flood_is_read_slowly_and_as_a_whole() {
         let bytes = [PREFACE, &frame(6, 0, 8).repeat(600)].concat();
         let begun = Instant::now();

@@ -206,6 +206,19 @@ impl Clock {
         is_set
     }
 
+    /// What [`Self::ask_clocks`] does with the answers of the other voters.
+    #[cfg(test)]
+    pub(crate) fn hear_all(&self, others: &[(concord_net::NodeId, Timestamp)], last_at: Timestamp) {
+        let mut log = self.lock();
+        log.set_others(others.iter().map(|(id, _)| *id));
+        for (id, wall) in others {
+            log.hear(*id, *wall, self.elapsed(), self.elapsed());
+        }
+        log.update(self.read(), last_at, false);
+        drop(log);
+        drop(self.is_set.set(()));
+    }
+
     /// Responds to another node that asks for this node's clock.
     pub fn answer_clock(&self) -> Bytes {
         encode(&ClockResponse { wall: self.read().wall })

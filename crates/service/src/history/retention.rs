@@ -210,8 +210,80 @@ impl HistoryReader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use concord_model::record::VoidRevisions;
+    use crate::testing::Scripted;
+    use concord_model::{command::Expect, key::Key, record::VoidRevisions};
     use concord_state::builder::StateBuilder;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+    const HOUR_US: u64 = 3_600_000_000;
+
+    /// 1,000 hours, of which 20 are retained, under leaders that come and go and a clock that jumps.
+    #[tokio::test]
+    async fn history_is_removed_by_its_age_and_never_before() {
+        const RETAINED_US: u64 = 20 * HOUR_US;
+        let retention = Retention { revisions: None, age: Some(Duration::from_micros(RETAINED_US)) };
+        let node = Scripted::start_with(|options| options.retention = retention).await;
+        let consensus = node.service.cx.consensus().unwrap().clone();
+        let mut rng = fastrand::Rng::with_seed(3);
+        let (mut led_since, mut right_since, mut ahead_s) = (None, node.true_time().0, 0);
+        // When each revision was made, the oldest first.
+        let mut made = std::collections::VecDeque::new();
+        let mut removed = 0;
+        for minute in 0..1000 * 60 {
+            tokio::time::sleep(MINUTE).await;
+            let now = node.true_time();
+            if ahead_s != 0 && rng.u32(..100) == 0 {
+                (ahead_s, right_since) = (0, now.0);
+            } else if rng.u32(..600) == 0 {
+                ahead_s = [30 * 86_400, -30 * 86_400][rng.usize(..2)];
+            }
+            node.set_wall(Timestamp(now.0.saturating_add_signed(ahead_s * 1_000_000)));
+            node.hear_clocks(&[(2, now), (3, now)]);
+            if minute == 0 || rng.u32(..400) == 0 {
+                let leader = [Some(1), Some(1), Some(2), None][rng.usize(..4)];
+                led_since = (leader == Some(1)).then_some(now.0);
+                node.fake.lead(leader);
+            }
+            if minute == 0 || rng.u32(..30) == 0 {
+                let key = Key::parse("d").unwrap();
+                let command = if minute == 0 {
+                    Command::CreateDefinition { key, indexes: Vec::new(), schema: None }
+                } else {
+                    let (data, entries) = (format!("{minute}").into(), Box::default());
+                    let (definition, key) = (key, Key::parse("k").unwrap());
+                    Command::WriteConfig { definition, key, data, entries, expect: Expect::Any }
+                };
+                node.fake.decide(&Proposal::new(now, "root", command));
+                made.push_back((consensus.state().revision(), now.0));
+            }
+            if minute % 120 == 0 {
+                // The thread of the store lives in real time.
+                let (store, revision) = (consensus.store().clone(), consensus.state().revision());
+                let is_there = run_blocking(move || store.wait_for_history(revision, MINUTE)).await;
+                assert_eq!(is_there, Ok(true));
+            }
+            node.service.history.compact().await;
+            let compacted = consensus.state().compaction_revision();
+            // What is at the compaction revision itself is retained.
+            while let Some((revision, at)) = made.front().copied().filter(|first| first.0 < compacted) {
+                assert!(
+                    now.0 - at > RETAINED_US,
+                    "revision {revision} after {} minutes",
+                    (now.0 - at) / 60_000_000
+                );
+                made.pop_front();
+                removed += 1;
+            }
+            let is_well = |since: u64| now.0 - since > 3 * HOUR_US;
+            if ahead_s == 0 && is_well(right_since) && led_since.is_some_and(is_well) {
+                let age = now.0 - made.front().map_or(now.0, |first| first.1);
+                // The last change before the retained time stays, and hours may be between two changes.
+                assert!(age < RETAINED_US + 12 * HOUR_US, "{} hours", age / HOUR_US);
+            }
+        }
+        assert!(removed > 1000, "{removed}");
+        node.stop().await;
+    }
 
     #[test]
     fn the_compaction_revision_advances_in_steps_and_not_in_an_idle_cluster() {

@@ -20,8 +20,9 @@ mod throttle;
 use std::{
     collections::BTreeMap,
     sync::{Arc, PoisonError, RwLock},
-    time::Instant,
 };
+
+use tokio::time::Instant;
 
 use super::{context::Context, request::Principal};
 use account::KeyAccount;

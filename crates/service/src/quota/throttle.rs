@@ -23,9 +23,9 @@ use std::{
     collections::BTreeMap,
     net::IpAddr,
     sync::{LazyLock, Mutex, MutexGuard, PoisonError},
-    time::Instant,
 };
 
+use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{

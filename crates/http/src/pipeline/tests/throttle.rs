@@ -49,7 +49,9 @@ async fn whoever_loses_a_key_while_a_read_waits_learns_nothing_from_its_response
     let revoke = Request::delete(path).header(header::AUTHORIZATION, KEY).body(Body::empty()).unwrap();
     assert_eq!(api.handle(revoke).await.status(), StatusCode::OK);
     // So long that the reader is authorized again.
-    tokio::time::sleep(Duration::from_millis(1100)).await;
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_millis(1100)).await;
+    tokio::time::resume();
     let statuses =
         [StatusCode::OK, StatusCode::NOT_MODIFIED, StatusCode::NOT_FOUND, StatusCode::SERVICE_UNAVAILABLE];
     let answered = readers
