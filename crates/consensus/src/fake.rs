@@ -1,6 +1,6 @@
 //! A consensus that a test scripts: who leads, how long a decision takes, and what its proposer learns of it.
 //!
-//! Only openraft's core is not asked. The state machine, the store, the feed, the groups of writes and everything that
+//! Only openraft's core is not asked. The state machine, the store, the feed, group commit and everything that
 //! waits for a revision are the real ones. Nothing else happens by itself: an hour of virtual time costs only what the
 //! test does in it. A cluster of real nodes in virtual time is `crates/simulation`.
 //!

@@ -355,7 +355,7 @@ mod tests {
                 let seen = &seen;
                 async move {
                     let unknown = seen.borrow().unknown;
-                    assert!(unknown == 0 || on_unknown != OnUnknown::Stop, "it was sent again");
+                    assert!(unknown == 0 || on_unknown != OnUnknown::Stop, "it was retried");
                     assert!(deadline <= begin + limit, "an attempt has no more time than its request");
                     assert!(
                         unknown == 0

@@ -206,7 +206,7 @@ impl Clock {
         is_set
     }
 
-    /// What [`Self::ask_clocks`] does with the answers of the other voters.
+    /// What [`Self::ask_clocks`] does with the responses of the other voters.
     #[cfg(test)]
     pub(crate) fn hear_all(&self, others: &[(concord_net::NodeId, Timestamp)], last_at: Timestamp) {
         let mut log = self.lock();
