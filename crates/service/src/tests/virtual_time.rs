@@ -111,7 +111,7 @@ async fn a_watch_has_a_heartbeat_for_each_interval_without_a_change_and_each_cha
     let mut unseen = VecDeque::new();
     let mut next_change = Instant::now() + Duration::from_millis(rng.u64(..100_000));
     assert!(matches!(watch.next().await, Some(Notice::Progress(_))), "where it begins");
-    while begin.elapsed() < 100 * HOUR {
+    while begin.elapsed() < 30 * HOUR {
         let notice = tokio::select! {
             notice = watch.next() => notice.unwrap(),
             () = tokio::time::sleep_until(next_change) => {
@@ -138,7 +138,7 @@ async fn a_watch_has_a_heartbeat_for_each_interval_without_a_change_and_each_cha
         }
         last = Instant::now();
     }
-    assert!(heartbeats > 5000 && seen > 5000, "{heartbeats} heartbeats, {seen} changes");
+    assert!(heartbeats > 1000 && seen > 1000, "{heartbeats} heartbeats, {seen} changes");
     node.stop().await;
 }
 
@@ -146,7 +146,7 @@ async fn a_watch_has_a_heartbeat_for_each_interval_without_a_change_and_each_cha
 async fn a_watch_ends_on_a_node_that_has_lost_the_others_and_not_sooner() {
     let node = Scripted::start().await;
     let begin = Instant::now();
-    for _ in 0..100 {
+    for _ in 0..30 {
         node.fake.lead(Some(1));
         let mut watch = watch(&node).await;
         sleep(HOUR).await;
