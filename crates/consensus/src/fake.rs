@@ -216,6 +216,7 @@ fn log_id(index: u64, term: u64, leader: NodeId) -> LogId {
 mod tests {
     use super::*;
     use concord_model::{
+        access_key::Author,
         command::{Command, Expect},
         key::Key,
         time::Timestamp,
@@ -225,7 +226,7 @@ mod tests {
     fn create(number: u64) -> Proposal {
         let key = Key::parse(&format!("d{number}")).unwrap();
         let command = Command::CreateDefinition { key, indexes: Vec::new(), schema: None };
-        Proposal::new(Timestamp(number), "root", command)
+        Proposal::new(Timestamp(number), "root", Author::Root, command)
     }
 
     async fn start(directory: &Path) -> (Consensus, Arc<FakeConsensus>) {
@@ -264,7 +265,7 @@ mod tests {
             restrict: false,
             keep: None,
         };
-        let decided = fake.decide(&Proposal::new(Timestamp(9), "root", delete));
+        let decided = fake.decide(&Proposal::new(Timestamp(9), "root", Author::Root, delete));
         assert!(matches!(decided, Verdict::Decided(Ok(_))), "{decided:?}");
         assert_eq!(consensus.state().definitions().count(), 1);
         tokio::time::resume();

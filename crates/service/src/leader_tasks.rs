@@ -181,7 +181,7 @@ mod tests {
         id[..8].copy_from_slice(&number.to_le_bytes());
         let request = Some(IdempotencyKey { id, fingerprint: [2; 16] });
         let command = Command::DeleteConfig { definition, key, expect: Expect::Present };
-        Proposal { request, ..Proposal::new(at, "root", command) }
+        Proposal { request, ..Proposal::new(at, "root", Author::Root, command) }
     }
 
     /// 4,000 hours in which leaders are lost, entries are lost, and clocks jump.

@@ -253,7 +253,7 @@ mod tests {
                     let (definition, key) = (key, Key::parse("k").unwrap());
                     Command::WriteConfig { definition, key, data, entries, expect: Expect::Any }
                 };
-                node.fake.decide(&Proposal::new(now, "root", command));
+                node.fake.decide(&Proposal::new(now, "root", Author::Root, command));
                 made.push_back((consensus.state().revision(), now.0));
             }
             if minute % 120 == 0 {

@@ -12,7 +12,7 @@ use crate::{
     watch::{Notice, OpenWatch, WatchRequest, WatchStart},
 };
 use concord_model::{
-    access_key::{Grants, Quota, clear_text::ClearText},
+    access_key::{Author, Grants, Quota, clear_text::ClearText},
     command::{AccessCommand, Command, KeyTerms, Proposal},
     key::Key,
     limits::WATCH_UNCONFIRMED_MAX,
@@ -32,7 +32,8 @@ fn create_key(node: &Scripted, expires_at: Timestamp) -> ClearText {
     };
     let sha256 = Sha256::digest(text.expose().as_bytes()).into();
     let create = AccessCommand::Create { id: text.id().clone(), terms, sha256 };
-    let verdict = node.fake.decide(&Proposal::new(node.true_time(), "root", Command::Access(create)));
+    let verdict =
+        node.fake.decide(&Proposal::new(node.true_time(), "root", Author::Root, Command::Access(create)));
     assert!(format!("{verdict:?}").contains("Ok"), "{verdict:?}");
     text
 }
@@ -95,7 +96,7 @@ async fn watch(node: &Scripted) -> OpenWatch {
 fn definition(node: &Scripted, number: usize) {
     let key = Key::parse(&format!("d{number}")).unwrap();
     let command = Command::CreateDefinition { key, indexes: Vec::new(), schema: None };
-    node.fake.decide(&Proposal::new(node.true_time(), "root", command));
+    node.fake.decide(&Proposal::new(node.true_time(), "root", Author::Root, command));
 }
 
 #[tokio::test]
