@@ -268,6 +268,7 @@ impl Worker {
         }
     }
 
+    #[expect(clippy::cognitive_complexity, reason = "one line for each kind of operation")]
     async fn step(&mut self) {
         let mix = &self.shared.mix;
         let (definitions, with_key) = (mix.definitions, mix.with_key);
