@@ -54,7 +54,7 @@ sabotage() {
         [[ -z $line ]] || found=$((found + 1))
         line=${line#VIOLATION }
         printf '%-28s | %-6s | %s\n' "$bug" "$runs" "${line:-NOT FOUND}" | cut -c1-160
-    done < <(sed -n 's/^\/\/! | `\([a-z-]*\)` | .*/\1/p' crates/model/src/sabotage.rs)
+    done < <(grep -o '^//! | [^a-z][a-z-]*[^a-z] |' crates/model/src/sabotage.rs | tr -dc 'a-z\n-')
     echo "simulate.sh: seeds have found $found of $all seeded bugs"
     ((found == all))
 }
