@@ -154,6 +154,10 @@ async fn a_put_names_all_freezes_and_a_retry_is_done_once() {
         }
         run.node.delete(&format!("{KEYS}{id_of_key}")).await.expect(200);
         end(&run, &name).await;
+        // It was done before, whatever came after it.
+        let answer = put(&run.node, &name, &both).header("idempotency-key", &id).await.expect(201);
+        assert_eq!(answer.data()["freeze"].as_array().map(Vec::len), Some(2), "{answer:?}");
+        run.node.get(&path(&name)).await.expect(404);
     })
     .await;
 }

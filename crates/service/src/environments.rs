@@ -141,16 +141,18 @@ impl Environments {
         written.revision = state.revision();
         let now = self.clock.log_time(&state);
         let found = state.environment(&name);
-        if written.dry_run {
-            let (environment, text) = rules_after(found.map(|record| &**record), &rules, &by, now)?;
-            let view = view(&name, &environment, &text, now);
-            let created_at = found.map_or(now, |record| record.created_at);
-            let environment = EnvironmentView { created_at, modified_at: now, ..view };
-            return Ok(StoredEnvironment { environment, is_created: found.is_none(), written });
+        if let Some(record) = found.filter(|_| !written.dry_run) {
+            let is_created = written.applied.has_created();
+            return Ok(StoredEnvironment { environment: shown(record, now), is_created, written });
         }
-        let gone = || Refusal::Conflict("the environment was stored, and deleted since".into());
-        let environment = shown(found.ok_or_else(gone)?, now);
-        Ok(StoredEnvironment { environment, is_created: written.applied.has_created(), written })
+        // Not stored, or deleted since it was: what was asked for is what it is or was.
+        let at = if written.dry_run { now } else { written.applied.at };
+        let (environment, text) = rules_after(found.map(|record| &**record), &rules, &by, at)?;
+        let created_at = found.map_or(at, |record| record.created_at);
+        let environment =
+            EnvironmentView { created_at, modified_at: at, ..view(&name, &environment, &text, now) };
+        let is_created = if written.dry_run { found.is_none() } else { written.applied.has_created() };
+        Ok(StoredEnvironment { environment, is_created, written })
     }
 
     /// Deletes an environment. Its definitions belong to the environment `default` then.

@@ -99,7 +99,7 @@ fn check_rules(rules: &EnvironmentRules, violations: &mut Vec<Violation>) {
 /// or it has no width.
 fn is_unseen(char: char) -> bool {
     char.is_control()
-        || matches!(char, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+        || matches!(char, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
 fn check_length(from: Timestamp, until: Timestamp) -> Result<(), String> {
@@ -288,7 +288,7 @@ mod tests {
         let year = 366 * 24 * HOUR;
         assert!(put(freeze(Some(0), year, "r")) && put(freeze(None, year * 9, &"r".repeat(255))));
         assert!(!put(freeze(Some(0), year + 1, "r")) && !put(freeze(Some(7), 7, "r")));
-        for reason in ["", &"r".repeat(256), "a\nb", "a\u{202e}b", "a\u{200b}b"] {
+        for reason in ["", &"r".repeat(256), "a\nb", "a\u{202e}b", "a\u{200b}b", "a\u{61c}b"] {
             assert!(!put(freeze(None, HOUR, reason)), "{reason:?}");
         }
         let late = rules_after(None, &rules(vec![freeze(None, NOW.0 + year + 1, "r")]), "ann", NOW);
