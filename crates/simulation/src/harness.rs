@@ -249,7 +249,7 @@ impl Call {
         let end = Instant::now() + RECOVERY_MAX;
         loop {
             let last = match self.attempt().await {
-                Ok(answer) if !matches!(answer.status, 429 | 503 | 504) => return answer,
+                Ok(answer) if !matches!(answer.status, 429 | 503 | 504 | 507) => return answer,
                 last => last,
             };
             assert!(Instant::now() < end, "no answer within {RECOVERY_MAX:?}: {last:?}");

@@ -175,6 +175,46 @@ async fn a_torn_end_is_truncated_and_the_records_before_it_stay() {
     assert_eq!(log.try_get_log_entries(..).await.unwrap().len(), 5);
 }
 
+/// A file system may make a file longer before all that was written is on the disk: the rest reads as zeros.
+#[tokio::test]
+async fn a_record_with_sectors_that_never_came_is_torn() {
+    const SECTOR: usize = 512;
+    let directory = tempfile::tempdir().unwrap();
+    drop(filled(directory.path()).await);
+    let path = only_file(directory.path());
+    let before = std::fs::read(&path).unwrap();
+    {
+        let (mut log, _) = open(directory.path());
+        log.blocking_append([entry(2, 5, 4 * SECTOR)]).await.unwrap();
+        log.close();
+    }
+    let whole = std::fs::read(&path).unwrap();
+    assert_eq!(whole[..before.len()], before);
+    let mut tears = 0;
+    for missing in (before.len().next_multiple_of(SECTOR)..whole.len()).step_by(SECTOR) {
+        let mut torn = whole.clone();
+        torn[missing..].fill(0);
+        std::fs::write(&path, &torn).unwrap();
+        let (mut log, _) = open(directory.path());
+        assert_eq!(log.get_log_state().await.unwrap().last_log_id, Some(id(2, 4)), "{missing}");
+        log.close();
+        assert!(std::fs::read(&path).unwrap().starts_with(&before));
+        std::fs::remove_dir_all(directory.path()).unwrap();
+        drop(filled(directory.path()).await);
+        tears += 1;
+    }
+    assert!(tears >= 4, "{tears}");
+    // Zeros that end before the file does, or that are no whole sector, are damage.
+    let (first, last) = (before.len().next_multiple_of(SECTOR), whole.len() - 1);
+    for zeros in [first..last, last / SECTOR * SECTOR + 1..whole.len()] {
+        let mut damaged = whole.clone();
+        damaged[zeros.clone()].fill(0);
+        damaged[last] |= u8::from(zeros.end == last);
+        std::fs::write(&path, &damaged).unwrap();
+        assert!(Wal::open(directory.path()).is_err(), "{zeros:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_committed_entry_beyond_the_log_is_not_recorded() {
     let directory = tempfile::tempdir().unwrap();

@@ -247,13 +247,22 @@ where Rec: Decode + 'static
         // data=writeback mode where data and metadata are written in arbitrary
         // order)
         let all_zero = Self::verify_trailing_zeros(
-            file,
+            file.clone(),
             global_offset - chunk_id.offset(),
             chunk_id,
         )?;
 
         if all_zero && can_truncate {
             warn!("Trailing zeros {at}; truncating");
+            return Ok(true);
+        }
+
+        // A change to the published version, see README.md: a record of which
+        // the first sectors came to the disk, and the others read as zeros.
+        if can_truncate
+            && Self::is_unfinished(&file, global_offset - chunk_id.offset())?
+        {
+            warn!("Zeros from a sector on {at}; truncating");
             return Ok(true);
         }
 
@@ -326,6 +335,21 @@ where Rec: Decode + 'static
             start_offset += n as u64;
         }
         Ok(true)
+    }
+
+    /// Checks if the last sector of a file begins behind an offset and has
+    /// only zero bytes.
+    fn is_unfinished(file: &File, offset: u64) -> Result<bool, io::Error> {
+        const SECTOR: u64 = 512;
+
+        let file_size = file.metadata()?.len();
+        let last_sector = file_size.saturating_sub(1) / SECTOR * SECTOR;
+        if last_sector <= offset {
+            return Ok(false);
+        }
+        let mut buffer = vec![0; (file_size - last_sector) as usize];
+        file.read_exact_at(&mut buffer, last_sector)?;
+        Ok(buffer.iter().all(|byte| *byte == 0))
     }
 
     #[allow(clippy::type_complexity)]
