@@ -35,6 +35,7 @@ good-key-throttled   | failed credentials do not throttle here
 audit-line-lost      | there is no audit log
 nonce-reused         | the directories are not encrypted
 plain-file-accepted  | the directories are not encrypted
+distrusted-replayed  | a state is found to be wrong after a damage that sled has, and sled has none here
 '
 
 sabotage() {

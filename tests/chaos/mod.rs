@@ -27,6 +27,7 @@ mod data_keys;
 mod expensive;
 mod faults;
 pub(crate) mod files;
+mod freezes;
 mod history;
 mod nemesis;
 pub(crate) mod network;
@@ -61,6 +62,7 @@ use crate::harness::{
 };
 use bank::BANK;
 use faults::{Fault, Record};
+use freezes::Freezer;
 use history::{History, Kind, Operation};
 use nemesis::{Nemesis, RESERVE_BYTES, ROOM};
 use network::Network;
@@ -227,6 +229,8 @@ async fn run_under_faults(plan: &Plan, kinds: &[Fault], mut nemesis: Nemesis<'_>
         .collect();
     let (keys, nodes, rng) = (Arc::clone(shared), nemesis.cluster.clients(), nemesis.rng.fork());
     let admin = tokio::spawn(async move { KeyAdmin { shared: &keys, nodes, rng }.run().await });
+    let (freezes, nodes, rng) = (Arc::clone(shared), nemesis.cluster.clients(), nemesis.rng.fork());
+    let freezer = tokio::spawn(async move { Freezer { shared: &freezes, nodes, rng }.run().await });
     let count = usize::try_from(plan.duration.as_secs() / PERIOD.as_secs()).expect("a run is short").max(10);
     let count = if plan.is_long { count.max(kinds.len()) } else { count };
     let begin = Instant::now();
@@ -244,6 +248,7 @@ async fn run_under_faults(plan: &Plan, kinds: &[Fault], mut nemesis: Nemesis<'_>
         worker.await.expect("no client panics");
     }
     admin.await.expect("no client panics");
+    freezer.await.expect("no client panics");
 }
 
 /// The harness itself failed in the middle of a run: what was recorded until then is checked all the same.
@@ -290,6 +295,7 @@ async fn check_at_rest(cluster: &mut Cluster, shared: &Shared) -> Vec<String> {
     for (place, client) in cluster.clients().iter().enumerate() {
         read_all(shared, client, 1000 + place).await;
     }
+    freezes::look(&cluster.clients()[0], shared).await;
     cluster.equal_digests().await;
     let mut found = Vec::new();
     for client in cluster.clients() {
@@ -354,7 +360,8 @@ async fn check_service_history(
             Err(why) => found.push(format!("{}: {why}", client.base)),
         }
     }
-    let (compacted, differences) = service_history::differences(histories, &shared.history, from, &received);
+    let (compacted, differences) =
+        service_history::differences(histories, &shared.history, &shared.freezes, from, &received);
     found.extend(differences);
     (opened, compacted, found)
 }
@@ -407,6 +414,7 @@ fn summary(plan: &Plan, shared: &Shared, record: &Record, violations: &[String])
         "large_writes": done(&|o| o.is_write() && o.value.as_deref().is_some_and(is_large)),
         "expensive": shared.expensive.counts(),
         "stored_keys": shared.stored_keys.summary(&shared.history),
+        "freezes": shared.freezes.count(),
         "retention": plan.retention,
         "data_keys_removed": record.data_keys_removed,
         "point_in_time_reads": shared.history.point_in_time_reads().len(),

@@ -22,8 +22,13 @@ use crate::harness::{
 
 /// Whether an answer is certainly the one of every attempt with the same idempotency key: a success, or a refusal that
 /// is remembered.
-fn is_final(status: u16, remembered: bool) -> bool {
-    status < 300 || (remembered && matches!(status, 404 | 409 | 412))
+fn is_final(answer: &Answer, remembered: bool) -> bool {
+    answer.status < 300 || (remembered && matches!(answer.status, 404 | 409 | 412) && !is_frozen(answer))
+}
+
+/// Whether it is the refusal of a freeze. It is not remembered: the same request may be applied later.
+fn is_frozen(answer: &Answer) -> bool {
+    answer.body["errors"][0]["code"] == "environment_frozen"
 }
 
 impl Worker {
@@ -44,7 +49,7 @@ impl Worker {
             (Err(()), true) => return self.again(&make, remembered).await,
             (answer, _) => answer.ok()?,
         };
-        if with_key && is_final(answer.status, remembered) && self.rng.u8(..4) == 0 {
+        if with_key && is_final(&answer, remembered) && self.rng.u8(..4) == 0 {
             self.compare(&make, &answer).await;
         }
         Some(answer)
@@ -60,7 +65,7 @@ impl Worker {
     async fn again(&mut self, make: &impl Fn(&Client) -> Call, remembered: bool) -> Option<Answer> {
         for _ in 0..3 {
             match self.send(make).await {
-                Ok(answer) if is_final(answer.status, remembered) => return Some(answer),
+                Ok(answer) if is_final(&answer, remembered) => return Some(answer),
                 Ok(_) | Err(()) => pace(Duration::from_millis(self.rng.u64(50..500))).await,
             }
         }
@@ -193,8 +198,8 @@ pub(super) fn record_of(answer: &Answer) -> Option<(u64, String)> {
 pub(super) fn complete(operation: &mut Operation, answer: &Answer, now: u64) {
     operation.ret = now;
     operation.status = match answer.status {
-        // Another config is in its way.
-        409 if answer.body["errors"][0]["code"] == "unique_taken" => FAILED_DEPENDENCY,
+        // Another config is in its way, or a freeze.
+        409 if answer.body["errors"][0]["code"] == "unique_taken" || is_frozen(answer) => FAILED_DEPENDENCY,
         // The config that it brings back was deleted, or was not.
         201 if operation.op == Kind::Rollback => 200,
         status => status,

@@ -7,10 +7,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use concord_model::time::Timestamp;
 use serde_json::Value;
 
 use super::{
     bank::{self, BANK},
+    freezes::{FROZEN, Freezes, time},
     history::{History, Is, Kind, ListRead, Operation, PointInTimeRead, Transaction},
     stored_keys::changes_after_the_end,
     workload::{CLAIMS, DEFINITIONS, group_of, is_odd, owner_of},
@@ -30,6 +32,8 @@ pub(crate) struct ServiceHistory {
     pub(crate) compaction_revision: u64,
     /// The newest change of each author, of those that the node retains.
     pub(crate) newest_by: BTreeMap<String, u64>,
+    /// The times of the changes of frozen definitions and their configs, of those that the node retains.
+    times: BTreeMap<u64, Timestamp>,
 }
 
 /// All items of a history, newest first, and the compaction revision; the error says what is wrong with it.
@@ -96,7 +100,7 @@ impl ServiceHistory {
             for item in items {
                 let revision = item["revision"].as_u64().expect("an item has a revision");
                 history.add(key, revision, value_of(&item["data"]))?;
-                history.note_author(&item, revision);
+                history.note_item(&item, of, revision);
             }
         }
         for key in DEFINITIONS {
@@ -106,13 +110,16 @@ impl ServiceHistory {
                 let revision = item["revision"].as_u64().expect("an item has a revision");
                 let strict = is_strict(&item["data"]);
                 history.strict.entry(key.to_owned()).or_default().insert(revision, strict);
-                history.note_author(&item, revision);
+                history.note_item(&item, key, revision);
             }
         }
         Ok(history)
     }
 
-    fn note_author(&mut self, item: &Value, revision: u64) {
+    fn note_item(&mut self, item: &Value, definition: &str, revision: u64) {
+        if definition.split('.').next() == Some(FROZEN) {
+            self.times.insert(revision, time(&item["at"]));
+        }
         let newest = self.newest_by.entry(item["by"].as_str().unwrap_or_default().to_owned()).or_default();
         *newest = revision.max(*newest);
     }
@@ -143,8 +150,9 @@ impl ServiceHistory {
         replace_past(&mut self.configs, upto, &past.configs);
         replace_past(&mut self.strict, upto, &past.strict);
         self.compaction_revision = upto;
-        // Nodes that retain more know more authors; they are compared before.
+        // Nodes that retain more know more authors and times; they are compared before.
         self.newest_by.clear();
+        self.times.clear();
         self
     }
 
@@ -171,16 +179,19 @@ impl ServiceHistory {
 }
 
 /// What the nodes have, compared with one another, with all answers and with what was followed from a revision on; and
-/// the revision up to which a node does not retain the history. Some follower must have received everything.
+/// the revision up to which a node does not retain the history. Some follower must have received everything, unless all
+/// nodes retain everything.
 pub(crate) fn differences(
     histories: Vec<ServiceHistory>,
     seen: &History,
+    freezes: &Freezes,
     from: u64,
     received: &[Vec<(u64, Value)>],
 ) -> (u64, Vec<String>) {
     let mut found = Vec::new();
     for history in &histories {
         found.extend(changes_after_the_end(&history.newest_by, &seen.ends()));
+        found.extend(freezes.broken(&history.times));
     }
     // What the nodes do not retain any more is known from a follower; the others are compared with it.
     let compacted = histories.iter().map(|history| history.compaction_revision).max().unwrap_or(0);

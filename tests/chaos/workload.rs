@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use super::{
     bank::{BANK, Bank},
     expensive::Expensive,
+    freezes::Freezes,
     history::{History, Kind, ListRead, Operation, PointInTimeRead},
     requests::{complete, record_of, request},
     rights::Limited,
@@ -32,8 +33,8 @@ use crate::harness::{
 const OPERATIONS_PER_KEY: u64 = 400;
 /// Keys that are worked on at once, per definition, at most.
 pub(crate) const SLOTS: usize = 12;
-/// Definitions whose configs are worked on; these are never deleted.
-pub(crate) const DEFINITIONS: [&str; 4] = ["chaos.a", "chaos.b", "chaos.c", "chaos.d"];
+/// Definitions whose configs are worked on; these are never deleted. The last one is never frozen.
+pub(crate) const DEFINITIONS: [&str; 4] = ["chaos.a", "chaos.b", "chaos.c", "calm.d"];
 /// The one whose schema forbids odd values at times.
 const STRICT: usize = 1;
 /// The definition of configs that have owners, of which none may have two.
@@ -164,6 +165,7 @@ pub(crate) struct Shared {
     /// Accepted changes of the strict schema.
     pub(crate) schemas: AtomicU64,
     pub(crate) expensive: Expensive,
+    pub(crate) freezes: Freezes,
     pub(super) bank: Bank,
     pub(crate) stored_keys: StoredKeys,
     pub(super) limited: Mutex<Limited>,
@@ -184,6 +186,7 @@ impl Shared {
             acknowledged: Mutex::default(),
             schemas: AtomicU64::new(0),
             expensive: Expensive::default(),
+            freezes: Freezes::default(),
             bank: Bank::default(),
             stored_keys: StoredKeys::default(),
             limited: Mutex::default(),

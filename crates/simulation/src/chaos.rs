@@ -7,6 +7,9 @@ pub(crate) mod check;
 #[path = "../../../tests/chaos/expensive.rs"]
 #[expect(dead_code, reason = "the chaos tests use all of it")]
 pub(crate) mod expensive;
+#[path = "../../../tests/chaos/freezes.rs"]
+#[expect(dead_code, reason = "the chaos tests use all of it")]
+pub(crate) mod freezes;
 #[path = "../../../tests/chaos/history.rs"]
 #[expect(dead_code, reason = "the chaos tests use all of it")]
 pub(crate) mod history;

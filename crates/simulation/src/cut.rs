@@ -176,6 +176,7 @@ impl Cutter {
                 break;
             }
         }
+        self.attempt(|smaller| smaller.no_freezes = true);
         self.attempt(|smaller| smaller.no_keys = true);
         self.halve(|setup| setup.work.followers, 0, |smaller, count| smaller.followers = Some(count));
         self.halve(|setup| setup.work.mix.definitions, 2, |smaller, count| smaller.definitions = Some(count));

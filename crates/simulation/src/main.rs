@@ -323,6 +323,7 @@ fn make_clients(sim: &mut turmoil::Sim<'_>, setup: &Rc<Setup>, run: &Rc<Run>) {
         client(follower_name(id), Box::pin(watch::follow(id, Rc::clone(run))));
     }
     client("keys".to_owned(), Box::pin(workload::keys(Rc::clone(run))));
+    client("freezes".to_owned(), Box::pin(workload::freezes(Rc::clone(run))));
     client("members".to_owned(), Box::pin(members::change(Rc::clone(run))));
     client("director".to_owned(), Box::pin(workload::direct(Rc::clone(run))));
 }

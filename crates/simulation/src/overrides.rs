@@ -9,6 +9,7 @@
 //! | `--actions get,put` | these kinds of operations of clients |
 //! | `--definitions N`, `--slots N` | configs that are worked on |
 //! | `--no-keys` | nobody creates and ends access keys |
+//! | `--no-freezes` | nobody freezes the definitions |
 //! | `--without 1,3-7` | not these faults, by their number in the run |
 //! | `--salt N` | other random numbers with the same setup |
 
@@ -32,6 +33,7 @@ pub(crate) struct Overrides {
     pub(crate) definitions: Option<usize>,
     pub(crate) slots: Option<usize>,
     pub(crate) no_keys: bool,
+    pub(crate) no_freezes: bool,
     pub(crate) without: BTreeSet<u64>,
     pub(crate) salt: u64,
 }
@@ -99,6 +101,10 @@ impl Overrides {
         option: &str,
         value: impl FnOnce() -> Option<String>,
     ) -> Result<bool, String> {
+        if option == "--no-freezes" {
+            self.no_freezes = true;
+            return Ok(true);
+        }
         if option == "--no-keys" {
             self.no_keys = true;
             return Ok(true);
@@ -156,6 +162,9 @@ impl Overrides {
         mix.definitions = self.definitions.unwrap_or(mix.definitions);
         mix.slots = self.slots.unwrap_or(mix.slots);
         setup.work.followers = self.followers.unwrap_or(setup.work.followers);
+        if self.no_freezes {
+            setup.work.has_freezes = false;
+        }
         if self.no_keys {
             (setup.work.has_keys, setup.work.mix.with_key) = (false, 0);
         }
@@ -201,6 +210,9 @@ impl fmt::Display for Overrides {
         if let Some(actions) = &self.actions {
             write!(f, " --actions {}", listed(actions))?;
         }
+        if self.no_freezes {
+            write!(f, " --no-freezes")?;
+        }
         if self.no_keys {
             write!(f, " --no-keys")?;
         }
@@ -220,7 +232,7 @@ mod tests {
 
     #[test]
     fn the_options_of_overrides_give_the_same_overrides() {
-        let text = "--nodes 3 --clients 1 --duration 400ms --faults crash,split --actions get,batch --no-keys --without 1,3-7 --salt 2";
+        let text = "--nodes 3 --clients 1 --duration 400ms --faults crash,split --actions get,batch --no-freezes --no-keys --without 1,3-7 --salt 2";
         let mut words = text.split(' ').map(str::to_owned);
         let mut overrides = Overrides::default();
         while let Some(option) = words.next() {

@@ -14,6 +14,8 @@ pub(crate) struct Work {
     pub(crate) followers: usize,
     /// Whether somebody creates and ends access keys, in whose names the clients work.
     pub(crate) has_keys: bool,
+    /// Whether somebody freezes the definitions at times.
+    pub(crate) has_freezes: bool,
     /// Nodes that join during the run. Others leave then.
     pub(crate) spares: usize,
     /// Outcomes of requests with an idempotency key that are remembered.
@@ -47,7 +49,8 @@ impl Work {
         let spares = [0, 0, 0, 0, 1, 2][rng.usize(..6)];
         // More than the preparation needs.
         let remembered_max = if rng.u8(..10) == 0 { 24 } else { REMEMBERED_MAX };
-        Self { mix, followers: rng.usize(1..=2), has_keys, spares, remembered_max }
+        let followers = rng.usize(1..=2);
+        Self { mix, followers, has_keys, has_freezes: rng.bool(), spares, remembered_max }
     }
 
     pub(crate) fn does(&self, action: Action) -> bool {

@@ -17,6 +17,7 @@ use tokio::{
 use crate::{
     chaos::{
         check, expensive,
+        freezes::{self, Freezer},
         history::History,
         rights,
         service_history::{self, ServiceHistory, indexes_are_complete},
@@ -81,10 +82,19 @@ impl Run {
         let mut found = check::violations(history);
         let followed = self.followed.take();
         let whole: Vec<_> = followed.into_iter().filter(|one| !one.has_gap).map(|one| one.events).collect();
+        let histories = self.histories.take();
         // Else nobody knows what came before the history that is retained.
-        if !whole.is_empty() {
-            let histories = self.histories.take();
-            found.extend(service_history::differences(histories, history, self.from.get(), &whole).1);
+        if !whole.is_empty() || histories.iter().all(|history| history.compaction_revision == 0) {
+            found.extend(
+                service_history::differences(
+                    histories,
+                    history,
+                    &self.shared.freezes,
+                    self.from.get(),
+                    &whole,
+                )
+                .1,
+            );
         }
         found
     }
@@ -114,6 +124,17 @@ pub(crate) async fn keys(run: Rc<Run>) -> turmoil::Result {
     is_prepared(&run).await;
     if run.setup.work.has_keys {
         KeyAdmin { shared: &run.shared, nodes: Client::all(run.setup.nodes), rng: rng(&run, 1000) }
+            .run()
+            .await;
+    }
+    Ok(())
+}
+
+/// Who freezes the definitions.
+pub(crate) async fn freezes(run: Rc<Run>) -> turmoil::Result {
+    is_prepared(&run).await;
+    if run.setup.work.has_freezes {
+        Freezer { shared: &run.shared, nodes: Client::all(run.setup.nodes), rng: rng(&run, 1001) }
             .run()
             .await;
     }
@@ -150,6 +171,7 @@ pub(crate) async fn direct(run: Rc<Run>) -> turmoil::Result {
         reading.spawn_local(async move { read_all(&shared, &node, 1000 + member).await });
     }
     reading.join_all().await;
+    freezes::look(first, shared).await;
     let body = json!({"config_definition_key": THE_END});
     let made = first.post("/api/v1/config_definition/", &body).insist().await;
     // It exists: an attempt of unknown outcome has made it.

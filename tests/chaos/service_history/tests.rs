@@ -6,7 +6,7 @@ use super::*;
 use crate::chaos::history::Chosen;
 
 const A: &str = "chaos.a/k";
-const D: &str = "chaos.d/k";
+const D: &str = "calm.d/k";
 
 fn history(steps: &[(&str, u64, Option<&str>)]) -> ServiceHistory {
     let mut history = ServiceHistory::default();
@@ -146,7 +146,7 @@ fn a_config_that_breaks_its_schema_is_found() {
     let odd = (0..).map(|number| format!("v{number}")).find(|value| is_odd(value)).unwrap();
     let with = |changes: &[(u64, bool)]| {
         let mut history = history(&[(D, 5, Some(&odd)), (D, 7, Some("v1"))]);
-        history.strict.insert("chaos.d".into(), changes.iter().copied().collect());
+        history.strict.insert("calm.d".into(), changes.iter().copied().collect());
         schemas(&history).len()
     };
     assert_eq!(with(&[(3, false)]), 0);
