@@ -7,14 +7,17 @@
 use std::{fmt::Debug, sync::Arc};
 
 use concord_model::{
-    access_key::{AccessKey, Author, Grant, Grants, KeyId, KeySecret, KeyUse, Pattern, Quota, Verb},
+    access_key::{
+        AccessKey, Attestation, AttestedBy, Attester, Author, Grant, Grants, KeyId, KeySecret, KeyUse,
+        Pattern, Quota, Verb,
+    },
     audit::{AnchorAcceptance, AnchoredLog, AuditAnchor, AuditAnchors},
     command::{
         AccessCommand, Applied, AuditCommand, BatchStep, Command, DecodeError, Done, Expect, IdempotencyKey,
         KeyTerms, Proposal, StepOutcome, SystemCommand, THIS_ENTRY, Undeletion, Verdict,
     },
     entry,
-    error::{Invalid, LocSegment, NothingToRestore, Rejection, StoredQuota, Violation},
+    error::{Invalid, LocSegment, NotAttestable, NothingToRestore, Rejection, StoredQuota, Violation},
     feature::level_max,
     index::{Build, Indexing},
     key::Key,
@@ -23,6 +26,7 @@ use concord_model::{
     system::{
         SystemBody, SystemRecord,
         environment::{Direct, Environment, EnvironmentName, Freeze},
+        person::{Person, PersonId, PersonLabel},
     },
     time::Timestamp,
 };
@@ -403,8 +407,13 @@ fn access_keys() {
     let (sha256, expect) = ([7; 32], Expect::At(9));
     let entry_of = |command, expected: &str| entry(&plain(Command::Access(command)), expected);
     entry_of(
-        AccessCommand::Create { id: id.clone(), terms: terms.clone(), sha256 },
-        "01e4e0f4e586ee900304726f6f740000000c000c30313233343536373839615a016e0181010203612e2a012a000000000103000001ac02070707070707070707070707070707070707070707070707070707070707070700",
+        AccessCommand::Create { id: id.clone(), terms: terms.clone(), sha256, person: None },
+        "01e4e0f4e586ee900304726f6f740000000c000c30313233343536373839615a016e0181010203612e2a012a000000000103000001ac0207070707070707070707070707070707070707070707070707070707070707070000",
+    );
+    let person = Some(PersonLabel::parse("ada").unwrap());
+    entry_of(
+        AccessCommand::Create { id: id.clone(), terms: terms.clone(), sha256, person },
+        "01e4e0f4e586ee900304726f6f740000000c000c30313233343536373839615a016e0181010203612e2a012a000000000103000001ac020707070707070707070707070707070707070707070707070707070707070707010361646100",
     );
     entry_of(
         AccessCommand::Change { id: id.clone(), terms: terms.clone(), expect },
@@ -424,6 +433,10 @@ fn access_keys() {
     );
     entry_of(AccessCommand::DisableRoot, "01e4e0f4e586ee900304726f6f740000000c0500");
     entry_of(AccessCommand::EnableRoot, "01e4e0f4e586ee900304726f6f740000000c0600");
+    entry_of(
+        AccessCommand::Attest { id: id.clone(), revision: 300 },
+        "01e4e0f4e586ee900304726f6f740000000c070c30313233343536373839615aac0200",
+    );
     let command = Command::DeleteConfig { definition: key("d"), key: key("k"), expect: Expect::Any };
     let author = Author::Key(KeyUse { id: id.clone(), revision: 300, secret: 299 });
     entry(
@@ -436,8 +449,8 @@ fn access_keys() {
     );
     let KeyTerms { name, grants, quota, expires_at } = terms;
     let secrets = vec![
-        KeySecret { sha256, made: 5, until: Some(Timestamp(300)) },
-        KeySecret { sha256: [8; 32], made: 9, until: None },
+        KeySecret { sha256, made: 5, until: Some(Timestamp(300)), is_own: false },
+        KeySecret { sha256: [8; 32], made: 9, until: None, is_own: true },
     ];
     let (created_at, modified_at, created_by) = (Timestamp(100), Timestamp(200), "root".into());
     let stored = AccessKey {
@@ -452,11 +465,18 @@ fn access_keys() {
         revision: 9,
         secrets,
         last_used_day: Some(300),
+        person: Some(PersonId(300)),
+        attestation: Some(Attestation { at: 301, by: AttestedBy::Root }),
+        half_attested: None,
     };
     wire(
         &stored,
-        "0c30313233343536373839615a016e0181010203612e2a012a000000000103000001ac026404726f6f74c801090207070707070707070707070707070707070707070707070707070707070707070501ac020808080808080808080808080808080808080808080808080808080808080808090001ac02",
+        "0c30313233343536373839615a016e0181010203612e2a012a000000000103000001ac026404726f6f74c801090207070707070707070707070707070707070707070707070707070707070707070501ac02000808080808080808080808080808080808080808080808080808080808080808090001\
+         01ac0201ac0201ad020000",
     );
+    let by = |id: &str, person| Attester { key: KeyId::parse(id).unwrap(), person: PersonId(person) };
+    let both = [by("000000000001", 300), by("000000000002", 301)];
+    wire(&AttestedBy::Persons(both), "010c303030303030303030303031ac020c303030303030303030303032ad02");
 }
 
 #[test]
@@ -476,6 +496,11 @@ fn rejections_by_keys_and_environments() {
         ),
         (Rejection::EnvironmentNotFound, "17"),
         (Rejection::TooManyEnvironments, "18"),
+        (Rejection::NotAttestable(NotAttestable::NoPerson), "1900"),
+        (Rejection::NotAttestable(NotAttestable::SecretOfOthers), "1901"),
+        (Rejection::KeyNotAttested, "1a"),
+        (Rejection::OwnKey, "1b"),
+        (Rejection::TooManyPersons, "1c"),
     ] {
         wire(&rejection, expected);
     }
@@ -510,6 +535,10 @@ fn system_records_and_their_commands() {
     };
     let refusing = "0470726f6400010101ac02ad02077b2261223a317d64c801ac02";
     wire(&record(after.clone()), refusing);
+    let person = Person { id: PersonId(300), label: PersonLabel::parse("ada").unwrap() };
+    let body = SystemBody::Person(person);
+    let named = SystemRecord { name: key("300"), body, text: "{}".into(), ..record(Environment::default()) };
+    wire(&named, "0333303001ac0203616461027b7d64c801ac02");
     let allowing = "0470726f6400000000077b2261223a317d64c801ac02";
     wire(&record(Environment::default()), allowing);
     let (before, after) = (Arc::new(record(Environment::default())), Arc::new(record(after)));

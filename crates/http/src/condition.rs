@@ -144,6 +144,16 @@ impl Condition {
         }
     }
 
+    /// For a write whose body names the revision.
+    pub(super) fn for_named_revision(self) -> Result<(), Problem> {
+        let refused = |name| Err(header_problem(&name, "the body of this request names the revision"));
+        match self {
+            Self::Unconditional => Ok(()),
+            Self::Absent => refused(header::IF_NONE_MATCH),
+            Self::Match(_) => refused(header::IF_MATCH),
+        }
+    }
+
     /// For a rollback and a PUT of an environment, which replace the record or create it.
     pub(super) fn for_create_or_replace(self) -> Expect {
         match self {

@@ -12,7 +12,7 @@ use super::{
     command::THIS_ENTRY,
     flat::decode_without,
     key::Key,
-    limits::{ACCESS_KEYS_MAX, ENVIRONMENTS_MAX},
+    limits::{ACCESS_KEYS_MAX, ENVIRONMENTS_MAX, PERSONS_MAX},
     record::Revision,
     time::Timestamp,
 };
@@ -140,6 +140,32 @@ pub enum Rejection {
     /// As many environments as a cluster has.
     #[error("the cluster has {ENVIRONMENTS_MAX} environments, the limit: delete an unused one")]
     TooManyEnvironments,
+    /// The attestation of a key that nobody can attest as it is.
+    #[error("{0}")]
+    NotAttestable(NotAttestable),
+    /// Only an attested key may do this.
+    #[error("only a key that is attested may do this")]
+    KeyNotAttested,
+    /// The attestation of a key by its own person.
+    #[error("nobody attests a key of their own")]
+    OwnKey,
+    /// As many persons as a cluster has.
+    #[error("the keys of the cluster name {PERSONS_MAX} persons, the limit: revoke unused keys")]
+    TooManyPersons,
+}
+
+/// Why nobody can attest a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum NotAttestable {
+    /// It has no person.
+    #[error("the key has no person, so nobody can attest who holds it: create another key with `person`")]
+    NoPerson,
+    /// Another key made one of its secrets.
+    #[error(
+        "another key made a secret of this key that is still valid: its person must rotate the key with itself, and the \
+         grace of the secret before must be over"
+    )]
+    SecretOfOthers,
 }
 
 impl Rejection {

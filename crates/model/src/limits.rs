@@ -95,6 +95,12 @@ pub const KEYS_MARKED_MAX: usize = 256;
 /// than an election. Fixed.
 pub const KEYS_UNCONFIRMED_MAX: Duration = Duration::from_secs(5);
 
+/// Persons that access keys name, as many as there are keys: each key may have one of its own. Fixed: every node must
+/// decide the same.
+pub const PERSONS_MAX: u64 = ACCESS_KEYS_MAX;
+/// Bytes of a person's label: an e-mail address has at most as many. Fixed.
+pub const PERSON_LABEL_BYTES_MAX: usize = 254;
+
 // Environments.
 
 /// Environments of a cluster. Each is looked at in every list of them, and in the memory of every node. Fixed: every node

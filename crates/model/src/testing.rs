@@ -8,7 +8,7 @@ use crate::{
 /// A key that may read everything, whose times, id and name follow from a number.
 pub fn key(number: u64) -> AccessKey {
     let grant = Grant { verbs: [Verb::Read].into_iter().collect(), definitions: vec![Pattern::all()] };
-    let secret = KeySecret { sha256: [7; 32], made: number, until: None };
+    let secret = KeySecret { sha256: [7; 32], made: number, until: None, is_own: false };
     AccessKey {
         id: KeyId::parse(&format!("{number:012}")).expect("a fixture is valid"),
         name: format!("key-{}", 100 - number),
@@ -21,5 +21,8 @@ pub fn key(number: u64) -> AccessKey {
         revision: number,
         secrets: vec![secret],
         last_used_day: None,
+        person: None,
+        attestation: None,
+        half_attested: None,
     }
 }

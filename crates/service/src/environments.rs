@@ -189,15 +189,16 @@ fn may_see(principal: &Principal, state: &State, name: &str) -> bool {
 }
 
 fn frozen_until(record: &SystemRecord, now: Timestamp) -> Option<Timestamp> {
-    record.environment().frozen_until(now, now)
+    record.environment()?.frozen_until(now, now)
 }
 
 fn shown(record: &SystemRecord, now: Timestamp) -> EnvironmentView {
+    let rules = record.environment().expect("it was found among the environments");
     EnvironmentView {
         created_at: record.created_at,
         modified_at: record.modified_at,
         revision: record.revision,
-        ..view(record.name.as_str(), record.environment(), &record.text, now)
+        ..view(record.name.as_str(), rules, &record.text, now)
     }
 }
 

@@ -118,7 +118,10 @@ use slowness::SlowWrites;
 use watch::Watches;
 use write::{Writes, admission::WriteAdmission, idempotency::KeyedWrites, record_locks::RecordLocks};
 
-pub use access::{Access, Judgement, NotAuthenticated, keys::MadeKey};
+pub use access::{
+    Access, Judgement, NotAuthenticated,
+    keys::{MadeKey, SeenKey},
+};
 pub use backup::Backup;
 use concord_consensus::{Timers, blocking::blocking};
 use concord_model::{access_key::Quota, limits::Limits, time::Timestamp};

@@ -40,6 +40,9 @@ pub fn key(grants: &[(&[Verb], &[&str])]) -> Principal {
         revision: 1,
         secrets: Vec::new(),
         last_used_day: None,
+        person: None,
+        attestation: None,
+        half_attested: None,
     };
     Principal::of_key(Arc::new(key), 1)
 }

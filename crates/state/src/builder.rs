@@ -15,7 +15,7 @@ use concord_model::{
     access_key::AccessKey,
     audit::AuditAnchors,
     record::{Config, Definition, Revision, VoidRevisions},
-    system::SystemRecord,
+    system::{SystemRecord, person::PersonId},
     time::Timestamp,
 };
 
@@ -118,8 +118,15 @@ impl StateBuilder {
     /// # Errors
     /// When one with its key was added before.
     pub fn system_record(&mut self, record: SystemRecord) -> Result<(), BuildError> {
-        if self.state.environment(record.name.as_str()).is_some() {
-            return Err(BuildError(format!("environment `{}` is stored twice", record.name)));
+        let key = record.key();
+        if self.state.system_record(&key).is_some() {
+            return Err(BuildError(format!("{key} is stored twice")));
+        }
+        if let Some(person) = record.person() {
+            let is_other = person.id.name() != record.name;
+            if is_other || self.state.person_labelled(&person.label).is_some() {
+                return Err(BuildError(format!("{key} has the name or the label of another one")));
+            }
         }
         self.newest = self.newest.max(record.revision);
         self.state.insert_system_record(Arc::new(record));
@@ -161,6 +168,10 @@ impl StateBuilder {
                 return Err(BuildError(format!("definition `{}` is stored twice", definition.key)));
             }
             self.state.insert_collection(Collection::from_configs(definition, configs));
+        }
+        let unknown = |person: &PersonId| self.state.person(*person).is_none();
+        if let Some(person) = self.state.access_keys().flat_map(|key| key.persons()).find(unknown) {
+            return Err(BuildError(format!("an access key names person {person}, which is not stored")));
         }
         if self.newest > revision {
             return Err(BuildError(format!("a record of revision {} in a state of {revision}", self.newest)));

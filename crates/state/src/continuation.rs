@@ -216,11 +216,9 @@ impl Continuation {
         after: Option<&Arc<SystemRecord>>,
     ) -> Result<(), Mismatch> {
         let Some(any) = after.or(before) else { return Ok(()) };
-        if self.state.environment(any.name.as_str()) != before {
-            return Err(Mismatch(format!(
-                "environment `{}` is changed, and was another one before",
-                any.name
-            )));
+        if self.state.system_record(&any.key()) != before {
+            let key = any.key();
+            return Err(Mismatch(format!("{key} is changed, and was another one before")));
         }
         if let Some(before) = before {
             self.state.remove_system_record(before);

@@ -15,6 +15,7 @@
 //! | [`feed`] | the recent changes in memory, for watchers |
 //! | [`audit`] | the anchors of the audit logs |
 //! | [`environment`] | the environments, and whether their rules let a proposal change what it changes |
+//! | [`person`] | the persons that access keys name |
 //! | [`access`] | the access keys, and whether a proposal in the name of one is accepted |
 //! | [`stored`] | the records and bytes that an access key may change, and its quota |
 //! | [`earlier`] | an earlier state, rebuilt from a later one |
@@ -40,6 +41,7 @@ pub mod earlier;
 pub mod environment;
 pub mod feed;
 pub mod index;
+pub mod person;
 pub mod query;
 mod replaced;
 pub mod stored;
@@ -59,7 +61,7 @@ use concord_model::{
     feature::LEVEL_MIN,
     key::Key,
     record::{Config, Definition, Revision, VoidRevisions},
-    system::SystemRecord,
+    system::{SystemKey, SystemKind, SystemRecord, person::PersonId},
     time::Timestamp,
 };
 use index::{
@@ -103,6 +105,8 @@ pub struct State {
     /// The anchors of the audit logs, by log.
     audit_anchors: audit::AnchorsByLog,
     environments: environment::EnvironmentsByName,
+    persons: Tree<person::ByPersonId>,
+    persons_by_label: Tree<person::ByLabel>,
     /// What the entry that is being applied has reindexed so far.
     reindexed: Reindexed,
     /// The bytes of all records (`replaced.rs`).
@@ -464,12 +468,28 @@ impl State {
         from.saturating_sub(count)
     }
 
-    /// The same records at a later revision and without their history: the first state of a restored cluster.
+    /// The same records at a later revision and without their history: the first state of a restored cluster. No key is
+    /// attested in it.
     #[must_use]
     pub fn restored_at(mut self, revision: Revision) -> Self {
         self.revision = self.revision.max(revision);
         self.raise_compaction_revision(self.revision);
+        self.end_attestations();
         self
+    }
+
+    /// All system records, by kind.
+    pub fn system_records(&self) -> impl Iterator<Item = &Arc<SystemRecord>> {
+        self.environments().chain(self.persons())
+    }
+
+    /// The system record with this key.
+    #[must_use]
+    pub fn system_record(&self, key: &SystemKey) -> Option<&Arc<SystemRecord>> {
+        match key.kind {
+            SystemKind::Environment => self.environment(key.name.as_str()),
+            SystemKind::Person => self.person_record(PersonId(key.name.as_str().parse().ok()?)),
+        }
     }
 
     /// The feature level of the cluster. Whatever a level adds is used from that level on.

@@ -16,7 +16,7 @@ use concord_model::{
     record::{Config, Definition, DeletedId, IndexEntries},
     schema::{Formats, StoredSchema},
     system::{
-        SystemRecord,
+        SystemKey, SystemRecord,
         environment::{Direct, Environment, EnvironmentName, Freeze},
     },
     time::Timestamp,
@@ -198,7 +198,7 @@ fn access(state: &State, random: &mut Rng) -> AccessCommand {
     let expires_at = (random.u8(0..5) == 0).then(|| Timestamp(state.last_at().0 + random.u64(0..1000)));
     let terms = KeyTerms { name: "n".into(), grants, quota: Quota::default(), expires_at };
     match random.u8(0..10) {
-        0..=3 => AccessCommand::Create { id, terms, sha256: [1; 32] },
+        0..=3 => AccessCommand::Create { id, terms, sha256: [1; 32], person: None },
         4 => AccessCommand::Change { id, terms, expect },
         5 => AccessCommand::Revoke { id, expect },
         6 => AccessCommand::Rotate { id, sha256: [2; 32], grace_us: random.u64(0..1000), expect },
@@ -336,7 +336,7 @@ fn rebuilt(state: &State) -> State {
     for anchors in state.audit_anchors() {
         builder.audit_anchors((**anchors).clone()).unwrap();
     }
-    for record in state.environments() {
+    for record in state.system_records() {
         builder.system_record((**record).clone()).unwrap();
     }
     finish(builder, state)
@@ -441,7 +441,7 @@ fn no_content_changes_against_the_rules_of_its_environment() {
                 }
                 let name = definition.split_once('.').map_or("default", |(name, _)| name);
                 let record = before.environment(name).or_else(|| before.environment("default"));
-                let Some(rules) = record.map(|record| record.environment()) else { continue };
+                let Some(rules) = record.and_then(|record| record.environment()) else { continue };
                 changed_beside_rules += 1;
                 assert_eq!(
                     rules.direct,
@@ -467,7 +467,7 @@ struct Edited {
     requests: BTreeMap<u64, RememberedOutcome>,
     access_keys: BTreeMap<KeyId, Arc<AccessKey>>,
     audit_anchors: BTreeMap<AnchoredLog, Arc<AuditAnchors>>,
-    environments: BTreeMap<Key, Arc<SystemRecord>>,
+    system: BTreeMap<SystemKey, Arc<SystemRecord>>,
 }
 
 fn set<K: Ord, T>(records: &mut BTreeMap<K, T>, key: K, after: Option<T>) {
@@ -519,8 +519,8 @@ impl Edited {
                 set(&mut self.audit_anchors, log, after.clone());
             }
             Edit::System { before, after } => {
-                let name = after.as_ref().or(before.as_ref()).unwrap().name.clone();
-                set(&mut self.environments, name, after.clone());
+                let key = after.as_ref().or(before.as_ref()).unwrap().key();
+                set(&mut self.system, key, after.clone());
             }
             // Its definition comes with an edit of its own, its configs were there all the time.
             Edit::Undeleted { .. } => {}
@@ -541,8 +541,8 @@ impl Edited {
         self.access_keys.values().for_each(|key| builder.access_key(AccessKey::clone(key)).unwrap());
         let anchors = self.audit_anchors.values();
         anchors.for_each(|anchors| builder.audit_anchors(AuditAnchors::clone(anchors)).unwrap());
-        let environments = self.environments.values();
-        environments.for_each(|record| builder.system_record(SystemRecord::clone(record)).unwrap());
+        let system = self.system.values();
+        system.for_each(|record| builder.system_record(SystemRecord::clone(record)).unwrap());
         finish(builder, state)
     }
 }

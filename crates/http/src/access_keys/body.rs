@@ -12,19 +12,33 @@ use crate::{
 use concord_model::{
     access_key::{Grant, Grants, Pattern, Quota, Verb},
     command::KeyTerms,
-    limits::{GRANT_PATTERNS_MAX, GRANTS_MAX, KEY_NAME_BYTES_MAX, ROTATION_GRACE_MAX},
+    limits::{
+        GRANT_PATTERNS_MAX, GRANTS_MAX, KEY_NAME_BYTES_MAX, PERSON_LABEL_BYTES_MAX, ROTATION_GRACE_MAX,
+    },
+    record::Revision,
+    system::person::PersonLabel,
     time::Timestamp,
 };
 use concord_service::KeyPatch;
 
+/// A key to be created.
+#[derive(Debug)]
+pub(crate) struct NewKey {
+    pub(crate) terms: KeyTerms,
+    /// The label of the person who holds it.
+    pub(crate) person: Option<PersonLabel>,
+}
+
 /// The body that creates a key.
-pub(crate) fn new_key(fields: &mut BodyFields) -> KeyTerms {
-    KeyTerms {
+pub(crate) fn new_key(fields: &mut BodyFields) -> NewKey {
+    let terms = KeyTerms {
         name: fields.required("name", &NAME),
         grants: Grants(fields.required("grants", &GRANTS)),
         expires_at: fields.nullable("expires_at", &EXPIRY),
         quota: fields.nullable("quota", &QUOTA).unwrap_or_default(),
-    }
+    };
+    // A label that is invalid has its violation, and is none.
+    NewKey { terms, person: fields.nullable("person", &PERSON).flatten() }
 }
 
 /// The body that changes a key: what it does not name stays as it is.
@@ -35,6 +49,12 @@ pub(crate) fn changed_key(fields: &mut BodyFields) -> KeyPatch {
         expires_at: fields.nullable_if_present("expires_at", &EXPIRY),
         quota: fields.nullable_if_present("quota", &QUOTA).map(Option::unwrap_or_default),
     }
+}
+
+/// The body that attests a key: the revision of the key that is attested.
+pub(crate) fn attested_revision(fields: &mut BodyFields) -> Revision {
+    const REVISION: FieldType<u64> = FieldType { read: fields::integer, schema: |_| integer(1).into() };
+    fields.required("revision", &REVISION)
 }
 
 /// The body that rotates a key: for how many microseconds the previous secret remains valid.
@@ -67,6 +87,14 @@ const NAME: FieldType<String> = FieldType {
         Some(name)
     },
     schema: |_| name().into(),
+};
+
+const PERSON: FieldType<Option<PersonLabel>> = FieldType {
+    read: |value, fields| {
+        let parsed = PersonLabel::parse(&fields::string(value, fields)?);
+        Some(parsed.map_err(|error| fields.violation(&[], error.to_string())).ok())
+    },
+    schema: |_| text().min_length(Some(1)).max_length(Some(PERSON_LABEL_BYTES_MAX)).into(),
 };
 
 const EXPIRY: FieldType<Timestamp> = FieldType {
@@ -189,19 +217,20 @@ mod tests {
     #[test]
     fn a_body_says_what_is_granted() {
         let body = json!({
-            "name": "reader", "expires_at": "2027-01-01T00:00:00Z", "quota": { "watches": 3, "lists": null },
+            "name": "reader", "person": "Ada@example.com", "expires_at": "2027-01-01T00:00:00Z", "quota": { "watches": 3, "lists": null },
             "grants": [{ "verbs": ["read", "reveal"], "definitions": ["billing.*", "limits"] }, { "verbs": ["audit"] }],
         });
-        let terms = parse(new_key, body).unwrap();
+        let NewKey { terms, person } = parse(new_key, body).unwrap();
+        assert_eq!(person.as_ref().map(PersonLabel::as_str), Some("ada@example.com"));
         assert_eq!(terms.quota, Quota { watches: Some(3), ..Quota::default() });
         assert!(
             terms.grants.allows(Verb::Reveal, Some("billing.eu")) && terms.grants.allows(Verb::Audit, None)
         );
         assert!(!terms.grants.allows(Verb::Write, Some("billing.eu")));
         assert_eq!(terms.expires_at.map(|at| at.to_string()).as_deref(), Some("2027-01-01T00:00:00.000000Z"));
-        let plain =
-            parse(new_key, json!({ "name": "n", "grants": [], "expires_at": null, "quota": null })).unwrap();
-        assert_eq!((plain.expires_at, plain.quota), (None, Quota::default()));
+        let plain = json!({ "name": "n", "grants": [], "expires_at": null, "quota": null, "person": null });
+        let plain = parse(new_key, plain).unwrap();
+        assert_eq!((plain.terms.expires_at, plain.terms.quota, plain.person), (None, Quota::default(), None));
     }
 
     #[test]
@@ -210,6 +239,7 @@ mod tests {
         let patch = parse(changed_key, json!({ "expires_at": null })).unwrap();
         assert_eq!(patch, KeyPatch { expires_at: Some(None), ..KeyPatch::default() });
         assert_eq!(parse(grace, json!({ "grace_s": 60 })).unwrap(), 60_000_000);
+        assert_eq!(parse(attested_revision, json!({ "revision": 44 })).unwrap(), 44);
     }
 
     #[test]
@@ -222,15 +252,16 @@ mod tests {
         );
         assert_eq!(refused(parse(new_key, json!([]))), (1, 0));
         let body = json!({
-            "name": "", "expires_at": "tomorrow",
+            "name": "", "expires_at": "tomorrow", "person": "a\tb",
             "grants": [{ "verbs": ["read", "destroy"], "definitions": ["a*b"] }, { "verbs": ["write"] }],
         });
-        assert_eq!(refused(parse(new_key, body)), (0, 5));
+        assert_eq!(refused(parse(new_key, body)), (0, 6));
         let many = vec![json!({ "verbs": ["audit"] }); GRANTS_MAX + 1];
         assert_eq!(refused(parse(new_key, json!({ "name": "n", "grants": many }))), (0, 1));
         let wide = json!([{ "verbs": ["read"], "definitions": vec!["a"; GRANT_PATTERNS_MAX + 1] }]);
         assert_eq!(refused(parse(new_key, json!({ "name": "n", "grants": wide }))), (0, 1));
         assert_eq!(refused(parse(grace, json!({ "grace_s": ROTATION_GRACE_MAX.as_secs() + 1 }))), (0, 1));
         assert_eq!(refused(parse(grace, json!({}))), (1, 0));
+        assert_eq!(refused(parse(attested_revision, json!({ "revision": -1 }))), (1, 0));
     }
 }

@@ -9,12 +9,10 @@
 
 pub(crate) mod body;
 
-use std::sync::Arc;
-
 use http::header;
 use serde_json::{Value, json};
 
-use self::body::{changed_key, grace, new_key};
+use self::body::{NewKey, attested_revision, changed_key, grace, new_key};
 use super::{
     endpoints::KEYS,
     extract::{BodyRequest, ReadRequest},
@@ -23,11 +21,12 @@ use super::{
 };
 use concord_model::{
     access_key::{
-        AccessKey, Grant, Grants, KeyId, Pattern, Quota, Verb, Verbs, list::KeyQuery, start_of_day,
+        AttestedBy, Attester, Grant, Grants, KeyId, Pattern, Quota, Verb, Verbs, list::KeyQuery, start_of_day,
     },
     error::Rejection,
+    system::person::{PersonId, PersonLabel},
 };
-use concord_service::{MadeKey, Service, Share, quota::QuotaLeft};
+use concord_service::{MadeKey, SeenKey, Service, Share, quota::QuotaLeft};
 
 /// The warning if the secret of a key is no longer known.
 const NO_TEXT: &str = "an earlier attempt of this request created the key, and its secret is shown once: rotate the key for a new one";
@@ -36,9 +35,9 @@ const NO_TEXT: &str = "an earlier attempt of this request created the key, and i
 pub(super) async fn create(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     request.condition.for_create()?;
-    let terms = request.read(&service, new_key).await?;
-    let made = service.keys.create_key(request.caller, terms).await?;
-    let location = format!("{KEYS}{}", made.key.id);
+    let NewKey { terms, person } = request.read(&service, new_key).await?;
+    let made = service.keys.create_key(request.caller, terms, person).await?;
+    let location = format!("{KEYS}{}", made.seen.key.id);
     Ok(made_reply(Reply::created("access key created", &made_json(&made), &location), &made))
 }
 
@@ -48,8 +47,8 @@ pub(super) async fn list(service: Service, request: ReadRequest) -> Result<Reply
     let (consistency, query) = request.params.with_consistency(query)?;
     let page = query.page.clone();
     let (found, revision) = service.keys.access_keys(&request.principal, query, consistency).await?;
-    let size = |_: &Arc<AccessKey>| 0;
-    let render = |object: Object, key: &Arc<AccessKey>| shown(object, key);
+    let size = |_: &SeenKey| 0;
+    let render = |object: Object, seen: &SeenKey| shown(object, seen);
     let reservation = service.cx.reservation(Share::Callers);
     let reply = Reply::page("access keys found", found, reservation, &page, Rendering { size, render });
     Ok(reply.state_revision(revision).no_store())
@@ -58,12 +57,13 @@ pub(super) async fn list(service: Service, request: ReadRequest) -> Result<Reply
 /// Gets a key.
 pub(super) async fn get(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
     let (consistency, ()) = request.params.with_consistency(Ok(()))?;
-    let (key, revision) =
+    let (seen, revision) =
         service.keys.access_key(&request.principal, &key_id(&request.name())?, consistency).await?;
+    let key = &seen.key;
     let reply = if request.has(key.revision) {
         Reply::not_modified()
     } else {
-        Reply::ok("access key found", &record(&key).finish())
+        Reply::ok("access key found", &record(&seen).finish())
     };
     Ok(reply.record_version(key.revision, key.modified_at).state_revision(revision).no_store())
 }
@@ -74,8 +74,21 @@ pub(super) async fn change(service: Service, request: BodyRequest) -> Result<Rep
     let expect = request.condition.for_change()?;
     let patch = request.read(&service, changed_key).await?;
     let id = key_id(&request.name)?;
-    let (key, written) = service.keys.change_key(request.caller, id, patch, expect).await?;
-    Ok(Reply::ok("access key changed", &record(&key).finish()).for_write(&written).no_store())
+    let (seen, written) = service.keys.change_key(request.caller, id, patch, expect).await?;
+    Ok(Reply::ok("access key changed", &record(&seen).finish()).for_write(&written).no_store())
+}
+
+/// Attests a key.
+pub(super) async fn attest(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
+    let request = request.refuse_dry_run()?;
+    request.condition.for_named_revision()?;
+    let revision = request.read(&service, attested_revision).await?;
+    let id = key_id(&request.name)?;
+    let (seen, written) = service.keys.attest_key(request.caller, id, revision).await?;
+    let is_attested = seen.key.attestation.is_some();
+    let message =
+        if is_attested { "access key attested" } else { "one more person must attest the access key" };
+    Ok(Reply::ok(message, &record(&seen).finish()).for_write(&written).no_store())
 }
 
 /// Revokes a key.
@@ -109,10 +122,10 @@ pub(super) async fn disable_root(service: Service, request: BodyRequest) -> Resu
 /// Shows the key that the request uses.
 pub(super) async fn whoami(service: Service, request: ReadRequest) -> Reply {
     let principal = &request.principal;
-    let data = match &principal.key {
-        Some(key) => {
+    let data = match service.keys.own_key(principal) {
+        Some(seen) => {
             let left = left_json(&service.quotas.quota_left(principal));
-            record(key).raw("root", "false").value("quota_left", &left).finish()
+            record(&seen).raw("root", "false").value("quota_left", &left).finish()
         }
         None => Object::new()
             .unescaped("key_id", &principal.id)
@@ -137,7 +150,7 @@ fn key_id(text: &str) -> Result<KeyId, Problem> {
 }
 
 fn made_json(made: &MadeKey) -> String {
-    let record = record(&made.key);
+    let record = record(&made.seen);
     match &made.text {
         Some(text) => record.unescaped("api_key", text.expose()),
         None => record,
@@ -151,12 +164,13 @@ fn made_reply(reply: Reply, made: &MadeKey) -> Reply {
 }
 
 /// A key as it is shown: without its text and without any digest of it.
-fn record(key: &AccessKey) -> Object {
-    shown(Object::new(), key)
+fn record(seen: &SeenKey) -> Object {
+    shown(Object::new(), seen)
 }
 
 /// The members of a key as it is shown.
-fn shown(object: Object, key: &AccessKey) -> Object {
+fn shown(object: Object, seen: &SeenKey) -> Object {
+    let key = &seen.key;
     let time = |object: Object, name, at| match at {
         Some(at) => object.time(name, at),
         None => object.raw(name, "null"),
@@ -171,7 +185,30 @@ fn shown(object: Object, key: &AccessKey) -> Object {
         .value("created_by", &key.created_by)
         .time("modified_at", key.modified_at);
     let object = time(object, "last_used_at", key.last_used_day.map(start_of_day));
-    time(object, "previous_until", rotating).value("quota", &quota_json(&key.quota))
+    let object = time(object, "previous_until", rotating).value("quota", &quota_json(&key.quota));
+    object
+        .value("person", &person_json(seen, key.person))
+        .value("attested", &key.attestation.is_some())
+        .value("attested_by", &attesters_json(seen))
+        .value("own_secret", &seen.has_own_secret)
+        .value("revision", &key.revision)
+}
+
+/// A person: the label only if the client may see it.
+fn person_json(seen: &SeenKey, id: Option<PersonId>) -> Value {
+    let Some(id) = id else { return Value::Null };
+    json!({ "person_id": id.to_string(), "label": seen.labels.get(&id).map(PersonLabel::as_str) })
+}
+
+/// Who has attested a key; or who has, if one more person must.
+fn attesters_json(seen: &SeenKey) -> Value {
+    let attester =
+        |by: &Attester| json!({ "key_id": by.key.as_str(), "person": person_json(seen, Some(by.person)) });
+    match seen.key.attestation.as_ref().map(|attestation| &attestation.by) {
+        Some(AttestedBy::Root) => json!([{ "key_id": "root", "person": null }]),
+        Some(AttestedBy::Persons(attesters)) => attesters.iter().map(attester).collect(),
+        None => seen.key.half_attested.iter().map(attester).collect(),
+    }
 }
 
 fn grants_json(grants: &Grants) -> Value {
@@ -219,16 +256,50 @@ impl Reply {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use concord_model::{testing::key, time::Timestamp};
+    use concord_model::{
+        access_key::{AccessKey, Attestation},
+        testing::key,
+        time::Timestamp,
+    };
 
     #[test]
     fn a_key_is_shown_without_its_secret() {
         let mut key = key(1);
         key.last_used_day = Some(1);
         key.secrets[0].until = Some(Timestamp(2_000_000));
-        let expected = r#"{"key_id":"000000000001","name":"key-99","grants":[{"verbs":["read"],"definitions":["*"]}],"expires_at":null,"created_at":"1970-01-01T00:00:00.000001Z","created_by":"root","modified_at":"1970-01-01T00:00:00.000001Z","last_used_at":"1970-01-02T00:00:00.000000Z","previous_until":"1970-01-01T00:00:02.000000Z","quota":{"requests_per_second":null,"writes_per_second":null,"bytes":null,"records":null,"watches":null,"cursors":null,"lists":null}}"#;
-        assert_eq!(record(&key).finish(), expected);
+        let expected = r#"{"key_id":"000000000001","name":"key-99","grants":[{"verbs":["read"],"definitions":["*"]}],"expires_at":null,"created_at":"1970-01-01T00:00:00.000001Z","created_by":"root","modified_at":"1970-01-01T00:00:00.000001Z","last_used_at":"1970-01-02T00:00:00.000000Z","previous_until":"1970-01-01T00:00:02.000000Z","quota":{"requests_per_second":null,"writes_per_second":null,"bytes":null,"records":null,"watches":null,"cursors":null,"lists":null},"person":null,"attested":false,"attested_by":[],"own_secret":false,"revision":1}"#;
+        assert_eq!(record(&seen(key, &[])).finish(), expected);
+    }
+
+    fn seen(key: AccessKey, labels: &[(u64, &str)]) -> SeenKey {
+        let label = |(id, label): &(u64, &str)| (PersonId(*id), PersonLabel::parse(label).unwrap());
+        SeenKey { key: Arc::new(key), labels: labels.iter().map(label).collect(), has_own_secret: false }
+    }
+
+    #[test]
+    fn a_key_is_shown_with_its_person_and_with_who_has_attested_it() {
+        let by = |id: &str, person| Attester { key: KeyId::parse(id).unwrap(), person: PersonId(person) };
+        let mut key = key(1);
+        key.person = Some(PersonId(5));
+        key.half_attested = Some(by("000000000002", 6));
+        let shown = |key: &AccessKey| {
+            let record = record(&seen(key.clone(), &[(5, "ada"), (6, "bob")])).finish();
+            let record: Value = serde_json::from_str(&record).unwrap();
+            (record["person"].clone(), record["attested"].clone(), record["attested_by"].clone())
+        };
+        let ada = json!({ "person_id": "5", "label": "ada" });
+        let bob = json!({ "key_id": "000000000002", "person": { "person_id": "6", "label": "bob" } });
+        let unknown = json!({ "key_id": "000000000003", "person": { "person_id": "7", "label": null } });
+        assert_eq!(shown(&key), (ada.clone(), json!(false), json!([bob])));
+        key.half_attested = None;
+        let both = AttestedBy::Persons([by("000000000002", 6), by("000000000003", 7)]);
+        key.attestation = Some(Attestation { at: 9, by: both });
+        assert_eq!(shown(&key), (ada.clone(), json!(true), json!([bob, unknown])));
+        key.attestation = Some(Attestation { at: 9, by: AttestedBy::Root });
+        assert_eq!(shown(&key), (ada, json!(true), json!([{ "key_id": "root", "person": null }])));
     }
 
     #[test]

@@ -274,6 +274,13 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     ),
     Endpoint::new(
         Post,
+        "/api/v1/api_key/{key_id}/attest",
+        Needs(Verb::Keys),
+        "attest_api_key",
+        keyed_with_body!(access_keys::attest),
+    ),
+    Endpoint::new(
+        Post,
         "/api/v1/api_key/root/disable",
         Needs(Verb::Keys),
         "disable_root_key",

@@ -13,7 +13,10 @@ use super::{
         text, time,
     },
 };
-use crate::{access_keys::body, body::fields::schema_of};
+use crate::{
+    access_keys::body,
+    body::fields::{array, schema_of},
+};
 use concord_model::{access_key::ID_CHARS, limits::Limits};
 
 const TAG: &str = "access keys";
@@ -35,8 +38,21 @@ fn key() -> Value {
         "key_id": "4kPq0sWc7RtZ", "name": "billing reader", "grants": grants(), "expires_at": null,
         "created_at": "2026-03-01T12:00:00.000001Z", "created_by": "root",
         "modified_at": "2026-03-01T12:00:00.000001Z", "last_used_at": "2026-03-02T00:00:00.000000Z",
-        "previous_until": null, "quota": quota(),
+        "previous_until": null, "quota": quota(), "person": null, "attested": false, "attested_by": [],
+        "own_secret": true, "revision": 41,
     })
+}
+
+fn attested() -> Value {
+    let person = |id: &str, label: &str| json!({ "person_id": id, "label": label });
+    let mut key = key();
+    key["person"] = person("41984", "ada@example.com");
+    key["attested"] = json!(true);
+    key["attested_by"] = json!([
+        { "key_id": "9sKq0sWc7RtA", "person": person("39936", "bob@example.com") },
+        { "key_id": "2mPq0sWc7RtB", "person": person("40960", "eve@example.com") },
+    ]);
+    key
 }
 
 fn made() -> Value {
@@ -99,6 +115,17 @@ pub(super) fn operations() -> Vec<OperationEntry> {
             .success(200, "access key rotated", payload("MadeApiKey", made()), &[&record[..], &["Warning"]].concat())
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 412, 507]),
+        describe(TAG, "attest_api_key", "Attest an access key")
+            .description(
+                "Confirms that the person of the key, and nobody else, holds it at this revision. The root key attests alone; \
+                 of persons two must, each with an attested key, and neither is the person of the key. A key that is \
+                 attested stays as it is.",
+            )
+            .parameters(WRITE_PARAMETERS)
+            .body("KeyAttestation", json!({ "revision": 41 }))
+            .success(200, "access key attested", payload("ApiKey", attested()), &record)
+            .refusals(WRITE_REFUSALS)
+            .refusals(&[404, 409, 412, 507]),
         describe(TAG, "disable_root_key", "Disable the root key")
             .description(
                 "409 until there is an access key with the verb `keys`. `concord recover-root` on a stopped node \
@@ -121,6 +148,23 @@ fn id() -> ObjectBuilder {
     text().pattern(Some(format!("^[0-9A-Za-z]{{{ID_CHARS}}}$")))
 }
 
+/// A person, or null.
+fn nullable_person() -> ObjectBuilder {
+    let about = "null, or `person_id` and `label`, which is null for a client that may not see it";
+    nullable(Type::Object).description(Some(about))
+}
+
+/// Who has attested a key.
+fn attesters() -> ArrayBuilder {
+    let attester = closed(vec![("key_id", text().into()), ("person", nullable_person().into())], Vec::new());
+    let about = "who has attested it; while `attested` is false, the first of the two persons who must";
+    array(attester, 2).description(Some(about))
+}
+
+fn own_secret() -> ObjectBuilder {
+    boolean().description(Some("whether the root key or the key itself made each secret that is valid"))
+}
+
 fn time_or_null(about: &str) -> ObjectBuilder {
     nullable(Type::String).description(Some(about))
 }
@@ -135,6 +179,7 @@ pub(super) fn requests(limits: &Limits) -> Vec<NamedSchema> {
         ("NewApiKey", schema_of(limits, body::new_key).into()),
         ("ApiKeyPatch", schema_of(limits, body::changed_key).into()),
         ("Rotation", schema_of(limits, body::grace).into()),
+        ("KeyAttestation", schema_of(limits, body::attested_revision).into()),
     ]
 }
 
@@ -152,6 +197,14 @@ pub(super) fn payloads() -> Vec<NamedSchema> {
             ("last_used_at", time_or_null("to the day, in UTC").into()),
             ("previous_until", time_or_null("when the previous secret expires").into()),
             ("quota", reference("Quota")),
+            ("person", nullable_person().into()),
+            (
+                "attested",
+                boolean().description(Some("whether others have confirmed who holds the key")).into(),
+            ),
+            ("attested_by", attesters().into()),
+            ("own_secret", own_secret().into()),
+            ("revision", integer(1).description(Some("what `attest` names")).into()),
         ]
     };
     let caller = |name: &'static str| -> SchemaField { (name, text().into()) };

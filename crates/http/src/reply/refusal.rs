@@ -109,7 +109,10 @@ pub(super) fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
             | Rejection::NoKeyForKeys
             | Rejection::ChangeRequired { .. }
             | Rejection::EnvironmentFrozen { .. }
-            | Rejection::TooManyEnvironments => (StatusCode::CONFLICT, "conflict_error"),
+            | Rejection::TooManyEnvironments
+            | Rejection::NotAttestable(_)
+            | Rejection::TooManyPersons => (StatusCode::CONFLICT, "conflict_error"),
+            Rejection::KeyNotAttested | Rejection::OwnKey => (StatusCode::FORBIDDEN, "forbidden_error"),
             Rejection::NotUnique { .. } | Rejection::TestFailed { .. } => {
                 (StatusCode::CONFLICT, "conflict_error")
             }

@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::{key::Key, limits::KEY_BYTES_MAX};
+use crate::{key::Key, limits::KEY_BYTES_MAX, system::environment::DEFAULT_ENVIRONMENT};
 
 /// Something that a key may be allowed to do. The order is that of the bits in [`Verbs`]: new ones go to the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -32,11 +32,17 @@ pub enum Verb {
     Observe,
     /// Delete definitions with their configs.
     Delete,
+    /// Make and edit change requests. [`Self::Write`] and [`Self::Define`] include it.
+    Propose,
+    /// Approve change requests.
+    Approve,
+    /// Change restricted and frozen environments without an approval, for a later review.
+    Bypass,
 }
 
 impl Verb {
     /// All verbs.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 13] = [
         Self::Read,
         Self::Reveal,
         Self::Write,
@@ -47,6 +53,9 @@ impl Verb {
         Self::Audit,
         Self::Observe,
         Self::Delete,
+        Self::Propose,
+        Self::Approve,
+        Self::Bypass,
     ];
 
     /// Its name in requests and answers.
@@ -63,6 +72,9 @@ impl Verb {
             Self::Audit => "audit",
             Self::Observe => "observe",
             Self::Delete => "delete",
+            Self::Propose => "propose",
+            Self::Approve => "approve",
+            Self::Bypass => "bypass",
         }
     }
 
@@ -75,7 +87,36 @@ impl Verb {
     /// Whether it applies to definitions. The others apply to the cluster as a whole, whatever a grant's patterns are.
     #[must_use]
     pub fn is_about_definitions(self) -> bool {
-        matches!(self, Self::Read | Self::Reveal | Self::Write | Self::Define | Self::Delete)
+        match self {
+            Self::Read
+            | Self::Reveal
+            | Self::Write
+            | Self::Define
+            | Self::Delete
+            | Self::Propose
+            | Self::Approve
+            | Self::Bypass => true,
+            Self::Backup | Self::Cluster | Self::Keys | Self::Audit | Self::Observe => false,
+        }
+    }
+
+    /// The verbs that include it.
+    fn included_in(self) -> &'static [Self] {
+        match self {
+            Self::Observe => &[Self::Cluster],
+            Self::Propose => &[Self::Write, Self::Define],
+            Self::Read
+            | Self::Reveal
+            | Self::Write
+            | Self::Define
+            | Self::Backup
+            | Self::Cluster
+            | Self::Keys
+            | Self::Audit
+            | Self::Delete
+            | Self::Approve
+            | Self::Bypass => &[],
+        }
     }
 
     fn bit(self) -> u16 {
@@ -106,7 +147,7 @@ impl Verbs {
     /// Whether they allow what the verb does: it is among them, or one of them includes it.
     #[must_use]
     pub fn allow(self, verb: Verb) -> bool {
-        self.contains(verb) || (verb == Verb::Observe && self.contains(Verb::Cluster))
+        self.contains(verb) || verb.included_in().iter().any(|other| self.contains(*other))
     }
 
     /// Whether there is none.
@@ -267,6 +308,14 @@ impl Grants {
         }
     }
 
+    /// Whether a verb, which is about definitions, is allowed for every definition that an environment can have; for
+    /// `default`, for every definition at all.
+    #[must_use]
+    pub fn allows_environment(&self, verb: Verb, name: &str) -> bool {
+        let beginning = if name == DEFAULT_ENVIRONMENT { String::new() } else { format!("{name}.") };
+        self.patterns(verb).any(|own| own.beginning().is_some_and(|own| beginning.starts_with(own)))
+    }
+
     /// Whether everything that the other grants allow is allowed: a key can give only what it has.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
@@ -364,7 +413,7 @@ mod tests {
     #[test]
     fn verbs_have_names_and_stay_where_they_are() {
         let bits: Vec<u16> = Verb::ALL.into_iter().map(Verb::bit).collect();
-        assert_eq!(bits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512], "they are stored");
+        assert_eq!(bits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096], "they are stored");
         assert!(Verb::ALL.into_iter().all(|verb| Verb::named(verb.name()) == Some(verb)));
         assert_eq!((Verb::named("Read"), Verb::named("")), (None, None));
         assert_eq!(Verbs::ALL.iter().collect::<Vec<_>>(), Verb::ALL);
@@ -381,6 +430,24 @@ mod tests {
         for verb in Verb::ALL.into_iter().filter(|verb| ![Verb::Observe, Verb::Cluster].contains(verb)) {
             assert!(!cluster.allows(verb, None) && !observe.allows(verb, None), "{verb}");
         }
+    }
+
+    #[test]
+    fn to_write_or_to_define_includes_to_propose_and_nothing_includes_to_approve() {
+        let may = |verbs: &[Verb], verb| Grants(vec![grant(verbs, &["prod.*"])]).allows(verb, Some("prod.a"));
+        for (own, expected) in
+            [(Verb::Write, true), (Verb::Define, true), (Verb::Propose, true), (Verb::Delete, false)]
+        {
+            assert_eq!(may(&[own], Verb::Propose), expected, "{own}");
+        }
+        assert!(!may(&[Verb::Propose], Verb::Write) && !may(&[Verb::Propose], Verb::Define));
+        for verb in [Verb::Approve, Verb::Bypass] {
+            let others: Vec<Verb> = Verb::ALL.into_iter().filter(|other| *other != verb).collect();
+            assert!(!may(&others, verb) && may(&[verb], verb), "{verb}");
+        }
+        let (write, propose) =
+            (Grants(vec![grant(&[Verb::Write], &["a*"])]), Grants(vec![grant(&[Verb::Propose], &["ab"])]));
+        assert!(write.covers(&propose) && !propose.covers(&write));
     }
 
     #[test]
@@ -436,8 +503,8 @@ mod tests {
     }
 
     fn grants() -> impl Strategy<Value = Grants> {
-        let one =
-            (0u16..512, patterns()).prop_map(|(bits, definitions)| Grant { verbs: Verbs(bits), definitions });
+        let one = (0..=Verbs::ALL.0, patterns())
+            .prop_map(|(bits, definitions)| Grant { verbs: Verbs(bits), definitions });
         proptest::collection::vec(one, 0..4).prop_map(Grants)
     }
 

@@ -22,7 +22,7 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use smol_str::SmolStr;
 
-use super::{record::Revision, time::Timestamp};
+use super::{record::Revision, system::person::PersonId, time::Timestamp};
 use clear_text::is_base62;
 pub use grants::{Grant, Grants, Pattern, Verb, Verbs};
 
@@ -124,6 +124,46 @@ pub struct KeySecret {
     pub made: Revision,
     /// The time from which on it is not accepted; `None` for the newest one.
     pub until: Option<Timestamp>,
+    /// Whether the root key or the key itself made it: no holder of another key has ever had it.
+    pub is_own: bool,
+}
+
+/// The confirmation that the person of a key, and nobody else, holds it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attestation {
+    /// The revision that completed it: tells the attestations of a key apart.
+    pub at: Revision,
+    /// Who gave it.
+    pub by: AttestedBy,
+}
+
+/// Who has attested a key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AttestedBy {
+    /// The root key.
+    Root,
+    /// Two persons, neither of them the key's own.
+    Persons([Attester; 2]),
+}
+
+impl AttestedBy {
+    /// The persons; none for the root key.
+    #[must_use]
+    pub fn persons(&self) -> &[Attester] {
+        match self {
+            Self::Root => &[],
+            Self::Persons(attesters) => attesters,
+        }
+    }
+}
+
+/// A person who has attested a key, and the key with which they did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attester {
+    /// Their key, attested as well. It may be gone since.
+    pub key: KeyId,
+    /// The person.
+    pub person: PersonId,
 }
 
 /// An access key as it is stored.
@@ -151,6 +191,13 @@ pub struct AccessKey {
     pub secrets: Vec<KeySecret>,
     /// The last day on which it was used, counted from 1970-01-01.
     pub last_used_day: Option<u64>,
+    /// The person who holds it; set when it is created, and never changed. `None` for the key of a machine.
+    pub person: Option<PersonId>,
+    /// Set while the key is attested. Neither this nor the next member changes [`Self::revision`], because two persons
+    /// must be able to attest the same revision.
+    pub attestation: Option<Attestation>,
+    /// The first of the two persons who must attest it. It counts for this revision of the key.
+    pub half_attested: Option<Attester>,
 }
 
 /// Secrets of a key that are valid at the same time: the newest, and the previous one during its grace period.
@@ -168,6 +215,18 @@ impl AccessKey {
     pub fn secret_at(&self, made: Revision, now: Timestamp) -> Option<&KeySecret> {
         let secret = self.secrets.iter().find(|secret| secret.made == made)?;
         secret.until.is_none_or(|end| now < end).then_some(secret)
+    }
+
+    /// Whether no holder of another key has a secret that is accepted at this time.
+    #[must_use]
+    pub fn has_only_own_secrets(&self, now: Timestamp) -> bool {
+        self.secrets.iter().all(|secret| secret.is_own || secret.until.is_some_and(|end| end <= now))
+    }
+
+    /// All persons that it names.
+    pub fn persons(&self) -> impl Iterator<Item = PersonId> {
+        let attesters = self.attestation.iter().flat_map(|attestation| attestation.by.persons());
+        self.person.into_iter().chain(attesters.chain(&self.half_attested).map(|attester| attester.person))
     }
 
     /// Whether it depends on the time what the key is accepted for.

@@ -27,7 +27,10 @@ use super::{
     key::Key,
     record::{DeletedId, IndexEntries, Revision},
     schema::StoredSchema,
-    system::environment::{Environment, EnvironmentName},
+    system::{
+        environment::{Environment, EnvironmentName},
+        person::PersonLabel,
+    },
     time::Timestamp,
 };
 
@@ -297,6 +300,8 @@ pub enum AccessCommand {
         terms: KeyTerms,
         /// The SHA-256 of its text.
         sha256: [u8; 32],
+        /// The label of the person who holds it. The person is found by it, or made with it.
+        person: Option<PersonLabel>,
     },
     /// Replaces everything of a key but its secrets.
     Change {
@@ -334,6 +339,13 @@ pub enum AccessCommand {
     DisableRoot,
     /// The root key is accepted again; proposed by a node whose operator has asked for it on its data directory.
     EnableRoot,
+    /// Attests a key, or is the first of the two persons who do.
+    Attest {
+        /// The key.
+        id: KeyId,
+        /// The revision of the key that is attested.
+        revision: Revision,
+    },
 }
 
 /// What a key may do, and until when.
@@ -622,6 +634,7 @@ impl fmt::Display for AccessCommand {
             Self::MarkUsed { ids } => write!(f, "mark {} access keys as used", ids.len()),
             Self::DisableRoot => f.write_str("disable the root key"),
             Self::EnableRoot => f.write_str("enable the root key"),
+            Self::Attest { id, .. } => write!(f, "attest access key {id}"),
         }
     }
 }

@@ -4,27 +4,32 @@
 //! | to find | look in |
 //! |---|---|
 //! | environments and their freezes | [`environment`] |
+//! | persons and their labels | [`person`] |
 //!
 //! What the log decides by is typed ([`SystemBody`]). The rest is text that only clients and the console read.
 //!
 //! **Invariants:** a record never changes; a change creates a new one. Nothing in `state` reads the text.
 
 pub mod environment;
+pub mod person;
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
 use super::{encoding, key::Key, record::Revision, time::Timestamp};
 use environment::Environment;
+use person::Person;
 
-/// The kind of a system record. Its number is that of the variant of [`SystemBody`], and a part of stored keys. The next
-/// numbers are reserved: 1 change request, 2 content of a change request, 3 person, 4 layer.
+/// The kind of a system record. Its number is a part of stored keys. These are reserved: 1 change request, 2 content of
+/// a change request, 4 layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum SystemKind {
     /// [`Environment`].
     Environment = 0,
+    /// [`Person`].
+    Person = 3,
 }
 
 /// The key of a system record. Records ascend by kind, then by name.
@@ -36,11 +41,23 @@ pub struct SystemKey {
     pub name: Key,
 }
 
+impl fmt::Display for SystemKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            SystemKind::Environment => "environment",
+            SystemKind::Person => "person",
+        };
+        write!(f, "{kind} `{}`", self.name)
+    }
+}
+
 /// What the log decides by. Stored: new variants go to the end, and no variant gets another field.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SystemBody {
     /// An environment.
     Environment(Environment),
+    /// A person. The name of its record is its id.
+    Person(Person),
 }
 
 /// A system record as it is stored.
@@ -67,21 +84,36 @@ impl SystemRecord {
     pub fn key(&self) -> SystemKey {
         let kind = match &self.body {
             SystemBody::Environment(_) => SystemKind::Environment,
+            SystemBody::Person(_) => SystemKind::Person,
         };
         SystemKey { kind, name: self.name.clone() }
     }
 
-    /// The environment that it is.
+    /// The environment that it is; `None` for another record.
     #[must_use]
-    pub fn environment(&self) -> &Environment {
-        let SystemBody::Environment(environment) = &self.body;
-        environment
+    pub fn environment(&self) -> Option<&Environment> {
+        match &self.body {
+            SystemBody::Environment(environment) => Some(environment),
+            SystemBody::Person(_) => None,
+        }
+    }
+
+    /// The person that it is; `None` for another record.
+    #[must_use]
+    pub fn person(&self) -> Option<&Person> {
+        match &self.body {
+            SystemBody::Person(person) => Some(person),
+            SystemBody::Environment(_) => None,
+        }
     }
 
     /// The bytes that it takes in memory, about.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        let SystemBody::Environment(environment) = &self.body;
-        (size_of::<Self>() + self.text.len() + size_of_val(&environment.freezes[..])) as u64
+        let body = match &self.body {
+            SystemBody::Environment(environment) => size_of_val(&environment.freezes[..]),
+            SystemBody::Person(person) => person.label.as_str().len(),
+        };
+        (size_of::<Self>() + self.text.len() + body) as u64
     }
 }

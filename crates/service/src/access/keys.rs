@@ -8,7 +8,7 @@
 //!
 //! **Invariant:** the secret of a key is in one response, to the request that made it, after the log has decided it.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
@@ -26,14 +26,27 @@ use concord_model::{
     command::{Expect, KeyTerms},
     error::Rejection,
     record::Revision,
+    system::person::{PersonId, PersonLabel},
+    time::Timestamp,
 };
 use concord_state::{State, query::QueryResult};
+
+/// A key as a client sees it.
+#[derive(Debug, Clone)]
+pub struct SeenKey {
+    /// The key.
+    pub key: Arc<AccessKey>,
+    /// The labels of the persons that it names, as far as the client may see them.
+    pub labels: BTreeMap<PersonId, PersonLabel>,
+    /// Whether no holder of another key has a secret of it that is valid now.
+    pub has_own_secret: bool,
+}
 
 /// A key that a request made or rotated.
 #[derive(Debug)]
 pub struct MadeKey {
     /// The key.
-    pub key: Arc<AccessKey>,
+    pub seen: SeenKey,
     /// Its secret; `None` if an earlier copy of the request has made the key.
     pub text: Option<ClearText>,
     /// The write.
@@ -71,11 +84,16 @@ impl AccessKeys {
     ///
     /// # Errors
     /// See [`Refusal`].
-    pub async fn create_key(&self, caller: Caller, terms: KeyTerms) -> Result<MadeKey, Refusal> {
+    pub async fn create_key(
+        &self,
+        caller: Caller,
+        terms: KeyTerms,
+        person: Option<PersonLabel>,
+    ) -> Result<MadeKey, Refusal> {
         caller.principal.authorize(Verb::Keys, None)?;
         let text = ClearText::from_random(&random()?);
         let (id, sha256) = (text.id().clone(), sha256_of(&text));
-        self.make_key(caller, text, AccessWrite::Create { id, terms, sha256 }).await
+        self.make_key(caller, text, AccessWrite::Create { id, terms, sha256, person }).await
     }
 
     /// Rotates a key. The previous secret remains valid for `grace_us` microseconds.
@@ -89,7 +107,7 @@ impl AccessKeys {
         grace_us: u64,
         expect: Expect,
     ) -> Result<MadeKey, Refusal> {
-        caller.principal.authorize(Verb::Keys, None)?;
+        caller.principal.authorize_rotation(&id)?;
         let text = ClearText::with_id(id.clone(), &random::<32>()?);
         let sha256 = sha256_of(&text);
         self.make_key(caller, text, AccessWrite::Rotate { id, sha256, grace_us, expect }).await
@@ -117,7 +135,8 @@ impl AccessKeys {
         if !is_own && !principal.may_see_key(key) {
             return Err(gone());
         }
-        Ok(MadeKey { key: Arc::clone(key), text: is_own.then_some(text), written })
+        let seen = self.seen(&state, &principal, key);
+        Ok(MadeKey { seen, text: is_own.then_some(text), written })
     }
 
     /// Changes an access key.
@@ -130,17 +149,40 @@ impl AccessKeys {
         id: KeyId,
         patch: KeyPatch,
         expect: Expect,
-    ) -> Result<(Arc<AccessKey>, DecidedWrite), Refusal> {
+    ) -> Result<(SeenKey, DecidedWrite), Refusal> {
+        let write = AccessWrite::Change { id: id.clone(), patch, expect };
+        self.write_key(caller, id, write).await
+    }
+
+    /// Attests a key at this revision: that its person, and nobody else, holds it.
+    ///
+    /// # Errors
+    /// See [`Refusal`].
+    pub async fn attest_key(
+        &self,
+        caller: Caller,
+        id: KeyId,
+        revision: Revision,
+    ) -> Result<(SeenKey, DecidedWrite), Refusal> {
+        let write = AccessWrite::Attest { id: id.clone(), revision };
+        self.write_key(caller, id, write).await
+    }
+
+    async fn write_key(
+        &self,
+        caller: Caller,
+        id: KeyId,
+        write: AccessWrite,
+    ) -> Result<(SeenKey, DecidedWrite), Refusal> {
         caller.principal.authorize(Verb::Keys, None)?;
         let principal = caller.principal.clone();
-        let write = AccessWrite::Change { id: id.clone(), patch, expect };
         let mut written = self.writes.write(caller, Write::Access(write)).await?;
         let state = self.state_at_least(written.applied.revision).await?;
         written.revision = state.revision();
         // By the time of a retry the key may have permissions that the client lacks.
         let key = state.access_key(&id).filter(|key| principal.may_see_key(key));
         let key = key.ok_or(Rejection::KeyNotFound)?;
-        Ok((Arc::clone(key), written))
+        Ok((self.seen(&state, &principal, key), written))
     }
 
     /// Revokes an access key. Once this has succeeded, no write with it is decided any more.
@@ -175,12 +217,12 @@ impl AccessKeys {
         principal: &Principal,
         id: &KeyId,
         consistency: Consistency,
-    ) -> Result<(Arc<AccessKey>, Revision), Refusal> {
+    ) -> Result<(SeenKey, Revision), Refusal> {
         principal.authorize(Verb::Keys, None)?;
         let state = self.freshness.view(consistency).await?;
         let key = state.access_key(id).filter(|key| principal.may_see_key(key));
         let key = key.ok_or(Rejection::KeyNotFound)?;
-        Ok((Arc::clone(key), state.revision()))
+        Ok((self.seen(&state, principal, key), state.revision()))
     }
 
     /// A page of the access keys that the client may see, and the revision of the state that it was read from.
@@ -192,17 +234,29 @@ impl AccessKeys {
         principal: &Principal,
         query: KeyQuery,
         consistency: Consistency,
-    ) -> Result<(QueryResult<Arc<AccessKey>>, Revision), Refusal> {
+    ) -> Result<(QueryResult<SeenKey>, Revision), Refusal> {
         principal.authorize(Verb::Keys, None)?;
         let state = self.freshness.view(consistency).await?;
-        let (revision, principal) = (state.revision(), principal.clone());
+        let (revision, principal, now) = (state.revision(), principal.clone(), self.clock.log_time(&state));
         // All keys are compared and sorted: up to a few milliseconds.
         let found = self.cx.run_long(move || {
             let seen = state.access_keys().filter(|key| principal.may_see_key(key)).cloned();
             let (results, total) = query.page_of(seen);
+            let results = results.iter().map(|key| seen_key(&state, now, &principal, key)).collect();
             QueryResult { results, total }
         });
         Ok((found.await?, revision))
+    }
+
+    /// The key that a request uses, as its owner sees it by this node's state.
+    #[must_use]
+    pub fn own_key(&self, principal: &Principal) -> Option<SeenKey> {
+        let key = principal.key.as_ref()?;
+        Some(self.seen(&self.cx.applied(), principal, key))
+    }
+
+    fn seen(&self, state: &State, principal: &Principal, key: &Arc<AccessKey>) -> SeenKey {
+        seen_key(state, self.clock.log_time(state), principal, key)
     }
 
     /// This node's state once it has applied a revision.
@@ -210,6 +264,18 @@ impl AccessKeys {
         self.freshness
             .view(Consistency { level: Level::Local { max_staleness: None }, min_revision: Some(revision) })
             .await
+    }
+}
+
+/// A key as a client sees it. The labels of others are for clients that may read keys.
+fn seen_key(state: &State, now: Timestamp, principal: &Principal, key: &Arc<AccessKey>) -> SeenKey {
+    let may_read = principal.authorize(Verb::Keys, None).is_ok();
+    let seen = key.persons().filter(|person| may_read || key.person == Some(*person));
+    let label = |person| state.person(person).map(|found| (person, found.label.clone()));
+    SeenKey {
+        key: Arc::clone(key),
+        labels: seen.filter_map(label).collect(),
+        has_own_secret: key.has_only_own_secrets(now),
     }
 }
 

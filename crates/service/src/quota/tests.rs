@@ -21,6 +21,9 @@ fn principal(id: &str, quota: Quota) -> Principal {
         revision: 1,
         secrets: Vec::new(),
         last_used_day: None,
+        person: None,
+        attestation: None,
+        half_attested: None,
     };
     Principal::of_key(Arc::new(key), 1)
 }

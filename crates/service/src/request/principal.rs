@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 
-use super::{Effect, Refusal, Target, Write};
+use super::{AccessWrite, Effect, Refusal, Target, Write};
 use concord_model::{
-    access_key::{AccessKey, Pattern, Verb},
+    access_key::{AccessKey, KeyId, Pattern, Verb},
     key_set::{KeyRange, KeySet},
     record::Revision,
     system::environment::DEFAULT_ENVIRONMENT,
@@ -85,6 +85,16 @@ impl Principal {
         }
     }
 
+    /// Authorizes the rotation of a key. The holder of a key with a person may rotate that key itself: its first secret
+    /// is known to whoever created it.
+    ///
+    /// # Errors
+    /// [`Refusal::Forbidden`], whether the key exists or not.
+    pub(crate) fn authorize_rotation(&self, id: &KeyId) -> Result<(), Refusal> {
+        let is_own = self.key.as_ref().is_some_and(|own| own.id == *id && own.person.is_some());
+        if is_own { Ok(()) } else { self.authorize(Verb::Keys, None) }
+    }
+
     /// Whether it may see and manage this key. It cannot see keys with permissions that it lacks.
     #[must_use]
     pub fn may_see_key(&self, other: &AccessKey) -> bool {
@@ -139,14 +149,9 @@ impl Principal {
     /// # Errors
     /// [`Refusal::Forbidden`], whether the environment exists or not.
     pub fn authorize_environment(&self, verb: Verb, name: &str) -> Result<(), Refusal> {
-        let beginning = if name == DEFAULT_ENVIRONMENT { String::new() } else { prefix_of(name) };
-        let covers = |key: &Arc<AccessKey>| {
-            let covers = |own: &Pattern| own.beginning().is_some_and(|own| beginning.starts_with(own));
-            key.grants.patterns(verb).any(covers)
-        };
         match &self.key {
             None if self.is_root() => Ok(()),
-            Some(key) if covers(key) => Ok(()),
+            Some(key) if key.grants.allows_environment(verb, name) => Ok(()),
             None | Some(_) => Err(Refusal::Forbidden { verb }),
         }
     }
@@ -206,7 +211,10 @@ impl Principal {
             (Target::Config { definition, .. }, _) => self.authorize(Verb::Write, Some(definition)),
             (Target::Keys | Target::Anchors, _) if self.is_cluster() => Ok(()),
             (Target::Environment(name), _) => self.authorize_environment(Verb::Define, name),
-            (Target::Keys, _) => self.authorize(Verb::Keys, None),
+            (Target::Keys, _) => match write.access() {
+                Some(AccessWrite::Rotate { id, .. }) => self.authorize_rotation(id),
+                Some(_) | None => self.authorize(Verb::Keys, None),
+            },
             (Target::Anchors, _) => self.authorize(Verb::Cluster, None),
             // A batch contains no batch.
             (Target::Batch, _) => Err(Refusal::Forbidden { verb: Verb::Write }),
@@ -245,6 +253,9 @@ mod tests {
             revision: 1,
             secrets: Vec::new(),
             last_used_day: None,
+            person: None,
+            attestation: None,
+            half_attested: None,
         };
         let reader = Principal::of_key(Arc::new(key), 1);
         assert_eq!(reader.authorize(Verb::Read, Some("billing.eu")), Ok(()));

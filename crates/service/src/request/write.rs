@@ -33,6 +33,7 @@ use concord_model::{
     patch::Patch,
     record::{DeletedId, Revision},
     schema::{Formats, Schema},
+    system::person::PersonLabel,
     time::Timestamp,
 };
 
@@ -354,6 +355,8 @@ pub enum AccessWrite {
         terms: KeyTerms,
         /// The SHA-256 of its secret.
         sha256: [u8; 32],
+        /// The label of the person who holds it.
+        person: Option<PersonLabel>,
     },
     /// Changes the terms of a key.
     Change {
@@ -388,6 +391,13 @@ pub enum AccessWrite {
     DisableRoot,
     /// Enables the root key; requested by a node whose operator has asked for it in the data directory.
     EnableRoot,
+    /// Attests a key.
+    Attest {
+        /// The key.
+        id: KeyId,
+        /// The revision of the key that is attested.
+        revision: Revision,
+    },
 }
 
 /// A change of the anchors of an audit log.
@@ -431,6 +441,7 @@ impl AccessWrite {
             | Self::Change { .. }
             | Self::Rotate { .. }
             | Self::MarkUsed(_)
+            | Self::Attest { .. }
             | Self::EnableRoot => Effect::Access,
         }
     }
@@ -443,6 +454,7 @@ impl AccessWrite {
             | Self::Change { .. }
             | Self::Revoke { .. }
             | Self::Rotate { .. }
+            | Self::Attest { .. }
             | Self::DisableRoot => false,
         }
     }

@@ -31,7 +31,7 @@ fn create_key(node: &Scripted, expires_at: Timestamp) -> ClearText {
         expires_at: Some(expires_at),
     };
     let sha256 = Sha256::digest(text.expose().as_bytes()).into();
-    let create = AccessCommand::Create { id: text.id().clone(), terms, sha256 };
+    let create = AccessCommand::Create { id: text.id().clone(), terms, sha256, person: None };
     let verdict =
         node.fake.decide(&Proposal::new(node.true_time(), "root", Author::Root, Command::Access(create)));
     assert!(format!("{verdict:?}").contains("Ok"), "{verdict:?}");

@@ -94,7 +94,11 @@ fn without_records(rejection: &Rejection) -> Option<String> {
         | Rejection::ChangeRequired { .. }
         | Rejection::EnvironmentFrozen { .. }
         | Rejection::EnvironmentNotFound
-        | Rejection::TooManyEnvironments => None,
+        | Rejection::TooManyEnvironments
+        | Rejection::NotAttestable(_)
+        | Rejection::KeyNotAttested
+        | Rejection::OwnKey
+        | Rejection::TooManyPersons => None,
     }
 }
 
@@ -124,6 +128,9 @@ mod tests {
             revision: 1,
             secrets: Vec::new(),
             last_used_day: None,
+            person: None,
+            attestation: None,
+            half_attested: None,
         };
         Principal::of_key(key.into(), 1)
     }

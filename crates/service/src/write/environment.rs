@@ -156,7 +156,8 @@ pub(crate) fn rules_after(
     by: &str,
     at: Timestamp,
 ) -> Result<(Environment, Arc<str>), Invalid> {
-    let known = before.map(|record| freezes_of(record.environment(), &record.text)).unwrap_or_default();
+    let old = before.and_then(|record| Some((record.environment()?, &record.text)));
+    let known = old.map(|(old, text)| freezes_of(old, text)).unwrap_or_default();
     let mut freezes = Vec::with_capacity(rules.freezes.len());
     for (place, NewFreeze { from, until, reason }) in (0..).zip(&rules.freezes) {
         let freeze = Freeze { from: from.unwrap_or(at), until: *until };
@@ -175,7 +176,7 @@ pub(crate) fn rules_after(
     freezes.sort_by_key(|(freeze, _)| (freeze.from, freeze.until));
     let (freezes, freeze): (Vec<Freeze>, Vec<FreezeText>) = freezes.into_iter().unzip();
     let text = serde_json::to_string(&EnvironmentText { freeze }).unwrap_or_default();
-    let old = before.map(SystemRecord::environment);
+    let old = old.map(|(old, _)| old);
     let direct = match rules.refuses_direct {
         Some(true) => Direct::Refuse,
         Some(false) => Direct::Allow,
@@ -251,7 +252,7 @@ mod tests {
         let (begin, end) = (NOW.0 - HOUR, NOW.0 + HOUR);
         let sent = vec![freeze(Some(NOW.0 + 1), end, "later"), freeze(None, end, "now")];
         let before = record(rules_after(None, &rules(sent), "ann", Timestamp(begin)).unwrap());
-        let shown = freezes_of(before.environment(), &before.text);
+        let shown = freezes_of(before.environment().unwrap(), &before.text);
         let told: Vec<_> = shown.iter().map(|(one, text)| (one.from.0, &*text.reason, &*text.by)).collect();
         assert_eq!(told, [(begin, "now", "ann"), (NOW.0 + 1, "later", "ann")]);
         let again = vec![freeze(Some(begin), end, "now"), freeze(Some(NOW.0), end, "new")];

@@ -6,18 +6,24 @@
 //! stale, and the leader authorizes again by the current key. So this module ignores the grants, and yet no entry after
 //! a change of grants depends on the grants before.
 //!
+//! `attest` decides which keys are attested.
+//!
 //! **Invariants:** the log accepts no proposal in the name of a revoked key, or of the root key while it is disabled.
 //! While the root key is disabled, there is a key that may manage keys and never expires. A key that expires does not
 //! count: nobody could manage keys after that.
 
-use std::{cmp::Ordering, sync::Arc};
+mod attest;
+
+use std::{cmp::Ordering, collections::BTreeSet, sync::Arc};
 
 use super::{Edit, State, apply::EntryContext, digest, index::tree::Item};
+use attest::Changer;
 use concord_model::{
     access_key::{AccessKey, Author, Grants, KeyId, KeySecret, SECRETS_MAX, Verb, day_of},
     command::{AccessCommand, Expect, KeyTerms, Outcome, Proposal, StepOutcome, Verdict},
     error::Rejection,
     limits::ACCESS_KEYS_MAX,
+    system::person::PersonId,
     time::Timestamp,
 };
 
@@ -115,6 +121,8 @@ impl State {
             | AccessCommand::Rotate { .. }
             | AccessCommand::MarkUsed { .. }
             | AccessCommand::DisableRoot
+            // It names the revision itself.
+            | AccessCommand::Attest { .. }
             | AccessCommand::EnableRoot => false,
         }
     }
@@ -122,22 +130,31 @@ impl State {
     pub(super) fn decide_access(
         &mut self,
         context: EntryContext,
-        by: &str,
+        proposal: &Proposal,
         command: &AccessCommand,
         edits: &mut Vec<Edit>,
     ) -> Outcome {
         let EntryContext { revision, at, .. } = context;
+        let author = &proposal.author;
         let done = match command {
-            AccessCommand::Create { id, terms, sha256 } => {
-                let key = self.new_key(context, by, (id, terms, sha256))?;
+            AccessCommand::Create { id, terms, sha256, person } => {
+                let by = Changer::of(author, id);
+                let secret =
+                    KeySecret { sha256: *sha256, made: revision, until: None, is_own: by.makes_own_secret() };
+                let mut key = self.new_key(context, &proposal.by, (id, terms, secret))?;
+                if let Some(label) = person {
+                    key.person = Some(self.find_or_make_person(context, label, edits)?);
+                }
+                by.settle_new_secret(context, &mut key);
                 self.put_key(None, Some(key), edits);
                 StepOutcome::Created
             }
             AccessCommand::Change { id, terms, expect } => {
                 let before = self.expect_key(id, *expect)?;
                 self.expect_key_for_keys(Some((id, &terms.grants, terms.expires_at)), self.root_disabled)?;
+                let attestation = Changer::of(author, id).settle_change(&before, terms);
                 let KeyTerms { name, grants, quota, expires_at } = terms.clone();
-                let old = (*before).clone();
+                let old = AccessKey { attestation, half_attested: None, ..(*before).clone() };
                 let after = AccessKey { name, grants, quota, expires_at, modified_at: at, revision, ..old };
                 self.put_key(Some(before), Some(after), edits);
                 StepOutcome::Changed
@@ -150,8 +167,12 @@ impl State {
             }
             AccessCommand::Rotate { id, sha256, grace_us, expect } => {
                 let before = self.expect_key(id, *expect)?;
-                let secrets = rotated(&before.secrets, context, *sha256, *grace_us);
-                let after = AccessKey { secrets, modified_at: at, revision, ..(*before).clone() };
+                let by = Changer::of(author, id);
+                let secret =
+                    KeySecret { sha256: *sha256, made: revision, until: None, is_own: by.makes_own_secret() };
+                let secrets = rotated(&before.secrets, context, secret, *grace_us);
+                let mut after = AccessKey { secrets, modified_at: at, revision, ..(*before).clone() };
+                by.settle_new_secret(context, &mut after);
                 self.put_key(Some(before), Some(after), edits);
                 StepOutcome::Changed
             }
@@ -166,6 +187,10 @@ impl State {
                     self.put_key(Some(before), Some(after), edits);
                 }
                 StepOutcome::NoRecord
+            }
+            AccessCommand::Attest { id, revision } => {
+                self.attest(context, author, (id, *revision), edits)?;
+                StepOutcome::Changed
             }
             AccessCommand::DisableRoot => {
                 self.expect_key_for_keys(None, true)?;
@@ -184,7 +209,7 @@ impl State {
         &self,
         context: EntryContext,
         by: &str,
-        (id, terms, sha256): (&KeyId, &KeyTerms, &[u8; 32]),
+        (id, terms, secret): (&KeyId, &KeyTerms, KeySecret),
     ) -> Result<AccessKey, Rejection> {
         if self.access_key(id).is_some() {
             return Err(Rejection::KeyExists);
@@ -204,8 +229,11 @@ impl State {
             created_by: by.into(),
             modified_at: at,
             revision,
-            secrets: vec![KeySecret { sha256: *sha256, made: revision, until: None }],
+            secrets: vec![secret],
             last_used_day: None,
+            person: None,
+            attestation: None,
+            half_attested: None,
         })
     }
 
@@ -249,11 +277,16 @@ impl State {
             self.bytes = self.bytes.saturating_sub(key_bytes(before));
             self.count_replaced(key_bytes(before));
         }
+        let persons = |key: Option<&AccessKey>| -> BTreeSet<PersonId> {
+            key.into_iter().flat_map(AccessKey::persons).collect()
+        };
+        let let_go = &persons(before.as_deref()) - &persons(after.as_ref());
         let after = after.map(Arc::new);
         if let Some(after) = &after {
             self.insert_access_key(Arc::clone(after));
         }
         edits.push(Edit::AccessKey { before, after });
+        self.drop_unnamed_persons(let_go, edits);
     }
 
     /// Adds a key to the index and to the digest.
@@ -265,14 +298,12 @@ impl State {
 }
 
 /// The secrets of a key with another one: the newest before stays for the grace, older ones go.
-fn rotated(secrets: &[KeySecret], context: EntryContext, sha256: [u8; 32], grace_us: u64) -> Vec<KeySecret> {
-    let EntryContext { revision, at, .. } = context;
-    let end = Timestamp(at.0.saturating_add(grace_us));
+fn rotated(secrets: &[KeySecret], context: EntryContext, secret: KeySecret, grace_us: u64) -> Vec<KeySecret> {
+    let end = Timestamp(context.at.0.saturating_add(grace_us));
     let last = secrets.last().filter(|_| grace_us > 0);
     let before =
         last.map(|last| KeySecret { until: Some(last.until.map_or(end, |until| until.min(end))), ..*last });
-    let kept: Vec<KeySecret> =
-        before.into_iter().chain([KeySecret { sha256, made: revision, until: None }]).collect();
+    let kept: Vec<KeySecret> = before.into_iter().chain([secret]).collect();
     debug_assert!(kept.len() <= SECRETS_MAX);
     kept
 }

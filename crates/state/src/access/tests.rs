@@ -24,7 +24,7 @@ fn terms(verbs: &[Verb], expires_at: Option<u64>) -> KeyTerms {
 }
 
 fn create(number: u64, verbs: &[Verb]) -> AccessCommand {
-    AccessCommand::Create { id: id(number), terms: terms(verbs, None), sha256: [1; 32] }
+    AccessCommand::Create { id: id(number), terms: terms(verbs, None), sha256: [1; 32], person: None }
 }
 
 fn proposal(at: u64, key: Option<KeyUse>, command: Command) -> Proposal {
@@ -145,7 +145,7 @@ fn a_key_ends_by_the_time_of_the_log() {
     let mut world = AccessWorld::new();
     let end = 10 * SECOND;
     let terms = terms(&[Verb::Define], Some(end));
-    world.access(AccessCommand::Create { id: id(1), terms, sha256: [1; 32] }).unwrap();
+    world.access(AccessCommand::Create { id: id(1), terms, sha256: [1; 32], person: None }).unwrap();
     let key = Some(world.key_use(1));
     let before = proposal(end - 1, key.clone(), define(1));
     assert!(matches!(world.propose(&before).0, Verdict::Decided(Ok(_))));

@@ -68,8 +68,8 @@ impl EntryContext {
         }
     }
 
-    /// The id of a definition that this change creates.
-    fn id(self) -> u64 {
+    /// The id of a definition or person that this change creates.
+    pub(super) fn id(self) -> u64 {
         const { assert!(BATCH_STEPS_MAX <= 1 << STEP_BITS) };
         (self.revision << STEP_BITS) + u64::from(self.step)
     }
@@ -167,7 +167,7 @@ impl State {
         } else if self.is_stale(self, context.revision, proposal.definition_read, &proposal.command) {
             None
         } else if let Command::Access(command) = &proposal.command {
-            Some(self.decide_access(context, &proposal.by, command, edits))
+            Some(self.decide_access(context, proposal, command, edits))
         } else if let Command::Audit(command) = &proposal.command {
             Some(Ok(self.decide_audit(context, proposal, command, edits)))
         } else if let Command::System(command) = &proposal.command {

@@ -86,7 +86,7 @@ impl State {
     fn refused_rules(&self, change: &SystemCommand, time: ChangeTime) -> Option<Rejection> {
         let own = self.environment(change.environment().as_str());
         let record = own.or_else(|| self.environment(DEFAULT_ENVIRONMENT))?;
-        let before = record.environment();
+        let before = record.environment()?;
         if change.rules_after().is_some_and(|after| after.only_adds_short_freezes(before, time.first)) {
             return None;
         }
@@ -151,7 +151,7 @@ impl State {
     }
 
     /// Replaces a system record; one of the two may be absent.
-    fn put_system_record(
+    pub(super) fn put_system_record(
         &mut self,
         before: Option<Arc<SystemRecord>>,
         after: Option<SystemRecord>,
@@ -169,7 +169,12 @@ impl State {
     }
 
     pub(super) fn remove_system_record(&mut self, record: &SystemRecord) {
-        Arc::make_mut(&mut self.environments).remove(&record.name);
+        match &record.body {
+            SystemBody::Environment(_) => {
+                Arc::make_mut(&mut self.environments).remove(&record.name);
+            }
+            SystemBody::Person(person) => self.remove_person(person),
+        }
         self.sum = self.sum.wrapping_sub(digest::of_system_record(record));
         self.bytes = self.bytes.saturating_sub(record.bytes());
     }
@@ -178,13 +183,18 @@ impl State {
     pub(super) fn insert_system_record(&mut self, record: Arc<SystemRecord>) {
         self.sum = self.sum.wrapping_add(digest::of_system_record(&record));
         self.bytes = self.bytes.saturating_add(record.bytes());
-        Arc::make_mut(&mut self.environments).insert(record.name.clone(), record);
+        match &record.body {
+            SystemBody::Environment(_) => {
+                Arc::make_mut(&mut self.environments).insert(record.name.clone(), record);
+            }
+            SystemBody::Person(person) => self.insert_person(person, Arc::clone(&record)),
+        }
     }
 }
 
 /// Why definitions and configs of an environment may not be changed directly.
 fn refused_content(record: &SystemRecord, time: ChangeTime) -> Option<Rejection> {
-    let (environment, name) = (record.environment(), || record.name.clone());
+    let (environment, name) = (record.environment()?, || record.name.clone());
     if environment.direct == Direct::Refuse {
         return Some(Rejection::ChangeRequired { environment: name() });
     }

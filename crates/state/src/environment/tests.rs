@@ -82,7 +82,7 @@ fn world() -> State {
     let terms =
         KeyTerms { name: "n".into(), grants: Grants::default(), quota: Quota::default(), expires_at: None };
     for command in [
-        Command::Access(AccessCommand::Create { id: key_id(), terms, sha256: [1; 32] }),
+        Command::Access(AccessCommand::Create { id: key_id(), terms, sha256: [1; 32], person: None }),
         create("prod.d"),
         write("prod.d", "k"),
         create("prod.gone"),
@@ -410,7 +410,7 @@ fn preconditions_and_limits_of_environments() {
     apply(&mut state, 7, put_if("prod", frozen(1, 2), Expect::Read(Some(current)))).unwrap();
     let changed = state.environment("prod").unwrap();
     assert_eq!((changed.created_at, changed.modified_at), (Timestamp(5), Timestamp(7)));
-    assert_eq!((changed.revision, changed.environment()), (state.revision(), &frozen(1, 2)));
+    assert_eq!((changed.revision, changed.environment()), (state.revision(), Some(&frozen(1, 2))));
     for number in 1..ENVIRONMENTS_MAX {
         apply(&mut state, 8, put(&format!("e{number}"), allow())).unwrap();
     }
@@ -430,12 +430,12 @@ fn environments_are_in_the_digest_and_in_a_state_that_is_built_from_records() {
     let [Edit::System { before: Some(before), after: Some(after) }] = &change.edits[..] else {
         panic!("{change:?}")
     };
-    assert_eq!((before.environment(), after.environment()), (&frozen(5, 9), &frozen(5, 10)));
+    assert_eq!((before.environment(), after.environment()), (Some(&frozen(5, 9)), Some(&frozen(5, 10))));
     apply(&mut state, 3, put("dev", refusing())).unwrap();
     apply(&mut state, 4, put("gone", Environment::default())).unwrap();
     apply(&mut state, 5, delete_if("gone", Expect::Any)).unwrap();
     let mut builder = StateBuilder::new();
-    for record in state.environments() {
+    for record in state.system_records() {
         builder.system_record((**record).clone()).unwrap();
     }
     let twice = (**state.environment("dev").unwrap()).clone();

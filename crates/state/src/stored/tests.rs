@@ -47,7 +47,7 @@ impl StoredWorld {
         let key = KeyUse { id: id.clone(), revision: 1, secret: 1 };
         let mut world = Self { state: State::new(), key };
         let terms = KeyTerms { name: "n".into(), grants: Grants(grants), quota, expires_at: None };
-        world.root(Command::Access(AccessCommand::Create { id, terms, sha256: [1; 32] }));
+        world.root(Command::Access(AccessCommand::Create { id, terms, sha256: [1; 32], person: None }));
         world
     }
 

@@ -148,7 +148,7 @@ impl SledMerge {
         merge.requests.extend(state.requests().map(|request| (request.revision, Some(request.clone()))));
         merge.access_keys.extend(state.access_keys().map(|key| (key.id.clone(), Some(Arc::clone(key)))));
         merge.audit_anchors.extend(state.audit_anchors().map(|one| (one.log, Some(Arc::clone(one)))));
-        merge.system.extend(state.environments().map(|one| (one.key(), (None, Some(Arc::clone(one))))));
+        merge.system.extend(state.system_records().map(|one| (one.key(), (None, Some(Arc::clone(one))))));
         merge
     }
 

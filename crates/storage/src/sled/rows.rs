@@ -8,7 +8,7 @@ use concord_model::{
     audit::{AnchoredLog, AuditAnchors},
     key::Key,
     record::{Config, Definition, IndexEntries, Revision},
-    system::{SystemKey, SystemRecord},
+    system::{SystemBody, SystemKey, SystemRecord},
 };
 use concord_state::RememberedOutcome;
 
@@ -181,8 +181,12 @@ impl SystemRows {
 
 /// The approximate bytes of a system record; at least its encoded length.
 pub(super) fn rough_system_bytes(record: &SystemRecord) -> usize {
-    // Two times of at most ten bytes each for a freeze.
-    record.text.len() + record.name.as_str().len() + 20 * record.environment().freezes.len() + 64
+    let body = match &record.body {
+        // Two times of at most ten bytes each for a freeze.
+        SystemBody::Environment(environment) => 20 * environment.freezes.len(),
+        SystemBody::Person(person) => person.label.as_str().len(),
+    };
+    record.text.len() + record.name.as_str().len() + body + 64
 }
 
 /// The approximate bytes of a config in all trees; at least its encoded length.

@@ -210,7 +210,7 @@ impl Fixture {
             let row = keys::anchored_log(&anchors.log);
             rows.insert(("audit_anchors".into(), row), keys::encode(&**anchors));
         }
-        for record in self.state.environments() {
+        for record in self.state.system_records() {
             for (chunk, bytes) in keys::chunks(&keys::encode(&**record)) {
                 rows.insert(("system".into(), keys::system(&record.key(), chunk)), bytes.to_vec());
             }

@@ -74,9 +74,10 @@ pub(super) fn prepare_access(
     write: &AccessWrite,
 ) -> Result<PreparedWrite, Refusal> {
     let command = match write {
-        AccessWrite::Create { id, terms, sha256 } => {
+        AccessWrite::Create { id, terms, sha256, person } => {
             check_given(principal, GivenTerms { terms, has_expiry: true, has_quota: true })?;
-            AccessCommand::Create { id: id.clone(), terms: terms.clone(), sha256: *sha256 }
+            let (id, terms, person) = (id.clone(), terms.clone(), person.clone());
+            AccessCommand::Create { id, terms, sha256: *sha256, person }
         }
         AccessWrite::Change { id, patch, expect } => {
             let key = seen(state, principal, id)?;
@@ -101,6 +102,10 @@ pub(super) fn prepare_access(
             check_given(principal, GivenTerms { terms: &terms_of(key), has_expiry: true, has_quota: true })?;
             let expect = expect_of(key, *expect)?;
             AccessCommand::Rotate { id: id.clone(), sha256: *sha256, grace_us: *grace_us, expect }
+        }
+        AccessWrite::Attest { id, revision } => {
+            seen(state, principal, id)?;
+            AccessCommand::Attest { id: id.clone(), revision: *revision }
         }
         AccessWrite::MarkUsed(ids) => AccessCommand::MarkUsed { ids: ids.clone() },
         AccessWrite::DisableRoot => {

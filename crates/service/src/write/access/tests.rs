@@ -64,7 +64,9 @@ fn a_key_and_a_secret_expire_and_the_root_key_can_be_disabled() {
     let mut ending = key(1);
     ending.grants = grants(&[(&[Verb::Write], "*")]);
     ending.expires_at = Some(Timestamp(50));
-    ending.secrets.insert(0, KeySecret { sha256: [1; 32], made: 0, until: Some(Timestamp(20)) });
+    ending
+        .secrets
+        .insert(0, KeySecret { sha256: [1; 32], made: 0, until: Some(Timestamp(20)), is_own: false });
     let state_now = state(vec![ending.clone()], false);
     let authorized = |secret, now| {
         at(&state_now, Principal::named(ending.id.as_str(), secret), delete("d"), now)
@@ -108,7 +110,12 @@ fn a_key_grants_no_later_expiry_and_no_larger_quota_than_its_own() {
     let create = |expires_at, requests_per_second| {
         let quota = Quota { requests_per_second, ..Quota::default() };
         let terms = KeyTerms { quota, expires_at, ..terms(grants(&[(&[Verb::Read], "d")])) };
-        prepared(&state, &principal, AccessWrite::Create { id: key(9).id, terms, sha256: [0; 32] }).is_ok()
+        prepared(
+            &state,
+            &principal,
+            AccessWrite::Create { id: key(9).id, terms, sha256: [0; 32], person: None },
+        )
+        .is_ok()
     };
     assert!(create(Some(Timestamp(1000)), Some(5)) && create(Some(Timestamp(1)), Some(1)));
     for (expires_at, requests) in [(None, Some(5)), (Some(Timestamp(1001)), Some(5))] {
@@ -157,6 +164,7 @@ fn a_key_grants_and_manages_only_its_own_permissions() {
     let create = |pattern| AccessWrite::Create {
         id: key(9).id,
         terms: terms(grants(&[(&[Verb::Write], pattern)])),
+        person: None,
         sha256: [0; 32],
     };
     assert!(prepared(&state_now, &principal, create("billing.us")).is_ok());

@@ -118,7 +118,7 @@ fn new_key(random: &mut Rng) -> Command {
     let id = KeyId::parse(&format!("{:012}", random.u8(..))).unwrap();
     let terms =
         KeyTerms { name: "n".into(), grants: Grants(Vec::new()), quota: Quota::default(), expires_at: None };
-    Command::Access(AccessCommand::Create { id, terms, sha256: [1; 32] })
+    Command::Access(AccessCommand::Create { id, terms, sha256: [1; 32], person: None })
 }
 
 /// A change of an environment, of which there are no definitions: it rejects nothing here.

@@ -53,7 +53,7 @@ impl Header {
             requests: state.requests().count() as u64,
             access_keys: state.access_key_count(),
             audit_anchors: state.audit_anchors().count() as u64,
-            system: state.environments().count() as u64,
+            system: state.system_records().count() as u64,
             digest: state.digest(),
             compaction_revision: state.compaction_revision(),
             root_disabled: state.is_root_disabled(),

@@ -6,7 +6,7 @@
 //! frames 1..n      01 · length of the block `u32le` · the block, compressed; a block holds whole records:
 //!                  a definition, then its configs ascending by key; after all of them the requests, oldest first;
 //!                  then the access keys, ascending by id; then the anchors of the audit logs;
-//!                  then the system records, ascending by kind and name
+//!                  then the system records, ascending by kind
 //! last frame       02 · blocks `u64le` · records `u64le` · checksum of the blocks' checksums `u32le`
 //! ```
 //!
@@ -354,7 +354,7 @@ pub(crate) fn write(
     for anchors in state.audit_anchors() {
         writer.record(SnapshotRecordRef::AuditAnchors(anchors))?;
     }
-    for record in state.environments() {
+    for record in state.system_records() {
         writer.record(SnapshotRecordRef::System(record))?;
     }
     Ok(Header { content_bytes: writer.finish()?, ..header })
@@ -383,7 +383,7 @@ fn without_requests(state: &State) -> Option<State> {
     for anchors in state.audit_anchors() {
         builder.audit_anchors((**anchors).clone()).ok()?;
     }
-    for record in state.environments() {
+    for record in state.system_records() {
         builder.system_record((**record).clone()).ok()?;
     }
     builder.finish(state.revision(), state.last_at()).ok()
