@@ -62,6 +62,7 @@ read-index-without-term  | unit consensus::consensus::tests::a_log_of_another_hi
 leases-of-others-ignored | it cluster::lease::a_leader_with_a_longer_election_timeout_answers_nothing_old_after_a_pause
 freeze-by-proposal-time  | unit state::environment::tests::a_freeze_is_judged_by_the_time_of_the_entry
 steps-not-touched        | unit state::environment::tests::every_command_of_everybody_is_judged_in_every_environment
+attested-by-one          | unit state::access::attest::tests::a_key_is_attested_by_the_root_key_or_by_two_other_persons
 plain-file-accepted      | unit storage::tests::encrypted::unencrypted_files_are_rejected_once_everything_is_encrypted
 '
 

@@ -59,6 +59,7 @@
 //! | `leases-of-others-ignored` | a leader takes its own lease for that of the other voters |
 //! | `freeze-by-proposal-time` | a freeze is compared with the time of the proposal instead of that of its entry |
 //! | `steps-not-touched` | an environment judges only the first operation of a batch |
+//! | `attested-by-one` | one person attests a key alone |
 //! | `plain-file-accepted` | an encrypted directory accepts unencrypted files |
 //!
 //! No version knows a feature level after the newest one. So that tests can still upgrade a cluster, a build with debug

@@ -11,13 +11,13 @@ use concord_model::{
     record::Revision,
 };
 
-const SECOND: u64 = 1_000_000;
+pub(super) const SECOND: u64 = 1_000_000;
 
-fn id(number: u64) -> KeyId {
+pub(super) fn id(number: u64) -> KeyId {
     KeyId::parse(&format!("{number:012}")).unwrap()
 }
 
-fn terms(verbs: &[Verb], expires_at: Option<u64>) -> KeyTerms {
+pub(super) fn terms(verbs: &[Verb], expires_at: Option<u64>) -> KeyTerms {
     let grant = Grant { verbs: verbs.iter().copied().collect(), definitions: vec![Pattern::all()] };
     let expires_at = expires_at.map(Timestamp);
     KeyTerms { name: "n".into(), grants: Grants(vec![grant]), quota: Quota::default(), expires_at }
@@ -27,7 +27,7 @@ fn create(number: u64, verbs: &[Verb]) -> AccessCommand {
     AccessCommand::Create { id: id(number), terms: terms(verbs, None), sha256: [1; 32], person: None }
 }
 
-fn proposal(at: u64, key: Option<KeyUse>, command: Command) -> Proposal {
+pub(super) fn proposal(at: u64, key: Option<KeyUse>, command: Command) -> Proposal {
     let by = key.as_ref().map_or("root".to_owned(), |key| key.id.to_string());
     let author = match key {
         Some(key) => Author::Key(key),
@@ -37,22 +37,22 @@ fn proposal(at: u64, key: Option<KeyUse>, command: Command) -> Proposal {
     Proposal::new(Timestamp(at), &by, author, command)
 }
 
-fn define(number: u64) -> Command {
+pub(super) fn define(number: u64) -> Command {
     let key = Key::parse(&format!("d{number}")).unwrap();
     Command::CreateDefinition { key, indexes: Vec::new(), schema: None }
 }
 
-struct AccessWorld {
-    state: State,
-    at: u64,
+pub(super) struct AccessWorld {
+    pub(super) state: State,
+    pub(super) at: u64,
 }
 
 impl AccessWorld {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { state: State::new(), at: SECOND }
     }
 
-    fn propose(&mut self, proposal: &Proposal) -> (Verdict, Option<Change>) {
+    pub(super) fn propose(&mut self, proposal: &Proposal) -> (Verdict, Option<Change>) {
         let digest = self.state.digest();
         let revision = self.state.revision() + 1;
         let (verdict, change) = self.state.apply(revision, proposal);
@@ -62,7 +62,7 @@ impl AccessWorld {
         (verdict, change)
     }
 
-    fn apply(&mut self, key: Option<KeyUse>, command: Command) -> (Outcome, Option<Change>) {
+    pub(super) fn apply(&mut self, key: Option<KeyUse>, command: Command) -> (Outcome, Option<Change>) {
         self.at += SECOND;
         match self.propose(&proposal(self.at, key, command)) {
             (Verdict::Decided(outcome), change) => (outcome, change),
@@ -70,23 +70,26 @@ impl AccessWorld {
         }
     }
 
-    fn access(&mut self, command: AccessCommand) -> Outcome {
+    pub(super) fn access(&mut self, command: AccessCommand) -> Outcome {
         self.apply(None, Command::Access(command)).0
     }
 
     /// A use of the key as it is.
-    fn key_use(&self, number: u64) -> KeyUse {
+    pub(super) fn key_use(&self, number: u64) -> KeyUse {
         let key = self.state.access_key(&id(number)).unwrap();
         KeyUse { id: id(number), revision: key.revision, secret: key.secrets.last().unwrap().made }
     }
 
-    fn rebuilt(&self) -> State {
+    pub(super) fn rebuilt(&self) -> State {
         let mut builder = StateBuilder::new();
         for collection in self.state.definitions() {
             builder.definition((*collection.definition).clone()).unwrap();
         }
         for key in self.state.access_keys() {
             builder.access_key((**key).clone()).unwrap();
+        }
+        for record in self.state.system_records() {
+            builder.system_record((**record).clone()).unwrap();
         }
         builder.root_disabled(self.state.is_root_disabled());
         builder.feature_level(self.state.feature_level());

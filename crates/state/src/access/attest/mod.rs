@@ -129,7 +129,7 @@ impl State {
 
     /// Whether the first of two persons has an attested key still.
     fn still_attests(&self, first: &Attester) -> bool {
-        self.access_key(&first.key).is_some_and(|key| key.attestation.is_some())
+        self.attester(&first.key).as_ref() == Ok(first)
     }
 
     /// How many persons could approve a change of anything in an environment: each has an attested key that is valid now
