@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use crate::{
+    approvers::count_without_approvers,
     clock::Clock,
     freshness::Freshness,
     request::{
@@ -174,6 +175,11 @@ impl Environments {
         let now = self.clock.log_time(state);
         let is_frozen = |record: &&Arc<SystemRecord>| frozen_until(record, now).is_some();
         state.environments().filter(is_frozen).count() as u64
+    }
+
+    /// How many environments ask for more approvals than there are persons to give them, by this node's state.
+    pub(crate) fn without_approvers_count(&self, state: &State) -> u64 {
+        count_without_approvers(state, self.clock.log_time(state))
     }
 
     /// This node's state once it has applied a revision.

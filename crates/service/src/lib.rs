@@ -23,6 +23,7 @@
 //! | certificates and data keys: reloading their files, alarms about them | `reload` |
 //! | the owner of a credential; access keys | `access` |
 //! | environments and their freezes | `environments` |
+//! | whether there are enough persons to approve changes | `approvers` |
 //! | who asked for what and what was decided | `audit` |
 //! | the free space that writes leave on the disk, of this node and of a majority | `disk_space` |
 //! | threads for work that takes longer than about a millisecond, and whose turn it is | `cpu_pool` |
@@ -49,6 +50,7 @@
 
 pub mod access;
 mod anchors;
+mod approvers;
 pub mod audit;
 mod backup;
 mod budget;

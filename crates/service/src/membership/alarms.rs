@@ -1,8 +1,8 @@
 //! All alarms that this node knows of.
 
 use crate::{
-    disk_alarms::disk_alarms, membership::ClusterMembers, reload::certificate_alarms, reload::data_key_alarm,
-    request::Alarm, slowness,
+    approvers::approvers_alarm, disk_alarms::disk_alarms, membership::ClusterMembers,
+    reload::certificate_alarms, reload::data_key_alarm, request::Alarm, slowness,
 };
 use concord_consensus::Consensus;
 use concord_model::limits::READY_STALENESS_MAX;
@@ -18,6 +18,8 @@ impl ClusterMembers {
             alarms.extend(slowness::alarms(consensus, self.cx.node_id()));
             alarms.extend(self.disk_space.alarms());
             alarms.extend(self.contact_alarms(consensus));
+            let state = consensus.state();
+            alarms.extend(approvers_alarm(&state, self.clock.log_time(&state)));
         }
         alarms.extend(self.anchors.alarms());
         alarms

@@ -331,6 +331,11 @@ impl Service {
                 self.environments.frozen_count(&state),
             ),
             MetricFamily::gauge(
+                "concord_state_environments_without_approvers",
+                "Environments that ask for more approvals than there are persons to give them.",
+                self.environments.without_approvers_count(&state),
+            ),
+            MetricFamily::gauge(
                 "concord_state_feature_level",
                 "The feature level of the cluster.",
                 state.feature_level(),

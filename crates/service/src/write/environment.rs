@@ -15,8 +15,12 @@ use super::{
     idempotency::decided_before,
     prepare::{PreparedWrite, check_expect},
 };
-use crate::request::{
-    Effect, EnvironmentRules, EnvironmentWrite, NewFreeze, Principal, Refusal, Target, Write, WriteRequest,
+use crate::{
+    approvers::check_approvers,
+    request::{
+        Effect, EnvironmentRules, EnvironmentWrite, NewFreeze, Principal, Refusal, Target, Write,
+        WriteRequest,
+    },
 };
 use concord_model::{
     command::{Command, Expect, SystemCommand},
@@ -128,6 +132,7 @@ pub(super) fn prepare_environment(
         EnvironmentWrite::Put { rules, expect, .. } => {
             let expect = expect_of(current, *expect)?;
             let (after, text) = rules_after(before.map(|record| &**record), rules, &principal.id, at)?;
+            check_approvers(state, &name, &after, at)?;
             SystemCommand::PutEnvironment { name, after, text, expect }
         }
         EnvironmentWrite::Delete { expect, .. } => {
