@@ -668,6 +668,41 @@ def check_keyboard(c):
     expect(c.page.get_by_text("There is no such page")).to_be_visible()
 
 
+def check_attestation(c):
+    """A key of a person: its holder makes a secret of their own without other permissions, and others attest it."""
+    def create(body, header=()):
+        status, answer = c.cluster.call(1, "POST", "/api_key/", body, header)
+        assert status == 201, answer
+        return json.loads(answer)["data"]
+
+    manager = create({"name": "manager", "grants": [{"verbs": ["keys"]}]})
+    header = [("Authorization", f"Bearer {manager['api_key']}")]
+    made = create({"name": "ada's", "person": "Ada@example.com", "grants": []}, header)
+    c.open("keys", "Keys")
+    row = c.page.get_by_role("row").filter(has_text="ada's")
+    expect(row).to_contain_text("ada@example.com not attested")
+    other = c.visitor()
+    other.get_by_label("Access key").fill(made["api_key"])
+    other.keyboard.press("Enter")
+    other.get_by_role("link", name="Keys").click()
+    expect(other.get_by_text("who made your key has had it")).to_be_visible()
+    expect(other.get_by_role("button", name="New key")).to_have_count(0)
+    other.get_by_role("button", name="Rotate your key…").click()
+    other.get_by_role("dialog").get_by_label("Seconds for which the old one is good").fill("0")
+    other.get_by_role("dialog").get_by_role("button", name="Make a new secret").click()
+    expect(other.get_by_label("The key", exact=True)).not_to_have_text(made["api_key"])
+    other.close()
+    c.open("keys", "Keys")
+    c.page.reload()
+    c.button("Attest ada's").click()
+    c.look("key-attest")
+    c.page.get_by_role("dialog").get_by_role("button", name="Attest it").click()
+    c.said("The key is attested")
+    expect(row).to_contain_text("attested by root")
+    for key in (made, manager):
+        assert c.cluster.call(1, "DELETE", f"/api_key/{key['key_id']}")[0] == 200
+
+
 def check_keys_and_audit(c):
     """Keys are created, used, changed, rotated, revoked; a limited key sees what it may; the audit log says so."""
     if c.cluster.call(1, "GET", "/whoami")[0] == 404:

@@ -1,4 +1,4 @@
-//! The commands `key create|list|get|change|rotate|revoke`, and `whoami`.
+//! The commands `key create|list|get|change|rotate|attest|revoke`, and `whoami`.
 //!
 //! A quota is written `NAME=N`, as in `writes_per_second=10`. A grant is written `VERBS:PATTERNS`, as in
 //! `read,write:billing.*,limits`; verbs that apply to the whole cluster stand alone, as in `cluster,backup`.
@@ -24,8 +24,10 @@ const COLUMNS: Columns = Columns {
         ("GRANTS", "/grants"),
         ("EXPIRES", "/expires_at"),
         ("LAST USED", "/last_used_at"),
+        ("PERSON", "/person/label"),
+        ("ATTESTED", "/attested"),
     ],
-    wide: &[("CREATED", "/created_at"), ("QUOTA", "/quota")],
+    wide: &[("ATTESTED BY", "/attested_by"), ("CREATED", "/created_at"), ("QUOTA", "/quota")],
 };
 
 /// With the secret of a key, which only the response that created it has.
@@ -36,6 +38,7 @@ const COLUMNS_WITH_TEXT: Columns = Columns {
 };
 
 const KEYS: &str = "/api/v1/api_key/";
+const WHOAMI: &str = "/api/v1/whoami";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum KeyCommand {
@@ -65,14 +68,35 @@ pub(super) enum KeyCommand {
     /// Change the name, the grants, the expiry or the quotas of an access key
     Change(ChangeArgs),
     /// Rotate the secret of an access key and print the new one, which is shown only once
+    ///
+    /// A key that has a person may rotate itself.
     Rotate {
+        #[command(flatten)]
+        node: NodeArgs,
+        /// The id of the key [default: the key in use]
+        id: Option<String>,
+        /// For how many seconds the previous secret remains valid; 0 invalidates it immediately
+        #[arg(long, value_name = "S")]
+        grace_s: u64,
+        /// Do not ask for confirmation
+        #[arg(short, long)]
+        yes: bool,
+    },
+    /// Attest that the person of an access key, and nobody else, holds it
+    #[command(
+        long_about = "Attest that the person of an access key, and nobody else, holds it.\n\nWith the root key, the \
+                            key is attested at once. Otherwise two persons must attest it, each with an attested key of \
+                            their own. Ask the person for the revision that they see in `concord whoami`: both must name \
+                            the same one."
+    )]
+    Attest {
         #[command(flatten)]
         node: NodeArgs,
         /// The id of the key
         id: String,
-        /// For how many seconds the previous secret remains valid; 0 invalidates it immediately
-        #[arg(long, value_name = "S")]
-        grace_s: u64,
+        /// The revision of the key that its person has named [default: the current one, after a confirmation]
+        #[arg(long, value_name = "N")]
+        revision: Option<u64>,
         /// Do not ask for confirmation
         #[arg(short, long)]
         yes: bool,
@@ -106,6 +130,9 @@ pub(super) struct KeyCreateArgs {
     /// A quota of the key, as in `writes_per_second=10`; repeatable
     #[arg(long, value_parser = parse_quota, value_name = "NAME=N")]
     quota: Vec<(String, u64)>,
+    /// The person who holds the key, such as `ada@example.com`; it never changes
+    #[arg(long, value_name = "LABEL")]
+    person: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -179,6 +206,9 @@ pub(super) fn run(command: KeyCommand) -> Result<(), Failure> {
             if !args.quota.is_empty() {
                 body["quota"] = quota_json(&args.quota);
             }
+            if let Some(person) = args.person {
+                body["person"] = person.into();
+            }
             call(&args.node, Method::POST, KEYS, Some(&body))
         }
         KeyCommand::List { node, search, page, limit } => {
@@ -194,31 +224,66 @@ pub(super) fn run(command: KeyCommand) -> Result<(), Failure> {
         KeyCommand::Get { node, id } => call(&node, Method::GET, &path_of(&id), None),
         KeyCommand::Change(args) => call(&args.node, Method::PATCH, &path_of(&args.id), Some(&args.body())),
         KeyCommand::Rotate { node, id, grace_s, yes } => {
-            let path = format!("{}/rotate", path_of(&id));
             run_with_client(&node, async |client| {
                 // With a grace period, the key's owner has time to switch to the new secret.
-                if grace_s == 0 && !yes {
-                    let key = described(&client, &id).await?;
+                let is_confirmed = grace_s > 0 || yes;
+                // Whoever rotates the key in use may lack the permission to read it as a key.
+                let own = match &id {
+                    Some(_) if is_confirmed => None,
+                    Some(_) | None => Some(ask(&client, Method::GET, WHOAMI, None).await?),
+                };
+                let own_id = own.as_ref().map(|own| cell(&own["key_id"]));
+                let id = id.or(own_id).unwrap_or_default();
+                if !is_confirmed {
+                    let key = match own.filter(|own| own["key_id"] == id.as_str()) {
+                        Some(own) => described(&own),
+                        None => read_key(&client, &id).await?,
+                    };
                     confirm(&format!("the current secret of {key} will be invalid immediately"), false)?;
                 }
+                let path = format!("{}/rotate", path_of(&id));
                 send(&client, &node, Method::POST, &path, Some(&json!({ "grace_s": grace_s }))).await
             })
         }
+        KeyCommand::Attest { node, id, revision, yes } => run_with_client(&node, async |client| {
+            let key = ask(&client, Method::GET, &path_of(&id), None).await?;
+            let revision = revision.map_or_else(|| key["revision"].clone(), Value::from);
+            if !yes {
+                confirm(&attestation(&key, &revision), false)?;
+            }
+            let path = format!("{}/attest", path_of(&id));
+            send(&client, &node, Method::POST, &path, Some(&json!({ "revision": revision }))).await
+        }),
         KeyCommand::Revoke { node, id, yes } => run_with_client(&node, async |client| {
             if !yes {
-                confirm(&format!("{} will be revoked permanently", described(&client, &id).await?), false)?;
+                confirm(&format!("{} will be revoked permanently", read_key(&client, &id).await?), false)?;
             }
             send(&client, &node, Method::DELETE, &path_of(&id), None).await
         }),
     }
 }
 
-/// A key as a confirmation names it, because an id says little. Fails if the key does not exist.
-async fn described(client: &Client, id: &str) -> Result<String, Failure> {
-    let key = ask(client, Method::GET, &path_of(id), None).await?;
+/// A key as a confirmation names it. Fails if the key does not exist.
+async fn read_key(client: &Client, id: &str) -> Result<String, Failure> {
+    Ok(described(&ask(client, Method::GET, &path_of(id), None).await?))
+}
+
+/// A key as a confirmation names it, because an id says little.
+fn described(key: &Value) -> String {
     let used =
         key["last_used_at"].as_str().map_or_else(|| "never used".into(), |at| format!("last used {at}"));
-    Ok(printable(&format!("key {id} ({}, {used})", cell(&key["name"]))))
+    printable(&format!("key {} ({}, {used})", cell(&key["key_id"]), cell(&key["name"])))
+}
+
+/// What an attestation says, for a confirmation.
+fn attestation(key: &Value, revision: &Value) -> String {
+    let person = key["person"]["label"].as_str().unwrap_or("nobody");
+    printable(&format!(
+        "you confirm that {person}, and nobody else, holds {} at revision {}, with the grants {}",
+        described(key),
+        cell(revision),
+        grants_text(key)
+    ))
 }
 
 /// Sends a request about keys and prints the answer.
@@ -247,19 +312,27 @@ fn show(format: &Format, mut data: Value) -> Result<(), Failure> {
     print_columns(format, &data, columns)
 }
 
-/// Formats the grants of a key as the command line takes them, for a table.
+/// Formats the lists of a key for a table.
 fn write_grants(key: &mut Value) {
+    let by = |by: &Value| cell(by["person"].get("label").unwrap_or(&by["key_id"]));
+    let attesters: Vec<String> = key["attested_by"].as_array().into_iter().flatten().map(by).collect();
+    key["attested_by"] = attesters.join(",").into();
+    key["grants"] = grants_text(key).into();
+}
+
+/// The grants of a key as the command line takes them.
+fn grants_text(key: &Value) -> String {
     let all = |of: &Value| of.as_array().into_iter().flatten().map(cell).collect::<Vec<_>>().join(",");
     let grants = key["grants"].as_array().into_iter().flatten().map(|grant| {
         let (verbs, definitions) = (all(&grant["verbs"]), all(&grant["definitions"]));
         if definitions.is_empty() { verbs } else { format!("{verbs}:{definitions}") }
     });
-    key["grants"] = grants.collect::<Vec<_>>().join(" ").into();
+    grants.collect::<Vec<_>>().join(" ")
 }
 
 /// Shows the access key in use.
 pub(super) fn whoami(node: &NodeArgs) -> Result<(), Failure> {
-    call(node, Method::GET, "/api/v1/whoami", None)
+    call(node, Method::GET, WHOAMI, None)
 }
 
 fn path_of(id: &str) -> String {
@@ -311,6 +384,25 @@ mod tests {
         for wrong in ["", ":a", ",:a"] {
             assert!(parse_grant(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn an_attestation_says_what_it_confirms() {
+        let grants = json!([{ "verbs": ["read", "approve"], "definitions": ["prod.*"] }]);
+        let mut key = json!({ "key_id": "0123456789ab", "name": "ada", "person": { "label": "ada@x" },
+            "grants": grants, "attested_by": [{ "key_id": "root", "person": null },
+            { "key_id": "cdefghijklmn", "person": { "label": "bob@x" } }] });
+        let text = attestation(&key, &json!(44));
+        assert!(
+            text.starts_with("you confirm that ada@x, and nobody else, holds key 0123456789ab"),
+            "{text}"
+        );
+        assert!(text.ends_with("at revision 44, with the grants read,approve:prod.*"), "{text}");
+        write_grants(&mut key);
+        assert_eq!(
+            (&key["attested_by"], &key["grants"]),
+            (&json!("root,bob@x"), &json!("read,approve:prod.*"))
+        );
     }
 
     #[test]

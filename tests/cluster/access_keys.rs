@@ -246,7 +246,10 @@ async fn the_root_key_is_disabled_and_recovered_on_a_stopped_node() {
     root.post("/api/v1/api_key/root/disable", &json!({})).await.refused(409, "conflict_error");
     let admin = Key::create(
         &root,
-        all(&["read", "reveal", "write", "define", "delete", "backup", "cluster", "keys", "audit"]),
+        all(&[
+            "read", "reveal", "write", "define", "delete", "approve", "bypass", "backup", "cluster", "keys",
+            "audit",
+        ]),
     )
     .await;
     let weak = Key::create(&root, all(&["keys"])).await;

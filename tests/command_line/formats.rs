@@ -63,7 +63,7 @@ const HIDDEN: [(&str, &[&str]); 8] = [
 
 /// The commands, their name as that of their manual page, and what each one may return. `FORMAT` in an argument is a
 /// text of its own for each format, so that nothing is made twice.
-const COMMANDS: [(&str, &[&str], i32); 59] = [
+const COMMANDS: [(&str, &[&str], i32); 60] = [
     ("apply", &["apply", "-f", "limits.yaml"], 0),
     ("audit-anchors", &["audit", "anchors"], 0),
     ("audit-export", &["audit", "export", "--url", "URL"], 0),
@@ -109,6 +109,7 @@ const COMMANDS: [(&str, &[&str], i32); 59] = [
     ("explain", &["explain", "limits.plan"], 0),
     ("export", &["export", "--dir", "files"], 0),
     ("import", &["import", "--dir", "files"], 0),
+    ("key-attest", &["key", "attest", "KEY", "--yes"], 0),
     ("key-change", &["key", "change", "KEY", "--name", "FORMAT"], 0),
     ("key-create", &["key", "create", "--name", "FORMAT", "--grant", "read:*"], 0),
     ("key-get", &["key", "get", "KEY"], 0),
@@ -186,7 +187,9 @@ async fn each_command_prints_each_format() {
     user.ok(&["config", "patch", "limits", "acme", "--data", r#"{"n": 0}"#]).await;
     user.ok(&["cert", "ca", "--out", "ca"]).await;
     user.ok(&["backup", "--out", "one.backup"]).await;
-    let key = user.json(&["key", "create", "--name", "x", "--grant", "read:*"]).await["key_id"].clone();
+    let key =
+        user.json(&["key", "create", "--name", "x", "--person", "ada", "--grant", "read:*"]).await["key_id"]
+            .clone();
     // Each node has an audit log of its own.
     let url = format!("http://{}", cluster.nodes[0].api_addr());
     let audit = user.write("audit.jsonl", &user.ok(&["audit", "export", "--url", &url]).await);

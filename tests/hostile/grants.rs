@@ -16,8 +16,14 @@ use crate::harness::{Answer, Client, Cluster, check, eventually};
 pub(crate) const KEYS: &str = "/api/v1/api_key/";
 
 /// All verbs.
-pub(crate) const VERBS: [&str; 10] =
-    ["read", "reveal", "write", "define", "backup", "cluster", "keys", "audit", "observe", "delete"];
+pub(crate) const VERBS: [&str; 13] = [
+    "read", "reveal", "write", "define", "backup", "cluster", "keys", "audit", "observe", "delete",
+    "propose", "approve", "bypass",
+];
+
+/// Those of them that are about definitions.
+const ABOUT_DEFINITIONS: [&str; 8] =
+    ["read", "reveal", "write", "define", "delete", "propose", "approve", "bypass"];
 
 /// A request of the matrix.
 pub(super) struct Case {
@@ -41,8 +47,7 @@ fn case(
     body: Value,
     answered: &'static [u16],
 ) -> Case {
-    let is_about_definitions =
-        verbs.iter().any(|verb| ["read", "reveal", "write", "define", "delete"].contains(verb));
+    let is_about_definitions = verbs.iter().any(|verb| ABOUT_DEFINITIONS.contains(verb));
     Case { method, path, verbs, is_about_definitions, body, answered }
 }
 
@@ -163,6 +168,7 @@ pub(super) fn cases() -> Vec<Case> {
         case(Method::PATCH, "/api/v1/api_key/{}", &["keys"], json!({"name": "n"}), &[404]),
         case(Method::DELETE, "/api/v1/api_key/{}", &["keys"], null(), &[404]),
         case(Method::POST, "/api/v1/api_key/{}/rotate", &["keys"], json!({"grace_s": 0}), &[404]),
+        case(Method::POST, "/api/v1/api_key/{}/attest", &["keys"], json!({"revision": 1}), &[404]),
         case(Method::GET, "/api/v1/whoami", &[], null(), &[200]),
         // Who may not do all that the root key may can't take that away.
         case(Method::POST, "/api/v1/api_key/root/disable", &VERBS, json!({}), &[200]),
@@ -343,11 +349,16 @@ impl Callers {
         let (_, elsewhere) = create_key(root, &grants, &json!({})).await;
         let mut without = Vec::new();
         for verb in VERBS {
-            // `cluster` includes `observe`.
-            let gives = |other: &str| other == verb || (verb == "observe" && other == "cluster");
+            // `cluster` includes `observe`; `write` and `define` include `propose`.
+            let includes = |other: &str| match verb {
+                "observe" => other == "cluster",
+                "propose" => ["write", "define"].contains(&other),
+                _ => false,
+            };
+            let gives = |other: &str| other == verb || includes(other);
             let others: Vec<&str> = VERBS.into_iter().filter(|other| !gives(other)).collect();
             let mut grants = vec![json!({"verbs": others, "definitions": ["*"]})];
-            if ["read", "reveal", "write", "define", "delete"].contains(&verb) {
+            if ABOUT_DEFINITIONS.contains(&verb) {
                 grants.push(json!({"verbs": [verb], "definitions": ["theirs.*"]}));
             }
             without.push((verb, create_key(root, &json!(grants), &json!({})).await.1));

@@ -26,6 +26,7 @@ mod metrics;
 mod numbers;
 mod operations;
 mod patch;
+mod persons;
 mod polls;
 mod preconditions;
 mod quotas;

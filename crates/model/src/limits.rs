@@ -95,7 +95,7 @@ pub const KEYS_MARKED_MAX: usize = 256;
 /// than an election. Fixed.
 pub const KEYS_UNCONFIRMED_MAX: Duration = Duration::from_secs(5);
 
-/// Persons that access keys name, as many as there are keys: each key may have one of its own. Fixed: every node must
+/// Persons that access keys name: each key can have one of its own. Fixed: every node must
 /// decide the same.
 pub const PERSONS_MAX: u64 = ACCESS_KEYS_MAX;
 /// Bytes of a person's label: an e-mail address has at most as many. Fixed.

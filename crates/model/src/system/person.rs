@@ -1,7 +1,7 @@
 //! Persons: who holds the access keys that approve changes.
 //!
-//! Whoever may manage keys can create a key for an invented person. So a person is no more than a label that keys share,
-//! and it counts for something only through a key that others have
+//! A client with the permission `keys` can create a key for an invented person. So a person is no more than a label that
+//! keys share, and counts for something only through a key that others have
 //! [attested](crate::access_key::AccessKey::attestation).
 //!
 //! **Invariant:** the cluster has no two persons of one label, and gives the id of a person to no other one.

@@ -86,7 +86,7 @@ impl Principal {
     }
 
     /// Authorizes the rotation of a key. The holder of a key with a person may rotate that key itself: its first secret
-    /// is known to whoever created it.
+    /// is known to the client that created it.
     ///
     /// # Errors
     /// [`Refusal::Forbidden`], whether the key exists or not.

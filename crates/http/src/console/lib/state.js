@@ -106,7 +106,8 @@ export function say(text, kind = "good") {
 export function lacks(verb, definition) {
   const grants = principal.value?.grants;
   if (!Array.isArray(grants) || principal.value.root) return false;
-  const allows = (verbs) => verbs.includes(verb) || (verb === "observe" && verbs.includes("cluster"));
+  const allows = (verbs) => verbs.includes(verb) || (verb === "observe" && verbs.includes("cluster"))
+    || (verb === "propose" && (verbs.includes("write") || verbs.includes("define")));
   return !grants.some((grant) => allows(grant.verbs ?? [])
     && (definition === undefined || (grant.definitions ?? []).some((pattern) => covers(pattern, definition))));
 }

@@ -12,7 +12,7 @@ export function places() {
     { text: "Usage", parts: ["usage"], verb: "observe" },
   ];
   if (together.value.length) all.push({ text: `Change set (${together.value.length})`, parts: ["together"] });
-  if (principal.value) all.push({ text: "Keys", parts: ["keys"], verb: "keys" }, { text: "Audit", parts: ["audit"], verb: "audit" });
+  if (principal.value) all.push({ text: "Keys", parts: ["keys"], verb: principal.value.person ? undefined : "keys" }, { text: "Audit", parts: ["audit"], verb: "audit" });
   return all.filter((place) => !(place.verb && lacks(place.verb)));
 }
 

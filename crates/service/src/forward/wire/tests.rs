@@ -2,18 +2,20 @@
 
 use super::*;
 use crate::request::{
-    AuditWrite, Check, CheckCondition, EnvironmentRules, EnvironmentWrite, LazySchema, NewFreeze,
-    NewProtection, NewSchema, NewUnique, Restored, Rollback, Transaction, Undelete, UndeleteThen,
+    AccessWrite, AuditWrite, Check, CheckCondition, EnvironmentRules, EnvironmentWrite, LazySchema,
+    NewFreeze, NewProtection, NewSchema, NewUnique, Restored, Rollback, Transaction, Undelete, UndeleteThen,
 };
 use concord_model::{
+    access_key::{Grants, KeyId, Quota},
     audit::AnchoredLog,
-    command::{Done, Expect, StepOutcome},
+    command::{Done, Expect, KeyTerms, StepOutcome},
     document::Document,
     error::{Invalid, LocSegment, NothingToRestore, Rejection, Violation},
     key::Key,
     limits::BATCH_STEPS_MAX,
     patch::{Patch, PatchFormat},
     record::DeletedId,
+    system::person::PersonLabel,
     time::Timestamp,
 };
 use concord_net::codec::{decode, encode};
@@ -136,8 +138,26 @@ fn environment_writes() -> Vec<Write> {
     ]
 }
 
+/// Those of access keys.
+fn access_writes() -> Vec<Write> {
+    let id = || KeyId::parse("0123456789aZ").unwrap();
+    let terms = || KeyTerms {
+        name: "n".into(),
+        grants: Grants::default(),
+        quota: Quota::default(),
+        expires_at: Some(Timestamp(300)),
+    };
+    let create = |person: Option<&str>| {
+        let person = person.map(|label| PersonLabel::parse(label).unwrap());
+        AccessWrite::Create { id: id(), terms: terms(), sha256: [7; 32], person }
+    };
+    let rotate = AccessWrite::Rotate { id: id(), sha256: [7; 32], grace_us: 300, expect: Expect::At(9) };
+    let attest = AccessWrite::Attest { id: id(), revision: 300 };
+    [create(None), create(Some("ada@example.com")), rotate, attest].map(Write::Access).to_vec()
+}
+
 fn all_writes() -> Vec<Write> {
-    [writes(), environment_writes()].concat()
+    [writes(), environment_writes(), access_writes()].concat()
 }
 
 fn freeze(from: Option<Timestamp>) -> NewFreeze {

@@ -1,5 +1,7 @@
 //! Authorization by a state, and the terms that a key may grant.
 
+use std::collections::BTreeSet;
+
 use super::*;
 use crate::{
     request::{KeyPatch, Write},
@@ -8,6 +10,10 @@ use crate::{
 use concord_model::{
     access_key::{Grant, Grants, KeySecret, Pattern, Quota},
     command::{Command, Proposal},
+    system::{
+        SystemBody, SystemRecord,
+        person::{Person, PersonId, PersonLabel},
+    },
     testing::key,
 };
 use concord_state::builder::StateBuilder;
@@ -23,6 +29,19 @@ fn grants(text: &[(&[Verb], &str)]) -> Grants {
 fn state(keys: Vec<AccessKey>, root_disabled: bool) -> State {
     let mut builder = StateBuilder::new();
     builder.root_disabled(root_disabled);
+    let persons: BTreeSet<PersonId> = keys.iter().flat_map(AccessKey::persons).collect();
+    for id in persons {
+        let label = PersonLabel::parse(&format!("p{id}")).unwrap();
+        let record = SystemRecord {
+            name: id.name(),
+            body: SystemBody::Person(Person { id, label }),
+            text: "{}".into(),
+            created_at: Timestamp(1),
+            modified_at: Timestamp(1),
+            revision: 1,
+        };
+        builder.system_record(record).unwrap();
+    }
     keys.into_iter().for_each(|key| builder.access_key(key).unwrap());
     builder.finish(100, Timestamp(100)).unwrap()
 }
@@ -150,6 +169,63 @@ fn a_key_obtains_no_secret_that_outlives_it_or_has_a_larger_quota() {
     let expected = [Ok(()), Ok(()), forbidden.clone(), forbidden];
     assert_eq!(ids.each_ref().map(|id| rotate(&principal, id)), expected);
     assert!(ids.iter().all(|id| rotate(&Principal::root(), id).is_ok()));
+}
+
+#[test]
+fn a_key_with_a_person_rotates_itself_and_nothing_else_without_keys() {
+    let rotate = |key: &AccessKey| {
+        let (id, expect) = (key.id.clone(), Expect::Present);
+        AccessWrite::Rotate { id, sha256: [0; 32], grace_us: 0, expect }
+    };
+    let (mut own, mut other, mut machine) = (key(1), key(2), key(3));
+    for key in [&mut own, &mut other, &mut machine] {
+        // The same terms, with an end and a quota.
+        key.grants = grants(&[(&[Verb::Read], "d")]);
+        (key.expires_at, key.quota.watches) = (Some(Timestamp(1000)), Some(1));
+    }
+    (own.person, other.person) = (Some(PersonId(7)), Some(PersonId(7)));
+    let state_now = state(vec![own.clone(), other.clone(), machine.clone()], false);
+    let decided = |by: &AccessKey, write: AccessWrite| {
+        let authorized = at(&state_now, named(by), Write::Access(write.clone()), 0)?;
+        prepared(&state_now, &authorized.principal, write)
+    };
+    let Ok(Command::Access(AccessCommand::Rotate { id, expect, .. })) = decided(&own, rotate(&own)) else {
+        panic!("it may rotate itself")
+    };
+    assert_eq!((id, expect), (own.id.clone(), Expect::Read(Some(1))));
+    let forbidden = Err(Refusal::Forbidden { verb: Verb::Keys });
+    assert_eq!(decided(&machine, rotate(&machine)), forbidden);
+    let id = own.id.clone();
+    let patch = KeyPatch { name: Some("m".into()), ..KeyPatch::default() };
+    for write in [
+        rotate(&other),
+        AccessWrite::Change { id: id.clone(), patch, expect: Expect::Any },
+        AccessWrite::Revoke { id: id.clone(), expect: Expect::Any },
+        AccessWrite::Attest { id, revision: 1 },
+        AccessWrite::DisableRoot,
+    ] {
+        assert_eq!(decided(&own, write.clone()), forbidden, "{write:?}");
+    }
+    let batch = Write::Batch(vec![Write::Access(rotate(&other))]);
+    assert!(at(&state_now, named(&own), batch, 0).is_err());
+}
+
+#[test]
+fn a_key_attests_only_keys_whose_permissions_it_has() {
+    let (mut attester, mut weak, mut strong) = (key(1), key(2), key(3));
+    attester.grants = grants(&[(&[Verb::Keys, Verb::Read], "billing.*")]);
+    weak.grants = grants(&[(&[Verb::Read], "billing.eu")]);
+    strong.grants = grants(&[(&[Verb::Read, Verb::Approve], "billing.eu")]);
+    let state_now = state(vec![attester.clone(), weak.clone(), strong.clone()], false);
+    let principal = Principal::of_key(Arc::new(attester), 1);
+    let attest = |key: &AccessKey| AccessWrite::Attest { id: key.id.clone(), revision: 300 };
+    let command = |key: &AccessKey| AccessCommand::Attest { id: key.id.clone(), revision: 300 };
+    assert_eq!(prepared(&state_now, &principal, attest(&weak)), Ok(Command::Access(command(&weak))));
+    let unseen = Err(Rejection::KeyNotFound.into());
+    assert_eq!(prepared(&state_now, &principal, attest(&strong)), unseen);
+    assert_eq!(prepared(&state_now, &Principal::root(), attest(&key(9))), unseen);
+    let by_root = prepared(&state_now, &Principal::root(), attest(&strong));
+    assert_eq!(by_root, Ok(Command::Access(command(&strong))));
 }
 
 #[test]
