@@ -1,13 +1,10 @@
 //! The same proposals give the same verdicts and the same state, however they are cut into runs and however often the
 //! state is rebuilt from its records in between. Equal replicas and restarts depend on it.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use concord_model::{
-    access_key::{AccessKey, AttestedBy, Author, Grant, Grants, KeyId, KeyUse, Pattern, Quota, Verb},
+    access_key::{AccessKey, Author, Grant, Grants, KeyId, KeyUse, Pattern, Quota, Verb},
     audit::{AnchoredLog, AuditAnchors},
     command::{
         AccessCommand, AuditCommand, BatchStep, Command, ConfigThen, ContentThen, DecodeError, Expect,
@@ -21,7 +18,7 @@ use concord_model::{
     system::{
         SystemKey, SystemRecord,
         environment::{Direct, Environment, EnvironmentName, Freeze},
-        person::{PersonId, PersonLabel},
+        person::PersonLabel,
     },
     time::Timestamp,
 };
@@ -189,7 +186,7 @@ fn undelete(state: &State, random: &mut Rng) -> Command {
 }
 
 /// A change of the access keys, on a key that may not exist, sometimes read too early. Most have one of three persons.
-fn access(state: &State, random: &mut Rng) -> AccessCommand {
+pub(super) fn access(state: &State, random: &mut Rng) -> AccessCommand {
     let id = KeyId::parse(&format!("{:012}", random.u8(0..6))).unwrap();
     let labels = [None, Some("ada"), Some("Bob"), Some("carl")];
     let person = labels[random.usize(0..4)].map(|label| PersonLabel::parse(label).unwrap());
@@ -467,133 +464,6 @@ fn no_content_changes_against_the_rules_of_its_environment() {
         }
     }
     assert!(rejected > 300 && changed_beside_rules > 300, "{rejected} {changed_beside_rules}");
-}
-
-/// Who made the secrets of a key, by their revisions: the root key, or a key with this id.
-type Makers = BTreeMap<(KeyId, u64), Option<KeyId>>;
-
-/// Checks a key that is attested now, by the state before and the proposal that attested it.
-fn check_attested(key: &AccessKey, before: &State, by: &Author, makers: &Makers, at: Timestamp, place: &str) {
-    for secret in key.secrets.iter().filter(|secret| secret.until.is_none_or(|end| at < end)) {
-        let maker = &makers[&(key.id.clone(), secret.made)];
-        assert!(maker.as_ref().is_none_or(|maker| *maker == key.id), "{place}: its secret is another key's");
-    }
-    let old = before.access_key(&key.id);
-    let attestation = key.attestation.as_ref().unwrap();
-    assert!(key.person.is_some(), "{place}");
-    if old.and_then(|old| old.attestation.as_ref()) == Some(attestation) {
-        return;
-    }
-    match (&attestation.by, by) {
-        (AttestedBy::Root, author) => assert_eq!(*author, Author::Root, "{place}"),
-        (AttestedBy::Persons([first, second]), Author::Key(author)) => {
-            let old = old.unwrap();
-            assert_eq!(old.half_attested.as_ref(), Some(first), "{place}: of the same revision");
-            assert_eq!((old.revision, &second.key), (key.revision, &author.id), "{place}");
-            assert_ne!(first.person, second.person, "{place}");
-            for attester in [first, second] {
-                assert_ne!(Some(attester.person), key.person, "{place}");
-                let own = before.access_key(&attester.key).unwrap();
-                assert!(own.attestation.is_some() && own.person == Some(attester.person), "{place}");
-            }
-        }
-        (AttestedBy::Persons(_), other) => panic!("{place}: by {other:?}"),
-    }
-}
-
-/// A change of the keys in the name of somebody: mostly attestations, and keys that their holders rotate.
-fn change_of_keys(state: &State, random: &mut Rng) -> (AccessCommand, Author) {
-    let count = usize::try_from(state.access_key_count()).unwrap();
-    let some_key = |random: &mut Rng| state.access_keys().nth(random.usize(0..count)).unwrap();
-    let author = |key: &AccessKey, random: &mut Rng| {
-        let newest = key.secrets.len() - 1;
-        let place = if random.u8(0..10) == 0 { random.usize(0..=newest) } else { newest };
-        Author::Key(KeyUse { id: key.id.clone(), revision: key.revision, secret: key.secrets[place].made })
-    };
-    let by = if count > 0 { author(some_key(random), random) } else { Author::Root };
-    // A key that has expired does nothing any more.
-    let mostly_for_ever = |terms: KeyTerms| {
-        let expires_at = terms.expires_at.filter(|end| end.0 % 16 == 0);
-        KeyTerms { expires_at, ..terms }
-    };
-    match random.u8(0..20) {
-        0..=13 if count > 0 => {
-            let key = some_key(random);
-            let revision = key.revision - u64::from(random.u8(0..8) == 0);
-            // Seldom the root key, which attests alone.
-            let by = if random.u8(0..20) == 0 { Author::Root } else { by };
-            (AccessCommand::Attest { id: key.id.clone(), revision }, by)
-        }
-        14..=15 if count > 0 => {
-            let key = some_key(random);
-            let (id, expect, grace_us) = (key.id.clone(), Expect::Any, random.u64(0..400));
-            (AccessCommand::Rotate { id, sha256: [3; 32], grace_us, expect }, author(key, random))
-        }
-        _ => {
-            let by = if random.bool() { Author::Root } else { by };
-            match access(state, random) {
-                AccessCommand::DisableRoot => (AccessCommand::EnableRoot, by),
-                AccessCommand::Create { id, terms, sha256, person } => {
-                    (AccessCommand::Create { id, terms: mostly_for_ever(terms), sha256, person }, by)
-                }
-                AccessCommand::Change { id, terms, expect } => {
-                    (AccessCommand::Change { id, terms: mostly_for_ever(terms), expect }, by)
-                }
-                command => (command, by),
-            }
-        }
-    }
-}
-
-#[test]
-fn an_attested_key_has_others_who_attested_it_and_no_secret_of_others() {
-    let (mut by_root, mut by_persons, mut voided, mut gone) = (0, 0, 0, BTreeSet::new());
-    for seed in 31..=50 {
-        let (mut random, mut state, mut makers) = (Rng::with_seed(seed), State::new(), Makers::new());
-        gone.clear();
-        for revision in 1..=3000 {
-            let (command, author) = change_of_keys(&state, &mut random);
-            let at = Timestamp(state.last_at().0 + random.u64(0..300));
-            let proposal = Proposal::new(at, "somebody", author.clone(), Command::Access(command));
-            let place = format!("seed {seed}, {revision}: {proposal}");
-            let before = state.clone();
-            let (verdict, change) = state.apply(revision, &proposal);
-            if !matches!(verdict, Verdict::Decided(Ok(_))) {
-                assert_eq!((change, state.digest()), (None, before.digest()), "{place}");
-                continue;
-            }
-            let maker = if let Author::Key(author) = &author { Some(author.id.clone()) } else { None };
-            for key in state.access_keys() {
-                if key.secrets.last().unwrap().made == revision {
-                    makers.insert((key.id.clone(), revision), maker.clone());
-                }
-                let known = before.access_key(&key.id).map(|old| old.person);
-                assert!(known.is_none_or(|known| known == key.person), "{place}: another person");
-                let old = before.access_key(&key.id).and_then(|old| old.attestation.as_ref());
-                match &key.attestation {
-                    Some(_) => check_attested(key, &before, &author, &makers, at, &place),
-                    None => voided += u32::from(old.is_some()),
-                }
-                match key.attestation.as_ref().filter(|new| Some(*new) != old).map(|new| &new.by) {
-                    Some(AttestedBy::Root) => by_root += 1,
-                    Some(AttestedBy::Persons(_)) => by_persons += 1,
-                    None => {}
-                }
-            }
-            // Exactly the persons that a key names, one of each label, and none that was there before.
-            let named: BTreeSet<PersonId> = state.access_keys().flat_map(|key| key.persons()).collect();
-            let persons: Vec<_> = state.persons().map(|record| record.person().unwrap()).collect();
-            assert_eq!(persons.iter().map(|person| person.id).collect::<BTreeSet<_>>(), named, "{place}");
-            let labels: BTreeSet<_> = persons.iter().map(|person| &person.label).collect();
-            assert_eq!(labels.len(), persons.len(), "{place}");
-            assert!(named.is_disjoint(&gone), "{place}: an id is used again");
-            gone.extend(
-                before.persons().map(|old| old.person().unwrap().id).filter(|id| !named.contains(id)),
-            );
-        }
-        assert!(gone.len() > 2, "seed {seed}: {gone:?}");
-    }
-    assert!(by_root > 100 && by_persons > 50 && voided > 50, "{by_root} {by_persons} {voided}");
 }
 
 /// The records as whoever sees only the edits has them.
