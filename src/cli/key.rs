@@ -227,7 +227,7 @@ pub(super) fn run(command: KeyCommand) -> Result<(), Failure> {
             run_with_client(&node, async |client| {
                 // With a grace period, the key's owner has time to switch to the new secret.
                 let is_confirmed = grace_s > 0 || yes;
-                // Whoever rotates the key in use may lack the permission to read it as a key.
+                // The holder of the key in use may lack the permission to read it.
                 let own = match &id {
                     Some(_) if is_confirmed => None,
                     Some(_) | None => Some(ask(&client, Method::GET, WHOAMI, None).await?),

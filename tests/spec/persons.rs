@@ -159,6 +159,13 @@ async fn a_rotation_and_a_change_by_others_void_an_attestation() {
         assert_eq!((&key["attested"], &key["own_secret"]), (&json!(false), &json!(false)));
         let held = held.rotated_by(&run, root).await;
         assert_eq!(is_attested(&held).await, json!(true), "rotated by the root key");
+        // By a secret that is valid for a grace only, it does not rotate itself.
+        let path = format!("{}/rotate", held.path());
+        let next = Held::of(&run, &held.client.post(&path, &json!({"grace_s": 600})).await.expect(200)).await;
+        let by_the_first = held.client.post(&path, &json!({"grace_s": 0})).await;
+        has_code(by_the_first, 403, "forbidden_error", "forbidden");
+        let held = next.rotated_by(&run, &next.client).await;
+        assert_eq!(is_attested(&held).await, json!(true));
         // Of itself a key without `keys` may do nothing else, and a key without a person nothing at all.
         for refused in [
             patch(&held.client, &held.path(), &json!({"name": "n"})).await,

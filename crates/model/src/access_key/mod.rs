@@ -217,6 +217,12 @@ impl AccessKey {
         secret.until.is_none_or(|end| now < end).then_some(secret)
     }
 
+    /// Whether the secret that this revision made is the newest one.
+    #[must_use]
+    pub fn is_newest_secret(&self, made: Revision) -> bool {
+        self.secrets.last().is_some_and(|newest| newest.made == made)
+    }
+
     /// Whether no holder of another key has a secret that is accepted at this time.
     #[must_use]
     pub fn has_only_own_secrets(&self, now: Timestamp) -> bool {

@@ -85,14 +85,15 @@ impl Principal {
         }
     }
 
-    /// Authorizes the rotation of a key. The holder of a key with a person may rotate that key itself: its first secret
-    /// is known to the client that created it.
+    /// Authorizes the rotation of a key. The holder of a key with a person may rotate that key itself, because its first
+    /// secret is known to the client that created it; but not by a secret that is valid for a grace only.
     ///
     /// # Errors
     /// [`Refusal::Forbidden`], whether the key exists or not.
     pub(crate) fn authorize_rotation(&self, id: &KeyId) -> Result<(), Refusal> {
-        let is_own = self.key.as_ref().is_some_and(|own| own.id == *id && own.person.is_some());
-        if is_own { Ok(()) } else { self.authorize(Verb::Keys, None) }
+        let is_own =
+            |own: &Arc<AccessKey>| own.id == *id && own.person.is_some() && own.is_newest_secret(self.secret);
+        if self.key.as_ref().is_some_and(is_own) { Ok(()) } else { self.authorize(Verb::Keys, None) }
     }
 
     /// Whether it may see and manage this key. It cannot see keys with permissions that it lacks.

@@ -138,7 +138,7 @@ impl State {
         let author = &proposal.author;
         let done = match command {
             AccessCommand::Create { id, terms, sha256, person } => {
-                let by = Changer::of(author, id);
+                let by = Changer::of(author, None);
                 let secret =
                     KeySecret { sha256: *sha256, made: revision, until: None, is_own: by.makes_own_secret() };
                 let mut key = self.new_key(context, &proposal.by, (id, terms, secret))?;
@@ -152,7 +152,7 @@ impl State {
             AccessCommand::Change { id, terms, expect } => {
                 let before = self.expect_key(id, *expect)?;
                 self.expect_key_for_keys(Some((id, &terms.grants, terms.expires_at)), self.root_disabled)?;
-                let attestation = Changer::of(author, id).settle_change(&before, terms);
+                let attestation = Changer::of(author, Some(&before)).settle_change(&before, terms);
                 let KeyTerms { name, grants, quota, expires_at } = terms.clone();
                 let old = AccessKey { attestation, half_attested: None, ..(*before).clone() };
                 let after = AccessKey { name, grants, quota, expires_at, modified_at: at, revision, ..old };
@@ -167,7 +167,7 @@ impl State {
             }
             AccessCommand::Rotate { id, sha256, grace_us, expect } => {
                 let before = self.expect_key(id, *expect)?;
-                let by = Changer::of(author, id);
+                let by = Changer::of(author, Some(&before));
                 let secret =
                     KeySecret { sha256: *sha256, made: revision, until: None, is_own: by.makes_own_secret() };
                 let secrets = rotated(&before.secrets, context, secret, *grace_us);

@@ -206,6 +206,16 @@ fn a_key_with_a_person_rotates_itself_and_nothing_else_without_keys() {
     ] {
         assert_eq!(decided(&own, write.clone()), forbidden, "{write:?}");
     }
+    // In a grace, the client that created the key has the secret before.
+    let mut rotated = own.clone();
+    let before = KeySecret { until: Some(Timestamp(50)), ..rotated.secrets[0].clone() };
+    rotated.secrets = vec![before, KeySecret { made: 2, ..rotated.secrets[0].clone() }];
+    let state_then = state(vec![rotated.clone()], false);
+    for (secret, may) in [(1, false), (2, true)] {
+        let principal = Principal::named(rotated.id.as_str(), secret);
+        let authorized = at(&state_then, principal, Write::Access(rotate(&rotated)), 9);
+        assert_eq!(authorized.is_ok(), may, "{secret}");
+    }
     let batch = Write::Batch(vec![Write::Access(rotate(&other))]);
     assert!(at(&state_now, named(&own), batch, 0).is_err());
 }

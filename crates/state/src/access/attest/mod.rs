@@ -27,17 +27,21 @@ use concord_model::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Changer {
     Root,
-    /// The key itself.
+    /// The key itself, by its newest secret. An earlier one, in its grace, may be known to others.
     Itself,
     Other,
 }
 
 impl Changer {
-    pub(super) fn of(author: &Author, id: &KeyId) -> Self {
+    /// `key`: as it is before the change; `None` if it is created.
+    pub(super) fn of(author: &Author, key: Option<&AccessKey>) -> Self {
         match author {
             Author::Root => Self::Root,
-            Author::Key(author) if author.id == *id => Self::Itself,
-            Author::Key(_) | Author::Cluster => Self::Other,
+            Author::Key(author) => {
+                let is_itself = |key: &AccessKey| key.id == author.id && key.is_newest_secret(author.secret);
+                if key.is_some_and(is_itself) { Self::Itself } else { Self::Other }
+            }
+            Author::Cluster => Self::Other,
         }
     }
 

@@ -236,6 +236,19 @@ fn a_grace_keeps_the_secret_of_others_valid() {
 }
 
 #[test]
+fn only_the_newest_secret_is_the_keys_own_to_rotate_it() {
+    for (number, is_kept) in [(0, false), (1, true)] {
+        let mut world = with_target(Target::Attested);
+        world.by(Some(TARGET), rotate(TARGET, 100 * SECOND)).unwrap();
+        let mut author = world.key_use(TARGET);
+        author.secret = world.key(TARGET).secrets[number].made;
+        world.apply(Some(author), Command::Access(rotate(TARGET, 0))).0.unwrap();
+        let newest = world.key(TARGET).secrets[0].clone();
+        assert_eq!((world.is_attested(TARGET), newest.is_own), (is_kept, is_kept), "{number}");
+    }
+}
+
+#[test]
 fn what_voids_an_attestation() {
     #[derive(Debug, Clone, Copy, PartialEq)]
     enum Done {
