@@ -83,6 +83,7 @@ impl World {
             definition_read,
             command,
             author: Author::Root,
+            tail: None,
         }
     }
 

@@ -192,7 +192,7 @@ impl Consensus {
     /// See [`WriteError`].
     pub async fn write_timed(&self, proposal: Proposal) -> (Result<Verdict, WriteError>, WriteTimes) {
         let bytes = proposal.to_bytes();
-        let shares_entry = proposal.command.may_share_entry() && group::fits(bytes.len());
+        let shares_entry = proposal.may_share_entry() && group::fits(bytes.len());
         #[cfg(feature = "sabotage")]
         if concord_model::sabotage::is("ack-before-commit")
             && self.metrics().current_leader == Some(self.inner.id)

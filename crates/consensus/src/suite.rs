@@ -109,7 +109,16 @@ fn proposal(number: u64) -> Proposal {
     let key = Key::parse(&format!("definition-{number}")).unwrap();
     let command = Command::CreateDefinition { key, indexes: Vec::new(), schema: None };
     let (at, by) = (Timestamp(number), "root".into());
-    Proposal { at, by, reason: None, request: None, definition_read: None, command, author: Author::Root }
+    Proposal {
+        at,
+        by,
+        reason: None,
+        request: None,
+        definition_read: None,
+        command,
+        author: Author::Root,
+        tail: None,
+    }
 }
 
 async fn write(consensus: &Consensus, number: u64) -> u64 {

@@ -15,7 +15,7 @@
 //! 1. A group only shares the entry: each of its proposals is decided by itself, in order, at a revision of its own,
 //!    and has its own time, author, reason, idempotency key and verdict.
 //! 2. Applying a group costs no more than applying its proposals one by one: only commands that cost little share an
-//!    entry ([`Command::may_share_entry`]), and number and bytes are bounded. A group never contains a group.
+//!    entry ([`Proposal::may_share_entry`]), and number and bytes are bounded. A group never contains a group.
 
 use super::{
     command::{Command, DecodeError, Proposal},
@@ -37,8 +37,7 @@ const LENGTH_BYTES: usize = 4;
 
 impl Command {
     /// Whether it may share an entry with others: its effect on the state is that of one config.
-    #[must_use]
-    pub fn may_share_entry(&self) -> bool {
+    pub(crate) fn may_share_entry(&self) -> bool {
         match self {
             Self::WriteConfig { .. } | Self::DeleteConfig { .. } => true,
             Self::CreateDefinition { .. }
@@ -113,7 +112,7 @@ pub fn decode(entry: &[u8]) -> Result<Vec<Proposal>, DecodeError> {
         let (bytes, after) = after.split_at_checked(length).ok_or(DecodeError::Damaged)?;
         // A group in the group has a level that no proposal has.
         let proposal = Proposal::from_bytes(bytes).map_err(|_| DecodeError::Damaged)?;
-        if !proposal.command.may_share_entry() || proposals.len() == GROUP_PROPOSALS_MAX {
+        if !proposal.may_share_entry() || proposals.len() == GROUP_PROPOSALS_MAX {
             return Err(DecodeError::Damaged);
         }
         proposals.push(proposal);
@@ -141,6 +140,7 @@ mod tests {
             definition_read: Some(3),
             command,
             author: Author::Root,
+            tail: None,
         }
     }
 

@@ -12,7 +12,12 @@ use super::{
     command::THIS_ENTRY,
     flat::decode_without,
     key::Key,
-    limits::{ACCESS_KEYS_MAX, ENVIRONMENTS_MAX, PERSONS_MAX},
+    limits::{
+        ACCESS_KEYS_MAX, CHANGE_AUTHORS_MAX, CHANGE_CONTENT_BYTES_MAX, CHANGE_CONTENTS_BYTES_MAX,
+        CHANGE_DEFINITIONS_MAX, CHANGE_RECORD_BYTES_MAX, CHANGE_VOTES_MAX, ENVIRONMENTS_MAX, GUARDS_MAX,
+        OPEN_CHANGE_BYTES_OF_PARTY_MAX, OPEN_CHANGES_OF_ENVIRONMENT_MAX, OPEN_CHANGES_OF_PARTY_MAX,
+        PERSONS_MAX, UNREVIEWED_BYPASSES_MAX,
+    },
     record::Revision,
     time::Timestamp,
 };
@@ -152,6 +157,49 @@ pub enum Rejection {
     /// As many persons as a cluster has.
     #[error("the keys of the cluster name {PERSONS_MAX} persons, the limit: revoke unused keys")]
     TooManyPersons,
+    /// No such change request, or none that this may be done to.
+    #[error("change request does not exist")]
+    ChangeNotFound,
+    /// A change request with this id exists; the same request created it.
+    #[error("a change request with this id exists already")]
+    ChangeExists,
+    /// The change request was applied, or has ended otherwise.
+    #[error("the change request is closed: create another one")]
+    ChangeClosed,
+    /// A restore or a recovery has voided the approvals of the change request.
+    #[error(
+        "the change request is held since a restore or a recovery: rebase it, and let it be approved again"
+    )]
+    ChangeHeld,
+    /// The edition or the digest is no longer the one of the change request, or the command is another one.
+    #[error("the change request has another edition or digest by now: look at it again")]
+    ChangeDigest,
+    /// Too few approvals count.
+    #[error("the change request needs the approvals of {needed} persons, and has {counted} that count")]
+    NotApproved {
+        /// How many persons must approve.
+        needed: u8,
+        /// How many have, and count.
+        counted: u8,
+    },
+    /// A person has rejected the edition.
+    #[error("the current edition is rejected: send another one")]
+    EditionRejected,
+    /// An author of a change request votes on it, or the writer of a bypass reviews it.
+    #[error("nobody approves, rejects or reviews a change of their own")]
+    OwnChange,
+    /// As many open change requests, or bypasses without review, as one may have.
+    #[error("{0}")]
+    TooManyChanges(ChangeQuota),
+    /// The contents of all open change requests take as much as the cluster has for them.
+    #[error(
+        "the open change requests of the cluster have {} MiB of content, the limit: apply or withdraw some",
+        CHANGE_CONTENTS_BYTES_MAX >> 20
+    )]
+    ChangesFull,
+    /// A change request that is larger than one may be.
+    #[error("{0}")]
+    ChangeTooLarge(ChangeBound),
 }
 
 /// Why nobody can attest a key.
@@ -168,9 +216,58 @@ pub enum NotAttestable {
     SecretOfOthers,
 }
 
+/// What a person, or a key without one, has too many of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum ChangeQuota {
+    /// Open change requests of theirs.
+    #[error(
+        "one person has at most {OPEN_CHANGES_OF_PARTY_MAX} open change requests: apply or withdraw some"
+    )]
+    OfParty,
+    /// Bytes of their contents.
+    #[error(
+        "the open change requests of one person have at most {} MiB of content: apply or withdraw some",
+        OPEN_CHANGE_BYTES_OF_PARTY_MAX >> 20
+    )]
+    BytesOfParty,
+    /// Open change requests that touch the environment.
+    #[error(
+        "an environment has at most {OPEN_CHANGES_OF_ENVIRONMENT_MAX} open change requests: apply or withdraw some"
+    )]
+    OfEnvironment,
+    /// Bypasses that nobody has reviewed.
+    #[error(
+        "one person has at most {UNREVIEWED_BYPASSES_MAX} bypasses without review: let others review them"
+    )]
+    Unreviewed,
+}
+
+/// What a change request has too much of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum ChangeBound {
+    /// Definitions that it touches.
+    #[error("a change request touches at most {CHANGE_DEFINITIONS_MAX} definitions")]
+    Definitions,
+    /// Bytes of its content.
+    #[error("a change request has at most {} MiB of content", CHANGE_CONTENT_BYTES_MAX >> 20)]
+    Content,
+    /// Records that it replaces.
+    #[error("a change request replaces at most {GUARDS_MAX} records")]
+    Bases,
+    /// Senders of its editions.
+    #[error("a change request has at most {CHANGE_AUTHORS_MAX} authors: create another one")]
+    Authors,
+    /// Votes on its edition.
+    #[error("a change request has at most {CHANGE_VOTES_MAX} votes")]
+    Votes,
+    /// Bytes of its record.
+    #[error("the record of a change request has at most {} KiB: shorten its texts", CHANGE_RECORD_BYTES_MAX >> 10)]
+    Record,
+}
+
 impl Rejection {
-    /// Whether the rules of an environment reject the change, or an operation of it. The log stores no such rejection under
-    /// an idempotency key: the same request may succeed later.
+    /// Whether the rules of an environment, or the state of the change request that is applied, reject the change or an
+    /// operation of it. The log stores no such rejection under an idempotency key: the same request may succeed later.
     #[must_use]
     pub fn is_by_environment(&self) -> bool {
         if let Self::InBatch { rejection, .. } = self {

@@ -13,7 +13,7 @@
 //! | [`redaction`] | secret values: hidden from clients without `reveal`, kept when these write the rest |
 //! | [`access_key`] | access keys: what each may do, and how it is written down |
 //! | [`audit`] | anchors of the audit logs: how many are kept |
-//! | [`system`] | system records: environments |
+//! | [`system`] | system records: environments, change requests |
 //! | [`command`] | what is proposed, what the log decides |
 //! | `decimal` | numbers, compared exactly |
 //! | [`entry`] | the bytes of a log entry: one proposal, or several |

@@ -121,6 +121,50 @@ pub const FREEZE_LENGTH_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 /// Bytes of a freeze's reason. Fixed.
 pub const FREEZE_REASON_BYTES_MAX: usize = 255;
 
+// Change requests. All are fixed: every node must decide the same.
+
+/// Guards of a proposal, and bases of a change request: one for each operation, and some for keys and environments. Each
+/// is a look-up in the state.
+pub const GUARDS_MAX: usize = 1200;
+/// Operations of a change request: as many as a batch has by default.
+pub const CHANGE_OPERATIONS_MAX: usize = 1000;
+/// Definitions that a change request touches. Its record names all of them, and each list looks at them.
+pub const CHANGE_DEFINITIONS_MAX: usize = 200;
+/// Bytes of the content of a change request: half of an entry's largest batch.
+pub const CHANGE_CONTENT_BYTES_MAX: u64 = 4 << 20;
+/// Senders of the editions of a change request: none may approve it.
+pub const CHANGE_AUTHORS_MAX: usize = 32;
+/// Approvals and rejections of a change request, or reviews of a bypass. Rejections of earlier editions make room.
+pub const CHANGE_VOTES_MAX: usize = 64;
+/// Bytes of the title of a change request.
+pub const CHANGE_TITLE_BYTES_MAX: usize = 255;
+/// Bytes of the description of a change request.
+pub const CHANGE_DESCRIPTION_BYTES_MAX: usize = 4 << 10;
+/// Bytes of the comment of a vote or a withdrawal.
+pub const CHANGE_COMMENT_BYTES_MAX: usize = 1 << 10;
+/// Bytes of the record of a change request.
+pub const CHANGE_RECORD_BYTES_MAX: u64 = 64 << 10;
+/// Microseconds after which an edition expires: a month.
+pub const EDITION_AGE_US_MAX: u64 = 30 * 24 * 60 * 60 * 1_000_000;
+/// Open change requests of a person, or of a key without one.
+pub const OPEN_CHANGES_OF_PARTY_MAX: u64 = 200;
+/// Bytes of their contents.
+pub const OPEN_CHANGE_BYTES_OF_PARTY_MAX: u64 = 8 << 20;
+/// Open change requests that touch an environment.
+pub const OPEN_CHANGES_OF_ENVIRONMENT_MAX: u64 = 500;
+/// Bytes of all contents: they are in the memory of every node.
+pub const CHANGE_CONTENTS_BYTES_MAX: u64 = 64 << 20;
+/// Bypasses of a person, or of a key without one, that nobody has reviewed.
+pub const UNREVIEWED_BYPASSES_MAX: u64 = 200;
+/// Microseconds for which a closed change request is kept: a quarter of a year.
+pub const CLOSED_CHANGE_AGE_US_MAX: u64 = 90 * 24 * 60 * 60 * 1_000_000;
+/// Closed change requests that are kept, in addition to unreviewed bypasses.
+pub const CLOSED_CHANGES_MAX: u64 = 5_000;
+/// Bytes of their records.
+pub const CLOSED_CHANGES_BYTES_MAX: u64 = 16 << 20;
+/// Change requests that an entry closes or drops because of their age or number: a millisecond of work.
+pub const CHANGES_SWEPT_PER_ENTRY_MAX: usize = 64;
+
 // Lists and watches.
 
 /// Filters of one list query. Each costs an index look-up. Fixed.

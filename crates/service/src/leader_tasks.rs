@@ -286,7 +286,16 @@ mod tests {
         let proposal = |at: u64, id: Option<u8>, command: Command| {
             let request = id.map(|id| IdempotencyKey { id: [id; 16], fingerprint: [2; 16] });
             let (at, by) = (Timestamp(at), "root".to_owned());
-            Proposal { at, by, reason: None, request, definition_read: None, command, author: Author::Root }
+            Proposal {
+                at,
+                by,
+                reason: None,
+                request,
+                definition_read: None,
+                command,
+                author: Author::Root,
+                tail: None,
+            }
         };
         let (definition, key) = (Key::parse("d").unwrap(), Key::parse("k").unwrap());
         let delete = Command::DeleteConfig { definition, key, expect: Expect::Present };

@@ -173,6 +173,9 @@ impl StateBuilder {
         if let Some(person) = self.state.access_keys().flat_map(|key| key.persons()).find(unknown) {
             return Err(BuildError(format!("an access key names person {person}, which is not stored")));
         }
+        if let Some(name) = self.state.first_stray_content() {
+            return Err(BuildError(format!("the content `{name}` is of no change request that needs it")));
+        }
         if self.newest > revision {
             return Err(BuildError(format!("a record of revision {} in a state of {revision}", self.newest)));
         }

@@ -7,6 +7,8 @@
 //! Steps of index builds are not in the history. So a build of a definition that the changes touch counts as complete:
 //! the entries of its configs are computed from their data.
 //!
+//! Nor are the contents of change requests. So a change request without the content of its edition is closed.
+//!
 //! **Invariant:** a change that does not follow from the state before it is an error: the history is that of another
 //! cluster, or a part of it is missing.
 
@@ -251,6 +253,7 @@ impl Continuation {
         }
         state.revision = revision;
         state.last_at = self.at;
+        state.close_changes_without_content();
         state
     }
 

@@ -482,6 +482,7 @@ mod tests {
                 definition_read,
                 command,
                 author: Author::Root,
+                tail: None,
             };
             changes.extend(state.apply(revision, &proposal).1.map(Arc::new));
         };

@@ -15,6 +15,7 @@
 //! | [`feed`] | the recent changes in memory, for watchers |
 //! | [`audit`] | the anchors of the audit logs |
 //! | [`environment`] | the environments, and whether their rules let a proposal change what it changes |
+//! | [`change`] | the change requests, and whether one may be applied |
 //! | [`person`] | the persons that access keys name |
 //! | [`access`] | the access keys, and whether a proposal in the name of one is accepted |
 //! | [`stored`] | the records and bytes that an access key may change, and its quota |
@@ -34,6 +35,7 @@ pub mod access;
 pub mod apply;
 pub mod audit;
 pub mod builder;
+pub mod change;
 pub mod continuation;
 pub mod deleted;
 pub mod digest;
@@ -105,6 +107,7 @@ pub struct State {
     /// The anchors of the audit logs, by log.
     audit_anchors: audit::AnchorsByLog,
     environments: environment::EnvironmentsByName,
+    changes: Arc<change::records::ChangeRecords>,
     persons: Tree<person::ByPersonId>,
     persons_by_label: Tree<person::ByLabel>,
     /// What the entry that is being applied has reindexed so far.
@@ -390,8 +393,8 @@ impl Edit {
         }
     }
 
-    /// Whether the history keeps it: all edits but the steps of index builds and those of access keys and anchors, which
-    /// are no content of the cluster.
+    /// Whether the history keeps it: all edits but the steps of index builds, those of access keys and anchors, which are no
+    /// content of the cluster, and those of the contents of change requests, which are gone with the last one.
     #[must_use]
     pub fn is_in_history(&self) -> bool {
         match self {
@@ -402,9 +405,11 @@ impl Edit {
             | Self::Config { .. }
             | Self::Dropped { .. }
             | Self::Skipped(_)
-            | Self::System { .. }
             | Self::Remember(_)
             | Self::Forget(_) => true,
+            Self::System { before, after } => {
+                !after.as_ref().or(before.as_ref()).is_some_and(|record| record.content().is_some())
+            }
             Self::Entries { .. }
             | Self::Building { .. }
             | Self::AuditAnchors { .. }
@@ -469,18 +474,19 @@ impl State {
     }
 
     /// The same records at a later revision and without their history: the first state of a restored cluster. No key is
-    /// attested in it.
+    /// attested in it, and all change requests are held.
     #[must_use]
     pub fn restored_at(mut self, revision: Revision) -> Self {
         self.revision = self.revision.max(revision);
         self.raise_compaction_revision(self.revision);
         self.end_attestations();
+        self.hold_restored_changes();
         self
     }
 
     /// All system records, by kind.
     pub fn system_records(&self) -> impl Iterator<Item = &Arc<SystemRecord>> {
-        self.environments().chain(self.persons())
+        self.environments().chain(self.changes()).chain(self.change_contents()).chain(self.persons())
     }
 
     /// The system record with this key.
@@ -488,6 +494,8 @@ impl State {
     pub fn system_record(&self, key: &SystemKey) -> Option<&Arc<SystemRecord>> {
         match key.kind {
             SystemKind::Environment => self.environment(key.name.as_str()),
+            SystemKind::Change => self.change_record(key.name.as_str()),
+            SystemKind::Content => self.change_content_record(key.name.as_str()),
             SystemKind::Person => self.person_record(PersonId(key.name.as_str().parse().ok()?)),
         }
     }

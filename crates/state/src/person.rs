@@ -140,6 +140,7 @@ impl State {
         for named in self.access_keys().flat_map(|key| key.persons()) {
             candidates.remove(&named);
         }
+        candidates.retain(|person| !self.change_names_person(*person));
         for id in candidates {
             if let Some(record) = self.person_record(id).map(Arc::clone) {
                 self.put_system_record(Some(record), None, edits);

@@ -91,8 +91,16 @@ mod tests {
         let revision = state.revision() + 1;
         let definition_read = state.definition("d").map(|found| found.definition.revision);
         let (by, at) = ("root".into(), Timestamp(revision));
-        let proposal =
-            Proposal { at, by, reason: None, request: None, definition_read, command, author: Author::Root };
+        let proposal = Proposal {
+            at,
+            by,
+            reason: None,
+            request: None,
+            definition_read,
+            command,
+            author: Author::Root,
+            tail: None,
+        };
         assert!(state.apply(revision, &proposal).1.is_some());
     }
 

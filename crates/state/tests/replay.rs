@@ -318,7 +318,8 @@ fn proposals(seed: u64, count: u64) -> Vec<(u64, Option<Proposal>)> {
         let reason = random.bool().then(|| "because".to_owned());
         let author = author(&state, &mut random, &command);
         let by = if let Author::Key(key) = &author { key.id.to_string() } else { "root".into() };
-        let proposal = Proposal { at: Timestamp(at), by, reason, request, definition_read, command, author };
+        let proposal =
+            Proposal { at: Timestamp(at), by, reason, request, definition_read, command, author, tail: None };
         state.apply(revision, &proposal);
         all.push((revision, Some(proposal)));
     }
@@ -614,8 +615,16 @@ fn builds(seed: u64) -> Vec<(u64, Option<Proposal>)> {
             }
         };
         let (by, at) = ("root".to_owned(), Timestamp(1_763_000_000_000_000 + revision));
-        let proposal =
-            Proposal { at, by, reason: None, request: None, definition_read, command, author: Author::Root };
+        let proposal = Proposal {
+            at,
+            by,
+            reason: None,
+            request: None,
+            definition_read,
+            command,
+            author: Author::Root,
+            tail: None,
+        };
         state.apply(revision, &proposal);
         all.push((revision, Some(proposal)));
     }

@@ -69,6 +69,7 @@ fn proposal(number: u64, bytes: usize) -> Proposal {
         definition_read: None,
         command,
         author: Author::Root,
+        tail: None,
     }
 }
 

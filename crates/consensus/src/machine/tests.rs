@@ -33,7 +33,7 @@ fn proposals(seed: u64, count: u64) -> Vec<Option<Proposal>> {
     let mut random = Rng::with_seed(seed);
     let plain = |at, command, definition_read, request| {
         let (at, by, reason) = (Timestamp(at), "root".to_owned(), Some(format!("reason {at}")));
-        Some(Proposal { at, by, reason, request, definition_read, command, author: Author::Root })
+        Some(Proposal { at, by, reason, request, definition_read, command, author: Author::Root, tail: None })
     };
     let define = |name| Command::CreateDefinition { key: key(name), indexes: vec!["a".into()], schema: None };
     let mut all = vec![
@@ -85,7 +85,7 @@ fn entries(all: &[Option<Proposal>], most: usize, seed: u64) -> Vec<Entry> {
         Payload::Normal(EncodedProposal(bytes.into()))
     };
     for proposal in all {
-        let shares = proposal.as_ref().is_some_and(|one| one.command.may_share_entry());
+        let shares = proposal.as_ref().is_some_and(|one| one.may_share_entry());
         if !group.is_empty() && (!shares || group.len() == size) {
             payloads.push(normal(&mut group));
         }

@@ -6,7 +6,9 @@
 //!
 //! 1. an entry that skips revisions ([`Command::SkipRevisions`]);
 //! 2. the entries that were cut off, in their order: the lost members may have confirmed them, so they are kept;
-//! 3. an entry that names this member as the only voter.
+//! 3. an entry that holds all change requests ([`SystemCommand::HoldChanges`]). It comes after those that were cut off:
+//!    before them, it would void an apply that the lost members have confirmed;
+//! 4. an entry that names this member as the only voter.
 //!
 //! All of it is committed. Nobody but the lost members knows what they had decided in the places that were cut off, or after
 //! them, and to whom they had confirmed it. So the cluster is a new one with an id of its own, no member of the old one can
@@ -50,7 +52,7 @@ use super::{
 };
 use concord_model::{
     access_key::Author,
-    command::{Command, Proposal},
+    command::{Command, Proposal, SystemCommand},
     record::{Revision, VoidRevisions},
     time::Timestamp,
 };
@@ -203,6 +205,9 @@ impl SingleRecovery {
         let alone = WireMembership { voters: vec![vec![id]], nodes: vec![(id, member.clone())] };
         let mut payloads = vec![EntryPayload::Normal(EncodedProposal(Bytes::from(skip.to_bytes())))];
         payloads.extend(undecided);
+        let hold = Command::System(SystemCommand::HoldChanges);
+        let hold = Proposal::new(decided.last_at(), AUTHOR, Author::Cluster, hold);
+        payloads.push(EntryPayload::Normal(EncodedProposal(Bytes::from(hold.to_bytes()))));
         payloads.push(EntryPayload::Membership(alone.try_into()?));
         let places = (decided_upto + 1..).map(|index| WireLogId { index, term, node: id });
         let appended: Vec<(WireLogId, Payload)> = places.zip(payloads).collect();

@@ -98,12 +98,15 @@ pub(super) fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
             Rejection::Precondition { .. } | Rejection::CheckFailed { .. } => {
                 (StatusCode::PRECONDITION_FAILED, "precondition_failed")
             }
-            Rejection::RequestReused => INVALID,
+            Rejection::RequestReused | Rejection::ChangeTooLarge(_) => INVALID,
             Rejection::KeyEnded | Rejection::RootDisabled => UNAUTHORIZED,
-            Rejection::KeyNotFound | Rejection::EnvironmentNotFound | Rejection::NothingToRestore(_) => {
-                (StatusCode::NOT_FOUND, "not_found_error")
+            Rejection::KeyNotFound
+            | Rejection::EnvironmentNotFound
+            | Rejection::ChangeNotFound
+            | Rejection::NothingToRestore(_) => (StatusCode::NOT_FOUND, "not_found_error"),
+            Rejection::QuotaExceeded { .. } | Rejection::ChangesFull => {
+                (StatusCode::INSUFFICIENT_STORAGE, "storage_full")
             }
-            Rejection::QuotaExceeded { .. } => (StatusCode::INSUFFICIENT_STORAGE, "storage_full"),
             Rejection::KeyExists
             | Rejection::TooManyKeys
             | Rejection::NoKeyForKeys
@@ -111,8 +114,17 @@ pub(super) fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
             | Rejection::EnvironmentFrozen { .. }
             | Rejection::TooManyEnvironments
             | Rejection::NotAttestable(_)
+            | Rejection::ChangeExists
+            | Rejection::ChangeClosed
+            | Rejection::ChangeHeld
+            | Rejection::ChangeDigest
+            | Rejection::NotApproved { .. }
+            | Rejection::EditionRejected
+            | Rejection::TooManyChanges(_)
             | Rejection::TooManyPersons => (StatusCode::CONFLICT, "conflict_error"),
-            Rejection::KeyNotAttested | Rejection::OwnKey => (StatusCode::FORBIDDEN, "forbidden_error"),
+            Rejection::KeyNotAttested | Rejection::OwnKey | Rejection::OwnChange => {
+                (StatusCode::FORBIDDEN, "forbidden_error")
+            }
             Rejection::NotUnique { .. } | Rejection::TestFailed { .. } => {
                 (StatusCode::CONFLICT, "conflict_error")
             }

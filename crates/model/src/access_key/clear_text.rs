@@ -87,7 +87,7 @@ impl fmt::Debug for ClearText {
 }
 
 /// Whether a text has digits of base 62 only.
-pub(super) fn is_base62(text: &str) -> bool {
+pub(crate) fn is_base62(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 

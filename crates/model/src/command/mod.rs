@@ -3,6 +3,7 @@
 //! | to find | look in |
 //! |---|---|
 //! | what a command changes | [`touched`] |
+//! | where a proposal comes from, and what it rests on | [`source`] |
 //!
 //! [`Command`] (one change) → [`Proposal`] (what an entry holds, alone or with others: [`entry`](super::entry)) →
 //! [`Verdict`] (what `state` decides).
@@ -11,6 +12,7 @@
 //! idempotency key, the revision of the definition that the data were validated against. Replicated enums grow only
 //! at the end; `crates/consensus/tests/format.rs` pins their bytes.
 
+pub mod source;
 pub mod touched;
 
 use std::{fmt, sync::Arc};
@@ -28,11 +30,13 @@ use super::{
     record::{DeletedId, IndexEntries, Revision},
     schema::StoredSchema,
     system::{
+        change::{ChangeId, NewEdition, NewVote},
         environment::{Environment, EnvironmentName},
         person::PersonLabel,
     },
     time::Timestamp,
 };
+use source::Tail;
 
 /// The precondition of a write: the state of the record that it replaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -212,6 +216,56 @@ pub enum SystemCommand {
         /// The precondition.
         expect: Expect,
     },
+    /// Creates a change request, or does something to one. To apply it is no action: that is a command of its own, with
+    /// [`Source::Change`](source::Source::Change).
+    Change {
+        /// The change request.
+        id: ChangeId,
+        /// What is done.
+        action: ChangeAction,
+    },
+    /// Closes change requests whose edition is too old, and drops the oldest closed ones; proposed by the leader itself.
+    /// An entry does a bounded number of them.
+    SweepChanges {
+        /// The time that all clocks of a majority have passed.
+        now: Timestamp,
+    },
+    /// Holds all change requests that are open; in the log of a recovered cluster, after the entries of the one before.
+    HoldChanges,
+}
+
+/// What is done to a change request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ChangeAction {
+    /// Creates it.
+    Create(Box<NewEdition>),
+    /// Replaces its edition. All approvals end.
+    Edit {
+        /// The edition before it. If there is another one, the verdict is [`Verdict::Stale`].
+        after: u32,
+        /// The precondition.
+        expect: Expect,
+        /// The edition.
+        edition: Box<NewEdition>,
+    },
+    /// Approves or rejects it, or reviews a bypass.
+    Vote(Box<NewVote>),
+    /// Takes it back.
+    Withdraw {
+        /// Why.
+        comment: String,
+    },
+}
+
+/// A change of the rules of an environment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EnvironmentChange<'a> {
+    /// The environment.
+    pub name: &'a EnvironmentName,
+    /// Its rules after the change; `None` when it has none of its own.
+    pub after: Option<&'a Environment>,
+    /// The precondition.
+    pub expect: Expect,
 }
 
 /// A change of the anchors of an audit log.
@@ -362,28 +416,25 @@ pub struct KeyTerms {
 }
 
 impl SystemCommand {
-    /// The environment that it changes.
+    /// The environment that it changes, if it does.
     #[must_use]
-    pub fn environment(&self) -> &EnvironmentName {
+    pub fn environment(&self) -> Option<EnvironmentChange<'_>> {
         match self {
-            Self::PutEnvironment { name, .. } | Self::DeleteEnvironment { name, .. } => name,
+            Self::PutEnvironment { name, after, expect, .. } => {
+                Some(EnvironmentChange { name, after: Some(after), expect: *expect })
+            }
+            Self::DeleteEnvironment { name, expect } => {
+                Some(EnvironmentChange { name, after: None, expect: *expect })
+            }
+            Self::Change { .. } | Self::SweepChanges { .. } | Self::HoldChanges => None,
         }
     }
 
-    /// The rules of the environment after the change; `None` when it has none of its own.
-    #[must_use]
-    pub fn rules_after(&self) -> Option<&Environment> {
+    /// Whether the cluster proposes it itself, in nobody's name.
+    fn is_of_the_cluster(&self) -> bool {
         match self {
-            Self::PutEnvironment { after, .. } => Some(after),
-            Self::DeleteEnvironment { .. } => None,
-        }
-    }
-
-    /// The precondition.
-    #[must_use]
-    pub fn expect(&self) -> Expect {
-        match self {
-            Self::PutEnvironment { expect, .. } | Self::DeleteEnvironment { expect, .. } => *expect,
+            Self::SweepChanges { .. } | Self::HoldChanges => true,
+            Self::PutEnvironment { .. } | Self::DeleteEnvironment { .. } | Self::Change { .. } => false,
         }
     }
 }
@@ -439,8 +490,8 @@ impl Command {
             | Self::UndeleteDefinition { .. }
             | Self::SetProtection { .. }
             | Self::Audit(AuditCommand::Accept { .. })
-            | Self::System(_)
             | Self::Access(_) => false,
+            Self::System(command) => command.is_of_the_cluster(),
         }
     }
 }
@@ -498,6 +549,10 @@ pub struct Proposal {
     pub command: Command,
     /// In whose name it is made.
     pub author: Author,
+    /// Where it comes from and what else it rests on; `None` for a direct write without guards. It follows the encoding
+    /// of everything else.
+    #[serde(skip)]
+    pub tail: Option<Box<Tail>>,
 }
 
 /// The result of an accepted write.
@@ -588,7 +643,16 @@ impl Proposal {
     /// A proposal without a reason, that rests on no definition and belongs to no request that may be sent again.
     #[must_use]
     pub fn new(at: Timestamp, by: &str, author: Author, command: Command) -> Self {
-        Self { at, by: by.into(), reason: None, request: None, definition_read: None, command, author }
+        Self {
+            at,
+            by: by.into(),
+            reason: None,
+            request: None,
+            definition_read: None,
+            command,
+            author,
+            tail: None,
+        }
     }
 
     /// The bytes that an entry of the log holds, which has this proposal alone. The first is the feature level that a node
@@ -599,7 +663,11 @@ impl Proposal {
         let level =
             u8::try_from(self.feature_level()).map_or(LEVEL_BYTE_MAX, |level| level.min(LEVEL_BYTE_MAX));
         let room = PROPOSAL_HEAD_BYTES + self.command.rough_bytes();
-        encoding::append(encoding::begun_with(level, room), self)
+        let bytes = encoding::append(encoding::begun_with(level, room), self);
+        match &self.tail {
+            Some(tail) => encoding::append(bytes, &**tail),
+            None => bytes,
+        }
     }
 
     /// The feature level that a node must know to apply it.
@@ -619,8 +687,10 @@ impl Proposal {
             return Err(DecodeError::Unknown(level));
         }
         let (proposal, rest) = postcard::take_from_bytes::<Self>(rest).map_err(|_| DecodeError::Damaged)?;
-        let is_whole = rest.is_empty() && proposal.feature_level() == level;
-        if is_whole { Ok(proposal) } else { Err(DecodeError::Damaged) }
+        if proposal.feature_level() != level {
+            return Err(DecodeError::Damaged);
+        }
+        Ok(Self { tail: Tail::from_bytes(rest)?, ..proposal })
     }
 }
 
@@ -635,6 +705,26 @@ impl fmt::Display for AccessCommand {
             Self::DisableRoot => f.write_str("disable the root key"),
             Self::EnableRoot => f.write_str("enable the root key"),
             Self::Attest { id, .. } => write!(f, "attest access key {id}"),
+        }
+    }
+}
+
+impl fmt::Display for SystemCommand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PutEnvironment { name, .. } => write!(f, "put environment `{name}`"),
+            Self::DeleteEnvironment { name, .. } => write!(f, "delete environment `{name}`"),
+            Self::Change { id, action } => {
+                let verb = match action {
+                    ChangeAction::Create(_) => "create",
+                    ChangeAction::Edit { .. } => "edit",
+                    ChangeAction::Vote(_) => "vote on",
+                    ChangeAction::Withdraw { .. } => "withdraw",
+                };
+                write!(f, "{verb} change request {id}")
+            }
+            Self::SweepChanges { .. } => f.write_str("sweep change requests"),
+            Self::HoldChanges => f.write_str("hold all change requests"),
         }
     }
 }
@@ -667,12 +757,7 @@ impl fmt::Display for Proposal {
                 return write!(f, "accept the audit log of node {}", log.node);
             }
             Command::SkipRevisions { to } => return write!(f, "continue at revision {to}"),
-            Command::System(SystemCommand::PutEnvironment { name, .. }) => {
-                ("put environment", name.key(), None)
-            }
-            Command::System(SystemCommand::DeleteEnvironment { name, .. }) => {
-                ("delete environment", name.key(), None)
-            }
+            Command::System(command) => return command.fmt(f),
         };
         write!(f, "{verb} `{definition}`")?;
         key.map_or(Ok(()), |key| write!(f, " `{key}`"))
@@ -709,6 +794,13 @@ impl Command {
         }
         if let Self::Transaction(Transaction { steps, .. }) = self {
             return steps.iter().map(|(_, step)| of_step(step)).sum();
+        }
+        if let Self::System(SystemCommand::Change {
+            action: ChangeAction::Create(edition) | ChangeAction::Edit { edition, .. },
+            ..
+        }) = self
+        {
+            return STEP_HEAD_BYTES + edition.operations.len() + edition.text.len();
         }
         0
     }

@@ -16,6 +16,7 @@ fn a_proposal_round_trips_and_a_longer_or_newer_one_is_rejected() {
             expect: Expect::At(9),
         },
         author: Author::Root,
+        tail: None,
     };
     let mut bytes = proposal.to_bytes();
     assert_eq!(Proposal::from_bytes(&bytes), Ok(proposal));
@@ -47,6 +48,7 @@ fn a_batch_in_a_batch_is_damaged_at_any_depth() {
         definition_read: None,
         command: Command::Batch(steps),
         author: Author::Root,
+        tail: None,
     };
     let flat = batch(vec![delete(None), delete(Some(3))]);
     assert_eq!(Proposal::from_bytes(&flat.to_bytes()), Ok(flat));

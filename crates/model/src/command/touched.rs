@@ -7,7 +7,7 @@
 //! **Invariant:** applying a command changes no content that it does not touch. `crates/state/tests/replay.rs` compares
 //! the states before and after each proposal.
 
-use super::{Command, SystemCommand, Undeletion};
+use super::{Command, EnvironmentChange, Undeletion};
 use crate::{key::Key, sabotage};
 
 /// What a command changes.
@@ -16,7 +16,7 @@ pub enum Touch<'a> {
     /// The definition with this key, or one of its configs.
     Definition(&'a Key),
     /// The rules of an environment.
-    Environment(&'a SystemCommand),
+    Environment(EnvironmentChange<'a>),
 }
 
 impl Command {
@@ -71,9 +71,8 @@ impl Command {
             | Self::UndeleteDefinition(Undeletion { key, .. })
             | Self::WriteConfig { definition: key, .. }
             | Self::DeleteConfig { definition: key, .. } => Some(Touch::Definition(key)),
-            Self::System(
-                change @ (SystemCommand::PutEnvironment { .. } | SystemCommand::DeleteEnvironment { .. }),
-            ) => Some(Touch::Environment(change)),
+            // A change request changes nothing before it is applied.
+            Self::System(command) => command.environment().map(Touch::Environment),
             // Only what follows from content: index entries, outcomes, what is kept for a while.
             Self::BuildIndex { .. } | Self::Forget { .. } | Self::Compact { .. } => None,
             // Neither definitions nor configs.

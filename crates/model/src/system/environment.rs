@@ -150,15 +150,20 @@ impl Environment {
         frozen.map(|freeze| freeze.until).max()
     }
 
+    /// Whether it has all freezes that another one has, but those that are over.
+    #[must_use]
+    pub fn keeps_freezes(&self, before: &Self, at: Timestamp) -> bool {
+        before.freezes.iter().all(|freeze| freeze.until <= at || self.freezes.contains(freeze))
+    }
+
     /// Whether it has all that another one has but freezes that are over, and adds nothing but short freezes: what one
     /// person may do in an emergency, where every other change needs another person's approval.
     #[must_use]
     pub fn only_adds_short_freezes(&self, before: &Self, at: Timestamp) -> bool {
         let Self { direct, approvals, freezes } = self;
-        let is_kept = |freeze: &Freeze| freeze.until <= at || freezes.contains(freeze);
         let is_allowed = |freeze: &Freeze| before.freezes.contains(freeze) || freeze.is_short(at);
         (direct, approvals) == (&before.direct, &before.approvals)
-            && before.freezes.iter().all(is_kept)
+            && self.keeps_freezes(before, at)
             && freezes.iter().all(is_allowed)
     }
 }

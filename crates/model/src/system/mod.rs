@@ -4,12 +4,14 @@
 //! | to find | look in |
 //! |---|---|
 //! | environments and their freezes | [`environment`] |
+//! | change requests, approvals and contents | [`change`] |
 //! | persons and their labels | [`person`] |
 //!
 //! What the log decides by is typed ([`SystemBody`]). The rest is text that only clients and the console read.
 //!
 //! **Invariants:** a record never changes; a change creates a new one. Nothing in `state` reads the text.
 
+pub mod change;
 pub mod environment;
 pub mod person;
 
@@ -18,16 +20,21 @@ use std::{fmt, sync::Arc};
 use serde::{Deserialize, Serialize};
 
 use super::{encoding, key::Key, record::Revision, time::Timestamp};
+use change::{Change, Content};
 use environment::Environment;
 use person::Person;
 
-/// The kind of a system record. Its number is a part of stored keys. These are reserved: 1 change request, 2 content of
-/// a change request, 4 layer.
+/// The kind of a system record. Its number is that of the variant of [`SystemBody`], and a part of stored keys. The next
+/// number, 4, is reserved for layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum SystemKind {
     /// [`Environment`].
     Environment = 0,
+    /// [`Change`].
+    Change = 1,
+    /// [`Content`].
+    Content = 2,
     /// [`Person`].
     Person = 3,
 }
@@ -45,6 +52,8 @@ impl fmt::Display for SystemKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.kind {
             SystemKind::Environment => "environment",
+            SystemKind::Change => "change request",
+            SystemKind::Content => "content of a change request",
             SystemKind::Person => "person",
         };
         write!(f, "{kind} `{}`", self.name)
@@ -56,6 +65,10 @@ impl fmt::Display for SystemKey {
 pub enum SystemBody {
     /// An environment.
     Environment(Environment),
+    /// A change request. The name of its record is its id.
+    Change(Change),
+    /// The content of a change request. The name of its record has the id and the edition.
+    Content(Content),
     /// A person. The name of its record is its id.
     Person(Person),
 }
@@ -84,6 +97,8 @@ impl SystemRecord {
     pub fn key(&self) -> SystemKey {
         let kind = match &self.body {
             SystemBody::Environment(_) => SystemKind::Environment,
+            SystemBody::Change(_) => SystemKind::Change,
+            SystemBody::Content(_) => SystemKind::Content,
             SystemBody::Person(_) => SystemKind::Person,
         };
         SystemKey { kind, name: self.name.clone() }
@@ -94,7 +109,25 @@ impl SystemRecord {
     pub fn environment(&self) -> Option<&Environment> {
         match &self.body {
             SystemBody::Environment(environment) => Some(environment),
-            SystemBody::Person(_) => None,
+            SystemBody::Change(_) | SystemBody::Content(_) | SystemBody::Person(_) => None,
+        }
+    }
+
+    /// The change request that it is; `None` for another record.
+    #[must_use]
+    pub fn change(&self) -> Option<&Change> {
+        match &self.body {
+            SystemBody::Change(change) => Some(change),
+            SystemBody::Environment(_) | SystemBody::Content(_) | SystemBody::Person(_) => None,
+        }
+    }
+
+    /// The content of a change request that it is; `None` for another record.
+    #[must_use]
+    pub fn content(&self) -> Option<&Content> {
+        match &self.body {
+            SystemBody::Content(content) => Some(content),
+            SystemBody::Environment(_) | SystemBody::Change(_) | SystemBody::Person(_) => None,
         }
     }
 
@@ -103,7 +136,7 @@ impl SystemRecord {
     pub fn person(&self) -> Option<&Person> {
         match &self.body {
             SystemBody::Person(person) => Some(person),
-            SystemBody::Environment(_) => None,
+            SystemBody::Environment(_) | SystemBody::Change(_) | SystemBody::Content(_) => None,
         }
     }
 
@@ -112,6 +145,8 @@ impl SystemRecord {
     pub fn bytes(&self) -> u64 {
         let body = match &self.body {
             SystemBody::Environment(environment) => size_of_val(&environment.freezes[..]),
+            SystemBody::Change(change) => change.bytes(),
+            SystemBody::Content(content) => content.bytes(),
             SystemBody::Person(person) => person.label.as_str().len(),
         };
         (size_of::<Self>() + self.text.len() + body) as u64

@@ -240,6 +240,7 @@ mod tests {
                 definition_read,
                 command,
                 author: Author::Root,
+                tail: None,
             };
             assert!(self.0.apply(revision, &proposal).1.is_some());
         }

@@ -207,7 +207,16 @@ mod tests {
 
     fn proposal(at: u64, command: Command) -> Proposal {
         let (by, at) = ("root".into(), Timestamp(at));
-        Proposal { at, by, reason: None, request: None, definition_read: None, command, author: Author::Root }
+        Proposal {
+            at,
+            by,
+            reason: None,
+            request: None,
+            definition_read: None,
+            command,
+            author: Author::Root,
+            tail: None,
+        }
     }
 
     /// A state with definitions that may index secret fields. No leader would propose them.

@@ -98,7 +98,18 @@ fn without_records(rejection: &Rejection) -> Option<String> {
         | Rejection::NotAttestable(_)
         | Rejection::KeyNotAttested
         | Rejection::OwnKey
-        | Rejection::TooManyPersons => None,
+        | Rejection::TooManyPersons
+        | Rejection::ChangeNotFound
+        | Rejection::ChangeExists
+        | Rejection::ChangeClosed
+        | Rejection::ChangeHeld
+        | Rejection::ChangeDigest
+        | Rejection::NotApproved { .. }
+        | Rejection::EditionRejected
+        | Rejection::OwnChange
+        | Rejection::TooManyChanges(_)
+        | Rejection::ChangesFull
+        | Rejection::ChangeTooLarge(_) => None,
     }
 }
 

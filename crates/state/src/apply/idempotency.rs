@@ -134,6 +134,7 @@ mod tests {
             definition_read: None,
             command,
             author: Author::Root,
+            tail: None,
         }
     }
 

@@ -51,6 +51,11 @@ pub(super) struct EntryContext {
 }
 
 impl EntryContext {
+    /// What is changed in the first state of a restored cluster has its revision.
+    pub(super) fn of_restored(state: &State) -> Self {
+        Self { revision: state.revision, at: state.last_at, step: 0, is_step: false }
+    }
+
     /// A definition that this change creates.
     fn definition(self, key: &Key, indexes: &[String], schema: Option<&StoredSchema>) -> Definition {
         Definition {
@@ -108,11 +113,16 @@ impl State {
         if let Command::SkipRevisions { to } = &proposal.command {
             return self.skip_revisions(context, *to, proposal);
         }
-        // Nor for what the environments reject: the same request is decided when the freeze is over.
+        // Nor for what environments reject, or what a change request lacks: the same request is decided when the freeze is
+        // over, or the approval is there.
         let by_proposal = concord_model::sabotage::is("freeze-by-proposal-time");
         let at = if by_proposal { proposal.at } else { context.at };
-        if let Some(rejection) = self.refused_by_environment(at, &proposal.command) {
-            return (Verdict::Decided(Err(rejection)), None);
+        let record = match self.expect_allowed(at, proposal) {
+            Ok(record) => record,
+            Err(rejection) => return (Verdict::Decided(Err(rejection)), None),
+        };
+        if self.is_guard_stale(proposal, &record) {
+            return (Verdict::Stale, None);
         }
         let mut edits = Vec::new();
         // A clone is a snapshot: it is taken in constant time.
@@ -130,6 +140,10 @@ impl State {
         // A batch uses one time for each of its steps.
         let context =
             EntryContext { at: outcome.as_ref().map_or(context.at, |applied| applied.at), ..context };
+        // The record comes last: until here, the change may be rejected.
+        if outcome.is_ok() {
+            self.make_change_record(context, proposal, record, &mut edits);
+        }
         if let Some(request) = proposal.request {
             self.make_room(context.at, &request.id, &mut edits);
             let remembered =
@@ -171,7 +185,7 @@ impl State {
         } else if let Command::Audit(command) = &proposal.command {
             Some(Ok(self.decide_audit(context, proposal, command, edits)))
         } else if let Command::System(command) = &proposal.command {
-            Some(self.decide_system(context, command, edits))
+            Some(self.decide_system(context, (proposal, command), edits))
         } else {
             Some(self.decide(context, &proposal.command, edits))
         }

@@ -23,6 +23,7 @@ pub(crate) fn proposal(command: Command) -> Proposal {
         definition_read: None,
         command,
         author: Author::Root,
+        tail: None,
     }
 }
 

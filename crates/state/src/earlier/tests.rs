@@ -44,6 +44,7 @@ impl Lived {
             definition_read: None,
             command,
             author: Author::Root,
+            tail: None,
         };
         let (_, change) = state.apply(revision, &proposal);
         self.states.push(state);

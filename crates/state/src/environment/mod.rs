@@ -16,13 +16,13 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::{Edit, State, apply::EntryContext, digest};
 use concord_model::{
-    command::{Command, Expect, Outcome, StepOutcome, SystemCommand, touched::Touch},
+    command::{Command, EnvironmentChange, Expect, Outcome, StepOutcome, SystemCommand, touched::Touch},
     error::Rejection,
     key::Key,
     limits::ENVIRONMENTS_MAX,
     system::{
         SystemBody, SystemRecord,
-        environment::{DEFAULT_ENVIRONMENT, Direct, environment_name},
+        environment::{DEFAULT_ENVIRONMENT, Direct, Environment, environment_name},
     },
     time::Timestamp,
 };
@@ -32,9 +32,22 @@ pub(super) type EnvironmentsByName = Arc<BTreeMap<Key, Arc<SystemRecord>>>;
 
 /// The time that a change takes, by its first and its last moment.
 #[derive(Clone, Copy)]
-struct ChangeTime {
-    first: Timestamp,
+pub(super) struct ChangeTime {
+    pub(super) first: Timestamp,
     last: Timestamp,
+}
+
+impl ChangeTime {
+    /// The time of a command in an entry of this time.
+    pub(super) fn of(at: Timestamp, command: &Command) -> Self {
+        Self { first: at, last: Timestamp(at.0.saturating_add(command.moments() - 1)) }
+    }
+
+    /// Why nothing of an environment changes in this time, if it is frozen.
+    pub(super) fn frozen(self, record: &SystemRecord) -> Option<Rejection> {
+        let until = record.environment()?.frozen_until(self.first, self.last)?;
+        Some(Rejection::EnvironmentFrozen { environment: record.name.clone(), until })
+    }
 }
 
 impl State {
@@ -69,7 +82,7 @@ impl State {
         if self.environments.is_empty() {
             return None;
         }
-        let time = ChangeTime { first: at, last: Timestamp(at.0.saturating_add(command.moments() - 1)) };
+        let time = ChangeTime::of(at, command);
         command.touches().find_map(|(place, touch)| {
             let rejection = match touch {
                 Touch::Definition(key) => refused_content(self.environment_of(key.as_str())?, time),
@@ -83,59 +96,70 @@ impl State {
     }
 
     /// Why the rules of an environment may not be changed so.
-    fn refused_rules(&self, change: &SystemCommand, time: ChangeTime) -> Option<Rejection> {
-        let own = self.environment(change.environment().as_str());
+    fn refused_rules(&self, change: EnvironmentChange<'_>, time: ChangeTime) -> Option<Rejection> {
+        let own = self.environment(change.name.as_str());
         let record = own.or_else(|| self.environment(DEFAULT_ENVIRONMENT))?;
         let before = record.environment()?;
-        if change.rules_after().is_some_and(|after| after.only_adds_short_freezes(before, time.first)) {
+        if change.after.is_some_and(|after| after.only_adds_short_freezes(before, time.first)) {
             return None;
         }
         // A freeze can be ended by changing the environment that has it, and not by leaving that environment.
         if own.is_some() && before.direct == Direct::Allow { None } else { refused_content(record, time) }
     }
 
-    /// Whether the environment that a command changes is another one than the leader read.
-    pub(super) fn is_system_stale(&self, change: &SystemCommand) -> bool {
-        let Expect::Read(read) = change.expect() else { return false };
-        self.environment(change.environment().as_str()).map(|record| record.revision) != read
+    /// Whether the record that a command changes is another one than the leader read.
+    pub(super) fn is_system_stale(&self, command: &SystemCommand) -> bool {
+        if let SystemCommand::Change { id, action } = command {
+            return self.is_change_stale(id, action);
+        }
+        let Some(EnvironmentChange { name, expect: Expect::Read(read), .. }) = command.environment() else {
+            return false;
+        };
+        self.environment(name.as_str()).map(|record| record.revision) != read
     }
 
-    pub(super) fn decide_system(
+    /// Creates an environment or replaces it. `text`: everything but its rules.
+    pub(super) fn put_environment(
         &mut self,
         context: EntryContext,
-        command: &SystemCommand,
+        change: EnvironmentChange<'_>,
+        (after, text): (&Environment, &Arc<str>),
         edits: &mut Vec<Edit>,
     ) -> Outcome {
-        let before = self.expect_environment(command)?;
-        let done = match command {
-            SystemCommand::PutEnvironment { name, after, text, .. } => {
-                if before.is_none() && self.environments.len() >= ENVIRONMENTS_MAX {
-                    return Err(Rejection::TooManyEnvironments);
-                }
-                let done = if before.is_none() { StepOutcome::Created } else { StepOutcome::Changed };
-                let record = SystemRecord {
-                    name: name.key().clone(),
-                    body: SystemBody::Environment(after.clone()),
-                    text: Arc::clone(text),
-                    created_at: before.as_ref().map_or(context.at, |before| before.created_at),
-                    modified_at: context.at,
-                    revision: context.revision,
-                };
-                self.put_system_record(before, Some(record), edits);
-                done
-            }
-            SystemCommand::DeleteEnvironment { .. } => {
-                let before = before.ok_or(Rejection::EnvironmentNotFound)?;
-                self.put_system_record(Some(before), None, edits);
-                StepOutcome::Deleted
-            }
+        let before = self.expect_environment(change)?;
+        if before.is_none() && self.environments.len() >= ENVIRONMENTS_MAX {
+            return Err(Rejection::TooManyEnvironments);
+        }
+        let done = if before.is_none() { StepOutcome::Created } else { StepOutcome::Changed };
+        let record = SystemRecord {
+            name: change.name.key().clone(),
+            body: SystemBody::Environment(after.clone()),
+            text: Arc::clone(text),
+            created_at: before.as_ref().map_or(context.at, |before| before.created_at),
+            modified_at: context.at,
+            revision: context.revision,
         };
+        self.put_system_record(before, Some(record), edits);
         Ok(context.applied(done))
     }
 
+    pub(super) fn delete_environment(
+        &mut self,
+        context: EntryContext,
+        change: EnvironmentChange<'_>,
+        edits: &mut Vec<Edit>,
+    ) -> Outcome {
+        let before = self.expect_environment(change)?.ok_or(Rejection::EnvironmentNotFound)?;
+        self.put_system_record(Some(before), None, edits);
+        Ok(context.applied(StepOutcome::Deleted))
+    }
+
     /// The record of the environment that a command changes, when it meets the precondition.
-    fn expect_environment(&self, command: &SystemCommand) -> Result<Option<Arc<SystemRecord>>, Rejection> {
-        match (command.expect(), self.environment(command.environment().as_str())) {
+    fn expect_environment(
+        &self,
+        change: EnvironmentChange<'_>,
+    ) -> Result<Option<Arc<SystemRecord>>, Rejection> {
+        match (change.expect, self.environment(change.name.as_str())) {
             (Expect::At(revision), Some(found)) if revision != found.revision => {
                 Err(Rejection::Precondition { current: found.revision })
             }
@@ -173,6 +197,7 @@ impl State {
             SystemBody::Environment(_) => {
                 Arc::make_mut(&mut self.environments).remove(&record.name);
             }
+            SystemBody::Change(_) | SystemBody::Content(_) => Arc::make_mut(&mut self.changes).remove(record),
             SystemBody::Person(person) => self.remove_person(person),
         }
         self.sum = self.sum.wrapping_sub(digest::of_system_record(record));
@@ -187,6 +212,7 @@ impl State {
             SystemBody::Environment(_) => {
                 Arc::make_mut(&mut self.environments).insert(record.name.clone(), record);
             }
+            SystemBody::Change(_) | SystemBody::Content(_) => Arc::make_mut(&mut self.changes).insert(record),
             SystemBody::Person(person) => self.insert_person(person, Arc::clone(&record)),
         }
     }
@@ -194,12 +220,10 @@ impl State {
 
 /// Why definitions and configs of an environment may not be changed directly.
 fn refused_content(record: &SystemRecord, time: ChangeTime) -> Option<Rejection> {
-    let (environment, name) = (record.environment()?, || record.name.clone());
-    if environment.direct == Direct::Refuse {
-        return Some(Rejection::ChangeRequired { environment: name() });
+    if record.environment()?.direct == Direct::Refuse {
+        return Some(Rejection::ChangeRequired { environment: record.name.clone() });
     }
-    let until = environment.frozen_until(time.first, time.last)?;
-    Some(Rejection::EnvironmentFrozen { environment: name(), until })
+    time.frozen(record)
 }
 
 #[cfg(test)]

@@ -50,6 +50,7 @@ fn proposal(command: Command) -> Proposal {
         definition_read: Some(1),
         command,
         author: Author::Root,
+        tail: None,
     }
 }
 
@@ -114,7 +115,7 @@ pub fn state() -> (State, Vec<Change>) {
 /// Entries of the log, encoded.
 pub fn proposals() -> Vec<Vec<u8>> {
     let all = all_proposals();
-    let shares = |proposal: &&Proposal| proposal.command.may_share_entry();
+    let shares = |proposal: &&Proposal| proposal.may_share_entry();
     let group = entry::encode(all.iter().filter(shares).map(Proposal::to_bytes).collect());
     all.iter().map(Proposal::to_bytes).chain([group]).collect()
 }

@@ -299,6 +299,7 @@ pub(super) fn proposal(state: &State, revision: Revision, command: Command) -> P
         definition_read,
         command,
         author: Author::Root,
+        tail: None,
     }
 }
 

@@ -40,6 +40,7 @@ fn state(indexes: &[&str]) -> State {
             definition_read: None,
             command,
             author: Author::Root,
+            tail: None,
         },
     );
     state

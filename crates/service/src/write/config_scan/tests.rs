@@ -39,6 +39,7 @@ impl World {
             definition_read,
             command,
             author: Author::Root,
+            tail: None,
         };
         let verdict = self.0.apply(self.0.revision() + 1, &proposal).0;
         assert!(matches!(verdict, Verdict::Decided(Ok(_))), "{verdict:?}");

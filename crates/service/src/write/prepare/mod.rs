@@ -57,6 +57,7 @@ impl WriteRequest {
             definition_read,
             command,
             author,
+            tail: None,
         }
     }
 }

@@ -38,6 +38,7 @@ fn apply(state: &mut State, command: Command) -> (Verdict, Option<Change>) {
         definition_read: read,
         command,
         author: Author::Root,
+        tail: None,
     };
     state.apply(revision, &proposal)
 }

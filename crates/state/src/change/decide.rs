@@ -1,0 +1,479 @@
+//! Actions on change requests: each makes the next record from the one before and from what the state knows of the author.
+
+use std::sync::Arc;
+
+use super::{KnownParty, records};
+use crate::{Edit, State, apply::EntryContext};
+use concord_model::{
+    command::{
+        ChangeAction, EnvironmentChange, Expect, Outcome, Proposal, StepOutcome, SystemCommand, source::Guard,
+    },
+    error::{ChangeBound, ChangeQuota, Rejection},
+    key::Key,
+    limits::{
+        CHANGE_AUTHORS_MAX, CHANGE_CONTENT_BYTES_MAX, CHANGE_CONTENTS_BYTES_MAX, CHANGE_DEFINITIONS_MAX,
+        CHANGE_RECORD_BYTES_MAX, CHANGE_VOTES_MAX, CHANGES_SWEPT_PER_ENTRY_MAX, CLOSED_CHANGE_AGE_US_MAX,
+        CLOSED_CHANGES_BYTES_MAX, CLOSED_CHANGES_MAX, EDITION_AGE_US_MAX, GUARDS_MAX,
+        OPEN_CHANGE_BYTES_OF_PARTY_MAX, OPEN_CHANGES_OF_ENVIRONMENT_MAX, OPEN_CHANGES_OF_PARTY_MAX,
+        UNREVIEWED_BYPASSES_MAX,
+    },
+    system::{
+        SystemBody, SystemRecord,
+        change::{Change, ChangeId, CloseReason, Edition, NewEdition, NewVote, Opinion, Phase, Scope, Vote},
+    },
+    time::Timestamp,
+};
+
+/// Bytes of a base in addition to its key.
+const BYTES_PER_BASE: u64 = 32;
+
+/// The bytes that a content takes, about.
+fn content_bytes(edition: &NewEdition) -> u64 {
+    let key = |base: &Guard| match base {
+        Guard::Config { key, .. } | Guard::Definition { key, .. } | Guard::Environment { name: key, .. } => {
+            key.as_str().len() as u64
+        }
+        Guard::Configs { .. } | Guard::AccessKey { .. } => 0,
+    };
+    let bases: u64 = edition.content.bases.iter().map(|base| BYTES_PER_BASE + key(base)).sum();
+    bases + edition.operations.len() as u64
+}
+
+/// What an action needs of the request for it.
+#[derive(Clone, Copy)]
+struct ActionContext<'a> {
+    entry: EntryContext,
+    proposal: &'a Proposal,
+    id: &'a ChangeId,
+}
+
+impl ActionContext<'_> {
+    /// The record of the change request after the action.
+    fn record(&self, before: Option<&SystemRecord>, change: Change, text: &Arc<str>) -> SystemRecord {
+        SystemRecord {
+            name: self.id.key().clone(),
+            body: SystemBody::Change(change),
+            text: Arc::clone(text),
+            created_at: before.map_or(self.entry.at, |before| before.created_at),
+            modified_at: self.entry.at,
+            revision: self.entry.revision,
+        }
+    }
+
+    /// The record of an edition's content.
+    fn content(&self, number: u32, edition: &NewEdition) -> SystemRecord {
+        SystemRecord {
+            name: self.id.content_name(number),
+            body: SystemBody::Content(edition.content.clone()),
+            text: Arc::clone(&edition.operations),
+            created_at: self.entry.at,
+            modified_at: self.entry.at,
+            revision: self.entry.revision,
+        }
+    }
+
+    /// The edition, as this author sends it.
+    fn edition(&self, number: u32, by: &KnownParty, edition: &NewEdition) -> Edition {
+        Edition {
+            number,
+            digest: edition.digest,
+            scope: edition.scope.clone(),
+            sender: by.party.clone(),
+            is_attested: by.attestation.is_some(),
+            sent_at: self.entry.at,
+            content_bytes: content_bytes(edition),
+        }
+    }
+}
+
+fn expect_scope(scope: &Scope) -> Result<(), Rejection> {
+    match scope {
+        Scope::Definitions(definitions) if definitions.len() > CHANGE_DEFINITIONS_MAX => {
+            Err(Rejection::ChangeTooLarge(ChangeBound::Definitions))
+        }
+        Scope::Definitions(_) | Scope::Environment(_) => Ok(()),
+    }
+}
+
+fn expect_edition(edition: &NewEdition) -> Result<(), Rejection> {
+    expect_scope(&edition.scope)?;
+    if edition.content.bases.len() > GUARDS_MAX {
+        return Err(Rejection::ChangeTooLarge(ChangeBound::Bases));
+    }
+    if content_bytes(edition) > CHANGE_CONTENT_BYTES_MAX {
+        return Err(Rejection::ChangeTooLarge(ChangeBound::Content));
+    }
+    Ok(())
+}
+
+fn expect_record(record: SystemRecord) -> Result<SystemRecord, Rejection> {
+    let is_small = records::stored_bytes(&record) <= CHANGE_RECORD_BYTES_MAX;
+    if is_small { Ok(record) } else { Err(Rejection::ChangeTooLarge(ChangeBound::Record)) }
+}
+
+impl State {
+    /// Whether an action was made from another edition or record than the current one.
+    pub(crate) fn is_change_stale(&self, id: &ChangeId, action: &ChangeAction) -> bool {
+        let ChangeAction::Edit { after, expect, .. } = action else { return false };
+        let Some(record) = self.change_record(id.as_str()) else { return false };
+        let read = matches!(expect, Expect::Read(read) if *read != Some(record.revision));
+        // One that has ended is rejected, whatever its edition.
+        let is_pending = record.change().is_some_and(Change::is_pending);
+        read || (is_pending && record.change().is_some_and(|change| change.edition.number != *after))
+    }
+
+    pub(crate) fn decide_change(
+        &mut self,
+        entry: EntryContext,
+        proposal: &Proposal,
+        command: (&ChangeId, &ChangeAction),
+        edits: &mut Vec<Edit>,
+    ) -> Outcome {
+        let (id, action) = command;
+        let by = self.party(&proposal.author).ok_or(Rejection::Unauthored)?;
+        let context = ActionContext { entry, proposal, id };
+        let done = match action {
+            ChangeAction::Create(edition) => self.create_change(context, &by, edition, edits)?,
+            ChangeAction::Edit { expect, edition, .. } => {
+                self.edit_change(context, &by, (*expect, edition), edits)?
+            }
+            ChangeAction::Vote(vote) => self.vote_on_change(context, &by, vote, edits)?,
+            ChangeAction::Withdraw { comment } => {
+                let before = self.expect_change(id)?;
+                let change = before.change().ok_or(Rejection::ChangeNotFound)?;
+                if !change.is_pending() {
+                    return Err(Rejection::ChangeClosed);
+                }
+                let (reason, by) = (CloseReason::Withdrawn, Some(by.party));
+                let phase = Phase::Closed { reason, at: entry.at, by, comment: comment.clone() };
+                // To take back a change request always fits: the comment is short.
+                let closed = context.record(Some(&before), Change { phase, ..change.clone() }, &before.text);
+                self.end_change(&before, closed, edits);
+                StepOutcome::Changed
+            }
+        };
+        Ok(entry.applied(done))
+    }
+
+    fn expect_change(&self, id: &ChangeId) -> Result<Arc<SystemRecord>, Rejection> {
+        self.change_record(id.as_str()).cloned().ok_or(Rejection::ChangeNotFound)
+    }
+
+    fn create_change(
+        &mut self,
+        context: ActionContext<'_>,
+        by: &KnownParty,
+        edition: &NewEdition,
+        edits: &mut Vec<Edit>,
+    ) -> Result<StepOutcome, Rejection> {
+        let fingerprint = context.proposal.request.map(|request| request.fingerprint);
+        if let Some(known) = self.change(context.id) {
+            let is_same = known.fingerprint == fingerprint;
+            return Err(if is_same { Rejection::ChangeExists } else { Rejection::RequestReused });
+        }
+        expect_edition(edition)?;
+        let sent = context.edition(1, by, edition);
+        self.expect_room(&sent, None)?;
+        let change = Change {
+            edition: sent,
+            authors: vec![by.party.clone()],
+            votes: Vec::new(),
+            phase: Phase::Open,
+            fingerprint,
+        };
+        let record = expect_record(context.record(None, change, &edition.text))?;
+        self.put_change(None, Some(record), edits);
+        self.put_system_record(None, Some(context.content(1, edition)), edits);
+        Ok(StepOutcome::Created)
+    }
+
+    fn edit_change(
+        &mut self,
+        context: ActionContext<'_>,
+        by: &KnownParty,
+        (expect, edition): (Expect, &NewEdition),
+        edits: &mut Vec<Edit>,
+    ) -> Result<StepOutcome, Rejection> {
+        let before = self.expect_change(context.id)?;
+        let change = before.change().ok_or(Rejection::ChangeNotFound)?;
+        if matches!(expect, Expect::At(revision) if revision != before.revision) {
+            return Err(Rejection::Precondition { current: before.revision });
+        }
+        if !change.is_pending() {
+            return Err(Rejection::ChangeClosed);
+        }
+        expect_edition(edition)?;
+        let sent = context.edition(change.edition.number.saturating_add(1), by, edition);
+        self.expect_room(&sent, Some(&before))?;
+        let mut authors = change.authors.clone();
+        if !authors.contains(&by.party) {
+            authors.push(by.party.clone());
+        }
+        if authors.len() > CHANGE_AUTHORS_MAX {
+            return Err(Rejection::ChangeTooLarge(ChangeBound::Authors));
+        }
+        // An approval ends with its edition. A rejection does as well, and is shown with later ones.
+        let rejections = change.votes.iter().filter(|vote| vote.opinion == Opinion::Rejection);
+        let kept = if concord_model::sabotage::is("approvals-outlive-edition") {
+            let outlive = |vote: &Vote| Vote { edition: sent.number, digest: sent.digest, ..vote.clone() };
+            change.votes.iter().map(outlive).collect()
+        } else {
+            rejections.cloned().collect()
+        };
+        let number = sent.number;
+        let change = Change { edition: sent, authors, votes: kept, phase: Phase::Open, ..change.clone() };
+        let record = expect_record(context.record(Some(&before), change, &edition.text))?;
+        self.drop_content(&before, edits);
+        self.put_change(Some(before), Some(record), edits);
+        self.put_system_record(None, Some(context.content(number, edition)), edits);
+        Ok(StepOutcome::Changed)
+    }
+
+    fn vote_on_change(
+        &mut self,
+        context: ActionContext<'_>,
+        by: &KnownParty,
+        vote: &NewVote,
+        edits: &mut Vec<Edit>,
+    ) -> Result<StepOutcome, Rejection> {
+        let before = self.expect_change(context.id)?;
+        let change = before.change().ok_or(Rejection::ChangeNotFound)?;
+        match (vote.opinion, &change.phase) {
+            (Opinion::Approval | Opinion::Rejection, Phase::Open) => {}
+            (Opinion::Approval | Opinion::Rejection, Phase::Held) => return Err(Rejection::ChangeHeld),
+            (Opinion::Approval | Opinion::Rejection, Phase::Applied { .. } | Phase::Closed { .. }) => {
+                return Err(Rejection::ChangeClosed);
+            }
+            (Opinion::Review, _) if change.is_bypass() => {}
+            (Opinion::Review, _) => return Err(Rejection::ChangeNotFound),
+        }
+        let NewVote { opinion, edition, digest, is_redacted, comment } = vote.clone();
+        if (edition, digest) != (change.edition.number, change.edition.digest) {
+            return Err(Rejection::ChangeDigest);
+        }
+        let attestation = by.attestation.filter(|_| by.party.person().is_some());
+        let attestation = attestation.ok_or(Rejection::KeyNotAttested)?;
+        if change.is_author(&by.party) {
+            return Err(Rejection::OwnChange);
+        }
+        let (by, at) = (by.party.clone(), context.entry.at);
+        let vote = Vote { opinion, edition, digest, by, attestation, is_redacted, comment, at };
+        let votes = votes_with(change, vote)?;
+        let text = Arc::clone(&before.text);
+        let record = context.record(Some(&before), Change { votes, ..change.clone() }, &text);
+        let record = expect_record(record)?;
+        self.put_change(Some(before), Some(record), edits);
+        self.drop_surplus(None, CHANGES_SWEPT_PER_ENTRY_MAX, edits);
+        Ok(StepOutcome::Changed)
+    }
+
+    /// Rejects an edition where its sender, an environment or the cluster has too much of them. `before`: the record that it
+    /// replaces, which does not count.
+    fn expect_room(&self, edition: &Edition, before: Option<&Arc<SystemRecord>>) -> Result<(), Rejection> {
+        let mut others = (*self.changes).clone();
+        if let Some(before) = before {
+            others.remove(before);
+        }
+        let too_many = |quota| Err(Rejection::TooManyChanges(quota));
+        let of_sender = others.pending_of(&edition.sender);
+        if of_sender.count >= OPEN_CHANGES_OF_PARTY_MAX {
+            return too_many(ChangeQuota::OfParty);
+        }
+        if of_sender.bytes.saturating_add(edition.content_bytes) > OPEN_CHANGE_BYTES_OF_PARTY_MAX {
+            return too_many(ChangeQuota::BytesOfParty);
+        }
+        let is_full = |name: &Key| others.pending_in(name) >= OPEN_CHANGES_OF_ENVIRONMENT_MAX;
+        if records::environments(&edition.scope).iter().any(is_full) {
+            return too_many(ChangeQuota::OfEnvironment);
+        }
+        if others.content_bytes().saturating_add(edition.content_bytes) > CHANGE_CONTENTS_BYTES_MAX {
+            return Err(Rejection::ChangesFull);
+        }
+        Ok(())
+    }
+
+    /// Rejects a bypass that can't have a record.
+    pub(super) fn expect_bypass_room(&self, record: &SystemRecord) -> Result<(), Rejection> {
+        let change = record.change().ok_or(Rejection::ChangeNotFound)?;
+        expect_scope(&change.edition.scope)?;
+        if records::stored_bytes(record) > CHANGE_RECORD_BYTES_MAX {
+            return Err(Rejection::ChangeTooLarge(ChangeBound::Record));
+        }
+        if self.changes.unreviewed_of(&change.edition.sender) >= UNREVIEWED_BYPASSES_MAX {
+            return Err(Rejection::TooManyChanges(ChangeQuota::Unreviewed));
+        }
+        Ok(())
+    }
+
+    /// Replaces the record of a change request; one of the two may be absent. Persons that no record names any more go.
+    pub(super) fn put_change(
+        &mut self,
+        before: Option<Arc<SystemRecord>>,
+        after: Option<SystemRecord>,
+        edits: &mut Vec<Edit>,
+    ) {
+        let persons = |record: Option<&SystemRecord>| {
+            record.and_then(SystemRecord::change).map(records::persons).unwrap_or_default()
+        };
+        let let_go = &persons(before.as_deref()) - &persons(after.as_ref());
+        self.put_system_record(before, after, edits);
+        self.drop_unnamed_persons(let_go, edits);
+    }
+
+    /// Replaces the record of a change request that ends, and drops its content.
+    pub(super) fn end_change(
+        &mut self,
+        before: &Arc<SystemRecord>,
+        after: SystemRecord,
+        edits: &mut Vec<Edit>,
+    ) {
+        self.drop_content(before, edits);
+        self.put_change(Some(Arc::clone(before)), Some(after), edits);
+        self.drop_surplus(None, CHANGES_SWEPT_PER_ENTRY_MAX, edits);
+    }
+
+    fn drop_content(&mut self, of: &SystemRecord, edits: &mut Vec<Edit>) {
+        if let Some(content) = self.content_of(of).cloned() {
+            self.put_system_record(Some(content), None, edits);
+        }
+    }
+
+    /// Drops the change requests that ended first while there are too many, or they are too old at a time that is certain;
+    /// at most so many.
+    pub(super) fn drop_surplus(&mut self, now: Option<Timestamp>, most: usize, edits: &mut Vec<Edit>) {
+        for _ in 0..most {
+            let Some((ended_at, id)) = self.changes.first_ended().cloned() else { return };
+            let ended = self.changes.ended();
+            let is_old = now.is_some_and(|now| now.0.saturating_sub(ended_at.0) >= CLOSED_CHANGE_AGE_US_MAX);
+            let is_surplus = ended.count > CLOSED_CHANGES_MAX || ended.bytes > CLOSED_CHANGES_BYTES_MAX;
+            let Some(record) = self.change_record(id.as_str()).filter(|_| is_old || is_surplus) else {
+                return;
+            };
+            self.put_change(Some(Arc::clone(record)), None, edits);
+        }
+    }
+
+    /// Whether a sweep at a time that is certain would end or drop something.
+    #[must_use]
+    pub fn has_changes_to_sweep(&self, now: Timestamp) -> bool {
+        let is_past = |place: Option<&(Timestamp, Key)>, age: u64| {
+            place.is_some_and(|(since, _)| now.0.saturating_sub(since.0) >= age)
+        };
+        is_past(self.changes.oldest_pending(), EDITION_AGE_US_MAX)
+            || is_past(self.changes.first_ended(), CLOSED_CHANGE_AGE_US_MAX)
+    }
+
+    /// Closes the change requests whose edition is too old, and drops those that ended long ago.
+    pub(super) fn sweep_changes(&mut self, context: EntryContext, now: Timestamp, edits: &mut Vec<Edit>) {
+        // Neither a clock nor the log's time alone ends anything.
+        let now = now.min(context.at);
+        let mut left = CHANGES_SWEPT_PER_ENTRY_MAX;
+        while left > 0 {
+            let Some((sent_at, id)) = self.changes.oldest_pending() else { break };
+            if now.0.saturating_sub(sent_at.0) < EDITION_AGE_US_MAX {
+                break;
+            }
+            let Some(before) = self.change_record(id.as_str()).cloned() else { break };
+            let Some(change) = before.change() else { break };
+            let reason = CloseReason::Expired;
+            let phase = Phase::Closed { reason, at: context.at, by: None, comment: String::new() };
+            let after = succeeding(&before, Change { phase, ..change.clone() }, context);
+            self.drop_content(&before, edits);
+            self.put_change(Some(before), Some(after), edits);
+            left -= 1;
+        }
+        self.drop_surplus(Some(now), left, edits);
+    }
+
+    /// Drops contents that no pending change request has any more, and closes change requests without the content of their
+    /// edition: the history has the records alone.
+    pub(crate) fn close_changes_without_content(&mut self) {
+        let (context, edits) = (EntryContext::of_restored(self), &mut Vec::new());
+        let stray = |content: &&Arc<SystemRecord>| !self.has_content_named(&content.name);
+        for content in self.change_contents().filter(stray).cloned().collect::<Vec<_>>() {
+            self.put_system_record(Some(content), None, edits);
+        }
+        let bare = |record: &&Arc<SystemRecord>| self.content_of(record).is_none();
+        for before in self.pending_changes().filter(bare).cloned().collect::<Vec<_>>() {
+            let Some(change) = before.change() else { continue };
+            let reason = CloseReason::Restored;
+            let phase = Phase::Closed { reason, at: context.at, by: None, comment: String::new() };
+            let after = succeeding(&before, Change { phase, ..change.clone() }, context);
+            self.put_change(Some(before), Some(after), edits);
+        }
+    }
+
+    /// Holds every change request in the first state of a restored cluster.
+    pub(crate) fn hold_restored_changes(&mut self) {
+        self.hold_changes(EntryContext::of_restored(self), &mut Vec::new());
+    }
+
+    /// Holds every change request that is open: its approvals are those of another cluster.
+    pub(crate) fn hold_changes(&mut self, context: EntryContext, edits: &mut Vec<Edit>) {
+        let open =
+            |record: &&Arc<SystemRecord>| record.change().is_some_and(|change| change.phase == Phase::Open);
+        let all: Vec<Arc<SystemRecord>> = self.pending_changes().filter(open).cloned().collect();
+        for before in all {
+            let Some(change) = before.change() else { continue };
+            let mut held = Change { phase: Phase::Held, ..change.clone() };
+            held.votes.retain(|vote| vote.opinion != Opinion::Approval);
+            let after = succeeding(&before, held, context);
+            self.put_change(Some(before), Some(after), edits);
+        }
+    }
+}
+
+/// The record of a change request after what the cluster itself does.
+pub(super) fn succeeding(before: &SystemRecord, change: Change, context: EntryContext) -> SystemRecord {
+    SystemRecord {
+        body: SystemBody::Change(change),
+        modified_at: context.at,
+        revision: context.revision,
+        ..before.clone()
+    }
+}
+
+/// The votes with another one, which replaces that of the same person on the same edition. Rejections of earlier editions
+/// make room.
+fn votes_with(change: &Change, vote: Vote) -> Result<Vec<Vote>, Rejection> {
+    let mut votes = change.votes.clone();
+    votes.retain(|other| other.edition != vote.edition || !other.by.may_be(&vote.by));
+    if votes.len() >= CHANGE_VOTES_MAX {
+        let earlier = votes.iter().position(|other| other.edition != vote.edition);
+        votes.remove(earlier.ok_or(Rejection::ChangeTooLarge(ChangeBound::Votes))?);
+    }
+    votes.push(vote);
+    Ok(votes)
+}
+
+impl State {
+    /// Decides a command about system records.
+    pub(crate) fn decide_system(
+        &mut self,
+        context: EntryContext,
+        (proposal, command): (&Proposal, &SystemCommand),
+        edits: &mut Vec<Edit>,
+    ) -> Outcome {
+        match command {
+            SystemCommand::PutEnvironment { name, after, text, expect } => {
+                let change = EnvironmentChange { name, after: Some(after), expect: *expect };
+                self.put_environment(context, change, (after, text), edits)
+            }
+            SystemCommand::DeleteEnvironment { name, expect } => {
+                let change = EnvironmentChange { name, after: None, expect: *expect };
+                self.delete_environment(context, change, edits)
+            }
+            SystemCommand::Change { id, action } => {
+                self.decide_change(context, proposal, (id, action), edits)
+            }
+            SystemCommand::SweepChanges { now } => {
+                self.sweep_changes(context, *now, edits);
+                Ok(context.applied(StepOutcome::NoRecord))
+            }
+            SystemCommand::HoldChanges => {
+                self.hold_changes(context, edits);
+                Ok(context.applied(StepOutcome::NoRecord))
+            }
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Change requests: their records, what is done to them, and whether one may be applied.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `records` | the records, and the orders in which the log looks at them |
+//! | `decide` | creates, edits, votes, withdraws, expires, holds |
+//! | `source` | decides whether a change request or a bypass may change what it changes, and makes its record |
+//!
+//! The service asks the same functions before it proposes. What counts is the decision here, by the records right before
+//! the entry.
+//!
+//! **Invariants:** a change request is applied at most once. An approval counts for one edition and one digest, and only
+//! while the key has the attestation that it had. The content of a change request is there exactly while it is pending.
+
+mod decide;
+pub(crate) mod records;
+mod source;
+#[cfg(test)]
+mod tests;
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use super::State;
+use concord_model::{
+    access_key::Author,
+    command::source::{DefinitionThen, Guard},
+    error::Rejection,
+    key::Key,
+    record::Revision,
+    system::{
+        SystemRecord,
+        change::{Change, ChangeId, Content, Opinion, Party, Scope, Vote},
+        environment::DEFAULT_ENVIRONMENT,
+        person::PersonId,
+    },
+};
+
+/// Who makes a proposal, as the state knows them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownParty {
+    /// Who it is.
+    pub party: Party,
+    /// Which attestation their key has.
+    pub attestation: Option<Revision>,
+}
+
+/// How far a change request is from being approved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Approvals {
+    /// How many persons must approve it.
+    pub needed: u8,
+    /// The votes that count, of different persons.
+    pub counted: Vec<Vote>,
+    /// Whether somebody has rejected the edition.
+    pub is_rejected: bool,
+}
+
+impl Approvals {
+    /// Whether there are enough, and no rejection.
+    #[must_use]
+    pub fn suffice(&self) -> bool {
+        self.refused().is_none()
+    }
+
+    /// Why they do not suffice.
+    #[must_use]
+    pub fn refused(&self) -> Option<Rejection> {
+        if self.is_rejected {
+            return Some(Rejection::EditionRejected);
+        }
+        let counted = u8::try_from(self.counted.len()).unwrap_or(u8::MAX);
+        (counted < self.needed).then_some(Rejection::NotApproved { needed: self.needed, counted })
+    }
+}
+
+impl State {
+    /// All change requests, by id.
+    pub fn changes(&self) -> impl Iterator<Item = &Arc<SystemRecord>> {
+        self.changes.all()
+    }
+
+    /// Those that are open or held, the oldest editions first.
+    pub fn pending_changes(&self) -> impl Iterator<Item = &Arc<SystemRecord>> {
+        self.changes.pending().filter_map(|id| self.changes.get(id.as_str()))
+    }
+
+    /// How many are open or held.
+    #[must_use]
+    pub fn pending_change_count(&self) -> u64 {
+        self.changes.pending_count()
+    }
+
+    /// How many bypasses wait for a review.
+    #[must_use]
+    pub fn unreviewed_bypass_count(&self) -> u64 {
+        self.changes.unreviewed_count()
+    }
+
+    /// The bytes of the contents of all change requests.
+    #[must_use]
+    pub fn change_content_bytes(&self) -> u64 {
+        self.changes.content_bytes()
+    }
+
+    /// The record of the change request with this id.
+    #[must_use]
+    pub fn change_record(&self, id: &str) -> Option<&Arc<SystemRecord>> {
+        self.changes.get(id)
+    }
+
+    /// The change request with this id.
+    #[must_use]
+    pub fn change(&self, id: &ChangeId) -> Option<&Change> {
+        self.change_record(id.as_str())?.change()
+    }
+
+    /// The record of the contents of all change requests, by id.
+    pub fn change_contents(&self) -> impl Iterator<Item = &Arc<SystemRecord>> {
+        self.changes.contents()
+    }
+
+    /// The record with this name that has the operations of an edition.
+    #[must_use]
+    pub fn change_content_record(&self, name: &str) -> Option<&Arc<SystemRecord>> {
+        self.changes.content(name)
+    }
+
+    /// The content of a change request that is open or held: its operations are the text of the record.
+    #[must_use]
+    pub fn change_content(&self, id: &ChangeId) -> Option<(&Content, &Arc<str>)> {
+        let edition = self.change(id)?.edition.number;
+        let record = self.change_content_record(id.content_name(edition).as_str())?;
+        Some((record.content()?, &record.text))
+    }
+
+    /// Who an author is; `None` for the cluster, and for a key that is not there.
+    #[must_use]
+    pub fn party(&self, author: &Author) -> Option<KnownParty> {
+        match author {
+            Author::Root => Some(KnownParty { party: Party::Root, attestation: None }),
+            Author::Key(used) => {
+                let key = self.access_key(&used.id)?;
+                let party = Party::Key { id: used.id.clone(), person: key.person };
+                let attestation = key.attestation.as_ref().map(|attestation| attestation.at);
+                Some(KnownParty { party, attestation })
+            }
+            Author::Cluster => None,
+        }
+    }
+
+    /// How many persons must approve what touches this, by the rules of the strictest environment; before it is known
+    /// whether the key of the sender is attested ([`Change::approvals_needed`]).
+    #[must_use]
+    pub fn approvals_asked(&self, scope: &Scope) -> u8 {
+        let asked = |record: Option<&Arc<SystemRecord>>| {
+            record.and_then(|record| record.environment()).map_or(0, |rules| rules.approvals)
+        };
+        match scope {
+            Scope::Definitions(definitions) => {
+                let each = definitions.iter().map(|key| asked(self.environment_of(key.as_str())));
+                each.max().unwrap_or(0)
+            }
+            Scope::Environment(name) => {
+                let own = self.environment(name.as_str());
+                asked(own.or_else(|| self.environment(DEFAULT_ENVIRONMENT)))
+            }
+        }
+    }
+
+    /// Which approvals of a change request count now.
+    #[must_use]
+    pub fn approvals(&self, change: &Change) -> Approvals {
+        let mut persons: BTreeSet<PersonId> = BTreeSet::new();
+        let approving = change.current_votes().filter(|vote| vote.opinion == Opinion::Approval);
+        let counted = approving.filter(|vote| self.is_counted(change, vote));
+        let counted =
+            counted.filter(|vote| vote.by.person().is_some_and(|person| persons.insert(person))).cloned();
+        Approvals {
+            needed: change.approvals_needed(self.approvals_asked(&change.edition.scope)),
+            counted: counted.collect(),
+            is_rejected: change.current_votes().any(|vote| vote.opinion == Opinion::Rejection),
+        }
+    }
+
+    /// Whether an approval counts: its key is there, has the attestation that it had, and is of no author. The key may have
+    /// expired since.
+    fn is_counted(&self, change: &Change, vote: &Vote) -> bool {
+        let Party::Key { id, person } = &vote.by else { return false };
+        let key = self.access_key(id).filter(|key| key.person == *person);
+        let attestation = key.and_then(|key| key.attestation.as_ref());
+        let is_attested = attestation.is_some_and(|attestation| attestation.at == vote.attestation);
+        is_attested && !change.is_author(&vote.by)
+    }
+
+    /// The first of these guards that does not hold.
+    #[must_use]
+    pub fn failed_guard<'a>(&self, guards: &'a [Guard]) -> Option<&'a Guard> {
+        guards.iter().find(|guard| !self.holds(guard))
+    }
+
+    fn holds(&self, guard: &Guard) -> bool {
+        match guard {
+            Guard::Config { definition, key, revision } => {
+                let found = self.definition_by_id(*definition).and_then(|found| found.config(key.as_str()));
+                found.map(|config| config.revision) == *revision
+            }
+            Guard::Definition { key, was } => {
+                let then = |id, revision| DefinitionThen { id, revision };
+                let found = self.definition(key.as_str()).map(|found| &found.definition);
+                found.map(|definition| then(definition.id, definition.revision)) == *was
+            }
+            Guard::Configs { definition, newest, count } => self
+                .definition_by_id(*definition)
+                .is_some_and(|found| found.newest_config() == *newest && found.by_key.len() == *count),
+            Guard::AccessKey { id, revision } => {
+                self.access_key(id).is_some_and(|key| key.revision == *revision)
+            }
+            Guard::Environment { name, revision } => {
+                self.environment(name.as_str()).map(|record| record.revision) == *revision
+            }
+        }
+    }
+
+    /// Whether a change request names a person.
+    pub(super) fn change_names_person(&self, person: PersonId) -> bool {
+        self.changes.names_person(person)
+    }
+
+    /// The content of the current edition of a change request; `None` when it is not pending.
+    pub(super) fn content_of(&self, record: &SystemRecord) -> Option<&Arc<SystemRecord>> {
+        let change = record.change()?;
+        let id = ChangeId::parse(record.name.as_str())?;
+        self.changes.content(id.content_name(change.edition.number).as_str())
+    }
+
+    /// A content that is of no pending change request, which no state has.
+    pub(super) fn first_stray_content(&self) -> Option<&Key> {
+        self.change_contents().map(|content| &content.name).find(|name| !self.has_content_named(name))
+    }
+
+    /// Whether the name of a content is that of the current edition of a pending change request.
+    pub(super) fn has_content_named(&self, name: &Key) -> bool {
+        let Some((id, _)) = name.as_str().split_once('-') else { return false };
+        let Some(record) = self.changes.get(id) else { return false };
+        let Some(change) = record.change().filter(|change| change.is_pending()) else { return false };
+        ChangeId::parse(id).is_some_and(|id| id.content_name(change.edition.number) == *name)
+    }
+}

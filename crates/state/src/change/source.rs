@@ -1,0 +1,246 @@
+//! Whether a proposal may change what it changes, by where it comes from; and the record of a change request that was
+//! applied.
+//!
+//! | source | restricted environment | freeze | other conditions |
+//! |---|---|---|---|
+//! | direct | rejected | rejected | |
+//! | change request | passes | rejected | its edition, its digest, its approvals, its bases |
+//! | bypass | passes | passes | an environment: only by the root key |
+//!
+//! **Invariants:** the record is made by the entry that changes the data, after everything that may reject it. A change
+//! request that was applied is closed, so it is never applied again.
+
+use std::sync::Arc;
+
+use super::decide::succeeding;
+use crate::{Edit, State, apply::EntryContext, environment::ChangeTime};
+use concord_model::{
+    access_key::Author,
+    command::{
+        Command, Proposal,
+        source::{Bypass, ChangeUse, Source},
+        touched::Touch,
+    },
+    error::Rejection,
+    key::Key,
+    sabotage,
+    system::{
+        SystemBody, SystemRecord,
+        change::{AppliedWith, Change, Edition, Phase, Scope},
+        environment::{DEFAULT_ENVIRONMENT, Environment},
+    },
+    time::Timestamp,
+};
+
+/// What a proposal with a source needs once its command is decided.
+pub(crate) enum RecordToMake {
+    /// None.
+    Nothing,
+    /// The change request is applied.
+    Applied(Arc<SystemRecord>),
+    /// The change request of a bypass, as it will be but for its revision and time.
+    Bypass(Box<SystemRecord>),
+}
+
+/// What a command touches: definitions, or an environment and no definition.
+fn scope_of(command: &Command) -> Option<Scope> {
+    let mut definitions: Vec<Key> = Vec::new();
+    for (_, touch) in command.touches() {
+        match touch {
+            Touch::Definition(key) => definitions.push(key.clone()),
+            Touch::Environment(change) => return Some(Scope::Environment(change.name.clone())),
+        }
+    }
+    definitions.sort_unstable();
+    definitions.dedup();
+    (!definitions.is_empty()).then_some(Scope::Definitions(definitions))
+}
+
+/// Whether a command touches something, and nothing outside a scope.
+fn is_within(command: &Command, scope: &Scope) -> bool {
+    let mut touches = command.touches().peekable();
+    touches.peek().is_some()
+        && touches.all(|(_, touch)| match (touch, scope) {
+            (Touch::Definition(key), Scope::Definitions(definitions)) => {
+                definitions.binary_search(key).is_ok()
+            }
+            (Touch::Environment(change), Scope::Environment(name)) => change.name == name,
+            (Touch::Definition(_), Scope::Environment(_))
+            | (Touch::Environment(_), Scope::Definitions(_)) => false,
+        })
+}
+
+impl State {
+    /// Why a proposal may not change what it changes in an entry of this time, if it may not; and otherwise which record of
+    /// a change request it makes.
+    pub(crate) fn expect_allowed(
+        &self,
+        at: Timestamp,
+        proposal: &Proposal,
+    ) -> Result<RecordToMake, Rejection> {
+        let Proposal { command, author, .. } = proposal;
+        match proposal.source() {
+            Source::Direct => match self.refused_by_environment(at, command) {
+                Some(rejection) => Err(rejection),
+                None => Ok(RecordToMake::Nothing),
+            },
+            Source::Change(of) => self.expect_applicable(at, command, of).map(RecordToMake::Applied),
+            Source::Bypass(bypass) => {
+                let record = self.bypass_record(proposal, bypass)?;
+                let rules = command.touches().find_map(|(_, touch)| match touch {
+                    Touch::Environment(change) => Some(change.name),
+                    Touch::Definition(_) => None,
+                });
+                match rules {
+                    Some(name) if *author != Author::Root => {
+                        Err(Rejection::ChangeRequired { environment: name.key().clone() })
+                    }
+                    Some(_) | None => Ok(RecordToMake::Bypass(record)),
+                }
+            }
+        }
+    }
+
+    /// The change request that a command applies, if it may be applied in an entry of this time.
+    ///
+    /// # Errors
+    /// Why it may not.
+    pub fn expect_applicable(
+        &self,
+        at: Timestamp,
+        command: &Command,
+        of: &ChangeUse,
+    ) -> Result<Arc<SystemRecord>, Rejection> {
+        let record = self.change_record(of.id.as_str()).ok_or(Rejection::ChangeNotFound)?;
+        let change = record.change().ok_or(Rejection::ChangeNotFound)?;
+        match &change.phase {
+            Phase::Open => {}
+            Phase::Held => return Err(Rejection::ChangeHeld),
+            Phase::Applied { .. } if sabotage::is("change-applied-twice") => {}
+            Phase::Applied { .. } | Phase::Closed { .. } => return Err(Rejection::ChangeClosed),
+        }
+        let Edition { number, digest, scope, .. } = &change.edition;
+        let is_current = (of.edition, &of.digest) == (*number, digest);
+        if !is_current || !is_within(command, scope) {
+            return Err(Rejection::ChangeDigest);
+        }
+        if let Some(rejection) = self.approvals(change).refused()
+            && !sabotage::is("approvals-not-counted")
+        {
+            return Err(rejection);
+        }
+        self.frozen_scope(ChangeTime::of(at, command), command, scope).map_or(Ok(()), Err)?;
+        Ok(Arc::clone(record))
+    }
+
+    /// The freeze that a change request is in.
+    fn frozen_scope(&self, time: ChangeTime, command: &Command, scope: &Scope) -> Option<Rejection> {
+        match scope {
+            Scope::Definitions(definitions) => {
+                definitions.iter().find_map(|key| time.frozen(self.environment_of(key.as_str())?))
+            }
+            // A freeze can be ended by changing the environment that has it, and not by leaving that environment.
+            Scope::Environment(name) if self.environment(name.as_str()).is_some() => None,
+            Scope::Environment(_) => {
+                let default = self.environment(DEFAULT_ENVIRONMENT)?;
+                let rules = default.environment()?;
+                let after = command.touches().find_map(|(_, touch)| match touch {
+                    Touch::Environment(change) => change.after,
+                    Touch::Definition(_) => None,
+                });
+                let keeps = |after: &Environment| after.keeps_freezes(rules, time.first);
+                if after.is_some_and(keeps) { None } else { time.frozen(default) }
+            }
+        }
+    }
+
+    /// The record that a bypass makes.
+    fn bypass_record(&self, proposal: &Proposal, bypass: &Bypass) -> Result<Box<SystemRecord>, Rejection> {
+        if self.change(&bypass.id).is_some() {
+            return Err(Rejection::ChangeExists);
+        }
+        let by = self.party(&proposal.author).ok_or(Rejection::Unauthored)?;
+        let scope = scope_of(&proposal.command).ok_or(Rejection::ChangeDigest)?;
+        let at = Timestamp(0);
+        let edition = Edition {
+            number: 1,
+            digest: bypass.digest,
+            scope,
+            sender: by.party.clone(),
+            is_attested: by.attestation.is_some(),
+            sent_at: at,
+            content_bytes: 0,
+        };
+        let change = Change {
+            edition,
+            authors: vec![by.party.clone()],
+            votes: Vec::new(),
+            phase: Phase::Applied { revision: 0, at, by: by.party, with: AppliedWith::Bypass },
+            fingerprint: proposal.request.map(|request| request.fingerprint),
+        };
+        let record = SystemRecord {
+            name: bypass.id.key().clone(),
+            body: SystemBody::Change(change),
+            text: Arc::clone(&bypass.text),
+            created_at: at,
+            modified_at: at,
+            revision: 0,
+        };
+        self.expect_bypass_room(&record)?;
+        Ok(Box::new(record))
+    }
+
+    /// Whether something that a proposal rests on is another one than the leader read, or than the base of the change
+    /// request that is applied.
+    pub(crate) fn is_guard_stale(&self, proposal: &Proposal, record: &RecordToMake) -> bool {
+        if sabotage::is("guards-ignored") {
+            return false;
+        }
+        let bases = match record {
+            RecordToMake::Applied(record) => self
+                .content_of(record)
+                .and_then(|content| content.content())
+                .map(|content| &content.bases[..]),
+            RecordToMake::Nothing | RecordToMake::Bypass(_) => Some(&[][..]),
+        };
+        let holds = |guards| self.failed_guard(guards).is_none();
+        !holds(proposal.guards()) || !bases.is_some_and(holds)
+    }
+
+    /// Makes the record of a change request whose command was just applied.
+    pub(crate) fn make_change_record(
+        &mut self,
+        context: EntryContext,
+        proposal: &Proposal,
+        record: RecordToMake,
+        edits: &mut Vec<Edit>,
+    ) {
+        let EntryContext { revision, at, .. } = context;
+        if sabotage::is("change-record-lost") {
+            return;
+        }
+        match record {
+            RecordToMake::Nothing => {}
+            RecordToMake::Applied(before) => {
+                let (Some(change), Some(by)) = (before.change(), self.party(&proposal.author)) else {
+                    return;
+                };
+                let approvers = self.approvals(change).counted.into_iter().map(|vote| vote.by).collect();
+                let with = AppliedWith::Approvals(approvers);
+                let phase = Phase::Applied { revision, at, by: by.party, with };
+                let after = succeeding(&before, Change { phase, ..change.clone() }, context);
+                self.end_change(&before, after, edits);
+            }
+            RecordToMake::Bypass(mut record) => {
+                if let SystemBody::Change(change) = &mut record.body {
+                    change.edition.sent_at = at;
+                    if let Phase::Applied { revision: of, at: when, .. } = &mut change.phase {
+                        (*of, *when) = (revision, at);
+                    }
+                }
+                let record = SystemRecord { created_at: at, modified_at: at, revision, ..*record };
+                self.put_change(None, Some(record), edits);
+            }
+        }
+    }
+}
