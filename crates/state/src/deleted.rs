@@ -14,7 +14,8 @@
 //!
 //! **Invariants:** no list, count, quota or look-up by key has a kept definition; the digest, snapshots and sled have
 //! it. A definition is kept as it was before the entry that deletes it. The number of kept definitions is bounded, and
-//! their bytes are by the command that deletes one.
+//! their bytes are by the command that deletes one. While one of an environment without restrictions is kept, none of a
+//! restricted one makes room: whoever may delete in `dev` must not make the deletion of `prod.limits` final.
 
 use std::sync::Arc;
 
@@ -22,8 +23,10 @@ use super::{Collection, Edit, State, apply::EntryContext, digest, replaced::BYTE
 use concord_model::{
     command::{ConfigThen, Undeletion},
     error::Rejection,
+    key::Key,
     limits::{ABSENCES_MAX, DELETED_DEFINITIONS_MAX},
     record::{Absence, Config, Definition, DeletedId, Deletion, Revision, Standing},
+    system::environment::Direct,
 };
 
 /// A definition that is about to be kept.
@@ -106,7 +109,8 @@ impl State {
         self.deleted.binary_search_by_key(&of, |kept| kept.deleted_id()).ok()
     }
 
-    /// Keeps a definition that the entry deletes, if it is to be and may be. Returns its record as it is kept.
+    /// Keeps a definition that the entry deletes, if it is to be and may be, and there is room. Returns its record as it is
+    /// kept.
     pub(super) fn keep_deleted(
         &mut self,
         context: EntryContext,
@@ -122,9 +126,27 @@ impl State {
         let definition = Arc::clone(&kept.definition);
         self.insert_deleted(kept.into());
         while self.deleted.len() > DELETED_DEFINITIONS_MAX || self.deleted_bytes() > bytes_max {
-            self.drop_first_deleted(edits);
+            let place = self.place_to_drop();
+            if self.deleted[place].deleted_id()
+                == (DeletedId { deleted: deletion.revision, id: definition.id })
+            {
+                drop(self.remove_deleted(place));
+                return None;
+            }
+            self.drop_deleted(place, edits);
         }
         Some(definition)
+    }
+
+    /// The place of the kept definition that makes room for others: of an environment without restrictions, if there is
+    /// one; and of those the one that was deleted first.
+    fn place_to_drop(&self) -> usize {
+        let is_restricted = |key: &Key| {
+            let rules = self.environment_of(key.as_str()).and_then(|record| record.environment());
+            rules.is_some_and(|rules| rules.direct == Direct::Refuse)
+        };
+        let unrestricted = self.deleted.iter().position(|kept| !is_restricted(&kept.definition.key));
+        unrestricted.unwrap_or(0)
     }
 
     /// Adds a deleted definition to the kept ones and to the digest.
@@ -151,8 +173,8 @@ impl State {
         kept
     }
 
-    fn drop_first_deleted(&mut self, edits: &mut Vec<Edit>) {
-        let kept = self.remove_deleted(0);
+    fn drop_deleted(&mut self, place: usize, edits: &mut Vec<Edit>) {
+        let kept = self.remove_deleted(place);
         self.count_replaced_collection(&kept);
         edits.push(Edit::Dropped { kept: Arc::clone(&kept.definition) });
     }
@@ -160,7 +182,7 @@ impl State {
     /// Drops what was deleted at the compaction revision or before it.
     pub(super) fn drop_compacted(&mut self, edits: &mut Vec<Edit>) {
         while self.deleted.first().is_some_and(|first| first.deletion() <= self.compaction_revision) {
-            self.drop_first_deleted(edits);
+            self.drop_deleted(0, edits);
         }
     }
 

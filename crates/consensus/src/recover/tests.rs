@@ -93,11 +93,12 @@ fn a_survivor_keeps_its_entries_and_is_the_only_voter_of_another_cluster() {
     let (header, committed, entries) = log(directory.path());
     assert_eq!(header.unwrap().cluster, *report.cluster_id.as_bytes());
     // The term is above that of every vote, and another recovery would have chosen another one.
-    assert!(is_by_recovery(committed, 6), "{committed:?}");
-    assert_eq!(entries.len(), 7);
+    assert!(is_by_recovery(committed, 7), "{committed:?}");
+    assert_eq!(entries.len(), 8);
     assert_eq!(entries[2], definition("a"));
     assert_eq!(entries[5], skipped_to(report.void.last + 1));
-    assert_eq!(entries[6], members(&[1], &[1]));
+    assert_eq!(entries[6], held_changes());
+    assert_eq!(entries[7], members(&[1], &[1]));
     assert!(plan(directory.path()).unwrap_err().contains("the only voter"));
 }
 
@@ -109,6 +110,13 @@ fn is_by_recovery(entry: Option<WireLogId>, index: u64) -> bool {
 /// The entry that skips revisions, at the time of the third change: each is later than the one before.
 fn skipped_to(to: Revision) -> Payload {
     let proposal = Proposal::new(Timestamp(9), AUTHOR, Author::Cluster, Command::SkipRevisions { to });
+    EntryPayload::Normal(EncodedProposal(Bytes::from(proposal.to_bytes())))
+}
+
+/// The entry that holds all change requests.
+fn held_changes() -> Payload {
+    let command = Command::System(SystemCommand::HoldChanges);
+    let proposal = Proposal::new(Timestamp(9), AUTHOR, Author::Cluster, command);
     EntryPayload::Normal(EncodedProposal(Bytes::from(proposal.to_bytes())))
 }
 
@@ -132,10 +140,12 @@ fn entries_that_the_survivor_did_not_know_to_be_decided_get_other_revisions() {
     // The lost members may have given out their revisions for something else.
     assert_eq!((report.last_revision, report.void.first), (4, 5));
     let (_, committed, entries) = log(directory.path());
-    assert!(is_by_recovery(committed, 8), "{committed:?}");
+    assert!(is_by_recovery(committed, 9), "{committed:?}");
     assert_eq!(entries[4], definition("c"));
-    let end = [skipped_to(report.void.last + 1), definition("d"), definition("e"), members(&[1], &[1])];
-    assert_eq!(entries[5..], end);
+    // What may have been confirmed comes before everything is held.
+    let cut_off = [definition("d"), definition("e")];
+    let end = [&[skipped_to(report.void.last + 1)], &cut_off[..], &[held_changes(), members(&[1], &[1])]];
+    assert_eq!(entries[5..], end.concat());
 }
 
 #[test]
@@ -165,7 +175,7 @@ fn an_interrupted_recovery_is_completed_once_it_is_decided_and_removed_before() 
     fs::rename(at("log"), at("log.old")).unwrap();
     assert!(has_log(directory.path(), &me));
     assert!(finish(directory.path(), &me).unwrap());
-    assert_eq!(log(directory.path()).2.len(), 7);
+    assert_eq!(log(directory.path()).2.len(), 8);
     assert_eq!(names(directory.path()), ["identity.json", "log"]);
     assert!(!finish(directory.path(), &me).unwrap());
 }

@@ -110,9 +110,6 @@ impl State {
         if let Some(verdict) = self.refused_author(context.at, proposal) {
             return (verdict, None);
         }
-        if let Command::SkipRevisions { to } = &proposal.command {
-            return self.skip_revisions(context, *to, proposal);
-        }
         // Nor for what environments reject, or what a change request lacks: the same request is decided when the freeze is
         // over, or the approval is there.
         let by_proposal = concord_model::sabotage::is("freeze-by-proposal-time");
@@ -123,6 +120,9 @@ impl State {
         };
         if self.is_guard_stale(proposal, &record) {
             return (Verdict::Stale, None);
+        }
+        if let Command::SkipRevisions { to } = &proposal.command {
+            return self.skip_revisions(context, *to, proposal);
         }
         let mut edits = Vec::new();
         // A clone is a snapshot: it is taken in constant time.

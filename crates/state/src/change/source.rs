@@ -116,7 +116,6 @@ impl State {
         match &change.phase {
             Phase::Open => {}
             Phase::Held => return Err(Rejection::ChangeHeld),
-            Phase::Applied { .. } if sabotage::is("change-applied-twice") => {}
             Phase::Applied { .. } | Phase::Closed { .. } => return Err(Rejection::ChangeClosed),
         }
         let Edition { number, digest, scope, .. } = &change.edition;
@@ -159,8 +158,8 @@ impl State {
         if self.change(&bypass.id).is_some() {
             return Err(Rejection::ChangeExists);
         }
-        let by = self.party(&proposal.author).ok_or(Rejection::Unauthored)?;
         let scope = scope_of(&proposal.command).ok_or(Rejection::ChangeDigest)?;
+        let by = self.party(&proposal.author).ok_or(Rejection::Unauthored)?;
         let at = Timestamp(0);
         let edition = Edition {
             number: 1,
@@ -193,9 +192,6 @@ impl State {
     /// Whether something that a proposal rests on is another one than the leader read, or than the base of the change
     /// request that is applied.
     pub(crate) fn is_guard_stale(&self, proposal: &Proposal, record: &RecordToMake) -> bool {
-        if sabotage::is("guards-ignored") {
-            return false;
-        }
         let bases = match record {
             RecordToMake::Applied(record) => self
                 .content_of(record)
@@ -203,7 +199,7 @@ impl State {
                 .map(|content| &content.bases[..]),
             RecordToMake::Nothing | RecordToMake::Bypass(_) => Some(&[][..]),
         };
-        let holds = |guards| self.failed_guard(guards).is_none();
+        let holds = |guards| self.failed_guard(guards).is_none() || sabotage::is("guards-ignored");
         !holds(proposal.guards()) || !bases.is_some_and(holds)
     }
 
@@ -216,11 +212,10 @@ impl State {
         edits: &mut Vec<Edit>,
     ) {
         let EntryContext { revision, at, .. } = context;
-        if sabotage::is("change-record-lost") {
-            return;
-        }
         match record {
             RecordToMake::Nothing => {}
+            RecordToMake::Applied(_) if sabotage::is("change-stays-open") => {}
+            RecordToMake::Bypass(_) if sabotage::is("bypass-without-record") => {}
             RecordToMake::Applied(before) => {
                 let (Some(change), Some(by)) = (before.change(), self.party(&proposal.author)) else {
                     return;

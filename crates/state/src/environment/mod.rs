@@ -227,4 +227,4 @@ fn refused_content(record: &SystemRecord, time: ChangeTime) -> Option<Rejection>
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

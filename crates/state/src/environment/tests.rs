@@ -13,12 +13,12 @@ use concord_model::{
     system::environment::{Environment, EnvironmentName, Freeze},
 };
 
-const SECOND: u64 = 1_000_000;
-const HOUR: u64 = 60 * 60 * SECOND;
+pub(crate) const SECOND: u64 = 1_000_000;
+pub(crate) const HOUR: u64 = 60 * 60 * SECOND;
 /// The time of the proposals.
-const NOW: u64 = 1000 * HOUR;
+pub(crate) const NOW: u64 = 1000 * HOUR;
 
-fn key(text: &str) -> Key {
+pub(crate) fn key(text: &str) -> Key {
     Key::parse(text).unwrap()
 }
 
@@ -26,11 +26,11 @@ fn key_id() -> KeyId {
     KeyId::parse("aaaaaaaaaaaa").unwrap()
 }
 
-fn refusing() -> Environment {
+pub(crate) fn refusing() -> Environment {
     Environment { direct: Direct::Refuse, approvals: 1, freezes: Vec::new() }
 }
 
-fn frozen(from: u64, until: u64) -> Environment {
+pub(crate) fn frozen(from: u64, until: u64) -> Environment {
     let freezes = vec![Freeze { from: Timestamp(from), until: Timestamp(until) }];
     Environment { freezes, ..Environment::default() }
 }
@@ -40,7 +40,7 @@ fn put_if(name: &str, after: Environment, expect: Expect) -> Command {
     Command::System(SystemCommand::PutEnvironment { name, after, text, expect })
 }
 
-fn put(name: &str, after: Environment) -> Command {
+pub(crate) fn put(name: &str, after: Environment) -> Command {
     put_if(name, after, Expect::Any)
 }
 
@@ -48,20 +48,20 @@ fn delete_if(name: &str, expect: Expect) -> Command {
     Command::System(SystemCommand::DeleteEnvironment { name: EnvironmentName::parse(name).unwrap(), expect })
 }
 
-fn write(definition: &str, name: &str) -> Command {
+pub(crate) fn write(definition: &str, name: &str) -> Command {
     let (definition, key) = (key(definition), key(name));
     Command::WriteConfig { definition, key, data: "{}".into(), entries: Box::default(), expect: Expect::Any }
 }
 
-fn create(definition: &str) -> Command {
+pub(crate) fn create(definition: &str) -> Command {
     Command::CreateDefinition { key: key(definition), indexes: Vec::new(), schema: None }
 }
 
-fn delete(definition: &str, keep: Option<u64>) -> Command {
+pub(crate) fn delete(definition: &str, keep: Option<u64>) -> Command {
     Command::DeleteDefinition { key: key(definition), expect: Expect::Any, restrict: false, keep }
 }
 
-fn step(command: Command) -> BatchStep {
+pub(crate) fn step(command: Command) -> BatchStep {
     BatchStep { definition_read: None, command }
 }
 
@@ -69,7 +69,7 @@ fn of_root(at: u64, command: Command) -> Proposal {
     Proposal::new(Timestamp(at), "root", Author::Root, command)
 }
 
-fn apply(state: &mut State, at: u64, command: Command) -> Result<Option<Change>, Rejection> {
+pub(crate) fn apply(state: &mut State, at: u64, command: Command) -> Result<Option<Change>, Rejection> {
     match state.apply(state.revision() + 1, &of_root(at, command)) {
         (Verdict::Decided(outcome), change) => outcome.map(|_| change),
         (Verdict::Stale, _) => panic!("stale"),
@@ -77,7 +77,7 @@ fn apply(state: &mut State, at: u64, command: Command) -> Result<Option<Change>,
 }
 
 /// A state with definitions of two environments, a deleted one that is kept, and an access key.
-fn world() -> State {
+pub(crate) fn world() -> State {
     let mut state = State::new();
     let terms =
         KeyTerms { name: "n".into(), grants: Grants::default(), quota: Quota::default(), expires_at: None };
@@ -97,7 +97,7 @@ fn world() -> State {
 
 /// What the table says of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Changes {
+pub(crate) enum Changes {
     /// Definitions or configs of `prod`.
     Content,
     /// The rules of `prod`.
@@ -107,7 +107,7 @@ enum Changes {
 }
 
 /// The number of a command's kind. A new kind does not compile until it is here, and fails until it is in the table.
-fn kind(command: &Command) -> usize {
+pub(crate) fn kind(command: &Command) -> usize {
     match command {
         Command::CreateDefinition { .. } => 0,
         Command::SetIndexes { .. } => 1,
@@ -130,11 +130,11 @@ fn kind(command: &Command) -> usize {
         Command::System(_) => 18,
     }
 }
-const KINDS: usize = 19;
+pub(crate) const KINDS: usize = 19;
 
 /// Every kind of command, each as it would be accepted in a state without environments, and what it changes: by hand, not
 /// by what the commands say of themselves.
-fn table(state: &State) -> Vec<(Command, Changes)> {
+pub(crate) fn table(state: &State) -> Vec<(Command, Changes)> {
     use Changes::{Content, Nothing, Rules};
     let (d, expect) = (|| key("prod.d"), Expect::Present);
     let gone = state.deleted().next().unwrap();
@@ -180,13 +180,13 @@ fn table(state: &State) -> Vec<(Command, Changes)> {
 }
 
 /// Which environments there are, and what they reject.
-struct Situation {
-    records: Vec<(&'static str, Environment)>,
-    content: Option<Rejection>,
-    rules: Option<Rejection>,
+pub(crate) struct Situation {
+    pub(crate) records: Vec<(&'static str, Environment)>,
+    pub(crate) content: Option<Rejection>,
+    pub(crate) rules: Option<Rejection>,
 }
 
-fn situations() -> Vec<Situation> {
+pub(crate) fn situations() -> Vec<Situation> {
     let until = Timestamp(NOW + HOUR);
     let change_required = |name| Some(Rejection::ChangeRequired { environment: key(name) });
     let is_frozen = |name| Some(Rejection::EnvironmentFrozen { environment: key(name), until });
