@@ -63,6 +63,11 @@ leases-of-others-ignored | it cluster::lease::a_leader_with_a_longer_election_ti
 freeze-by-proposal-time  | unit state::environment::tests::a_freeze_is_judged_by_the_time_of_the_entry
 steps-not-touched        | unit state::environment::tests::every_command_of_everybody_is_judged_in_every_environment
 attested-by-one          | unit state::access::attest::tests::a_key_is_attested_by_the_root_key_or_by_two_other_persons
+approvals-not-counted    | unit state::change::tests::every_deed_of_everybody_is_judged_at_every_stage
+approvals-outlive-edition | unit state::change::tests::an_approval_counts_for_one_edition_and_digest
+change-stays-open        | unit state::change::tests::a_change_request_is_applied_once_with_its_record_in_the_same_change
+guards-ignored           | unit state::change::tests::a_base_or_guard_that_is_another_one_makes_an_apply_stale
+bypass-without-record    | unit state::change::tests::a_bypass_makes_a_record_that_waits_for_the_review_of_others
 plain-file-accepted      | unit storage::tests::encrypted::unencrypted_files_are_rejected_once_everything_is_encrypted
 '
 

@@ -126,10 +126,22 @@ pub fn decode(entry: &[u8]) -> Result<Vec<Proposal>, DecodeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{access_key::Author, command::Expect, key::Key, time::Timestamp};
+    use crate::{
+        access_key::Author,
+        command::{
+            Expect,
+            source::{Guard, Source, Tail},
+        },
+        key::Key,
+        time::Timestamp,
+    };
+
+    fn key(text: &str) -> Key {
+        Key::parse(text).unwrap()
+    }
 
     fn delete(number: usize) -> Proposal {
-        let (definition, key) = (Key::parse("d").unwrap(), Key::parse(&format!("k{number}")).unwrap());
+        let (definition, key) = (key("d"), key(&format!("k{number}")));
         let command = Command::DeleteConfig { definition, key, expect: Expect::At(number as u64) };
         let (at, by) = (Timestamp(7), "root".into());
         Proposal {
@@ -172,6 +184,11 @@ mod tests {
         damaged(&group(&[&two, &one]));
         let raise = Proposal { command: Command::RaiseFeatureLevel { to: 1 }, ..delete(1) }.to_bytes();
         damaged(&group(&[&one, &raise]));
+        let tail = Tail::of(Source::Direct, vec![Guard::Environment { name: key("e"), revision: None }]);
+        let guarded = Proposal { tail, ..delete(1) };
+        assert!(decode(&guarded.to_bytes()).is_ok() && !guarded.may_share_entry());
+        damaged(&group(&[&one, &guarded.to_bytes()]));
+        damaged(&group(&[&guarded.to_bytes(), &one]));
         // One proposal in the form of a group.
         damaged(&two[..1 + length_in_group(one.len())]);
         let mut lower = two.clone();

@@ -58,6 +58,11 @@
 //! | `read-index-without-term` | a read waits for the index of an entry, whichever entry has it |
 //! | `leases-of-others-ignored` | a leader takes its own lease for that of the other voters |
 //! | `freeze-by-proposal-time` | a freeze is compared with the time of the proposal instead of that of its entry |
+//! | `approvals-not-counted` | a change request is applied without its approvals |
+//! | `approvals-outlive-edition` | a new edition keeps the approvals of the one before |
+//! | `change-stays-open` | a change request that was applied can be applied again |
+//! | `guards-ignored` | a change request replaces records other than its bases |
+//! | `bypass-without-record` | a bypass makes no record of a change request |
 //! | `steps-not-touched` | an environment judges only the first operation of a batch |
 //! | `attested-by-one` | one person attests a key alone |
 //! | `plain-file-accepted` | an encrypted directory accepts unencrypted files |

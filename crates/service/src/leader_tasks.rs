@@ -1,4 +1,4 @@
-//! Two background tasks of the leader: it builds indexes, and it expires idempotency records.
+//! Two background tasks of the leader: it builds indexes, and it expires idempotency records and change requests.
 //!
 //! Each runs on every node and proposes log entries only while the node leads, so a new leader continues the work.
 //!
@@ -16,7 +16,7 @@ use super::{clock::Clock, context::Context, disk_space::DiskSpace};
 use concord_consensus::Consensus;
 use concord_model::{
     access_key::Author,
-    command::{Command, Proposal},
+    command::{Command, Proposal, SystemCommand},
     key::Key,
     limits::REMEMBERED_REQUEST_AGE_US,
     record::{Definition, Revision},
@@ -84,13 +84,15 @@ impl LeaderTasks {
         }
     }
 
-    /// Expires idempotency records that are older than a day, until the node stops.
-    pub(super) async fn expire_idempotency_records(self) -> Result<(), String> {
+    /// Expires idempotency records that are older than a day, and change requests that are older than theirs, until the
+    /// node stops.
+    pub(super) async fn expire_records(self) -> Result<(), String> {
         let Some(consensus) = self.cx.consensus() else { return Ok(()) };
         // What one entry could not expire is due at once, without another step.
         let mut due = None;
         while !self.cx.is_over() {
             due = self.expire(consensus, due).await;
+            self.sweep_changes(consensus).await;
             self.cx.pause(EXPIRY_INTERVAL).await;
         }
         Ok(())
@@ -105,13 +107,33 @@ impl LeaderTasks {
         let left = due.filter(|upto| state.requests().next().is_some_and(|oldest| oldest.revision <= *upto));
         let upto = left.or_else(|| too_old(&state, self.clock.confirmed_time(EXPIRY_CONFIRM)?))?;
         let at = self.clock.stamp(&state).await;
-        let proposal = Proposal::new(at, EXPIRY_AUTHOR, Author::Cluster, Command::Forget { upto });
+        self.propose_expiry(consensus, at, Command::Forget { upto }).await;
+        Some(upto)
+    }
+
+    /// Proposes that change requests of too old an edition are closed, and that the oldest closed ones are dropped.
+    async fn sweep_changes(&self, consensus: &Consensus) {
+        let state = consensus.state();
+        // Most clusters have none, and a majority is not asked for its clocks.
+        if state.changes().next().is_none() || !self.cx.leads(consensus) {
+            return;
+        }
+        let Some(now) = self.clock.confirmed_time(EXPIRY_CONFIRM) else { return };
+        if state.has_changes_to_sweep(now) {
+            let at = self.clock.stamp(&state).await;
+            let command = Command::System(SystemCommand::SweepChanges { now });
+            self.propose_expiry(consensus, at, command).await;
+        }
+    }
+
+    async fn propose_expiry(&self, consensus: &Consensus, at: Timestamp, command: Command) {
+        let proposal = Proposal::new(at, EXPIRY_AUTHOR, Author::Cluster, command);
+        let text = proposal.to_string();
         match timeout(EXPIRY_TIMEOUT, consensus.write(proposal)).await {
             Ok(Ok(_)) => {}
-            Ok(Err(error)) => tracing::debug!(?error, "the expiry of idempotency records was not decided"),
-            Err(_) => tracing::debug!("the expiry of idempotency records was not decided in time"),
+            Ok(Err(error)) => tracing::debug!(proposal = text, ?error, "an expiry was not decided"),
+            Err(_) => tracing::debug!(proposal = text, "an expiry was not decided in time"),
         }
-        Some(upto)
     }
 }
 

@@ -107,7 +107,7 @@ impl ClusterMembers {
             consensus.supervise("monitor-readiness", self.clone().monitor_readiness());
             consensus.supervise("maintain-history", history.clone().maintain_history());
             consensus.supervise("build-indexes", tasks.clone().build_indexes());
-            consensus.supervise("expire-idempotency-records", tasks.expire_idempotency_records());
+            consensus.supervise("expire-idempotency-records", tasks.expire_records());
             consensus.supervise("watch-voters", disk_space.clone().watch_voters());
             consensus.supervise("keep-clock", clock.clone().keep_clock());
             consensus.supervise("keep-access", keys.clone().keep_access());

@@ -4,13 +4,19 @@ use serde_json::json;
 
 use crate::{Change, State};
 use concord_model::{
-    access_key::Author,
-    command::{BatchStep, Command, Expect, IdempotencyKey, Proposal, SystemCommand, Undeletion},
+    access_key::{Author, KeyId},
+    command::{
+        BatchStep, ChangeAction, Command, Expect, IdempotencyKey, Proposal, SystemCommand, Undeletion,
+        source::{Bypass, ChangeUse, DefinitionThen, Guard, Source, Tail},
+    },
     entry,
     index::Indexing,
     key::Key,
     record::{Definition, DeletedId, IndexEntry},
-    system::environment::{Direct, Environment, EnvironmentName, Freeze},
+    system::{
+        change::{ChangeId, Content, NewEdition, NewVote, Opinion, Scope},
+        environment::{Direct, Environment, EnvironmentName, Freeze},
+    },
     time::Timestamp,
 };
 
@@ -96,7 +102,57 @@ pub fn all_proposals() -> Vec<Proposal> {
         }),
         Command::System(SystemCommand::DeleteEnvironment { name: prod(), expect }),
     ];
-    commands.into_iter().map(proposal).collect()
+    let create = ChangeAction::Create(Box::new(edition()));
+    let withdraw = ChangeAction::Withdraw { comment: "a comment".into() };
+    let vote = ChangeAction::Vote(Box::new(NewVote {
+        opinion: Opinion::Approval,
+        edition: 1,
+        digest: [7; 32],
+        is_redacted: true,
+        comment: "a comment".into(),
+    }));
+    let edit = ChangeAction::Edit { after: 1, expect: Expect::At(5), edition: Box::new(edition()) };
+    let act = |action| Command::System(SystemCommand::Change { id: change_id(), action });
+    let actions = [create, edit, vote, withdraw].map(act);
+    let of_cluster =
+        [SystemCommand::SweepChanges { now: Timestamp(1_700_000_000_000_000) }, SystemCommand::HoldChanges];
+    let of_cluster =
+        of_cluster.map(|command| Proposal { author: Author::Cluster, ..proposal(Command::System(command)) });
+    let source = Source::Change(ChangeUse { id: change_id(), edition: 1, digest: [7; 32] });
+    let bypass = Source::Bypass(Box::new(Bypass { id: change_id(), digest: [7; 32], text: "{}".into() }));
+    let with_tails =
+        [(source, Vec::new()), (bypass, guards()), (Source::Direct, guards())].map(|(source, guards)| {
+            Proposal { tail: Tail::of(source, guards), ..proposal(write("a", Expect::Any)) }
+        });
+    let plain = commands.into_iter().chain(actions).map(proposal);
+    plain.chain(of_cluster).chain(with_tails).collect()
+}
+
+fn change_id() -> ChangeId {
+    ChangeId::parse("aaaaaaaaaaaa").expect("a sample's id is valid")
+}
+
+/// One guard of each kind.
+fn guards() -> Vec<Guard> {
+    let was = Some(DefinitionThen { id: 5 << 10, revision: 5 });
+    vec![
+        Guard::Config { definition: 5 << 10, key: key("a"), revision: Some(6) },
+        Guard::Definition { key: key("d"), was },
+        Guard::Configs { definition: 5 << 10, newest: 6, count: 1 },
+        Guard::AccessKey { id: KeyId::parse("bbbbbbbbbbbb").expect("a sample's id is valid"), revision: 7 },
+        Guard::Environment { name: key("prod"), revision: None },
+    ]
+}
+
+/// An edition of a change request.
+fn edition() -> NewEdition {
+    NewEdition {
+        digest: [7; 32],
+        scope: Scope::Definitions(vec![key("d"), key("e")]),
+        text: r#"{"title":"a title"}"#.into(),
+        operations: r#"[{"op":"delete_config"}]"#.into(),
+        content: Content { bases: guards(), digest_key: [9; 32] },
+    }
 }
 
 /// The state after the commands that create and change, and the changes.
