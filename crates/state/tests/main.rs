@@ -3,9 +3,12 @@
 //! | module | question |
 //! |---|---|
 //! | `attestation` | is every attested key attested by the right ones? |
+//! | `changes` | is what a change request changes approved, and is nothing restricted changed otherwise? |
 //! | `replay` | do the same proposals give the same state, however they are cut into runs? |
 
 #[cfg(test)]
 mod attestation;
+#[cfg(test)]
+mod changes;
 #[cfg(test)]
 mod replay;

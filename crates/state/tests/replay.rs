@@ -327,7 +327,7 @@ fn proposals(seed: u64, count: u64) -> Vec<(u64, Option<Proposal>)> {
 }
 
 /// The same state, built from its records as at a start.
-fn rebuilt(state: &State) -> State {
+pub(crate) fn rebuilt(state: &State) -> State {
     let mut builder = StateBuilder::new();
     for collection in state.stored_definitions() {
         builder.definition(collection.definition.as_ref().clone()).unwrap();
@@ -410,7 +410,7 @@ fn runs_of_any_length_give_the_same_verdicts_changes_and_digests() {
 }
 
 /// A definition without what its indexes imply, with its configs, likewise.
-fn content(state: &State, definition: &str) -> Option<(Definition, Vec<Config>)> {
+pub(crate) fn content(state: &State, definition: &str) -> Option<(Definition, Vec<Config>)> {
     let found = state.definition(definition)?;
     let definition = Definition { indexing: Indexing::fresh(0), ..Definition::clone(&found.definition) };
     let configs = found.configs().map(|config| Config { entries: Box::default(), ..Config::clone(config) });
