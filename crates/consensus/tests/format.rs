@@ -700,7 +700,8 @@ fn change_requests() {
         phase,
         fingerprint: Some([3; 16]),
     };
-    let stored = |phase, scope| record("aaaaaaaaaaaa", SystemBody::Change(change(phase, scope)), "{}");
+    let stored =
+        |phase, scope| record("aaaaaaaaaaaa", SystemBody::Change(Box::new(change(phase, scope))), "{}");
     wire(
         &stored(Phase::Open, definitions()),
         "0c616161616161616161616161010207070707070707070707070707070707070707070707070707070707070707070002016101620000ac02ad020200010c30313233343536373839615a01ac020101020707070707070707070707070707070707070707070707070707070707070707010c30313233343536373839615a01ac02ac0200026f6b9003000103030303030303030303030303030303027b7d64c801ac02",

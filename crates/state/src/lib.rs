@@ -408,7 +408,7 @@ impl Edit {
             | Self::Remember(_)
             | Self::Forget(_) => true,
             Self::System { before, after } => {
-                !after.as_ref().or(before.as_ref()).is_some_and(|record| record.content().is_some())
+                after.as_ref().or(before.as_ref()).is_none_or(|record| record.content().is_none())
             }
             Self::Entries { .. }
             | Self::Building { .. }

@@ -66,7 +66,7 @@ pub enum SystemBody {
     /// An environment.
     Environment(Environment),
     /// A change request. The name of its record is its id.
-    Change(Change),
+    Change(Box<Change>),
     /// The content of a change request. The name of its record has the id and the edition.
     Content(Content),
     /// A person. The name of its record is its id.

@@ -52,7 +52,7 @@ impl ActionContext<'_> {
     fn record(&self, before: Option<&SystemRecord>, change: Change, text: &Arc<str>) -> SystemRecord {
         SystemRecord {
             name: self.id.key().clone(),
-            body: SystemBody::Change(change),
+            body: SystemBody::Change(Box::new(change)),
             text: Arc::clone(text),
             created_at: before.map_or(self.entry.at, |before| before.created_at),
             modified_at: self.entry.at,
@@ -426,7 +426,7 @@ impl State {
 /// The record of a change request after what the cluster itself does.
 pub(super) fn succeeding(before: &SystemRecord, change: Change, context: EntryContext) -> SystemRecord {
     SystemRecord {
-        body: SystemBody::Change(change),
+        body: SystemBody::Change(Box::new(change)),
         modified_at: context.at,
         revision: context.revision,
         ..before.clone()

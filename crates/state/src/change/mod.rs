@@ -233,6 +233,12 @@ impl State {
         self.changes.content(id.content_name(change.edition.number).as_str())
     }
 
+    /// A person that a change request names and that is not there, which no state has.
+    pub(super) fn first_unknown_person_of_changes(&self) -> Option<PersonId> {
+        let changes = self.changes().filter_map(|record| record.change());
+        changes.flat_map(records::persons).find(|person| self.person(*person).is_none())
+    }
+
     /// A content that is of no pending change request, which no state has.
     pub(super) fn first_stray_content(&self) -> Option<&Key> {
         self.change_contents().map(|content| &content.name).find(|name| !self.has_content_named(name))

@@ -179,7 +179,7 @@ impl State {
         };
         let record = SystemRecord {
             name: bypass.id.key().clone(),
-            body: SystemBody::Change(change),
+            body: SystemBody::Change(Box::new(change)),
             text: Arc::clone(&bypass.text),
             created_at: at,
             modified_at: at,

@@ -193,6 +193,7 @@ impl StoredEdit {
             }
             Edit::Dropped { kept } => Self::Dropped { definition: kept.id },
             Edit::Skipped(void) => Self::Skipped(*void),
+            Edit::System { .. } if !edit.is_in_history() => return None,
             Edit::System { before, after } => Self::System { before: before.clone(), after: after.clone() },
             Edit::Config { definition, before: Some(before), after } if before.revision <= segment_after => {
                 Self::ConfigWithBefore {

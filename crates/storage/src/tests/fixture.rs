@@ -11,9 +11,12 @@ use super::{
 };
 use concord_model::{
     access_key::Author,
-    command::{IdempotencyKey, Proposal, SystemCommand},
+    command::{ChangeAction, IdempotencyKey, Proposal, SystemCommand},
     record::IndexEntry,
-    system::environment::{Environment, EnvironmentName, Freeze},
+    system::{
+        change::{ChangeId, Content, NewEdition, Scope},
+        environment::{Environment, EnvironmentName, Freeze},
+    },
 };
 
 /// How long a test waits for a condition that must become true.
@@ -261,6 +264,32 @@ pub(super) fn put_environment(name: &str, bytes: usize) -> Command {
 pub(super) fn delete_environment(name: &str) -> Command {
     let (name, expect) = (EnvironmentName::parse(name).unwrap(), Expect::Any);
     Command::System(SystemCommand::DeleteEnvironment { name, expect })
+}
+
+/// Creates the change request of this number, or replaces its edition, with operations of so many bytes.
+pub(super) fn change_request(state: &State, number: u64, bytes: usize) -> Command {
+    let id = ChangeId::parse(&format!("{number:012}")).unwrap();
+    let edition = NewEdition {
+        digest: [7; 32],
+        scope: Scope::Definitions(vec![key("d")]),
+        text: r#"{"title":"a telling text"}"#.into(),
+        operations: format!(r#"["{}"]"#, "a telling text ".repeat(bytes / 15)).into(),
+        content: Content { bases: Vec::new(), digest_key: [9; 32] },
+    };
+    let action = match state.change(&id) {
+        None => ChangeAction::Create(edition.into()),
+        Some(change) => {
+            let after = change.edition.number;
+            ChangeAction::Edit { after, expect: Expect::Any, edition: edition.into() }
+        }
+    };
+    Command::System(SystemCommand::Change { id, action })
+}
+
+/// Withdraws the change request of this number.
+pub(super) fn withdraw(number: u64) -> Command {
+    let (id, comment) = (ChangeId::parse(&format!("{number:012}")).unwrap(), String::new());
+    Command::System(SystemCommand::Change { id, action: ChangeAction::Withdraw { comment } })
 }
 
 pub(super) fn proposal(state: &State, revision: Revision, command: Command) -> Proposal {

@@ -9,7 +9,10 @@ mod waiting;
 
 use std::fs;
 
-use fixture::{Fixture, delete_environment, flip, index, key, position, proposal, put_environment, write};
+use fixture::{
+    Fixture, change_request, delete_environment, flip, index, key, position, proposal, put_environment,
+    withdraw, write,
+};
 
 use super::{sled::trees, *};
 use concord_model::{
@@ -17,6 +20,7 @@ use concord_model::{
     command::{AuditCommand, Command, Expect, Undeletion},
     key::Key,
     record::DeletedId,
+    system::change::Phase,
     time::Timestamp,
 };
 
@@ -108,6 +112,49 @@ fn environments_are_in_sled_in_snapshots_and_in_restored_backups() {
         assert!(state.environments().eq(fixture.state.environments()));
         assert_eq!(state.digest(), fixture.state.digest());
     }
+}
+
+#[test]
+fn change_requests_are_in_sled_in_snapshots_and_in_restored_backups() {
+    let mut fixture = Fixture::new();
+    let request = |fixture: &Fixture, number, bytes| change_request(&fixture.state, number, bytes);
+    let two = vec![request(&fixture, 1, 100), request(&fixture, 2, 300_000)];
+    fixture.apply(two);
+    fixture.check();
+    // Contents get other names with each edition, more chunks and fewer.
+    for bytes in [200_000, 100, 70_000] {
+        let next = vec![request(&fixture, 1, bytes)];
+        fixture.apply(next);
+        let next = vec![request(&fixture, 1, bytes), request(&fixture, 3, bytes)];
+        fixture.apply(next);
+        fixture.check();
+        fixture.apply(vec![withdraw(3)]);
+    }
+    fixture.apply(vec![withdraw(2)]);
+    fixture.check();
+    assert_eq!((fixture.state.changes().count(), fixture.state.change_contents().count()), (3, 1));
+    let file = fixture.snapshot();
+    let mut other = Fixture::new();
+    let received = other.store().incoming().unwrap();
+    fs::copy(&file.path, &received).unwrap();
+    let (installed, _) = other.store().install(&received).unwrap();
+    other.close();
+    assert!(installed.system_records().eq(fixture.state.system_records()));
+    assert_eq!(installed.digest(), fixture.state.digest());
+    let restored = tempfile::tempdir().unwrap();
+    let input = |path: &Path| snapshot::backup::Input::new(path, snapshot::envelope::Opening::default());
+    let content = snapshot::backup::Content::read(&input(&file.path)).unwrap();
+    let place = position(fixture.state.revision() + 100);
+    content.restore(restored.path(), &place, &AtRest::default()).unwrap();
+    let name = format!("snapshot/snapshot-{:020}.concord", place.index);
+    let restored = snapshot::backup::Content::read(&input(&restored.path().join(name))).unwrap().state;
+    let phase = |state: &State, number: u64| {
+        let record = state.change_record(&format!("{number:012}")).unwrap();
+        record.change().unwrap().phase.clone()
+    };
+    assert_eq!((phase(&fixture.state, 1), phase(&restored, 1)), (Phase::Open, Phase::Held));
+    assert_eq!(phase(&restored, 2), phase(&fixture.state, 2));
+    assert!(restored.change_contents().eq(fixture.state.change_contents()));
 }
 
 #[test]

@@ -10,8 +10,8 @@ use crate::{Position, at_rest::KEYS, history::writer::HistoryWriter, snapshot::f
 use concord_model::{
     access_key::{Author, Grants, KeyId, Quota},
     command::{
-        AccessCommand, BatchStep, Command, ConfigThen, ContentThen, Expect, IdempotencyKey, KeyTerms,
-        Proposal, SystemCommand, Undeletion,
+        AccessCommand, BatchStep, ChangeAction, Command, ConfigThen, ContentThen, Expect, IdempotencyKey,
+        KeyTerms, Proposal, SystemCommand, Undeletion,
     },
     index::{self, Indexing},
     limits::REINDEX_CONFIGS_MAX,
@@ -19,6 +19,7 @@ use concord_model::{
     schema::{Formats, StoredSchema},
     system::{
         SystemRecord,
+        change::{Change, ChangeId, CloseReason, Content, NewEdition, Phase, Scope},
         environment::{Direct, Environment, EnvironmentName, Freeze},
     },
 };
@@ -135,6 +136,35 @@ fn environment(state: &State, random: &mut Rng) -> Command {
     Command::System(SystemCommand::PutEnvironment { name, after, text, expect })
 }
 
+/// An action on one of a few change requests, which are others as time goes by. The history has their records, and no content.
+fn change_request(state: &State, random: &mut Rng) -> Command {
+    let id = ChangeId::parse(&format!("{:012}", state.revision() / 100 + random.u64(0..8))).unwrap();
+    let edition = NewEdition {
+        digest: [random.u8(..); 32],
+        scope: Scope::Definitions(vec![key("large")]),
+        text: format!(r#"{{"title":"{}"}}"#, random.u8(..)).into(),
+        operations: "[]".into(),
+        content: Content { bases: Vec::new(), digest_key: [9; 32] },
+    };
+    let found = state.change(&id);
+    let action = match found {
+        None => ChangeAction::Create(edition.into()),
+        Some(_) if random.u8(0..8) == 0 => ChangeAction::Withdraw { comment: String::new() },
+        Some(found) => {
+            let after = found.edition.number;
+            ChangeAction::Edit { after, expect: Expect::Any, edition: edition.into() }
+        }
+    };
+    let is_ended = found.is_some_and(|found| !found.is_pending());
+    if is_ended && random.u8(0..4) == 0 {
+        return Command::System(SystemCommand::SweepChanges { now: Timestamp(u64::MAX) });
+    }
+    if random.u8(0..10) == 0 {
+        return Command::System(SystemCommand::HoldChanges);
+    }
+    Command::System(SystemCommand::Change { id, action })
+}
+
 fn command(state: &State, random: &mut Rng) -> Command {
     if let Some(building) = state.building().next().filter(|_| random.u8(0..4) == 0) {
         let build = building.indexing.build.clone().expect("it is being built");
@@ -145,6 +175,7 @@ fn command(state: &State, random: &mut Rng) -> Command {
         1 => Command::Forget { upto: state.revision().saturating_sub(random.u64(20..200)) },
         2 => new_key(random),
         19..=20 => environment(state, random),
+        21..=22 => change_request(state, random),
         3..=6 => undelete(state, random).unwrap_or_else(|| step(state, random)),
         7..=12 => batch(state, random),
         // The definition that is too large to be indexed at once.
@@ -258,13 +289,32 @@ fn complete(collection: &Collection) -> (Definition, Vec<Config>) {
     (definition, configs)
 }
 
+/// The change requests. One that is pending has been closed since if it has lost its content.
+fn changes(state: &State) -> Vec<(Key, Change)> {
+    let pending = |phase: &Phase| match phase {
+        Phase::Open | Phase::Held | Phase::Closed { reason: CloseReason::Restored, .. } => true,
+        Phase::Applied { .. } | Phase::Closed { .. } => false,
+    };
+    let each = state.changes().map(|record| {
+        let change = record.change().unwrap().clone();
+        let phase = if pending(&change.phase) { Phase::Open } else { change.phase.clone() };
+        (record.name.clone(), Change { phase, ..change })
+    });
+    each.collect()
+}
+
 /// Everything that the history has of a state.
-type HistoryContent =
-    (Vec<(Definition, Vec<Config>)>, Vec<concord_state::RememberedOutcome>, Vec<Arc<SystemRecord>>);
+type HistoryContent = (
+    Vec<(Definition, Vec<Config>)>,
+    Vec<concord_state::RememberedOutcome>,
+    Vec<Arc<SystemRecord>>,
+    Vec<(Key, Change)>,
+);
 
 fn content(state: &State) -> HistoryContent {
     let definitions = state.stored_definitions().map(|collection| complete(collection)).collect();
-    (definitions, state.requests().cloned().collect(), state.environments().cloned().collect())
+    let environments = state.environments().cloned().collect();
+    (definitions, state.requests().cloned().collect(), environments, changes(state))
 }
 
 /// A state that is written to a file is read again only if its digest is that of its records.
@@ -285,7 +335,7 @@ fn a_backup_and_the_history_after_it_give_the_state_at_every_later_revision() {
         model.grow(1200);
         let history = model.history();
         let last = model.now().revision();
-        let mut seen = BTreeMap::new();
+        let (mut seen, mut lost, mut still_pending) = (BTreeMap::new(), 0, 0);
         for round in 0..60 {
             let backup = model.random.u64(0..=last);
             let at = model.random.u64(backup..=last);
@@ -300,6 +350,13 @@ fn a_backup_and_the_history_after_it_give_the_state_at_every_later_revision() {
                 (expected.definition_count(), expected.config_count(), expected.deleted_config_count()),
                 "{what}"
             );
+            for content in restored.change_contents() {
+                assert_eq!(expected.change_content_record(content.name.as_str()), Some(content), "{what}");
+            }
+            let pending = restored.pending_change_count();
+            assert_eq!(restored.change_contents().count() as u64, pending, "{what}");
+            lost += expected.pending_change_count() - pending;
+            still_pending += pending;
             assert_eq!(restored.access_key_count(), model.at(backup).access_key_count(), "{what}");
             let added = model.changes.iter().filter(|(of, _)| (backup + 1..=at).contains(of)).count();
             assert_eq!(reached.changes, added as u64, "{what}");
@@ -312,6 +369,7 @@ fn a_backup_and_the_history_after_it_give_the_state_at_every_later_revision() {
             *seen.entry((kept > 0, restored.request_count() > 0, backup < at)).or_insert(0) += 1;
         }
         assert!(seen.contains_key(&(true, true, true)), "{seen:?}");
+        assert!(lost > 10 && still_pending > 10, "{lost} {still_pending}");
     }
 }
 
@@ -348,7 +406,7 @@ fn refused(history: &StoppedHistory, state: &State, point: Point) -> String {
 #[test]
 fn a_point_that_the_history_does_not_lead_to_is_an_error() {
     let mut model = Model::new(11, false);
-    model.grow(600);
+    model.grow(900);
     let history = model.history();
     let (last, state) = (model.now().revision(), model.at(200));
     let text = refused(&history, state, Point::Revision(199));
