@@ -601,27 +601,41 @@ fn tails_of_proposals() {
     }
 }
 
-#[test]
-fn change_requests() {
-    let act = |action| plain(Command::System(SystemCommand::Change { id: change_id(), action }));
+fn some_definitions() -> Scope {
+    Scope::Definitions(vec![key("a"), key("b")])
+}
+
+fn some_environment() -> Scope {
+    Scope::Environment(EnvironmentName::parse("prod").unwrap())
+}
+
+fn some_content() -> Content {
     let base = Guard::Environment { name: key("e"), revision: None };
-    let content = || Content { bases: vec![base.clone()], digest_key: [9; 32] };
+    Content { bases: vec![base], digest_key: [9; 32] }
+}
+
+fn some_party() -> Party {
+    Party::Key { id: KeyId::parse("0123456789aZ").unwrap(), person: Some(PersonId(300)) }
+}
+
+#[test]
+fn actions_on_change_requests() {
+    let act = |action| plain(Command::System(SystemCommand::Change { id: change_id(), action }));
     let edition = |scope| {
         Box::new(NewEdition {
             digest: [7; 32],
             scope,
             text: "{}".into(),
             operations: "[]".into(),
-            content: content(),
+            content: some_content(),
         })
     };
-    let definitions = || Scope::Definitions(vec![key("a"), key("b")]);
-    let environment = || Scope::Environment(EnvironmentName::parse("prod").unwrap());
     entry(
-        &act(ChangeAction::Create(edition(definitions()))),
+        &act(ChangeAction::Create(edition(some_definitions()))),
         "01e4e0f4e586ee900304726f6f7400000012020c616161616161616161616161000707070707070707070707070707070707070707070707070707070707070707000201610162027b7d025b5d0104016500090909090909090909090909090909090909090909090909090909090909090900",
     );
-    let edit = ChangeAction::Edit { after: 300, expect: Expect::At(301), edition: edition(environment()) };
+    let edit =
+        ChangeAction::Edit { after: 300, expect: Expect::At(301), edition: edition(some_environment()) };
     entry(
         &act(edit),
         "01e4e0f4e586ee900304726f6f7400000012020c61616161616161616161616101ac0203ad020707070707070707070707070707070707070707070707070707070707070707010470726f64027b7d025b5d0104016500090909090909090909090909090909090909090909090909090909090909090900",
@@ -662,6 +676,10 @@ fn change_requests() {
         "01e4e0f4e586ee900304726f6f740000001203ac0202",
     );
     entry(&of_cluster(SystemCommand::HoldChanges), "01e4e0f4e586ee900304726f6f74000000120402");
+}
+
+#[test]
+fn records_of_change_requests() {
     let record = |name: &str, body, text: &str| SystemRecord {
         name: key(name),
         body,
@@ -671,15 +689,15 @@ fn change_requests() {
         revision: 300,
     };
     wire(
-        &record("aaaaaaaaaaaa-1", SystemBody::Content(content()), "[]"),
+        &record("aaaaaaaaaaaa-1", SystemBody::Content(some_content()), "[]"),
         "0e6161616161616161616161612d310201040165000909090909090909090909090909090909090909090909090909090909090909025b5d64c801ac02",
     );
-    let by = Party::Key { id: KeyId::parse("0123456789aZ").unwrap(), person: Some(PersonId(300)) };
+    let by = some_party();
     let vote = Vote {
         opinion: Opinion::Rejection,
         edition: 2,
         digest: [7; 32],
-        by: by.clone(),
+        by,
         attestation: 300,
         is_redacted: false,
         comment: "ok".into(),
@@ -695,7 +713,7 @@ fn change_requests() {
             sent_at: Timestamp(300),
             content_bytes: 301,
         },
-        authors: vec![Party::Root, by.clone()],
+        authors: vec![Party::Root, some_party()],
         votes: vec![vote.clone()],
         phase,
         fingerprint: Some([3; 16]),
@@ -703,13 +721,18 @@ fn change_requests() {
     let stored =
         |phase, scope| record("aaaaaaaaaaaa", SystemBody::Change(Box::new(change(phase, scope))), "{}");
     wire(
-        &stored(Phase::Open, definitions()),
+        &stored(Phase::Open, some_definitions()),
         "0c616161616161616161616161010207070707070707070707070707070707070707070707070707070707070707070002016101620000ac02ad020200010c30313233343536373839615a01ac020101020707070707070707070707070707070707070707070707070707070707070707010c30313233343536373839615a01ac02ac0200026f6b9003000103030303030303030303030303030303027b7d64c801ac02",
     );
     wire(
-        &stored(Phase::Held, environment()),
+        &stored(Phase::Held, some_environment()),
         "0c61616161616161616161616101020707070707070707070707070707070707070707070707070707070707070707010470726f640000ac02ad020200010c30313233343536373839615a01ac020101020707070707070707070707070707070707070707070707070707070707070707010c30313233343536373839615a01ac02ac0200026f6b9003010103030303030303030303030303030303027b7d64c801ac02",
     );
+}
+
+#[test]
+fn phases_of_change_requests() {
+    let by = some_party();
     let applied = |with| Phase::Applied { revision: 300, at: Timestamp(301), by: Party::Root, with };
     for (phase, expected) in [
         (Phase::Open, "00"),
@@ -749,6 +772,10 @@ fn change_requests() {
     ] {
         wire(&phase, expected);
     }
+}
+
+#[test]
+fn rejections_of_change_requests() {
     for (rejection, expected) in [
         (Rejection::ChangeNotFound, "1d"),
         (Rejection::ChangeExists, "1e"),

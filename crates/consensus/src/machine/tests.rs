@@ -85,7 +85,7 @@ fn entries(all: &[Option<Proposal>], most: usize, seed: u64) -> Vec<Entry> {
         Payload::Normal(EncodedProposal(bytes.into()))
     };
     for proposal in all {
-        let shares = proposal.as_ref().is_some_and(|one| one.may_share_entry());
+        let shares = proposal.as_ref().is_some_and(Proposal::may_share_entry);
         if !group.is_empty() && (!shares || group.len() == size) {
             payloads.push(normal(&mut group));
         }
