@@ -376,10 +376,13 @@ impl Record {
     /// What an accepted action has done.
     fn note(&mut self, made: &Made, before: &State) {
         let Made { proposal, number, action } = made;
+        if matches!(proposal.command, Command::System(SystemCommand::HoldChanges)) {
+            self.hold();
+        }
         let by = who(before, &proposal.author);
         let is_attested = by.0.as_ref().is_some_and(|id| attestation(before, id).is_some());
         let of = |edition: &NewEdition, number, authors| {
-            let Scope::Definitions(scope) = edition.scope.clone() else { unreachable!() };
+            let Scope::Definitions(scope) = edition.scope.clone() else { panic!("{edition:?}") };
             let (digest, bases) = (edition.digest, edition.content.bases.clone());
             let (approvals, rejections) = (BTreeMap::new(), BTreeSet::new());
             Happened { edition: number, digest, scope, bases, authors, is_attested, approvals, rejections }
@@ -445,7 +448,9 @@ impl Record {
                     let found = before.definition(key.as_str()).map(|found| &found.definition);
                     found.map(|found| (found.id, found.revision)) == was.map(|was| (was.id, was.revision))
                 }
-                other => panic!("{other:?}"),
+                Guard::Configs { .. } | Guard::AccessKey { .. } | Guard::Environment { .. } => {
+                    panic!("{base:?}")
+                }
             };
             assert!(is_same, "{place}: {base:?}");
         }
@@ -470,67 +475,96 @@ fn expect_recorded(before: &State, after: &State, change: Option<&Change>, place
     }
 }
 
+/// How often each has happened.
+#[derive(Debug, Default)]
+struct Seen {
+    applied: u32,
+    applied_with_approvals: u32,
+    not_approved: u32,
+    stale: u32,
+    bypassed: u32,
+    required: u32,
+}
+
+/// A cluster, and what has happened in it.
+struct Run {
+    generator: Generator,
+    state: State,
+    record: Record,
+}
+
+impl Run {
+    fn turn(&mut self, text: &str, seen: &mut Seen) {
+        let made = self.generator.next(&self.state, &self.record);
+        let place = format!("{text}: {}", made.proposal);
+        let stored = Proposal::from_bytes(&made.proposal.to_bytes()).unwrap();
+        let before = self.state.clone();
+        let (verdict, change) = self.state.apply(before.revision() + 1, &stored);
+        expect_recorded(&before, &self.state, change.as_ref(), &place);
+        let is_apply = matches!(stored.source(), Source::Change(_));
+        if !matches!(verdict, Verdict::Decided(Ok(_))) {
+            assert_eq!((change.as_ref(), self.state.digest()), (None, before.digest()), "{place}");
+        }
+        match verdict {
+            Verdict::Decided(Ok(_)) if is_apply => {
+                let needed =
+                    self.record.expect_applied(made.number, &before, change.as_ref().unwrap(), &place);
+                seen.applied += 1;
+                seen.applied_with_approvals += u32::from(needed > 0);
+            }
+            Verdict::Decided(Ok(_)) => {
+                self.record.note(&made, &before);
+                seen.bypassed += u32::from(matches!(stored.source(), Source::Bypass(_)));
+            }
+            Verdict::Decided(Err(Rejection::NotApproved { needed, counted })) => {
+                let known = self.record.changes[&made.number].approved(&before);
+                assert_eq!((needed, usize::from(counted)), known, "{place}");
+                seen.not_approved += 1;
+            }
+            Verdict::Decided(Err(rejection)) => {
+                seen.required += u32::from(matches!(rejection, Rejection::ChangeRequired { .. }));
+            }
+            Verdict::Stale => seen.stale += u32::from(is_apply),
+        }
+    }
+
+    fn restart(&mut self, place: &str) {
+        let again = rebuilt(&self.state);
+        assert_eq!(again.digest(), self.state.digest(), "{place}");
+        let ids =
+            |state: &State| state.pending_changes().map(|record| record.name.clone()).collect::<Vec<_>>();
+        assert_eq!(ids(&again), ids(&self.state), "{place}");
+        assert_eq!(again.change_content_bytes(), self.state.change_content_bytes(), "{place}");
+        self.state = again;
+    }
+
+    fn restore(&mut self) {
+        let revision = self.state.revision() + 10;
+        self.state = self.state.clone().restored_at(revision);
+        self.record.hold();
+    }
+}
+
 #[test]
 fn what_is_applied_was_approved_and_what_is_restricted_changes_only_so() {
-    let (mut applied, mut not_approved, mut stale, mut bypassed, mut required) = ([0; 2], 0, 0, 0, 0);
+    let mut seen = Seen::default();
     for seed in 1..=14 {
-        let mut generator = Generator { random: Rng::with_seed(seed), at: 1 << 40, next_change: 0 };
-        let (mut state, mut record) = (State::new(), Record::default());
+        let generator = Generator { random: Rng::with_seed(seed), at: 1 << 40, next_change: 0 };
+        let mut run = Run { generator, state: State::new(), record: Record::default() };
         for turn in 0..3000 {
-            let made = generator.next(&state, &record);
-            let place = format!("seed {seed}, {turn}: {}", made.proposal);
-            let stored = Proposal::from_bytes(&made.proposal.to_bytes()).unwrap();
-            let before = state.clone();
-            let (verdict, change) = state.apply(state.revision() + 1, &stored);
-            expect_recorded(&before, &state, change.as_ref(), &place);
-            let is_apply = matches!(stored.source(), Source::Change(_));
-            match verdict {
-                Verdict::Decided(Ok(_)) if is_apply => {
-                    let change = change.as_ref().unwrap();
-                    let needed = record.expect_applied(made.number, &before, change, &place);
-                    applied[usize::from(needed > 0)] += 1;
-                }
-                Verdict::Decided(Ok(_)) => {
-                    record.note(&made, &before);
-                    if matches!(stored.command, Command::System(SystemCommand::HoldChanges)) {
-                        record.hold();
-                    }
-                    bypassed += u32::from(matches!(stored.source(), Source::Bypass(_)));
-                }
-                Verdict::Decided(Err(rejection)) => {
-                    assert_eq!((change, state.digest()), (None, before.digest()), "{place}");
-                    if let Rejection::NotApproved { needed, counted } = rejection {
-                        let known = record.changes[&made.number].approved(&before);
-                        assert_eq!((needed, usize::from(counted)), known, "{place}");
-                        not_approved += 1;
-                    }
-                    required += u32::from(matches!(rejection, Rejection::ChangeRequired { .. }));
-                }
-                Verdict::Stale => {
-                    assert_eq!((change, state.digest()), (None, before.digest()), "{place}");
-                    stale += u32::from(is_apply);
-                }
-            }
-            // A restart, and rarely a restore.
+            let place = format!("seed {seed}, {turn}");
+            run.turn(&place, &mut seen);
             if turn % 50 == 0 {
-                let again = rebuilt(&state);
-                assert_eq!(again.digest(), state.digest(), "{place}");
-                let ids = |state: &State| {
-                    state.pending_changes().map(|record| record.name.clone()).collect::<Vec<_>>()
-                };
-                assert_eq!(ids(&again), ids(&state), "{place}");
-                assert_eq!(again.change_content_bytes(), state.change_content_bytes(), "{place}");
-                state = again;
+                run.restart(&place);
             }
             if turn % 1000 == 999 {
-                let revision = state.revision() + 10;
-                state = state.restored_at(revision);
-                record.hold();
+                run.restore();
             }
         }
     }
-    let seen = [applied[0], applied[1], not_approved, stale, bypassed, required];
-    assert!(seen.iter().all(|count| *count > 50), "{seen:?}");
+    let Seen { applied, applied_with_approvals, not_approved, stale, bypassed, required } = seen;
+    let all = [applied, applied_with_approvals, not_approved, stale, bypassed, required];
+    assert!(all.iter().all(|count| *count > 50), "{all:?}");
 }
 
 #[test]

@@ -1,0 +1,166 @@
+//! The limits of change requests: of one, of a person, of an environment, of the cluster.
+
+use super::*;
+
+/// One more than a change request touches.
+fn many_definitions() -> Vec<String> {
+    (0..=CHANGE_DEFINITIONS_MAX).map(|number| format!("d{number:03}")).collect()
+}
+
+#[test]
+fn limits_of_one_change_request() {
+    let too_large = |bound| Err(Rejection::ChangeTooLarge(bound));
+    let mut world = ChangeWorld::new();
+    let many = many_definitions();
+    let names: Vec<&str> = many.iter().map(String::as_str).collect();
+    let base = Guard::Environment { name: key("e"), revision: None };
+    let with_bases = |count: usize| NewEdition {
+        content: Content { bases: vec![base.clone(); count], digest_key: [0; 32] },
+        ..edition(1)
+    };
+    let with_content = |bytes: u64| NewEdition {
+        operations: "x".repeat(usize::try_from(bytes).unwrap()).into(),
+        ..edition(1)
+    };
+    let with_text = |bytes: usize| NewEdition { text: "x".repeat(bytes).into(), ..edition(1) };
+    let cases = [
+        (edition_of(1, &names[1..]), Ok(())),
+        (edition_of(1, &names), too_large(ChangeBound::Definitions)),
+        (with_bases(GUARDS_MAX), Ok(())),
+        (with_bases(GUARDS_MAX + 1), too_large(ChangeBound::Bases)),
+        (with_content(CHANGE_CONTENT_BYTES_MAX), Ok(())),
+        (with_content(CHANGE_CONTENT_BYTES_MAX + 1), too_large(ChangeBound::Content)),
+        (with_text(60 << 10), Ok(())),
+        (with_text(64 << 10), too_large(ChangeBound::Record)),
+    ];
+    for (place, (edition, expected)) in cases.into_iter().enumerate() {
+        let number = 10 + place as u64;
+        let created = world.act("ann", number, ChangeAction::Create(edition.clone().into()));
+        assert_eq!(created, expected, "{place}");
+        // The same of another edition.
+        let mut world = at_stage(Open);
+        let edit = ChangeAction::Edit { after: 1, expect: Expect::Any, edition: edition.into() };
+        assert_eq!(world.act("ann", 1, edit), expected, "{place}");
+    }
+}
+
+#[test]
+fn a_bypass_touches_no_more_definitions_and_its_text_is_as_short() {
+    let too_large = |bound| Err(Rejection::ChangeTooLarge(bound));
+    let many = many_definitions();
+    let steps = |count: usize| Command::Batch(many[..count].iter().map(|name| step(create(name))).collect());
+    let mut world = ChangeWorld::new();
+    world.bypass("ann", 1, steps(CHANGE_DEFINITIONS_MAX)).unwrap();
+    let mut world = ChangeWorld::new();
+    let rejected = world.bypass("ann", 1, steps(CHANGE_DEFINITIONS_MAX + 1)).map(drop);
+    assert_eq!(rejected, too_large(ChangeBound::Definitions));
+    let source =
+        Source::Bypass(Bypass { id: id(1), digest: [1; 32], text: "x".repeat(64 << 10).into() }.into());
+    let tail = Tail::of(source, Vec::new());
+    let proposal = Proposal { tail, ..world.proposal("ann", write("prod.d", "k")) };
+    assert_eq!(world.decide(&proposal).map(drop), too_large(ChangeBound::Record));
+}
+
+#[test]
+fn limits_of_authors_and_votes() {
+    let mut world = at_stage(Open);
+    for number in 0..CHANGE_AUTHORS_MAX + 1 {
+        let who = format!("m{number}x");
+        world.make_key("root", &who, None, Quota::default());
+        let edited = world.edit(&who, 1, 2);
+        let is_last = number == CHANGE_AUTHORS_MAX - 1 || number == CHANGE_AUTHORS_MAX;
+        assert_eq!(
+            edited,
+            if is_last { Err(Rejection::ChangeTooLarge(ChangeBound::Authors)) } else { Ok(()) }
+        );
+    }
+    // An author of before may go on.
+    world.edit("ann", 1, 3).unwrap();
+    let mut world = at_stage(Open);
+    for number in 0..CHANGE_VOTES_MAX + 1 {
+        let who = format!("v{number}x");
+        world.make_key("root", &who, Some(&who), Quota::default());
+        if number == 1 {
+            // A rejection of an earlier edition makes room for one more.
+            world.edit("ann", 1, 2).unwrap();
+        }
+        let opinion = if number == 0 { Opinion::Rejection } else { Opinion::Approval };
+        world.vote(&who, 1, opinion).unwrap();
+    }
+    assert_eq!(world.vote("bob", 1, Opinion::Approval), Err(Rejection::ChangeTooLarge(ChangeBound::Votes)));
+    assert_eq!(world.state.change(&id(1)).unwrap().votes.len(), CHANGE_VOTES_MAX);
+}
+
+#[test]
+fn limits_of_a_person_an_environment_and_the_cluster() {
+    let too_many = |quota| Err(Rejection::TooManyChanges(quota));
+    let mut world = ChangeWorld::new();
+    for number in 0..OPEN_CHANGES_OF_PARTY_MAX {
+        world.create(if number % 2 == 0 { "ann" } else { "ann2" }, number);
+    }
+    let create = |edition: NewEdition| ChangeAction::Create(edition.into());
+    for who in ["ann", "ann2"] {
+        assert_eq!(world.act(who, 900, create(edition(1))), too_many(ChangeQuota::OfParty));
+    }
+    // An edit of one's own takes no more room; taking over another's does.
+    world.edit("ann", 0, 2).unwrap();
+    world.create("bob", 1000);
+    assert_eq!(world.edit("ann", 1000, 2), too_many(ChangeQuota::OfParty));
+    world.act("ann", 0, withdraw()).unwrap();
+    world.edit("ann", 1000, 2).unwrap();
+    // The environment is full for everybody; others are not.
+    let mut number = 2000;
+    for who in ["bob", "cid", "dan"] {
+        while world.state.pending_change_count() < OPEN_CHANGES_OF_ENVIRONMENT_MAX
+            && world.act(who, number, create(edition(1))).is_ok()
+        {
+            number += 1;
+        }
+    }
+    assert_eq!(world.act("root", 3000, create(edition(1))), too_many(ChangeQuota::OfEnvironment));
+    assert_eq!(world.state.pending_change_count(), OPEN_CHANGES_OF_ENVIRONMENT_MAX);
+    world.act("root", 3000, create(edition_of(1, &["dev.d"]))).unwrap();
+    let both = edition_of(1, &["dev.d", "prod.d"]);
+    assert_eq!(world.act("root", 3001, create(both)), too_many(ChangeQuota::OfEnvironment));
+    expect_sound(&world.state);
+}
+
+#[test]
+fn limits_of_bytes() {
+    let too_many = |quota| Err(Rejection::TooManyChanges(quota));
+    let create = |edition: NewEdition| ChangeAction::Create(edition.into());
+    let large = |bytes: u64| NewEdition {
+        operations: "x".repeat(usize::try_from(bytes).unwrap()).into(),
+        ..edition(1)
+    };
+    let half = OPEN_CHANGE_BYTES_OF_PARTY_MAX / 2;
+    let mut world = ChangeWorld::new();
+    for number in 0..2 {
+        world.act("ann", number, create(large(half))).unwrap();
+    }
+    assert_eq!(world.act("ann2", 2, create(large(1))), too_many(ChangeQuota::BytesOfParty));
+    let others = CHANGE_CONTENTS_BYTES_MAX / half - 2;
+    for number in 0..others {
+        let who = format!("o{}x", number / 2);
+        if number % 2 == 0 {
+            world.make_key("root", &who, None, Quota::default());
+        }
+        world.act(&who, 10 + number, create(large(half))).unwrap();
+    }
+    assert_eq!(world.state.change_content_bytes(), CHANGE_CONTENTS_BYTES_MAX);
+    assert_eq!(world.act("bob", 100, create(large(1))), Err(Rejection::ChangesFull));
+    world.act("ann", 0, withdraw()).unwrap();
+    world.act("bob", 100, create(large(1))).unwrap();
+}
+
+#[test]
+fn a_person_has_so_many_bypasses_without_review() {
+    let mut world = ChangeWorld::new();
+    for number in 0..UNREVIEWED_BYPASSES_MAX {
+        world.bypass(if number % 2 == 0 { "ann" } else { "ann2" }, number, write("prod.d", "k")).unwrap();
+    }
+    let rejected = world.bypass("ann", 900, write("prod.d", "k")).map(drop);
+    assert_eq!(rejected, Err(Rejection::TooManyChanges(ChangeQuota::Unreviewed)));
+    world.vote("bob", 0, Opinion::Review).unwrap();
+    world.bypass("ann", 900, write("prod.d", "k")).unwrap();
+}
