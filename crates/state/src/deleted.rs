@@ -15,7 +15,7 @@
 //! **Invariants:** no list, count, quota or look-up by key has a kept definition; the digest, snapshots and sled have
 //! it. A definition is kept as it was before the entry that deletes it. The number of kept definitions is bounded, and
 //! their bytes are by the command that deletes one. While one of an environment without restrictions is kept, none of a
-//! restricted one makes room: whoever may delete in `dev` must not make the deletion of `prod.limits` final.
+//! restricted one makes room: a client that may delete in `dev` must not make the deletion of `prod.limits` final.
 
 use std::sync::Arc;
 

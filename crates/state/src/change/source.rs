@@ -38,7 +38,7 @@ pub(crate) enum RecordToMake {
     Nothing,
     /// The change request is applied.
     Applied(Arc<SystemRecord>),
-    /// The change request of a bypass, as it will be but for its revision and time.
+    /// The change request of a bypass, as it will be, except its revision and time.
     Bypass(Box<SystemRecord>),
 }
 

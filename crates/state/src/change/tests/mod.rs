@@ -1,6 +1,6 @@
 //! Change requests: what each author may do to one, when it applies, and what is left of it.
 
-mod kept;
+mod ended;
 mod limits;
 mod sources;
 
