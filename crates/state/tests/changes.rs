@@ -380,7 +380,9 @@ impl Record {
             self.hold();
         }
         let by = who(before, &proposal.author);
-        let is_attested = by.0.as_ref().is_some_and(|id| attestation(before, id).is_some());
+        // Of this edition and all before it.
+        let was_attested = self.changes.get(number).is_none_or(|before| before.is_attested);
+        let is_attested = was_attested && by.0.as_ref().is_some_and(|id| attestation(before, id).is_some());
         let of = |edition: &NewEdition, number, authors| {
             let Scope::Definitions(scope) = edition.scope.clone() else { panic!("{edition:?}") };
             let (digest, bases) = (edition.digest, edition.content.bases.clone());
@@ -441,8 +443,8 @@ impl Record {
             let is_same = match base {
                 Guard::Config { definition, key, revision } => {
                     let found = before.definition_by_id(*definition);
-                    let found = found.and_then(|found| found.config(key.as_str()));
-                    found.map(|config| config.revision) == *revision
+                    let now = found.map(|found| found.config(key.as_str()).map(|config| config.revision));
+                    now == Some(*revision)
                 }
                 Guard::Definition { key, was } => {
                     let found = before.definition(key.as_str()).map(|found| &found.definition);

@@ -145,7 +145,7 @@ pub struct Edition {
     pub is_attested: bool,
     /// When it was sent.
     pub sent_at: Timestamp,
-    /// The bytes that its content takes, about; 0 for a bypass, which has none.
+    /// The bytes that it takes, about: its content, and its part of the record. 0 for a bypass, which has no content.
     pub content_bytes: u64,
 }
 

@@ -39,6 +39,15 @@ fn content_bytes(edition: &NewEdition) -> u64 {
     bases + edition.operations.len() as u64
 }
 
+/// The bytes that an edition adds to the record of its change request, about.
+pub(super) fn record_bytes(edition: &NewEdition) -> u64 {
+    let scope: u64 = match &edition.scope {
+        Scope::Definitions(definitions) => definitions.iter().map(|key| key.as_str().len() as u64).sum(),
+        Scope::Environment(_) => 0,
+    };
+    scope + edition.text.len() as u64
+}
+
 /// What an action needs of the request for it.
 #[derive(Clone, Copy)]
 struct ActionContext<'a> {
@@ -81,7 +90,7 @@ impl ActionContext<'_> {
             sender: by.party.clone(),
             is_attested: by.attestation.is_some(),
             sent_at: self.entry.at,
-            content_bytes: content_bytes(edition),
+            content_bytes: content_bytes(edition) + record_bytes(edition),
         }
     }
 }
@@ -203,7 +212,9 @@ impl State {
             return Err(Rejection::ChangeClosed);
         }
         expect_edition(edition)?;
-        let sent = context.edition(change.edition.number.saturating_add(1), by, edition);
+        let mut sent = context.edition(change.edition.number.saturating_add(1), by, edition);
+        // Who sent an earlier one may be anybody: nobody makes up for that by sending the same again.
+        sent.is_attested &= change.edition.is_attested;
         self.expect_room(&sent, Some(&before))?;
         let mut authors = change.authors.clone();
         if !authors.contains(&by.party) {

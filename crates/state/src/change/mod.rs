@@ -201,8 +201,10 @@ impl State {
     fn holds(&self, guard: &Guard) -> bool {
         match guard {
             Guard::Config { definition, key, revision } => {
-                let found = self.definition_by_id(*definition).and_then(|found| found.config(key.as_str()));
-                found.map(|config| config.revision) == *revision
+                // Without the definition nothing is as it was, the absence of a config neither.
+                self.definition_by_id(*definition).is_some_and(|found| {
+                    found.config(key.as_str()).map(|config| config.revision) == *revision
+                })
             }
             Guard::Definition { key, was } => {
                 let then = |id, revision| DefinitionThen { id, revision };

@@ -1,6 +1,6 @@
 //! The limits of change requests: of one, of a person, of an environment, of the cluster.
 
-use super::*;
+use super::{super::decide::record_bytes, *};
 
 /// One more than a change request touches.
 fn many_definitions() -> Vec<String> {
@@ -129,8 +129,9 @@ fn limits_of_a_person_an_environment_and_the_cluster() {
 fn limits_of_bytes() {
     let too_many = |quota| Err(Rejection::TooManyChanges(quota));
     let create = |edition: NewEdition| ChangeAction::Create(edition.into());
+    // An edition of so many bytes, with what it adds to the record.
     let large = |bytes: u64| NewEdition {
-        operations: "x".repeat(usize::try_from(bytes).unwrap()).into(),
+        operations: "x".repeat(usize::try_from(bytes - record_bytes(&edition(1))).unwrap()).into(),
         ..edition(1)
     };
     let half = OPEN_CHANGE_BYTES_OF_PARTY_MAX / 2;
@@ -138,7 +139,7 @@ fn limits_of_bytes() {
     for number in 0..2 {
         world.act("ann", number, create(large(half))).unwrap();
     }
-    assert_eq!(world.act("ann2", 2, create(large(1))), too_many(ChangeQuota::BytesOfParty));
+    assert_eq!(world.act("ann2", 2, create(edition(1))), too_many(ChangeQuota::BytesOfParty));
     let others = CHANGE_CONTENTS_BYTES_MAX / half - 2;
     for number in 0..others {
         let who = format!("o{}x", number / 2);
@@ -148,9 +149,9 @@ fn limits_of_bytes() {
         world.act(&who, 10 + number, create(large(half))).unwrap();
     }
     assert_eq!(world.state.change_content_bytes(), CHANGE_CONTENTS_BYTES_MAX);
-    assert_eq!(world.act("bob", 100, create(large(1))), Err(Rejection::ChangesFull));
+    assert_eq!(world.act("bob", 100, create(edition(1))), Err(Rejection::ChangesFull));
     world.act("ann", 0, withdraw()).unwrap();
-    world.act("bob", 100, create(large(1))).unwrap();
+    world.act("bob", 100, create(edition(1))).unwrap();
 }
 
 #[test]

@@ -157,3 +157,31 @@ fn expect_verdict(state: &State, proposal: &Proposal, expected: Option<&Rejectio
         }
     }
 }
+
+#[test]
+fn a_config_that_was_not_there_is_not_as_it_was_when_its_definition_is_another_one() {
+    let mut world = ChangeWorld::restricted();
+    let definition = world.state.definition("prod.d").unwrap().definition.id;
+    let mut sent = edition(1);
+    sent.content.bases = vec![Guard::Config { definition, key: key("new"), revision: None }];
+    world.act("ann", 1, ChangeAction::Create(sent.into())).unwrap();
+    world.approve("bob", 1);
+    let delete =
+        Command::DeleteDefinition { key: key("prod.d"), expect: Expect::Any, restrict: false, keep: None };
+    world.bypass("root", 700, delete).unwrap();
+    let create = Command::CreateDefinition { key: key("prod.d"), indexes: vec![], schema: None };
+    world.bypass("root", 701, create).unwrap();
+    world.bypass("root", 702, write("prod.d", "new")).unwrap();
+    let proposal = world.with_change("dan", 1, write("prod.d", "new"));
+    assert_eq!(world.propose(&proposal).0, Verdict::Stale);
+}
+
+#[test]
+fn a_rebase_by_an_attested_key_does_not_save_the_approval_that_a_machine_needs() {
+    let mut world = ChangeWorld::restricted();
+    world.create("bot", 1);
+    world.edit("bob", 1, 2).unwrap();
+    world.approve("ann", 1);
+    let rejected = world.apply("dan", 1).map(drop);
+    assert!(matches!(rejected, Err(Rejection::NotApproved { needed: 2, counted: 1 })), "{rejected:?}");
+}
