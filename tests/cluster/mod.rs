@@ -3,6 +3,7 @@
 mod access_keys;
 mod backup;
 mod batch;
+mod change_requests;
 mod cursor;
 mod disk_of_an_earlier_time;
 mod earlier;

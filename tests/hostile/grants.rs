@@ -58,6 +58,8 @@ const DELETED: &str = "/api/v1/deleted_definition";
 const ACROSS: &str = "/api/v1/config";
 const CONFIG: &str = "/api/v1/config_definition/{}/config/{}";
 const ENVIRONMENT: &str = "/api/v1/environment/{}";
+const CHANGES: &str = "/api/v1/change_request";
+const CHANGE: &str = "/api/v1/change_request/{}";
 
 /// A definition that does not exist, in the patterns of the right key.
 const OURS: &str = "ours.absent";
@@ -66,6 +68,7 @@ const OURS: &str = "ours.absent";
 pub(super) fn cases() -> Vec<Case> {
     let null = || Value::Null;
     let data = || json!({"data": {}});
+    let digest = || json!({"digest": "0".repeat(64)});
     // Not valid, which is seen once the right is there.
     let member = || json!({"id": 77, "api_addr": "127.0.0.1:1", "peer_addr": "127.0.0.1:1"});
     let key = |verbs: &[&str]| json!({"name": "k", "grants": [{"verbs": verbs, "definitions": []}]});
@@ -142,6 +145,29 @@ pub(super) fn cases() -> Vec<Case> {
         case(Method::GET, ENVIRONMENT, &[], null(), &[404]),
         case(Method::PUT, ENVIRONMENT, &["define"], json!({"freeze": []}), &[201]),
         case(Method::DELETE, ENVIRONMENT, &["define"], null(), &[200]),
+        // Their definitions are in the state: to who may not read them they do not exist.
+        case(Method::GET, CHANGES, &["read"], null(), &[200]),
+        case(
+            Method::POST,
+            CHANGES,
+            &["propose", "read"],
+            json!({"title": "t", "operations": [{"op": "delete_definition", "config_definition_key": OURS}]}),
+            &[404],
+        ),
+        case(Method::GET, CHANGE, &[], null(), &[404]),
+        case(
+            Method::PUT,
+            CHANGE,
+            &[],
+            json!({"title": "t", "operations": [{"op": "delete_definition", "config_definition_key": OURS}]}),
+            &[403],
+        ),
+        case(Method::POST, "/api/v1/change_request/{}/rebase", &[], null(), &[404]),
+        case(Method::POST, "/api/v1/change_request/{}/approve", &[], digest(), &[404]),
+        case(Method::POST, "/api/v1/change_request/{}/reject", &[], digest(), &[404]),
+        case(Method::POST, "/api/v1/change_request/{}/review", &[], digest(), &[404]),
+        case(Method::POST, "/api/v1/change_request/{}/apply", &[], digest(), &[404]),
+        case(Method::POST, "/api/v1/change_request/{}/withdraw", &[], json!({}), &[404]),
         case(Method::GET, "/api/v1/audit", &["audit"], null(), &[200]),
         case(Method::GET, "/api/v1/audit/anchors", &["audit"], null(), &[200]),
         case(Method::POST, "/api/v1/audit/anchors/{}/accept", &["cluster"], json!({}), &[404]),
@@ -184,7 +210,7 @@ fn shape(path: &str) -> String {
 impl Case {
     /// A key without the right for all definitions lists those that it has the right for, or their configs.
     fn is_list_of_definitions(&self) -> bool {
-        [DEFINITIONS, DELETED, ACROSS].contains(&self.path) && self.method == Method::GET
+        [DEFINITIONS, DELETED, ACROSS, CHANGES].contains(&self.path) && self.method == Method::GET
     }
 
     /// The path with what it names: a definition and a config, or the id of a member or a key.
@@ -307,7 +333,11 @@ fn on_the_page() -> BTreeMap<(String, String), BTreeSet<String>> {
 fn the_page_of_the_interface_names_the_verbs_of_the_matrix() {
     let page = on_the_page();
     for case in
-        cases().iter().filter(|case| !["/api/v1/batch", "/api/v1/api_key/root/disable"].contains(&case.path))
+        // Who may do what with a change request follows from what it changes.
+        cases().iter().filter(|case| {
+            !["/api/v1/batch", "/api/v1/api_key/root/disable"].contains(&case.path)
+                && !case.path.starts_with(CHANGE)
+        })
     {
         let route = (case.method.to_string(), case.path.to_owned());
         let verbs: BTreeSet<String> = case.verbs.iter().map(|verb| (*verb).to_owned()).collect();
@@ -387,7 +417,10 @@ impl Callers {
                 assert_eq!(answer.expect(200).total(), 0);
             }
         }
-        if case.is_about_definitions && ![DEFINITIONS, DELETED, ACROSS].contains(&case.path) {
+        if case.is_about_definitions
+            && (![DEFINITIONS, DELETED, ACROSS, CHANGES].contains(&case.path)
+                || case.path == CHANGES && case.method == Method::POST)
+        {
             let answer = case.call(node, Some(&self.elsewhere), method).await;
             assert_eq!(answer.status, 403, "for other definitions: {answer:?}");
         }

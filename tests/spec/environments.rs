@@ -14,7 +14,7 @@ use crate::{
 /// The path of the collection.
 const ENVIRONMENTS: &str = "/api/v1/environment/";
 
-fn path(name: &str) -> String {
+pub(super) fn path(name: &str) -> String {
     format!("{ENVIRONMENTS}{name}")
 }
 
@@ -28,12 +28,17 @@ fn put(node: &Client, name: &str, freezes: &[Value]) -> Call {
     node.put(&path(name), &json!({ "freeze": freezes }))
 }
 
-async fn end(run: &Run, name: &str) {
-    let ended = run.node.delete(&path(name)).await;
+/// Deletes an environment. `bypass`: also one that takes change requests only.
+pub(super) async fn end(run: &Run, name: &str, bypass: bool) {
+    let mut delete = run.node.delete(&path(name));
+    if bypass {
+        delete = delete.query(&[("bypass", "true")]).header("x-change-reason", "the test is over");
+    }
+    let ended = delete.await;
     assert!(matches!(ended.status, 200 | 404), "{ended:?}");
 }
 
-fn code(answer: &Answer) -> &str {
+pub(super) fn code(answer: &Answer) -> &str {
     answer.body["errors"][0]["code"].as_str().unwrap_or_default()
 }
 
@@ -50,7 +55,7 @@ fn frozen(answer: Answer, name: &str) -> Answer {
 }
 
 /// A definition in an environment, with the config `k`.
-async fn definition_in(run: &Run, environment: &str) -> Defined {
+pub(super) async fn definition_in(run: &Run, environment: &str) -> Defined {
     let key = format!("{environment}.limits");
     run.ask(&key, &json!(["n"]), &Value::Null).await.expect(201);
     let made = Defined { key, node: run.node.clone() };
@@ -95,7 +100,7 @@ async fn an_environment_is_created_replaced_and_deleted() {
         run.node.delete(&path(&name)).await.refused(404, "not_found_error");
         put(&run.node, &name, &[]).header("if-match", "*").await.refused(404, "not_found_error");
         created().await.expect(201);
-        end(&run, &name).await;
+        end(&run, &name, false).await;
     })
     .await;
 }
@@ -116,7 +121,7 @@ async fn a_dry_run_of_an_environment_stores_nothing() {
         dry(put(&run.node, &name, &[])).header("if-match", "\"1\"").await.refused(412, "precondition_failed");
         dry(run.node.delete(&path(&name))).await.expect(200);
         assert_eq!(run.node.get(&path(&name)).await.expect(200).tag(), made.tag());
-        end(&run, &name).await;
+        end(&run, &name, false).await;
     })
     .await;
 }
@@ -153,7 +158,7 @@ async fn a_put_names_all_freezes_and_a_retry_is_done_once() {
             assert_eq!(answer.data()["freeze"], ended.data()["freeze"], "{answer:?}");
         }
         run.node.delete(&format!("{KEYS}{id_of_key}")).await.expect(200);
-        end(&run, &name).await;
+        end(&run, &name, false).await;
         // It was done before, whatever came after it.
         let answer = put(&run.node, &name, &both).header("idempotency-key", &id).await.expect(201);
         assert_eq!(answer.data()["freeze"].as_array().map(Vec::len), Some(2), "{answer:?}");
@@ -192,11 +197,6 @@ async fn what_is_no_environment_is_refused_with_its_place() {
         refused(json!({"freeze": vec![freeze(); 17]}), json!(["freeze"])).await;
         refused(json!({"direct": "never", "freeze": []}), json!(["direct"])).await;
         refused(json!({"approvals": 11, "freeze": []}), json!(["approvals"])).await;
-        // Change requests come with a later release.
-        let text = refused(json!({"direct": "refuse", "freeze": []}), json!(["direct"])).await;
-        assert!(text.contains("no change requests yet"), "{text}");
-        let text = refused(json!({"approvals": 1, "freeze": []}), json!(["approvals"])).await;
-        assert!(text.contains("no change requests yet"), "{text}");
         let missing = run.node.put(&path(&name), &json!({})).await;
         missing.detail(&[(json!(["body", "freeze"]), "missing")]);
         let unknown = run.node.put(&path(&name), &json!({"freeze": [], "rollout": {}})).await;
@@ -211,7 +211,7 @@ async fn what_is_no_environment_is_refused_with_its_place() {
 }
 
 /// Every change of a definition in an environment and of its configs, each of which would be done without a freeze.
-fn changes(d: &Defined, earlier: u64) -> Vec<(&'static str, Call)> {
+pub(super) fn changes(d: &Defined, earlier: u64) -> Vec<(&'static str, Call)> {
     let node = &d.node;
     let batch = |body: Value| node.post("/api/v1/batch", &body);
     let write =
@@ -285,7 +285,7 @@ async fn a_freeze_refuses_every_change_and_no_read() {
         // Reads in a batch change nothing.
         let read = json!({"op": "get_config", "config_definition_key": d.key, "config_key": "k"});
         run.node.post("/api/v1/batch", &json!({"operations": [read, write(&outside.key)]})).await.expect(200);
-        end(&run, &name).await;
+        end(&run, &name, false).await;
         for (what, call) in changes(&d, earlier) {
             let answer = call.query(&[("dry_run", "true")]).await;
             assert!(matches!(answer.status, 200 | 201), "{what} without a freeze: {answer:?}");
@@ -305,7 +305,7 @@ async fn a_freeze_refuses_an_undelete() {
         let undelete = || run.node.post(&format!("{}/undelete", d.path()), &json!({}));
         frozen(undelete().await, &name);
         frozen(undelete().query(&[("dry_run", "true")]).await, &name);
-        end(&run, &name).await;
+        end(&run, &name, false).await;
         undelete().await.expect(201);
     })
     .await;
@@ -330,7 +330,7 @@ async fn a_freeze_ends_by_itself_and_begins_at_its_time() {
         })
         .await;
         assert_eq!(run.node.get(&path(&name)).await.data()["frozen_until"], Value::Null);
-        end(&run, &name).await;
+        end(&run, &name, false).await;
     })
     .await;
 }
@@ -365,7 +365,7 @@ async fn a_refusal_by_a_freeze_is_not_remembered_and_an_earlier_answer_is() {
         for (id, call) in calls() {
             frozen(with(call, id).await, &name);
         }
-        end(&run, &name).await;
+        end(&run, &name, false).await;
         for (id, call) in calls() {
             with(call, id).await.expect(200);
         }
@@ -394,7 +394,7 @@ async fn a_freeze_is_judged_right_after_the_rights() {
         let body = json!({"data": {"n": 1}});
         reader.put(&d.config("k"), &body).await.refused(403, "forbidden_error");
         run.node.delete(&format!("{KEYS}{id}")).await.expect(200);
-        end(&run, &name).await;
+        end(&run, &name, false).await;
     })
     .await;
 }
@@ -438,7 +438,7 @@ async fn an_environment_is_seen_by_who_may_name_a_definition_in_it_and_changed_b
         for id in made {
             run.node.delete(&format!("{KEYS}{id}")).await.expect(200);
         }
-        end(&run, &other).await;
+        end(&run, &other, false).await;
     })
     .await;
 }
@@ -487,7 +487,7 @@ async fn no_route_of_definitions_and_configs_shows_an_environment() {
                 assert_eq!(answer.status, 404, "{answer:?}");
             }
         }
-        end(&run, &name).await;
+        end(&run, &name, false).await;
     })
     .await;
 }

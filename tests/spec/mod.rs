@@ -4,6 +4,7 @@ mod access;
 mod across;
 mod batch;
 mod body;
+mod change_requests;
 mod checks;
 mod cursor;
 mod data;

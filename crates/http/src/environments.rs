@@ -20,7 +20,7 @@ use concord_model::{
 use concord_service::{EnvironmentRules, EnvironmentView, FreezeView, NewFreeze, Service};
 
 /// The name of an environment in responses.
-const NAME: &str = "environment";
+pub(super) const NAME: &str = "environment";
 /// What `direct` can be.
 pub(super) const DIRECT: [&str; 2] = ["allow", "refuse"];
 

@@ -240,6 +240,7 @@ impl Code {
             Refusal::LimitReached(_) => Self::LimitReached,
             Refusal::Building(_) => Self::IndexBuilding,
             Refusal::CursorExpired(_) => Self::CursorExpired,
+            Refusal::ChangeStale(_) => Self::ChangeStale,
             Refusal::OfOperation(_, refusal) => Self::of(refusal),
         }
     }
@@ -313,6 +314,7 @@ impl Code {
             Some("body" | "operations") => Self::BodyInvalid,
             Some("patch") => Self::PatchInvalid,
             Some("environment" | "direct" | "approvals" | "freeze") => Self::EnvironmentInvalid,
+            Some("title" | "description" | "comment" | "digest") => Self::ChangeInvalid,
             Some("members" | "id" | "api_addr" | "peer_addr") => Self::MemberInvalid,
             Some(_) | None => self,
         }

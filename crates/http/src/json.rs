@@ -66,6 +66,13 @@ impl Object {
         self.raw(name, &json)
     }
 
+    /// A member whose name needs no escaping, of any value.
+    pub(super) fn member(mut self, name: &str, value: &Value) -> Self {
+        self.name(name);
+        self.0.push_str(&value.to_string());
+        self
+    }
+
     /// The object, and what it was begun behind.
     pub(super) fn finish(mut self) -> String {
         self.0.push('}');
@@ -74,7 +81,7 @@ impl Object {
 
     /// Begins a member. The text before it ends with the bracket of its object, or with a whole value, which ends with
     /// no such bracket.
-    fn name(&mut self, name: &'static str) {
+    fn name(&mut self, name: &str) {
         if !self.0.ends_with('{') {
             self.0.push(',');
         }

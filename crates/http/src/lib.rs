@@ -49,6 +49,7 @@ mod across;
 mod audit;
 mod batch;
 mod body;
+mod change_requests;
 mod cluster;
 mod coding;
 mod condition;

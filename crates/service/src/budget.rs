@@ -77,13 +77,15 @@ pub(super) fn may_be_inline(write: &Write) -> bool {
         // As steps of a batch they are applied to a scratch state, with all configs of their definition.
         Effect::Define | Effect::Constrain | Effect::Batch => false,
     };
-    write.effect() != Effect::Batch
-        || operations.len() <= INLINE_OPERATIONS_MAX && operations.iter().all(is_plain)
+    !write.is_long()
+        || write.effect() == Effect::Batch
+            && operations.len() <= INLINE_OPERATIONS_MAX
+            && operations.iter().all(is_plain)
 }
 
 /// The expected weight of its preparation in the pool.
 pub(super) fn weight_of(write: &Write) -> Weight {
-    if write.effect() == Effect::Batch { Weight::Long } else { Weight::Short }
+    if write.is_long() { Weight::Long } else { Weight::Short }
 }
 
 impl Budget {
@@ -114,7 +116,7 @@ impl Budget {
 
     /// The budget of a write in the pool. The cost of a single write is bounded by the limits of its parts.
     pub(super) fn in_pool(write: &Write, cancel: Cancel) -> Self {
-        let is_batch = write.effect() == Effect::Batch;
+        let is_batch = write.is_long();
         Self {
             cancel: Some(cancel),
             evaluations: Cell::new(if is_batch { BATCH_EVALUATIONS_MAX } else { u64::MAX }),

@@ -62,8 +62,9 @@ pub fn forwarded_seeds() -> Vec<Vec<u8>> {
             idempotency_key: samples::all_proposals()[0].request,
             dry_run: false,
             listed_variants: concord_model::schema::ListedVariants::default(),
+            bypass: None,
         };
-        let request = WriteRequest { caller, write };
+        let request = WriteRequest::new(caller, write);
         seed(0, &codec::encode(&WireRequest::of(&request, Duration::from_millis(1500))))
     };
     let done = Done::Single(StepOutcome::Created);

@@ -24,6 +24,8 @@
 //! | the owner of a credential; access keys | `access` |
 //! | environments and their freezes | `environments` |
 //! | whether there are enough persons to approve changes | `approvers` |
+//! | change requests: what waits for approval, and what was applied | `change_requests` |
+//! | stored editions of change requests, and whose approvals count | `editions` |
 //! | who asked for what and what was decided | `audit` |
 //! | the free space that writes leave on the disk, of this node and of a majority | `disk_space` |
 //! | threads for work that takes longer than about a millisecond, and whose turn it is | `cpu_pool` |
@@ -54,12 +56,14 @@ mod approvers;
 pub mod audit;
 mod backup;
 mod budget;
+mod change_requests;
 mod clock;
 mod context;
 mod cpu_pool;
 mod deferred_drop;
 mod disk_alarms;
 mod disk_space;
+mod editions;
 mod environments;
 mod feature_level;
 pub(crate) mod forward;
@@ -101,6 +105,7 @@ use tokio::runtime::Handle;
 use access::{Authentication, keys::AccessKeys};
 use anchors::AuditAnchoring;
 use backup::Backups;
+use change_requests::ChangeRequests;
 use clock::Clock;
 use context::Context;
 use disk_space::DiskSpace;
@@ -125,6 +130,10 @@ pub use access::{
     keys::{MadeKey, SeenKey},
 };
 pub use backup::Backup;
+pub use change_requests::{
+    AppliedView, ChangePreview, ChangeQuery, ChangeView, ClosedView, EnvironmentEffect, OperationView,
+    PartyView, RecordPreview, StoredChange, VoteView, bypass, new_change_id, random_seal,
+};
 use concord_consensus::{Timers, blocking::blocking};
 use concord_model::{access_key::Quota, limits::Limits, time::Timestamp};
 use concord_net::{Member, NodeId, client::Peers, tls::callers::CallerTls};
@@ -140,10 +149,10 @@ pub use origin::{CallerAddress, Origin, RequestWork};
 pub use read::view::{DefinitionView, DeletedDefinition, DeletedList};
 pub use redaction::{RedactedEvent, RedactedRecords, ShownTo};
 pub use request::{
-    ALARMS, AccessWrite, Alarm, AuditWrite, Caller, Check, CheckCondition, ClusterView, Consistency,
-    DecidedWrite, EnvironmentRules, EnvironmentWrite, KeyPatch, LazySchema, Level, MemberView, NewFreeze,
-    NewProtection, NewSchema, NewUnique, Principal, Refusal, Restored, Rollback, Transaction, Undelete,
-    UndeleteThen, Write,
+    ALARMS, AccessWrite, Alarm, AuditWrite, BypassRequest, Caller, ChangeJudgement, ChangeWrite, Check,
+    CheckCondition, ClusterView, Consistency, DecidedWrite, EnvironmentRules, EnvironmentWrite, KeyPatch,
+    LazySchema, Level, MemberView, NewEdition, NewFreeze, NewProtection, NewSchema, NewUnique, Principal,
+    ProposedOperations, Refusal, Restored, Rollback, Transaction, Undelete, UndeleteThen, Write,
 };
 pub use write::forwarded::ForwardedResponse;
 pub use write::{
@@ -237,6 +246,8 @@ pub struct Units {
     pub keys: Arc<AccessKeys>,
     /// Environments and their freezes.
     pub environments: Arc<Environments>,
+    /// Change requests.
+    pub changes: Arc<ChangeRequests>,
     /// Anchors of the audit logs.
     pub anchors: Arc<AuditAnchoring>,
     /// Watches and long polling.
@@ -300,6 +311,7 @@ impl Service {
         });
         let keys = Arc::new(AccessKeys::new(&cx, &clock, &freshness, &authentication, &writes));
         let environments = Arc::new(Environments::new(&clock, &freshness, &writes));
+        let changes = Arc::new(ChangeRequests::new(&cx, &freshness, &writes));
         let anchors =
             Arc::new(AuditAnchoring { cx: cx.clone(), freshness: freshness.clone(), writes: writes.clone() });
         let watches = Arc::new(Watches::new(&cx, &freshness, &authentication, &redactor, &reads));
@@ -330,6 +342,7 @@ impl Service {
             writes,
             keys,
             environments,
+            changes,
             anchors,
             watches,
             backups,

@@ -9,7 +9,6 @@
 
 pub(crate) mod body;
 
-use http::header;
 use serde_json::{Value, json};
 
 use self::body::{NewKey, attested_revision, changed_key, grace, new_key};
@@ -245,13 +244,6 @@ fn quota_json(quota: &Quota) -> Value {
         "cursors": cursors,
         "lists": lists,
     })
-}
-
-impl Reply {
-    /// Nobody between may store the response.
-    fn no_store(self) -> Self {
-        self.header(header::CACHE_CONTROL, "no-store")
-    }
 }
 
 #[cfg(test)]

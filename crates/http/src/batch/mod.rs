@@ -180,7 +180,7 @@ pub(super) async fn run(service: Service, request: BodyRequest) -> Result<Reply,
 
 /// Looks up what the rollbacks among the operations write. `lists_from`: the place from which on the operations are in
 /// lists of which one is carried out. What a rollback there is rejected for counts only if its list is.
-async fn restore(
+pub(super) async fn restore(
     service: &Service,
     found: &mut Rollbacks,
     operations: &mut [Write],
@@ -249,7 +249,8 @@ fn outline(write: &Write) -> Outlined {
         | Write::UndeleteDefinition(_)
         | Write::Access(_)
         | Write::Audit(_)
-        | Write::Environment(_) => of_definition("", ""),
+        | Write::Environment(_)
+        | Write::Change(_) => of_definition("", ""),
     }
 }
 

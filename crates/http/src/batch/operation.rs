@@ -90,18 +90,31 @@ pub(super) const CONDITIONS: FieldType<Vec<Write>> = FieldType {
 };
 
 fn operations(limits: &Limits) -> ArrayBuilder {
-    let any = OPERATION_TYPES.iter().fold(OneOfBuilder::new(), |any, kind| {
-        let schema = schema_of(limits, kind.read).property("op", constant(kind.name)).required("op");
-        any.item(schema.description(kind.about))
-    });
-    array(Schema::from(any), limits.batch_operations)
+    array(Schema::from(any_of(limits, OneOfBuilder::new(), |_| true)), limits.batch_operations)
 }
 
-const OP: FieldType<String> = FieldType { read: fields::string, schema: |_| text().into() };
+/// The operations that change something.
+pub(crate) fn changing(limits: &Limits, any: OneOfBuilder) -> OneOfBuilder {
+    any_of(limits, any, |name| ![CHECK_CONFIG, GET_CONFIG].contains(&name))
+}
+
+fn any_of(limits: &Limits, any: OneOfBuilder, has: impl Fn(&str) -> bool) -> OneOfBuilder {
+    OPERATION_TYPES.iter().filter(|kind| has(kind.name)).fold(any, |any, kind| {
+        let schema = schema_of(limits, kind.read).property("op", constant(kind.name)).required("op");
+        any.item(schema.description(kind.about))
+    })
+}
+
+pub(crate) const OP: FieldType<String> = FieldType { read: fields::string, schema: |_| text().into() };
 
 /// Reads an operation; `None` if there is no such operation.
 fn operation(fields: &mut BodyFields) -> Option<Write> {
     let name = fields.required("op", &OP);
+    named_operation(&name, fields)
+}
+
+/// Reads an operation of this name.
+pub(crate) fn named_operation(name: &str, fields: &mut BodyFields) -> Option<Write> {
     let Some(kind) = OPERATION_TYPES.iter().find(|kind| kind.name == name) else {
         // If `op` is missing or not a string, the response has that error: shapes come before violations.
         let names: Vec<&str> = OPERATION_TYPES.iter().map(|kind| kind.name).collect();

@@ -30,7 +30,7 @@ use concord_service::quota::Gauge;
 
 pub(crate) use matching::{Matched, TABLE};
 pub(crate) use rows::{
-    AUDIT, CONFIGS, DEFINITIONS, DOCS, DOCUMENT, ENDPOINTS, ENVIRONMENTS, KEYS, METRICS, UI,
+    AUDIT, CHANGE_REQUESTS, CONFIGS, DEFINITIONS, DOCS, DOCUMENT, ENDPOINTS, ENVIRONMENTS, KEYS, METRICS, UI,
 };
 #[cfg(test)]
 pub(crate) use rows::{CHANGES, CONFIG, WATCH};

@@ -14,8 +14,8 @@ use super::{
     RequiredRight::{AnyKey, Needs, Open},
 };
 use crate::{
-    access_keys, across, audit, batch, cluster, configs, console, definitions, docs, environments,
-    extract::BodyRequest, history, metrics, read, schema, server::boxed, watch,
+    access_keys, across, audit, batch, change_requests, cluster, configs, console, definitions, docs,
+    environments, extract::BodyRequest, history, metrics, read, schema, server::boxed, watch,
 };
 use concord_model::access_key::Verb;
 use concord_service::quota::Gauge;
@@ -35,6 +35,8 @@ pub(crate) const KEYS: &str = "/api/v1/api_key/";
 const KEY: &str = "/api/v1/api_key/{key_id}";
 pub(crate) const ENVIRONMENTS: &str = "/api/v1/environment/";
 const ENVIRONMENT: &str = "/api/v1/environment/{name}";
+pub(crate) const CHANGE_REQUESTS: &str = "/api/v1/change_request/";
+const CHANGE_REQUEST: &str = "/api/v1/change_request/{change_id}";
 const USAGE: &str = "/api/v1/cluster/usage";
 const MEMBER: &str = "/api/v1/cluster/members/{id}";
 pub(crate) const METRICS: &str = "/metrics";
@@ -94,6 +96,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         "create_definition",
         keyed_with_body!(definitions::create),
     )
+    .parameters(&["bypass"])
     .lenient(),
     Endpoint::new(Get, DEFINITION, Needs(Verb::Read), "get_definition", keyed!(definitions::get))
         .parameters(&["include"])
@@ -105,6 +108,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         "update_definition",
         keyed_with_body!(definitions::set_indexes),
     )
+    .parameters(&["bypass"])
     .lenient(),
     Endpoint::new(
         Delete,
@@ -113,7 +117,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         "delete_definition",
         keyed_with_body!(definitions::delete),
     )
-    .parameters(&["mode", "purge"])
+    .parameters(&["mode", "purge", "bypass"])
     .lenient(),
     Endpoint::new(
         Post,
@@ -121,7 +125,8 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         Needs(Verb::Define),
         "undelete_definition",
         keyed_with_body!(definitions::undelete),
-    ),
+    )
+    .parameters(&["bypass"]),
     Endpoint::new(
         Get,
         "/api/v1/deleted_definition/",
@@ -138,16 +143,19 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         .gauge(Gauge::Lists)
         .pretty(Pretty::UnlessIndexed),
     Endpoint::new(Post, CONFIGS, Needs(Verb::Write), "create_config", keyed_with_body!(configs::create))
+        .parameters(&["bypass"])
         .lenient(),
     Endpoint::new(Get, CONFIG, Needs(Verb::Read), "get_config", Handler::GetConfig)
         .parameters(&["revision", "include", "fields"])
         .consistency(),
     Endpoint::new(Put, CONFIG, Needs(Verb::Write), "update_config", keyed_with_body!(configs::put))
-        .parameters(&["upsert"])
+        .parameters(&["upsert", "bypass"])
         .lenient(),
     Endpoint::new(Patch, CONFIG, Needs(Verb::Write), "patch_config", keyed_with_body!(configs::patch))
+        .parameters(&["bypass"])
         .takes_patch(),
     Endpoint::new(Delete, CONFIG, Needs(Verb::Write), "delete_config", keyed_with_body!(configs::delete))
+        .parameters(&["bypass"])
         .lenient(),
     Endpoint::new(
         Get,
@@ -164,12 +172,14 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         Needs(Verb::Write),
         "roll_back_config",
         keyed_with_body!(history::rollback),
-    ),
+    )
+    .parameters(&["bypass"]),
     Endpoint::new(Get, SCHEMA, Needs(Verb::Read), "get_schema", keyed!(schema::get)).consistency(),
     Endpoint::new(Put, SCHEMA, Needs(Verb::Define), "update_schema", keyed_with_body!(schema::put))
-        .parameters(&["policy"]),
+        .parameters(&["policy", "bypass"]),
     Endpoint::new(Get, UNIQUE, Needs(Verb::Read), "get_unique", keyed!(schema::get_unique)).consistency(),
-    Endpoint::new(Put, UNIQUE, Needs(Verb::Define), "update_unique", keyed_with_body!(schema::put_unique)),
+    Endpoint::new(Put, UNIQUE, Needs(Verb::Define), "update_unique", keyed_with_body!(schema::put_unique))
+        .parameters(&["bypass"]),
     Endpoint::new(Get, PROTECTION, Needs(Verb::Read), "get_protection", keyed!(schema::get_protection))
         .consistency(),
     Endpoint::new(
@@ -178,7 +188,8 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         Needs(Verb::Define),
         "update_protection",
         keyed_with_body!(schema::put_protection),
-    ),
+    )
+    .parameters(&["bypass"]),
     Endpoint::new(
         Get,
         "/api/v1/config_definition/{definition}/indexes",
@@ -206,7 +217,8 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     Endpoint::new(Post, "/api/v1/read", Needs(Verb::Read), "read_configs", keyed_with_body!(read::run))
         .audited(Audited::Body)
         .consistency(),
-    Endpoint::new(Post, "/api/v1/batch", Needs(Verb::Write), "run_batch", keyed_with_body!(batch::run)),
+    Endpoint::new(Post, "/api/v1/batch", Needs(Verb::Write), "run_batch", keyed_with_body!(batch::run))
+        .parameters(&["bypass"]),
     // Changes.
     Endpoint::new(Get, WATCH, Needs(Verb::Read), "watch", keyed!(watch::open))
         .parameters(&["from", "initial", "prev"])
@@ -235,13 +247,85 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         Needs(Verb::Define),
         "put_environment",
         keyed_with_body!(environments::put),
-    ),
+    )
+    .parameters(&["bypass"]),
     Endpoint::new(
         Delete,
         ENVIRONMENT,
         Needs(Verb::Define),
         "delete_environment",
         keyed_with_body!(environments::delete),
+    )
+    .parameters(&["bypass"]),
+    // Change requests. They are seen by those who may read every definition in them.
+    Endpoint::new(
+        Get,
+        CHANGE_REQUESTS,
+        Needs(Verb::Read),
+        "list_change_requests",
+        keyed!(change_requests::list),
+    )
+    .parameters(&["page", "limit", "sort_order", "search", "phase", "environment", "unreviewed"])
+    .consistency(),
+    Endpoint::new(
+        Post,
+        CHANGE_REQUESTS,
+        Needs(Verb::Propose),
+        "create_change_request",
+        keyed_with_body!(change_requests::create),
+    ),
+    Endpoint::new(Get, CHANGE_REQUEST, Needs(Verb::Read), "get_change_request", keyed!(change_requests::get))
+        .parameters(&["include"])
+        .consistency(),
+    Endpoint::new(
+        Put,
+        CHANGE_REQUEST,
+        Needs(Verb::Propose),
+        "edit_change_request",
+        keyed_with_body!(change_requests::edit),
+    ),
+    Endpoint::new(
+        Post,
+        "/api/v1/change_request/{change_id}/rebase",
+        Needs(Verb::Propose),
+        "rebase_change_request",
+        keyed_with_body!(change_requests::rebase),
+    )
+    .without_body(),
+    Endpoint::new(
+        Post,
+        "/api/v1/change_request/{change_id}/approve",
+        Needs(Verb::Approve),
+        "approve_change_request",
+        keyed_with_body!(change_requests::approve),
+    ),
+    Endpoint::new(
+        Post,
+        "/api/v1/change_request/{change_id}/reject",
+        Needs(Verb::Approve),
+        "reject_change_request",
+        keyed_with_body!(change_requests::reject),
+    ),
+    Endpoint::new(
+        Post,
+        "/api/v1/change_request/{change_id}/review",
+        Needs(Verb::Approve),
+        "review_bypass",
+        keyed_with_body!(change_requests::review),
+    ),
+    Endpoint::new(
+        Post,
+        "/api/v1/change_request/{change_id}/apply",
+        Needs(Verb::Propose),
+        "apply_change_request",
+        keyed_with_body!(change_requests::apply),
+    ),
+    Endpoint::new(
+        Post,
+        "/api/v1/change_request/{change_id}/withdraw",
+        Needs(Verb::Propose),
+        "withdraw_change_request",
+        keyed_with_body!(change_requests::withdraw),
     ),
     // The audit log.
     Endpoint::new(Get, AUDIT, Needs(Verb::Audit), "get_audit", keyed!(audit::show))

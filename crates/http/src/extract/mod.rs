@@ -40,10 +40,13 @@ use concord_model::{
     record::Revision,
     schema::ListedVariants,
 };
-use concord_service::{Caller, Consistency, Level, Principal, Service, Share};
+use concord_service::{BypassRequest, Caller, Consistency, Level, Principal, Service, Share};
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const CHANGE_REASON: HeaderName = HeaderName::from_static("x-change-reason");
+
+/// The parameter of a write that is to pass the rules of environments.
+const BYPASS: &str = "bypass";
 
 /// A request that was let in.
 #[derive(Debug)]
@@ -524,6 +527,7 @@ impl BodyRequest {
             begun => begun.map(|begun| begun.end(&body)),
         };
         let reason = reason(&parts.headers)?;
+        let bypass = bypass(&matched, &params, request, reason.as_deref())?;
         let (keys, stated) = (Keys::of(&matched, &parts.uri), Stated::from_headers(&parts.headers)?);
         let condition = match stated.simple() {
             Some(simple) => simple,
@@ -535,7 +539,7 @@ impl BodyRequest {
             name: matched.name(&parts.uri),
             params,
             condition,
-            caller: Caller { principal, reason, idempotency_key: request, dry_run, listed_variants },
+            caller: Caller { principal, reason, idempotency_key: request, dry_run, listed_variants, bypass },
             patch_format,
             headers: parts.headers,
             body: Received::new(body, held)?,
@@ -579,6 +583,23 @@ impl BodyRequest {
         }
         Ok(self)
     }
+}
+
+/// What makes the write a bypass, if the client wants one.
+fn bypass(
+    matched: &Matched,
+    params: &QueryParams,
+    request: Option<IdempotencyKey>,
+    reason: Option<&str>,
+) -> Result<Option<BypassRequest>, Problem> {
+    let is_taken = matched.endpoint.is_some_and(|endpoint| endpoint.takes_once(BYPASS));
+    if !is_taken || !params.flag(BYPASS)? {
+        return Ok(None);
+    }
+    if reason.is_none() {
+        return Err(header_problem(&CHANGE_REASON, "a bypass has a reason, which its reviewers read"));
+    }
+    Ok(Some(concord_service::bypass(request)?))
 }
 
 /// The reason of the change, as the client states it.

@@ -34,7 +34,8 @@ pub(super) const CODED: &[&str] = &["Content-Encoding", "Vary"];
 /// The parameters of every write.
 pub(super) const WRITE_PARAMETERS: &[&str] = &["Idempotency-Key", "X-Change-Reason"];
 /// The parameters of a write that has a dry run.
-pub(super) const DRY_RUN_WRITE_PARAMETERS: &[&str] = &["Idempotency-Key", "X-Change-Reason", "dry_run"];
+pub(super) const DRY_RUN_WRITE_PARAMETERS: &[&str] =
+    &["Idempotency-Key", "X-Change-Reason", "dry_run", "bypass"];
 
 /// What the document says of one endpoint, beside what its row says.
 pub(super) struct OperationEntry {

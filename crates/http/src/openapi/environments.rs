@@ -75,7 +75,7 @@ pub(super) fn operations() -> Vec<OperationEntry> {
                 &["X-Concord-Dry-Run"],
             )
             .refusals(WRITE_REFUSALS)
-            .refusals(&[404, 412]),
+            .refusals(&[404, 409, 412]),
     ]
 }
 

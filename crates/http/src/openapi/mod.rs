@@ -8,6 +8,7 @@
 //! | history, rollback and watches | `history_and_watch` |
 //! | access keys and the audit log | `access_keys` |
 //! | environments | `environments` |
+//! | change requests | `change_requests` |
 //! | the cluster; the operations that need no key | `cluster` |
 //! | how an operation is described | `builder` |
 //! | parameters that operations share | `parameters` |
@@ -26,6 +27,7 @@
 mod access_keys;
 mod batch_and_patch;
 pub(crate) mod builder;
+mod change_requests;
 mod cluster;
 mod configs;
 mod definitions;
@@ -52,13 +54,17 @@ use super::endpoints;
 use concord_model::limits::Limits;
 
 /// The tags of operations, in the order in which a reader meets them.
-const TAGS: [(&str, &str); 10] = [
+const TAGS: [(&str, &str); 11] = [
     ("definitions", "The definitions of configs: a key, a JSON schema, indexed paths, unique paths."),
     ("configs", "The configs of a definition."),
     ("batch", "Several writes, applied atomically."),
     ("history", "Earlier revisions, the author and reason of each change, rollback."),
     ("watch", "Changes as a stream of events."),
     ("environments", "Parts of the definitions with rules for their changes: freezes."),
+    (
+        "change requests",
+        "Changes that wait for the approval of others, and bypasses that wait for their review.",
+    ),
     ("audit", "The requests to a node and their outcomes."),
     ("access keys", "Credentials and their permissions."),
     ("cluster", "The nodes: members, leadership, backup."),
@@ -82,6 +88,7 @@ pub fn document(limits: &Limits) -> OpenApi {
         batch_and_patch::operations(),
         history_and_watch::operations(),
         environments::operations(),
+        change_requests::operations(),
         access_keys::operations(),
         cluster::operations(),
     ];
@@ -124,6 +131,7 @@ fn components(limits: &Limits) -> Components {
         batch_and_patch::requests(limits),
         history_and_watch::requests(limits),
         environments::requests(limits),
+        change_requests::requests(limits),
         access_keys::requests(limits),
         cluster::requests(limits),
     ];
@@ -136,6 +144,7 @@ fn components(limits: &Limits) -> Components {
         batch_and_patch::payloads(),
         history_and_watch::payloads(limits),
         environments::payloads(),
+        change_requests::payloads(),
         access_keys::payloads(),
         cluster::payloads(),
     ];

@@ -21,6 +21,7 @@ pub(super) fn add_to(mut components: ComponentsBuilder, limits: &Limits) -> Comp
         path_parameters(),
         list_parameters(limits),
         other_parameters(),
+        change_parameters(),
         naming_parameters(),
         header_parameters(),
     ];
@@ -48,6 +49,7 @@ fn path_parameters() -> Vec<(&'static str, Parameter)> {
         path("config_key", "The config's key within its definition.", key().examples([json!("prod")])),
         path("id", "The node's id.", integer(1)),
         path("key_id", "The access key's id.", text().examples([json!("4kPq0sWc7RtZ")])),
+        path("change_id", "The change request's id.", text().examples([json!("7hQx2mVb9KsT")])),
         path("name", "The environment's name.", text().examples([json!("prod")])),
         path("file", "A file of the page.", text().pattern(Some("^[A-Za-z0-9._-]+$"))),
         path("folder", "A folder of the page.", text().pattern(Some("^[a-z]+$"))),
@@ -127,6 +129,36 @@ fn other_parameters() -> Vec<(&'static str, Parameter)> {
             "Seconds to wait for a change.",
             integer(0).maximum(Some(f64::from(POLL_WAIT_MAX_S))).default(Some(json!(POLL_WAIT_DEFAULT_S))),
         ),
+    ]
+}
+
+/// The query parameters of change requests, and of what passes the rules that need them.
+fn change_parameters() -> Vec<(&'static str, Parameter)> {
+    let query =
+        |id, name, about, schema: RefOr<Schema>| (id, parameter(name, ParameterIn::Query, about, schema));
+    let plain = |name, about, schema: ObjectBuilder| query(name, name, about, schema.into());
+    let flag = || ObjectBuilder::new().schema_type(Type::Boolean).default(Some(json!(false)));
+    vec![
+        plain(
+            "bypass",
+            "`true` passes the rules of environments: the write is carried out at once, in a restricted or frozen \
+             environment too, and leaves a change request that others must review. It needs the permission `bypass` and \
+             `X-Change-Reason`.",
+            flag(),
+        ),
+        query(
+            "change_include",
+            "include",
+            "`preview` adds what the change request would change: each record before and after.",
+            text().enum_values(Some(["preview"])).into(),
+        ),
+        plain(
+            "phase",
+            "Only change requests in this phase.",
+            text().enum_values(Some(crate::change_requests::PHASES)),
+        ),
+        plain("environment", "Only change requests for which the rules of this environment count.", text()),
+        plain("unreviewed", "`true`: only bypasses that wait for a review.", flag()),
     ]
 }
 

@@ -39,7 +39,7 @@ use concord_model::{
     time::Timestamp,
 };
 use concord_service::{
-    Backup, DecidedWrite, Refusal, RequestWork, memory_budget::Reservation,
+    Backup, DecidedWrite, Refusal, RequestWork, StoredChange, memory_budget::Reservation,
     read::list::BUFFERED_PAGE_BYTES_MAX,
 };
 use concord_state::query::QueryResult;
@@ -284,6 +284,18 @@ impl Reply {
         let Applied { revision, at, .. } = &written.applied;
         let reply = if written.dry_run { self } else { self.record_version(*revision, *at) };
         reply.for_write_without_record(written)
+    }
+
+    /// Nobody between may store the response.
+    pub(super) fn no_store(self) -> Self {
+        self.header(header::CACHE_CONTROL, "no-store")
+    }
+
+    /// The headers of a request about a change request: the version of its record. Applying it has written others, too.
+    pub(super) fn for_change(self, stored: &StoredChange) -> Self {
+        let StoredChange { change, written } = stored;
+        let reply = self.record_version(change.revision, change.modified_at).no_store();
+        Self { written: Some(written.applied.revision), ..reply.state_revision(written.revision) }
     }
 
     /// The headers of a write that leaves no single record: the revision of the state alone.

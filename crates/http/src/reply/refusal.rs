@@ -39,6 +39,7 @@ pub(super) fn violations(refusal: Refusal) -> (Vec<Violation>, Option<LogOnly>) 
         | Refusal::DeletionNotKept(text)
         | Refusal::Building(text)
         | Refusal::CursorExpired(text)
+        | Refusal::ChangeStale(text)
         | Refusal::LimitReached(text) => vec![Violation::new(text)],
         Refusal::Invalid(Invalid::TooLargeAt(violation)) => vec![violation],
         Refusal::NoMember(id) => vec![Violation::new(format!("node {id} is not a member of the cluster"))],
@@ -143,9 +144,10 @@ pub(super) fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
         Refusal::Overloaded | Refusal::LimitReached(_) => (StatusCode::TOO_MANY_REQUESTS, "rate_limited"),
         Refusal::StorageFull(_) => (StatusCode::INSUFFICIENT_STORAGE, "storage_full"),
         Refusal::Internal(_) => INTERNAL,
-        Refusal::Conflict(_) | Refusal::NotUniqueYet { .. } | Refusal::Building(_) => {
-            (StatusCode::CONFLICT, "conflict_error")
-        }
+        Refusal::Conflict(_)
+        | Refusal::NotUniqueYet { .. }
+        | Refusal::Building(_)
+        | Refusal::ChangeStale(_) => (StatusCode::CONFLICT, "conflict_error"),
         Refusal::NoMember(_)
         | Refusal::NotThere(_)
         | Refusal::DefinitionNotThere(_)

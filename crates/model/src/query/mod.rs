@@ -323,7 +323,11 @@ pub(crate) fn quoted(text: &str) -> String {
     }
 }
 
-pub(crate) fn page(
+/// Reads the parameters that all lists share. Adds what is wrong with them to `violations`.
+///
+/// # Errors
+/// When one is no integer.
+pub fn page(
     params: &QueryParams,
     limits: &Limits,
     violations: &mut Vec<Violation>,

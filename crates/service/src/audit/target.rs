@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::request::{AccessWrite, Target, Write};
+use crate::request::{AccessWrite, ChangeWrite, Target, Write};
 use concord_model::key::Key;
 
 /// Definitions of a batch that its line names.
@@ -98,6 +98,17 @@ pub(crate) fn name(write: &Write) {
             Target::Definition(_) => {}
             // The id of the node, and the name of the environment, are in the path.
             Target::Anchors | Target::Environment(_) => {}
+            // That of an existing change request is in the path. What it changes is in the request, if it says so.
+            Target::Change(id) => {
+                let edition = write.change().and_then(ChangeWrite::edition);
+                for definition in edition.iter().flat_map(|edition| edition.operations.definitions()) {
+                    what.add_definition(definition);
+                }
+                if let Some(edition) = edition {
+                    what.set_id(id);
+                    what.set_operations(edition.operations.count());
+                }
+            }
             // The id of an existing key is in the path. The id of a new key was drawn for this request.
             Target::Keys => {
                 if let Some(AccessWrite::Create { id, .. }) = write.access() {

@@ -6,6 +6,17 @@ use crate::{
 };
 use concord_consensus::Consensus;
 use concord_model::limits::READY_STALENESS_MAX;
+use concord_state::State;
+
+/// Bypasses that wait for a review. It has their number only: who sees alarms need not see what they change.
+fn unreviewed(state: &State) -> Option<Alarm> {
+    let count = state.unreviewed_bypass_count();
+    let message = format!(
+        "bypasses of the rules of environments that wait for a review: {count}; `concord change list --unreviewed` lists \
+         those that a key may read"
+    );
+    (count > 0).then_some(Alarm { kind: "bypass_unreviewed", node_id: None, message })
+}
 
 impl ClusterMembers {
     /// What an operator must know of this node, and of the others as far as this node knows them.
@@ -20,6 +31,7 @@ impl ClusterMembers {
             alarms.extend(self.contact_alarms(consensus));
             let state = consensus.state();
             alarms.extend(approvers_alarm(&state, self.clock.log_time(&state)));
+            alarms.extend(unreviewed(&state));
         }
         alarms.extend(self.anchors.alarms());
         alarms

@@ -336,6 +336,21 @@ impl Service {
                 self.environments.without_approvers_count(&state),
             ),
             MetricFamily::gauge(
+                "concord_state_pending_change_requests",
+                "Change requests that are open or held.",
+                state.pending_change_count(),
+            ),
+            MetricFamily::gauge(
+                "concord_state_change_content_bytes",
+                "The bytes of their operations.",
+                state.change_content_bytes(),
+            ),
+            MetricFamily::gauge(
+                "concord_state_unreviewed_bypasses",
+                "Bypasses of the rules of environments that wait for a review.",
+                state.unreviewed_bypass_count(),
+            ),
+            MetricFamily::gauge(
                 "concord_state_feature_level",
                 "The feature level of the cluster.",
                 state.feature_level(),

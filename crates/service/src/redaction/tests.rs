@@ -70,6 +70,7 @@ async fn data_of_a_deleted_definition_is_not_redacted_by_the_schema_of_its_succe
             idempotency_key: None,
             dry_run: false,
             listed_variants: concord_model::schema::ListedVariants::default(),
+            bypass: None,
         };
         service.writes.write(caller, write).await.unwrap().applied.revision
     };
@@ -123,6 +124,7 @@ async fn data_newer_than_the_applied_state_is_redacted_as_a_whole() {
             idempotency_key: None,
             dry_run: false,
             listed_variants: concord_model::schema::ListedVariants::default(),
+            bypass: None,
         };
         service.writes.write(caller, write).await.unwrap().applied.revision
     };

@@ -3,11 +3,13 @@
 //! | file | content |
 //! |---|---|
 //! | `write` | writes, with the classification that all units ask for |
+//! | `change` | what clients do with change requests |
 //! | `principal` | who makes a request, and the one decision whether they may |
 //! | `refusal` | why a request was not carried out |
 //!
 //! **Invariant:** nothing here decides a write or waits for anything.
 
+mod change;
 mod principal;
 mod refusal;
 mod write;
@@ -25,6 +27,8 @@ use concord_model::{
 };
 use concord_net::NodeId;
 
+pub(super) use change::{AppliedEdition, check_words, is_unseen};
+pub use change::{ChangeJudgement, ChangeWrite, NewEdition, ProposedOperations};
 pub use principal::Principal;
 pub use refusal::Refusal;
 pub(super) use refusal::{OPERATIONS, invalid_at};
@@ -51,6 +55,17 @@ pub struct Caller {
     pub dry_run: bool,
     /// Which violations of a union the response to a dry run lists.
     pub listed_variants: ListedVariants,
+    /// Set when the write is to pass the rules of environments.
+    pub bypass: Option<BypassRequest>,
+}
+
+/// A write that is to pass the rules of environments. The receiving node makes it, because a part of it is random.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BypassRequest {
+    /// The id of the change request that the write makes.
+    pub id: String,
+    /// The key of its digest.
+    pub seal: [u8; 32],
 }
 
 impl Caller {
@@ -62,6 +77,7 @@ impl Caller {
             idempotency_key: None,
             dry_run: false,
             listed_variants: ListedVariants::default(),
+            bypass: None,
         }
     }
 }
@@ -71,9 +87,15 @@ impl Caller {
 pub(super) struct WriteRequest {
     pub(super) caller: Caller,
     pub(super) write: Write,
+    /// The edition of a change request that the write applies. The leader sets it; it is not sent.
+    pub(super) edition: Option<Box<AppliedEdition>>,
 }
 
 impl WriteRequest {
+    pub(super) fn new(caller: Caller, write: Write) -> Self {
+        Self { caller, write, edition: None }
+    }
+
     /// Whether an attempt whose outcome is unknown may be followed by another: the log decides both as one, or neither
     /// of them stores anything.
     pub(super) fn is_repeatable(&self) -> bool {
@@ -187,8 +209,9 @@ pub struct ClusterView {
 }
 
 /// The types of alarms, so that each has a sample before it is raised.
-pub const ALARMS: [&str; 16] = [
+pub const ALARMS: [&str; 17] = [
     "audit",
+    "bypass_unreviewed",
     "certificate",
     "clock",
     "data_key",

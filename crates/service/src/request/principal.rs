@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 
-use super::{AccessWrite, Effect, Refusal, Target, Write};
+use super::{AccessWrite, ChangeWrite, Effect, Refusal, Target, Write};
 use concord_model::{
     access_key::{AccessKey, KeyId, Pattern, Verb},
     key_set::{KeyRange, KeySet},
@@ -212,6 +212,11 @@ impl Principal {
             (Target::Config { definition, .. }, _) => self.authorize(Verb::Write, Some(definition)),
             (Target::Keys | Target::Anchors, _) if self.is_cluster() => Ok(()),
             (Target::Environment(name), _) => self.authorize_environment(Verb::Define, name),
+            // What a change request changes is in the state, where the leader finds it.
+            (Target::Change(_), _) => match write.change().and_then(ChangeWrite::edition) {
+                Some(edition) => self.authorize_edition(&edition.operations),
+                None => Ok(()),
+            },
             (Target::Keys, _) => match write.access() {
                 Some(AccessWrite::Rotate { id, .. }) => self.authorize_rotation(id),
                 Some(_) | None => self.authorize(Verb::Keys, None),

@@ -84,6 +84,8 @@ pub enum Refusal {
     DeletionNotKept(String),
     /// This node keeps no audit log.
     AuditOff,
+    /// A record that a change request rests on has changed since its edition was sent.
+    ChangeStale(String),
 }
 
 fn decode_of_operation<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Box<Refusal>, D::Error> {
@@ -141,7 +143,8 @@ impl Refusal {
             | Self::Building(_)
             | Self::CursorExpired(_)
             | Self::DeletionNotKept(_)
-            | Self::AuditOff => self,
+            | Self::AuditOff
+            | Self::ChangeStale(_) => self,
         }
     }
 

@@ -22,6 +22,7 @@ use serde::{
 };
 use serde_json::Value;
 
+use super::change::ChangeWrite;
 use concord_model::{
     access_key::{Grants, KeyId, Quota},
     audit::AnchoredLog,
@@ -136,6 +137,8 @@ pub enum Write {
     Audit(AuditWrite),
     /// Creates, replaces or deletes an environment. It is no operation of a batch.
     Environment(EnvironmentWrite),
+    /// Creates, edits, judges, applies or closes a change request. It is no operation of a batch.
+    Change(Box<ChangeWrite>),
 }
 
 /// A change of an environment. Sent between nodes: new variants go to the end.
@@ -465,10 +468,10 @@ impl AccessWrite {
 struct DecodedOperation(#[serde(deserialize_with = "decode_operation")] Write);
 
 fn decode_operation<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Write, D::Error> {
-    decode_without(deserializer, &["Batch", "Transaction", "UndeleteDefinition", "Environment"])
+    decode_without(deserializer, &["Batch", "Transaction", "UndeleteDefinition", "Environment", "Change"])
 }
 
-fn decode_operations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Write>, D::Error> {
+pub(super) fn decode_operations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Write>, D::Error> {
     deserializer.deserialize_seq(OperationsVisitor)
 }
 
@@ -514,7 +517,7 @@ pub(crate) enum Effect {
     Read,
     /// Does what its operations do.
     Batch,
-    /// Changes the access keys, the root key, the anchors of an audit log, or an environment.
+    /// Changes the access keys, the root key, the anchors of an audit log, an environment, or a change request.
     Access,
 }
 
@@ -534,6 +537,8 @@ pub(crate) enum Target<'a> {
     Anchors,
     /// An environment.
     Environment(&'a str),
+    /// A change request.
+    Change(&'a str),
 }
 
 impl Write {
@@ -551,7 +556,7 @@ impl Write {
             Self::Check(_) | Self::Read { .. } => Effect::Read,
             Self::Batch(_) | Self::Transaction(_) => Effect::Batch,
             Self::Access(write) => write.effect(),
-            Self::Audit(_) => Effect::Access,
+            Self::Audit(_) | Self::Change(_) => Effect::Access,
             Self::Environment(write) => write.effect(),
         }
     }
@@ -576,6 +581,7 @@ impl Write {
             Self::Access(_) => Target::Keys,
             Self::Audit(_) => Target::Anchors,
             Self::Environment(write) => Target::Environment(write.name()),
+            Self::Change(write) => Target::Change(write.id()),
         }
     }
 
@@ -599,6 +605,7 @@ impl Write {
             | Self::Access(_)
             | Self::Audit(_)
             | Self::Environment(_)
+            | Self::Change(_)
             | Self::Check(_)
             | Self::Read { .. }
             | Self::Transaction(_)
@@ -626,6 +633,7 @@ impl Write {
             | Self::Access(_)
             | Self::Audit(_)
             | Self::Environment(_)
+            | Self::Change(_)
             | Self::Check(_)
             | Self::Read { .. }
             | Self::Transaction(_)
@@ -637,7 +645,10 @@ impl Write {
     ///
     /// # Errors
     /// When a document is not JSON within the limits.
-    #[expect(clippy::wildcard_enum_match_arm, reason = "only a batch and a transaction hold other writes")]
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "only a batch, a transaction and a change request hold other writes"
+    )]
     pub(crate) fn parse_received(&mut self, json_depth: usize) -> Result<(), DocumentError> {
         if let Self::Transaction(Transaction { operations, conditions, then }) = self {
             // No node of this version sends lists that are longer than the operations. They are cut, so that their
@@ -647,6 +658,7 @@ impl Write {
         }
         let operations = match self {
             Self::Batch(operations) | Self::Transaction(Transaction { operations, .. }) => operations,
+            Self::Change(write) => write.records_mut(),
             single => std::slice::from_mut(single),
         };
         operations.iter_mut().try_for_each(|operation| {
@@ -667,7 +679,7 @@ impl Write {
     pub(crate) fn definition(&self) -> &str {
         match self.target() {
             Target::Definition(definition) | Target::Config { definition, .. } => definition,
-            Target::Batch | Target::Keys | Target::Anchors | Target::Environment(_) => "",
+            Target::Batch | Target::Keys | Target::Anchors | Target::Environment(_) | Target::Change(_) => "",
         }
     }
 
@@ -727,6 +739,16 @@ impl Write {
     /// Its change of the anchors of an audit log.
     pub(crate) fn audit(&self) -> Option<&AuditWrite> {
         if let Self::Audit(write) = self { Some(write) } else { None }
+    }
+
+    /// What it does with a change request.
+    pub(crate) fn change(&self) -> Option<&ChangeWrite> {
+        if let Self::Change(write) = self { Some(write) } else { None }
+    }
+
+    /// Whether it may take as long as a batch does.
+    pub(crate) fn is_long(&self) -> bool {
+        self.effect() == Effect::Batch || self.change().is_some_and(ChangeWrite::is_large)
     }
 
     /// Its change of an environment.

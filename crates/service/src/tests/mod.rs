@@ -16,6 +16,7 @@ fn write() -> (Caller, Write) {
         idempotency_key: None,
         dry_run: false,
         listed_variants: concord_model::schema::ListedVariants::default(),
+        bypass: None,
     };
     let write = Write::DeleteConfig { definition: "app".into(), key: "db".into(), expect: Expect::Present };
     (caller, write)

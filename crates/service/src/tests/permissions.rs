@@ -83,6 +83,7 @@ fn writes() -> Vec<(Write, &'static [Verb])> {
             | Write::Access(_)
             | Write::Audit(_)
             | Write::Environment(_)
+            | Write::Change(_)
             | Write::Check(_)
             | Write::Read { .. }
             | Write::Transaction(_)
@@ -99,6 +100,7 @@ fn caller(principal: &Principal) -> Caller {
         idempotency_key: None,
         dry_run: false,
         listed_variants: concord_model::schema::ListedVariants::default(),
+        bypass: None,
     }
 }
 

@@ -77,9 +77,36 @@ pub(super) fn prepare_batch(
     batch: &Write,
     with: Preparation<'_>,
 ) -> Result<PreparedWrite, Refusal> {
-    let budget = with.budget;
     let mut reads = ReadSet::default();
     let ChosenOperations { conditions_held, first, operations } = chosen(state, batch, &mut reads, with)?;
+    let steps = steps(state, first, operations, &mut reads, with)?;
+    let command = if batch.rests_on_reads() {
+        Command::Transaction(Transaction { reads: reads.into_list(), chosen: Ok(conditions_held), steps })
+    } else {
+        Command::Batch(steps.into_iter().map(|(_, step)| step).collect())
+    };
+    Ok(PreparedWrite::of(command))
+}
+
+/// Makes the command of operations that change records.
+pub(super) fn prepare_records(
+    state: &State,
+    operations: &[Write],
+    with: Preparation<'_>,
+) -> Result<Command, Refusal> {
+    let steps = steps(state, 0, operations, &mut ReadSet::default(), with)?;
+    Ok(Command::Batch(steps.into_iter().map(|(_, step)| step).collect()))
+}
+
+/// The steps of operations, each with its place. `first`: the place of the first of them.
+fn steps(
+    state: &State,
+    first: u32,
+    operations: &[Write],
+    reads: &mut ReadSet,
+    with: Preparation<'_>,
+) -> Result<Vec<(u32, BatchStep)>, Refusal> {
+    let budget = with.budget;
     let is_independent = are_independent(state, operations);
     if !is_independent {
         budget.charge_scratch(operations.len())?;
@@ -95,7 +122,7 @@ pub(super) fn prepare_batch(
         let with = if is_own { Preparation { validators: &own_validators, ..with } } else { with };
         let applies_to = (!is_independent).then_some(place);
         let prepared = if write.effect() == Effect::Read {
-            read(state, write, &mut reads, with).map(|()| None)
+            read(state, write, reads, with).map(|()| None)
         } else {
             step(&mut scratch, write, applies_to, with).map(Some)
         };
@@ -117,12 +144,7 @@ pub(super) fn prepare_batch(
     if !violations.is_empty() {
         return Err(Invalid::Violations(violations).into());
     }
-    let command = if batch.rests_on_reads() {
-        Command::Transaction(Transaction { reads: reads.into_list(), chosen: Ok(conditions_held), steps })
-    } else {
-        Command::Batch(steps.into_iter().map(|(_, step)| step).collect())
-    };
-    Ok(PreparedWrite::of(command))
+    Ok(steps)
 }
 
 /// The operations that are carried out.
@@ -158,9 +180,12 @@ fn are_independent(state: &State, operations: &[Write]) -> bool {
         |definition| state.definition(definition).is_some_and(|found| !found.definition.unique.is_empty());
     operations.iter().filter(|write| write.effect() != Effect::Read).all(|write| match write.target() {
         Target::Config { definition, key } => seen.insert((definition, key)) && !has_unique(definition),
-        Target::Definition(_) | Target::Batch | Target::Keys | Target::Anchors | Target::Environment(_) => {
-            false
-        }
+        Target::Definition(_)
+        | Target::Batch
+        | Target::Keys
+        | Target::Anchors
+        | Target::Environment(_)
+        | Target::Change(_) => false,
     })
 }
 
@@ -178,7 +203,12 @@ fn replaced_bytes(state: &State, write: &Write) -> usize {
         }
         // Twice, because the schema that stays when only the indexes change counts as well.
         Target::Definition(_) => found.definition.schema.as_ref().map_or(0, |schema| 2 * schema.len()),
-        Target::Config { .. } | Target::Batch | Target::Keys | Target::Anchors | Target::Environment(_) => 0,
+        Target::Config { .. }
+        | Target::Batch
+        | Target::Keys
+        | Target::Anchors
+        | Target::Environment(_)
+        | Target::Change(_) => 0,
     }
 }
 
@@ -190,7 +220,7 @@ fn step(
     with: Preparation<'_>,
 ) -> Result<BatchStep, Refusal> {
     let replaced = replaced_bytes(scratch, write);
-    let PreparedWrite { command, definition_read, precondition } = prepare_write(scratch, write, with)?;
+    let PreparedWrite { command, definition_read, precondition, .. } = prepare_write(scratch, write, with)?;
     precondition?;
     with.budget.charge_replaced(replaced)?;
     if let Some(place) = applies_to {

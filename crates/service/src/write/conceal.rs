@@ -60,7 +60,9 @@ pub(super) fn concealed(refusal: Refusal, principal: &Principal, write: &Write) 
         | Refusal::Forbidden { .. }
         | Refusal::KeyEnded
         | Refusal::Building(_)
-        | Refusal::CursorExpired(_)) => other,
+        | Refusal::CursorExpired(_)
+        // It names records of definitions that the client may read.
+        | Refusal::ChangeStale(_)) => other,
     }
 }
 

@@ -244,8 +244,9 @@ mod tests {
                 idempotency_key: None,
                 dry_run: false,
                 listed_variants: concord_model::schema::ListedVariants::default(),
+                bypass: None,
             };
-            WriteRequest { caller, write }
+            WriteRequest::new(caller, write)
         };
         let body = |requests: &[WriteRequest]| {
             encode(

@@ -66,7 +66,9 @@ pub(super) fn on_unknown(caller: &Caller) -> OnUnknown {
 #[expect(clippy::wildcard_enum_match_arm, reason = "the log stores no other refusal")]
 pub(super) fn rejecting_command(request: &WriteRequest, refusal: Refusal) -> Result<Prepared, Refusal> {
     let has_no_command = matches!(request.write.effect(), Effect::Batch | Effect::Compute);
-    let is_stored = request.caller.idempotency_key.is_some() && !request.caller.dry_run;
+    // A change request that can't be applied now may be applied by the same request later.
+    let is_stored =
+        request.caller.idempotency_key.is_some() && !request.caller.dry_run && request.edition.is_none();
     match refusal {
         Refusal::Rejected(rejection) if has_no_command && is_stored && !rejection.is_by_environment() => {
             let transaction = Transaction { reads: Vec::new(), chosen: Err(rejection), steps: Vec::new() };
@@ -169,6 +171,7 @@ mod tests {
             idempotency_key: key.then_some(IdempotencyKey { id: [1; 16], fingerprint: [1; 16] }),
             dry_run,
             listed_variants: concord_model::schema::ListedVariants::default(),
+            bypass: None,
         };
         for (key, dry_run, expected) in [
             (false, false, OnUnknown::Stop),

@@ -22,6 +22,7 @@
 //! | rollbacks | `rollback` |
 //! | undoing the deletion of a definition | `undelete` |
 //! | changes of environments, and the writes that they refuse | `environment` |
+//! | change requests: editions, votes, the write that applies one; bypasses | `change` |
 //! | what a refusal tells a client that may not read | `conceal` |
 //! | writes that other nodes forward to this one | `forwarded` |
 //!
@@ -36,6 +37,7 @@
 mod access;
 pub(super) mod admission;
 pub(super) mod batch;
+mod change;
 mod conceal;
 mod config_check;
 pub(super) mod config_scan;
@@ -71,7 +73,10 @@ use super::{
     freshness::Freshness,
     history::HistoryReader,
     redaction::Redactor,
-    request::{Caller, DecidedWrite, Decision, Effect, Refusal, Target, Write, WriteRequest},
+    request::{
+        Caller, ChangeWrite, DecidedWrite, Decision, Effect, Refusal, Target, Write, WriteRequest,
+        check_words,
+    },
     retry::{Attempt, AttemptError, Leader, Retry, confirm_leadership},
     schemas::Schemas,
     slowness::{SlowWrites, WriteClock},
@@ -80,11 +85,11 @@ use access::{Authorized, authorize};
 use admission::WriteAdmission;
 use conceal::concealed;
 use concord_consensus::Consensus;
-use concord_model::{access_key::Author, command::Verdict};
+use concord_model::{access_key::Author, command::Verdict, limits::REASON_BYTES_MAX};
 use concord_state::State;
 use config_check::{needs_config_check, set_configs_read};
 use environment::check_environments;
-use idempotency::{KeyedWrites, check_space, on_unknown, rejecting_command, stored_decision};
+use idempotency::{KeyedWrites, check_space, decided_before, on_unknown, rejecting_command, stored_decision};
 use patch::{content_at, content_of};
 use prepare::{Prepared, check_intake, prepare};
 use record_locks::{LockSet, RecordLocks};
@@ -133,11 +138,15 @@ impl Writes {
         audit::name(&write);
         let _permit = self.admission.admit(&caller.principal)?;
         caller.principal.authorize_write(&write)?;
+        if caller.bypass.is_some() {
+            caller.principal.authorize_bypass(&write)?;
+            check_words("reason", caller.reason.as_deref().unwrap_or_default(), 1..=REASON_BYTES_MAX)?;
+        }
         check_intake(&write, self.cx.limits())?;
         self.check_disk(&write)?;
         let consensus = self.cx.consensus_or_refusal()?;
         let deadline = Instant::now() + self.time_for(&write);
-        let request = Arc::new(WriteRequest { caller, write });
+        let request = Arc::new(WriteRequest::new(caller, write));
         let retry = Retry::until(deadline, on_unknown(&request.caller), "no leader took the request in time");
         let concealed =
             |refusal: Refusal| concealed(refusal.answered(), &request.caller.principal, &request.write);
@@ -210,6 +219,9 @@ impl Writes {
         request: &Arc<WriteRequest>,
         deadline: Instant,
     ) -> Attempt<Decision> {
+        if request.write.change().is_some_and(ChangeWrite::applies) {
+            return Box::pin(self.decide_applied(consensus, request, deadline)).await;
+        }
         if request.caller.dry_run {
             return Box::pin(self.dry_run(consensus, request, deadline)).await;
         }
@@ -217,6 +229,52 @@ impl Writes {
         let decided = self.decide_timed(consensus, request, deadline, &mut clock).await;
         self.slow.note(&clock, is_decided(&decided));
         decided
+    }
+
+    /// Decides the write of the operations of a change request that is to be applied.
+    async fn decide_applied(
+        self: &Arc<Self>,
+        consensus: &Consensus,
+        request: &Arc<WriteRequest>,
+        deadline: Instant,
+    ) -> Attempt<Decision> {
+        let inner = match self.applying(consensus, request, deadline).await? {
+            Ok(inner) => Arc::new(inner),
+            Err(decision) => return Ok(decision),
+        };
+        let mut clock = WriteClock::start();
+        let decided = self.decide_timed(consensus, &inner, deadline, &mut clock).await;
+        self.slow.note(&clock, is_decided(&decided));
+        let is_refused = match &decided {
+            Ok(decision) => decision.outcome.is_err(),
+            Err(AttemptError::Refused(_)) => true,
+            Err(AttemptError::Retry(_) | AttemptError::Unknown(_) | AttemptError::Begun(_)) => false,
+        };
+        if is_refused && let Ok(Err(decision)) = self.applying(consensus, request, deadline).await {
+            // Another client has applied it in between.
+            return Ok(decision);
+        }
+        decided
+    }
+
+    /// The write of the operations of a change request that is to be applied; or the decision, if it was made before. It
+    /// rests on a state that was confirmed at a read index.
+    async fn applying(
+        self: &Arc<Self>,
+        consensus: &Consensus,
+        request: &Arc<WriteRequest>,
+        deadline: Instant,
+    ) -> Attempt<Result<WriteRequest, Decision>> {
+        confirm_leadership(consensus, deadline).await?;
+        let state = consensus.state();
+        if let Some(outcome) = decided_before(&state, &request.caller) {
+            return Ok(Err(Decision::new(outcome, None)));
+        }
+        let Authorized { principal, .. } = authorize(&state, request, || self.clock.log_time(&state))?;
+        let request = Arc::clone(request);
+        // Some megabytes of operations may have to be parsed.
+        let applying = self.cx.run_long(move || change::applying(&state, &request, &principal)).await??;
+        Ok(applying.map_err(|applied| Decision::new(Ok(applied), None)))
     }
 
     /// The same, with the parts of its time.

@@ -65,7 +65,7 @@ pub(super) fn prepare_patch(
     let expect = Expect::Read(Some(before.revision));
     let command = Command::WriteConfig { definition, key, data: data.text, entries, expect };
     let definition_read = Some(found.definition.revision);
-    Ok(PreparedWrite { command, definition_read, precondition: Ok(()) })
+    Ok(PreparedWrite { definition_read, ..PreparedWrite::of(command) })
 }
 
 /// The result of a patch, within its cost limit.

@@ -21,8 +21,9 @@ pub(super) fn request_by(principal: Principal, write: Write) -> WriteRequest {
         idempotency_key: None,
         dry_run: false,
         listed_variants: concord_model::schema::ListedVariants::default(),
+        bypass: None,
     };
-    WriteRequest { caller, write }
+    WriteRequest::new(caller, write)
 }
 
 /// Prepares a request for its own principal.

@@ -15,7 +15,8 @@ use concord_model::command::Command;
 
 impl Collection {
     /// The revision of the config that was written last; 0 when there is none.
-    pub(crate) fn newest_config(&self) -> Revision {
+    #[must_use]
+    pub fn newest_config(&self) -> Revision {
         // Times grow with revisions, and the configs of one batch share the revision.
         let last = self.indexes().by_modified.back_from(u64::MAX).next();
         last.map_or(0, |last| self.config_of(&last.of).revision)

@@ -34,9 +34,10 @@ fn request(key: &str) -> WriteRequest {
         idempotency_key: None,
         dry_run: false,
         listed_variants: concord_model::schema::ListedVariants::default(),
+        bypass: None,
     };
     let write = Write::DeleteConfig { definition: "d".into(), key: key.into(), expect: Expect::Any };
-    WriteRequest { caller, write }
+    WriteRequest::new(caller, write)
 }
 
 fn peers() -> Arc<Peers> {
@@ -241,7 +242,7 @@ async fn a_batch_is_no_larger_than_the_leader_parses_inline() {
     let text = "x".repeat(BATCHED_WRITE_BYTES_MAX);
     let data = Document { text: text.into(), value: serde_json::Value::Null };
     let write = Write::WriteConfig { definition: "d".into(), key: "k".into(), data, expect: Expect::Any };
-    let request = Arc::new(WriteRequest { write, caller: request("k").caller.clone() });
+    let request = Arc::new(WriteRequest::new(request("k").caller.clone(), write));
     let pushed: Vec<_> = (0..40)
         .map(|_| {
             let request = Arc::clone(&request);
@@ -313,7 +314,7 @@ async fn nothing_was_sent_to_a_leader_that_does_not_listen() {
 #[test]
 fn a_large_or_slow_write_does_not_share_a_call() {
     assert!(may_batch(&request("k")));
-    let with = |write| WriteRequest { write, caller: request("k").caller.clone() };
+    let with = |write| WriteRequest::new(request("k").caller.clone(), write);
     let config = |length: usize| Write::WriteConfig {
         definition: "d".into(),
         key: "k".into(),

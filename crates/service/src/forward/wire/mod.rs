@@ -12,7 +12,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    request::{Caller, Decision, Principal, Refusal, Write, WriteRequest},
+    request::{BypassRequest, Caller, Decision, Principal, Refusal, Write, WriteRequest},
     retry::{Attempt, AttemptError},
 };
 use concord_model::{
@@ -41,6 +41,7 @@ pub(crate) struct WireRequest<'a> {
     write: Cow<'a, Write>,
     dry_run: bool,
     listed_variants: ListedVariants,
+    bypass: Option<Cow<'a, BypassRequest>>,
 }
 
 /// The first fields of a [`WireRequest`].
@@ -106,7 +107,7 @@ impl From<WireAnswer> for Attempt<Decision> {
 
 impl<'a> WireRequest<'a> {
     pub(crate) fn of(request: &'a WriteRequest, remaining: Duration) -> Self {
-        let WriteRequest { caller, write } = request;
+        let WriteRequest { caller, write, edition: _ } = request;
         Self {
             by: named(&caller.principal),
             reason: caller.reason.as_deref().map(Cow::Borrowed),
@@ -115,6 +116,7 @@ impl<'a> WireRequest<'a> {
             write: Cow::Borrowed(write),
             dry_run: caller.dry_run,
             listed_variants: caller.listed_variants,
+            bypass: caller.bypass.as_ref().map(Cow::Borrowed),
         }
     }
 
@@ -132,8 +134,9 @@ impl<'a> WireRequest<'a> {
             idempotency_key: self.idempotency_key,
             dry_run: self.dry_run,
             listed_variants: self.listed_variants,
+            bypass: self.bypass.map(Cow::into_owned),
         };
-        Ok((Duration::from_millis(self.remaining_ms), WriteRequest { caller, write }))
+        Ok((Duration::from_millis(self.remaining_ms), WriteRequest::new(caller, write)))
     }
 }
 

@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::request::{
-    AccessWrite, AuditWrite, Check, CheckCondition, EnvironmentRules, EnvironmentWrite, LazySchema,
-    NewFreeze, NewProtection, NewSchema, NewUnique, Restored, Rollback, Transaction, Undelete, UndeleteThen,
+    AccessWrite, AuditWrite, ChangeJudgement, ChangeWrite, Check, CheckCondition, EnvironmentRules,
+    EnvironmentWrite, LazySchema, NewEdition, NewFreeze, NewProtection, NewSchema, NewUnique,
+    ProposedOperations, Restored, Rollback, Transaction, Undelete, UndeleteThen,
 };
 use concord_model::{
     access_key::{Grants, KeyId, Quota},
@@ -37,8 +38,9 @@ fn request(write: Write) -> WriteRequest {
         idempotency_key,
         dry_run: false,
         listed_variants: ListedVariants::default(),
+        bypass: None,
     };
-    WriteRequest { caller, write }
+    WriteRequest::new(caller, write)
 }
 
 /// One write of each kind.
@@ -156,8 +158,37 @@ fn access_writes() -> Vec<Write> {
     [create(None), create(Some("ada@example.com")), rotate, attest].map(Write::Access).to_vec()
 }
 
+/// Those of change requests.
+fn change_writes() -> Vec<Write> {
+    let id = || "Abcdefghijkl".to_owned();
+    let delete = Write::DeleteConfig { definition: "d".into(), key: "k".into(), expect: Expect::Present };
+    let environment = EnvironmentWrite::Delete { name: "prod".into(), expect: Expect::Present };
+    let edition = |operations| {
+        let (title, description) = ("t".to_owned(), String::new());
+        NewEdition { title, description, operations, seal: [7; 32] }
+    };
+    let records = edition(ProposedOperations::Records(vec![delete]));
+    let undelete = edition(ProposedOperations::Undelete { key: "d".into() });
+    let rules = edition(ProposedOperations::Environment(environment));
+    let all = [
+        ChangeWrite::Create { id: id(), edition: records },
+        ChangeWrite::Create { id: id(), edition: undelete },
+        ChangeWrite::Edit { id: id(), edition: rules, if_match: Some(9) },
+        ChangeWrite::Rebase { id: id(), seal: [7; 32], if_match: None },
+        ChangeWrite::Judge {
+            id: id(),
+            judgement: ChangeJudgement::Review,
+            digest: [8; 32],
+            comment: "c".into(),
+        },
+        ChangeWrite::Apply { id: id(), digest: [8; 32] },
+        ChangeWrite::Withdraw { id: id(), comment: String::new() },
+    ];
+    all.into_iter().map(|write| Write::Change(Box::new(write))).collect()
+}
+
 fn all_writes() -> Vec<Write> {
-    [writes(), environment_writes(), access_writes()].concat()
+    [writes(), environment_writes(), change_writes(), access_writes()].concat()
 }
 
 fn freeze(from: Option<Timestamp>) -> NewFreeze {
@@ -193,7 +224,7 @@ fn operations() -> Vec<(Write, &'static str)> {
 }
 
 /// The bytes of [`writes`], each as recorded when its kind was first sent.
-const WRITES: [&str; 20] = [
+const WRITES: [&str; 27] = [
     "00036170700103612e6201027b7d00",
     "0003617070000000",
     "01036170700103612e6202",
@@ -214,6 +245,13 @@ const WRITES: [&str; 20] = [
     "11000470726f6400000100ac02017200",
     "11000470726f6401000102010107ac0201720309",
     "11010470726f6402",
+    "12000c4162636465666768696a6b6c0174000001040164016b020707070707070707070707070707070707070707070707070707070707070707",
+    "12000c4162636465666768696a6b6c0174000101640707070707070707070707070707070707070707070707070707070707070707",
+    "12010c4162636465666768696a6b6c01740002010470726f640207070707070707070707070707070707070707070707070707070707070707070109",
+    "12020c4162636465666768696a6b6c070707070707070707070707070707070707070707070707070707070707070700",
+    "12030c4162636465666768696a6b6c0208080808080808080808080808080808080808080808080808080808080808080163",
+    "12040c4162636465666768696a6b6c0808080808080808080808080808080808080808080808080808080808080808",
+    "12050c4162636465666768696a6b6c00",
 ];
 
 /// What precedes each of them: the version, the caller and 1500 ms.
@@ -224,7 +262,14 @@ const CALLER: &str =
 fn every_write_is_encoded_as_recorded_and_decoded_as_it_was() {
     let mut cases: Vec<_> = all_writes().into_iter().zip(WRITES.map(String::from)).collect();
     let is_step = |(write, _): &(Write, &str)| {
-        !matches!(write, Write::UndeleteDefinition(_) | Write::Audit(_) | Write::Environment(_))
+        !matches!(
+            write,
+            Write::UndeleteDefinition(_)
+                | Write::Audit(_)
+                | Write::Environment(_)
+                | Write::Change(_)
+                | Write::Access(_)
+        )
     };
     let (steps, bytes): (Vec<Write>, Vec<&str>) =
         all_writes().into_iter().zip(WRITES).filter(is_step).unzip();
@@ -236,7 +281,7 @@ fn every_write_is_encoded_as_recorded_and_decoded_as_it_was() {
         let request = request(write);
         let wire = WireRequest::of(&request, Duration::from_millis(1500));
         let bytes = encode(&wire);
-        assert_eq!(hex(&bytes), format!("{CALLER}{recorded}0000"), "{request:?}");
+        assert_eq!(hex(&bytes), format!("{CALLER}{recorded}000000"), "{request:?}");
         let (remaining, opened) = decode::<WireRequest<'static>>(&bytes).unwrap().open(10).unwrap();
         assert_eq!(remaining, Duration::from_millis(1500));
         assert_eq!(encode(&WireRequest::of(&opened, remaining)), bytes);
@@ -246,15 +291,17 @@ fn every_write_is_encoded_as_recorded_and_decoded_as_it_was() {
 
 #[test]
 fn what_is_nested_in_itself_is_refused_at_any_depth() {
-    let flat = format!("{CALLER}0901{}0000", WRITES[0]);
+    let flat = format!("{CALLER}0901{}000000", WRITES[0]);
     assert!(decode::<WireRequest<'static>>(&unhex(&flat)).is_ok());
-    let once = format!("{CALLER}09010901{}0000", WRITES[0]);
+    let once = format!("{CALLER}09010901{}000000", WRITES[0]);
     assert!(decode::<WireRequest<'static>>(&unhex(&once)).is_err(), "a batch in a batch");
-    let once = format!("{CALLER}0901{}0000", WRITES[12]);
+    let once = format!("{CALLER}0901{}000000", WRITES[12]);
     assert!(decode::<WireRequest<'static>>(&unhex(&once)).is_err(), "the undoing of a deletion in a batch");
-    let once = format!("{CALLER}0901{}0000", WRITES[17]);
+    let once = format!("{CALLER}0901{}000000", WRITES[17]);
     assert!(decode::<WireRequest<'static>>(&unhex(&once)).is_err(), "an environment in a batch");
-    let once = format!("{CALLER}09010b00000000");
+    let once = format!("{CALLER}0901{}000000", WRITES[20]);
+    assert!(decode::<WireRequest<'static>>(&unhex(&once)).is_err(), "a change request in a batch");
+    let once = format!("{CALLER}09010b0000000000");
     assert!(decode::<WireRequest<'static>>(&unhex(&once)).is_err(), "a transaction in a batch");
     let deep = [unhex(CALLER), [9, 1].repeat(1_000_000)].concat();
     assert!(decode::<WireRequest<'static>>(&deep).is_err());

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     cpu_pool::{Cancel, ScanPlace, ScanYield, Weight},
-    request::{Effect, Refusal, Write, WriteRequest},
+    request::{ChangeWrite, Effect, Refusal, Write, WriteRequest},
     retry::{Attempt, AttemptError, confirm_leadership},
     write::Writes,
 };
@@ -239,6 +239,10 @@ impl Writes {
     /// How long a write may take in total.
     pub(super) fn time_for(&self, write: &Write) -> Duration {
         let time = self.cx.options.write_timeout;
+        if write.change().is_some_and(ChangeWrite::applies) {
+            // What it changes is in the state. It may have to check many configs.
+            return time.max(CONFIG_CHECK_TIMEOUT);
+        }
         if !write.constrains() {
             return time;
         }

@@ -149,6 +149,7 @@ impl ConfigScan {
             | Write::Access(_)
             | Write::Audit(_)
             | Write::Environment(_)
+            | Write::Change(_)
             | Write::Check(_)
             | Write::Read { .. }
             | Write::Transaction(_)

@@ -18,6 +18,7 @@ use serde_json::Value;
 use super::{
     access::{prepare_access, prepare_audit},
     batch::{check_operations, prepare_batch},
+    change::{bypassing, check_change, prepare_applied, prepare_change},
     environment::{check_environment, prepare_environment},
     patch::prepare_patch,
     redefine,
@@ -32,7 +33,7 @@ use crate::{
 };
 use concord_model::{
     access_key::Author,
-    command::{Applied, Command, Done, Expect, Outcome, Proposal},
+    command::{Applied, Command, Done, Expect, Outcome, Proposal, source::Tail},
     document::Document,
     error::{Invalid, Rejection, Violation},
     index,
@@ -48,7 +49,7 @@ use concord_state::{Collection, State};
 impl WriteRequest {
     /// The entry for the log.
     pub(super) fn proposal(&self, at: Timestamp, prepared: PreparedWrite, author: Author) -> Proposal {
-        let PreparedWrite { command, definition_read, precondition: _ } = prepared;
+        let PreparedWrite { command, definition_read, precondition: _, tail } = prepared;
         Proposal {
             at,
             by: self.caller.principal.id.as_str().into(),
@@ -57,7 +58,7 @@ impl WriteRequest {
             definition_read,
             command,
             author,
-            tail: None,
+            tail,
         }
     }
 }
@@ -85,12 +86,14 @@ pub(super) struct PreparedWrite {
     pub(super) definition_read: Option<Revision>,
     /// Whether this state meets its preconditions. The log evaluates them again.
     pub(super) precondition: Result<(), Rejection>,
+    /// Where it comes from, unless that is a direct write.
+    pub(super) tail: Option<Box<Tail>>,
 }
 
 impl PreparedWrite {
     /// A command that rests on no definition and has no preconditions beside those in it.
     pub(super) fn of(command: Command) -> Self {
-        Self { command, definition_read: None, precondition: Ok(()) }
+        Self { command, definition_read: None, precondition: Ok(()), tail: None }
     }
 }
 
@@ -129,6 +132,9 @@ pub(super) fn check_intake(write: &Write, limits: &Limits) -> Result<(), Invalid
     }
     if let Some(write) = write.environment() {
         return check_environment(write);
+    }
+    if let Some(write) = write.change() {
+        return check_change(write, limits);
     }
     match write.effect() {
         Effect::Define | Effect::Constrain => check_bytes("schema", write.document(), limits.schema_bytes)?,
@@ -173,6 +179,22 @@ pub(super) fn prepare(
     {
         return Ok(Prepared::Known(outcome));
     }
+    if let Some(edition) = &request.edition {
+        return prepare_applied(state, request, edition, with).map(Prepared::Propose);
+    }
+    if let Some(write) = request.write.change() {
+        return prepare_change(state, request, write, with);
+    }
+    let mut prepared = prepare_own(state, request, with)?;
+    if let (Prepared::Propose(prepared), Some(bypass)) = (&mut prepared, &request.caller.bypass) {
+        let source = bypassing(bypass, request.caller.reason.as_deref(), &prepared.command)?;
+        prepared.tail = Tail::of(source, Vec::new());
+    }
+    Ok(prepared)
+}
+
+/// The same for a write of the client's own.
+fn prepare_own(state: &State, request: &WriteRequest, with: Preparation<'_>) -> Result<Prepared, Refusal> {
     if let Some(write) = request.write.access() {
         return prepare_access(state, with.principal, write).map(Prepared::Propose);
     }
@@ -229,8 +251,8 @@ pub(super) fn prepare_write(
         // A batch evaluates them itself.
         Write::Check(_) | Write::Read { .. } => Err(Refusal::Internal("a read is not a write".into())),
         // `prepare` handles it; it is not an operation of a batch.
-        Write::Access(_) | Write::Audit(_) | Write::Environment(_) => {
-            let text = "a change of access keys, anchors or an environment is not a write of a record";
+        Write::Access(_) | Write::Audit(_) | Write::Environment(_) | Write::Change(_) => {
+            let text = "what is no definition and no config is not a write of a record";
             Err(Refusal::Internal(text.into()))
         }
     }
@@ -258,7 +280,7 @@ fn create_definition(
     rejection_first(&precondition, checked)?;
     let schema = schema.map(|schema| StoredSchema { text: Arc::clone(&schema.text), formats });
     let command = Command::CreateDefinition { key, indexes: indexes.to_vec(), schema };
-    Ok(PreparedWrite { command, definition_read: None, precondition })
+    Ok(PreparedWrite { precondition, ..PreparedWrite::of(command) })
 }
 
 /// What `format` means in a new schema: as requested, or else as in the current schema.
@@ -315,7 +337,7 @@ fn set_indexes(
         }
     }
     let command = Command::SetIndexes { key: found.key.clone(), indexes: indexes.to_vec(), expect };
-    Ok(PreparedWrite { command, definition_read: Some(found.revision), precondition })
+    Ok(PreparedWrite { definition_read: Some(found.revision), precondition, ..PreparedWrite::of(command) })
 }
 
 fn delete_definition(found: &Collection, expect: Expect, restrict: bool, keep: Option<u64>) -> PreparedWrite {
@@ -327,7 +349,7 @@ fn delete_definition(found: &Collection, expect: Expect, restrict: bool, keep: O
         precondition = Err(Rejection::DefinitionNotEmpty(found.by_key.len()));
     }
     let command = Command::DeleteDefinition { key: found.definition.key.clone(), expect, restrict, keep };
-    PreparedWrite { command, definition_read: None, precondition }
+    PreparedWrite { precondition, ..PreparedWrite::of(command) }
 }
 
 /// Prepares the write of data that a config had before.
@@ -388,7 +410,8 @@ fn write_config(
     }
     let definition = found.definition.key.clone();
     let command = Command::WriteConfig { definition, key, data: Arc::clone(&data.text), entries, expect };
-    Ok(PreparedWrite { command, definition_read: Some(found.definition.revision), precondition })
+    let definition_read = Some(found.definition.revision);
+    Ok(PreparedWrite { definition_read, precondition, ..PreparedWrite::of(command) })
 }
 
 fn delete_config(found: &Collection, key: &str, expect: Expect) -> Result<PreparedWrite, Refusal> {
@@ -397,7 +420,7 @@ fn delete_config(found: &Collection, key: &str, expect: Expect) -> Result<Prepar
     let expect = if expect == Expect::Any { Expect::Present } else { expect };
     let precondition = check_expect(expect, current, Rejection::ConfigExists, Rejection::ConfigNotFound);
     let command = Command::DeleteConfig { definition: found.definition.key.clone(), key, expect };
-    Ok(PreparedWrite { command, definition_read: None, precondition })
+    Ok(PreparedWrite { precondition, ..PreparedWrite::of(command) })
 }
 
 /// The value that was checked. If the data is invalid and the preconditions are not met, the rejection takes precedence

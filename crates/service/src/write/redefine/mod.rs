@@ -72,7 +72,11 @@ pub(super) fn set_schema(
         expect: new.expect,
         configs_read: (!fits).then_some(0),
     };
-    Ok(PreparedWrite { command, definition_read: Some(found.definition.revision), precondition })
+    Ok(PreparedWrite {
+        definition_read: Some(found.definition.revision),
+        precondition,
+        ..PreparedWrite::of(command)
+    })
 }
 
 /// Prepares new unique paths, likewise.
@@ -92,7 +96,11 @@ pub(super) fn set_unique(found: &Collection, new: &NewUnique) -> Result<Prepared
         expect: new.expect,
         configs_read: (!fits).then_some(0),
     };
-    Ok(PreparedWrite { command, definition_read: Some(found.definition.revision), precondition })
+    Ok(PreparedWrite {
+        definition_read: Some(found.definition.revision),
+        precondition,
+        ..PreparedWrite::of(command)
+    })
 }
 
 /// Prepares a new protection.
@@ -192,7 +200,7 @@ impl Writes {
         caller.principal.authorize_write(&write)?;
         let state = self.freshness.view(Consistency::LINEARIZABLE).await?;
         // Nothing is stored, so there is no idempotency record either.
-        let request = Arc::new(WriteRequest { caller: Caller { idempotency_key: None, ..caller }, write });
+        let request = Arc::new(WriteRequest::new(Caller { idempotency_key: None, ..caller }, write));
         let deadline = Instant::now() + self.cx.options.write_timeout;
         match self.prepare(Arc::clone(&state), &request, deadline).await?.0 {
             Prepared::Propose(_) => self.scan(state, request.write.clone()).await,

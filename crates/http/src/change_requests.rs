@@ -1,0 +1,516 @@
+//! Change requests: create, list, get, edit, rebase, approve, reject, review, apply, withdraw.
+//!
+//! **Invariant:** a change request that the client may not see is answered as one that does not exist.
+
+use serde_json::{Value, json};
+use utoipa::openapi::{ObjectBuilder, Schema, schema::OneOfBuilder};
+
+use super::{
+    batch::{
+        self,
+        operation::{OP, changing, named_operation},
+    },
+    body::fields::{self, BodyFields, FieldType, KEY, array, constant, schema_of},
+    condition::Condition,
+    definitions,
+    endpoints::CHANGE_REQUESTS,
+    environments,
+    extract::{BodyRequest, ReadRequest, query_violation},
+    json::Object,
+    openapi::schemas::text,
+    reply::{Problem, Rendering, Reply},
+};
+use concord_model::{
+    command::Expect,
+    error::{Invalid, Violation},
+    limits::{
+        CHANGE_COMMENT_BYTES_MAX, CHANGE_DESCRIPTION_BYTES_MAX, CHANGE_OPERATIONS_MAX, CHANGE_TITLE_BYTES_MAX,
+    },
+    query::{self, QueryError},
+    record::Revision,
+    time::Timestamp,
+};
+use concord_service::{
+    ChangeJudgement, ChangePreview, ChangeQuery, ChangeView, ChangeWrite, EnvironmentWrite, NewEdition,
+    PartyView, ProposedOperations, RecordPreview, Refusal, Service, Share, StoredChange, Write,
+};
+
+/// The phases of change requests, as a list selects them.
+pub(super) const PHASES: [&str; 4] = ["open", "held", "applied", "closed"];
+/// Hexadecimal digits of a digest.
+const DIGEST_CHARS: usize = 64;
+
+const UNDELETE_DEFINITION: &str = "undelete_definition";
+const PUT_ENVIRONMENT: &str = "put_environment";
+const DELETE_ENVIRONMENT: &str = "delete_environment";
+
+/// An edition in a body. Its key is drawn when it has been read.
+#[derive(Debug, Default)]
+pub(super) struct EditionBody {
+    title: String,
+    description: String,
+    operations: Vec<Proposed>,
+}
+
+/// An operation in a body.
+#[derive(Debug)]
+enum Proposed {
+    Record(Write),
+    Undelete(String),
+    Environment(EnvironmentWrite),
+}
+
+/// The body that creates or replaces an edition.
+pub(super) fn edition(fields: &mut BodyFields) -> EditionBody {
+    const TITLE: FieldType<String> = FieldType {
+        read: fields::string,
+        schema: |_| text().min_length(Some(1)).max_length(Some(CHANGE_TITLE_BYTES_MAX)).into(),
+    };
+    const DESCRIPTION: FieldType<String> = FieldType {
+        read: fields::string,
+        schema: |_| text().max_length(Some(CHANGE_DESCRIPTION_BYTES_MAX)).into(),
+    };
+    const OPERATIONS: FieldType<Vec<Proposed>> = FieldType {
+        read: |value, fields| {
+            let too_many = format!("a change request has at most {CHANGE_OPERATIONS_MAX} operations");
+            fields.bounded_list(value, CHANGE_OPERATIONS_MAX, &too_many, |item, fields| {
+                fields.object(item, operation).flatten()
+            })
+        },
+        schema: |limits| {
+            let own: [(&str, ObjectBuilder); 3] = [
+                (UNDELETE_DEFINITION, schema_of(limits, undelete_definition)),
+                (PUT_ENVIRONMENT, schema_of(limits, put_environment)),
+                (DELETE_ENVIRONMENT, schema_of(limits, delete_environment)),
+            ];
+            let any = own.into_iter().fold(changing(limits, OneOfBuilder::new()), |any, (name, schema)| {
+                let alone = "the only operation of its change request";
+                any.item(schema.property("op", constant(name)).required("op").description(Some(alone)))
+            });
+            array(Schema::from(any), CHANGE_OPERATIONS_MAX).min_items(Some(1)).into()
+        },
+    };
+    EditionBody {
+        title: fields.required("title", &TITLE),
+        description: fields.optional("description", &DESCRIPTION).unwrap_or_default(),
+        operations: fields.required("operations", &OPERATIONS),
+    }
+}
+
+fn operation(fields: &mut BodyFields) -> Option<Proposed> {
+    let name = fields.required("op", &OP);
+    match name.as_str() {
+        UNDELETE_DEFINITION => Some(undelete_definition(fields)),
+        PUT_ENVIRONMENT => Some(put_environment(fields)),
+        DELETE_ENVIRONMENT => Some(delete_environment(fields)),
+        name => named_operation(name, fields).map(Proposed::Record),
+    }
+}
+
+fn undelete_definition(fields: &mut BodyFields) -> Proposed {
+    Proposed::Undelete(fields.required(definitions::KEY, &KEY))
+}
+
+const ENVIRONMENT_NAME: FieldType<String> = FieldType { read: fields::string, schema: |_| text().into() };
+
+fn put_environment(fields: &mut BodyFields) -> Proposed {
+    let name = fields.required(environments::NAME, &ENVIRONMENT_NAME);
+    let rules = environments::rules(fields);
+    Proposed::Environment(EnvironmentWrite::Put { name, rules, expect: Expect::Any })
+}
+
+fn delete_environment(fields: &mut BodyFields) -> Proposed {
+    let name = fields.required(environments::NAME, &ENVIRONMENT_NAME);
+    Proposed::Environment(EnvironmentWrite::Delete { name, expect: Expect::Present })
+}
+
+impl EditionBody {
+    /// The edition as the service takes it, with the data that its rollbacks write.
+    async fn into_edition(self, service: &Service, request: &BodyRequest) -> Result<NewEdition, Problem> {
+        let Self { title, description, operations } = self;
+        let is_alone = operations.len() == 1;
+        let mut records = Vec::with_capacity(operations.len());
+        let mut alone = None;
+        for (place, operation) in (0..).zip(operations) {
+            match operation {
+                Proposed::Record(write) => records.push(write),
+                Proposed::Undelete(key) if is_alone => alone = Some(ProposedOperations::Undelete { key }),
+                Proposed::Environment(write) if is_alone => {
+                    alone = Some(ProposedOperations::Environment(write));
+                }
+                Proposed::Undelete(_) | Proposed::Environment(_) => {
+                    let loc = vec![
+                        "operations".into(),
+                        concord_model::error::LocSegment::Index(place),
+                        "op".into(),
+                    ];
+                    let msg = "this operation is alone in its change request";
+                    return Err(Problem::violation(Violation::at(loc, msg)));
+                }
+            }
+        }
+        if alone.is_none() {
+            let mut rollbacks = service.writes.begin_rollbacks(&request.caller);
+            batch::restore(service, &mut rollbacks, &mut records, None).await?;
+        }
+        let operations = alone.unwrap_or(ProposedOperations::Records(records));
+        Ok(NewEdition { title, description, operations, seal: concord_service::random_seal()? })
+    }
+}
+
+/// The body that names the digest of what a person was shown.
+pub(super) fn judged(fields: &mut BodyFields) -> (Option<[u8; 32]>, String) {
+    (Some(fields.required("digest", &DIGEST)), fields.optional("comment", &COMMENT).unwrap_or_default())
+}
+
+/// The body that applies an edition.
+pub(super) fn applied(fields: &mut BodyFields) -> [u8; 32] {
+    fields.required("digest", &DIGEST)
+}
+
+/// The body that withdraws a change request.
+pub(super) fn withdrawn(fields: &mut BodyFields) -> String {
+    fields.optional("comment", &COMMENT).unwrap_or_default()
+}
+
+const COMMENT: FieldType<String> =
+    FieldType { read: fields::string, schema: |_| text().max_length(Some(CHANGE_COMMENT_BYTES_MAX)).into() };
+
+const DIGEST: FieldType<[u8; 32]> = FieldType {
+    read: |value, fields| {
+        let text = fields::string(value, fields)?;
+        let digest = parse_digest(&text);
+        if digest.is_none() {
+            fields.violation(&[], "expected the `digest` of the change request, 64 hexadecimal digits");
+        }
+        digest
+    },
+    schema: |_| digest_schema().into(),
+};
+
+/// The schema of a digest.
+pub(super) fn digest_schema() -> ObjectBuilder {
+    text().pattern(Some("^[0-9a-f]{64}$"))
+}
+
+fn parse_digest(text: &str) -> Option<[u8; 32]> {
+    let digits: Vec<u8> = text
+        .chars()
+        .map(|char| char.to_digit(16).and_then(|digit| u8::try_from(digit).ok()))
+        .collect::<Option<_>>()?;
+    let bytes: Vec<u8> = digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect();
+    bytes.try_into().ok().filter(|_| text.len() == DIGEST_CHARS)
+}
+
+fn digest_text(digest: &[u8; 32]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Creates a change request.
+pub(super) async fn create(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
+    let request = request.refuse_dry_run()?;
+    request.condition.for_create()?;
+    let edition = request.read(&service, edition).await?.into_edition(&service, &request).await?;
+    let id = concord_service::new_change_id(request.caller.idempotency_key)?;
+    let stored = service.changes.write(request.caller, ChangeWrite::Create { id, edition }).await?;
+    let location = format!("{CHANGE_REQUESTS}{}", stored.change.id);
+    let data = record(&stored.change).to_string();
+    Ok(Reply::created("change request created", &data, &location).for_change(&stored))
+}
+
+/// Lists the change requests that the client may see.
+pub(super) async fn list(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
+    let parsed = parse_query(&request, &service);
+    let (consistency, query) = request.params.with_consistency(parsed)?;
+    let page = query.page.clone();
+    let (found, revision) = service.changes.list(&request.principal, query, consistency).await?;
+    let size = |change: &ChangeView| change.title.len() + change.description.len();
+    let render = |object: Object, change: &ChangeView| {
+        let Value::Object(members) = record(change) else { return object };
+        // Names of members are those of `record`, which needs no escaping.
+        members.into_iter().fold(object, |object, (name, value)| object.member(&name, &value))
+    };
+    let reservation = service.cx.reservation(Share::Callers);
+    let reply = Reply::page("change requests found", found, reservation, &page, Rendering { size, render });
+    Ok(reply.state_revision(revision).no_store())
+}
+
+fn parse_query(request: &ReadRequest, service: &Service) -> Result<ChangeQuery, QueryError> {
+    let mut violations = Vec::new();
+    let page = query::page(&request.params.0, service.cx.limits(), &mut violations)?;
+    let phase = request.params.get("phase").map(str::to_owned);
+    if phase.as_deref().is_some_and(|phase| !PHASES.contains(&phase)) {
+        let msg = format!("`phase` must be one of `{}`", PHASES.join("`, `"));
+        violations.push(query_violation("phase", msg));
+    }
+    let unreviewed = match request.params.get("unreviewed") {
+        None | Some("false") => false,
+        Some("true") => true,
+        Some(_) => {
+            violations.push(query_violation("unreviewed", "`unreviewed` must be `true` or `false`"));
+            false
+        }
+    };
+    let environment = request.params.get("environment").map(str::to_owned);
+    if violations.is_empty() {
+        Ok(ChangeQuery { page, phase, environment, unreviewed })
+    } else {
+        Err(QueryError::Violations(violations))
+    }
+}
+
+/// Gets a change request.
+pub(super) async fn get(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
+    let with_preview = match request.params.get("include") {
+        None => Ok(false),
+        Some("preview") => Ok(true),
+        Some(_) => {
+            let msg = "`include` must be `preview` or absent";
+            Err(QueryError::Violations(vec![query_violation("include", msg)]))
+        }
+    };
+    let (consistency, with_preview) = request.params.with_consistency(with_preview)?;
+    let name = request.name();
+    let found = service.changes.get(&request.principal, &name, with_preview, consistency).await?;
+    let (change, revision) = found;
+    let reply = Reply::ok("change request found", &record(&change).to_string());
+    Ok(reply.record_version(change.revision, change.modified_at).state_revision(revision).no_store())
+}
+
+/// Replaces the edition of a change request.
+pub(super) async fn edit(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
+    let request = request.refuse_dry_run()?;
+    let if_match = if_match(request.condition)?;
+    let edition = request.read(&service, edition).await?.into_edition(&service, &request).await?;
+    let write = ChangeWrite::Edit { id: request.name, edition, if_match };
+    answered("change request edited", service.changes.write(request.caller, write).await)
+}
+
+/// Makes an edition of the same operations on the current records.
+pub(super) async fn rebase(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
+    let request = request.refuse_dry_run()?;
+    let if_match = if_match(request.condition)?;
+    let write = ChangeWrite::Rebase { id: request.name, seal: concord_service::random_seal()?, if_match };
+    answered("change request rebased", service.changes.write(request.caller, write).await)
+}
+
+/// Approves an edition.
+pub(super) async fn approve(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
+    judge(service, request, ChangeJudgement::Approve, "change request approved").await
+}
+
+/// Rejects an edition.
+pub(super) async fn reject(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
+    judge(service, request, ChangeJudgement::Reject, "change request rejected").await
+}
+
+/// Reviews a bypass.
+pub(super) async fn review(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
+    judge(service, request, ChangeJudgement::Review, "bypass reviewed").await
+}
+
+async fn judge(
+    service: Service,
+    request: BodyRequest,
+    judgement: ChangeJudgement,
+    message: &'static str,
+) -> Result<Reply, Problem> {
+    let request = request.refuse_dry_run()?;
+    unconditional(request.condition)?;
+    let (digest, comment) = request.read(&service, judged).await?;
+    let digest = digest.unwrap_or_default();
+    let write = ChangeWrite::Judge { id: request.name, judgement, digest, comment };
+    answered(message, service.changes.write(request.caller, write).await)
+}
+
+/// Applies an edition.
+pub(super) async fn apply(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
+    let request = request.refuse_dry_run()?;
+    unconditional(request.condition)?;
+    let digest = request.read(&service, applied).await?;
+    let write = ChangeWrite::Apply { id: request.name, digest };
+    answered("change request applied", service.changes.write(request.caller, write).await)
+}
+
+/// Withdraws a change request.
+pub(super) async fn withdraw(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
+    let request = request.refuse_dry_run()?;
+    unconditional(request.condition)?;
+    let comment = request.read(&service, withdrawn).await?;
+    let write = ChangeWrite::Withdraw { id: request.name, comment };
+    answered("change request withdrawn", service.changes.write(request.caller, write).await)
+}
+
+fn answered(message: &'static str, stored: Result<StoredChange, Refusal>) -> Result<Reply, Problem> {
+    let stored = stored?;
+    Ok(Reply::ok(message, &record(&stored.change).to_string()).for_change(&stored))
+}
+
+/// The revision that the record of an edited change request must have.
+fn if_match(condition: Condition) -> Result<Option<Revision>, Problem> {
+    match condition.for_change()? {
+        Expect::At(revision) => Ok(Some(revision)),
+        Expect::Any | Expect::Present | Expect::Absent | Expect::None | Expect::Read(_) => Ok(None),
+    }
+}
+
+/// A digest says more than a revision does.
+fn unconditional(condition: Condition) -> Result<(), Problem> {
+    if condition == Condition::Unconditional {
+        return Ok(());
+    }
+    let msg = "this request names the digest, and takes no condition";
+    Err(Refusal::Invalid(Invalid::from(Violation::at(vec!["header".into()], msg))).into())
+}
+
+/// A change request as JSON.
+fn record(change: &ChangeView) -> Value {
+    let time = |time: Timestamp| time.to_string();
+    let operations = change.operations.as_ref().map(|operations| {
+        let one = |operation: &concord_service::OperationView| {
+            let mut object = json!({ "op": operation.op });
+            for (name, value) in [
+                (definitions::KEY, &operation.definition),
+                ("config_key", &operation.config),
+                (environments::NAME, &operation.environment),
+            ] {
+                if let Some(value) = value {
+                    object[name] = value.clone().into();
+                }
+            }
+            object
+        };
+        operations.iter().map(one).collect::<Vec<Value>>()
+    });
+    let votes = |opinion: &str| -> Vec<Value> {
+        let votes = change.votes.iter().filter(|vote| vote.opinion == opinion);
+        let one = |vote: &concord_service::VoteView| {
+            let mut object = party(&vote.by);
+            object["at"] = time(vote.at).into();
+            object["comment"] = vote.comment.clone().into();
+            object["redacted"] = vote.is_redacted.into();
+            if opinion == "approval" {
+                object["counts"] = vote.counts.into();
+            }
+            object
+        };
+        votes.map(one).collect()
+    };
+    let applied = change.applied.as_ref().map(|applied| {
+        json!({
+            "revision": applied.revision, "at": time(applied.at), "by": party(&applied.by),
+            "approved_by": applied.approved_by.iter().map(party).collect::<Vec<_>>(),
+        })
+    });
+    let closed = change.closed.as_ref().map(|closed| {
+        json!({
+            "reason": closed.reason, "at": time(closed.at), "by": closed.by.as_ref().map(party),
+            "comment": closed.comment,
+        })
+    });
+    let mut object = json!({
+        "change_id": change.id,
+        "title": change.title,
+        "description": change.description,
+        "phase": change.phase,
+        "bypass": change.is_bypass,
+        "edition": change.edition,
+        "digest": digest_text(&change.digest),
+        "config_definition_keys": change.definitions,
+        "environment": change.environment,
+        "sender": party(&change.sender),
+        "attested": change.is_attested,
+        "sent_at": time(change.sent_at),
+        "expires_at": change.expires_at.map(time),
+        "authors": change.authors.iter().map(party).collect::<Vec<_>>(),
+        "approvals_needed": change.approvals_needed,
+        "approvals_counted": change.approvals_counted,
+        "approved": change.is_approved,
+        "stale": change.stale,
+        "approvals": votes("approval"),
+        "rejections": votes("rejection"),
+        "reviews": votes("review"),
+        "reviews_missing": change.reviews_missing,
+        "applied": applied,
+        "closed": closed,
+        "created_at": time(change.created_at),
+        "modified_at": time(change.modified_at),
+    });
+    if let Some(operations) = operations {
+        object["operations"] = operations.into();
+    }
+    if let Some(preview) = &change.preview {
+        object["preview"] = preview_json(preview);
+    }
+    object
+}
+
+/// Somebody, as JSON.
+fn party(party: &PartyView) -> Value {
+    json!({ "key_id": party.key, "person_id": party.person, "person": party.label })
+}
+
+fn preview_json(preview: &ChangePreview) -> Value {
+    let records: Vec<Value> = preview.records.iter().map(record_preview).collect();
+    let effect =
+        preview.effect.map(|effect| json!({ "definitions": effect.definitions, "configs": effect.configs }));
+    json!({ "records": records, "environment_effect": effect })
+}
+
+fn record_preview(record: &RecordPreview) -> Value {
+    let mut object = json!({});
+    for (name, value) in [
+        (definitions::KEY, &record.definition),
+        ("config_key", &record.config),
+        (environments::NAME, &record.environment),
+    ] {
+        if let Some(value) = value {
+            object[name] = value.clone().into();
+        }
+    }
+    object["base_revision"] = record.base.into();
+    object["revision"] = record.current.into();
+    object["before"] = record.before.clone().unwrap_or_default();
+    object["after"] = record.after.clone().unwrap_or_default();
+    object["fields"] = record.fields.clone().into();
+    object["redacted"] = record.redacted.clone().into();
+    object["before_omitted"] = record.is_cut.into();
+    if let Some(configs) = record.configs {
+        object["configs"] = configs.into();
+    }
+    object
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_is_read_as_it_is_written() {
+        let digest: [u8; 32] = std::array::from_fn(|place| u8::try_from(place * 8).unwrap());
+        assert_eq!(parse_digest(&digest_text(&digest)), Some(digest));
+        for wrong in ["", "00", &"0".repeat(63), &"0".repeat(66), &"g".repeat(64), &"é".repeat(32)] {
+            assert_eq!(parse_digest(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_body_has_the_operations_of_a_batch_and_three_that_are_alone() {
+        let read =
+            |operations: Value| BodyFields::read(json!({ "title": "t", "operations": operations }), edition);
+        let put = json!({"op": "put_config", "config_definition_key": "d", "config_key": "k", "data": {}});
+        let undelete = json!({"op": "undelete_definition", "config_definition_key": "d"});
+        let environment = json!({"op": "put_environment", "environment": "prod", "freeze": []});
+        let all = read(json!([put, undelete, environment])).unwrap();
+        assert!(matches!(
+            all.operations[..],
+            [Proposed::Record(_), Proposed::Undelete(_), Proposed::Environment(_)]
+        ));
+        assert!(read(json!([{"op": "drop_tables"}])).is_err());
+        assert!(
+            read(json!([{"op": "put_environment", "environment": "prod"}])).is_err(),
+            "no list of freezes"
+        );
+        assert!(BodyFields::read(json!({"title": "t", "operations": [], "schedule": {}}), edition).is_err());
+    }
+}

@@ -1,0 +1,427 @@
+//! What a change request would change: each record before and after, and the fields that differ.
+//!
+//! *Before* is the record as it is now. If it is not the one that the edition rests on, the revisions say so. Values are
+//! redacted by the marks of the current schema and of the schemas that the edition sets. If a definition was changed
+//! since the edition was sent, the marks of then are not known, and its data is redacted as a whole.
+//!
+//! **Invariants:** differences are found in what is shown. So nobody learns whether they have guessed a secret value. The
+//! size of a preview is bounded: beyond it, *before* is left out.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    editions::{
+        FoundChange, StoredEdition,
+        content::{Place, StoredOperation, StoredText},
+    },
+    request::Principal,
+};
+use concord_model::{
+    access_key::Verb,
+    command::source::{DefinitionThen as DefinitionBase, Guard},
+    key::Key,
+    record::{Definition, Revision},
+    redaction::{RedactedPlaces, redacted},
+    schema::Schema,
+    system::environment::{DEFAULT_ENVIRONMENT, Direct, Environment, EnvironmentName, environment_name},
+};
+use concord_state::{Collection, State};
+
+/// Bytes of data before the change that a preview shows.
+const BEFORE_BYTES_MAX: usize = 8 << 20;
+/// Differences of one record that a preview names.
+const FIELDS_MAX: usize = 200;
+
+/// What a change request would change.
+#[derive(Debug, Clone, Default)]
+pub struct ChangePreview {
+    /// Each record that it changes.
+    pub records: Vec<RecordPreview>,
+    /// How many definitions and configs get other rules.
+    pub effect: Option<EnvironmentEffect>,
+}
+
+/// How much has other rules after the change of an environment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EnvironmentEffect {
+    /// Definitions.
+    pub definitions: u64,
+    /// Their configs.
+    pub configs: u64,
+}
+
+/// A record before and after.
+#[derive(Debug, Clone, Default)]
+pub struct RecordPreview {
+    /// Its definition.
+    pub definition: Option<String>,
+    /// Its config, if it is one.
+    pub config: Option<String>,
+    /// The environment that it is.
+    pub environment: Option<String>,
+    /// The revision that the edition rests on; `None` for its absence.
+    pub base: Option<Revision>,
+    /// The revision that it has.
+    pub current: Option<Revision>,
+    /// As it is; `None` when there is none, or when it is left out.
+    pub before: Option<Value>,
+    /// Whether `before` is left out because the preview would be too large.
+    pub is_cut: bool,
+    /// As it will be; `None` when it is deleted.
+    pub after: Option<Value>,
+    /// JSON pointers to what differs.
+    pub fields: Vec<String>,
+    /// The places of values that the client is not shown.
+    pub redacted: Vec<String>,
+    /// Configs that go with a definition that is deleted.
+    pub configs: Option<u64>,
+}
+
+/// How the data of a definition's configs is shown.
+enum Shown {
+    /// As it is.
+    Open,
+    /// Without the values at the places of these schemas.
+    Marked(Vec<Arc<Schema>>),
+    /// Not at all.
+    Hidden,
+}
+
+impl Shown {
+    fn value(&self, text: &Arc<str>, places: &mut RedactedPlaces) -> Value {
+        let parsed = |text: &str| serde_json::from_str(text).unwrap_or_default();
+        match self {
+            Self::Open => parsed(text),
+            Self::Hidden => {
+                places.extend(RedactedPlaces::whole());
+                Value::Null
+            }
+            Self::Marked(schemas) => {
+                let mut text = Arc::clone(text);
+                for secrets in schemas.iter().filter_map(|schema| schema.secrets()) {
+                    if let Some((hidden, more)) = redacted(secrets, &text) {
+                        places.extend(more);
+                        text = hidden.into();
+                    }
+                }
+                parsed(&text)
+            }
+        }
+    }
+}
+
+/// The preview of an edition; `None` once its content is gone.
+pub(super) fn of(state: &State, principal: &Principal, found: &FoundChange<'_>) -> Option<ChangePreview> {
+    let (content, stored) = found.content(state)?;
+    Some(Preview { state, principal, bases: &content.bases, stored: &stored }.make())
+}
+
+/// The parts that a preview is made of.
+struct Preview<'a> {
+    state: &'a State,
+    principal: &'a Principal,
+    bases: &'a [Guard],
+    stored: &'a StoredEdition,
+}
+
+impl Preview<'_> {
+    fn make(&self) -> ChangePreview {
+        let mut preview = ChangePreview::default();
+        let mut configs: BTreeMap<(&Key, &Key), Option<&Arc<str>>> = BTreeMap::new();
+        let mut definitions: BTreeSet<&Key> = BTreeSet::new();
+        for operation in &self.stored.operations {
+            match operation.place() {
+                Place::Definition(key) => drop(definitions.insert(key)),
+                Place::Config(definition, key) => {
+                    let data = if let StoredOperation::PutConfig { data, .. } = operation {
+                        Some(data)
+                    } else {
+                        None
+                    };
+                    configs.insert((definition, key), data);
+                }
+                Place::Environment(name) => {
+                    preview.records.push(self.environment(name, operation));
+                    preview.effect = Some(self.effect(name));
+                }
+            }
+        }
+        preview.records.extend(definitions.into_iter().map(|key| self.definition(key)));
+        let mut shown: BTreeMap<&Key, Shown> = BTreeMap::new();
+        let mut left = BEFORE_BYTES_MAX;
+        for ((definition, key), after) in configs {
+            let shown = shown.entry(definition).or_insert_with(|| self.shown(definition));
+            preview.records.push(self.config((definition, key), after, shown, &mut left));
+        }
+        preview
+    }
+
+    /// How the client is shown data of a definition.
+    fn shown(&self, definition: &Key) -> Shown {
+        if self.principal.key.is_none()
+            || self.principal.authorize(Verb::Reveal, Some(definition.as_str())).is_ok()
+        {
+            return Shown::Open;
+        }
+        let now = self.state.definition(definition.as_str());
+        let then = self.stored.definitions.iter().find(|(key, _)| key == definition);
+        if now.map(|found| found.definition.revision) != then.map(|(_, revision)| *revision) {
+            return Shown::Hidden;
+        }
+        let set = self.stored.operations.iter().filter_map(|operation| {
+            if let StoredOperation::CreateDefinition { definition: key, schema, .. }
+            | StoredOperation::SetSchema { definition: key, schema, .. } = operation
+                && key == definition
+            {
+                schema.as_ref().map(StoredText::schema)
+            } else {
+                None
+            }
+        });
+        let current = now.and_then(|found| found.definition.schema.clone());
+        let compile = |schema: concord_model::schema::StoredSchema| {
+            let value = serde_json::from_str(&schema.text).ok()?;
+            Schema::compile(&value, schema.formats).ok().map(Arc::new)
+        };
+        // What does not compile marks everything.
+        let all: Option<Vec<_>> = current.into_iter().chain(set).map(compile).collect();
+        all.map_or(Shown::Hidden, Shown::Marked)
+    }
+
+    fn config(
+        &self,
+        (definition, key): (&Key, &Key),
+        after: Option<&Arc<str>>,
+        shown: &Shown,
+        left: &mut usize,
+    ) -> RecordPreview {
+        let found = self.state.definition(definition.as_str());
+        let config = found.and_then(|found| found.config(key.as_str()));
+        let base = self.bases.iter().find_map(|base| {
+            let Guard::Config { definition: id, key: name, revision } = base else { return None };
+            (name == key && self.is_of(definition, *id)).then_some(*revision)
+        });
+        let mut places = RedactedPlaces::default();
+        let fits = config.is_none_or(|config| config.data.len() <= *left);
+        *left = left.saturating_sub(config.filter(|_| fits).map_or(0, |config| config.data.len()));
+        let before = config.filter(|_| fits).map(|config| shown.value(&config.data, &mut places));
+        let after = after.map(|text| shown.value(text, &mut places));
+        RecordPreview {
+            definition: Some(definition.to_string()),
+            config: Some(key.to_string()),
+            base: base.flatten(),
+            current: config.map(|config| config.revision),
+            fields: if fits { differences(before.as_ref(), after.as_ref()) } else { Vec::new() },
+            before,
+            is_cut: !fits,
+            after,
+            redacted: places.texts().map(str::to_owned).collect(),
+            ..RecordPreview::default()
+        }
+    }
+
+    /// Whether a base with this id of a definition is about the definition with this key.
+    fn is_of(&self, key: &Key, id: u64) -> bool {
+        let was = self.base_of(key).map(|was| was.id);
+        let now = self.state.definition(key.as_str()).map(|found| found.definition.id);
+        was.or(now) == Some(id)
+    }
+
+    /// The definition with this key on which the edition rests.
+    fn base_of(&self, key: &Key) -> Option<DefinitionBase> {
+        self.bases.iter().find_map(|base| {
+            let Guard::Definition { key: other, was } = base else { return None };
+            was.filter(|_| other == key)
+        })
+    }
+
+    fn definition(&self, key: &Key) -> RecordPreview {
+        let found = self.state.definition(key.as_str());
+        let before = found.map(|found| DefinitionThen::of(&found.definition));
+        let mut after = before.clone();
+        let mut is_deleted = false;
+        for operation in &self.stored.operations {
+            if operation.place() != Place::Definition(key) {
+                continue;
+            }
+            let then = after.get_or_insert_with(DefinitionThen::default);
+            match operation {
+                StoredOperation::CreateDefinition { indexes, schema, .. } => {
+                    *then = DefinitionThen {
+                        indexes: indexes.clone(),
+                        schema: schema.as_ref().map(|schema| Arc::clone(&schema.text)),
+                        ..DefinitionThen::default()
+                    };
+                }
+                StoredOperation::SetIndexes { indexes, .. } => then.indexes.clone_from(indexes),
+                StoredOperation::SetSchema { schema, .. } => {
+                    then.schema = schema.as_ref().map(|schema| Arc::clone(&schema.text));
+                }
+                StoredOperation::SetUnique { paths, .. } => then.unique.clone_from(paths),
+                StoredOperation::SetProtection { protected, .. } => then.protected = *protected,
+                StoredOperation::DeleteDefinition { .. } => {
+                    (after, is_deleted) = (None, true);
+                }
+                StoredOperation::UndeleteDefinition { of, .. } => {
+                    let kept = self.state.deleted().find(|kept| kept.deleted_id() == *of);
+                    after = kept.map(|kept| DefinitionThen::of(&kept.definition));
+                }
+                StoredOperation::PutConfig { .. }
+                | StoredOperation::DeleteConfig { .. }
+                | StoredOperation::PutEnvironment { .. }
+                | StoredOperation::DeleteEnvironment { .. } => {}
+            }
+        }
+        let (before, after) = (before.map(|one| one.json()), after.map(|one| one.json()));
+        RecordPreview {
+            definition: Some(key.to_string()),
+            base: self.base_of(key).map(|was| was.revision),
+            current: found.map(|found| found.definition.revision),
+            fields: differences(before.as_ref(), after.as_ref()),
+            before,
+            after,
+            configs: found.filter(|_| is_deleted).map(|found| found.by_key.len()),
+            ..RecordPreview::default()
+        }
+    }
+
+    fn environment(&self, name: &EnvironmentName, operation: &StoredOperation) -> RecordPreview {
+        let found = self.state.environment(name.as_str());
+        let base = self.bases.iter().find_map(|base| {
+            let Guard::Environment { revision, .. } = base else { return None };
+            *revision
+        });
+        let before = found.and_then(|record| record.environment().map(|before| rules(before, &record.text)));
+        let after = if let StoredOperation::PutEnvironment { after, text, .. } = operation {
+            Some(rules(after, text))
+        } else {
+            None
+        };
+        RecordPreview {
+            environment: Some(name.to_string()),
+            base,
+            current: found.map(|record| record.revision),
+            fields: differences(before.as_ref(), after.as_ref()),
+            before,
+            after,
+            ..RecordPreview::default()
+        }
+    }
+
+    /// How much has the rules of an environment, or would have them if it had a record.
+    fn effect(&self, name: &EnvironmentName) -> EnvironmentEffect {
+        let is_default = name.as_str() == DEFAULT_ENVIRONMENT;
+        let is_of = |found: &&Arc<Collection>| {
+            let key = found.definition.key.as_str();
+            if is_default {
+                let own = environment_name(key).and_then(|own| self.state.environment(own));
+                return own.is_none_or(|own| own.name.as_str() == DEFAULT_ENVIRONMENT);
+            }
+            environment_name(key) == Some(name.as_str())
+        };
+        let mut effect = EnvironmentEffect { definitions: 0, configs: 0 };
+        for found in self.state.definitions().filter(is_of) {
+            effect.definitions += 1;
+            effect.configs += found.by_key.len();
+        }
+        effect
+    }
+}
+
+/// What of a definition operations change.
+#[derive(Debug, Clone, Default)]
+struct DefinitionThen {
+    indexes: Vec<String>,
+    schema: Option<Arc<str>>,
+    unique: Vec<String>,
+    protected: bool,
+}
+
+impl DefinitionThen {
+    fn of(definition: &Definition) -> Self {
+        Self {
+            indexes: definition.indexes.clone(),
+            schema: definition.schema.as_ref().map(|schema| Arc::clone(&schema.text)),
+            unique: definition.unique.clone(),
+            protected: definition.protected,
+        }
+    }
+
+    fn json(&self) -> Value {
+        let schema: Option<Value> = self.schema.as_ref().and_then(|text| serde_json::from_str(text).ok());
+        json!({
+            "indexes": self.indexes, "json_schema": schema, "unique": self.unique, "protected": self.protected,
+        })
+    }
+}
+
+/// The rules of an environment, as a request has them.
+fn rules(environment: &Environment, text: &str) -> Value {
+    let freezes = crate::write::environment::freezes_of(environment, text).into_iter().map(|(freeze, text)| {
+        json!({ "from": freeze.from.to_string(), "until": freeze.until.to_string(), "reason": text.reason })
+    });
+    let direct = if environment.direct == Direct::Refuse { "refuse" } else { "allow" };
+    json!({ "direct": direct, "approvals": environment.approvals, "freeze": freezes.collect::<Vec<_>>() })
+}
+
+/// JSON pointers to what differs between two values; `""` when one of them is absent.
+fn differences(before: Option<&Value>, after: Option<&Value>) -> Vec<String> {
+    let mut fields = Vec::new();
+    match (before, after) {
+        (Some(before), Some(after)) => compare(before, after, &mut String::new(), &mut fields),
+        (None, None) => {}
+        (Some(_), None) | (None, Some(_)) => fields.push(String::new()),
+    }
+    fields
+}
+
+fn compare(before: &Value, after: &Value, path: &mut String, fields: &mut Vec<String>) {
+    if fields.len() >= FIELDS_MAX || before == after {
+        return;
+    }
+    let length = path.len();
+    match (before, after) {
+        (Value::Object(one), Value::Object(other)) => {
+            let names = one.keys().chain(other.keys().filter(|name| !one.contains_key(*name)));
+            for name in names {
+                path.push('/');
+                path.push_str(&name.replace('~', "~0").replace('/', "~1"));
+                match (one.get(name), other.get(name)) {
+                    (Some(one), Some(other)) => compare(one, other, path, fields),
+                    _ if fields.len() < FIELDS_MAX => fields.push(path.clone()),
+                    _ => {}
+                }
+                path.truncate(length);
+            }
+        }
+        (Value::Array(one), Value::Array(other)) if one.len() == other.len() => {
+            for (place, (one, other)) in one.iter().zip(other).enumerate() {
+                path.push_str(&format!("/{place}"));
+                compare(one, other, path, fields);
+                path.truncate(length);
+            }
+        }
+        _ => fields.push(path.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_differs_is_named_by_its_place() {
+        let before = json!({"a": 1, "b": {"c/d": 2, "same": true}, "list": [1, 2], "gone": 0});
+        let after = json!({"a": 2, "b": {"c/d": 3, "same": true}, "list": [1, 5], "new": 0});
+        let fields = differences(Some(&before), Some(&after));
+        assert_eq!(fields, ["/a", "/b/c~1d", "/list/1", "/gone", "/new"]);
+        assert_eq!(differences(Some(&json!([1])), Some(&json!([1, 2]))), [""]);
+        assert_eq!(differences(None, Some(&before)), [""]);
+        assert!(differences(Some(&before), Some(&before)).is_empty());
+    }
+}

@@ -1,0 +1,304 @@
+//! Editions of change requests: their stored content, what it rests on, and whose approvals count.
+//!
+//! | topic | file |
+//! |---|---|
+//! | stored operations, what they rest on, the digest | `content` |
+//!
+//! The log decides whether the approvals suffice (`crates/state/src/change/mod.rs`). What is here in addition is what the
+//! leader alone knows: the permissions of the people for each definition.
+//!
+//! **Invariant:** an edition names what it rests on by revisions. Nothing here changes anything.
+
+pub(crate) mod content;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::request::{Principal, ProposedOperations, Refusal, Write};
+use concord_model::{
+    access_key::{AccessKey, Verb},
+    command::source::Guard,
+    error::Rejection,
+    key::Key,
+    patch::PatchFormat,
+    record::Revision,
+    system::{
+        SystemRecord,
+        change::{Change, ChangeId, Content, Opinion, Party, Scope},
+        environment::DEFAULT_ENVIRONMENT,
+        person::PersonId,
+    },
+};
+use concord_state::State;
+
+use content::{Place, StoredOperation};
+
+/// The text of a change request's record.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TextOf {
+    /// What it is, in a line.
+    pub(crate) title: String,
+    /// Why; empty for nothing.
+    pub(crate) description: String,
+}
+
+impl TextOf {
+    pub(crate) fn to_text(&self) -> Arc<str> {
+        serde_json::to_string(self).unwrap_or_default().into()
+    }
+
+    pub(crate) fn of(record: &SystemRecord) -> Self {
+        // Services of this release wrote it.
+        serde_json::from_str(&record.text).unwrap_or_default()
+    }
+}
+
+/// The text of an edition's content.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StoredEdition {
+    /// The operations, resolved.
+    pub(crate) operations: Vec<StoredOperation>,
+    /// For each of them the patch that it was made of: a rebase applies the patch to the current record.
+    pub(crate) patches: Vec<Option<StoredPatch>>,
+    /// The revisions of the definitions that exist: while a definition is the same, its schema is that of the base.
+    pub(crate) definitions: Vec<(Key, Revision)>,
+}
+
+/// A patch that an operation was made of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StoredPatch {
+    /// How it is read.
+    pub(crate) format: PatchFormat,
+    /// Its text.
+    pub(crate) text: Arc<str>,
+}
+
+impl StoredEdition {
+    /// What is stored of an edition. `proposed`: the operations as they were sent.
+    pub(crate) fn of(state: &State, operations: Vec<StoredOperation>, proposed: &ProposedOperations) -> Self {
+        let patch = |write: &Write| {
+            let Write::PatchConfig { patch, .. } = write else { return None };
+            Some(StoredPatch { format: patch.format, text: Arc::clone(&patch.document.text) })
+        };
+        let patches = match proposed {
+            ProposedOperations::Records(writes) => writes.iter().map(patch).collect(),
+            ProposedOperations::Undelete { .. } | ProposedOperations::Environment(_) => Vec::new(),
+        };
+        let mut definitions: BTreeMap<Key, Revision> = BTreeMap::new();
+        for operation in &operations {
+            if let Place::Definition(key) | Place::Config(key, _) = operation.place()
+                && let Some(found) = state.definition(key.as_str())
+            {
+                definitions.insert(key.clone(), found.definition.revision);
+            }
+        }
+        Self { operations, patches, definitions: definitions.into_iter().collect() }
+    }
+
+    pub(crate) fn to_text(&self) -> Arc<str> {
+        serde_json::to_string(self).unwrap_or_default().into()
+    }
+}
+
+/// A change request in a state.
+pub(crate) struct FoundChange<'a> {
+    /// Its record.
+    pub(crate) record: &'a Arc<SystemRecord>,
+    /// What the log decides by.
+    pub(crate) change: &'a Change,
+    pub(crate) id: ChangeId,
+}
+
+/// A change request by its id.
+pub(crate) fn find<'a>(state: &'a State, id: &ChangeId) -> Option<FoundChange<'a>> {
+    let record = state.change_record(id.as_str())?;
+    Some(FoundChange { record, change: record.change()?, id: id.clone() })
+}
+
+impl FoundChange<'_> {
+    /// Its id.
+    pub(crate) fn id(&self) -> &ChangeId {
+        &self.id
+    }
+
+    /// What it changes.
+    pub(crate) fn scope(&self) -> &Scope {
+        &self.change.edition.scope
+    }
+
+    /// The content of its edition, while it is not closed.
+    pub(crate) fn content<'s>(&self, state: &'s State) -> Option<(&'s Content, StoredEdition)> {
+        let (content, text) = state.change_content(&self.id)?;
+        // Another release may have written what this one does not know.
+        Some((content, serde_json::from_str(text).ok()?))
+    }
+
+    /// Whether a client has sent an edition of it, or may be a person who has.
+    pub(crate) fn is_author(&self, principal: &Principal) -> bool {
+        self.change.is_author(&party_of(principal))
+    }
+
+    /// Whether a client is shown less than what will be stored.
+    pub(crate) fn is_redacted_for(&self, state: &State, principal: &Principal) -> bool {
+        let Scope::Definitions(keys) = self.scope() else { return false };
+        keys.iter().any(|key| {
+            let has_secrets = state.definition(key.as_str()).is_none_or(|found| found.may_have_secrets());
+            has_secrets && principal.authorize(Verb::Reveal, Some(key.as_str())).is_err()
+        })
+    }
+
+    /// The key of the sender of the current edition, while it exists.
+    pub(crate) fn sender_key<'s>(&self, state: &'s State) -> Option<&'s Arc<AccessKey>> {
+        key_of(state, &self.change.edition.sender)
+    }
+}
+
+/// The client as the log would name it.
+pub(crate) fn party_of(principal: &Principal) -> Party {
+    match &principal.key {
+        None => Party::Root,
+        Some(key) => Party::Key { id: key.id.clone(), person: key.person },
+    }
+}
+
+fn key_of<'s>(state: &'s State, party: &Party) -> Option<&'s Arc<AccessKey>> {
+    match party {
+        Party::Root => None,
+        Party::Key { id, .. } => state.access_key(id),
+    }
+}
+
+/// The access keys whose approvals count in general: they exist, and have the attestation that they had.
+pub(crate) fn approvers<'s>(state: &'s State, change: &Change) -> Vec<(PersonId, &'s Arc<AccessKey>)> {
+    let approvals = change.current_votes().filter(|vote| vote.opinion == Opinion::Approval);
+    let counted = approvals.filter(|vote| !change.is_author(&vote.by)).filter_map(|vote| {
+        let key = key_of(state, &vote.by)?;
+        let is_same = key.attestation.as_ref().is_some_and(|now| now.at == vote.attestation);
+        Some((key.person.filter(|_| is_same)?, key))
+    });
+    counted.collect()
+}
+
+/// How many approvals each part of a change request needs, and how many of those that it has count there.
+pub(crate) fn approvals_of(state: &State, change: &Change) -> Vec<(u8, u8)> {
+    let approvers = approvers(state, change);
+    let counted = |may: &dyn Fn(&Principal) -> bool| {
+        let persons: BTreeSet<PersonId> = approvers
+            .iter()
+            .filter(|(_, key)| may(&Principal::of_key(Arc::clone(key), 0)))
+            .map(|(person, _)| *person)
+            .collect();
+        u8::try_from(persons.len()).unwrap_or(u8::MAX)
+    };
+    let asked = |record: Option<&Arc<SystemRecord>>| {
+        let rules = record.and_then(|record| record.environment());
+        change.approvals_needed(rules.map_or(0, |rules| rules.approvals))
+    };
+    match &change.edition.scope {
+        Scope::Definitions(keys) => {
+            let part = |key: &Key| {
+                let may = |one: &Principal| {
+                    [Verb::Approve, Verb::Read]
+                        .into_iter()
+                        .all(|verb| one.authorize(verb, Some(key.as_str())).is_ok())
+                };
+                (asked(state.environment_of(key.as_str())), counted(&may))
+            };
+            keys.iter().map(part).collect()
+        }
+        Scope::Environment(name) => {
+            let may = |one: &Principal| {
+                [Verb::Approve, Verb::Read]
+                    .into_iter()
+                    .all(|verb| one.authorize_environment(verb, name.as_str()).is_ok())
+            };
+            let record = state.environment(name.as_str()).or_else(|| state.environment(DEFAULT_ENVIRONMENT));
+            vec![(asked(record), counted(&may))]
+        }
+    }
+}
+
+/// Whether a person has rejected the current edition.
+pub(crate) fn is_rejected(change: &Change) -> bool {
+    change.current_votes().any(|vote| vote.opinion == Opinion::Rejection)
+}
+
+/// The access keys of those whose approvals count, if they are enough for everything that a change request changes.
+///
+/// # Errors
+/// When they are not.
+pub(crate) fn counted_approvers<'s>(
+    state: &'s State,
+    found: &FoundChange<'_>,
+) -> Result<Vec<&'s Arc<AccessKey>>, Refusal> {
+    if is_rejected(found.change) {
+        return Err(Rejection::EditionRejected.into());
+    }
+    let missing = approvals_of(state, found.change).into_iter().find(|(needed, counted)| counted < needed);
+    if let Some((needed, counted)) = missing {
+        return Err(Rejection::NotApproved { needed, counted }.into());
+    }
+    let counts = |key: &&Arc<AccessKey>| {
+        let one = Principal::of_key(Arc::clone(key), 0);
+        [Verb::Approve, Verb::Read].into_iter().all(|verb| one.authorize_scope(verb, found.scope()).is_ok())
+    };
+    Ok(approvers(state, found.change).into_iter().map(|(_, key)| key).filter(counts).collect())
+}
+
+/// What says that a record is no longer what an edition rests on; `None` when all are.
+pub(crate) fn stale_base(state: &State, bases: &[Guard]) -> Option<String> {
+    let base = state.failed_guard(bases)?;
+    let now = |revision: Option<Revision>| match revision {
+        Some(revision) => format!("is at revision {revision} by now"),
+        None => "does not exist any more".into(),
+    };
+    let then = |revision: Option<Revision>| match revision {
+        Some(revision) => format!("rests on its revision {revision}"),
+        None => "rests on its absence".into(),
+    };
+    let rebase = "rebase the change request, and let it be approved again";
+    Some(match base {
+        Guard::Config { definition, key, revision } => {
+            let found = state.definition_by_id(*definition);
+            let current = found.and_then(|found| found.config(key.as_str())).map(|config| config.revision);
+            let name = found.map_or_else(String::new, |found| format!("{}/", found.definition.key));
+            format!(
+                "config `{name}{key}` {}, and the change request {}: {rebase}",
+                now(current),
+                then(*revision)
+            )
+        }
+        Guard::Definition { key, was } => {
+            let current = state.definition(key.as_str()).map(|found| found.definition.revision);
+            let was = was.map(|was| was.revision);
+            format!("definition `{key}` {}, and the change request {}: {rebase}", now(current), then(was))
+        }
+        Guard::Configs { definition, .. } => {
+            let key = state.definition_by_id(*definition).map(|found| found.definition.key.to_string());
+            let key = key.unwrap_or_default();
+            format!(
+                "a config of definition `{key}` was written or deleted since the change request was sent: {rebase}"
+            )
+        }
+        Guard::Environment { name, revision } => {
+            let current = state.environment(name.as_str()).map(|record| record.revision);
+            format!(
+                "environment `{name}` {}, and the change request {}: {rebase}",
+                now(current),
+                then(*revision)
+            )
+        }
+        Guard::AccessKey { .. } => "an access key changed meanwhile: send the request again".into(),
+    })
+}
+
+/// All change requests of a state.
+pub(crate) fn changes(state: &State) -> impl Iterator<Item = FoundChange<'_>> {
+    state.changes().filter_map(|record| {
+        Some(FoundChange { record, change: record.change()?, id: ChangeId::parse(record.name.as_str())? })
+    })
+}

@@ -1,0 +1,212 @@
+//! Change requests as clients send them and as nodes forward them.
+//!
+//! The receiving node draws what must be random: the id of a new change request, and the key of the digest of an edition.
+//! So the leader prepares the same request twice with the same result.
+
+use std::{collections::BTreeSet, ops::RangeInclusive};
+
+use serde::{Deserialize, Serialize};
+
+use super::write::{EnvironmentWrite, Write, decode_operations};
+use concord_model::{
+    command::{Command, source::Guard},
+    error::{Invalid, Violation},
+    system::change::{ChangeDigest, ChangeId},
+};
+
+/// A request about a change request. Sent between nodes: new variants go to the end.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum ChangeWrite {
+    /// Creates one.
+    Create {
+        /// Its id, which the receiving node has drawn or made of the idempotency key.
+        id: String,
+        /// Its first edition.
+        edition: NewEdition,
+    },
+    /// Replaces what it proposes.
+    Edit {
+        /// Its id.
+        id: String,
+        /// The new edition.
+        edition: NewEdition,
+        /// The revision that its record must have; `None` for any.
+        if_match: Option<u64>,
+    },
+    /// Makes an edition of the same operations on the current records.
+    Rebase {
+        /// Its id.
+        id: String,
+        /// The key of the digest.
+        seal: [u8; 32],
+        /// The revision that its record must have; `None` for any.
+        if_match: Option<u64>,
+    },
+    /// Approves or rejects an edition, or reviews a bypass.
+    Judge {
+        /// Its id.
+        id: String,
+        /// What the person says.
+        judgement: ChangeJudgement,
+        /// The digest of what the person was shown.
+        digest: [u8; 32],
+        /// The person's words; empty for none.
+        comment: String,
+    },
+    /// Applies the edition.
+    Apply {
+        /// Its id.
+        id: String,
+        /// The digest of what the person was shown.
+        digest: [u8; 32],
+    },
+    /// Closes it.
+    Withdraw {
+        /// Its id.
+        id: String,
+        /// The person's words; empty for none.
+        comment: String,
+    },
+}
+
+/// What a person says of a change request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ChangeJudgement {
+    /// The edition may be applied.
+    Approve,
+    /// The edition may not be applied.
+    Reject,
+    /// The bypass was looked at.
+    Review,
+}
+
+/// What a change request proposes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct NewEdition {
+    /// What it is, in a line.
+    pub title: String,
+    /// Why; empty for nothing.
+    pub description: String,
+    /// What it does.
+    pub operations: ProposedOperations,
+    /// The key of the digest, which nobody is shown.
+    pub seal: [u8; 32],
+}
+
+/// The operations of a change request. Sent between nodes: new variants go to the end.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum ProposedOperations {
+    /// Changes of definitions and configs.
+    Records(#[serde(deserialize_with = "decode_operations")] Vec<Write>),
+    /// The undoing of a deletion, as of that deletion.
+    Undelete {
+        /// The definition.
+        key: String,
+    },
+    /// A change of an environment.
+    Environment(EnvironmentWrite),
+}
+
+impl ProposedOperations {
+    /// The keys of the definitions that it changes, each once.
+    pub(crate) fn definitions(&self) -> BTreeSet<&str> {
+        match self {
+            Self::Records(operations) => operations.iter().map(Write::definition).collect(),
+            Self::Undelete { key } => [key.as_str()].into(),
+            Self::Environment(_) => BTreeSet::new(),
+        }
+    }
+
+    /// How many they are.
+    pub(crate) fn count(&self) -> usize {
+        match self {
+            Self::Records(operations) => operations.len(),
+            Self::Undelete { .. } | Self::Environment(_) => 1,
+        }
+    }
+}
+
+impl ChangeWrite {
+    /// The id of the change request.
+    pub(crate) fn id(&self) -> &str {
+        match self {
+            Self::Create { id, .. }
+            | Self::Edit { id, .. }
+            | Self::Rebase { id, .. }
+            | Self::Judge { id, .. }
+            | Self::Apply { id, .. }
+            | Self::Withdraw { id, .. } => id,
+        }
+    }
+
+    /// The edition that it brings.
+    pub(crate) fn edition(&self) -> Option<&NewEdition> {
+        match self {
+            Self::Create { edition, .. } | Self::Edit { edition, .. } => Some(edition),
+            Self::Rebase { .. } | Self::Judge { .. } | Self::Apply { .. } | Self::Withdraw { .. } => None,
+        }
+    }
+
+    /// The changes of records in it.
+    pub(crate) fn records_mut(&mut self) -> &mut [Write] {
+        match self {
+            Self::Create { edition, .. } | Self::Edit { edition, .. } => match &mut edition.operations {
+                ProposedOperations::Records(operations) => operations,
+                ProposedOperations::Undelete { .. } | ProposedOperations::Environment(_) => &mut [],
+            },
+            Self::Rebase { .. } | Self::Judge { .. } | Self::Apply { .. } | Self::Withdraw { .. } => &mut [],
+        }
+    }
+
+    /// Whether it applies one.
+    pub(crate) fn applies(&self) -> bool {
+        matches!(self, Self::Apply { .. })
+    }
+
+    /// Whether it may have many operations.
+    pub(crate) fn is_large(&self) -> bool {
+        match self {
+            Self::Create { .. } | Self::Edit { .. } | Self::Rebase { .. } | Self::Apply { .. } => true,
+            Self::Judge { .. } | Self::Withdraw { .. } => false,
+        }
+    }
+}
+
+/// An edition that is being applied, as the leader has found it.
+#[derive(Debug)]
+pub(crate) struct AppliedEdition {
+    /// The change request.
+    pub(crate) id: ChangeId,
+    /// The edition.
+    pub(crate) number: u32,
+    /// Its digest.
+    pub(crate) digest: ChangeDigest,
+    /// The key of the digest.
+    pub(crate) seal: [u8; 32],
+    /// What it rests on.
+    pub(crate) bases: Vec<Guard>,
+    /// The command of an operation that is alone; the others are the operations of the request.
+    pub(crate) alone: Option<Command>,
+}
+
+/// Whether a character could make a text look like another one: it controls the terminal or the direction of the text,
+/// or it has no width.
+pub(crate) fn is_unseen(char: char) -> bool {
+    char.is_control()
+        || matches!(char, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+}
+
+/// Rejects words of a person that are too long or have characters that nobody sees. A description has lines.
+pub(crate) fn check_words(
+    name: &'static str,
+    text: &str,
+    bytes: RangeInclusive<usize>,
+) -> Result<(), Invalid> {
+    let is_unseen = |char: char| is_unseen(char) && !(name == "description" && char == '\n');
+    let (least, most) = (*bytes.start(), *bytes.end());
+    if !bytes.contains(&text.len()) || text.contains(is_unseen) {
+        let text = format!("a {name} has {least} to {most} bytes, and no characters that can't be seen");
+        return Err(Violation::at(vec![name.into()], text).into());
+    }
+    Ok(())
+}
